@@ -1,0 +1,75 @@
+"""Errors that people see.
+
+ForescaleError
+├── SpecError            a model, cluster, strategy or workload that cannot be
+│   ├── UnknownNameError a name that is in no catalogue, with the nearest ones
+│   └── UnknownKeyError  a key that a file or an override may not have
+├── ReaderError          a file that cannot be read: which, where, why
+├── InfeasibleError      no layout satisfies the constraints; carries the table of those that failed
+└── PhysicsError         a result that breaks a physical law: a defect of ours, never hidden
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+
+class ForescaleError(ValueError):
+    """Base of all errors caused by input; its text is one clear sentence for people."""
+
+
+class SpecError(ForescaleError):
+    """A specification that cannot be."""
+
+
+class UnknownNameError(SpecError):
+    """A name that is in no catalogue."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        self.kind, self.name, self.suggestions = kind, name, nearest(name, known)
+        super().__init__(f"unknown {kind} {name!r}{_did_you_mean(self.suggestions)}")
+
+
+class UnknownKeyError(SpecError):
+    """A key that is not allowed where it stands."""
+
+    def __init__(self, key: str, where: str, known: Iterable[str]) -> None:
+        self.key, self.where, self.suggestions = key, where, nearest(key, known)
+        super().__init__(f"unknown key {key!r} in {where}{_did_you_mean(self.suggestions)}")
+
+
+class ReaderError(ForescaleError):
+    """A file that cannot be read as what it should be."""
+
+    def __init__(self, path: object, problem: str) -> None:
+        self.path, self.problem = path, problem
+        super().__init__(f"{path}: {problem}")
+
+
+class InfeasibleError(ForescaleError):
+    """No layout satisfies the constraints; `rows` holds (constraint, number of layouts it refused)."""
+
+    def __init__(self, message: str, rows: Sequence[tuple[str, int]] = ()) -> None:
+        self.rows = tuple(rows)
+        super().__init__(message)
+
+
+class PhysicsError(ForescaleError):
+    """A result breaks a physical law (a rate above its peak, a sum that does not add up)."""
+
+
+def nearest(name: str, known: Iterable[str], count: int = 3) -> tuple[str, ...]:
+    """Return up to `count` known names most like `name`, best first."""
+    by_lower = {candidate.lower(): candidate for candidate in known}
+    lowered = name.lower()
+    close = difflib.get_close_matches(lowered, list(by_lower), n=count, cutoff=0.5)
+    inside = [candidate for candidate in by_lower if lowered and lowered in candidate]
+    ordered = dict.fromkeys([*close, *sorted(inside, key=len)])
+    return tuple(by_lower[candidate] for candidate in list(ordered)[:count])
+
+
+def _did_you_mean(suggestions: Sequence[str]) -> str:
+    if not suggestions:
+        return ""
+    return f"; did you mean {' or '.join(suggestions)}?"

@@ -1,0 +1,12 @@
+"""The one numeric type: a number, or a float64 array over candidate layouts."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array: TypeAlias = NDArray[np.float64]
+Numeric: TypeAlias = float | Array
+"""A scalar or an array over candidates; every formula takes and returns either."""

@@ -1,0 +1,40 @@
+"""Frozen descriptions of the question: model, cluster, strategy, workload."""
+
+from forescale.spec.cluster import Cluster, Device, MatrixRates, Tier
+from forescale.spec.model import (
+    Attention,
+    DenseFfn,
+    Ffn,
+    FullAttention,
+    LatentAttention,
+    Layer,
+    LinearAttention,
+    Model,
+    MoeFfn,
+    Patches,
+)
+from forescale.spec.strategy import DEFAULT_AXIS_ORDER, Overlap, Recompute, Strategy
+from forescale.spec.workload import Precision, Workload
+
+__all__ = [
+    "DEFAULT_AXIS_ORDER",
+    "Attention",
+    "Cluster",
+    "DenseFfn",
+    "Device",
+    "Ffn",
+    "FullAttention",
+    "LatentAttention",
+    "Layer",
+    "LinearAttention",
+    "MatrixRates",
+    "Model",
+    "MoeFfn",
+    "Overlap",
+    "Patches",
+    "Precision",
+    "Recompute",
+    "Strategy",
+    "Tier",
+    "Workload",
+]

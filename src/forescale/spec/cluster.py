@@ -1,0 +1,100 @@
+"""What it runs on: a device and the ordered network tiers that join many of them. SI units throughout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal, TypeAlias
+
+from annotated_types import Ge, Gt
+
+from forescale.errors import SpecError
+
+Topology: TypeAlias = Literal["switch", "mesh", "torus"]
+Rate: TypeAlias = Annotated[float, Gt(0)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatrixRates:
+    """Dense peak rates of the matrix units in FLOP/s by data type; None where the device has none."""
+
+    fp32: Rate | None = None
+    tf32: Rate | None = None
+    fp16: Rate | None = None
+    bf16: Rate | None = None
+    fp8: Rate | None = None
+    fp4: Rate | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One accelerator as software sees it (an MI250X is two)."""
+
+    name: str
+    vendor: str
+    architecture: str
+    """Generation, such as "hopper"; calibrations are looked up by device name, then by this."""
+    matrix_flops: MatrixRates
+    vector_flops: Rate
+    """Peak fp32 rate of the vector units, FLOP/s."""
+    hbm_bytes: Rate
+    hbm_bandwidth: Rate
+    """byte/s"""
+    num_cores: Annotated[int, Gt(0)]
+    """SMs, CUs or matrix units: what a kernel's tiles are spread over."""
+    clock_hz: Rate
+    l2_bytes: Annotated[float, Ge(0)] = 0.0
+    host_bandwidth: Rate = 32e9
+    """byte/s per direction between device and host memory."""
+    power_w: Annotated[float, Ge(0)] = 0.0
+    price_per_hour: Annotated[float, Ge(0)] = 0.0
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tier:
+    """One level of the network, innermost first."""
+
+    name: str
+    size: Annotated[int, Ge(0)]
+    """Devices that reach each other within this tier, inner tiers included; 0 is without limit."""
+    bandwidth: Rate
+    """byte/s per device and direction, all of the device's links of this tier together."""
+    latency: Annotated[float, Ge(0)]
+    """Seconds per hop."""
+    topology: Topology = "switch"
+    link_bandwidth: Rate | None = None
+    """byte/s per direction between one pair of neighbours, where it is less than `bandwidth` (mesh, torus)."""
+    dimensions: Annotated[int, Ge(0)] = 0
+    """Dimensions of a torus."""
+    nics_per_device: Annotated[float, Gt(0)] = 1.0
+    in_network_reduction: bool = False
+    """The switches can reduce (NVLS, SHARP)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Equal devices on ordered tiers; the last tier holds them all."""
+
+    name: str
+    device: Device
+    num_devices: Annotated[int, Gt(0)]
+    devices_per_node: Annotated[int, Gt(0)]
+    tiers: tuple[Tier, ...]
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        """Check that tiers grow outwards and hold all devices."""
+        if not self.tiers:
+            msg = f"cluster {self.name}: it needs at least one network tier"
+            raise SpecError(msg)
+        sizes = [tier.size or float("inf") for tier in self.tiers]
+        if sizes != sorted(sizes):
+            msg = f"cluster {self.name}: tiers go from the innermost out, so sizes must grow; got {[t.size for t in self.tiers]}"
+            raise SpecError(msg)
+        if sizes[-1] < self.num_devices:
+            msg = f"cluster {self.name}: its outermost tier {self.tiers[-1].name!r} joins at most {self.tiers[-1].size} devices; asked for {self.num_devices}"
+            raise SpecError(msg)
+
+    def sized(self, num_devices: int) -> Cluster:
+        """Return the same cluster with `num_devices` devices."""
+        return replace(self, num_devices=num_devices)

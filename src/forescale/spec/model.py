@@ -1,0 +1,182 @@
+"""What is trained: a transformer as a sequence of layers, each an attention and a feed-forward part.
+
+Every field is a fact about the architecture, never about its layout on devices. All sizes are global
+(unsharded) element counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal, TypeAlias
+
+from annotated_types import Ge, Gt
+
+Positive: TypeAlias = Annotated[int, Gt(0)]
+NonNegative: TypeAlias = Annotated[int, Ge(0)]
+NormKind: TypeAlias = Literal["rms", "layer"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FullAttention:
+    """Softmax attention with any number of key/value heads (MHA, GQA, MQA), optionally windowed."""
+
+    num_heads: Positive
+    num_kv_heads: Positive
+    head_dim: Positive
+    causal: bool = True
+    window: Positive | None = None
+    """Tokens a query sees (sliding window or chunk); None sees all."""
+    qkv_bias: bool = False
+    output_bias: bool = False
+    qk_norm: Literal["none", "head", "hidden"] = "none"
+    """RMS norm of queries and keys: one weight per head dimension, or over all heads at once."""
+    sinks: bool = False
+    """One learned logit per head (gpt-oss)."""
+    output_gate: bool = False
+    """The query projection also makes a gate of the output (Qwen3-Next)."""
+    rotary: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentAttention:
+    """Multi-head latent attention (DeepSeek-V2): queries and keys/values through low ranks."""
+
+    num_heads: Positive
+    q_lora_rank: Positive | None = None
+    """None projects queries directly."""
+    kv_lora_rank: Positive
+    qk_nope_head_dim: Positive
+    qk_rope_head_dim: NonNegative
+    v_head_dim: Positive
+    causal: bool = True
+    projection_bias: bool = False
+    """Biases on the q-down, kv-down and output projections (`attention_bias` of DeepSeek's configs)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearAttention:
+    """Attention with a recurrent state: gated linear attention, gated delta net, lightning attention."""
+
+    num_heads: Positive
+    """Value heads; each owns one state of key_head_dim x value_head_dim."""
+    num_key_heads: Positive
+    key_head_dim: Positive
+    value_head_dim: Positive
+    conv_kernel: NonNegative = 0
+    """Width of the depthwise convolution over queries, keys and values; 0 has none."""
+    output_gate: bool = True
+    """A full projection hidden -> heads x value_head_dim that gates the output."""
+    num_gates_per_head: NonNegative = 1
+    """Scalars per head and token (decay, beta) projected from the hidden state."""
+    gate_lora_rank: NonNegative = 0
+    """Rank of a low-rank projection to one decay per key dimension (GLA); 0 has none."""
+    num_head_parameters: NonNegative = 0
+    """Learned scalars per head (A_log, dt_bias)."""
+    output_norm: Literal["none", "head", "hidden"] = "head"
+    """Norm of the output: none, one weight per value dimension, or over all heads."""
+    chunk_size: Positive = 64
+
+
+Attention: TypeAlias = FullAttention | LatentAttention | LinearAttention
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenseFfn:
+    """Two-matrix (ungated) or three-matrix (gated, SwiGLU-like) feed-forward."""
+
+    ffn_hidden_size: Positive
+    gated: bool = True
+    bias: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoeFfn:
+    """Routed experts, optionally with a shared expert that sees every token."""
+
+    num_experts: Positive
+    top_k: Positive
+    ffn_hidden_size: Positive
+    """Intermediate size of one routed expert."""
+    gated: bool = True
+    bias: bool = False
+    """Biases inside the experts (gpt-oss)."""
+    shared_ffn_hidden_size: NonNegative = 0
+    """Intermediate size of all shared experts together; 0 has none."""
+    shared_gate: bool = False
+    """A hidden -> 1 gate on the shared expert (Qwen2-MoE, Qwen3-Next)."""
+    router_bias: bool = False
+    """A learned bias of the router's linear (gpt-oss)."""
+    score_bias: bool = False
+    """A per-expert selection bias kept beside the weights (`e_score_correction_bias`)."""
+
+
+Ffn: TypeAlias = DenseFfn | MoeFfn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One transformer block; `None` leaves that half out."""
+
+    attention: Attention | None
+    ffn: Ffn | None
+    num_norms: NonNegative = 2
+    """Norms over the hidden size: 2 (pre-norm), 4 (Gemma 2/3: also post-norms), 1 (parallel blocks)."""
+    parallel: bool = False
+    """Attention and feed-forward read the same norm and are added together (Falcon, Phi-2)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patches:
+    """Input of a vision transformer: image patches instead of tokens."""
+
+    patch_elements: Positive
+    """Values per patch (height x width x channels)."""
+    num_classes: NonNegative = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A whole model. `layers` lists every decoder layer in order; equal layers share one object."""
+
+    name: str
+    hidden_size: Positive
+    layers: tuple[Layer, ...]
+    vocab_size: NonNegative = 0
+    vocab_multiple: Positive = 128
+    """Frameworks pad the vocabulary to a multiple of this times tp; parameter totals do not count it."""
+    tied_embeddings: bool = False
+    norm: NormKind = "rms"
+    final_norm: bool = True
+    learned_positions: NonNegative = 0
+    """Rows of a learned position table."""
+    embedding_norm: bool = False
+    """A norm on the embedding's output (BLOOM)."""
+    embedding_size: NonNegative = 0
+    """Width of the token embedding where it differs from hidden_size (projected in and out); 0 is equal."""
+    head_bias: bool = False
+    num_mtp_layers: NonNegative = 0
+    """Multi-token-prediction layers, each like the last decoder layer."""
+    patches: Patches | None = None
+    max_seq_len: NonNegative = 0
+    """Longest sequence the model was made for; 0 is unknown. A ceiling to note, not a limit."""
+    source: str = ""
+
+    @property
+    def num_layers(self) -> int:
+        """Number of decoder layers, without multi-token prediction."""
+        return len(self.layers)
+
+    @property
+    def layer_kinds(self) -> tuple[Layer, ...]:
+        """The distinct layers, in order of first appearance."""
+        return tuple(dict.fromkeys(self.layers))
+
+    @property
+    def is_moe(self) -> bool:
+        """Whether any layer routes to experts."""
+        return any(isinstance(kind.ffn, MoeFfn) for kind in self.layer_kinds)
+
+    @property
+    def moe(self) -> MoeFfn | None:
+        """The first routed feed-forward, or None."""
+        return next((kind.ffn for kind in self.layer_kinds if isinstance(kind.ffn, MoeFfn)), None)

@@ -1,0 +1,89 @@
+"""How it is laid out: degrees of every parallelism, sharding of states, recompute and order on the network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal, TypeAlias
+
+from annotated_types import Ge, Gt, Le
+
+Degree: TypeAlias = Annotated[int, Gt(0)]
+ContextKind: TypeAlias = Literal["all_gather", "ring", "ulysses"]
+Axis: TypeAlias = Literal["tp", "cp", "dp", "pp"]
+Module: TypeAlias = Literal[
+    "core_attn", "layernorm", "mlp", "mla_up_proj", "moe", "moe_act", "shared_experts"
+]
+DEFAULT_AXIS_ORDER: tuple[Axis, ...] = ("tp", "cp", "dp", "pp")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recompute:
+    """What is computed again in backward instead of being kept.
+
+    `selective` drops what the named modules save on every layer; `full` keeps only a layer's input.
+    """
+
+    granularity: Literal["none", "selective", "full"] = "none"
+    modules: tuple[Module, ...] = ()
+    num_layers: Annotated[int, Ge(0)] | None = None
+    """Layers per stage under `full`; None is all of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlap:
+    """Which communication the framework lets run beside compute."""
+
+    grad_reduce: bool = True
+    """Data-parallel gradient reduction behind the last micro-batch's backward."""
+    param_gather: bool = True
+    """Gather of updated parameters (ZeRO-1/2) behind the first forward; FSDP prefetch (ZeRO-3)."""
+    tensor: bool = False
+    """Tensor-parallel collectives pipelined with their matrix multiplication."""
+    pipeline: bool = True
+    """Stage-to-stage sends behind compute (interleaved schedules only, as in Megatron)."""
+    expert: bool = False
+    """Expert dispatch and combine behind other compute."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strategy:
+    """One layout. Data parallel degree is dp_replicate x dp_shard; ep x etp fold over tp x cp x dp."""
+
+    tp: Degree = 1
+    sp: bool = True
+    """Sequence parallelism: norms and residuals are split over tp along the sequence (needs tp > 1)."""
+    cp: Degree = 1
+    cp_kind: ContextKind = "all_gather"
+    ep: Degree = 1
+    etp: Degree = 1
+    pp: Degree = 1
+    vpp: Degree = 1
+    """Model chunks (virtual stages) per pipeline rank."""
+    dp_replicate: Degree = 1
+    dp_shard: Degree = 1
+    zero: Annotated[int, Ge(0), Le(3)] = 1
+    """0 replicates all; 1 shards optimizer states, 2 also gradients, 3 also parameters (FSDP)."""
+    micro_batch_size: Degree = 1
+    recompute: Recompute = field(default_factory=Recompute)
+    stage_layers: tuple[int, ...] | None = None
+    """Decoder layers of each pipeline rank; None spreads them evenly, the remainder on the first."""
+    axis_order: tuple[Axis, ...] = DEFAULT_AXIS_ORDER
+    """Axes from the fastest-varying rank (closest on the network) to the slowest."""
+    overlap: Overlap = field(default_factory=Overlap)
+    flash_attention: bool = True
+    """False materialises the attention scores."""
+
+    @property
+    def dp(self) -> int:
+        """Data-parallel degree of everything but experts."""
+        return self.dp_replicate * self.dp_shard
+
+    @property
+    def num_devices(self) -> int:
+        """Devices this layout occupies."""
+        return self.tp * self.cp * self.pp * self.dp
+
+    @property
+    def expert_dp(self) -> int:
+        """Data-parallel degree of expert parameters."""
+        return self.tp * self.cp * self.dp // (self.ep * self.etp)

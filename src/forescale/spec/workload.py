@@ -1,0 +1,48 @@
+"""What is done with it: sequence length, global batch, tokens, optimizer; and in which precision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal, TypeAlias
+
+from annotated_types import Gt
+
+OptimizerName: TypeAlias = Literal["adamw", "adafactor", "lion", "muon", "sgd"]
+ComputeType: TypeAlias = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"]
+StorageType: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8"]
+
+STORAGE_BYTES: dict[str, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
+MATRIX_RATE: dict[str, str] = {
+    "fp32": "fp32", "tf32": "tf32", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8", "mxfp8": "fp8", "nvfp4": "fp4",
+}
+"""Which of a device's matrix rates a compute type uses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """Data types of compute and of every state; bytes per element follow from the name."""
+
+    compute: ComputeType = "bf16"
+    """Type of the linear layers' matrix multiplications; attention stays in bf16 or fp16."""
+    recipe: Literal["none", "delayed", "current", "blockwise", "mxfp8"] = "none"
+    """Scaling recipe of fp8 compute."""
+    parameters: StorageType = "bf16"
+    gradients: StorageType = "fp32"
+    """Type in which gradients are accumulated and reduced."""
+    master: StorageType | Literal["none"] = "fp32"
+    moments: StorageType = "fp32"
+    activations: StorageType = "bf16"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """One training step's input, and how many tokens the whole run sees."""
+
+    seq_len: Annotated[int, Gt(0)]
+    """Tokens (or patches) per sequence."""
+    global_batch_size: Annotated[int, Gt(0)]
+    """Sequences per optimizer step over all devices."""
+    tokens: Annotated[float, Gt(0)] | None = None
+    """Tokens of the whole run, for training days."""
+    optimizer: OptimizerName = "adamw"
+    precision: Precision = field(default_factory=Precision)

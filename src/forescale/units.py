@@ -1,0 +1,70 @@
+"""Human units at the edge: inside, everything is SI floats (byte, second, FLOP, FLOP/s, byte/s)."""
+
+from __future__ import annotations
+
+import re
+
+from forescale.errors import SpecError
+
+KIB, MIB, GIB, TIB = 2.0**10, 2.0**20, 2.0**30, 2.0**40
+KB, MB, GB, TB = 1e3, 1e6, 1e9, 1e12
+
+_PREFIX = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_SCALES: dict[str, dict[str, float]] = {
+    "byte": {**{f"{p}B": f for p, f in _PREFIX.items()}, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": TIB},
+    "byte/s": {
+        **{f"{p}B/s": f for p, f in _PREFIX.items()},
+        **{f"{p}b/s": f / 8 for p, f in _PREFIX.items()},
+        "GiB/s": GIB,
+        "TiB/s": TIB,
+    },
+    "FLOP/s": {f"{p}FLOP/s": f for p, f in _PREFIX.items()},
+    "FLOP": {f"{p}FLOP": f for p, f in _PREFIX.items()},
+    "second": {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0, "d": 86400.0},
+    "hertz": {f"{p}Hz": f for p, f in _PREFIX.items()},
+    "watt": {"W": 1.0, "kW": 1e3},
+    "token": {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12},
+}
+_QUANTITY = re.compile(r"^\s*([-+]?[0-9][0-9_,]*\.?[0-9]*(?:[eE][-+]?[0-9]+)?)\s*([^\s0-9]\S*)?\s*$")
+
+
+def parse(text: str | float, dimension: str) -> float:
+    """Return the SI value of `text` such as "989 TFLOP/s", "450 GB/s", "80 GiB" or a bare number.
+
+    Raises
+    ------
+    SpecError
+        If `text` is not a number with a unit of `dimension`; the message lists the units allowed.
+    """
+    if isinstance(text, int | float):
+        return float(text)
+    match = _QUANTITY.match(text)
+    scales = _SCALES[dimension]
+    if match is None or (match[2] or "") not in {*scales, ""}:
+        msg = f"{text!r} is not a quantity in {dimension}; write a number and one of {', '.join(filter(None, scales))}"
+        raise SpecError(msg)
+    return float(match[1].replace("_", "").replace(",", "")) * scales.get(match[2] or "", 1.0)
+
+
+def format_bytes(value: float) -> str:
+    """Return `value` bytes in GiB (or MiB, KiB) with sensible digits."""
+    for name, scale in (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
+        if abs(value) >= scale * (10 if name == "TiB" else 1):
+            return f"{value / scale:.2f} {name}"
+    return f"{value:.0f} B"
+
+
+def format_seconds(value: float) -> str:
+    """Return `value` seconds as s, ms or µs with three significant digits or more."""
+    for name, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if abs(value) >= scale:
+            return f"{value / scale:.3f} {name}" if abs(value) < 1000 * scale else f"{value / scale:,.0f} {name}"
+    return f"{value / 1e-9:.1f} ns" if value else "0 s"
+
+
+def format_count(value: float) -> str:
+    """Return a large count as 70.6 B, 12.1 T and so on."""
+    for name, scale in (("P", 1e15), ("T", 1e12), ("B", 1e9), ("M", 1e6), ("K", 1e3)):
+        if abs(value) >= scale:
+            return f"{value / scale:.4g} {name}"
+    return f"{value:.4g}"
