@@ -1,0 +1,167 @@
+"""Named, sourced, unit-bearing pure functions, and the terms they leave behind when someone asks why.
+
+A function under `@formula` takes keyword arguments only, each a number or an array over candidates, and
+returns the same. Called with plain numbers it is just that function. Called with at least one `Term` it
+computes the same value and returns a `Term` that remembers formula, inputs, unit and source; arithmetic on
+terms outside formulas is remembered too. So one definition serves a layout, a million layouts and the
+explanation of any of them: `term.at(i)` is exactly the number that was ranked.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ParamSpec, TypeVar, cast
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+from forescale.numeric import Numeric
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_SYMBOLS = {
+    "add": "+", "subtract": "-", "multiply": "×", "divide": "/", "true_divide": "/", "maximum": "max",
+    "minimum": "min", "power": "^", "floor_divide": "//", "ceil": "ceil", "floor": "floor", "negative": "-",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Formula:
+    """What the registry knows of one formula."""
+
+    name: str
+    unit: str
+    source: str
+    function: Callable[..., Any]
+
+    @property
+    def summary(self) -> str:
+        """First paragraph of the docstring: the formula in words or symbols."""
+        return (inspect.getdoc(self.function) or "").split("\n\n")[0].replace("\n", " ")
+
+
+REGISTRY: dict[str, Formula] = {}
+"""Every formula by name; filled at import by the decorator, read by the documentation and its tests."""
+
+
+def formula(*, unit: str, source: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Register a pure keyword-only function with the unit of its result and the source of its equation."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        name = function.__name__
+        entry = Formula(name=name, unit=unit, source=source, function=function)
+        REGISTRY[name] = entry
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            if Term in {type(value) for value in kwargs.values()}:
+                return cast("R", _recorded(entry, kwargs))
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
+
+
+def _recorded(entry: Formula, arguments: Mapping[str, Any]) -> Term:
+    plain = {key: value_of(argument) for key, argument in arguments.items()}
+    inputs = {key: as_term(argument, name=key) for key, argument in arguments.items()}
+    return Term(
+        entry.function(**plain), name=entry.name, unit=entry.unit, source=entry.source, text=entry.summary, inputs=inputs
+    )
+
+
+class Term(NDArrayOperatorsMixin):
+    """A value that knows where it came from. Behaves as its value in arithmetic."""
+
+    __slots__ = ("inputs", "name", "source", "text", "unit", "value")
+
+    def __init__(
+        self,
+        value: Any,
+        *,
+        name: str,
+        unit: str = "",
+        source: str = "",
+        text: str = "",
+        inputs: Mapping[str, Term] | None = None,
+    ) -> None:
+        self.value, self.name, self.unit, self.source, self.text = value, name, unit, source, text
+        self.inputs: Mapping[str, Term] = inputs or {}
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        """Apply `ufunc` to the values and remember it."""
+        if method != "__call__":
+            return NotImplemented
+        value = ufunc(*(value_of(item) for item in inputs), **kwargs)
+        symbol = _SYMBOLS.get(ufunc.__name__, ufunc.__name__)
+        parts = {f"{index}": as_term(item) for index, item in enumerate(inputs)}
+        unit = next((part.unit for part in parts.values() if part.unit), "") if symbol in "+-maxmin" else ""
+        return Term(value, name=symbol, unit=unit, inputs=parts)
+
+    def __getitem__(self, index: Any) -> Term:
+        """Return the term of the selected candidates."""
+        return Term(value_of(self)[index], name=self.name, unit=self.unit, source=self.source, text=self.text,
+                    inputs={key: _select(part, index) for key, part in self.inputs.items()})
+
+    def renamed(self, name: str, *, unit: str | None = None, text: str | None = None) -> Term:
+        """Return the same term under a name of its own."""
+        return Term(self.value, name=name, unit=self.unit if unit is None else unit, source=self.source,
+                    text=self.text if text is None else text, inputs=self.inputs)
+
+    def at(self, candidate: int = 0) -> TermNode:
+        """Return the tree of plain numbers for one candidate."""
+        value = np.asarray(self.value)
+        number = value.item() if value.ndim == 0 else value.reshape(-1)[candidate if value.size > 1 else 0].item()
+        parts = tuple((key, part.at(candidate)) for key, part in self.inputs.items())
+        return TermNode(name=self.name, value=number, unit=self.unit, source=self.source, text=self.text, inputs=parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TermNode:
+    """One node of an explanation: a number, where it comes from, and the numbers it was made of."""
+
+    name: str
+    value: Any
+    unit: str
+    source: str
+    text: str
+    inputs: tuple[tuple[str, TermNode], ...]
+
+    def walk(self) -> Iterator[TermNode]:
+        """Yield this node and all below it, depth first."""
+        yield self
+        for _, node in self.inputs:
+            yield from node.walk()
+
+
+def _select(term: Term, index: Any) -> Term:
+    return term[index] if np.ndim(term.value) else term
+
+
+def value_of(item: Any) -> Any:
+    """Return the plain value of a term or of anything else."""
+    return item.value if isinstance(item, Term) else item
+
+
+def as_term(item: Any, *, name: str = "", unit: str = "", source: str = "") -> Term:
+    """Return `item` as a term; a term stays itself."""
+    return item if isinstance(item, Term) else Term(item, name=name, unit=unit, source=source)
+
+
+def named(item: Numeric, name: str, *, unit: str = "") -> Numeric:
+    """Give a recorded value a name in the explanation; a plain value passes through."""
+    return cast("Numeric", item.renamed(name, unit=unit)) if isinstance(item, Term) else item
+
+
+def total(parts: Mapping[str, Numeric], *, name: str, unit: str) -> Numeric:
+    """Return the sum of named parts; recorded, it keeps each part under its own name."""
+    values = [value_of(part) for part in parts.values()]
+    result = functools.reduce(np.add, values) if values else 0.0
+    if not any(isinstance(part, Term) for part in parts.values()):
+        return cast("Numeric", result)
+    inputs = {key: as_term(part, name=key, unit=unit) for key, part in parts.items()}
+    return cast("Numeric", Term(result, name=name, unit=unit, text="sum of its parts", inputs=inputs))

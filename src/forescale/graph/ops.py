@@ -1,0 +1,108 @@
+"""The primitive operators that a cost model prices. Extents are per device and micro-batch, `Numeric`.
+
+An operator says what has to be done (multiplications, bytes, messages), never how long it takes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from forescale.numeric import Numeric
+
+CollectiveKind: TypeAlias = Literal[
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "p2p"
+]
+MeshAxis: TypeAlias = Literal["tp", "cp", "ep", "etp", "pp", "dp", "dp_shard", "dp_replicate", "expert_dp", "dp_cp"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gemm:
+    """`batch` products of an m x k by a k x n matrix."""
+
+    m: Numeric
+    n: Numeric
+    k: Numeric
+    batch: Numeric = 1.0
+    dtype: str = "bf16"
+    accumulate_bytes: float = 0.0
+    """Extra bytes per output element read and written when the product is added to a buffer (gradients)."""
+
+    @property
+    def flops(self) -> Numeric:
+        """FLOP: 2·m·n·k per product."""
+        return 2.0 * self.m * self.n * self.k * self.batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupedGemm:
+    """One product per local expert: `groups` experts share `m` rows in all (m / groups each when balanced)."""
+
+    groups: Numeric
+    m: Numeric
+    n: Numeric
+    k: Numeric
+    dtype: str = "bf16"
+    contract: Literal["k", "m"] = "k"
+    """"m": the weight gradient, groups x (k x n) outputs, contracted over rows."""
+    accumulate_bytes: float = 0.0
+
+    @property
+    def flops(self) -> Numeric:
+        """FLOP: 2·m·n·k over all experts."""
+        return 2.0 * self.m * self.n * self.k
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionCore:
+    """Scores, softmax and weighted values of one call, queries against keys/values on this device."""
+
+    batch: Numeric
+    heads: Numeric
+    kv_heads: Numeric
+    q_len: Numeric
+    kv_len: Numeric
+    pairs: Numeric
+    """Query-key pairs that the mask leaves, per sequence and head (causal: about q_len·kv_len / 2)."""
+    qk_dim: Numeric
+    v_dim: Numeric
+    backward: bool = False
+    flash: bool = True
+    causal: bool = True
+    dtype: str = "bf16"
+
+    @property
+    def flops(self) -> Numeric:
+        """FLOP of the pairs that are left: 2·(qk_dim + v_dim) each; backward 2.5 times (5 products for 2)
+        with flash attention, 2 times (4 products) without."""
+        forward = 2.0 * self.batch * self.heads * self.pairs * (self.qk_dim + self.v_dim)
+        if not self.backward:
+            return forward
+        if not self.flash:
+            return 2.0 * forward
+        return 2.0 * self.batch * self.heads * self.pairs * (3.0 * self.qk_dim + 2.0 * self.v_dim)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elementwise:
+    """Work bound by memory traffic: norms, activations, residuals, permutations, optimizer updates."""
+
+    bytes_moved: Numeric
+    """HBM bytes read and written."""
+    family: Literal["elementwise", "norm", "softmax", "permute", "embedding", "loss", "optimizer", "cast"] = "elementwise"
+    kernels: float = 1.0
+    """Kernel launches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
+    """A message among the devices of one mesh axis."""
+
+    kind: CollectiveKind
+    axis: MeshAxis
+    num_bytes: Numeric
+    """Bytes of the full tensor: gathered, un-scattered, or one rank's whole send buffer (all_to_all), the message (p2p)."""
+
+
+Compute: TypeAlias = Gemm | GroupedGemm | AttentionCore | Elementwise
+Primitive: TypeAlias = Compute | Collective
