@@ -1,0 +1,180 @@
+"""Blocks that stages are made of: decoder layers, embedding, head with loss, multi-token prediction."""
+
+from __future__ import annotations
+
+from forescale.formula import formula
+from forescale.graph.attention import full_attention, latent_attention, linear_attention
+from forescale.graph.ffn import dense_ffn, moe_ffn
+from forescale.graph.layout import Layout
+from forescale.graph.modules import elementwise, gather_sequence, linear, norm, scatter_sequence
+from forescale.graph.operator import Block, Builder
+from forescale.graph.ops import Collective, Elementwise
+from forescale.numeric import Numeric
+from forescale.spec.model import DenseFfn, FullAttention, LatentAttention, Layer, LinearAttention, Model, MoeFfn
+
+
+@formula(unit="1", source="Megatron-LM: vocabulary padded to a multiple of make_vocab_size_divisible_by × tp")
+def padded_vocab(*, vocab_size: Numeric, multiple: Numeric, tp: Numeric) -> Numeric:
+    """⌈V / (multiple·tp)⌉ · multiple · tp."""
+    import numpy as np
+
+    return np.ceil(vocab_size / (multiple * tp)) * multiple * tp
+
+
+def layer_block(model: Model, layer: Layer, layout: Layout) -> Block:
+    """Return one decoder layer: norm, attention, add; norm, feed-forward, add."""
+    b = Builder(layout=layout)
+    local, h = layout.tokens("residual"), float(model.hidden_size)
+    stream = b.tensor("input", local * h)
+    num_inner = (layer.attention is not None) + (layer.ffn is not None)
+    post_norms = layer.num_norms > num_inner
+    if layer.attention is not None:
+        source = _norm(b, model, "attention.norm", stream, "attention.input") if layer.num_norms else stream
+        result = b.tensor("attention.result", local * h)
+        _attention(b, model, layer, source=source, result=result)
+        stream = _join(b, model, "attention", stream, result, post_norm=post_norms)
+    if layer.ffn is not None:
+        own_norm = not layer.parallel or layer.num_norms > 1 or layer.attention is None
+        source = _norm(b, model, "ffn.norm", stream, "ffn.input") if own_norm and layer.num_norms else "attention.input"
+        result = b.tensor("ffn.result", local * h)
+        ffn = layer.ffn
+        if isinstance(ffn, DenseFfn):
+            dense_ffn(b, model, ffn, source=source, result=result)
+        else:
+            moe_ffn(b, model, ffn, source=source, result=result)
+        _join(b, model, "ffn", stream, result, post_norm=post_norms)
+    return b.block(block_name(layer), "input")
+
+
+def block_name(layer: Layer) -> str:
+    """Return a short name of a kind of layer: its attention and its feed-forward."""
+    kinds = {FullAttention: "attention", LatentAttention: "mla", LinearAttention: "linear", type(None): "no-attention"}
+    name = kinds[type(layer.attention)]
+    if isinstance(layer.attention, FullAttention) and layer.attention.window:
+        name = f"window-{layer.attention.window}"
+    return f"{name}+{'moe' if isinstance(layer.ffn, MoeFfn) else 'dense' if layer.ffn else 'no-ffn'}"
+
+
+def _norm(b: Builder, model: Model, name: str, source: str, result: str) -> str:
+    b.part, h = "norm", float(model.hidden_size)
+    norm(b, name, source=source, result=result, tokens=b.layout.tokens("residual"), width=h, kind=model.norm)
+    return result
+
+
+def _attention(b: Builder, model: Model, layer: Layer, *, source: str, result: str) -> None:
+    match layer.attention:
+        case FullAttention() as spec:
+            full_attention(b, model, spec, source=source, result=result)
+        case LatentAttention() as spec:
+            latent_attention(b, model, spec, source=source, result=result)
+        case LinearAttention() as spec:
+            linear_attention(b, model, spec, source=source, result=result)
+        case None:
+            pass
+
+
+def _join(b: Builder, model: Model, half: str, stream: str, result: str, *, post_norm: bool) -> str:
+    """Append the residual addition (after a norm of the result, where the model has post-norms)."""
+    local, h = b.layout.tokens("residual"), float(model.hidden_size)
+    b.part = "norm"
+    if post_norm:
+        result = _norm(b, model, f"{half}.post_norm", result, f"{half}.normed_result")
+    added = b.tensor(f"{half}.residual", local * h)
+    size = b.bytes_of(added)
+    elementwise(b, f"{half}.add", reads=(stream, result), writes=(added,), forward_bytes=3.0 * size, backward_bytes=size)
+    return added
+
+
+def embedding_block(model: Model, layout: Layout) -> Block:
+    """Return the input side: token embedding (rows over tp) and positions, or the patch projection."""
+    b = Builder(layout=layout, part="embedding")
+    tokens, local = layout.tokens("sequence"), layout.tokens("residual")
+    h = float(model.hidden_size)
+    width = float(model.embedding_size or h)
+    ids = b.tensor("token_ids", tokens, 8.0)
+    result = b.tensor("embedding.result", local * h)
+    if model.patches is not None:
+        patch = b.tensor("patches", tokens * model.patches.patch_elements)
+        linear(b, "embedding.patch", source=patch, result=result, rows=tokens,
+               inputs=("rank", float(model.patches.patch_elements)), outputs=("hidden", h), bias=True)
+    else:
+        _token_embedding(b, model, ids=ids, result=result, width=width)
+    if model.learned_positions:
+        b.parameter("embedding.positions", ("rank", float(model.learned_positions)), ("hidden", h))
+    if model.embedding_norm:
+        norm(b, "embedding.norm", source=result, result="embedding.normed", tokens=local, width=h, kind=model.norm)
+    return b.block("embedding", "token_ids")
+
+
+def _token_embedding(b: Builder, model: Model, *, ids: str, result: str, width: float) -> None:
+    lay, h, vocab = b.layout, float(model.hidden_size), float(model.vocab_size)
+    padding = padded_vocab(vocab_size=vocab, multiple=float(model.vocab_multiple), tp=lay.degrees.tp) / vocab
+    b.parameter("embedding.weight", ("vocab", vocab), ("hidden", width), copies=padding)
+    moved = lay.tokens("sequence") * width * lay.element_bytes
+    lookup = Elementwise(bytes_moved=2.0 * moved, family="embedding")
+    update = Elementwise(bytes_moved=moved + 2.0 * moved * 2.0, family="embedding")
+    b.operator("embedding.lookup", forward=(lookup,), backward_weight=(update,), reads=(ids,), writes=(result,), saves=(ids,))
+    if width != h:
+        linear(b, "embedding.project", source=result, result=result, rows=lay.tokens("sequence"), inputs=("rank", width), outputs=("hidden", h))
+    scatter_sequence(b, "embedding.scatter", source=result, width=h)
+
+
+def head_block(model: Model, layout: Layout) -> Block:
+    """Return the output side: final norm, projection to the vocabulary, cross-entropy over its shards."""
+    b = Builder(layout=layout, part="head")
+    local, h = layout.tokens("residual"), float(model.hidden_size)
+    stream = b.tensor("head.stream", local * h)
+    source = stream
+    if model.final_norm:
+        source = "head.input"
+        norm(b, "head.norm", source=stream, result=source, tokens=local, width=h, kind=model.norm)
+    if model.vocab_size:
+        _vocabulary_head(b, model, source=source)
+    return b.block("head", "head.stream")
+
+
+def _vocabulary_head(b: Builder, model: Model, *, source: str) -> None:
+    lay, h, vocab = b.layout, float(model.hidden_size), float(model.vocab_size)
+    tokens = lay.tokens("sequence")
+    padding = padded_vocab(vocab_size=vocab, multiple=float(model.vocab_multiple), tp=lay.degrees.tp) / vocab
+    logits = b.tensor("head.logits", tokens * vocab * padding / lay.split("vocab"))
+    gather_sequence(b, "head.gather", source=source, width=h)
+    width = float(model.embedding_size or h)
+    if width != h:
+        linear(b, "head.project", source=source, result="head.narrow", rows=tokens, inputs=("hidden", h), outputs=("rank", width))
+        source = b.tensor("head.narrow", tokens * width)
+    linear(b, "head.logits", source=source, result=logits, rows=tokens, inputs=("rank", width), outputs=("vocab", vocab),
+           bias=model.head_bias, copies=padding)
+    softmax = b.tensor("head.softmax", tokens * vocab * padding / lay.split("vocab"), 4.0)
+    size = b.bytes_of(logits)
+    scalars = Collective(kind="all_reduce", axis="tp", num_bytes=3.0 * tokens * 4.0)
+    b.operator(
+        "head.cross_entropy",
+        forward=(Elementwise(bytes_moved=7.0 * size, family="loss", kernels=6.0), scalars),
+        backward_input=(Elementwise(bytes_moved=5.0 * size, family="loss", kernels=2.0),),
+        reads=(logits,),
+        writes=(),
+        saves=(softmax,),
+    )
+
+
+def mtp_block(model: Model, layout: Layout) -> Block:
+    """Return one multi-token-prediction layer: two norms, the joining projection, a decoder layer, the shared head."""
+    inner = layer_block(model, model.layers[-1], layout)
+    b = Builder(layout=layout)
+    local, h = layout.tokens("residual"), float(model.hidden_size)
+    stream = b.tensor("mtp.stream", local * h)
+    b.tensor("mtp.embedding", local * h)
+    for name in ("stream", "embedding"):
+        norm(b, f"mtp.{name}_norm", source=f"mtp.{name}", result=f"mtp.{name}_normed", tokens=local, width=h, kind=model.norm)
+    joined = b.tensor("mtp.joined", 2.0 * local * h)
+    linear(b, "mtp.join", source=joined, result="input", rows=local, inputs=("rank", 2.0 * h), outputs=("hidden", h))
+    head = head_block(model, layout)
+    shared = tuple(parameter for parameter in head.parameters if "norm" in parameter.name)
+    return Block(
+        name="mtp",
+        operators=(*b.operators, *inner.operators, *head.operators),
+        tensors={**b.tensors, **inner.tensors, **head.tensors},
+        parameters=(*b.parameters, *inner.parameters, *shared),
+        input_name=stream,
+    )

@@ -1,0 +1,124 @@
+"""Which mesh axes split which logical dimension: the one table that all sizes and collectives follow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from forescale.formula import formula
+from forescale.numeric import Numeric
+from forescale.spec.strategy import ContextKind, Overlap, Recompute, Strategy
+from forescale.spec.workload import STORAGE_BYTES, Precision
+
+Dim: TypeAlias = Literal[
+    "residual", "sequence", "core_sequence", "hidden", "heads", "kv_heads", "core_heads", "ffn", "vocab", "experts",
+    "expert_ffn", "rank",
+]
+"""`residual` is the sequence between blocks, `sequence` inside tensor-parallel regions, `core_*` inside the
+attention core; `rank` is a low-rank width, never split."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Degrees:
+    """The numeric half of a strategy: one value, or one per candidate."""
+
+    tp: Numeric
+    cp: Numeric
+    ep: Numeric
+    etp: Numeric
+    pp: Numeric
+    vpp: Numeric
+    dp_replicate: Numeric
+    dp_shard: Numeric
+    zero: Numeric
+    micro_batch_size: Numeric
+
+    @property
+    def dp(self) -> Numeric:
+        """Data-parallel degree of everything but experts."""
+        return self.dp_replicate * self.dp_shard
+
+    @property
+    def expert_dp(self) -> Numeric:
+        """Data-parallel degree of expert parameters."""
+        return self.tp * self.cp * self.dp / (self.ep * self.etp)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """The half of a strategy that changes the operator list, hence the key by which search groups candidates."""
+
+    sp: bool = True
+    cp_kind: ContextKind = "all_gather"
+    flash_attention: bool = True
+    recompute: Recompute = Recompute()
+    overlap: Overlap = Overlap()
+
+
+def split_strategy(strategy: Strategy) -> tuple[Degrees, Choices]:
+    """Return the numeric degrees (as floats) and the structural choices of one strategy."""
+    degrees = Degrees(
+        **{name: float(getattr(strategy, name)) for name in Degrees.__dataclass_fields__},
+    )
+    choices = Choices(**{name: getattr(strategy, name) for name in Choices.__dataclass_fields__})
+    return degrees, choices
+
+
+@formula(unit="1", source="Megatron-LM: key/value heads are copied when there are fewer than tp ranks")
+def head_split(*, tp: Numeric, num_kv_heads: Numeric) -> Numeric:
+    """min(tp, num_kv_heads)."""
+    import numpy as np
+
+    return np.minimum(tp, num_kv_heads)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Rules from logical dimension to mesh axes, with the degrees they stand for."""
+
+    degrees: Degrees
+    choices: Choices
+    precision: Precision
+    seq_len: Numeric
+
+    def axes(self, dim: Dim) -> tuple[str, ...]:
+        """Return the mesh axes that split `dim`."""
+        ulysses = self.choices.cp_kind == "ulysses"
+        match dim:
+            case "residual":
+                return ("cp", "tp") if self.choices.sp else ("cp",)
+            case "sequence":
+                return ("cp",)
+            case "core_sequence":
+                return () if ulysses else ("cp",)
+            case "heads" | "kv_heads" | "ffn" | "vocab":
+                return ("tp",)
+            case "core_heads":
+                return ("tp", "cp") if ulysses else ("tp",)
+            case "experts":
+                return ("ep",)
+            case "expert_ffn":
+                return ("etp",)
+            case _:
+                return ()
+
+    def split(self, dim: Dim) -> Numeric:
+        """Return into how many parts `dim` is split."""
+        result: Numeric = 1.0
+        for axis in self.axes(dim):
+            result = result * getattr(self.degrees, axis)
+        return result
+
+    def tokens(self, dim: Dim = "sequence") -> Numeric:
+        """Return the tokens of one micro-batch on one device where the sequence is laid out as `dim`."""
+        return self.degrees.micro_batch_size * self.seq_len / self.split(dim)
+
+    @property
+    def element_bytes(self) -> float:
+        """Bytes per activation element."""
+        return STORAGE_BYTES[self.precision.activations]
+
+    @property
+    def linear_input_bytes(self) -> float:
+        """Bytes per element of a linear layer's saved input: fp8 recipes keep it in fp8."""
+        return 1.0 if self.precision.compute in {"fp8", "mxfp8", "nvfp4"} else self.element_bytes
