@@ -1,1 +1,1 @@
-"""TODO."""
+"""Cost models: seconds of operators, and where they come from."""

@@ -1,0 +1,256 @@
+"""Fitted parameters of the compute cost models: data with sources and residuals, one file per generation.
+
+A file is looked up by device name, then by architecture, then by vendor, then `generic`; what a file does
+not state it inherits from its `base`. Nothing is inherited silently: an inherited entry keeps its own fit,
+whose kind says "roofline" where it is a prior.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, TypeVar
+
+from forescale.errors import ReaderError
+from forescale.spec import Device
+
+T = TypeVar("T")
+Family: TypeAlias = Literal[
+    "elementwise", "norm", "softmax", "permute", "embedding", "loss", "optimizer", "cast"
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Residual:
+    """Errors ln(predicted / measured) over some measured rows."""
+
+    rows: int
+    median_abs: float
+    bias: float
+    """Median."""
+    p10: float
+    p90: float
+    source: str = ""
+    """Which rows these are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """Where an entry's parameters come from."""
+
+    kind: Literal["fitted", "roofline"] = "roofline"
+    """"roofline" is a prior: reasoned from the data sheet and other devices, not fitted to this one."""
+    source: str = ""
+    in_sample: Residual | None = None
+    held_out: tuple[Residual, ...] = ()
+    """Rows that were not used for the fit: other machines, other sources."""
+    low: float = 0.75
+    """10th percentile of measured / predicted to expect."""
+    high: float = 1.5
+    """90th percentile of measured / predicted to expect."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GemmParameters:
+    """A tiled matrix product of one data type."""
+
+    fraction: float
+    """Of the peak rate that full tiles reach in short kernels; at most 1."""
+    fill_k: float
+    """Products along k that fill and drain the pipeline would have allowed."""
+    edge: float
+    """Cost of a tile's operands: rows + columns loaded per step, in products each."""
+    tail: float
+    """Share of a wave lost at the end."""
+    launch_s: float
+    bandwidth: float
+    """Fraction of the memory bandwidth."""
+    tiles: tuple[tuple[int, int], ...]
+    """Macro tiles to choose from, rows x columns of the output."""
+    fit: Fit = field(default_factory=Fit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupedParameters:
+    """What a grouped product (experts) loses against a dense one of the same tiles."""
+
+    fraction: float
+    """Of the dense rate; at most 1."""
+    group_s: float
+    """Seconds per group beyond the tiles: pointer set-up, or a launch where groups are separate kernels."""
+    contract_m: float
+    """Of that rate again for the weight gradient; at most 1."""
+    fit: Fit = field(default_factory=Fit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionParameters:
+    """Fused attention, forward or backward."""
+
+    fraction: float
+    """Of the peak rate that the matrix products alone would reach; at most 1."""
+    softmax_flops: float
+    """Cost of one query-key pair outside the matrix products, in FLOP at that rate."""
+    fill: float
+    """Keys per query computed in vain (the diagonal's half tiles) or lost to filling the pipeline."""
+    block_q: float
+    """Queries per workgroup."""
+    tail: float
+    """Share of a wave lost at the end."""
+    launch_s: float
+    bandwidth: float
+    fit: Fit = field(default_factory=Fit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnfusedParameters:
+    """Attention that materialises its scores: batched products and passes over the scores."""
+
+    forward_bytes: float
+    """HBM bytes per score beyond those of the products."""
+    backward_bytes: float
+    launch_s: float
+    """All kernels of one direction."""
+    fit: Fit = field(default_factory=Fit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryParameters:
+    """Kernels bound by memory traffic."""
+
+    bandwidth: float
+    """Fraction of the memory bandwidth reached by large tensors; at most 1."""
+    launch_s: float
+    fit: Fit = field(default_factory=Fit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFactors:
+    """What whole runs lose against kernels measured alone; neutral until fitted from measured runs."""
+
+    sustained: Mapping[str, float] = field(default_factory=dict)
+    """Rate that lasts (power, clocks) over the rate of short kernels, by compute type ("bf16", "fp8", ...),
+    "attention" or "memory"; 1 where it is not given."""
+    step_overhead_s: float = 0.0
+    """Host work per step that nothing hides."""
+    microbatch_overhead_s: float = 0.0
+    """Host work per micro-batch and stage that nothing hides."""
+    layer_overhead_s: float = 0.0
+    """Launch gaps per layer and pass."""
+    straggler: float = 0.0
+    """Relative standard deviation of one device's step; the slowest of many sets the pace."""
+    fit: Fit = field(default_factory=Fit)
+
+    def rate(self, key: str) -> float:
+        """Return the sustained fraction of `key`, 1 where nothing was fitted."""
+        return self.sustained.get(key, 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """All parameters of one device or generation."""
+
+    name: str
+    date: str
+    source: str
+    gemm: Mapping[str, GemmParameters]
+    """By data type; a type that is not listed takes "bf16"."""
+    grouped: GroupedParameters
+    attention: Mapping[str, AttentionParameters]
+    """"forward" and "backward"."""
+    unfused: UnfusedParameters
+    memory: Mapping[str, MemoryParameters]
+    """By family of `Elementwise`."""
+    run: RunFactors = field(default_factory=RunFactors)
+
+    def with_run(self, run: RunFactors) -> Calibration:
+        """Return the same calibration with other run-level factors."""
+        return replace(self, run=run)
+
+
+def load_calibration(device: Device) -> Calibration:
+    """Return the calibration of `device`: its own, its architecture's, its vendor's or the generic one."""
+    names = [device.name, device.architecture, device.vendor, "generic"]
+    available = calibration_names()
+    chosen = next(name for name in map(_slug, names) if name in available)
+    return read_calibration(chosen)
+
+
+@functools.cache
+def calibration_names() -> frozenset[str]:
+    """Return the names of the calibrations that come with the package."""
+    folder = resources.files("forescale.catalogue") / "calibrations"
+    return frozenset(
+        item.name.removesuffix(".json") for item in folder.iterdir() if item.name.endswith(".json")
+    )
+
+
+@functools.cache
+def read_calibration(name: str) -> Calibration:
+    """Return the packaged calibration `name`."""
+    return calibration_of(_merged(name), where=f"calibration {name}")
+
+
+def calibration_of(content: Mapping[str, Any], *, where: str | Path) -> Calibration:
+    """Return the calibration that a JSON object describes; unknown or missing keys are refused."""
+    data = {key: value for key, value in content.items() if key != "base"}
+    tables = {"gemm": GemmParameters, "attention": AttentionParameters, "memory": MemoryParameters}
+    single = {"grouped": GroupedParameters, "unfused": UnfusedParameters, "run": RunFactors}
+    for key, kind in tables.items():
+        data[key] = {
+            name: _record(kind, entry, f"{key}.{name}", where) for name, entry in data.get(key, {}).items()
+        }
+    for key, kind in single.items():
+        if key in data:
+            data[key] = _record(kind, data[key], key, where)
+    return _record(Calibration, data, "calibration", where)
+
+
+def content_of(calibration: Calibration) -> dict[str, Any]:
+    """Return the JSON object that `calibration_of` reads back."""
+    return asdict(calibration)
+
+
+def _record(kind: type[T], entry: Mapping[str, Any], key: str, where: str | Path) -> T:
+    data = dict(entry)
+    known = {item.name for item in fields(kind)}  # type: ignore[arg-type]
+    if unknown := set(data) - known:
+        raise ReaderError(
+            where, f"unknown key {min(unknown)!r} in {key}; allowed are {', '.join(sorted(known))}"
+        )
+    if isinstance(data.get("fit"), Mapping):
+        data["fit"] = _fit(data["fit"], f"{key}.fit", where)
+    if "tiles" in data:
+        data["tiles"] = tuple((int(rows), int(columns)) for rows, columns in data["tiles"])
+    try:
+        return kind(**data)
+    except TypeError as error:
+        raise ReaderError(where, f"{key} is incomplete: {error}") from error
+
+
+def _fit(entry: Mapping[str, Any], key: str, where: str | Path) -> Fit:
+    data = dict(entry)
+    if data.get("in_sample"):
+        data["in_sample"] = _record(Residual, data["in_sample"], f"{key}.in_sample", where)
+    data["held_out"] = tuple(
+        _record(Residual, item, f"{key}.held_out", where) for item in data.get("held_out", ())
+    )
+    return _record(Fit, data, key, where)
+
+
+def _merged(name: str) -> dict[str, Any]:
+    text = (resources.files("forescale.catalogue") / "calibrations" / f"{name}.json").read_text(
+        encoding="utf-8"
+    )
+    own: dict[str, Any] = json.loads(text)
+    base = _merged(own["base"]) if own.get("base") else {}
+    tables = {key: {**base.get(key, {}), **own.get(key, {})} for key in ("gemm", "attention", "memory")}
+    return {**base, **own, **tables}
+
+
+def _slug(name: str) -> str:
+    return name.lower().replace(" ", "-")

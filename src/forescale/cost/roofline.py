@@ -1,0 +1,289 @@
+"""The roofline model: full tiles at a fitted fraction of the peak, or traffic at a fitted bandwidth.
+
+Few parameters per generation, operator family and data type, each with a physical bound; see
+`forescale.cost.calibration`. Arithmetic is limited to operations that IEEE 754 rounds exactly, so that a
+candidate alone and inside an array give the same bits.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+
+from forescale.cost.calibration import AttentionParameters, Calibration, Fit, GemmParameters
+from forescale.cost.model import Provenance
+from forescale.errors import SpecError
+from forescale.formula import formula
+from forescale.graph.ops import AttentionCore, Compute, Elementwise, Gemm, GroupedGemm
+from forescale.numeric import Numeric
+from forescale.spec import Device
+from forescale.spec.workload import MATRIX_RATE
+
+OPERAND_BYTES = {
+    "fp32": 4.0,
+    "tf32": 4.0,
+    "fp16": 2.0,
+    "bf16": 2.0,
+    "fp8": 1.0,
+    "mxfp8": 1.0 + 1 / 32,
+    "nvfp4": 0.5 + 1 / 16,
+}
+"""Bytes per operand element, block scales included (OCP MX v1.0: one per 32; NVFP4: one per 16)."""
+ROOFLINE = "Williams et al. 2009, Roofline (doi:10.1145/1498765.1498785)"
+TILING = "NVIDIA, Matrix Multiplication Background User's Guide, tile and wave quantization"
+FLASH = "Dao 2023, FlashAttention-2, arXiv:2307.08691, sections 2.3 and 3"
+
+
+@formula(unit="FLOP", source=TILING)
+def gemm_tile_flops(
+    *,
+    m: Numeric,
+    n: Numeric,
+    batch: Numeric,
+    tile_m: float,
+    tile_n: float,
+    edge: float,
+    tail: float,
+    num_cores: float,
+) -> Numeric:
+    """Cost of one step of k: 2·(max(tiles, cores) + tail·cores)·(tile + edge·its rows and columns)."""
+    tiles = np.ceil(m / tile_m) * np.ceil(n / tile_n) * batch
+    per_tile = 2.0 * (tile_m * tile_n + edge * (tile_m + tile_n))
+    return (np.maximum(tiles, num_cores) + tail * num_cores) * per_tile
+
+
+@formula(unit="byte", source=ROOFLINE)
+def gemm_bytes(
+    *, m: Numeric, n: Numeric, k: Numeric, batch: Numeric, operand_bytes: float, output_bytes: float
+) -> Numeric:
+    """Each operand read once and the output written once: batch·((m + n)·k·operand + m·n·output)."""
+    return batch * ((m + n) * k * operand_bytes + m * n * output_bytes)
+
+
+@formula(unit="second", source=ROOFLINE)
+def gemm_seconds(
+    *,
+    step_flops: Numeric,
+    k: Numeric,
+    fill_k: float,
+    rate: float,
+    num_bytes: Numeric,
+    bandwidth: float,
+    launch_s: Numeric,
+) -> Numeric:
+    """Launch + max(cost per step of k · (k + fill) / rate, bytes / bandwidth)."""
+    return launch_s + np.maximum(step_flops * (k + fill_k) / rate, num_bytes / bandwidth)
+
+
+@formula(unit="FLOP", source=FLASH)
+def attention_work(
+    *,
+    batch: Numeric,
+    heads: Numeric,
+    q_len: Numeric,
+    pairs: Numeric,
+    pair_flops: Numeric,
+    fill: float,
+    block_q: float,
+    tail: float,
+    num_cores: float,
+) -> Numeric:
+    """Pairs, with those computed in vain, times the cost of a pair, over the share of cores kept busy."""
+    calls = batch * heads
+    groups = calls * np.ceil(q_len / block_q)
+    idle = (np.maximum(groups, num_cores) + tail * num_cores) / groups
+    return calls * (pairs + fill * q_len) * pair_flops * idle
+
+
+@formula(unit="second", source=ROOFLINE)
+def attention_seconds(
+    *, work: Numeric, rate: float, num_bytes: Numeric, bandwidth: float, launch_s: float
+) -> Numeric:
+    """Launch + max(work / rate, bytes / bandwidth)."""
+    return launch_s + np.maximum(work / rate, num_bytes / bandwidth)
+
+
+@formula(unit="second", source=ROOFLINE)
+def memory_bound_seconds(*, num_bytes: Numeric, bandwidth: float, kernels: float, launch_s: float) -> Numeric:
+    """Kernels · launch + bytes / bandwidth."""
+    return kernels * launch_s + num_bytes / bandwidth
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roofline:
+    """Fitted roofline of one device."""
+
+    device: Device
+    calibration: Calibration
+
+    def seconds(self, op: Compute) -> Numeric:
+        """Return the duration of `op` [s]."""
+        if isinstance(op, Gemm):
+            return self._gemm(op)
+        if isinstance(op, GroupedGemm):
+            return self._grouped(op)
+        if isinstance(op, AttentionCore):
+            return self._attention(op) if op.flash else self._unfused(op)
+        return self._memory(op)
+
+    def provenance(self, op: Compute) -> Provenance:
+        """Return the fit behind `op`'s family and data type, with the spread it had where it was checked."""
+        fit = self._fit(op)
+        source = f"calibration {self.calibration.name} ({self.calibration.date}): {fit.source}"
+        return Provenance(kind=fit.kind, source=source, low=fit.low, high=fit.high)
+
+    def _fit(self, op: Compute) -> Fit:
+        if isinstance(op, Gemm):
+            return self._parameters(op.dtype).fit
+        if isinstance(op, GroupedGemm):
+            return self.calibration.grouped.fit
+        if isinstance(op, AttentionCore):
+            return self._flash(op).fit if op.flash else self.calibration.unfused.fit
+        return self.calibration.memory[op.family].fit
+
+    def _gemm(self, op: Gemm) -> Numeric:
+        return self._product(
+            m=op.m, n=op.n, k=op.k, batch=op.batch, dtype=op.dtype, accumulate_bytes=op.accumulate_bytes
+        )
+
+    def _grouped(self, op: GroupedGemm) -> Numeric:
+        grouped = self.calibration.grouped
+        rows = op.m / op.groups
+        m, n, k = (rows, op.n, op.k) if op.contract == "k" else (op.k, op.n, rows)
+        share = grouped.fraction * (grouped.contract_m if op.contract == "m" else 1.0)
+        return self._product(
+            m=m,
+            n=n,
+            k=k,
+            batch=op.groups,
+            dtype=op.dtype,
+            accumulate_bytes=op.accumulate_bytes,
+            share=share,
+            extra_s=op.groups * grouped.group_s,
+        )
+
+    def _product(
+        self,
+        *,
+        m: Numeric,
+        n: Numeric,
+        k: Numeric,
+        batch: Numeric,
+        dtype: str,
+        accumulate_bytes: float,
+        share: float = 1.0,
+        extra_s: Numeric = 0.0,
+    ) -> Numeric:
+        fitted = self._parameters(dtype)
+        cores = float(self.device.num_cores)
+        costs = [
+            gemm_tile_flops(
+                m=m,
+                n=n,
+                batch=batch,
+                tile_m=float(rows),
+                tile_n=float(columns),
+                edge=fitted.edge,
+                tail=fitted.tail,
+                num_cores=cores,
+            )
+            for rows, columns in fitted.tiles
+        ]
+        operand = OPERAND_BYTES[dtype]
+        output = max(2.0, operand if operand == 4.0 else 0.0) + accumulate_bytes
+        num_bytes = gemm_bytes(m=m, n=n, k=k, batch=batch, operand_bytes=operand, output_bytes=output)
+        return gemm_seconds(
+            step_flops=functools.reduce(np.minimum, costs),
+            k=k,
+            fill_k=fitted.fill_k,
+            rate=self._rate(dtype) * fitted.fraction * share * self.calibration.run.rate(dtype),
+            num_bytes=num_bytes,
+            bandwidth=self._bandwidth(fitted.bandwidth),
+            launch_s=fitted.launch_s + extra_s,
+        )
+
+    def _attention(self, op: AttentionCore) -> Numeric:
+        fitted = self._flash(op)
+        qk_products, v_products = (6.0, 4.0) if op.backward else (2.0, 2.0)
+        work = attention_work(
+            batch=op.batch,
+            heads=op.heads,
+            q_len=op.q_len,
+            pairs=op.pairs,
+            pair_flops=qk_products * op.qk_dim + v_products * op.v_dim + fitted.softmax_flops,
+            fill=fitted.fill if op.causal else 0.0,
+            block_q=fitted.block_q,
+            tail=fitted.tail,
+            num_cores=float(self.device.num_cores),
+        )
+        rate = self._rate(op.dtype) * fitted.fraction * self.calibration.run.rate("attention")
+        return attention_seconds(
+            work=work,
+            rate=rate,
+            num_bytes=_attention_bytes(op),
+            bandwidth=self._bandwidth(fitted.bandwidth),
+            launch_s=fitted.launch_s,
+        )
+
+    def _unfused(self, op: AttentionCore) -> Numeric:
+        unfused, calls = self.calibration.unfused, op.batch * op.heads
+        products = (op.qk_dim, op.v_dim) if not op.backward else (op.qk_dim, op.qk_dim, op.v_dim, op.v_dim)
+        matmul = [
+            self._product(m=op.q_len, n=op.kv_len, k=k, batch=calls, dtype=op.dtype, accumulate_bytes=0.0)
+            for k in products
+        ]
+        per_score = unfused.backward_bytes if op.backward else unfused.forward_bytes
+        scores = memory_bound_seconds(
+            num_bytes=calls * op.q_len * op.kv_len * per_score,
+            kernels=1.0,
+            launch_s=unfused.launch_s,
+            bandwidth=self._bandwidth(self.calibration.memory["softmax"].bandwidth),
+        )
+        return functools.reduce(lambda total, part: total + part, matmul, scores)
+
+    def _memory(self, op: Elementwise) -> Numeric:
+        fitted = self.calibration.memory[op.family]
+        return memory_bound_seconds(
+            num_bytes=op.bytes_moved,
+            bandwidth=self._bandwidth(fitted.bandwidth),
+            kernels=op.kernels,
+            launch_s=fitted.launch_s,
+        )
+
+    def _parameters(self, dtype: str) -> GemmParameters:
+        return self.calibration.gemm.get(dtype) or self.calibration.gemm["bf16"]
+
+    def _flash(self, op: AttentionCore) -> AttentionParameters:
+        return self.calibration.attention["backward" if op.backward else "forward"]
+
+    def _bandwidth(self, fraction: float) -> float:
+        return self.device.hbm_bandwidth * fraction * self.calibration.run.rate("memory")
+
+    def _rate(self, dtype: str) -> float:
+        return peak_rate(self.device, dtype)
+
+
+def peak_rate(device: Device, dtype: str) -> float:
+    """Return the dense peak rate of `device` for `dtype` [FLOP/s]; fp32 may run on its vector units."""
+    if dtype not in OPERAND_BYTES:
+        msg = f"unknown compute type {dtype!r}; allowed are {', '.join(OPERAND_BYTES)}"
+        raise SpecError(msg)
+    rates = device.matrix_flops
+    rate: float | None = getattr(rates, MATRIX_RATE[dtype])
+    if rate is None and dtype == "fp32":
+        return device.vector_flops
+    if rate is None:
+        known = [name for name in ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4") if getattr(rates, name)]
+        msg = f"device {device.name} has no matrix rate for {dtype}; it has {', '.join(known)}"
+        raise SpecError(msg)
+    return rate
+
+
+def _attention_bytes(op: AttentionCore) -> Numeric:
+    """Return the bytes of queries, outputs, keys and values, and of their gradients in backward."""
+    passes = 4.0 if op.backward else 2.0
+    queries = op.batch * op.heads * op.q_len * (op.qk_dim + op.v_dim)
+    keys = op.batch * op.kv_heads * op.kv_len * (op.qk_dim + op.v_dim)
+    return (queries + keys) * (passes * OPERAND_BYTES[op.dtype] / 2.0)
