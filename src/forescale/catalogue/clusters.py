@@ -1,22 +1,25 @@
 """Devices and clusters by name, read from the data files beside this module.
 
-Every entry says where its figures come from (`source`) and when they were read (`date`); fields that were derived or
-estimated rather than published are listed under `estimated` and explained in `source`.
+Every entry says where its figures come from (`source`) and when they were read (`date`); fields that were
+derived or estimated rather than published are listed under `estimated` and explained in `source`.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forescale.errors import SpecError, UnknownKeyError, UnknownNameError
 from forescale.spec.cluster import Cluster, Device, MatrixRates, Tier
 from forescale.units import parse
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 DEVICE_DIMENSIONS: Mapping[str, str] = MappingProxyType(
     {
@@ -73,7 +76,7 @@ def load_cluster(name: str, num_devices: int) -> Cluster:
 
 
 def device_record(name: str) -> Mapping[str, Any]:
-    """Return the raw entry of device `name`: its figures in human units with `source`, `date` and `estimated`."""
+    """Return the raw entry of device `name`: figures in human units, `source`, `date`, `estimated`."""
     return MappingProxyType(_entry("devices", "device", name))
 
 
@@ -94,7 +97,8 @@ def hardware_cluster(hardware: str) -> str:
         return str(aliases[hardware])
     if hardware in _entries("clusters"):
         return hardware
-    raise UnknownNameError("hardware", hardware, [*aliases, *cluster_names()])
+    kind = "hardware"
+    raise UnknownNameError(kind, hardware, [*aliases, *cluster_names()])
 
 
 def build_device(entry: Mapping[str, Any], *, name: str) -> Device:
@@ -102,7 +106,7 @@ def build_device(entry: Mapping[str, Any], *, name: str) -> Device:
     values = _plain(entry, Device, DEVICE_DIMENSIONS, f"device {name}") | {"name": name}
     rates = values.get("matrix_flops", {})
     if not isinstance(rates, Mapping):
-        msg = f"device {name}: matrix_flops lists rates by data type, such as bf16 = '989 TFLOP/s'; got {rates!r}"
+        msg = f"device {name}: matrix_flops lists rates by type, such as bf16 = '989 TFLOP/s'; got {rates!r}"
         raise SpecError(msg)
     _refuse_unknown(rates, MatrixRates, f"device {name}, matrix_flops")
     values["matrix_flops"] = MatrixRates(**{kind: parse(rate, "FLOP/s") for kind, rate in rates.items()})
@@ -135,7 +139,9 @@ def _tier(entry: object, where: str) -> Tier:
     return Tier(**values)
 
 
-def _plain(entry: Mapping[str, Any], kind: type, dimensions: Mapping[str, str], where: str) -> dict[str, Any]:
+def _plain(
+    entry: Mapping[str, Any], kind: type[DataclassInstance], dimensions: Mapping[str, str], where: str
+) -> dict[str, Any]:
     """Copy `entry` without remarks, its quantities turned into SI numbers."""
     values = {key: value for key, value in entry.items() if key not in _REMARKS}
     _refuse_unknown(values, kind, where)
@@ -144,16 +150,14 @@ def _plain(entry: Mapping[str, Any], kind: type, dimensions: Mapping[str, str], 
     }
 
 
-def _refuse_unknown(values: Mapping[str, Any], kind: Any, where: str) -> None:
+def _refuse_unknown(values: Mapping[str, Any], kind: type[DataclassInstance], where: str) -> None:
     known = [field.name for field in fields(kind)]
     for key in values:
         if key not in known:
             raise UnknownKeyError(key, where, known)
 
 
-def _require(values: Mapping[str, Any], kind: Any, where: str) -> None:
-    from dataclasses import MISSING
-
+def _require(values: Mapping[str, Any], kind: type[DataclassInstance], where: str) -> None:
     needed = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
     missing = [name for name in needed if name not in values]
     if missing:
