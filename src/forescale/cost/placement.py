@@ -1,0 +1,72 @@
+"""Where a communicator lies: how many of its ranks share each tier of the network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from operator import mul
+
+import numpy as np
+
+from forescale.formula import formula
+from forescale.numeric import Numeric
+from forescale.spec.cluster import Cluster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """A communicator: `size` ranks whose device numbers differ by `stride`; arrays over candidates.
+
+    A group that runs over several axes (data and context parallel, say) has further (size, stride) pairs in
+    `outer`, from the inside out.
+    """
+
+    size: Numeric
+    stride: Numeric = 1.0
+    outer: tuple[tuple[Numeric, Numeric], ...] = ()
+
+    @property
+    def axes(self) -> tuple[tuple[Numeric, Numeric], ...]:
+        """All (size, stride) pairs, innermost first."""
+        return ((self.size, self.stride), *self.outer)
+
+    @property
+    def num_ranks(self) -> Numeric:
+        """Ranks of the communicator."""
+        return reduce(mul, (size for size, _ in self.axes))
+
+
+@formula(
+    unit="1", source="Subramanian et al. 2024, arXiv:2410.00273, section 3 (devices of a group in one domain)"
+)
+def ranks_within(*, size: Numeric, stride: Numeric, tier_size: float, num_devices: float) -> Numeric:
+    """Size / blocks; blocks = ceil(size·stride / tier), one if the group fits whole into a tier.
+
+    Groups that fit into a tier are packed whole as long as the tiers then still hold all devices (the practice
+    on 72-device domains: 64 are used); otherwise one group straddles two tiers, and it sets the pace.
+    """
+    tier = min(tier_size, num_devices)
+    num_tiers = np.ceil(num_devices / tier)
+    span = size * stride
+    whole = np.floor(tier / np.minimum(span, tier)) * span * num_tiers
+    straddles = (span <= tier) * (whole < num_devices)
+    blocks = np.minimum(np.ceil(span / tier) + straddles, size)
+    return size / blocks
+
+
+def ranks_per_tier(group: Group, cluster: Cluster) -> tuple[Numeric, ...]:
+    """Return how many ranks of one group share each tier, inner tiers included; the last entry is all of them.
+
+    Eight ranks with stride 1 on nodes of 8 give (8, 8), with stride 4 (2, 8). Uneven groups give the mean.
+    """
+    num_devices = float(cluster.num_devices)
+    shared: list[Numeric] = []
+    for tier in cluster.tiers[:-1]:
+        per_axis = (
+            ranks_within(
+                size=size, stride=stride, tier_size=float(tier.size) or num_devices, num_devices=num_devices
+            )
+            for size, stride in group.axes
+        )
+        shared.append(reduce(mul, per_axis))
+    return (*shared, group.num_ranks)
