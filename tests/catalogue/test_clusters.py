@@ -102,7 +102,7 @@ def test_figures_of_the_subramanian_table():
     cluster = load_cluster("h200-nvs64", 64)
     assert cluster.tiers[0].size == 64
     assert (cluster.tiers[0].latency, cluster.tiers[1].latency) == pytest.approx((2.5e-6, 5e-6))
-    assert cluster.device.vector_flops == 133.8e12
+    assert cluster.device.vector_flops == pytest.approx(133.8e12)
     assert cluster.device.hbm_bytes == 141e9
 
 
