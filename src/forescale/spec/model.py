@@ -13,7 +13,8 @@ from annotated_types import Ge, Gt
 
 Positive: TypeAlias = Annotated[int, Gt(0)]
 NonNegative: TypeAlias = Annotated[int, Ge(0)]
-NormKind: TypeAlias = Literal["rms", "layer"]
+NormKind: TypeAlias = Literal["rms", "layer", "layer_no_bias"]
+"""RMS norm; layer norm with weight and bias; layer norm with weight only (DBRX, MPT, Command R)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,86 @@
+"""Architectures that mix softmax attention with attention that has a recurrent state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from forescale.io.huggingface.keys import Keys
+from forescale.io.huggingface.moe import experts, qwen_ffn
+from forescale.io.huggingface.parts import (
+    HEADS,
+    LINEAR,
+    choose,
+    decoder,
+    dense_ffn,
+    full_attention,
+    num_layers,
+)
+from forescale.spec.model import Attention, LinearAttention, Model
+
+
+def qwen3_next(keys: Keys) -> Model:
+    """Qwen3-Next, Qwen3.5-MoE: three gated delta nets to one gated softmax attention, a shared expert."""
+    ffn = qwen_ffn(keys, shared=True)
+    return decoder(
+        keys, _gated_delta_stack(keys), ffn, tied=False, num_mtp_layers=keys.count("mtp_num_hidden_layers")
+    )
+
+
+def qwen3_5(keys: Keys) -> Model:
+    """Qwen3.5 dense: the attention of Qwen3-Next with a dense feed-forward."""
+    attention = _gated_delta_stack(keys)
+    mtp = keys.count("mtp_num_hidden_layers")
+    return decoder(keys, attention, dense_ffn(keys), tied=False, num_mtp_layers=mtp)
+
+
+def _gated_delta_stack(keys: Keys) -> tuple[Attention, ...]:
+    full = full_attention(
+        keys, head_dim=256, qk_norm="head", output_gate=keys.flag("attn_output_gate", default=True)
+    )
+    delta = LinearAttention(
+        num_heads=keys.size("linear_num_value_heads"),
+        num_key_heads=keys.size("linear_num_key_heads"),
+        key_head_dim=keys.size("linear_key_head_dim"),
+        value_head_dim=keys.size("linear_value_head_dim"),
+        conv_kernel=keys.size("linear_conv_kernel_dim", default=4),
+        num_gates_per_head=2,
+        num_head_parameters=2,
+    )
+    every = keys.size("full_attention_interval", default=4)
+    return choose(
+        keys, lambda kind: delta if kind in LINEAR else full, lambda i: delta if (i + 1) % every else full
+    )
+
+
+def minimax(keys: Keys) -> Model:
+    """MiniMax-Text-01 and M1: lightning and softmax attention; `intermediate_size` is that of an expert."""
+    full = full_attention(keys)
+    lightning = LinearAttention(
+        num_heads=keys.size(*HEADS),
+        num_key_heads=keys.size(*HEADS),
+        key_head_dim=full.head_dim,
+        value_head_dim=full.head_dim,
+        num_gates_per_head=0,
+        output_norm="hidden",
+        chunk_size=keys.size("block_size", default=256),
+    )
+    listed = keys.items("attn_type_list") or [(i + 1) % 2 == 0 for i in range(num_layers(keys))]
+    attention: tuple[Attention, ...] = choose(
+        keys, lambda kind: lightning if kind in LINEAR else full, lambda i: full if listed[i] else lightning
+    )
+    shared = keys.count("shared_intermediate_size")
+    moe = experts(keys, "intermediate_size", shared_ffn_hidden_size=shared)
+    return decoder(keys, attention, moe, tied=False)
+
+
+HYBRID: Mapping[str, Callable[[Keys], Model]] = MappingProxyType(
+    {
+        "minimax": minimax,
+        "minimax_m1": minimax,
+        "minimax_text_01": minimax,
+        "qwen3_5_moe_text": qwen3_next,
+        "qwen3_5_text": qwen3_5,
+        "qwen3_next": qwen3_next,
+    }
+)
