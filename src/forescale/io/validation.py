@@ -108,7 +108,7 @@ class _Walk:
 
     def visit(self, hint: Hint, value: object, path: tuple[str, ...]) -> Hint:
         """Return `value` as what `hint` asks for; on problems anything, after noting them."""
-        if get_origin(hint) is Annotated:
+        if _origin(hint) is Annotated:
             hint = get_args(hint)[0]
         choices: list[Any] = [part for part in _union_of(hint) if is_dataclass(part)]
         if choices and isinstance(value, Mapping):
@@ -160,12 +160,12 @@ class _Walk:
 
     def _scalar(self, hint: Hint, value: object, path: tuple[str, ...]) -> Hint:
         """Refuse what would pass by silent conversion: text, or true, where a number belongs."""
-        kinds = {get_args(part)[0] if get_origin(part) is Annotated else part for part in _union_of(hint)}
+        kinds = {get_args(part)[0] if _origin(part) is Annotated else part for part in _union_of(hint)}
         wanted = [word for kind, word in _NUMBER_WORDS.items() if kind in kinds]
         if wanted and not kinds & {str} and type(value) not in kinds:
             whole = isinstance(value, float) and value.is_integer() and int in kinds
             number = type(value) is int and float in kinds
-            literal = any(value in get_args(part) for part in kinds if get_origin(part) is Literal)
+            literal = any(value in get_args(part) for part in kinds if _origin(part) is Literal)
             if not (whole or number or literal):
                 return self._refuse(path, f"must be {wanted[0]}, got {value!r}")
         return value
@@ -206,14 +206,18 @@ def _best(choices: list[Any], value: Mapping[str, Any]) -> Hint:
     return max(choices, key=lambda kind: len(value.keys() & _hints(kind).keys()))
 
 
+def _origin(hint: Hint) -> Hint:
+    return get_origin(hint)
+
+
 def _union_of(hint: Hint) -> tuple[Any, ...]:
-    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    return get_args(hint) if _origin(hint) in (Union, UnionType) else (hint,)
 
 
 def _item_hint(hint: Hint) -> Hint:
     """Return the type of the items of a `tuple[X, ...]`, alone or beside None."""
     for part in _union_of(hint):
-        if get_origin(part) is tuple:
+        if _origin(part) is tuple:
             return get_args(part)[0]
     return None
 
