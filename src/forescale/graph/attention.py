@@ -29,7 +29,7 @@ def full_attention(b: Builder, model: Model, spec: FullAttention, *, source: str
     tokens = lay.tokens("sequence")
     copies = lay.degrees.tp / head_split(tp=lay.degrees.tp, num_kv_heads=float(spec.num_kv_heads))
     query_width = spec.num_heads * d * (2.0 if spec.output_gate else 1.0)
-    gather_sequence(b, "attention.gather", source=source, width=h)
+    gather_sequence(b, "attention.gather", source=source, width=h, feeds="attention.qkv")
     query = b.tensor("attention.query", tokens * spec.num_heads * d / lay.split("heads"))
     key = b.tensor("attention.key", tokens * spec.num_kv_heads * d / lay.split("kv_heads") * copies)
     value = b.tensor("attention.value", tokens * spec.num_kv_heads * d / lay.split("kv_heads") * copies)
@@ -179,7 +179,7 @@ def latent_attention(b: Builder, model: Model, spec: LatentAttention, *, source:
     per_head = tokens / lay.split("heads") * heads
     query = b.tensor("attention.query", per_head * qk)
     if spec.q_lora_rank is None:
-        gather_sequence(b, "attention.gather", source=source, width=h)
+        gather_sequence(b, "attention.gather", source=source, width=h, feeds="attention.query")
         linear(b, "attention.query", source=source, result=query, rows=tokens, inputs=("hidden", h), outputs=("heads", heads * qk))
     else:
         rank = float(spec.q_lora_rank)
@@ -189,7 +189,7 @@ def latent_attention(b: Builder, model: Model, spec: LatentAttention, *, source:
         normed = "attention.query_latent"
         norm(b, "attention.query_norm", source=compressed, result=normed, tokens=local, width=rank, kind="rms")
         outer, b.modules = b.modules, (*b.modules, "mla_up_proj")
-        gather_sequence(b, "attention.gather_query", source=normed, width=rank)
+        gather_sequence(b, "attention.gather_query", source=normed, width=rank, feeds="attention.query_up")
         linear(b, "attention.query_up", source=normed, result=query, rows=tokens, inputs=("rank", rank), outputs=("heads", heads * qk))
         b.modules = outer
     _latent_keys(b, spec, source=source, hidden=h)
@@ -222,7 +222,7 @@ def _latent_keys(b: Builder, spec: LatentAttention, *, source: str, hidden: floa
     b.tensor("attention.key", per_head * (nope + rope))
     value = b.tensor("attention.value", per_head * v)
     outer, b.modules = b.modules, (*b.modules, "mla_up_proj")
-    gather_sequence(b, "attention.gather_kv_latent", source=latent, width=rank + rope)
+    gather_sequence(b, "attention.gather_kv_latent", source=latent, width=rank + rope, feeds="attention.kv_up")
     linear(b, "attention.kv_up", source=latent, result=value, rows=tokens, inputs=("rank", rank), outputs=("heads", heads * (nope + v)))
     b.modules = outer
 
@@ -234,7 +234,7 @@ def linear_attention(b: Builder, model: Model, spec: LinearAttention, *, source:
     tokens = lay.tokens("sequence")
     keys = float(spec.num_key_heads * spec.key_head_dim)
     values = float(spec.num_heads * spec.value_head_dim)
-    gather_sequence(b, "attention.gather", source=source, width=h)
+    gather_sequence(b, "attention.gather", source=source, width=h, feeds="attention.value")
     widths = {"query": keys, "key": keys, "value": values}
     if spec.output_gate:
         widths["gate"] = values

@@ -13,7 +13,7 @@ def dense_ffn(b: Builder, model: Model, spec: DenseFfn, *, source: str, result: 
     """Append gather -> up (and gate) -> activation -> down -> scatter."""
     b.part, outer, b.modules = "ffn", b.modules, (*b.modules, "mlp")
     h = float(model.hidden_size)
-    gather_sequence(b, "ffn.gather", source=source, width=h)
+    gather_sequence(b, "ffn.gather", source=source, width=h, feeds="ffn.up")
     two_layer_ffn(b, "ffn", hidden=h, width=float(spec.ffn_hidden_size), gated=spec.gated, bias=spec.bias, source=source, result=result)
     scatter_sequence(b, "ffn.scatter", source=result, width=h)
     b.modules = outer
@@ -51,7 +51,7 @@ def moe_ffn(b: Builder, model: Model, spec: MoeFfn, *, source: str, result: str)
     _experts(b, spec, hidden=h, source=source, result=result)
     if spec.shared_ffn_hidden_size:
         inner, b.modules = b.modules, (*b.modules, "shared_experts")
-        gather_sequence(b, "shared.gather", source=source, width=h)
+        gather_sequence(b, "shared.gather", source=source, width=h, feeds="shared.up")
         two_layer_ffn(b, "shared", hidden=h, width=float(spec.shared_ffn_hidden_size), gated=spec.gated, bias=False,
                       source=source, result=result)
         scatter_sequence(b, "shared.scatter", source=result, width=h)

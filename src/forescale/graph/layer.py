@@ -138,7 +138,7 @@ def _vocabulary_head(b: Builder, model: Model, *, source: str) -> None:
     tokens = lay.tokens("sequence")
     padding = padded_vocab(vocab_size=vocab, multiple=float(model.vocab_multiple), tp=lay.degrees.tp) / vocab
     logits = b.tensor("head.logits", tokens * vocab * padding / lay.split("vocab"))
-    gather_sequence(b, "head.gather", source=source, width=h)
+    gather_sequence(b, "head.gather", source=source, width=h, feeds="head.logits")
     width = float(model.embedding_size or h)
     if width != h:
         linear(b, "head.project", source=source, result="head.narrow", rows=tokens, inputs=("hidden", h), outputs=("rank", width))

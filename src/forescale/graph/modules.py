@@ -90,23 +90,24 @@ def elementwise(
     )
 
 
-def gather_sequence(b: Builder, name: str, *, source: str, width: float, regather: bool = True) -> None:
+def gather_sequence(b: Builder, name: str, *, source: str, width: float, feeds: str) -> None:
     """Enter a tensor-parallel region: residual layout -> sequence layout, for column-split weights.
 
     With sequence parallelism: all-gather forward, reduce-scatter of the input gradient backward, and the input
-    gathered once more for the weight gradient (only the local part is kept). Without: nothing forward,
+    gathered once more for the weight gradient (only the local part is kept), both behind the products of the
+    linear layer it `feeds`. Without: nothing forward,
     all-reduce of the partial input gradient backward (Megatron's f).
     """
     size = b.layout.tokens("sequence") * width * b.layout.element_bytes
     if b.layout.choices.sp:
-        again = (Collective(kind="all_gather", axis="tp", num_bytes=size),) if regather else ()
         b.operator(
             name,
             forward=(Collective(kind="all_gather", axis="tp", num_bytes=size),),
             backward_input=(Collective(kind="reduce_scatter", axis="tp", num_bytes=size),),
-            backward_weight=again,
+            backward_weight=(Collective(kind="all_gather", axis="tp", num_bytes=size),),
             reads=(source,),
             writes=(source,),
+            hidden_behind=feeds,
         )
     else:
         b.operator(
@@ -114,6 +115,7 @@ def gather_sequence(b: Builder, name: str, *, source: str, width: float, regathe
             backward_input=(Collective(kind="all_reduce", axis="tp", num_bytes=size),),
             reads=(source,),
             writes=(source,),
+            hidden_behind=feeds,
         )
 
 

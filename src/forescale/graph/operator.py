@@ -30,7 +30,10 @@ class Operator:
     saves: tuple[str, ...] = ()
     """Tensors kept for backward, by name; a tensor saved by several operators is kept once."""
     overlaps_itself: bool = False
-    """Its collectives run behind its own compute (ring attention, asynchronous tensor parallelism)."""
+    """Its collectives run behind its own compute (ring attention)."""
+    hidden_behind: str | None = None
+    """Linear layer whose backward hides this reshard's: the scatter of the input gradient runs behind the weight
+    gradient, the second gather of the input behind the input gradient (Megatron-LM's asynchronous linear)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Bytes per device: states, activations in flight, buffers, overhead; per pipeline stage."""

@@ -1,0 +1,28 @@
+"""Activation bytes of one device: what each micro-batch keeps, times the micro-batches in flight."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from forescale.formula import formula
+from forescale.numeric import Numeric
+
+
+@formula(unit="1", source="Narayanan et al. 2021, arXiv:2104.04473, section 2.2")
+def in_flight(*, stage: Numeric, pp: Numeric, vpp: Numeric, num_microbatches: Numeric) -> Numeric:
+    """Micro-batches (of a device's full share) held at once: min(m, p−r); interleaved (2(p−r−1) + (v−1)p + 1)/v."""
+    from forescale.schedule.closed_form import in_flight_microbatches
+
+    return in_flight_microbatches(stage=stage, pp=pp, vpp=vpp, num_microbatches=num_microbatches)
+
+
+@formula(unit="byte", source="saved tensors of the operator list (Korthikanti et al. 2022, arXiv:2205.05198, section 4.1)")
+def saved_bytes(*, per_microbatch: Numeric, microbatches: Numeric) -> Numeric:
+    """Bytes kept per micro-batch × micro-batches in flight."""
+    return per_microbatch * microbatches
+
+
+@formula(unit="byte", source="one block is replayed, or one head runs, at a time")
+def largest(*, first: Numeric, second: Numeric) -> Numeric:
+    """The larger of two working sets that never exist together."""
+    return np.maximum(first, second)

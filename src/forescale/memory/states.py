@@ -1,0 +1,37 @@
+"""Weights, gradients and optimizer states of one device."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from forescale.formula import formula
+from forescale.numeric import Numeric
+from forescale.spec.workload import STORAGE_BYTES, OptimizerName, Precision
+
+ZERO = "Rajbhandari et al. 2020, ZeRO, arXiv:1910.02054, section 5"
+MOMENTS: dict[str, float] = {"adamw": 2.0, "lion": 1.0, "sgd": 1.0, "adafactor": 0.0, "muon": 1.0}
+"""Full-size moments per parameter; adafactor keeps row and column sums only."""
+
+
+@formula(unit="byte", source=ZERO)
+def weight_bytes(*, parameters: Numeric, element_bytes: float, shards: Numeric, zero: Numeric) -> Numeric:
+    """parameters × bytes, over the shards at stage 3."""
+    return parameters * element_bytes / np.where(np.asarray(zero) >= 3, shards, 1.0)
+
+
+@formula(unit="byte", source=ZERO)
+def gradient_bytes(*, parameters: Numeric, element_bytes: float, shards: Numeric, zero: Numeric) -> Numeric:
+    """parameters × bytes, over the shards from stage 2."""
+    return parameters * element_bytes / np.where(np.asarray(zero) >= 2, shards, 1.0)
+
+
+@formula(unit="byte", source=ZERO)
+def optimizer_bytes(*, parameters: Numeric, element_bytes: float, shards: Numeric, zero: Numeric) -> Numeric:
+    """parameters × (master + moments), over the shards from stage 1."""
+    return parameters * element_bytes / np.where(np.asarray(zero) >= 1, shards, 1.0)
+
+
+def optimizer_element_bytes(precision: Precision, optimizer: OptimizerName) -> float:
+    """Return bytes per parameter of master copy and moments."""
+    master = 0.0 if precision.master == "none" else STORAGE_BYTES[precision.master]
+    return master + MOMENTS[optimizer] * STORAGE_BYTES[precision.moments]

@@ -1,0 +1,180 @@
+"""`project`: one layout in, its memory and step time out. Wiring only."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+
+from forescale.cost.calibration import load_calibration
+from forescale.cost.collectives import AlphaBeta
+from forescale.cost.roofline import Roofline
+from forescale.errors import PhysicsError
+from forescale.formula import value_of
+from forescale.graph.layout import Degrees, split_strategy
+from forescale.graph.parameters import count_parameters
+from forescale.graph.stage import StagePlan, plan_stages
+from forescale.memory.buffers import load_overhead
+from forescale.projection.blocks import Pricing
+from forescale.projection.evaluate import Evaluation, MemoryParts, Stages, evaluate
+from forescale.projection.flops import model_flops
+from forescale.projection.mesh import groups
+from forescale.projection.pieces import build_pieces
+from forescale.projection.result import (
+    TIME_PARTS,
+    Interval,
+    MemorySummary,
+    Note,
+    ParameterSummary,
+    Projection,
+    StageMemory,
+    StageTime,
+    Verdict,
+)
+from forescale.spec.cluster import Cluster
+from forescale.spec.constraints import check
+from forescale.spec.model import Model
+from forescale.spec.strategy import Strategy
+from forescale.spec.workload import MATRIX_RATE, Workload
+
+SECONDS_PER_DAY = 86400.0
+
+
+def project(
+    model: Model, cluster: Cluster, strategy: Strategy, workload: Workload, *, preset: str = "default"
+) -> Projection:
+    """Project memory and step time of one layout.
+
+    Raises
+    ------
+    SpecError
+        If the layout is illegal; the message names every violated constraint.
+    PhysicsError
+        If a result breaks a physical law: a defect to report.
+    """
+    check(model, cluster, strategy, workload)
+    degrees, choices = split_strategy(strategy)
+    arrays = Degrees(**{name: np.array([getattr(degrees, name)]) for name in Degrees.__dataclass_fields__})
+    plan = plan_stages(model, pp=strategy.pp, vpp=strategy.vpp, stage_layers=strategy.stage_layers)
+    pricing = pricing_of(cluster, arrays, strategy.axis_order)
+    pieces = build_pieces(model, workload, arrays, choices, pricing)
+    run = load_calibration(cluster.device).run
+    evaluation = evaluate(
+        model, workload, arrays, choices, as_stages(plan), pieces, pricing,
+        microbatch_overhead=run.microbatch_overhead_s, step_overhead=run.step_overhead_s,
+    )
+    return to_projection(model, cluster, strategy, workload, plan, evaluation, preset=preset)
+
+
+def pricing_of(cluster: Cluster, degrees: Degrees, order: tuple[str, ...]) -> Pricing:
+    """Return the default cost models of a cluster for candidates of one axis order."""
+    return Pricing(
+        compute=Roofline(cluster.device, load_calibration(cluster.device)),
+        collectives=AlphaBeta.of(cluster),
+        groups=groups(degrees, order),  # type: ignore[arg-type]
+    )
+
+
+def as_stages(plan: StagePlan) -> Stages:
+    """Return a stage plan as arrays for one candidate."""
+    columns = {name: getattr(plan, name)[:, None] for name in ("first", "last", "index", "multiplicity")}
+    return Stages(counts=tuple(plan.counts[:, kind : kind + 1] for kind in range(plan.counts.shape[1])), **columns)
+
+
+def to_projection(
+    model: Model, cluster: Cluster, strategy: Strategy, workload: Workload, plan: StagePlan, evaluation: Evaluation, *, preset: str
+) -> Projection:
+    """Return the result value of one evaluated layout."""
+    step = _number(evaluation.step_time)
+    flops = _model_flops(model, workload.seq_len)
+    peak = _peak_rate(cluster, workload) * cluster.num_devices * step
+    per_step = flops.masked * workload.global_batch_size
+    hardware = _number(evaluation.flops) * strategy.num_devices
+    tokens = float(workload.global_batch_size * workload.seq_len)
+    counts = count_parameters(model)
+    result = Projection(
+        model=model,
+        cluster=cluster,
+        strategy=strategy,
+        workload=workload,
+        preset=preset,
+        step_time=Interval(low=step * 0.85, expected=step, high=step * 1.2),
+        num_microbatches=round(_number(evaluation.num_microbatches)),
+        tokens_per_s_per_device=tokens / step / cluster.num_devices,
+        mfu=per_step / peak,
+        mfu_full_attention=flops.full * workload.global_batch_size / peak,
+        hfu=hardware / peak,
+        model_flops_per_step=per_step,
+        model_flops_full_attention_per_step=flops.full * workload.global_batch_size,
+        hardware_flops_per_step=hardware,
+        params=ParameterSummary(
+            total=counts.total, active=counts.active, per_device_max=round(float(np.max(value_of(evaluation.parameters))))
+        ),
+        time_s={part: _number(evaluation.time_parts.get(part, 0.0)) for part in TIME_PARTS},
+        stage_times=_stage_times(evaluation),
+        memory=_memory(cluster, plan, evaluation),
+        training_days=workload.tokens / tokens * step / SECONDS_PER_DAY if workload.tokens else None,
+        notes=_notes(model, workload),
+    )
+    if result.mfu > 1.0 or not np.isfinite(step):
+        msg = f"projected MFU {result.mfu:.3f} of {model.name} on {cluster.name} breaks the device's peak rate; please report this"
+        raise PhysicsError(msg)
+    return result
+
+
+def _number(value: object) -> float:
+    return float(np.asarray(value_of(value)).reshape(-1)[0])
+
+
+_model_flops = cache(model_flops)
+
+
+def _peak_rate(cluster: Cluster, workload: Workload) -> float:
+    rates = cluster.device.matrix_flops
+    rate = getattr(rates, MATRIX_RATE[workload.precision.compute]) or rates.bf16 or rates.fp16
+    return float(rate)
+
+
+def _stage_times(evaluation: Evaluation) -> tuple[StageTime, ...]:
+    forward, backward = np.asarray(value_of(evaluation.stage_forward)), np.asarray(value_of(evaluation.stage_backward))
+    return tuple(
+        StageTime(stage=stage, forward_s=float(forward[stage, 0]), backward_s=float(backward[stage, 0])) for stage in range(len(forward))
+    )
+
+
+def _memory(cluster: Cluster, plan: StagePlan, evaluation: Evaluation) -> MemorySummary:
+    parts = {name: np.asarray(value_of(getattr(evaluation.memory, name))) for name in MemoryParts.__dataclass_fields__}
+    peaks = np.asarray(value_of(evaluation.stage_peak))
+    stages = tuple(
+        StageMemory(
+            stage=stage,
+            num_layers=int(plan.counts[stage].sum()),
+            peak_bytes=float(peaks[stage, 0]),
+            **{f"{name}_bytes": float(np.broadcast_to(values, peaks.shape)[stage, 0]) for name, values in parts.items()},
+        )
+        for stage in range(len(peaks))
+    )
+    overhead = load_overhead()
+    worst = max(stages, key=lambda stage: stage.peak_bytes)
+    allocated = worst.peak_bytes - worst.overhead_bytes
+    low, high = (
+        allocated * overhead.fragmentation[index] + overhead.context_bytes[index] for index in (0, 2)
+    )
+    capacity = cluster.device.hbm_bytes
+    verdict: Verdict = "OOM" if worst.peak_bytes > capacity else "AT RISK" if high > capacity else "FITS"
+    return MemorySummary(
+        peak_bytes=worst.peak_bytes, peak_low_bytes=low, peak_high_bytes=high, capacity_bytes=capacity, verdict=verdict, stages=stages
+    )
+
+
+def _notes(model: Model, workload: Workload) -> tuple[Note, ...]:
+    notes = []
+    if model.max_seq_len and workload.seq_len > model.max_seq_len:
+        notes.append(Note(topic="sequence", text=f"seq_len {workload.seq_len} is beyond the {model.max_seq_len} tokens {model.name} was made for"))
+    return tuple(notes)
+
+
+def with_devices(cluster: Cluster, strategy: Strategy) -> Cluster:
+    """Return the cluster sized to what the strategy occupies."""
+    return replace(cluster, num_devices=strategy.num_devices)

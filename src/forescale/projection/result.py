@@ -1,0 +1,142 @@
+"""What a projection says: values of fixed shape, ready for JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from forescale.spec.cluster import Cluster
+from forescale.spec.model import Model
+from forescale.spec.strategy import Strategy
+from forescale.spec.workload import Workload
+
+Verdict: TypeAlias = Literal["FITS", "AT RISK", "OOM"]
+SCHEMA = "forescale.projection/1"
+TIME_PARTS = (
+    "attention", "ffn", "moe", "norm", "embedding", "head", "recompute", "tensor_comm", "context_comm", "expert_comm",
+    "pipeline_comm", "data_comm", "bubble", "optimizer", "overhead",
+)
+"""Parts of the step, in the order of reports; those that are absent are zero."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A number with what 8 cases in 10 should lie between."""
+
+    low: float
+    expected: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterSummary:
+    """Elements: of the whole model, used by one token, on the fullest device."""
+
+    total: int
+    active: int
+    per_device_max: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageMemory:
+    """Bytes on one device of a pipeline stage."""
+
+    stage: int
+    num_layers: int
+    weights_bytes: float
+    gradients_bytes: float
+    optimizer_bytes: float
+    activations_bytes: float
+    buffers_bytes: float
+    overhead_bytes: float
+    peak_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySummary:
+    """The fullest device against its capacity, and every stage."""
+
+    peak_bytes: float
+    peak_low_bytes: float
+    peak_high_bytes: float
+    capacity_bytes: float
+    verdict: Verdict
+    stages: tuple[StageMemory, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTime:
+    """Seconds of one micro-batch on one pipeline stage."""
+
+    stage: int
+    forward_s: float
+    backward_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """Something the reader should know."""
+
+    topic: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Projection:
+    """Memory and time of one layout."""
+
+    model: Model
+    cluster: Cluster
+    strategy: Strategy
+    workload: Workload
+    preset: str
+    step_time: Interval
+    num_microbatches: int
+    tokens_per_s_per_device: float
+    mfu: float
+    """Model FLOP (causal attention counted as causal, no recompute) over peak."""
+    mfu_full_attention: float
+    """The same with attention counted as if nothing were masked."""
+    hfu: float
+    """Executed FLOP, replay included, over peak."""
+    model_flops_per_step: float
+    model_flops_full_attention_per_step: float
+    hardware_flops_per_step: float
+    params: ParameterSummary
+    time_s: dict[str, float]
+    stage_times: tuple[StageTime, ...]
+    memory: MemorySummary
+    training_days: float | None
+    notes: tuple[Note, ...] = field(default=())
+
+    @property
+    def step_time_s(self) -> float:
+        """Expected seconds per optimizer step."""
+        return self.step_time.expected
+
+    @property
+    def dominant_cost(self) -> str:
+        """The largest part of the step."""
+        return max(self.time_s, key=self.time_s.__getitem__)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the `forescale.projection/1` document."""
+        skipped = {"model", "cluster", "strategy", "workload", "step_time"}
+        body = {name: _plain(getattr(self, name)) for name in Projection.__dataclass_fields__ if name not in skipped}
+        return {
+            "schema": SCHEMA,
+            "model": self.model.name,
+            "cluster": {"name": self.cluster.name, "device": self.cluster.device.name, "num_devices": self.cluster.num_devices},
+            "workload": asdict(self.workload),
+            "strategy": asdict(self.strategy),
+            "step_time_s": self.step_time_s,
+            "step_time_low_s": self.step_time.low,
+            "step_time_high_s": self.step_time.high,
+            **body,
+        }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return asdict(value) if hasattr(value, "__dataclass_fields__") else value

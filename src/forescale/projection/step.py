@@ -1,0 +1,47 @@
+"""From blocks to stages to one optimizer step: closed forms of 1F1B and interleaved 1F1B with unequal stages."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from forescale.formula import formula
+from forescale.numeric import Numeric
+
+PIPELINE = "Narayanan et al. 2021, arXiv:2104.04473, section 2.2"
+
+
+@formula(unit="1", source="definition: global batch / (data parallel × micro-batch)")
+def num_microbatches(*, global_batch_size: Numeric, dp: Numeric, micro_batch_size: Numeric) -> Numeric:
+    """Micro-batches per step and pipeline."""
+    return global_batch_size / (dp * micro_batch_size)
+
+
+@formula(unit="s", source=f"{PIPELINE}; unequal stages: the slowest sets the pace, the others are crossed once")
+def bubble_time(*, total_stage_time: Numeric, slowest_stage_time: Numeric, vpp: Numeric) -> Numeric:
+    """(Σ stage times − slowest) / vpp; equal stages: (p−1)/v of one micro-batch."""
+    return (total_stage_time - slowest_stage_time) / vpp
+
+
+@formula(unit="s", source="Megatron-LM: sends block in 1F1B (two exchanges per micro-batch) and run behind the next chunk when interleaved")
+def exposed_pipeline_time(
+    *, hop: Numeric, slowest_stage_time: Numeric, microbatches: Numeric, pp: Numeric, vpp: Numeric, overlapped: bool
+) -> Numeric:
+    """Filling and draining cross p−1 hops twice; in between 2·v·hop per micro-batch, less what compute hides."""
+    traffic = 2.0 * vpp * hop
+    hidden = np.where((np.asarray(vpp) > 1) & overlapped, np.minimum(slowest_stage_time, traffic), 0.0)
+    busy = 2.0 * hop * (pp - 1.0) + microbatches * (traffic - hidden)
+    return np.where(np.asarray(pp) > 1, busy, 0.0)
+
+
+@formula(unit="s", source="bucketed reduction behind backward: the last bucket has nothing left to hide behind")
+def exposed_reduction(*, reduction: Numeric, cover: Numeric, buckets: Numeric, overlapped: bool) -> Numeric:
+    """max(reduction − cover, reduction / buckets) where overlapped, else all of it."""
+    if not overlapped:
+        return reduction
+    return np.maximum(reduction - cover, reduction / np.maximum(buckets, 1.0))
+
+
+@formula(unit="s", source="Zhao et al. 2023, PyTorch FSDP, arXiv:2304.11277, section 3.3: gather of the next layer behind this one's compute")
+def exposed_gather(*, gather: Numeric, cover: Numeric, overlapped: bool) -> Numeric:
+    """max(0, gather − compute) per layer where prefetched, else all of it."""
+    return np.maximum(gather - cover, 0.0) if overlapped else gather

@@ -1,0 +1,213 @@
+"""What makes a layout legal: one set of predicates for arrays (mask) and for people (sentence)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forescale.errors import SpecError
+from forescale.numeric import Numeric
+from forescale.spec.cluster import Cluster
+from forescale.spec.model import FullAttention, LatentAttention, LinearAttention, Model, MoeFfn
+from forescale.spec.strategy import Strategy
+from forescale.spec.workload import Workload
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What a constraint looks at: facts of model, cluster and workload, and the degrees (numbers or arrays)."""
+
+    model: Model
+    cluster: Cluster
+    workload: Workload
+    degrees: Any
+    """Object with the degrees of `Strategy` as attributes: a Strategy, or arrays."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constraint:
+    """One condition: `holds` over arrays, `message` for one layout that breaks it."""
+
+    name: str
+    holds: Callable[[Question], Any]
+    message: Callable[[Question], str]
+    applies: Callable[[Question], bool] = lambda _: True
+
+
+def _divides(part: Numeric, whole: Numeric) -> Any:
+    return np.remainder(whole, part) == 0
+
+
+def _heads(q: Question) -> list[tuple[int, int]]:
+    found = []
+    for kind in q.model.layer_kinds:
+        match kind.attention:
+            case FullAttention(num_heads=heads, num_kv_heads=kv):
+                found.append((heads, kv))
+            case LatentAttention(num_heads=heads):
+                found.append((heads, heads))
+            case LinearAttention(num_heads=heads, num_key_heads=kv):
+                found.append((heads, kv))
+            case None:
+                pass
+    return list(dict.fromkeys(found))
+
+
+def _all(masks: list[Any]) -> Any:
+    result: Any = True
+    for mask in masks:
+        result = result & mask
+    return result
+
+
+def _dp(d: Any) -> Any:
+    return d.dp_replicate * d.dp_shard
+
+
+def _stage_devices(d: Any) -> Any:
+    return d.tp * d.cp * _dp(d)
+
+
+def _moe(q: Question) -> MoeFfn:
+    moe = q.model.moe
+    assert moe is not None
+    return moe
+
+
+def _local_batch(q: Question) -> Any:
+    return _dp(q.degrees) * q.degrees.micro_batch_size
+
+
+def _microbatches(q: Question) -> Any:
+    return q.workload.global_batch_size // np.maximum(_local_batch(q), 1)
+
+
+CONSTRAINTS: tuple[Constraint, ...] = (
+    Constraint(
+        name="devices",
+        holds=lambda q: _stage_devices(q.degrees) * q.degrees.pp == q.cluster.num_devices,
+        message=lambda q: (
+            f"tp {q.degrees.tp} × cp {q.degrees.cp} × pp {q.degrees.pp} × dp {_dp(q.degrees)} = "
+            f"{_stage_devices(q.degrees) * q.degrees.pp} devices, but the cluster has {q.cluster.num_devices}"
+        ),
+    ),
+    Constraint(
+        name="heads over tp",
+        holds=lambda q: _all([_divides(q.degrees.tp, heads) for heads, _ in _heads(q)]),
+        message=lambda q: f"tp {q.degrees.tp} does not divide the {_heads(q)[0][0]} attention heads of {q.model.name}",
+    ),
+    Constraint(
+        name="key/value heads over tp",
+        holds=lambda q: _all([_divides(q.degrees.tp, kv) | _divides(kv, q.degrees.tp) for _, kv in _heads(q)]),
+        message=lambda q: f"tp {q.degrees.tp} and the {_heads(q)[0][1]} key/value heads of {q.model.name} do not divide each other",
+    ),
+    Constraint(
+        name="feed-forward over tp",
+        holds=lambda q: _all([_divides(q.degrees.tp, width) for width in _ffn_widths(q.model)]),
+        message=lambda q: f"tp {q.degrees.tp} does not divide the feed-forward sizes {_ffn_widths(q.model)} of {q.model.name}",
+    ),
+    Constraint(
+        name="experts over ep",
+        holds=lambda q: _divides(q.degrees.ep, _moe(q).num_experts),
+        message=lambda q: f"ep {q.degrees.ep} does not divide the {_moe(q).num_experts} experts of {q.model.name}",
+        applies=lambda q: q.model.is_moe,
+    ),
+    Constraint(
+        name="expert width over etp",
+        holds=lambda q: _divides(q.degrees.etp, _moe(q).ffn_hidden_size),
+        message=lambda q: f"etp {q.degrees.etp} does not divide the expert size {_moe(q).ffn_hidden_size} of {q.model.name}",
+        applies=lambda q: q.model.is_moe,
+    ),
+    Constraint(
+        name="ep × etp over the stage",
+        holds=lambda q: _divides(q.degrees.ep * q.degrees.etp, q.degrees.tp * q.degrees.cp * q.degrees.dp_shard),
+        message=lambda q: (
+            f"ep {q.degrees.ep} × etp {q.degrees.etp} does not divide the tp × cp × dp_shard = "
+            f"{q.degrees.tp * q.degrees.cp * q.degrees.dp_shard} devices it folds over"
+        ),
+        applies=lambda q: q.model.is_moe,
+    ),
+    Constraint(
+        name="ep without experts",
+        holds=lambda q: (np.asarray(q.degrees.ep) == 1) & (np.asarray(q.degrees.etp) == 1),
+        message=lambda q: f"{q.model.name} has no experts: ep {q.degrees.ep} and etp {q.degrees.etp} must be 1",
+        applies=lambda q: not q.model.is_moe,
+    ),
+    Constraint(
+        name="layers over pp × vpp",
+        holds=lambda q: q.degrees.pp * q.degrees.vpp <= q.model.num_layers,
+        message=lambda q: f"pp {q.degrees.pp} × vpp {q.degrees.vpp} needs at least as many layers; {q.model.name} has {q.model.num_layers}",
+    ),
+    Constraint(
+        name="vpp needs pp",
+        holds=lambda q: (np.asarray(q.degrees.vpp) == 1) | (np.asarray(q.degrees.pp) > 1),
+        message=lambda q: f"vpp {q.degrees.vpp} needs pp > 1; pp is {q.degrees.pp}",
+    ),
+    Constraint(
+        name="sequence over cp × tp",
+        holds=lambda q: _divides(_sequence_parts(q), q.workload.seq_len),
+        message=lambda q: f"seq_len {q.workload.seq_len} does not divide by {_sequence_parts(q)} (twice cp {q.degrees.cp}, times tp {q.degrees.tp} under sp)",
+    ),
+    Constraint(
+        name="global batch",
+        holds=lambda q: _divides(_local_batch(q), q.workload.global_batch_size),
+        message=lambda q: (
+            f"global_batch_size {q.workload.global_batch_size} does not divide by dp {_dp(q.degrees)} × "
+            f"micro_batch_size {q.degrees.micro_batch_size}"
+        ),
+    ),
+    Constraint(
+        name="interleaving needs m % pp = 0",
+        holds=lambda q: (np.asarray(q.degrees.vpp) == 1) | _divides(q.degrees.pp, _microbatches(q)),
+        message=lambda q: f"interleaved 1F1B needs num_microbatches ({_microbatches(q)}) divisible by pp {q.degrees.pp}",
+    ),
+)
+
+
+def _ffn_widths(model: Model) -> tuple[int, ...]:
+    widths: dict[int, None] = {}
+    for kind in model.layer_kinds:
+        if isinstance(kind.ffn, MoeFfn):
+            widths.update({kind.ffn.shared_ffn_hidden_size: None} if kind.ffn.shared_ffn_hidden_size else {})
+        elif kind.ffn is not None:
+            widths[kind.ffn.ffn_hidden_size] = None
+    return tuple(widths)
+
+
+def _sequence_parts(q: Question) -> Any:
+    d = q.degrees
+    balanced = np.where(np.asarray(d.cp) > 1, 2 * np.asarray(d.cp), 1)  # zig-zag: two chunks per rank
+    parts = balanced * (np.asarray(d.tp) if getattr(d, "sp", True) else 1)
+    return parts.item() if parts.ndim == 0 else parts
+
+
+def check(model: Model, cluster: Cluster, strategy: Strategy, workload: Workload) -> None:
+    """Raise SpecError with every violated constraint of one layout."""
+    question = Question(model=model, cluster=cluster, workload=workload, degrees=strategy)
+    broken = [c.message(question) for c in CONSTRAINTS if c.applies(question) and not bool(np.all(c.holds(question)))]
+    if broken:
+        raise SpecError("; ".join(broken))
+
+
+def legal(question: Question) -> tuple[Mask, dict[str, int]]:
+    """Return the mask of legal candidates and how many candidates each constraint refused."""
+    masks = {c.name: np.asarray(c.holds(question), dtype=bool) for c in CONSTRAINTS if c.applies(question)}
+    mask = np.logical_and.reduce(np.broadcast_arrays(*masks.values()))
+    return mask, {name: int(np.sum(~np.broadcast_to(values, mask.shape))) for name, values in masks.items()}
+
+
+def minimum_devices(*, tp: int, cp: int, pp: int, ep: int = 1, etp: int = 1, folded: bool = True) -> int:
+    """Return the fewest devices a layout needs.
+
+    Dense: tp·pp·cp. With experts folded over tp x cp (etp = tp, cp dividing ep): tp·pp·ep. Unfolded, as
+    before parallel folding: tp·pp·cp·ep. Source: Primus projection documentation, Minimum Nodes Required.
+    """
+    if not folded:
+        return tp * pp * cp * ep
+    return pp * int(np.lcm(tp * cp, ep * etp))
