@@ -1,0 +1,174 @@
+"""Cases: measured runs as questions that Forescale can answer, with what was measured."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from forescale.errors import ForescaleError
+from forescale.spec import Cluster, Model, Strategy, Workload
+from forescale.units import GB
+from forescale.validation.corpus import Row, read_corpus
+from forescale.validation.errors import InexpressibleError
+from forescale.validation.fabric import cluster_of
+from forescale.validation.layout import layout_of
+from forescale.validation.published import published_step_time
+from forescale.validation.shape import FindModel, model_of
+
+StepSource: TypeAlias = Literal["step time", "tokens/s", "TFLOP/s", "MFU", "none"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What the row measured, in SI units."""
+
+    step_time_s: float | None = None
+    step_time_from: StepSource = "none"
+    """The published figure that the step time follows from."""
+    peak_bytes: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One row: the question it asks, the answer it measured, or the reason why it cannot be asked."""
+
+    id: str
+    source: str
+    """Short name of the source: the id without its number."""
+    reference: str
+    """The source as the row cites it."""
+    hardware: str
+    model_name: str
+    family: str
+    """dense or moe."""
+    schedule: str
+    model: Model | None = None
+    cluster: Cluster | None = None
+    strategy: Strategy | None = None
+    workload: Workload | None = None
+    measured: Measured = Measured()
+    core: bool = False
+    skipped_reason: str | None = None
+    notes: tuple[str, ...] = ()
+    """What was assumed, approximated or taken from the catalogue."""
+
+    @property
+    def question(self) -> tuple[Model, Cluster, Strategy, Workload]:
+        """The four arguments of `project`.
+
+        Raises
+        ------
+        InexpressibleError
+            If the row cannot be expressed; the text is `skipped_reason`.
+        """
+        if self.model is None or self.cluster is None or self.strategy is None or self.workload is None:
+            raise InexpressibleError(self.skipped_reason or "the row was not expressed")
+        return self.model, self.cluster, self.strategy, self.workload
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Tokens of one step over all devices."""
+        workload = self.question[3]
+        return float(workload.seq_len * workload.global_batch_size)
+
+
+def load_cases(path: str | Path, *, find_model: FindModel | None = None) -> list[Case]:
+    """Return one case for every row of the CSV file at `path`, in its order; none is left out.
+
+    Raises
+    ------
+    ReaderError
+        If the file is no table of runs. A row that cannot be expressed is a case with `skipped_reason`.
+    """
+    return express(read_corpus(path).rows, find_model=find_model)
+
+
+def express(rows: Sequence[Row], *, find_model: FindModel | None = None) -> list[Case]:
+    """Return one case for every row, in order."""
+    find = find_model or _catalogue_model()
+    return [_case(row, find) for row in rows]
+
+
+def source_of(identifier: str, reference: str) -> str:
+    """Return the short name of a source: an id "SMX-001" is from SMX; other ids name their reference."""
+    match = re.fullmatch(r"(.+?)-\d+", identifier)
+    return match[1] if match else reference or identifier
+
+
+def _case(row: Row, find: FindModel) -> Case:
+    notes: list[str] = []
+    case = Case(
+        id=row.id,
+        source=source_of(row.id, row.text("source")),
+        reference=row.text("source"),
+        hardware=row.text("hardware"),
+        model_name=row.text("model"),
+        family=row.text("family") or ("moe" if row.text("num_experts") else "dense"),
+        schedule=row.text("schedule"),
+        core=row.text("core").lower() == "y",
+    )
+    try:
+        model = model_of(row, find, notes)
+        cluster = cluster_of(row, notes)
+        strategy, workload = layout_of(row, model, notes)
+        measured = _measured(row, model, cluster, strategy, workload)
+    except ForescaleError as error:
+        return replace(case, skipped_reason=str(error), notes=tuple(notes))
+    if not _understood_schedule(row.text("schedule"), strategy):
+        kind = "interleaved 1F1B" if strategy.vpp > 1 else "1F1B"
+        notes.append(f"schedule {row.text('schedule')!r} projected as {kind}")
+    return replace(
+        case,
+        model=model,
+        cluster=cluster,
+        strategy=strategy,
+        workload=workload,
+        measured=measured,
+        notes=tuple(notes),
+    )
+
+
+def _understood_schedule(text: str, strategy: Strategy) -> bool:
+    return strategy.pp == 1 or text == "" or "1f1b" in text.lower()
+
+
+def _measured(row: Row, model: Model, cluster: Cluster, strategy: Strategy, workload: Workload) -> Measured:
+    memory = row.number("measured_peak_mem_gb")
+    peak = None if memory is None else memory * GB
+    step, origin = published_step_time(row, model, cluster, strategy, workload)
+    return Measured(step_time_s=step, step_time_from=origin, peak_bytes=peak)
+
+
+def _catalogue_model() -> FindModel:
+    """Return a finder of catalogue models; names it does not have give None."""
+    from forescale.catalogue import models
+
+    names: frozenset[str] = frozenset(getattr(models, "model_names", tuple)())
+    cache: dict[str, Model] = {}
+
+    def find(name: str) -> Model | None:
+        if name not in names:
+            return None
+        if name not in cache:
+            cache[name] = models.load_model(name)
+        return cache[name]
+
+    return find
+
+
+Projector: TypeAlias = Callable[[Case], "Prediction"]
+"""Answers one case; raises a ForescaleError with the reason where it cannot."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What a projection says of one case."""
+
+    step_time_s: float
+    peak_bytes: float | None = None
+    low_s: float | None = None
+    high_s: float | None = None
+    """Bounds of the interval of `step_time_s`, if the projector gives one."""

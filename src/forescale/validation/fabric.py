@@ -1,0 +1,93 @@
+"""The cluster of a row: that of its hardware, with the node and network that the row's remarks state."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from forescale.catalogue.clusters import cluster_names, hardware_cluster, load_cluster
+from forescale.errors import UnknownNameError
+from forescale.spec.cluster import Cluster, Tier
+from forescale.units import GB
+from forescale.validation.corpus import Row
+from forescale.validation.errors import InexpressibleError
+from forescale.validation.shape import Notes
+from forescale.validation.tables import first_match
+
+
+def cluster_of(row: Row, notes: Notes) -> Cluster:
+    """Return the cluster of `row`; what had to be changed or assumed is appended to `notes`.
+
+    Raises
+    ------
+    InexpressibleError
+        If no catalogue cluster is of that hardware.
+    """
+    devices = row.integer("n_gpus") or 1
+    cluster = load_cluster(_name(row, notes), devices)
+    cluster = _with_nodes(row, cluster, notes)
+    cluster = _with_slices(row, cluster, notes)
+    return _with_network(row, cluster, notes)
+
+
+def _name(row: Row, notes: Notes) -> str:
+    """Return the catalogue cluster of the row's hardware, its remarks in brackets dropped if need be."""
+    hardware = row.text("hardware")
+    bare = re.sub(r"\s*[(,;].*$", "", hardware)
+    for spelling in dict.fromkeys((hardware, bare, bare.lower().replace(" ", "-"))):
+        try:
+            name = hardware_cluster(spelling)
+        except UnknownNameError:
+            continue
+        return _counted_in_cores(row, name, notes)
+    msg = f"no catalogue cluster is of hardware {hardware!r}"
+    raise InexpressibleError(msg)
+
+
+def _counted_in_cores(row: Row, name: str, notes: Notes) -> str:
+    """Return the cluster that counts half chips where the row has twice the catalogue's devices in a node."""
+    halves = f"{name}-cores"
+    if halves in cluster_names() and row.integer("gpus_per_node") == load_cluster(halves, 1).devices_per_node:
+        notes.append("devices are half chips, two of them in a chip")
+        return halves
+    return name
+
+
+def _with_nodes(row: Row, cluster: Cluster, notes: Notes) -> Cluster:
+    size, given = cluster.devices_per_node, row.integer("gpus_per_node")
+    if not given or given == size:
+        return cluster
+    tiers = tuple(replace(tier, size=given) if tier.size == size else tier for tier in cluster.tiers)
+    notes.append(f"{given} devices in a node instead of {size}")
+    return replace(cluster, devices_per_node=given, tiers=tiers)
+
+
+def _with_slices(row: Row, cluster: Cluster, notes: Notes) -> Cluster:
+    """Return the cluster with its torus cut into the row's slices, which the outer network joins."""
+    found = re.search(r"(\d+) slice\(s\)|slices=(\d+)|= (\d+) chips", row.text("notes"))
+    inner = cluster.tiers[0]
+    if not found or inner.topology != "torus" or len(cluster.tiers) == 1:
+        return cluster
+    slices = int(found[1] or found[2] or 0)
+    size = int(found[3]) if found[3] else cluster.num_devices // max(1, slices)
+    if size >= (inner.size or size) or size >= cluster.num_devices:
+        return cluster
+    notes.append(f"slices of {size} devices")
+    return replace(cluster, tiers=(replace(inner, size=size), *cluster.tiers[1:]))
+
+
+def _with_network(row: Row, cluster: Cluster, notes: Notes) -> Cluster:
+    """Return the cluster with the bandwidth between nodes that the row's remarks state."""
+    remarks = row.text("notes")
+    entry = first_match("fabrics", remarks)
+    if not entry:
+        return cluster
+    named = re.search(entry["match"], remarks, re.IGNORECASE)
+    assert named is not None
+    links = int(named.groupdict().get("count") or 1) * float(named["gbit"]) * GB / 8
+    bandwidth = links / (cluster.devices_per_node if entry["per"] == "node" else 1)
+    outer: Tier = cluster.tiers[-1]
+    if len(cluster.tiers) == 1 or bandwidth == outer.bandwidth:
+        return cluster
+    notes.append(f"{bandwidth / GB:g} GB/s between nodes for each device instead of {outer.bandwidth / GB:g}")
+    return replace(cluster, tiers=(*cluster.tiers[:-1], replace(outer, bandwidth=bandwidth)))

@@ -1,0 +1,37 @@
+"""The spellings and conventions that published runs use, read from the JSON tables beside this module."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from types import MappingProxyType
+from typing import Any
+
+
+@cache
+def table(name: str) -> Any:  # noqa: ANN401  (JSON)
+    """Return the content of `tables/NAME.json`."""
+    text = (files("forescale.validation") / "tables" / f"{name}.json").read_text(encoding="utf-8")
+    return json.loads(text)
+
+
+@cache
+def first_match(name: str, text: str) -> Mapping[str, Any]:
+    """Return the first entry of table `name` whose `match` is found in `text`, or an empty mapping."""
+    for entry in table(name):
+        if re.search(entry["match"], text, re.IGNORECASE):
+            return MappingProxyType(entry)
+    return MappingProxyType({})
+
+
+@cache
+def all_matches(name: str, text: str) -> Mapping[str, Any]:
+    """Return the union of all entries of table `name` found in `text`; earlier entries win."""
+    found: dict[str, Any] = {}
+    for entry in table(name):
+        if re.search(entry["match"], text, re.IGNORECASE):
+            found = {**entry, **found}
+    return MappingProxyType(found)
