@@ -65,6 +65,8 @@ class LinearAttention:
     value_head_dim: Positive
     conv_kernel: NonNegative = 0
     """Width of the depthwise convolution over queries, keys and values; 0 has none."""
+    conv_bias: bool = False
+    """The convolution has a bias per channel (Mamba-2 of Nemotron-H)."""
     output_gate: bool = True
     """A full projection hidden -> heads x value_head_dim that gates the output."""
     num_gates_per_head: NonNegative = 1

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
+from forescale.errors import ReaderError
 from forescale.io.huggingface.keys import Keys
 from forescale.io.huggingface.moe import experts, qwen_ffn
 from forescale.io.huggingface.parts import (
@@ -16,7 +17,10 @@ from forescale.io.huggingface.parts import (
     full_attention,
     num_layers,
 )
-from forescale.spec.model import Attention, LinearAttention, Model
+from forescale.spec.model import Attention, LinearAttention, Model, MoeFfn
+
+LETTERS: Mapping[str, str] = MappingProxyType({"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"})
+"""Nemotron-H's letters for its kinds of layers."""
 
 
 def qwen3_next(keys: Keys) -> Model:
@@ -74,11 +78,71 @@ def minimax(keys: Keys) -> Model:
     return decoder(keys, attention, moe, tied=False)
 
 
+def nemotron_h(keys: Keys) -> Model:
+    """Nemotron-H and Nemotron 3: each layer is one part, Mamba-2, attention, dense or routed.
+
+    Mamba-2 is a gated linear attention: B and C are keys and queries of `n_groups` heads, x the values,
+    dt the decay; A, D and the bias of dt are one number per head.
+    """
+    keys.refuse("moe_latent_size", "a narrower space of the experts")
+    kinds = _one_part_layers(keys)
+    full = full_attention(keys, head_dim=keys.optional_size("attention_head_dim"), rotary=False)
+    mixers = {"attention": full, "mamba": _mamba2(keys) if "mamba" in kinds else None}
+    mlps = {
+        "mlp": dense_ffn(keys, gated=False, bias=keys.flag("mlp_bias", default=False))
+        if "mlp" in kinds
+        else None,
+        "moe": _nemotron_experts(keys) if "moe" in kinds else None,
+    }
+    return decoder(
+        keys,
+        [mixers.get(kind) for kind in kinds],
+        [mlps.get(kind) for kind in kinds],
+        tied=False,
+        num_norms=1,
+    )
+
+
+def _one_part_layers(keys: Keys) -> Sequence[str]:
+    """Return the kind of each layer, from `layers_block_type` or the letters of `hybrid_override_pattern`."""
+    kinds = keys.items("layers_block_type")
+    if kinds is None:
+        pattern = str(keys.get("hybrid_override_pattern") or "")
+        kinds = [LETTERS.get(letter, letter) for letter in pattern]
+    if len(kinds) != num_layers(keys) or not set(kinds) <= set(LETTERS.values()):
+        problem = (
+            f"'hybrid_override_pattern' must name each of the {num_layers(keys)} layers "
+            f"by a letter of {''.join(LETTERS)}; it names {len(kinds)}"
+        )
+        raise ReaderError(keys.where, problem)
+    return kinds
+
+
+def _mamba2(keys: Keys) -> LinearAttention:
+    return LinearAttention(
+        num_heads=keys.size("mamba_num_heads"),
+        num_key_heads=keys.size("n_groups"),
+        key_head_dim=keys.size("ssm_state_size"),
+        value_head_dim=keys.size("mamba_head_dim"),
+        conv_kernel=keys.size("conv_kernel", default=4),
+        conv_bias=keys.flag("use_conv_bias", default=True),
+        num_head_parameters=3,
+        output_norm="hidden",
+        chunk_size=keys.size("chunk_size", default=128),
+    )
+
+
+def _nemotron_experts(keys: Keys) -> MoeFfn:
+    shared = keys.count("n_shared_experts") * keys.count("moe_shared_expert_intermediate_size")
+    return experts(keys, gated=False, shared_ffn_hidden_size=shared, score_bias=True)
+
+
 HYBRID: Mapping[str, Callable[[Keys], Model]] = MappingProxyType(
     {
         "minimax": minimax,
         "minimax_m1": minimax,
         "minimax_text_01": minimax,
+        "nemotron_h": nemotron_h,
         "qwen3_5_moe_text": qwen3_next,
         "qwen3_5_text": qwen3_5,
         "qwen3_next": qwen3_next,

@@ -21,8 +21,8 @@ LINEAR = ("linear_attention", "lightning_attention")
 
 def decoder(
     keys: Keys,
-    attention: Attention | Sequence[Attention],
-    ffn: Ffn | Sequence[Ffn],
+    attention: Attention | Sequence[Attention | None],
+    ffn: Ffn | Sequence[Ffn | None],
     *,
     tied: bool,
     num_norms: int = 2,
@@ -34,8 +34,8 @@ def decoder(
     `tied` is what the architecture assumes where the file says nothing of `tie_word_embeddings`.
     """
     layers = num_layers(keys)
-    mixers: Sequence[Attention] = _spread(attention, layers)
-    mlps: Sequence[Ffn] = _spread(ffn, layers)
+    mixers: Sequence[Attention | None] = _spread(attention, layers)
+    mlps: Sequence[Ffn | None] = _spread(ffn, layers)
     kinds: dict[Layer, Layer] = {}
     stack = (
         Layer(attention=mixer, ffn=mlp, num_norms=num_norms, parallel=parallel)
@@ -53,8 +53,9 @@ def decoder(
 
 
 def num_layers(keys: Keys) -> int:
-    """Return the number of decoder layers."""
-    return keys.size(*LAYERS)
+    """Return the number of decoder layers; Nemotron-H of transformers 5 only lists them."""
+    listed = keys.items("layers_block_type")
+    return keys.size(*LAYERS, default=len(listed) if listed else None)
 
 
 def full_attention(
