@@ -19,8 +19,17 @@ from forescale.io.huggingface.parts import (
 )
 from forescale.spec.model import Attention, LinearAttention, Model, MoeFfn
 
-LETTERS: Mapping[str, str] = MappingProxyType({"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"})
-"""Nemotron-H's letters for its kinds of layers."""
+PARTS: Mapping[str, str] = MappingProxyType(
+    {
+        "M": "linear_attention",
+        "mamba": "linear_attention",
+        "*": "full_attention",
+        "attention": "full_attention",
+        "-": "mlp",
+        "E": "moe",
+    }
+)
+"""Nemotron-H's letters and older names for its kinds of layers."""
 
 
 def qwen3_next(keys: Keys) -> Model:
@@ -87,7 +96,10 @@ def nemotron_h(keys: Keys) -> Model:
     keys.refuse("moe_latent_size", "a narrower space of the experts")
     kinds = _one_part_layers(keys)
     full = full_attention(keys, head_dim=keys.optional_size("attention_head_dim"), rotary=False)
-    mixers = {"attention": full, "mamba": _mamba2(keys) if "mamba" in kinds else None}
+    mixers = {
+        "full_attention": full,
+        "linear_attention": _mamba2(keys) if "linear_attention" in kinds else None,
+    }
     mlps = {
         "mlp": dense_ffn(keys, gated=False, bias=keys.flag("mlp_bias", default=False))
         if "mlp" in kinds
@@ -105,14 +117,12 @@ def nemotron_h(keys: Keys) -> Model:
 
 def _one_part_layers(keys: Keys) -> Sequence[str]:
     """Return the kind of each layer, from `layers_block_type` or the letters of `hybrid_override_pattern`."""
-    kinds = keys.items("layers_block_type")
-    if kinds is None:
-        pattern = str(keys.get("hybrid_override_pattern") or "")
-        kinds = [LETTERS.get(letter, letter) for letter in pattern]
-    if len(kinds) != num_layers(keys) or not set(kinds) <= set(LETTERS.values()):
+    listed = keys.items("layers_block_type") or str(keys.get("hybrid_override_pattern") or "")
+    kinds = [PARTS.get(kind, kind) for kind in listed]
+    if len(kinds) != num_layers(keys) or not set(kinds) <= set(PARTS.values()):
         problem = (
             f"'hybrid_override_pattern' must name each of the {num_layers(keys)} layers "
-            f"by a letter of {''.join(LETTERS)}; it names {len(kinds)}"
+            f"by one of M, *, - and E; got {listed!r}"
         )
         raise ReaderError(keys.where, problem)
     return kinds
