@@ -166,6 +166,16 @@ class Calibration:
     memory: Mapping[str, MemoryParameters]
     """By family of `Elementwise`."""
     run: RunFactors = field(default_factory=RunFactors)
+    reference_power_w: float = 0.0
+    """Board power of the devices that were fitted; 0 is unknown and scales nothing."""
+    power_exponent: float = 0.5
+    """Matrix rate over power below the reference: dynamic power grows as clock times voltage squared."""
+
+    def power_factor(self, power_w: float) -> float:
+        """Return the share of the fitted matrix rates that a board of `power_w` sustains."""
+        if not (power_w and self.reference_power_w):
+            return 1.0
+        return float(min(1.0, (power_w / self.reference_power_w) ** self.power_exponent))
 
     def with_run(self, run: RunFactors) -> Calibration:
         """Return the same calibration with other run-level factors."""

@@ -27,10 +27,12 @@ OPERAND_BYTES = {
     "fp16": 2.0,
     "bf16": 2.0,
     "fp8": 1.0,
+    "fp8_blockwise": 1.0 + 4 / 128,
     "mxfp8": 1.0 + 1 / 32,
     "nvfp4": 0.5 + 1 / 16,
 }
-"""Bytes per operand element, block scales included (OCP MX v1.0: one per 32; NVFP4: one per 16)."""
+"""Bytes per operand element with block scales (fp32 per 128; OCP MX v1.0: a byte per 32; NVFP4: per 16)."""
+RATES = {**MATRIX_RATE, "fp8_blockwise": "fp8"}
 ROOFLINE = "Williams et al. 2009, Roofline (doi:10.1145/1498765.1498785)"
 TILING = "NVIDIA, Matrix Multiplication Background User's Guide, tile and wave quantization"
 FLASH = "Dao 2023, FlashAttention-2, arXiv:2307.08691, sections 2.3 and 3"
@@ -213,7 +215,7 @@ class Roofline:
             q_len=op.q_len,
             pairs=op.pairs,
             pair_flops=qk_products * op.qk_dim + v_products * op.v_dim + fitted.softmax_flops,
-            fill=fitted.fill if op.causal else 0.0,
+            fill=fitted.fill + (0.5 * fitted.block_q if op.causal else 0.0),
             block_q=fitted.block_q,
             tail=fitted.tail,
             num_cores=float(self.device.num_cores),
@@ -262,7 +264,7 @@ class Roofline:
         return self.device.hbm_bandwidth * fraction * self.calibration.run.rate("memory")
 
     def _rate(self, dtype: str) -> float:
-        return peak_rate(self.device, dtype)
+        return peak_rate(self.device, dtype) * self.calibration.power_factor(self.device.power_w)
 
 
 def peak_rate(device: Device, dtype: str) -> float:
@@ -271,7 +273,7 @@ def peak_rate(device: Device, dtype: str) -> float:
         msg = f"unknown compute type {dtype!r}; allowed are {', '.join(OPERAND_BYTES)}"
         raise SpecError(msg)
     rates = device.matrix_flops
-    rate: float | None = getattr(rates, MATRIX_RATE[dtype])
+    rate: float | None = getattr(rates, RATES[dtype])
     if rate is None and dtype == "fp32":
         return device.vector_flops
     if rate is None:
