@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -10,17 +9,19 @@ import numpy as np
 from forescale.cost.calibration import load_calibration
 from forescale.cost.collectives import AlphaBeta
 from forescale.cost.roofline import Roofline
-from forescale.errors import PhysicsError
+from forescale.errors import PhysicsError, SpecError
 from forescale.formula import value_of
-from forescale.graph.layout import Degrees, split_strategy
+from forescale.graph.layout import Choices, Degrees, Layout, split_strategy
 from forescale.graph.parameters import count_parameters
 from forescale.graph.stage import StagePlan, plan_stages
 from forescale.memory.buffers import load_overhead
 from forescale.projection.blocks import Pricing
-from forescale.projection.evaluate import Evaluation, MemoryParts, Stages, evaluate
+from forescale.projection.data_parallel import data_traffic
+from forescale.projection.evaluate import Evaluation, Inputs, Setting, evaluate
 from forescale.projection.flops import model_flops
+from forescale.projection.memory import MemoryParts
 from forescale.projection.mesh import groups
-from forescale.projection.pieces import build_pieces
+from forescale.projection.pieces import build_blocks, build_pieces, holdings, price_blocks
 from forescale.projection.result import (
     TIME_PARTS,
     Interval,
@@ -32,10 +33,11 @@ from forescale.projection.result import (
     StageTime,
     Verdict,
 )
+from forescale.projection.stages import stack_plans
 from forescale.spec.cluster import Cluster
 from forescale.spec.constraints import check
 from forescale.spec.model import Model
-from forescale.spec.strategy import Strategy
+from forescale.spec.strategy import Axis, Strategy
 from forescale.spec.workload import MATRIX_RATE, Workload
 
 SECONDS_PER_DAY = 86400.0
@@ -57,33 +59,77 @@ def project(
     degrees, choices = split_strategy(strategy)
     arrays = Degrees(**{name: np.array([getattr(degrees, name)]) for name in Degrees.__dataclass_fields__})
     plan = plan_stages(model, pp=strategy.pp, vpp=strategy.vpp, stage_layers=strategy.stage_layers)
-    pricing = pricing_of(cluster, arrays, strategy.axis_order)
-    pieces = build_pieces(model, workload, arrays, choices, pricing)
-    run = load_calibration(cluster.device).run
-    evaluation = evaluate(
-        model, workload, arrays, choices, as_stages(plan), pieces, pricing,
-        microbatch_overhead=run.microbatch_overhead_s, step_overhead=run.step_overhead_s,
-    )
+    evaluation = evaluate_layout(model, cluster, workload, arrays, choices, plan, strategy.axis_order)
     return to_projection(model, cluster, strategy, workload, plan, evaluation, preset=preset)
 
 
-def pricing_of(cluster: Cluster, degrees: Degrees, order: tuple[str, ...]) -> Pricing:
-    """Return the default cost models of a cluster for candidates of one axis order."""
-    return Pricing(
-        compute=Roofline(cluster.device, load_calibration(cluster.device)),
-        collectives=AlphaBeta.of(cluster),
-        groups=groups(degrees, order),  # type: ignore[arg-type]
+def evaluate_layout(
+    model: Model,
+    cluster: Cluster,
+    workload: Workload,
+    degrees: Degrees,
+    choices: Choices,
+    plan: StagePlan,
+    order: tuple[Axis, ...],
+) -> Evaluation:
+    """Evaluate one layout whose degrees are arrays of one element, or terms of such."""
+    pricing = pricing_of(cluster, degrees, order)
+    layout = Layout(
+        degrees=degrees, choices=choices, precision=workload.precision, seq_len=float(workload.seq_len)
+    )
+    blocks = build_blocks(model, layout)
+    stages, held = stack_plans([plan]), holdings(blocks)
+    inputs = Inputs(
+        degrees=degrees,
+        stages=stages,
+        pieces=build_pieces(
+            price_blocks(blocks, pricing), choices.recompute, asynchronous_tensor=choices.overlap.tensor
+        ),
+        held=held,
+        traffic=data_traffic(
+            held,
+            stages,
+            degrees,
+            workload.precision,
+            pricing,
+            tied=model.tied_embeddings,
+            num_mtp=model.num_mtp_layers,
+        ),
+        pricing=pricing,
+    )
+    return evaluate(setting_of(model, cluster, workload, choices), inputs)
+
+
+def setting_of(model: Model, cluster: Cluster, workload: Workload, choices: Choices) -> Setting:
+    """Return what all candidates of one question share."""
+    run = load_calibration(cluster.device).run
+    return Setting(
+        model=model,
+        workload=workload,
+        choices=choices,
+        microbatch_overhead_s=run.microbatch_overhead_s,
+        step_overhead_s=run.step_overhead_s,
     )
 
 
-def as_stages(plan: StagePlan) -> Stages:
-    """Return a stage plan as arrays for one candidate."""
-    columns = {name: getattr(plan, name)[:, None] for name in ("first", "last", "index", "multiplicity")}
-    return Stages(counts=tuple(plan.counts[:, kind : kind + 1] for kind in range(plan.counts.shape[1])), **columns)
+def pricing_of(cluster: Cluster, degrees: Degrees, order: tuple[Axis, ...]) -> Pricing:
+    """Return the default cost models of a cluster for candidates of one axis order."""
+    return Pricing(
+        compute=Roofline(device=cluster.device, calibration=load_calibration(cluster.device)),
+        collectives=AlphaBeta.of(cluster),
+        groups=groups(degrees, order),
+    )
 
 
 def to_projection(
-    model: Model, cluster: Cluster, strategy: Strategy, workload: Workload, plan: StagePlan, evaluation: Evaluation, *, preset: str
+    model: Model,
+    cluster: Cluster,
+    strategy: Strategy,
+    workload: Workload,
+    plan: StagePlan,
+    evaluation: Evaluation,
+    *,
+    preset: str,
 ) -> Projection:
     """Return the result value of one evaluated layout."""
     step = _number(evaluation.step_time)
@@ -109,7 +155,9 @@ def to_projection(
         model_flops_full_attention_per_step=flops.full * workload.global_batch_size,
         hardware_flops_per_step=hardware,
         params=ParameterSummary(
-            total=counts.total, active=counts.active, per_device_max=round(float(np.max(value_of(evaluation.parameters))))
+            total=counts.total,
+            active=counts.active,
+            per_device_max=round(float(np.max(value_of(evaluation.parameters)))),
         ),
         time_s={part: _number(evaluation.time_parts.get(part, 0.0)) for part in TIME_PARTS},
         stage_times=_stage_times(evaluation),
@@ -132,26 +180,39 @@ _model_flops = cache(model_flops)
 
 def _peak_rate(cluster: Cluster, workload: Workload) -> float:
     rates = cluster.device.matrix_flops
-    rate = getattr(rates, MATRIX_RATE[workload.precision.compute]) or rates.bf16 or rates.fp16
-    return float(rate)
+    rate: float | None = getattr(rates, MATRIX_RATE[workload.precision.compute]) or rates.bf16 or rates.fp16
+    if rate is None:
+        msg = f"{cluster.device.name} has no matrix rate for {workload.precision.compute}"
+        raise SpecError(msg)
+    return rate
 
 
 def _stage_times(evaluation: Evaluation) -> tuple[StageTime, ...]:
-    forward, backward = np.asarray(value_of(evaluation.stage_forward)), np.asarray(value_of(evaluation.stage_backward))
+    forward, backward = (
+        np.asarray(value_of(evaluation.stage_forward)),
+        np.asarray(value_of(evaluation.stage_backward)),
+    )
     return tuple(
-        StageTime(stage=stage, forward_s=float(forward[stage, 0]), backward_s=float(backward[stage, 0])) for stage in range(len(forward))
+        StageTime(stage=stage, forward_s=float(forward[stage, 0]), backward_s=float(backward[stage, 0]))
+        for stage in range(len(forward))
     )
 
 
 def _memory(cluster: Cluster, plan: StagePlan, evaluation: Evaluation) -> MemorySummary:
-    parts = {name: np.asarray(value_of(getattr(evaluation.memory, name))) for name in MemoryParts.__dataclass_fields__}
+    parts = {
+        name: np.asarray(value_of(getattr(evaluation.memory, name)))
+        for name in MemoryParts.__dataclass_fields__
+    }
     peaks = np.asarray(value_of(evaluation.stage_peak))
     stages = tuple(
         StageMemory(
             stage=stage,
             num_layers=int(plan.counts[stage].sum()),
             peak_bytes=float(peaks[stage, 0]),
-            **{f"{name}_bytes": float(np.broadcast_to(values, peaks.shape)[stage, 0]) for name, values in parts.items()},
+            **{
+                f"{name}_bytes": float(np.broadcast_to(values, peaks.shape)[stage, 0])
+                for name, values in parts.items()
+            },
         )
         for stage in range(len(peaks))
     )
@@ -164,17 +225,22 @@ def _memory(cluster: Cluster, plan: StagePlan, evaluation: Evaluation) -> Memory
     capacity = cluster.device.hbm_bytes
     verdict: Verdict = "OOM" if worst.peak_bytes > capacity else "AT RISK" if high > capacity else "FITS"
     return MemorySummary(
-        peak_bytes=worst.peak_bytes, peak_low_bytes=low, peak_high_bytes=high, capacity_bytes=capacity, verdict=verdict, stages=stages
+        peak_bytes=worst.peak_bytes,
+        peak_low_bytes=low,
+        peak_high_bytes=high,
+        capacity_bytes=capacity,
+        verdict=verdict,
+        stages=stages,
     )
 
 
 def _notes(model: Model, workload: Workload) -> tuple[Note, ...]:
     notes = []
     if model.max_seq_len and workload.seq_len > model.max_seq_len:
-        notes.append(Note(topic="sequence", text=f"seq_len {workload.seq_len} is beyond the {model.max_seq_len} tokens {model.name} was made for"))
+        notes.append(
+            Note(
+                topic="sequence",
+                text=f"seq_len {workload.seq_len} is beyond the {model.max_seq_len} tokens {model.name} was made for",
+            )
+        )
     return tuple(notes)
-
-
-def with_devices(cluster: Cluster, strategy: Strategy) -> Cluster:
-    """Return the cluster sized to what the strategy occupies."""
-    return replace(cluster, num_devices=strategy.num_devices)

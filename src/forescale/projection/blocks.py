@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 
+from forescale.cost.collectives import CollectiveModel
 from forescale.cost.model import ComputeModel
 from forescale.cost.placement import Group
 from forescale.formula import formula
 from forescale.graph.operator import Block, Operator
-from forescale.graph.ops import Collective, CollectiveKind, MeshAxis, Primitive
+from forescale.graph.ops import Collective, MeshAxis, Primitive
 from forescale.graph.recompute import Kept
 from forescale.numeric import Numeric
 
 COMMUNICATION_PART = {"tp": "tensor_comm", "cp": "context_comm", "ep": "expert_comm", "etp": "expert_comm"}
-Seconds = dict[str, Numeric]
+Seconds: TypeAlias = dict[str, Numeric]
 """Seconds by part."""
-
-
-class CollectiveModel(Protocol):
-    """Prices a message among the ranks of a group."""
-
-    def seconds(self, *, kind: CollectiveKind, num_bytes: Numeric, group: Group) -> Numeric:
-        """Return the duration [s]."""
-        ...
+Select: TypeAlias = Callable[[Numeric], Numeric]
+"""Takes some candidates' numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,53 +51,100 @@ class BlockCost:
     kept_bytes: Numeric
     working_bytes: Numeric
 
+    def take(self, select: Select) -> BlockCost:
+        """Return the cost with every number passed through `select`."""
+        return BlockCost(
+            forward={part: select(value) for part, value in self.forward.items()},
+            backward={part: select(value) for part, value in self.backward.items()},
+            flops=select(self.flops),
+            kept_bytes=select(self.kept_bytes),
+            working_bytes=select(self.working_bytes),
+        )
 
-@formula(unit="s", source="two queues, one for compute and one for communication: what does not fit behind shows")
+
+@formula(
+    unit="s", source="two queues, one for compute and one for communication: what does not fit behind shows"
+)
 def exposed_time(*, communication: Numeric, cover: Numeric) -> Numeric:
     """max(0, communication − cover)."""
     return np.maximum(communication - cover, 0.0)
 
 
-@dataclass(slots=True)
-class _Priced:
-    """Seconds of one operator's three passes, compute and communication apart."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedOperator:
+    """Seconds of one operator's three passes, compute and communication apart; and its FLOP."""
 
+    operator: Operator
     forward: tuple[Numeric, Seconds]
     backward_input: tuple[Numeric, Seconds]
     backward_weight: tuple[Numeric, Seconds]
+    forward_flops: Numeric
+    flops: Numeric
 
 
-def price_block(block: Block, kept: Kept, pricing: Pricing, *, asynchronous_tensor: bool = False) -> BlockCost:
-    """Return what a block costs: every operator priced, its communication exposed as far as nothing hides it."""
-    priced = {operator.name: _price(operator, pricing) for operator in block.operators}
-    forward: Seconds = {}
-    backward: Seconds = {}
-    flops: Numeric = 0.0
-    for operator in block.operators:
-        own = priced[operator.name]
-        _add_pass(forward, operator, own.forward, own.forward[0], asynchronous_tensor)
-        cover_input = cover_weight = 0.0
-        if operator.hidden_behind is not None and operator.hidden_behind in priced:
-            feeds = priced[operator.hidden_behind]
-            cover_input, cover_weight = feeds.backward_weight[0], feeds.backward_input[0]
-        _add_pass(backward, operator, own.backward_input, own.backward_input[0] + cover_input, asynchronous_tensor)
-        _add_pass(backward, operator, own.backward_weight, own.backward_weight[0] + cover_weight, asynchronous_tensor)
-        for primitives in (operator.forward, operator.backward_input, operator.backward_weight):
-            flops = flops + _flops(primitives)
-    for operator in kept.replayed:
-        own = priced[operator.name]
-        _add_pass(backward, operator, own.forward, own.forward[0], asynchronous_tensor, part="recompute")
-        flops = flops + _flops(operator.forward)
-    return BlockCost(
-        forward=forward, backward=backward, flops=flops, kept_bytes=kept.num_bytes, working_bytes=kept.working_bytes
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedBlock:
+    """A block and the price of each of its operators, by name."""
+
+    block: Block
+    operators: dict[str, PricedOperator]
+
+
+def price_operators(block: Block, pricing: Pricing) -> PricedBlock:
+    """Price every operator of a block."""
+    return PricedBlock(
+        block=block, operators={operator.name: _price(operator, pricing) for operator in block.operators}
     )
 
 
-def _price(operator: Operator, pricing: Pricing) -> _Priced:
-    return _Priced(
-        forward=_split(operator.forward, pricing),
-        backward_input=_split(operator.backward_input, pricing),
-        backward_weight=_split(operator.backward_weight, pricing),
+def block_cost(priced: PricedBlock, kept: Kept, *, asynchronous_tensor: bool = False) -> BlockCost:
+    """Return what a block costs under a recompute policy, its communication exposed as far as nothing hides it."""
+    forward: Seconds = {}
+    backward: Seconds = {}
+    flops: Numeric = 0.0
+    for own in priced.operators.values():
+        operator = own.operator
+        _add_pass(forward, operator, own.forward, own.forward[0], asynchronous_tensor)
+        cover_input: Numeric = 0.0
+        cover_weight: Numeric = 0.0
+        if operator.hidden_behind is not None and operator.hidden_behind in priced.operators:
+            feeds = priced.operators[operator.hidden_behind]
+            cover_input, cover_weight = feeds.backward_weight[0], feeds.backward_input[0]
+        _add_pass(
+            backward, operator, own.backward_input, own.backward_input[0] + cover_input, asynchronous_tensor
+        )
+        _add_pass(
+            backward,
+            operator,
+            own.backward_weight,
+            own.backward_weight[0] + cover_weight,
+            asynchronous_tensor,
+        )
+        flops = flops + own.flops
+    for operator in kept.replayed:
+        own = priced.operators[operator.name]
+        _add_pass(backward, operator, own.forward, own.forward[0], asynchronous_tensor, part="recompute")
+        flops = flops + own.forward_flops
+    return BlockCost(
+        forward=forward,
+        backward=backward,
+        flops=flops,
+        kept_bytes=kept.num_bytes,
+        working_bytes=kept.working_bytes,
+    )
+
+
+def _price(operator: Operator, pricing: Pricing) -> PricedOperator:
+    passes = (operator.forward, operator.backward_input, operator.backward_weight)
+    forward, backward_input, backward_weight = (_split(primitives, pricing) for primitives in passes)
+    forward_flops = _flops(operator.forward)
+    return PricedOperator(
+        operator=operator,
+        forward=forward,
+        backward_input=backward_input,
+        backward_weight=backward_weight,
+        forward_flops=forward_flops,
+        flops=forward_flops + _flops(operator.backward_input) + _flops(operator.backward_weight),
     )
 
 
@@ -120,7 +162,12 @@ def _split(primitives: tuple[Primitive, ...], pricing: Pricing) -> tuple[Numeric
 
 
 def _add_pass(
-    into: Seconds, operator: Operator, seconds: tuple[Numeric, Seconds], cover: Numeric, asynchronous: bool, part: str | None = None
+    into: Seconds,
+    operator: Operator,
+    seconds: tuple[Numeric, Seconds],
+    cover: Numeric,
+    asynchronous: bool,
+    part: str | None = None,
 ) -> None:
     """Add one pass of one operator; `cover` is the compute its communication may hide behind."""
     compute, communication = seconds

@@ -10,13 +10,14 @@ import numpy as np
 from forescale.formula import formula, total, value_of
 from forescale.graph.layout import Choices, Degrees
 from forescale.graph.ops import Collective, Elementwise
-from forescale.memory.activations import in_flight, largest, saved_bytes
-from forescale.memory.buffers import Overhead, gathered_parameter_bytes, load_overhead
-from forescale.memory.states import gradient_bytes, optimizer_bytes, optimizer_element_bytes, weight_bytes
+from forescale.memory.states import optimizer_element_bytes
 from forescale.numeric import Array, Numeric
-from forescale.projection.blocks import BlockCost, Pricing
-from forescale.projection.pieces import Piece, Pieces, recomputed_share
-from forescale.projection.step import bubble_time, exposed_gather, exposed_pipeline_time, exposed_reduction, num_microbatches
+from forescale.projection.blocks import BlockCost, Pricing, Seconds
+from forescale.projection.data_parallel import DataTraffic, Exposed, at_stage_3, exposed_block, exposed_once
+from forescale.projection.memory import MemoryParts, memory_parts, state_bytes
+from forescale.projection.pieces import Holding, Parts, Piece
+from forescale.projection.stages import Stages, over_stages
+from forescale.projection.step import bubble_time, exposed_pipeline_time, num_microbatches
 from forescale.spec.model import Model
 from forescale.spec.workload import STORAGE_BYTES, Workload
 
@@ -25,37 +26,26 @@ OPTIMIZER_PASSES = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stages:
-    """Stage plans of all candidates: arrays (stages, candidates); unused rows have multiplicity 0."""
+class Setting:
+    """What all candidates of one evaluation share."""
 
-    counts: tuple[Array, ...]
-    """Layers by kind."""
-    first: Array
-    last: Array
-    index: Array
-    multiplicity: Array
-
-    @property
-    def num_layers(self) -> Array:
-        """Decoder layers on each stage."""
-        return sum(self.counts[1:], start=self.counts[0])
+    model: Model
+    workload: Workload
+    choices: Choices
+    microbatch_overhead_s: float = 0.0
+    step_overhead_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryParts:
-    """Bytes per stage and candidate, (stages, candidates)."""
+class Inputs:
+    """Priced numbers of every candidate: (candidates,) except stages and whole-stage traffic."""
 
-    weights: Numeric
-    gradients: Numeric
-    optimizer: Numeric
-    activations: Numeric
-    buffers: Numeric
-    overhead: Numeric
-
-    def total(self) -> Numeric:
-        """Return the peak of each stage."""
-        parts = {f"{name}_bytes": getattr(self, name) for name in MemoryParts.__dataclass_fields__}
-        return total(parts, name="peak_bytes", unit="byte")
+    degrees: Degrees
+    stages: Stages
+    pieces: Parts[Piece]
+    held: Parts[Holding]
+    traffic: DataTraffic
+    pricing: Pricing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,282 +53,193 @@ class Evaluation:
     """What one evaluation says of every candidate."""
 
     step_time: Numeric
-    time_parts: dict[str, Numeric]
+    time_parts: Seconds
     """Seconds by part; they sum to the step time."""
     num_microbatches: Numeric
     stage_forward: Numeric
     """(stages, candidates) seconds of one micro-batch."""
     stage_backward: Numeric
-    slowest: Array
-    """(candidates,) row of the stage that sets the pace."""
     memory: MemoryParts
     stage_peak: Numeric
     peak: Numeric
     flops: Numeric
-    """Executed FLOP per step and device of the slowest stage."""
+    """Executed FLOP per step, all devices of one pipeline's stages averaged, on one device."""
     parameters: Numeric
     """(stages, candidates) elements held by one device, before sharding over data parallel ranks."""
 
 
-def evaluate(
-    model: Model, workload: Workload, degrees: Degrees, choices: Choices, stages: Stages, pieces: Pieces, pricing: Pricing,
-    microbatch_overhead: float = 0.0, step_overhead: float = 0.0,
-) -> Evaluation:
-    """Compose priced pieces into steps.
-
-    Shapes: degrees and pieces (candidates,), stages (stages, candidates).
-    """
+def evaluate(setting: Setting, inputs: Inputs) -> Evaluation:
+    """Compose priced pieces into steps."""
+    degrees, stages = inputs.degrees, inputs.stages
     count = num_microbatches(
-        global_batch_size=float(workload.global_batch_size), dp=degrees.dp, micro_batch_size=degrees.micro_batch_size
+        global_batch_size=float(setting.workload.global_batch_size),
+        dp=degrees.dp,
+        micro_batch_size=degrees.micro_batch_size,
     )
-    shape = _StageSums(model, stages, pieces, choices)
-    forward = shape.total(lambda cost: _sum(cost.forward)) 
-    backward = shape.total(lambda cost: _sum(cost.backward)) + microbatch_overhead
-    data = _data_parallel(workload, degrees, choices, stages, pieces, shape, forward, backward, count, pricing)
+    sums = _StageSums(setting, inputs)
+    forward = sums.total(lambda cost: _seconds(cost.forward))
+    backward = sums.total(lambda cost: _seconds(cost.backward)) + setting.microbatch_overhead_s
+    data = _data_parallel(setting, inputs, forward, backward)
     stage_time = forward + backward + data.per_microbatch
-    plain = np.where(stages.multiplicity > 0, value_of(stage_time), -1.0)
-    slowest = np.argmax(plain, axis=0)
-    at = _Picker(slowest)
-    parts = {name: count * at(value) for name, value in shape.parts().items()}
-    parts["data_comm"] = parts.get("data_comm", 0.0) + count * at(data.per_microbatch) + at.maximum(data.once, stages)
-    parts["overhead"] = count * microbatch_overhead + step_overhead
-    slow_time = at(stage_time)
-    all_stages = _stage_sum(stage_time * stages.multiplicity)
-    parts["bubble"] = bubble_time(total_stage_time=all_stages, slowest_stage_time=slow_time, vpp=degrees.vpp)
-    parts["pipeline_comm"] = exposed_pipeline_time(
-        hop=pieces.hop, slowest_stage_time=slow_time, microbatches=count, pp=degrees.pp, vpp=degrees.vpp,
-        overlapped=choices.overlap.pipeline,
+    at = Picker.slowest(stage_time, stages)
+    parts = {name: count * at(value) for name, value in sums.parts().items()}
+    parts["data_comm"] = count * at(data.per_microbatch) + at.maximum(data.once, stages)
+    parts["overhead"] = count * setting.microbatch_overhead_s + setting.step_overhead_s
+    parts["bubble"] = bubble_time(
+        total_stage_time=sum_over_stages(values=stage_time * stages.multiplicity),
+        slowest_stage_time=at(stage_time),
+        vpp=degrees.vpp,
     )
-    states = _states(model, workload, degrees, shape, pieces)
-    parts["optimizer"] = at.maximum(_optimizer_time(states, workload, pricing), stages)
-    memory = _memory(workload, degrees, stages, pieces, shape, states, count)
+    parts["pipeline_comm"] = _pipeline(setting, inputs, at(stage_time), count)
+    states = state_bytes(inputs.traffic, degrees, setting.workload)
+    parts["optimizer"] = _optimizer_time(
+        at.maximum(states.optimizer, stages), setting.workload, inputs.pricing
+    )
+    memory = memory_parts(setting.workload, inputs, states, sums.total(lambda cost: cost.kept_bytes), count)
     peaks = memory.total()
+    flops = sum_over_stages(values=sums.total(lambda cost: cost.flops) * stages.multiplicity)
     return Evaluation(
         step_time=total(parts, name="step_time_s", unit="s"),
         time_parts=parts,
         num_microbatches=count,
         stage_forward=forward,
         stage_backward=backward,
-        slowest=slowest,
         memory=memory,
         stage_peak=peaks,
         peak=at.maximum(peaks, stages),
-        flops=count * at(shape.total(lambda cost: cost.flops)),
-        parameters=states.dense + states.expert,
+        flops=count * flops / degrees.pp,
+        parameters=inputs.traffic.dense + inputs.traffic.expert,
     )
 
 
-def _sum(parts: dict[str, Numeric]) -> Numeric:
+def _seconds(parts: Seconds) -> Numeric:
     return total(parts, name="block_time", unit="s")
 
 
 @formula(unit="s", source="every stage is crossed once while the pipeline fills and drains")
 def sum_over_stages(*, values: Numeric) -> Numeric:
     """Σ over stages."""
-    return np.add.reduce(np.asarray(values), axis=0)
+    summed: Numeric = np.add.reduce(np.asarray(values), axis=0)
+    return summed
 
 
-def _stage_sum(values: Numeric) -> Numeric:
-    return sum_over_stages(values=values)
-
-
-class _Picker:
+class Picker:
     """Takes the numbers of one stage per candidate."""
 
     def __init__(self, rows: Array) -> None:
-        self.rows = rows
-        self.columns = np.arange(len(rows))
+        self._rows = rows
+        self._columns = np.arange(len(rows))
+
+    @classmethod
+    def slowest(cls, stage_time: Numeric, stages: Stages) -> Picker:
+        """Return the picker of the stage that sets the pace."""
+        return cls(np.argmax(np.where(stages.multiplicity > 0, value_of(stage_time), -np.inf), axis=0))
 
     def __call__(self, values: Numeric) -> Numeric:
         """Return the value of the chosen stage."""
         if np.ndim(value_of(values)) < 2:
             return values
-        picked: Numeric = values[self.rows, self.columns]  # type: ignore[index]
+        picked: Numeric = values[self._rows, self._columns]  # type: ignore[index]
         return picked
 
     def maximum(self, values: Numeric, stages: Stages) -> Numeric:
         """Return the largest value over the stages that exist."""
-        plain = np.where(stages.multiplicity > 0, value_of(values), -np.inf)
-        return _Picker(np.argmax(plain, axis=0))(values)
+        return Picker.slowest(values, stages)(values)
+
+
+@formula(unit="1", source="Megatron-LM --recompute-num-layers (block): the first N layers of a stage")
+def recomputed_share(*, num_layers: Numeric, layers_on_stage: Numeric) -> Numeric:
+    """min(1, N / layers on the stage)."""
+    return np.minimum(1.0, num_layers / np.maximum(layers_on_stage, 1.0))
 
 
 class _StageSums:
-    """Sums block quantities over the layers and ends that stand on each stage."""
+    """Sums block costs over the layers and ends that stand on each stage."""
 
-    def __init__(self, model: Model, stages: Stages, pieces: Pieces, choices: Choices) -> None:
-        self.stages, self.pieces, self.num_mtp = stages, pieces, float(model.num_mtp_layers)
-        limit = choices.recompute.num_layers
-        self.share: Numeric = 1.0
+    def __init__(self, setting: Setting, inputs: Inputs) -> None:
+        self.stages, self.pieces, self.num_mtp = inputs.stages, inputs.pieces, setting.model.num_mtp_layers
+        limit = setting.choices.recompute.num_layers
+        self.share: Numeric | None = None
         if limit is not None:
-            self.share = recomputed_share(num_layers=float(limit), layers_on_stage=stages.num_layers)
+            self.share = recomputed_share(num_layers=float(limit), layers_on_stage=self.stages.num_layers)
 
     def total(self, of: Callable[[BlockCost], Numeric]) -> Numeric:
         """Return Σ layers × quantity of a layer's cost, ends included."""
-        return self.over(lambda piece: self._mixed(piece, of))
+        return over_stages(
+            self.stages, self.pieces, lambda piece: self._mixed(piece, of), num_mtp=self.num_mtp
+        )
 
     def _mixed(self, piece: Piece, of: Callable[[BlockCost], Numeric]) -> Numeric:
-        if piece.plain is piece.cost or isinstance(self.share, float):
+        if piece.plain is piece.cost or self.share is None:
             return of(piece.cost)
         return self.share * of(piece.cost) + (1.0 - self.share) * of(piece.plain)
 
-    def over(self, of: Callable[[Piece], Numeric]) -> Numeric:
-        """Return Σ layers × quantity of a piece, ends included."""
-        result: Numeric = self.stages.first * of(self.pieces.embedding) + self.stages.last * of(self.pieces.head)
-        for count, piece in zip(self.stages.counts, self.pieces.layers, strict=True):
-            result = result + count * of(piece)
-        if self.pieces.mtp is not None:
-            result = result + self.stages.last * self.num_mtp * of(self.pieces.mtp)
-        return result
-
-    def parts(self) -> dict[str, Numeric]:
+    def parts(self) -> Seconds:
         """Return seconds per micro-batch by part, (stages, candidates)."""
-        pieces = [*self.pieces.layers, self.pieces.embedding, self.pieces.head]
-        if self.pieces.mtp is not None:
-            pieces.append(self.pieces.mtp)
-        names = dict.fromkeys(
-            part for piece in pieces for cost in (piece.cost, piece.plain) for part in (*cost.forward, *cost.backward)
-        )
-        return {
-            name: self.total(lambda cost, name=name: cost.forward.get(name, 0.0) + cost.backward.get(name, 0.0))  # type: ignore[misc]
-            for name in names
-        }
+        costs = [cost for piece in self.pieces.all() for cost in (piece.cost, piece.plain)]
+        names = dict.fromkeys(part for cost in costs for part in (*cost.forward, *cost.backward))
+        return {name: self.total(_of_part(name)) for name in names}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _DataParallel:
-    per_microbatch: Numeric
-    once: Numeric
+def _of_part(name: str) -> Callable[[BlockCost], Numeric]:
+    return lambda cost: cost.forward.get(name, 0.0) + cost.backward.get(name, 0.0)
 
 
-@formula(unit="s", source="definition")
-def when_sharded(*, zero: Numeric, at_stage_3: Numeric, below: Numeric) -> Numeric:
-    """The first at ZeRO stage 3, the second below it."""
-    return np.where(np.asarray(zero) >= 3, at_stage_3, below)
+def _data_parallel(setting: Setting, inputs: Inputs, forward: Numeric, backward: Numeric) -> Exposed:
+    """Return exposed data-parallel communication of every stage."""
+    overlap, zero = setting.choices.overlap, inputs.degrees.zero
+    paired = Parts(
+        layers=tuple(zip(inputs.pieces.layers, inputs.traffic.blocks.layers, strict=True)),
+        embedding=(inputs.pieces.embedding, inputs.traffic.blocks.embedding),
+        head=(inputs.pieces.head, inputs.traffic.blocks.head),
+        mtp=None
+        if inputs.pieces.mtp is None or inputs.traffic.blocks.mtp is None
+        else (inputs.pieces.mtp, inputs.traffic.blocks.mtp),
+    )
+    sharded = over_stages(
+        inputs.stages,
+        paired,
+        lambda pair: exposed_block(
+            pair[1],
+            forward=_seconds(pair[0].cost.forward),
+            backward=_seconds(pair[0].cost.backward),
+            overlapped=overlap.param_gather,
+        ),
+        num_mtp=setting.model.num_mtp_layers,
+    )
+    sharded = sharded + inputs.traffic.blocks.layers[0].gather
+    once = exposed_once(
+        inputs.traffic,
+        zero=zero,
+        forward=forward,
+        backward=backward,
+        buckets=inputs.stages.num_layers,
+        grad_reduce=overlap.grad_reduce,
+        param_gather=overlap.param_gather,
+    )
+    return Exposed(per_microbatch=at_stage_3(zero=zero, sharded=sharded, otherwise=0.0 * sharded), once=once)
 
 
-@formula(unit="s", source="definition")
-def when_reduced(*, zero: Numeric, scattered: Numeric, reduced: Numeric) -> Numeric:
-    """The first from ZeRO stage 1 (reduce-scatter), the second without sharding (all-reduce)."""
-    return np.where(np.asarray(zero) >= 1, scattered, reduced)
-
-
-def _data_parallel(
-    workload: Workload, degrees: Degrees, choices: Choices, stages: Stages, pieces: Pieces, shape: _StageSums,
-    forward: Numeric, backward: Numeric, count: Numeric, pricing: Pricing,
-) -> _DataParallel:
-    """Return exposed data-parallel communication: per micro-batch (stage 3), and once per step."""
-    overlap = choices.overlap
-    dense = shape.over(lambda piece: piece.dense_parameters)
-    expert = shape.over(lambda piece: piece.expert_parameters)
-    gradient = STORAGE_BYTES[workload.precision.gradients]
-    buckets = stages.num_layers
-    scattered = _both(pricing, "reduce_scatter", dense * gradient, expert * gradient, "dp_cp")
-    reduced = _both(pricing, "all_reduce", dense * gradient, expert * gradient, "dp_cp")
-    replicas = pricing.seconds(Collective(kind="all_reduce", axis="dp_replicate", num_bytes=dense * gradient / (degrees.dp_shard * degrees.cp)))
-    gathered = _both(pricing, "all_gather", dense * 2.0, expert * 2.0, "dp_cp")
-    reduction = when_reduced(zero=degrees.zero, scattered=scattered, reduced=reduced)
-    gather_once = when_reduced(zero=degrees.zero, scattered=gathered, reduced=0.0 * gathered)
-    exposed_once = exposed_reduction(
-        reduction=reduction + replicas, cover=backward, buckets=buckets, overlapped=overlap.grad_reduce
-    ) + exposed_reduction(reduction=gather_once, cover=forward, buckets=buckets, overlapped=overlap.param_gather)
-    fsdp = shape.over(lambda piece: _gathers(piece, overlap.param_gather)) + pieces.embedding.gather
-    replicas_exposed = exposed_reduction(reduction=replicas, cover=backward, buckets=buckets, overlapped=overlap.grad_reduce)
-    del count
-    return _DataParallel(
-        per_microbatch=when_sharded(zero=degrees.zero, at_stage_3=fsdp, below=0.0 * fsdp),
-        once=when_sharded(zero=degrees.zero, at_stage_3=replicas_exposed, below=exposed_once),
+def _pipeline(setting: Setting, inputs: Inputs, slowest: Numeric, count: Numeric) -> Numeric:
+    """Return what the stage-to-stage messages add to a step."""
+    degrees, model, workload = inputs.degrees, setting.model, setting.workload
+    tokens = degrees.micro_batch_size * float(workload.seq_len) / degrees.cp
+    if setting.choices.sp:
+        tokens = tokens / degrees.tp
+    message = tokens * float(model.hidden_size) * STORAGE_BYTES[workload.precision.activations]
+    return exposed_pipeline_time(
+        hop=inputs.pricing.seconds(Collective(kind="p2p", axis="pp", num_bytes=message)),
+        slowest_stage_time=slowest,
+        microbatches=count,
+        pp=degrees.pp,
+        vpp=degrees.vpp,
+        overlapped=setting.choices.overlap.pipeline,
     )
 
 
-def _both(pricing: Pricing, kind: str, dense: Numeric, expert: Numeric, axis: str) -> Numeric:
-    seconds = pricing.seconds(Collective(kind=kind, axis=axis, num_bytes=dense))  # type: ignore[arg-type]
-    return seconds + pricing.seconds(Collective(kind=kind, axis="expert_dp", num_bytes=expert))  # type: ignore[arg-type]
-
-
-def _gathers(piece: Piece, overlapped: bool) -> Numeric:
-    """Return what one block under stage 3 shows of its two gathers and its reduction."""
-    forward, backward = _sum(piece.cost.forward), _sum(piece.cost.backward)
-    return exposed_gather(gather=piece.gather, cover=forward, overlapped=overlapped) + exposed_gather(
-        gather=piece.gather + piece.reduce, cover=backward, overlapped=overlapped
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _States:
-    dense: Numeric
-    expert: Numeric
-    weights: Numeric
-    gradients: Numeric
-    optimizer: Numeric
-
-
-@formula(unit="1", source="Megatron-LM: tied embedding and head share one matrix on one stage, two copies on two")
-def head_copies(*, pp: Numeric, tied: bool) -> Numeric:
-    """1; 0 where tied and both ends stand on one stage."""
-    return np.where((np.asarray(pp) == 1) & tied, 0.0, 1.0)
-
-
-def _states(model: Model, workload: Workload, degrees: Degrees, shape: _StageSums, pieces: Pieces) -> _States:
-    precision = workload.precision
-    head = pieces.head_weight * head_copies(pp=degrees.pp, tied=model.tied_embeddings)
-    dense = shape.over(lambda piece: piece.dense_parameters) + shape.stages.last * head
-    expert = shape.over(lambda piece: piece.expert_parameters)
-    shards = degrees.dp_shard * degrees.cp
-    sizes = {
-        "weights": (weight_bytes, STORAGE_BYTES[precision.parameters]),
-        "gradients": (gradient_bytes, STORAGE_BYTES[precision.gradients]),
-        "optimizer": (optimizer_bytes, optimizer_element_bytes(precision, workload.optimizer)),
-    }
-    held = {
-        name: function(parameters=dense, element_bytes=size, shards=shards, zero=degrees.zero)
-        + function(parameters=expert, element_bytes=size, shards=degrees.expert_dp, zero=degrees.zero)
-        for name, (function, size) in sizes.items()
-    }
-    return _States(dense=dense, expert=expert, **held)
-
-
-def _optimizer_time(states: _States, workload: Workload, pricing: Pricing) -> Numeric:
+def _optimizer_time(state: Numeric, workload: Workload, pricing: Pricing) -> Numeric:
     """Return the seconds of the update: gradients read, master and moments read and written, weights written."""
-    moved = states.optimizer * (OPTIMIZER_PASSES + _gradient_share(workload))
-    return pricing.seconds(Elementwise(bytes_moved=moved, family="optimizer"))
-
-
-def _gradient_share(workload: Workload) -> float:
-    """Bytes of gradient read and weight written per byte of optimizer state."""
     precision = workload.precision
-    state = optimizer_element_bytes(precision, workload.optimizer)
-    return (STORAGE_BYTES[precision.gradients] + STORAGE_BYTES[precision.parameters]) / max(state, 1.0)
-
-
-def _memory(
-    workload: Workload, degrees: Degrees, stages: Stages, pieces: Pieces, shape: _StageSums, states: _States, count: Numeric
-) -> MemoryParts:
-    overhead: Overhead = load_overhead()
-    held = in_flight(stage=stages.index, pp=degrees.pp, vpp=degrees.vpp, num_microbatches=count)
-    working: Numeric = pieces.layers[0].cost.working_bytes
-    for piece in pieces.layers[1:]:
-        working = largest(first=working, second=piece.cost.working_bytes)
-    head = stages.last * pieces.head.cost.kept_bytes
-    layers = shape.total(lambda cost: cost.kept_bytes) - head
-    activations = saved_bytes(per_microbatch=layers, microbatches=held) + largest(first=working, second=head)
-    precision = workload.precision
-    element, gradient = 2.0, STORAGE_BYTES[precision.gradients]
-    buffers: Numeric = 0.0 * stages.first
-    for piece in pieces.layers:
-        gathered: Numeric = 0.0
-        for parameters, shards in (
-            (piece.dense_parameters, degrees.dp_shard * degrees.cp), (piece.expert_parameters, degrees.expert_dp),
-        ):
-            gathered = gathered + gathered_parameter_bytes(
-                parameters=parameters, element_bytes=element, gradient_element_bytes=gradient, shards=shards, zero=degrees.zero
-            )
-        buffers = largest(first=buffers, second=gathered)
-    allocated = states.weights + states.gradients + states.optimizer + activations + buffers
-    return MemoryParts(
-        weights=states.weights,
-        gradients=states.gradients,
-        optimizer=states.optimizer,
-        activations=activations,
-        buffers=buffers,
-        overhead=overhead.context_bytes[1] + (overhead.fragmentation[1] - 1.0) * allocated,
-    )
+    per_state_byte = max(optimizer_element_bytes(precision, workload.optimizer), 1.0)
+    others = (STORAGE_BYTES[precision.gradients] + STORAGE_BYTES[precision.parameters]) / per_state_byte
+    return pricing.seconds(Elementwise(bytes_moved=state * (OPTIMIZER_PASSES + others), family="optimizer"))

@@ -46,7 +46,12 @@ def _forward(block: Block, *, full: bool) -> Numeric:
     result: Numeric = 0.0
     for operator in block.operators:
         for primitive in operator.forward:
-            if full and isinstance(primitive, AttentionCore) and primitive.causal and primitive.q_len == layout_len(primitive):
+            if (
+                full
+                and isinstance(primitive, AttentionCore)
+                and primitive.causal
+                and primitive.q_len == layout_len(primitive)
+            ):
                 result = result + replace(primitive, pairs=primitive.q_len * primitive.kv_len).flops
             else:
                 result = result + getattr(primitive, "flops", 0.0)

@@ -20,7 +20,9 @@ def inner_share(*, offset: Numeric, size: Numeric, block: Numeric) -> Numeric:
     return np.minimum(np.maximum(block / offset, 1.0), size)
 
 
-@formula(unit="1", source="Megatron-LM parallel_state: with pp before dp, a stage's ranks are blocks pp apart")
+@formula(
+    unit="1", source="Megatron-LM parallel_state: with pp before dp, a stage's ranks are blocks pp apart"
+)
 def folded_stride(*, offset: Numeric, block: Numeric, gap: Numeric) -> Numeric:
     """Device stride of an axis with rank stride `offset`: as it is inside a block, times the gap beyond it."""
     return np.where(np.asarray(offset) < block, offset, offset * gap)
@@ -58,10 +60,15 @@ def _expert_groups(degrees: Degrees, order: Sequence[Axis]) -> dict[MeshAxis, Gr
         block = block * sizes[axis]
     result: dict[MeshAxis, Group] = {}
     offset: Numeric = 1.0
-    for axis, size in (("etp", degrees.etp), ("ep", degrees.ep), ("expert_dp", degrees.expert_dp)):
+    expert_axes: tuple[tuple[MeshAxis, Numeric], ...] = (
+        ("etp", degrees.etp),
+        ("ep", degrees.ep),
+        ("expert_dp", degrees.expert_dp),
+    )
+    for name, size in expert_axes:
         inner = inner_share(offset=offset, size=size, block=block)
         first = folded_stride(offset=offset, block=block, gap=gap)
         second = offset * inner * gap
-        result[axis] = Group(size=inner, stride=first, outer=((size / inner, second),))  # type: ignore[index]
+        result[name] = Group(size=inner, stride=first, outer=((size / inner, second),))
         offset = offset * size
     return result

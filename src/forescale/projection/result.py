@@ -13,8 +13,21 @@ from forescale.spec.workload import Workload
 Verdict: TypeAlias = Literal["FITS", "AT RISK", "OOM"]
 SCHEMA = "forescale.projection/1"
 TIME_PARTS = (
-    "attention", "ffn", "moe", "norm", "embedding", "head", "recompute", "tensor_comm", "context_comm", "expert_comm",
-    "pipeline_comm", "data_comm", "bubble", "optimizer", "overhead",
+    "attention",
+    "ffn",
+    "moe",
+    "norm",
+    "embedding",
+    "head",
+    "recompute",
+    "tensor_comm",
+    "context_comm",
+    "expert_comm",
+    "pipeline_comm",
+    "data_comm",
+    "bubble",
+    "optimizer",
+    "overhead",
 )
 """Parts of the step, in the order of reports; those that are absent are zero."""
 
@@ -122,11 +135,19 @@ class Projection:
     def to_json(self) -> dict[str, Any]:
         """Return the `forescale.projection/1` document."""
         skipped = {"model", "cluster", "strategy", "workload", "step_time"}
-        body = {name: _plain(getattr(self, name)) for name in Projection.__dataclass_fields__ if name not in skipped}
+        body = {
+            name: _plain(getattr(self, name))
+            for name in Projection.__dataclass_fields__
+            if name not in skipped
+        }
         return {
             "schema": SCHEMA,
             "model": self.model.name,
-            "cluster": {"name": self.cluster.name, "device": self.cluster.device.name, "num_devices": self.cluster.num_devices},
+            "cluster": {
+                "name": self.cluster.name,
+                "device": self.cluster.device.name,
+                "num_devices": self.cluster.num_devices,
+            },
             "workload": asdict(self.workload),
             "strategy": asdict(self.strategy),
             "step_time_s": self.step_time_s,

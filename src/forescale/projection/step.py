@@ -16,15 +16,26 @@ def num_microbatches(*, global_batch_size: Numeric, dp: Numeric, micro_batch_siz
     return global_batch_size / (dp * micro_batch_size)
 
 
-@formula(unit="s", source=f"{PIPELINE}; unequal stages: the slowest sets the pace, the others are crossed once")
+@formula(
+    unit="s", source=f"{PIPELINE}; unequal stages: the slowest sets the pace, the others are crossed once"
+)
 def bubble_time(*, total_stage_time: Numeric, slowest_stage_time: Numeric, vpp: Numeric) -> Numeric:
     """(Σ stage times − slowest) / vpp; equal stages: (p−1)/v of one micro-batch."""
     return (total_stage_time - slowest_stage_time) / vpp
 
 
-@formula(unit="s", source="Megatron-LM: sends block in 1F1B (two exchanges per micro-batch) and run behind the next chunk when interleaved")
+@formula(
+    unit="s",
+    source="Megatron-LM: sends block in 1F1B (two exchanges per micro-batch) and run behind the next chunk when interleaved",
+)
 def exposed_pipeline_time(
-    *, hop: Numeric, slowest_stage_time: Numeric, microbatches: Numeric, pp: Numeric, vpp: Numeric, overlapped: bool
+    *,
+    hop: Numeric,
+    slowest_stage_time: Numeric,
+    microbatches: Numeric,
+    pp: Numeric,
+    vpp: Numeric,
+    overlapped: bool,
 ) -> Numeric:
     """Filling and draining cross p−1 hops twice; in between 2·v·hop per micro-batch, less what compute hides."""
     traffic = 2.0 * vpp * hop
@@ -33,7 +44,9 @@ def exposed_pipeline_time(
     return np.where(np.asarray(pp) > 1, busy, 0.0)
 
 
-@formula(unit="s", source="bucketed reduction behind backward: the last bucket has nothing left to hide behind")
+@formula(
+    unit="s", source="bucketed reduction behind backward: the last bucket has nothing left to hide behind"
+)
 def exposed_reduction(*, reduction: Numeric, cover: Numeric, buckets: Numeric, overlapped: bool) -> Numeric:
     """max(reduction − cover, reduction / buckets) where overlapped, else all of it."""
     if not overlapped:
@@ -41,7 +54,10 @@ def exposed_reduction(*, reduction: Numeric, cover: Numeric, buckets: Numeric, o
     return np.maximum(reduction - cover, reduction / np.maximum(buckets, 1.0))
 
 
-@formula(unit="s", source="Zhao et al. 2023, PyTorch FSDP, arXiv:2304.11277, section 3.3: gather of the next layer behind this one's compute")
+@formula(
+    unit="s",
+    source="Zhao et al. 2023, PyTorch FSDP, arXiv:2304.11277, section 3.3: gather of the next layer behind this one's compute",
+)
 def exposed_gather(*, gather: Numeric, cover: Numeric, overlapped: bool) -> Numeric:
     """max(0, gather − compute) per layer where prefetched, else all of it."""
     return np.maximum(gather - cover, 0.0) if overlapped else gather

@@ -100,33 +100,47 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     Constraint(
         name="heads over tp",
         holds=lambda q: _all([_divides(q.degrees.tp, heads) for heads, _ in _heads(q)]),
-        message=lambda q: f"tp {q.degrees.tp} does not divide the {_heads(q)[0][0]} attention heads of {q.model.name}",
+        message=lambda q: (
+            f"tp {q.degrees.tp} does not divide the {_heads(q)[0][0]} attention heads of {q.model.name}"
+        ),
     ),
     Constraint(
         name="key/value heads over tp",
-        holds=lambda q: _all([_divides(q.degrees.tp, kv) | _divides(kv, q.degrees.tp) for _, kv in _heads(q)]),
-        message=lambda q: f"tp {q.degrees.tp} and the {_heads(q)[0][1]} key/value heads of {q.model.name} do not divide each other",
+        holds=lambda q: _all(
+            [_divides(q.degrees.tp, kv) | _divides(kv, q.degrees.tp) for _, kv in _heads(q)]
+        ),
+        message=lambda q: (
+            f"tp {q.degrees.tp} and the {_heads(q)[0][1]} key/value heads of {q.model.name} do not divide each other"
+        ),
     ),
     Constraint(
         name="feed-forward over tp",
         holds=lambda q: _all([_divides(q.degrees.tp, width) for width in _ffn_widths(q.model)]),
-        message=lambda q: f"tp {q.degrees.tp} does not divide the feed-forward sizes {_ffn_widths(q.model)} of {q.model.name}",
+        message=lambda q: (
+            f"tp {q.degrees.tp} does not divide the feed-forward sizes {_ffn_widths(q.model)} of {q.model.name}"
+        ),
     ),
     Constraint(
         name="experts over ep",
         holds=lambda q: _divides(q.degrees.ep, _moe(q).num_experts),
-        message=lambda q: f"ep {q.degrees.ep} does not divide the {_moe(q).num_experts} experts of {q.model.name}",
+        message=lambda q: (
+            f"ep {q.degrees.ep} does not divide the {_moe(q).num_experts} experts of {q.model.name}"
+        ),
         applies=lambda q: q.model.is_moe,
     ),
     Constraint(
         name="expert width over etp",
         holds=lambda q: _divides(q.degrees.etp, _moe(q).ffn_hidden_size),
-        message=lambda q: f"etp {q.degrees.etp} does not divide the expert size {_moe(q).ffn_hidden_size} of {q.model.name}",
+        message=lambda q: (
+            f"etp {q.degrees.etp} does not divide the expert size {_moe(q).ffn_hidden_size} of {q.model.name}"
+        ),
         applies=lambda q: q.model.is_moe,
     ),
     Constraint(
         name="ep × etp over the stage",
-        holds=lambda q: _divides(q.degrees.ep * q.degrees.etp, q.degrees.tp * q.degrees.cp * q.degrees.dp_shard),
+        holds=lambda q: _divides(
+            q.degrees.ep * q.degrees.etp, q.degrees.tp * q.degrees.cp * q.degrees.dp_shard
+        ),
         message=lambda q: (
             f"ep {q.degrees.ep} × etp {q.degrees.etp} does not divide the tp × cp × dp_shard = "
             f"{q.degrees.tp * q.degrees.cp * q.degrees.dp_shard} devices it folds over"
@@ -136,13 +150,17 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     Constraint(
         name="ep without experts",
         holds=lambda q: (np.asarray(q.degrees.ep) == 1) & (np.asarray(q.degrees.etp) == 1),
-        message=lambda q: f"{q.model.name} has no experts: ep {q.degrees.ep} and etp {q.degrees.etp} must be 1",
+        message=lambda q: (
+            f"{q.model.name} has no experts: ep {q.degrees.ep} and etp {q.degrees.etp} must be 1"
+        ),
         applies=lambda q: not q.model.is_moe,
     ),
     Constraint(
         name="layers over pp × vpp",
         holds=lambda q: q.degrees.pp * q.degrees.vpp <= q.model.num_layers,
-        message=lambda q: f"pp {q.degrees.pp} × vpp {q.degrees.vpp} needs at least as many layers; {q.model.name} has {q.model.num_layers}",
+        message=lambda q: (
+            f"pp {q.degrees.pp} × vpp {q.degrees.vpp} needs at least as many layers; {q.model.name} has {q.model.num_layers}"
+        ),
     ),
     Constraint(
         name="vpp needs pp",
@@ -152,7 +170,9 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     Constraint(
         name="sequence over cp × tp",
         holds=lambda q: _divides(_sequence_parts(q), q.workload.seq_len),
-        message=lambda q: f"seq_len {q.workload.seq_len} does not divide by {_sequence_parts(q)} (twice cp {q.degrees.cp}, times tp {q.degrees.tp} under sp)",
+        message=lambda q: (
+            f"seq_len {q.workload.seq_len} does not divide by {_sequence_parts(q)} (twice cp {q.degrees.cp}, times tp {q.degrees.tp} under sp)"
+        ),
     ),
     Constraint(
         name="global batch",
@@ -165,7 +185,9 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     Constraint(
         name="interleaving needs m % pp = 0",
         holds=lambda q: (np.asarray(q.degrees.vpp) == 1) | _divides(q.degrees.pp, _microbatches(q)),
-        message=lambda q: f"interleaved 1F1B needs num_microbatches ({_microbatches(q)}) divisible by pp {q.degrees.pp}",
+        message=lambda q: (
+            f"interleaved 1F1B needs num_microbatches ({_microbatches(q)}) divisible by pp {q.degrees.pp}"
+        ),
     ),
 )
 
@@ -190,7 +212,11 @@ def _sequence_parts(q: Question) -> Any:
 def check(model: Model, cluster: Cluster, strategy: Strategy, workload: Workload) -> None:
     """Raise SpecError with every violated constraint of one layout."""
     question = Question(model=model, cluster=cluster, workload=workload, degrees=strategy)
-    broken = [c.message(question) for c in CONSTRAINTS if c.applies(question) and not bool(np.all(c.holds(question)))]
+    broken = [
+        c.message(question)
+        for c in CONSTRAINTS
+        if c.applies(question) and not bool(np.all(c.holds(question)))
+    ]
     if broken:
         raise SpecError("; ".join(broken))
 

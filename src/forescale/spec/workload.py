@@ -13,7 +13,13 @@ StorageType: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8"]
 
 STORAGE_BYTES: dict[str, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
 MATRIX_RATE: dict[str, str] = {
-    "fp32": "fp32", "tf32": "tf32", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8", "mxfp8": "fp8", "nvfp4": "fp4",
+    "fp32": "fp32",
+    "tf32": "tf32",
+    "fp16": "fp16",
+    "bf16": "bf16",
+    "fp8": "fp8",
+    "mxfp8": "fp8",
+    "nvfp4": "fp4",
 }
 """Which of a device's matrix rates a compute type uses."""
 

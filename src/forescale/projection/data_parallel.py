@@ -1,0 +1,164 @@
+"""Data-parallel traffic: gradients reduced, parameters gathered, at every ZeRO stage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from forescale.formula import formula
+from forescale.graph.layout import Degrees
+from forescale.graph.ops import Collective, CollectiveKind
+from forescale.numeric import Numeric
+from forescale.projection.blocks import Pricing, Select
+from forescale.projection.pieces import Holding, Parts
+from forescale.projection.stages import Stages, over_stages
+from forescale.projection.step import exposed_gather, exposed_reduction
+from forescale.spec.workload import STORAGE_BYTES, Precision
+
+GATHERED_BYTES = 2.0
+"""Parameters travel in 16 bits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardTraffic:
+    """Seconds for one block at stage 3."""
+
+    gather: Numeric
+    reduce: Numeric
+
+    def take(self, select: Select) -> ShardTraffic:
+        """Return the traffic with every number passed through `select`."""
+        return ShardTraffic(gather=select(self.gather), reduce=select(self.reduce))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataTraffic:
+    """Seconds of data-parallel collectives; depends on the layout of parameters only, not on micro-batches.
+
+    Whole-stage figures have shape (stages, candidates), block figures (candidates,).
+    """
+
+    reduce_scatter: Numeric
+    all_reduce: Numeric
+    replicas: Numeric
+    """All-reduce of the reduced shards among replicas."""
+    all_gather: Numeric
+    blocks: Parts[ShardTraffic]
+    dense: Numeric
+    """Elements of a stage's non-expert parameters on one device."""
+    expert: Numeric
+
+    def take(self, select: Select) -> DataTraffic:
+        """Return the traffic with every number passed through `select`."""
+        return DataTraffic(
+            reduce_scatter=select(self.reduce_scatter),
+            all_reduce=select(self.all_reduce),
+            replicas=select(self.replicas),
+            all_gather=select(self.all_gather),
+            blocks=self.blocks.map(lambda block: block.take(select)),
+            dense=select(self.dense),
+            expert=select(self.expert),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exposed:
+    """What data-parallel traffic adds to a stage: per micro-batch (stage 3) and once per step."""
+
+    per_microbatch: Numeric
+    once: Numeric
+
+
+@formula(
+    unit="1", source="Megatron-LM: tied embedding and head share one matrix on one stage, two copies on two"
+)
+def head_copies(*, pp: Numeric, tied: bool) -> Numeric:
+    """1; 0 where tied and both ends stand on one stage."""
+    return np.where((np.asarray(pp) == 1) & tied, 0.0, 1.0)
+
+
+@formula(unit="s", source="definition")
+def at_stage_3(*, zero: Numeric, sharded: Numeric, otherwise: Numeric) -> Numeric:
+    """The first at ZeRO stage 3, the second below it."""
+    return np.where(np.asarray(zero) >= 3, sharded, otherwise)
+
+
+@formula(unit="s", source="definition")
+def from_stage_1(*, zero: Numeric, sharded: Numeric, otherwise: Numeric) -> Numeric:
+    """The first from ZeRO stage 1 (reduce-scatter and gather), the second without sharding (all-reduce)."""
+    return np.where(np.asarray(zero) >= 1, sharded, otherwise)
+
+
+def data_traffic(
+    held: Parts[Holding],
+    stages: Stages,
+    degrees: Degrees,
+    precision: Precision,
+    pricing: Pricing,
+    *,
+    tied: bool,
+    num_mtp: int,
+) -> DataTraffic:
+    """Price the data-parallel collectives of every stage and block."""
+    head = stages.last * held.head.vocabulary * head_copies(pp=degrees.pp, tied=tied)
+    dense = over_stages(stages, held, lambda block: block.dense, num_mtp=num_mtp) + head
+    expert = over_stages(stages, held, lambda block: block.expert, num_mtp=num_mtp)
+    gradient = STORAGE_BYTES[precision.gradients]
+
+    def both(kind: CollectiveKind, dense_bytes: Numeric, expert_bytes: Numeric) -> Numeric:
+        seconds = pricing.seconds(Collective(kind=kind, axis="dp_cp", num_bytes=dense_bytes))
+        if isinstance(expert_bytes, float) and expert_bytes == 0.0:
+            return seconds
+        return seconds + pricing.seconds(Collective(kind=kind, axis="expert_dp", num_bytes=expert_bytes))
+
+    shard = dense * gradient / (degrees.dp_shard * degrees.cp)
+    return DataTraffic(
+        reduce_scatter=both("reduce_scatter", dense * gradient, expert * gradient),
+        all_reduce=both("all_reduce", dense * gradient, expert * gradient),
+        replicas=pricing.seconds(Collective(kind="all_reduce", axis="dp_replicate", num_bytes=shard)),
+        all_gather=both("all_gather", dense * GATHERED_BYTES, expert * GATHERED_BYTES),
+        blocks=held.map(
+            lambda block: ShardTraffic(
+                gather=both(
+                    "all_gather",
+                    (block.dense + block.vocabulary) * GATHERED_BYTES,
+                    block.expert * GATHERED_BYTES,
+                ),
+                reduce=both(
+                    "reduce_scatter", (block.dense + block.vocabulary) * gradient, block.expert * gradient
+                ),
+            )
+        ),
+        dense=dense,
+        expert=expert,
+    )
+
+
+def exposed_once(
+    traffic: DataTraffic,
+    *,
+    zero: Numeric,
+    forward: Numeric,
+    backward: Numeric,
+    buckets: Numeric,
+    grad_reduce: bool,
+    param_gather: bool,
+) -> Numeric:
+    """Return what each stage shows of its once-per-step traffic behind one micro-batch's passes."""
+    reduction = from_stage_1(zero=zero, sharded=traffic.reduce_scatter, otherwise=traffic.all_reduce)
+    gather = from_stage_1(zero=zero, sharded=traffic.all_gather, otherwise=0.0 * traffic.all_gather)
+    below = exposed_reduction(
+        reduction=reduction + traffic.replicas, cover=backward, buckets=buckets, overlapped=grad_reduce
+    ) + exposed_reduction(reduction=gather, cover=forward, buckets=buckets, overlapped=param_gather)
+    replicas = exposed_reduction(
+        reduction=traffic.replicas, cover=backward, buckets=buckets, overlapped=grad_reduce
+    )
+    return at_stage_3(zero=zero, sharded=replicas, otherwise=below)
+
+
+def exposed_block(traffic: ShardTraffic, *, forward: Numeric, backward: Numeric, overlapped: bool) -> Numeric:
+    """Return what one block at stage 3 shows of its two gathers and its reduction."""
+    return exposed_gather(gather=traffic.gather, cover=forward, overlapped=overlapped) + exposed_gather(
+        gather=traffic.gather + traffic.reduce, cover=backward, overlapped=overlapped
+    )

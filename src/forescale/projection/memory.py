@@ -1,0 +1,109 @@
+"""Memory of every stage: states, activations in flight, buffers, overhead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from forescale.formula import total
+from forescale.graph.layout import Degrees
+from forescale.memory.activations import in_flight, largest, saved_bytes
+from forescale.memory.buffers import Overhead, gathered_parameter_bytes, load_overhead
+from forescale.memory.states import gradient_bytes, optimizer_bytes, optimizer_element_bytes, weight_bytes
+from forescale.numeric import Numeric
+from forescale.projection.data_parallel import GATHERED_BYTES, DataTraffic
+from forescale.spec.workload import STORAGE_BYTES, Workload
+
+if TYPE_CHECKING:
+    from forescale.projection.evaluate import Inputs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryParts:
+    """Bytes per stage and candidate, (stages, candidates)."""
+
+    weights: Numeric
+    gradients: Numeric
+    optimizer: Numeric
+    activations: Numeric
+    buffers: Numeric
+    overhead: Numeric
+
+    def total(self) -> Numeric:
+        """Return the peak of each stage."""
+        parts = {f"{name}_bytes": getattr(self, name) for name in MemoryParts.__dataclass_fields__}
+        return total(parts, name="peak_bytes", unit="byte")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateBytes:
+    """Weights, gradients and optimizer states of one device."""
+
+    weights: Numeric
+    gradients: Numeric
+    optimizer: Numeric
+
+
+def state_bytes(traffic: DataTraffic, degrees: Degrees, workload: Workload) -> StateBytes:
+    """Return the states of both parameter groups, each over its own shards."""
+    precision = workload.precision
+    shards = degrees.dp_shard * degrees.cp
+    sizes = {
+        "weights": (weight_bytes, STORAGE_BYTES[precision.parameters]),
+        "gradients": (gradient_bytes, STORAGE_BYTES[precision.gradients]),
+        "optimizer": (optimizer_bytes, optimizer_element_bytes(precision, workload.optimizer)),
+    }
+    held = {
+        name: function(parameters=traffic.dense, element_bytes=size, shards=shards, zero=degrees.zero)
+        + function(parameters=traffic.expert, element_bytes=size, shards=degrees.expert_dp, zero=degrees.zero)
+        for name, (function, size) in sizes.items()
+    }
+    return StateBytes(**held)
+
+
+def memory_parts(
+    workload: Workload, inputs: Inputs, states: StateBytes, kept: Numeric, count: Numeric
+) -> MemoryParts:
+    """Return the memory of every stage; `kept` is what one micro-batch keeps on it."""
+    degrees, stages, pieces = inputs.degrees, inputs.stages, inputs.pieces
+    overhead: Overhead = load_overhead()
+    held = in_flight(stage=stages.index, pp=degrees.pp, vpp=degrees.vpp, num_microbatches=count)
+    working: Numeric = pieces.layers[0].cost.working_bytes
+    for piece in pieces.layers[1:]:
+        working = largest(first=working, second=piece.cost.working_bytes)
+    head = stages.last * pieces.head.cost.kept_bytes
+    activations = saved_bytes(per_microbatch=kept - head, microbatches=held) + largest(
+        first=working, second=head
+    )
+    buffers = _gathered(workload, inputs)
+    allocated = states.weights + states.gradients + states.optimizer + activations + buffers
+    return MemoryParts(
+        weights=states.weights,
+        gradients=states.gradients,
+        optimizer=states.optimizer,
+        activations=activations,
+        buffers=buffers,
+        overhead=overhead.context_bytes[1] + (overhead.fragmentation[1] - 1.0) * allocated,
+    )
+
+
+def _gathered(workload: Workload, inputs: Inputs) -> Numeric:
+    """Return the gathered parameters of the largest layers at stage 3."""
+    degrees = inputs.degrees
+    gradient = STORAGE_BYTES[workload.precision.gradients]
+    buffers: Numeric = 0.0 * inputs.stages.first
+    for block in inputs.held.layers:
+        both: Numeric = 0.0
+        for parameters, shards in (
+            (block.dense, degrees.dp_shard * degrees.cp),
+            (block.expert, degrees.expert_dp),
+        ):
+            both = both + gathered_parameter_bytes(
+                parameters=parameters,
+                element_bytes=GATHERED_BYTES,
+                gradient_element_bytes=gradient,
+                shards=shards,
+                zero=degrees.zero,
+            )
+        buffers = largest(first=buffers, second=both)
+    return buffers

@@ -1,0 +1,71 @@
+"""Stage plans as arrays over candidates, and sums of block quantities over what stands on each stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from forescale.graph.stage import StagePlan
+from forescale.numeric import Array, Numeric
+from forescale.projection.pieces import Parts
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stages:
+    """Stage plans of all candidates: arrays (stages, candidates); unused rows have multiplicity 0."""
+
+    counts: tuple[Array, ...]
+    """Layers by kind."""
+    first: Array
+    last: Array
+    index: Array
+    multiplicity: Array
+
+    @property
+    def num_layers(self) -> Array:
+        """Decoder layers on each stage."""
+        return sum(self.counts[1:], start=self.counts[0])
+
+    def take(self, candidates: Array) -> Stages:
+        """Return the plans of some candidates."""
+        return Stages(
+            counts=tuple(count[:, candidates] for count in self.counts),
+            **{
+                name: getattr(self, name)[:, candidates]
+                for name in ("first", "last", "index", "multiplicity")
+            },
+        )
+
+
+def stack_plans(plans: Sequence[StagePlan]) -> Stages:
+    """Return one column per plan, padded with rows of multiplicity 0."""
+    height = max(len(plan.index) for plan in plans)
+    kinds = plans[0].counts.shape[1]
+
+    def pad(values: Array) -> Array:
+        return np.concatenate([values, np.zeros(height - len(values))])
+
+    return Stages(
+        counts=tuple(
+            np.stack([pad(plan.counts[:, kind]) for plan in plans], axis=1) for kind in range(kinds)
+        ),
+        **{
+            name: np.stack([pad(getattr(plan, name)) for plan in plans], axis=1)
+            for name in ("first", "last", "index", "multiplicity")
+        },
+    )
+
+
+def over_stages(stages: Stages, parts: Parts[T], of: Callable[[T], Numeric], *, num_mtp: int) -> Numeric:
+    """Return Σ layers × quantity on every stage, ends and multi-token prediction included."""
+    result: Numeric = stages.first * of(parts.embedding) + stages.last * of(parts.head)
+    for count, part in zip(stages.counts, parts.layers, strict=True):
+        result = result + count * of(part)
+    if parts.mtp is not None:
+        result = result + stages.last * float(num_mtp) * of(parts.mtp)
+    return result

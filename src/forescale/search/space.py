@@ -1,0 +1,247 @@
+"""The space of layouts: every legal combination of degrees and choices, as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forescale.errors import UnknownKeyError
+from forescale.spec.cluster import Cluster
+from forescale.spec.constraints import Question, legal
+from forescale.spec.model import LatentAttention, Model
+from forescale.spec.strategy import Axis, ContextKind, Overlap, Recompute, Strategy
+from forescale.spec.workload import Workload
+
+Columns = dict[str, NDArray[np.int64]]
+"""One integer array per dimension of the space, all of one length."""
+DEGREE_NAMES = ("tp", "cp", "ep", "etp", "pp", "vpp", "dp_replicate", "dp_shard", "zero", "micro_batch_size")
+CHOICE_NAMES = ("sp", "cp_kind", "recompute", "axis_order")
+NAMES = (*DEGREE_NAMES, *CHOICE_NAMES)
+ORDERS: tuple[tuple[Axis, ...], ...] = (("tp", "cp", "dp", "pp"), ("tp", "cp", "pp", "dp"))
+"""The orders Megatron-LM can express: default, and --use-tp-pp-dp-mapping."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """What a search may choose from; None leaves a dimension to every value that can be legal."""
+
+    tp: tuple[int, ...] | None = None
+    cp: tuple[int, ...] | None = None
+    ep: tuple[int, ...] | None = None
+    etp: tuple[int, ...] | None = None
+    pp: tuple[int, ...] | None = None
+    vpp: tuple[int, ...] | None = None
+    dp_replicate: tuple[int, ...] | None = None
+    dp_shard: tuple[int, ...] | None = None
+    zero: tuple[int, ...] = (0, 1, 2, 3)
+    micro_batch_size: tuple[int, ...] | None = None
+    sp: tuple[bool, ...] = (True, False)
+    cp_kind: tuple[ContextKind, ...] = ("all_gather", "ring")
+    recompute: tuple[Recompute, ...] | None = None
+    axis_order: tuple[tuple[Axis, ...], ...] = ORDERS
+    overlap: Overlap = field(default_factory=Overlap)
+
+    def fixed(self, values: Mapping[str, int | bool]) -> Space:
+        """Return the space with some dimensions fixed to one value."""
+        known = {item.name: getattr(self, item.name) for item in fields(self)}
+        for name in values:
+            if name not in NAMES:
+                raise UnknownKeyError(name, "the search space", NAMES)
+        return Space(**{**known, **{name: (value,) for name, value in values.items()}})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """All legal layouts of a space: degrees as values, choices as indices into their options."""
+
+    columns: Columns
+    recompute: tuple[Recompute, ...]
+    cp_kinds: tuple[ContextKind, ...]
+    orders: tuple[tuple[Axis, ...], ...]
+    overlap: Overlap
+    refused: dict[str, int]
+    """Candidates that each constraint refused, before duplicates were dropped."""
+
+    def __len__(self) -> int:
+        """Return the number of legal layouts."""
+        return len(self.columns["tp"])
+
+    def strategy(self, index: int) -> Strategy:
+        """Return one layout as a strategy."""
+        row = {name: int(values[index]) for name, values in self.columns.items()}
+        return Strategy(
+            **{name: row[name] for name in DEGREE_NAMES},
+            sp=bool(row["sp"]),
+            cp_kind=self.cp_kinds[row["cp_kind"]],
+            recompute=self.recompute[row["recompute"]],
+            axis_order=self.orders[row["axis_order"]],
+            overlap=self.overlap,
+        )
+
+
+def divisors(number: int) -> tuple[int, ...]:
+    """Return the divisors of `number`, ascending."""
+    small = [value for value in range(1, int(number**0.5) + 1) if number % value == 0]
+    return tuple(sorted({*small, *(number // value for value in small)}))
+
+
+def default_recompute(model: Model) -> tuple[Recompute, ...]:
+    """Return the policies a search tries: none, the cheap modules, the feed-forward, everything."""
+    cheap = ["layernorm"]
+    if any(isinstance(kind.attention, LatentAttention) for kind in model.layer_kinds):
+        cheap.append("mla_up_proj")
+    if model.is_moe:
+        cheap.append("moe_act")
+    wide = (*cheap, "moe" if model.is_moe else "mlp")
+    return (
+        Recompute(),
+        Recompute(granularity="selective", modules=tuple(cheap)),  # type: ignore[arg-type]
+        Recompute(granularity="selective", modules=wide),  # type: ignore[arg-type]
+        Recompute(granularity="full"),
+    )
+
+
+def enumerate_layouts(model: Model, cluster: Cluster, workload: Workload, space: Space) -> Candidates:
+    """Return every legal layout of `space`, in a fixed order.
+
+    Equivalent spellings are listed once: sp where tp > 1 only, the kind of context parallelism where cp > 1,
+    the axis order where it places something differently, replicas only beside shards.
+    """
+    recompute = space.recompute or default_recompute(model)
+    columns = _degrees(model, cluster, workload, space)
+    columns = _product(columns, "recompute", range(len(recompute)))
+    columns = _product(columns, "axis_order", range(len(space.axis_order)))
+    columns = _product(columns, "sp", [int(value) for value in space.sp])
+    columns = _product(columns, "cp_kind", range(len(space.cp_kind)))
+    columns = _select(columns, _canonical(columns, model, space))
+    question = Question(model=model, cluster=cluster, workload=workload, degrees=_Degrees(columns))
+    mask, refused = legal(question)
+    return Candidates(
+        columns=_select(columns, mask),
+        recompute=recompute,
+        cp_kinds=space.cp_kind,
+        orders=space.axis_order,
+        overlap=space.overlap,
+        refused=refused,
+    )
+
+
+class _Degrees:
+    """Columns seen as attributes, for the constraints."""
+
+    def __init__(self, columns: Columns) -> None:
+        self.__dict__.update(columns)
+
+
+def _select(columns: Columns, mask: NDArray[np.bool_]) -> Columns:
+    return {name: values[mask] for name, values in columns.items()}
+
+
+def _product(columns: Columns, name: str, options: Sequence[int]) -> Columns:
+    """Return the columns crossed with one more dimension."""
+    size = len(next(iter(columns.values())))
+    crossed = {other: np.repeat(values, len(options)) for other, values in columns.items()}
+    crossed[name] = np.tile(np.asarray(options, dtype=np.int64), size)
+    return crossed
+
+
+def _canonical(columns: Columns, model: Model, space: Space) -> NDArray[np.bool_]:
+    """Return which rows are the one spelling of their layout."""
+    alone = columns["tp"] == 1
+    sp_default = int(True in space.sp)
+    keep = ~alone | (columns["sp"] == sp_default)
+    if model.is_moe:
+        keep &= alone | (columns["sp"] == 1)
+    keep &= (columns["cp"] > 1) | (columns["cp_kind"] == 0)
+    placed = (columns["pp"] > 1) & (columns["dp_replicate"] * columns["dp_shard"] * columns["cp"] > 1)
+    return keep & (placed | (columns["axis_order"] == 0))
+
+
+def _degrees(model: Model, cluster: Cluster, workload: Workload, space: Space) -> Columns:
+    """Return all combinations of degrees that fill the cluster: loops over tp, cp, pp, arrays within."""
+    total = cluster.num_devices
+    tables = [np.zeros((0, len(DEGREE_NAMES)), dtype=np.int64)]
+    for tp in _options(space.tp, divisors(total)):
+        for cp in _options(space.cp, divisors(total // tp)):
+            for pp in _options(space.pp, divisors(total // (tp * cp))):
+                if pp <= model.num_layers:
+                    tables.append(_inner(model, workload, space, tp, cp, pp, total // (tp * cp * pp)))
+    table = np.concatenate(tables).T
+    return dict(zip(DEGREE_NAMES, table, strict=True))
+
+
+def _options(wanted: Sequence[int] | None, possible: Sequence[int]) -> tuple[int, ...]:
+    return tuple(possible) if wanted is None else tuple(value for value in wanted if value in possible)
+
+
+def _inner(
+    model: Model, workload: Workload, space: Space, tp: int, cp: int, pp: int, dp: int
+) -> NDArray[np.int64]:
+    """Return (rows, degrees) for one choice of tp, cp, pp: everything else crossed."""
+    experts = _expert_degrees(model, space, tp * cp * dp)
+    chunks = _options(space.vpp, virtual_stages(model.num_layers, pp))
+    shards = _shardings(space, dp, cp)
+    batches: tuple[int, ...] = ()
+    if workload.global_batch_size % dp == 0:
+        batches = _options(space.micro_batch_size, divisors(workload.global_batch_size // dp))
+    shape = (len(experts), len(chunks), len(shards), len(batches))
+    where = np.indices(shape).reshape(len(shape), -1)
+    expert = np.array(experts, dtype=np.int64).reshape(-1, 2)[where[0]]
+    shard = np.array(shards, dtype=np.int64).reshape(-1, 3)[where[2]]
+    chosen = {
+        "tp": tp,
+        "cp": cp,
+        "ep": expert[:, 0],
+        "etp": expert[:, 1],
+        "pp": pp,
+        "vpp": np.array(chunks, dtype=np.int64)[where[1]],
+        "dp_replicate": shard[:, 0],
+        "dp_shard": shard[:, 1],
+        "zero": shard[:, 2],
+        "micro_batch_size": np.array(batches, dtype=np.int64)[where[3]],
+    }
+    columns = [np.broadcast_to(np.asarray(chosen[name], dtype=np.int64), where.shape[1:]) for name in DEGREE_NAMES]
+    return np.stack(columns, axis=1)
+
+
+def virtual_stages(num_layers: int, pp: int) -> tuple[int, ...]:
+    """Return the numbers of chunks per rank that leave at most two chunks a layer short.
+
+    Two, because embedding and head weigh about a layer each (Megatron-LM --account-for-embedding-in-pipeline-split).
+    """
+    if pp == 1:
+        return (1,)
+    most = num_layers // pp
+    return tuple(v for v in range(1, most + 1) if v == 1 or -num_layers % (pp * v) <= 2)
+
+
+def _expert_degrees(model: Model, space: Space, stage_devices: int) -> list[tuple[int, int]]:
+    """Return the (ep, etp) pairs that fold over the devices of one stage."""
+    if model.moe is None:
+        return [(1, 1)]
+    possible_ep, possible_etp = divisors(model.moe.num_experts), divisors(model.moe.ffn_hidden_size)
+    return [
+        (ep, etp)
+        for ep in _options(space.ep, possible_ep)
+        for etp in _options(space.etp, possible_etp)
+        if stage_devices % (ep * etp) == 0 and etp <= 8
+    ]
+
+
+def _shardings(space: Space, dp: int, cp: int) -> list[tuple[int, int, int]]:
+    """Return the distinct (dp_replicate, dp_shard, zero): stage 0 shards nothing, one shard is stage 0."""
+    found: list[tuple[int, int, int]] = []
+    stages = sorted(space.zero)
+    for zero in stages:
+        for shard in divisors(dp):
+            plain = zero == 0 or (shard * cp == 1 and stages[0] > 0 and zero == stages[0] and dp == 1)
+            if (plain and shard == dp) or (zero > 0 and shard * cp > 1):
+                found.append((dp // shard, shard, zero))
+    if space.dp_shard is not None:
+        found = [item for item in found if item[1] in space.dp_shard]
+    if space.dp_replicate is not None:
+        found = [item for item in found if item[0] in space.dp_replicate]
+    return found
