@@ -42,8 +42,8 @@ class Group:
 def ranks_within(*, size: Numeric, stride: Numeric, tier_size: float, num_devices: float) -> Numeric:
     """Size / blocks; blocks = ceil(size·stride / tier), one if the group fits whole into a tier.
 
-    Groups that fit into a tier are packed whole as long as the tiers then still hold all devices (the practice
-    on 72-device domains: 64 are used); otherwise one group straddles two tiers, and it sets the pace.
+    Groups that fit into a tier are packed whole as long as the tiers then still hold all devices (the
+    practice on 72-device domains: 64 are used); otherwise one group straddles two, and it sets the pace.
     """
     tier = min(tier_size, num_devices)
     num_tiers = np.ceil(num_devices / tier)
@@ -55,7 +55,7 @@ def ranks_within(*, size: Numeric, stride: Numeric, tier_size: float, num_device
 
 
 def ranks_per_tier(group: Group, cluster: Cluster) -> tuple[Numeric, ...]:
-    """Return how many ranks of one group share each tier, inner tiers included; the last entry is all of them.
+    """Return how many ranks of one group share each tier, inner tiers included; the last is all of them.
 
     Eight ranks with stride 1 on nodes of 8 give (8, 8), with stride 4 (2, 8). Uneven groups give the mean.
     """

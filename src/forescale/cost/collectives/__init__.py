@@ -1,6 +1,6 @@
-"""Time of communication: one protocol, three models, one small file per algorithm."""
+"""Time of communication: one protocol, several models, one small file per algorithm."""
 
-from forescale.cost.collectives.alpha_beta import AlphaBeta, Placed
+from forescale.cost.collectives.alpha_beta import AlphaBeta, Lines
 from forescale.cost.collectives.calibration import (
     LinkCalibration,
     NetworkCalibration,
@@ -9,16 +9,15 @@ from forescale.cost.collectives.calibration import (
     link_calibrations,
 )
 from forescale.cost.collectives.catalogue import ALGORITHMS
-from forescale.cost.collectives.model import CollectiveModel, Provenance
+from forescale.cost.collectives.model import CollectiveModel
 
 __all__ = [
     "ALGORITHMS",
     "AlphaBeta",
     "CollectiveModel",
+    "Lines",
     "LinkCalibration",
     "NetworkCalibration",
-    "Placed",
-    "Provenance",
     "WireProtocol",
     "calibrate",
     "link_calibrations",

@@ -1,34 +1,38 @@
-"""All-to-all: every rank has a different part for every other; direct, or in two phases over rails."""
+"""All-to-all: every rank has a different part for every other; direct, or in two phases along rails."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
+from forescale.cost.collectives.algorithm import Line, fixed_seconds
 from forescale.cost.collectives.route import Route
 from forescale.formula import formula
 from forescale.graph.ops import CollectiveKind
 from forescale.numeric import Numeric
 
+_PRIMUS = (
+    "Primus projection documentation, all-to-all: (N - 1)/g of the buffer inside a node, (g - N)/g outside"
+)
+
+
+@formula(unit="s/byte", source=_PRIMUS)
+def exchange_seconds_per_byte(
+    *, num_ranks: Numeric, inner: Numeric, shared: Numeric, bandwidth: Numeric
+) -> Numeric:
+    """(shared - inner)/n/b: the parts for the ranks that this tier and no inner one reaches."""
+    return (shared - inner) / num_ranks / bandwidth
+
 
 @formula(
-    unit="s",
-    source="Primus projection documentation, all-to-all: intra (N - 1)/g and inter (g - N)/g of the buffer",
+    unit="s/byte",
+    source="NCCL documentation, PXN: messages of a node go along its rails and are handed on inside",
 )
-def exchange_seconds(
-    *, num_bytes: Numeric, launch: Numeric, latency: Numeric, seconds_per_byte: Numeric
-) -> Numeric:
-    """Launch + latency + V·beta; beta holds each tier's share of the buffer over its bandwidth."""
-    return launch + latency + num_bytes * seconds_per_byte
-
-
-def _launch(route: Route) -> Numeric:
-    first, *others = route.legs
-    launch: Numeric = first.link.exchange_launch
-    for leg in others:
-        launch = np.maximum(launch, leg.crossed * leg.link.exchange_launch)
-    return launch
+def rail_seconds_per_byte(*, fan: Numeric, bandwidth: Numeric) -> Numeric:
+    """(1 - 1/fan)/b: the buffer is sorted by block of this tier, and all but one block's part leaves."""
+    return (1.0 - 1.0 / fan) / bandwidth
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,35 +42,38 @@ class DirectExchange:
     name: str = "direct_exchange"
     kinds: frozenset[CollectiveKind] = frozenset(("all_to_all",))
 
-    def seconds(self, *, kind: CollectiveKind, num_bytes: Numeric, route: Route, protocol: int) -> Numeric:
-        """Return its time; the wire protocol plays no part."""
+    def lines(self, *, kind: CollectiveKind, route: Route) -> Iterator[Line]:  # noqa: ARG002
+        """Yield one line; the wire protocol plays no part."""
         latency: Numeric = 0.0
         beta: Numeric = 0.0
         for leg in route.legs:
-            peers = leg.shared - leg.inner
-            latency = latency + peers * leg.link.peer_latency
-            rate = leg.exchange_bandwidth * leg.link.exchange_efficiency
-            beta = np.maximum(beta, peers / (route.num_ranks * rate))
-        return exchange_seconds(
-            num_bytes=num_bytes, launch=_launch(route), latency=latency, seconds_per_byte=beta
-        )
+            latency = latency + (leg.shared - leg.inner) * leg.link.peer_latency
+            share = exchange_seconds_per_byte(
+                num_ranks=route.num_ranks,
+                inner=leg.inner,
+                shared=leg.shared,
+                bandwidth=leg.exchange_bandwidth * leg.link.exchange_efficiency,
+            )
+            beta = np.maximum(beta, share)
+        fixed = fixed_seconds(launch=route.exchange_launch(), passes=1.0, latency=latency)
+        yield Line(label=self.name, fixed=fixed, seconds_per_byte=beta)
 
 
 @dataclass(frozen=True, slots=True)
 class HierarchicalExchange:
-    """First along the rails to the right block, then inside it: fewer, longer messages across blocks."""
+    """Along the rails to the right block first, then inside it: fewer and longer messages across blocks."""
 
     name: str = "hierarchical_exchange"
     kinds: frozenset[CollectiveKind] = frozenset(("all_to_all",))
 
-    def seconds(self, *, kind: CollectiveKind, num_bytes: Numeric, route: Route, protocol: int) -> Numeric:
-        """Return its time: inside, (1 - inner/shared) of the whole buffer moves, whatever its origin."""
+    def lines(self, *, kind: CollectiveKind, route: Route) -> Iterator[Line]:  # noqa: ARG002
+        """Yield one line; the phases follow one another."""
         latency: Numeric = 0.0
         beta: Numeric = 0.0
         for leg in route.legs:
-            latency = latency + (leg.shared / leg.inner - 1.0) * leg.link.peer_latency
-            rate = leg.exchange_bandwidth * leg.link.exchange_efficiency
-            beta = beta + (1.0 - leg.inner / leg.shared) / rate
-        return exchange_seconds(
-            num_bytes=num_bytes, launch=_launch(route), latency=latency, seconds_per_byte=beta
-        )
+            latency = latency + (leg.fan - 1.0) * leg.link.peer_latency
+            beta = beta + rail_seconds_per_byte(
+                fan=leg.fan, bandwidth=leg.exchange_bandwidth * leg.link.exchange_efficiency
+            )
+        fixed = fixed_seconds(launch=route.exchange_launch(), passes=1.0, latency=latency)
+        yield Line(label=self.name, fixed=fixed, seconds_per_byte=beta)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
 
-from forescale.cost.collectives.algorithm import Algorithm
+from forescale.cost.collectives.algorithm import Algorithm, Line
 from forescale.cost.collectives.calibration import NetworkCalibration, calibrate
 from forescale.cost.collectives.catalogue import ALGORITHMS
-from forescale.cost.collectives.model import Provenance
+from forescale.cost.collectives.masks import indicator
 from forescale.cost.collectives.route import Route, route
+from forescale.cost.model import Provenance
 from forescale.cost.placement import Group
-from forescale.formula import formula, named, value_of
+from forescale.formula import formula
 from forescale.graph.ops import CollectiveKind
 from forescale.numeric import Numeric
 from forescale.spec.cluster import Cluster
@@ -21,20 +22,51 @@ from forescale.spec.cluster import Cluster
 _COPIES: frozenset[CollectiveKind] = frozenset(("all_gather", "reduce_scatter", "all_to_all"))
 
 
-@formula(
-    unit="s", source="NCCL documentation, collective operations: a rank's own part is copied on the device"
-)
-def collective_seconds(
-    *, transfer: Numeric, num_bytes: Numeric, num_ranks: Numeric, copy_bandwidth: float
-) -> Numeric:
-    """Transfer + V/n / copy; nothing for one rank or an empty message."""
-    needed = (num_ranks > 1.0) * (num_bytes > 0.0)
-    return needed * (transfer + num_bytes / num_ranks / copy_bandwidth)
+@formula(unit="s", source="Hockney 1994, The communication challenge for MPP: latency and bandwidth")
+def message_seconds(*, num_bytes: Numeric, fixed: Numeric, seconds_per_byte: Numeric) -> Numeric:
+    """V·beta, and what a message of no length takes."""
+    return fixed + num_bytes * seconds_per_byte
+
+
+@formula(unit="s", source="NCCL: its tuner estimates every algorithm and protocol and takes the fastest")
+def fastest(**seconds: Numeric) -> Numeric:
+    """Least of all ways that the library has."""
+    return reduce(np.minimum, seconds.values())
+
+
+@formula(unit="s", source="definition: a group of one rank and an empty message need no communication")
+def collective_seconds(*, seconds: Numeric, num_bytes: Numeric, num_ranks: Numeric) -> Numeric:
+    """Seconds where n > 1 and V > 0, else 0."""
+    return indicator(num_ranks > 1.0) * indicator(num_bytes > 0.0) * seconds
+
+
+@formula(unit="s/byte", source="nccl-tests, out-of-place buffers: a rank's own part is copied on the device")
+def with_own_copy(*, seconds_per_byte: Numeric, num_ranks: Numeric, copy_bandwidth: Numeric) -> Numeric:
+    """Beta + 1/(n·copy)."""
+    return seconds_per_byte + 1.0 / (num_ranks * copy_bandwidth)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lines:
+    """All ways to do one kind of collective in one group."""
+
+    num_ranks: Numeric
+    lines: tuple[Line, ...]
+
+    def seconds(self, num_bytes: Numeric) -> Numeric:
+        """Return the seconds of a message: the fastest way."""
+        choices = {
+            line.label: message_seconds(
+                num_bytes=num_bytes, fixed=line.fixed, seconds_per_byte=line.seconds_per_byte
+            )
+            for line in self.lines
+        }
+        return collective_seconds(seconds=fastest(**choices), num_bytes=num_bytes, num_ranks=self.num_ranks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlphaBeta:
-    """Alpha-beta over tiers: minimum over the algorithms and protocols that the library offers."""
+    """Alpha-beta over tiers: the fastest of the algorithms and protocols that the library offers."""
 
     cluster: Cluster
     calibration: NetworkCalibration
@@ -46,55 +78,39 @@ class AlphaBeta:
 
     def seconds(self, *, kind: CollectiveKind, num_bytes: Numeric, group: Group) -> Numeric:
         """Return the seconds of one collective of `group`."""
-        return self.on(group).seconds(kind=kind, num_bytes=num_bytes)
+        return self.lines(kind=kind, route=self.route(group)).seconds(num_bytes)
 
-    def on(self, group: Group) -> Placed:
-        """Return the model of one group: lay it out once, price many messages."""
-        plain = Group(
-            size=value_of(group.size), stride=value_of(group.stride),
-            outer=tuple((value_of(size), value_of(stride)) for size, stride in group.outer),
-        )  # fmt: skip
-        return Placed(route=route(plain, self.cluster, self.calibration), algorithms=self._algorithms())
+    def route(self, group: Group) -> Route:
+        """Return `group` laid over the tiers; worth keeping for several collectives of the group."""
+        return route(group, self.cluster, self.calibration)
+
+    def lines(self, *, kind: CollectiveKind, route: Route) -> Lines:
+        """Return the ways to do `kind` along `route`; worth keeping for several messages."""
+        lines = [line for way in self._ways(kind) for line in way.lines(kind=kind, route=route)]
+        if kind in _COPIES:
+            lines = [self._with_copy(line, route) for line in lines]
+        return Lines(num_ranks=route.num_ranks, lines=tuple(lines))
 
     def provenance(self, *, kind: CollectiveKind) -> Provenance:
-        """Return the sources of the link calibrations, the worst residual first in mind."""
-        links = self.calibration.links
-        residuals = [float(r) for link in links if (r := link.provenance.get("residual")) is not None]
-        sources = dict.fromkeys(str(link.provenance.get("source", link.name)) for link in links)
+        """Return the sources of all tiers, and the widest of their intervals."""
+        fits = [link.fit for link in self.calibration.links]
+        sources = dict.fromkeys(fit.source for fit in fits)
+        fitted = all(fit.kind == "fitted" for fit in fits)
         return Provenance(
-            basis="fitted" if len(residuals) == len(links) else "nominal",
+            kind="fitted" if fitted else "roofline",
             source=f"{kind}: {'; '.join(sources)}",
-            residual=max(residuals, default=None),
+            low=min(fit.low for fit in fits),
+            high=max(fit.high for fit in fits),
         )
 
-    def _algorithms(self) -> tuple[Algorithm, ...]:
+    def _ways(self, kind: CollectiveKind) -> tuple[Algorithm, ...]:
         offered = {name for link in self.calibration.links for name in link.algorithms}
-        return tuple(a for a in ALGORITHMS if a.name in offered)
+        return tuple(way for way in ALGORITHMS if way.name in offered and kind in way.kinds)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
-    """One group on its tiers."""
-
-    route: Route
-    algorithms: tuple[Algorithm, ...]
-
-    def seconds(self, *, kind: CollectiveKind, num_bytes: Numeric) -> Numeric:
-        """Return the seconds of one collective of the group."""
-        ranks = self.route.num_ranks
-        return collective_seconds(
-            transfer=reduce(np.minimum, self._choices(kind, num_bytes)), num_bytes=num_bytes, num_ranks=ranks,
-            copy_bandwidth=self.route.legs[0].link.copy_bandwidth if kind in _COPIES else float("inf"),
-        )  # fmt: skip
-
-    def _choices(self, kind: CollectiveKind, num_bytes: Numeric) -> list[Numeric]:
-        protocols = self.route.legs[0].link.protocols
-        return [
-            named(
-                algorithm.seconds(kind=kind, num_bytes=num_bytes, route=self.route, protocol=index),
-                f"{algorithm.name} {wire.name}",
-            )
-            for algorithm in self.algorithms
-            if kind in algorithm.kinds
-            for index, wire in enumerate(protocols)
-        ]
+    def _with_copy(self, line: Line, route: Route) -> Line:
+        beta = with_own_copy(
+            seconds_per_byte=line.seconds_per_byte,
+            num_ranks=route.num_ranks,
+            copy_bandwidth=self.calibration.links[0].copy_bandwidth,
+        )
+        return replace(line, seconds_per_byte=beta)

@@ -1,30 +1,28 @@
-"""Fitted parameters of network links and the libraries that drive them. Data files hold the values."""
+"""Fitted parameters of network links and of the libraries that drive them. Data files hold the values."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass, field, fields
+from functools import cache
 from importlib import resources
-from importlib.resources.abc import Traversable
 from typing import Any
 
-from forescale.errors import ReaderError
+from forescale.cost.calibration import Fit, Residual
+from forescale.errors import ReaderError, SpecError
 from forescale.spec.cluster import Cluster, Tier
-
-_FOLDER = ("calibrations", "network")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WireProtocol:
-    """How messages are put on a link: flags with the data (LL, LL128) or separate (Simple)."""
+    """How a library puts messages on a link: flags with the data (LL, LL128) or beside it (Simple)."""
 
     name: str
     launch: float
-    """Seconds before the first byte moves, once per collective."""
-    hop_latency: float
-    """Seconds per hop as measured through the library; the tier's own latency is a lower bound."""
+    """Seconds before the first byte moves, once per collective; those of all tiers in use add up."""
+    hop_factor: float
+    """Time per hop through the library in latencies of the tier."""
     efficiency: float
     """Share of the link's bandwidth that a long message reaches; at most 1."""
 
@@ -35,33 +33,47 @@ class LinkCalibration:
 
     name: str
     protocols: tuple[WireProtocol, ...]
+    """From the fewest hops per second to the most bytes per second."""
     algorithms: tuple[str, ...]
-    """Names of the algorithms that the library on this link has."""
-    architectures: tuple[str, ...] = ()
+    """What the library on this link can do."""
     tiers: tuple[str, ...] = ()
-    """Words in a tier's name that this calibration answers to; with `architectures` they say where it applies."""
-    pipeline_bytes: float = 0.0
-    """Ring messages much longer than this hide the latency of all hops but the first; 0: they never do."""
+    """Words in a tier's name that this calibration answers to."""
+    architectures: tuple[str, ...] = ()
+    """Device generations it was measured with; empty: any."""
     member_half: float = 0.0
-    """Ranks per inner block at which the pooled bandwidth of their links is half used: b·g / (g + member_half)."""
+    """A block with g ranks reaches g / (g + member_half) of its links to other blocks."""
     tree_efficiency: float = 1.0
-    """Bandwidth of the tree relative to the ring's."""
-    tree_latency: float = 1.0
-    """Latency of a level of the tree relative to a hop of the ring."""
+    """Bandwidth of a tree relative to the ring's."""
+    tree_hop_factor: float = 1.0
+    """Time of a level of the tree in ring hops."""
+    pair_share: float = 0.5
+    """Bytes that a tree over just two blocks moves, relative to more; 0.5 uses both directions."""
     reduction_efficiency: float = 1.0
-    """Share of the link's bandwidth that in-network reduction reaches (bytes of the tensor per second)."""
-    reduction_latency: float = 0.0
-    """Seconds that in-network reduction takes before the first byte."""
+    """Share of the link's bandwidth that in-network reduction reaches."""
+    reduction_launch: float = 0.0
+    """Seconds before in-network reduction moves its first byte."""
     exchange_efficiency: float = 1.0
-    """Share of the link's bandwidth that point-to-point traffic (all-to-all, p2p) reaches."""
+    """Share of the link's bandwidth that all-to-all and point-to-point traffic reaches."""
     exchange_launch: float = 0.0
-    """Seconds before the first byte of point-to-point traffic."""
+    """Seconds before the first byte of such traffic."""
     peer_latency: float = 0.0
     """Seconds per peer of an all-to-all."""
     copy_bandwidth: float = float("inf")
-    """byte/s at which the rank's own part is copied to the output buffer."""
-    provenance: Mapping[str, Any] = field(default_factory=dict)
-    """Source, date, rows and residuals."""
+    """byte/s at which a rank's own part is copied to the output buffer; only the innermost tier's counts."""
+    date: str = ""
+    fit: Fit = field(default_factory=Fit)
+
+    def __post_init__(self) -> None:
+        """Check that no fit claims more than the link has."""
+        shares = [wire.efficiency for wire in self.protocols]
+        shares += [self.tree_efficiency, self.reduction_efficiency, self.exchange_efficiency]
+        if not self.protocols or not all(0.0 < share <= 1.0 for share in shares):
+            msg = f"network calibration {self.name}: efficiencies lie between 0 and 1; got {shares}"
+            raise SpecError(msg)
+
+    def wire(self, protocol: int) -> WireProtocol:
+        """Return the protocol number `protocol`; a link that knows fewer uses its last one."""
+        return self.protocols[min(protocol, len(self.protocols) - 1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,48 +83,57 @@ class NetworkCalibration:
     links: tuple[LinkCalibration, ...]
 
 
-@lru_cache(maxsize=1)
+@cache
 def link_calibrations() -> tuple[LinkCalibration, ...]:
     """Return all link calibrations of the catalogue, by file name."""
-    folder = resources.files("forescale.catalogue").joinpath(*_FOLDER)
+    folder = resources.files("forescale.catalogue") / "calibrations" / "network"
     files = sorted((f for f in folder.iterdir() if f.name.endswith(".json")), key=lambda f: f.name)
-    return tuple(_read(f) for f in files)
+    return tuple(link_calibration_of(json.loads(f.read_text(encoding="utf-8")), where=f.name) for f in files)
 
 
 def calibrate(cluster: Cluster, links: tuple[LinkCalibration, ...] | None = None) -> NetworkCalibration:
-    """Return the best fitting calibration for each tier of `cluster`.
+    """Return the closest calibration for each tier of `cluster`.
 
-    A calibration fits when the tier's name contains one of its words; naming the device's architecture is
-    better than naming none, and a longer word is better than a shorter one. Else the generic ones apply: "scale-up"
-    inside a node, "scale-out" beyond.
+    One that names the device's architecture and a word of the tier's name comes first, then one that names
+    the tier only; else the generic "scale-up" within a node and "scale-out" beyond.
     """
     known = link_calibrations() if links is None else links
-    return NetworkCalibration(links=tuple(_choose(cluster, tier, known) for tier in cluster.tiers))
+    return NetworkCalibration(links=tuple(_closest(cluster, tier, known) for tier in cluster.tiers))
 
 
-def _choose(cluster: Cluster, tier: Tier, known: tuple[LinkCalibration, ...]) -> LinkCalibration:
+def _closest(cluster: Cluster, tier: Tier, known: tuple[LinkCalibration, ...]) -> LinkCalibration:
     name, architecture = tier.name.casefold(), cluster.device.architecture.casefold()
-
-    def score(link: LinkCalibration) -> tuple[int, int]:
-        if link.architectures and architecture not in link.architectures:
-            return (-1, 0)
-        return (bool(link.architectures), max((len(word) for word in link.tiers if word in name), default=-1))
-
-    named = [link for link in known if score(link)[0] >= 0 and score(link)[1] >= 0]
-    if named:
-        return max(named, key=score)
-    inside = 0 < tier.size <= cluster.devices_per_node or (
-        tier is cluster.tiers[0] and len(cluster.tiers) > 1
-    )
-    generic = "scale-up" if inside else "scale-out"
+    fitting = [
+        link
+        for link in known
+        if any(word in name for word in link.tiers)
+        and (not link.architectures or architecture in link.architectures)
+    ]
+    if fitting:
+        return max(fitting, key=lambda link: bool(link.architectures))
+    generic = "scale-up" if 0 < tier.size <= cluster.devices_per_node else "scale-out"
     return next(link for link in known if link.name == generic)
 
 
-def _read(file: Traversable) -> LinkCalibration:
+def link_calibration_of(content: Mapping[str, Any], *, where: object) -> LinkCalibration:
+    """Return the link calibration that a JSON object describes; unknown or missing keys are refused."""
+    data = dict(content)
+    known = {item.name for item in fields(LinkCalibration)}
+    if unknown := set(data) - known:
+        raise ReaderError(where, f"unknown key {min(unknown)!r}; allowed are {', '.join(sorted(known))}")
     try:
-        raw = json.loads(file.read_text(encoding="utf-8"))
-        protocols = tuple(WireProtocol(**item) for item in raw.pop("protocols"))
-        lists = {key: tuple(raw.pop(key)) for key in ("algorithms", "architectures", "tiers") if key in raw}
-        return LinkCalibration(protocols=protocols, **lists, **raw)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ReaderError(file.name, f"not a network calibration ({error})") from error
+        data["protocols"] = tuple(WireProtocol(**item) for item in data["protocols"])
+        data["fit"] = _fit(data.get("fit", {}))
+        for key in ("algorithms", "architectures", "tiers"):
+            data[key] = tuple(data.get(key, ()))
+        return LinkCalibration(**data)
+    except (KeyError, TypeError) as error:
+        raise ReaderError(where, f"not a network calibration: {error}") from error
+
+
+def _fit(content: Mapping[str, Any]) -> Fit:
+    data = dict(content)
+    if data.get("in_sample"):
+        data["in_sample"] = Residual(**data["in_sample"])
+    data["held_out"] = tuple(Residual(**item) for item in data.get("held_out", ()))
+    return Fit(**data)

@@ -1,55 +1,61 @@
-"""In-network reduction (NVLS, SHARP): switches of the innermost tier add up and multicast."""
+"""In-network reduction (NVLS): switches of the innermost tier add up and multicast."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
-from forescale.cost.collectives.algorithm import doublings
+from forescale.cost.collectives.algorithm import Line, fixed_seconds
+from forescale.cost.collectives.masks import indicator
 from forescale.cost.collectives.route import Route
+from forescale.cost.collectives.tree import across
 from forescale.formula import formula
 from forescale.graph.ops import CollectiveKind
 from forescale.numeric import Numeric
 
+_KLENK = "Klenk et al. 2020 (ISCA), An in-network architecture for accelerating shared-memory collectives"
+
 
 @formula(
-    unit="s",
-    source="Klenk et al. 2020 (ISCA), An in-network architecture for accelerating shared-memory multiprocessor collectives",
+    unit="s/byte", source=f"{_KLENK}, section 3: a rank's data leave once, its part of the sum returns once"
 )
-def in_network_seconds(
-    *, num_bytes: Numeric, launch: Numeric, latency: Numeric, seconds_per_byte: Numeric,
-    outer_seconds_per_byte: Numeric, usable: Numeric,
-) -> Numeric:  # fmt: skip
-    """Launch + latency + V·max(beta, beta outside): each rank sends the tensor once and gets it back once.
+def in_network_seconds_per_byte(*, fan: Numeric, bandwidth: Numeric) -> Numeric:
+    """(1 + 1/g)/b: the switch fetches the tensor from each rank, which multicasts its part of the sum."""
+    return (1.0 + 1.0 / fan) / bandwidth
 
-    What the switches reduced goes on through the outer tiers piece by piece, so the slower of the two decides.
-    Infinite where it is not usable.
-    """
-    seconds = launch + latency + num_bytes * np.maximum(seconds_per_byte, outer_seconds_per_byte)
-    return np.where(usable, seconds, np.inf)[()]
+
+@formula(unit="s", source=f"{_KLENK}, section 3: it needs a switch and two ranks below it")
+def where_usable(*, seconds: Numeric, usable: Numeric) -> Numeric:
+    """Seconds where it can be used, else infinite."""
+    return cast("Numeric", np.where(usable, seconds, np.inf)[()])
 
 
 @dataclass(frozen=True, slots=True)
 class InNetwork:
-    """All-reduce by the switches of the innermost tier, then a tree across the blocks."""
+    """All-reduce by the switches of the innermost tier, and by a tree across its blocks (NVLS tree)."""
 
     name: str = "in_network"
     kinds: frozenset[CollectiveKind] = frozenset(("all_reduce",))
 
-    def seconds(self, *, kind: CollectiveKind, num_bytes: Numeric, route: Route, protocol: int) -> Numeric:
-        """Return its time; infinite where the switches cannot reduce or a block holds one rank of the group."""
-        first, *others = route.legs
-        latency: Numeric = first.link.reduction_latency
-        outer: Numeric = 0.0
-        for leg in others:
-            levels = doublings(count=leg.shared / leg.inner)
-            latency = latency + 2.0 * levels * (leg.link.tree_latency * leg.hop_latency(protocol))
-            outer = np.maximum(outer, 2.0 * leg.crossed / (leg.pooled(protocol) * leg.link.tree_efficiency))
-        last = protocol == route.num_protocols - 1
-        return in_network_seconds(
-            num_bytes=num_bytes, launch=first.link.protocols[protocol].launch, latency=latency,
-            seconds_per_byte=1.0 / (first.bandwidth * first.link.reduction_efficiency),
-            outer_seconds_per_byte=outer,
-            usable=(first.shared >= 2.0) * (last and first.tier.in_network_reduction),
-        )  # fmt: skip
+    def lines(self, *, kind: CollectiveKind, route: Route) -> Iterator[Line]:
+        """Yield one line: only whole messages (Simple) can be reduced on the way."""
+        first = route.legs[0]
+        if not first.reduces:
+            return
+        last = len(route.protocols) - 1
+        latency, outer = across(route, kind=kind, protocol=last)
+        inner = in_network_seconds_per_byte(
+            fan=first.fan, bandwidth=first.bandwidth * first.link.reduction_efficiency
+        )
+        launch: Numeric = first.link.reduction_launch
+        for leg in route.legs[1:]:
+            launch = launch + leg.crossed * leg.link.wire(last).launch
+        fixed = fixed_seconds(launch=launch, passes=2.0, latency=latency)
+        yield Line(
+            label=self.name,
+            fixed=where_usable(seconds=fixed, usable=indicator(first.fan >= 2.0)),
+            seconds_per_byte=np.maximum(inner, outer),
+        )

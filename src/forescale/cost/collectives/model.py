@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
+from forescale.cost.model import Provenance
 from forescale.cost.placement import Group
 from forescale.graph.ops import CollectiveKind
 from forescale.numeric import Numeric
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Provenance:
-    """Where a time comes from and how far off it was where it could be checked."""
-
-    basis: Literal["measured", "fitted", "nominal"]
-    source: str
-    residual: float | None = None
-    """Median of |model / measured - 1| over the rows of the source."""
-
-
 class CollectiveModel(Protocol):
-    """Prices one message. Elementwise over candidates; groups of one rank and empty messages cost nothing."""
+    """Prices messages among the ranks of a group.
+
+    Sizes may be floats, arrays over candidates or recorded terms; the result has the same kind, and a
+    candidate alone gets bit for bit what it gets inside an array. One rank or an empty message costs nothing.
+    """
 
     def seconds(self, *, kind: CollectiveKind, num_bytes: Numeric, group: Group) -> Numeric:
         """Return the seconds of one collective; `num_bytes` as in `graph.ops.Collective`."""

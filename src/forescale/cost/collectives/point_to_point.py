@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
+from forescale.cost.collectives.algorithm import Line, fixed_seconds
 from forescale.cost.collectives.route import Route
-from forescale.formula import formula
 from forescale.graph.ops import CollectiveKind
 from forescale.numeric import Numeric
-
-
-@formula(unit="s", source="Hockney 1994, The communication challenge for MPP")
-def message_seconds(
-    *, num_bytes: Numeric, launch: Numeric, latency: Numeric, seconds_per_byte: Numeric
-) -> Numeric:
-    """Launch + latency + V·beta."""
-    return launch + latency + num_bytes * seconds_per_byte
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +20,16 @@ class PointToPoint:
     name: str = "p2p"
     kinds: frozenset[CollectiveKind] = frozenset(("p2p",))
 
-    def seconds(self, *, kind: CollectiveKind, num_bytes: Numeric, route: Route, protocol: int) -> Numeric:
-        """Return the time of one hop over the outermost tier that the group crosses."""
+    def lines(self, *, kind: CollectiveKind, route: Route) -> Iterator[Line]:  # noqa: ARG002
+        """Yield one line: a hop over the slowest tier between neighbours."""
+        first = len(route.protocols) - 1
         latency: Numeric = 0.0
         launch: Numeric = 0.0
         beta: Numeric = 0.0
         for leg in route.legs:
-            latency = np.maximum(latency, leg.crossed * leg.hop_latency(protocol))
+            latency = np.maximum(latency, leg.crossed * leg.hop(first))
             launch = np.maximum(launch, leg.crossed * leg.link.exchange_launch)
-            rate = leg.neighbour_bandwidth * leg.link.protocols[protocol].efficiency
+            rate = leg.neighbour_bandwidth * leg.link.exchange_efficiency
             beta = np.maximum(beta, leg.crossed / rate)
-        return message_seconds(num_bytes=num_bytes, launch=launch, latency=latency, seconds_per_byte=beta)
+        fixed = fixed_seconds(launch=launch, passes=1.0, latency=latency)
+        yield Line(label=self.name, fixed=fixed, seconds_per_byte=beta)

@@ -1,12 +1,12 @@
-"""A group laid over the tiers: hops, usable bandwidth and latency, the raw material of every algorithm."""
+"""A group laid over the tiers of a network: what every algorithm works with."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from forescale.cost.collectives.calibration import LinkCalibration, NetworkCalibration
+from forescale.cost.collectives.masks import indicator
+from forescale.cost.collectives.topology import mesh_bandwidth, torus_bandwidth, torus_exchange_bandwidth
 from forescale.cost.placement import Group, ranks_per_tier
 from forescale.formula import formula
 from forescale.numeric import Numeric
@@ -15,35 +15,40 @@ from forescale.spec.cluster import Cluster, Tier
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leg:
-    """One tier as one group sees it."""
+    """One tier as one group sees it. Bandwidths are byte/s per device and direction, before efficiencies."""
 
-    tier: Tier
     link: LinkCalibration
+    latency: float
+    """Seconds per hop of the bare tier."""
+    reduces: bool
+    """The tier's switches can reduce."""
     inner: Numeric
-    """Ranks of the group that share the next inner tier (1 in the innermost)."""
+    """Ranks of the group that share the next inner tier; 1 below the innermost."""
     shared: Numeric
     """Ranks of the group that share this tier."""
+    fan: Numeric
+    """Blocks of the next inner tier that the group joins here: shared / inner."""
+    crossed: Numeric
+    """1 where the group needs this tier, else 0."""
+    hops: Numeric
+    """Hops of a ring through all ranks that cross this tier and no outer one, without the closing hop."""
+    load: Numeric
+    """Share of a rank's ring traffic that its links of this tier carry."""
     bandwidth: Numeric
-    """byte/s per device and direction that the group can use here, all its links together."""
+    """Of all links that the group can use."""
     exchange_bandwidth: Numeric
-    """The same for traffic between all pairs."""
+    """Of traffic between all pairs."""
     neighbour_bandwidth: float
-    """byte/s between two neighbours."""
+    """Of one neighbour."""
 
-    @property
-    def crossed(self) -> Numeric:
-        """1 where the group needs this tier, else 0."""
-        return 1.0 * (self.shared > self.inner)
+    def hop(self, protocol: int) -> float:
+        """Seconds per hop through the library."""
+        return self.latency * self.link.wire(protocol).hop_factor
 
-    def hop_latency(self, protocol: int) -> float:
-        """Seconds per hop: what was measured through the library, at least the tier's own latency."""
-        return max(self.tier.latency, self.link.protocols[protocol].hop_latency)
-
-    def pooled(self, protocol: int) -> Numeric:
-        """byte/s through which the ranks of one inner block together reach the rest of this tier."""
-        link = self.link
-        share = self.inner / (self.inner + link.member_half) if link.member_half else 1.0
-        return self.inner * self.bandwidth * (link.protocols[protocol].efficiency * share)
+    def efficiency(self, protocol: int) -> Numeric:
+        """Share of the bandwidth that the ranks of a block reach together."""
+        half, best = self.link.member_half, self.link.wire(protocol).efficiency
+        return best * self.inner / (self.inner + half) if half else best
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,39 +57,73 @@ class Route:
 
     num_ranks: Numeric
     legs: tuple[Leg, ...]
-    num_protocols: int
+
+    @property
+    def protocols(self) -> tuple[tuple[int, str], ...]:
+        """Number and name of each wire protocol that some tier has."""
+        most = max((leg.link for leg in self.legs), key=lambda link: len(link.protocols))
+        return tuple((index, wire.name) for index, wire in enumerate(most.protocols))
 
     def launch(self, protocol: int) -> Numeric:
-        """Seconds before the first byte: those of the slowest tier that is needed."""
-        first, *others = self.legs
-        launch: Numeric = first.link.protocols[protocol].launch
-        for leg in others:
-            launch = np.maximum(launch, leg.crossed * leg.link.protocols[protocol].launch)
+        """Seconds before the first byte moves."""
+        launch: Numeric = 0.0
+        for leg in self.legs:
+            launch = launch + leg.crossed * leg.link.wire(protocol).launch
         return launch
 
-    def seconds_per_byte(self, protocol: int) -> Numeric:
-        """Of a pipeline through all ranks (ring, chain): that of the tightest tier."""
-        slowest: Numeric = 0.0
+    def exchange_launch(self) -> Numeric:
+        """Seconds before the first byte of point-to-point traffic moves."""
+        launch: Numeric = 0.0
         for leg in self.legs:
-            slowest = np.maximum(slowest, leg.crossed / leg.pooled(protocol))
-        return slowest
+            launch = launch + leg.crossed * leg.link.exchange_launch
+        return launch
+
+
+@formula(
+    unit="1", source="Subramanian et al. 2024, arXiv:2410.00273, section 3: n - d fast and d - 1 slow hops"
+)
+def ring_hops(*, num_ranks: Numeric, inner: Numeric, shared: Numeric) -> Numeric:
+    """(n / inner) - (n / shared): hops of a ring through all ranks over one tier, without the closing hop."""
+    return num_ranks / inner - num_ranks / shared
+
+
+@formula(
+    unit="1", source="Subramanian et al. 2024, arXiv:2410.00273, section 3: as many slow links as devices"
+)
+def ring_load(*, num_ranks: Numeric, inner: Numeric, shared: Numeric) -> Numeric:
+    """1 / inner - 1 / shared, and 1 / inner at the outermost tier in use, which also closes the ring.
+
+    The ranks of a block run one ring through each of their links outwards, so each link carries 1 / inner.
+    """
+    crossed = indicator(shared > inner)
+    return crossed / inner - crossed * indicator(shared < num_ranks) / shared
 
 
 def route(group: Group, cluster: Cluster, calibration: NetworkCalibration) -> Route:
     """Lay `group` over the tiers of `cluster`."""
-    shared = ranks_per_tier(group, cluster)
+    num_ranks = group.num_ranks
     inner: Numeric = 1.0
     legs = []
-    for tier, link, ranks in zip(cluster.tiers, calibration.links, shared, strict=True):
-        ring, exchange, neighbour = _bandwidths(tier, inner, ranks, cluster)
-        legs.append(
-            Leg(
-                tier=tier, link=link, inner=inner, shared=ranks,
-                bandwidth=ring, exchange_bandwidth=exchange, neighbour_bandwidth=neighbour,
-            )
-        )  # fmt: skip
-        inner = ranks
-    return Route(num_ranks=group.num_ranks, legs=tuple(legs), num_protocols=len(legs[0].link.protocols))
+    shares = ranks_per_tier(group, cluster)
+    for tier, link, shared in zip(cluster.tiers, calibration.links, shares, strict=True):
+        ring, exchange, neighbour = _bandwidths(tier, inner, shared, cluster)
+        leg = Leg(
+            link=link,
+            latency=tier.latency,
+            reduces=tier.in_network_reduction,
+            inner=inner,
+            shared=shared,
+            fan=shared / inner,
+            crossed=indicator(shared > inner),
+            hops=ring_hops(num_ranks=num_ranks, inner=inner, shared=shared),
+            load=ring_load(num_ranks=num_ranks, inner=inner, shared=shared),
+            bandwidth=ring,
+            exchange_bandwidth=exchange,
+            neighbour_bandwidth=neighbour,
+        )
+        legs.append(leg)
+        inner = shared
+    return Route(num_ranks=num_ranks, legs=tuple(legs))
 
 
 def _bandwidths(
@@ -98,6 +137,7 @@ def _bandwidths(
     if tier.topology == "torus":
         dimensions = max(tier.dimensions, 1)
         link = tier.link_bandwidth or tier.bandwidth / (2.0 * dimensions)
+        # The rounding undoes what the root loses on perfect powers.
         side = round(size ** (1.0 / dimensions), 9)
         members = shared / inner
         ring = torus_bandwidth(link_bandwidth=link, num_ranks=members, side=side, dimensions=dimensions)
@@ -106,34 +146,3 @@ def _bandwidths(
         )
         return ring, exchange, link
     return tier.bandwidth, tier.bandwidth, min(tier.link_bandwidth or tier.bandwidth, tier.bandwidth)
-
-
-@formula(
-    unit="byte/s", source="AMD CDNA 3 white paper (fully connected xGMI): a pair of devices has one link"
-)
-def mesh_bandwidth(*, bandwidth: Numeric, link_bandwidth: Numeric, num_ranks: Numeric) -> Numeric:
-    """min(bandwidth, (g - 1)·link): g ranks of a fully connected mesh use only the links among themselves."""
-    return np.minimum(bandwidth, np.maximum(num_ranks - 1.0, 1.0) * link_bandwidth)
-
-
-@formula(
-    unit="byte/s",
-    source="How to Scale Your Model (Google DeepMind, 2025), section 3: bandwidth of ICI collectives",
-)
-def torus_bandwidth(*, link_bandwidth: Numeric, num_ranks: Numeric, side: float, dimensions: int) -> Numeric:
-    """2·d·link for a group over d dimensions of a torus with wraparound; link for a part of one dimension."""
-    used: Numeric = 0.5 + 0.5 * (num_ranks >= side)
-    for dimension in range(1, dimensions):
-        used = used + (num_ranks > side**dimension)
-    return 2.0 * used * link_bandwidth
-
-
-@formula(
-    unit="byte/s", source="How to Scale Your Model (Google DeepMind, 2025), section 3: all-to-all on a ring"
-)
-def torus_exchange_bandwidth(
-    *, ring_bandwidth: Numeric, link_bandwidth: Numeric, num_ranks: Numeric, side: float
-) -> Numeric:
-    """min(ring, 8·link / k): messages of an all-to-all cross k / 4 links of each ring of k devices on average."""
-    length = np.maximum(np.minimum(num_ranks, side), 1.0)
-    return np.minimum(ring_bandwidth, 8.0 * link_bandwidth / length)

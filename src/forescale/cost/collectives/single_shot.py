@@ -1,13 +1,14 @@
-"""Single shot: every rank talks to all others at once; one hop, direct links only."""
+"""Single shot: every rank talks to all others at once, over direct links."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from forescale.cost.collectives.algorithm import passes
-from forescale.cost.collectives.halving_doubling import halving_seconds
+from forescale.cost.collectives.algorithm import Line, fixed_seconds, passes
+from forescale.cost.collectives.all_to_all import exchange_seconds_per_byte
 from forescale.cost.collectives.route import Route
 from forescale.graph.ops import CollectiveKind
 from forescale.numeric import Numeric
@@ -15,22 +16,25 @@ from forescale.numeric import Numeric
 
 @dataclass(frozen=True, slots=True)
 class SingleShot:
-    """Direct exchange; all-reduce scatters first (two shots)."""
+    """Direct exchange of parts; all-reduce takes two shots, one to scatter and one to gather."""
 
     name: str = "single_shot"
     kinds: frozenset[CollectiveKind] = frozenset(("all_reduce", "all_gather", "reduce_scatter"))
 
-    def seconds(self, *, kind: CollectiveKind, num_bytes: Numeric, route: Route, protocol: int) -> Numeric:
-        """Return its time: the tiers work at once, each at its own share (shared - inner)/n of the tensor."""
-        latency: Numeric = 0.0
-        beta: Numeric = 0.0
-        for leg in route.legs:
-            peers = leg.shared - leg.inner
-            latency = np.maximum(
-                latency, leg.crossed * leg.hop_latency(protocol) + peers * leg.link.peer_latency
-            )
-            rate = leg.exchange_bandwidth * leg.link.protocols[protocol].efficiency
-            beta = np.maximum(beta, peers / (route.num_ranks * rate))
-        return halving_seconds(
-            num_bytes=num_bytes, passes=passes(kind), launch=route.launch(protocol), latency=latency, seconds_per_byte=beta
-        )  # fmt: skip
+    def lines(self, *, kind: CollectiveKind, route: Route) -> Iterator[Line]:
+        """Yield a line per wire protocol; the tiers work at once, each at its share of the message."""
+        for protocol, wire in route.protocols:
+            latency: Numeric = 0.0
+            beta: Numeric = 0.0
+            for leg in route.legs:
+                hop = leg.crossed * leg.hop(protocol) + (leg.shared - leg.inner) * leg.link.peer_latency
+                latency = np.maximum(latency, hop)
+                share = exchange_seconds_per_byte(
+                    num_ranks=route.num_ranks,
+                    inner=leg.inner,
+                    shared=leg.shared,
+                    bandwidth=leg.exchange_bandwidth * leg.link.wire(protocol).efficiency,
+                )
+                beta = np.maximum(beta, share)
+            fixed = fixed_seconds(launch=route.launch(protocol), passes=passes(kind), latency=latency)
+            yield Line(label=f"{self.name} {wire}", fixed=fixed, seconds_per_byte=passes(kind) * beta)

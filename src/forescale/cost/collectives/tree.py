@@ -1,29 +1,61 @@
-"""Tree: chains inside the innermost tier, a double binary tree across; few steps for small messages."""
+"""Tree: chains inside the innermost tier, double binary trees across; few steps for small messages."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from forescale.cost.collectives.algorithm import doublings
-from forescale.cost.collectives.route import Route
+import numpy as np
+
+from forescale.cost.collectives.algorithm import Line, doublings, fixed_seconds, passes
+from forescale.cost.collectives.masks import indicator
+from forescale.cost.collectives.route import Leg, Route
 from forescale.formula import formula
 from forescale.graph.ops import CollectiveKind
 from forescale.numeric import Numeric
 
-
-@formula(
-    unit="s",
-    source="Sanders, Speck and Träff 2009, Two-tree algorithms for full bandwidth broadcast, reduction and scan",
+_SANDERS = (
+    "Sanders, Speck and Träff 2009, Two-tree algorithms for full bandwidth broadcast, reduction and scan"
 )
-def tree_seconds(
-    *, num_bytes: Numeric, passes: Numeric, launch: Numeric, latency: Numeric, seconds_per_byte: Numeric,
-    efficiency: Numeric,
-) -> Numeric:  # fmt: skip
-    """Launch + passes·(latency + V·beta / efficiency): up the tree and, for all-reduce, down again.
 
-    In two trees each rank is inner node of one and leaf of the other, so it sends and receives V once per pass.
+
+@formula(unit="s/byte", source=f"{_SANDERS}, section 3")
+def tree_seconds_per_byte(
+    *, passes: Numeric, fan: Numeric, inner: Numeric, bandwidth: Numeric, pair_share: Numeric
+) -> Numeric:
+    """passes·share/(g·b), 0 without a second block; share = 1, `pair_share` between just two blocks.
+
+    In two trees of half the message a block is inner node of one and leaf of the other: it moves V up and V
+    down in each direction. Between two blocks each tree is one edge, and half of that is left.
     """
-    return launch + passes * (latency + num_bytes * seconds_per_byte / efficiency)
+    share = indicator(fan > 1.0) * (1.0 - (1.0 - pair_share) * indicator(fan <= 2.0))
+    return passes * share / (inner * bandwidth)
+
+
+@formula(unit="s/byte", source=f"{_SANDERS}, section 2: pipelined chain")
+def chain_seconds_per_byte(*, passes: Numeric, fan: Numeric, bandwidth: Numeric) -> Numeric:
+    """passes·(1 - 1/g)/b: a rank forwards the message to the next, the last of g does not."""
+    return passes * (1.0 - 1.0 / fan) / bandwidth
+
+
+def across(route: Route, *, kind: CollectiveKind, protocol: int) -> tuple[Numeric, Numeric]:
+    """Return latency and seconds per byte of the trees over all tiers but the innermost."""
+    latency: Numeric = 0.0
+    beta: Numeric = 0.0
+    for leg in route.legs[1:]:
+        latency = latency + doublings(count=leg.fan) * (leg.hop(protocol) * leg.link.tree_hop_factor)
+        beta = np.maximum(beta, _seconds_per_byte(leg, kind, protocol))
+    return latency, beta
+
+
+def _seconds_per_byte(leg: Leg, kind: CollectiveKind, protocol: int) -> Numeric:
+    return tree_seconds_per_byte(
+        passes=passes(kind),
+        fan=leg.fan,
+        inner=leg.inner,
+        bandwidth=leg.bandwidth * leg.efficiency(protocol) * leg.link.tree_efficiency,
+        pair_share=leg.link.pair_share,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +65,17 @@ class Tree:
     name: str = "tree"
     kinds: frozenset[CollectiveKind] = frozenset(("all_reduce", "broadcast", "reduce"))
 
-    def seconds(self, *, kind: CollectiveKind, num_bytes: Numeric, route: Route, protocol: int) -> Numeric:
-        """Return tree time with one wire protocol."""
-        first, *others = route.legs
-        latency = (first.shared - 1.0) * first.hop_latency(protocol)
-        for leg in others:
-            levels = doublings(count=leg.shared / leg.inner)
-            latency = latency + levels * (leg.link.tree_latency * leg.hop_latency(protocol))
-        return tree_seconds(
-            num_bytes=num_bytes, passes=2.0 if kind == "all_reduce" else 1.0, launch=route.launch(protocol),
-            latency=latency, seconds_per_byte=route.seconds_per_byte(protocol),
-            efficiency=min(leg.link.tree_efficiency for leg in route.legs),
-        )  # fmt: skip
+    def lines(self, *, kind: CollectiveKind, route: Route) -> Iterator[Line]:
+        """Yield a line per wire protocol."""
+        first = route.legs[0]
+        for protocol, wire in route.protocols:
+            latency, beta = across(route, kind=kind, protocol=protocol)
+            chain = chain_seconds_per_byte(
+                passes=passes(kind), fan=first.fan, bandwidth=first.bandwidth * first.efficiency(protocol)
+            )
+            fixed = fixed_seconds(
+                launch=route.launch(protocol),
+                passes=passes(kind),
+                latency=latency + (first.fan - 1.0) * first.hop(protocol),
+            )
+            yield Line(label=f"{self.name} {wire}", fixed=fixed, seconds_per_byte=np.maximum(beta, chain))
