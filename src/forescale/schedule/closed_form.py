@@ -64,7 +64,8 @@ def idle_1f1b(
 ) -> Numeric:
     """Return makespan minus work of GPipe, 1F1B (v = 1), interleaved 1F1B and looped breadth-first.
 
-    (p - 1)(tf + tb + tw)/v, for any m where v = 1 and m a multiple of p elsewhere. Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.2.
+    (p - 1)(tf + tb + tw)/v, for any m where v = 1 and m a multiple of p elsewhere.
+    Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.2.
     """
     return (pp - 1) * (forward + input_grad + weight_grad) / vpp
 

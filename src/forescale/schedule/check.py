@@ -1,0 +1,267 @@
+"""Whether a schedule is right: complete, ordered, free of deadlock, within memory. Names what is not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from forescale.numeric import Array
+from forescale.schedule.actions import Kind
+from forescale.schedule.deadlock import SEMANTICS, Semantics, describe, find_deadlock, find_mismatch, issued
+from forescale.schedule.errors import ScheduleError
+from forescale.schedule.flat import Flat, Ints, check_ids, flatten
+from forescale.schedule.lower import LoweredSchedule, lower
+from forescale.schedule.memory import ActivationSizes, memory_curve
+from forescale.schedule.model import Schedule
+from forescale.schedule.program import build
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Violation:
+    """One thing that is wrong, and where."""
+
+    rule: str
+    """ids, placement, complete, order, cycle, fifo, deadlock or memory."""
+    message: str
+    rank: int | None = None
+    position: int | None = None
+    """Index among the rank's actions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckReport:
+    """What the checker found; `valid` if it found nothing."""
+
+    violations: tuple[Violation, ...]
+    deadlock_free: tuple[Semantics, ...]
+    """Semantics of messages under which the schedule runs to its end."""
+
+    @property
+    def valid(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.violations
+
+    def require(self, name: str) -> None:
+        """Raise a ScheduleError with the first violation, if there is one."""
+        if self.violations:
+            more = f" (and {len(self.violations) - 1} more)" if len(self.violations) > 1 else ""
+            msg = f"{name}: {self.violations[0].message}{more}"
+            raise ScheduleError(msg)
+
+
+def check(
+    schedule: Schedule,
+    *,
+    lowered: LoweredSchedule | None = None,
+    memory_limit: float | Array | None = None,
+    sizes: ActivationSizes | None = None,
+) -> CheckReport:
+    """Return everything that is wrong with a schedule.
+
+    Parameters
+    ----------
+    schedule
+        The schedule.
+    lowered
+        Its communication, where it comes from elsewhere; derived if left out.
+    memory_limit
+        Most that a rank may hold, a number or one per rank, in the unit of `sizes`.
+    sizes
+        Activation sizes; by default micro-batches of a device's full share.
+    """
+    flat = flatten(schedule.orders)
+    found = _ids(schedule, flat)
+    if not found:
+        found = _complete(schedule, flat) + _blocks(schedule, flat)
+    if not found:
+        found = _local_order(schedule, flat)
+    free: tuple[Semantics, ...] = ()
+    if not found:
+        try:
+            program = build(schedule, "overlapped")
+        except ScheduleError as error:
+            found = [Violation(rule="cycle", message=str(error))]
+        else:
+            lowered = lower(schedule, program=program) if lowered is None else lowered
+            found, free = _communication(schedule, lowered)
+    if memory_limit is not None and not any(v.rule in {"ids", "complete"} for v in found):
+        found += _memory(schedule, flat, memory_limit, sizes)
+    return CheckReport(violations=tuple(found), deadlock_free=free)
+
+
+def _at(flat: Flat, index: int, rule: str, problem: str) -> Violation:
+    rank = int(flat.rank[index])
+    return Violation(
+        rule=rule,
+        message=f"{flat.label(index)} {problem}",
+        rank=rank,
+        position=index - int(flat.bounds[rank]),
+    )
+
+
+def _ids(schedule: Schedule, flat: Flat) -> list[Violation]:
+    stages, units = len(schedule.placement.rank_of_stage), schedule.num_units
+    bad = check_ids(schedule, flat)
+    if bad.size:
+        ask = f"names a stage or micro-batch that does not exist; stages are 0 to {stages - 1}, micro-batches 0 to {units - 1}"
+        return [_at(flat, int(i), "ids", ask) for i in bad]
+    known = np.nonzero(flat.kind > Kind.RELOAD)[0]
+    if known.size:
+        return [
+            _at(flat, int(i), "ids", "is no compute action; a schedule has F, B, I, W, OFFLOAD, RELOAD")
+            for i in known
+        ]
+    home = np.array(schedule.placement.rank_of_stage)
+    away = np.nonzero(home[flat.stage] != flat.rank)[0]
+    found = [_at(flat, int(i), "placement", f"belongs on rank {home[flat.stage[i]]}") for i in away]
+    routes = np.arange(schedule.num_units) // schedule.num_splits * schedule.placement.num_replicas
+    replica = routes // schedule.num_microbatches
+    wrong = np.nonzero(flat.stage // schedule.num_stages != replica[flat.unit])[0]
+    return found + [
+        _at(flat, int(i), "placement", f"belongs to replica {replica[flat.unit[i]]}") for i in wrong
+    ]
+
+
+def _counts(schedule: Schedule, flat: Flat) -> dict[Kind, Ints]:
+    shape = (len(schedule.placement.rank_of_stage), schedule.num_units)
+    counts = {}
+    for kind in (Kind.F, Kind.B, Kind.I, Kind.W, Kind.OFFLOAD, Kind.RELOAD):
+        at = np.nonzero(flat.kind == kind)[0]
+        cells = flat.stage[at] * shape[1] + flat.unit[at]
+        counts[kind] = np.bincount(cells, minlength=shape[0] * shape[1]).reshape(shape)
+    return counts
+
+
+def _complete(schedule: Schedule, flat: Flat) -> list[Violation]:
+    n = _counts(schedule, flat)
+    replicas = schedule.placement.num_replicas
+    units = np.arange(schedule.num_units) // schedule.num_splits * replicas // schedule.num_microbatches
+    due = (np.arange(len(schedule.placement.rank_of_stage)) // schedule.num_stages)[:, None] == units[None, :]
+    split = (n[Kind.I] > 0) | (n[Kind.W] > 0)
+    rules = (
+        (n[Kind.F] != due, "needs F once"),
+        (due & (n[Kind.B] + n[Kind.I] != 1), "needs one of B and I once"),
+        (due & split & (n[Kind.I] != n[Kind.W]), "needs as many W as I"),
+        (due & split & (n[Kind.B] > 0), "has both B and its parts"),
+        (
+            (n[Kind.OFFLOAD] != n[Kind.RELOAD]) | (n[Kind.OFFLOAD] > 1),
+            "needs OFFLOAD and RELOAD once or never",
+        ),
+    )
+    found = []
+    for bad, need in rules:
+        for stage, unit in np.argwhere(bad)[:8].tolist():
+            rank = schedule.placement.rank_of_stage[stage]
+            has = ", ".join(
+                f"{stage}{kind.name}{unit} {n[kind][stage, unit]} times" for kind in n if n[kind][stage, unit]
+            )
+            message = f"stage {stage}, micro-batch {unit} (rank {rank}) {need}; it has {has or 'nothing'}"
+            found.append(Violation(rule="complete", message=message, rank=rank))
+    return found
+
+
+def _blocks(schedule: Schedule, flat: Flat) -> list[Violation]:
+    starts = np.nonzero(flat.joined)[0]
+    if not starts.size:
+        return []
+    ends = starts + 1
+    fits = (ends < flat.code.size) & (ends < flat.bounds[flat.rank[starts] + 1])
+    safe = np.minimum(ends, flat.code.size - 1)
+    backward = (flat.kind[safe] == Kind.B) | (flat.kind[safe] == Kind.I)
+    good = fits & backward & (flat.kind[starts] == Kind.F) & ~flat.joined[safe]
+    same = good & (flat.stage[starts] == flat.stage[safe]) & (flat.unit[starts] == flat.unit[safe])
+    bad = starts[~good | same]
+    ask = "is joined with what follows; a block is one F and one B or I of another micro-batch or stage"
+    return [_at(flat, int(i), "order", ask) for i in bad]
+
+
+def _local_order(schedule: Schedule, flat: Flat) -> list[Violation]:
+    shape = (len(schedule.placement.rank_of_stage), schedule.num_units)
+    where = {}
+    for kind in (Kind.F, Kind.I, Kind.W, Kind.OFFLOAD, Kind.RELOAD):
+        mask = flat.kind == kind
+        if kind is Kind.I:
+            mask |= flat.kind == Kind.B
+        table = np.full(shape, -1, dtype=np.int64)
+        at = np.nonzero(mask)[0]
+        table[flat.stage[at], flat.unit[at]] = at
+        where[kind] = table
+    found = []
+    pairs = (
+        (Kind.F, Kind.I),
+        (Kind.I, Kind.W),
+        (Kind.F, Kind.OFFLOAD),
+        (Kind.OFFLOAD, Kind.RELOAD),
+        (Kind.RELOAD, Kind.I),
+    )
+    for first, second in pairs:
+        early, late = where[first], where[second]
+        for stage, unit in np.argwhere((early >= 0) & (late >= 0) & (early >= late))[:8].tolist():
+            index = int(late[stage, unit])
+            found.append(
+                _at(
+                    flat,
+                    index,
+                    "order",
+                    f"comes before {flat.label(int(early[stage, unit]))}, which it needs",
+                )
+            )
+    return found + _split_order(schedule, flat, where)
+
+
+def _split_order(schedule: Schedule, flat: Flat, where: dict[Kind, Ints]) -> list[Violation]:
+    """Pieces of one sequence go forward in order and backward in reverse (Seq1F1B)."""
+    splits = schedule.num_splits
+    if splits == 1:
+        return []
+    found = []
+    for kind, sign in ((Kind.F, 1), (Kind.I, -1)):
+        table = where[kind].reshape(where[kind].shape[0], -1, splits)
+        for stage, microbatch, piece in np.argwhere(sign * np.diff(table, axis=2) < 0)[:8].tolist():
+            index = int(table[stage, microbatch, piece])
+            found.append(_at(flat, index, "order", "is out of order among the pieces of its sequence"))
+    return found
+
+
+def _communication(
+    schedule: Schedule, lowered: LoweredSchedule
+) -> tuple[list[Violation], tuple[Semantics, ...]]:
+    table = issued(schedule, lowered.orders)
+    if mismatch := find_mismatch(table):
+        return [Violation(rule="fifo", message=mismatch)], ()
+    if not find_deadlock(table, "single"):
+        return [], SEMANTICS  # one stream per rank is the strictest: the others have fewer waits
+    free, found = [], []
+    for semantics in SEMANTICS:
+        cycle = find_deadlock(table, semantics)
+        if not cycle:
+            free.append(semantics)
+            continue
+        message = f"deadlock if messages are {_MEANING[semantics]}: {describe(table, cycle)}"
+        rank = int(table.flat.rank[cycle[0]])
+        position = cycle[0] - int(table.flat.bounds[rank])
+        found.append(Violation(rule="deadlock", message=message, rank=rank, position=position))
+    return found, tuple(free)
+
+
+_MEANING = {
+    "eager": "buffered (gloo, MPI)",
+    "pair": "on one communicator per rank pair",
+    "single": "on one stream per rank",
+}
+
+
+def _memory(
+    schedule: Schedule, flat: Flat, limit: float | Array, sizes: ActivationSizes | None
+) -> list[Violation]:
+    curve = memory_curve(schedule, sizes, flat)
+    limits = np.broadcast_to(np.asarray(limit, dtype=np.float64), (schedule.num_ranks,))[flat.rank]
+    above = np.nonzero(curve > limits * (1.0 + 1e-9))[0]
+    found = []
+    for rank in np.unique(flat.rank[above]).tolist():
+        index = int(above[flat.rank[above] == rank][0])
+        found.append(
+            _at(flat, index, "memory", f"brings the rank to {curve[index]:g}; the limit is {limits[index]:g}")
+        )
+    return found

@@ -1,0 +1,286 @@
+"""A schedule compiled to flat arrays: timing it again costs a handful of array operations per level.
+
+The makespan is a max-plus recurrence over topological levels. Row l of the state holds, per stream, the end
+of the last node that ended by level l; a row is `max(row before, arrivals) + durations`. Durations may carry
+a trailing axis of candidates; each candidate's result is bit-identical to timing it alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+
+from forescale.numeric import Array, Numeric
+from forescale.schedule.flat import ABSENT, Ints
+from forescale.schedule.model import Schedule
+from forescale.schedule.program import Comm, Program, Sizes, build, sizes
+from forescale.schedule.times import FREE, LinkTimes, StageTimes
+
+MAX_CANDIDATES = 256
+"""Candidates timed together, so that a state stays in the cache."""
+MAX_STRAIGHT_NODES = 2048
+"""Programs up to this size are also written out as straight-line code for single timings."""
+Straight: TypeAlias = Callable[[list[float], list[float]], tuple[tuple[float, ...], tuple[float, ...]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Durations:
+    """Stage and link times laid out by the classes of one compiled schedule."""
+
+    nodes: Array
+    """(num_classes + 1,) or (num_classes + 1, N); the last is zero."""
+    delays: Array
+    """(num_delays + 1,) or (num_delays + 1, N); the last is zero."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Timing:
+    """What a step takes; arrays over ranks (p,) or over ranks and candidates (p, N)."""
+
+    first_start: Array
+    last_end: Array
+    runs: tuple[tuple[Ints, Array], ...]
+    """Pairs (duration class of each rank, how often it runs there) that add up to the busy time."""
+    nodes: Array
+    """Durations by class."""
+
+    @property
+    def busy(self) -> Array:
+        """Time each rank computes."""
+        total = np.zeros_like(self.last_end)
+        for classes, counts in self.runs:
+            spent = self.nodes[classes]
+            total += spent * counts.reshape(-1, *([1] * (spent.ndim - 1)))
+        return total
+
+    @property
+    def makespan(self) -> Numeric:
+        """Time from the step's start to the last end of any rank: what an optimizer barrier waits for."""
+        return _scalar(self.last_end.max(axis=0))
+
+    @property
+    def longest_span(self) -> Numeric:
+        """Longest time of one rank from its first start to its last end (the zero-bubble papers' measure)."""
+        return _scalar((self.last_end - self.first_start).max(axis=0))
+
+    @property
+    def bubble_rate_makespan(self) -> Numeric:
+        """Idle share of all ranks' time under an optimizer barrier."""
+        return _scalar(1.0 - self.busy.mean(axis=0) / self.last_end.max(axis=0))
+
+    @property
+    def bubble_rate_span(self) -> Numeric:
+        """Idle share of all ranks' time where each rank's step is as long as the longest span."""
+        return _scalar(1.0 - self.busy.mean(axis=0) / (self.last_end - self.first_start).max(axis=0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CompiledSchedule:
+    """A schedule ready to be timed again and again; made by `compile_schedule`."""
+
+    schedule: Schedule
+    comm: Comm
+    program: Program
+    sizes: Sizes
+    position: Ints
+    """Cell (level * num_streams + stream) of each node."""
+    node_class: Ints
+    """(num_levels, num_streams); the class beyond the last is an empty cell."""
+    arrivals: tuple[tuple[tuple[Ints, Ints], ...], ...]
+    """Per level, the waits: (cell waited for, delay class), each (num_streams,); the last cell is time 0."""
+    first_waits: tuple[tuple[Ints, Ints], ...]
+    """What each rank's first compute node waits for: pairs (cell, delay class), each (p,)."""
+    runs: tuple[tuple[Ints, Array], ...]
+    """How often each rank runs which duration class; see `Timing.runs`."""
+    _straight: list[Straight] = field(default_factory=list)
+
+    @property
+    def num_messages(self) -> int:
+        """Messages between ranks in one step."""
+        return self.program.num_messages
+
+    def durations(self, times: StageTimes, links: LinkTimes = FREE) -> Durations:
+        """Return stage and link times laid out for this schedule."""
+        from forescale.schedule.layout import lay_out
+
+        return lay_out(self, times, links)
+
+    def time(self, times: StageTimes | Durations, links: LinkTimes = FREE) -> Timing:
+        """Return how long a step takes; arrays over candidates give arrays.
+
+        Parameters
+        ----------
+        times
+            Stage times, or the durations that `durations` laid out before.
+        links
+            Link times; ignored if `times` is laid out already.
+        """
+        laid = times if isinstance(times, Durations) else self.durations(times, links)
+        if laid.nodes.ndim == 1:
+            return self._time_one(laid)
+        width = laid.nodes.shape[1]
+        parts = [
+            self._summary(part, self.run(part)[0])
+            for part in (_columns(laid, low, low + MAX_CANDIDATES) for low in range(0, width, MAX_CANDIDATES))
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        return Timing(
+            first_start=np.concatenate([part.first_start for part in parts], axis=1),
+            last_end=np.concatenate([part.last_end for part in parts], axis=1),
+            runs=self.runs,
+            nodes=laid.nodes,
+        )
+
+    def run(self, laid: Durations, noise: Array | None = None) -> tuple[Array, Array]:
+        """Return the state after each level (num_levels * num_streams + 1[, N]) and the cells' durations.
+
+        `noise` multiplies the duration of each cell (num_levels, num_streams[, N]).
+        """
+        shape, tail = self.node_class.shape, laid.nodes.shape[1:]
+        spent = laid.nodes[self.node_class]
+        if noise is not None:
+            spent = spent * noise
+            tail = spent.shape[2:]
+        state = np.empty((shape[0] * shape[1] + 1, *tail))
+        state[-1] = 0.0
+        rows = state[:-1].reshape(shape[0], shape[1], *tail)
+        before: Array = np.zeros((shape[1], *tail))
+        delays = laid.delays if laid.delays.any() else None
+        buffer = np.empty((shape[1], *tail))
+        for row, cost, waits in zip(rows, spent, self.arrivals, strict=True):
+            for cells, delay in waits:
+                state.take(cells, axis=0, out=buffer, mode="clip")
+                if delays is not None:
+                    buffer += delays[delay]
+                before = np.maximum(buffer, before, out=row)
+            np.add(before, cost, out=row)
+            before = row
+        return state, spent
+
+    def _time_one(self, laid: Durations) -> Timing:
+        if self.program.stream.size > MAX_STRAIGHT_NODES:
+            return self._summary(laid, self.run(laid)[0])
+        if not self._straight:
+            from forescale.schedule.straight import write
+
+            self._straight.append(write(self))
+        ends, starts = self._straight[0](laid.nodes.tolist(), laid.delays.tolist())
+        return Timing(first_start=np.array(starts), last_end=np.array(ends), runs=self.runs, nodes=laid.nodes)
+
+    def _summary(self, laid: Durations, state: Array) -> Timing:
+        ranks, width = self.schedule.num_ranks, self.node_class.shape[1]
+        start = np.zeros((ranks, *state.shape[1:]))
+        for cells, delay in self.first_waits:
+            np.maximum(start, state[cells] + laid.delays[delay], out=start)
+        return Timing(
+            first_start=start,
+            last_end=state[-1 - width : -1][:ranks].copy(),
+            runs=self.runs,
+            nodes=laid.nodes,
+        )
+
+
+def compile_schedule(schedule: Schedule, *, comm: Comm = "overlapped") -> CompiledSchedule:
+    """Return a schedule compiled for timing.
+
+    Parameters
+    ----------
+    schedule
+        Any valid schedule.
+    comm
+        "overlapped": a message delays its receiver only. "serial": messages of one ordered rank pair queue
+        on their link for their transfer time. "blocking": a message also holds both ranks' compute.
+
+    Raises
+    ------
+    ScheduleError
+        If the schedule cannot run; the message names the actions.
+    """
+    program, size = build(schedule, comm), sizes(schedule)
+    num_levels = int(program.level.max()) + 1 if program.level.size else 0
+    num_streams = program.num_streams
+    num_classes = size.num_compute + len(program.blocks) + size.no_delay
+    position = program.level * num_streams + program.stream
+    cells = np.full(num_levels * num_streams, num_classes, dtype=np.int64)
+    cells[position] = program.duration
+    return CompiledSchedule(
+        schedule=schedule, comm=comm, program=program, sizes=size, position=position,
+        node_class=cells.reshape(num_levels, num_streams), arrivals=_arrivals(program, size, position, num_levels),
+        first_waits=_first_waits(program, size, position, schedule.num_ranks), runs=_runs(program, size, schedule),
+    )  # fmt: skip
+
+
+def _computes(program: Program, size: Sizes, num_ranks: int) -> Ints:
+    """Return the nodes that compute: no copies, no messages."""
+    busy = (program.stream < num_ranks) & (program.duration < size.num_compute + len(program.blocks))
+    return np.nonzero(busy)[0]
+
+
+def _first_waits(
+    program: Program, size: Sizes, position: Ints, num_ranks: int
+) -> tuple[tuple[Ints, Ints], ...]:
+    nodes = _computes(program, size, num_ranks)
+    order = nodes[np.lexsort((position[nodes], program.stream[nodes]))]
+    ranks, where = np.unique(program.stream[order], return_index=True)
+    first, width = order[where], program.num_streams
+    end = (int(program.level.max()) + 1) * width if program.level.size else 0
+    waits = []
+    row_before = np.where(position[first] >= width, position[first] - width, end)
+    columns = [(row_before, np.full(first.size, size.no_delay))]
+    for before, delay in program.columns:
+        cell = np.where(before[first] == ABSENT, end, position[before[first]])
+        columns.append((cell, delay[first]))
+    for cell, delay in columns:
+        cells, delays = np.full(num_ranks, end), np.full(num_ranks, size.no_delay)
+        cells[ranks], delays[ranks] = cell, delay
+        waits.append((cells, delays))
+    return tuple(waits)
+
+
+def _runs(program: Program, size: Sizes, schedule: Schedule) -> tuple[tuple[Ints, Array], ...]:
+    nodes, p = _computes(program, size, schedule.num_ranks), schedule.num_ranks
+    width = size.num_compute + len(program.blocks)
+    keys, counts = np.unique(program.stream[nodes] * width + program.duration[nodes], return_counts=True)
+    rank, kind = np.divmod(keys, width)
+    slot = np.arange(keys.size) - np.searchsorted(rank, rank)
+    layers = []
+    for index in range(int(slot.max()) + 1 if slot.size else 0):
+        chosen = slot == index
+        classes, times = np.zeros(p, dtype=np.int64), np.zeros(p)
+        classes[rank[chosen]], times[rank[chosen]] = kind[chosen], counts[chosen]
+        layers.append((classes, times))
+    return tuple(layers)
+
+
+def _arrivals(
+    program: Program, size: Sizes, position: Ints, num_levels: int
+) -> tuple[tuple[tuple[Ints, Ints], ...], ...]:
+    width = program.num_streams
+    end = num_levels * width
+    layers = []
+    for before, delay in program.columns:
+        cells = np.full(end, end, dtype=np.int64)
+        delays = np.full(end, size.no_delay, dtype=np.int64)
+        has = before != ABSENT
+        cells[position[has]] = position[before[has]]
+        delays[position[has]] = delay[has]
+        used = np.zeros(num_levels, dtype=bool)
+        used[position[has] // width] = True
+        layers.append((list(cells.reshape(-1, width)), list(delays.reshape(-1, width)), used.tolist()))
+    return tuple(
+        tuple((cells[row], delays[row]) for cells, delays, used in layers if used[row])
+        for row in range(num_levels)
+    )
+
+
+def _columns(laid: Durations, low: int, high: int) -> Durations:
+    delays = laid.delays if laid.delays.shape[1] == 1 else laid.delays[:, low:high]
+    return Durations(nodes=np.ascontiguousarray(laid.nodes[:, low:high]), delays=delays)
+
+
+def _scalar(value: Array) -> Numeric:
+    return float(value) if np.ndim(value) == 0 else value

@@ -1,0 +1,103 @@
+"""A schedule family: what it is called, what it accepts, and how to build one of its schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from forescale.schedule.errors import ScheduleError
+from forescale.schedule.model import Schedule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a family needs to know to build a schedule.
+
+    Durations and memory are hints for families that search or place by time (ZB-1P, V-Half ...); they are
+    those of one micro-batch through a device's full share, in any one unit.
+    """
+
+    pp: int
+    num_microbatches: int
+    vpp: int = 1
+    forward: float = 1.0
+    input_grad: float = 1.0
+    weight_grad: float = 1.0
+    comm: float = 0.0
+    memory_limit: float | None = None
+    """Most micro-batches of a device's full share that a rank may hold; None is the family's own limit."""
+    weight_part: float = 1.0
+    """Part of the saved activations that the weight gradient needs: M_W / M_B."""
+    group_size: int | None = None
+    """Consecutive micro-batches per chunk of interleaved schedules; None is pp."""
+    num_splits: int = 2
+    """Sequence pieces of Seq1F1B."""
+
+
+Refusal: TypeAlias = Callable[[Request], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """One schedule family of the library."""
+
+    name: str
+    aliases: tuple[str, ...]
+    title: str
+    placement: str
+    """loop, V, wave or bidirectional."""
+    vpp: tuple[int, int | None]
+    """Smallest and largest chunks per rank; None has no bound."""
+    constraint: str
+    """What pp and the micro-batches must satisfy, in words."""
+    idle: str
+    """Makespan minus work, in words; tf, tb, tw of a device's full share."""
+    peak: str
+    """Most micro-batches held by a rank, in words."""
+    source: str
+    construct: Callable[[Request], Schedule]
+    refusal: Refusal = lambda _: ""
+    """Why a request with the right vpp cannot be met; empty if it can."""
+    splits_backward: bool = False
+    parameter_copies: int = 1
+
+    @property
+    def fixed_vpp(self) -> int | None:
+        """The only vpp the family accepts, if there is one."""
+        return self.vpp[0] if self.vpp[0] == self.vpp[1] else None
+
+    def why_not(self, request: Request) -> str:
+        """Return why a request cannot be met; empty if it can."""
+        low, high = self.vpp
+        if request.pp < 1 or request.num_microbatches < 1:
+            return f"pp and micro-batches must be at least 1; got {request.pp} and {request.num_microbatches}"
+        if request.vpp < low or (high is not None and request.vpp > high):
+            allowed = f"{low}" if low == high else f"{low} or more" if high is None else f"{low} to {high}"
+            return f"vpp must be {allowed}; got {request.vpp}"
+        return self.refusal(request)
+
+    def build(self, request: Request) -> Schedule:
+        """Return the schedule for a request.
+
+        Raises
+        ------
+        ScheduleError
+            If the request cannot be met; the message says why.
+        """
+        if reason := self.why_not(request):
+            msg = f"{self.name}: {reason}"
+            raise ScheduleError(msg)
+        return self.construct(request).renamed(self.name)
+
+
+def keep_first(schedule: Schedule, num_microbatches: int) -> Schedule:
+    """Return the schedule without the micro-batches beyond the first; valid if the original is.
+
+    Dropping whole micro-batches leaves every remaining wait and order as it was.
+    """
+    from forescale.schedule.actions import MICROBATCH_SHIFT
+
+    end = num_microbatches * schedule.num_splits << MICROBATCH_SHIFT
+    orders = tuple(tuple(code for code in order if code < end) for order in schedule.orders)
+    return replace(schedule, num_microbatches=num_microbatches, orders=orders)

@@ -1,0 +1,61 @@
+"""Stage and link times laid out by a compiled schedule's duration and delay classes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from forescale.numeric import Array
+from forescale.schedule.compiled import Durations
+from forescale.schedule.errors import ScheduleError
+from forescale.schedule.times import LinkTimes, StageTimes
+
+if TYPE_CHECKING:
+    from forescale.schedule.compiled import CompiledSchedule
+
+
+def lay_out(compiled: CompiledSchedule, times: StageTimes, links: LinkTimes) -> Durations:
+    """Return durations by class: single actions (split, kind, stage), blocks, messages, and a final zero."""
+    schedule = compiled.schedule
+    stages, replicas = schedule.num_stages, schedule.placement.num_replicas
+    shares = _shares(times, schedule.num_splits)
+    passes = _spread(times.table(stages), shares, replicas)
+    latency, transfer = links.tables(stages)
+    sent = _spread(transfer, shares, replicas)
+    late = _spread(latency, np.ones_like(shares), replicas)
+    tail = np.broadcast_shapes(passes.shape[1:], sent.shape[1:], late.shape[1:])
+    if tail:
+        passes, sent, late = (_widen(part, tail[0]) for part in (passes, sent, late))
+    blocks = compiled.program.blocks
+    forward, backward = passes[blocks[:, 0]], passes[blocks[:, 1]]
+    joined = forward + backward - times.overlap_saving * np.minimum(forward, backward)
+    zero = np.zeros((1, *tail))
+    delay = late + sent if compiled.comm == "overlapped" else late
+    return Durations(nodes=np.concatenate((passes, joined, sent, zero)), delays=np.concatenate((delay, zero)))
+
+
+def _shares(times: StageTimes, num_splits: int) -> Array:
+    if times.split_shares is None:
+        return np.full(num_splits, 1.0 / num_splits)
+    if len(times.split_shares) != num_splits:
+        msg = f"split_shares: give {num_splits} parts, one per sequence piece; got {len(times.split_shares)}"
+        raise ScheduleError(msg)
+    return np.array(times.split_shares)
+
+
+def _spread(table: Array, shares: Array, replicas: int) -> Array:
+    """Return (rows, stages[, N]) as flat classes (splits * rows * stages * replicas[, N])."""
+    if replicas > 1:
+        table = np.concatenate([table] * replicas, axis=1)
+    if shares.size == 1:
+        spread = table[None] * shares[0]
+    else:
+        spread = table[None] * shares.reshape(-1, *([1] * table.ndim))
+    flat: Array = spread.reshape(-1, *table.shape[2:])
+    return flat
+
+
+def _widen(part: Array, width: int) -> Array:
+    column = part if part.ndim == 2 else part[:, None]
+    return np.broadcast_to(column, (part.shape[0], width))

@@ -1,0 +1,31 @@
+"""Eager 1F1B: 2(p - 1 - r) warm-up forwards, so that messages hide behind compute; more memory than 1F1B.
+
+Any m and p. Idle as 1F1B without communication, peak min(m, 2(p - 1 - r) + 1).
+Zhuang et al. 2022, arXiv:2211.05322, section 4; the building block with zero offset between a forward and
+the next rank's forward in arXiv:2405.15362.
+"""
+
+from __future__ import annotations
+
+from forescale.schedule.family import Family, Request
+from forescale.schedule.library.one_f_one_b import with_warmup
+from forescale.schedule.model import Schedule
+
+
+def construct(request: Request) -> Schedule:
+    """Return the schedule."""
+    return with_warmup(request, [2 * (request.pp - 1 - rank) for rank in range(request.pp)])
+
+
+FAMILY = Family(
+    name="eager-1f1b",
+    aliases=("1f1b-eager",),
+    title="Eager 1F1B",
+    placement="loop",
+    vpp=(1, 1),
+    constraint="any",
+    idle="(p-1)(tf+tb+tw)",
+    peak="min(m, 2(p-1-r)+1) on rank r",
+    source="Zhuang et al. 2022, arXiv:2211.05322",
+    construct=construct,
+)

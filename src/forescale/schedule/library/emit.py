@@ -1,0 +1,93 @@
+"""Pieces that several schedules are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
+
+from forescale.schedule.actions import JOINED, Kind, pack
+
+Pass: TypeAlias = tuple[int, int]
+"""(stage, micro-batch)."""
+
+
+def one_forward_one_backward(
+    *, forward: Sequence[Pass], backward: Sequence[Pass], warmup: int, delay: int | None = None
+) -> tuple[int, ...]:
+    """Return warm-up forwards, then a forward and a backward in turn, then the remaining backwards.
+
+    With `delay`, backwards are split and each weight gradient runs `delay` backwards later.
+    """
+    warmup = min(warmup, len(forward))
+    order = [pack(Kind.F, *each) for each in forward[:warmup]]
+    ahead = iter(forward[warmup:])
+    for index, each in enumerate(backward):
+        following = next(ahead, None)
+        if following is not None:
+            order.append(pack(Kind.F, *following))
+        if delay is None:
+            order.append(pack(Kind.B, *each))
+            continue
+        order.append(pack(Kind.I, *each))
+        if index >= delay:
+            order.append(pack(Kind.W, *backward[index - delay]))
+    if delay is not None:
+        order += [pack(Kind.W, *each) for each in backward[max(0, len(backward) - delay) :]]
+    return tuple(order)
+
+
+def interleaved_passes(
+    *, rank: int, pp: int, vpp: int, num_microbatches: int, group_size: int
+) -> tuple[list[Pass], list[Pass]]:
+    """Return forward and backward passes of a rank, depth-first: `group_size` micro-batches per chunk in turn.
+
+    A remainder of fewer micro-batches forms the last group. Source: Megatron-Core's schedule table;
+    Narayanan et al. 2021, arXiv:2104.04473.
+    """
+    forward, backward = [], []
+    for low in range(0, num_microbatches, group_size):
+        group = range(low, min(low + group_size, num_microbatches))
+        for chunk in range(vpp):
+            forward += [(chunk * pp + rank, unit) for unit in group]
+            backward += [((vpp - 1 - chunk) * pp + rank, unit) for unit in group]
+    return forward, backward
+
+
+def padded(num_microbatches: int, group_size: int, pp: int) -> int:
+    """Return the micro-batch count to build for, so that no remainder group is shorter than pp."""
+    rest = num_microbatches % group_size
+    return num_microbatches if rest == 0 or rest >= pp else num_microbatches - rest + min(pp, group_size)
+
+
+class Emitter:
+    """Writes one rank's actions; weight gradients that were put off are taken oldest first."""
+
+    def __init__(self) -> None:
+        self.order: list[int] = []
+        self.pending: list[Pass] = []
+
+    def forward(self, each: Pass) -> None:
+        """Add F."""
+        self.order.append(pack(Kind.F, *each))
+
+    def backward(self, each: Pass, *, split: bool = False) -> None:
+        """Add B, or I with W put off."""
+        self.order.append(pack(Kind.I if split else Kind.B, *each))
+        if split:
+            self.pending.append(each)
+
+    def weight(self) -> None:
+        """Add the oldest W that was put off."""
+        self.order.append(pack(Kind.W, *self.pending.pop(0)))
+
+    def overlapped(self, forward: Pass, backward: Pass) -> None:
+        """Add F and B as one block."""
+        self.order += [pack(Kind.F, *forward) | JOINED, pack(Kind.B, *backward)]
+
+
+def counter(stage: int, start: int = 0) -> Iterator[Pass]:
+    """Yield (stage, start), (stage, start + 1) and so on."""
+    unit = start
+    while True:
+        yield stage, unit
+        unit += 1

@@ -1,0 +1,64 @@
+"""Interleaved 1F1B, depth-first: v chunks per rank in a loop, groups of g micro-batches per chunk in turn.
+
+2(p - 1 - r) + (v - 1)g warm-up chunk passes. Any g >= p (default p) and any m: a remainder group may be
+shorter than g but not than p (as Megatron-Core allows); shorter remainders are built longer and cut.
+Idle (p - 1)(tf + tb + tw)/v, peak p + (p - 1)/v for g = p. Narayanan et al. 2021, arXiv:2104.04473.
+"""
+
+from __future__ import annotations
+
+from forescale.schedule.family import Family, Request, keep_first
+from forescale.schedule.library.emit import interleaved_passes, one_forward_one_backward, padded
+from forescale.schedule.model import Schedule
+from forescale.schedule.placement import loop
+
+
+def construct(request: Request) -> Schedule:
+    """Return the schedule."""
+    return with_warmup(request, [2 * (request.pp - 1 - rank) for rank in range(request.pp)])
+
+
+def with_warmup(request: Request, offset: list[int], delay: list[int] | None = None) -> Schedule:
+    """Return a depth-first order with offset[r] + (v - 1)g warm-up passes, and weight gradients put off."""
+    pp, vpp = request.pp, request.vpp
+    group = request.group_size or pp
+    built = padded(request.num_microbatches, group, pp)
+    orders = []
+    for rank in range(pp):
+        forward, backward = interleaved_passes(
+            rank=rank, pp=pp, vpp=vpp, num_microbatches=built, group_size=group
+        )
+        orders.append(
+            one_forward_one_backward(
+                forward=forward,
+                backward=backward,
+                warmup=offset[rank] + (vpp - 1) * group,
+                delay=None if delay is None else delay[rank],
+            )
+        )
+    schedule = Schedule(
+        name="interleaved", placement=loop(pp, vpp), num_microbatches=built, orders=tuple(orders)
+    )
+    return keep_first(schedule, request.num_microbatches)
+
+
+def refusal(request: Request) -> str:
+    """Return why the group size does not do."""
+    if request.group_size is not None and request.group_size < request.pp:
+        return f"the micro-batch group size must be at least pp = {request.pp}; got {request.group_size}"
+    return ""
+
+
+FAMILY = Family(
+    name="interleaved-1f1b",
+    aliases=("1f1b-interleaved", "interleaved", "ScheduleInterleaved1F1B", "interleaved1f1b", "vpp"),
+    title="Interleaved 1F1B (depth-first)",
+    placement="loop",
+    vpp=(2, None),
+    constraint="any m; group size >= p",
+    idle="(p-1)(tf+tb+tw)/v",
+    peak="p+(p-1)/v",
+    source="Narayanan et al. 2021, arXiv:2104.04473",
+    construct=construct,
+    refusal=refusal,
+)

@@ -1,0 +1,43 @@
+"""Looped breadth-first: all micro-batches through chunk 0, then chunk 1 and so on; backward in reverse.
+
+Any m and p. Idle (p - 1)(tf + tb + tw)/v for m >= p, peak m. Lamy-Poirier 2022, arXiv:2211.05953.
+"""
+
+from __future__ import annotations
+
+from forescale.schedule.actions import Kind, pack
+from forescale.schedule.family import Family, Request
+from forescale.schedule.model import Schedule
+from forescale.schedule.placement import loop
+
+
+def construct(request: Request) -> Schedule:
+    """Return the schedule."""
+    units, chunks = range(request.num_microbatches), range(request.vpp)
+    orders = tuple(
+        tuple(
+            [pack(Kind.F, chunk * request.pp + rank, unit) for chunk in chunks for unit in units]
+            + [pack(Kind.B, chunk * request.pp + rank, unit) for chunk in reversed(chunks) for unit in units]
+        )
+        for rank in range(request.pp)
+    )
+    return Schedule(
+        name="looped-bfs",
+        placement=loop(request.pp, request.vpp),
+        num_microbatches=request.num_microbatches,
+        orders=orders,
+    )
+
+
+FAMILY = Family(
+    name="looped-bfs",
+    aliases=("breadth-first", "ScheduleLoopedBFS", "loopedbfs"),
+    title="Looped breadth-first",
+    placement="loop",
+    vpp=(1, None),
+    constraint="any",
+    idle="(p-1)(tf+tb+tw)/v for m >= p",
+    peak="m",
+    source="Lamy-Poirier 2022, arXiv:2211.05953",
+    construct=construct,
+)

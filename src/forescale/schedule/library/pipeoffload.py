@@ -1,0 +1,62 @@
+"""PipeOffload: GIS whose longest-lived chunks go to host memory between forward and backward.
+
+The first half of the chunks is offloaded: the copy out is issued after the compute action that follows the
+forward, the copy back one compute action before the backward. Free where both copies take no longer than the
+compute between them. Any m. Wan et al. 2025, arXiv:2503.01328.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from forescale.schedule.actions import KIND_BITS, Kind, unpack
+from forescale.schedule.actions import pack as _pack
+from forescale.schedule.family import Family, Request
+from forescale.schedule.library import gis
+from forescale.schedule.model import Schedule
+
+MIN_GAP = 4
+"""Compute actions between a forward and its backward below which a copy out and back is not worth issuing."""
+
+
+def construct(request: Request) -> Schedule:
+    """Return the schedule."""
+    schedule = gis.construct(request)
+    offloaded = request.pp * (request.vpp // 2)
+    return replace(schedule, orders=tuple(with_offload(order, offloaded) for order in schedule.orders))
+
+
+def with_offload(order: tuple[int, ...], num_stages: int) -> tuple[int, ...]:
+    """Return the order with copies out and back for the stages below `num_stages`."""
+    where = {(code & KIND_BITS, code >> 5): index for index, code in enumerate(order)}
+    after: dict[int, list[int]] = {}
+    before: dict[int, list[int]] = {}
+    for index, code in enumerate(order):
+        action = unpack(code)
+        if action.kind is not Kind.F or action.stage >= num_stages:
+            continue
+        back = where[(Kind.I, code >> 5)]
+        if back - index >= MIN_GAP:
+            copy = (action.stage, action.microbatch)
+            after.setdefault(index + 1, []).append(_pack(Kind.OFFLOAD, *copy))
+            before.setdefault(back - 1, []).append(_pack(Kind.RELOAD, *copy))
+    placed: list[int] = []
+    for index, code in enumerate(order):
+        placed += [*before.get(index, ()), code, *after.get(index, ())]
+    return tuple(placed)
+
+
+FAMILY = Family(
+    name="pipeoffload",
+    aliases=("pipe-offload",),
+    title="PipeOffload (GIS with host offload)",
+    placement="loop",
+    vpp=(2, None),
+    constraint="any m; ceil(p/2) <= group size <= p",
+    idle="as GIS while copies hide",
+    peak="simulate",
+    source="Wan et al. 2025, arXiv:2503.01328",
+    construct=construct,
+    refusal=gis.refusal,
+    splits_backward=True,
+)
