@@ -1,3 +1,4 @@
+# ruff: noqa: E501, ARG005, PERF401 - recipes are tables; they read best in wide lines
 """Fit the packaged compute calibrations to a kernel table and write them, with residuals.
 
     python benchmarks/fit_compute.py KERNELS.csv [MORE.csv ...]
@@ -131,7 +132,8 @@ def run_step(calibration: Calibration, step: Step, rows: list[KernelRow]) -> Cal
         logs = evaluate(fitted, check, rows, False)
         if logs.size:
             held.append(fit.residual(logs, source=check.text))
-    record = fit.fit_record(source=step.train.text, in_sample=own, held_out=held, interval=interval)
+    record = fit.fit_record(source=step.train.text, in_sample=own, held_out=held, interval=interval,
+                            machines=step.train.machines)  # fmt: skip
     show(calibration.name, step, fitted, own, held)
     return rounded(step.entry.changed(fitted.calibration, {"fit": record}), step)
 

@@ -52,6 +52,8 @@ class Fit:
     """10th percentile of measured / predicted to expect."""
     high: float = 1.5
     """90th percentile of measured / predicted to expect."""
+    machines: tuple[str, ...] = ()
+    """Devices whose rows were fitted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,6 +248,7 @@ def _fit(entry: Mapping[str, Any], key: str, where: str | Path) -> Fit:
     data = dict(entry)
     if data.get("in_sample"):
         data["in_sample"] = _record(Residual, data["in_sample"], f"{key}.in_sample", where)
+    data["machines"] = tuple(data.get("machines", ()))
     data["held_out"] = tuple(
         _record(Residual, item, f"{key}.held_out", where) for item in data.get("held_out", ())
     )

@@ -163,7 +163,12 @@ def residual(logs: Array, *, source: str) -> Residual:
 
 
 def fit_record(
-    *, source: str, in_sample: Residual, held_out: Sequence[Residual] = (), interval: Residual | None = None
+    *,
+    source: str,
+    in_sample: Residual,
+    held_out: Sequence[Residual] = (),
+    interval: Residual | None = None,
+    machines: Sequence[str] = (),
 ) -> Fit:
     """Return the record of a fit whose interval comes from `interval`, or else from the fitted rows."""
     spread = interval or in_sample
@@ -174,6 +179,7 @@ def fit_record(
         held_out=tuple(held_out),
         low=_round(min(np.exp(-spread.p90), 1.0)),
         high=_round(max(np.exp(-spread.p10), 1.0)),
+        machines=tuple(machines),
     )
 
 

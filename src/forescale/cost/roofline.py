@@ -33,6 +33,8 @@ OPERAND_BYTES = {
 }
 """Bytes per operand element with block scales (fp32 per 128; OCP MX v1.0: a byte per 32; NVFP4: per 16)."""
 RATES = {**MATRIX_RATE, "fp8_blockwise": "fp8"}
+UNMEASURED = 1.5
+"""Logarithmic interval of a device beside those fitted, over theirs; a choice, not a measurement."""
 ROOFLINE = "Williams et al. 2009, Roofline (doi:10.1145/1498765.1498785)"
 TILING = "NVIDIA, Matrix Multiplication Background User's Guide, tile and wave quantization"
 FLASH = "Dao 2023, FlashAttention-2, arXiv:2307.08691, sections 2.3 and 3"
@@ -134,7 +136,10 @@ class Roofline:
         """Return the fit behind `op`'s family and data type, with the spread it had where it was checked."""
         fit = self._fit(op)
         source = f"calibration {self.calibration.name} ({self.calibration.date}): {fit.source}"
-        return Provenance(kind=fit.kind, source=source, low=fit.low, high=fit.high)
+        if not fit.machines or self.device.name in fit.machines:
+            return Provenance(kind=fit.kind, source=source, low=fit.low, high=fit.high)
+        source += f"; {self.device.name} itself was not measured"
+        return Provenance(kind=fit.kind, source=source, low=fit.low**UNMEASURED, high=fit.high**UNMEASURED)
 
     def _fit(self, op: Compute) -> Fit:
         if isinstance(op, Gemm):
