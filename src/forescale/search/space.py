@@ -112,15 +112,16 @@ def enumerate_layouts(model: Model, cluster: Cluster, workload: Workload, space:
     """
     recompute = space.recompute or default_recompute(model)
     columns = _degrees(model, cluster, workload, space)
-    columns = _product(columns, "recompute", range(len(recompute)))
-    columns = _product(columns, "axis_order", range(len(space.axis_order)))
     columns = _product(columns, "sp", [int(value) for value in space.sp])
-    columns = _product(columns, "cp_kind", range(len(space.cp_kind)))
-    columns = _select(columns, _canonical(columns, model, space))
+    columns = _select(columns, _one_spelling_of_sp(columns, model, space))
     question = Question(model=model, cluster=cluster, workload=workload, degrees=_Degrees(columns))
     mask, refused = legal(question)
+    columns = _select(columns, mask)
+    columns = _product(columns, "cp_kind", range(len(space.cp_kind)), where=columns["cp"] > 1)
+    columns = _product(columns, "axis_order", range(len(space.axis_order)), where=_order_matters(columns))
+    columns = _product(columns, "recompute", range(len(recompute)))
     return Candidates(
-        columns=_select(columns, mask),
+        columns=columns,
         recompute=recompute,
         cp_kinds=space.cp_kind,
         orders=space.axis_order,
@@ -140,24 +141,29 @@ def _select(columns: Columns, mask: NDArray[np.bool_]) -> Columns:
     return {name: values[mask] for name, values in columns.items()}
 
 
-def _product(columns: Columns, name: str, options: Sequence[int]) -> Columns:
-    """Return the columns crossed with one more dimension."""
-    size = len(next(iter(columns.values())))
-    crossed = {other: np.repeat(values, len(options)) for other, values in columns.items()}
-    crossed[name] = np.tile(np.asarray(options, dtype=np.int64), size)
+def _product(
+    columns: Columns, name: str, options: Sequence[int], *, where: NDArray[np.bool_] | None = None
+) -> Columns:
+    """Return the columns crossed with one more dimension; rows outside `where` take the first option only."""
+    size = len(columns["tp"])
+    times = np.full(size, len(options)) if where is None else np.where(where, len(options), 1)
+    rows = np.repeat(np.arange(size), times)
+    crossed = {other: values[rows] for other, values in columns.items()}
+    starts = np.cumsum(times) - times
+    crossed[name] = np.asarray(options, dtype=np.int64)[np.arange(len(rows)) - starts[rows]]
     return crossed
 
 
-def _canonical(columns: Columns, model: Model, space: Space) -> NDArray[np.bool_]:
-    """Return which rows are the one spelling of their layout."""
+def _one_spelling_of_sp(columns: Columns, model: Model, space: Space) -> NDArray[np.bool_]:
+    """Return the rows to keep: without tp there is nothing to choose, and experts under tp demand sp."""
     alone = columns["tp"] == 1
-    sp_default = int(True in space.sp)
-    keep = ~alone | (columns["sp"] == sp_default)
-    if model.is_moe:
-        keep &= alone | (columns["sp"] == 1)
-    keep &= (columns["cp"] > 1) | (columns["cp_kind"] == 0)
-    placed = (columns["pp"] > 1) & (columns["dp_replicate"] * columns["dp_shard"] * columns["cp"] > 1)
-    return keep & (placed | (columns["axis_order"] == 0))
+    keep = ~alone | (columns["sp"] == int(True in space.sp))
+    return keep & (alone | (columns["sp"] == 1)) if model.is_moe else keep
+
+
+def _order_matters(columns: Columns) -> NDArray[np.bool_]:
+    """Return the rows in which the place of the pipeline axis makes a difference."""
+    return (columns["pp"] > 1) & (columns["dp_replicate"] * columns["dp_shard"] > 1)
 
 
 def _degrees(model: Model, cluster: Cluster, workload: Workload, space: Space) -> Columns:

@@ -203,9 +203,11 @@ def _ffn_widths(model: Model) -> tuple[int, ...]:
 
 
 def _sequence_parts(q: Question) -> Any:
+    """Return what must divide the sequence: two zig-zag chunks per context rank, and tp parts under sp."""
     d = q.degrees
-    balanced = np.where(np.asarray(d.cp) > 1, 2 * np.asarray(d.cp), 1)  # zig-zag: two chunks per rank
-    parts = balanced * (np.asarray(d.tp) if getattr(d, "sp", True) else 1)
+    cp, tp = np.asarray(d.cp), np.asarray(d.tp)
+    zigzag = np.where(cp > 1, 2 * cp, 1)
+    parts = np.lcm(zigzag, np.where(np.asarray(d.sp).astype(bool), cp * tp, 1))
     return parts.item() if parts.ndim == 0 else parts
 
 
