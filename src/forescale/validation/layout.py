@@ -146,7 +146,7 @@ def _sharding(
         notes.append("ZeRO stage not given: 1 assumed")
         return 1, dp, 1
     if stage and stage[0] == "0":
-        return dp, 1, 0
+        return 1, dp, 0
     zero = int(stage[0]) if stage else 3
     shard = _shard_group(row, degrees, conventions, notes, hybrid=text.startswith("hsdp"))
     return dp // shard, shard, zero

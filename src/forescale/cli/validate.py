@@ -1,0 +1,110 @@
+"""`forescale validate`: project a corpus of measured runs and say how far off the projections are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from forescale.validation.scoreboard import Group, Scoreboard
+
+PANEL = "Output"
+
+
+def validate_command(
+    runs: Annotated[
+        Path,
+        typer.Argument(metavar="RUNS.csv", help="Table of measured runs, one a row.", show_default=False),
+    ],
+    *,
+    preset: Annotated[
+        str, typer.Option("--preset", metavar="NAME", help="Named bundle of modelling choices.")
+    ] = "default",
+    by: Annotated[
+        str,
+        typer.Option("--by", metavar="DIMENSION", help="Breakdown to print: hardware, source, scale, ..."),
+    ] = "headline",
+    markdown: Annotated[
+        Path | None,
+        typer.Option("--markdown", metavar="FILE", help="Write the whole scoreboard.", rich_help_panel=PANEL),
+    ] = None,
+    chart: Annotated[
+        Path | None,
+        typer.Option("--chart", metavar="FILE", help="Write a Vega-Lite chart.", rich_help_panel=PANEL),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON instead of tables.", rich_help_panel=PANEL)
+    ] = False,
+) -> None:
+    """Project every run of a corpus and compare with what was measured."""
+    from forescale.validation.cases import load_cases
+    from forescale.validation.chart import error_chart
+    from forescale.validation.document import document
+    from forescale.validation.projector import projector_of
+    from forescale.validation.report import markdown as page
+    from forescale.validation.scoreboard import check_dimension, score
+
+    check_dimension(by)
+    board = score(load_cases(runs), projector_of(preset))
+    if markdown is not None:
+        command = f"forescale validate {runs.name} --markdown {markdown.name}"
+        _write(markdown, page(board, corpus=runs.name, preset=preset, command=command))
+    if chart is not None:
+        _write(chart, json.dumps(error_chart(board), indent=1) + "\n")
+    if as_json:
+        typer.echo(json.dumps(document(board), indent=1, allow_nan=False))
+    else:
+        _show(board, by)
+
+
+def _write(path: Path, text: str) -> None:
+    from forescale.errors import ForescaleError
+
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        msg = f"cannot write {path}: {error.strerror}"
+        raise ForescaleError(msg) from error
+
+
+def _show(board: Scoreboard, by: str) -> None:
+    from rich.console import Console
+
+    from forescale.validation.sweeps import mean_regret, mean_spearman
+
+    groups = board.headline() if by == "headline" else board.by(by)
+    console = Console()
+    console.print(_table([*groups, board.total(core=True), board.total(core=False)], by))
+    skipped = f"{len(board.skipped)} of {len(board.outcomes)} rows skipped"
+    console.print(f"{skipped} ({_percent(board.core_skipped_share)} of the core rows)")
+    if board.sweeps:
+        spearman, regret = mean_spearman(board.sweeps), mean_regret(board.sweeps)
+        rank = "–" if spearman is None else f"{spearman:.2f}"
+        console.print(f"{len(board.sweeps)} sweeps: mean Spearman {rank}, mean regret {_percent(regret)}")
+    console.print("Every row with --json; the whole scoreboard with --markdown FILE.")
+
+
+def _table(groups: list[Group], by: str) -> Table:
+    from rich.table import Table
+
+    table = Table("group", title=f"Step time of core rows, by {by}", title_justify="left", box=None)
+    for column in ("rows", "median", "90th pct", "bias", "naive median", "naive 90th", "memory median"):
+        table.add_column(column, justify="right")
+    for group in groups:
+        table.add_row(
+            group.name,
+            str(group.time.count),
+            *(_percent(value) for value in (group.time.median_abs, group.time.p90_abs, group.time.bias)),
+            *(_percent(value) for value in (group.naive.median_abs, group.naive.p90_abs)),
+            _percent(group.memory.median_abs),
+        )
+    return table
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{100.0 * value:.1f} %"

@@ -1,0 +1,207 @@
+"""The scoreboard as a Markdown page."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from forescale.validation.metrics import ErrorSummary
+from forescale.validation.scoreboard import DIMENSIONS, Group, Outcome, Scoreboard
+from forescale.validation.sweeps import mean_regret, mean_spearman
+
+_WORST = 15
+
+
+def markdown(board: Scoreboard, *, corpus: str, preset: str, command: str) -> str:
+    """Return the accuracy page: step time, memory, choice of layout, groups, worst and skipped rows, notes.
+
+    Parameters
+    ----------
+    board
+        What was found.
+    corpus, preset
+        Name of the file and of the preset, for the opening line.
+    command
+        The command that writes this page.
+    """
+    sections = (
+        _opening(board, corpus, preset, command),
+        _headline(board),
+        _memory(board),
+        _choice(board),
+        *(_breakdown(board, name) for name in DIMENSIONS),
+        _worst(board),
+        _skipped(board),
+        _assumptions(board),
+    )
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _opening(board: Scoreboard, corpus: str, preset: str, command: str) -> str:
+    count, skipped = len(board.outcomes), len(board.skipped)
+    core = sum(outcome.case.core for outcome in board.outcomes)
+    return (
+        "# Accuracy\n\n"
+        f"`{command}` writes this page: {count} measured runs of `{corpus}`, projected under the preset "
+        f"`{preset}`. {skipped} rows could not be projected; each is listed below with the reason. "
+        f"{core} rows are *core*: every field of their configuration is known. "
+        f"{_percent(board.core_skipped_share)} of them were skipped.\n\n"
+        "An error is projected / measured − 1, so above zero the projection is too slow or too large; the "
+        "bias is the mean of the signed errors. The *naive line* is one rate per device and compute type, "
+        "fitted to these very rows, times 1 + (pp − 1) / (m · vpp); its FLOPs count two per weight and "
+        "token, attention over the whole square, and full recompute."
+    )
+
+
+def _headline(board: Scoreboard) -> str:
+    groups = [*board.headline(), board.total(core=True), board.total(core=False)]
+    return "## Step time\n\nCore rows by vendor and width of the numbers.\n\n" + _time_table(groups)
+
+
+def _memory(board: Scoreboard) -> str:
+    groups = [*board.by("source", core=False), board.total(core=True), board.total(core=False)]
+    rows = [[group.name, *_cells(group.memory)] for group in groups if group.memory.count]
+    if not rows:
+        return ""
+    title = ["source", "rows", "median", "90th pct", "bias", "worst"]
+    return "## Peak memory\n\nAll rows that measured it, by source.\n\n" + table(title, rows)
+
+
+def _choice(board: Scoreboard) -> str:
+    text = (
+        "## Choice of layout\n\n"
+        "A sweep is at least 3 layouts of one model shape, source, device, device count, sequence length "
+        "and compute type, compared by time per token. Spearman is the rank correlation of projected and "
+        "measured; the regret is how much slower the layout that the projection picks was measured than the "
+        "best one.\n\n"
+    )
+    if not board.sweeps:
+        return text + "The corpus has no sweep."
+    text += (
+        f"{len(board.sweeps)} sweeps: mean Spearman {_number(mean_spearman(board.sweeps))}, "
+        f"mean regret {_percent(mean_regret(board.sweeps))}.\n\n"
+    )
+    rows = [
+        [
+            *(sweep.source, sweep.model_name, sweep.hardware, str(sweep.num_devices), str(sweep.seq_len)),
+            *(sweep.compute, str(sweep.num_layouts), _number(sweep.spearman), _percent(sweep.regret)),
+            *(sweep.picked, sweep.best),
+        ]
+        for sweep in sorted(board.sweeps, key=lambda sweep: (sweep.source, sweep.cases))
+    ]
+    title = ["source", "model", "device", "devices", "sequence", "type", "layouts", "Spearman", "regret"]
+    return text + table([*title, "picked", "best"], rows)
+
+
+def _breakdown(board: Scoreboard, dimension: str) -> str:
+    groups = board.by(dimension, core=False)
+    return f"## By {dimension}\n\nAll rows.\n\n" + _time_table(groups)
+
+
+def _worst(board: Scoreboard) -> str:
+    wrong = sorted(
+        (o for o in board.outcomes if o.case.core and o.error is not None), key=lambda o: -abs(o.error or 0.0)
+    )
+    rows = [
+        [o.case.id, o.case.model_name, o.case.hardware, _layout(o), _signed(o.error), _signed(o.naive_error)]
+        for o in wrong[:_WORST]
+    ]
+    title = ["row", "model", "hardware", "layout", "error", "naive"]
+    return f"## Worst core rows\n\n{table(title, rows)}" if rows else ""
+
+
+def _layout(outcome: Outcome) -> str:
+    strategy = outcome.case.question[2]
+    names = ("tp", "cp", "ep", "pp", "vpp", "dp")
+    degrees = [f"{name}{getattr(strategy, name)}" for name in names if getattr(strategy, name) > 1]
+    return " ".join([*degrees, f"zero{strategy.zero}", f"mbs{strategy.micro_batch_size}"])
+
+
+def _skipped(board: Scoreboard) -> str:
+    if not board.skipped:
+        return "## Rows not projected\n\nNone."
+    reasons: dict[str, list[str]] = {}
+    for outcome in board.skipped:
+        reasons.setdefault(outcome.skipped or "", []).append(_marked(outcome))
+    rows = [[str(len(ids)), reason, ", ".join(ids)] for reason, ids in reasons.items()]
+    rows.sort(key=lambda row: (-int(row[0]), row[1]))
+    return "## Rows not projected\n\nCore rows in bold.\n\n" + table(["rows", "reason", "ids"], rows)
+
+
+def _marked(outcome: Outcome) -> str:
+    return f"**{outcome.case.id}**" if outcome.case.core else outcome.case.id
+
+
+def _assumptions(board: Scoreboard) -> str:
+    counts: Counter[str] = Counter()
+    core: Counter[str] = Counter()
+    for outcome in board.outcomes:
+        counts.update(set(outcome.case.notes))
+        core.update(set(outcome.case.notes) if outcome.case.core else ())
+    rows = [[str(count), str(core[note]), note] for note, count in counts.most_common()]
+    text = "## Assumptions\n\nWhat a row did not say, or says in other words than a layout can.\n\n"
+    return text + table(["rows", "of them core", "assumption"], rows) if rows else ""
+
+
+def _time_table(groups: Iterable[Group]) -> str:
+    rows = [
+        [
+            *(group.name, *_cells(group.time), _percent(group.coverage)),
+            *(_percent(group.naive.median_abs), _percent(group.naive.p90_abs)),
+        ]
+        for group in groups
+        if group.time.count
+    ]
+    title = [
+        "group",
+        "rows",
+        "median",
+        "90th pct",
+        "bias",
+        "worst",
+        "in interval",
+        "naive median",
+        "naive 90th",
+    ]
+    return table(title, rows) if rows else "No row measured it."
+
+
+def _cells(summary: ErrorSummary) -> list[str]:
+    return [
+        str(summary.count),
+        _percent(summary.median_abs),
+        _percent(summary.p90_abs),
+        _signed(summary.bias),
+        _signed(summary.worst),
+    ]
+
+
+def table(title: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table; columns of which every cell starts like a number are aligned to the right."""
+    numeric = [all(_is_number(row[column]) for row in rows) for column in range(len(title))]
+    lines = [list(title), ["---:" if right else "---" for right in numeric], *rows]
+    return "\n".join("| " + " | ".join(_escaped(cell) for cell in line) + " |" for line in lines)
+
+
+def _is_number(cell: str) -> bool:
+    return cell in {"", "–"} or cell.lstrip("+−-")[:1].isdigit()
+
+
+def _escaped(cell: str) -> str:
+    return cell.replace("|", "\\|").replace("\n", " ")
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else _minus(f"{100.0 * value:.1f} %")
+
+
+def _signed(value: float | None) -> str:
+    return "–" if value is None else _minus(f"{100.0 * value:+.1f} %")
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else _minus(f"{value:.2f}")
+
+
+def _minus(text: str) -> str:
+    return text.replace("-", "−")
