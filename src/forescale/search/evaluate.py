@@ -91,14 +91,28 @@ def _groups(candidates: Candidates) -> Iterator[tuple[NDArray[np.int64], Choices
 
 
 def distinct(columns: Columns, names: tuple[str, ...]) -> Table:
-    """Return the distinct rows of the named columns."""
-    size = len(columns[names[0]])
-    key = np.zeros(size, dtype=np.int64)
+    """Return the distinct rows of the named columns, in ascending order."""
+    key = np.zeros(len(columns[names[0]]), dtype=np.int64)
     for name in names:
-        values, code = np.unique(columns[name], return_inverse=True)
-        key = key * len(values) + code
-    _, first, where = np.unique(key, return_index=True, return_inverse=True)
-    return Table(columns={name: columns[name][first] for name in names}, where=where)
+        size, code = _codes(columns[name])
+        key = _codes(key * size + code)[1]
+    first = _first_rows(key)
+    return Table(columns={name: columns[name][first] for name in names}, where=key)
+
+
+def _codes(values: NDArray[np.int64]) -> tuple[int, NDArray[np.int64]]:
+    """Return how many distinct non-negative values there are, and the rank of each among them."""
+    present = np.zeros(int(values.max(initial=0)) + 1, dtype=bool)
+    present[values] = True
+    rank = np.cumsum(present) - 1
+    return int(rank[-1]) + 1, rank[values]
+
+
+def _first_rows(where: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the first row of every code 0, 1, 2, ... in `where`."""
+    first = np.empty(int(where.max(initial=-1)) + 1, dtype=np.int64)
+    first[where[::-1]] = np.arange(len(where))[::-1]
+    return first
 
 
 def _plans(model: Model, columns: Columns) -> tuple[Stages, NDArray[np.int64]]:
@@ -132,7 +146,7 @@ class _Group:
         self.traffic_table = distinct(columns, TRAFFIC_KEY)
         degrees = _as_degrees(self.traffic_table.columns)
         held = holdings(self._blocks(model, workload, degrees, choices))
-        first = _first_rows(self.traffic_table)
+        first = _first_rows(self.traffic_table.where)
         self.traffic: DataTraffic = data_traffic(
             held, plans.take(plan[first]), degrees, workload.precision, pricing_of(cluster, degrees, order),
             tied=model.tied_embeddings, num_mtp=model.num_mtp_layers,
@@ -141,7 +155,7 @@ class _Group:
     @staticmethod
     def _with_dp(table: Table, columns: Columns) -> Columns:
         """Give each distinct block the data-parallel size of one of its candidates: experts fold over it."""
-        first = _first_rows(table)
+        first = _first_rows(table.where)
         return {**table.columns, "dp_shard": (columns["dp_shard"] * columns["dp_replicate"])[first], "pp": columns["pp"][first]}
 
     @staticmethod
@@ -161,12 +175,6 @@ class _Group:
             traffic=self.traffic.take(_gather(at_traffic)),
             pricing=pricing_of(self.cluster, degrees, self.order),
         )
-
-
-def _first_rows(table: Table) -> NDArray[np.int64]:
-    first = np.empty(len(table), dtype=np.int64)
-    first[table.where[::-1]] = np.arange(len(table.where))[::-1]
-    return first
 
 
 class _gather:  # noqa: N801 (a function with state)
