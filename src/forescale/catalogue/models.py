@@ -1,0 +1,107 @@
+"""Models by name: one data file each, beside this module in `models/`.
+
+A file says where its figures come from (`source`) and of which date that is, and holds either the keys of a
+Hugging Face configuration that describe the model (`huggingface`) or, for models that are not there, the
+fields of `Model` (`model`), in which `repeat` stands for so many equal layers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from types import MappingProxyType
+from typing import Any
+
+from forescale.errors import SpecError, UnknownNameError
+from forescale.spec.model import Model
+
+_ALIASES = "model_aliases.json"
+
+
+def model_names() -> tuple[str, ...]:
+    """Return the names of all catalogue models, sorted."""
+    entries = (entry.name for entry in _folder().iterdir())
+    return tuple(sorted(name.removesuffix(".json") for name in entries if name.endswith(".json")))
+
+
+def load_model(name: str) -> Model:
+    """Return the catalogue model `name`.
+
+    Case, an organisation before a slash, underscores and the spellings of the alias file do not matter:
+    "meta-llama/Llama-3.1-70B-Instruct" is llama-3.1-70b.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is none; it names the nearest ones.
+    """
+    return _load(resolve_model_name(name))
+
+
+def model_record(name: str) -> Mapping[str, Any]:
+    """Return the raw entry of model `name`: `source`, `date` and its figures as they were found."""
+    return MappingProxyType(_record(resolve_model_name(name)))
+
+
+def resolve_model_name(name: str) -> str:
+    """Return the catalogue's own name of the model that `name` means; see `load_model`."""
+    plain = name.strip().lower().rpartition("/")[2].replace("_", "-").replace(" ", "-")
+    if not _file(plain).is_file():
+        aliases = _aliases()
+        plain = aliases.get(plain, plain)
+        if not _file(plain).is_file():
+            kind = "model"
+            raise UnknownNameError(kind, name, [*model_names(), *aliases])
+    return plain
+
+
+@cache
+def _load(name: str) -> Model:
+    from forescale.io.huggingface import read_huggingface
+
+    record, where = _record(name), f"catalogue model {name}"
+    if "huggingface" in record:
+        model = read_huggingface(record["huggingface"], name=name, where=where).model
+        return replace(model, source=record["source"])
+    return _native(record, name, where)
+
+
+def _native(record: Mapping[str, Any], name: str, where: str) -> Model:
+    from forescale.io.validation import build
+
+    if not isinstance(record.get("model"), Mapping):
+        msg = f"{where}: its file needs the key 'huggingface' or 'model'"
+        raise SpecError(msg)
+    values = dict(record["model"])
+    values["layers"] = [
+        {key: part for key, part in layer.items() if key != "repeat"}
+        for layer in values.get("layers", ())
+        for _ in range(layer.get("repeat", 1))
+    ]
+    model = build(Model, values | {"name": name, "source": record["source"]}, where=where)
+    kinds = {layer: layer for layer in model.layers}
+    return replace(model, layers=tuple(kinds[layer] for layer in model.layers))
+
+
+def _record(name: str) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads(_file(name).read_text(encoding="utf-8"))
+    return record
+
+
+@cache
+def _aliases() -> Mapping[str, str]:
+    text = files("forescale.catalogue").joinpath(_ALIASES).read_text(encoding="utf-8")
+    listed: dict[str, list[str]] = json.loads(text)
+    return MappingProxyType({alias: name for name, aliases in listed.items() for alias in aliases})
+
+
+def _folder() -> Traversable:
+    return files("forescale.catalogue").joinpath("models")
+
+
+def _file(name: str) -> Traversable:
+    return _folder().joinpath(f"{name}.json")
