@@ -13,15 +13,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeVar
 
 from forescale.errors import ReaderError
 from forescale.spec import Device
 
 T = TypeVar("T")
-Family: TypeAlias = Literal[
-    "elementwise", "norm", "softmax", "permute", "embedding", "loss", "optimizer", "cast"
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +157,7 @@ class Calibration:
     date: str
     source: str
     gemm: Mapping[str, GemmParameters]
-    """By data type; a type that is not listed takes "bf16"."""
+    """By data type."""
     grouped: GroupedParameters
     attention: Mapping[str, AttentionParameters]
     """"forward" and "backward"."""

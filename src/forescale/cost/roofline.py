@@ -183,7 +183,7 @@ class Roofline:
         share: float = 1.0,
         extra_s: Numeric = 0.0,
     ) -> Numeric:
-        fitted = self._parameters(dtype)
+        rate, fitted = self._rate(dtype), self._parameters(dtype)
         cores = float(self.device.num_cores)
         costs = [
             gemm_tile_flops(
@@ -205,7 +205,7 @@ class Roofline:
             step_flops=functools.reduce(np.minimum, costs),
             k=k,
             fill_k=fitted.fill_k,
-            rate=self._rate(dtype) * fitted.fraction * share * self.calibration.run.rate(dtype),
+            rate=rate * fitted.fraction * share * self.calibration.run.rate(dtype),
             num_bytes=num_bytes,
             bandwidth=self._bandwidth(fitted.bandwidth),
             launch_s=fitted.launch_s + extra_s,
@@ -260,7 +260,11 @@ class Roofline:
         )
 
     def _parameters(self, dtype: str) -> GemmParameters:
-        return self.calibration.gemm.get(dtype) or self.calibration.gemm["bf16"]
+        if dtype not in self.calibration.gemm:
+            known = ", ".join(self.calibration.gemm)
+            msg = f"calibration {self.calibration.name} has no entry gemm.{dtype}; it has {known}"
+            raise SpecError(msg)
+        return self.calibration.gemm[dtype]
 
     def _flash(self, op: AttentionCore) -> AttentionParameters:
         return self.calibration.attention["backward" if op.backward else "forward"]

@@ -1,0 +1,127 @@
+"""Calibration files: complete, physical, and honest about what they inherit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import get_args, get_type_hints
+
+import pytest
+
+from forescale.catalogue.clusters import device_names, load_device
+from forescale.cost.calibration import (
+    Calibration,
+    RunFactors,
+    calibration_names,
+    calibration_of,
+    content_of,
+    load_calibration,
+    read_calibration,
+)
+from forescale.errors import ReaderError
+from forescale.graph.ops import Elementwise
+
+NAMES = sorted(calibration_names())
+
+
+@pytest.fixture(name="content")
+def _content():
+    return content_of(read_calibration("generic"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_file_is_physical(name):
+    calibration = read_calibration(name)
+    products = calibration.gemm.values()
+    attention = calibration.attention.values()
+    fractions = [entry.fraction for entry in (*products, *attention)]
+    fractions += [entry.bandwidth for entry in (*products, *attention, *calibration.memory.values())]
+    fractions += [calibration.grouped.fraction, calibration.grouped.contract_m]
+    assert all(0.0 < fraction <= 1.0 for fraction in fractions)
+    costs = [entry.launch_s for entry in (*products, *attention, *calibration.memory.values())]
+    costs += [entry.fill_k for entry in products] + [entry.fill for entry in attention]
+    assert all(cost >= 0.0 for cost in costs)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_entry_says_where_it_comes_from(name):
+    calibration = read_calibration(name)
+    entries = [*calibration.gemm.values(), *calibration.attention.values(), *calibration.memory.values()]
+    for entry in (*entries, calibration.grouped, calibration.unfused):
+        assert entry.fit.source
+        assert entry.fit.low <= 1.0 <= entry.fit.high
+        if entry.fit.kind == "fitted":
+            assert entry.fit.in_sample is not None
+            assert entry.fit.machines
+
+
+def test_every_family_of_traffic_has_parameters():
+    families = get_args(get_type_hints(Elementwise)["family"])
+    assert set(read_calibration("generic").memory) == set(families)
+    assert set(read_calibration("generic").attention) == {"forward", "backward"}
+
+
+@pytest.mark.parametrize(
+    ("device", "expected"),
+    [
+        ("h100-sxm", "hopper"),
+        ("a100-pcie-80gb", "ampere"),
+        ("b300", "blackwell-ultra"),
+        ("tpu-v5p", "generic"),
+    ],
+)
+def test_looked_up_by_architecture_then_generic(device, expected):
+    assert load_calibration(load_device(device)).name == expected
+
+
+def test_a_file_named_like_the_device_comes_first():
+    device = replace(load_device("h100-sxm"), name="Gaudi2", architecture="none")
+    assert load_calibration(device).name == "gaudi2"
+
+
+def test_every_catalogue_device_has_one():
+    assert all(isinstance(load_calibration(load_device(name)), Calibration) for name in device_names())
+
+
+def test_inherited_entries_stay_priors():
+    hopper = read_calibration("hopper")
+    assert hopper.gemm["bf16"].fit.kind == "fitted"
+    assert hopper.gemm["tf32"].fit.kind == "roofline"
+    assert "prior" in hopper.gemm["tf32"].fit.source
+
+
+def test_reads_back_what_it_writes(content):
+    assert calibration_of(content, where="test") == read_calibration("generic")
+
+
+def test_unknown_key_is_refused(content):
+    content["gemm"]["bf16"]["fractoin"] = 0.5
+    with pytest.raises(ReaderError, match=r"unknown key 'fractoin' in gemm\.bf16; allowed are .*fraction"):
+        calibration_of(content, where="mine.json")
+
+
+def test_missing_key_is_refused(content):
+    del content["grouped"]["fraction"]
+    with pytest.raises(ReaderError, match=r"mine\.json: grouped is incomplete: .*fraction"):
+        calibration_of(content, where="mine.json")
+
+
+def test_run_factors_are_neutral_until_fitted():
+    run = read_calibration("hopper").run
+    assert run.rate("bf16") == run.rate("attention") == run.rate("memory") == 1.0
+    assert run.step_overhead_s == run.microbatch_overhead_s == run.layer_overhead_s == run.straggler == 0.0
+
+
+def test_with_run_replaces_only_the_run_factors():
+    before = read_calibration("hopper")
+    after = before.with_run(RunFactors(sustained={"bf16": 0.9}))
+    assert after.run.rate("bf16") == 0.9
+    assert after.run.rate("fp8") == 1.0
+    assert replace(after, run=before.run) == before
+
+
+def test_power_scales_matrix_rates_of_weaker_boards_only():
+    ampere = read_calibration("ampere")
+    assert ampere.reference_power_w == 400.0
+    assert ampere.power_factor(300.0) == pytest.approx(0.75**0.5)
+    assert ampere.power_factor(500.0) == ampere.power_factor(0.0) == 1.0
+    assert read_calibration("generic").power_factor(300.0) == 1.0

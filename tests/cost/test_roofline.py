@@ -1,0 +1,239 @@
+"""The roofline model: its formulas against printed numbers, its limits, and what it refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from forescale.catalogue.clusters import device_names, load_device
+from forescale.cost.calibration import RunFactors, load_calibration
+from forescale.cost.roofline import (
+    Roofline,
+    attention_seconds,
+    attention_work,
+    gemm_bytes,
+    gemm_seconds,
+    gemm_tile_flops,
+    memory_bound_seconds,
+    peak_rate,
+)
+from forescale.errors import SpecError
+from forescale.formula import Term, as_term
+from forescale.graph.ops import AttentionCore, Elementwise, Gemm, GroupedGemm
+
+CAUSAL = AttentionCore(
+    batch=1.0,
+    heads=32.0,
+    kv_heads=8.0,
+    q_len=8192.0,
+    kv_len=8192.0,
+    pairs=8192.0**2 / 2,
+    qk_dim=128.0,
+    v_dim=128.0,
+)
+BIG = Gemm(m=8192.0, n=8192.0, k=8192.0)
+
+
+def model(name: str) -> Roofline:
+    device = load_device(name)
+    return Roofline(device=device, calibration=load_calibration(device))
+
+
+@pytest.fixture(name="h100")
+def _h100():
+    return model("h100-sxm")
+
+
+def rate(roofline, op):
+    return op.flops / roofline.seconds(op)
+
+
+def test_gemm_bytes_give_the_printed_arithmetic_intensities():
+    """NVIDIA's matrix multiplication guide: 124.1 FLOP/B for 8192 x 128 x 8192, 2730 for 8192 cubed."""
+    for n, expected in ((128.0, 124.1), (8192.0, 2730.0)):
+        moved = gemm_bytes(m=8192.0, n=n, k=8192.0, batch=1.0, operand_bytes=2.0, output_bytes=2.0)
+        assert 2 * 8192.0 * n * 8192.0 / moved == pytest.approx(expected, rel=1e-3)
+
+
+def test_tiles_are_counted_up_and_fill_the_cores():
+    """NVIDIA's guide: 108 multiprocessors of an A100 take 108 tiles of 256 x 128 at once."""
+    per_tile = 2.0 * 256 * 128
+
+    def tiles(m, n, **more):
+        keys = {"batch": 1.0, "tile_m": 256.0, "tile_n": 128.0, "edge": 0.0, "tail": 0.0, "num_cores": 108.0}
+        return gemm_tile_flops(m=m, n=n, **{**keys, **more}) / per_tile
+
+    assert tiles(256.0 * 12, 128.0 * 9) == 108.0
+    assert tiles(256.0, 128.0) == 108.0, "one tile takes as long as a full wave"
+    assert tiles(256.0 * 12 + 1, 128.0 * 9) == 117.0
+    assert tiles(256.0 * 12, 128.0 * 9, batch=2.0, tail=0.5) == 216.0 + 54.0
+
+
+def test_roofline_takes_the_slower_of_arithmetic_and_traffic():
+    common = {
+        "step_flops": 2e6,
+        "k": 900.0,
+        "fill_k": 100.0,
+        "rate": 1e12,
+        "bandwidth": 1e11,
+        "launch_s": 1e-6,
+    }
+    assert gemm_seconds(num_bytes=1e8, **common) == pytest.approx(1e-6 + 2e-3)
+    assert gemm_seconds(num_bytes=1e9, **common) == pytest.approx(1e-6 + 1e-2)
+    assert attention_seconds(
+        work=1e12, rate=1e14, num_bytes=1e8, bandwidth=1e12, launch_s=0.0
+    ) == pytest.approx(1e-2)
+
+
+def test_attention_work_without_losses_is_the_published_count():
+    """FlashAttention-2, section 4.1: 4 · seqlen² · head dimension · heads, halved with a causal mask."""
+    work = attention_work(
+        batch=2.0,
+        heads=16.0,
+        q_len=4096.0,
+        pairs=4096.0**2 / 2,
+        pair_flops=4.0 * 128,
+        fill=0.0,
+        block_q=128.0,
+        tail=0.0,
+        num_cores=132.0,
+    )
+    assert work == 4 * 4096**2 * 128 * 16 * 2 / 2
+
+
+def test_attention_of_few_queries_leaves_cores_idle():
+    keys = {
+        "heads": 8.0,
+        "q_len": 512.0,
+        "pairs": 512.0**2,
+        "pair_flops": 1.0,
+        "fill": 0.0,
+        "block_q": 128.0,
+        "tail": 0.0,
+        "num_cores": 128.0,
+    }
+    assert attention_work(batch=1.0, **keys) == attention_work(batch=4.0, **keys)
+    assert attention_work(batch=8.0, **keys) == 2 * attention_work(batch=4.0, **keys)
+
+
+def test_memory_bound_work_is_bytes_over_bandwidth_and_launches():
+    """Roofline (Williams et al. 2009): at most peak bandwidth times intensity."""
+    assert memory_bound_seconds(num_bytes=3e9, bandwidth=1.5e12, kernels=2.0, launch_s=3e-6) == pytest.approx(
+        2.006e-3
+    )
+
+
+@pytest.mark.parametrize("name", device_names())
+def test_no_device_exceeds_its_peaks(name):
+    roofline = model(name)
+    device = roofline.device
+    for dtype in ("bf16", "fp16", "fp8", "nvfp4", "tf32", "fp32"):
+        try:
+            peak = peak_rate(device, dtype)
+        except SpecError:
+            continue
+        assert rate(roofline, replace(BIG, dtype=dtype)) < peak
+        experts = GroupedGemm(groups=8.0, m=65536.0, n=8192.0, k=8192.0, dtype=dtype)
+        assert rate(roofline, experts) < peak
+        assert rate(roofline, replace(experts, contract="m")) < peak
+        if dtype in {"bf16", "fp16"}:
+            for backward in (False, True):
+                assert rate(roofline, replace(CAUSAL, dtype=dtype, backward=backward)) < peak
+    traffic = Elementwise(bytes_moved=1e10)
+    assert traffic.bytes_moved / roofline.seconds(traffic) < device.hbm_bandwidth
+
+
+def test_experts_of_equal_rows_cost_no_less_than_one_product(h100):
+    experts = GroupedGemm(groups=8.0, m=32768.0, n=4096.0, k=4096.0)
+    assert h100.seconds(experts) >= h100.seconds(Gemm(m=32768.0, n=4096.0, k=4096.0))
+    assert h100.seconds(replace(experts, groups=64.0)) > h100.seconds(experts)
+    assert h100.seconds(replace(experts, contract="m")) > h100.seconds(experts)
+
+
+def test_accumulating_into_a_buffer_shows_only_when_traffic_bounds(h100):
+    thin = Gemm(m=8192.0, n=8192.0, k=64.0)
+    assert h100.seconds(replace(thin, accumulate_bytes=8.0)) > 2 * h100.seconds(thin)
+    assert h100.seconds(replace(BIG, accumulate_bytes=8.0)) == h100.seconds(BIG)
+
+
+def test_fp8_is_faster_than_bf16_and_fp32_slower(h100):
+    times = [h100.seconds(replace(BIG, dtype=dtype)) for dtype in ("fp8", "bf16", "tf32", "fp32")]
+    assert times == sorted(times)
+    assert times[1] / times[0] < 2.0, "an 8-bit product gains less than its peak"
+
+
+def test_materialised_scores_cost_more_than_flash(h100):
+    for backward in (False, True):
+        op = replace(CAUSAL, backward=backward)
+        assert h100.seconds(replace(op, flash=False)) > 3 * h100.seconds(op)
+
+
+def test_sustained_factor_slows_its_own_family_only(h100):
+    run = RunFactors(sustained={"bf16": 0.5, "attention": 0.8})
+    slower = replace(h100, calibration=h100.calibration.with_run(run))
+    assert slower.seconds(BIG) == pytest.approx(2 * h100.seconds(BIG), rel=0.01)
+    assert slower.seconds(CAUSAL) == pytest.approx(1.25 * h100.seconds(CAUSAL), rel=0.01)
+    norm = Elementwise(bytes_moved=1e9, family="norm")
+    assert slower.seconds(norm) == h100.seconds(norm)
+
+
+def test_recorded_terms_have_the_same_value_and_name_their_formulas(h100):
+    rows = np.array([4096.0, 8192.0])
+    for op in (
+        replace(BIG, m=rows),
+        GroupedGemm(groups=8.0, m=rows, n=4096.0, k=4096.0),
+        replace(CAUSAL, batch=rows),
+        replace(CAUSAL, heads=rows / 256, flash=False),
+        Elementwise(bytes_moved=rows),
+    ):
+        field = next(name for name in ("m", "batch", "bytes_moved") if hasattr(op, name))
+        recorded = h100.seconds(replace(op, **{field: as_term(getattr(op, field), name=field, unit="")}))
+        assert isinstance(recorded, Term)
+        np.testing.assert_array_equal(recorded.value, h100.seconds(op))
+        names = {node.name for node in recorded.at(1).walk()}
+        assert names & {"gemm_seconds", "attention_seconds", "memory_bound_seconds"}
+        assert field in names
+
+
+@pytest.mark.parametrize(
+    ("name", "op", "kind"),
+    [
+        ("h100-sxm", BIG, "fitted"),
+        ("h100-sxm", CAUSAL, "fitted"),
+        ("h100-sxm", replace(BIG, dtype="tf32"), "roofline"),
+        ("b200", replace(CAUSAL, backward=True), "roofline"),
+        ("tpu-v5p", BIG, "roofline"),
+        ("h100-sxm", Elementwise(bytes_moved=1.0, family="norm"), "roofline"),
+    ],
+)
+def test_provenance_says_what_was_fitted_and_what_was_not(name, op, kind):
+    provenance = model(name).provenance(op)
+    assert provenance.kind == kind
+    assert ("prior" in provenance.source) is (kind == "roofline")
+    assert 0.0 < provenance.low <= 1.0 <= provenance.high
+
+
+def test_a_device_beside_the_fitted_ones_is_less_certain():
+    fitted, beside = (model(name).provenance(BIG) for name in ("h100-sxm", "h800-sxm"))
+    assert "h800-sxm itself was not measured" in beside.source
+    assert beside.low < fitted.low
+    assert beside.high > fitted.high
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "message"),
+    [
+        (
+            "a100-sxm-80gb",
+            "fp8",
+            "device a100-sxm-80gb has no matrix rate for fp8; it has fp32, tf32, fp16, bf16",
+        ),
+        ("v100-sxm2-32gb", "bf16", "has no matrix rate for bf16"),
+        ("h100-sxm", "int8", "unknown compute type 'int8'; allowed are fp32, tf32"),
+    ],
+)
+def test_a_type_the_device_lacks_is_refused(name, dtype, message):
+    with pytest.raises(SpecError, match=message):
+        model(name).seconds(replace(BIG, dtype=dtype))
