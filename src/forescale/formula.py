@@ -13,7 +13,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
@@ -23,8 +23,18 @@ from forescale.numeric import Numeric
 P = ParamSpec("P")
 R = TypeVar("R")
 _SYMBOLS = {
-    "add": "+", "subtract": "-", "multiply": "×", "divide": "/", "true_divide": "/", "maximum": "max",
-    "minimum": "min", "power": "^", "floor_divide": "//", "ceil": "ceil", "floor": "floor", "negative": "-",
+    "add": "+",
+    "subtract": "-",
+    "multiply": "×",
+    "divide": "/",
+    "true_divide": "/",
+    "maximum": "max",
+    "minimum": "min",
+    "power": "^",
+    "floor_divide": "//",
+    "ceil": "ceil",
+    "floor": "floor",
+    "negative": "-",
 }
 
 
@@ -70,14 +80,19 @@ def _recorded(entry: Formula, arguments: Mapping[str, Any]) -> Term:
     plain = {key: value_of(argument) for key, argument in arguments.items()}
     inputs = {key: as_term(argument, name=key) for key, argument in arguments.items()}
     return Term(
-        entry.function(**plain), name=entry.name, unit=entry.unit, source=entry.source, text=entry.summary, inputs=inputs
+        entry.function(**plain),
+        name=entry.name,
+        unit=entry.unit,
+        source=entry.source,
+        text=entry.summary,
+        inputs=inputs,
     )
 
 
 class Term(NDArrayOperatorsMixin):
     """A value that knows where it came from. Behaves as its value in arithmetic."""
 
-    __slots__ = ("inputs", "name", "source", "text", "unit", "value")
+    __slots__ = ("index", "inputs", "name", "source", "text", "unit", "value")
 
     def __init__(
         self,
@@ -88,9 +103,12 @@ class Term(NDArrayOperatorsMixin):
         source: str = "",
         text: str = "",
         inputs: Mapping[str, Term] | None = None,
+        index: Any = None,
     ) -> None:
         self.value, self.name, self.unit, self.source, self.text = value, name, unit, source, text
         self.inputs: Mapping[str, Term] = inputs or {}
+        self.index = index
+        """Of a term that is a selection from its one input: what was selected."""
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         """Apply `ufunc` to the values and remember it."""
@@ -103,26 +121,40 @@ class Term(NDArrayOperatorsMixin):
         return Term(value, name=symbol, unit=unit, inputs=parts)
 
     def __getitem__(self, index: Any) -> Term:
-        """Return the term of the selected candidates."""
-        return Term(value_of(self)[index], name=self.name, unit=self.unit, source=self.source, text=self.text,
-                    inputs={key: _select(part, index) for key, part in self.inputs.items()})
+        """Return the term of the selected candidates, or of one stage of each."""
+        return Term(
+            self.value[index],
+            name=self.name,
+            unit=self.unit,
+            source=self.source,
+            text=self.text,
+            inputs={"": self},
+            index=index,
+        )
 
     def renamed(self, name: str, *, unit: str | None = None, text: str | None = None) -> Term:
         """Return the same term under a name of its own."""
-        return Term(self.value, name=name, unit=self.unit if unit is None else unit, source=self.source,
-                    text=self.text if text is None else text, inputs=self.inputs)
+        return Term(
+            self.value,
+            name=name,
+            unit=self.unit if unit is None else unit,
+            source=self.source,
+            text=self.text if text is None else text,
+            inputs=self.inputs,
+            index=self.index,
+        )
 
     def at(self, candidate: int = 0) -> TermNode:
-        """Return the tree of plain numbers for one candidate."""
-        value = np.asarray(self.value)
-        number = value.item() if value.ndim == 0 else value.reshape(-1)[candidate if value.size > 1 else 0].item()
-        parts = tuple((key, part.at(candidate)) for key, part in self.inputs.items())
-        return TermNode(name=self.name, value=number, unit=self.unit, source=self.source, text=self.text, inputs=parts)
+        """Return the tree of plain numbers for one candidate; equal subtrees are one object."""
+        return _node(self, candidate, None, {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TermNode:
-    """One node of an explanation: a number, where it comes from, and the numbers it was made of."""
+    """One node of an explanation: a number, where it comes from, and the numbers it was made of.
+
+    A quantity that every pipeline stage has is a tuple, unless one stage was picked: then `stage` says which.
+    """
 
     name: str
     value: Any
@@ -130,6 +162,7 @@ class TermNode:
     source: str
     text: str
     inputs: tuple[tuple[str, TermNode], ...]
+    stage: int | None = None
 
     def walk(self) -> Iterator[TermNode]:
         """Yield this node and all below it, depth first."""
@@ -138,8 +171,47 @@ class TermNode:
             yield from node.walk()
 
 
-def _select(term: Term, index: Any) -> Term:
-    return term[index] if np.ndim(term.value) else term
+_Seen: TypeAlias = dict[tuple[int, int, int | None], TermNode]
+
+
+def _node(term: Term, candidate: int, stage: int | None, seen: _Seen) -> TermNode:
+    """Return the node of `term` for one candidate, and for one stage if one was picked above it."""
+    key = (id(term), candidate, stage)
+    if key not in seen:
+        origin, at, row = term, candidate, stage
+        while origin.index is not None:
+            at, row = _origin(origin.index, at, row, np.shape(origin.inputs[""].value)[-1])
+            origin = origin.inputs[""]
+        seen[key] = TermNode(
+            name=term.name,
+            value=_value_at(np.asarray(origin.value), at, row),
+            unit=term.unit,
+            source=term.source,
+            text=term.text,
+            inputs=tuple((label, _node(part, at, row, seen)) for label, part in origin.inputs.items()),
+            stage=row if np.ndim(origin.value) > 1 else None,
+        )
+    return seen[key]
+
+
+def _origin(index: Any, candidate: int, stage: int | None, size: int) -> tuple[int, int | None]:
+    """Return where a selected candidate stood before: its number there, and the stage picked."""
+    match index:
+        case (np.ndarray() as rows, columns):
+            return int(columns[candidate]), int(rows[candidate])
+        case (_, columns):
+            return int(columns[candidate]), stage
+        case _:
+            return int(np.atleast_1d(np.arange(size)[index])[candidate]), stage
+
+
+def _value_at(value: Any, candidate: int, stage: int | None) -> Any:
+    if value.ndim == 0:
+        return value.item()
+    column = value[..., candidate if value.shape[-1] > 1 else 0]
+    if value.ndim == 1 or stage is not None:
+        return (column if value.ndim == 1 else column[stage if len(column) > 1 else 0]).item()
+    return tuple(column.tolist())
 
 
 def value_of(item: Any) -> Any:
