@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from forescale.errors import SpecError
+from forescale.project import project
+from forescale.spec import Recompute, Strategy, Workload
+from tests.small import cluster, dense, moe, workload
+
+LAYOUTS = [
+    Strategy(dp_shard=16),
+    Strategy(tp=4, pp=2, dp_shard=2, micro_batch_size=2),
+    Strategy(tp=2, sp=False, pp=4, vpp=2, dp_shard=2),
+    Strategy(cp=4, cp_kind="ring", dp_shard=4, zero=3),
+    Strategy(cp=2, cp_kind="ulysses", dp_replicate=2, dp_shard=4, zero=2),
+]
+
+
+@pytest.mark.parametrize("strategy", LAYOUTS)
+@pytest.mark.parametrize("model", [dense(), moe()], ids=lambda m: m.name)
+def test_parts_of_a_step_and_of_memory_add_up(model, strategy):
+    if model.is_moe and strategy.tp > 1:
+        strategy = replace(strategy, sp=True)
+    result = project(model, cluster(16), strategy, workload())
+    assert sum(result.time_s.values()) == pytest.approx(result.step_time_s, rel=1e-12)
+    for stage in result.memory.stages:
+        parts = (
+            stage.weights_bytes
+            + stage.gradients_bytes
+            + stage.optimizer_bytes
+            + stage.activations_bytes
+            + stage.buffers_bytes
+            + stage.overhead_bytes
+        )
+        assert parts == pytest.approx(stage.peak_bytes, rel=1e-12)
+    assert result.memory.peak_bytes == max(stage.peak_bytes for stage in result.memory.stages)
+    assert 0 < result.mfu <= result.hfu <= 1
+    assert sum(stage.num_layers for stage in result.memory.stages) == model.num_layers
+
+
+def test_model_flops_do_not_depend_on_the_layout():
+    flops = {project(dense(), cluster(16), strategy, workload()).model_flops_per_step for strategy in LAYOUTS}
+    assert len(flops) == 1
+
+
+def test_equal_stages_have_the_textbook_bubble():
+    model = replace(dense(8), vocab_size=128)
+    result = project(model, cluster(4), Strategy(pp=4), workload(global_batch_size=16))
+    slowest = max(stage.forward_s + stage.backward_s for stage in result.stage_times)
+    assert result.time_s["bubble"] == pytest.approx(3 * slowest, rel=0.1)
+    interleaved = project(model, cluster(4), Strategy(pp=4, vpp=2), workload(global_batch_size=16))
+    assert interleaved.time_s["bubble"] == pytest.approx(result.time_s["bubble"] / 2, rel=0.05)
+
+
+def test_full_recompute_keeps_less_and_takes_longer():
+    plain = project(dense(), cluster(8), Strategy(dp_shard=8, micro_batch_size=4), workload())
+    full = Strategy(dp_shard=8, micro_batch_size=4, recompute=Recompute(granularity="full"))
+    replayed = project(dense(), cluster(8), full, workload())
+    half = replace(full, recompute=Recompute(granularity="full", num_layers=4))
+    between = project(dense(), cluster(8), half, workload())
+    assert plain.step_time_s < between.step_time_s < replayed.step_time_s
+    peaks = [result.memory.stages[0].activations_bytes for result in (plain, between, replayed)]
+    assert peaks[0] > peaks[1] > peaks[2]
+    assert plain.mfu_full_attention == pytest.approx(plain.mfu * 1.0, rel=0.2)
+    assert replayed.hfu > plain.hfu * plain.step_time_s / replayed.step_time_s
+
+
+def test_stages_of_zero_shard_what_they_say():
+    by_stage = [
+        project(dense(), cluster(8), Strategy(dp_shard=8, zero=zero), workload()).memory.stages[0] for zero in range(4)
+    ]
+    full, first, second, third = by_stage
+    assert first.optimizer_bytes == pytest.approx(full.optimizer_bytes / 8)
+    assert first.gradients_bytes == full.gradients_bytes
+    assert second.gradients_bytes == pytest.approx(full.gradients_bytes / 8)
+    assert second.weights_bytes == full.weights_bytes
+    assert third.weights_bytes == pytest.approx(full.weights_bytes / 8)
+    assert third.buffers_bytes > 0
+
+
+@pytest.mark.parametrize(
+    ("strategy", "words"),
+    [
+        (Strategy(tp=3), "tp 3"),
+        (Strategy(pp=16), "layers"),
+        (Strategy(dp_shard=2), "devices"),
+        (Strategy(ep=2, dp_shard=16), "no experts"),
+        (Strategy(pp=4, vpp=2, dp_shard=4, micro_batch_size=16), "interleaved"),
+        (Strategy(dp_shard=16, micro_batch_size=3), "global_batch_size"),
+    ],
+)
+def test_an_illegal_layout_is_refused_in_words(strategy, words):
+    with pytest.raises(SpecError, match=words):
+        project(dense(), cluster(16), strategy, workload())
+
+
+def test_training_days_follow_from_tokens():
+    work = Workload(seq_len=2048, global_batch_size=64, tokens=1e12)
+    result = project(dense(), cluster(8), Strategy(dp_shard=8), work)
+    steps = 1e12 / (2048 * 64)
+    assert result.training_days == pytest.approx(steps * result.step_time_s / 86400)

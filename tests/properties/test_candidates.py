@@ -1,0 +1,46 @@
+"""One definition for one layout and for many: bit for bit."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forescale.project import project
+from forescale.search import Space
+from forescale.search.evaluate import score
+from forescale.search.space import enumerate_layouts
+from tests.small import cluster, dense, moe, workload
+
+CASES = {}
+
+
+def _case(name):
+    if name not in CASES:
+        model = {"dense": dense, "moe": moe}[name]()
+        candidates = enumerate_layouts(model, cluster(16), workload(), Space())
+        CASES[name] = (model, candidates, score(model, cluster(16), workload(), candidates))
+    return CASES[name]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(["dense", "moe"]), st.floats(0, 1, exclude_max=True))
+def test_a_layout_alone_equals_itself_among_all(name, position):
+    model, candidates, scores = _case(name)
+    index = int(position * len(candidates))
+    alone = project(model, cluster(16), candidates.strategy(index), workload())
+    assert alone.step_time_s == scores.step_time[index]
+    assert alone.memory.peak_bytes == scores.peak[index]
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.sampled_from(["dense", "moe"]), st.randoms(use_true_random=False))
+def test_order_of_candidates_does_not_matter(name, random):
+    from dataclasses import replace
+
+    model, candidates, scores = _case(name)
+    rows = np.array(random.sample(range(len(candidates)), 50))
+    shuffled = replace(candidates, columns={key: values[rows] for key, values in candidates.columns.items()})
+    again = score(model, cluster(16), workload(), shuffled)
+    np.testing.assert_array_equal(again.step_time, scores.step_time[rows])
+    np.testing.assert_array_equal(again.peak, scores.peak[rows])

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from forescale.errors import InfeasibleError, UnknownKeyError
+from forescale.project import project
+from forescale.search import Space, search
+from forescale.search.evaluate import score
+from forescale.search.space import default_recompute, divisors, enumerate_layouts, virtual_stages
+from tests.small import cluster, dense, moe, workload
+
+
+def test_divisors():
+    assert divisors(60) == (1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, 60)
+
+
+def test_virtual_stages_leave_at_most_two_layers_short():
+    assert virtual_stages(80, 1) == (1,)
+    assert virtual_stages(126, 16) == (1, 2, 4)
+    assert virtual_stages(61, 4) == (1,)
+
+
+@pytest.mark.parametrize("model", [dense(), moe()], ids=lambda m: m.name)
+def test_no_layout_is_listed_twice_and_all_are_legal(model):
+    candidates = enumerate_layouts(model, cluster(8), workload(), Space())
+    rows = np.stack(list(candidates.columns.values()))
+    assert np.unique(rows, axis=1).shape == rows.shape
+    for index in np.linspace(0, len(candidates) - 1, 40).astype(int):
+        project(model, cluster(8), candidates.strategy(int(index)), workload())
+
+
+@pytest.mark.parametrize("model", [dense(), moe()], ids=lambda m: m.name)
+def test_the_best_of_search_is_the_best_of_projecting_everything(model):
+    space = Space(zero=(1, 3), micro_batch_size=(1, 4), recompute=default_recompute(model)[:2])
+    small, work = cluster(4), workload(global_batch_size=16)
+    candidates = enumerate_layouts(model, small, work, space)
+    everything = [project(model, small, candidates.strategy(index), work) for index in range(len(candidates))]
+    fitting = [item for item in everything if item.memory.peak_bytes <= small.device.hbm_bytes]
+    result = search(model, small, work, space=space, top=5)
+    assert result.num_legal == len(candidates)
+    assert result.num_feasible == len(fitting)
+    expected = sorted(item.step_time_s for item in fitting)[:5]
+    assert [item.step_time_s for item in result.best] == expected
+
+
+def test_results_do_not_depend_on_the_chunk():
+    candidates = enumerate_layouts(moe(), cluster(8), workload(), Space())
+    whole = score(moe(), cluster(8), workload(), candidates, chunk=10**9)
+    parts = score(moe(), cluster(8), workload(), candidates, chunk=97)
+    np.testing.assert_array_equal(whole.step_time, parts.step_time)
+    np.testing.assert_array_equal(whole.peak, parts.peak)
+
+
+def test_fixed_dimensions_hold():
+    result = search(dense(), cluster(8), workload(), fixed={"tp": 2, "pp": 2})
+    assert {(item.strategy.tp, item.strategy.pp) for item in result.best} == {(2, 2)}
+
+
+def test_an_unknown_dimension_is_refused():
+    with pytest.raises(UnknownKeyError, match="micro_batch_size"):
+        search(dense(), cluster(8), workload(), fixed={"micro_batch": 2})
+
+
+def test_what_fits_nowhere_says_how_much_is_missing():
+    with pytest.raises(InfeasibleError, match="needs") as caught:
+        search(dense(), cluster(8, hbm_gb=2.5), workload())
+    assert caught.value.rows
+
+
+def test_no_legal_layout_names_what_refused():
+    with pytest.raises(InfeasibleError, match="no legal layout"):
+        search(dense(), cluster(8), workload(global_batch_size=3), fixed={"dp_shard": 8, "tp": 1, "pp": 1})
+
+
+def test_a_tighter_memory_limit_never_speeds_up_and_says_what_more_would_buy():
+    free = search(dense(), cluster(8), workload(), top=1)
+    limit = free.best[0].memory.peak_bytes * 0.9
+    tight = search(dense(), cluster(8), workload(), top=1, max_memory=limit)
+    assert tight.best[0].step_time_s > free.best[0].step_time_s
+    assert tight.best[0].memory.peak_bytes <= limit
+    assert tight.relaxations[0].gain > 0
