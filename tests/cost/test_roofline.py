@@ -237,3 +237,10 @@ def test_a_device_beside_the_fitted_ones_is_less_certain():
 def test_a_type_the_device_lacks_is_refused(name, dtype, message):
     with pytest.raises(SpecError, match=message):
         model(name).seconds(replace(BIG, dtype=dtype))
+
+
+def test_attention_runs_in_the_16_bit_type_that_the_device_has():
+    v100 = model("v100-sxm2-32gb")
+    assert v100.seconds(CAUSAL) == v100.seconds(replace(CAUSAL, dtype="fp16"))
+    unfused = replace(CAUSAL, flash=False)
+    assert v100.seconds(unfused) == v100.seconds(replace(unfused, dtype="fp16"))

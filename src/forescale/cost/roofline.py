@@ -129,7 +129,8 @@ class Roofline:
         if isinstance(op, GroupedGemm):
             return self._grouped(op)
         if isinstance(op, AttentionCore):
-            return self._attention(op) if op.flash else self._unfused(op)
+            dtype = attention_dtype(self.device, op.dtype)
+            return self._attention(op, dtype) if op.flash else self._unfused(op, dtype)
         return self._memory(op)
 
     def provenance(self, op: Compute) -> Provenance:
@@ -211,7 +212,7 @@ class Roofline:
             launch_s=fitted.launch_s + extra_s,
         )
 
-    def _attention(self, op: AttentionCore) -> Numeric:
+    def _attention(self, op: AttentionCore, dtype: str) -> Numeric:
         fitted = self._flash(op)
         qk_products, v_products = (6.0, 4.0) if op.backward else (2.0, 2.0)
         work = attention_work(
@@ -225,7 +226,7 @@ class Roofline:
             tail=fitted.tail,
             num_cores=float(self.device.num_cores),
         )
-        rate = self._rate(op.dtype) * fitted.fraction * self.calibration.run.rate("attention")
+        rate = self._rate(dtype) * fitted.fraction * self.calibration.run.rate("attention")
         return attention_seconds(
             work=work,
             rate=rate,
@@ -234,11 +235,11 @@ class Roofline:
             launch_s=fitted.launch_s,
         )
 
-    def _unfused(self, op: AttentionCore) -> Numeric:
+    def _unfused(self, op: AttentionCore, dtype: str) -> Numeric:
         unfused, calls = self.calibration.unfused, op.batch * op.heads
         products = (op.qk_dim, op.v_dim) if not op.backward else (op.qk_dim, op.qk_dim, op.v_dim, op.v_dim)
         matmul = [
-            self._product(m=op.q_len, n=op.kv_len, k=k, batch=calls, dtype=op.dtype, accumulate_bytes=0.0)
+            self._product(m=op.q_len, n=op.kv_len, k=k, batch=calls, dtype=dtype, accumulate_bytes=0.0)
             for k in products
         ]
         per_score = unfused.backward_bytes if op.backward else unfused.forward_bytes
@@ -290,6 +291,11 @@ def peak_rate(device: Device, dtype: str) -> float:
         msg = f"device {device.name} has no matrix rate for {dtype}; it has {', '.join(known)}"
         raise SpecError(msg)
     return rate
+
+
+def attention_dtype(device: Device, dtype: str) -> str:
+    """Return the 16-bit type that attention runs in on `device`: where it lacks one, the other."""
+    return "fp16" if dtype == "bf16" and device.matrix_flops.bf16 is None else dtype
 
 
 def _attention_bytes(op: AttentionCore) -> Numeric:
