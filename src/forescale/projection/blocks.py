@@ -11,8 +11,8 @@ import numpy as np
 from forescale.cost.collectives import CollectiveModel
 from forescale.cost.model import ComputeModel
 from forescale.cost.placement import Group
-from forescale.formula import formula
-from forescale.graph.operator import Block, Operator
+from forescale.formula import formula, named
+from forescale.graph.operator import Block, Operator, Tensor
 from forescale.graph.ops import Collective, MeshAxis, Primitive
 from forescale.graph.recompute import Kept
 from forescale.numeric import Numeric
@@ -20,6 +20,7 @@ from forescale.numeric import Numeric
 COMMUNICATION_PART = {"tp": "tensor_comm", "cp": "context_comm", "ep": "expert_comm", "etp": "expert_comm"}
 Seconds: TypeAlias = dict[str, Numeric]
 """Seconds by part."""
+PASSES = ("forward", "backward_input", "backward_weight")
 Select: TypeAlias = Callable[[Numeric], Numeric]
 """Takes some candidates' numbers."""
 
@@ -126,17 +127,29 @@ def block_cost(priced: PricedBlock, kept: Kept, *, asynchronous_tensor: bool = F
         _add_pass(backward, operator, own.forward, own.forward[0], asynchronous_tensor, part="recompute")
         flops = flops + own.forward_flops
     return BlockCost(
-        forward=forward,
-        backward=backward,
+        forward=_titled(forward, f"{priced.block.name} forward"),
+        backward=_titled(backward, f"{priced.block.name} backward"),
         flops=flops,
-        kept_bytes=kept.num_bytes,
-        working_bytes=kept.working_bytes,
+        kept_bytes=_bytes(kept.tensors),
+        working_bytes=_bytes(kept.working_set),
     )
 
 
+def _titled(seconds: Seconds, title: str) -> Seconds:
+    return {part: named(value, f"{title} {part}", unit="s") for part, value in seconds.items()}
+
+
+def _bytes(tensors: tuple[Tensor, ...]) -> Numeric:
+    result: Numeric = 0.0
+    for tensor in tensors:
+        result = result + named(tensor.num_bytes, tensor.name, unit="byte")
+    return result
+
+
 def _price(operator: Operator, pricing: Pricing) -> PricedOperator:
-    passes = (operator.forward, operator.backward_input, operator.backward_weight)
-    forward, backward_input, backward_weight = (_split(primitives, pricing) for primitives in passes)
+    forward, backward_input, backward_weight = (
+        _split(getattr(operator, name), pricing, f"{operator.name} {name}") for name in PASSES
+    )
     forward_flops = _flops(operator.forward)
     return PricedOperator(
         operator=operator,
@@ -148,11 +161,12 @@ def _price(operator: Operator, pricing: Pricing) -> PricedOperator:
     )
 
 
-def _split(primitives: tuple[Primitive, ...], pricing: Pricing) -> tuple[Numeric, Seconds]:
+def _split(primitives: tuple[Primitive, ...], pricing: Pricing, title: str) -> tuple[Numeric, Seconds]:
     compute: Numeric = 0.0
     communication: Seconds = {}
     for primitive in primitives:
-        seconds = pricing.seconds(primitive)
+        kind = primitive.kind if isinstance(primitive, Collective) else type(primitive).__name__
+        seconds = named(pricing.seconds(primitive), f"{title} {kind}", unit="s")
         if isinstance(primitive, Collective):
             part = COMMUNICATION_PART[primitive.axis]
             communication[part] = communication.get(part, 0.0) + seconds

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from forescale.formula import named
 from forescale.graph.layer import embedding_block, head_block, layer_block, mtp_block
 from forescale.graph.layout import Layout
 from forescale.graph.operator import Block, Parameter
@@ -132,5 +133,5 @@ def _elements(parameters: Sequence[Parameter], group: str) -> Numeric:
     result: Numeric = 0.0
     for parameter in parameters:
         if parameter.group == group:
-            result = result + parameter.local_elements
+            result = result + named(parameter.local_elements, parameter.name, unit="parameter")
     return result
