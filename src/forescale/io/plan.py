@@ -1,0 +1,259 @@
+"""Plan files: one question (model, cluster, layout, workload) in TOML, read and written.
+
+```toml
+model = "llama-3.1-70b"        # catalogue name, Hugging Face config.json, or a table of fields (with `base`)
+cluster = "h100-sxm"           # catalogue name, cluster file, or a table of fields (with `base`)
+devices = 256                  # or nodes = 32
+
+[strategy]                     # may be left out for a search; data parallel follows from `devices`
+tp = 8
+
+[workload]
+seq_len = 8192
+global_batch_size = 1024
+
+[precision]
+compute = "bf16"
+```
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from forescale.errors import ReaderError, SpecError, UnknownKeyError
+from forescale.io.cluster import build_cluster
+from forescale.io.files import load_mapping
+from forescale.io.named import cluster_of, model_of, named_cluster, named_model
+from forescale.io.toml import dump_toml
+from forescale.io.validation import build
+from forescale.spec import Cluster, Model, Strategy, Workload
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+SECTIONS = ("model", "cluster", "devices", "nodes", "preset", "strategy", "workload", "precision")
+_TABLES = ("strategy", "workload", "precision")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One question, complete: what is trained on what, and how it is laid out."""
+
+    model: Model
+    cluster: Cluster
+    workload: Workload
+    strategy: Strategy | None = None
+    """None leaves the layout to a search."""
+    preset: str = "default"
+
+
+def read_plan(path: str | Path, *, overrides: Iterable[str] = ()) -> Plan:
+    """Return the plan that a TOML file holds, after `overrides` such as "strategy.tp=4".
+
+    Raises
+    ------
+    ReaderError
+        If the file is missing or is not TOML; the message says the line.
+    SpecError
+        If anything in it is unknown, missing, of the wrong type or impossible.
+    """
+    file = Path(path)
+    return build_plan(with_overrides(read_plan_values(file), overrides), where=str(file), folder=file.parent)
+
+
+def read_plan_values(path: str | Path) -> dict[str, Any]:
+    """Return a plan file's values as they are written, unchecked."""
+    file = Path(path)
+    if file.suffix.lower() != ".toml":
+        raise ReaderError(file, "a plan is a TOML file, with the suffix .toml")
+    return load_mapping(file)
+
+
+def with_overrides(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    """Return `values` with each `a.b=c` of `overrides` laid over them, later ones over earlier ones.
+
+    The right side is read as TOML (8, true, [4, 4], "text"); whatever is not TOML is text. A name on the way,
+    as in `cluster.device.hbm_bytes=96 GiB` over `cluster = "h100-sxm"`, becomes the base of a table.
+    """
+    changed = dict(values)
+    for override in overrides:
+        path, equals, text = override.partition("=")
+        keys = [key.strip() for key in path.split(".")]
+        if not equals or not all(keys):
+            msg = f"the override {override!r} must look like section.key=value, such as strategy.tp=4"
+            raise SpecError(msg)
+        _set(changed, keys, _literal(text.strip()), override)
+    return changed
+
+
+def build_plan(values: Mapping[str, Any], *, where: str, folder: Path | None = None) -> Plan:
+    """Return the plan that `values` (the sections of a plan file) describe.
+
+    Parameters
+    ----------
+    values
+        Sections by name, as in the module's example.
+    where
+        Their origin, for messages.
+    folder
+        Folder that relative paths in `values` start from; the working directory if None.
+    """
+    _check_sections(values, where)
+    devices = _count(values, "devices", where)
+    nodes = _count(values, "nodes", where)
+    cluster = _cluster(values["cluster"], devices, nodes, where, folder)
+    strategy = values.get("strategy")
+    workload = {**values["workload"]}
+    if "precision" in values:
+        workload["precision"] = {**workload.get("precision", {}), **values["precision"]}
+    return Plan(
+        model=_model(values["model"], where, folder),
+        cluster=cluster,
+        workload=build(Workload, workload, where=f"{where}, workload"),
+        strategy=None if strategy is None else build_strategy(strategy, cluster.num_devices, where=where),
+        preset=str(values.get("preset", "default")),
+    )
+
+
+def build_strategy(values: Mapping[str, Any], num_devices: int, *, where: str) -> Strategy:
+    """Return the layout that `values` describe on `num_devices` devices.
+
+    What is not given of dp_replicate and dp_shard follows from the devices that are left; all of it is
+    dp_shard if states are sharded (zero of 1 or more), else dp_replicate.
+    """
+    given = build(Strategy, values, where=f"{where}, strategy")
+    fixed = given.tp * given.cp * given.pp
+    if "dp_replicate" in values and "dp_shard" in values:
+        return given
+    free = (
+        "dp_shard"
+        if "dp_replicate" in values or ("dp_shard" not in values and given.zero)
+        else "dp_replicate"
+    )
+    fixed *= given.dp
+    if num_devices % fixed:
+        below, above = num_devices // fixed * fixed, -(-num_devices // fixed) * fixed
+        nearest = f"{below} or {above}" if below else str(above)
+        msg = (
+            f"{where}, strategy: {num_devices} devices are no multiple of the {fixed} that tp {given.tp}, "
+            f"cp {given.cp}, pp {given.pp} and the data parallel degree given need; the nearest are {nearest}"
+        )
+        raise SpecError(msg)
+    return build(Strategy, {**values, free: num_devices // fixed}, where=f"{where}, strategy")
+
+
+def write_plan(plan: Plan, path: str | Path) -> None:
+    """Write `plan` as a TOML file that `read_plan` turns into an equal plan."""
+    Path(path).write_text(dump_toml(plan_values(plan)), encoding="utf-8")
+
+
+def plan_values(plan: Plan) -> dict[str, Any]:
+    """Return `plan` as the plain values of a plan file: names that the catalogue knows, else fields."""
+    workload = _changed(plan.workload)
+    precision = workload.pop("precision", {})
+    values: dict[str, Any] = {
+        "model": named_model(plan.model) or asdict(plan.model),
+        "cluster": named_cluster(plan.cluster) or asdict(plan.cluster),
+        "devices": plan.cluster.num_devices,
+    }
+    if plan.preset != "default":
+        values["preset"] = plan.preset
+    if plan.strategy is not None:
+        degrees = {"dp_replicate": plan.strategy.dp_replicate, "dp_shard": plan.strategy.dp_shard}
+        values["strategy"] = {**degrees, **_changed(plan.strategy)}
+    return values | {"workload": workload, "precision": precision}
+
+
+def _check_sections(values: Mapping[str, Any], where: str) -> None:
+    for key in values:
+        if key not in SECTIONS:
+            raise UnknownKeyError(key, where, SECTIONS)
+    missing = [key for key in ("model", "cluster", "workload") if key not in values]
+    if missing:
+        msg = f"{where}: {' and '.join(missing)} must be given"
+        raise SpecError(msg)
+    for key in _TABLES:
+        if key in values and not isinstance(values[key], Mapping):
+            msg = f"{where}: {key} must be a table ([{key}]), got {values[key]!r}"
+            raise SpecError(msg)
+
+
+def _count(values: Mapping[str, Any], key: str, where: str) -> int | None:
+    count = values.get(key)
+    if count is not None and (type(count) is not int or count < 1):
+        msg = f"{where}: {key} must be a whole number of 1 or more, got {count!r}"
+        raise SpecError(msg)
+    return count
+
+
+def _cluster(
+    given: object, devices: int | None, nodes: int | None, where: str, folder: Path | None
+) -> Cluster:
+    if isinstance(given, Mapping) and devices is None and nodes is None:
+        devices = _count(given, "num_devices", f"{where}, cluster")
+    if (devices is None) == (nodes is None):
+        msg = f"{where}: exactly one of devices and nodes must be given"
+        raise SpecError(msg)
+    if isinstance(given, str):
+        cluster = cluster_of(given, 1, folder=folder)
+    elif isinstance(given, Mapping):
+        inside = {key: value for key, value in given.items() if key != "num_devices"}
+        cluster = build_cluster(inside, 1, where=f"{where}, cluster", name="cluster")
+    else:
+        msg = f"{where}: cluster must be a name, a file or a table, got {given!r}"
+        raise SpecError(msg)
+    return cluster.sized(devices if devices is not None else (nodes or 0) * cluster.devices_per_node)
+
+
+def _model(given: object, where: str, folder: Path | None) -> Model:
+    if isinstance(given, str):
+        return model_of(given, folder=folder)
+    if not isinstance(given, Mapping):
+        msg = f"{where}: model must be a name, a file or a table, got {given!r}"
+        raise SpecError(msg)
+    values = dict(given)
+    base = values.pop("base", None)
+    if base is not None:
+        base_model = model_of(str(base), folder=folder)
+        values = {field.name: getattr(base_model, field.name) for field in fields(Model)} | values
+    return build(Model, values, where=f"{where}, model")
+
+
+def _set(values: dict[str, Any], keys: list[str], value: object, override: str) -> None:
+    """Put `value` at the path `keys`, making copies and tables on the way."""
+    place = values
+    for key in keys[:-1]:
+        below = place.get(key, {})
+        if isinstance(below, str) and key in ("model", "cluster", "device"):
+            below = {"base": below}
+        if not isinstance(below, Mapping):
+            msg = f"the override {override!r} goes through {key!r}, which holds {below!r} and no table"
+            raise SpecError(msg)
+        place[key] = dict(below)
+        place = place[key]
+    place[keys[-1]] = value
+
+
+def _literal(text: str) -> object:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _changed(spec: DataclassInstance) -> dict[str, Any]:
+    """Return the fields of `spec` that differ from their defaults, dataclasses as tables."""
+    default = Workload(seq_len=1, global_batch_size=1) if isinstance(spec, Workload) else type(spec)()
+    found = {}
+    for field in fields(spec):
+        value, usual = getattr(spec, field.name), getattr(default, field.name)
+        always = isinstance(spec, Workload) and field.name in ("seq_len", "global_batch_size")
+        if value != usual or always:
+            nested = is_dataclass(value) and not isinstance(value, type)
+            found[field.name] = _changed(value) if nested else value
+    return found
