@@ -90,10 +90,15 @@ def _show(board: Scoreboard, by: str) -> None:
 
 
 def _table(groups: list[Group], by: str) -> Table:
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    table = Table("group", title=f"Step time of core rows, by {by}", title_justify="left", box=None)
-    for column in ("rows", "median", "90th pct", "bias", "naive median", "naive 90th", "memory median"):
+    table = Table(
+        Column("group", no_wrap=True),
+        title=f"Step time of core rows, by {by}",
+        title_justify="left",
+        box=None,
+    )
+    for column in ("rows", "median", "90 %", "bias", "naive", "naive 90 %", "memory"):
         table.add_column(column, justify="right")
     for group in groups:
         table.add_row(

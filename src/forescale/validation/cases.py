@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from forescale.errors import ForescaleError
+from forescale.errors import ForescaleError, UnknownNameError
 from forescale.spec import Cluster, Model, Strategy, Workload
 from forescale.units import GB
 from forescale.validation.corpus import Row, read_corpus
@@ -143,18 +144,15 @@ def _measured(row: Row, model: Model, cluster: Cluster, strategy: Strategy, work
 
 
 def _catalogue_model() -> FindModel:
-    """Return a finder of catalogue models; names it does not have give None."""
-    from forescale.catalogue import models
+    """Return a finder of catalogue models; names that mean none of them give None."""
+    from forescale.catalogue.models import load_model
 
-    names: frozenset[str] = frozenset(getattr(models, "model_names", tuple)())
-    cache: dict[str, Model] = {}
-
+    @cache
     def find(name: str) -> Model | None:
-        if name not in names:
+        try:
+            return load_model(name)
+        except UnknownNameError:
             return None
-        if name not in cache:
-            cache[name] = models.load_model(name)
-        return cache[name]
 
     return find
 

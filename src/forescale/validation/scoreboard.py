@@ -152,8 +152,8 @@ def headline_label(case: Case) -> str:
         return vendor
     narrow = workload.precision.compute in {"fp8", "mxfp8", "nvfp4"}
     if cluster.device.name.startswith("gb"):
-        return "NVIDIA GB200 and GB300"
-    return "NVIDIA FP8 and FP4" if narrow else "NVIDIA BF16 and FP16"
+        return "NVIDIA GB200/GB300"
+    return "NVIDIA 8- and 4-bit" if narrow else "NVIDIA 16-bit"
 
 
 def parallelism(case: Case) -> str:

@@ -39,7 +39,7 @@ def model_of(row: Row, find: FindModel, notes: Notes) -> Model:
     """
     name = row.text("model")
     traits = first_match("architectures", name)
-    template = find(str(traits.get("catalogue") or _slug(name)))
+    template = find(_slug(name))
     if template is not None:
         model = _from_template(row, template, notes)
     elif row.integer("layers") and row.integer("hidden"):
@@ -66,6 +66,9 @@ def _from_template(row: Row, template: Model, notes: Notes) -> Model:
         layers=layers,
         hidden_size=row.integer("hidden") or template.hidden_size,
         vocab_size=row.integer("vocab") or template.vocab_size,
+        learned_positions=max(template.learned_positions, row.integer("seq_len") or 0)
+        if template.learned_positions
+        else 0,
         num_mtp_layers=0,
     )
     changed = [

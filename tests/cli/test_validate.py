@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from forescale.cli.validate import validate_command
+from forescale.errors import ReaderError, UnknownNameError
+
+EXCERPT = Path(__file__).parents[1] / "data" / "runs" / "excerpt.csv"
+
+
+@pytest.fixture
+def invoke():
+    app = typer.Typer()
+    app.command("validate")(validate_command)
+
+    def call(*arguments):
+        return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+    return call
+
+
+def test_it_prints_at_most_25_lines(invoke):
+    result = invoke(EXCERPT)
+    assert result.exit_code == 0, result.output
+    assert "core rows" in result.output
+    assert "rows skipped" in result.output
+    assert len(result.output.splitlines()) <= 25
+
+
+def test_json_has_every_row(invoke):
+    body = json.loads(invoke(EXCERPT, "--json").output)
+    assert body["schema"] == "forescale.validation/1"
+    assert len(body["rows"]) == len(EXCERPT.read_text(encoding="utf-8").splitlines()) - 1
+
+
+def test_it_writes_the_page_and_the_chart(invoke, tmp_path):
+    page, chart = tmp_path / "accuracy.md", tmp_path / "chart.json"
+    result = invoke(EXCERPT, "--markdown", page, "--chart", chart, "--by", "source")
+    assert result.exit_code == 0, result.output
+    assert page.read_text(encoding="utf-8").startswith("# Accuracy\n")
+    assert json.loads(chart.read_text(encoding="utf-8"))["$schema"].endswith("v5.json")
+
+
+def test_bad_input_is_an_error_of_ours(invoke, tmp_path):
+    assert isinstance(invoke(tmp_path / "nowhere.csv").exception, ReaderError)
+    assert isinstance(invoke(EXCERPT, "--by", "colour").exception, UnknownNameError)

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import pytest
+
+from forescale.spec import Recompute
+from forescale.validation import load_cases
+from forescale.validation.cases import express, source_of
+from forescale.validation.errors import InexpressibleError
+
+from .conftest import EXCERPT
+
+
+def test_every_row_is_a_case_in_order():
+    cases = load_cases(EXCERPT, find_model=lambda _: None)
+    ids = [line.split(",")[0] for line in EXCERPT.read_text(encoding="utf-8").splitlines()[1:]]
+    assert [case.id for case in cases] == ids
+
+
+def test_the_excerpt_is_expressed_but_for_what_cannot_be(cases):
+    skipped = {case.id: case.skipped_reason for case in cases.values() if case.skipped_reason}
+    assert set(skipped) == {"BSGPT2-009", "NEMO2407-016", "MB260401-040"}
+    assert "the row counts" in skipped["BSGPT2-009"]
+    assert "LoRA" in skipped["NEMO2407-016"]
+    assert "shape of Nemotron-3-Super" in skipped["MB260401-040"]
+
+
+def test_the_catalogue_completes_the_excerpt():
+    cases = {case.id: case for case in load_cases(EXCERPT)}
+    assert sum(case.skipped_reason is None for case in cases.values()) >= 36
+
+
+def test_a_skipped_case_says_why_when_asked(row):
+    (case,) = express([row(dp=8)])
+    assert case.model is None
+    with pytest.raises(InexpressibleError, match="the row counts 16 devices"):
+        _ = case.question
+
+
+def test_what_was_measured(cases):
+    case = cases["SMX-001"]
+    assert case.measured.step_time_s == 0.843
+    assert case.measured.peak_bytes == pytest.approx(71.46e9)
+    assert case.core
+    assert case.source == "SMX"
+    assert case.tokens_per_step == 16 * 4096
+
+
+@pytest.mark.parametrize(
+    ("identifier", "reference", "source"),
+    [
+        ("SMX-001", "x", "SMX"),
+        ("MB260401-040", "x", "MB260401"),
+        ("my-lab-7", "x", "my-lab"),
+        ("run one", "our cluster", "our cluster"),
+        ("run one", "", "run one"),
+    ],
+)
+def test_names_of_sources(identifier, reference, source):
+    assert source_of(identifier, reference) == source
+
+
+def test_published_rows_as_layouts(cases):
+    pipeline = cases["ZB-010"].strategy
+    assert (pipeline.pp, pipeline.vpp, sum(pipeline.stage_layers)) == (8, 3, 22)
+    assert pipeline.flash_attention is False
+    assert cases["TT-036"].strategy.recompute == Recompute(granularity="full", num_layers=16)
+    assert cases["MB2511-027"].strategy.recompute == Recompute(granularity="full", num_layers=5)
+    assert cases["PRIMUS-026"].strategy.recompute == Recompute(granularity="full", num_layers=2)
+    assert cases["PRIMUS-027"].strategy.recompute == Recompute(granularity="full", num_layers=1)
+    assert (cases["MAXV5E-002"].strategy.dp_replicate, cases["MAXV5E-002"].strategy.dp_shard) == (2, 256)
+    assert cases["IEVO-010"].strategy.dp_shard == 8
+    assert cases["TPUV6E-006"].strategy.micro_batch_size == 2
+    assert cases["MB260401-034"].workload.optimizer == "muon"
+    assert cases["MB260401-020"].strategy.overlap.expert
+    assert not cases["MBSK-020"].strategy.overlap.expert
+    assert cases["BLOOM-002"].cluster.tiers[-1].bandwidth == 6.25e9
+
+
+def test_schedules_that_are_not_1f1b_are_noted(row):
+    (case,) = express([row(schedule="zero-bubble ZB-2p")])
+    assert "schedule 'zero-bubble ZB-2p' projected as 1F1B" in case.notes
+    (case,) = express([row(schedule="1f1b (DeepSpeed)")], find_model=lambda _: None)
+    assert case.notes == ()

@@ -1,0 +1,235 @@
+from __future__ import annotations
+
+import pytest
+
+from forescale.errors import ForescaleError
+from forescale.spec import Recompute
+from forescale.validation.errors import InexpressibleError
+from forescale.validation.layout import layout_of, stage_layers
+from forescale.validation.shape import model_of
+
+
+def build(row):
+    notes: list[str] = []
+    strategy, workload = layout_of(row, model_of(row, lambda _: None, notes), notes)
+    return strategy, workload, notes
+
+
+def test_degrees_batch_and_sequence(row):
+    strategy, workload, notes = build(row())
+    assert (strategy.tp, strategy.cp, strategy.pp, strategy.vpp, strategy.dp) == (2, 1, 2, 1, 4)
+    assert (strategy.micro_batch_size, workload.global_batch_size, workload.seq_len) == (2, 64, 4096)
+    assert strategy.sp
+    assert notes == []
+
+
+def test_degrees_that_do_not_make_up_the_devices_are_a_reason(row):
+    with pytest.raises(InexpressibleError, match="tp x cp x pp x dp is 32, but the row counts 16 devices"):
+        build(row(dp=8))
+
+
+def test_a_cell_that_is_no_number_is_a_reason(row):
+    with pytest.raises(ForescaleError, match="column pp"):
+        build(row(pp="many"))
+
+
+def test_missing_degrees_are_noted(row):
+    strategy, _, notes = build(row(tp="", pp="", vpp="", dp=""))
+    assert (strategy.tp, strategy.pp, strategy.dp) == (1, 1, 16)
+    assert {"tp not given: 1 assumed", "dp not given: 16 fills the devices"} <= set(notes)
+
+
+def test_missing_vpp_of_an_interleaved_schedule_is_two(row):
+    strategy, _, _ = build(row(vpp="", schedule="1f1b-interleaved"))
+    assert strategy.vpp == 2
+
+
+@pytest.mark.parametrize(
+    ("cells", "micro", "batch"),
+    [
+        ({"micro_batch": ""}, 1, 64),
+        ({"micro_batch": "", "grad_accum": 4}, 4, 64),
+        ({"global_batch": ""}, 2, 2 * 4 * 16),
+        ({"global_batch": "", "grad_accum": 3}, 2, 24),
+        ({"micro_batch": 3, "global_batch": 32}, 2, 32),
+    ],
+)
+def test_missing_or_uneven_batches(row, cells, micro, batch):
+    strategy, workload, notes = build(row(**cells))
+    assert (strategy.micro_batch_size, workload.global_batch_size) == (micro, batch)
+    assert notes
+
+
+def test_a_batch_that_data_parallelism_does_not_divide_is_a_reason(row):
+    with pytest.raises(InexpressibleError, match="global batch of 30 sequences"):
+        build(row(global_batch=30))
+
+
+@pytest.mark.parametrize(
+    ("text", "remark", "expected"),
+    [
+        ("0", "", (1, 4, 0)),
+        ("1", "", (1, 4, 1)),
+        ("2", "", (1, 4, 2)),
+        ("3 (FSDP)", "", (1, 4, 3)),
+        ("", "", (1, 4, 1)),
+        ("hsdp", "FSDP=2 DP=2", (2, 2, 3)),
+        ("hsdp", "2 slice(s) of v5e-256", (2, 2, 3)),
+        ("hsdp", "slices=4", (4, 1, 3)),
+        ("hsdp", "v4-16 = 8 chips", (2, 2, 3)),
+        ("hsdp", "", (1, 4, 3)),
+        ("3", "Megatron-FSDP sharding group 2", (2, 2, 3)),
+    ],
+)
+def test_sharding_spellings(row, text, remark, expected):
+    strategy, _, _ = build(row(zero_or_fsdp=text, notes=remark))
+    assert (strategy.dp_replicate, strategy.dp_shard, strategy.zero) == expected
+
+
+def test_hierarchical_zero_1_shards_within_its_group(row):
+    strategy, _, _ = build(row(optimizer="adamw (hierarchical ZeRO-1, shard group 2)"))
+    assert (strategy.dp_replicate, strategy.dp_shard, strategy.zero) == (2, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("none", Recompute()),
+        ("full", Recompute(granularity="full")),
+        ("full (every layer, partition-activations)", Recompute(granularity="full")),
+        ("full-block(5 layers)", Recompute(granularity="full", num_layers=5)),
+        ("full-block(1 layer per virtual stage (32 of 61))", Recompute(granularity="full", num_layers=1)),
+        ("full-block(9 listed layers of 61)", Recompute(granularity="full", num_layers=5)),
+        ("selective (every other layer)", Recompute(granularity="full", num_layers=8)),
+        ("selective(core_attn)", Recompute(granularity="selective", modules=("core_attn",))),
+        ("selective(moe+layernorm)", Recompute(granularity="selective", modules=("layernorm", "moe"))),
+        ("selective (per-op SAC)", Recompute(granularity="selective", modules=("layernorm", "mlp"))),
+        (
+            "selective (MaxText remat_policy save_qkv_proj)",
+            Recompute(granularity="selective", modules=("core_attn", "layernorm", "mlp")),
+        ),
+    ],
+)
+def test_recompute_spellings(row, text, expected):
+    strategy, _, _ = build(row(recompute=text))
+    assert strategy.recompute == expected
+
+
+def test_full_recompute_of_one_layer_per_chunk_counts_all_chunks(row):
+    strategy, _, _ = build(row(recompute="full-block(1 layer per virtual stage)", vpp=4))
+    assert strategy.recompute.num_layers == 4
+
+
+@pytest.mark.parametrize("text", ["sometimes", "selective(moe+everything)"])
+def test_recompute_that_is_not_understood_is_a_reason(row, text):
+    with pytest.raises(InexpressibleError, match="recompute"):
+        build(row(recompute=text))
+
+
+@pytest.mark.parametrize(
+    ("text", "source", "compute", "recipe", "gradients"),
+    [
+        ("bf16", "NVIDIA Megatron Bridge", "bf16", "none", "bf16"),
+        ("bf16", "SimuMax", "bf16", "none", "fp32"),
+        ("bf16 (fp32 gradient accumulation)", "BigScience", "bf16", "none", "fp32"),
+        ("fp16 (inferred from line 899)", "BigScience", "fp16", "none", "fp16"),
+        ("fp8 (delayed scaling)", "NeMo", "fp8", "delayed", "bf16"),
+        ("fp8 (current scaling)", "NeMo", "fp8", "current", "bf16"),
+        ("fp8", "torchtitan", "fp8", "current", "fp32"),
+        ("fp8", "MosaicML", "fp8", "delayed", "bf16"),
+        ("mxfp8", "NeMo", "mxfp8", "mxfp8", "bf16"),
+        ("nvfp4", "NeMo", "nvfp4", "none", "bf16"),
+        ("int8 (AQT) matmuls", "maxtext", "fp8", "none", "bf16"),
+    ],
+)
+def test_precision_spellings(row, text, source, compute, recipe, gradients):
+    _, workload, _ = build(row(compute_dtype=text, source=source))
+    precision = workload.precision
+    assert (precision.compute, precision.recipe, precision.gradients) == (compute, recipe, gradients)
+    assert precision.parameters == ("fp16" if compute == "fp16" else "bf16")
+
+
+def test_an_unknown_compute_type_is_a_reason(row):
+    with pytest.raises(InexpressibleError, match="compute type 'posit16'"):
+        build(row(compute_dtype="posit16"))
+
+
+@pytest.mark.parametrize(
+    ("layers", "pp", "vpp", "expected"),
+    [
+        (32, 8, 2, None),
+        (126, 8, 4, (15, 16, 16, 16, 16, 16, 16, 15)),
+        (22, 8, 1, (2, 3, 3, 3, 3, 3, 3, 2)),
+        (61, 4, 1, (16, 16, 16, 13)),
+        (61, 16, 1, (4,) * 15 + (1,)),
+        (61, 4, 4, (16, 16, 16, 13)),
+        (33, 1, 1, None),
+    ],
+)
+def test_layers_that_do_not_divide(row, layers, pp, vpp, expected):
+    model = model_of(row(layers=layers), lambda _: None, [])
+    assert stage_layers(model, pp, vpp) == expected
+
+
+def test_etp_cuts_experts_by_tp_where_it_is_not_given(row):
+    moe = {"model": "Mixtral-8x7B", "num_experts": 8, "topk": 2, "moe_ffn": 14336}
+    assert build(row(**moe, ep=2, etp=""))[0].etp == 2
+    assert build(row(**moe, ep=2, etp=1))[0].etp == 1
+    assert build(row(**moe, ep=8, etp=""))[0].etp == 1
+
+
+@pytest.mark.parametrize(
+    ("cells", "grad_reduce", "param_gather", "tensor", "pipeline", "expert"),
+    [
+        ({"source": "Megatron SC21", "notes": "DDP=local"}, False, False, False, True, False),
+        ({"source": "Megatron SC21", "notes": "DDP=torch overlap"}, True, False, False, True, False),
+        ({"source": "NVIDIA Megatron Bridge"}, True, True, True, True, False),
+        ({"source": "NVIDIA Megatron Bridge", "compute_dtype": "nvfp4"}, True, True, False, True, False),
+        ({"source": "SimuMax", "notes": "TP/P2P comm overlap disabled"}, True, True, False, False, False),
+        ({"source": "torchtitan", "notes": "2D + AsyncTP compile"}, True, True, True, True, False),
+        ({"source": "Megatron-LM", "notes": "moe a2a overlap; recompute"}, True, True, False, True, True),
+        ({"source": "Megatron-LM", "notes": "no EP overlap; alltoall"}, True, True, False, True, False),
+        ({"source": "Megatron-LM", "notes": "EP overlap off; HybridEP"}, True, True, False, True, False),
+    ],
+)
+def test_overlap_follows_the_framework_and_the_remarks(
+    row, cells, grad_reduce, param_gather, tensor, pipeline, expert
+):
+    overlap = build(row(**cells))[0].overlap
+    found = (overlap.grad_reduce, overlap.param_gather, overlap.tensor, overlap.pipeline, overlap.expert)
+    assert found == (grad_reduce, param_gather, tensor, pipeline, expert)
+
+
+@pytest.mark.parametrize(
+    ("attention", "flash"),
+    [
+        ("flash (SDPA)", True),
+        ("TransformerEngine flash", True),
+        ("cudnn_flash_te", True),
+        ("unfused (fused scaled-masked softmax)", False),
+        ("fused softmax", False),
+        ("XLA", False),
+        ("", True),
+    ],
+)
+def test_attention_spellings(row, attention, flash):
+    assert build(row(attention=attention))[0].flash_attention is flash
+
+
+def test_context_parallel_kinds(row):
+    assert build(row(source="torchtitan"))[0].cp_kind == "all_gather"
+    assert build(row(source="NeMo"))[0].cp_kind == "ring"
+    assert build(row(source="NeMo", attention="flash (CP a2a)"))[0].cp_kind == "ulysses"
+
+
+@pytest.mark.parametrize(
+    ("text", "optimizer"),
+    [("adam (DeepSpeed ZeRO-1)", "adamw"), ("muon", "muon"), ("", "adamw"), ("adafactor", "adafactor")],
+)
+def test_optimizer_spellings(row, text, optimizer):
+    assert build(row(optimizer=text))[1].optimizer == optimizer
+
+
+def test_adapters_are_a_reason(row):
+    with pytest.raises(InexpressibleError, match="LoRA"):
+        build(row(notes="LoRA fine-tune, packed sequences"))
