@@ -22,6 +22,7 @@ from forescale.projection.flops import model_flops
 from forescale.projection.memory import MemoryParts
 from forescale.projection.mesh import groups
 from forescale.projection.pieces import build_blocks, build_pieces, holdings, price_blocks
+from forescale.projection.rates import days, tokens_per_device_second, utilisation
 from forescale.projection.result import (
     TIME_PARTS,
     Interval,
@@ -39,8 +40,6 @@ from forescale.spec.constraints import check
 from forescale.spec.model import Model
 from forescale.spec.strategy import Axis, Strategy
 from forescale.spec.workload import MATRIX_RATE, Workload
-
-SECONDS_PER_DAY = 86400.0
 
 
 def project(
@@ -134,10 +133,10 @@ def to_projection(
     """Return the result value of one evaluated layout."""
     step = _number(evaluation.step_time)
     flops = _model_flops(model, workload.seq_len)
-    peak = _peak_rate(cluster, workload) * cluster.num_devices * step
-    per_step = flops.masked * workload.global_batch_size
+    per_step, per_step_full = (each * workload.global_batch_size for each in (flops.masked, flops.full))
     hardware = _number(evaluation.flops) * strategy.num_devices
     tokens = float(workload.global_batch_size * workload.seq_len)
+    used = {"peak_rate": peak_rate(cluster, workload), "num_devices": cluster.num_devices, "step_time": step}
     counts = count_parameters(model)
     result = Projection(
         model=model,
@@ -147,12 +146,14 @@ def to_projection(
         preset=preset,
         step_time=Interval(low=step * 0.85, expected=step, high=step * 1.2),
         num_microbatches=round(_number(evaluation.num_microbatches)),
-        tokens_per_s_per_device=tokens / step / cluster.num_devices,
-        mfu=per_step / peak,
-        mfu_full_attention=flops.full * workload.global_batch_size / peak,
-        hfu=hardware / peak,
+        tokens_per_s_per_device=_number(
+            tokens_per_device_second(tokens=tokens, step_time=step, num_devices=cluster.num_devices)
+        ),
+        mfu=_number(utilisation(flops=per_step, **used)),
+        mfu_full_attention=_number(utilisation(flops=per_step_full, **used)),
+        hfu=_number(utilisation(flops=hardware, **used)),
         model_flops_per_step=per_step,
-        model_flops_full_attention_per_step=flops.full * workload.global_batch_size,
+        model_flops_full_attention_per_step=per_step_full,
         hardware_flops_per_step=hardware,
         params=ParameterSummary(
             total=counts.total,
@@ -162,7 +163,9 @@ def to_projection(
         time_s={part: _number(evaluation.time_parts.get(part, 0.0)) for part in TIME_PARTS},
         stage_times=_stage_times(evaluation),
         memory=_memory(cluster, plan, evaluation),
-        training_days=workload.tokens / tokens * step / SECONDS_PER_DAY if workload.tokens else None,
+        training_days=_number(days(total_tokens=workload.tokens, tokens=tokens, step_time=step))
+        if workload.tokens
+        else None,
         notes=_notes(model, workload),
     )
     if result.mfu > 1.0 or not np.isfinite(step):
@@ -178,7 +181,8 @@ def _number(value: object) -> float:
 _model_flops = cache(model_flops)
 
 
-def _peak_rate(cluster: Cluster, workload: Workload) -> float:
+def peak_rate(cluster: Cluster, workload: Workload) -> float:
+    """Return the matrix rate against which utilisation is stated [FLOP/s per device]."""
     rates = cluster.device.matrix_flops
     rate: float | None = getattr(rates, MATRIX_RATE[workload.precision.compute]) or rates.bf16 or rates.fp16
     if rate is None:
