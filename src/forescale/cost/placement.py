@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import reduce
 from operator import mul
+from typing import cast
 
 import numpy as np
 
@@ -51,7 +52,7 @@ def ranks_within(*, size: Numeric, stride: Numeric, tier_size: float, num_device
     whole = np.floor(tier / np.minimum(span, tier)) * span * num_tiers
     straddles = (span <= tier) * (whole < num_devices)
     blocks = np.minimum(np.ceil(span / tier) + straddles, size)
-    return size / blocks
+    return cast("Numeric", size / blocks)
 
 
 def ranks_per_tier(group: Group, cluster: Cluster) -> tuple[Numeric, ...]:

@@ -1,6 +1,7 @@
 """Time of communication: one protocol, several models, one small file per algorithm."""
 
 from forescale.cost.collectives.alpha_beta import AlphaBeta, Lines
+from forescale.cost.collectives.bandwidth_table import BandwidthTable, load_bandwidth_table
 from forescale.cost.collectives.calibration import (
     LinkCalibration,
     NetworkCalibration,
@@ -10,15 +11,19 @@ from forescale.cost.collectives.calibration import (
 )
 from forescale.cost.collectives.catalogue import ALGORITHMS
 from forescale.cost.collectives.model import CollectiveModel
+from forescale.cost.collectives.two_level import TwoLevel
 
 __all__ = [
     "ALGORITHMS",
     "AlphaBeta",
+    "BandwidthTable",
     "CollectiveModel",
     "Lines",
     "LinkCalibration",
     "NetworkCalibration",
+    "TwoLevel",
     "WireProtocol",
     "calibrate",
     "link_calibrations",
+    "load_bandwidth_table",
 ]

@@ -19,8 +19,6 @@ from forescale.graph.ops import CollectiveKind
 from forescale.numeric import Numeric
 from forescale.spec.cluster import Cluster
 
-_COPIES: frozenset[CollectiveKind] = frozenset(("all_gather", "reduce_scatter", "all_to_all"))
-
 
 @formula(unit="s", source="Hockney 1994, The communication challenge for MPP: latency and bandwidth")
 def message_seconds(*, num_bytes: Numeric, fixed: Numeric, seconds_per_byte: Numeric) -> Numeric:
@@ -87,8 +85,8 @@ class AlphaBeta:
     def lines(self, *, kind: CollectiveKind, route: Route) -> Lines:
         """Return the ways to do `kind` along `route`; worth keeping for several messages."""
         lines = [line for way in self._ways(kind) for line in way.lines(kind=kind, route=route)]
-        if kind in _COPIES:
-            lines = [self._with_copy(line, route) for line in lines]
+        if (copy := self._copy_bandwidth(kind)) is not None:
+            lines = [_with_copy(line, route, copy) for line in lines]
         return Lines(num_ranks=route.num_ranks, lines=tuple(lines))
 
     def provenance(self, *, kind: CollectiveKind) -> Provenance:
@@ -107,10 +105,15 @@ class AlphaBeta:
         offered = {name for link in self.calibration.links for name in link.algorithms}
         return tuple(way for way in ALGORITHMS if way.name in offered and kind in way.kinds)
 
-    def _with_copy(self, line: Line, route: Route) -> Line:
-        beta = with_own_copy(
-            seconds_per_byte=line.seconds_per_byte,
-            num_ranks=route.num_ranks,
-            copy_bandwidth=self.calibration.links[0].copy_bandwidth,
-        )
-        return replace(line, seconds_per_byte=beta)
+    def _copy_bandwidth(self, kind: CollectiveKind) -> float | None:
+        first = self.calibration.links[0]
+        if kind == "all_to_all":
+            return first.exchange_copy_bandwidth
+        return first.copy_bandwidth if kind in ("all_gather", "reduce_scatter") else None
+
+
+def _with_copy(line: Line, route: Route, copy_bandwidth: float) -> Line:
+    beta = with_own_copy(
+        seconds_per_byte=line.seconds_per_byte, num_ranks=route.num_ranks, copy_bandwidth=copy_bandwidth
+    )
+    return replace(line, seconds_per_byte=beta)

@@ -60,6 +60,8 @@ class LinkCalibration:
     """Seconds per peer of an all-to-all."""
     copy_bandwidth: float = float("inf")
     """byte/s at which a rank's own part is copied to the output buffer; only the innermost tier's counts."""
+    exchange_copy_bandwidth: float = float("inf")
+    """The same within an all-to-all."""
     date: str = ""
     fit: Fit = field(default_factory=Fit)
 

@@ -1,0 +1,273 @@
+"""Fit the network calibrations of the catalogue.
+
+    python benchmarks/fit_network.py KERNELS.csv [NAME ...]
+
+KERNELS.csv is a table of measured collectives (columns of the validation corpus); public logs of nccl-tests and
+rccl-tests come from tests/data/collectives. Each recipe says which rows fit a link and which only check it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from forescale.catalogue.clusters import load_cluster
+from forescale.cost.calibration import Fit, Residual
+from forescale.cost.collectives import AlphaBeta, LinkCalibration, NetworkCalibration, WireProtocol
+from forescale.cost.collectives.fit import fit_link
+from forescale.cost.collectives.measured import (
+    CollectiveBatch,
+    MeasuredCollective,
+    errors,
+    read_collectives,
+    residual_of,
+    stack,
+)
+from forescale.io.nccl_tests import read_nccl_tests
+
+ROOT = Path(__file__).parent.parent
+OUT = ROOT / "src/forescale/catalogue/calibrations/network"
+LOGS = ROOT / "tests/data/collectives"
+DATE = "2026-11-21"
+TABLE = Path(sys.argv[1])
+
+NCCL = ("ring", "tree", "in_network", "direct_exchange", "p2p")
+WIRES = [f"{wire}.{key}" for wire in ("LL", "LL128", "Simple") for key in ("launch", "hop_factor", "efficiency")]
+EXCHANGE = ["exchange_efficiency", "exchange_launch", "exchange_copy_bandwidth"]
+PULL = 0.1
+
+
+def protocols(*values: tuple[float, float, float]) -> tuple[WireProtocol, ...]:
+    names = ("LL", "LL128", "Simple")
+    return tuple(
+        WireProtocol(name=n, launch=v[0], hop_factor=v[1], efficiency=v[2]) for n, v in zip(names, values, strict=True)
+    )
+
+
+def table(hardware: str, prefix: str) -> list[MeasuredCollective]:
+    rows = read_collectives(TABLE, hardware)
+    return [row for row in rows if row.id.startswith(prefix) and row.num_bytes >= 32768]
+
+
+def log(name: str, nodes: int, per_node: int = 8) -> list[MeasuredCollective]:
+    given = {"num_ranks": nodes * per_node, "ranks_per_node": per_node}
+    run = read_nccl_tests(LOGS / f"{name}.txt", kind="all_reduce", **given)
+    return [row for row in run.rows if row.num_bytes >= 65536]
+
+
+def collectives(rows: Iterable[MeasuredCollective]) -> list[MeasuredCollective]:
+    return [row for row in rows if row.kind != "all_to_all"]
+
+
+def exchanges(rows: Iterable[MeasuredCollective]) -> list[MeasuredCollective]:
+    return [row for row in rows if row.kind == "all_to_all"]
+
+
+Sets = list[tuple[str, list[MeasuredCollective]]]
+
+
+@dataclass
+class Recipe:
+    start: LinkCalibration
+    tier: int
+    names: list[str]
+    source: str
+    fitted: Callable[[], Sets]
+    """Cluster names and rows."""
+    held_out: dict[str, Callable[[], Sets]] = field(default_factory=dict)
+    inner: str = ""
+    """Calibration of the innermost tier when an outer one is fitted."""
+
+
+def read(name: str) -> LinkCalibration:
+    from forescale.cost.collectives.calibration import link_calibration_of
+
+    return link_calibration_of(json.loads((OUT / f"{name}.json").read_text()), where=name)
+
+
+def batches(sets: Sets) -> list[CollectiveBatch]:
+    return [batch for cluster, rows in sets if rows for batch in stack(load_cluster(cluster, 8), rows)]
+
+
+def placed(recipe: Recipe) -> Callable[[CollectiveBatch, LinkCalibration], NetworkCalibration]:
+    filler = read("scale-out")
+
+    def place(batch: CollectiveBatch, link: LinkCalibration) -> NetworkCalibration:
+        links = [filler] * len(batch.cluster.tiers)
+        if recipe.inner:
+            links[0] = read_cached(recipe.inner)
+        links[recipe.tier] = link
+        return NetworkCalibration(links=tuple(links))
+
+    return place
+
+
+_CACHE: dict[str, LinkCalibration] = {}
+
+
+def read_cached(name: str) -> LinkCalibration:
+    return _CACHE.setdefault(name, read(name))
+
+
+def check(sets: Sets, link: LinkCalibration, recipe: Recipe, source: str) -> Residual:
+    place = placed(recipe)
+    values = [errors(b, AlphaBeta(cluster=b.cluster, calibration=place(b, link))) for b in batches(sets)]
+    return residual_of(np.concatenate(values), source=source)
+
+
+def cook(recipe: Recipe) -> None:
+    link, place = recipe.start, placed(recipe)
+    sets = recipe.fitted()
+    plain = [(cluster, collectives(rows)) for cluster, rows in sets]
+    link = fit_link(batches(plain), place, link, recipe.names, pull=PULL)
+    across = [(cluster, exchanges(rows)) for cluster, rows in sets]
+    if any(rows for _, rows in across):
+        link = fit_link(batches(across), place, link, EXCHANGE, pull=PULL)
+    inside = check(sets, link, recipe, "rows of the fit")
+    outside = tuple(check(rows(), link, recipe, name) for name, rows in recipe.held_out.items())
+    every = [*sets, *(item for rows in recipe.held_out.values() for item in rows())]
+    long = [(cluster, [row for row in rows if row.num_bytes >= 2**20]) for cluster, rows in every]
+    spread = check(long, link, recipe, "")
+    low, high = min(1.0, float(np.exp(-spread.p90))), max(1.0, float(np.exp(-spread.p10)))
+    fit = Fit(
+        kind="fitted", source=recipe.source, in_sample=inside, held_out=outside, low=round(low, 3), high=round(high, 3)
+    )
+    write(replace(link, fit=fit, date=DATE))
+    print(link.name, "in", inside.rows, inside.median_abs, inside.p10, inside.p90)
+    for r in outside:
+        print("   out", r.source, r.rows, "median", r.median_abs, "bias", r.bias, r.p10, r.p90)
+    big = [(c, [row for row in rows if row.num_bytes >= 4 * 2**20]) for c, rows in sets]
+    r = check(big, link, recipe, "")
+    print("   >= 4 MiB", r.rows, r.median_abs, "bias", r.bias, "p10/p90", r.p10, r.p90)
+
+
+def write(link: LinkCalibration) -> None:
+    content = asdict(link)
+    default = asdict(LinkCalibration(name="", protocols=link.protocols, algorithms=()))
+    kept = {k: v for k, v in content.items() if k in ("name", "protocols", "algorithms", "fit") or v != default[k]}
+    (OUT / f"{link.name}.json").write_text(json.dumps(kept, indent=1) + "\n")
+
+
+NVLINK = {
+    "algorithms": NCCL,
+    "tiers": ("nvlink",),
+    "protocols": protocols((8e-6, 0.4, 0.25), (1.5e-5, 0.4, 0.5), (3e-5, 0.8, 0.75)),
+    "copy_bandwidth": 1e12,
+    "exchange_efficiency": 0.7,
+    "exchange_launch": 1.3e-5,
+    "peer_latency": 5e-8,
+    "exchange_copy_bandwidth": 1e12,
+}
+REDUCTION = ["reduction_efficiency", "reduction_launch"]
+NETWORK = {
+    "algorithms": NCCL,
+    # Hops of the network as NCCL's tuner has them (src/graph/tuning.cc): ring 2.7, 4.0 and 14 us, tree 5.0 us
+    # and more, over the 5 us of the catalogue; LL moves a quarter of the bandwidth.
+    "protocols": protocols((1.2e-5, 0.54, 0.25), (1.5e-5, 0.8, 0.6), (3e-5, 2.8, 0.9)),
+    "tree_efficiency": 0.95,
+    "tree_hop_factor": 1.85,
+    "exchange_efficiency": 0.9,
+    "exchange_launch": 2e-5,
+    "peer_latency": 5e-7,
+}
+OUTER = WIRES
+
+RECIPES = {
+    "nvlink-ampere": Recipe(
+        start=LinkCalibration(name="nvlink-ampere", architectures=("ampere",), **NVLINK),
+        tier=0,
+        names=[*WIRES, "copy_bandwidth"],
+        source="nccl-tests, NCCL 2.27.3 on 2, 4 and 8 A100 of one node (NVIDIA aiconfigurator database, 2026)",
+        fitted=lambda: [("a100-sxm-80gb", table("A100-80GB SXM", "AICN"))],
+        held_out={
+            "Perlmutter, one node of 4 A100, NCCL 2.19": lambda: [
+                ("perlmutter", [r for r in table("A100-40/80GB SXM", "PERLM") if r.num_ranks == r.ranks_per_node])
+            ]
+        },
+    ),
+    "nvlink-hopper": Recipe(
+        start=LinkCalibration(
+            name="nvlink-hopper", architectures=("hopper",), reduction_efficiency=0.67, reduction_launch=7e-5, **NVLINK
+        ),
+        tier=0,
+        names=[*WIRES, "copy_bandwidth", *REDUCTION],
+        source="nccl-tests on 2, 4 and 8 H100 and H200 of one node (NVIDIA aiconfigurator database, 2026)",
+        fitted=lambda: [("h100-sxm", table("H100 SXM", "AICN")), ("h200-sxm", table("H200 SXM", "AICN"))],
+        held_out={"8 H100, DGX Cloud NCCL recipe": lambda: [("h100-sxm", table("H100 SXM", "NCCLH100"))]},
+    ),
+    "nvlink-blackwell": Recipe(
+        start=LinkCalibration(
+            name="nvlink-blackwell", architectures=("blackwell", "blackwell-ultra"), reduction_efficiency=0.5,
+            reduction_launch=5e-5, **NVLINK,
+        ),
+        tier=0,
+        names=[*WIRES, "copy_bandwidth", *REDUCTION],
+        source="nccl-tests on 2, 4 and 8 B200, GB200 of one node (NVIDIA aiconfigurator database, 2026)",
+        fitted=lambda: [("b200", table("B200", "AICN")), ("gb200-nvl72", table("GB200", "AICN"))],
+        held_out={
+            "2, 4 and 8 B300 and GB300": lambda: [("b300", table("B300", "AICN")), ("gb300-nvl72", table("GB300", "AICN"))]
+        },
+    ),
+    "slingshot": Recipe(
+        start=LinkCalibration(name="slingshot", tiers=("slingshot",), member_half=0.25, pair_share=1.0, **NETWORK),
+        tier=1,
+        names=[*OUTER, "member_half", "tree_efficiency", "tree_hop_factor"],
+        source="nccl-tests, NCCL 2.19 on 1, 2 and 4 A100 of 2 to 32 nodes of Perlmutter (validation data of Subramanian et al. 2024)",
+        fitted=lambda: [("perlmutter", [r for r in perlmutter() if r.num_ranks // r.ranks_per_node <= 32])],
+        held_out={
+            "Perlmutter, 64 to 256 nodes": lambda: [
+                ("perlmutter", [r for r in perlmutter() if r.num_ranks // r.ranks_per_node > 32])
+            ]
+        },
+        inner="nvlink-ampere",
+    ),
+    "infiniband": Recipe(
+        start=LinkCalibration(name="infiniband", tiers=("infiniband", "roce"), **NETWORK),
+        tier=1,
+        names=OUTER,
+        source="nccl-tests, NCCL 2.26 all-reduce on 2 and 4 nodes of 8 H100 with 400 Gb/s InfiniBand (NVIDIA/nccl-tests issue 309)",
+        fitted=lambda: [("h100-sxm", log("h100_2_nodes_all_reduce", 2) + log("h100_4_nodes_all_reduce", 4))],
+        held_out={"8 nodes of 8 H100 of another site": lambda: [("h100-sxm", log("h100_8_nodes_all_reduce", 8))]},
+        inner="nvlink-hopper",
+    ),
+    "efa": Recipe(
+        start=LinkCalibration(name="efa", tiers=("efa",), **NETWORK),
+        tier=1,
+        names=OUTER,
+        source="nccl-tests all-reduce on 2 p5.48xlarge (aws-ia/terraform-aws-eks-blueprints, 2025)",
+        fitted=lambda: [("h100-sxm", log("p5_2_nodes_all_reduce", 2))],
+        inner="nvlink-hopper",
+    ),
+    "xgmi-cdna3": Recipe(
+        start=LinkCalibration(name="xgmi-cdna3", architectures=("cdna3", "cdna4"), **{**NVLINK, "tiers": ("infinity-fabric", "xgmi")}),
+        tier=0,
+        names=WIRES,
+        source="rccl-tests, RCCL 2.22 all-reduce on 8 MI300X (AMD ROCm blog on xGMI, 2025)",
+        fitted=lambda: [("mi300x", log("mi300x_1_node_all_reduce", 1))],
+    ),
+    "fat-tree-cdna": Recipe(
+        start=LinkCalibration(
+            name="fat-tree-cdna", architectures=("cdna3", "cdna4"), tiers=("fat-tree", "pod", "infiniband", "roce", "ethernet"), **NETWORK
+        ),
+        tier=1,
+        names=OUTER,
+        source="rccl-tests, RCCL 2.26 and 2.27 all-reduce on 2 nodes of 8 MI355X and of 8 MI308X with 400 Gb/s Ethernet (public logs, 2025 and 2026)",
+        fitted=lambda: [("mi355x", log("mi355x_2_nodes_all_reduce", 2)), ("mi300x", log("mi308x_2_nodes_all_reduce", 2))],
+        held_out={"2 nodes of 8 MI300X, RCCL 2.22": lambda: [("mi300x", log("mi300x_2_nodes_all_reduce", 2))]},
+        inner="xgmi-cdna3",
+    ),
+}
+
+
+def perlmutter() -> list[MeasuredCollective]:
+    return [r for r in table("A100-40/80GB SXM", "PERLM") if r.num_ranks > r.ranks_per_node]
+
+
+if __name__ == "__main__":
+    for name in sys.argv[2:] or RECIPES:
+        cook(RECIPES[name])

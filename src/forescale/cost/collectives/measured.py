@@ -1,0 +1,134 @@
+"""Measured collectives: what a fit and its check work on."""
+
+from __future__ import annotations
+
+import csv
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from forescale.cost.calibration import Residual
+from forescale.cost.collectives.model import CollectiveModel
+from forescale.cost.placement import Group
+from forescale.errors import ReaderError
+from forescale.graph.ops import CollectiveKind
+from forescale.numeric import Array
+from forescale.spec.cluster import Cluster
+
+_KINDS: Mapping[str, CollectiveKind] = {
+    "all_reduce": "all_reduce",
+    "allreduce": "all_reduce",
+    "all_gather": "all_gather",
+    "allgather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "reducescatter": "reduce_scatter",
+    "all_to_all": "all_to_all",
+    "alltoall": "all_to_all",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "sendrecv": "p2p",
+}
+
+
+def kind_of(name: str) -> CollectiveKind | None:
+    """Return the collective that a benchmark calls `name`, None if it is none of ours."""
+    return _KINDS.get(name.casefold().removesuffix("_mpi").removesuffix("_perf"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredCollective:
+    """One timed collective; bytes as in `graph.ops.Collective`, which is what nccl-tests prints as size."""
+
+    kind: CollectiveKind
+    num_bytes: float
+    num_ranks: int
+    ranks_per_node: int
+    seconds: float
+    id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveBatch:
+    """Rows of one cluster and kind that one vectorised evaluation prices."""
+
+    cluster: Cluster
+    kind: CollectiveKind
+    group: Group
+    num_bytes: Array
+    seconds: Array
+    ids: tuple[str, ...]
+
+
+def stack(cluster: Cluster, rows: Iterable[MeasuredCollective]) -> list[CollectiveBatch]:
+    """Stack rows that were measured on `cluster`, which is sized to hold the largest."""
+    by_kind: dict[CollectiveKind, list[MeasuredCollective]] = defaultdict(list)
+    for row in rows:
+        by_kind[row.kind].append(row)
+    return [_batch(cluster, kind, group) for kind, group in by_kind.items()]
+
+
+def _batch(cluster: Cluster, kind: CollectiveKind, rows: Sequence[MeasuredCollective]) -> CollectiveBatch:
+    per_node = np.array([row.ranks_per_node for row in rows], dtype=np.float64)
+    ranks = np.array([row.num_ranks for row in rows], dtype=np.float64)
+    nodes = ranks / per_node
+    size = float(cluster.devices_per_node)
+    return CollectiveBatch(
+        cluster=cluster.sized(int(size * nodes.max())),
+        kind=kind,
+        group=Group(
+            size=per_node, stride=np.ones_like(per_node), outer=((nodes, np.full_like(nodes, size)),)
+        ),
+        num_bytes=np.array([row.num_bytes for row in rows], dtype=np.float64),
+        seconds=np.array([row.seconds for row in rows], dtype=np.float64),
+        ids=tuple(row.id for row in rows),
+    )
+
+
+def errors(batch: CollectiveBatch, model: CollectiveModel) -> Array:
+    """Return ln(predicted / measured) of each row."""
+    predicted = model.seconds(kind=batch.kind, num_bytes=batch.num_bytes, group=batch.group)
+    return np.asarray(np.log(predicted / batch.seconds), dtype=np.float64)
+
+
+def residual_of(values: Array, *, source: str) -> Residual:
+    """Return the spread of logarithmic errors."""
+    low, middle, high = (round(float(q), 4) for q in np.quantile(values, (0.1, 0.5, 0.9)))
+    absolute = round(float(np.median(np.abs(values))), 4)
+    return Residual(rows=values.size, median_abs=absolute, bias=middle, p10=low, p90=high, source=source)
+
+
+def read_collectives(path: Path, hardware: str) -> list[MeasuredCollective]:
+    """Return the collective rows of a kernel table that name `hardware`.
+
+    Parameters
+    ----------
+    path
+        CSV with the columns id, hardware, kind, op, msg_bytes, n_gpus, nodes and time_us.
+    hardware
+        Start of the hardware column.
+    """
+    with path.open(newline="", encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    needed = ("id", "hardware", "kind", "op", "msg_bytes", "n_gpus", "nodes", "time_us")
+    if not rows or (missing := [name for name in needed if name not in rows[0]]):
+        raise ReaderError(path, f"a table of collectives needs the columns {', '.join(missing or needed)}")
+    parsed = (_row(row) for row in rows if row["hardware"].startswith(hardware))
+    return [row for row in parsed if row is not None]
+
+
+def _row(row: Mapping[str, str]) -> MeasuredCollective | None:
+    kind = kind_of(row["op"]) if row["kind"] == "collective" else None
+    if kind is None or not all(row[key] for key in ("msg_bytes", "n_gpus", "nodes", "time_us")):
+        return None
+    ranks, nodes = int(float(row["n_gpus"])), int(float(row["nodes"]))
+    return MeasuredCollective(
+        kind=kind,
+        num_bytes=float(row["msg_bytes"]),
+        num_ranks=ranks,
+        ranks_per_node=max(1, ranks // nodes),
+        seconds=float(row["time_us"]) * 1e-6,
+        id=row["id"],
+    )

@@ -1,0 +1,146 @@
+"""Read what nccl-tests and rccl-tests print."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from forescale.cost.collectives.measured import MeasuredCollective, kind_of
+from forescale.errors import ReaderError
+from forescale.graph.ops import CollectiveKind
+
+_PREFIX = re.compile(r"^\s*(?:\[[\d,]+\](?:<stdout>)?:?|\d+:)\s?(?=\s*[#\d])")
+_RANK = re.compile(r"#\s+Rank\s+(\d+)\b.*?\bon\s+(\S+)\s+device\s+\d+\s*(?:\[[^\]]*\]\s*(.*))?")
+_STARTING = re.compile(r"Collective test starting:\s*(\w+)")
+_COMMAND = re.compile(r"\b(\w+_perf)(?:_mpi)?\b")
+_NUMBER = re.compile(r"^\d+(?:\.\d+)?(?:[eE][-+]?\d+)?$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NcclTestsRun:
+    """One run of a test."""
+
+    kind: CollectiveKind
+    device: str
+    """The devices' name as printed; empty where the log does not list them."""
+    num_ranks: int
+    ranks_per_node: int
+    rows: tuple[MeasuredCollective, ...]
+    """Out-of-place times in increasing size, without rows that the test found wrong."""
+    num_wrong: int
+    """Rows left out because the test found wrong results."""
+
+
+def read_nccl_tests(
+    path: Path,
+    *,
+    kind: CollectiveKind | None = None,
+    num_ranks: int | None = None,
+    ranks_per_node: int | None = None,
+) -> NcclTestsRun:
+    """Return the run whose output is stored in `path`.
+
+    Parameters
+    ----------
+    path
+        Output of one test, bare or with the rank prefixes of a launcher.
+    kind, num_ranks, ranks_per_node
+        What older versions and trimmed logs do not say; what the log says must agree.
+    """
+    lines = [
+        _PREFIX.sub("", line) for line in path.read_text(encoding="utf-8", errors="replace").splitlines()
+    ]
+    found = _kind(lines)
+    hosts, device = _ranks(lines)
+    ranks = _agreed(path, "num_ranks", sum(hosts.values()) or None, num_ranks)
+    per_node = _agreed(path, "ranks_per_node", max(hosts.values(), default=None), ranks_per_node)
+    chosen: CollectiveKind = _agreed(path, "kind", found, kind)
+    rows, wrong = _rows(lines, kind=chosen, num_ranks=ranks, ranks_per_node=per_node, source=path.stem)
+    if not rows:
+        raise ReaderError(path, "no results; a table with size, time, algbw and busbw is expected")
+    return NcclTestsRun(
+        kind=chosen,
+        device=device,
+        num_ranks=ranks,
+        ranks_per_node=per_node,
+        rows=tuple(rows),
+        num_wrong=wrong,
+    )
+
+
+T = TypeVar("T")
+
+
+def _agreed(path: Path, name: str, found: T | None, given: T | None) -> T:
+    if found is None and given is None:
+        raise ReaderError(path, f"the log does not say {name}; pass {name}=")
+    if found is not None and given is not None and found != given:
+        raise ReaderError(path, f"the log says {name} is {found}, but {given} was given")
+    value = given if found is None else found
+    assert value is not None
+    return value
+
+
+def _kind(lines: list[str]) -> CollectiveKind | None:
+    for pattern in (_STARTING, _COMMAND):
+        names = (match[1] for line in lines if (match := pattern.search(line)))
+        kinds = {kind for name in names if (kind := kind_of(name))}
+        if len(kinds) == 1:
+            return kinds.pop()
+    return None
+
+
+def _ranks(lines: list[str]) -> tuple[Counter[str], str]:
+    hosts: Counter[str] = Counter()
+    device = ""
+    seen = set()
+    for line in lines:
+        match = _RANK.search(line)
+        if match and match[1] not in seen:
+            seen.add(match[1])
+            hosts[match[2]] += 1
+            device = device or (match[3] or "").strip()
+    return hosts, device
+
+
+def _rows(
+    lines: list[str], *, kind: CollectiveKind, num_ranks: int, ranks_per_node: int, source: str
+) -> tuple[list[MeasuredCollective], int]:
+    rows, wrong = [], 0
+    for size, time_us, errors in _results(lines):
+        if errors not in ("0", "N/A", "0e+00") and float(errors) > _TOLERANCE:
+            wrong += 1
+            continue
+        if size > 0:
+            rows.append(
+                MeasuredCollective(
+                    kind=kind, num_bytes=size, num_ranks=num_ranks, ranks_per_node=ranks_per_node,
+                    seconds=time_us * 1e-6, id=f"{source}:{size:.0f}",
+                )
+            )  # fmt: skip
+    return sorted(rows, key=lambda row: row.num_bytes), wrong
+
+
+_TOLERANCE = 1e-3
+"""Older versions print the largest error instead of the number of wrong elements."""
+
+
+def _results(lines: list[str]) -> Iterator[tuple[float, float, str]]:
+    """Yield size [byte], out-of-place time [µs] and the column for errors."""
+    rooted = False
+    for line in lines:
+        words = line.split()
+        if "size" in words and "time" in words:
+            rooted = "root" in words
+            continue
+        if len(words) < 7 or not (words[0].isdigit() and words[1].isdigit()) or _NUMBER.match(words[2]):
+            continue
+        # size count type [redop [root]] time algbw busbw wrong ...
+        start = 3 if _NUMBER.match(words[3]) else 4 + rooted
+        values = words[start:]
+        if len(values) >= 4 and all(_NUMBER.match(value) for value in values[:3]):
+            yield float(words[0]), float(values[0]), values[3]
