@@ -81,3 +81,11 @@ def test_schedules_that_are_not_1f1b_are_noted(row):
     assert "schedule 'zero-bubble ZB-2p' projected as 1F1B" in case.notes
     (case,) = express([row(schedule="1f1b (DeepSpeed)")], find_model=lambda _: None)
     assert case.notes == ()
+
+
+def test_a_skipped_case_keeps_what_the_row_prints(row):
+    (case,) = express([row(dp=8, measured_peak_mem_gb=3)])
+    assert (case.measured.step_time_s, case.measured.peak_bytes) == (5.0, 3e9)
+    (case,) = express([row(measured_step_s="soon")])
+    assert "measured_step_s" in case.skipped_reason
+    assert case.measured.step_time_s is None

@@ -233,3 +233,16 @@ def test_optimizer_spellings(row, text, optimizer):
 def test_adapters_are_a_reason(row):
     with pytest.raises(InexpressibleError, match="LoRA"):
         build(row(notes="LoRA fine-tune, packed sequences"))
+
+
+def test_a_source_that_keeps_moments_in_16_bits(row):
+    cells = {"source": "NVIDIA Megatron Bridge", "mla": "y", "num_experts": 64, "topk": 6, "moe_ffn": 1408}
+    assert build(row(model="Moonlight-16B", **cells))[1].precision.moments == "bf16"
+    assert build(row(source="NVIDIA Megatron Bridge"))[1].precision.moments == "fp32"
+
+
+def test_recompute_that_is_not_given_is_the_frameworks_own(row):
+    strategy, _, notes = build(row(source="torchtitan", recompute=""))
+    assert strategy.recompute.modules == ("layernorm", "mlp")
+    assert "recompute not given: selective (per-op SAC) assumed" in notes
+    assert build(row(source="NeMo", recompute=""))[0].recompute == Recompute()

@@ -117,7 +117,7 @@ def _case(row: Row, find: FindModel) -> Case:
         strategy, workload = layout_of(row, model, notes)
         measured = _measured(row, model, cluster, strategy, workload)
     except ForescaleError as error:
-        return replace(case, skipped_reason=str(error), notes=tuple(notes))
+        return replace(case, skipped_reason=str(error), measured=_printed(row), notes=tuple(notes))
     if not _understood_schedule(row.text("schedule"), strategy):
         kind = "interleaved 1F1B" if strategy.vpp > 1 else "1F1B"
         notes.append(f"schedule {row.text('schedule')!r} projected as {kind}")
@@ -134,6 +134,19 @@ def _case(row: Row, find: FindModel) -> Case:
 
 def _understood_schedule(text: str, strategy: Strategy) -> bool:
     return strategy.pp == 1 or text == "" or "1f1b" in text.lower()
+
+
+def _printed(row: Row) -> Measured:
+    """Return the seconds and bytes that the row prints, without deriving any."""
+    try:
+        step, memory = row.number("measured_step_s"), row.number("measured_peak_mem_gb")
+    except ForescaleError:
+        return Measured()
+    return Measured(
+        step_time_s=step or None,
+        step_time_from="step time" if step else "none",
+        peak_bytes=None if memory is None else memory * GB,
+    )
 
 
 def _measured(row: Row, model: Model, cluster: Cluster, strategy: Strategy, workload: Workload) -> Measured:

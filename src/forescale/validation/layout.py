@@ -23,7 +23,7 @@ _DEFAULT_MICROBATCHES_PER_STAGE = 8
 
 def conventions_of(row: Row) -> dict[str, Any]:
     """Return how the row's source trains: its framework's conventions and what is known of this source."""
-    source = first_match("sources", f"{row.text('source')} {row.id}")
+    source = first_match("sources", f"{row.text('source')} {row.id} {row.text('model')}")
     frameworks = table("frameworks")
     return {**frameworks["default"], **frameworks.get(source.get("framework"), {}), **source}
 
@@ -285,6 +285,7 @@ def _precision(row: Row, conventions: Mapping[str, Any], notes: Notes) -> Precis
         recipe=entry.get("recipe", conventions["fp8_recipe"] if entry["compute"] == "fp8" else "none"),
         parameters=storage,
         gradients=gradients,
+        moments=conventions["moments"],
         activations=storage,
     )
     if precision.compute in {"fp32", "tf32"}:
