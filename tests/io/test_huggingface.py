@@ -129,6 +129,13 @@ class TestRefusals:
         with pytest.raises(ReaderError, match="lists 2 layers, but there are 6"):
             read("gemma2", layer_types=["full_attention", "sliding_attention"])
 
+    def test_heads_must_divide_the_hidden_size_unless_their_width_is_given(self):
+        with pytest.raises(
+            ReaderError, match="hidden size 256 does not divide over 3 heads; give the key 'head_dim'"
+        ):
+            read("llama", num_attention_heads=3)
+        assert attention(read("llama", num_attention_heads=3, head_dim=80)).head_dim == 80
+
     def test_what_the_model_cannot_express_is_refused(self):
         with pytest.raises(ReaderError, match="'qk_layernorm' is set"):
             read("phi", qk_layernorm=True)

@@ -15,6 +15,7 @@ from forescale.io.huggingface.parts import (
     POSITIONS,
     decoder,
     dense_ffn,
+    even_head_dim,
     four_times,
     full_attention,
     num_layers,
@@ -105,7 +106,7 @@ def falcon(keys: Keys) -> Model:
     attention = FullAttention(
         num_heads=heads,
         num_kv_heads=kv_heads,
-        head_dim=keys.size(*HIDDEN) // heads,
+        head_dim=even_head_dim(keys),
         qkv_bias=bias,
         output_bias=bias,
         rotary=not keys.flag("alibi", default=False),
@@ -173,7 +174,7 @@ def mpt(keys: Keys) -> Model:
         FullAttention(
             num_heads=heads,
             num_kv_heads=1 if attention_keys.get("attn_type") == "multiquery_attention" else kv_heads,
-            head_dim=hidden // heads,
+            head_dim=even_head_dim(keys),
             qkv_bias=bias,
             output_bias=bias,
             rotary=False,

@@ -78,7 +78,8 @@ def minimax(keys: Keys) -> Model:
         output_norm="hidden",
         chunk_size=keys.size("block_size", default=256),
     )
-    listed = keys.items("attn_type_list") or [(i + 1) % 2 == 0 for i in range(num_layers(keys))]
+    layers = num_layers(keys)
+    listed = keys.items("attn_type_list", layers) or [(i + 1) % 2 for i in range(layers)]
     attention: tuple[Attention, ...] = choose(
         keys, lambda kind: lightning if kind in LINEAR else full, lambda i: full if listed[i] else lightning
     )

@@ -52,11 +52,18 @@ class Keys:
             raise ReaderError(self.where, f"the key {names[0]!r} must be true or false; got {value!r}")
         return value
 
-    def items(self, name: str) -> Sequence[Any] | None:
-        """Return a list, or None where the key is absent."""
+    def items(self, name: str, length: int | None = None) -> Sequence[Any] | None:
+        """Return a list of names or numbers, one for each of `length` layers, or None where it is absent."""
         value = self.get(name)
-        if value is not None and not isinstance(value, list | tuple):
-            raise ReaderError(self.where, f"the key {name!r} must be a list; got {value!r}")
+        if value is None:
+            return None
+        if not isinstance(value, list | tuple) or not all(isinstance(item, str | int) for item in value):
+            raise ReaderError(
+                self.where, f"the key {name!r} must be a list of names or numbers; got {value!r}"
+            )
+        if length is not None and len(value) != length:
+            problem = f"the key {name!r} lists {len(value)} layers, but there are {length}"
+            raise ReaderError(self.where, problem)
         return value
 
     def child(self, name: str) -> Keys | None:

@@ -10,9 +10,9 @@ from forescale.io.huggingface.dense import qwen_windows
 from forescale.io.huggingface.keys import Keys
 from forescale.io.huggingface.parts import (
     HEADS,
-    HIDDEN,
     decoder,
     dense_ffn,
+    even_head_dim,
     full_attention,
     num_layers,
     routed,
@@ -155,7 +155,7 @@ def dbrx(keys: Keys) -> Model:
     attention = FullAttention(
         num_heads=heads,
         num_kv_heads=attention_keys.size("kv_n_heads", default=1),
-        head_dim=keys.size(*HIDDEN) // heads,
+        head_dim=even_head_dim(keys),
     )
     moe = MoeFfn(
         num_experts=ffn_keys.size("moe_num_experts"),
@@ -196,7 +196,8 @@ def llama4(keys: Keys) -> Model:
 def _llama4_attention(keys: Keys) -> tuple[Attention, ...]:
     keys.get("use_qk_norm")  # a norm without weights
     every = keys.size("no_rope_layer_interval", default=4)
-    rotary = keys.items("no_rope_layers") or [(i + 1) % every != 0 for i in range(num_layers(keys))]
+    layers = num_layers(keys)
+    rotary = keys.items("no_rope_layers", layers) or [(i + 1) % every != 0 for i in range(layers)]
     full = full_attention(keys, rotary=False)
     local = full_attention(keys)
     chunk = keys.optional_size("attention_chunk_size")

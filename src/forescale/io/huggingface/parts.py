@@ -72,11 +72,20 @@ def full_attention(
     """
     heads = keys.size(*HEADS)
     biased = keys.flag("attention_bias", default=bias)
-    width = keys.optional_size("head_dim") or head_dim or keys.size(*HIDDEN) // heads
+    width = keys.optional_size("head_dim") or head_dim or even_head_dim(keys)
     fields = {"qkv_bias": biased, "output_bias": biased, **fields}
     return FullAttention(
         num_heads=heads, num_kv_heads=keys.size(*KV_HEADS, default=heads), head_dim=width, **fields
     )
+
+
+def even_head_dim(keys: Keys) -> int:
+    """Return the hidden size divided over the heads."""
+    hidden, heads = keys.size(*HIDDEN), keys.size(*HEADS)
+    if hidden % heads:
+        problem = f"hidden size {hidden} does not divide over {heads} heads; give the key 'head_dim'"
+        raise ReaderError(keys.where, problem)
+    return hidden // heads
 
 
 def dense_ffn(keys: Keys, *names: str, gated: bool = True, bias: bool = False) -> DenseFfn:
@@ -113,12 +122,9 @@ def windowed(
 def choose(keys: Keys, by_type: Callable[[str], Part], by_index: Callable[[int], Part]) -> tuple[Part, ...]:
     """Return one part per layer, by the names in `layer_types` or else by the layer's index."""
     layers = num_layers(keys)
-    kinds = keys.items("layer_types")
+    kinds = keys.items("layer_types", layers)
     if kinds is None:
         return tuple(by_index(i) for i in range(layers))
-    if len(kinds) != layers:
-        problem = f"the key 'layer_types' lists {len(kinds)} layers, but there are {layers}"
-        raise ReaderError(keys.where, problem)
     return tuple(by_type(kind) for kind in kinds)
 
 
@@ -130,7 +136,7 @@ def routed(
 ) -> tuple[Ffn, ...]:
     """Return each layer's feed-forward: by `mlp_layer_types` of the file, or else by `is_moe`."""
     layers = num_layers(keys)
-    kinds = keys.items("mlp_layer_types")
+    kinds = keys.items("mlp_layer_types", layers)
     sparse = [kind == "sparse" for kind in kinds] if kinds else [is_moe(i) for i in range(layers)]
     if not all(sparse) and dense is None:
         raise ReaderError(keys.where, "some layers are dense, but the key 'intermediate_size' is missing")
