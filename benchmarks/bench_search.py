@@ -8,7 +8,7 @@ from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
 from forescale.project import project
 from forescale.search import Space
-from forescale.search.evaluate import score
+from forescale.search.evaluate import Question, score
 from forescale.search.space import enumerate_layouts
 from forescale.spec import Strategy, Workload
 
@@ -24,7 +24,7 @@ def test_layouts_per_second(benchmark, name):
     model, cluster = load_model(model_name), load_cluster(cluster_name, devices)
     workload = Workload(seq_len=seq_len, global_batch_size=batch)
     candidates = enumerate_layouts(model, cluster, workload, Space())
-    benchmark(score, model, cluster, workload, candidates)
+    benchmark(score, Question(model=model, cluster=cluster, workload=workload), candidates)
     benchmark.extra_info["layouts"] = len(candidates)
     benchmark.extra_info["layouts_per_s"] = round(len(candidates) / benchmark.stats.stats.median)
 

@@ -6,9 +6,18 @@ import pytest
 from forescale.errors import InfeasibleError, UnknownKeyError
 from forescale.project import project
 from forescale.search import Space, search
-from forescale.search.evaluate import score
+from forescale.search.evaluate import Question, score
 from forescale.search.space import default_recompute, divisors, enumerate_layouts, virtual_stages
 from tests.small import cluster, dense, moe, workload
+
+
+def layouts(candidates):
+    """All (variant, row) of a space."""
+    return [
+        (index, row)
+        for index, variant in enumerate(candidates.variants)
+        for row in np.flatnonzero(candidates.allows(variant))
+    ]
 
 
 def test_divisors():
@@ -26,8 +35,10 @@ def test_no_layout_is_listed_twice_and_all_are_legal(model):
     candidates = enumerate_layouts(model, cluster(8), workload(), Space())
     rows = np.stack(list(candidates.columns.values()))
     assert np.unique(rows, axis=1).shape == rows.shape
+    everything = layouts(candidates)
+    assert len(everything) == len(candidates)
     for index in np.linspace(0, len(candidates) - 1, 40).astype(int):
-        project(model, cluster(8), candidates.strategy(int(index)), workload())
+        project(model, cluster(8), candidates.strategy(*everything[index]), workload())
 
 
 @pytest.mark.parametrize("model", [dense(), moe()], ids=lambda m: m.name)
@@ -35,7 +46,7 @@ def test_the_best_of_search_is_the_best_of_projecting_everything(model):
     space = Space(zero=(1, 3), micro_batch_size=(1, 4), recompute=default_recompute(model)[:2])
     small, work = cluster(4), workload(global_batch_size=16)
     candidates = enumerate_layouts(model, small, work, space)
-    everything = [project(model, small, candidates.strategy(index), work) for index in range(len(candidates))]
+    everything = [project(model, small, candidates.strategy(*index), work) for index in layouts(candidates)]
     fitting = [item for item in everything if item.memory.peak_bytes <= small.device.hbm_bytes]
     result = search(model, small, work, space=space, top=5)
     assert result.num_legal == len(candidates)
@@ -46,8 +57,9 @@ def test_the_best_of_search_is_the_best_of_projecting_everything(model):
 
 def test_results_do_not_depend_on_the_chunk():
     candidates = enumerate_layouts(moe(), cluster(8), workload(), Space())
-    whole = score(moe(), cluster(8), workload(), candidates, chunk=10**9)
-    parts = score(moe(), cluster(8), workload(), candidates, chunk=97)
+    question = Question(model=moe(), cluster=cluster(8), workload=workload())
+    whole = score(question, candidates, chunk=10**9)
+    parts = score(question, candidates, chunk=97)
     np.testing.assert_array_equal(whole.step_time, parts.step_time)
     np.testing.assert_array_equal(whole.peak, parts.peak)
 
@@ -80,3 +92,15 @@ def test_a_tighter_memory_limit_never_speeds_up_and_says_what_more_would_buy():
     assert tight.best[0].step_time_s > free.best[0].step_time_s
     assert tight.best[0].memory.peak_bytes <= limit
     assert tight.relaxations[0].gain > 0
+
+
+def test_rows_that_cannot_fit_are_skipped_without_losing_one_that_fits():
+    question = Question(model=moe(), cluster=cluster(8), workload=workload())
+    candidates = enumerate_layouts(moe(), cluster(8), workload(), Space())
+    whole = score(question, candidates)
+    limit = float(np.median(whole.peak[np.isfinite(whole.peak)]))
+    pruned = score(question, candidates, memory_limit=limit)
+    assert np.isinf(pruned.peak).sum() > np.isinf(whole.peak).sum()
+    fits = whole.peak <= limit
+    np.testing.assert_array_equal(pruned.peak[fits], whole.peak[fits])
+    np.testing.assert_array_equal(pruned.step_time[fits], whole.step_time[fits])

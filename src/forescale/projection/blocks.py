@@ -12,9 +12,10 @@ from forescale.cost.collectives import CollectiveModel
 from forescale.cost.model import ComputeModel
 from forescale.cost.placement import Group
 from forescale.formula import formula, named
-from forescale.graph.operator import Block, Operator, Tensor
+from forescale.graph.operator import Block, Operator
 from forescale.graph.ops import Collective, MeshAxis, Primitive
 from forescale.graph.recompute import Kept
+from forescale.memory.liveness import block_moments
 from forescale.numeric import Numeric
 
 COMMUNICATION_PART = {"tp": "tensor_comm", "cp": "context_comm", "ep": "expert_comm", "etp": "expert_comm"}
@@ -50,7 +51,11 @@ class BlockCost:
     flops: Numeric
     """Executed FLOP, forward and backward, replay included."""
     kept_bytes: Numeric
-    working_bytes: Numeric
+    """Bytes that one micro-batch keeps from forward to backward."""
+    forward_bytes: Numeric
+    """Most bytes of the block that exist during its forward."""
+    backward_bytes: Numeric
+    """Most bytes of the block that exist during its backward: kept tensors, replay, gradients."""
 
     def take(self, select: Select) -> BlockCost:
         """Return the cost with every number passed through `select`."""
@@ -59,7 +64,8 @@ class BlockCost:
             backward={part: select(value) for part, value in self.backward.items()},
             flops=select(self.flops),
             kept_bytes=select(self.kept_bytes),
-            working_bytes=select(self.working_bytes),
+            forward_bytes=select(self.forward_bytes),
+            backward_bytes=select(self.backward_bytes),
         )
 
 
@@ -126,24 +132,19 @@ def block_cost(priced: PricedBlock, kept: Kept, *, asynchronous_tensor: bool = F
         own = priced.operators[operator.name]
         _add_pass(backward, operator, own.forward, own.forward[0], asynchronous_tensor, part="recompute")
         flops = flops + own.forward_flops
+    moments = block_moments(priced.block, kept)
     return BlockCost(
         forward=_titled(forward, f"{priced.block.name} forward"),
         backward=_titled(backward, f"{priced.block.name} backward"),
         flops=flops,
-        kept_bytes=_bytes(kept.tensors),
-        working_bytes=_bytes(kept.working_set),
+        kept_bytes=kept.num_bytes,
+        forward_bytes=moments.forward_bytes,
+        backward_bytes=moments.backward_bytes,
     )
 
 
 def _titled(seconds: Seconds, title: str) -> Seconds:
     return {part: named(value, f"{title} {part}", unit="s") for part, value in seconds.items()}
-
-
-def _bytes(tensors: tuple[Tensor, ...]) -> Numeric:
-    result: Numeric = 0.0
-    for tensor in tensors:
-        result = result + named(tensor.num_bytes, tensor.name, unit="byte")
-    return result
 
 
 def _price(operator: Operator, pricing: Pricing) -> PricedOperator:

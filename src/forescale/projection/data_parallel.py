@@ -90,6 +90,15 @@ def from_stage_1(*, zero: Numeric, sharded: Numeric, otherwise: Numeric) -> Nume
     return np.where(np.asarray(zero) >= 1, sharded, otherwise)
 
 
+def stage_parameters(
+    held: Parts[Holding], stages: Stages, degrees: Degrees, *, tied: bool, num_mtp: int
+) -> tuple[Numeric, Numeric]:
+    """Return the elements of non-expert and expert parameters on one device of every stage, before sharding."""
+    head = stages.last * held.head.vocabulary * head_copies(pp=degrees.pp, tied=tied)
+    dense = over_stages(stages, held, lambda block: block.dense, num_mtp=num_mtp) + head
+    return dense, over_stages(stages, held, lambda block: block.expert, num_mtp=num_mtp)
+
+
 def data_traffic(
     held: Parts[Holding],
     stages: Stages,
@@ -101,9 +110,7 @@ def data_traffic(
     num_mtp: int,
 ) -> DataTraffic:
     """Price the data-parallel collectives of every stage and block."""
-    head = stages.last * held.head.vocabulary * head_copies(pp=degrees.pp, tied=tied)
-    dense = over_stages(stages, held, lambda block: block.dense, num_mtp=num_mtp) + head
-    expert = over_stages(stages, held, lambda block: block.expert, num_mtp=num_mtp)
+    dense, expert = stage_parameters(held, stages, degrees, tied=tied, num_mtp=num_mtp)
     gradient = STORAGE_BYTES[precision.gradients]
 
     def both(kind: CollectiveKind, dense_bytes: Numeric, expert_bytes: Numeric) -> Numeric:

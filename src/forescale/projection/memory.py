@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from forescale.formula import total
 from forescale.graph.layout import Degrees
-from forescale.memory.activations import in_flight, largest, saved_bytes
+from forescale.memory.activations import any_of, in_flight, largest, saved_bytes
 from forescale.memory.buffers import Overhead, gathered_parameter_bytes, load_overhead
 from forescale.memory.states import gradient_bytes, optimizer_bytes, optimizer_element_bytes, weight_bytes
 from forescale.numeric import Numeric
-from forescale.projection.data_parallel import GATHERED_BYTES, DataTraffic
+from forescale.projection.data_parallel import GATHERED_BYTES
 from forescale.spec.workload import STORAGE_BYTES, Workload
 
 if TYPE_CHECKING:
@@ -43,8 +43,12 @@ class StateBytes:
     gradients: Numeric
     optimizer: Numeric
 
+    def total(self) -> Numeric:
+        """Return all states together: no layout needs less."""
+        return self.weights + self.gradients + self.optimizer
 
-def state_bytes(traffic: DataTraffic, degrees: Degrees, workload: Workload) -> StateBytes:
+
+def state_bytes(dense: Numeric, expert: Numeric, degrees: Degrees, workload: Workload) -> StateBytes:
     """Return the states of both parameter groups, each over its own shards."""
     precision = workload.precision
     shards = degrees.dp_shard * degrees.cp
@@ -54,8 +58,8 @@ def state_bytes(traffic: DataTraffic, degrees: Degrees, workload: Workload) -> S
         "optimizer": (optimizer_bytes, optimizer_element_bytes(precision, workload.optimizer)),
     }
     held = {
-        name: function(parameters=traffic.dense, element_bytes=size, shards=shards, zero=degrees.zero)
-        + function(parameters=traffic.expert, element_bytes=size, shards=degrees.expert_dp, zero=degrees.zero)
+        name: function(parameters=dense, element_bytes=size, shards=shards, zero=degrees.zero)
+        + function(parameters=expert, element_bytes=size, shards=degrees.expert_dp, zero=degrees.zero)
         for name, (function, size) in sizes.items()
     }
     return StateBytes(**held)
@@ -68,12 +72,15 @@ def memory_parts(
     degrees, stages, pieces = inputs.degrees, inputs.stages, inputs.pieces
     overhead: Overhead = load_overhead()
     held = in_flight(stage=stages.index, pp=degrees.pp, vpp=degrees.vpp, num_microbatches=count)
-    working: Numeric = pieces.layers[0].cost.working_bytes
-    for piece in pieces.layers[1:]:
-        working = largest(first=working, second=piece.cost.working_bytes)
-    head = stages.last * pieces.head.cost.kept_bytes
-    activations = saved_bytes(per_microbatch=kept - head, microbatches=held) + largest(
-        first=working, second=head
+    working: Numeric = 0.0 * stages.first
+    for layers, piece in zip(stages.counts, pieces.layers, strict=True):
+        extra = piece.cost.backward_bytes - piece.cost.kept_bytes
+        working = largest(first=working, second=any_of(count=layers) * extra)
+    head = pieces.head.cost
+    loss = stages.last * largest(first=head.forward_bytes, second=head.backward_bytes)
+    layers_kept = kept - stages.last * head.kept_bytes
+    activations = saved_bytes(per_microbatch=layers_kept, microbatches=held) + largest(
+        first=working, second=loss
     )
     buffers = _gathered(workload, inputs)
     allocated = states.weights + states.gradients + states.optimizer + activations + buffers

@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forescale.errors import InfeasibleError
-from forescale.numeric import Array
 from forescale.project import project
-from forescale.search.evaluate import Scores, score
+from forescale.search.evaluate import Question, Scores, score
 from forescale.search.result import Relaxation, SearchResult
 from forescale.search.space import Candidates, Space, enumerate_layouts
 from forescale.spec.cluster import Cluster
@@ -21,6 +20,8 @@ from forescale.spec.workload import Workload
 from forescale.units import format_bytes
 
 Objective: TypeAlias = Literal["step_time", "peak_memory"]
+RELAXED_MEMORY = (1.1, 1.5, 2.0)
+"""Multiples of the memory limit at which a search says what the best layout would gain."""
 
 
 def search(
@@ -49,23 +50,24 @@ def search(
         If no layout is legal, or none fits; its rows say which constraint refused how many.
     """
     started = time.perf_counter()
-    space = (space or Space()).fixed(fixed or {})
-    candidates = enumerate_layouts(model, cluster, workload, space)
-    if len(candidates) == 0:
+    question = Question(model=model, cluster=cluster, workload=workload)
+    candidates = enumerate_layouts(model, cluster, workload, (space or Space()).fixed(fixed or {}))
+    num_legal = len(candidates)
+    if num_legal == 0:
         rows = [(name, count) for name, count in candidates.refused.items() if count]
         msg = f"no legal layout of {model.name} on {cluster.num_devices} devices of {cluster.name}"
         raise InfeasibleError(msg, rows)
-    scores = score(model, cluster, workload, candidates)
     limit = cluster.device.hbm_bytes if max_memory is None else min(max_memory, cluster.device.hbm_bytes)
+    scores = score(question, candidates, memory_limit=limit * max(RELAXED_MEMORY))
     fits = scores.peak <= limit
     if not fits.any():
-        raise InfeasibleError(_nothing_fits(model, cluster, candidates, scores, limit), [("memory", len(candidates))])
+        raise InfeasibleError(_nothing_fits(question, candidates, limit), [("memory", num_legal)])
     ranked = _best(scores, fits, objective, top)
-    best = tuple(project(model, cluster, candidates.strategy(int(index)), workload) for index in ranked)
+    best = tuple(project(model, cluster, candidates.strategy(*index), workload) for index in ranked)
     return SearchResult(
         best=best,
         objective=objective,
-        num_legal=len(candidates),
+        num_legal=num_legal,
         num_feasible=int(fits.sum()),
         elapsed_s=time.perf_counter() - started,
         refused={name: count for name, count in candidates.refused.items() if count},
@@ -73,36 +75,41 @@ def search(
     )
 
 
-def _best(scores: Scores, fits: NDArray[np.bool_], objective: Objective, top: int) -> NDArray[np.int64]:
-    """Return the best candidates; ties by the other objective, then by the order of the space."""
+def _best(scores: Scores, fits: NDArray[np.bool_], objective: Objective, top: int) -> list[tuple[int, int]]:
+    """Return (variant, row) of the best; ties by the other objective, then by the order of the space."""
+    values = (scores.step_time, scores.peak) if objective == "step_time" else (scores.peak, scores.step_time)
+    first, second = (value.reshape(-1) for value in values)
     feasible = np.flatnonzero(fits)
-    first, second = (scores.step_time, scores.peak) if objective == "step_time" else (scores.peak, scores.step_time)
     if len(feasible) > top:
         bound = np.partition(first[feasible], top - 1)[top - 1]
         feasible = feasible[first[feasible] <= bound]
     order = np.lexsort((feasible, second[feasible], first[feasible]))
-    return feasible[order[:top]]
+    return [divmod(int(index), fits.shape[1]) for index in feasible[order[:top]]]
 
 
 def _relaxations(scores: Scores, fits: NDArray[np.bool_], limit: float) -> tuple[Relaxation, ...]:
     """Return what more memory would buy, at the steps where the best step time improves."""
     best = float(scores.step_time[fits].min())
     found: list[Relaxation] = []
-    for factor in (1.1, 1.5, 2.0, np.inf):
-        within: Array = scores.step_time[scores.peak <= limit * factor]
-        fastest = float(within.min())
+    for factor in RELAXED_MEMORY:
+        fastest = float(scores.step_time[scores.peak <= limit * factor].min())
         if fastest < (found[-1].step_time_s if found else best):
-            change = "without a memory limit" if factor == np.inf else f"with {format_bytes(limit * (factor - 1))} more per device"
-            found.append(Relaxation(constraint="memory", change=change, step_time_s=fastest, gain=1.0 - fastest / best))
+            change = f"with {format_bytes(limit * (factor - 1.0))} more per device"
+            gain = 1.0 - fastest / best
+            found.append(Relaxation(constraint="memory", change=change, step_time_s=fastest, gain=gain))
     return tuple(found)
 
 
-def _nothing_fits(model: Model, cluster: Cluster, candidates: Candidates, scores: Scores, limit: float) -> str:
+def _nothing_fits(question: Question, candidates: Candidates, limit: float) -> str:
+    """Return the sentence for a model that fits nowhere: the smallest layout, and the devices it would need."""
+    scores = score(question, candidates)
     smallest = int(np.argmin(scores.peak))
-    needed = float(scores.peak[smallest])
-    strategy = candidates.strategy(smallest)
+    needed = float(scores.peak.reshape(-1)[smallest])
+    strategy = candidates.strategy(*divmod(smallest, candidates.num_rows))
+    model, cluster = question.model, question.cluster
     shape = f"tp={strategy.tp} cp={strategy.cp} pp={strategy.pp} dp={strategy.dp} zero={strategy.zero}"
     return (
-        f"none of the {len(candidates):,} legal layouts of {model.name} fits {format_bytes(limit)} on {cluster.num_devices} devices "
-        f"of {cluster.name}; the smallest ({shape}) needs {format_bytes(needed)}: about {int(np.ceil(cluster.num_devices * needed / limit))} devices"
+        f"none of the {len(candidates):,} legal layouts of {model.name} fits {format_bytes(limit)} on "
+        f"{cluster.num_devices} devices of {cluster.name}; the smallest ({shape}) needs {format_bytes(needed)}: "
+        f"try about {int(np.ceil(cluster.num_devices * needed / limit))} devices"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,8 @@ from forescale.spec.model import LatentAttention, Model
 from forescale.spec.strategy import Axis, ContextKind, Overlap, Recompute, Strategy
 from forescale.spec.workload import Workload
 
-Columns = dict[str, NDArray[np.int64]]
+Rows: TypeAlias = NDArray[np.int64]
+Columns: TypeAlias = dict[str, Rows]
 """One integer array per dimension of the space, all of one length."""
 DEGREE_NAMES = ("tp", "cp", "ep", "etp", "pp", "vpp", "dp_replicate", "dp_shard", "zero", "micro_batch_size")
 CHOICE_NAMES = ("sp", "cp_kind", "recompute", "axis_order")
@@ -54,30 +56,58 @@ class Space:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """The choices that are crossed with every row of degrees."""
+
+    recompute: Recompute
+    cp_kind: ContextKind
+    axis_order: tuple[Axis, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """All legal layouts of a space: degrees as values, choices as indices into their options."""
+    """All legal layouts of a space: rows of degrees, each with the variants it allows."""
 
     columns: Columns
-    recompute: tuple[Recompute, ...]
-    cp_kinds: tuple[ContextKind, ...]
-    orders: tuple[tuple[Axis, ...], ...]
+    """Degrees and sp, one array each."""
+    variants: tuple[Variant, ...]
     overlap: Overlap
     refused: dict[str, int]
-    """Candidates that each constraint refused, before duplicates were dropped."""
+    """Rows that each constraint refused."""
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows of degrees."""
+        return len(self.columns["tp"])
 
     def __len__(self) -> int:
         """Return the number of legal layouts."""
-        return len(self.columns["tp"])
+        return sum(int(self.allows(variant).sum()) for variant in self.variants)
 
-    def strategy(self, index: int) -> Strategy:
+    def allows(self, variant: Variant) -> NDArray[np.bool_]:
+        """Return for which rows `variant` is a layout of its own.
+
+        Equivalent spellings count once: the kind of context parallelism matters where cp > 1, the axis order
+        where both pipeline and data parallelism place something.
+        """
+        first = self.variants[0]
+        allowed = np.ones(self.num_rows, dtype=bool)
+        if variant.cp_kind != first.cp_kind:
+            allowed &= self.columns["cp"] > 1
+        if variant.axis_order != first.axis_order:
+            dp = self.columns["dp_replicate"] * self.columns["dp_shard"]
+            allowed &= (self.columns["pp"] > 1) & (dp > 1)
+        return allowed
+
+    def strategy(self, variant: int, row: int) -> Strategy:
         """Return one layout as a strategy."""
-        row = {name: int(values[index]) for name, values in self.columns.items()}
+        chosen = self.variants[variant]
         return Strategy(
-            **{name: row[name] for name in DEGREE_NAMES},
-            sp=bool(row["sp"]),
-            cp_kind=self.cp_kinds[row["cp_kind"]],
-            recompute=self.recompute[row["recompute"]],
-            axis_order=self.orders[row["axis_order"]],
+            **{name: int(self.columns[name][row]) for name in DEGREE_NAMES},
+            sp=bool(self.columns["sp"][row]),
+            cp_kind=chosen.cp_kind,
+            recompute=chosen.recompute,
+            axis_order=chosen.axis_order,
             overlap=self.overlap,
         )
 
@@ -105,29 +135,19 @@ def default_recompute(model: Model) -> tuple[Recompute, ...]:
 
 
 def enumerate_layouts(model: Model, cluster: Cluster, workload: Workload, space: Space) -> Candidates:
-    """Return every legal layout of `space`, in a fixed order.
-
-    Equivalent spellings are listed once: sp where tp > 1 only, the kind of context parallelism where cp > 1,
-    the axis order where it places something differently, replicas only beside shards.
-    """
-    recompute = space.recompute or default_recompute(model)
+    """Return every legal layout of `space`, in a fixed order and each once."""
     columns = _degrees(model, cluster, workload, space)
-    columns = _product(columns, "sp", [int(value) for value in space.sp])
-    columns = _select(columns, _one_spelling_of_sp(columns, model, space))
+    columns = _cross_sp(columns, model, space)
     question = Question(model=model, cluster=cluster, workload=workload, degrees=_Degrees(columns))
     mask, refused = legal(question)
-    columns = _select(columns, mask)
-    columns = _product(columns, "cp_kind", range(len(space.cp_kind)), where=columns["cp"] > 1)
-    columns = _product(columns, "axis_order", range(len(space.axis_order)), where=_order_matters(columns))
-    columns = _product(columns, "recompute", range(len(recompute)))
-    return Candidates(
-        columns=columns,
-        recompute=recompute,
-        cp_kinds=space.cp_kind,
-        orders=space.axis_order,
-        overlap=space.overlap,
-        refused=refused,
+    variants = tuple(
+        Variant(recompute=recompute, cp_kind=kind, axis_order=order)
+        for kind in space.cp_kind
+        for order in space.axis_order
+        for recompute in space.recompute or default_recompute(model)
     )
+    columns = {name: values[mask] for name, values in columns.items()}
+    return Candidates(columns=columns, variants=variants, overlap=space.overlap, refused=refused)
 
 
 class _Degrees:
@@ -137,33 +157,18 @@ class _Degrees:
         self.__dict__.update(columns)
 
 
-def _select(columns: Columns, mask: NDArray[np.bool_]) -> Columns:
-    return {name: values[mask] for name, values in columns.items()}
-
-
-def _product(
-    columns: Columns, name: str, options: Sequence[int], *, where: NDArray[np.bool_] | None = None
-) -> Columns:
-    """Return the columns crossed with one more dimension; rows outside `where` take the first option only."""
+def _cross_sp(columns: Columns, model: Model, space: Space) -> Columns:
+    """Cross rows with sequence parallelism: nothing to choose without tp, and experts under tp demand it."""
     size = len(columns["tp"])
-    times = np.full(size, len(options)) if where is None else np.where(where, len(options), 1)
-    rows = np.repeat(np.arange(size), times)
-    crossed = {other: values[rows] for other, values in columns.items()}
-    starts = np.cumsum(times) - times
-    crossed[name] = np.asarray(options, dtype=np.int64)[np.arange(len(rows)) - starts[rows]]
-    return crossed
-
-
-def _one_spelling_of_sp(columns: Columns, model: Model, space: Space) -> NDArray[np.bool_]:
-    """Return the rows to keep: without tp there is nothing to choose, and experts under tp demand sp."""
-    alone = columns["tp"] == 1
-    keep = ~alone | (columns["sp"] == int(True in space.sp))
-    return keep & (alone | (columns["sp"] == 1)) if model.is_moe else keep
-
-
-def _order_matters(columns: Columns) -> NDArray[np.bool_]:
-    """Return the rows in which the place of the pipeline axis makes a difference."""
-    return (columns["pp"] > 1) & (columns["dp_replicate"] * columns["dp_shard"] > 1)
+    choices = np.array([int(value) for value in space.sp], dtype=np.int64)
+    rows = np.repeat(np.arange(size), len(choices))
+    crossed = {name: values[rows] for name, values in columns.items()}
+    crossed["sp"] = np.tile(choices, size)
+    alone = crossed["tp"] == 1
+    keep = ~alone | (crossed["sp"] == int(True in space.sp))
+    if model.is_moe:
+        keep &= alone | (crossed["sp"] == 1)
+    return {name: values[keep] for name, values in crossed.items()}
 
 
 def _degrees(model: Model, cluster: Cluster, workload: Workload, space: Space) -> Columns:
@@ -209,7 +214,9 @@ def _inner(
         "zero": shard[:, 2],
         "micro_batch_size": np.array(batches, dtype=np.int64)[where[3]],
     }
-    columns = [np.broadcast_to(np.asarray(chosen[name], dtype=np.int64), where.shape[1:]) for name in DEGREE_NAMES]
+    columns = [
+        np.broadcast_to(np.asarray(chosen[name], dtype=np.int64), where.shape[1:]) for name in DEGREE_NAMES
+    ]
     return np.stack(columns, axis=1)
 
 
