@@ -36,7 +36,7 @@ def test_time_per_token_makes_batches_comparable(row):
 @pytest.mark.parametrize(
     "change",
     [
-        {"n_gpus": 32, "dp": 8},
+        {"n_gpus": 32, "dp": 4},
         {"seq_len": 8192},
         {"layers": 16},
         {"compute_dtype": "mxfp8"},

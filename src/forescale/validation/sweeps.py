@@ -40,7 +40,7 @@ def sweeps_of(cases: Sequence[Case], predicted_s: Mapping[str, float]) -> list[S
     """Return the sweeps among `cases`, given the predicted step time of each by id; others are left out."""
     groups: dict[tuple[object, ...], list[Case]] = defaultdict(list)
     for case in cases:
-        if case.id in predicted_s and case.measured.step_time_s:
+        if case.skipped_reason is None and case.id in predicted_s and case.measured.step_time_s:
             groups[_key(case)].append(case)
     found = (_sweep(group, predicted_s) for group in groups.values())
     return [sweep for sweep in found if sweep is not None]
