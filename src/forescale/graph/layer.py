@@ -5,12 +5,27 @@ from __future__ import annotations
 from forescale.formula import formula
 from forescale.graph.attention import full_attention, latent_attention, linear_attention
 from forescale.graph.ffn import dense_ffn, moe_ffn
-from forescale.graph.layout import Layout
-from forescale.graph.modules import elementwise, gather_sequence, linear, norm, scatter_sequence
+from forescale.graph.layout import Extent, Layout
+from forescale.graph.modules import (
+    elementwise,
+    gather_sequence,
+    linear,
+    norm,
+    partial_result,
+    scatter_sequence,
+)
 from forescale.graph.operator import Block, Builder
 from forescale.graph.ops import Collective, Elementwise
 from forescale.numeric import Numeric
-from forescale.spec.model import DenseFfn, FullAttention, LatentAttention, Layer, LinearAttention, Model, MoeFfn
+from forescale.spec.model import (
+    DenseFfn,
+    FullAttention,
+    LatentAttention,
+    Layer,
+    LinearAttention,
+    Model,
+    MoeFfn,
+)
 
 
 @formula(unit="1", source="Megatron-LM: vocabulary padded to a multiple of make_vocab_size_divisible_by × tp")
@@ -35,7 +50,11 @@ def layer_block(model: Model, layer: Layer, layout: Layout) -> Block:
         stream = _join(b, model, "attention", stream, result, post_norm=post_norms)
     if layer.ffn is not None:
         own_norm = not layer.parallel or layer.num_norms > 1 or layer.attention is None
-        source = _norm(b, model, "ffn.norm", stream, "ffn.input") if own_norm and layer.num_norms else "attention.input"
+        source = (
+            _norm(b, model, "ffn.norm", stream, "ffn.input")
+            if own_norm and layer.num_norms
+            else "attention.input"
+        )
         result = b.tensor("ffn.result", local * h)
         ffn = layer.ffn
         if isinstance(ffn, DenseFfn):
@@ -48,7 +67,12 @@ def layer_block(model: Model, layer: Layer, layout: Layout) -> Block:
 
 def block_name(layer: Layer) -> str:
     """Return a short name of a kind of layer: its attention and its feed-forward."""
-    kinds = {FullAttention: "attention", LatentAttention: "mla", LinearAttention: "linear", type(None): "no-attention"}
+    kinds = {
+        FullAttention: "attention",
+        LatentAttention: "mla",
+        LinearAttention: "linear",
+        type(None): "no-attention",
+    }
     name = kinds[type(layer.attention)]
     if isinstance(layer.attention, FullAttention) and layer.attention.window:
         name = f"window-{layer.attention.window}"
@@ -80,8 +104,20 @@ def _join(b: Builder, model: Model, half: str, stream: str, result: str, *, post
     if post_norm:
         result = _norm(b, model, f"{half}.post_norm", result, f"{half}.normed_result")
     added = b.tensor(f"{half}.residual", local * h)
+    mask: tuple[str, ...] = ()
+    if b.layout.choices.dropout:
+        mask = (b.tensor(f"{half}.dropout_mask", local * h, 1.0, differentiable=False),)
     size = b.bytes_of(added)
-    elementwise(b, f"{half}.add", reads=(stream, result), writes=(added,), forward_bytes=3.0 * size, backward_bytes=size)
+    elementwise(
+        b,
+        f"{half}.add",
+        reads=(stream, result),
+        writes=(added,),
+        saves=mask,
+        forward_bytes=3.0 * size,
+        backward_bytes=size,
+        shares_gradient=not mask,
+    )
     return added
 
 
@@ -90,33 +126,53 @@ def embedding_block(model: Model, layout: Layout) -> Block:
     b = Builder(layout=layout, part="embedding")
     tokens, local = layout.tokens("sequence"), layout.tokens("residual")
     h = float(model.hidden_size)
-    width = float(model.embedding_size or h)
-    ids = b.tensor("token_ids", tokens, 8.0)
+    ids = b.tensor("token_ids", tokens, 8.0, differentiable=False)
     result = b.tensor("embedding.result", local * h)
     if model.patches is not None:
-        patch = b.tensor("patches", tokens * model.patches.patch_elements)
-        linear(b, "embedding.patch", source=patch, result=result, rows=tokens,
-               inputs=("rank", float(model.patches.patch_elements)), outputs=("hidden", h), bias=True)
-    else:
-        _token_embedding(b, model, ids=ids, result=result, width=width)
+        elements = float(model.patches.patch_elements)
+        patch = b.tensor("patches", tokens * elements, differentiable=False)
+        whole: Extent = ("rank", elements)
+        linear(
+            b,
+            "embedding.patch",
+            source=patch,
+            result=result,
+            rows=tokens,
+            inputs=whole,
+            outputs=("hidden", h),
+            bias=True,
+        )
+    elif model.vocab_size:
+        _token_embedding(b, model, ids=ids, result=result)
     if model.learned_positions:
         b.parameter("embedding.positions", ("rank", float(model.learned_positions)), ("hidden", h))
     if model.embedding_norm:
-        norm(b, "embedding.norm", source=result, result="embedding.normed", tokens=local, width=h, kind=model.norm)
+        name, normed = "embedding.norm", "embedding.normed"
+        norm(b, name, source=result, result=normed, tokens=local, width=h, kind=model.norm)
     return b.block("embedding", "token_ids")
 
 
-def _token_embedding(b: Builder, model: Model, *, ids: str, result: str, width: float) -> None:
+def _token_embedding(b: Builder, model: Model, *, ids: str, result: str) -> None:
     lay, h, vocab = b.layout, float(model.hidden_size), float(model.vocab_size)
+    width, tokens = float(model.embedding_size or h), b.layout.tokens("sequence")
     padding = padded_vocab(vocab_size=vocab, multiple=float(model.vocab_multiple), tp=lay.degrees.tp) / vocab
     b.parameter("embedding.weight", ("vocab", vocab), ("hidden", width), copies=padding)
-    moved = lay.tokens("sequence") * width * lay.element_bytes
-    lookup = Elementwise(bytes_moved=2.0 * moved, family="embedding")
-    update = Elementwise(bytes_moved=moved + 2.0 * moved * 2.0, family="embedding")
-    b.operator("embedding.lookup", forward=(lookup,), backward_weight=(update,), reads=(ids,), writes=(result,), saves=(ids,))
+    partial = partial_result(b, "embedding", result, h)
+    looked_up = partial if width == h else b.tensor("embedding.narrow", tokens * width)
+    moved = tokens * width * lay.element_bytes
+    b.operator(
+        "embedding.lookup",
+        forward=(Elementwise(bytes_moved=2.0 * moved, family="embedding"),),
+        backward_weight=(Elementwise(bytes_moved=5.0 * moved, family="embedding"),),
+        reads=(ids,),
+        writes=(looked_up,),
+        saves=(ids,),
+    )
     if width != h:
-        linear(b, "embedding.project", source=result, result=result, rows=lay.tokens("sequence"), inputs=("rank", width), outputs=("hidden", h))
-    scatter_sequence(b, "embedding.scatter", source=result, width=h)
+        name = "embedding.project"
+        narrow: Extent = ("rank", width)
+        linear(b, name, source=looked_up, result=partial, rows=tokens, inputs=narrow, outputs=("hidden", h))
+    scatter_sequence(b, "embedding.scatter", source=partial, result=result, width=h)
 
 
 def head_block(model: Model, layout: Layout) -> Block:
@@ -137,38 +193,63 @@ def _vocabulary_head(b: Builder, model: Model, *, source: str) -> None:
     lay, h, vocab = b.layout, float(model.hidden_size), float(model.vocab_size)
     tokens = lay.tokens("sequence")
     padding = padded_vocab(vocab_size=vocab, multiple=float(model.vocab_multiple), tp=lay.degrees.tp) / vocab
+    gathered = gather_sequence(b, "head.gather", source=source, width=h, feeds="head.logits")
+    width: Extent = ("hidden", h)
+    if model.embedding_size and model.embedding_size != model.hidden_size:
+        name, narrow = "head.project", b.tensor("head.narrow", tokens * model.embedding_size)
+        inner: Extent = ("rank", float(model.embedding_size))
+        linear(
+            b, name, source=gathered, result=narrow, rows=tokens, inputs=width, outputs=inner, saved=source
+        )
+        gathered, source, width = narrow, narrow, inner
     logits = b.tensor("head.logits", tokens * vocab * padding / lay.split("vocab"))
-    gather_sequence(b, "head.gather", source=source, width=h, feeds="head.logits")
-    width = float(model.embedding_size or h)
-    if width != h:
-        linear(b, "head.project", source=source, result="head.narrow", rows=tokens, inputs=("hidden", h), outputs=("rank", width))
-        source = b.tensor("head.narrow", tokens * width)
-    linear(b, "head.logits", source=source, result=logits, rows=tokens, inputs=("rank", width), outputs=("vocab", vocab),
-           bias=model.head_bias, copies=padding)
-    softmax = b.tensor("head.softmax", tokens * vocab * padding / lay.split("vocab"), 4.0)
-    size = b.bytes_of(logits)
+    linear(
+        b,
+        "head.logits",
+        source=gathered,
+        result=logits,
+        rows=tokens,
+        inputs=width,
+        outputs=("vocab", vocab),
+        bias=model.head_bias,
+        copies=padding,
+        saved=source,
+    )
+    _cross_entropy(b, logits)
+
+
+def _cross_entropy(b: Builder, logits: str) -> None:
+    """Append the vocabulary-parallel loss: it keeps the fp32 softmax, which becomes the gradient."""
+    tokens, size = b.layout.tokens("sequence"), b.bytes_of(logits)
+    softmax = b.tensor("head.softmax", b.tensors[logits].elements, 4.0)
     scalars = Collective(kind="all_reduce", axis="tp", num_bytes=3.0 * tokens * 4.0)
     b.operator(
         "head.cross_entropy",
         forward=(Elementwise(bytes_moved=7.0 * size, family="loss", kernels=6.0), scalars),
         backward_input=(Elementwise(bytes_moved=5.0 * size, family="loss", kernels=2.0),),
         reads=(logits,),
-        writes=(),
         saves=(softmax,),
     )
 
 
 def mtp_block(model: Model, layout: Layout) -> Block:
-    """Return one multi-token-prediction layer: two norms, the joining projection, a decoder layer, the shared head."""
+    """Return one multi-token-prediction layer: two norms, the join, a decoder layer, the shared head."""
     inner = layer_block(model, model.layers[-1], layout)
     b = Builder(layout=layout)
     local, h = layout.tokens("residual"), float(model.hidden_size)
     stream = b.tensor("mtp.stream", local * h)
     b.tensor("mtp.embedding", local * h)
-    for name in ("stream", "embedding"):
-        norm(b, f"mtp.{name}_norm", source=f"mtp.{name}", result=f"mtp.{name}_normed", tokens=local, width=h, kind=model.norm)
+    for name in (stream, "mtp.embedding"):
+        norm(b, f"{name}_norm", source=name, result=f"{name}_normed", tokens=local, width=h, kind=model.norm)
     joined = b.tensor("mtp.joined", 2.0 * local * h)
-    linear(b, "mtp.join", source=joined, result="input", rows=local, inputs=("rank", 2.0 * h), outputs=("hidden", h))
+    size = b.bytes_of(joined)
+    normed = ("mtp.stream_normed", "mtp.embedding_normed")
+    elementwise(
+        b, "mtp.concatenate", reads=normed, writes=(joined,), forward_bytes=2.0 * size, backward_bytes=size
+    )
+    both: Extent = ("rank", 2.0 * h)
+    b.tensor("input", local * h)
+    linear(b, "mtp.join", source=joined, result="input", rows=local, inputs=both, outputs=("hidden", h))
     head = head_block(model, layout)
     shared = tuple(parameter for parameter in head.parameters if "norm" in parameter.name)
     return Block(

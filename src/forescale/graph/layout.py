@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
+
+import numpy as np
 
 from forescale.formula import formula
 from forescale.numeric import Numeric
@@ -11,11 +13,25 @@ from forescale.spec.strategy import ContextKind, Overlap, Recompute, Strategy
 from forescale.spec.workload import STORAGE_BYTES, Precision
 
 Dim: TypeAlias = Literal[
-    "residual", "sequence", "core_sequence", "hidden", "heads", "kv_heads", "core_heads", "ffn", "vocab", "experts",
-    "expert_ffn", "rank",
+    "residual",
+    "sequence",
+    "core_sequence",
+    "hidden",
+    "heads",
+    "kv_heads",
+    "core_heads",
+    "ffn",
+    "vocab",
+    "experts",
+    "expert_ffn",
+    "rank",
 ]
 """`residual` is the sequence between blocks, `sequence` inside tensor-parallel regions, `core_*` inside the
 attention core; `rank` is a low-rank width, never split."""
+Extent: TypeAlias = tuple[Dim, float]
+"""A logical dimension and its global size."""
+Axis: TypeAlias = Literal["tp", "cp", "ep", "etp"]
+"""Mesh axes that split an activation or a weight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +62,15 @@ class Degrees:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """The half of a strategy that changes the operator list, hence the key by which search groups candidates."""
+    """The half of a strategy that changes the operator list: the key by which search groups candidates."""
 
     sp: bool = True
     cp_kind: ContextKind = "all_gather"
     flash_attention: bool = True
-    recompute: Recompute = Recompute()
-    overlap: Overlap = Overlap()
+    recompute: Recompute = field(default_factory=Recompute)
+    overlap: Overlap = field(default_factory=Overlap)
+    dropout: bool = False
+    """Attention and hidden dropout, whose masks are kept (one byte per element)."""
 
 
 def split_strategy(strategy: Strategy) -> tuple[Degrees, Choices]:
@@ -60,15 +78,25 @@ def split_strategy(strategy: Strategy) -> tuple[Degrees, Choices]:
     degrees = Degrees(
         **{name: float(getattr(strategy, name)) for name in Degrees.__dataclass_fields__},
     )
-    choices = Choices(**{name: getattr(strategy, name) for name in Choices.__dataclass_fields__})
+    choices = Choices(
+        sp=strategy.sp,
+        cp_kind=strategy.cp_kind,
+        flash_attention=strategy.flash_attention,
+        recompute=strategy.recompute,
+        overlap=strategy.overlap,
+    )
     return degrees, choices
+
+
+@formula(unit="1", source="definition")
+def several(*, degree: Numeric) -> Numeric:
+    """1 where the degree exceeds one, else 0."""
+    return np.minimum(degree - 1.0, 1.0)
 
 
 @formula(unit="1", source="Megatron-LM: key/value heads are copied when there are fewer than tp ranks")
 def head_split(*, tp: Numeric, num_kv_heads: Numeric) -> Numeric:
     """min(tp, num_kv_heads)."""
-    import numpy as np
-
     return np.minimum(tp, num_kv_heads)
 
 
@@ -81,7 +109,7 @@ class Layout:
     precision: Precision
     seq_len: Numeric
 
-    def axes(self, dim: Dim) -> tuple[str, ...]:
+    def axes(self, dim: Dim) -> tuple[Axis, ...]:
         """Return the mesh axes that split `dim`."""
         ulysses = self.choices.cp_kind == "ulysses"
         match dim:
@@ -108,6 +136,10 @@ class Layout:
         for axis in self.axes(dim):
             result = result * getattr(self.degrees, axis)
         return result
+
+    def more_than_one(self, axis: Axis) -> Numeric:
+        """Return 1 where the axis has several ranks, else 0: buffers of collectives that one rank skips."""
+        return several(degree=getattr(self.degrees, axis))
 
     def tokens(self, dim: Dim = "sequence") -> Numeric:
         """Return the tokens of one micro-batch on one device where the sequence is laid out as `dim`."""

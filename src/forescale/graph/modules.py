@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from forescale.graph.layout import Dim
+from forescale.graph.layout import Extent
 from forescale.graph.operator import Builder
 from forescale.graph.ops import Collective, Elementwise, Gemm, MeshAxis
 from forescale.numeric import Numeric
 from forescale.spec.model import NormKind
-
-GRADIENT_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
+from forescale.spec.workload import STORAGE_BYTES
 
 
 def linear(
@@ -16,56 +15,74 @@ def linear(
     name: str,
     *,
     source: str,
-    result: str | None,
+    result: str,
     rows: Numeric,
-    inputs: tuple[Dim, float],
-    outputs: tuple[Dim, float],
+    inputs: Extent,
+    outputs: Extent,
     bias: bool = False,
     copies: Numeric = 1.0,
-    saves_input: bool = True,
+    saved: str | None = None,
 ) -> None:
     """Append rows x inputs -> rows x outputs, with its weight and its three products.
 
-    `copies` multiplies the local output width (key/value heads replicated over tp).
+    `copies` multiplies the local output width (key/value heads replicated over tp). `saved` is kept for the
+    weight gradient, by default the source.
     """
-    lay = b.layout
-    k = inputs[1] / lay.split(inputs[0])
-    n = outputs[1] / lay.split(outputs[0]) * copies
-    dtype = lay.precision.compute
-    accumulate = GRADIENT_BYTES[lay.precision.gradients]
     b.parameter(f"{name}.weight", inputs, outputs, copies=copies)
     if bias:
         b.parameter(f"{name}.bias", outputs, copies=copies)
+    k = inputs[1] / b.layout.split(inputs[0])
+    n = outputs[1] / b.layout.split(outputs[0]) * copies
+    product(b, name, source=source, results=(result,), rows=rows, k=k, n=n, saved=saved or source)
+
+
+def product(
+    b: Builder,
+    name: str,
+    *,
+    source: str,
+    results: tuple[str, ...],
+    rows: Numeric,
+    k: Numeric,
+    n: Numeric,
+    saved: str,
+) -> None:
+    """Append a product of rows x k by a weight k x n, and its two products of backward."""
+    dtype = b.layout.precision.compute
+    accumulate = STORAGE_BYTES[b.layout.precision.gradients]
     b.operator(
         name,
         forward=(Gemm(m=rows, n=n, k=k, dtype=dtype),),
         backward_input=(Gemm(m=rows, n=k, k=n, dtype=dtype),),
         backward_weight=(Gemm(m=n, n=k, k=rows, dtype=dtype, accumulate_bytes=accumulate),),
         reads=(source,),
-        writes=(result,) if result else (),
-        saves=(source,) if saves_input else (),
+        writes=results,
+        saves=(saved,),
+        backward_temporaries=() if saved == source else (source,),
     )
 
 
-def norm(b: Builder, name: str, *, source: str, result: str, tokens: Numeric, width: float, kind: NormKind) -> None:
+def norm(
+    b: Builder, name: str, *, source: str, result: str, tokens: Numeric, width: float, kind: NormKind
+) -> None:
     """Append a norm over `width`: it keeps its input and one or two fp32 statistics per token."""
     b.parameter(f"{name}.weight", ("rank", width))
     if kind == "layer":
         b.parameter(f"{name}.bias", ("rank", width))
-    statistics = b.tensor(f"{result}.statistics", tokens * (2.0 if kind == "layer" else 1.0), 4.0)
+    num_statistics = 1.0 if kind == "rms" else 2.0
+    statistics = b.tensor(f"{result}.statistics", tokens * num_statistics, 4.0)
     if result not in b.tensors:
         b.tensor(result, tokens * width, b.layout.linear_input_bytes)
     size = tokens * width * b.layout.element_bytes
-    outer, b.modules = b.modules, (*b.modules, "layernorm")
-    b.operator(
-        name,
-        forward=(Elementwise(bytes_moved=2.0 * size, family="norm"),),
-        backward_input=(Elementwise(bytes_moved=3.0 * size, family="norm"),),
-        reads=(source,),
-        writes=(result,),
-        saves=(source, statistics),
-    )
-    b.modules = outer
+    with b.module("layernorm"):
+        b.operator(
+            name,
+            forward=(Elementwise(bytes_moved=2.0 * size, family="norm"),),
+            backward_input=(Elementwise(bytes_moved=3.0 * size, family="norm"),),
+            reads=(source,),
+            writes=(result,),
+            saves=(source, statistics),
+        )
 
 
 def elementwise(
@@ -78,6 +95,7 @@ def elementwise(
     forward_bytes: Numeric,
     backward_bytes: Numeric,
     kernels: float = 1.0,
+    shares_gradient: bool = False,
 ) -> None:
     """Append a step bound by memory traffic."""
     b.operator(
@@ -87,61 +105,72 @@ def elementwise(
         reads=reads,
         writes=writes,
         saves=saves,
+        shares_gradient=shares_gradient,
     )
 
 
-def gather_sequence(b: Builder, name: str, *, source: str, width: float, feeds: str) -> None:
-    """Enter a tensor-parallel region: residual layout -> sequence layout, for column-split weights.
+def gather_sequence(b: Builder, name: str, *, source: str, width: float, feeds: str) -> str:
+    """Enter a tensor-parallel region, residual layout -> sequence layout; return the gathered tensor's name.
 
-    With sequence parallelism: all-gather forward, reduce-scatter of the input gradient backward, and the input
-    gathered once more for the weight gradient (only the local part is kept), both behind the products of the
-    linear layer it `feeds`. Without: nothing forward,
-    all-reduce of the partial input gradient backward (Megatron's f).
+    With sequence parallelism: all-gather forward, reduce-scatter of the input gradient backward, and the
+    input gathered once more for the weight gradient (only the local part is kept), both behind the products
+    of the linear layer it `feeds`. Without: nothing forward, all-reduce of the partial input gradient
+    backward (Megatron-LM's f).
     """
-    size = b.layout.tokens("sequence") * width * b.layout.element_bytes
-    if b.layout.choices.sp:
+    lay = b.layout
+    elements = lay.tokens("sequence") * width
+    size = elements * lay.element_bytes
+    if not lay.choices.sp:
+        reduce = Collective(kind="all_reduce", axis="tp", num_bytes=size)
         b.operator(
             name,
-            forward=(Collective(kind="all_gather", axis="tp", num_bytes=size),),
-            backward_input=(Collective(kind="reduce_scatter", axis="tp", num_bytes=size),),
-            backward_weight=(Collective(kind="all_gather", axis="tp", num_bytes=size),),
+            backward_input=(reduce,),
             reads=(source,),
             writes=(source,),
             hidden_behind=feeds,
         )
-    else:
-        b.operator(
-            name,
-            backward_input=(Collective(kind="all_reduce", axis="tp", num_bytes=size),),
-            reads=(source,),
-            writes=(source,),
-            hidden_behind=feeds,
-        )
-
-
-def scatter_sequence(b: Builder, name: str, *, source: str, width: float) -> None:
-    """Leave a tensor-parallel region: partial sums over tp -> residual layout (reduce-scatter or all-reduce)."""
-    size = b.layout.tokens("sequence") * width * b.layout.element_bytes
-    if b.layout.choices.sp:
-        b.operator(
-            name,
-            forward=(Collective(kind="reduce_scatter", axis="tp", num_bytes=size),),
-            backward_input=(Collective(kind="all_gather", axis="tp", num_bytes=size),),
-            reads=(source,),
-            writes=(source,),
-        )
-    else:
-        b.operator(
-            name, forward=(Collective(kind="all_reduce", axis="tp", num_bytes=size),), reads=(source,), writes=(source,)
-        )
-
-
-def exchange(b: Builder, name: str, *, axis: MeshAxis, forward: Numeric, backward: Numeric, tensor: str) -> None:
-    """Append an all-to-all forward and its mirror backward."""
+        return source
+    gathered = f"{name}.result"
+    if gathered not in b.tensors:
+        b.tensor(gathered, elements * lay.more_than_one("tp"), lay.linear_input_bytes)
+    gather = Collective(kind="all_gather", axis="tp", num_bytes=size)
     b.operator(
         name,
-        forward=(Collective(kind="all_to_all", axis=axis, num_bytes=forward),),
-        backward_input=(Collective(kind="all_to_all", axis=axis, num_bytes=backward),),
-        reads=(tensor,),
-        writes=(tensor,),
+        forward=(gather,),
+        backward_input=(Collective(kind="reduce_scatter", axis="tp", num_bytes=size),),
+        backward_weight=(gather,),
+        reads=(source,),
+        writes=(gathered,),
+        hidden_behind=feeds,
     )
+    return gathered
+
+
+def partial_result(b: Builder, name: str, result: str, width: float) -> str:
+    """Declare what a row-split product writes before the sum over tp; without sp that is `result` itself."""
+    if not b.layout.choices.sp:
+        return result
+    elements = b.layout.tokens("sequence") * width
+    return b.tensor(f"{name}.partial", elements * b.layout.more_than_one("tp"))
+
+
+def scatter_sequence(b: Builder, name: str, *, source: str, result: str, width: float) -> None:
+    """Leave a tensor-parallel region: partial sums over tp -> residual layout."""
+    size = b.layout.tokens("sequence") * width * b.layout.element_bytes
+    if not b.layout.choices.sp:
+        reduce = Collective(kind="all_reduce", axis="tp", num_bytes=size)
+        b.operator(name, forward=(reduce,), reads=(source,), writes=(result,), shares_gradient=True)
+        return
+    b.operator(
+        name,
+        forward=(Collective(kind="reduce_scatter", axis="tp", num_bytes=size),),
+        backward_input=(Collective(kind="all_gather", axis="tp", num_bytes=size),),
+        reads=(source,),
+        writes=(result,),
+    )
+
+
+def exchange(b: Builder, name: str, *, axis: MeshAxis, num_bytes: Numeric, source: str, result: str) -> None:
+    """Append an all-to-all forward and its mirror backward."""
+    moved = Collective(kind="all_to_all", axis=axis, num_bytes=num_bytes)
+    b.operator(name, forward=(moved,), backward_input=(moved,), reads=(source,), writes=(result,))

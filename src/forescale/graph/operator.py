@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from forescale.graph.layout import Dim, Layout
+from forescale.graph.layout import Extent, Layout
 from forescale.graph.ops import Primitive
 from forescale.numeric import Numeric
+from forescale.spec.strategy import Module
 
 Part: TypeAlias = Literal["attention", "ffn", "moe", "norm", "embedding", "head", "optimizer"]
 ParameterGroup: TypeAlias = Literal["dense", "expert"]
+Names: TypeAlias = tuple[str, ...]
+Work: TypeAlias = tuple[Primitive, ...]
+
+NARROWEST_GRADIENT_BYTES = 2.0
+"""Gradients of activations that are kept in fp8 are bf16."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,20 +28,28 @@ class Operator:
     name: str
     part: Part
     """Where its time is reported."""
-    modules: tuple[str, ...] = ()
+    modules: tuple[Module, ...] = ()
     """Recompute modules it belongs to."""
-    forward: tuple[Primitive, ...] = ()
-    backward_input: tuple[Primitive, ...] = ()
-    backward_weight: tuple[Primitive, ...] = ()
-    reads: tuple[str, ...] = ()
-    writes: tuple[str, ...] = ()
-    saves: tuple[str, ...] = ()
+    forward: Work = ()
+    backward_input: Work = ()
+    backward_weight: Work = ()
+    reads: Names = ()
+    writes: Names = ()
+    """What it writes to a name that exists already takes that storage."""
+    saves: Names = ()
     """Tensors kept for backward, by name; a tensor saved by several operators is kept once."""
+    temporaries: Names = ()
+    """Tensors that exist only while its forward runs."""
+    backward_temporaries: Names = ()
+    """Tensors that exist only while its backward runs."""
+    shares_gradient: bool = False
+    """Backward hands the gradient of its result on as it is (an addition)."""
     overlaps_itself: bool = False
     """Its collectives run behind its own compute (ring attention)."""
     hidden_behind: str | None = None
-    """Linear layer whose backward hides this reshard's: the scatter of the input gradient runs behind the weight
-    gradient, the second gather of the input behind the input gradient (Megatron-LM's asynchronous linear)."""
+    """Linear layer whose backward hides this reshard's: the scatter of the input gradient runs behind the
+    weight gradient, the second gather of the input behind the input gradient (Megatron-LM's asynchronous
+    linear)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +57,21 @@ class Tensor:
     """An activation of one micro-batch on one device."""
 
     name: str
-    num_bytes: Numeric
+    elements: Numeric
+    element_bytes: float
+    differentiable: bool = True
+
+    @property
+    def num_bytes(self) -> Numeric:
+        """Bytes."""
+        return self.elements * self.element_bytes
+
+    @property
+    def gradient_bytes(self) -> Numeric:
+        """Bytes of its gradient."""
+        if not self.differentiable:
+            return 0.0
+        return self.elements * max(self.element_bytes, NARROWEST_GRADIENT_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +86,10 @@ class Parameter:
     """Whether it is a matrix (Muon orthogonalises those; norms and biases are not)."""
     active_fraction: float = 1.0
     """Share used by one token (top_k / num_experts for routed experts)."""
+    num_axes: int = 2
+    """Logical dimensions."""
+    last_axis: Numeric = 1.0
+    """Local size of the last dimension (factored moments keep one sum per row and per column)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,15 +109,32 @@ class Builder:
 
     layout: Layout
     part: Part = "attention"
-    modules: tuple[str, ...] = ()
+    modules: tuple[Module, ...] = ()
     operators: list[Operator] = field(default_factory=list)
     tensors: dict[str, Tensor] = field(default_factory=dict)
     parameters: list[Parameter] = field(default_factory=list)
 
-    def tensor(self, name: str, elements: Numeric, element_bytes: float | None = None) -> str:
+    @contextmanager
+    def module(self, name: Module) -> Iterator[None]:
+        """Put the operators of the `with` body into a recompute module."""
+        outer = self.modules
+        self.modules = (*outer, name)
+        yield
+        self.modules = outer
+
+    def tensor(
+        self,
+        name: str,
+        elements: Numeric,
+        element_bytes: float | None = None,
+        *,
+        differentiable: bool = True,
+    ) -> str:
         """Declare an activation of `elements` per device and micro-batch; return its name."""
         size = self.layout.element_bytes if element_bytes is None else element_bytes
-        self.tensors[name] = Tensor(name=name, num_bytes=elements * size)
+        self.tensors[name] = Tensor(
+            name=name, elements=elements, element_bytes=size, differentiable=differentiable
+        )
         return name
 
     def bytes_of(self, *names: str) -> Numeric:
@@ -93,14 +144,46 @@ class Builder:
             result = result + self.tensors[name].num_bytes
         return result
 
-    def operator(self, name: str, **fields: object) -> None:
+    def operator(
+        self,
+        name: str,
+        *,
+        forward: Work = (),
+        backward_input: Work = (),
+        backward_weight: Work = (),
+        reads: Names = (),
+        writes: Names = (),
+        saves: Names = (),
+        temporaries: Names = (),
+        backward_temporaries: Names = (),
+        shares_gradient: bool = False,
+        overlaps_itself: bool = False,
+        hidden_behind: str | None = None,
+    ) -> None:
         """Append an operator to this block, in the current part and modules."""
-        self.operators.append(Operator(name=name, part=self.part, modules=self.modules, **fields))  # type: ignore[arg-type]
+        self.operators.append(
+            Operator(
+                name=name,
+                part=self.part,
+                modules=self.modules,
+                forward=forward,
+                backward_input=backward_input,
+                backward_weight=backward_weight,
+                reads=reads,
+                writes=writes,
+                saves=saves,
+                temporaries=temporaries,
+                backward_temporaries=backward_temporaries,
+                shares_gradient=shares_gradient,
+                overlaps_itself=overlaps_itself,
+                hidden_behind=hidden_behind,
+            )
+        )
 
     def parameter(
         self,
         name: str,
-        *dims: tuple[Dim, float],
+        *dims: Extent,
         group: ParameterGroup = "dense",
         copies: Numeric = 1.0,
         active_fraction: float = 1.0,
@@ -108,9 +191,11 @@ class Builder:
         """Declare a weight by its logical dimensions; `copies` scales the local part (replicas, padding)."""
         elements: float = 1.0
         local: Numeric = 1.0
+        last: Numeric = 1.0
         for dim, size in dims:
             elements *= size
-            local = local * (size / self.layout.split(dim))
+            last = size / self.layout.split(dim)
+            local = local * last
         self.parameters.append(
             Parameter(
                 name=name,
@@ -119,6 +204,8 @@ class Builder:
                 group=group,
                 matrix=len(dims) > 1,
                 active_fraction=active_fraction,
+                num_axes=len(dims),
+                last_axis=last,
             )
         )
 

@@ -13,7 +13,9 @@ from forescale.numeric import Numeric
 CollectiveKind: TypeAlias = Literal[
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "p2p"
 ]
-MeshAxis: TypeAlias = Literal["tp", "cp", "ep", "etp", "pp", "dp", "dp_shard", "dp_replicate", "expert_dp", "dp_cp"]
+MeshAxis: TypeAlias = Literal[
+    "tp", "cp", "ep", "etp", "pp", "dp", "dp_shard", "dp_replicate", "expert_dp", "dp_cp"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +38,7 @@ class Gemm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedGemm:
-    """One product per local expert: `groups` experts share `m` rows in all (m / groups each when balanced)."""
+    """One product per local expert: `groups` experts share `m` rows (m / groups each when balanced)."""
 
     groups: Numeric
     m: Numeric
@@ -73,8 +75,10 @@ class AttentionCore:
 
     @property
     def flops(self) -> Numeric:
-        """FLOP of the pairs that are left: 2·(qk_dim + v_dim) each; backward 2.5 times (5 products for 2)
-        with flash attention, 2 times (4 products) without."""
+        """FLOP of the pairs that are left: 2·(qk_dim + v_dim) each.
+
+        Backward has 5 products for 2 with flash attention (scores are made again), 4 without.
+        """
         forward = 2.0 * self.batch * self.heads * self.pairs * (self.qk_dim + self.v_dim)
         if not self.backward:
             return forward
@@ -89,7 +93,9 @@ class Elementwise:
 
     bytes_moved: Numeric
     """HBM bytes read and written."""
-    family: Literal["elementwise", "norm", "softmax", "permute", "embedding", "loss", "optimizer", "cast"] = "elementwise"
+    family: Literal["elementwise", "norm", "softmax", "permute", "embedding", "loss", "optimizer", "cast"] = (
+        "elementwise"
+    )
     kernels: float = 1.0
     """Kernel launches."""
 
@@ -101,7 +107,8 @@ class Collective:
     kind: CollectiveKind
     axis: MeshAxis
     num_bytes: Numeric
-    """Bytes of the full tensor: gathered, un-scattered, or one rank's whole send buffer (all_to_all), the message (p2p)."""
+    """Bytes of the full tensor: gathered, not yet scattered, one rank's whole send buffer (all_to_all), or the
+    message (p2p)."""
 
 
 Compute: TypeAlias = Gemm | GroupedGemm | AttentionCore | Elementwise

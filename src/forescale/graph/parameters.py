@@ -25,7 +25,7 @@ class ParameterCount:
 
 
 def count_parameters(model: Model) -> ParameterCount:
-    """Count the parameters of `model`; multi-token-prediction layers included, tied weights once, no padding."""
+    """Count the parameters of `model`: multi-token prediction included, tied weights once, no padding."""
     degrees, choices = split_strategy(Strategy())
     layout = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=1.0)
     ends = [*embedding_block(model, layout).parameters, *head_parameters(model, layout)]
@@ -38,8 +38,12 @@ def count_parameters(model: Model) -> ParameterCount:
     everything = [*middle, *((parameter, 1) for parameter in ends)]
     return ParameterCount(
         total=round(sum(parameter.elements * times for parameter, times in everything)),
-        active=round(sum(parameter.elements * parameter.active_fraction * times for parameter, times in everything)),
-        expert=round(sum(parameter.elements * times for parameter, times in everything if parameter.group == "expert")),
+        active=round(
+            sum(parameter.elements * parameter.active_fraction * times for parameter, times in everything)
+        ),
+        expert=round(
+            sum(parameter.elements * times for parameter, times in everything if parameter.group == "expert")
+        ),
         embedding=round(sum(parameter.elements for parameter in ends if parameter.matrix)),
     )
 

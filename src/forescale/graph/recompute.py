@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from forescale.formula import total
 from forescale.graph.operator import Block, Operator, Tensor
 from forescale.numeric import Numeric
 from forescale.spec.strategy import Recompute
 
 OUTPUT_DISCARDED = frozenset({"layernorm", "moe_act", "mla_up_proj"})
-"""Modules whose result is dropped too, though the next linear layer saved it (Megatron's output-discarding
+"""Modules whose result is dropped too, though the next linear layer saved it (Megatron-LM's output-discarding
 checkpoint); core_attn, mlp, moe and shared_experts are plain checkpoints whose output stays."""
 
 
@@ -18,58 +19,69 @@ class Kept:
     """What one block keeps per micro-batch, and which operators run forward a second time."""
 
     tensors: tuple[Tensor, ...]
-    replayed: tuple[Operator, ...]
-    working_set: tuple[Tensor, ...]
-    """Tensors that exist only while one block is replayed."""
+    dropped: tuple[Tensor, ...]
+    """Tensors that backward needs and a replay makes again."""
+    replays: tuple[tuple[Operator, ...], ...]
+    """Groups of operators that are replayed together, in forward order."""
+
+    @property
+    def replayed(self) -> tuple[Operator, ...]:
+        """All operators that run a second time."""
+        return tuple(operator for group in self.replays for operator in group)
 
     @property
     def num_bytes(self) -> Numeric:
         """Bytes kept per micro-batch."""
-        return _sum(self.tensors)
-
-    @property
-    def working_bytes(self) -> Numeric:
-        """Bytes that come back while one block is replayed."""
-        return _sum(self.working_set)
-
-
-def _sum(tensors: tuple[Tensor, ...]) -> Numeric:
-    result: Numeric = 0.0
-    for tensor in tensors:
-        result = result + tensor.num_bytes
-    return result
+        return total(
+            {tensor.name: tensor.num_bytes for tensor in self.tensors}, name="kept_bytes", unit="byte"
+        )
 
 
 def keep(block: Block, recompute: Recompute) -> Kept:
     """Apply a recompute policy to a block.
 
-    `full` keeps the block's input and replays all of it. `selective` replays the operators of the named modules:
-    what only they save is dropped, what they read from outside is kept.
+    `full` keeps the block's input and replays all of it. `selective` replays the operators of the named
+    modules: what only they save is dropped, what they read from outside is kept.
     """
-    if recompute.granularity == "none":
-        return Kept(tensors=_named(block, _saved(block.operators)), replayed=(), working_set=())
-    if recompute.granularity == "full":
-        everything = _saved(block.operators)
-        kept = (block.input_name,)
-        return Kept(
-            tensors=_named(block, kept),
-            replayed=block.operators,
-            working_set=_named(block, tuple(name for name in everything if name not in kept)),
-        )
-    wanted = set(recompute.modules)
-    replayed = tuple(operator for operator in block.operators if wanted & set(operator.modules))
-    others = tuple(operator for operator in block.operators if not wanted & set(operator.modules))
-    fed = _fed(replayed)
-    dropped_results = {
-        name for operator in replayed if wanted & OUTPUT_DISCARDED & set(operator.modules) for name in operator.writes
-    } - set(fed)
-    kept_names = tuple(dict.fromkeys(name for name in (*_saved(others), *fed) if name not in dropped_results))
     everything = _saved(block.operators)
+    if recompute.granularity == "none":
+        return _kept(block, everything, everything, ())
+    if recompute.granularity == "full":
+        return _kept(block, everything, (block.input_name,), (block.operators,))
+    wanted = frozenset(recompute.modules)
+    replayed = tuple(operator for operator in block.operators if wanted.intersection(operator.modules))
+    others = tuple(operator for operator in block.operators if not wanted.intersection(operator.modules))
+    fed = _fed(replayed)
+    discarded = {
+        name
+        for operator in replayed
+        if wanted & OUTPUT_DISCARDED & set(operator.modules)
+        for name in operator.writes
+    } - set(fed)
+    kept = tuple(dict.fromkeys(name for name in (*_saved(others), *fed) if name not in discarded))
+    return _kept(block, everything, kept, _groups(replayed, wanted))
+
+
+def _kept(
+    block: Block,
+    everything: tuple[str, ...],
+    kept: tuple[str, ...],
+    replays: tuple[tuple[Operator, ...], ...],
+) -> Kept:
     return Kept(
-        tensors=_named(block, kept_names),
-        replayed=replayed,
-        working_set=_named(block, tuple(name for name in everything if name not in kept_names)),
+        tensors=tuple(block.tensors[name] for name in kept),
+        dropped=tuple(block.tensors[name] for name in everything if name not in kept),
+        replays=replays,
     )
+
+
+def _groups(replayed: tuple[Operator, ...], wanted: frozenset[str]) -> tuple[tuple[Operator, ...], ...]:
+    """Group replayed operators by their outermost wanted module; each norm stands alone."""
+    groups: dict[str, list[Operator]] = {}
+    for operator in replayed:
+        module = next(name for name in operator.modules if name in wanted)
+        groups.setdefault(operator.name if module == "layernorm" else module, []).append(operator)
+    return tuple(tuple(group) for group in groups.values())
 
 
 def _fed(replayed: tuple[Operator, ...]) -> tuple[str, ...]:
@@ -84,7 +96,3 @@ def _fed(replayed: tuple[Operator, ...]) -> tuple[str, ...]:
 
 def _saved(operators: tuple[Operator, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for operator in operators for name in operator.saves))
-
-
-def _named(block: Block, names: tuple[str, ...]) -> tuple[Tensor, ...]:
-    return tuple(block.tensors[name] for name in names)

@@ -29,18 +29,22 @@ class StagePlan:
     """(stages,) how many ranks the row stands for."""
 
     def compressed(self) -> StagePlan:
-        """Return one row per distinct rank: times add up by multiplicity, memory is largest at the lowest rank."""
+        """Return one row per distinct rank: times add up, memory is largest at the lowest rank."""
         rows = np.column_stack([self.counts, self.first, self.last])
-        _, where, inverse, times = np.unique(rows, axis=0, return_index=True, return_inverse=True, return_counts=True)
+        _, where, times = np.unique(rows, axis=0, return_index=True, return_counts=True)
         order = np.argsort(where)
         keep = where[order]
-        del inverse
-        return StagePlan(counts=self.counts[keep], first=self.first[keep], last=self.last[keep], index=self.index[keep],
-                         multiplicity=times[order].astype(float))
+        return StagePlan(
+            counts=self.counts[keep],
+            first=self.first[keep],
+            last=self.last[keep],
+            index=self.index[keep],
+            multiplicity=times[order].astype(float),
+        )
 
 
 def layers_per_stage(num_layers: int, pp: int, vpp: int = 1) -> tuple[tuple[int, ...], ...]:
-    """Return, per rank, the layer indices of its chunks: pp·vpp virtual stages in order, remainder on the first.
+    """Return, per rank, the layers of its chunks: pp·vpp virtual stages in order, remainder on the first.
 
     61 layers on pp=4 give 16, 15, 15, 15 (Primus projection documentation, Tips).
     """
@@ -49,12 +53,18 @@ def layers_per_stage(num_layers: int, pp: int, vpp: int = 1) -> tuple[tuple[int,
     sizes = [base + (stage < extra) for stage in range(stages)]
     starts = np.concatenate([[0], np.cumsum(sizes)])
     return tuple(
-        tuple(layer for chunk in range(vpp) for layer in range(starts[chunk * pp + rank], starts[chunk * pp + rank + 1]))
+        tuple(
+            layer
+            for chunk in range(vpp)
+            for layer in range(starts[chunk * pp + rank], starts[chunk * pp + rank + 1])
+        )
         for rank in range(pp)
     )
 
 
-def plan_stages(model: Model, *, pp: int, vpp: int = 1, stage_layers: Sequence[int] | None = None) -> StagePlan:
+def plan_stages(
+    model: Model, *, pp: int, vpp: int = 1, stage_layers: Sequence[int] | None = None
+) -> StagePlan:
     """Return the full stage plan of a model.
 
     Raises
@@ -66,8 +76,8 @@ def plan_stages(model: Model, *, pp: int, vpp: int = 1, stage_layers: Sequence[i
         return _even_plan(model.layers, pp, vpp)
     if len(stage_layers) != pp or sum(stage_layers) != model.num_layers:
         msg = (
-            f"stage_layers {tuple(stage_layers)} must be {pp} counts that add up to the {model.num_layers} layers of {model.name}; "
-            f"they are {len(stage_layers)} and add up to {sum(stage_layers)}"
+            f"stage_layers {tuple(stage_layers)} must be {pp} counts that add up to the "
+            f"{model.num_layers} layers of {model.name}; they are {len(stage_layers)} and add up to {sum(stage_layers)}"
         )
         raise SpecError(msg)
     bounds = np.concatenate([[0], np.cumsum(stage_layers)])
@@ -82,7 +92,17 @@ def _even_plan(layers: tuple[object, ...], pp: int, vpp: int) -> StagePlan:
 def _plan(layers: tuple[object, ...], assignment: tuple[tuple[int, ...], ...]) -> StagePlan:
     kinds = tuple(dict.fromkeys(layers))
     of_layer = np.array([kinds.index(layer) for layer in layers])
-    counts = np.array([np.bincount(of_layer[list(chunk)], minlength=len(kinds)) if chunk else np.zeros(len(kinds)) for chunk in assignment])
+    counts = np.array(
+        [
+            np.bincount(of_layer[list(chunk)], minlength=len(kinds)) if chunk else np.zeros(len(kinds))
+            for chunk in assignment
+        ]
+    )
     ranks = np.arange(len(assignment), dtype=float)
-    return StagePlan(counts=counts.astype(float), first=(ranks == 0).astype(float), last=(ranks == ranks[-1]).astype(float),
-                     index=ranks, multiplicity=np.ones_like(ranks))
+    return StagePlan(
+        counts=counts.astype(float),
+        first=(ranks == 0).astype(float),
+        last=(ranks == ranks[-1]).astype(float),
+        index=ranks,
+        multiplicity=np.ones_like(ranks),
+    )

@@ -16,13 +16,22 @@ def in_flight(*, stage: Numeric, pp: Numeric, vpp: Numeric, num_microbatches: Nu
     return in_flight_microbatches(stage=stage, pp=pp, vpp=vpp, num_microbatches=num_microbatches)
 
 
-@formula(unit="byte", source="saved tensors of the operator list (Korthikanti et al. 2022, arXiv:2205.05198, section 4.1)")
+@formula(
+    unit="byte",
+    source="saved tensors of the operator list (Korthikanti et al. 2022, arXiv:2205.05198, section 4.1)",
+)
 def saved_bytes(*, per_microbatch: Numeric, microbatches: Numeric) -> Numeric:
     """Bytes kept per micro-batch × micro-batches in flight."""
     return per_microbatch * microbatches
 
 
+@formula(unit="1", source="definition")
+def any_of(*, count: Numeric) -> Numeric:
+    """1 where there is at least one, else 0."""
+    return np.minimum(count, 1.0)
+
+
 @formula(unit="byte", source="one block is replayed, or one head runs, at a time")
 def largest(*, first: Numeric, second: Numeric) -> Numeric:
-    """The larger of two working sets that never exist together."""
+    """Return the larger of two working sets that never exist together."""
     return np.maximum(first, second)

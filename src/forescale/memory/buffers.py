@@ -27,16 +27,28 @@ class Overhead:
 @cache
 def load_overhead() -> Overhead:
     """Return the packaged overhead figures."""
-    text = (resources.files("forescale.catalogue") / "calibrations" / "memory" / "overhead.json").read_text("utf-8")
+    text = (resources.files("forescale.catalogue") / "calibrations" / "memory" / "overhead.json").read_text(
+        "utf-8"
+    )
     data = json.loads(text)
     return Overhead(
-        context_bytes=tuple(data["context_bytes"]), fragmentation=tuple(data["fragmentation"]), source=data["source"]
+        context_bytes=tuple(data["context_bytes"]),
+        fragmentation=tuple(data["fragmentation"]),
+        source=data["source"],
     )
 
 
-@formula(unit="byte", source="Zhao et al. 2023, PyTorch FSDP, arXiv:2304.11277, section 4.2: the layer in use and the one prefetched")
+@formula(
+    unit="byte",
+    source="Zhao et al. 2023, PyTorch FSDP, arXiv:2304.11277, section 4.2: the layer in use and the one prefetched",
+)
 def gathered_parameter_bytes(
-    *, parameters: Numeric, element_bytes: float, gradient_element_bytes: float, shards: Numeric, zero: Numeric
+    *,
+    parameters: Numeric,
+    element_bytes: float,
+    gradient_element_bytes: float,
+    shards: Numeric,
+    zero: Numeric,
 ) -> Numeric:
     """At stage 3, two layers of gathered parameters and one of unreduced gradients, where there is more than one shard."""
     needed = (np.asarray(zero) >= 3) & (np.asarray(shards) > 1)

@@ -1,0 +1,141 @@
+"""Scores, softmax and values on one device, with the context-parallel exchange around them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from forescale.formula import formula
+from forescale.graph.modules import exchange
+from forescale.graph.operator import Builder
+from forescale.graph.ops import AttentionCore, Collective, Primitive
+from forescale.numeric import Numeric
+
+QKV = ("attention.query", "attention.key", "attention.value")
+STATISTICS_BYTES = 4.0
+"""The log-sum-exp of each query and head is fp32."""
+
+
+@formula(unit="pair", source="causal mask: query i sees keys 0..i; a window w leaves at most w of them")
+def attention_pairs(*, seq_len: Numeric, window: Numeric, causal: bool) -> Numeric:
+    """Pairs of one head and sequence, w = min(window, s): s·w unmasked; w·s − w(w−1)/2 causal."""
+    width = np.minimum(window, seq_len)
+    if not causal:
+        return seq_len * width
+    return width * seq_len - width * (width - 1.0) / 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreShape:
+    """Global extents of an attention core."""
+
+    heads: float
+    kv_heads: float
+    qk_dim: float
+    v_dim: float
+    causal: bool
+    kv_copies: Numeric = 1.0
+    window: float = float("inf")
+
+
+def attention_core(b: Builder, shape: CoreShape) -> str:
+    """Append the core on query, key and value of this block; return the output's name."""
+    lay = b.layout
+    tokens = lay.tokens("sequence")
+    output = b.tensor("attention.core_output", tokens * shape.heads * shape.v_dim / lay.split("heads"))
+    with b.module("core_attn"):
+        if lay.choices.cp_kind == "ulysses":
+            _ulysses(b, shape, output)
+        else:
+            _gathered_or_ring(b, shape, output)
+    return output
+
+
+def _ulysses(b: Builder, shape: CoreShape, output: str) -> None:
+    """Append all-to-alls from sequence shards to head shards and back; both sides' outputs are kept."""
+    several = b.layout.more_than_one("cp")
+    inside = []
+    for name in QKV:
+        tensor = b.tensors[name]
+        inside.append(b.tensor(f"{name}.exchanged", tensor.elements))
+        exchange(b, f"{name}.exchange", axis="cp", num_bytes=tensor.num_bytes, source=name, result=inside[-1])
+    local = b.tensor(f"{output}.exchanged", b.tensors[output].elements * several)
+    _core(b, shape, qkv=(inside[0], inside[1], inside[2]), output=local)
+    exchange(b, f"{output}.exchange", axis="cp", num_bytes=b.bytes_of(output), source=local, result=output)
+
+
+def _gathered_or_ring(b: Builder, shape: CoreShape, output: str) -> None:
+    """Append the core on local queries, with all keys and values gathered or passed around the ring."""
+    kv_bytes = b.bytes_of(*QKV[1:]) * b.layout.degrees.cp
+    gather = Collective(kind="all_gather", axis="cp", num_bytes=kv_bytes)
+    if b.layout.choices.cp_kind == "ring":
+        _core(b, shape, qkv=QKV, output=output, ring=(gather,))
+        return
+    scatter = Collective(kind="reduce_scatter", axis="cp", num_bytes=kv_bytes)
+    b.operator(
+        "attention.gather_kv",
+        forward=(gather,),
+        backward_input=(gather, scatter),
+        reads=QKV[1:],
+        writes=QKV[1:],
+    )
+    _core(b, shape, qkv=QKV, output=output)
+
+
+def _core(
+    b: Builder, shape: CoreShape, *, qkv: tuple[str, str, str], output: str, ring: tuple[Primitive, ...] = ()
+) -> None:
+    lay = b.layout
+    saves = _kept_inside(b, shape, output)
+    temporaries: tuple[str, ...] = ()
+    if lay.choices.cp_kind != "ulysses":
+        local = b.tensors[qkv[1]].elements + b.tensors[qkv[2]].elements
+        temporaries = (b.tensor("attention.gathered_kv", (lay.degrees.cp - 1.0) * local),)
+    b.operator(
+        "attention.core",
+        forward=(_work(b, shape, backward=False), *ring),
+        backward_input=(_work(b, shape, backward=True), *ring, *ring),
+        reads=qkv,
+        writes=(output,),
+        saves=(*qkv, *saves),
+        temporaries=temporaries,
+        backward_temporaries=temporaries,
+        overlaps_itself=bool(ring),
+    )
+
+
+def _kept_inside(b: Builder, shape: CoreShape, output: str) -> tuple[str, ...]:
+    """Return what the core keeps beside its inputs: output and statistics (flash), or the probabilities.
+
+    Dropout on the probabilities keeps the mask and what the second product reads; flash redoes it from a seed.
+    """
+    lay = b.layout
+    tokens = lay.tokens("sequence") * shape.heads / lay.split("heads")
+    if lay.choices.flash_attention:
+        return output, b.tensor("attention.softmax_statistics", tokens, STATISTICS_BYTES)
+    pairs = tokens * lay.seq_len
+    kept = [b.tensor("attention.probabilities", pairs)]
+    if lay.choices.dropout:
+        kept += [b.tensor("attention.dropout_mask", pairs, 1.0), b.tensor("attention.dropped", pairs)]
+    return tuple(kept)
+
+
+def _work(b: Builder, shape: CoreShape, *, backward: bool) -> AttentionCore:
+    """Return the core of one device: its queries against all keys that its mask leaves."""
+    lay = b.layout
+    parts = lay.split("core_sequence")
+    pairs = attention_pairs(seq_len=lay.seq_len, window=shape.window, causal=shape.causal)
+    return AttentionCore(
+        batch=lay.degrees.micro_batch_size,
+        heads=shape.heads / lay.split("core_heads"),
+        kv_heads=shape.kv_heads / lay.split("core_heads") * shape.kv_copies,
+        q_len=lay.seq_len / parts,
+        kv_len=lay.seq_len,
+        pairs=pairs / parts,
+        qk_dim=shape.qk_dim,
+        v_dim=shape.v_dim,
+        flash=lay.choices.flash_attention,
+        causal=shape.causal,
+        backward=backward,
+    )

@@ -1,0 +1,135 @@
+"""Softmax attention with any number of key/value heads, windowed or not."""
+
+from __future__ import annotations
+
+from forescale.graph.attention.core import QKV, CoreShape, attention_core
+from forescale.graph.layout import Extent, head_split
+from forescale.graph.modules import (
+    elementwise,
+    gather_sequence,
+    linear,
+    partial_result,
+    product,
+    scatter_sequence,
+)
+from forescale.graph.operator import Builder
+from forescale.numeric import Numeric
+from forescale.spec.model import FullAttention, Model
+
+
+def full_attention(b: Builder, model: Model, spec: FullAttention, *, source: str, result: str) -> None:
+    """Append normed input -> q, k, v -> core -> output projection."""
+    b.part = "attention"
+    lay, h, d = b.layout, float(model.hidden_size), float(spec.head_dim)
+    heads, tokens = float(spec.num_heads), lay.tokens("sequence")
+    copies = lay.degrees.tp / head_split(tp=lay.degrees.tp, num_kv_heads=float(spec.num_kv_heads))
+    gathered = gather_sequence(b, "attention.gather", source=source, width=h, feeds="attention.qkv")
+    _projections(b, spec, hidden=h, copies=copies, gathered=gathered, source=source)
+    if spec.rotary:
+        moved = 2.0 * b.bytes_of(*QKV[:2])
+        elementwise(
+            b,
+            "attention.rotary",
+            reads=QKV[:2],
+            writes=QKV[:2],
+            forward_bytes=moved,
+            backward_bytes=moved,
+        )
+    if spec.sinks:
+        b.parameter("attention.sinks", ("heads", heads))
+    shape = CoreShape(
+        heads=heads,
+        kv_heads=float(spec.num_kv_heads),
+        qk_dim=d,
+        v_dim=d,
+        causal=spec.causal,
+        kv_copies=copies,
+        window=float(spec.window) if spec.window else float("inf"),
+    )
+    output = attention_core(b, shape)
+    if spec.output_gate:
+        output = _gate(b, output)
+    partial = partial_result(b, "attention.output", result, h)
+    width: Extent = ("heads", heads * d)
+    linear(
+        b,
+        "attention.output",
+        source=output,
+        result=partial,
+        rows=tokens,
+        inputs=width,
+        outputs=("hidden", h),
+        bias=spec.output_bias,
+    )
+    scatter_sequence(b, "attention.scatter", source=partial, result=result, width=h)
+
+
+def _projections(
+    b: Builder, spec: FullAttention, *, hidden: float, copies: Numeric, gathered: str, source: str
+) -> None:
+    """Append the q, k and v projections as one product (Megatron-LM and TE fuse them), and their norms."""
+    lay, d = b.layout, float(spec.head_dim)
+    tokens, kv = lay.tokens("sequence"), spec.num_kv_heads * d
+    query = spec.num_heads * d * (2.0 if spec.output_gate else 1.0)
+    widths: tuple[tuple[str, Extent, Numeric], ...] = (
+        ("query", ("heads", query), 1.0),
+        ("key", ("kv_heads", kv), copies),
+        ("value", ("kv_heads", kv), copies),
+    )
+    for name, extent, times in widths:
+        b.parameter(f"attention.{name}.weight", ("hidden", hidden), extent, copies=times)
+        if spec.qkv_bias:
+            b.parameter(f"attention.{name}.bias", extent, copies=times)
+    b.tensor(QKV[0], tokens * spec.num_heads * d / lay.split("heads"))
+    b.tensor(QKV[1], tokens * kv / lay.split("kv_heads") * copies)
+    b.tensor(QKV[2], tokens * kv / lay.split("kv_heads") * copies)
+    normed = spec.qk_norm != "none"
+    made = tuple(f"{name}.raw" if normed and name != QKV[2] else name for name in QKV)
+    for name in made:
+        if name not in b.tensors:
+            b.tensor(name, b.tensors[name.removesuffix(".raw")].elements)
+    if spec.output_gate:
+        made = (*made, b.tensor("attention.gate", b.tensors[QKV[0]].elements))
+    n = query / lay.split("heads") + 2.0 * kv / lay.split("kv_heads") * copies
+    product(b, "attention.qkv", source=gathered, results=made, rows=tokens, k=hidden, n=n, saved=source)
+    if normed:
+        _query_key_norm(b, spec)
+
+
+def _query_key_norm(b: Builder, spec: FullAttention) -> None:
+    """Append the norms of queries and keys; they keep their inputs."""
+    d = float(spec.head_dim)
+    per_head = spec.qk_norm == "head"
+    widths = (d, d) if per_head else (spec.num_heads * d, spec.num_kv_heads * d)
+    for tensor, width in zip(QKV[:2], widths, strict=True):
+        b.parameter(f"{tensor}_norm.weight", ("rank", width))
+        size = b.bytes_of(tensor)
+        rows = b.layout.tokens("sequence") if not per_head else b.tensors[tensor].elements / d
+        statistics = b.tensor(f"{tensor}.statistics", rows, 4.0)
+        raw = f"{tensor}.raw"
+        elementwise(
+            b,
+            f"{tensor}_norm",
+            reads=(raw,),
+            writes=(tensor,),
+            saves=(raw, statistics),
+            forward_bytes=2.0 * size,
+            backward_bytes=3.0 * size,
+        )
+
+
+def _gate(b: Builder, output: str) -> str:
+    """Append the sigmoid gate of the core's output."""
+    moved = 3.0 * b.bytes_of(output)
+    gated = b.tensor("attention.gated", b.tensors[output].elements)
+    both = ("attention.gate", output)
+    elementwise(
+        b,
+        "attention.output_gate",
+        reads=both,
+        writes=(gated,),
+        saves=both,
+        forward_bytes=moved,
+        backward_bytes=5.0 / 3.0 * moved,
+    )
+    return gated

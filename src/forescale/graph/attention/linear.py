@@ -1,0 +1,150 @@
+"""Attention with a recurrent state: gated linear attention, gated delta net, lightning attention, Mamba-2."""
+
+from __future__ import annotations
+
+from forescale.graph.attention.core import QKV
+from forescale.graph.layout import Extent
+from forescale.graph.modules import elementwise, gather_sequence, linear, partial_result, scatter_sequence
+from forescale.graph.operator import Builder
+from forescale.graph.ops import AttentionCore, Gemm
+from forescale.spec.model import LinearAttention, Model
+
+
+def linear_attention(b: Builder, model: Model, spec: LinearAttention, *, source: str, result: str) -> None:
+    """Append chunked linear attention: projections, short convolution, state passing, gated norm, output."""
+    b.part = "attention"
+    h, tokens = float(model.hidden_size), b.layout.tokens("sequence")
+    keys = float(spec.num_key_heads * spec.key_head_dim)
+    values = float(spec.num_heads * spec.value_head_dim)
+    gathered = gather_sequence(b, "attention.gather", source=source, width=h, feeds="attention.value")
+    widths = {"query": keys, "key": keys, "value": values}
+    if spec.output_gate:
+        widths["gate"] = values
+    for name, width in widths.items():
+        _project(b, f"attention.{name}", gathered, source, inputs=("hidden", h), outputs=("heads", width))
+    _decay(b, spec, gathered=gathered, source=source, hidden=h, keys=keys)
+    if spec.num_head_parameters:
+        b.parameter("attention.head_parameters", ("heads", float(spec.num_heads * spec.num_head_parameters)))
+    _convolution(b, spec, keys=keys, values=values)
+    output = _output_norm(b, spec, _core(b, spec, values=values), values=values)
+    partial = partial_result(b, "attention.output", result, h)
+    width_in: Extent = ("heads", values)
+    linear(
+        b,
+        "attention.output",
+        source=output,
+        result=partial,
+        rows=tokens,
+        inputs=width_in,
+        outputs=("hidden", h),
+    )
+    scatter_sequence(b, "attention.scatter", source=partial, result=result, width=h)
+
+
+def _project(
+    b: Builder,
+    name: str,
+    gathered: str,
+    saved: str,
+    *,
+    inputs: Extent,
+    outputs: Extent,
+    element_bytes: float | None = None,
+) -> str:
+    """Append a projection on gathered tokens to a tensor of its own name."""
+    tokens = b.layout.tokens("sequence")
+    result = b.tensor(name, tokens * outputs[1] / b.layout.split(outputs[0]), element_bytes)
+    linear(b, name, source=gathered, result=result, rows=tokens, inputs=inputs, outputs=outputs, saved=saved)
+    return result
+
+
+def _decay(
+    b: Builder, spec: LinearAttention, *, gathered: str, source: str, hidden: float, keys: float
+) -> None:
+    """Append the gates of the state: scalars per head, and one decay per key dimension through a low rank."""
+    whole: Extent = ("hidden", hidden)
+    if spec.num_gates_per_head:
+        gates: Extent = ("heads", float(spec.num_heads * spec.num_gates_per_head))
+        _project(b, "attention.decay", gathered, source, inputs=whole, outputs=gates, element_bytes=4.0)
+    if spec.gate_lora_rank:
+        rank: Extent = ("rank", float(spec.gate_lora_rank))
+        low = _project(b, "attention.decay_down", gathered, source, inputs=whole, outputs=rank)
+        _project(b, "attention.decay_up", low, low, inputs=rank, outputs=("heads", keys))
+
+
+def _convolution(b: Builder, spec: LinearAttention, *, keys: float, values: float) -> None:
+    if not spec.conv_kernel:
+        return
+    b.parameter("attention.convolution", ("heads", 2.0 * keys + values), ("rank", float(spec.conv_kernel)))
+    if spec.conv_bias:
+        b.parameter("attention.convolution.bias", ("heads", 2.0 * keys + values))
+    moved = 2.0 * b.bytes_of(*QKV)
+    inputs = tuple(f"{name}.mixed" for name in QKV)
+    for name, mixed in zip(QKV, inputs, strict=True):
+        b.tensor(mixed, b.tensors[name].elements)
+    elementwise(
+        b,
+        "attention.convolution",
+        reads=QKV,
+        writes=inputs,
+        saves=QKV,
+        forward_bytes=moved,
+        backward_bytes=2.0 * moved,
+    )
+
+
+def _core(b: Builder, spec: LinearAttention, *, values: float) -> str:
+    """Append the recurrence in chunks: products inside a chunk, and with the state at its border."""
+    lay, chunk = b.layout, float(spec.chunk_size)
+    tokens, heads = lay.tokens("sequence"), spec.num_heads / lay.split("heads")
+    dk, dv = float(spec.key_head_dim), float(spec.value_head_dim)
+    qkv = tuple(f"{name}.mixed" for name in QKV) if spec.conv_kernel else QKV
+    output = b.tensor("attention.core_output", tokens * values / lay.split("heads"))
+    states = b.tensor("attention.states", tokens / chunk * heads * dk * dv)
+    scores = AttentionCore(
+        batch=tokens / chunk,
+        heads=heads,
+        kv_heads=heads,
+        q_len=chunk,
+        kv_len=chunk,
+        pairs=chunk * chunk,
+        qk_dim=dk,
+        v_dim=dv,
+    )
+    state = Gemm(m=chunk, n=dv, k=dk, batch=2.0 * tokens / chunk * heads)
+    decay = (("attention.decay",) if spec.num_gates_per_head else ()) + (
+        ("attention.decay_up",) if spec.gate_lora_rank else ()
+    )
+    with b.module("core_attn"):
+        b.operator(
+            "attention.core",
+            forward=(scores, state),
+            backward_input=(scores, scores, state, state),
+            reads=(*qkv, *decay),
+            writes=(output,),
+            saves=(*qkv, states, *decay),
+        )
+    return output
+
+
+def _output_norm(b: Builder, spec: LinearAttention, output: str, *, values: float) -> str:
+    """Append the gated norm of the output, which keeps its input and the gate."""
+    if spec.output_norm == "head":
+        b.parameter("attention.output_norm", ("rank", float(spec.value_head_dim)))
+    elif spec.output_norm == "hidden":
+        b.parameter("attention.output_norm", ("heads", values))
+    if not spec.output_gate and spec.output_norm == "none":
+        return output
+    moved = b.bytes_of(output)
+    reads = (output, "attention.gate") if spec.output_gate else (output,)
+    normed = b.tensor("attention.normed", b.tensors[output].elements)
+    elementwise(
+        b,
+        "attention.gated_norm",
+        reads=reads,
+        writes=(normed,),
+        saves=reads,
+        forward_bytes=3.0 * moved,
+        backward_bytes=5.0 * moved,
+    )
+    return normed

@@ -1,0 +1,57 @@
+"""Moments of a step: which tensors exist, and the largest sum over them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+
+from forescale.formula import Term, as_term, total, value_of
+from forescale.numeric import Numeric
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """What exists while one operator runs."""
+
+    name: str
+    """The operator."""
+    phase: str
+    """forward, replay or backward."""
+    tensors: tuple[tuple[str, Numeric], ...]
+    """Name and bytes; gradients are marked ∂."""
+
+    @property
+    def num_bytes(self) -> Numeric:
+        """Sum of the tensors."""
+        return total(dict(self.tensors), name=f"{self.phase} {self.name}", unit="byte")
+
+
+def undominated(moments: Sequence[Moment]) -> list[Moment]:
+    """Return the moments whose tensors are not all among those of another: only these can be the peak."""
+    names = [frozenset(name for name, _ in moment.tensors) for moment in moments]
+    return [
+        moment
+        for index, moment in enumerate(moments)
+        if not any(
+            names[index] < other or (names[index] == other and place < index)
+            for place, other in enumerate(names)
+        )
+    ]
+
+
+def peak_bytes(moments: Sequence[Moment]) -> Numeric:
+    """Return the largest sum over the moments; recorded, of one candidate, it is that moment's sum."""
+    sums = [moment.num_bytes for moment in undominated(moments)]
+    if not sums:
+        return 0.0
+    result = functools.reduce(np.maximum, [value_of(item) for item in sums])
+    if not any(isinstance(item, Term) for item in sums):
+        return cast("Numeric", result)
+    if np.size(result) == 1:
+        return max(sums, key=lambda item: float(np.max(value_of(item))))
+    inputs = {f"{index}": as_term(item) for index, item in enumerate(sums)}
+    return cast("Numeric", Term(result, name="peak", unit="byte", text="largest moment", inputs=inputs))
