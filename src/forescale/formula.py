@@ -23,19 +23,19 @@ from forescale.numeric import Numeric
 P = ParamSpec("P")
 R = TypeVar("R")
 _SYMBOLS = {
-    "add": "+",
-    "subtract": "-",
-    "multiply": "×",
-    "divide": "/",
-    "true_divide": "/",
-    "maximum": "max",
-    "minimum": "min",
-    "power": "^",
-    "floor_divide": "//",
-    "ceil": "ceil",
-    "floor": "floor",
-    "negative": "-",
+    "add": ("+", "sum"),
+    "subtract": ("-", "difference"),
+    "multiply": ("×", "product"),
+    "divide": ("/", "quotient"),
+    "maximum": ("max", "largest"),
+    "minimum": ("min", "smallest"),
+    "power": ("^", "power"),
+    "floor_divide": ("//", "whole quotient"),
+    "ceil": ("ceil", "rounded up"),
+    "floor": ("floor", "rounded down"),
+    "negative": ("-", "negative"),
 }
+"""Symbol and word of the arithmetic that terms remember."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,10 +115,11 @@ class Term(NDArrayOperatorsMixin):
         if method != "__call__":
             return NotImplemented
         value = ufunc(*(value_of(item) for item in inputs), **kwargs)
-        symbol = _SYMBOLS.get(ufunc.__name__, ufunc.__name__)
+        symbol, word = _SYMBOLS.get(ufunc.__name__, (ufunc.__name__, ufunc.__name__))
         parts = {f"{index}": as_term(item) for index, item in enumerate(inputs)}
-        unit = next((part.unit for part in parts.values() if part.unit), "") if symbol in "+-maxmin" else ""
-        return Term(value, name=symbol, unit=unit, inputs=parts)
+        alike = symbol in {"+", "-", "max", "min"}
+        unit = next((part.unit for part in parts.values() if part.unit), "") if alike else ""
+        return Term(value, name=symbol, unit=unit, text=word, inputs=parts)
 
     def __getitem__(self, index: Any) -> Term:
         """Return the term of the selected candidates, or of one stage of each."""

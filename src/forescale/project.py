@@ -10,7 +10,7 @@ from forescale.cost.calibration import load_calibration
 from forescale.cost.collectives import AlphaBeta
 from forescale.cost.roofline import Roofline
 from forescale.errors import PhysicsError, SpecError
-from forescale.formula import value_of
+from forescale.formula import Term, value_of
 from forescale.graph.layout import Choices, Degrees, Layout, split_strategy
 from forescale.graph.parameters import count_parameters
 from forescale.graph.stage import StagePlan, plan_stages
@@ -78,6 +78,8 @@ def evaluate_layout(
     )
     blocks = build_blocks(model, layout)
     stages, held = stack_plans([plan]), holdings(blocks)
+    if isinstance(degrees.tp, Term):
+        stages = stages.recorded([block.name for block in blocks.layers])
     inputs = Inputs(
         degrees=degrees,
         stages=stages,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from forescale.formula import formula, total, value_of
+from forescale.formula import formula, named, total, value_of
 from forescale.graph.layout import Choices, Degrees
 from forescale.graph.ops import Collective, Elementwise
 from forescale.memory.states import optimizer_element_bytes
@@ -97,7 +97,11 @@ def evaluate(setting: Setting, inputs: Inputs) -> Evaluation:
     )
     memory = memory_parts(setting.workload, inputs, states, sums.total(lambda cost: cost.kept_bytes), count)
     peaks = memory.total()
-    flops = sum_over_stages(values=sums.total(lambda cost: cost.flops) * stages.multiplicity)
+    flops = named(
+        sum_over_stages(values=sums.total(lambda cost: cost.flops) * stages.multiplicity),
+        "flops over stages",
+        unit="FLOP",
+    )
     return Evaluation(
         step_time=total(parts, name="step_time_s", unit="s"),
         time_parts=parts,

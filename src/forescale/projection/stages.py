@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from typing import TypeVar, cast
 
 import numpy as np
 
+from forescale.formula import Term
 from forescale.graph.stage import StagePlan
 from forescale.numeric import Array, Numeric
 from forescale.projection.pieces import Parts
@@ -30,6 +31,18 @@ class Stages:
     def num_layers(self) -> Array:
         """Decoder layers on each stage."""
         return sum(self.counts[1:], start=self.counts[0])
+
+    def recorded(self, layer_names: Sequence[str]) -> Stages:
+        """Return the plans as terms, for an explanation; `layer_names` says what each kind of layer is."""
+        named = zip(self.counts, layer_names, strict=True)
+        return replace(
+            self,
+            counts=tuple(
+                cast("Array", Term(count, name=f"{name} layers", unit="1")) for count, name in named
+            ),
+            first=cast("Array", Term(self.first, name="embedding here", unit="1")),
+            last=cast("Array", Term(self.last, name="head here", unit="1")),
+        )
 
     def take(self, candidates: Array) -> Stages:
         """Return the plans of some candidates."""
