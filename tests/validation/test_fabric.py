@@ -20,6 +20,21 @@ def test_remarks_in_brackets_are_dropped_if_need_be(row):
     assert build(row(hardware="H100 SXM (Eos, some rack)"))[0].device.name == "h100-sxm"
 
 
+@pytest.mark.parametrize(
+    ("hardware", "device"),
+    [
+        ("A100-80GB SXM4", "a100-sxm-80gb"),
+        ("B200 HGX", "b200"),
+        ("A100-80GB", "a100-sxm-80gb"),
+        ("H100", "h100-sxm"),
+    ],
+)
+def test_a_spelling_akin_to_a_known_one_is_taken_and_noted(row, hardware, device):
+    cluster, notes = build(row(hardware=hardware, gpus_per_node=""))
+    assert cluster.device.name == device
+    assert notes[0].startswith(f"hardware {hardware} taken as")
+
+
 def test_unknown_hardware_is_a_reason(row):
     with pytest.raises(InexpressibleError, match="no catalogue cluster is of hardware 'Abacus'"):
         build(row(hardware="Abacus"))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
+from importlib.resources import files
 
 from forescale.catalogue.clusters import cluster_names, hardware_cluster, load_cluster
 from forescale.errors import UnknownNameError
@@ -34,14 +36,31 @@ def _name(row: Row, notes: Notes) -> str:
     """Return the catalogue cluster of the row's hardware, its remarks in brackets dropped if need be."""
     hardware = row.text("hardware")
     bare = re.sub(r"\s*[(,;].*$", "", hardware)
-    for spelling in dict.fromkeys((hardware, bare, bare.lower().replace(" ", "-"))):
-        try:
-            name = hardware_cluster(spelling)
-        except UnknownNameError:
-            continue
-        return _counted_in_cores(row, name, notes)
-    msg = f"no catalogue cluster is of hardware {hardware!r}"
-    raise InexpressibleError(msg)
+    name = _cluster(hardware) or _cluster(bare) or _cluster(bare.lower().replace(" ", "-"))
+    name = name or _cluster(_akin(bare, notes))
+    if name is None:
+        msg = f"no catalogue cluster is of hardware {hardware!r}"
+        raise InexpressibleError(msg)
+    return _counted_in_cores(row, name, notes)
+
+
+def _cluster(hardware: str) -> str | None:
+    try:
+        return hardware_cluster(hardware)
+    except UnknownNameError:
+        return None
+
+
+def _akin(hardware: str, notes: Notes) -> str:
+    """Return the longest known spelling that `hardware` starts with, else the shortest that starts with it."""
+    text = files("forescale.catalogue").joinpath("hardware_aliases.json").read_text(encoding="utf-8")
+    known, asked = sorted(json.loads(text), key=len), hardware.lower()
+    longer = [name for name in known if asked.startswith(name.lower())]
+    shorter = [name for name in known if len(asked) > 3 and name.lower().startswith(asked)]
+    found = longer[-1] if longer else shorter[0] if shorter else hardware
+    if found != hardware:
+        notes.append(f"hardware {hardware} taken as {found}")
+    return found
 
 
 def _counted_in_cores(row: Row, name: str, notes: Notes) -> str:
