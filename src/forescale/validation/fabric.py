@@ -52,7 +52,7 @@ def _cluster(hardware: str) -> str | None:
 
 
 def _akin(hardware: str, notes: Notes) -> str:
-    """Return the longest known spelling that `hardware` starts with, else the shortest that starts with it."""
+    """Return the longest known spelling that `hardware` starts with, or the shortest that starts with it."""
     text = files("forescale.catalogue").joinpath("hardware_aliases.json").read_text(encoding="utf-8")
     known, asked = sorted(json.loads(text), key=len), hardware.lower()
     longer = [name for name in known if asked.startswith(name.lower())]
