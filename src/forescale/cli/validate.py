@@ -43,23 +43,30 @@ def validate_command(
 ) -> None:
     """Project every run of a corpus and compare with what was measured."""
     from forescale.validation.cases import load_cases
-    from forescale.validation.chart import error_chart
     from forescale.validation.document import document
     from forescale.validation.projector import projector_of
-    from forescale.validation.report import markdown as page
     from forescale.validation.scoreboard import check_dimension, score
 
     check_dimension(by)
     board = score(load_cases(runs), projector_of(preset))
+    _write_files(board, runs, preset, markdown=markdown, chart=chart)
+    if as_json:
+        typer.echo(json.dumps(document(board), indent=1, allow_nan=False))
+    else:
+        _show(board, by)
+
+
+def _write_files(
+    board: Scoreboard, runs: Path, preset: str, *, markdown: Path | None, chart: Path | None
+) -> None:
+    from forescale.validation.chart import error_chart
+    from forescale.validation.report import markdown as page
+
     if markdown is not None:
         command = f"forescale validate {runs.name} --markdown {markdown.name}"
         _write(markdown, page(board, corpus=runs.name, preset=preset, command=command))
     if chart is not None:
         _write(chart, json.dumps(error_chart(board), indent=1) + "\n")
-    if as_json:
-        typer.echo(json.dumps(document(board), indent=1, allow_nan=False))
-    else:
-        _show(board, by)
 
 
 def _write(path: Path, text: str) -> None:

@@ -24,7 +24,6 @@ def error_chart(board: Scoreboard, *, core: bool = True) -> dict[str, Any]:
         for outcome in board.outcomes
         if outcome.error is not None and (outcome.case.core or not core)
     ]
-    ratio = {"type": "log", "domain": [0.25, 4.0]}
     return {
         "$schema": _VEGA_LITE,
         "title": "Step time: projected over measured",
@@ -35,22 +34,26 @@ def error_chart(board: Scoreboard, *, core: bool = True) -> dict[str, Any]:
             {"mark": {"type": "rule", "strokeDash": [4, 4]}, "encoding": {"y": {"datum": 1.0}}},
             {
                 "mark": {"type": "point", "filled": True, "opacity": 0.6, "clip": True},
-                "encoding": {
-                    "x": {
-                        "field": "measured_s",
-                        "type": "quantitative",
-                        "scale": {"type": "log"},
-                        "title": "measured step time (s)",
-                    },
-                    "y": {
-                        "field": "ratio",
-                        "type": "quantitative",
-                        "scale": ratio,
-                        "title": "projected / measured",
-                    },
-                    "color": {"field": "group", "type": "nominal", "title": None},
-                    "tooltip": [{"field": "id"}, {"field": "ratio", "format": ".3f"}],
-                },
+                "encoding": _encoding(),
             },
         ],
+    }
+
+
+def _encoding() -> dict[str, Any]:
+    return {
+        "x": {
+            "field": "measured_s",
+            "type": "quantitative",
+            "scale": {"type": "log"},
+            "title": "measured step time (s)",
+        },
+        "y": {
+            "field": "ratio",
+            "type": "quantitative",
+            "scale": {"type": "log", "domain": [0.25, 4.0]},
+            "title": "projected / measured",
+        },
+        "color": {"field": "group", "type": "nominal", "title": None},
+        "tooltip": [{"field": "id"}, {"field": "ratio", "format": ".3f"}],
     }
