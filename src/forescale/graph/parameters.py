@@ -14,7 +14,7 @@ from forescale.spec.workload import Precision
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterCount:
-    """Whole-model parameter counts (elements)."""
+    """Whole-model parameter counts (elements), as model cards state them: without multi-token prediction."""
 
     total: int
     active: int
@@ -22,20 +22,20 @@ class ParameterCount:
     expert: int
     embedding: int
     """Token, position and patch embeddings, and the head where it is not tied."""
+    mtp: int
+    """Multi-token-prediction layers, beside `total`."""
 
 
 def count_parameters(model: Model) -> ParameterCount:
-    """Count the parameters of `model`: multi-token prediction included, tied weights once, no padding."""
+    """Count the parameters of `model`: tied weights once, no padding."""
     degrees, choices = split_strategy(Strategy())
     layout = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=1.0)
     ends = [*embedding_block(model, layout).parameters, *head_parameters(model, layout)]
-    middle: list[tuple[Parameter, int]] = []
+    everything: list[tuple[Parameter, int]] = [(parameter, 1) for parameter in ends]
     for kind in model.layer_kinds:
         count = model.layers.count(kind)
-        middle += [(parameter, count) for parameter in layer_block(model, kind, layout).parameters]
-    if model.num_mtp_layers:
-        middle += [(parameter, model.num_mtp_layers) for parameter in mtp_block(model, layout).parameters]
-    everything = [*middle, *((parameter, 1) for parameter in ends)]
+        everything += [(parameter, count) for parameter in layer_block(model, kind, layout).parameters]
+    mtp = mtp_block(model, layout).parameters if model.num_mtp_layers else ()
     return ParameterCount(
         total=round(sum(parameter.elements * times for parameter, times in everything)),
         active=round(
@@ -45,6 +45,7 @@ def count_parameters(model: Model) -> ParameterCount:
             sum(parameter.elements * times for parameter, times in everything if parameter.group == "expert")
         ),
         embedding=round(sum(parameter.elements for parameter in ends if parameter.matrix)),
+        mtp=round(sum(parameter.elements for parameter in mtp)) * model.num_mtp_layers,
     )
 
 
