@@ -15,6 +15,7 @@ from forescale.catalogue.clusters import load_device
 from forescale.cost.calibration import load_calibration
 from forescale.cost.model import ComputeModel
 from forescale.cost.roofline import Roofline
+from forescale.cost.tile import TileModel
 from forescale.graph.ops import AttentionCore, Compute, Elementwise, Gemm, GroupedGemm
 
 
@@ -47,7 +48,11 @@ def best_of(function: Callable[[], object], repeats: int = 20) -> float:
 
 def models() -> dict[str, ComputeModel]:
     device = load_device("h100-sxm")
-    return {"roofline": Roofline(device=device, calibration=load_calibration(device))}
+    calibration = load_calibration(device)
+    return {
+        "roofline": Roofline(device=device, calibration=calibration),
+        "tile": TileModel(device=device, calibration=calibration),
+    }
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-# ruff: noqa: E501, ARG005, PERF401 - recipes are tables; they read best in wide lines
+# ruff: noqa: E501, ARG001, ARG005 - recipes are tables; they read best in wide lines
 """Fit the packaged compute calibrations to a kernel table and write them, with residuals.
 
     python benchmarks/fit_compute.py KERNELS.csv [MORE.csv ...]
@@ -23,7 +23,9 @@ from forescale.cost import fit, kernels
 from forescale.cost.calibration import Calibration, Residual
 from forescale.cost.kernels import KernelRow
 from forescale.cost.roofline import Roofline
+from forescale.cost.tile import TileModel
 from forescale.graph.ops import AttentionCore, Gemm, GroupedGemm
+from forescale.spec import Device
 
 DATE = "2026-11-21"
 OUT = Path(__file__).parents[1] / "src/forescale/catalogue/calibrations"
@@ -99,37 +101,50 @@ class Step:
     calls: tuple[str, ...] = ()
     extras: tuple[str, ...] = ()
     checks: tuple[Rows, ...] = ()
+    model: fit.ModelOf = lambda calibration, device: Roofline(device=device, calibration=calibration)
     widen: float = 1.0
     """Factor on the logarithmic interval where no other machine could check it."""
 
 
-def roofline(calibration: Calibration, device: object) -> Roofline:
+def roofline(calibration: Calibration, device: Device) -> Roofline:
     return Roofline(device=device, calibration=calibration)
 
 
-def evaluate(fitted: fit.Fitted, wanted: Rows, rows: list[KernelRow], calls: bool) -> np.ndarray:
+def tile(calibration: Calibration, device: Device) -> TileModel:
+    return TileModel(device=device, calibration=calibration)
+
+
+def evaluate(
+    fitted: fit.Fitted, wanted: Rows, rows: list[KernelRow], calls: bool, model: fit.ModelOf = roofline
+) -> np.ndarray:
     used = fitted if calls else replace(fitted, call_s={}, extra={})
-    return fit.errors(kernels.batches(wanted.of(rows)), used, roofline)
+    return fit.errors(kernels.batches(wanted.of(rows)), used, model)
 
 
 def run_step(calibration: Calibration, step: Step, rows: list[KernelRow]) -> Calibration:
     def fitted_to(train: Rows) -> fit.Fitted:
         batch = kernels.batches(train.of(rows))
-        return fit.fit_entry(calibration, step.entry, batch, step.parameters, roofline, calls=step.calls,
+        return fit.fit_entry(calibration, step.entry, batch, step.parameters, step.model, calls=step.calls,
                              extras=step.extras)  # fmt: skip
 
     fitted = fitted_to(step.train)
-    own = fit.residual(evaluate(fitted, step.train, rows, True), source=step.train.text)
+    own = fit.residual(evaluate(fitted, step.train, rows, True, step.model), source=step.train.text)
     held: list[Residual] = []
     if len(step.train.machines) > 1:
         logs = [
-            evaluate(fitted_to(step.train.without(name)), replace(step.train, machines=(name,)), rows, True)
+            evaluate(
+                fitted_to(step.train.without(name)),
+                replace(step.train, machines=(name,)),
+                rows,
+                True,
+                step.model,
+            )
             for name in step.train.machines
         ]
         held.append(fit.residual(np.concatenate(logs), source="each machine predicted from the others"))
     interval = held[0] if held else replace(own, p10=own.p10 * step.widen, p90=own.p90 * step.widen)
     for check in step.checks:
-        logs = evaluate(fitted, check, rows, False)
+        logs = evaluate(fitted, check, rows, False, step.model)
         if logs.size:
             held.append(fit.residual(logs, source=check.text))
     record = fit.fit_record(source=step.train.text, in_sample=own, held_out=held, interval=interval,
@@ -180,31 +195,41 @@ class Transfer:
     """A backward pass without measurements: the forward pass times another generation's ratio."""
 
     like: str
+    scaled: bool = False
+    """Also scale the products' rate by the ratio of the forward passes."""
     checks: tuple[Rows, ...] = ()
 
 
 def run_transfer(calibration: Calibration, step: Transfer, rows: list[KernelRow]) -> Calibration:
-    like = MADE[step.like]
-    forward, a, b = calibration.attention["forward"], like.attention["forward"], like.attention["backward"]
-    softmax = (
-        forward.softmax_flops * b.softmax_flops / a.softmax_flops
-        if forward.softmax_flops
-        else b.softmax_flops
-    )
-    values = {"fraction": min(1.0, forward.fraction * b.fraction / a.fraction), "softmax_flops": softmax,
-              "fill": b.fill, "tail": b.tail, "launch_s": b.launch_s}  # fmt: skip
-    values = {key: float(f"{value:.4g}") for key, value in values.items()}
-    entry = fit.Entry(section="attention", keys=("backward",))
-    changed = entry.changed(calibration, values)
-    held = []
-    for check in step.checks:
-        held.append(
-            fit.residual(evaluate(fit.Fitted(calibration=changed), check, rows, False), source=check.text)
+    for section, model, softmax in (
+        ("attention", roofline, "softmax_flops"),
+        ("tile_attention", tile, "exp_per_clock"),
+    ):
+        forward = getattr(calibration, section)["forward"]
+        like = getattr(MADE[step.like], section)
+        a, b = like["forward"], like["backward"]
+        cost = (
+            getattr(b, softmax) * getattr(forward, softmax) / getattr(a, softmax)
+            if getattr(a, softmax)
+            else getattr(b, softmax)
         )
-    record = cal.Fit(kind="roofline", low=0.8, high=1.35, held_out=tuple(held),
-                     source=f"prior: this generation's forward pass times {step.like}'s ratio of backward to forward")  # fmt: skip
-    print(f"{calibration.name:16s} attention backward like {step.like}: {values}", *held)
-    return entry.changed(changed, {"fit": record})
+        names = [p.name for p in (fit.ATTENTION if section == "attention" else fit.TILE_ATTENTION)]
+        values = {name: getattr(b, name) for name in names} | {softmax: float(f"{cost:.4g}")}
+        if step.scaled:
+            values["fraction"] = float(f"{b.fraction * forward.fraction / a.fraction:.4g}")
+        entry = fit.Entry(section=section, keys=("backward",))
+        changed = entry.changed(calibration, values)
+        held = tuple(
+            fit.residual(
+                evaluate(fit.Fitted(calibration=changed), check, rows, False, model), source=check.text
+            )
+            for check in step.checks
+        )
+        record = cal.Fit(kind="roofline", low=0.8, high=1.35, held_out=held,
+                         source=f"prior: {step.like}'s backward pass, its softmax scaled as this generation's forward pass")  # fmt: skip
+        print(f"{calibration.name:16s} {section} backward like {step.like}: {values}", *held)
+        calibration = entry.changed(changed, {"fit": record})
+    return calibration
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,23 +241,59 @@ class Anchor:
 
 
 def run_anchor(calibration: Calibration, step: Anchor, rows: list[KernelRow]) -> Calibration:
-    entry = fit.Entry(section="gemm", keys=step.keys)
     batch = kernels.batches(step.rows.of(rows))
-    fitted = fit.fit_entry(calibration, entry, batch, fit.GEMM[:1], roofline)
-    own = fit.residual(fit.errors(batch, fitted, roofline), source=step.rows.text)
-    # Best shapes found by search lie about 5 % above the fitted level of H100 and B200 (their `checks`).
-    fraction = float(f"{fitted.calibration.gemm[step.keys[0]].fraction * 0.95:.3g}")
-    print(f"{calibration.name:16s} gemm {'/'.join(step.keys)} fraction={fraction}", own)
-    record = cal.Fit(kind="roofline", low=0.85, high=1.4, in_sample=own,
-                     source=f"prior: 0.95 of the best measured shapes, {step.rows.text}")  # fmt: skip
-    return entry.changed(fitted.calibration, {"fraction": fraction, "fit": record})
+    for section, parameters, model in (("gemm", fit.GEMM, roofline), ("tile", fit.TILE, tile)):
+        entry = fit.Entry(section=section, keys=step.keys)
+        fitted = fit.fit_entry(calibration, entry, batch, parameters[:1], model)
+        own = fit.residual(fit.errors(batch, fitted, model), source=step.rows.text)
+        # Best shapes found by search lie about 5 % above the fitted level of H100 and B200 (their `checks`).
+        fraction = float(f"{getattr(fitted.calibration, section)[step.keys[0]].fraction * 0.95:.3g}")
+        print(f"{calibration.name:16s} {section} {'/'.join(step.keys)} fraction={fraction}", own)
+        record = cal.Fit(kind="roofline", low=0.85, high=1.4, in_sample=own,
+                         source=f"prior: 0.95 of the best measured shapes, {step.rows.text}")  # fmt: skip
+        calibration = entry.changed(fitted.calibration, {"fraction": fraction, "fit": record})
+    return calibration
+
+
+@dataclass(frozen=True, kw_only=True)
+class Systolic:
+    """Matrix units that are systolic arrays of this many rows and columns."""
+
+    array: int
+    source: str
+
+
+def run_systolic(calibration: Calibration, step: Systolic, rows: list[KernelRow]) -> Calibration:
+    table = {
+        dtype: replace(entry, systolic=step.array, fraction=0.9,
+                       fit=cal.Fit(source=f"prior: systolic array of {step.array} rows and columns ({step.source})", low=0.85, high=1.5))
+        for dtype, entry in calibration.tile.items()
+    }  # fmt: skip
+    return replace(calibration, tile=table)
+
+
+AnyStep = Step | Transfer | Anchor | Systolic
+
+
+def twins(step: AnyStep) -> tuple[AnyStep, ...]:
+    """Return the step and, for products and attention, the same rows for the tile model."""
+    if not isinstance(step, Step) or step.entry.section not in {"gemm", "attention"}:
+        return (step,)
+    few = len(step.parameters) < 4
+    section, parameters = (
+        ("tile", fit.TILE) if step.entry.section == "gemm" else ("tile_attention", fit.TILE_ATTENTION)
+    )
+    chosen = tuple(p for p in parameters if not few or p.name in {"fraction", "fill"})
+    return step, replace(
+        step, entry=fit.Entry(section=section, keys=step.entry.keys), parameters=chosen, model=tile
+    )
 
 
 MADE: dict[str, Calibration] = {}
-RUN = {"Step": run_step, "Transfer": run_transfer, "Anchor": run_anchor}
+RUN = {"Step": run_step, "Transfer": run_transfer, "Anchor": run_anchor, "Systolic": run_systolic}
 
 
-def recipes() -> dict[str, tuple[dict[str, object], tuple[Step | Transfer | Anchor, ...]]]:
+def recipes() -> dict[str, tuple[dict[str, object], tuple[AnyStep, ...]]]:
     forward, backward = attention(backward=False), attention(backward=True)
     fa2 = attention(backward=False, both=True, libraries=("FlashAttention-2",))
     modern = attention(backward=False, libraries=("FlashAttention-3", "cuDNN", "TensorRT"))
@@ -245,6 +306,9 @@ def recipes() -> dict[str, tuple[dict[str, object], tuple[Step | Transfer | Anch
     def simumax(*names: str) -> Rows:
         return Rows(tables=("SMGEMM",), machines=names, when=products("bf16"))
 
+    mxu = "Google Cloud, TPU system architecture: 128 x 128, from v6e 256 x 256"
+    mme = "Intel Gaudi 3 white paper: 256 x 256 multiply-accumulate structure"
+    neuron = "AWS Neuron documentation, NeuronCore architecture: 128 x 128 tensor engine"
     serving = Rows(
         tables=("AICA",), machines=("h100-sxm",), when=attention(backward=False, libraries=("SGLang",))
     )
@@ -273,7 +337,7 @@ def recipes() -> dict[str, tuple[dict[str, object], tuple[Step | Transfer | Anch
             gemm_step(("bf16", "fp16"), ("l40s",), (), 1.5), gemm_step(("fp8",), ("l40s",), (), 1.5),
             gemm_step(("fp8_blockwise",), ("l40s",), (), 1.5),
             attention_step("forward", Rows(tables=("AICA",), machines=("l40s",), when=forward), calls=("AICA",), widen=1.5),
-            Transfer(like="ampere"),
+            Transfer(like="ampere", scaled=True),
         )),
         "hopper": ({"reference_power_w": 700.0}, (
             gemm_step(("bf16", "fp16"), hopper, (best("h100-sxm", "gh200"),)),
@@ -300,10 +364,13 @@ def recipes() -> dict[str, tuple[dict[str, object], tuple[Step | Transfer | Anch
         "cdna3": ({"reference_power_w": 1000.0}, (Anchor(keys=("bf16", "fp16"), rows=best("mi300x", "mi325x")),)),
         "cdna4": ({}, (Anchor(keys=("fp8", "mxfp8"), rows=Rows(tables=("MI355",), machines=("mi355x",),
                                                                 when=products("fp8"))),)),
-        "gaudi2": ({}, (Anchor(keys=("bf16",), rows=best("gaudi2")),
+        "gaudi2": ({}, (Systolic(array=256, source=mme), Anchor(keys=("bf16",), rows=best("gaudi2")),
                         Anchor(keys=("fp8",), rows=best("gaudi2", dtype="fp8")))),
-        "gaudi3": ({}, (Anchor(keys=("bf16",), rows=best("gaudi3")),
+        "gaudi3": ({}, (Systolic(array=256, source=mme), Anchor(keys=("bf16",), rows=best("gaudi3")),
                         Anchor(keys=("fp8",), rows=best("gaudi3", dtype="fp8")))),
+        **{f"tpu-{name}": ({}, (Systolic(array=128, source=mxu),)) for name in ("v4", "v5e", "v5p")},
+        **{f"tpu-{name}": ({}, (Systolic(array=256, source=mxu),)) for name in ("v6e", "v7x")},
+        **{f"neuron-{name}": ({}, (Systolic(array=128, source=neuron),)) for name in ("v2", "v3")},
     }  # fmt: skip
 
 
@@ -313,17 +380,26 @@ def main(paths: list[str]) -> None:
     for name, (extra, steps) in recipes().items():
         base = cal.read_calibration("generic")
         fitted = replace(base, name=name, date=DATE, **extra)
-        for step in steps:
+        for step in (twin for single in steps for twin in twins(single)):
             fitted = RUN[type(step).__name__](fitted, step, rows)
         MADE[name] = fitted
         write(name, fitted, base, steps, extra)
+
+
+def sources_of(steps: tuple[AnyStep, ...]) -> list[str]:
+    """Return the sources of the rows fitted, each once."""
+    tables = [
+        (s.train if isinstance(s, Step) else s.rows).tables for s in steps if isinstance(s, Step | Anchor)
+    ]
+    names = [NAMES[table] for group in tables for table in group]
+    return list(dict.fromkeys([*names, *(s.source for s in steps if isinstance(s, Systolic))]))
 
 
 def write(
     name: str,
     fitted: Calibration,
     base: Calibration,
-    steps: tuple[Step | Transfer | Anchor, ...],
+    steps: tuple[AnyStep, ...],
     extra: dict[str, object],
 ) -> None:
     """Write what differs from the base."""
@@ -333,16 +409,9 @@ def write(
         "base": "generic",
         "date": DATE,
         **extra,
-        "source": "; ".join(
-            dict.fromkeys(
-                NAMES[t]
-                for s in steps
-                if not isinstance(s, Transfer)
-                for t in (s.train if isinstance(s, Step) else s.rows).tables
-            )
-        ),
+        "source": "; ".join(sources_of(steps)),
     }
-    for section in ("gemm", "attention", "memory"):
+    for section in cal.TABLES:
         changed = {k: v for k, v in content[section].items() if v != prior[section].get(k)}
         if changed:
             out[section] = changed

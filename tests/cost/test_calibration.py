@@ -31,14 +31,15 @@ def _content():
 @pytest.mark.parametrize("name", NAMES)
 def test_every_file_is_physical(name):
     calibration = read_calibration(name)
-    products = calibration.gemm.values()
-    attention = calibration.attention.values()
+    products = (*calibration.gemm.values(), *calibration.tile.values())
+    attention = (*calibration.attention.values(), *calibration.tile_attention.values())
     fractions = [entry.fraction for entry in (*products, *attention)]
     fractions += [entry.bandwidth for entry in (*products, *attention, *calibration.memory.values())]
     fractions += [calibration.grouped.fraction, calibration.grouped.contract_m]
     assert all(0.0 < fraction <= 1.0 for fraction in fractions)
     costs = [entry.launch_s for entry in (*products, *attention, *calibration.memory.values())]
-    costs += [entry.fill_k for entry in products] + [entry.fill for entry in attention]
+    costs += [entry.fill_k for entry in calibration.gemm.values()] + [entry.fill for entry in attention]
+    costs += [entry.tail for entry in (*products, *attention)]
     assert all(cost >= 0.0 for cost in costs)
 
 
@@ -46,6 +47,7 @@ def test_every_file_is_physical(name):
 def test_every_entry_says_where_it_comes_from(name):
     calibration = read_calibration(name)
     entries = [*calibration.gemm.values(), *calibration.attention.values(), *calibration.memory.values()]
+    entries += [*calibration.tile.values(), *calibration.tile_attention.values()]
     for entry in (*entries, calibration.grouped, calibration.unfused):
         assert entry.fit.source
         assert entry.fit.low <= 1.0 <= entry.fit.high
@@ -66,7 +68,8 @@ def test_every_family_of_traffic_has_parameters():
         ("h100-sxm", "hopper"),
         ("a100-pcie-80gb", "ampere"),
         ("b300", "blackwell-ultra"),
-        ("tpu-v5p", "generic"),
+        ("tpu-v5p", "tpu-v5p"),
+        ("v100-sxm2-32gb", "generic"),
     ],
 )
 def test_looked_up_by_architecture_then_generic(device, expected):

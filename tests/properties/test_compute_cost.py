@@ -12,11 +12,14 @@ from hypothesis import strategies as st
 from forescale.catalogue.clusters import load_device
 from forescale.cost.calibration import load_calibration
 from forescale.cost.roofline import Roofline, peak_rate
+from forescale.cost.tile import TileModel
 from forescale.graph.ops import AttentionCore, Elementwise, Gemm, GroupedGemm
 
 DEVICES = ("a100-sxm-80gb", "h100-sxm", "b200", "mi300x", "tpu-v5p", "v100-sxm2-32gb")
 MODELS = [
-    Roofline(device=device, calibration=load_calibration(device)) for device in map(load_device, DEVICES)
+    kind(device=device, calibration=load_calibration(device))
+    for device in map(load_device, DEVICES)
+    for kind in (Roofline, TileModel)
 ]
 EXTENT = st.floats(1.0, 2e5)
 SMALL = st.floats(1.0, 512.0)
@@ -104,7 +107,7 @@ def test_long_batches_agree_with_scalars(count):
     """Vector units work in strides; every remainder must round alike."""
     rng = np.random.default_rng(count)
     m, n, k = (np.ceil(rng.uniform(1, 30000, count)) for _ in range(3))
-    for model in MODELS[:3]:
+    for model in MODELS[:4]:
         together = model.seconds(Gemm(m=m, n=n, k=k))
         alone = [
             float(model.seconds(Gemm(m=float(a), n=float(b), k=float(c))))

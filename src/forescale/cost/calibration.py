@@ -19,6 +19,8 @@ from forescale.errors import ReaderError
 from forescale.spec import Device
 
 T = TypeVar("T")
+TABLES = ("gemm", "attention", "memory", "tile", "tile_attention")
+"""Sections that are inherited entry by entry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +108,52 @@ class AttentionParameters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TileParameters:
+    """A tiled matrix product of one data type, resource by resource."""
+
+    fraction: float
+    """Of the peak rate at which a core multiplies while its operands are at hand; at most 1."""
+    l2_bytes_per_clock: float
+    """Operand bytes a core takes from the shared cache per clock."""
+    fill_s: float
+    """Seconds to fill and drain one tile's pipeline."""
+    tail: float
+    """Share of a partial last wave that is lost: 1 with static waves, 0 when work is split evenly."""
+    epilogue: float
+    """Share of the output's traffic that nothing hides."""
+    bandwidth: float
+    """Fraction of the memory bandwidth; at most 1."""
+    launch_s: float
+    tiles: tuple[tuple[int, int, int], ...]
+    """Rows x columns of the output, and the parts k is split into."""
+    systolic: int = 0
+    """Rows and columns of a systolic array; 0 where cores hold tiles of the output."""
+    fit: Fit = field(default_factory=Fit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TileAttentionParameters:
+    """Fused attention, forward or backward, tile by tile."""
+
+    fraction: float
+    """Of the peak rate at which a core multiplies; at most 1."""
+    exp_per_clock: float
+    """Pairs a core takes through the softmax per clock."""
+    overlap: float
+    """Share of the shorter of products and softmax that runs behind the longer."""
+    fill: float
+    """Tiles lost to filling and draining a workgroup's pipeline."""
+    tail: float
+    """Share of a workgroup by which the last ones run alone."""
+    l2_bytes_per_clock: float
+    block_q: float
+    block_kv: float
+    launch_s: float
+    bandwidth: float
+    fit: Fit = field(default_factory=Fit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UnfusedParameters:
     """Attention that materialises its scores: batched products and passes over the scores."""
 
@@ -164,6 +212,10 @@ class Calibration:
     unfused: UnfusedParameters
     memory: Mapping[str, MemoryParameters]
     """By family of `Elementwise`."""
+    tile: Mapping[str, TileParameters]
+    """By data type."""
+    tile_attention: Mapping[str, TileAttentionParameters]
+    """"forward" and "backward"."""
     run: RunFactors = field(default_factory=RunFactors)
     reference_power_w: float = 0.0
     """Board power of the devices that were fitted; 0 is unknown and scales nothing."""
@@ -207,7 +259,13 @@ def read_calibration(name: str) -> Calibration:
 def calibration_of(content: Mapping[str, Any], *, where: str | Path) -> Calibration:
     """Return the calibration that a JSON object describes; unknown or missing keys are refused."""
     data = {key: value for key, value in content.items() if key != "base"}
-    tables = {"gemm": GemmParameters, "attention": AttentionParameters, "memory": MemoryParameters}
+    tables = {
+        "gemm": GemmParameters,
+        "attention": AttentionParameters,
+        "memory": MemoryParameters,
+        "tile": TileParameters,
+        "tile_attention": TileAttentionParameters,
+    }
     single = {"grouped": GroupedParameters, "unfused": UnfusedParameters, "run": RunFactors}
     for key, kind in tables.items():
         data[key] = {
@@ -234,7 +292,7 @@ def _record(kind: type[T], entry: Mapping[str, Any], key: str, where: str | Path
     if isinstance(data.get("fit"), Mapping):
         data["fit"] = _fit(data["fit"], f"{key}.fit", where)
     if "tiles" in data:
-        data["tiles"] = tuple((int(rows), int(columns)) for rows, columns in data["tiles"])
+        data["tiles"] = tuple(tuple(int(extent) for extent in tile) for tile in data["tiles"])
     try:
         return kind(**data)
     except TypeError as error:
@@ -258,7 +316,7 @@ def _merged(name: str) -> dict[str, Any]:
     )
     own: dict[str, Any] = json.loads(text)
     base = _merged(own["base"]) if own.get("base") else {}
-    tables = {key: {**base.get(key, {}), **own.get(key, {})} for key in ("gemm", "attention", "memory")}
+    tables = {key: {**base.get(key, {}), **own.get(key, {})} for key in TABLES}
     return {**base, **own, **tables}
 
 

@@ -50,6 +50,22 @@ ATTENTION = (
     Parameter(name="tail", start=0.3, low=0.0, high=1.0),
     Parameter(name="launch_s", start=4e-6, low=2e-6, high=1e-5),
 )
+TILE = (
+    Parameter(name="fraction", start=0.8, low=0.3, high=1.0),
+    Parameter(name="l2_bytes_per_clock", start=60.0, low=16.0, high=128.0),
+    Parameter(name="fill_s", start=5e-7, low=0.0, high=3e-6),
+    Parameter(name="tail", start=0.3, low=0.0, high=1.0),
+    Parameter(name="epilogue", start=0.1, low=0.0, high=1.0),
+    Parameter(name="launch_s", start=2e-6, low=1e-6, high=6e-6),
+)
+TILE_ATTENTION = (
+    Parameter(name="fraction", start=0.8, low=0.2, high=1.0),
+    Parameter(name="exp_per_clock", start=12.0, low=2.0, high=32.0),
+    Parameter(name="overlap", start=0.5, low=0.0, high=1.0),
+    Parameter(name="fill", start=1.0, low=0.0, high=8.0),
+    Parameter(name="tail", start=0.5, low=0.0, high=1.0),
+    Parameter(name="launch_s", start=4e-6, low=2e-6, high=1e-5),
+)
 UNFUSED = (
     Parameter(name="forward_bytes", start=12.0, low=4.0, high=60.0),
     Parameter(name="backward_bytes", start=12.0, low=4.0, high=60.0),

@@ -8,7 +8,9 @@ candidate alone and inside an array give the same bits.
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -21,6 +23,7 @@ from forescale.numeric import Numeric
 from forescale.spec import Device
 from forescale.spec.workload import MATRIX_RATE
 
+T = TypeVar("T")
 OPERAND_BYTES = {
     "fp32": 4.0,
     "tf32": 4.0,
@@ -135,12 +138,7 @@ class Roofline:
 
     def provenance(self, op: Compute) -> Provenance:
         """Return the fit behind `op`'s family and data type, with the spread it had where it was checked."""
-        fit = self._fit(op)
-        source = f"calibration {self.calibration.name} ({self.calibration.date}): {fit.source}"
-        if not fit.machines or self.device.name in fit.machines:
-            return Provenance(kind=fit.kind, source=source, low=fit.low, high=fit.high)
-        source += f"; {self.device.name} itself was not measured"
-        return Provenance(kind=fit.kind, source=source, low=fit.low**UNMEASURED, high=fit.high**UNMEASURED)
+        return provenance_of(self._fit(op), self.calibration, self.device)
 
     def _fit(self, op: Compute) -> Fit:
         if isinstance(op, Gemm):
@@ -230,7 +228,7 @@ class Roofline:
         return attention_seconds(
             work=work,
             rate=rate,
-            num_bytes=_attention_bytes(op),
+            num_bytes=attention_bytes(op),
             bandwidth=self._bandwidth(fitted.bandwidth),
             launch_s=fitted.launch_s,
         )
@@ -261,11 +259,7 @@ class Roofline:
         )
 
     def _parameters(self, dtype: str) -> GemmParameters:
-        if dtype not in self.calibration.gemm:
-            known = ", ".join(self.calibration.gemm)
-            msg = f"calibration {self.calibration.name} has no entry gemm.{dtype}; it has {known}"
-            raise SpecError(msg)
-        return self.calibration.gemm[dtype]
+        return entry_of(self.calibration.gemm, dtype, "gemm", self.calibration.name)
 
     def _flash(self, op: AttentionCore) -> AttentionParameters:
         return self.calibration.attention["backward" if op.backward else "forward"]
@@ -275,6 +269,23 @@ class Roofline:
 
     def _rate(self, dtype: str) -> float:
         return peak_rate(self.device, dtype) * self.calibration.power_factor(self.device.power_w)
+
+
+def provenance_of(fit: Fit, calibration: Calibration, device: Device) -> Provenance:
+    """Return what `fit` says of `device`; less certain for a device beside those that were fitted."""
+    source = f"calibration {calibration.name} ({calibration.date}): {fit.source}"
+    if not fit.machines or device.name in fit.machines:
+        return Provenance(kind=fit.kind, source=source, low=fit.low, high=fit.high)
+    source += f"; {device.name} itself was not measured"
+    return Provenance(kind=fit.kind, source=source, low=fit.low**UNMEASURED, high=fit.high**UNMEASURED)
+
+
+def entry_of(table: Mapping[str, T], dtype: str, section: str, calibration: str) -> T:
+    """Return the entry of `dtype`."""
+    if dtype not in table:
+        msg = f"calibration {calibration} has no entry {section}.{dtype}; it has {', '.join(table)}"
+        raise SpecError(msg)
+    return table[dtype]
 
 
 def peak_rate(device: Device, dtype: str) -> float:
@@ -298,7 +309,7 @@ def attention_dtype(device: Device, dtype: str) -> str:
     return "fp16" if dtype == "bf16" and device.matrix_flops.bf16 is None else dtype
 
 
-def _attention_bytes(op: AttentionCore) -> Numeric:
+def attention_bytes(op: AttentionCore) -> Numeric:
     """Return the bytes of queries, outputs, keys and values, and of their gradients in backward."""
     passes = 4.0 if op.backward else 2.0
     queries = op.batch * op.heads * op.q_len * (op.qk_dim + op.v_dim)

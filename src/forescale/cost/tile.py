@@ -1,0 +1,246 @@
+"""The tile model: matrix products and attention workgroup by workgroup, each resource with its own limit.
+
+After Origami, the analytical model behind hipBLASLt's kernel selection: every macro tile is priced (matrix
+units, shared cache, memory, waves over the cores, pipeline fill, split k) and the fastest one is taken.
+Attention follows the loop of FlashAttention: products, softmax and loads of one block of keys at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from forescale.cost.calibration import Calibration, Fit, TileAttentionParameters, TileParameters
+from forescale.cost.model import Provenance
+from forescale.cost.roofline import (
+    OPERAND_BYTES,
+    Roofline,
+    attention_bytes,
+    attention_dtype,
+    entry_of,
+    gemm_bytes,
+    peak_rate,
+    provenance_of,
+)
+from forescale.cost.tile_formulas import (
+    attention_block_seconds,
+    attention_blocks,
+    attention_tile_seconds,
+    systolic_seconds,
+    tile_epilogue_seconds,
+    tile_gemm_seconds,
+    tile_step_seconds,
+    tile_waves,
+    wave_extent,
+)
+from forescale.formula import Term, value_of
+from forescale.graph.ops import AttentionCore, Compute, Gemm, GroupedGemm
+from forescale.numeric import Array, Numeric
+from forescale.spec import Device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Limits:
+    """What one device can do for products of one data type."""
+
+    fitted: TileParameters
+    cores: float
+    rate: float
+    """FLOP/s of all cores."""
+    l2_rate: float
+    """byte/s into one core."""
+    bandwidth: float
+    operand_bytes: float
+    output_bytes: float
+
+    def seconds(
+        self, *, m: Numeric, n: Numeric, k: Numeric, batch: Numeric, extra_s: Numeric = 0.0
+    ) -> Numeric:
+        """Return the duration with the fastest tile; recorded extents are priced once more with that tile."""
+        if self.fitted.systolic:
+            return self._systolic(m=m, n=n, k=k, batch=batch, extra_s=extra_s)
+        extents = {"m": m, "n": n, "k": k, "batch": batch, "extra_s": extra_s}
+        plain = {name: value_of(value) for name, value in extents.items()}
+        depth = max(np.ndim(value) for value in plain.values())
+        tiles = tiles_of(self.fitted, self.cores)
+        costs = np.asarray(self._tiled(*tiles.reshape(4, -1, *(1,) * depth), **plain))
+        if any(isinstance(value, Term) for value in extents.values()):
+            return self._tiled(*tiles[:, costs.argmin(axis=0)], **extents)
+        fastest = costs.min(axis=0)
+        return fastest if depth else float(fastest)
+
+    def _tiled(
+        self,
+        tile_m: Numeric,
+        tile_n: Numeric,
+        split: Numeric,
+        square: Numeric,
+        /,
+        *,
+        m: Numeric,
+        n: Numeric,
+        k: Numeric,
+        batch: Numeric,
+        extra_s: Numeric,
+    ) -> Numeric:
+        shape = {"m": m, "n": n, "batch": batch, "tile_m": tile_m, "tile_n": tile_n}
+        fitted = self.fitted
+        step_s = tile_step_seconds(
+            tile_m=tile_m, tile_n=tile_n, operand_bytes=self.operand_bytes, core_rate=self.rate / self.cores,
+            extent=wave_extent(**shape, square=square, num_cores=self.cores), l2_rate=self.l2_rate,
+            bandwidth=self.bandwidth,
+        )  # fmt: skip
+        epilogue_s = tile_epilogue_seconds(
+            m=m, n=n, batch=batch, split=split, output_bytes=self.output_bytes, bandwidth=self.bandwidth
+        )
+        return tile_gemm_seconds(
+            waves=tile_waves(**shape, split=split, num_cores=self.cores, tail=fitted.tail), step_s=step_s,
+            k=k, split=split, fill_s=fitted.fill_s, epilogue_s=fitted.epilogue * epilogue_s,
+            launch_s=fitted.launch_s + extra_s,
+        )  # fmt: skip
+
+    def _systolic(self, *, m: Numeric, n: Numeric, k: Numeric, batch: Numeric, extra_s: Numeric) -> Numeric:
+        num_bytes = gemm_bytes(
+            m=m, n=n, k=k, batch=batch, operand_bytes=self.operand_bytes, output_bytes=self.output_bytes
+        )
+        return systolic_seconds(
+            m=m, n=n, k=k, batch=batch, array=float(self.fitted.systolic), rate=self.rate,
+            num_bytes=num_bytes, bandwidth=self.bandwidth, launch_s=self.fitted.launch_s + extra_s,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TileModel:
+    """Analytical tile model of one device; whatever is bound by traffic alone is left to the roofline."""
+
+    device: Device
+    calibration: Calibration
+    clock_hz: float | None = None
+    """Clock to predict for; the device's own unless given. Matrix, softmax and cache rates follow it."""
+
+    def seconds(self, op: Compute) -> Numeric:
+        """Return the duration of `op` [s]."""
+        if isinstance(op, Gemm):
+            limits = self._limits(op.dtype, op.accumulate_bytes)
+            return limits.seconds(m=op.m, n=op.n, k=op.k, batch=op.batch)
+        if isinstance(op, GroupedGemm):
+            return self._grouped(op)
+        if isinstance(op, AttentionCore) and op.flash and not self._systolic:
+            return self._attention(op)
+        return self._roofline.seconds(op)
+
+    def provenance(self, op: Compute) -> Provenance:
+        """Return the fit behind `op`'s family and data type, with the spread it had where it was checked."""
+        fit = self._fit(op)
+        return (
+            self._roofline.provenance(op)
+            if fit is None
+            else provenance_of(fit, self.calibration, self.device)
+        )
+
+    def _fit(self, op: Compute) -> Fit | None:
+        if isinstance(op, Gemm):
+            return self._limits(op.dtype, 0.0).fitted.fit
+        if isinstance(op, AttentionCore) and op.flash and not self._systolic:
+            return self._flash(op).fit
+        return None
+
+    @property
+    def _systolic(self) -> bool:
+        """Whether the matrix units are systolic arrays, whose attention is not that of workgroups."""
+        return any(entry.systolic for entry in self.calibration.tile.values())
+
+    @property
+    def _roofline(self) -> Roofline:
+        return Roofline(device=self.device, calibration=self.calibration)
+
+    def _grouped(self, op: GroupedGemm) -> Numeric:
+        grouped, rows = self.calibration.grouped, op.m / op.groups
+        m, n, k = (rows, op.n, op.k) if op.contract == "k" else (op.k, op.n, rows)
+        share = grouped.fraction * (grouped.contract_m if op.contract == "m" else 1.0)
+        limits = self._limits(op.dtype, op.accumulate_bytes, share)
+        return limits.seconds(m=m, n=n, k=k, batch=op.groups, extra_s=op.groups * grouped.group_s)
+
+    def _limits(self, dtype: str, accumulate_bytes: float, share: float = 1.0) -> _Limits:
+        fitted = entry_of(self.calibration.tile, dtype, "tile", self.calibration.name)
+        operand = OPERAND_BYTES[dtype]
+        return _Limits(
+            fitted=fitted,
+            cores=float(self.device.num_cores),
+            rate=self._rate(dtype, fitted.fraction * share),
+            l2_rate=fitted.l2_bytes_per_clock * self._clock,
+            bandwidth=self._bandwidth(fitted.bandwidth),
+            operand_bytes=operand,
+            output_bytes=(4.0 if operand == 4.0 else 2.0) + accumulate_bytes,
+        )
+
+    def _attention(self, op: AttentionCore) -> Numeric:
+        fitted, dtype = self._flash(op), attention_dtype(self.device, op.dtype)
+        cores = float(self.device.num_cores)
+        core_rate = self._rate(dtype, fitted.fraction, family="attention") / cores
+        square = fitted.block_q * fitted.block_kv
+        qk_products, v_products = (6.0, 4.0) if op.backward else (2.0, 2.0)
+        block_s = attention_block_seconds(
+            products_s=square * (qk_products * op.qk_dim + v_products * op.v_dim) / core_rate,
+            softmax_s=square / (fitted.exp_per_clock * self._clock * self._sustained("attention")),
+            loads_s=_block_loads(op, fitted, OPERAND_BYTES[dtype])
+            / (fitted.l2_bytes_per_clock * self._clock),
+            overlap=fitted.overlap,
+        )
+        keys = op.pairs / op.q_len + (0.5 * fitted.block_q if op.causal else 0.0)
+        blocks = attention_blocks(
+            calls=op.batch * op.heads,
+            q_len=op.q_len,
+            kv_len=op.kv_len,
+            keys=keys,
+            longest=2.0 * keys if op.causal else keys,
+            block_q=fitted.block_q,
+            block_kv=fitted.block_kv,
+            fill=fitted.fill,
+            tail=fitted.tail,
+            num_cores=cores,
+        )
+        return attention_tile_seconds(
+            blocks=blocks,
+            block_s=block_s,
+            num_bytes=attention_bytes(op),
+            launch_s=fitted.launch_s,
+            bandwidth=self._bandwidth(fitted.bandwidth),
+        )
+
+    def _flash(self, op: AttentionCore) -> TileAttentionParameters:
+        return self.calibration.tile_attention["backward" if op.backward else "forward"]
+
+    def _rate(self, dtype: str, fraction: float, family: str | None = None) -> float:
+        clock = self._clock / self.device.clock_hz
+        return peak_rate(self.device, dtype) * clock * fraction * self._sustained(family or dtype)
+
+    def _sustained(self, key: str) -> float:
+        return self.calibration.run.rate(key) * self.calibration.power_factor(self.device.power_w)
+
+    @property
+    def _clock(self) -> float:
+        return self.clock_hz or self.device.clock_hz
+
+    def _bandwidth(self, fraction: float) -> float:
+        return self.device.hbm_bandwidth * fraction * self.calibration.run.rate("memory")
+
+
+def tiles_of(fitted: TileParameters, num_cores: float) -> Array:
+    """Return the candidate tiles: rows of tile_m, tile_n, split and the columns of a square wave."""
+    square = [math.ceil(math.sqrt(num_cores * rows / columns)) for rows, columns, _ in fitted.tiles]
+    sizes = np.array(fitted.tiles, dtype=np.float64).T
+    return np.vstack([sizes, np.array([square], dtype=np.float64)])
+
+
+def _block_loads(op: AttentionCore, fitted: TileAttentionParameters, element: float) -> Numeric:
+    """Return the bytes a workgroup loads per block.
+
+    Keys and values; in backward queries, output gradients and the fp32 gradient of the queries, which is
+    added atomically (read and written).
+    """
+    if not op.backward:
+        return fitted.block_kv * (op.qk_dim + op.v_dim) * element
+    return fitted.block_q * ((op.qk_dim + op.v_dim) * element + op.qk_dim * 8.0)
