@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+import numpy as np
+import pytest
+
+import forescale
+from forescale.formula import REGISTRY, Term, as_term, formula, named, total, value_of
+
+UNITS = {"1", "s", "byte", "FLOP", "FLOP/s", "byte/s", "pair", "day", "token/s", "element", "device"}
+
+
+def _import_everything():
+    skipped = ("forescale.bench", "forescale.runtime", "forescale.web", "forescale.cli")
+    for module in pkgutil.walk_packages(forescale.__path__, "forescale."):
+        if not module.name.startswith(skipped) and not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+
+
+@formula(unit="byte", source="test")
+def area(*, a, b):
+    """a·b."""
+    return a * b
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _forget_the_tests_own_formula():
+    yield
+    REGISTRY.pop("area", None)
+
+
+def test_plain_numbers_pass_through():
+    assert area(a=2.0, b=3.0) == 6.0
+    assert named(2.0, "x") == 2.0
+    np.testing.assert_array_equal(total({"x": np.array([1.0, 2.0]), "y": 1.0}, name="sum", unit="s"), [2.0, 3.0])
+
+
+def test_a_term_remembers_formula_inputs_and_arithmetic():
+    side = Term(np.array([2.0, 5.0]), name="side", unit="1")
+    result = total({"area": area(a=side, b=3.0), "rest": 1.0}, name="all", unit="byte")
+    np.testing.assert_array_equal(value_of(result), [7.0, 16.0])
+    node = result.at(1)
+    assert (node.name, node.value, node.unit) == ("all", 16.0, "byte")
+    first = dict(node.inputs)["area"]
+    assert (first.name, first.value, first.source, first.text) == ("area", 15.0, "test", "a·b.")
+    assert {inner.name for inner in node.walk()} >= {"all", "area", "side"}
+
+
+def test_the_recorded_value_is_the_plain_value():
+    numbers = np.linspace(1.0, 2.0, 5)
+    plain = np.maximum(area(a=numbers, b=2.0) / 3.0, numbers) - 1.0
+    recorded = np.maximum(area(a=as_term(numbers), b=2.0) / 3.0, as_term(numbers)) - 1.0
+    np.testing.assert_array_equal(value_of(recorded), plain)
+
+
+def test_every_formula_says_unit_source_and_equation():
+    _import_everything()
+    assert len(REGISTRY) > 40
+    for entry in REGISTRY.values():
+        assert entry.unit in UNITS, entry.name
+        assert len(entry.source) > 8 or entry.name == "area", entry.name
+        assert entry.summary, entry.name
