@@ -46,11 +46,18 @@ class StagePlan:
 def layers_per_stage(num_layers: int, pp: int, vpp: int = 1) -> tuple[tuple[int, ...], ...]:
     """Return, per rank, the layers of its chunks: pp·vpp virtual stages in order, remainder on the first.
 
-    61 layers on pp=4 give 16, 15, 15, 15 (Primus projection documentation, Tips).
+    61 layers on pp=4 give 16, 15, 15, 15 (Primus projection documentation, Tips). With chunks that lack one or
+    two layers to be even, the last and then the first go short, as embedding and head weigh about a layer each
+    (Megatron-LM --account-for-loss-in-pipeline-split, --account-for-embedding-in-pipeline-split; 126 layers on
+    16 x 8 chunks of Llama 3.1 405B).
     """
     stages = pp * vpp
     base, extra = divmod(num_layers, stages)
-    sizes = [base + (stage < extra) for stage in range(stages)]
+    short = -num_layers % stages
+    if vpp > 1 and 0 < short <= 2:
+        sizes = [base + 1 - (stage == stages - 1) - (short == 2 and stage == 0) for stage in range(stages)]
+    else:
+        sizes = [base + (stage < extra) for stage in range(stages)]
     starts = np.concatenate([[0], np.cumsum(sizes)])
     return tuple(
         tuple(
@@ -77,7 +84,8 @@ def plan_stages(
     if len(stage_layers) != pp or sum(stage_layers) != model.num_layers:
         msg = (
             f"stage_layers {tuple(stage_layers)} must be {pp} counts that add up to the "
-            f"{model.num_layers} layers of {model.name}; they are {len(stage_layers)} and add up to {sum(stage_layers)}"
+            f"{model.num_layers} layers of {model.name}; "
+            f"they are {len(stage_layers)} and add up to {sum(stage_layers)}"
         )
         raise SpecError(msg)
     bounds = np.concatenate([[0], np.cumsum(stage_layers)])

@@ -227,7 +227,7 @@ def virtual_stages(num_layers: int, pp: int) -> tuple[int, ...]:
     """
     if pp == 1:
         return (1,)
-    most = num_layers // pp
+    most = (num_layers + 2) // pp
     return tuple(v for v in range(1, most + 1) if v == 1 or -num_layers % (pp * v) <= 2)
 
 
