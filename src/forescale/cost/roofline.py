@@ -69,7 +69,7 @@ def gemm_bytes(
     return batch * ((m + n) * k * operand_bytes + m * n * output_bytes)
 
 
-@formula(unit="second", source=ROOFLINE)
+@formula(unit="s", source=ROOFLINE)
 def gemm_seconds(
     *,
     step_flops: Numeric,
@@ -104,7 +104,7 @@ def attention_work(
     return calls * (pairs + fill * q_len) * pair_flops * idle
 
 
-@formula(unit="second", source=ROOFLINE)
+@formula(unit="s", source=ROOFLINE)
 def attention_seconds(
     *, work: Numeric, rate: float, num_bytes: Numeric, bandwidth: float, launch_s: float
 ) -> Numeric:
@@ -112,7 +112,7 @@ def attention_seconds(
     return launch_s + np.maximum(work / rate, num_bytes / bandwidth)
 
 
-@formula(unit="second", source=ROOFLINE)
+@formula(unit="s", source=ROOFLINE)
 def memory_bound_seconds(*, num_bytes: Numeric, bandwidth: float, kernels: float, launch_s: float) -> Numeric:
     """Kernels · launch + bytes / bandwidth."""
     return kernels * launch_s + num_bytes / bandwidth

@@ -48,7 +48,7 @@ def wave_extent(
     return rows * tile_m + columns * tile_n
 
 
-@formula(unit="second", source=ORIGAMI)
+@formula(unit="s", source=ORIGAMI)
 def tile_step_seconds(
     *,
     tile_m: Numeric,
@@ -65,7 +65,7 @@ def tile_step_seconds(
     return np.maximum(np.maximum(products, loads), extent * operand_bytes / bandwidth)
 
 
-@formula(unit="second", source=ORIGAMI)
+@formula(unit="s", source=ORIGAMI)
 def tile_epilogue_seconds(
     *, m: Numeric, n: Numeric, batch: Numeric, split: Numeric, output_bytes: float, bandwidth: float
 ) -> Numeric:
@@ -74,7 +74,7 @@ def tile_epilogue_seconds(
     return m * n * batch * (output_bytes + partial) / bandwidth
 
 
-@formula(unit="second", source=ORIGAMI)
+@formula(unit="s", source=ORIGAMI)
 def tile_gemm_seconds(
     *,
     waves: Numeric,
@@ -89,7 +89,7 @@ def tile_gemm_seconds(
     return launch_s + waves * (step_s * (k / split) + fill_s) + epilogue_s
 
 
-@formula(unit="second", source=SYSTOLIC)
+@formula(unit="s", source=SYSTOLIC)
 def systolic_seconds(
     *,
     m: Numeric,
@@ -107,7 +107,7 @@ def systolic_seconds(
     return launch_s + np.maximum(2.0 * batch * (m + array) * weights / rate, num_bytes / bandwidth)
 
 
-@formula(unit="second", source=FLASH)
+@formula(unit="s", source=FLASH)
 def attention_block_seconds(
     *, products_s: Numeric, softmax_s: Numeric, loads_s: Numeric, overlap: float
 ) -> Numeric:
@@ -136,7 +136,7 @@ def attention_blocks(
     return np.maximum(share, np.minimum(longest, kv_len) / block_kv + fill) + tail * mean
 
 
-@formula(unit="second", source=FLASH)
+@formula(unit="s", source=FLASH)
 def attention_tile_seconds(
     *, blocks: Numeric, block_s: Numeric, num_bytes: Numeric, bandwidth: float, launch_s: float
 ) -> Numeric:
