@@ -1,1 +1,53 @@
-"""TODO."""
+"""Pipeline schedules as data: write one, check it, time it, draw it.
+
+`Schedule` holds each rank's actions. `build_schedule` makes one from the library, `check` says what is wrong
+with one, `compile_schedule` turns one into arrays that are timed for many durations at once, `simulate` gives
+one step in full.
+"""
+
+from forescale.schedule.actions import Action, Kind, Overlapped
+from forescale.schedule.checker import CheckReport, Violation, check
+from forescale.schedule.compiled import CompiledSchedule, Durations, Timing, compile_schedule
+from forescale.schedule.errors import ScheduleError
+from forescale.schedule.family import Family, Request
+from forescale.schedule.library import FAMILIES, build_schedule, family
+from forescale.schedule.lowering import LoweredSchedule, lower
+from forescale.schedule.memory import ActivationSizes, peak_activations, peak_memory
+from forescale.schedule.model import Schedule, from_actions
+from forescale.schedule.placement import Placement
+from forescale.schedule.simulation import Simulation, simulate
+from forescale.schedule.step import StepCosts
+from forescale.schedule.times import LinkTimes, StageTimes, from_share
+
+__all__ = [
+    "FAMILIES",
+    "Action",
+    "ActivationSizes",
+    "CheckReport",
+    "CompiledSchedule",
+    "Durations",
+    "Family",
+    "Kind",
+    "LinkTimes",
+    "LoweredSchedule",
+    "Overlapped",
+    "Placement",
+    "Request",
+    "Schedule",
+    "ScheduleError",
+    "Simulation",
+    "StageTimes",
+    "StepCosts",
+    "Timing",
+    "Violation",
+    "build_schedule",
+    "check",
+    "compile_schedule",
+    "family",
+    "from_actions",
+    "from_share",
+    "lower",
+    "peak_activations",
+    "peak_memory",
+    "simulate",
+]

@@ -129,5 +129,6 @@ def parse(text: str) -> Cell:
         kind = Kind[match[2]]
         if match[3] or kind in _WITHOUT_MICROBATCH:
             return Action(kind, int(match[1]), int(match[3] or 0))
-    msg = f"{text!r} is not an action; write stage, kind and micro-batch such as 0F3, 2I1, 1W0 or (1F3;2B0)OVERLAP_F_B"
+    ask = "write stage, kind and micro-batch such as 0F3, 2I1, 1W0 or (1F3;2B0)OVERLAP_F_B"
+    msg = f"{text!r} is not an action; {ask}"
     raise ScheduleError(msg)

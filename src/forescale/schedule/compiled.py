@@ -123,7 +123,7 @@ class CompiledSchedule:
             return self._time_one(laid)
         width = laid.nodes.shape[1]
         parts = [
-            self._summary(part, self.run(part)[0])
+            self.summary(part, self.run(part)[0])
             for part in (_columns(laid, low, low + MAX_CANDIDATES) for low in range(0, width, MAX_CANDIDATES))
         ]
         if len(parts) == 1:
@@ -135,15 +135,18 @@ class CompiledSchedule:
             nodes=laid.nodes,
         )
 
-    def run(self, laid: Durations, noise: Array | None = None) -> tuple[Array, Array]:
+    def run(
+        self, laid: Durations, *, noise: Array | None = None, release: Array | None = None
+    ) -> tuple[Array, Array]:
         """Return the state after each level (num_levels * num_streams + 1[, N]) and the cells' durations.
 
-        `noise` multiplies the duration of each cell (num_levels, num_streams[, N]).
+        `noise` multiplies the duration of each cell (num_levels, num_streams[, N]); `release` is the earliest
+        start of each cell (num_levels, num_streams).
         """
         shape, tail = self.node_class.shape, laid.nodes.shape[1:]
         spent = laid.nodes[self.node_class]
         if noise is not None:
-            spent = spent * noise
+            spent = (spent if spent.ndim == noise.ndim else spent[..., None]) * noise
             tail = spent.shape[2:]
         state = np.empty((shape[0] * shape[1] + 1, *tail))
         state[-1] = 0.0
@@ -151,19 +154,22 @@ class CompiledSchedule:
         before: Array = np.zeros((shape[1], *tail))
         delays = laid.delays if laid.delays.any() else None
         buffer = np.empty((shape[1], *tail))
-        for row, cost, waits in zip(rows, spent, self.arrivals, strict=True):
+        for level, (row, cost, waits) in enumerate(zip(rows, spent, self.arrivals, strict=True)):
             for cells, delay in waits:
                 state.take(cells, axis=0, out=buffer, mode="clip")
                 if delays is not None:
-                    buffer += delays[delay]
+                    late = delays[delay]
+                    buffer += late if late.ndim == buffer.ndim else late[:, None]
                 before = np.maximum(buffer, before, out=row)
+            if release is not None:
+                before = np.maximum(before, release[level], out=row)
             np.add(before, cost, out=row)
             before = row
         return state, spent
 
     def _time_one(self, laid: Durations) -> Timing:
         if self.program.stream.size > MAX_STRAIGHT_NODES:
-            return self._summary(laid, self.run(laid)[0])
+            return self.summary(laid, self.run(laid)[0])
         if not self._straight:
             from forescale.schedule.straight import write
 
@@ -171,7 +177,8 @@ class CompiledSchedule:
         ends, starts = self._straight[0](laid.nodes.tolist(), laid.delays.tolist())
         return Timing(first_start=np.array(starts), last_end=np.array(ends), runs=self.runs, nodes=laid.nodes)
 
-    def _summary(self, laid: Durations, state: Array) -> Timing:
+    def summary(self, laid: Durations, state: Array) -> Timing:
+        """Return the timing behind a state of `run`."""
         ranks, width = self.schedule.num_ranks, self.node_class.shape[1]
         start = np.zeros((ranks, *state.shape[1:]))
         for cells, delay in self.first_waits:
@@ -208,10 +215,16 @@ def compile_schedule(schedule: Schedule, *, comm: Comm = "overlapped") -> Compil
     cells = np.full(num_levels * num_streams, num_classes, dtype=np.int64)
     cells[position] = program.duration
     return CompiledSchedule(
-        schedule=schedule, comm=comm, program=program, sizes=size, position=position,
-        node_class=cells.reshape(num_levels, num_streams), arrivals=_arrivals(program, size, position, num_levels),
-        first_waits=_first_waits(program, size, position, schedule.num_ranks), runs=_runs(program, size, schedule),
-    )  # fmt: skip
+        schedule=schedule,
+        comm=comm,
+        program=program,
+        sizes=size,
+        position=position,
+        node_class=cells.reshape(num_levels, num_streams),
+        arrivals=_arrivals(program, size, position, num_levels),
+        first_waits=_first_waits(program, size, position, schedule.num_ranks),
+        runs=_runs(program, size, schedule),
+    )
 
 
 def _computes(program: Program, size: Sizes, num_ranks: int) -> Ints:

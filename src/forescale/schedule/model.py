@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
+from forescale.numeric import Numeric
 from forescale.schedule.actions import MICROBATCH_SHIFT, Cell, decode, encode, parse
 from forescale.schedule.errors import ScheduleError
 from forescale.schedule.placement import Placement
+
+if TYPE_CHECKING:
+    from forescale.schedule.simulation import Simulation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,10 +33,12 @@ class Schedule:
     def __post_init__(self) -> None:
         """Check the counts against the placement."""
         if self.num_microbatches < 1 or self.num_splits < 1:
-            msg = f"{self.name}: it needs at least one micro-batch and one split; got {self.num_microbatches}, {self.num_splits}"
+            got = f"{self.num_microbatches} and {self.num_splits}"
+            msg = f"{self.name}: it needs at least one micro-batch and one split; got {got}"
             raise ScheduleError(msg)
         if len(self.orders) != self.placement.num_ranks:
-            msg = f"{self.name}: {len(self.orders)} ranks have actions, its placement has {self.placement.num_ranks}"
+            ranks = self.placement.num_ranks
+            msg = f"{self.name}: {len(self.orders)} ranks have actions, its placement has {ranks}"
             raise ScheduleError(msg)
 
     @property
@@ -58,6 +65,35 @@ class Schedule:
     def actions(self) -> tuple[tuple[Cell, ...], ...]:
         """Each rank's actions in order, readable."""
         return tuple(decode(codes) for codes in self.orders)
+
+    def simulate(
+        self,
+        *,
+        forward: Numeric = 1.0,
+        input_grad: Numeric = 1.0,
+        weight_grad: Numeric = 1.0,
+        comm: Numeric = 0.0,
+        memory_limit: float | None = None,
+    ) -> Simulation:
+        """Return one simulated step.
+
+        Durations are those of one micro-batch through a device's full share, in any one unit; a chunk takes
+        1/vpp of them. `comm` delays each message. `memory_limit` is in micro-batches of a full share. For
+        durations per stage, links that queue, or costs around the pipeline, use the function `simulate`.
+        """
+        from forescale.schedule.simulation import simulate
+        from forescale.schedule.times import LinkTimes, from_share
+
+        times = from_share(
+            forward=forward, input_grad=input_grad, weight_grad=weight_grad, vpp=self.placement.vpp
+        )
+        return simulate(self, times, LinkTimes(latency=comm), memory_limit=memory_limit)
+
+    def _repr_html_(self) -> str:
+        """Show the schedule at unit times in a notebook."""
+        from forescale.schedule.draw.svg import to_svg
+
+        return to_svg(self.simulate())
 
     def renamed(self, name: str) -> Schedule:
         """Return the same schedule under another name."""

@@ -94,7 +94,7 @@ def build(schedule: Schedule, comm: Comm) -> Program:
     size = sizes(schedule)
     duration, blocks = _durations(flat, node, first, size)
     stream, num_streams = _streams(schedule, flat, first)
-    columns = _compute_columns(flat, source, node, int(first.size), size, schedule)
+    columns = _compute_columns(schedule, flat, source, node=node, num_nodes=int(first.size), size=size)
     level = _levels(schedule.name, flat, first, [_previous(stream), *(c for c, _ in columns)])
     num_messages = int(np.count_nonzero(crossing(flat, source)))
     program = Program(
@@ -154,7 +154,7 @@ def _previous(stream: Ints) -> Ints:
 
 
 def _compute_columns(
-    flat: Flat, source: Ints, node: Ints, num_nodes: int, size: Sizes, schedule: Schedule
+    schedule: Schedule, flat: Flat, source: Ints, *, node: Ints, num_nodes: int, size: Sizes
 ) -> tuple[tuple[Ints, Ints], ...]:
     """Return the data waits of nodes: first actions of nodes, second actions of blocks, copies."""
     second = np.concatenate(([False], flat.joined[:-1])) if flat.code.size else flat.joined

@@ -62,7 +62,8 @@ class StageTimes:
 class LinkTimes:
     """Seconds of one message between neighbouring stages: latency, then transfer at the link's bandwidth.
 
-    Each is a number or an array over boundaries (num_stages - 1,), boundary s between stages s and s + 1, or over boundaries and candidates (num_stages - 1, N). The gradient going back costs as much as the
+    Each is a number, an array over boundaries (num_stages - 1,), boundary s being between stages s and
+    s + 1, or over boundaries and candidates (num_stages - 1, N). The gradient going back costs as much as the
     activation going forward unless `backward_transfer` says otherwise.
     """
 

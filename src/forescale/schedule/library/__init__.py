@@ -14,6 +14,7 @@ from forescale.schedule.library import (
     eager_1f1b,
     gis,
     gpipe,
+    hanayo,
     interleaved,
     interleaved_lean,
     interleaved_zb,
@@ -21,6 +22,7 @@ from forescale.schedule.library import (
     one_f_one_b,
     pipeoffload,
     seq1f1b,
+    v_limited,
     zb_auto,
     zb_h1,
     zb_h2,
@@ -42,9 +44,13 @@ FAMILIES: tuple[Family, ...] = (
     zb_auto.ZB_2P,
     interleaved_zb.FAMILY,
     zbv.FAMILY,
+    v_limited.V_HALF,
+    v_limited.V_MIN,
+    v_limited.V_ZB,
     dualpipe.FAMILY,
     dualpipev.FAMILY,
     chimera.FAMILY,
+    hanayo.FAMILY,
     gis.FAMILY,
     pipeoffload.FAMILY,
 )
@@ -62,7 +68,8 @@ def family(name: str) -> Family:
     for each in FAMILIES:
         if wanted in {_plain(known) for known in (each.name, *each.aliases)}:
             return each
-    raise UnknownNameError("schedule", name, [n for each in FAMILIES for n in (each.name, *each.aliases)])
+    kind, known = "schedule", [n for each in FAMILIES for n in (each.name, *each.aliases)]
+    raise UnknownNameError(kind, name, known)
 
 
 def build_schedule(name: str, request: Request, *, vpp: int | None = None) -> Schedule:

@@ -39,7 +39,7 @@ def one_forward_one_backward(
 def interleaved_passes(
     *, rank: int, pp: int, vpp: int, num_microbatches: int, group_size: int
 ) -> tuple[list[Pass], list[Pass]]:
-    """Return forward and backward passes of a rank, depth-first: `group_size` micro-batches per chunk in turn.
+    """Return a rank's forward and backward passes, depth-first: `group_size` micro-batches per chunk in turn.
 
     A remainder of fewer micro-batches forms the last group. Source: Megatron-Core's schedule table;
     Narayanan et al. 2021, arXiv:2104.04473.

@@ -23,9 +23,7 @@ def construct(request: Request) -> Schedule:
             rank=rank, pp=pp, vpp=vpp, num_microbatches=built, group_size=group
         )
         warmup = pp - 1 - rank + (vpp - 1) * group
-        orders.append(
-            one_forward_one_backward(forward=forward, backward=backward, warmup=warmup, delay=0)
-        )
+        orders.append(one_forward_one_backward(forward=forward, backward=backward, warmup=warmup, delay=0))
     schedule = Schedule(name="gis", placement=loop(pp, vpp), num_microbatches=built, orders=tuple(orders))
     return keep_first(schedule, request.num_microbatches)
 

@@ -178,7 +178,8 @@ class _Builder:
 def construct_with(request: Request, limit: float) -> Schedule:
     """Return the best of the eight settings under a limit in micro-batches."""
     best: tuple[float, tuple[tuple[int, ...], ...]] | None = None
-    for setting in product((True, False), repeat=3):
+    flags = (True, False)
+    for setting in product(flags, flags, flags):
         builder = _Builder(request, limit, setting)
         orders = tuple(tuple(rank.order) for rank in builder.build())
         if best is None or builder.span() < best[0]:

@@ -11,7 +11,7 @@ from forescale.schedule.actions import Kind
 from forescale.schedule.deadlock import SEMANTICS, Semantics, describe, find_deadlock, find_mismatch, issued
 from forescale.schedule.errors import ScheduleError
 from forescale.schedule.flat import Flat, Ints, check_ids, flatten
-from forescale.schedule.lower import LoweredSchedule, lower
+from forescale.schedule.lowering import LoweredSchedule, lower
 from forescale.schedule.memory import ActivationSizes, memory_curve
 from forescale.schedule.model import Schedule
 from forescale.schedule.program import build
@@ -73,7 +73,7 @@ def check(
     flat = flatten(schedule.orders)
     found = _ids(schedule, flat)
     if not found:
-        found = _complete(schedule, flat) + _blocks(schedule, flat)
+        found = _complete(schedule, flat) + _blocks(flat)
     if not found:
         found = _local_order(schedule, flat)
     free: tuple[Semantics, ...] = ()
@@ -104,7 +104,8 @@ def _ids(schedule: Schedule, flat: Flat) -> list[Violation]:
     stages, units = len(schedule.placement.rank_of_stage), schedule.num_units
     bad = check_ids(schedule, flat)
     if bad.size:
-        ask = f"names a stage or micro-batch that does not exist; stages are 0 to {stages - 1}, micro-batches 0 to {units - 1}"
+        known_ids = f"stages are 0 to {stages - 1}, micro-batches 0 to {units - 1}"
+        ask = f"names a stage or micro-batch that does not exist; {known_ids}"
         return [_at(flat, int(i), "ids", ask) for i in bad]
     known = np.nonzero(flat.kind > Kind.RELOAD)[0]
     if known.size:
@@ -161,7 +162,7 @@ def _complete(schedule: Schedule, flat: Flat) -> list[Violation]:
     return found
 
 
-def _blocks(schedule: Schedule, flat: Flat) -> list[Violation]:
+def _blocks(flat: Flat) -> list[Violation]:
     starts = np.nonzero(flat.joined)[0]
     if not starts.size:
         return []

@@ -7,6 +7,7 @@ ends of every rank pair see messages in one order, and merging each send with it
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -53,7 +54,7 @@ def lower(
     order = np.lexsort((tie, when, rank))
     bounds = np.searchsorted(rank[order], np.arange(schedule.num_ranks + 1))
     issued = code[order].tolist()
-    orders = tuple(tuple(issued[low:high]) for low, high in zip(bounds[:-1], bounds[1:], strict=True))
+    orders = tuple(tuple(issued[low:high]) for low, high in pairwise(bounds))
     return LoweredSchedule(schedule=schedule, orders=orders)
 
 

@@ -1,0 +1,350 @@
+"""`forescale pipeline`: list, simulate, compare, draw, check and optimise pipeline schedules."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import typer
+from rich.table import Table
+
+from forescale.cli.console import console, print_json
+from forescale.cli.options import grouped
+from forescale.errors import ForescaleError, ReaderError
+from forescale.schedule import (
+    FAMILIES,
+    CheckReport,
+    Family,
+    LinkTimes,
+    Request,
+    Schedule,
+    Simulation,
+    StageTimes,
+    build_schedule,
+    check,
+    family,
+    from_share,
+    simulate,
+)
+from forescale.schedule.draw import (
+    Timeline,
+    of_simulation,
+    of_trace,
+    to_html,
+    to_perfetto,
+    to_svg,
+    to_terminal,
+)
+from forescale.schedule.simulation import SCHEMA
+from forescale.schedule.torch_csv import from_csv, to_csv
+from forescale.schedule.traces import calibrated_links, median_times, read_run
+
+app = typer.Typer(help="Pipeline schedules: build, check, time, draw and optimise.", no_args_is_help=True)
+
+
+class DrawFormat(StrEnum):
+    """What `draw` writes."""
+
+    terminal = "terminal"
+    svg = "svg"
+    html = "html"
+    perfetto = "perfetto"
+    csv = "csv"
+
+
+ScheduleName: TypeAlias = Annotated[
+    str, typer.Option("--schedule", "-s", help="Name or alias; see `pipeline list`.")
+]
+Pp: TypeAlias = Annotated[int, typer.Option("--pp", min=1, help="Pipeline ranks.")]
+Microbatches: TypeAlias = Annotated[
+    int, typer.Option("--microbatches", "-m", min=1, help="Micro-batches per step.")
+]
+MemoryLimit: TypeAlias = Annotated[
+    float | None,
+    typer.Option("--memory-limit", min=0, help="Most micro-batches (of a full share) a rank may hold."),
+]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, schema forescale.pipeline/1.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassOptions:
+    """Durations of one micro-batch through a device's full share, and how the share is cut."""
+
+    vpp: Annotated[
+        int | None, typer.Option("--vpp", min=1, help="Chunks per rank; may be left out where fixed.")
+    ] = None
+    forward: Annotated[float, typer.Option("--forward", min=0, help="Forward of a full share.")] = 1.0
+    input_grad: Annotated[
+        float, typer.Option("--input-grad", min=0, help="Input gradient of a full share.")
+    ] = 1.0
+    weight_grad: Annotated[
+        float, typer.Option("--weight-grad", min=0, help="Weight gradient of a full share.")
+    ] = 1.0
+    comm: Annotated[float, typer.Option("--comm", min=0, help="Time of one message between ranks.")] = 0.0
+    memory_limit: MemoryLimit = None
+    group_size: Annotated[
+        int | None, typer.Option("--group-size", min=1, help="Micro-batches per group (interleaved).")
+    ] = None
+    splits: Annotated[int, typer.Option("--splits", min=1, help="Pieces per sequence (seq1f1b).")] = 2
+
+    def request(self, pp: int, microbatches: int) -> Request:
+        """Return the request behind the options; its vpp is set by `build`."""
+        return Request(
+            pp=pp,
+            num_microbatches=microbatches,
+            forward=self.forward,
+            input_grad=self.input_grad,
+            weight_grad=self.weight_grad,
+            comm=self.comm,
+            memory_limit=self.memory_limit,
+            group_size=self.group_size,
+            num_splits=self.splits,
+        )
+
+    def run(self, schedule: Schedule) -> Simulation:
+        """Return the simulated step of a schedule."""
+        times = from_share(
+            forward=self.forward,
+            input_grad=self.input_grad,
+            weight_grad=self.weight_grad,
+            vpp=schedule.placement.vpp,
+        )
+        return simulate(schedule, times, LinkTimes(latency=self.comm), memory_limit=self.memory_limit)
+
+
+@app.command("list")
+def list_schedules(*, as_json: AsJson = False) -> None:
+    """List the schedules: names, constraints, closed forms of idle time and memory, source."""
+    if as_json:
+        print_json({"schema": SCHEMA, "schedules": [_family_row(each) for each in FAMILIES]})
+        return
+    table = Table(box=None, pad_edge=False)
+    for title in ("schedule", "vpp", "constraints", "idle", "peak (micro-batches)"):
+        table.add_column(title, overflow="fold")
+    for each in FAMILIES:
+        table.add_row(each.name, _vpp_text(each), each.constraint, each.idle, each.peak)
+    console().print(table)
+    typer.echo(
+        "p ranks, v chunks, m micro-batches; tf, tb, tw of a device's full share. --json adds sources."
+    )
+
+
+@app.command("simulate")
+@grouped
+def simulate_schedule(
+    *,
+    schedule: ScheduleName,
+    pp: Pp,
+    microbatches: Microbatches,
+    passes: PassOptions,
+    as_json: AsJson = False,
+) -> None:
+    """Simulate one step of a schedule.
+
+    Durations are those of one micro-batch through a device's full share; a chunk takes 1/vpp of them.
+    """
+    built = build_schedule(schedule, passes.request(pp, microbatches), vpp=passes.vpp)
+    result = passes.run(built)
+    if as_json:
+        print_json(result.to_json())
+    else:
+        _print_results([result])
+
+
+@app.command()
+@grouped
+def compare(*, pp: Pp, microbatches: Microbatches, passes: PassOptions, as_json: AsJson = False) -> None:
+    """Simulate every schedule that applies and list them, shortest step first.
+
+    Schedules that run with any vpp use --vpp, or 2.
+    """
+    results, refused = _compare(passes, pp, microbatches)
+    results.sort(key=lambda each: each.makespan)
+    if as_json:
+        print_json({"schema": SCHEMA, "schedules": [r.to_json() for r in results], "refused": refused})
+        return
+    _print_results(results)
+    for name, reason in refused.items():
+        typer.echo(f"{name}: {reason}")
+
+
+@app.command()
+@grouped
+def draw(
+    *,
+    schedule: Annotated[
+        list[str] | None, typer.Option("--schedule", "-s", help="Name; repeat to draw several.")
+    ] = None,
+    pp: Pp = 4,
+    microbatches: Microbatches = 8,
+    passes: PassOptions,
+    wanted: Annotated[
+        DrawFormat, typer.Option("--format", "-f", help="What to write.")
+    ] = DrawFormat.terminal,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File; default is standard output.")
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option("--trace", help="Folder with pp_rank_*.json of a real run.")
+    ] = None,
+    iteration: Annotated[int | None, typer.Option("--iteration", help="Iteration of the trace.")] = None,
+    width: Annotated[int, typer.Option("--width", min=40, help="Columns of the terminal picture.")] = 110,
+) -> None:
+    """Draw schedules in the terminal, as SVG, as one HTML page, as Perfetto JSON or as torch's CSV.
+
+    With --trace, the measured step is drawn beside the simulation of the same run.
+    """
+    pictures: list[Timeline | Simulation] = []
+    if trace is None:
+        request = passes.request(pp, microbatches)
+        for name in schedule or ["1f1b"]:
+            fixed = family(name).fixed_vpp
+            pictures.append(passes.run(build_schedule(name, request, vpp=fixed or passes.vpp)))
+    else:
+        pictures += _trace_pictures(trace, iteration)
+    text = _rendered(pictures, wanted, width, colour=output is None)
+    if output is None:
+        typer.echo(text)
+    else:
+        output.write_text(text, encoding="utf-8")
+        typer.echo(f"wrote {output}")
+
+
+@app.command("check")
+def check_file(
+    file: Annotated[Path, typer.Argument(help="torch.distributed.pipelining schedule CSV.")],
+    *,
+    memory_limit: MemoryLimit = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check a schedule file: completeness, order, deadlock, message order, memory. Exit status 1 if wrong."""
+    schedule, lowered = from_csv(_text(file), name=file.stem)
+    report = check(schedule, lowered=lowered, memory_limit=memory_limit)
+    if as_json:
+        print_json(_report_json(schedule, report))
+    elif report.valid:
+        place = f"{schedule.num_ranks} ranks, {schedule.num_stages} stages ({schedule.placement.style})"
+        typer.echo(f"valid: {place}, {schedule.num_microbatches} micro-batches; free of deadlock")
+    else:
+        for violation in report.violations[:20]:
+            typer.echo(f"{violation.rule}: {violation.message}")
+    if not report.valid:
+        raise typer.Exit(1)
+
+
+def _report_json(schedule: Schedule, report: CheckReport) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "schedule": schedule.name,
+        "num_stages": schedule.num_stages,
+        "num_microbatches": schedule.num_microbatches,
+        "valid": report.valid,
+        "deadlock_free": list(report.deadlock_free),
+        "violations": [
+            {"rule": v.rule, "message": v.message, "rank": v.rank, "position": v.position}
+            for v in report.violations
+        ],
+    }
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ReaderError(path, str(error)) from error
+
+
+def _family_row(each: Family) -> dict[str, Any]:
+    return {
+        "name": each.name,
+        "aliases": list(each.aliases),
+        "title": each.title,
+        "placement": each.placement,
+        "vpp": list(each.vpp),
+        "constraint": each.constraint,
+        "idle": each.idle,
+        "peak_activations": each.peak,
+        "splits_backward": each.splits_backward,
+        "parameter_copies": each.parameter_copies,
+        "source": each.source,
+    }
+
+
+def _vpp_text(each: Family) -> str:
+    low, high = each.vpp
+    return f"{low}" if low == high else f"{low}+" if high is None else f"{low}-{high}"
+
+
+def _compare(passes: PassOptions, pp: int, microbatches: int) -> tuple[list[Simulation], dict[str, str]]:
+    results, refused = [], {}
+    request = passes.request(pp, microbatches)
+    for each in FAMILIES:
+        chosen = each.fixed_vpp or passes.vpp or max(2, each.vpp[0])
+        try:
+            result = passes.run(each.build(replace(request, vpp=chosen)))
+        except ForescaleError as error:
+            refused[each.name] = str(error).removeprefix(f"{each.name}: ")
+            continue
+        if result.report.valid:
+            results.append(result)
+        else:
+            refused[each.name] = result.report.violations[0].message
+    return results, refused
+
+
+def _print_results(results: list[Simulation]) -> None:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("schedule")
+    for title in ("vpp", "makespan", "bubble", "longest span", "bubble", "peak", "messages", "valid"):
+        table.add_column(title, justify="right")
+    for each in results:
+        table.add_row(
+            each.schedule.name,
+            f"{each.schedule.placement.vpp:g}",
+            f"{each.makespan:.6g}",
+            f"{each.bubble_rate_makespan:.2%}",
+            f"{each.longest_span:.6g}",
+            f"{each.bubble_rate_span:.2%}",
+            f"{each.peak_activations.max():.4g}",
+            str(each.num_messages),
+            "yes" if each.report.valid else "no",
+        )
+    console().print(table)
+    for each in results:
+        for violation in each.report.violations:
+            typer.echo(f"{each.schedule.name}: {violation.message}")
+
+
+def _trace_pictures(folder: Path, iteration: int | None) -> list[Timeline | Simulation]:
+    run = read_run(folder)
+    step = run.steps[len(run.steps) // 2] if iteration is None else run.step(iteration)
+    forward, backward = median_times(step)
+    name = "1f1b" if step.vpp == 1 else "interleaved-1f1b"
+    request = Request(pp=len(step.passes), num_microbatches=step.num_microbatches, vpp=step.vpp)
+    times = StageTimes(forward=forward, input_grad=backward, weight_grad=0.0)
+    sends, returns = calibrated_links(step)
+    links = LinkTimes(transfer=sends, backward_transfer=returns)
+    simulated = simulate(family(name).build(request), times, links, comm="blocking")
+    return [of_trace(step), of_simulation(simulated)]
+
+
+def _rendered(pictures: list[Timeline | Simulation], wanted: DrawFormat, width: int, *, colour: bool) -> str:
+    if wanted is DrawFormat.html:
+        return to_html(pictures)
+    if wanted is DrawFormat.terminal:
+        painted = colour and console().is_terminal
+        return "\n\n".join(to_terminal(each, width=width, colour=painted) for each in pictures)
+    if len(pictures) > 1 and wanted is not DrawFormat.svg:
+        message = f"{wanted} holds one schedule; draw one, or use html"
+        raise ForescaleError(message)
+    if wanted is DrawFormat.svg:
+        return "\n".join(to_svg(each) for each in pictures)
+    if wanted is DrawFormat.perfetto:
+        return json.dumps(to_perfetto(pictures[0]))
+    if isinstance(pictures[0], Simulation):
+        return to_csv(pictures[0].schedule)
+    message = "a measured step has no schedule CSV; use html, svg or perfetto"
+    raise ForescaleError(message)

@@ -1,0 +1,49 @@
+"""Steps as one self-contained HTML page: canvas, zoom, hover, bubble and memory strips, side by side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from importlib import resources
+from typing import Any
+
+from forescale.schedule.actions import Kind
+from forescale.schedule.draw.colours import fill, ink
+from forescale.schedule.draw.timeline import Bar, Timeline, of_simulation
+from forescale.schedule.simulation import Simulation
+
+
+def to_html(pictures: Sequence[Timeline | Simulation], *, title: str = "Pipeline schedules") -> str:
+    """Return a page that shows steps above each other on one time axis; it loads nothing from elsewhere."""
+    panels = [_panel(of_simulation(p) if isinstance(p, Simulation) else p) for p in pictures]
+    page = (resources.files("forescale.schedule.draw") / "viewer.html").read_text(encoding="utf-8")
+    data = json.dumps({"title": title, "panels": panels}, separators=(",", ":")).replace("</", "<\\/")
+    return page.replace("__DATA__", data)
+
+
+def _panel(timeline: Timeline) -> dict[str, Any]:
+    return {
+        "title": timeline.title,
+        "note": timeline.note,
+        "ranks": timeline.num_ranks,
+        "makespan": timeline.makespan,
+        "bubble": [round(timeline.bubble(rank), 6) for rank in range(timeline.num_ranks)],
+        "memory": timeline.memory,
+        "bars": [_bar(bar) for bar in timeline.bars],
+        "messages": timeline.messages,
+    }
+
+
+def _bar(bar: Bar) -> list[Any]:
+    """Return a bar as the viewer's script reads it."""
+    return [
+        bar.rank,
+        bar.start,
+        bar.end,
+        bar.microbatch,
+        fill(bar.kind, bar.chunk),
+        ink(bar.chunk),
+        bar.name,
+        int(bar.overlapped),
+        int(bar.kind > Kind.W),
+    ]

@@ -1,0 +1,101 @@
+"""A step as SVG: one row per rank, memory strips below the rows, no script."""
+
+from __future__ import annotations
+
+from html import escape
+
+from forescale.schedule.actions import Kind
+from forescale.schedule.draw.colours import FILL, fill, ink
+from forescale.schedule.draw.timeline import Bar, Timeline, of_simulation
+from forescale.schedule.simulation import Simulation
+
+_LEFT, _TOP, _ROW, _STRIP, _GAP = 64.0, 44.0, 22.0, 8.0, 5.0
+_RIGHT = 52.0
+
+
+def to_svg(picture: Timeline | Simulation, *, width: float = 1100.0, memory: bool = True) -> str:
+    """Return a step as an SVG document `width` pixels wide."""
+    timeline = of_simulation(picture) if isinstance(picture, Simulation) else picture
+    scale = (width - _LEFT - _RIGHT) / (timeline.makespan or 1.0)
+    strip = _STRIP if memory and any(timeline.memory) else 0.0
+    pitch = _ROW + strip + _GAP
+    height = _TOP + pitch * timeline.num_ranks + 26.0
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" '
+        f'viewBox="0 0 {width:g} {height:g}" font-family="ui-sans-serif, Helvetica, Arial, sans-serif">',
+        f'<rect width="{width:g}" height="{height:g}" fill="#ffffff"/>',
+        f'<text x="{_LEFT:g}" y="16" font-size="13" fill="#1b2430">{escape(timeline.title)}</text>',
+        f'<text x="{_LEFT:g}" y="32" font-size="11" fill="#5b6675">{escape(timeline.note)}</text>',
+    ]
+    for rank in range(timeline.num_ranks):
+        parts += _row(timeline, rank, _TOP + pitch * rank, scale, strip)
+    parts += _legend(timeline, height - 8.0)
+    return "\n".join([*parts, "</svg>"])
+
+
+def _row(timeline: Timeline, rank: int, top: float, scale: float, strip: float) -> list[str]:
+    span = timeline.makespan * scale
+    parts = [
+        f'<text x="{_LEFT - 8:g}" y="{top + 15:g}" font-size="11" text-anchor="end" fill="#1b2430">'
+        f"rank {rank}</text>",
+        f'<rect x="{_LEFT:g}" y="{top:g}" width="{span:.2f}" height="{_ROW:g}" fill="#eef0f3"/>',
+        f'<text x="{_LEFT + span + 6:.2f}" y="{top + 15:g}" font-size="10" fill="#5b6675">'
+        f"{timeline.bubble(rank):.1%}</text>",
+    ]
+    for bar in timeline.bars:
+        if bar.rank == rank:
+            parts += _bar(bar, top, scale)
+    if strip:
+        parts.append(_memory(timeline, rank, top + _ROW, scale, strip))
+    return parts
+
+
+def _bar(bar: Bar, top: float, scale: float) -> list[str]:
+    left, wide = _LEFT + bar.start * scale, (bar.end - bar.start) * scale
+    copies = bar.kind in (Kind.OFFLOAD, Kind.RELOAD)
+    height = 3.0 if copies else _ROW
+    edge = "#1b2430" if bar.overlapped else "#ffffff"
+    parts = [
+        f'<rect x="{left:.2f}" y="{top:g}" width="{max(wide, 0.3):.2f}" height="{height:g}" '
+        f'fill="{fill(bar.kind, bar.chunk)}" stroke="{edge}" stroke-width="0.6">'
+        f"<title>{escape(bar.name)}: {bar.start:.6g} to {bar.end:.6g}</title></rect>"
+    ]
+    text = str(bar.microbatch)
+    if not copies and wide >= 6.5 * len(text):
+        parts.append(
+            f'<text x="{left + wide / 2:.2f}" y="{top + 15:g}" font-size="11" text-anchor="middle" '
+            f'fill="{ink(bar.chunk)}" pointer-events="none">{text}</text>'
+        )
+    return parts
+
+
+def _memory(timeline: Timeline, rank: int, top: float, scale: float, strip: float) -> str:
+    peak = max((held for row in timeline.memory for _, held in row), default=0.0) or 1.0
+    points = [f"{_LEFT:.2f},{top + strip:.2f}"]
+    before = 0.0
+    for when, held in timeline.memory[rank]:
+        x = _LEFT + when * scale
+        points += [f"{x:.2f},{top + strip * (1 - v / peak):.2f}" for v in (before, held)]
+        before = held
+    points.append(f"{_LEFT + timeline.makespan * scale:.2f},{top + strip * (1 - before / peak):.2f}")
+    points.append(f"{_LEFT + timeline.makespan * scale:.2f},{top + strip:.2f}")
+    return f'<polygon points="{" ".join(points)}" fill="#d9a441" opacity="0.75"/>'
+
+
+def _legend(timeline: Timeline, y: float) -> list[str]:
+    names = {
+        Kind.F: "forward", Kind.B: "backward", Kind.I: "input gradient", Kind.W: "weight gradient",
+        Kind.OFFLOAD: "offload / reload",
+    }  # fmt: skip
+    used = {bar.kind for bar in timeline.bars}
+    parts, x = [], _LEFT
+    for kind, name in names.items():
+        if kind in used:
+            parts.append(f'<rect x="{x:g}" y="{y - 9:g}" width="10" height="10" fill="{FILL[kind][0]}"/>')
+            parts.append(f'<text x="{x + 14:g}" y="{y:g}" font-size="11" fill="#1b2430">{name}</text>')
+            x += 26 + 6.4 * len(name)
+    more = "later chunks are lighter; right: idle share"
+    if any(timeline.memory):
+        more += "; strips: memory held"
+    parts.append(f'<text x="{x:g}" y="{y:g}" font-size="11" fill="#5b6675">{more}</text>')
+    return parts

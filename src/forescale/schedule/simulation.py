@@ -1,0 +1,153 @@
+"""One simulated step: times, bubbles, memory and messages of a schedule for given durations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from forescale.numeric import Array
+from forescale.schedule.checker import CheckReport, check
+from forescale.schedule.compiled import CompiledSchedule, Durations, Timing, compile_schedule
+from forescale.schedule.memory import ActivationSizes, memory_curve, peak_activations
+from forescale.schedule.model import Schedule
+from forescale.schedule.program import Comm
+from forescale.schedule.step import NO_STEP_COSTS, StepCosts, releases, step_end
+from forescale.schedule.times import FREE, LinkTimes, StageTimes
+
+SCHEMA = "forescale.pipeline/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Simulation:
+    """What one step of a schedule does when; made by `simulate`."""
+
+    schedule: Schedule
+    compiled: CompiledSchedule
+    laid: Durations
+    timing: Timing
+    start: Array
+    """Start of each action, rank after rank; (num_actions,)."""
+    end: Array
+    sizes: ActivationSizes
+    report: CheckReport
+    step_time: float
+    """Makespan, then gradient reductions that outlast it, then the optimizer."""
+
+    @property
+    def makespan(self) -> float:
+        """Time from the step's start to the last end of any rank's compute."""
+        return float(self.timing.makespan)
+
+    @property
+    def longest_span(self) -> float:
+        """Longest time of one rank from its first start to its last end."""
+        return float(self.timing.longest_span)
+
+    @property
+    def bubble_rate_makespan(self) -> float:
+        """Idle share of all ranks' time under an optimizer barrier."""
+        return float(self.timing.bubble_rate_makespan)
+
+    @property
+    def bubble_rate_span(self) -> float:
+        """Idle share where each rank's step is as long as the longest span (the zero-bubble papers)."""
+        return float(self.timing.bubble_rate_span)
+
+    @property
+    def peak_activations(self) -> Array:
+        """Most micro-batches of a device's full share each rank holds; (num_ranks,)."""
+        return peak_activations(self.schedule)
+
+    @property
+    def num_messages(self) -> int:
+        """Messages between ranks."""
+        return self.compiled.num_messages
+
+    @property
+    def memory(self) -> Array:
+        """What each rank holds after each of its actions, in the unit of the sizes; (num_actions,)."""
+        return memory_curve(self.schedule, self.sizes, self.compiled.program.flat)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result under the schema forescale.pipeline/1."""
+        placement = self.schedule.placement
+        return {
+            "schema": SCHEMA,
+            "schedule": self.schedule.name,
+            "pp": placement.num_ranks,
+            "vpp": placement.vpp if placement.vpp % 1 else int(placement.vpp),
+            "num_stages": self.schedule.num_stages,
+            "num_microbatches": self.schedule.num_microbatches,
+            "makespan": self.makespan,
+            "longest_span": self.longest_span,
+            "bubble_rate_makespan": self.bubble_rate_makespan,
+            "bubble_rate_span": self.bubble_rate_span,
+            "step_time": self.step_time,
+            "peak_activations": self.peak_activations.tolist(),
+            "num_messages": self.num_messages,
+            "valid": self.report.valid,
+            "violations": [violation.message for violation in self.report.violations],
+        }
+
+    def _repr_html_(self) -> str:
+        """Show the timeline in a notebook."""
+        from forescale.schedule.draw.svg import to_svg
+
+        return to_svg(self)
+
+
+def simulate(
+    schedule: Schedule,
+    times: StageTimes,
+    links: LinkTimes = FREE,
+    *,
+    comm: Comm = "overlapped",
+    step: StepCosts = NO_STEP_COSTS,
+    sizes: ActivationSizes | None = None,
+    memory_limit: float | Array | None = None,
+) -> Simulation:
+    """Return one simulated step.
+
+    Parameters
+    ----------
+    schedule
+        The schedule.
+    times, links
+        Durations of one candidate: numbers, or one per stage and boundary.
+    comm
+        How messages share links and compute; see `compile_schedule`.
+    step
+        Data-parallel communication and optimizer around the pipeline.
+    sizes, memory_limit
+        Activation sizes for the memory curve, and the most that a rank may hold.
+
+    Raises
+    ------
+    ScheduleError
+        If the schedule cannot run.
+    """
+    compiled = compile_schedule(schedule, comm=comm)
+    laid = compiled.durations(times, links)
+    state, spent = compiled.run(laid, release=releases(compiled, step))
+    cells = compiled.position[compiled.program.node_of_action]
+    end = state[cells]
+    start = end - spent.reshape(-1)[cells]
+    report = check(schedule, memory_limit=memory_limit, sizes=sizes)
+    return Simulation(
+        schedule=schedule,
+        compiled=compiled,
+        laid=laid,
+        timing=compiled.summary(laid, state),
+        start=start,
+        end=end,
+        sizes=sizes or ActivationSizes(saved=1.0 / schedule.placement.vpp),
+        report=report,
+        step_time=step_end(compiled, step, end),
+    )
+
+
+def idle_by_rank(simulation: Simulation) -> Array:
+    """Return each rank's idle time within the makespan; (num_ranks,)."""
+    return np.asarray(simulation.makespan - simulation.timing.busy)
