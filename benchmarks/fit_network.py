@@ -2,8 +2,8 @@
 
     python benchmarks/fit_network.py KERNELS.csv [NAME ...]
 
-KERNELS.csv is a table of measured collectives (columns of the validation corpus); public logs of nccl-tests and
-rccl-tests come from tests/data/collectives. Each recipe says which rows fit a link and which only check it.
+KERNELS.csv is a table of measured collectives (columns of the validation corpus); public logs of nccl-tests
+and rccl-tests come from tests/data/collectives. A recipe says which rows fit a link and which only check it.
 """
 
 from __future__ import annotations
@@ -37,15 +37,17 @@ DATE = "2026-11-21"
 TABLE = Path(sys.argv[1])
 
 NCCL = ("ring", "tree", "in_network", "direct_exchange", "p2p")
-WIRES = [f"{wire}.{key}" for wire in ("LL", "LL128", "Simple") for key in ("launch", "hop_factor", "efficiency")]
+WIRES = [
+    f"{wire}.{key}" for wire in ("LL", "LL128", "Simple") for key in ("launch", "hop_factor", "efficiency")
+]
 EXCHANGE = ["exchange_efficiency", "exchange_launch", "exchange_copy_bandwidth"]
-PULL = 0.1
 
 
 def protocols(*values: tuple[float, float, float]) -> tuple[WireProtocol, ...]:
     names = ("LL", "LL128", "Simple")
     return tuple(
-        WireProtocol(name=n, launch=v[0], hop_factor=v[1], efficiency=v[2]) for n, v in zip(names, values, strict=True)
+        WireProtocol(name=n, launch=v[0], hop_factor=v[1], efficiency=v[2])
+        for n, v in zip(names, values, strict=True)
     )
 
 
@@ -80,6 +82,7 @@ class Recipe:
     fitted: Callable[[], Sets]
     """Cluster names and rows."""
     held_out: dict[str, Callable[[], Sets]] = field(default_factory=dict)
+    pull: float = 0.1
     inner: str = ""
     """Calibration of the innermost tier when an outer one is fitted."""
 
@@ -124,10 +127,10 @@ def cook(recipe: Recipe) -> None:
     link, place = recipe.start, placed(recipe)
     sets = recipe.fitted()
     plain = [(cluster, collectives(rows)) for cluster, rows in sets]
-    link = fit_link(batches(plain), place, link, recipe.names, pull=PULL)
+    link = fit_link(batches(plain), place, link, recipe.names, pull=recipe.pull)
     across = [(cluster, exchanges(rows)) for cluster, rows in sets]
     if any(rows for _, rows in across):
-        link = fit_link(batches(across), place, link, EXCHANGE, pull=PULL)
+        link = fit_link(batches(across), place, link, EXCHANGE, pull=recipe.pull)
     inside = check(sets, link, recipe, "rows of the fit")
     outside = tuple(check(rows(), link, recipe, name) for name, rows in recipe.held_out.items())
     every = [*sets, *(item for rows in recipe.held_out.values() for item in rows())]
@@ -135,7 +138,12 @@ def cook(recipe: Recipe) -> None:
     spread = check(long, link, recipe, "")
     low, high = min(1.0, float(np.exp(-spread.p90))), max(1.0, float(np.exp(-spread.p10)))
     fit = Fit(
-        kind="fitted", source=recipe.source, in_sample=inside, held_out=outside, low=round(low, 3), high=round(high, 3)
+        kind="fitted",
+        source=recipe.source,
+        in_sample=inside,
+        held_out=outside,
+        low=round(low, 3),
+        high=round(high, 3),
     )
     write(replace(link, fit=fit, date=DATE))
     print(link.name, "in", inside.rows, inside.median_abs, inside.p10, inside.p90)
@@ -149,7 +157,9 @@ def cook(recipe: Recipe) -> None:
 def write(link: LinkCalibration) -> None:
     content = asdict(link)
     default = asdict(LinkCalibration(name="", protocols=link.protocols, algorithms=()))
-    kept = {k: v for k, v in content.items() if k in ("name", "protocols", "algorithms", "fit") or v != default[k]}
+    kept = {
+        k: v for k, v in content.items() if k in ("name", "protocols", "algorithms", "fit") or v != default[k]
+    }
     (OUT / f"{link.name}.json").write_text(json.dumps(kept, indent=1) + "\n")
 
 
@@ -182,17 +192,24 @@ RECIPES = {
         start=LinkCalibration(name="nvlink-ampere", architectures=("ampere",), **NVLINK),
         tier=0,
         names=[*WIRES, "copy_bandwidth"],
-        source="nccl-tests, NCCL 2.27.3 on 2, 4 and 8 A100 of one node (NVIDIA aiconfigurator database, 2026)",
+        source="nccl-tests, NCCL 2.27.3 on 2, 4 and 8 A100 of a node (NVIDIA aiconfigurator database, 2026)",
         fitted=lambda: [("a100-sxm-80gb", table("A100-80GB SXM", "AICN"))],
         held_out={
             "Perlmutter, one node of 4 A100, NCCL 2.19": lambda: [
-                ("perlmutter", [r for r in table("A100-40/80GB SXM", "PERLM") if r.num_ranks == r.ranks_per_node])
+                (
+                    "perlmutter",
+                    [r for r in table("A100-40/80GB SXM", "PERLM") if r.num_ranks == r.ranks_per_node],
+                )
             ]
         },
     ),
     "nvlink-hopper": Recipe(
         start=LinkCalibration(
-            name="nvlink-hopper", architectures=("hopper",), reduction_efficiency=0.67, reduction_launch=7e-5, **NVLINK
+            name="nvlink-hopper",
+            architectures=("hopper",),
+            reduction_efficiency=0.67,
+            reduction_launch=7e-5,
+            **NVLINK,
         ),
         tier=0,
         names=[*WIRES, "copy_bandwidth", *REDUCTION],
@@ -202,22 +219,31 @@ RECIPES = {
     ),
     "nvlink-blackwell": Recipe(
         start=LinkCalibration(
-            name="nvlink-blackwell", architectures=("blackwell", "blackwell-ultra"), reduction_efficiency=0.5,
-            reduction_launch=5e-5, **NVLINK,
+            name="nvlink-blackwell",
+            architectures=("blackwell", "blackwell-ultra"),
+            reduction_efficiency=0.5,
+            reduction_launch=5e-5,
+            **NVLINK,
         ),
         tier=0,
         names=[*WIRES, "copy_bandwidth", *REDUCTION],
         source="nccl-tests on 2, 4 and 8 B200, GB200 of one node (NVIDIA aiconfigurator database, 2026)",
         fitted=lambda: [("b200", table("B200", "AICN")), ("gb200-nvl72", table("GB200", "AICN"))],
         held_out={
-            "2, 4 and 8 B300 and GB300": lambda: [("b300", table("B300", "AICN")), ("gb300-nvl72", table("GB300", "AICN"))]
+            "2, 4 and 8 B300 and GB300": lambda: [
+                ("b300", table("B300", "AICN")),
+                ("gb300-nvl72", table("GB300", "AICN")),
+            ]
         },
     ),
     "slingshot": Recipe(
-        start=LinkCalibration(name="slingshot", tiers=("slingshot",), member_half=0.25, pair_share=1.0, **NETWORK),
+        start=LinkCalibration(
+            name="slingshot", tiers=("slingshot",), member_half=0.25, pair_share=1.0, **NETWORK
+        ),
         tier=1,
         names=[*OUTER, "member_half", "tree_efficiency", "tree_hop_factor"],
-        source="nccl-tests, NCCL 2.19 on 1, 2 and 4 A100 of 2 to 32 nodes of Perlmutter (validation data of Subramanian et al. 2024)",
+        source="nccl-tests, NCCL 2.19 on 1, 2 and 4 A100 of 2 to 32 nodes of Perlmutter "
+        "(validation data of Subramanian et al. 2024)",
         fitted=lambda: [("perlmutter", [r for r in perlmutter() if r.num_ranks // r.ranks_per_node <= 32])],
         held_out={
             "Perlmutter, 64 to 256 nodes": lambda: [
@@ -230,9 +256,12 @@ RECIPES = {
         start=LinkCalibration(name="infiniband", tiers=("infiniband", "roce"), **NETWORK),
         tier=1,
         names=OUTER,
-        source="nccl-tests, NCCL 2.26 all-reduce on 2 and 4 nodes of 8 H100 with 400 Gb/s InfiniBand (NVIDIA/nccl-tests issue 309)",
+        source="nccl-tests, NCCL 2.26 all-reduce on 2 and 4 nodes of 8 H100 with 400 Gb/s InfiniBand "
+        "(NVIDIA/nccl-tests issue 309, 2025)",
         fitted=lambda: [("h100-sxm", log("h100_2_nodes_all_reduce", 2) + log("h100_4_nodes_all_reduce", 4))],
-        held_out={"8 nodes of 8 H100 of another site": lambda: [("h100-sxm", log("h100_8_nodes_all_reduce", 8))]},
+        held_out={
+            "8 nodes of 8 H100 of another site": lambda: [("h100-sxm", log("h100_8_nodes_all_reduce", 8))]
+        },
         inner="nvlink-hopper",
     ),
     "efa": Recipe(
@@ -241,10 +270,15 @@ RECIPES = {
         names=OUTER,
         source="nccl-tests all-reduce on 2 p5.48xlarge (aws-ia/terraform-aws-eks-blueprints, 2025)",
         fitted=lambda: [("h100-sxm", log("p5_2_nodes_all_reduce", 2))],
+        pull=0.3,
         inner="nvlink-hopper",
     ),
     "xgmi-cdna3": Recipe(
-        start=LinkCalibration(name="xgmi-cdna3", architectures=("cdna3", "cdna4"), **{**NVLINK, "tiers": ("infinity-fabric", "xgmi")}),
+        start=LinkCalibration(
+            name="xgmi-cdna3",
+            architectures=("cdna3", "cdna4"),
+            **{**NVLINK, "tiers": ("infinity-fabric", "xgmi")},
+        ),
         tier=0,
         names=WIRES,
         source="rccl-tests, RCCL 2.22 all-reduce on 8 MI300X (AMD ROCm blog on xGMI, 2025)",
@@ -252,13 +286,22 @@ RECIPES = {
     ),
     "fat-tree-cdna": Recipe(
         start=LinkCalibration(
-            name="fat-tree-cdna", architectures=("cdna3", "cdna4"), tiers=("fat-tree", "pod", "infiniband", "roce", "ethernet"), **NETWORK
+            name="fat-tree-cdna",
+            architectures=("cdna3", "cdna4"),
+            tiers=("fat-tree", "pod", "infiniband", "roce", "ethernet"),
+            **NETWORK,
         ),
         tier=1,
         names=OUTER,
-        source="rccl-tests, RCCL 2.26 and 2.27 all-reduce on 2 nodes of 8 MI355X and of 8 MI308X with 400 Gb/s Ethernet (public logs, 2025 and 2026)",
-        fitted=lambda: [("mi355x", log("mi355x_2_nodes_all_reduce", 2)), ("mi300x", log("mi308x_2_nodes_all_reduce", 2))],
-        held_out={"2 nodes of 8 MI300X, RCCL 2.22": lambda: [("mi300x", log("mi300x_2_nodes_all_reduce", 2))]},
+        source="rccl-tests, RCCL 2.26 and 2.27 all-reduce on 2 nodes of 8 MI355X and of 8 MI308X "
+        "with 400 Gb/s Ethernet (public logs, 2025 and 2026)",
+        fitted=lambda: [
+            ("mi355x", log("mi355x_2_nodes_all_reduce", 2)),
+            ("mi300x", log("mi308x_2_nodes_all_reduce", 2)),
+        ],
+        held_out={
+            "2 nodes of 8 MI300X, RCCL 2.22": lambda: [("mi300x", log("mi300x_2_nodes_all_reduce", 2))]
+        },
         inner="xgmi-cdna3",
     ),
 }

@@ -10,6 +10,7 @@ from forescale.cost.collectives.calibration import (
     link_calibrations,
 )
 from forescale.cost.collectives.catalogue import ALGORITHMS
+from forescale.cost.collectives.expert_exchange import ExpertExchange
 from forescale.cost.collectives.model import CollectiveModel
 from forescale.cost.collectives.two_level import TwoLevel
 
@@ -18,6 +19,7 @@ __all__ = [
     "AlphaBeta",
     "BandwidthTable",
     "CollectiveModel",
+    "ExpertExchange",
     "Lines",
     "LinkCalibration",
     "NetworkCalibration",

@@ -20,10 +20,10 @@ _PRIMUS = (
 
 @formula(unit="s/byte", source=_PRIMUS)
 def exchange_seconds_per_byte(
-    *, num_ranks: Numeric, inner: Numeric, shared: Numeric, bandwidth: Numeric
+    *, num_ranks: Numeric, inner: Numeric, reach: Numeric, bandwidth: Numeric
 ) -> Numeric:
-    """(shared - inner)/n/b: the parts for the ranks that this tier and no inner one reaches."""
-    return (shared - inner) / num_ranks / bandwidth
+    """(reach - inner)/n/b: the parts for the ranks that these links and no inner ones reach."""
+    return (reach - inner) / num_ranks / bandwidth
 
 
 @formula(
@@ -51,7 +51,7 @@ class DirectExchange:
             share = exchange_seconds_per_byte(
                 num_ranks=route.num_ranks,
                 inner=leg.inner,
-                shared=leg.shared,
+                reach=leg.reach,
                 bandwidth=leg.exchange_bandwidth * leg.link.exchange_efficiency,
             )
             beta = np.maximum(beta, share)

@@ -85,7 +85,9 @@ def fit_link(
     from scipy.optimize import least_squares
 
     low, high = (np.log([BOUNDS[name.rpartition(".")[2]][side] for name in names]) for side in (0, 1))
-    first = np.log(list(parameters_of(start, names).values()))
+    with np.errstate(divide="ignore"):
+        first = np.log(list(parameters_of(start, names).values()))
+    first = np.clip(first, low + 1e-6, high - 1e-6)
 
     def misfit(position: Array) -> Array:
         trial = with_parameters(start, dict(zip(names, np.exp(position).tolist(), strict=True)))
@@ -93,7 +95,6 @@ def fit_link(
         rows = [errors(b, model) for b, model in zip(batches, models, strict=True)]
         return np.concatenate([*rows, pull * (position - first)])
 
-    inside = np.clip(first, low + 1e-6, high - 1e-6)
-    found = least_squares(misfit, inside, bounds=(low, high), loss="soft_l1", f_scale=scale)
+    found = least_squares(misfit, first, bounds=(low, high), loss="soft_l1", f_scale=scale)
     best = {name: float(f"{value:.4g}") for name, value in zip(names, np.exp(found.x), strict=True)}
     return with_parameters(start, best)

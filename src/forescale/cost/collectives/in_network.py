@@ -52,7 +52,7 @@ class InNetwork:
         )
         launch: Numeric = first.link.reduction_launch
         for leg in route.legs[1:]:
-            launch = launch + leg.crossed * leg.link.wire(last).launch
+            launch = launch + leg.starts * leg.link.wire(last).launch
         fixed = fixed_seconds(launch=launch, passes=2.0, latency=latency)
         yield Line(
             label=self.name,

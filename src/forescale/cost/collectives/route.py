@@ -28,8 +28,13 @@ class Leg:
     """Ranks of the group that share this tier."""
     fan: Numeric
     """Blocks of the next inner tier that the group joins here: shared / inner."""
+    reach: Numeric
+    """Ranks that the links of this tier lead to: `shared`, or all of the group where the next tier lies behind
+    the same links (a pod of switches behind the NIC that leads out of the pod as well)."""
     crossed: Numeric
     """1 where the group needs this tier, else 0."""
+    starts: Numeric
+    """1 where the links of this tier start up: it is crossed, and no inner tier behind the same links is."""
     hops: Numeric
     """Hops of a ring through all ranks that cross this tier and no outer one, without the closing hop."""
     load: Numeric
@@ -68,14 +73,14 @@ class Route:
         """Seconds before the first byte moves."""
         launch: Numeric = 0.0
         for leg in self.legs:
-            launch = launch + leg.crossed * leg.link.wire(protocol).launch
+            launch = launch + leg.starts * leg.link.wire(protocol).launch
         return launch
 
     def exchange_launch(self) -> Numeric:
         """Seconds before the first byte of point-to-point traffic moves."""
         launch: Numeric = 0.0
         for leg in self.legs:
-            launch = launch + leg.crossed * leg.link.exchange_launch
+            launch = launch + leg.starts * leg.link.exchange_launch
         return launch
 
 
@@ -90,22 +95,25 @@ def ring_hops(*, num_ranks: Numeric, inner: Numeric, shared: Numeric) -> Numeric
 @formula(
     unit="1", source="Subramanian et al. 2024, arXiv:2410.00273, section 3: as many slow links as devices"
 )
-def ring_load(*, num_ranks: Numeric, inner: Numeric, shared: Numeric) -> Numeric:
-    """1 / inner - 1 / shared, and 1 / inner at the outermost tier in use, which also closes the ring.
+def ring_load(*, num_ranks: Numeric, inner: Numeric, reach: Numeric) -> Numeric:
+    """1 / inner - 1 / reach, and 1 / inner for links to all ranks, which also close the ring.
 
     The ranks of a block run one ring through each of their links outwards, so each link carries 1 / inner.
     """
-    crossed = indicator(shared > inner)
-    return crossed / inner - crossed * indicator(shared < num_ranks) / shared
+    used = indicator(reach > inner)
+    return used / inner - used * indicator(reach < num_ranks) / reach
 
 
 def route(group: Group, cluster: Cluster, calibration: NetworkCalibration) -> Route:
     """Lay `group` over the tiers of `cluster`."""
     num_ranks = group.num_ranks
     inner: Numeric = 1.0
-    legs = []
+    legs: list[Leg] = []
     shares = ranks_per_tier(group, cluster)
-    for tier, link, shared in zip(cluster.tiers, calibration.links, shares, strict=True):
+    for index, (tier, link, shared) in enumerate(zip(cluster.tiers, calibration.links, shares, strict=True)):
+        reach = num_ranks if _leads_on(cluster, index) else shared
+        crossed = indicator(shared > inner)
+        started = legs[-1].crossed if index and _leads_on(cluster, index - 1) else 0.0
         ring, exchange, neighbour = _bandwidths(tier, inner, shared, cluster)
         leg = Leg(
             link=link,
@@ -114,9 +122,11 @@ def route(group: Group, cluster: Cluster, calibration: NetworkCalibration) -> Ro
             inner=inner,
             shared=shared,
             fan=shared / inner,
-            crossed=indicator(shared > inner),
+            reach=reach,
+            crossed=crossed,
+            starts=crossed * (1.0 - started),
             hops=ring_hops(num_ranks=num_ranks, inner=inner, shared=shared),
-            load=ring_load(num_ranks=num_ranks, inner=inner, shared=shared),
+            load=ring_load(num_ranks=num_ranks, inner=inner, reach=reach),
             bandwidth=ring,
             exchange_bandwidth=exchange,
             neighbour_bandwidth=neighbour,
@@ -124,6 +134,12 @@ def route(group: Group, cluster: Cluster, calibration: NetworkCalibration) -> Ro
         legs.append(leg)
         inner = shared
     return Route(num_ranks=num_ranks, legs=tuple(legs))
+
+
+def _leads_on(cluster: Cluster, index: int) -> bool:
+    """Say whether the links of a tier lead to the next too: levels of switches beyond the innermost tier."""
+    own, following = cluster.tiers[index], cluster.tiers[index + 1 : index + 2]
+    return index > 0 and own.topology == "switch" and bool(following) and following[0].topology == "switch"
 
 
 def _bandwidths(

@@ -32,7 +32,7 @@ class SingleShot:
                 share = exchange_seconds_per_byte(
                     num_ranks=route.num_ranks,
                     inner=leg.inner,
-                    shared=leg.shared,
+                    reach=leg.reach,
                     bandwidth=leg.exchange_bandwidth * leg.link.wire(protocol).efficiency,
                 )
                 beta = np.maximum(beta, share)

@@ -78,14 +78,14 @@ def two_level_message(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwoLevel:
-    """Rings over a fast domain (the innermost tier) and slow links (the next); no contention between groups."""
+    """Rings over a fast domain (the innermost tier) and slow links (the next), without contention."""
 
     cluster: Cluster
     efficiency: float
     """Share of both networks' bandwidths."""
     quirks: bool = True
-    """As the published code: all-reduce counts once where one level is enough, and the slow hops of a pipeline
-    that also has fast ones are free. Without: all-reduce counts twice, and slow hops cost what they cost."""
+    """As the published code: all-reduce counts once where one level is enough, and slow hops of a pipeline
+    that has fast ones too are free. Without: all-reduce counts twice, and slow hops cost something."""
 
     def __post_init__(self) -> None:
         """Check that there are two levels."""
@@ -94,7 +94,7 @@ class TwoLevel:
             raise SpecError(msg)
 
     def seconds(self, *, kind: CollectiveKind, num_bytes: Numeric, group: Group) -> Numeric:
-        """Return the seconds of one collective; the model has no all-to-all, which counts as an all-gather."""
+        """Return the seconds of one collective; the model has no all-to-all: it is an all-gather here."""
         fast, slow = self.cluster.tiers[:2]
         num_ranks = group.num_ranks
         levels = {

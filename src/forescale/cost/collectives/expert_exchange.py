@@ -1,0 +1,72 @@
+"""Expert dispatch and combine that send a token to each block only once (DeepEP, node-limited routing)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from forescale.cost.collectives.algorithm import fixed_seconds
+from forescale.cost.collectives.alpha_beta import AlphaBeta, collective_seconds, message_seconds
+from forescale.cost.model import Provenance
+from forescale.cost.placement import Group
+from forescale.formula import formula
+from forescale.graph.ops import CollectiveKind
+from forescale.numeric import Numeric
+
+_DEEPSEEK = "DeepSeek-AI 2024, DeepSeek-V3 technical report, arXiv:2412.19437"
+
+
+@formula(unit="1", source=f"{_DEEPSEEK}, section 3.2.2: a token crosses to a node once, then spreads inside")
+def distinct_blocks(*, num_blocks: Numeric, top_k: int, limit: float) -> Numeric:
+    """m·(1 - (1 - 1/m)^k), m = min(blocks, limit): blocks that k evenly chosen experts fall into."""
+    eligible = np.minimum(num_blocks, limit)
+    missed: Numeric = 1.0
+    for _ in range(top_k):
+        missed = missed * (1.0 - 1.0 / eligible)
+    return eligible * (1.0 - missed)
+
+
+@formula(unit="s/byte", source=f"{_DEEPSEEK}, section 3.2.2")
+def spread_seconds_per_byte(*, copies: Numeric, fan: Numeric, top_k: Numeric, bandwidth: Numeric) -> Numeric:
+    """copies/k·(1 - 1/fan)/b: of a token's k copies some are sent, all but 1/fan of them away."""
+    return copies / top_k * (1.0 - 1.0 / fan) / bandwidth
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertExchange:
+    """All-to-all of tokens without duplicates; every other collective as in `base`."""
+
+    base: AlphaBeta
+    top_k: int
+    """Experts per token; the buffer that is priced holds so many copies of each token."""
+    node_limit: float = float("inf")
+    """Nodes that a token's experts may lie on."""
+
+    def seconds(self, *, kind: CollectiveKind, num_bytes: Numeric, group: Group) -> Numeric:
+        """Return the seconds of one collective; the tiers of a dispatch or combine work at the same time."""
+        if kind != "all_to_all":
+            return self.base.seconds(kind=kind, num_bytes=num_bytes, group=group)
+        route = self.base.route(group)
+        beta: Numeric = 0.0
+        for index, leg in enumerate(route.legs):
+            copies = distinct_blocks(
+                num_blocks=route.num_ranks / leg.inner,
+                top_k=self.top_k,
+                limit=self.node_limit if index else self.node_limit * self._devices_per_node(),
+            )
+            rate = leg.exchange_bandwidth * leg.link.exchange_efficiency
+            share = spread_seconds_per_byte(
+                copies=copies, fan=leg.reach / leg.inner, top_k=self.top_k, bandwidth=rate
+            )
+            beta = np.maximum(beta, share)
+        fixed = fixed_seconds(launch=route.exchange_launch(), passes=1.0, latency=0.0)
+        seconds = message_seconds(num_bytes=num_bytes, fixed=fixed, seconds_per_byte=beta)
+        return collective_seconds(seconds=seconds, num_bytes=num_bytes, num_ranks=route.num_ranks)
+
+    def provenance(self, *, kind: CollectiveKind) -> Provenance:
+        """Return the sources of the link calibrations."""
+        return self.base.provenance(kind=kind)
+
+    def _devices_per_node(self) -> float:
+        return float(self.base.cluster.tiers[0].size or self.base.cluster.devices_per_node)

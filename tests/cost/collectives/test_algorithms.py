@@ -1,0 +1,168 @@
+"""Each algorithm against times worked out by hand on a network without overheads."""
+
+from __future__ import annotations
+
+import pytest
+from tests.cost.collectives.clusters import cluster, fast, slow, two_level
+
+from forescale.cost.collectives import AlphaBeta, LinkCalibration, NetworkCalibration, WireProtocol
+from forescale.cost.collectives.algorithm import doublings
+from forescale.cost.collectives.catalogue import ALGORITHMS
+from forescale.cost.placement import Group
+
+ALPHA_FAST, ALPHA_SLOW, FAST, SLOW = 1e-6, 5e-6, 400e9, 50e9
+VOLUME = 64e6
+
+
+def model(algorithm, built=None, **changes):
+    link = LinkCalibration(
+        name="ideal", protocols=(WireProtocol(name="only", launch=0.0, hop_factor=1.0, efficiency=1.0),),
+        algorithms=(algorithm,), **changes,
+    )  # fmt: skip
+    built = built or two_level()
+    return AlphaBeta(cluster=built, calibration=NetworkCalibration(links=(link,) * len(built.tiers)))
+
+
+def seconds(algorithm, kind, size, stride=1.0, built=None, **changes):
+    group = Group(size=float(size), stride=float(stride))
+    return float(model(algorithm, built, **changes).seconds(kind=kind, num_bytes=VOLUME, group=group))
+
+
+def test_ring_in_one_node():
+    assert seconds("ring", "all_gather", 8) == pytest.approx(7 * ALPHA_FAST + 7 / 8 * VOLUME / FAST)
+    assert seconds("ring", "reduce_scatter", 8) == seconds("ring", "all_gather", 8)
+    assert seconds("ring", "all_reduce", 8) == pytest.approx(2 * seconds("ring", "all_gather", 8))
+
+
+def test_ring_over_nodes_has_n_minus_d_fast_and_d_minus_1_slow_hops():
+    # 64 ranks, 8 per node: 8 links leave each node, 400 GB/s together; inside, 7 of 8 hops use 400 GB/s each.
+    slowest = max(1 / (8 * SLOW), 7 / 8 / FAST)
+    expected = 56 * ALPHA_FAST + 7 * ALPHA_SLOW + 63 / 64 * VOLUME * slowest
+    assert seconds("ring", "all_gather", 64) == pytest.approx(expected)
+
+
+def test_one_rank_per_node_has_one_link():
+    expected = 7 * ALPHA_SLOW + 7 / 8 * VOLUME / SLOW
+    assert seconds("ring", "all_gather", 8, stride=8) == pytest.approx(expected)
+
+
+def test_broadcast_pipes_the_whole_message():
+    assert seconds("ring", "broadcast", 8) == pytest.approx(7 * ALPHA_FAST + VOLUME / FAST)
+
+
+def test_few_ranks_per_node_use_a_share_of_the_links():
+    plain = seconds("ring", "all_gather", 8, stride=8)
+    shy = seconds("ring", "all_gather", 8, stride=8, member_half=0.25)
+    assert shy - 7 * ALPHA_SLOW == pytest.approx(1.25 * (plain - 7 * ALPHA_SLOW))
+
+
+def test_tree_over_nodes():
+    # 8 nodes: 3 levels up and 3 down; blocks move V up and V down over 8 links.
+    latency = 2 * (7 * ALPHA_FAST + 3 * ALPHA_SLOW)
+    slowest = max(2 / (8 * SLOW), 2 * 7 / 8 / FAST)
+    assert seconds("tree", "all_reduce", 64) == pytest.approx(latency + VOLUME * slowest)
+
+
+def test_two_trees_of_two_nodes_use_both_directions():
+    base = seconds("tree", "all_reduce", 2, stride=8)
+    assert base == pytest.approx(2 * ALPHA_SLOW + VOLUME / SLOW)
+    assert seconds("tree", "all_reduce", 2, stride=8, pair_share=1.0) == pytest.approx(
+        2 * ALPHA_SLOW + 2 * VOLUME / SLOW
+    )
+
+
+def test_in_network_reduction_sends_once_and_multicasts_a_part():
+    built = cluster(fast(in_network_reduction=True), slow())
+    assert seconds("in_network", "all_reduce", 8, built=built) == pytest.approx(9 / 8 * VOLUME / FAST)
+
+
+def test_in_network_reduction_needs_switches_and_two_ranks():
+    built = cluster(fast(in_network_reduction=True), slow())
+    assert seconds("in_network", "all_reduce", 8, stride=8, built=built) == float("inf")
+
+
+def test_halving_doubling_exchanges_halves():
+    # 8 ranks: V/2 + V/4 + V/8 per pass.
+    expected = 2 * (3 * ALPHA_FAST + 7 / 8 * VOLUME / FAST)
+    assert seconds("halving_doubling", "all_reduce", 8) == pytest.approx(expected)
+
+
+def test_hierarchical_leaves_an_eighth_to_the_slow_network():
+    inner = 7 * ALPHA_FAST + 7 / 8 * VOLUME / FAST
+    outer = 7 * ALPHA_SLOW + 7 / 8 * VOLUME / 8 / SLOW
+    assert seconds("hierarchical", "all_reduce", 64) == pytest.approx(2 * (inner + outer))
+
+
+def test_bruck_takes_any_number_of_ranks():
+    six = cluster(fast(6), slow(), num_devices=6)
+    expected = 3 * ALPHA_FAST + 5 / 6 * VOLUME / FAST
+    assert seconds("bruck", "all_gather", 6, built=six) == pytest.approx(expected)
+
+
+def test_single_shot_takes_one_hop():
+    assert seconds("single_shot", "all_gather", 8) == pytest.approx(ALPHA_FAST + 7 / 8 * VOLUME / FAST)
+
+
+def test_direct_all_to_all_waits_for_the_slowest_tier():
+    # Of 64 parts 56 leave the node.
+    assert seconds("direct_exchange", "all_to_all", 64) == pytest.approx(56 / 64 * VOLUME / SLOW)
+    assert seconds("direct_exchange", "all_to_all", 8) == pytest.approx(7 / 8 * VOLUME / FAST)
+
+
+def test_primus_splits_an_all_to_all_7_to_8_inside_and_outside_on_two_nodes():
+    # (N - 1)/g = 7/16 stay in the node of 8, (g - N)/g = 8/16 leave it.
+    expected = max(7 / 16 / FAST, 8 / 16 / SLOW) * VOLUME
+    assert seconds("direct_exchange", "all_to_all", 16) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("nodes", [2, 4, 8])
+def test_bus_bandwidth_of_all_to_all_is_n_over_n_minus_1_of_the_nic(nodes):
+    # NVIDIA/nccl-tests issue 130: "2x network bandwidth per GPU" on two nodes, N/(N-1) in general.
+    size = 8 * nodes
+    bus = (size - 1) / size * VOLUME / seconds("direct_exchange", "all_to_all", size)
+    exact = (size - 1) / (size - 8) * SLOW
+    assert bus == pytest.approx(exact)
+    assert bus == pytest.approx(nodes / (nodes - 1) * SLOW, rel=0.08)
+
+
+def test_rails_move_the_buffer_once_per_tier():
+    assert seconds("hierarchical_exchange", "all_to_all", 64) == pytest.approx(
+        7 / 8 * VOLUME * (1 / FAST + 1 / SLOW)
+    )
+
+
+@pytest.mark.parametrize(("stride", "bandwidth", "alpha"), [(1, FAST, ALPHA_FAST), (8, SLOW, ALPHA_SLOW)])
+def test_point_to_point_takes_the_innermost_tier_of_neighbours(stride, bandwidth, alpha):
+    assert seconds("p2p", "p2p", 4, stride=stride) == pytest.approx(alpha + VOLUME / bandwidth)
+
+
+def test_a_pipeline_waits_for_its_slowest_hop():
+    assert seconds("p2p", "p2p", 4, stride=4) == seconds("p2p", "p2p", 4, stride=8)
+
+
+def test_every_algorithm_has_its_own_name_and_some_kinds():
+    names = [way.name for way in ALGORITHMS]
+    assert len(set(names)) == len(names)
+    assert all(way.kinds for way in ALGORITHMS)
+
+
+@pytest.mark.parametrize(
+    ("count", "steps"), [(1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (1024, 10), (1025, 11), (2.5, 2)]
+)
+def test_steps_of_a_binomial_tree(count, steps):
+    assert doublings(count=count) == steps
+
+
+def test_own_part_is_copied():
+    plain = seconds("ring", "all_gather", 2)
+    assert seconds("ring", "all_gather", 2, copy_bandwidth=1e12) == pytest.approx(plain + VOLUME / 2 / 1e12)
+    assert seconds("ring", "all_reduce", 2, copy_bandwidth=1e12) == seconds("ring", "all_reduce", 2)
+
+
+def test_a_pod_and_what_lies_beyond_it_share_the_nic():
+    # 4 nodes, 2 to a pod: what leaves the node passes the NIC, whether it stays in the pod or not.
+    pods = cluster(fast(8), slow(name="pod", size=16), slow(bandwidth=25e9), num_devices=32)
+    beta = (seconds("ring", "all_gather", 4, stride=8, built=pods) - 3 * ALPHA_SLOW) / VOLUME
+    assert beta == pytest.approx(3 / 4 * max(1 / SLOW, 1 / 2 / 25e9))
+    expected = max(3 / 4 / SLOW, 2 / 4 / 25e9) * VOLUME
+    assert seconds("direct_exchange", "all_to_all", 4, stride=8, built=pods) == pytest.approx(expected)

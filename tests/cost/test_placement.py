@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.cost.collectives.clusters import cluster, fast, slow, two_level
+
+from forescale.cost.placement import Group, ranks_per_tier, ranks_within
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "expected"),
+    [
+        (8, 1, (8, 8)),  # one node
+        (8, 4, (2, 8)),  # two per node
+        (8, 8, (1, 8)),  # one per node
+        (64, 1, (8, 64)),
+        (4, 2, (4, 4)),
+        (1, 1, (1, 1)),
+        (2, 16, (1, 2)),
+    ],
+)
+def test_ranks_share_tiers(size, stride, expected):
+    shared = ranks_per_tier(Group(size=size, stride=stride), two_level())
+    assert tuple(float(s) for s in shared) == expected
+
+
+def test_subramanian_places_a_group_of_32_with_8_per_domain_in_4_domains():
+    shared = ranks_per_tier(Group(size=32.0), two_level(512))
+    assert shared[1] / shared[0] == 4.0
+
+
+def test_several_axes_multiply():
+    group = Group(size=2.0, stride=1.0, outer=((4.0, 8.0),))
+    assert group.num_ranks == 8.0
+    assert tuple(map(float, ranks_per_tier(group, two_level()))) == (2.0, 8.0)
+
+
+def test_three_tiers():
+    pods = cluster(fast(8), slow(name="pod", size=32), slow(), num_devices=256)
+    assert tuple(map(float, ranks_per_tier(Group(size=16.0, stride=8.0), pods))) == (1.0, 4.0, 16.0)
+
+
+def test_domains_of_72_hold_whole_groups_of_64():
+    rack = cluster(fast(72), slow(), num_devices=256, per_node=4)
+    assert float(ranks_per_tier(Group(size=16.0), rack)[0]) == 16.0
+    assert float(ranks_per_tier(Group(size=256.0), rack)[0]) == 64.0
+    assert float(ranks_per_tier(Group(size=32.0, stride=8.0), rack)[0]) == 8.0
+
+
+def test_a_group_that_cannot_be_packed_whole_straddles():
+    assert float(ranks_within(size=3.0, stride=1.0, tier_size=8.0, num_devices=24.0)) == 1.5
+    # With spare devices the groups of three stay whole: two per node.
+    assert float(ranks_within(size=3.0, stride=1.0, tier_size=8.0, num_devices=6.0)) == 3.0
+
+
+def test_uneven_groups_give_the_mean():
+    assert float(ranks_per_tier(Group(size=12.0), two_level(24))[0]) == 6.0
+
+
+def test_arrays_equal_scalars():
+    size = np.array([1.0, 2.0, 3.0, 8.0, 12.0, 64.0])
+    stride = np.array([1.0, 8.0, 1.0, 4.0, 2.0, 1.0])
+    together = ranks_per_tier(Group(size=size, stride=stride), two_level())
+    for i in range(size.size):
+        alone = ranks_per_tier(Group(size=float(size[i]), stride=float(stride[i])), two_level())
+        assert [t[i] for t in together] == [float(a) for a in alone]

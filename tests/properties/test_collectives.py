@@ -1,0 +1,126 @@
+"""Laws that hold for every group, message and cluster."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forescale.catalogue.clusters import load_cluster
+from forescale.cost.collectives import AlphaBeta, ExpertExchange, TwoLevel
+from forescale.cost.placement import Group, ranks_per_tier
+from forescale.formula import Term
+
+SIZES = {
+    "h100-sxm": 1024,
+    "gb200-nvl72": 576,
+    "mi300x-pods": 512,
+    "perlmutter": 256,
+    "tpu-v5p": 512,
+    "a100-pcie": 64,
+    "mi250x-frontier": 128,
+    "trn2-ultraserver": 128,
+}
+CLUSTERS = {name: load_cluster(name, size) for name, size in SIZES.items()}
+MODELS = {name: AlphaBeta.of(cluster) for name, cluster in CLUSTERS.items()}
+KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "p2p")
+
+names = st.sampled_from(sorted(CLUSTERS))
+kinds = st.sampled_from(KINDS)
+volumes = st.floats(1.0, 1e11)
+
+
+@st.composite
+def groups(draw, cluster):
+    size = draw(st.integers(1, cluster.num_devices))
+    stride = draw(st.integers(1, max(1, cluster.num_devices // size)))
+    return Group(size=float(size), stride=float(stride))
+
+
+@given(data=st.data(), name=names, kind=kinds)
+@settings(max_examples=60, deadline=None)
+def test_a_candidate_alone_equals_itself_in_a_batch(data, name, kind):
+    cluster = CLUSTERS[name]
+    drawn = data.draw(st.lists(st.tuples(groups(cluster), volumes), min_size=1, max_size=9))
+    batch = Group(size=np.array([g.size for g, _ in drawn]), stride=np.array([g.stride for g, _ in drawn]))
+    num_bytes = np.array([v for _, v in drawn])
+    models = [MODELS[name], ExpertExchange(base=MODELS[name], top_k=8, node_limit=4)]
+    if len(cluster.tiers) > 1:
+        models.append(TwoLevel(cluster=cluster, efficiency=0.7))
+    for model in models:
+        together = model.seconds(kind=kind, num_bytes=num_bytes, group=batch)
+        alone = [model.seconds(kind=kind, num_bytes=v, group=g) for g, v in drawn]
+        assert np.asarray(together).tolist() == [float(a) for a in alone]
+
+
+@given(data=st.data(), name=names, kind=kinds, num_bytes=volumes)
+@settings(max_examples=100, deadline=None)
+def test_times_are_finite_and_grow_with_the_message(data, name, kind, num_bytes):
+    group = data.draw(groups(CLUSTERS[name]))
+    model = MODELS[name]
+    short, long = (
+        float(model.seconds(kind=kind, num_bytes=v, group=group)) for v in (num_bytes, 2 * num_bytes)
+    )
+    assert 0.0 <= short <= long < float("inf")
+    assert (short > 0.0) == (group.size > 1)
+
+
+@given(data=st.data(), name=names, kind=kinds)
+@settings(max_examples=40, deadline=None)
+def test_one_rank_and_empty_messages_are_free(data, name, kind):
+    group = data.draw(groups(CLUSTERS[name]))
+    assert float(MODELS[name].seconds(kind=kind, num_bytes=0.0, group=group)) == 0.0
+    assert float(MODELS[name].seconds(kind=kind, num_bytes=1e9, group=Group(size=1.0, stride=4.0))) == 0.0
+
+
+@given(
+    data=st.data(),
+    name=names,
+    kind=st.sampled_from(("all_gather", "reduce_scatter", "all_to_all", "all_reduce")),
+)
+@settings(max_examples=100, deadline=None)
+def test_nothing_is_faster_than_the_links_of_a_block(data, name, kind):
+    cluster = CLUSTERS[name]
+    group = data.draw(groups(cluster))
+    num_bytes = 1e9
+    seconds = float(MODELS[name].seconds(kind=kind, num_bytes=num_bytes, group=group))
+    inner = 1.0
+    outwards = sum(tier.bandwidth for tier in cluster.tiers)
+    for tier, shared in zip(cluster.tiers, ranks_per_tier(group, cluster), strict=True):
+        if shared > inner:
+            # What a block of `inner` ranks takes in from outside, over all links of its ranks that lead out.
+            taken = (1 - inner / group.size) * num_bytes * (inner if kind == "all_to_all" else 1.0)
+            assert seconds >= taken / (inner * outwards) * (1 - 1e-9)
+        outwards -= tier.bandwidth
+        inner = shared
+
+
+@given(data=st.data(), name=names, kind=kinds, num_bytes=volumes)
+@settings(max_examples=40, deadline=None)
+def test_recorded_terms_have_the_same_value(data, name, kind, num_bytes):
+    group = data.draw(groups(CLUSTERS[name]))
+    recorded = Group(size=Term(group.size, name="size"), stride=Term(group.stride, name="stride"))
+    plain = MODELS[name].seconds(kind=kind, num_bytes=num_bytes, group=group)
+    term = MODELS[name].seconds(kind=kind, num_bytes=Term(num_bytes, name="V", unit="byte"), group=recorded)
+    assert isinstance(term, Term)
+    assert term.at(0).value == float(plain)
+    assert term.at(0).unit == "s"
+
+
+@pytest.mark.parametrize("name", ["h100-sxm", "perlmutter", "mi300x-pods"])
+@given(data=st.data(), num_bytes=st.floats(1e9, 1e11))
+@settings(max_examples=20, deadline=None)
+def test_more_links_out_of_a_node_never_slow_long_gathers_down(name, data, num_bytes):
+    # Two ranks on each of n nodes, or one: the tensor is the same, the links are twice as many.
+    model, per_node = MODELS[name], float(CLUSTERS[name].devices_per_node)
+    nodes = float(data.draw(st.integers(2, 16)))
+    one, two = (
+        float(
+            model.seconds(
+                kind="all_gather", num_bytes=num_bytes, group=Group(size=p, outer=((nodes, per_node),))
+            )
+        )
+        for p in (1.0, 2.0)
+    )
+    assert two <= one
