@@ -9,7 +9,7 @@ import pytest
 import forescale
 from forescale.formula import REGISTRY, Term, as_term, formula, named, total, value_of
 
-UNITS = {"1", "s", "byte", "FLOP", "FLOP/s", "byte/s", "s/byte", "pair", "day", "token/s", "element", "device"}
+UNITS = {"1", "s", "byte", "FLOP", "FLOP/s", "byte/s", "s/byte", "pair", "d", "token/s", "element", "device"}
 
 
 def _import_everything():

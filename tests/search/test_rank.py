@@ -26,7 +26,7 @@ def test_divisors():
 
 def test_virtual_stages_leave_at_most_two_layers_short():
     assert virtual_stages(80, 1) == (1,)
-    assert virtual_stages(126, 16) == (1, 2, 4)
+    assert virtual_stages(126, 16) == (1, 2, 4, 8)
     assert virtual_stages(61, 4) == (1,)
 
 

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forescale.errors import SpecError
+from forescale.spec import Strategy
+from forescale.spec.constraints import CONSTRAINTS, Question, check, legal, minimum_devices
+from tests.small import cluster, dense, moe, workload
+
+DEGREES = ("tp", "cp", "ep", "etp", "pp", "vpp", "dp_replicate", "dp_shard", "zero", "micro_batch_size")
+small = st.sampled_from([1, 2, 3, 4, 8])
+layouts = st.fixed_dictionaries(
+    {name: small for name in DEGREES if name != "zero"} | {"zero": st.integers(0, 3), "sp": st.booleans()}
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(layouts, min_size=1, max_size=20), st.sampled_from([dense(), moe()]))
+def test_the_mask_and_the_sentence_agree(rows, model):
+    """What the mask over arrays refuses is what `check` refuses in words, layout by layout."""
+    columns = SimpleNamespace(**{name: np.array([row[name] for row in rows]) for name in rows[0]})
+    place = cluster(16)
+    mask, refused = legal(Question(model=model, cluster=place, workload=workload(), degrees=columns))
+    for row, is_legal in zip(rows, mask, strict=True):
+        if is_legal:
+            check(model, place, Strategy(**row), workload())
+        else:
+            with pytest.raises(SpecError):
+                check(model, place, Strategy(**row), workload())
+    assert sum(refused.values()) >= (~mask).sum()
+
+
+def test_every_constraint_has_a_name_of_its_own():
+    names = [constraint.name for constraint in CONSTRAINTS]
+    assert len(set(names)) == len(names)
+
+
+def test_all_violations_are_named_at_once():
+    with pytest.raises(SpecError) as caught:
+        check(dense(), cluster(16), Strategy(tp=3, pp=16, micro_batch_size=5), workload())
+    for words in ("heads", "layers", "devices", "global_batch_size"):
+        assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "folded", "devices"),
+    [
+        ({"tp": 8, "cp": 2, "pp": 4}, True, 64),  # dense: tp·pp·cp
+        ({"tp": 1, "cp": 1, "pp": 4, "ep": 8, "etp": 1}, True, 32),  # Mixtral 8x22B of the Primus example
+        ({"tp": 1, "cp": 4, "pp": 1, "ep": 8, "etp": 1}, True, 8),  # cp folded into ep
+        ({"tp": 1, "cp": 4, "pp": 1, "ep": 8, "etp": 1}, False, 32),  # unfolded
+        ({"tp": 2, "cp": 1, "pp": 2, "ep": 4, "etp": 2}, True, 16),  # tp·pp·ep where etp = tp
+    ],
+)
+def test_minimum_devices(degrees, folded, devices):
+    assert minimum_devices(**degrees, folded=folded) == devices
