@@ -31,6 +31,12 @@ kinds = st.sampled_from(KINDS)
 volumes = st.floats(1.0, 1e11)
 
 
+def _models(name):
+    cluster = CLUSTERS[name]
+    two_level = [TwoLevel(cluster=cluster, efficiency=0.7)] if len(cluster.tiers) > 1 else []
+    return [MODELS[name], ExpertExchange(base=MODELS[name], top_k=8, node_limit=4), *two_level]
+
+
 @st.composite
 def groups(draw, cluster):
     size = draw(st.integers(1, cluster.num_devices))
@@ -45,10 +51,7 @@ def test_a_candidate_alone_equals_itself_in_a_batch(data, name, kind):
     drawn = data.draw(st.lists(st.tuples(groups(cluster), volumes), min_size=1, max_size=9))
     batch = Group(size=np.array([g.size for g, _ in drawn]), stride=np.array([g.stride for g, _ in drawn]))
     num_bytes = np.array([v for _, v in drawn])
-    models = [MODELS[name], ExpertExchange(base=MODELS[name], top_k=8, node_limit=4)]
-    if len(cluster.tiers) > 1:
-        models.append(TwoLevel(cluster=cluster, efficiency=0.7))
-    for model in models:
+    for model in _models(name):
         together = model.seconds(kind=kind, num_bytes=num_bytes, group=batch)
         alone = [model.seconds(kind=kind, num_bytes=v, group=g) for g, v in drawn]
         assert np.asarray(together).tolist() == [float(a) for a in alone]
@@ -101,11 +104,12 @@ def test_nothing_is_faster_than_the_links_of_a_block(data, name, kind):
 def test_recorded_terms_have_the_same_value(data, name, kind, num_bytes):
     group = data.draw(groups(CLUSTERS[name]))
     recorded = Group(size=Term(group.size, name="size"), stride=Term(group.stride, name="stride"))
-    plain = MODELS[name].seconds(kind=kind, num_bytes=num_bytes, group=group)
-    term = MODELS[name].seconds(kind=kind, num_bytes=Term(num_bytes, name="V", unit="byte"), group=recorded)
-    assert isinstance(term, Term)
-    assert term.at(0).value == float(plain)
-    assert term.at(0).unit == "s"
+    for model in _models(name):
+        plain = model.seconds(kind=kind, num_bytes=num_bytes, group=group)
+        term = model.seconds(kind=kind, num_bytes=Term(num_bytes, name="V", unit="byte"), group=recorded)
+        assert isinstance(term, Term)
+        assert term.at(0).value == float(plain)
+        assert term.at(0).unit == "s"
 
 
 @pytest.mark.parametrize("name", ["h100-sxm", "perlmutter", "mi300x-pods"])

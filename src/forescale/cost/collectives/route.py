@@ -29,7 +29,7 @@ class Leg:
     fan: Numeric
     """Blocks of the next inner tier that the group joins here: shared / inner."""
     reach: Numeric
-    """Ranks that the links of this tier lead to: `shared`, or all of the group where the next tier lies behind
+    """Ranks that the links of this tier lead to: `shared`, or the whole group where the next tier lies behind
     the same links (a pod of switches behind the NIC that leads out of the pod as well)."""
     crossed: Numeric
     """1 where the group needs this tier, else 0."""
