@@ -13,7 +13,7 @@ from forescale.graph.modules import (
     partial_result,
     scatter_sequence,
 )
-from forescale.graph.operator import Builder
+from forescale.graph.operator import Builder, Names
 from forescale.graph.ops import Collective, CollectiveKind, Elementwise, GroupedGemm
 from forescale.numeric import Numeric
 from forescale.spec.model import DenseFfn, Model, MoeFfn
@@ -54,7 +54,7 @@ def two_layers(
         saved=source,
     )
     activated = b.tensor(f"{prefix}.activated", tokens * width / lay.split("ffn"), lay.linear_input_bytes)
-    _activation(b, f"{prefix}.activation", up, activated)
+    _activation(b, f"{prefix}.activation", up, activated, gated=gated)
     partial = partial_result(b, f"{prefix}.down", result, h)
     inner: Extent = ("ffn", width)
     linear(
@@ -70,16 +70,19 @@ def two_layers(
     scatter_sequence(b, f"{prefix}.scatter", source=partial, result=result, width=h)
 
 
-def _activation(b: Builder, name: str, up: str, activated: str) -> None:
+def _activation(b: Builder, name: str, up: str, activated: str, *, gated: bool) -> None:
     """Append the fused activation: reads what the first product wrote, writes the second's input."""
     read, write = b.bytes_of(up), b.bytes_of(activated)
     moved = read + write
+    saves: Names = (up,)
+    if gated and not b.layout.choices.kernels.fused:  # silu and the product each keep their inputs
+        saves = (up, b.tensor(f"{name}.gate", b.tensors[activated].elements))
     elementwise(
         b,
         name,
         reads=(up,),
         writes=(activated,),
-        saves=(up,),
+        saves=saves,
         forward_bytes=moved,
         backward_bytes=read + moved,
     )
@@ -174,7 +177,7 @@ def _experts(b: Builder, spec: MoeFfn, *, hidden: float, source: str, result: st
     )
     activated = b.tensor("moe.activated", received * width / lay.split("expert_ffn"), lay.linear_input_bytes)
     with b.module("moe_act"):
-        _activation(b, "moe.activation", up, activated)
+        _activation(b, "moe.activation", up, activated, gated=spec.gated)
     output = b.tensor("moe.output", received * hidden)
     inner: Extent = ("expert_ffn", width)
     _grouped(b, spec, "moe.down", source=activated, result=output, rows=received, inputs=inner, outputs=whole)

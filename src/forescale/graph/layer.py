@@ -14,7 +14,7 @@ from forescale.graph.modules import (
     partial_result,
     scatter_sequence,
 )
-from forescale.graph.operator import Block, Builder
+from forescale.graph.operator import Block, Builder, Names
 from forescale.graph.ops import Collective, Elementwise
 from forescale.numeric import Numeric
 from forescale.spec.model import (
@@ -105,7 +105,7 @@ def _join(b: Builder, model: Model, half: str, stream: str, result: str, *, post
         result = _norm(b, model, f"{half}.post_norm", result, f"{half}.normed_result")
     added = b.tensor(f"{half}.residual", local * h)
     mask: tuple[str, ...] = ()
-    if b.layout.choices.dropout:
+    if b.layout.choices.kernels.dropout:
         mask = (b.tensor(f"{half}.dropout_mask", local * h, 1.0, differentiable=False),)
     size = b.bytes_of(added)
     elementwise(
@@ -214,21 +214,38 @@ def _vocabulary_head(b: Builder, model: Model, *, source: str) -> None:
         bias=model.head_bias,
         copies=padding,
         saved=source,
+        own_gradient=True,
     )
     _cross_entropy(b, logits)
 
 
 def _cross_entropy(b: Builder, logits: str) -> None:
-    """Append the vocabulary-parallel loss: it keeps the fp32 softmax, which becomes the gradient."""
+    """Append the loss over vocabulary shards.
+
+    Vocabulary-parallel: an fp32 softmax is kept and becomes the gradient, cast to the logits' type. Fused:
+    the logits themselves become their gradient. Eager: fp32 logits, their log-softmax kept, fp32 gradients.
+    """
     tokens, size = b.layout.tokens("sequence"), b.bytes_of(logits)
-    softmax = b.tensor("head.softmax", b.tensors[logits].elements, 4.0)
+    elements, kind = b.tensors[logits].elements, b.layout.choices.kernels.cross_entropy
+    saved = logits
+    temporaries: Names = ()
+    gradients: Names = ()
+    if kind != "fused":
+        saved = b.tensor("head.softmax", elements, 4.0)
+    if kind == "eager":
+        temporaries = (b.tensor("head.logits_fp32", elements, 4.0),)
+        names = ("head.softmax_gradient", "head.logits_gradient")
+        gradients = tuple(b.tensor(name, elements, 4.0) for name in names)
     scalars = Collective(kind="all_reduce", axis="tp", num_bytes=3.0 * tokens * 4.0)
     b.operator(
         "head.cross_entropy",
         forward=(Elementwise(bytes_moved=7.0 * size, family="loss", kernels=6.0), scalars),
         backward_input=(Elementwise(bytes_moved=5.0 * size, family="loss", kernels=2.0),),
         reads=(logits,),
-        saves=(softmax,),
+        saves=(saved,),
+        temporaries=temporaries,
+        backward_temporaries=gradients,
+        gradient_in_saved=kind == "fused",
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from forescale.formula import formula
 from forescale.numeric import Numeric
-from forescale.spec.strategy import ContextKind, Overlap, Recompute, Strategy
+from forescale.spec.strategy import ContextKind, Kernels, Overlap, Recompute, Strategy
 from forescale.spec.workload import STORAGE_BYTES, Precision
 
 Dim: TypeAlias = Literal[
@@ -69,8 +69,7 @@ class Choices:
     flash_attention: bool = True
     recompute: Recompute = field(default_factory=Recompute)
     overlap: Overlap = field(default_factory=Overlap)
-    dropout: bool = False
-    """Attention and hidden dropout, whose masks are kept (one byte per element)."""
+    kernels: Kernels = field(default_factory=Kernels)
 
 
 def split_strategy(strategy: Strategy) -> tuple[Degrees, Choices]:
@@ -84,6 +83,7 @@ def split_strategy(strategy: Strategy) -> tuple[Degrees, Choices]:
         flash_attention=strategy.flash_attention,
         recompute=strategy.recompute,
         overlap=strategy.overlap,
+        kernels=strategy.kernels,
     )
     return degrees, choices
 

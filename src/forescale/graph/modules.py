@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from forescale.graph.layout import Extent
-from forescale.graph.operator import Builder
+from forescale.graph.operator import Builder, Names
 from forescale.graph.ops import Collective, Elementwise, Gemm, MeshAxis
 from forescale.numeric import Numeric
 from forescale.spec.model import NormKind
@@ -22,6 +22,7 @@ def linear(
     bias: bool = False,
     copies: Numeric = 1.0,
     saved: str | None = None,
+    own_gradient: bool = False,
 ) -> None:
     """Append rows x inputs -> rows x outputs, with its weight and its three products.
 
@@ -33,7 +34,17 @@ def linear(
         b.parameter(f"{name}.bias", outputs, copies=copies)
     k = inputs[1] / b.layout.split(inputs[0])
     n = outputs[1] / b.layout.split(outputs[0]) * copies
-    product(b, name, source=source, results=(result,), rows=rows, k=k, n=n, saved=saved or source)
+    product(
+        b,
+        name,
+        source=source,
+        results=(result,),
+        rows=rows,
+        k=k,
+        n=n,
+        saved=saved or source,
+        own_gradient=own_gradient,
+    )
 
 
 def product(
@@ -46,9 +57,17 @@ def product(
     k: Numeric,
     n: Numeric,
     saved: str,
+    own_gradient: bool = False,
 ) -> None:
-    """Append a product of rows x k by a weight k x n, and its two products of backward."""
+    """Append a product of rows x k by a weight k x n, and its two products of backward.
+
+    With `own_gradient` the weight gradient exists by itself for a moment, though it is accumulated elsewhere.
+    """
     dtype = b.layout.precision.compute
+    temporaries: Names = () if saved == source else (source,)
+    if own_gradient or not b.layout.choices.kernels.accumulate_in_product:
+        size = STORAGE_BYTES[b.layout.precision.parameters]
+        temporaries += (b.tensor(f"{name}.weight_gradient", k * n, size, differentiable=False),)
     accumulate = STORAGE_BYTES[b.layout.precision.gradients]
     b.operator(
         name,
@@ -58,7 +77,7 @@ def product(
         reads=(source,),
         writes=results,
         saves=(saved,),
-        backward_temporaries=() if saved == source else (source,),
+        backward_temporaries=temporaries,
     )
 
 
@@ -74,6 +93,13 @@ def norm(
     if result not in b.tensors:
         b.tensor(result, tokens * width, b.layout.linear_input_bytes)
     size = tokens * width * b.layout.element_bytes
+    saves: Names = (source, statistics)
+    if not b.layout.choices.kernels.fused:  # x·rsqrt in fp32, then times the weight in the activations' type
+        saves = (
+            b.tensor(f"{result}.fp32", tokens * width, 4.0),
+            statistics,
+            b.tensor(f"{result}.normalised", tokens * width),
+        )
     with b.module("layernorm"):
         b.operator(
             name,
@@ -81,7 +107,7 @@ def norm(
             backward_input=(Elementwise(bytes_moved=3.0 * size, family="norm"),),
             reads=(source,),
             writes=(result,),
-            saves=(source, statistics),
+            saves=saves,
         )
 
 

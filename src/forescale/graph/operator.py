@@ -42,6 +42,8 @@ class Operator:
     """Tensors that exist only while its forward runs."""
     backward_temporaries: Names = ()
     """Tensors that exist only while its backward runs."""
+    gradient_in_saved: bool = False
+    """Backward turns what it saved into the gradient of what it read, in place."""
     shares_gradient: bool = False
     """Backward hands the gradient of its result on as it is (an addition)."""
     overlaps_itself: bool = False
@@ -156,6 +158,7 @@ class Builder:
         saves: Names = (),
         temporaries: Names = (),
         backward_temporaries: Names = (),
+        gradient_in_saved: bool = False,
         shares_gradient: bool = False,
         overlaps_itself: bool = False,
         hidden_behind: str | None = None,
@@ -174,6 +177,7 @@ class Builder:
                 saves=saves,
                 temporaries=temporaries,
                 backward_temporaries=backward_temporaries,
+                gradient_in_saved=gradient_in_saved,
                 shares_gradient=shares_gradient,
                 overlaps_itself=overlaps_itself,
                 hidden_behind=hidden_behind,

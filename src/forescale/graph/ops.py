@@ -107,8 +107,8 @@ class Collective:
     kind: CollectiveKind
     axis: MeshAxis
     num_bytes: Numeric
-    """Bytes of the full tensor: gathered, not yet scattered, one rank's whole send buffer (all_to_all), or the
-    message (p2p)."""
+    """Bytes of the full tensor: gathered, not yet scattered, one rank's whole send buffer (all_to_all), or
+    the message (p2p)."""
 
 
 Compute: TypeAlias = Gemm | GroupedGemm | AttentionCore | Elementwise

@@ -10,6 +10,8 @@ from importlib import resources
 import numpy as np
 
 from forescale.formula import formula
+from forescale.graph.operator import Block
+from forescale.graph.ops import Gemm, GroupedGemm
 from forescale.numeric import Numeric
 
 
@@ -38,9 +40,33 @@ def load_overhead() -> Overhead:
     )
 
 
+def product_elements(block: Block) -> dict[str, Numeric]:
+    """Return the elements of the weight of every product of a block, by operator; of experts those of one."""
+    products: dict[str, Numeric] = {}
+    for operator in block.operators:
+        for primitive in operator.backward_weight:
+            if isinstance(primitive, Gemm):
+                products[operator.name] = primitive.m * primitive.n
+            elif isinstance(primitive, GroupedGemm):
+                products[operator.name] = primitive.n * primitive.k
+    return products
+
+
 @formula(
     unit="byte",
-    source="Zhao et al. 2023, PyTorch FSDP, arXiv:2304.11277, section 4.2: the layer in use and the one prefetched",
+    source="Transformer Engine, module/base.py get_dummy_wgrad: one cached tensor per shape of a weight "
+    "whose gradient is accumulated elsewhere",
+)
+def dummy_gradient_bytes(
+    *, elements: Numeric, element_bytes: float, layers: Numeric, zero: Numeric
+) -> Numeric:
+    """Elements × bytes, where a layer on the stage has the shape and gradients accumulate (stage < 3)."""
+    return np.minimum(layers, 1.0) * np.where(np.asarray(zero) < 3, elements * element_bytes, 0.0)
+
+
+@formula(
+    unit="byte",
+    source="Zhao et al. 2023, PyTorch FSDP, arXiv:2304.11277, section 4.2: this layer and the one prefetched",
 )
 def gathered_parameter_bytes(
     *,
@@ -50,6 +76,6 @@ def gathered_parameter_bytes(
     shards: Numeric,
     zero: Numeric,
 ) -> Numeric:
-    """At stage 3, two layers of gathered parameters and one of unreduced gradients, where there is more than one shard."""
+    """At stage 3 with several shards: two layers of gathered parameters, one of unreduced gradients."""
     needed = (np.asarray(zero) >= 3) & (np.asarray(shards) > 1)
     return np.where(needed, parameters * (2.0 * element_bytes + gradient_element_bytes), 0.0)

@@ -79,6 +79,8 @@ def _backward(block: Block, kept: Kept) -> tuple[Moment, ...]:
             moments += [Moment(name=m.name, phase=m.phase, tensors=(*here, *m.tensors)) for m in replay]
             live.update({name: block.tensors[name] for name in names})
         made = gradients.propagate(operator)
+        if operator.gradient_in_saved:
+            live = {name: tensor for name, tensor in live.items() if name not in operator.saves}
         extra = [block.tensors[name] for name in operator.backward_temporaries]
         sizes = (*_sizes(live.values()), *gradients.sizes(), *made, *_sizes(extra))
         moments.append(Moment(name=operator.name, phase="backward", tensors=sizes))
@@ -106,7 +108,7 @@ def _replay_starts(operators: tuple[Operator, ...], kept: Kept) -> dict[int, lis
 
 
 def _released(operators: tuple[Operator, ...]) -> dict[str, int]:
-    """Return, by tensor, the first operator in forward order that saved it: the last to need it in backward."""
+    """Return, by tensor, the first operator that saved it: the last to need it in backward."""
     released: dict[str, int] = {}
     for index, operator in enumerate(operators):
         for name in operator.saves:

@@ -15,19 +15,19 @@ MOMENTS: dict[str, float] = {"adamw": 2.0, "lion": 1.0, "sgd": 1.0, "adafactor":
 
 @formula(unit="byte", source=ZERO)
 def weight_bytes(*, parameters: Numeric, element_bytes: float, shards: Numeric, zero: Numeric) -> Numeric:
-    """parameters × bytes, over the shards at stage 3."""
+    """Parameters × bytes, over the shards at stage 3."""
     return parameters * element_bytes / np.where(np.asarray(zero) >= 3, shards, 1.0)
 
 
 @formula(unit="byte", source=ZERO)
 def gradient_bytes(*, parameters: Numeric, element_bytes: float, shards: Numeric, zero: Numeric) -> Numeric:
-    """parameters × bytes, over the shards from stage 2."""
+    """Parameters × bytes, over the shards from stage 2."""
     return parameters * element_bytes / np.where(np.asarray(zero) >= 2, shards, 1.0)
 
 
 @formula(unit="byte", source=ZERO)
 def optimizer_bytes(*, parameters: Numeric, element_bytes: float, shards: Numeric, zero: Numeric) -> Numeric:
-    """parameters × (master + moments), over the shards from stage 1."""
+    """Parameters × (master + moments), over the shards from stage 1."""
     return parameters * element_bytes / np.where(np.asarray(zero) >= 1, shards, 1.0)
 
 

@@ -95,7 +95,7 @@ def evaluate(setting: Setting, inputs: Inputs) -> Evaluation:
     parts["optimizer"] = _optimizer_time(
         at.maximum(states.optimizer, stages), setting.workload, inputs.pricing
     )
-    memory = memory_parts(setting.workload, inputs, states, sums.total(lambda cost: cost.kept_bytes), count)
+    memory = memory_parts(setting, inputs, states, sums.total(lambda cost: cost.kept_bytes), count)
     peaks = memory.total()
     flops = named(
         sum_over_stages(values=sums.total(lambda cost: cost.flops) * stages.multiplicity),

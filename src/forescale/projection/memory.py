@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from forescale.formula import total
+from forescale.formula import named, total
 from forescale.graph.layout import Degrees
 from forescale.memory.activations import any_of, in_flight, largest, saved_bytes
-from forescale.memory.buffers import Overhead, gathered_parameter_bytes, load_overhead
+from forescale.memory.buffers import Overhead, dummy_gradient_bytes, gathered_parameter_bytes, load_overhead
 from forescale.memory.states import gradient_bytes, optimizer_bytes, optimizer_element_bytes, weight_bytes
 from forescale.numeric import Numeric
 from forescale.projection.data_parallel import GATHERED_BYTES
 from forescale.spec.workload import STORAGE_BYTES, Workload
 
 if TYPE_CHECKING:
-    from forescale.projection.evaluate import Inputs
+    from forescale.projection.evaluate import Inputs, Setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ def state_bytes(dense: Numeric, expert: Numeric, degrees: Degrees, workload: Wor
 
 
 def memory_parts(
-    workload: Workload, inputs: Inputs, states: StateBytes, kept: Numeric, count: Numeric
+    setting: Setting, inputs: Inputs, states: StateBytes, kept: Numeric, count: Numeric
 ) -> MemoryParts:
     """Return the memory of every stage; `kept` is what one micro-batch keeps on it."""
     degrees, stages, pieces = inputs.degrees, inputs.stages, inputs.pieces
@@ -82,7 +82,9 @@ def memory_parts(
     activations = saved_bytes(per_microbatch=layers_kept, microbatches=held) + largest(
         first=working, second=loss
     )
-    buffers = _gathered(workload, inputs)
+    buffers = _gathered(setting.workload, inputs)
+    if setting.choices.kernels.accumulate_in_product:
+        buffers = buffers + _dummy_gradients(setting.workload, inputs)
     allocated = states.weights + states.gradients + states.optimizer + activations + buffers
     return MemoryParts(
         weights=states.weights,
@@ -92,6 +94,27 @@ def memory_parts(
         buffers=buffers,
         overhead=overhead.context_bytes[1] + (overhead.fragmentation[1] - 1.0) * allocated,
     )
+
+
+def _dummy_gradients(workload: Workload, inputs: Inputs) -> Numeric:
+    """Return the cached dummy gradients of the distinct weight shapes on each stage."""
+    counts: dict[str, list[tuple[Numeric, Numeric]]] = {}
+    for layers, block in zip(inputs.stages.counts, inputs.held.layers, strict=True):
+        for name, elements in block.products.items():
+            counts.setdefault(name, []).append((elements, layers))
+    result: Numeric = 0.0 * inputs.stages.first
+    for name, uses in counts.items():
+        layers = uses[0][1]
+        for _, count in uses[1:]:
+            layers = layers + count
+        dummy = dummy_gradient_bytes(
+            elements=uses[0][0],
+            element_bytes=STORAGE_BYTES[workload.precision.parameters],
+            layers=layers,
+            zero=inputs.degrees.zero,
+        )
+        result = result + named(dummy, name, unit="byte")
+    return result
 
 
 def _gathered(workload: Workload, inputs: Inputs) -> Numeric:

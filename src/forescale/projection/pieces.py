@@ -7,7 +7,7 @@ search prices each distinct combination once and gathers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from forescale.formula import named
@@ -15,6 +15,7 @@ from forescale.graph.layer import embedding_block, head_block, layer_block, mtp_
 from forescale.graph.layout import Layout
 from forescale.graph.operator import Block, Parameter
 from forescale.graph.recompute import keep
+from forescale.memory.buffers import product_elements
 from forescale.numeric import Numeric
 from forescale.projection.blocks import BlockCost, PricedBlock, Pricing, Select, block_cost, price_operators
 from forescale.spec.model import Model
@@ -71,11 +72,16 @@ class Holding:
     expert: Numeric
     vocabulary: Numeric = 0.0
     """The head's matrix, not in `dense`: one copy with the embedding's where both stand on one stage."""
+    products: dict[str, Numeric] = field(default_factory=dict)
+    """Elements of the weight of every product: fused weights together, of experts one."""
 
     def take(self, select: Select) -> Holding:
         """Return the holding with every number passed through `select`."""
         return Holding(
-            dense=select(self.dense), expert=select(self.expert), vocabulary=select(self.vocabulary)
+            dense=select(self.dense),
+            expert=select(self.expert),
+            vocabulary=select(self.vocabulary),
+            products={name: select(elements) for name, elements in self.products.items()},
         )
 
 
@@ -126,6 +132,7 @@ def _holding(block: Block) -> Holding:
         dense=_elements(others, "dense"),
         expert=_elements(others, "expert"),
         vocabulary=_elements(vocabulary, "dense"),
+        products=product_elements(block),
     )
 
 

@@ -13,7 +13,7 @@ from forescale.spec.model import (
     MoeFfn,
     Patches,
 )
-from forescale.spec.strategy import DEFAULT_AXIS_ORDER, Overlap, Recompute, Strategy
+from forescale.spec.strategy import DEFAULT_AXIS_ORDER, Kernels, Overlap, Recompute, Strategy
 from forescale.spec.workload import Precision, Workload
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Device",
     "Ffn",
     "FullAttention",
+    "Kernels",
     "LatentAttention",
     "Layer",
     "LinearAttention",

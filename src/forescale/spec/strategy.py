@@ -13,6 +13,7 @@ Axis: TypeAlias = Literal["tp", "cp", "dp", "pp"]
 Module: TypeAlias = Literal[
     "core_attn", "layernorm", "mlp", "mla_up_proj", "moe", "moe_act", "shared_experts"
 ]
+CrossEntropy: TypeAlias = Literal["vocab_parallel", "fused", "eager"]
 DEFAULT_AXIS_ORDER: tuple[Axis, ...] = ("tp", "cp", "dp", "pp")
 
 
@@ -46,6 +47,21 @@ class Overlap:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Kernels:
+    """Which kernels the framework trains with, as far as they keep different tensors."""
+
+    cross_entropy: CrossEntropy = "vocab_parallel"
+    """vocab_parallel keeps an fp32 softmax (Megatron-LM); fused turns the logits into their gradient in place
+    (Transformer Engine, Liger); eager makes fp32 logits and keeps their log-softmax (PyTorch)."""
+    fused: bool = True
+    """Norms and activations keep their inputs only; False is eager PyTorch, whose every step keeps its own."""
+    accumulate_in_product: bool = True
+    """The weight-gradient product adds to the accumulated gradients; False first makes its own result."""
+    dropout: bool = False
+    """Attention and hidden dropout, whose masks are kept (one byte per element)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
     """One layout. Data parallel degree is dp_replicate x dp_shard; ep x etp fold over tp x cp x dp."""
 
@@ -72,6 +88,7 @@ class Strategy:
     overlap: Overlap = field(default_factory=Overlap)
     flash_attention: bool = True
     """False materialises the attention scores."""
+    kernels: Kernels = field(default_factory=Kernels)
 
     @property
     def dp(self) -> int:

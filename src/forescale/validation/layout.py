@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, get_args
 
 from forescale.spec.model import Model
-from forescale.spec.strategy import Module, Overlap, Recompute, Strategy
+from forescale.spec.strategy import Kernels, Module, Overlap, Recompute, Strategy
 from forescale.spec.workload import OptimizerName, Precision, StorageType, Workload
 from forescale.validation.corpus import Row
 from forescale.validation.errors import InexpressibleError
@@ -60,6 +60,7 @@ def layout_of(row: Row, model: Model, notes: Notes) -> tuple[Strategy, Workload]
         stage_layers=stage_layers(model, pp, vpp),
         overlap=_overlap(row, model, precision, conventions),
         flash_attention=_flash(row, conventions),
+        kernels=Kernels(**conventions["kernels"]),
     )
     workload = Workload(
         seq_len=_seq_len(row, notes),

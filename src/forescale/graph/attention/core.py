@@ -106,7 +106,7 @@ def _core(
 
 
 def _kept_inside(b: Builder, shape: CoreShape, output: str) -> tuple[str, ...]:
-    """Return what the core keeps beside its inputs: output and statistics (flash), or the probabilities.
+    """Return what the core keeps beside its inputs: output and statistics, or probabilities.
 
     Dropout on the probabilities keeps the mask and what the second product reads; flash redoes it from a seed.
     """
@@ -116,7 +116,7 @@ def _kept_inside(b: Builder, shape: CoreShape, output: str) -> tuple[str, ...]:
         return output, b.tensor("attention.softmax_statistics", tokens, STATISTICS_BYTES)
     pairs = tokens * lay.seq_len
     kept = [b.tensor("attention.probabilities", pairs)]
-    if lay.choices.dropout:
+    if lay.choices.kernels.dropout:
         kept += [b.tensor("attention.dropout_mask", pairs, 1.0), b.tensor("attention.dropped", pairs)]
     return tuple(kept)
 
