@@ -78,16 +78,15 @@ def fit_link(
     names
         Parameters to fit, as in `parameters_of`; they are searched by their logarithm.
     scale
-        Error from which rows count linearly, so that outliers do not decide.
+        Error from which rows count linearly: outliers do not decide.
     pull
         Weight of staying at `start`, in errors per factor e; it holds what the rows do not tell.
     """
     from scipy.optimize import least_squares
 
     low, high = (np.log([BOUNDS[name.rpartition(".")[2]][side] for name in names]) for side in (0, 1))
-    with np.errstate(divide="ignore"):
-        first = np.log(list(parameters_of(start, names).values()))
-    first = np.clip(first, low + 1e-6, high - 1e-6)
+    values = np.maximum(list(parameters_of(start, names).values()), 1e-300)
+    first = np.clip(np.log(values), low + 1e-6, high - 1e-6)
 
     def misfit(position: Array) -> Array:
         trial = with_parameters(start, dict(zip(names, np.exp(position).tolist(), strict=True)))
