@@ -74,9 +74,9 @@ def fit_link(
     calibration_of
         Places the link under trial among the tiers of a batch's cluster.
     start
-        Where the search begins.
+        Where the search begins; it runs over logarithms.
     names
-        Parameters to fit, as in `parameters_of`; they are searched by their logarithm.
+        Parameters to fit, as in `parameters_of`.
     scale
         Error from which rows count linearly: outliers do not decide.
     pull
@@ -85,8 +85,8 @@ def fit_link(
     from scipy.optimize import least_squares
 
     low, high = (np.log([BOUNDS[name.rpartition(".")[2]][side] for name in names]) for side in (0, 1))
-    values = np.maximum(list(parameters_of(start, names).values()), 1e-300)
-    first = np.clip(np.log(values), low + 1e-6, high - 1e-6)
+    values = list(parameters_of(start, names).values())
+    first = np.clip(np.log(np.maximum(values, 1e-300)), low + 1e-6, high - 1e-6)
 
     def misfit(position: Array) -> Array:
         trial = with_parameters(start, dict(zip(names, np.exp(position).tolist(), strict=True)))
@@ -95,5 +95,4 @@ def fit_link(
         return np.concatenate([*rows, pull * (position - first)])
 
     found = least_squares(misfit, first, bounds=(low, high), loss="soft_l1", f_scale=scale)
-    best = {name: float(f"{value:.4g}") for name, value in zip(names, np.exp(found.x), strict=True)}
-    return with_parameters(start, best)
+    return with_parameters(start, {n: float(f"{v:.4g}") for n, v in zip(names, np.exp(found.x), strict=True)})
