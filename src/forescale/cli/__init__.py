@@ -1,1 +1,5 @@
-"""TODO."""
+"""The command line: `forescale`."""
+
+from forescale.cli.app import main
+
+__all__ = ["main"]

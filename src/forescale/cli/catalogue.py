@@ -1,0 +1,49 @@
+"""`forescale catalogue`: what is known by name."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from forescale.cli.console import console, print_json
+from forescale.cli.options import JsonFlag
+
+SCHEMA = "forescale.catalogue/1"
+catalogue_app = typer.Typer(help="List the models, devices and clusters known by name.", no_args_is_help=True)
+Filter = Annotated[
+    str | None, typer.Argument(metavar="[TEXT]", help="Only names that contain it.", show_default=False)
+]
+
+
+@catalogue_app.command("models")
+def models_command(*, text: Filter = None, as_json: JsonFlag = False) -> None:
+    """List models."""
+    from forescale.cli.render.catalogue import model_rows
+
+    _show("models", model_rows(text or ""), as_json=as_json)
+
+
+@catalogue_app.command("devices")
+def devices_command(*, text: Filter = None, as_json: JsonFlag = False) -> None:
+    """List devices."""
+    from forescale.cli.render.catalogue import device_rows
+
+    _show("devices", device_rows(text or ""), as_json=as_json)
+
+
+@catalogue_app.command("clusters")
+def clusters_command(*, text: Filter = None, as_json: JsonFlag = False) -> None:
+    """List clusters."""
+    from forescale.cli.render.catalogue import cluster_rows
+
+    _show("clusters", cluster_rows(text or ""), as_json=as_json)
+
+
+def _show(kind: str, rows: list[dict[str, object]], *, as_json: bool) -> None:
+    if as_json:
+        print_json({"schema": SCHEMA, kind: rows})
+        return
+    from forescale.cli.render.catalogue import catalogue_view
+
+    console().print(catalogue_view(kind, rows))

@@ -1,0 +1,84 @@
+"""`forescale explain`: where a number comes from."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from forescale.cli.console import console, print_json
+from forescale.cli.options import (
+    OUTPUT,
+    ClusterOptions,
+    JsonFlag,
+    LayoutOptions,
+    PlanOptions,
+    RunOptions,
+    grouped,
+)
+from forescale.errors import SpecError
+
+JSON_DEPTH = 4
+
+
+def complete_quantities(incomplete: str) -> list[str]:
+    """Return the quantities that start with what was typed."""
+    from forescale.explain import quantity_names
+
+    return [name for name in quantity_names() if name.startswith(incomplete)]
+
+
+@grouped
+def explain_command(
+    *,
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[MODEL] QUANTITY",
+            help="A model as for project, and step_time, step_time.data_comm, memory.peak, mfu, ...",
+            autocompletion=complete_quantities,
+            show_default=False,
+        ),
+    ],
+    cluster: ClusterOptions,
+    run: RunOptions,
+    layout: LayoutOptions,
+    plan: PlanOptions,
+    depth: Annotated[
+        int | None,
+        typer.Option(
+            "--depth",
+            metavar="N",
+            help="Levels of the tree; by default what fits one screen.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    cite: Annotated[
+        bool,
+        typer.Option("--cite", help="List the sources of all formulas behind it.", rich_help_panel=OUTPUT),
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show how a number comes about: formula, inputs, units and source."""
+    from forescale.cli.inputs import read_question
+    from forescale.explain import explain
+    from forescale.spec.strategy import Strategy
+
+    if depth is not None and depth < 0:
+        msg = f"--depth must be 0 or more, got {depth}"
+        raise SpecError(msg)
+    if len(words) > 2:
+        msg = f"explain takes a model and one quantity; got {' '.join(words)}"
+        raise SpecError(msg)
+    model, quantity = (words[0] if len(words) == 2 else None), words[-1]
+    question = read_question(model, plan, cluster, run, layout)
+    strategy = question.strategy or Strategy()
+    node = explain(question.model, question.cluster, strategy, question.workload, quantity)
+    if as_json:
+        from forescale.explain.document import document
+
+        print_json(document(node, depth=JSON_DEPTH if depth is None else depth))
+        return
+    from forescale.cli.render.explain import explanation_view
+
+    console().print(explanation_view(node, depth=depth, cite=cite))

@@ -1,0 +1,167 @@
+"""From what was typed to specifications: the plan file, then flags, then `--set`, checked once."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from forescale.cli.options import ClusterOptions, LayoutOptions, PlanOptions, RunOptions
+from forescale.errors import SpecError
+
+if TYPE_CHECKING:
+    from forescale.io.plan import Plan
+
+PRECISION_FIELDS = {
+    "precision": "compute",
+    "fp8_recipe": "recipe",
+    "param_dtype": "parameters",
+    "grad_dtype": "gradients",
+    "master_dtype": "master",
+    "moment_dtype": "moments",
+    "activation_dtype": "activations",
+}
+"""Field of `Precision` by option."""
+DEGREES = ("tp", "cp", "pp", "dp_replicate", "dp_shard")
+"""Degrees whose product is the number of devices."""
+COMMAND_LINE = "command line"
+
+
+def read_question(
+    model: str | None,
+    plan: PlanOptions,
+    cluster: ClusterOptions,
+    run: RunOptions,
+    layout: LayoutOptions | None = None,
+) -> Plan:
+    """Return the question that a command asks; without `layout` options its strategy may be None."""
+    from forescale.io.plan import build_plan, read_plan_values, with_overrides
+
+    values = {} if plan.plan is None else read_plan_values(plan.plan)
+    _lay(
+        values,
+        {"model": _apart(model, plan), "cluster": _apart(cluster.cluster, plan), "preset": plan.preset},
+    )
+    if cluster.devices is not None and cluster.nodes is not None:
+        msg = "--devices and --nodes say the same thing; give one of them"
+        raise SpecError(msg)
+    if cluster.devices is not None or cluster.nodes is not None:
+        values.pop("devices", None)
+        values.pop("nodes", None)
+        _lay(values, {"devices": cluster.devices, "nodes": cluster.nodes})
+    _section(values, "workload", _workload(run))
+    _section(values, "precision", {name: getattr(run, option) for option, name in PRECISION_FIELDS.items()})
+    if layout is not None:
+        _section(values, "strategy", _strategy(layout))
+    values = with_overrides(values, plan.sets or ())
+    _require(values)
+    if layout is not None and "devices" not in values and "nodes" not in values:
+        values["devices"] = _devices(values["strategy"])
+    where = COMMAND_LINE if plan.plan is None else str(plan.plan)
+    return build_plan(values, where=where, folder=None if plan.plan is None else plan.plan.parent)
+
+
+def _apart(text: str | None, plan: PlanOptions) -> str | None:
+    """Return a file given as a flag so that it is not looked for beside the plan file."""
+    if text is None or plan.plan is None or not Path(text).expanduser().exists():
+        return text
+    return str(Path(text).expanduser().resolve())
+
+
+def _lay(values: dict[str, Any], given: dict[str, Any]) -> None:
+    values.update({name: value for name, value in given.items() if value is not None})
+
+
+def _section(values: dict[str, Any], name: str, given: dict[str, Any]) -> None:
+    """Lay what was given over a section of the plan; a section that is no table is left to the checks."""
+    section = values.setdefault(name, {})
+    if isinstance(section, dict):
+        values[name] = section = dict(section)
+        _lay(section, given)
+
+
+def _workload(run: RunOptions) -> dict[str, Any]:
+    return {name: getattr(run, name) for name in ("seq_len", "global_batch_size", "tokens", "optimizer")}
+
+
+def _strategy(layout: LayoutOptions) -> dict[str, Any]:
+    own = ("recompute", "recompute_modules", "recompute_layers", "stage_layers", "axis_order", "overlap")
+    plain = {item.name: getattr(layout, item.name) for item in fields(layout) if item.name not in own}
+    return {
+        **plain,
+        "recompute": _recompute(layout),
+        "stage_layers": None if layout.stage_layers is None else _counts(layout.stage_layers),
+        "axis_order": _names(layout.axis_order),
+        "overlap": _overlap(layout.overlap),
+    }
+
+
+def _recompute(layout: LayoutOptions) -> dict[str, Any] | None:
+    """Return the recompute table; modules imply `selective`, a number of layers implies `full`."""
+    modules, layers = _names(layout.recompute_modules), layout.recompute_layers
+    implied = "selective" if modules is not None else "full" if layers is not None else None
+    kind = layout.recompute or implied
+    if kind is None:
+        return None
+    if modules is not None and kind != "selective":
+        msg = f"--recompute-modules needs --recompute selective; it is {kind}"
+        raise SpecError(msg)
+    if layers is not None and kind != "full":
+        msg = f"--recompute-layers needs --recompute full; it is {kind}"
+        raise SpecError(msg)
+    if kind == "selective" and not modules:
+        modules = ["core_attn"]
+    table = {"granularity": kind, "modules": modules, "num_layers": layers}
+    return {name: value for name, value in table.items() if value is not None}
+
+
+def _names(text: str | None) -> list[str] | None:
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _counts(text: str) -> list[int]:
+    try:
+        return [int(count) for count in text.split(",")]
+    except ValueError as error:
+        msg = f"--stage-layers takes whole numbers such as 16,15,15,15; got {text!r}"
+        raise SpecError(msg) from error
+
+
+def _overlap(text: str | None) -> dict[str, bool] | None:
+    """Return which communication overlaps: exactly the named kinds."""
+    if text is None:
+        return None
+    from forescale.spec.strategy import Overlap
+
+    known = [item.name for item in fields(Overlap)]
+    wanted = [] if text == "none" else _names(text) or []
+    for name in wanted:
+        if name not in known:
+            msg = f"--overlap takes {', '.join(known)} or none; got {name!r}"
+            raise SpecError(msg)
+    return {name: name in wanted for name in known}
+
+
+def _require(values: dict[str, Any]) -> None:
+    """Refuse a question without its main parts, in the words of the command line."""
+    workload = (
+        values["workload"] if isinstance(values["workload"], dict) else {"seq_len": 1, "global_batch_size": 1}
+    )
+    missing = [
+        *(["MODEL"] if "model" not in values else []),
+        *(["--cluster"] if "cluster" not in values else []),
+        *(["--seq-len"] if "seq_len" not in workload else []),
+        *(["--global-batch-size"] if "global_batch_size" not in workload else []),
+    ]
+    if missing:
+        msg = f"{', '.join(missing)} must be given, here or in a plan file (--plan)"
+        raise SpecError(msg)
+
+
+def _devices(strategy: object) -> int:
+    """Return the devices that the degrees given occupy."""
+    product = 1
+    for name in DEGREES:
+        degree = strategy.get(name, 1) if isinstance(strategy, dict) else 1
+        product *= degree if isinstance(degree, int) and degree > 0 else 1
+    return product

@@ -1,0 +1,219 @@
+"""Groups of command-line options as dataclasses, and what makes them one command for typer."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_type_hints
+
+import typer
+
+from forescale.spec.strategy import ContextKind
+from forescale.spec.workload import ComputeType, OptimizerName, StorageType
+
+F = TypeVar("F", bound=Callable[..., None])
+
+LAYOUT, RUN, MACHINE, OUTPUT = "Layout", "Run", "Cluster", "Output"
+
+
+def grouped(function: F) -> F:
+    """Let `function` take dataclasses of options: typer sees the fields of each."""
+    hints = get_type_hints(function, include_extras=True)
+    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    parameters = [
+        flat
+        for parameter in inspect.signature(function).parameters.values()
+        for flat in _flat(parameter.replace(annotation=hints[parameter.name]), groups.get(parameter.name))
+    ]
+
+    @wraps(function)
+    def call(**given: object) -> None:
+        built = {
+            name: kind(**{field.name: given.pop(field.name) for field in fields(kind)})
+            for name, kind in groups.items()
+        }
+        function(**given, **built)
+
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return call  # type: ignore[return-value]
+
+
+def _flat(parameter: inspect.Parameter, group: Any) -> list[inspect.Parameter]:  # noqa: ANN401
+    if group is None:
+        return [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
+    hints = get_type_hints(group, include_extras=True)
+    return [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if field.default is MISSING else field.default,
+            annotation=hints[field.name],
+        )
+        for field in fields(group)
+    ]
+
+
+def complete_models(incomplete: str) -> list[str]:
+    """Return the catalogue models that start with what was typed."""
+    from forescale.catalogue.models import model_names
+
+    return [name for name in model_names() if name.startswith(incomplete)]
+
+
+def complete_clusters(incomplete: str) -> list[str]:
+    """Return the catalogue clusters that start with what was typed."""
+    from forescale.catalogue.clusters import cluster_names
+
+    return [name for name in cluster_names() if name.startswith(incomplete)]
+
+
+MODEL_HELP = "Catalogue name, Hugging Face config.json or folder, or a framework's own config file."
+ModelArgument: TypeAlias = Annotated[
+    str | None,
+    typer.Argument(metavar="[MODEL]", help=MODEL_HELP, autocompletion=complete_models, show_default=False),
+]
+MasterType: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8", "none"]
+JsonFlag: TypeAlias = Annotated[
+    bool, typer.Option("--json", help="Print JSON instead of tables.", rich_help_panel=OUTPUT)
+]
+
+
+def _degree(name: str, text: str) -> Any:  # noqa: ANN401 (as typer.Option)
+    return typer.Option(name, metavar="N", help=text, rich_help_panel=LAYOUT)
+
+
+def _layout(name: str, text: str, **more: Any) -> Any:  # noqa: ANN401
+    return typer.Option(name, help=text, rich_help_panel=LAYOUT, **more)
+
+
+def _run(name: str, text: str, **more: Any) -> Any:  # noqa: ANN401
+    return typer.Option(name, help=text, rich_help_panel=RUN, **more)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions:
+    """A file instead of flags, and single values over both."""
+
+    plan: Annotated[
+        Path | None, typer.Option("--plan", metavar="FILE", help="Plan file (TOML); flags override it.")
+    ] = None
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="A.B=C", help="Override one value, such as strategy.tp=4. Repeatable."),
+    ] = None
+    preset: Annotated[
+        str | None, typer.Option("--preset", metavar="NAME", help="Named bundle of modelling choices.")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOptions:
+    """What it runs on."""
+
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster", metavar="NAME|FILE", help="Catalogue name or a file.", rich_help_panel=MACHINE,
+            autocompletion=complete_clusters,
+        ),
+    ] = None  # fmt: skip
+    devices: Annotated[
+        int | None, typer.Option("--devices", metavar="N", help="Devices.", rich_help_panel=MACHINE)
+    ] = None
+    nodes: Annotated[
+        int | None,
+        typer.Option("--nodes", metavar="N", help="Nodes, instead of devices.", rich_help_panel=MACHINE),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What is trained on: batch, tokens, optimizer, data types."""
+
+    seq_len: Annotated[int | None, _run("--seq-len", "Tokens per sequence.", metavar="N")] = None
+    global_batch_size: Annotated[
+        int | None, _run("--global-batch-size", "Sequences per optimizer step.", metavar="N")
+    ] = None
+    tokens: Annotated[
+        str | None, _run("--tokens", "Tokens of the whole run, such as 15T.", metavar="COUNT")
+    ] = None
+    optimizer: Annotated[OptimizerName | None, _run("--optimizer", "Optimizer.")] = None
+    precision: Annotated[ComputeType | None, _run("--precision", "Type of the linear layers' products.")] = (
+        None
+    )
+    fp8_recipe: Annotated[
+        Literal["none", "delayed", "current", "blockwise", "mxfp8"] | None,
+        _run("--fp8-recipe", "Scaling recipe of fp8."),
+    ] = None
+    param_dtype: Annotated[StorageType | None, _run("--param-dtype", "Type of the weights.")] = None
+    grad_dtype: Annotated[
+        StorageType | None, _run("--grad-dtype", "Type in which gradients are reduced.")
+    ] = None
+    master_dtype: Annotated[MasterType | None, _run("--master-dtype", "Type of the master copy.")] = None
+    moment_dtype: Annotated[
+        StorageType | None, _run("--moment-dtype", "Type of the optimizer's moments.")
+    ] = None
+    activation_dtype: Annotated[StorageType | None, _run("--activation-dtype", "Type of activations.")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutOptions:
+    """How it is laid out."""
+
+    tp: Annotated[int | None, _degree("--tp", "Tensor parallel.")] = None
+    sp: Annotated[bool | None, _layout("--sp/--no-sp", "Sequence parallel over tp.")] = None
+    cp: Annotated[int | None, _degree("--cp", "Context parallel.")] = None
+    cp_kind: Annotated[ContextKind | None, _layout("--cp-kind", "How keys and values travel.")] = None
+    ep: Annotated[int | None, _degree("--ep", "Expert parallel.")] = None
+    etp: Annotated[int | None, _degree("--etp", "Tensor parallel of experts.")] = None
+    pp: Annotated[int | None, _degree("--pp", "Pipeline parallel.")] = None
+    vpp: Annotated[int | None, _degree("--vpp", "Model chunks per pipeline rank.")] = None
+    dp_replicate: Annotated[
+        int | None, _degree("--dp-replicate", "Data parallel replicas; by default derived from --devices.")
+    ] = None
+    dp_shard: Annotated[
+        int | None, _degree("--dp-shard", "Data parallel ranks that share states; by default derived.")
+    ] = None
+    zero: Annotated[
+        int | None,
+        _layout(
+            "--zero",
+            "States sharded over dp: 1 optimizer, 2 also gradients, 3 also weights.",
+            metavar="0-3",
+        ),
+    ] = None
+    micro_batch_size: Annotated[
+        int | None, _degree("--micro-batch-size", "Sequences per micro-batch and data-parallel rank.")
+    ] = None
+    recompute: Annotated[
+        Literal["none", "selective", "full"] | None, _layout("--recompute", "Activations computed again.")
+    ] = None
+    recompute_modules: Annotated[
+        str | None,
+        _layout("--recompute-modules", "Modules under selective, such as core_attn,mlp.", metavar="A,B"),
+    ] = None
+    recompute_layers: Annotated[
+        int | None, _layout("--recompute-layers", "Layers per stage under full.", metavar="N")
+    ] = None
+    stage_layers: Annotated[
+        str | None,
+        _layout("--stage-layers", "Layers of each pipeline rank, such as 16,15,15,15.", metavar="N,N"),
+    ] = None
+    axis_order: Annotated[
+        str | None, _layout("--axis-order", "Axes from the closest ranks outwards.", metavar="tp,cp,dp,pp")
+    ] = None
+    overlap: Annotated[
+        str | None,
+        _layout(
+            "--overlap",
+            "What runs beside compute: grad_reduce, param_gather, tensor, pipeline, expert; or none.",
+            metavar="A,B",
+        ),
+    ] = None
+    flash_attention: Annotated[
+        bool | None, _layout("--flash-attention/--no-flash-attention", "Fused attention.")
+    ] = None

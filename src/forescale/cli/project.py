@@ -1,0 +1,71 @@
+"""`forescale project` and `forescale memory`: one layout."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from forescale.cli.console import console, print_json
+from forescale.cli.options import (
+    ClusterOptions,
+    JsonFlag,
+    LayoutOptions,
+    ModelArgument,
+    PlanOptions,
+    RunOptions,
+    grouped,
+)
+
+if TYPE_CHECKING:
+    from forescale.projection.result import Projection
+
+
+@grouped
+def project_command(
+    *,
+    model: ModelArgument = None,
+    cluster: ClusterOptions,
+    run: RunOptions,
+    layout: LayoutOptions,
+    plan: PlanOptions,
+    as_json: JsonFlag = False,
+) -> None:
+    """Project step time and memory of one layout."""
+    result = _projection(model, cluster, run, layout, plan)
+    if as_json:
+        print_json(result.to_json())
+        return
+    from forescale.cli.render.projection import projection_view
+
+    console().print(projection_view(result))
+
+
+@grouped
+def memory_command(
+    *,
+    model: ModelArgument = None,
+    cluster: ClusterOptions,
+    run: RunOptions,
+    layout: LayoutOptions,
+    plan: PlanOptions,
+    as_json: JsonFlag = False,
+) -> None:
+    """Project the memory of one layout, stage by stage."""
+    result = _projection(model, cluster, run, layout, plan)
+    if as_json:
+        print_json(result.to_json())
+        return
+    from forescale.cli.render.projection import memory_view
+
+    console().print(memory_view(result))
+
+
+def _projection(
+    model: str | None, cluster: ClusterOptions, run: RunOptions, layout: LayoutOptions, plan: PlanOptions
+) -> Projection:
+    from forescale.cli.inputs import read_question
+    from forescale.project import project
+    from forescale.spec.strategy import Strategy
+
+    question = read_question(model, plan, cluster, run, layout)
+    strategy = question.strategy or Strategy()
+    return project(question.model, question.cluster, strategy, question.workload, preset=question.preset)

@@ -1,0 +1,120 @@
+"""An explanation as a tree of the terminal."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+from rich.tree import Tree
+
+from forescale.cli.render import words
+from forescale.explain.document import sources
+from forescale.explain.tidy import is_constant, is_operation, operation_of
+from forescale.formula import TermNode
+
+SCREEN_LINES = 22
+SMALL = 0.005
+"""Summands below this share of a sum of many are shown together."""
+MANY = 8
+
+
+def explanation_view(node: TermNode, *, depth: int | None, cite: bool) -> Group:
+    """Return the tree down to `depth`, or to what fits a screen, and the sources if asked."""
+    chosen = fitting_depth(node) if depth is None else depth
+    crop = depth is None
+    tree = Tree(_line(node, "", None, crop=crop), guide_style="dim")
+    _grow(tree, node, chosen, crop=crop)
+    parts: list[RenderableType] = [tree]
+    if depth is None:
+        parts.append(Text(f"depth {chosen}; --depth N shows more, --cite the sources", style="dim"))
+    if cite:
+        parts += [Text("sources", style="bold"), *[Text(f"  {source}") for source in sources(node)]]
+    return Group(*parts)
+
+
+def fitting_depth(node: TermNode) -> int:
+    """Return the deepest tree that stays within a screen, at least one level."""
+    depth = 1
+    while depth < 12 and _count(node, depth) < _count(node, depth + 1) <= SCREEN_LINES:
+        depth += 1
+    return depth
+
+
+def _count(node: TermNode, depth: int) -> int:
+    if depth == 0:
+        return 1
+    shown, rest = _shown(node)
+    return 1 + bool(rest) + sum(_count(part, depth - 1) for _, part in shown)
+
+
+def _grow(tree: Tree, node: TermNode, depth: int, *, crop: bool) -> None:
+    if depth == 0:
+        return
+    shown, rest = _shown(node)
+    for label, part in shown:
+        _grow(tree.add(_line(part, label, node, crop=crop)), part, depth - 1, crop=crop)
+    if rest:
+        together = sum(part.value for _, part in rest)
+        tree.add(Text(f"{len(rest)} smaller ones = {words.quantity(together, node.unit)}", style="dim"))
+
+
+Inputs = tuple[tuple[str, TermNode], ...]
+
+
+def _shown(node: TermNode) -> tuple[Inputs, Inputs]:
+    """Return the inputs that get a line (summands largest first), and the small summands that share one."""
+    inputs = tuple(item for item in node.inputs if not is_constant(item[1]) or operation_of(node) == "+")
+    if operation_of(node) != "+" or isinstance(node.value, tuple) or not node.value:
+        return inputs, ()
+    plain = all(isinstance(part.value, int | float) for _, part in inputs)
+    if not plain:
+        return inputs, ()
+    ranked = tuple(sorted(inputs, key=lambda item: -abs(item[1].value)))
+    if len(ranked) <= MANY:
+        return tuple(item for item in ranked if item[1].value), ()
+    big = tuple(item for item in ranked if abs(item[1].value) >= SMALL * abs(node.value))
+    return big, tuple(item for item in ranked[len(big) :] if item[1].value)
+
+
+def _line(node: TermNode, label: str, parent: TermNode | None, *, crop: bool) -> Text:
+    line = Text.assemble((title(node, label), "bold"), " = ", (_value(node), "cyan"))
+    if node.stage is not None and (parent is None or parent.stage != node.stage):
+        line.append(f"  on stage {node.stage}", style="magenta")
+    text = _expression(node)
+    if text:
+        line.append(f"  {text}", style="dim")
+    if crop:
+        line.no_wrap, line.overflow = True, "ellipsis"
+    return line
+
+
+def title(node: TermNode, label: str) -> str:
+    """Return what a node is called: its place in a formula, its name, or its arithmetic."""
+    if label and not label.isdigit():
+        return label
+    return node.name if not is_operation(node) else node.text or node.name
+
+
+def _value(node: TermNode) -> str:
+    if not isinstance(node.value, tuple):
+        return words.quantity(node.value, node.unit)
+    shown = [words.quantity(item, node.unit) for item in node.value[:4]]
+    more = ", …" if len(node.value) > 4 else ""
+    return f"[{', '.join(shown)}{more}] by stage"
+
+
+def _expression(node: TermNode) -> str:
+    """Return the formula in words, or the arithmetic over the names of its operands."""
+    operation = operation_of(node)
+    if not operation:
+        return node.text
+    if operation == "+":
+        return ""
+    names = [
+        _value(part)
+        if is_constant(part)
+        else title(part, label)
+        if not is_operation(part)
+        else f"({title(part, label)})"
+        for label, part in node.inputs
+    ]
+    return f" {operation} ".join(names) if len(names) > 1 else ""

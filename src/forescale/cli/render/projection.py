@@ -1,0 +1,146 @@
+"""A projection on one screen."""
+
+from __future__ import annotations
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from forescale.cli.render import words
+from forescale.projection.result import MemorySummary, Projection, StageMemory
+from forescale.units import format_bytes, format_count, format_seconds
+
+MAX_PARTS = 9
+MAX_STAGES = 4
+STATE_COLUMNS = ("weights", "gradients", "optimizer", "activations", "buffers", "overhead", "peak")
+VERDICT_STYLE = {"FITS": "bold green", "AT RISK": "bold yellow", "OOM": "bold red"}
+
+
+def projection_view(result: Projection) -> Group:
+    """Return assumptions, time by part, key figures and memory by stage."""
+    side_by_side = Table.grid(padding=(0, 4))
+    side_by_side.add_row(_times(result), _figures(result))
+    notes = [Text(f"note ({note.topic}): {note.text}", style="yellow") for note in result.notes]
+    return Group(*_header(result), "", side_by_side, "", _memory_table(result.memory), *notes)
+
+
+def memory_view(result: Projection) -> Group:
+    """Return memory only."""
+    lines = [_verdict(result.memory), Text(f"parameters  {_parameters(result)}")]
+    return Group(*_header(result), "", _memory_table(result.memory, most=12), "", *lines)
+
+
+def _header(result: Projection) -> list[Text]:
+    cluster = result.cluster
+    return [
+        Text.assemble(
+            (result.model.name, "bold"),
+            f" on {cluster.num_devices:,} × {cluster.name} · {words.workload(result.workload)}",
+            f" · preset {result.preset}",
+        ),
+        Text(
+            f"{words.layout(result.strategy)} · {result.num_microbatches} micro-batches per step",
+            style="cyan",
+        ),
+    ]
+
+
+def _times(result: Projection) -> Table:
+    """Return seconds and share by part, largest first, the smallest together."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("time by part")
+    table.add_column("seconds", justify="right")
+    table.add_column("share", justify="right")
+    parts = sorted(((value, name) for name, value in result.time_s.items() if value), reverse=True)
+    shown, rest = (parts, []) if len(parts) <= MAX_PARTS else (parts[: MAX_PARTS - 1], parts[MAX_PARTS - 1 :])
+    rows = [*shown, *([(sum(value for value, _ in rest), f"{len(rest)} others")] if rest else [])]
+    for value, name in rows:
+        table.add_row(name, f"{value:.3f}", words.percent(value / result.step_time_s))
+    table.add_row("step", f"{result.step_time_s:.3f}", words.percent(1.0), style="bold")
+    return table
+
+
+def _figures(result: Projection) -> Table:
+    """Return the figures that people ask for."""
+    interval = result.step_time
+    rows = [
+        ("step time", f"{format_seconds(interval.expected)} ({interval.low:.3g} to {interval.high:.3g} s)"),
+        ("tokens/s/device", f"{result.tokens_per_s_per_device:,.0f}"),
+        (
+            "MFU",
+            f"{words.percent(result.mfu)} causal, {words.percent(result.mfu_full_attention)} full attention",
+        ),
+        ("HFU", f"{words.percent(result.hfu)} recompute included"),
+        ("model FLOPs", f"{words.prefixed(result.model_flops_per_step, 'FLOP')} per step, causal"),
+        ("parameters", _parameters(result)),
+    ]
+    if result.training_days is not None:
+        tokens = format_count(result.workload.tokens or 0.0)
+        rows.append(("training", f"{result.training_days:,.1f} days for {tokens} tokens"))
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold")
+    for name, text in rows:
+        table.add_row(name, text)
+    table.add_row("memory", _verdict(result.memory))
+    return table
+
+
+def _parameters(result: Projection) -> str:
+    params = result.params
+    active = f", {format_count(params.active)} active" if params.active != params.total else ""
+    return (
+        f"{format_count(params.total)}{active}, {format_count(params.per_device_max)} on the fullest device"
+    )
+
+
+def _verdict(memory: MemorySummary) -> Text:
+    spread = f"({memory.peak_low_bytes / 2**30:.1f} to {memory.peak_high_bytes / 2**30:.1f})"
+    return Text.assemble(
+        (memory.verdict, VERDICT_STYLE[memory.verdict]),
+        f"  peak {format_bytes(memory.peak_bytes)} {spread} of {format_bytes(memory.capacity_bytes)}",
+    )
+
+
+def _memory_table(memory: MemorySummary, most: int = MAX_STAGES) -> Table:
+    """Return bytes by stage and part; equal neighbours share a row, the worst stage is marked."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("GiB by stage")
+    for name in ("layers", *STATE_COLUMNS):
+        table.add_column(name, justify="right")
+    worst = max(memory.stages, key=lambda stage: stage.peak_bytes)
+    for group in _grouped(memory.stages, worst, most):
+        marked = worst in group
+        table.add_row(
+            _stage_name(group, marked=marked), *_stage_cells(group[0]), style="bold" if marked else None
+        )
+    hidden = len(memory.stages) - sum(len(group) for group in _grouped(memory.stages, worst, most))
+    if hidden:
+        table.add_row(f"{hidden} more stages, each below the worst (all with --json)", style="dim")
+    return table
+
+
+def _grouped(stages: tuple[StageMemory, ...], worst: StageMemory, most: int) -> list[list[StageMemory]]:
+    """Return runs of equal stages; of too many the first, the last and the fullest."""
+    runs: list[list[StageMemory]] = []
+    for stage in stages:
+        if runs and _stage_cells(runs[-1][0]) == _stage_cells(stage) and worst not in (stage, runs[-1][0]):
+            runs[-1].append(stage)
+        else:
+            runs.append([stage])
+    if len(runs) <= most:
+        return runs
+    by_peak = sorted(runs, key=lambda run: -run[0].peak_bytes)
+    wanted = {id(run) for run in (runs[0], runs[-1], *[run for run in runs if worst in run])}
+    for run in by_peak:
+        if len(wanted) < most:
+            wanted.add(id(run))
+    return [run for run in runs if id(run) in wanted]
+
+
+def _stage_name(group: list[StageMemory], *, marked: bool) -> str:
+    first, last = group[0].stage, group[-1].stage
+    return f"{'▶' if marked else ' '} {first}" + (f"–{last}" if last != first else "")
+
+
+def _stage_cells(stage: StageMemory) -> list[str]:
+    return [str(stage.num_layers), *(words.gib(getattr(stage, f"{name}_bytes")) for name in STATE_COLUMNS)]

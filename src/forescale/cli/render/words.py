@@ -1,0 +1,122 @@
+"""Short phrases for layouts, workloads and numbers."""
+
+from __future__ import annotations
+
+from forescale.spec.strategy import DEFAULT_AXIS_ORDER, Recompute, Strategy
+from forescale.spec.workload import Precision, Workload
+from forescale.units import format_bytes, format_count, format_seconds
+
+_PREFIXES = (("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
+
+
+def layout(strategy: Strategy) -> str:
+    """Return a layout in few words, degrees of 1 left out."""
+    degrees = ("tp", "cp", "ep", "etp", "pp", "vpp")
+    words = [f"{name} {getattr(strategy, name)}" for name in degrees if getattr(strategy, name) > 1]
+    words += [
+        f"dp {replicas(strategy)}",
+        f"zero {strategy.zero}",
+        f"micro_batch_size {strategy.micro_batch_size}",
+    ]
+    return " · ".join(filter(None, [*words, variants(strategy)]))
+
+
+def replicas(strategy: Strategy) -> str:
+    """Return the data-parallel degree, as replicas × shards where it has both."""
+    if strategy.dp_replicate > 1 and strategy.dp_shard > 1:
+        return f"{strategy.dp_replicate}×{strategy.dp_shard}"
+    return str(strategy.dp)
+
+
+def variants(strategy: Strategy) -> str:
+    """Return recompute and whatever else is not the usual choice."""
+    words = []
+    if strategy.recompute.granularity != "none":
+        words.append(recompute(strategy.recompute))
+    if strategy.tp > 1 and not strategy.sp:
+        words.append("no sp")
+    if strategy.cp > 1 and strategy.cp_kind != "all_gather":
+        words.append(f"{strategy.cp_kind} cp")
+    if strategy.axis_order != DEFAULT_AXIS_ORDER:
+        words.append("-".join(strategy.axis_order))
+    return ", ".join(words)
+
+
+def recompute(policy: Recompute) -> str:
+    """Return what is computed again."""
+    if policy.granularity == "full":
+        return "full recompute" if policy.num_layers is None else f"recompute of {policy.num_layers} layers"
+    return " ".join(policy.modules)
+
+
+def workload(given: Workload) -> str:
+    """Return batch, data types and optimizer."""
+    words = [
+        f"seq_len {given.seq_len:,}",
+        f"global_batch_size {given.global_batch_size:,}",
+        precision(given.precision),
+    ]
+    return " · ".join([*words, given.optimizer])
+
+
+def precision(given: Precision) -> str:
+    """Return the compute type, with the recipe and state types that are not the usual ones."""
+    usual = Precision()
+    changed = [
+        f"{name} {getattr(given, name)}"
+        for name in ("parameters", "gradients", "master", "moments", "activations")
+        if getattr(given, name) != getattr(usual, name)
+    ]
+    recipe = [] if given.recipe == "none" else [given.recipe]
+    return " ".join([given.compute, *recipe, *changed])
+
+
+def bytes_of(value: float) -> str:
+    """Return bytes in binary units."""
+    return format_bytes(value)
+
+
+def gib(value: float) -> str:
+    """Return bytes in GiB without the unit, for columns."""
+    return f"{value / 2**30:.1f}" if value else "–"
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """Return a fraction in percent."""
+    return f"{100.0 * share:.{digits}f} %"
+
+
+def quantity(value: float, unit: str) -> str:
+    """Return a number with the unit that explanations use."""
+    match unit:
+        case "s" | "second":
+            return format_seconds(value)
+        case "byte":
+            return format_bytes(value)
+        case "parameter" | "token":
+            return f"{format_count(value)} {unit}s"
+        case "" | "1":
+            return plain(value)
+        case "d":
+            return f"{value:,.1f} days"
+        case "token/s":
+            return f"{value:,.1f} {unit}"
+        case _:
+            return prefixed(value, unit)
+
+
+def prefixed(value: float, unit: str) -> str:
+    """Return a large number with an SI prefix before its unit."""
+    for prefix, scale in _PREFIXES:
+        if abs(value) >= scale:
+            return f"{value / scale:.4g} {prefix}{unit}"
+    return f"{plain(value)} {unit}"
+
+
+def plain(value: object) -> str:
+    """Return a number without unit: whole ones in full, others with six digits."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value).lower() if isinstance(value, bool) else str(value)
+    if float(value).is_integer() and abs(value) < 1e12:
+        return f"{value:,.0f}"
+    return f"{value:.6g}"

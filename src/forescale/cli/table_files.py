@@ -1,0 +1,72 @@
+"""Search results as flat rows in CSV and Parquet files."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from forescale.errors import ForescaleError
+from forescale.spec.strategy import Strategy
+
+if TYPE_CHECKING:
+    from forescale.projection.result import Projection
+    from forescale.search import SearchResult
+
+
+def rows_of(result: SearchResult) -> list[dict[str, Any]]:
+    """Return one flat row per layout: its strategy, then what was projected."""
+    return [{"rank": place, **_row(projection)} for place, projection in enumerate(result.best, start=1)]
+
+
+def write_csv(rows: list[dict[str, Any]], path: Path) -> None:
+    """Write rows as CSV with a header."""
+    try:
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def write_parquet(rows: list[dict[str, Any]], path: Path) -> None:
+    """Write rows as Parquet, which needs pyarrow."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        msg = "--parquet needs pyarrow; install it with: pip install 'forescale[sweep]'"
+        raise ForescaleError(msg) from error
+    try:
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> ForescaleError:
+    return ForescaleError(f"cannot write {path}: {error.strerror or error}")
+
+
+def _row(projection: Projection) -> dict[str, Any]:
+    strategy, memory = projection.strategy, projection.memory
+    layout: dict[str, Any] = {
+        item.name: getattr(strategy, item.name)
+        for item in fields(Strategy)
+        if item.name not in {"recompute", "stage_layers", "axis_order", "overlap"}
+    }
+    layout["recompute"] = strategy.recompute.granularity
+    layout["recompute_modules"] = "+".join(strategy.recompute.modules)
+    layout["axis_order"] = "-".join(strategy.axis_order)
+    return {
+        **layout,
+        "num_microbatches": projection.num_microbatches,
+        "step_time_s": projection.step_time_s,
+        "tokens_per_s_per_device": projection.tokens_per_s_per_device,
+        "mfu": projection.mfu,
+        "hfu": projection.hfu,
+        "peak_bytes": memory.peak_bytes,
+        "verdict": memory.verdict,
+        **{f"{part}_s": seconds for part, seconds in projection.time_s.items()},
+    }

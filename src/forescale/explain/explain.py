@@ -1,0 +1,180 @@
+"""`explain`: evaluate one layout with every degree recorded, and return the tree behind one quantity.
+
+The functions are those that search and `project` use, so the root of the tree is the projected number itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from forescale.errors import SpecError, UnknownNameError
+from forescale.explain.tidy import tidy
+from forescale.formula import Term, TermNode, as_term, value_of
+from forescale.graph.layout import Degrees, split_strategy
+from forescale.graph.parameters import count_parameters
+from forescale.graph.stage import plan_stages
+from forescale.project import evaluate_layout, peak_rate
+from forescale.projection.evaluate import Evaluation, Picker
+from forescale.projection.flops import model_flops
+from forescale.projection.memory import MemoryParts
+from forescale.projection.rates import days, tokens_per_device_second, utilisation
+from forescale.projection.result import TIME_PARTS
+from forescale.spec.cluster import Cluster
+from forescale.spec.constraints import check
+from forescale.spec.model import Model
+from forescale.spec.strategy import Strategy
+from forescale.spec.workload import Workload
+
+PALM = "Chowdhery et al. 2022, PaLM, arXiv:2204.02311, appendix B"
+MEMORY_PARTS = tuple(MemoryParts.__dataclass_fields__)
+SCALARS = (
+    "step_time", "tokens_per_s_per_device", "training_days", "num_microbatches", "mfu", "mfu_full_attention",
+    "hfu", "model_flops", "model_flops_full_attention", "hardware_flops", "params.total", "params.active",
+    "params.per_device_max", "memory.peak",
+)  # fmt: skip
+
+
+def quantity_names() -> tuple[str, ...]:
+    """Return every quantity that can be explained."""
+    parts = (*(f"step_time.{part}" for part in TIME_PARTS), *(f"memory.{part}" for part in MEMORY_PARTS))
+    return (*SCALARS, *parts)
+
+
+def explain(
+    model: Model, cluster: Cluster, strategy: Strategy, workload: Workload, quantity: str
+) -> TermNode:
+    """Return how `quantity` of one layout comes about: numbers with unit, formula, inputs and source.
+
+    Parameters
+    ----------
+    quantity
+        A name of `quantity_names()`, such as "step_time", "step_time.data_comm", "memory.activations" (of the
+        fullest stage) or "mfu".
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such quantity; it names the nearest ones.
+    SpecError
+        If the layout is illegal, or the quantity needs what the workload does not say.
+    """
+    if quantity not in quantity_names():
+        kind = "quantity"
+        raise UnknownNameError(kind, quantity, quantity_names())
+    check(model, cluster, strategy, workload)
+    question = _Question(model=model, cluster=cluster, strategy=strategy, workload=workload)
+    return tidy(question.term(quantity).renamed(quantity).at(0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Question:
+    """One layout, and the term of each of its quantities."""
+
+    model: Model
+    cluster: Cluster
+    strategy: Strategy
+    workload: Workload
+
+    def term(self, quantity: str) -> Term:
+        """Return the recorded quantity."""
+        family, _, part = quantity.partition(".")
+        if family == "params":
+            return self._parameters(part)
+        if family == "memory":
+            return self._memory(part)
+        if quantity.startswith("model_flops"):
+            return self._model_flops(full=quantity.endswith("full_attention"))
+        if quantity == "num_microbatches":
+            return as_term(self._evaluation().num_microbatches)
+        if quantity == "hardware_flops":
+            return self._hardware_flops(self._evaluation())
+        return self._time(family, part)
+
+    def _time(self, family: str, part: str) -> Term:
+        evaluation = self._evaluation()
+        if part:
+            return as_term(evaluation.time_parts.get(part, 0.0), name=part).renamed(part, unit="s")
+        step: Any = as_term(evaluation.step_time)
+        tokens: Any = Term(
+            float(self.workload.global_batch_size * self.workload.seq_len),
+            name="tokens",
+            unit="token",
+            text="global_batch_size × seq_len",
+        )
+        match family:
+            case "mfu" | "mfu_full_attention":
+                return self._utilisation(self._model_flops(full=family != "mfu"), step)
+            case "hfu":
+                return self._utilisation(self._hardware_flops(evaluation), step)
+            case "tokens_per_s_per_device":
+                devices = float(self.cluster.num_devices)
+                return as_term(tokens_per_device_second(tokens=tokens, step_time=step, num_devices=devices))
+            case "training_days":
+                if self.workload.tokens is None:
+                    msg = "training_days needs the tokens of the whole run (--tokens)"
+                    raise SpecError(msg)
+                return as_term(days(total_tokens=self.workload.tokens, tokens=tokens, step_time=step))
+            case _:
+                return as_term(step)
+
+    def _utilisation(self, flops: Any, step: Any) -> Term:  # noqa: ANN401 (terms stand in for numbers)
+        rate: Any = Term(
+            peak_rate(self.cluster, self.workload),
+            name="peak_rate",
+            unit="FLOP/s",
+            source=self.cluster.device.source,
+        )
+        devices = float(self.cluster.num_devices)
+        return as_term(utilisation(flops=flops, peak_rate=rate, num_devices=devices, step_time=step))
+
+    def _memory(self, part: str) -> Term:
+        evaluation = self._evaluation()
+        fullest = Picker(np.argmax(value_of(evaluation.stage_peak), axis=0))
+        values = evaluation.stage_peak if part == "peak" else getattr(evaluation.memory, part)
+        return as_term(fullest(values), name=part).renamed(part, unit="byte")
+
+    def _model_flops(self, *, full: bool) -> Term:
+        flops = model_flops(self.model, self.workload.seq_len)
+        convention = (
+            "every query-key pair counted" if full else "only the query-key pairs that the mask leaves"
+        )
+        one = Term(
+            flops.full if full else flops.masked,
+            name="FLOP of one sequence",
+            unit="FLOP",
+            source=PALM,
+            text=f"3 × those of the forward products; {convention}, nothing recomputed",
+        )
+        batch = Term(float(self.workload.global_batch_size), name="global_batch_size", unit="1")
+        return as_term(one * batch).renamed("model_flops", unit="FLOP")
+
+    def _hardware_flops(self, evaluation: Evaluation) -> Term:
+        flops = as_term(evaluation.flops) * Term(
+            float(self.cluster.num_devices), name="num_devices", unit="1"
+        )
+        return as_term(flops).renamed("hardware_flops", unit="FLOP", text="executed, recompute included")
+
+    def _parameters(self, part: str) -> Term:
+        if part == "per_device_max":
+            values = self._evaluation().parameters
+            picked = Picker(np.argmax(value_of(values), axis=0))(values)
+            return as_term(picked).renamed(part, unit="parameter")
+        counts = count_parameters(self.model)
+        return Term(float(getattr(counts, part)), name=part, unit="parameter", source=self.model.source)
+
+    def _evaluation(self) -> Evaluation:
+        degrees, choices = split_strategy(self.strategy)
+        recorded = Degrees(
+            **{
+                name: Term(np.array([getattr(degrees, name)]), name=name, unit="1")  # type: ignore[arg-type]
+                for name in Degrees.__dataclass_fields__
+            }
+        )
+        strategy = self.strategy
+        plan = plan_stages(self.model, pp=strategy.pp, vpp=strategy.vpp, stage_layers=strategy.stage_layers)
+        return evaluate_layout(
+            self.model, self.cluster, self.workload, recorded, choices, plan, strategy.axis_order
+        )
