@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -75,11 +76,20 @@ def parse_json(text: str, where: object) -> object:
 
 
 def parse_yaml(text: str, where: object) -> object:
-    """Return the content of a YAML text; numbers such as 1e-5 are numbers, as in YAML 1.2."""
+    """Return the content of a YAML text; 1e-5 is a number (YAML 1.2), and a key given twice is refused."""
+    return _parse_yaml(text, where, unique=True)
+
+
+def parse_yaml_lenient(text: str, where: object) -> object:
+    """Return the content of a YAML text in which, as for PyYAML, the last of equal keys counts."""
+    return _parse_yaml(text, where, unique=False)
+
+
+def _parse_yaml(text: str, where: object, *, unique: bool) -> object:
     import yaml
 
     try:
-        return yaml.load(text, Loader=_yaml_loader())  # noqa: S506  (a SafeLoader)
+        return yaml.load(text, Loader=_yaml_loader(unique=unique))  # noqa: S506  (a SafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
@@ -88,19 +98,20 @@ def parse_yaml(text: str, where: object) -> object:
         raise ReaderError(where, f"it is not valid YAML: {' '.join(str(error).split())}") from error
 
 
-def _yaml_loader() -> Any:  # noqa: ANN401  (the class is made from a lazy import)
+@cache
+def _yaml_loader(*, unique: bool) -> Any:  # noqa: ANN401  (the class is made from a lazy import)
     import re
 
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """SafeLoader that reads 1e-5 as a number and refuses a key given twice."""
+        """SafeLoader that reads 1e-5 as a number and, if asked, refuses a key given twice."""
 
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
             seen: set[object] = set()
             for key_node, _ in node.value:
                 key = self.construct_object(key_node, deep=True)
-                if isinstance(key, str) and key != "<<" and key in seen:
+                if unique and isinstance(key, str) and key != "<<" and key in seen:
                     problem = f"the key {key!r} is given twice"
                     raise yaml.MarkedYAMLError(problem=problem, problem_mark=key_node.start_mark)
                 seen.add(key if isinstance(key, str) else repr(key))

@@ -1,0 +1,228 @@
+"""Megatron's settings as a layout: degrees, sharding, recompute, overlap."""
+
+from __future__ import annotations
+
+from math import lcm
+
+from forescale.io.megatron.pipeline import read_split
+from forescale.io.megatron.settings import Settings
+from forescale.spec.strategy import (
+    DEFAULT_AXIS_ORDER,
+    Axis,
+    ContextKind,
+    Module,
+    Overlap,
+    Recompute,
+    Strategy,
+)
+
+CP_KINDS: dict[str, ContextKind] = {
+    "p2p": "ring",
+    "a2a": "ulysses",
+    "allgather": "all_gather",
+    "a2a+p2p": "ring",
+}
+MODULES: dict[str, Module] = {
+    "core_attn": "core_attn",
+    "layernorm": "layernorm",
+    "mlp": "mlp",
+    "mla_up_proj": "mla_up_proj",
+    "moe": "moe",
+    "moe_act": "moe_act",
+    "shared_experts": "shared_experts",
+}
+FSDP_LEVELS = {"no_shard": "0", "optim": "1", "optim_grads": "2", "optim_grads_params": "3"}
+NOT_EXPRESSED = {
+    "optimizer_cpu_offload": "optimizer states in host memory",
+    "cpu_offloading_num_layers": "activations in host memory",
+    "fine_grained_activation_offloading": "activations in host memory",
+    "tensor_parallel_num_weight_shards": "weights sharded further than tensor parallel",
+    "expert_tensor_parallel_num_weight_shards": "expert weights sharded further than tensor parallel",
+    "distribute_saved_activations": "saved activations spread over tensor parallel",
+    "moe_expert_capacity_factor": "experts with a capacity",
+    "rampup_batch_size": "a growing batch",
+    "step_batch_size_schedule": "a growing batch",
+    "hybrid_context_parallel": "context parallel that changes with the sequence",
+    "offload": "activations in host memory",
+}
+"""Settings that change memory or time and that a Strategy cannot say: each becomes a note."""
+
+
+def read_strategy(settings: Settings, *, num_layers: int, num_devices: int | None) -> Strategy:
+    """Return the layout on `num_devices`; if None, on the fewest that it can run on."""
+    tp, cp = settings.degree("tensor_model_parallel_size"), settings.degree("context_parallel_size")
+    pp, ep = settings.degree("pipeline_model_parallel_size"), settings.degree("expert_model_parallel_size")
+    etp = settings.count("expert_tensor_parallel_size") or tp
+    routed = bool(settings.count("num_experts"))
+    if not routed:
+        etp = 1
+        if ep > 1:
+            settings.refuse(f"{settings.spell('expert_model_parallel_size')} {ep} needs experts; it has none")
+    dp = _data_parallel(settings, num_devices, tp * cp, pp, ep * etp)
+    zero, replicate = _sharding(settings, dp, pp, ep)
+    split = read_split(settings, num_layers=num_layers, pp=pp)
+    for key, what in NOT_EXPRESSED.items():
+        if settings.get(key) not in (None, False, "false", 0, "0", "", []):
+            settings.note(f"not expressed: {settings.spell(key)} ({what})")
+    return Strategy(
+        tp=tp,
+        sp=settings.flag("sequence_parallel") and tp > 1,
+        cp=cp,
+        cp_kind=_context_kind(settings, cp),
+        ep=ep,
+        etp=etp,
+        pp=pp,
+        vpp=split.vpp,
+        dp_replicate=replicate,
+        dp_shard=dp // replicate,
+        zero=zero,
+        micro_batch_size=settings.size("micro_batch_size"),
+        recompute=_recompute(settings),
+        stage_layers=split.stage_layers,
+        axis_order=_axis_order(settings),
+        overlap=_overlap(settings, tp=tp, vpp=split.vpp),
+        flash_attention=_flash(settings),
+    )
+
+
+def _data_parallel(settings: Settings, num_devices: int | None, inner: int, pp: int, expert: int) -> int:
+    """Return data parallel over `inner` (tp x cp) devices a stage; experts need a multiple of ep x etp."""
+    if num_devices is None:
+        replicas = settings.degree("num_distributed_optimizer_instances")
+        return lcm(lcm(inner, expert) // inner, replicas)
+    if num_devices % (inner * pp):
+        settings.refuse(f"{num_devices} devices are no multiple of tp x cp x pp = {inner * pp}")
+    if num_devices % (expert * pp):
+        settings.refuse(f"{num_devices} devices are no multiple of ep x etp x pp = {expert * pp}")
+    return num_devices // (inner * pp)
+
+
+def _sharding(settings: Settings, dp: int, pp: int, ep: int) -> tuple[int, int]:
+    """Return the ZeRO level and how many data-parallel replicas hold whole states."""
+    distributed = settings.flag("use_distributed_optimizer")
+    instances = settings.degree("num_distributed_optimizer_instances")
+    replicas = settings.degree("data_parallel_replicate_degree")
+    if settings.flag("overlap_param_gather"):
+        _check_param_gather(settings, distributed=distributed)
+    if settings.flag("use_torch_fsdp2"):
+        _check_torch_fsdp2(settings, pp=pp, ep=ep, distributed=distributed)
+        return 3, _replicas(settings, replicas, dp, "data_parallel_replicate_degree")
+    if settings.flag("use_megatron_fsdp") or settings.flag("use_custom_fsdp"):
+        level = settings.choice("data_parallel_sharding_strategy", "optim_grads_params", FSDP_LEVELS)
+        zero = int(level)
+        return zero, _replicas(settings, instances, dp, "num_distributed_optimizer_instances") if zero else dp
+    settings.get("data_parallel_sharding_strategy")
+    if distributed:
+        return 1, _replicas(settings, instances, dp, "num_distributed_optimizer_instances")
+    return 0, dp
+
+
+def _replicas(settings: Settings, count: int, dp: int, key: str) -> int:
+    if dp % count:
+        settings.refuse(f"{settings.spell(key)} {count} does not divide the data parallel degree {dp}")
+    return count
+
+
+def _check_param_gather(settings: Settings, *, distributed: bool) -> None:
+    sharded = distributed or settings.flag("use_megatron_fsdp") or settings.flag("use_custom_fsdp")
+    name = settings.spell("overlap_param_gather")
+    if not sharded and not str(settings.get("optimizer")).startswith("dist_"):
+        settings.refuse(f"{name} needs {settings.spell('use_distributed_optimizer')} or Megatron's FSDP")
+    if not settings.flag("overlap_grad_reduce"):
+        settings.refuse(f"{name} needs {settings.spell('overlap_grad_reduce')}")
+
+
+def _check_torch_fsdp2(settings: Settings, *, pp: int, ep: int, distributed: bool) -> None:
+    against = {
+        "pipeline parallel": pp > 1,
+        "expert parallel": ep > 1,
+        "the distributed optimizer": distributed,
+        "fp16": settings.flag("fp16"),
+        "tied embeddings": not settings.flag("untie_embeddings_and_output_weights"),
+    }
+    clash = next((what for what, present in against.items() if present), None)
+    if clash:
+        settings.refuse(f"{settings.spell('use_torch_fsdp2')} does not go with {clash}")
+
+
+def _context_kind(settings: Settings, cp: int) -> ContextKind:
+    words = settings.words("cp_comm_type")
+    unknown = [word for word in words if word not in CP_KINDS]
+    if unknown:
+        settings.refuse(
+            f"{settings.spell('cp_comm_type')} must be one of {', '.join(CP_KINDS)}, got {unknown[0]!r}"
+        )
+    kinds = {CP_KINDS[word] for word in words} or {"ring"}
+    if cp > 1 and (len(kinds) > 1 or "a2a+p2p" in words):
+        settings.note("context parallel mixes kinds of exchange; it is taken as a ring")
+        return "ring"
+    return CP_KINDS[words[0]] if words else "ring"
+
+
+def _recompute(settings: Settings) -> Recompute:
+    granularity = settings.get("recompute_granularity")
+    if granularity is None and (
+        settings.flag("recompute_activations") or settings.flag("moe_layer_recompute")
+    ):
+        granularity = "selective"
+    method = settings.get("recompute_method")
+    if granularity is None:
+        return Recompute()
+    if granularity == "selective":
+        if method is not None:
+            settings.refuse(f"{settings.spell('recompute_method')} goes with full recompute only")
+        return _selective(settings)
+    if granularity != "full":
+        settings.refuse(
+            f"{settings.spell('recompute_granularity')} must be full or selective, got {granularity!r}"
+        )
+    layers = settings.count("recompute_num_layers")
+    listed = settings.words("recompute_layer_ids")
+    if listed:
+        settings.note(f"{len(listed)} layers listed by number are recomputed; taken as evenly spread")
+        pp = settings.degree("pipeline_model_parallel_size")
+        return Recompute(granularity="full", num_layers=-(-len(listed) // pp))
+    if method is None or layers is None:
+        missing = "recompute_method" if method is None else "recompute_num_layers"
+        settings.refuse(f"{settings.spell(missing)} must be given with full recompute")
+    if method == "block":
+        return Recompute(granularity="full", num_layers=layers) if layers else Recompute()
+    if method != "uniform":
+        settings.refuse(f"{settings.spell('recompute_method')} must be uniform or block, got {method!r}")
+    if layers > 1:
+        settings.note(f"recompute keeps one input per {layers} layers; it is taken as one per layer")
+    return Recompute(granularity="full")
+
+
+def _selective(settings: Settings) -> Recompute:
+    words = settings.words("recompute_modules") or ("core_attn",)
+    if settings.flag("moe_layer_recompute"):
+        words = (*words, "moe")
+    for word in words:
+        if word not in MODULES:
+            settings.note(f"not expressed: recompute of {word}")
+    modules = tuple(dict.fromkeys(MODULES[word] for word in words if word in MODULES))
+    return Recompute(granularity="selective", modules=modules) if modules else Recompute()
+
+
+def _axis_order(settings: Settings) -> tuple[Axis, ...]:
+    return ("tp", "cp", "pp", "dp") if settings.flag("use_tp_pp_dp_mapping") else DEFAULT_AXIS_ORDER
+
+
+def _overlap(settings: Settings, *, tp: int, vpp: int) -> Overlap:
+    tensor = settings.flag("tp_comm_overlap")
+    if tensor and tp > 1 and not settings.flag("sequence_parallel"):
+        settings.refuse(f"{settings.spell('tp_comm_overlap')} needs {settings.spell('sequence_parallel')}")
+    return Overlap(
+        grad_reduce=settings.flag("overlap_grad_reduce"),
+        param_gather=settings.flag("overlap_param_gather"),
+        tensor=tensor and tp > 1,
+        pipeline=settings.flag("overlap_p2p_comm", default=True) and vpp > 1,
+        expert=settings.flag("overlap_moe_expert_parallel_comm"),
+    )
+
+
+def _flash(settings: Settings) -> bool:
+    backend = str(settings.get("attention_backend") or "auto").rpartition(".")[2]
+    local = settings.get("transformer_impl") == "local" and not settings.flag("use_flash_attn")
+    return backend not in ("unfused", "local") and not (local and backend == "auto")

@@ -1,0 +1,68 @@
+"""What every reader of a framework's configuration returns, and what a caller may tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Protocol
+
+from forescale.spec import Model, Strategy, Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A configuration as specifications, and what became of each of its keys."""
+
+    format: str
+    """Name of the reader."""
+    model: Model | None = None
+    strategy: Strategy | None = None
+    workload: Workload | None = None
+    schedule: str | None = None
+    """Pipeline schedule by its name in the schedule library; None where the configuration names none."""
+    num_devices: int | None = None
+    """Devices that the layout was read for; None where neither the caller nor the configuration says."""
+    used: tuple[str, ...] = ()
+    """Keys that the result depends on, as the configuration spells them."""
+    ignored: tuple[str, ...] = ()
+    """Known keys that do not change what is projected (learning rate, paths, logging)."""
+    unknown: tuple[str, ...] = ()
+    """Keys that the framework does not have; empty unless `Options.strict` is off."""
+    notes: tuple[str, ...] = ()
+    """How something was understood, or what could not be expressed, one sentence each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a configuration leaves to its surroundings, told by the caller, never by the environment."""
+
+    num_devices: int | None = None
+    """Devices of the run: most frameworks leave them to the launcher."""
+    vocab_size: int | None = None
+    """Vocabulary, where the configuration only names a tokenizer."""
+    variables: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Values of `${NAME}` placeholders, over their defaults."""
+    folders: tuple[Path, ...] = ()
+    """Where presets are looked for, besides the file's own folder."""
+    strict: bool = True
+    """Refuse keys that the framework does not have."""
+
+
+class Reader(Protocol):
+    """Reads one framework's configuration. A new one must pass `forescale.testing.readers.check_reader`."""
+
+    @property
+    def name(self) -> str:
+        """Short name, such as "megatron"."""
+
+    @property
+    def title(self) -> str:
+        """What it reads, for people."""
+
+    def recognises(self, text: str) -> bool:
+        """Whether `text` (the content of a file) is in this format; cheap, and never raises."""
+
+    def read(self, path: Path, options: Options) -> Reading:
+        """Return what the file at `path` says."""
