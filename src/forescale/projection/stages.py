@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from forescale.formula import Term
 from forescale.graph.stage import StagePlan
@@ -44,7 +45,7 @@ class Stages:
             last=cast("Array", Term(self.last, name="head here", unit="1")),
         )
 
-    def take(self, candidates: Array) -> Stages:
+    def take(self, candidates: NDArray[np.int64]) -> Stages:
         """Return the plans of some candidates."""
         return Stages(
             counts=tuple(count[:, candidates] for count in self.counts),

@@ -27,7 +27,7 @@ from forescale.projection.pieces import (
     price_blocks,
 )
 from forescale.projection.stages import Stages, stack_plans
-from forescale.search.space import Candidates, Columns, Rows, Variant
+from forescale.search.space import Candidates, Columns, Rows
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.strategy import Axis
@@ -93,7 +93,8 @@ def score(
     plans, plan_of_row = _plans(question.model, candidates.columns)
     fitting = _states(question, candidates.columns, plans, plan_of_row) <= memory_limit
     for rows, variants, choices, order in _groups(candidates, fitting):
-        group = _Group(question, candidates.columns, rows, choices, order, plans.take, plan_of_row[rows])
+        columns = {name: values[rows] for name, values in candidates.columns.items()}
+        group = _Group(question, columns, _StagesOf(plans, plan_of_row[rows]), choices, order)
         for index in variants:
             recompute = candidates.variants[index].recompute
             pieces = build_pieces(group.priced, recompute, asynchronous_tensor=choices.overlap.tensor)
@@ -113,10 +114,10 @@ def _groups(
 ) -> Iterator[tuple[Rows, list[int], Choices, tuple[Axis, ...]]]:
     """Yield rows that share operator list and axis order, with the variants (recompute policies) to try."""
     by_list: dict[tuple[object, ...], list[int]] = {}
-    for index, variant in enumerate(candidates.variants):
-        by_list.setdefault((variant.cp_kind, variant.axis_order), []).append(index)
+    for index, each in enumerate(candidates.variants):
+        by_list.setdefault((each.cp_kind, each.axis_order), []).append(index)
     for indices in by_list.values():
-        variant: Variant = candidates.variants[indices[0]]
+        variant = candidates.variants[indices[0]]
         allowed = fitting & candidates.allows(variant)
         for sp in (True, False):
             rows = np.flatnonzero(allowed & (candidates.columns["sp"] == sp))
@@ -183,6 +184,17 @@ def _as_degrees(columns: Columns) -> Degrees:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _StagesOf:
+    """The stage plans of some rows, by their place among those rows."""
+
+    plans: Stages
+    plan: Rows
+
+    def __call__(self, rows: Rows | slice) -> Stages:
+        return self.plans.take(self.plan[rows])
+
+
 class _Group:
     """Candidates of one operator list and axis order, with their tables of distinct blocks and traffic."""
 
@@ -190,14 +202,11 @@ class _Group:
         self,
         question: Question,
         columns: Columns,
-        rows: Rows,
+        stages: _StagesOf,
         choices: Choices,
         order: tuple[Axis, ...],
-        plans: Callable[[Rows], Stages],
-        plan: Rows,
     ) -> None:
-        columns = {name: values[rows] for name, values in columns.items()}
-        self.question, self.order, self.plans, self.plan = question, order, plans, plan
+        self.question, self.order, self.stages = question, order, stages
         self.degrees = _as_degrees(columns)
         gap = ("pp",) if question.model.is_moe and order[-1] != "pp" else ()
         self.block_table = distinct(columns, (*BLOCK_KEY, *gap))
@@ -213,7 +222,7 @@ class _Group:
         degrees = _as_degrees(self.traffic_table.columns)
         return data_traffic(
             holdings(question.blocks(degrees, choices)),
-            self.plans(self.plan[_first_rows(self.traffic_table.where)]),
+            self.stages(_first_rows(self.traffic_table.where)),
             degrees,
             question.workload.precision,
             pricing_of(question.cluster, degrees, self.order),
@@ -229,7 +238,7 @@ class _Group:
         at_block, at_traffic = _Gather(self.block_table.where[part]), _Gather(self.traffic_table.where[part])
         return Inputs(
             degrees=degrees,
-            stages=self.plans(self.plan[part]),
+            stages=self.stages(part),
             pieces=pieces.map(lambda piece: piece.take(at_block)),
             held=self.held.map(lambda held: held.take(at_block)),
             traffic=self.traffic.take(at_traffic),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,8 +102,9 @@ class Candidates:
     def strategy(self, variant: int, row: int) -> Strategy:
         """Return one layout as a strategy."""
         chosen = self.variants[variant]
+        degrees: dict[str, Any] = {name: int(self.columns[name][row]) for name in DEGREE_NAMES}
         return Strategy(
-            **{name: int(self.columns[name][row]) for name in DEGREE_NAMES},
+            **degrees,
             sp=bool(self.columns["sp"][row]),
             cp_kind=chosen.cp_kind,
             recompute=chosen.recompute,
