@@ -62,7 +62,6 @@ def explain_command(
     """Show how a number comes about: formula, inputs, units and source."""
     from forescale.cli.inputs import read_question
     from forescale.explain import explain
-    from forescale.spec.strategy import Strategy
 
     if depth is not None and depth < 0:
         msg = f"--depth must be 0 or more, got {depth}"
@@ -72,8 +71,8 @@ def explain_command(
         raise SpecError(msg)
     model, quantity = (words[0] if len(words) == 2 else None), words[-1]
     question = read_question(model, plan, cluster, run, layout)
-    strategy = question.strategy or Strategy()
-    node = explain(question.model, question.cluster, strategy, question.workload, quantity)
+    asked = question.plan
+    node = explain(asked.model, asked.cluster, question.strategy, asked.workload, quantity)
     if as_json:
         from forescale.explain.document import document
 

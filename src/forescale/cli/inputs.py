@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,9 @@ from forescale.errors import SpecError
 
 if TYPE_CHECKING:
     from forescale.io.plan import Plan
+    from forescale.io.reading import Reading
+    from forescale.projection.result import Note
+    from forescale.spec.strategy import Strategy
 
 PRECISION_FIELDS = {
     "precision": "compute",
@@ -25,6 +28,23 @@ PRECISION_FIELDS = {
 DEGREES = ("tp", "cp", "pp", "dp_replicate", "dp_shard")
 """Degrees whose product is the number of devices."""
 COMMAND_LINE = "command line"
+NAMED_KEYS = 8
+"""Ignored keys of a file that are named; the rest are counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What a command asks, and what its reader has to say about the files that it came from."""
+
+    plan: Plan
+    notes: tuple[Note, ...]
+
+    @property
+    def strategy(self) -> Strategy:
+        """The layout; the default one where none was given."""
+        from forescale.spec.strategy import Strategy
+
+        return self.plan.strategy or Strategy()
 
 
 def read_question(
@@ -33,22 +53,21 @@ def read_question(
     cluster: ClusterOptions,
     run: RunOptions,
     layout: LayoutOptions | None = None,
-) -> Plan:
-    """Return the question that a command asks; without `layout` options its strategy may be None."""
+) -> Question:
+    """Return the question that a command asks; without `layout` options its plan may have no strategy.
+
+    A framework's file gives what it says of layout and workload; the plan file, flags and `--set` go over it.
+    """
     from forescale.io.plan import build_plan, read_plan_values, with_overrides
 
-    values = {} if plan.plan is None else read_plan_values(plan.plan)
+    folder = None if plan.plan is None else plan.plan.parent
+    written = {} if plan.plan is None else read_plan_values(plan.plan)
     _lay(
-        values,
+        written,
         {"model": _apart(model, plan), "cluster": _apart(cluster.cluster, plan), "preset": plan.preset},
     )
-    if cluster.devices is not None and cluster.nodes is not None:
-        msg = "--devices and --nodes say the same thing; give one of them"
-        raise SpecError(msg)
-    if cluster.devices is not None or cluster.nodes is not None:
-        values.pop("devices", None)
-        values.pop("nodes", None)
-        _lay(values, {"devices": cluster.devices, "nodes": cluster.nodes})
+    _size(written, cluster)
+    values, notes = _with_file(written, folder)
     _section(values, "workload", _workload(run))
     _section(values, "precision", {name: getattr(run, option) for option, name in PRECISION_FIELDS.items()})
     if layout is not None:
@@ -58,7 +77,74 @@ def read_question(
     if layout is not None and "devices" not in values and "nodes" not in values:
         values["devices"] = _devices(values["strategy"])
     where = COMMAND_LINE if plan.plan is None else str(plan.plan)
-    return build_plan(values, where=where, folder=None if plan.plan is None else plan.plan.parent)
+    return Question(plan=build_plan(values, where=where, folder=folder), notes=notes)
+
+
+def _size(values: dict[str, Any], cluster: ClusterOptions) -> None:
+    """Lay --devices or --nodes over whichever of the two the plan has."""
+    if cluster.devices is not None and cluster.nodes is not None:
+        msg = "--devices and --nodes say the same thing; give one of them"
+        raise SpecError(msg)
+    if cluster.devices is not None or cluster.nodes is not None:
+        values.pop("devices", None)
+        values.pop("nodes", None)
+        _lay(values, {"devices": cluster.devices, "nodes": cluster.nodes})
+
+
+def _with_file(written: dict[str, Any], folder: Path | None) -> tuple[dict[str, Any], tuple[Note, ...]]:
+    """Return `written` laid over what the model's file says, if it is a file; and notes about that file."""
+    text = written.get("model")
+    path = (folder or Path()) / Path(text).expanduser() if isinstance(text, str) else Path()
+    if not isinstance(text, str) or not path.is_file():
+        return written, ()
+    from forescale.io.readers import read_file
+    from forescale.io.reading import Options
+
+    reading = read_file(path, Options(num_devices=_known_devices(written, folder)))
+    values: dict[str, Any] = {}
+    if reading.strategy is not None:
+        values["strategy"] = _without_data_parallel(asdict(reading.strategy))
+    if reading.workload is not None:
+        values["workload"] = asdict(reading.workload)
+    if reading.num_devices is not None and "nodes" not in written:
+        values["devices"] = reading.num_devices
+    for name, section in written.items():
+        both = isinstance(section, dict) and isinstance(values.get(name), dict)
+        values[name] = {**values[name], **section} if both else section
+    return values, _notes(path, reading)
+
+
+def _known_devices(values: dict[str, Any], folder: Path | None) -> int | None:
+    """Return the devices that flags or plan give, for readers that leave them to the launcher."""
+    from forescale.io.named import cluster_of
+
+    devices, nodes, cluster = values.get("devices"), values.get("nodes"), values.get("cluster")
+    if isinstance(devices, int) and devices > 0:
+        return devices
+    if isinstance(nodes, int) and nodes > 0 and isinstance(cluster, str):
+        return nodes * cluster_of(cluster, 1, folder=folder).devices_per_node
+    return None
+
+
+def _without_data_parallel(strategy: dict[str, Any]) -> dict[str, Any]:
+    """Leave data parallel to the devices; shards stay where there are replicas of them."""
+    left_out = (
+        {"dp_replicate"}
+        if strategy["dp_replicate"] > 1 < strategy["dp_shard"]
+        else {"dp_replicate", "dp_shard"}
+    )
+    return {name: value for name, value in strategy.items() if name not in left_out}
+
+
+def _notes(path: Path, reading: Reading) -> tuple[Note, ...]:
+    from forescale.projection.result import Note
+
+    texts = [f"{path.name}: {note}" for note in reading.notes]
+    if reading.ignored:
+        shown = ", ".join(reading.ignored[:NAMED_KEYS])
+        more = f" and {len(reading.ignored) - NAMED_KEYS} more" if len(reading.ignored) > NAMED_KEYS else ""
+        texts.append(f"{path.name}: keys that do not change the projection: {shown}{more}")
+    return tuple(Note(topic="reader", text=text) for text in texts)
 
 
 def _apart(text: str | None, plan: PlanOptions) -> str | None:

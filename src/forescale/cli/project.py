@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from forescale.cli.console import console, print_json
@@ -64,8 +65,8 @@ def _projection(
 ) -> Projection:
     from forescale.cli.inputs import read_question
     from forescale.project import project
-    from forescale.spec.strategy import Strategy
 
     question = read_question(model, plan, cluster, run, layout)
-    strategy = question.strategy or Strategy()
-    return project(question.model, question.cluster, strategy, question.workload, preset=question.preset)
+    asked = question.plan
+    result = project(asked.model, asked.cluster, question.strategy, asked.workload, preset=asked.preset)
+    return replace(result, notes=(*result.notes, *question.notes))

@@ -76,18 +76,20 @@ def search_command(
     limit = None if max_memory is None else _positive("--max-memory", parse(max_memory, "byte"), max_memory)
     _positive("--top", top, top)
     question = read_question(model, plan, cluster, run)
-    space = fixed_space(Space(), fix or (), num_devices=question.cluster.num_devices)
-    if question.strategy is not None:
-        space = replace(space, overlap=question.strategy.overlap)
+    asked = question.plan
+    base = Space() if asked.strategy is None else Space(overlap=asked.strategy.overlap)
+    space = fixed_space(base, fix or (), num_devices=asked.cluster.num_devices)
     result = search(
-        question.model,
-        question.cluster,
-        question.workload,
+        asked.model,
+        asked.cluster,
+        asked.workload,
         space=space,
         objective=objective,
         top=top,
         max_memory=limit,
     )
+    best = tuple(replace(one, notes=(*one.notes, *question.notes)) for one in result.best)
+    result = replace(result, best=best)
     if csv is not None or parquet is not None:
         from forescale.cli.table_files import rows_of, write_csv, write_parquet
 

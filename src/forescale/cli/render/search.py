@@ -26,9 +26,13 @@ def search_view(result: SearchResult) -> Group:
         f"{result.num_legal:,} legal layouts, {result.num_feasible:,} fit; "
         f"evaluated in {result.elapsed_s:.2f} s; ranked by {result.objective.replace('_', ' ')}"
     )
-    return Group(
-        header, "", _ranking(result), "", Text(counts), *[_gain(item) for item in result.relaxations]
+    risky = any(one.memory.verdict != "FITS" for one in result.best)
+    legend = (
+        [Text("! above the device's memory at the upper end of its range", style="yellow")] if risky else []
     )
+    gains = [_gain(item) for item in result.relaxations]
+    notes = [Text(f"note ({note.topic}): {note.text}", style="yellow") for note in first.notes]
+    return Group(header, "", _ranking(result), "", *legend, Text(counts), *gains, *notes)
 
 
 def _ranking(result: SearchResult) -> Table:
