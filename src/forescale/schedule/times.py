@@ -122,7 +122,7 @@ def _per_stage(value: Numeric, num_stages: int, name: str) -> Array:
     if array.shape[0] != num_stages:
         msg = f"{name}: give a number or one value per stage; got {array.shape[0]} for {num_stages} stages"
         raise ScheduleError(msg)
-    return array.reshape(num_stages, -1)
+    return array if array.ndim == 2 else array[:, None]
 
 
 def _directed(values: tuple[Numeric, Numeric], num_stages: int, name: str) -> Array:
@@ -142,4 +142,4 @@ def _per_boundary(value: Numeric, num_stages: int, name: str) -> Array:
         got = f"{array.shape[0]} for {num_stages - 1} boundaries"
         msg = f"{name}: give a number or one value per boundary; got {got}"
         raise ScheduleError(msg)
-    return array.reshape(num_stages - 1, -1)
+    return array if array.ndim == 2 else array[:, None]
