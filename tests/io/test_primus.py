@@ -3,8 +3,9 @@ from pathlib import Path
 import pytest
 
 from forescale.errors import ReaderError, UnknownKeyError
-from forescale.io.primus import PrimusReader
+from forescale.io.primus import SCHEDULES, V_SCHEDULES, PrimusReader
 from forescale.io.reading import Options
+from forescale.schedule.library import family
 from forescale.spec import Recompute
 
 BASE = """
@@ -71,6 +72,9 @@ def repository(tmp_path):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     return tmp_path
+
+
+TWO_CHUNKS = "\n      num_virtual_stages_per_pipeline_rank: 2\n      pipeline_model_parallel_size: 2"
 
 
 def experiment(repository: Path, old: str = "", new: str = "") -> Path:
@@ -154,18 +158,20 @@ def test_recompute_of_blocks(repository):
     )
 
 
+ZERO_BUBBLE = "patch_zero_bubble: true\n      enable_zero_bubble: true"
+PIPE = "patch_primus_pipeline: true"
+
+
 @pytest.mark.parametrize(
     ("more", "schedule"),
     [
-        ("patch_primus_pipeline: true\n      pp_algorithm: zbv-formatted", "zbv"),
-        ("patch_primus_pipeline: true\n      pp_algorithm: v-half", "v-half"),
-        ("patch_primus_pipeline: true", "interleaved-1f1b"),
+        (PIPE + "\n      pp_algorithm: zbv-formatted" + TWO_CHUNKS, "zbv"),
+        (PIPE + "\n      pp_algorithm: v-half" + TWO_CHUNKS, "v-half"),
+        (PIPE + "\n      pp_algorithm: zero-bubble-heuristic", "zb-1p"),
+        (PIPE, "interleaved-1f1b"),
         ("pp_algorithm: v-min", None),
-        (
-            "patch_zero_bubble: true\n      enable_zero_bubble: true\n      zero_bubble_v_schedule: true",
-            "v-half",
-        ),
-        ("patch_zero_bubble: true\n      enable_zero_bubble: true", "zb"),
+        (ZERO_BUBBLE + "\n      zero_bubble_v_schedule: true" + TWO_CHUNKS, "v-half"),
+        (ZERO_BUBBLE, "zb-1p"),
     ],
 )
 def test_schedules(repository, more, schedule):
@@ -222,6 +228,17 @@ def test_bad_experiments(repository, old, new, error, text):
     with pytest.raises(error, match=text) as caught:
         read(experiment(repository, old, new))
     assert "\n" not in str(caught.value)
+
+
+def test_a_schedule_with_the_wrong_virtual_stages(repository):
+    more = "patch_primus_pipeline: true\n      pp_algorithm: v-half\n      pipeline_model_parallel_size: 2"
+    with pytest.raises(ReaderError, match="'v-half' runs with 2 virtual stages per rank, got 1"):
+        read(experiment(repository, "lr: 1.0e-5", more))
+
+
+@pytest.mark.parametrize("name", [*SCHEDULES.values(), *V_SCHEDULES.values()])
+def test_every_schedule_is_in_the_library(name):
+    assert family(name).name == name
 
 
 def test_stages_listed_by_hand(repository):

@@ -33,7 +33,7 @@ SCHEDULES: Mapping[str, str] = {
     "1f1b": "1f1b",
     "1f1b-interleaved": "interleaved-1f1b",
     "zero-bubble": "zb-h1",
-    "zero-bubble-heuristic": "zb",
+    "zero-bubble-heuristic": "zb-1p",
     "zbv-formatted": "zbv",
     "v-half": "v-half",
     "v-min": "v-min",
@@ -61,15 +61,18 @@ class PrimusReader:
                 raise UnknownKeyError(str(key), str(path), _TOP)
         module = _module(content["modules"], path)
         settings, unknown = _settings(_merged(module, path, options), path, strict=options.strict)
-        return read_settings(
+        schedule = _schedule(settings)
+        reading = read_settings(
             settings,
             name=_name(module, path),
             num_devices=options.num_devices,
             vocab_size=options.vocab_size,
             unknown=unknown,
             form=self.name,
-            schedule=_schedule(settings),
+            schedule=schedule,
         )
+        _check_chunks(reading, path)
+        return reading
 
 
 def _read_preset(content: Mapping[str, Any], path: Path, options: Options) -> Reading:
@@ -214,10 +217,21 @@ def _schedule(settings: Settings) -> str | None:
     if settings.flag("patch_zero_bubble") and settings.flag("enable_zero_bubble"):
         if settings.flag("zero_bubble_v_schedule"):
             return settings.choice("zero_bubble_v_schedule_mem_setup", "half", V_SCHEDULES)
-        return "zb"
+        return "zb-1p"
     return None
 
 
+def _check_chunks(reading: Reading, path: Path) -> None:
+    """Refuse a schedule with a number of virtual stages that Primus does not run it with."""
+    wanted = CHUNKS.get(reading.schedule or "")
+    given = reading.strategy.vpp if reading.strategy is not None else wanted
+    if wanted is not None and given != wanted:
+        problem = f"the schedule {reading.schedule!r} runs with {wanted} virtual stages per rank, got {given}"
+        raise ReaderError(path, problem)
+
+
+CHUNKS: Mapping[str, int] = {"1f1b": 1, "zb-h1": 1, "zb-1p": 1, "zbv": 2, "v-half": 2, "v-min": 2}
+"""Virtual stages per rank of the schedules that fix them."""
 V_SCHEDULES: Mapping[str, str] = {"half": "v-half", "min": "v-min", "zb": "zbv"}
 
 
