@@ -34,7 +34,9 @@ def _forget_the_tests_own_formula():
 def test_plain_numbers_pass_through():
     assert area(a=2.0, b=3.0) == 6.0
     assert named(2.0, "x") == 2.0
-    np.testing.assert_array_equal(total({"x": np.array([1.0, 2.0]), "y": 1.0}, name="sum", unit="s"), [2.0, 3.0])
+    np.testing.assert_array_equal(
+        total({"x": np.array([1.0, 2.0]), "y": 1.0}, name="sum", unit="s"), [2.0, 3.0]
+    )
 
 
 def test_a_term_remembers_formula_inputs_and_arithmetic():

@@ -171,7 +171,10 @@ def to_projection(
         notes=_notes(model, workload),
     )
     if result.mfu > 1.0 or not np.isfinite(step):
-        msg = f"projected MFU {result.mfu:.3f} of {model.name} on {cluster.name} breaks the device's peak rate; please report this"
+        msg = (
+            f"projected MFU {result.mfu:.3f} of {model.name} on {cluster.name} breaks the device's peak rate; "
+            "please report this"
+        )
         raise PhysicsError(msg)
     return result
 

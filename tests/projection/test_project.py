@@ -3,11 +3,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.small import cluster, dense, moe, workload
 
 from forescale.errors import SpecError
 from forescale.project import project
 from forescale.spec import Recompute, Strategy, Workload
-from tests.small import cluster, dense, moe, workload
 
 LAYOUTS = [
     Strategy(dp_shard=16),
@@ -69,7 +69,8 @@ def test_full_recompute_keeps_less_and_takes_longer():
 
 def test_stages_of_zero_shard_what_they_say():
     by_stage = [
-        project(dense(), cluster(8), Strategy(dp_shard=8, zero=zero), workload()).memory.stages[0] for zero in range(4)
+        project(dense(), cluster(8), Strategy(dp_shard=8, zero=zero), workload()).memory.stages[0]
+        for zero in range(4)
     ]
     full, first, second, third = by_stage
     assert first.optimizer_bytes == pytest.approx(full.optimizer_bytes / 8)

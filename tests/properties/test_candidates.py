@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.small import cluster, dense, moe, workload
 
 from forescale.project import project
 from forescale.search import Space
 from forescale.search.evaluate import Question, score
 from forescale.search.space import enumerate_layouts
-from tests.small import cluster, dense, moe, workload
 
 CASES = {}
 

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.small import cluster, dense, moe, workload
 
 from forescale.errors import InfeasibleError, UnknownKeyError
 from forescale.project import project
 from forescale.search import Space, search
 from forescale.search.evaluate import Question, score
 from forescale.search.space import default_recompute, divisors, enumerate_layouts, virtual_stages
-from tests.small import cluster, dense, moe, workload
 
 
 def layouts(candidates):

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.small import cluster, dense, moe, workload
 
 from forescale.errors import SpecError
 from forescale.spec import Strategy
 from forescale.spec.constraints import CONSTRAINTS, Question, check, legal, minimum_devices
-from tests.small import cluster, dense, moe, workload
 
 DEGREES = ("tp", "cp", "ep", "etp", "pp", "vpp", "dp_replicate", "dp_shard", "zero", "micro_batch_size")
 small = st.sampled_from([1, 2, 3, 4, 8])

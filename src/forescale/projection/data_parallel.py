@@ -80,13 +80,13 @@ def head_copies(*, pp: Numeric, tied: bool) -> Numeric:
 
 @formula(unit="s", source="definition")
 def at_stage_3(*, zero: Numeric, sharded: Numeric, otherwise: Numeric) -> Numeric:
-    """The first at ZeRO stage 3, the second below it."""
+    """`sharded` at ZeRO stage 3, `otherwise` below it."""
     return np.where(np.asarray(zero) >= 3, sharded, otherwise)
 
 
 @formula(unit="s", source="definition")
 def from_stage_1(*, zero: Numeric, sharded: Numeric, otherwise: Numeric) -> Numeric:
-    """The first from ZeRO stage 1 (reduce-scatter and gather), the second without sharding (all-reduce)."""
+    """`sharded` from ZeRO stage 1 (reduce-scatter and gather), `otherwise` without (all-reduce)."""
     return np.where(np.asarray(zero) >= 1, sharded, otherwise)
 
 

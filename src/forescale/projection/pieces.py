@@ -1,7 +1,7 @@
 """Everything a step is put together from: the priced blocks of one model under one set of choices.
 
-A piece depends only on the degrees that change a block (tp, cp, ep, etp, micro-batch, the groups' places), so a
-search prices each distinct combination once and gathers.
+A piece depends only on the degrees that change a block (tp, cp, ep, etp, micro-batch, the groups' places), so
+a search prices each distinct combination once and gathers.
 """
 
 from __future__ import annotations

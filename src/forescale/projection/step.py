@@ -1,4 +1,4 @@
-"""From blocks to stages to one optimizer step: closed forms of 1F1B and interleaved 1F1B with unequal stages."""
+"""From stages to one optimizer step: closed forms of (interleaved) 1F1B with unequal stages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def bubble_time(*, total_stage_time: Numeric, slowest_stage_time: Numeric, vpp: 
 
 @formula(
     unit="s",
-    source="Megatron-LM: sends block in 1F1B (two exchanges per micro-batch) and run behind the next chunk when interleaved",
+    source="Megatron-LM: sends block in 1F1B (two exchanges per micro-batch), run behind a chunk when interleaved",
 )
 def exposed_pipeline_time(
     *,
@@ -37,7 +37,7 @@ def exposed_pipeline_time(
     vpp: Numeric,
     overlapped: bool,
 ) -> Numeric:
-    """Filling and draining cross p−1 hops twice; in between 2·v·hop per micro-batch, less what compute hides."""
+    """Exposed = filling and draining; they cross p−1 hops twice; in between 2·v·hop per micro-batch, less what compute hides."""
     traffic = 2.0 * vpp * hop
     hidden = np.where((np.asarray(vpp) > 1) & overlapped, np.minimum(slowest_stage_time, traffic), 0.0)
     busy = 2.0 * hop * (pp - 1.0) + microbatches * (traffic - hidden)
@@ -56,7 +56,7 @@ def exposed_reduction(*, reduction: Numeric, cover: Numeric, buckets: Numeric, o
 
 @formula(
     unit="s",
-    source="Zhao et al. 2023, PyTorch FSDP, arXiv:2304.11277, section 3.3: gather of the next layer behind this one's compute",
+    source="Zhao et al. 2023, PyTorch FSDP, arXiv:2304.11277, section 3.3: the next layer's gather behind compute",
 )
 def exposed_gather(*, gather: Numeric, cover: Numeric, overlapped: bool) -> Numeric:
     """max(0, gather − compute) per layer where prefetched, else all of it."""

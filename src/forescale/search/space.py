@@ -224,7 +224,8 @@ def _inner(
 def virtual_stages(num_layers: int, pp: int) -> tuple[int, ...]:
     """Return the numbers of chunks per rank that leave at most two chunks a layer short.
 
-    Two, because embedding and head weigh about a layer each (Megatron-LM --account-for-embedding-in-pipeline-split).
+    Two, because embedding and head weigh about a layer each (Megatron-LM
+    --account-for-embedding-in-pipeline-split).
     """
     if pp == 1:
         return (1,)
@@ -247,13 +248,13 @@ def _expert_degrees(model: Model, space: Space, stage_devices: int) -> list[tupl
 
 def _shardings(space: Space, dp: int, cp: int) -> list[tuple[int, int, int]]:
     """Return the distinct (dp_replicate, dp_shard, zero): stage 0 shards nothing, one shard is stage 0."""
-    found: list[tuple[int, int, int]] = []
-    stages = sorted(space.zero)
-    for zero in stages:
-        for shard in divisors(dp):
-            plain = zero == 0 or (shard * cp == 1 and stages[0] > 0 and zero == stages[0] and dp == 1)
-            if (plain and shard == dp) or (zero > 0 and shard * cp > 1):
-                found.append((dp // shard, shard, zero))
+    lowest = min(space.zero)
+    found = [
+        (dp // shard, shard, zero)
+        for zero in sorted(space.zero)
+        for shard in divisors(dp)
+        if (shard == dp if zero == 0 or (zero == lowest and dp * cp == 1) else shard * cp > 1)
+    ]
     if space.dp_shard is not None:
         found = [item for item in found if item[1] in space.dp_shard]
     if space.dp_replicate is not None:

@@ -89,10 +89,15 @@ class Cluster:
             raise SpecError(msg)
         sizes = [tier.size or float("inf") for tier in self.tiers]
         if sizes != sorted(sizes):
-            msg = f"cluster {self.name}: tiers go from the innermost out, so sizes must grow; got {[t.size for t in self.tiers]}"
+            got = [tier.size for tier in self.tiers]
+            msg = f"cluster {self.name}: tiers go from the innermost out, so sizes must grow; got {got}"
             raise SpecError(msg)
         if sizes[-1] < self.num_devices:
-            msg = f"cluster {self.name}: its outermost tier {self.tiers[-1].name!r} joins at most {self.tiers[-1].size} devices; asked for {self.num_devices}"
+            last = self.tiers[-1]
+            msg = (
+                f"cluster {self.name}: its outermost tier {last.name!r} joins at most {last.size} devices; "
+                f"asked for {self.num_devices}"
+            )
             raise SpecError(msg)
 
     def sized(self, num_devices: int) -> Cluster:

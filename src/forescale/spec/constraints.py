@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,18 +16,21 @@ from forescale.spec.model import FullAttention, LatentAttention, LinearAttention
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
 
-Mask = NDArray[np.bool_]
+Mask: TypeAlias = NDArray[np.bool_]
+Values: TypeAlias = Any
+"""Degrees of one layout (int) or of many (integer array), and what comparing them gives."""
+Degrees: TypeAlias = Any
+"""Anything with the degrees of `Strategy` as attributes: a Strategy, or arrays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What a constraint looks at: facts of model, cluster and workload, and the degrees (numbers or arrays)."""
+    """What a constraint looks at: model, cluster and workload, and the degrees (numbers or arrays)."""
 
     model: Model
     cluster: Cluster
     workload: Workload
-    degrees: Any
-    """Object with the degrees of `Strategy` as attributes: a Strategy, or arrays."""
+    degrees: Degrees
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +43,7 @@ class Constraint:
     applies: Callable[[Question], bool] = lambda _: True
 
 
-def _divides(part: Numeric, whole: Numeric) -> Any:
+def _divides(part: Numeric, whole: Numeric) -> Values:
     return np.remainder(whole, part) == 0
 
 
@@ -59,18 +62,18 @@ def _heads(q: Question) -> list[tuple[int, int]]:
     return list(dict.fromkeys(found))
 
 
-def _all(masks: list[Any]) -> Any:
-    result: Any = True
+def _all(masks: list[Values]) -> Values:
+    result: Values = True
     for mask in masks:
         result = result & mask
     return result
 
 
-def _dp(d: Any) -> Any:
+def _dp(d: Degrees) -> Values:
     return d.dp_replicate * d.dp_shard
 
 
-def _stage_devices(d: Any) -> Any:
+def _stage_devices(d: Degrees) -> Values:
     return d.tp * d.cp * _dp(d)
 
 
@@ -80,11 +83,11 @@ def _moe(q: Question) -> MoeFfn:
     return moe
 
 
-def _local_batch(q: Question) -> Any:
+def _local_batch(q: Question) -> Values:
     return _dp(q.degrees) * q.degrees.micro_batch_size
 
 
-def _microbatches(q: Question) -> Any:
+def _microbatches(q: Question) -> Values:
     return q.workload.global_batch_size // np.maximum(_local_batch(q), 1)
 
 
@@ -174,7 +177,8 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         name="sequence over cp × tp",
         holds=lambda q: _divides(_sequence_parts(q), q.workload.seq_len),
         message=lambda q: (
-            f"seq_len {q.workload.seq_len} does not divide by {_sequence_parts(q)} (twice cp {q.degrees.cp}, times tp {q.degrees.tp} under sp)"
+            f"seq_len {q.workload.seq_len} does not divide by {_sequence_parts(q)} "
+            f"(twice cp {q.degrees.cp}, times tp {q.degrees.tp} under sp)"
         ),
     ),
     Constraint(
@@ -205,7 +209,7 @@ def _ffn_widths(model: Model) -> tuple[int, ...]:
     return tuple(widths)
 
 
-def _sequence_parts(q: Question) -> Any:
+def _sequence_parts(q: Question) -> Values:
     """Return what must divide the sequence: two zig-zag chunks per context rank, and tp parts under sp."""
     d = q.degrees
     cp, tp = np.asarray(d.cp), np.asarray(d.tp)
