@@ -37,7 +37,7 @@ def exposed_pipeline_time(
     vpp: Numeric,
     overlapped: bool,
 ) -> Numeric:
-    """Exposed = filling and draining; they cross p−1 hops twice; in between 2·v·hop per micro-batch, less what compute hides."""
+    """2(p−1) hops to fill and drain, and 2·v·hop per micro-batch in between less what compute hides."""
     traffic = 2.0 * vpp * hop
     hidden = np.where((np.asarray(vpp) > 1) & overlapped, np.minimum(slowest_stage_time, traffic), 0.0)
     busy = 2.0 * hop * (pp - 1.0) + microbatches * (traffic - hidden)

@@ -178,9 +178,8 @@ def _degrees(model: Model, cluster: Cluster, workload: Workload, space: Space) -
     tables = [np.zeros((0, len(DEGREE_NAMES)), dtype=np.int64)]
     for tp in _options(space.tp, divisors(total)):
         for cp in _options(space.cp, divisors(total // tp)):
-            for pp in _options(space.pp, divisors(total // (tp * cp))):
-                if pp <= model.num_layers:
-                    tables.append(_inner(model, workload, space, tp, cp, pp, total // (tp * cp * pp)))
+            stages = [pp for pp in _options(space.pp, divisors(total // (tp * cp))) if pp <= model.num_layers]
+            tables += [_inner(model, workload, space, tp, cp, pp, total // (tp * cp * pp)) for pp in stages]
     table = np.concatenate(tables).T
     return dict(zip(DEGREE_NAMES, table, strict=True))
 
