@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 
 from forescale.errors import SpecError
 
@@ -43,7 +44,8 @@ def parse(text: str | float, dimension: str) -> float:
     if match is None or (match[2] or "") not in {*scales, ""}:
         msg = f"{text!r} is not a quantity in {dimension}; write a number and one of {', '.join(filter(None, scales))}"
         raise SpecError(msg)
-    return float(match[1].replace("_", "").replace(",", "")) * scales.get(match[2] or "", 1.0)
+    number = Decimal(match[1].replace("_", "").replace(",", ""))
+    return float(number * Decimal(repr(scales.get(match[2] or "", 1.0))))
 
 
 def format_bytes(value: float) -> str:

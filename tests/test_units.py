@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import pytest
+
+from forescale.errors import SpecError
+from forescale.units import format_bytes, format_count, format_seconds, parse
+
+
+@pytest.mark.parametrize(
+    ("text", "dimension", "value"),
+    [
+        ("989 TFLOP/s", "FLOP/s", 989e12),
+        ("133.8 TFLOP/s", "FLOP/s", 133.8e12),
+        ("450 GB/s", "byte/s", 450e9),
+        ("400 Gb/s", "byte/s", 50e9),
+        ("80 GiB", "byte", 80 * 2**30),
+        ("2.5 us", "second", 2.5e-6),
+        ("15T", "token", 15e12),
+        ("1_000", "token", 1000.0),
+        (7, "byte", 7.0),
+    ],
+)
+def test_parse(text, dimension, value):
+    assert parse(text, dimension) == value
+
+
+@pytest.mark.parametrize(("text", "dimension"), [("80 GiBs", "byte"), ("fast", "byte/s"), ("3 W", "second"), ("", "byte")])
+def test_what_is_no_quantity_is_refused_with_the_units_allowed(text, dimension):
+    with pytest.raises(SpecError, match="quantity"):
+        parse(text, dimension)
+
+
+def test_formats():
+    assert format_bytes(80 * 2**30) == "80.00 GiB"
+    assert format_seconds(12.34) == "12.340 s"
+    assert format_seconds(2.5e-6) == "2.500 µs"
+    assert format_count(70.55e9) == "70.55 B"
