@@ -151,20 +151,21 @@ class CompiledSchedule:
         state = np.empty((shape[0] * shape[1] + 1, *tail))
         state[-1] = 0.0
         rows = state[:-1].reshape(shape[0], shape[1], *tail)
-        before: Array = np.zeros((shape[1], *tail))
         delays = laid.delays if laid.delays.any() else None
+        if delays is not None and delays.ndim < len(tail) + 1:
+            delays = delays[:, None]
+        before: Array = np.zeros((shape[1], *tail))
         buffer = np.empty((shape[1], *tail))
+        take, maximum, add = state.take, np.maximum, np.add
         for level, (row, cost, waits) in enumerate(zip(rows, spent, self.arrivals, strict=True)):
             for cells, delay in waits:
-                state.take(cells, axis=0, out=buffer, mode="clip")
+                take(cells, 0, buffer, "clip")
                 if delays is not None:
-                    late = delays[delay]
-                    buffer += late if late.ndim == buffer.ndim else late[:, None]
-                before = np.maximum(buffer, before, out=row)
+                    add(buffer, delays[delay], buffer)
+                before = maximum(buffer, before, out=row)
             if release is not None:
-                before = np.maximum(before, release[level], out=row)
-            np.add(before, cost, out=row)
-            before = row
+                before = maximum(before, release[level], out=row)
+            before = add(before, cost, row)
         return state, spent
 
     def _time_one(self, laid: Durations) -> Timing:

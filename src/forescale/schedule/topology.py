@@ -40,7 +40,8 @@ def levels(predecessors: Sequence[Sequence[int]], num_nodes: int) -> tuple[list[
                         level[before] = -2
                         stack.append(before)
                         break
-                    highest = max(highest, found)
+                    if found > highest:  # noqa: PLR1730 -- this loop is hot
+                        highest = found
             else:
                 level[node] = highest + 1
                 stack.pop()

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import pairwise, product
 from typing import TypeAlias
 
-from forescale.schedule.actions import Kind, pack
+from forescale.schedule.actions import MICROBATCH_SHIFT, Kind, pack
 from forescale.schedule.closed_form import idle_v_limited
 
 PERIOD = 6
@@ -224,6 +224,13 @@ def _compare(pp: int, tried: int, limit: int, goal: int) -> list[_Candidate]:
 
 
 def _squeezed(pp: int, num_microbatches: int, limit: int, candidate: _Candidate) -> Squeezed | None:
+    """Return a candidate in full; its steady state is repeated rather than squeezed where that is periodic."""
+    few = 6 * pp + 12
+    if num_microbatches > few:
+        short = _squeezed(pp, few, limit, candidate)
+        longer = None if short is None else repeat_steady(short, num_microbatches - few, few // 2)
+        if longer is not None:
+            return longer
     plan = _repeated(candidate.block, num_microbatches)
     best: Squeezed | None = None
     for _ in range(candidate.rounds):
@@ -234,6 +241,30 @@ def _squeezed(pp: int, num_microbatches: int, limit: int, candidate: _Candidate)
         if best is None or squeezed.length < best.length:
             best = squeezed
     return best
+
+
+def repeat_steady(short: Squeezed, extra: int, middle: int) -> Squeezed | None:
+    """Return the schedule with `extra` more micro-batches in its steady state; None if it has none.
+
+    The steady state of a rank is there where, from the input gradient of micro-batch `middle` on, three
+    periods of six passes each repeat the one before for the next micro-batch, at the same pace.
+    """
+    one = 1 << MICROBATCH_SHIFT
+    orders = []
+    for rank, order in enumerate(short.orders):
+        at = order.index(pack(Kind.I, rank, middle))
+        period = order[at : at + PERIOD]
+        for count in range(1, 4):
+            following = order[at + count * PERIOD : at + (count + 1) * PERIOD]
+            if following != [code + count * one for code in period]:
+                return None
+        for row in (rows[rank] for rows in short.plan):
+            ticks = row[middle : middle + 4]
+            if [late - early for early, late in pairwise(ticks)] != [PERIOD] * 3:
+                return None
+        inserted = [code + count * one for count in range(extra) for code in period]
+        orders.append(order[:at] + inserted + [code + extra * one for code in order[at:]])
+    return Squeezed(length=short.length + PERIOD * extra, peak=short.peak, plan=short.plan, orders=orders)
 
 
 def _squeezer(pp: int, num_microbatches: int, limit: int, plan: Plan, pull: bool) -> Squeezer:
