@@ -18,7 +18,7 @@ from forescale.memory.buffers import load_overhead
 from forescale.projection.blocks import Pricing
 from forescale.projection.data_parallel import data_traffic
 from forescale.projection.evaluate import Evaluation, Inputs, Setting, evaluate
-from forescale.projection.flops import model_flops
+from forescale.graph.flops import model_flops
 from forescale.projection.memory import MemoryParts
 from forescale.projection.mesh import groups
 from forescale.projection.pieces import build_blocks, build_pieces, holdings, price_blocks

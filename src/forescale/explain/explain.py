@@ -18,7 +18,7 @@ from forescale.graph.parameters import count_parameters
 from forescale.graph.stage import plan_stages
 from forescale.project import evaluate_layout, peak_rate
 from forescale.projection.evaluate import Evaluation, Picker
-from forescale.projection.flops import model_flops
+from forescale.graph.flops import model_flops
 from forescale.projection.memory import MemoryParts
 from forescale.projection.rates import days, tokens_per_device_second, utilisation
 from forescale.projection.result import TIME_PARTS

@@ -1,0 +1,73 @@
+"""FLOP of blocks and of the model: what the mathematics needs, under both conventions of masked attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from forescale.graph.layer import embedding_block, head_block, layer_block, mtp_block
+from forescale.graph.layout import Layout, split_strategy
+from forescale.graph.operator import Block
+from forescale.graph.ops import AttentionCore, Collective, Elementwise, Primitive
+from forescale.numeric import Numeric
+from forescale.spec.model import Model
+from forescale.spec.strategy import Strategy
+from forescale.spec.workload import Precision
+
+Convention: TypeAlias = Literal["masked", "full"]
+"""masked: attention counts the query-key pairs that its mask leaves; full: every pair, as many reports do."""
+BACKWARD_PER_FORWARD = 2.0
+"""Every product of forward has two in backward: for its input and for its weight (or other operand)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockFlops:
+    """FLOP that one device executes for one block and micro-batch, without recompute."""
+
+    forward: Numeric
+    backward: Numeric
+    """With flash attention it includes the scores' second product (5 products for 2)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFlops:
+    """FLOP of one sequence, forward and backward, nothing recomputed."""
+
+    masked: float
+    full: float
+
+
+def block_flops(block: Block, convention: Convention = "masked") -> BlockFlops:
+    """Return the forward and backward FLOP of `block`."""
+    forward: Numeric = 0.0
+    backward: Numeric = 0.0
+    for operator in block.operators:
+        for primitive in operator.forward:
+            forward = forward + primitive_flops(primitive, convention)
+        for primitive in (*operator.backward_input, *operator.backward_weight):
+            backward = backward + primitive_flops(primitive, convention)
+    return BlockFlops(forward=forward, backward=backward)
+
+
+def primitive_flops(primitive: Primitive, convention: Convention) -> Numeric:
+    """Return the FLOP of one primitive; only products count."""
+    if isinstance(primitive, Collective | Elementwise):
+        return 0.0
+    if convention == "full" and isinstance(primitive, AttentionCore):
+        return replace(primitive, pairs=primitive.q_len * primitive.kv_len).flops
+    return primitive.flops
+
+
+def model_flops(model: Model, seq_len: int) -> ModelFlops:
+    """Return the FLOP of one training sequence: 3 times those of the forward products (PaLM, appendix B)."""
+    degrees, choices = split_strategy(Strategy())
+    plain = replace(model, vocab_multiple=1)
+    layout = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(seq_len))
+    blocks = [(layer_block(plain, kind, layout), model.layers.count(kind)) for kind in model.layer_kinds]
+    blocks += [(embedding_block(plain, layout), 1), (head_block(plain, layout), 1)]
+    if model.num_mtp_layers:
+        blocks.append((mtp_block(plain, layout), model.num_mtp_layers))
+    scale = 1.0 + BACKWARD_PER_FORWARD
+    masked = sum(times * block_flops(block, "masked").forward for block, times in blocks)
+    full = sum(times * block_flops(block, "full").forward for block, times in blocks)
+    return ModelFlops(masked=float(masked) * scale, full=float(full) * scale)
