@@ -117,7 +117,7 @@ def _kept_inside(b: Builder, shape: CoreShape, output: str) -> tuple[str, ...]:
     pairs = tokens * lay.seq_len
     kept = [b.tensor("attention.probabilities", pairs)]
     if lay.choices.kernels.dropout:
-        kept += [b.tensor("attention.dropout_mask", pairs, 1.0), b.tensor("attention.dropped", pairs)]
+        kept += [b.tensor("attention.probability_mask", pairs, 1.0), b.tensor("attention.dropped", pairs)]
     return tuple(kept)
 
 
