@@ -9,10 +9,12 @@ import numpy as np
 from forescale.formula import formula
 from forescale.graph.modules import exchange
 from forescale.graph.operator import Builder
-from forescale.graph.ops import AttentionCore, Collective, Primitive
+from forescale.graph.ops import AttentionCore, Collective, Elementwise, Primitive
 from forescale.numeric import Numeric
 
 QKV = ("attention.query", "attention.key", "attention.value")
+ACCUMULATOR_BYTES = 4.0
+"""Partial outputs and gradients are summed in fp32."""
 STATISTICS_BYTES = 4.0
 """The log-sum-exp of each query and head is fp32."""
 
@@ -70,7 +72,7 @@ def _gathered_or_ring(b: Builder, shape: CoreShape, output: str) -> None:
     kv_bytes = b.bytes_of(*QKV[1:]) * b.layout.degrees.cp
     gather = Collective(kind="all_gather", axis="cp", num_bytes=kv_bytes)
     if b.layout.choices.cp_kind == "ring":
-        _core(b, shape, qkv=QKV, output=output, ring=(gather,))
+        _core(b, shape, qkv=QKV, output=output, ring=_ring(b, gather, output))
         return
     scatter = Collective(kind="reduce_scatter", axis="cp", num_bytes=kv_bytes)
     b.operator(
@@ -83,8 +85,27 @@ def _gathered_or_ring(b: Builder, shape: CoreShape, output: str) -> None:
     _core(b, shape, qkv=QKV, output=output)
 
 
+def _ring(b: Builder, gather: Collective, output: str) -> tuple[tuple[Primitive, ...], tuple[Primitive, ...]]:
+    """Return what the ring adds to forward and backward: the steps' messages, and merging their results.
+
+    Every step after the first rescales the fp32 output so far and adds its own; backward adds up the gradients
+    of queries, keys and values likewise, and keys and values travel with their gradients (Liu et al. 2023,
+    Ring Attention, arXiv:2310.01889, section 3).
+    """
+    merged = (b.layout.degrees.cp - 1.0) * (2.0 * ACCUMULATOR_BYTES + b.layout.element_bytes)
+    forward = Elementwise(bytes_moved=merged * b.tensors[output].elements)
+    gradients = sum((b.tensors[name].elements for name in QKV[1:]), start=b.tensors[QKV[0]].elements)
+    backward = Elementwise(bytes_moved=merged * gradients, kernels=3.0)
+    return (gather, forward), (gather, gather, backward)
+
+
 def _core(
-    b: Builder, shape: CoreShape, *, qkv: tuple[str, str, str], output: str, ring: tuple[Primitive, ...] = ()
+    b: Builder,
+    shape: CoreShape,
+    *,
+    qkv: tuple[str, str, str],
+    output: str,
+    ring: tuple[tuple[Primitive, ...], tuple[Primitive, ...]] = ((), ()),
 ) -> None:
     lay = b.layout
     saves = _kept_inside(b, shape, output)
@@ -94,14 +115,14 @@ def _core(
         temporaries = (b.tensor("attention.gathered_kv", (lay.degrees.cp - 1.0) * local),)
     b.operator(
         "attention.core",
-        forward=(_work(b, shape, backward=False), *ring),
-        backward_input=(_work(b, shape, backward=True), *ring, *ring),
+        forward=(_work(b, shape, backward=False), *ring[0]),
+        backward_input=(_work(b, shape, backward=True), *ring[1]),
         reads=qkv,
         writes=(output,),
         saves=(*qkv, *saves),
         temporaries=temporaries,
         backward_temporaries=temporaries,
-        overlaps_itself=bool(ring),
+        overlaps_itself=bool(ring[0]),
     )
 
 
