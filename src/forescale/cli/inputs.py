@@ -93,14 +93,18 @@ def _size(values: dict[str, Any], cluster: ClusterOptions) -> None:
 
 def _with_file(written: dict[str, Any], folder: Path | None) -> tuple[dict[str, Any], tuple[Note, ...]]:
     """Return `written` laid over what the model's file says, if it is a file; and notes about that file."""
+    from forescale.catalogue.models import model_names
+
     text = written.get("model")
     path = (folder or Path()) / Path(text).expanduser() if isinstance(text, str) else Path()
-    if not isinstance(text, str) or not path.is_file():
+    if not isinstance(text, str) or not path.exists() or text in model_names():
         return written, ()
-    from forescale.io.readers import read_file
+    from forescale.io.readers import HuggingFaceReader, read_file
     from forescale.io.reading import Options
 
-    reading = read_file(path, Options(num_devices=_known_devices(written, folder)))
+    options = Options(num_devices=_known_devices(written, folder))
+    bare = path.is_dir() or path.suffix == ".json"
+    reading = HuggingFaceReader().read(path, options) if bare else read_file(path, options)
     values: dict[str, Any] = {}
     if reading.strategy is not None:
         values["strategy"] = _without_data_parallel(asdict(reading.strategy))

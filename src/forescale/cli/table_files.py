@@ -51,11 +51,8 @@ def _unwritable(path: Path, error: OSError) -> ForescaleError:
 
 def _row(projection: Projection) -> dict[str, Any]:
     strategy, memory = projection.strategy, projection.memory
-    layout: dict[str, Any] = {
-        item.name: getattr(strategy, item.name)
-        for item in fields(Strategy)
-        if item.name not in {"recompute", "stage_layers", "axis_order", "overlap"}
-    }
+    values = {item.name: getattr(strategy, item.name) for item in fields(Strategy)}
+    layout: dict[str, Any] = {name: value for name, value in values.items() if isinstance(value, int | str)}
     layout["recompute"] = strategy.recompute.granularity
     layout["recompute_modules"] = "+".join(strategy.recompute.modules)
     layout["axis_order"] = "-".join(strategy.axis_order)

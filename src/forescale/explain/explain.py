@@ -13,12 +13,12 @@ import numpy as np
 from forescale.errors import SpecError, UnknownNameError
 from forescale.explain.tidy import tidy
 from forescale.formula import Term, TermNode, as_term, value_of
+from forescale.graph.flops import model_flops
 from forescale.graph.layout import Degrees, split_strategy
 from forescale.graph.parameters import count_parameters
 from forescale.graph.stage import plan_stages
 from forescale.project import evaluate_layout, peak_rate
 from forescale.projection.evaluate import Evaluation, Picker
-from forescale.graph.flops import model_flops
 from forescale.projection.memory import MemoryParts
 from forescale.projection.rates import days, tokens_per_device_second, utilisation
 from forescale.projection.result import TIME_PARTS
@@ -61,22 +61,39 @@ def explain(
     SpecError
         If the layout is illegal, or the quantity needs what the workload does not say.
     """
-    if quantity not in quantity_names():
-        kind = "quantity"
-        raise UnknownNameError(kind, quantity, quantity_names())
-    check(model, cluster, strategy, workload)
-    question = _Question(model=model, cluster=cluster, strategy=strategy, workload=workload)
-    return tidy(question.term(quantity).renamed(quantity).at(0))
+    return Explainer.of(model, cluster, strategy, workload).node(quantity)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Question:
-    """One layout, and the term of each of its quantities."""
+class Explainer:
+    """One recorded layout, for all of its quantities."""
 
     model: Model
     cluster: Cluster
-    strategy: Strategy
     workload: Workload
+    evaluation: Evaluation
+
+    @classmethod
+    def of(cls, model: Model, cluster: Cluster, strategy: Strategy, workload: Workload) -> Explainer:
+        """Evaluate a legal layout with every degree recorded."""
+        check(model, cluster, strategy, workload)
+        degrees, choices = split_strategy(strategy)
+        recorded = Degrees(
+            **{
+                name: Term(np.array([getattr(degrees, name)]), name=name, unit="1")  # type: ignore[arg-type]
+                for name in Degrees.__dataclass_fields__
+            }
+        )
+        plan = plan_stages(model, pp=strategy.pp, vpp=strategy.vpp, stage_layers=strategy.stage_layers)
+        evaluation = evaluate_layout(model, cluster, workload, recorded, choices, plan, strategy.axis_order)
+        return cls(model=model, cluster=cluster, workload=workload, evaluation=evaluation)
+
+    def node(self, quantity: str) -> TermNode:
+        """Return the tidy tree behind one quantity."""
+        if quantity not in quantity_names():
+            kind = "quantity"
+            raise UnknownNameError(kind, quantity, quantity_names())
+        return tidy(self.term(quantity).renamed(quantity).at(0))
 
     def term(self, quantity: str) -> Term:
         """Return the recorded quantity."""
@@ -88,16 +105,15 @@ class _Question:
         if quantity.startswith("model_flops"):
             return self._model_flops(full=quantity.endswith("full_attention"))
         if quantity == "num_microbatches":
-            return as_term(self._evaluation().num_microbatches)
+            return as_term(self.evaluation.num_microbatches)
         if quantity == "hardware_flops":
-            return self._hardware_flops(self._evaluation())
+            return self._hardware_flops()
         return self._time(family, part)
 
     def _time(self, family: str, part: str) -> Term:
-        evaluation = self._evaluation()
         if part:
-            return as_term(evaluation.time_parts.get(part, 0.0), name=part).renamed(part, unit="s")
-        step: Any = as_term(evaluation.step_time)
+            return as_term(self.evaluation.time_parts.get(part, 0.0), name=part).renamed(part, unit="s")
+        step: Any = as_term(self.evaluation.step_time)
         tokens: Any = Term(
             float(self.workload.global_batch_size * self.workload.seq_len),
             name="tokens",
@@ -108,7 +124,7 @@ class _Question:
             case "mfu" | "mfu_full_attention":
                 return self._utilisation(self._model_flops(full=family != "mfu"), step)
             case "hfu":
-                return self._utilisation(self._hardware_flops(evaluation), step)
+                return self._utilisation(self._hardware_flops(), step)
             case "tokens_per_s_per_device":
                 devices = float(self.cluster.num_devices)
                 return as_term(tokens_per_device_second(tokens=tokens, step_time=step, num_devices=devices))
@@ -131,9 +147,8 @@ class _Question:
         return as_term(utilisation(flops=flops, peak_rate=rate, num_devices=devices, step_time=step))
 
     def _memory(self, part: str) -> Term:
-        evaluation = self._evaluation()
-        fullest = Picker(np.argmax(value_of(evaluation.stage_peak), axis=0))
-        values = evaluation.stage_peak if part == "peak" else getattr(evaluation.memory, part)
+        fullest = Picker(np.argmax(value_of(self.evaluation.stage_peak), axis=0))
+        values = self.evaluation.stage_peak if part == "peak" else getattr(self.evaluation.memory, part)
         return as_term(fullest(values), name=part).renamed(part, unit="byte")
 
     def _model_flops(self, *, full: bool) -> Term:
@@ -151,30 +166,16 @@ class _Question:
         batch = Term(float(self.workload.global_batch_size), name="global_batch_size", unit="1")
         return as_term(one * batch).renamed("model_flops", unit="FLOP")
 
-    def _hardware_flops(self, evaluation: Evaluation) -> Term:
-        flops = as_term(evaluation.flops) * Term(
+    def _hardware_flops(self) -> Term:
+        flops = as_term(self.evaluation.flops) * Term(
             float(self.cluster.num_devices), name="num_devices", unit="1"
         )
         return as_term(flops).renamed("hardware_flops", unit="FLOP", text="executed, recompute included")
 
     def _parameters(self, part: str) -> Term:
         if part == "per_device_max":
-            values = self._evaluation().parameters
+            values = self.evaluation.parameters
             picked = Picker(np.argmax(value_of(values), axis=0))(values)
             return as_term(picked).renamed(part, unit="parameter")
         counts = count_parameters(self.model)
         return Term(float(getattr(counts, part)), name=part, unit="parameter", source=self.model.source)
-
-    def _evaluation(self) -> Evaluation:
-        degrees, choices = split_strategy(self.strategy)
-        recorded = Degrees(
-            **{
-                name: Term(np.array([getattr(degrees, name)]), name=name, unit="1")  # type: ignore[arg-type]
-                for name in Degrees.__dataclass_fields__
-            }
-        )
-        strategy = self.strategy
-        plan = plan_stages(self.model, pp=strategy.pp, vpp=strategy.vpp, stage_layers=strategy.stage_layers)
-        return evaluate_layout(
-            self.model, self.cluster, self.workload, recorded, choices, plan, strategy.axis_order
-        )

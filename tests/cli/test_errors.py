@@ -1,0 +1,133 @@
+"""Bad input: one clear sentence on standard error, nothing on standard output, exit code 2."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.cli.questions import DENSE, LAYOUT, MACHINE, RUN, SEARCH
+
+MODEL = "llama-3.1-8b"
+PLAN = 'model = "llama-3.1-8b"\ncluster = "h100-sxm"\ndevices = 8\n[workload]\nseq_len = 4096\nglobal_batch_size = 64\n'
+BAD = {
+    "unknown model": (("project", "llama-3.1-8c", *DENSE[1:]), "did you mean llama-3.1-8b"),
+    "unknown cluster": (("project", MODEL, "--cluster", "h100-sxn", "--devices", 8, *RUN), "did you mean h100-sxm"),
+    "unknown option": (("project", *DENSE, "--tpp", 2), "No such option: --tpp"),
+    "unknown command": (("projct", *DENSE), "Did you mean 'project'"),
+    "unknown choice": (("project", *DENSE, "--precision", "bf17"), "'bf17' is not one of"),
+    "unknown quantity": (("explain", MODEL, "step_tme", *MACHINE, *RUN), "did you mean step_time"),
+    "unknown override": (("project", *DENSE, "--set", "strategy.tq=2"), "did you mean tp"),
+    "unknown section": (("project", *DENSE, "--set", "strategi.tp=2"), "did you mean strategy"),
+    "unknown dimension": (("search", *SEARCH, "--fix", "tq=2"), "did you mean tp"),
+    "unknown overlap": (("project", *DENSE, "--overlap", "tensors"), "'tensors'"),
+    "unknown module": (("project", *DENSE, "--recompute-modules", "attn"), "core_attn"),
+    "degree that does not divide the devices": (("project", *DENSE, "--tp", 3), "no multiple of the 3"),
+    "degree that does not divide the heads": (
+        ("project", MODEL, "--cluster", "h100-sxm", "--devices", 24, "--seq-len", 4104, "--global-batch-size", 64, "--tp", 3, "--no-sp"),
+        "does not divide",
+    ),
+    "more stages than layers": (("project", MODEL, "--cluster", "h100-sxm", "--devices", 64, *RUN, "--pp", 64), "32"),
+    "experts of a dense model": (("project", *DENSE, "--ep", 2), "has no experts"),
+    "batch that does not divide": (("project", MODEL, *MACHINE, "--seq-len", 4096, "--global-batch-size", 3), "does not divide"),
+    "vpp without pp": (("project", *DENSE, "--vpp", 2), "needs pp > 1"),
+    "zero degree": (("project", *DENSE, "--tp", 0), "tp must be greater than 0, got 0"),
+    "negative degree": (("project", *DENSE, "--pp", -2), "pp must be greater than 0, got -2"),
+    "zero sequence": (("project", MODEL, *MACHINE, "--seq-len", 0, "--global-batch-size", 64), "seq_len must be greater than 0"),
+    "negative batch": (("project", MODEL, *MACHINE, "--seq-len", 4096, "--global-batch-size", -8), "global_batch_size must be greater than 0"),
+    "zero devices": (("project", MODEL, "--cluster", "h100-sxm", "--devices", 0, *RUN), "devices must be a whole number of 1 or more"),
+    "zero nodes": (("search", MODEL, "--cluster", "h100-sxm", "--nodes", 0, *RUN), "nodes must be a whole number of 1 or more"),
+    "negative tokens": (("project", *DENSE, "--tokens", "-2T"), "tokens must be greater than 0"),
+    "zero stage beyond 3": (("project", *DENSE, "--zero", 4), "zero must be 3 or less"),
+    "zero top": (("search", *SEARCH, "--top", 0), "--top must be greater than 0"),
+    "zero memory": (("search", *SEARCH, "--max-memory", "0GiB"), "--max-memory must be greater than 0"),
+    "unit that is no unit": (("search", *SEARCH, "--max-memory", "70GX"), "GiB"),
+    "fix without a value": (("search", *SEARCH, "--fix", "tp"), "NAME=VALUE"),
+    "fix that no layout can have": (("search", *SEARCH, "--fix", "tp=3"), "no multiple of 3"),
+    "fix to nothing": (("search", *SEARCH, "--fix", "zero=5"), "0, 1, 2 or 3"),
+    "text where a number belongs": (("project", *DENSE, "--tp", "four"), "--tp"),
+    "stage layers that are no numbers": (("project", *DENSE, "--pp", 2, "--stage-layers", "16;16"), "--stage-layers"),
+    "stage layers that do not add up": (("project", *DENSE, "--pp", 2, "--stage-layers", "16,17"), "32 layers"),
+    "modules under full": (("project", *DENSE, "--recompute", "full", "--recompute-modules", "mlp"), "--recompute selective"),
+    "devices and nodes": (("project", *DENSE, "--nodes", 2), "give one of them"),
+    "no sizes at all": (("project", MODEL, *MACHINE), "--seq-len, --global-batch-size must be given"),
+    "no model": (("project", *DENSE[1:]), "MODEL must be given"),
+    "search without devices": (("search", MODEL, "--cluster", "h100-sxm", *RUN), "exactly one of devices and nodes"),
+    "missing model file": (("project", "nowhere/config.json", *DENSE[1:]), "there is no such file"),
+    "missing plan": (("project", "--plan", "nowhere.toml"), "there is no such file"),
+    "missing corpus": (("validate", "nowhere.csv"), "nowhere.csv"),
+    "too many words": (("explain", MODEL, "step_time", "mfu", *MACHINE, *RUN), "one quantity"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "sentence"), BAD.values(), ids=BAD)
+def test_bad_input_is_one_sentence(forescale, arguments, sentence):
+    ran = forescale(*arguments)
+    assert ran.code == 2
+    assert ran.out == ""
+    assert ran.err.startswith("error: ")
+    assert len(ran.err.splitlines()) == 1
+    assert sentence in ran.err
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("config.json", '{"model_type": "llama", "hidden_size": 1024, "num_hid', "not whole JSON"),
+        ("config.json", "[1, 2]", "no JSON object"),
+        ("config.json", json.dumps({"model_type": "never-seen"}), "not supported"),
+        ("config.json", json.dumps({"hidden_size": 8}), "model_type"),
+        ("config.yaml", "a: [1, 2", ""),
+    ],
+)
+def test_model_files_that_cannot_be_read(forescale, tmp_path, name, content, sentence):
+    path = tmp_path / name
+    path.write_text(content, encoding="utf-8")
+    ran = forescale("project", path, *DENSE[1:])
+    assert (ran.code, ran.out) == (2, "")
+    assert len(ran.err.splitlines()) == 1
+    assert str(path) in ran.err
+    assert sentence in ran.err
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (PLAN + "[strategy\n", "not valid TOML"),
+        (PLAN.replace("devices", "device"), "did you mean devices"),
+        (PLAN + "[strategy]\ntp = 2\nzerro = 1\n", "did you mean zero"),
+        (PLAN + "[strategy]\ntp = -2\n", "tp must be greater than 0"),
+        (PLAN.replace("4096", '"long"'), "seq_len must be a whole number"),
+        ("[strategy]\ntp = 2\n", "must be given"),
+    ],
+)
+def test_plans_that_cannot_be(forescale, tmp_path, content, sentence):
+    plan = tmp_path / "plan.toml"
+    plan.write_text(content, encoding="utf-8")
+    ran = forescale("project", "--plan", plan)
+    assert (ran.code, ran.out) == (2, "")
+    assert len(ran.err.splitlines()) == 1
+    assert sentence in ran.err
+
+
+def test_an_unwritable_file_is_a_sentence(forescale, tmp_path):
+    ran = forescale("search", *SEARCH, "--csv", tmp_path / "no" / "folder.csv")
+    assert ran.code == 2
+    assert "cannot write" in ran.err
+
+
+def test_a_defect_is_not_hidden(forescale, monkeypatch):
+    def broken(*_, **__):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("forescale.project.project", broken)
+    with pytest.raises(ZeroDivisionError):
+        forescale("project", *DENSE, *LAYOUT)
+
+
+def test_an_interrupt_is_quiet(forescale, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("forescale.project.project", interrupted)
+    ran = forescale("project", *DENSE, *LAYOUT)
+    assert (ran.code, ran.out, ran.err) == (130, "", "")

@@ -1,0 +1,35 @@
+"""What is loaded when: the library stays light, heavy packages come only with what needs them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("torch", "transformers", "pandas", "matplotlib", "scipy", "sympy", "pint", "pyarrow", "ortools")
+SEARCH = (
+    "search", "llama-3.1-8b", "--cluster", "h100-sxm", "--devices", "8", "--seq-len", "4096",
+    "--global-batch-size", "8", "--fix", "cp=1",
+)  # fmt: skip
+
+
+def loaded(code: str) -> set[str]:
+    program = f"import sys\n{code}\nprint('loaded', *sorted(name for name in sys.modules if '.' not in name))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return set(done.stdout.splitlines()[-1].split()[1:])
+
+
+def test_importing_the_package_loads_nothing_else():
+    assert not loaded("import forescale") & {*HEAVY, "numpy", "pydantic", "yaml", "rich", "typer"}
+
+
+@pytest.mark.parametrize(
+    "module", ["forescale.project", "forescale.search", "forescale.explain", "forescale.schedule"]
+)
+def test_the_core_needs_numpy_only(module):
+    assert not loaded(f"import {module}") & {*HEAVY, "pydantic", "yaml", "rich", "typer"}
+
+
+def test_a_search_loads_nothing_heavy():
+    assert not loaded(f"from forescale.cli.app import run\nassert run({list(SEARCH)}) == 0") & set(HEAVY)

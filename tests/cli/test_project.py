@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.cli.questions import DENSE, LAYOUT
+
+MOE = ("mixtral-8x7b", "--cluster", "mi300x", "--nodes", 4, "--seq-len", 4096, "--global-batch-size", 256)
+
+
+def document(ran):
+    assert ran.code == 0, ran.err
+    return json.loads(ran.out)
+
+
+def test_one_screen_says_what_was_asked(forescale):
+    ran = forescale("project", *DENSE, *LAYOUT, "--tokens", "2T")
+    assert ran.code == 0, ran.err
+    for text in ("llama-3.1-8b on 16 × h100-sxm", "preset default", "FITS", "tokens/s/device", "MFU", "HFU", "days for 2 T tokens", "▶ 0"):  # fmt: skip
+        assert text in ran.out
+    assert len(ran.out.splitlines()) <= 25
+
+
+def test_json_adds_up(forescale):
+    body = document(forescale("project", *DENSE, *LAYOUT, "--json"))
+    assert body["schema"] == "forescale.projection/1"
+    assert sum(body["time_s"].values()) == pytest.approx(body["step_time_s"])
+    assert body["memory"]["peak_bytes"] == max(stage["peak_bytes"] for stage in body["memory"]["stages"])
+    assert body["strategy"]["dp_shard"] == 2
+
+
+def test_data_parallel_follows_from_the_devices(forescale):
+    strategy = document(forescale("project", *DENSE, "--tp", 2, "--json"))["strategy"]
+    assert (strategy["dp_replicate"], strategy["dp_shard"]) == (1, 8)
+    strategy = document(forescale("project", *DENSE, "--tp", 2, "--dp-replicate", 2, "--json"))["strategy"]
+    assert (strategy["dp_replicate"], strategy["dp_shard"]) == (2, 4)
+    strategy = document(forescale("project", *DENSE, "--tp", 2, "--zero", 0, "--json"))["strategy"]
+    assert (strategy["dp_replicate"], strategy["dp_shard"]) == (8, 1)
+
+
+def test_devices_follow_from_the_degrees_where_none_are_given(forescale):
+    run = ("--seq-len", 4096, "--global-batch-size", 64, "--json")
+    ran = forescale(
+        "project", "llama-3.1-8b", "--cluster", "h100-sxm", "--tp", 4, "--pp", 2, "--dp-shard", 4, *run
+    )
+    assert document(ran)["cluster"]["num_devices"] == 32
+
+
+def test_nodes_are_counted_in_devices(forescale):
+    body = document(forescale("project", *MOE, "--ep", 8, "--pp", 2, "--json"))
+    assert body["cluster"]["num_devices"] == 32
+    assert body["params"]["active"] < body["params"]["total"]
+
+
+def test_every_layout_option_reaches_the_strategy(forescale):
+    given = (
+        "--no-sp", "--cp", 2, "--cp-kind", "ring", "--vpp", 2, "--zero", 2, "--micro-batch-size", 2,
+        "--recompute-modules", "core_attn,mlp", "--axis-order", "tp,cp,pp,dp", "--overlap", "tensor,pipeline",
+        "--no-flash-attention",
+    )  # fmt: skip
+    strategy = document(forescale("project", *DENSE, "--tp", 2, "--pp", 2, *given, "--json"))["strategy"]
+    assert strategy["sp"] is False
+    assert strategy["cp_kind"] == "ring"
+    assert (strategy["cp"], strategy["vpp"], strategy["zero"], strategy["micro_batch_size"]) == (2, 2, 2, 2)
+    assert strategy["recompute"]["granularity"] == "selective"
+    assert strategy["recompute"]["modules"] == ["core_attn", "mlp"]
+    assert strategy["axis_order"] == ["tp", "cp", "pp", "dp"]
+    assert {name for name, on in strategy["overlap"].items() if on} == {"tensor", "pipeline"}
+    assert strategy["flash_attention"] is False
+
+
+def test_every_run_option_reaches_the_workload(forescale):
+    given = (
+        "--optimizer", "lion", "--precision", "fp8", "--fp8-recipe", "delayed", "--grad-dtype", "bf16",
+        "--master-dtype", "none", "--moment-dtype", "bf16", "--tokens", "1.5T",
+    )  # fmt: skip
+    workload = document(forescale("project", *DENSE, *LAYOUT, *given, "--json"))["workload"]
+    assert workload["optimizer"] == "lion"
+    assert workload["tokens"] == 1.5e12
+    precision = workload["precision"]
+    assert (precision["compute"], precision["recipe"], precision["gradients"]) == ("fp8", "delayed", "bf16")
+    assert (precision["master"], precision["moments"]) == ("none", "bf16")
+
+
+def test_uneven_stages_and_layers_of_recompute(forescale):
+    given = ("--pp", 4, "--stage-layers", "7,8,8,9", "--recompute-layers", 2, "--json")
+    body = document(forescale("project", *DENSE, *given))
+    assert [stage["num_layers"] for stage in body["memory"]["stages"]] == [7, 8, 8, 9]
+    assert body["strategy"]["recompute"] == {"granularity": "full", "modules": [], "num_layers": 2}
+
+
+def test_memory_shows_memory_only(forescale):
+    ran = forescale("memory", *DENSE, "--pp", 4)
+    assert ran.code == 0, ran.err
+    assert "GiB by stage" in ran.out
+    assert "MFU" not in ran.out
+    assert ran.out.count("\n") <= 25
+
+
+def test_many_stages_stay_on_one_screen(forescale):
+    run = ("--seq-len", 4096, "--global-batch-size", 256)
+    ran = forescale(
+        "project", "llama-3.1-405b", "--cluster", "h100-sxm", "--devices", 512, *run, "--tp", 8, "--pp", 32
+    )
+    assert ran.code == 0, ran.err
+    assert "more stages" in ran.out
+    assert len(ran.out.splitlines()) <= 25
+
+
+def test_a_model_that_is_a_file(forescale, tmp_path):
+    folder = tmp_path / "my-model"
+    folder.mkdir()
+    config = {
+        "model_type": "llama", "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 4,
+        "num_attention_heads": 16, "num_key_value_heads": 4, "vocab_size": 32000, "rms_norm_eps": 1e-5,
+        "hidden_act": "silu", "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    for path in (folder, folder / "config.json"):
+        body = document(forescale("project", path, *DENSE[1:], "--json"))
+        assert body["model"] == "my-model"
+
+
+def test_megatron_arguments_give_layout_and_batch(forescale, tmp_path):
+    script = tmp_path / "train.sh"
+    script.write_text(
+        "torchrun pretrain_gpt.py --num-layers 8 --hidden-size 1024 --ffn-hidden-size 4096 --swiglu "
+        "--num-attention-heads 16 --seq-length 2048 --max-position-embeddings 2048 --vocab-size 32000 "
+        "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --micro-batch-size 2 "
+        "--global-batch-size 64 --bf16 --lr 1e-4",
+        encoding="utf-8",
+    )
+    body = document(forescale("project", script, "--cluster", "h100-sxm", "--devices", 16, "--json"))
+    assert (body["strategy"]["tp"], body["strategy"]["pp"], body["strategy"]["micro_batch_size"]) == (2, 2, 2)
+    assert body["workload"]["seq_len"] == 2048
+    assert any("--lr" in note["text"] for note in body["notes"])
+    body = document(
+        forescale("project", script, "--cluster", "h100-sxm", "--devices", 16, "--tp", 4, "--json")
+    )
+    assert body["strategy"]["tp"] == 4
+
+
+def test_a_plan_with_flags_and_overrides_over_it(forescale, tmp_path):
+    plan = tmp_path / "plan.toml"
+    plan.write_text(
+        'model = "llama-3.1-8b"\ncluster = "h100-sxm"\ndevices = 16\n[strategy]\ntp = 8\npp = 2\n'
+        "[workload]\nseq_len = 4096\nglobal_batch_size = 64\n",
+        encoding="utf-8",
+    )
+    body = document(forescale("project", "--plan", plan, "--json"))
+    assert (body["model"], body["strategy"]["tp"], body["strategy"]["dp_shard"]) == ("llama-3.1-8b", 8, 1)
+    body = document(forescale("project", "--plan", plan, "--tp", 4, "--set", "strategy.pp=1", "--json"))
+    assert (body["strategy"]["tp"], body["strategy"]["pp"], body["strategy"]["dp_shard"]) == (4, 1, 4)
+    body = document(forescale("project", "--plan", plan, "--nodes", 4, "--json"))
+    assert body["cluster"]["num_devices"] == 32
+    body = document(
+        forescale("project", "--plan", plan, "--set", "cluster.device.hbm_bytes=96 GiB", "--json")
+    )
+    assert body["memory"]["capacity_bytes"] == 96 * 2**30
+
+
+def test_the_example_plan_works(forescale):
+    from pathlib import Path
+
+    example = Path(__file__).parents[2] / "examples" / "plan.toml"
+    assert document(forescale("project", "--plan", example, "--json"))["memory"]["verdict"] == "FITS"

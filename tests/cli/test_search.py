@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+from tests.cli.questions import DENSE, SEARCH
+
+
+def document(ran):
+    assert ran.code == 0, ran.err
+    return json.loads(ran.out)
+
+
+def test_one_screen_ranks_and_counts(forescale):
+    ran = forescale("search", *SEARCH)
+    assert ran.code == 0, ran.err
+    for text in ("legal layouts", "fit;", "ranked by step time", "tok/s/dev", "dominant", "preset default"):
+        assert text in ran.out
+    assert len(ran.out.splitlines()) <= 25
+
+
+def test_json_is_best_first(forescale):
+    body = document(forescale("search", *SEARCH, "--json"))
+    assert body["schema"] == "forescale.search/1"
+    times = [one["step_time_s"] for one in body["best"]]
+    assert times == sorted(times)
+    assert len(times) == 5
+    assert body["num_legal"] >= body["num_feasible"] >= 5
+
+
+def test_objective_is_what_is_ranked_by(forescale):
+    body = document(forescale("search", *SEARCH, "--objective", "peak_memory", "--json"))
+    peaks = [one["memory"]["peak_bytes"] for one in body["best"]]
+    assert peaks == sorted(peaks)
+
+
+@pytest.mark.parametrize(
+    ("fix", "holds"),
+    [
+        ("tp=4", lambda one: one["tp"] == 4),
+        ("zero=1,2", lambda one: one["zero"] in {1, 2}),
+        ("recompute=full", lambda one: one["recompute"]["granularity"] == "full"),
+        ("sp=true", lambda one: one["sp"] is True),
+        ("axis-order=tp-cp-pp-dp", lambda one: one["axis_order"] == ["tp", "cp", "pp", "dp"]),
+    ],
+)
+def test_fixed_dimensions_hold(forescale, fix, holds):
+    body = document(forescale("search", *SEARCH, "--fix", "pp=2", "--fix", fix, "--json"))
+    assert body["best"]
+    assert all(holds(one["strategy"]) for one in body["best"])
+
+
+def test_memory_is_kept_below_the_limit(forescale):
+    body = document(forescale("search", *SEARCH, "--max-memory", "30GiB", "--json"))
+    assert all(one["memory"]["peak_bytes"] <= 30 * 2**30 for one in body["best"])
+
+
+def test_layouts_go_to_csv_and_parquet(forescale, tmp_path):
+    table, columns = tmp_path / "best.csv", tmp_path / "best.parquet"
+    assert forescale("search", *SEARCH, "--csv", table, "--parquet", columns).code == 0
+    rows = list(csv.DictReader(table.read_text(encoding="utf-8").splitlines()))
+    assert [row["rank"] for row in rows] == ["1", "2", "3", "4", "5"]
+    assert float(rows[0]["step_time_s"]) <= float(rows[-1]["step_time_s"])
+    parquet = pytest.importorskip("pyarrow.parquet")
+    assert parquet.read_table(columns).num_rows == 5
+
+
+def test_parquet_without_pyarrow_names_the_extra(forescale, tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    ran = forescale("search", *SEARCH, "--parquet", tmp_path / "best.parquet")
+    assert ran.code == 2
+    assert "forescale[sweep]" in ran.err
+
+
+def test_a_plan_without_a_layout_is_searched(forescale, tmp_path):
+    plan = tmp_path / "plan.toml"
+    plan.write_text(
+        'model = "llama-3.1-8b"\ncluster = "h100-sxm"\ndevices = 8\n'
+        "[workload]\nseq_len = 4096\nglobal_batch_size = 64\n",
+        encoding="utf-8",
+    )
+    body = document(forescale("search", "--plan", plan, "--fix", "cp=1", "--fix", "micro_batch_size=1", "--top", 1, "--json"))  # fmt: skip
+    assert body["best"][0]["cluster"]["num_devices"] == 8
+
+
+def test_what_fits_nowhere_gets_a_table(forescale):
+    ran = forescale("search", "llama-3.1-405b", *DENSE[1:], "--fix", "cp=1", "--fix", "micro_batch_size=1")
+    assert ran.code == 2
+    assert ran.out == ""
+    assert "fits" in ran.err
+    assert "layouts refused" in ran.err
+    assert "memory" in ran.err

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from tests.small import cluster, dense, moe, workload
+
+from forescale.errors import SpecError, UnknownNameError
+from forescale.explain import Explainer, explain, quantity_names
+from forescale.explain.document import document, sources
+from forescale.explain.tidy import operation_of
+from forescale.project import project
+from forescale.projection.result import TIME_PARTS
+from forescale.spec import Recompute, Strategy
+
+CASES = [
+    (dense(), Strategy(dp_shard=16)),
+    (dense(), Strategy(tp=2, sp=False, pp=4, vpp=2, dp_shard=2)),
+    (dense(), Strategy(cp=4, cp_kind="ring", dp_shard=4, zero=3)),
+    (
+        dense(),
+        Strategy(
+            pp=2, dp_replicate=2, dp_shard=4, zero=2, recompute=Recompute(granularity="full", num_layers=2)
+        ),
+    ),
+    (moe(), Strategy(tp=2, ep=4, pp=2, dp_shard=4)),
+]
+
+
+def expected(result, quantity):
+    """The number that `project` reports under the name of a quantity."""
+    family, _, part = quantity.partition(".")
+    worst = max(result.memory.stages, key=lambda stage: stage.peak_bytes)
+    match family:
+        case "step_time":
+            return result.time_s[part] if part else result.step_time_s
+        case "memory":
+            return getattr(worst, f"{part}_bytes")
+        case "params":
+            return getattr(result.params, part)
+        case "model_flops" | "hardware_flops":
+            return getattr(result, f"{family}_per_step")
+        case "model_flops_full_attention":
+            return result.model_flops_full_attention_per_step
+        case _:
+            return getattr(result, family)
+
+
+@pytest.mark.parametrize(("model", "strategy"), CASES)
+def test_every_quantity_is_the_projected_number(model, strategy):
+    run = replace(workload(), tokens=1e12)
+    result = project(model, cluster(16), strategy, run)
+    explainer = Explainer.of(model, cluster(16), strategy, run)
+    for quantity in quantity_names():
+        node = explainer.node(quantity)
+        assert node.name == quantity
+        assert node.value == pytest.approx(expected(result, quantity), rel=1e-12), quantity
+
+
+@pytest.mark.parametrize(("model", "strategy"), CASES)
+def test_step_time_and_peak_are_bit_for_bit_what_was_ranked(model, strategy):
+    result = project(model, cluster(16), strategy, workload())
+    explainer = Explainer.of(model, cluster(16), strategy, workload())
+    assert explainer.node("step_time").value == result.step_time_s
+    assert explainer.node("memory.peak").value == result.memory.peak_bytes
+
+
+@pytest.mark.parametrize(("model", "strategy"), CASES)
+@pytest.mark.parametrize("quantity", ["step_time", "memory.peak", "hfu"])
+def test_what_is_left_after_tidying_still_adds_up(model, strategy, quantity):
+    waiting, seen = [explain(model, cluster(16), strategy, workload(), quantity)], set()
+    while waiting:
+        node = waiting.pop()
+        if id(node) in seen or isinstance(node.value, tuple):
+            continue
+        seen.add(id(node))
+        values = [part.value for _, part in node.inputs]
+        waiting.extend(part for _, part in node.inputs)
+        if not values or any(isinstance(value, tuple) for value in values):
+            continue
+        match operation_of(node):
+            case "+":
+                assert math.fsum(values) == pytest.approx(node.value, rel=1e-9)
+            case "×":
+                assert math.prod(values) == pytest.approx(node.value, rel=1e-9)
+            case "/" if len(values) == 2:
+                assert values[0] / values[1] == pytest.approx(node.value, rel=1e-9)
+            case "-" if len(values) == 2:
+                assert values[0] - values[1] == pytest.approx(node.value, rel=1e-6, abs=1e-9)
+    assert len(seen) > 50
+
+
+def test_parts_of_the_step_stand_under_it():
+    node = explain(dense(), cluster(16), CASES[1][1], workload(), "step_time")
+    names = {label for label, _ in node.inputs}
+    assert names <= set(TIME_PARTS)
+    assert {"attention", "ffn", "tensor_comm", "bubble"} <= names
+
+
+def test_a_stage_that_was_picked_is_named():
+    node = explain(dense(), cluster(16), CASES[1][1], workload(), "memory.peak")
+    assert node.stage == 0
+
+
+def test_sources_are_the_formulas_sources():
+    node = explain(dense(), cluster(16), CASES[2][1], workload(), "memory.weights")
+    assert any("1910.02054" in source for source in sources(node))
+
+
+def test_the_document_is_cut_at_the_depth_asked_for():
+    node = explain(dense(), cluster(16), CASES[1][1], workload(), "step_time")
+    tree = document(node, depth=1)["tree"]
+    assert tree["inputs"]
+    assert all(not part["inputs"] for part in tree["inputs"])
+    assert document(node, depth=0)["tree"]["inputs"] == []
+
+
+def test_unknown_quantity_names_the_nearest():
+    with pytest.raises(UnknownNameError, match="step_time"):
+        explain(dense(), cluster(16), CASES[0][1], workload(), "step_tme")
+
+
+def test_training_days_need_tokens():
+    with pytest.raises(SpecError, match="tokens"):
+        explain(dense(), cluster(16), CASES[0][1], workload(), "training_days")
+
+
+def test_an_illegal_layout_is_refused():
+    with pytest.raises(SpecError, match="devices"):
+        explain(dense(), cluster(16), Strategy(tp=2), workload(), "step_time")

@@ -1,0 +1,68 @@
+"""What is frozen: the commands with their options, and the shape of every JSON document."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+GOLDEN = Path(__file__).parent
+RUN = ("--seq-len", "4096", "--global-batch-size", "64", "--tokens", "1T")
+DENSE = ("llama-3.1-8b", "--cluster", "h100-sxm", "--devices", "16", *RUN)
+DOCUMENTS = {
+    "projection": ("project", *DENSE, "--tp", "4", "--pp", "2", "--json"),
+    "search": (
+        "search",
+        *DENSE,
+        "--fix",
+        "cp=1",
+        "--fix",
+        "micro_batch_size=1",
+        "--max-memory",
+        "40GiB",
+        "--json",
+    ),
+    "explanation": ("explain", *DENSE[:1], "memory.optimizer", *DENSE[1:], "--tp", "4", "--json"),
+    "models": ("catalogue", "models", "--json"),
+    "devices": ("catalogue", "devices", "--json"),
+    "clusters": ("catalogue", "clusters", "--json"),
+}
+"""Command that prints each document."""
+
+
+def shape(document: Any, path: str = "") -> dict[str, str]:
+    """Return every key of a document with its type; the items of a list share one line."""
+    if isinstance(document, dict):
+        return {
+            key: kind
+            for name, value in document.items()
+            for key, kind in shape(value, f"{path}.{name}").items()
+        }
+    if isinstance(document, list):
+        merged: dict[str, set[str]] = {}
+        for item in document:
+            for key, kind in shape(item, f"{path}[]").items():
+                merged.setdefault(key, set()).update(kind.split(" or "))
+        return {key: " or ".join(sorted(kinds)) for key, kinds in merged.items()} or {f"{path}[]": "nothing"}
+    kinds = {bool: "boolean", int: "number", float: "number", str: "text", type(None): "null"}
+    return {path.removeprefix("."): kinds[type(document)]}
+
+
+def commands() -> dict[str, Any]:
+    """Return every command with its arguments and options."""
+    import typer
+
+    from forescale.cli.app import app
+
+    return _tree(typer.main.get_command(app))
+
+
+def _tree(command: Any) -> dict[str, Any]:
+    found = {
+        "parameters": sorted(
+            "/".join(sorted([*parameter.opts, *parameter.secondary_opts])) for parameter in command.params
+        )
+    }
+    below = getattr(command, "commands", None)
+    return (
+        {**found, "commands": {name: _tree(item) for name, item in sorted(below.items())}} if below else found
+    )
