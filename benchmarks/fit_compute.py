@@ -102,6 +102,8 @@ class Step:
     extras: tuple[str, ...] = ()
     checks: tuple[Rows, ...] = ()
     model: fit.ModelOf = lambda calibration, device: Roofline(device=device, calibration=calibration)
+    kind: str = ""
+    """Older attention kernels that are fitted."""
     widen: float = 1.0
     """Factor on the logarithmic interval where no other machine could check it."""
 
@@ -121,7 +123,26 @@ def evaluate(
     return fit.errors(kernels.batches(wanted.of(rows)), used, model)
 
 
+def started(calibration: Calibration, kind: str) -> Calibration:
+    """Return the calibration with entries for older attention kernels, started from the generic ones."""
+    generic = cal.read_calibration("generic")
+    tables = {
+        name: {
+            **{f"{key} {kind}": getattr(generic, name)[key] for key in ("forward", "backward")},
+            **getattr(calibration, name),
+        }
+        for name in ("attention", "tile_attention")
+    }
+    return replace(calibration, **tables)
+
+
+def older(model: fit.ModelOf, kind: str) -> fit.ModelOf:
+    return lambda calibration, device: model(calibration.with_attention(kind), device)
+
+
 def run_step(calibration: Calibration, step: Step, rows: list[KernelRow]) -> Calibration:
+    calibration = started(calibration, step.kind) if step.kind else calibration
+
     def fitted_to(train: Rows) -> fit.Fitted:
         batch = kernels.batches(train.of(rows))
         return fit.fit_entry(calibration, step.entry, batch, step.parameters, step.model, calls=step.calls,
@@ -188,6 +209,15 @@ def attention_step(key: str, train: Rows, checks: tuple[Rows, ...] = (), calls: 
     parameters = tuple(p for p in fit.ATTENTION if not few or p.name in {"fraction", "fill"})
     return Step(entry=fit.Entry(section="attention", keys=(key,)), parameters=parameters, train=train,
                 calls=calls, checks=checks, widen=widen)  # fmt: skip
+
+
+def older_step(kind: str, library: str, tables: tuple[str, ...], machines: tuple[str, ...]) -> Step:
+    def when(row: KernelRow) -> bool:
+        return isinstance(row.ops[0], AttentionCore) and row.library == library
+
+    keys = (f"forward {kind}", f"backward {kind}")
+    return Step(entry=fit.Entry(section="attention", keys=keys), parameters=fit.ATTENTION, kind=kind, widen=1.5,
+                train=Rows(tables=tables, machines=machines, when=when), model=older(roofline, kind))  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -284,8 +314,9 @@ def twins(step: AnyStep) -> tuple[AnyStep, ...]:
         ("tile", fit.TILE) if step.entry.section == "gemm" else ("tile_attention", fit.TILE_ATTENTION)
     )
     chosen = tuple(p for p in parameters if not few or p.name in {"fraction", "fill"})
+    model = older(tile, step.kind) if step.kind else tile
     return step, replace(
-        step, entry=fit.Entry(section=section, keys=step.entry.keys), parameters=chosen, model=tile
+        step, entry=fit.Entry(section=section, keys=step.entry.keys), parameters=chosen, model=model
     )
 
 
@@ -332,6 +363,7 @@ def recipes() -> dict[str, tuple[dict[str, object], tuple[AnyStep, ...]]]:
                                             when=lambda r: fa2(r) or backward(r)), few=True),
             Step(entry=fit.Entry(section="unfused"), parameters=fit.UNFUSED, train=unfused, checks=(causal, unfused_h),
                  widen=1.5),
+            older_step("flash-1", "FlashAttention", ("FA2",), ("a100-sxm-80gb",)),
         )),
         "ada": ({"reference_power_w": 350.0}, (
             gemm_step(("bf16", "fp16"), ("l40s",), (), 1.5), gemm_step(("fp8",), ("l40s",), (), 1.5),
@@ -346,6 +378,8 @@ def recipes() -> dict[str, tuple[dict[str, object], tuple[AnyStep, ...]]]:
                       (Rows(tables=("DGEMM",), machines=("h800-sxm",), when=products("fp8_blockwise")),)),
             attention_step("forward", Rows(tables=("AICA", "FA3"), machines=hopper, when=modern), (serving,), ("AICA",)),
             attention_step("backward", Rows(tables=("FA3P",), machines=("h100-sxm",), when=fa3_back), widen=1.5),
+            older_step("flash-2", "FlashAttention-2", ("FA2", "FA3", "FA3P"), ("h100-sxm",)),
+            older_step("flash-1", "FlashAttention", ("FA2",), ("h100-sxm",)),
         )),
         "blackwell": ({"reference_power_w": 0.0}, (
             gemm_step(("bf16", "fp16"), black, (simumax("b200"), best(*black))),

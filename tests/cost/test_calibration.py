@@ -17,7 +17,7 @@ from forescale.cost.calibration import (
     load_calibration,
     read_calibration,
 )
-from forescale.errors import ReaderError
+from forescale.errors import ReaderError, SpecError
 from forescale.graph.ops import Elementwise
 
 NAMES = sorted(calibration_names())
@@ -59,7 +59,8 @@ def test_every_entry_says_where_it_comes_from(name):
 def test_every_family_of_traffic_has_parameters():
     families = get_args(get_type_hints(Elementwise)["family"])
     assert set(read_calibration("generic").memory) == set(families)
-    assert set(read_calibration("generic").attention) == {"forward", "backward"}
+    for table in (read_calibration("generic").attention, read_calibration("generic").tile_attention):
+        assert set(table) == {"forward", "backward"}
 
 
 @pytest.mark.parametrize(
@@ -128,3 +129,21 @@ def test_power_scales_matrix_rates_of_weaker_boards_only():
     assert ampere.power_factor(300.0) == pytest.approx(0.75**0.5)
     assert ampere.power_factor(500.0) == ampere.power_factor(0.0) == 1.0
     assert read_calibration("generic").power_factor(300.0) == 1.0
+
+
+def test_older_attention_kernels_replace_the_current_ones():
+    hopper = read_calibration("hopper")
+    assert hopper.attention_kinds == ("flash-1", "flash-2")
+    older = hopper.with_attention("flash-2")
+    assert older.attention["forward"] == hopper.attention["forward flash-2"]
+    assert older.tile_attention["backward"] == hopper.tile_attention["backward flash-2"]
+    assert older.gemm == hopper.gemm
+
+
+def test_unknown_attention_kernels_are_refused():
+    with pytest.raises(
+        SpecError, match="hopper has no older attention kernels 'flash-9'; known are flash-1, flash-2"
+    ):
+        read_calibration("hopper").with_attention("flash-9")
+    with pytest.raises(SpecError, match="known are none"):
+        read_calibration("generic").with_attention("flash-1")

@@ -244,3 +244,18 @@ def test_attention_runs_in_the_16_bit_type_that_the_device_has():
     assert v100.seconds(CAUSAL) == v100.seconds(replace(CAUSAL, dtype="fp16"))
     unfused = replace(CAUSAL, flash=False)
     assert v100.seconds(unfused) == v100.seconds(replace(unfused, dtype="fp16"))
+
+
+def test_every_generation_of_attention_kernels_is_faster_than_the_last(h100):
+    op = replace(CAUSAL, causal=False, pairs=8192.0**2)
+    kinds = [
+        h100,
+        *(
+            replace(h100, calibration=h100.calibration.with_attention(kind))
+            for kind in ("flash-2", "flash-1")
+        ),
+    ]
+    for backward in (False, True):
+        times = [kind.seconds(replace(op, backward=backward)) for kind in kinds]
+        assert times == sorted(times)
+    assert kinds[2].seconds(op) > 2 * kinds[0].seconds(op)

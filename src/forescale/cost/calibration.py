@@ -15,7 +15,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from forescale.errors import ReaderError
+from forescale.errors import ReaderError, SpecError
 from forescale.spec import Device
 
 T = TypeVar("T")
@@ -208,14 +208,14 @@ class Calibration:
     """By data type."""
     grouped: GroupedParameters
     attention: Mapping[str, AttentionParameters]
-    """"forward" and "backward"."""
+    """"forward" and "backward", and of older software such as "forward flash-1"."""
     unfused: UnfusedParameters
     memory: Mapping[str, MemoryParameters]
     """By family of `Elementwise`."""
     tile: Mapping[str, TileParameters]
     """By data type."""
     tile_attention: Mapping[str, TileAttentionParameters]
-    """"forward" and "backward"."""
+    """As `attention`."""
     run: RunFactors = field(default_factory=RunFactors)
     reference_power_w: float = 0.0
     """Board power of the devices that were fitted; 0 is unknown and scales nothing."""
@@ -227,6 +227,29 @@ class Calibration:
         if not (power_w and self.reference_power_w):
             return 1.0
         return float(min(1.0, (power_w / self.reference_power_w) ** self.power_exponent))
+
+    @property
+    def attention_kinds(self) -> tuple[str, ...]:
+        """Return the names of the older attention kernels that were measured."""
+        return tuple(key.removeprefix("forward ") for key in self.attention if key.startswith("forward "))
+
+    def with_attention(self, kind: str) -> Calibration:
+        """Return the calibration with the attention kernels `kind` instead of the current ones.
+
+        Raises
+        ------
+        SpecError
+            If they were not measured on this generation.
+        """
+        if kind not in self.attention_kinds:
+            known = ", ".join(self.attention_kinds) or "none"
+            msg = f"calibration {self.name} has no older attention kernels {kind!r}; known are {known}"
+            raise SpecError(msg)
+        tables = {
+            name: {**table, **{key: table[f"{key} {kind}"] for key in ("forward", "backward")}}
+            for name, table in (("attention", self.attention), ("tile_attention", self.tile_attention))
+        }
+        return replace(self, **tables)  # type: ignore[arg-type]
 
     def with_run(self, run: RunFactors) -> Calibration:
         """Return the same calibration with other run-level factors."""

@@ -44,7 +44,7 @@ GROUPED = (
     Parameter(name="contract_m", start=0.85, low=0.3, high=1.0),
 )
 ATTENTION = (
-    Parameter(name="fraction", start=0.75, low=0.2, high=1.0),
+    Parameter(name="fraction", start=0.75, low=0.1, high=1.0),
     Parameter(name="softmax_flops", start=150.0, low=0.0, high=1500.0),
     Parameter(name="fill", start=100.0, low=0.0, high=1000.0),
     Parameter(name="tail", start=0.3, low=0.0, high=1.0),
@@ -59,7 +59,7 @@ TILE = (
     Parameter(name="launch_s", start=2e-6, low=1e-6, high=6e-6),
 )
 TILE_ATTENTION = (
-    Parameter(name="fraction", start=0.8, low=0.2, high=1.0),
+    Parameter(name="fraction", start=0.8, low=0.1, high=1.0),
     Parameter(name="exp_per_clock", start=12.0, low=2.0, high=32.0),
     Parameter(name="overlap", start=0.5, low=0.0, high=1.0),
     Parameter(name="fill", start=1.0, low=0.0, high=8.0),
