@@ -234,8 +234,11 @@ def _cross_entropy(b: Builder, logits: str) -> None:
         saved = b.tensor("head.softmax", elements, 4.0)
     if kind == "eager":
         temporaries = (b.tensor("head.logits_fp32", elements, 4.0),)
-        names = ("head.softmax_gradient", "head.logits_gradient")
-        gradients = tuple(b.tensor(name, elements, 4.0) for name in names)
+        extra = 4.0 - b.tensors[logits].element_bytes  # the gradient is fp32 before it takes the logits' type
+        gradients = (
+            b.tensor("head.softmax_gradient", elements, 4.0),
+            b.tensor("head.logits_gradient", elements, extra),
+        )
     scalars = Collective(kind="all_reduce", axis="tp", num_bytes=3.0 * tokens * 4.0)
     b.operator(
         "head.cross_entropy",

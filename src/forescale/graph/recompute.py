@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from forescale.errors import SpecError
 from forescale.formula import total
 from forescale.graph.operator import Block, Operator, Tensor
+from forescale.graph.policies import POLICIES
 from forescale.numeric import Numeric
-from forescale.spec.strategy import Recompute
+from forescale.spec.strategy import Recompute, RematPolicy
 
 OUTPUT_DISCARDED = frozenset({"layernorm", "moe_act", "mla_up_proj"})
 """Modules whose result is dropped too, though the next linear layer saved it (Megatron-LM's output-discarding
@@ -41,13 +43,16 @@ def keep(block: Block, recompute: Recompute) -> Kept:
     """Apply a recompute policy to a block.
 
     `full` keeps the block's input and replays all of it. `selective` replays the operators of the named
-    modules: what only they save is dropped, what they read from outside is kept.
+    modules: what only they save is dropped, what they read from outside is kept. `policy` keeps the input and
+    named results, and replays what the rest is made of.
     """
     everything = _saved(block.operators)
     if recompute.granularity == "none":
         return _kept(block, everything, everything, ())
     if recompute.granularity == "full":
         return _kept(block, everything, (block.input_name,), (block.operators,))
+    if recompute.granularity == "policy":
+        return _by_policy(block, everything, recompute.policy)
     wanted = frozenset(recompute.modules)
     replayed = tuple(operator for operator in block.operators if wanted.intersection(operator.modules))
     others = tuple(operator for operator in block.operators if not wanted.intersection(operator.modules))
@@ -60,6 +65,41 @@ def keep(block: Block, recompute: Recompute) -> Kept:
     } - set(fed)
     kept = tuple(dict.fromkeys(name for name in (*_saved(others), *fed) if name not in discarded))
     return _kept(block, everything, kept, _groups(replayed, wanted))
+
+
+def _by_policy(block: Block, everything: tuple[str, ...], policy: RematPolicy | None) -> Kept:
+    """Keep what a policy lists, some of it in part; replay every operator that something missing comes from."""
+    if policy is None:
+        msg = f"recompute by policy needs its name: one of {', '.join(POLICIES)}"
+        raise SpecError(msg)
+    shares = {block.input_name: 1.0} | {
+        name: share for name, share in POLICIES[policy].items() if name in block.tensors
+    }
+    whole = {name for name, share in shares.items() if share == 1.0}
+    missing = [name for name in everything if name not in whole]
+    replayed: set[str] = set()
+    seen = set(whole)
+    while missing:
+        name = missing.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        for operator in makers(block, name):
+            replayed.add(operator.name)
+            missing += operator.reads
+    kept = tuple(
+        replace(block.tensors[name], elements=block.tensors[name].elements * share)
+        for name, share in shares.items()
+    )
+    dropped = tuple(block.tensors[name] for name in everything if name not in whole)
+    group = tuple(operator for operator in block.operators if operator.name in replayed)
+    return Kept(tensors=kept, dropped=dropped, replays=(group,) if group else ())
+
+
+def makers(block: Block, name: str) -> tuple[Operator, ...]:
+    """Return the operators that write a tensor, or where none does, the one that keeps it as its own."""
+    writers = tuple(operator for operator in block.operators if name in operator.writes)
+    return writers or tuple(operator for operator in block.operators if name in operator.saves)[:1]
 
 
 def _kept(

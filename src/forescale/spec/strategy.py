@@ -13,6 +13,16 @@ Axis: TypeAlias = Literal["tp", "cp", "dp", "pp"]
 Module: TypeAlias = Literal[
     "core_attn", "layernorm", "mlp", "mla_up_proj", "moe", "moe_act", "shared_experts"
 ]
+RematPolicy: TypeAlias = Literal[
+    "minimal",
+    "minimal_with_context",
+    "save_dot_with_context_except_mlp",
+    "save_dot_except_mlpwi",
+    "save_dot_except_mlp",
+    "save_qkv_proj",
+    "save_out_proj",
+    "torch_per_op",
+]
 CrossEntropy: TypeAlias = Literal["vocab_parallel", "fused", "eager"]
 DEFAULT_AXIS_ORDER: tuple[Axis, ...] = ("tp", "cp", "dp", "pp")
 
@@ -21,10 +31,13 @@ DEFAULT_AXIS_ORDER: tuple[Axis, ...] = ("tp", "cp", "dp", "pp")
 class Recompute:
     """What is computed again in backward instead of being kept.
 
-    `selective` drops what the named modules save on every layer; `full` keeps only a layer's input.
+    `selective` drops what the named modules save on every layer; `full` keeps only a layer's input; `policy`
+    keeps the input and the results that a named policy lists.
     """
 
-    granularity: Literal["none", "selective", "full"] = "none"
+    granularity: Literal["none", "selective", "full", "policy"] = "none"
+    policy: RematPolicy | None = None
+    """MaxText's rematerialisation policies by their names, and PyTorch's selective checkpoint per operator."""
     modules: tuple[Module, ...] = ()
     num_layers: Annotated[int, Ge(0)] | None = None
     """Layers per stage under `full`; None is all of them."""

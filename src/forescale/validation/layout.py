@@ -223,6 +223,8 @@ def _recompute(text: str, num_layers: int, pp: int, vpp: int, notes: Notes) -> R
     if entry["granularity"] == "selective":
         modules = entry.get("modules") or named.get("modules", "").split("+")
         return Recompute(granularity="selective", modules=_modules(modules, text))
+    if entry["granularity"] == "policy":
+        return Recompute(granularity="policy", policy=entry["policy"])
     if "count" not in entry:
         return Recompute(granularity=entry["granularity"])
     per_stage, given = math.ceil(num_layers / pp), int(named.get("layers") or 0)
@@ -284,7 +286,8 @@ def _precision(row: Row, conventions: Mapping[str, Any], notes: Notes) -> Precis
     precision = Precision(
         compute=entry["compute"],
         recipe=entry.get("recipe", conventions["fp8_recipe"] if entry["compute"] == "fp8" else "none"),
-        parameters=storage,
+        parameters=conventions.get("parameters", storage),
+        master=conventions.get("master", "fp32"),
         gradients=gradients,
         moments=conventions["moments"],
         activations=storage,

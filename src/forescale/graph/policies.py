@@ -1,0 +1,42 @@
+"""Rematerialisation policies: which results a layer keeps, and how much of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from forescale.spec.strategy import RematPolicy
+
+Shares = Mapping[str, float]
+QKV: Shares = {f"attention.{name}": 1.0 for name in ("query", "key", "value")}
+CONTEXT: Shares = {"attention.core_output": 1.0, "attention.softmax_statistics": 1.0}
+OUT_PROJ: Shares = {"attention.result": 1.0}
+MLP_IN: Shares = {"ffn.up": 1.0, "moe.up": 1.0, "shared.up": 1.0}
+MLP_OUT: Shares = {"ffn.result": 1.0, "moe.output": 1.0, "shared.result": 1.0}
+PER_OPERATOR: Shares = {
+    "attention.query": 1.0,
+    "attention.value": 1.0,
+    **CONTEXT,
+    "ffn.up": 0.5,
+    "ffn.result": 1.0,
+    "moe.up": 0.5,
+    "moe.output": 1.0,
+    "shared.up": 0.5,
+    "shared.result": 1.0,
+}
+"""Every second product is kept in the order q, k, v, out, gate, up, down, and attention always: of the products
+q, v, gate and down remain (torchtitan, distributed/activation_checkpoint.py)."""
+
+POLICIES: Mapping[RematPolicy, Shares] = MappingProxyType(
+    {
+        "minimal": {**QKV, **OUT_PROJ, **MLP_IN, **MLP_OUT},
+        "minimal_with_context": {**QKV, **CONTEXT, **OUT_PROJ, **MLP_IN, **MLP_OUT},
+        "save_dot_with_context_except_mlp": {**QKV, **CONTEXT, **OUT_PROJ},
+        "save_dot_except_mlpwi": {**QKV, **OUT_PROJ, **MLP_OUT},
+        "save_dot_except_mlp": {**QKV, **OUT_PROJ},
+        "save_qkv_proj": QKV,
+        "save_out_proj": OUT_PROJ,
+        "torch_per_op": PER_OPERATOR,
+    }
+)
+"""Tensors and shares by policy; the JAX ones follow MaxText, layers/decoders.py get_remat_policy."""
