@@ -171,7 +171,20 @@ def run_step(calibration: Calibration, step: Step, rows: list[KernelRow]) -> Cal
     record = fit.fit_record(source=step.train.text, in_sample=own, held_out=held, interval=interval,
                             machines=step.train.machines)  # fmt: skip
     show(calibration.name, step, fitted, own, held)
-    return rounded(step.entry.changed(fitted.calibration, {"fit": record}), step)
+    return aliased(rounded(step.entry.changed(fitted.calibration, {"fit": record}), step), step)
+
+
+def aliased(calibration: Calibration, step: Step) -> Calibration:
+    """Say of data types that share another's parameters that no row of theirs was measured."""
+    if step.entry.section not in {"gemm", "tile"}:
+        return calibration
+    measured = step.entry.keys[0]
+    record = getattr(calibration, step.entry.section)[measured].fit
+    for key in step.entry.keys[1:]:
+        prior = cal.Fit(kind="roofline", source=f"prior: as {measured}, which was fitted ({record.source})",
+                        low=round(record.low**1.5, 4), high=round(record.high**1.5, 4))  # fmt: skip
+        calibration = fit.Entry(section=step.entry.section, keys=(key,)).changed(calibration, {"fit": prior})
+    return calibration
 
 
 def rounded(calibration: Calibration, step: Step) -> Calibration:
