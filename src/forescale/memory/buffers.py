@@ -66,16 +66,12 @@ def dummy_gradient_bytes(
 
 @formula(
     unit="byte",
-    source="Zhao et al. 2023, PyTorch FSDP, arXiv:2304.11277, section 4.2: this layer and the one prefetched",
+    source="PyTorch FSDP2, torch/distributed/fsdp/_fully_shard: parameters of this block and the one prefetched; "
+    "its gradients in the compute type, copied to the type and order of the reduction",
 )
 def gathered_parameter_bytes(
-    *,
-    parameters: Numeric,
-    element_bytes: float,
-    gradient_element_bytes: float,
-    shards: Numeric,
-    zero: Numeric,
+    *, parameters: Numeric, copies: float, reduced_bytes: float, shards: Numeric, zero: Numeric
 ) -> Numeric:
-    """At stage 3 with several shards: two layers of gathered parameters, one of unreduced gradients."""
+    """Parameters × (2·copies + 2 + bytes of the reduction) at stage 3 with several shards, else 0."""
     needed = (np.asarray(zero) >= 3) & (np.asarray(shards) > 1)
-    return np.where(needed, parameters * (2.0 * element_bytes + gradient_element_bytes), 0.0)
+    return np.where(needed, parameters * (2.0 * copies + 2.0 + reduced_bytes), 0.0)

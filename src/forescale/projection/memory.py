@@ -11,7 +11,6 @@ from forescale.memory.activations import any_of, in_flight, largest, saved_bytes
 from forescale.memory.buffers import Overhead, dummy_gradient_bytes, gathered_parameter_bytes, load_overhead
 from forescale.memory.states import gradient_bytes, optimizer_bytes, optimizer_element_bytes, weight_bytes
 from forescale.numeric import Numeric
-from forescale.projection.data_parallel import GATHERED_BYTES
 from forescale.spec.workload import STORAGE_BYTES, Workload
 
 if TYPE_CHECKING:
@@ -104,7 +103,7 @@ def _dummy_gradients(workload: Workload, inputs: Inputs) -> Numeric:
             counts.setdefault(name, []).append((elements, layers))
     result: Numeric = 0.0 * inputs.stages.first
     for name, uses in counts.items():
-        layers = uses[0][1]
+        layers: Numeric = uses[0][1]
         for _, count in uses[1:]:
             layers = layers + count
         dummy = dummy_gradient_bytes(
@@ -118,22 +117,22 @@ def _dummy_gradients(workload: Workload, inputs: Inputs) -> Numeric:
 
 
 def _gathered(workload: Workload, inputs: Inputs) -> Numeric:
-    """Return the gathered parameters of the largest layers at stage 3."""
-    degrees = inputs.degrees
-    gradient = STORAGE_BYTES[workload.precision.gradients]
-    buffers: Numeric = 0.0 * inputs.stages.first
-    for block in inputs.held.layers:
+    """Return the gathered parameters and unreduced gradients of the largest block at stage 3."""
+    degrees, stages = inputs.degrees, inputs.stages
+    head = inputs.held.head
+    buffers: Numeric = 0.0 * stages.first
+    groups: list[tuple[Numeric, float, Numeric, Numeric]]
+    groups = [(1.0, 2.0, block.dense, block.expert) for block in inputs.held.layers]
+    groups.append((stages.last, 1.0, head.dense + head.vocabulary, head.expert))
+    for present, copies, dense, expert in groups:
         both: Numeric = 0.0
-        for parameters, shards in (
-            (block.dense, degrees.dp_shard * degrees.cp),
-            (block.expert, degrees.expert_dp),
-        ):
+        for parameters, shards in ((dense, degrees.dp_shard * degrees.cp), (expert, degrees.expert_dp)):
             both = both + gathered_parameter_bytes(
                 parameters=parameters,
-                element_bytes=GATHERED_BYTES,
-                gradient_element_bytes=gradient,
+                copies=copies,
+                reduced_bytes=STORAGE_BYTES[workload.precision.gradients],
                 shards=shards,
                 zero=degrees.zero,
             )
-        buffers = largest(first=buffers, second=both)
+        buffers = largest(first=buffers, second=present * both)
     return buffers
