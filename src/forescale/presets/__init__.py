@@ -1,0 +1,33 @@
+"""Published accounts of memory and time, each reproduced on its own terms."""
+
+from __future__ import annotations
+
+from forescale.errors import UnknownNameError
+from forescale.presets.default import DEFAULT
+from forescale.presets.preset import Preset
+from forescale.presets.primus import PRIMUS, PRIMUS_2026
+
+PRESETS: tuple[Preset, ...] = (DEFAULT, PRIMUS, PRIMUS_2026)
+"""All presets; `default` is our own engine."""
+
+__all__ = ["PRESETS", "Preset", "load_preset", "preset_names"]
+
+
+def preset_names() -> tuple[str, ...]:
+    """Return the names of all presets, our own first."""
+    return tuple(preset.name for preset in PRESETS)
+
+
+def load_preset(name: str) -> Preset:
+    """Return the preset `name`.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is none; it names the nearest ones.
+    """
+    for preset in PRESETS:
+        if preset.name == name:
+            return preset
+    kind = "preset"
+    raise UnknownNameError(kind, name, preset_names())

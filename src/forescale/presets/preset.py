@@ -1,0 +1,151 @@
+"""What a preset is, and how an account that states memory only becomes a projection."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from forescale.graph.flops import model_flops
+from forescale.graph.parameters import count_parameters
+from forescale.projection.result import (
+    TIME_PARTS,
+    Interval,
+    MemorySummary,
+    Note,
+    ParameterSummary,
+    Projection,
+    StageMemory,
+    StageTime,
+    Verdict,
+)
+from forescale.spec.cluster import Cluster
+from forescale.spec.model import Model
+from forescale.spec.strategy import Strategy
+from forescale.spec.workload import Workload
+
+
+class Preset(Protocol):
+    """A published account of memory or time, reproduced on its own terms."""
+
+    @property
+    def name(self) -> str:
+        """What `project(..., preset=name)` calls it."""
+        ...
+
+    @property
+    def source(self) -> str:
+        """Where the account was published."""
+        ...
+
+    def project(self, model: Model, cluster: Cluster, strategy: Strategy, workload: Workload) -> Projection:
+        """Project one layout as the account does; notes say what it leaves out and where it is wrong."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageBytes:
+    """Bytes that an account puts on one device of a pipeline stage; what it leaves out is zero."""
+
+    num_layers: int
+    parameters: float
+    """Elements on the device."""
+    weights: float = 0.0
+    gradients: float = 0.0
+    optimizer: float = 0.0
+    activations: float = 0.0
+    buffers: float = 0.0
+    overhead: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """Sum of all parts."""
+        return (
+            self.weights + self.gradients + self.optimizer + self.activations + self.buffers + self.overhead
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """What an account says of one layout: bytes by stage, parameters, remarks."""
+
+    stages: Sequence[StageBytes]
+    total_parameters: float
+    complete: bool = True
+    """Whether the account counts every part that fills a device; without, nothing can be said to fit."""
+    notes: tuple[Note, ...] = ()
+
+
+NO_TIME = Note(
+    topic="time",
+    text="this preset states memory only: step time, throughput and utilisation are left at zero",
+)
+
+
+def memory_projection(
+    account: Account,
+    *,
+    preset: str,
+    model: Model,
+    cluster: Cluster,
+    strategy: Strategy,
+    workload: Workload,
+) -> Projection:
+    """Return the projection of an account that states memory only."""
+    flops = model_flops(model, workload.seq_len)
+    nothing = Interval(low=0.0, expected=0.0, high=0.0)
+    return Projection(
+        model=model,
+        cluster=cluster,
+        strategy=strategy,
+        workload=workload,
+        preset=preset,
+        step_time=nothing,
+        num_microbatches=workload.global_batch_size // (strategy.dp * strategy.micro_batch_size),
+        tokens_per_s_per_device=0.0,
+        mfu=0.0,
+        mfu_full_attention=0.0,
+        hfu=0.0,
+        model_flops_per_step=flops.masked * workload.global_batch_size,
+        model_flops_full_attention_per_step=flops.full * workload.global_batch_size,
+        hardware_flops_per_step=0.0,
+        params=ParameterSummary(
+            total=round(account.total_parameters),
+            active=count_parameters(model).active,
+            per_device_max=round(max(stage.parameters for stage in account.stages)),
+        ),
+        time_s=dict.fromkeys(TIME_PARTS, 0.0),
+        stage_times=tuple(
+            StageTime(stage=stage, forward_s=0.0, backward_s=0.0) for stage in range(len(account.stages))
+        ),
+        memory=_summary(account, cluster.device.hbm_bytes),
+        training_days=None,
+        notes=(*account.notes, NO_TIME),
+    )
+
+
+def _summary(account: Account, capacity: float) -> MemorySummary:
+    stages = tuple(
+        StageMemory(
+            stage=index,
+            num_layers=stage.num_layers,
+            weights_bytes=stage.weights,
+            gradients_bytes=stage.gradients,
+            optimizer_bytes=stage.optimizer,
+            activations_bytes=stage.activations,
+            buffers_bytes=stage.buffers,
+            overhead_bytes=stage.overhead,
+            peak_bytes=stage.total,
+        )
+        for index, stage in enumerate(account.stages)
+    )
+    peak = max(stage.peak_bytes for stage in stages)
+    fits: Verdict = "FITS" if account.complete else "AT RISK"
+    return MemorySummary(
+        peak_bytes=peak,
+        peak_low_bytes=peak,
+        peak_high_bytes=peak,
+        capacity_bytes=capacity,
+        verdict="OOM" if peak > capacity else fits,
+        stages=stages,
+    )

@@ -1,0 +1,145 @@
+"""The collectives of Primus: every algorithm under every wire protocol, the fastest taken.
+
+Times are seconds, sizes bytes, bandwidths byte/s per device and direction.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from types import MappingProxyType
+from typing import Any
+
+from forescale.spec.cluster import Cluster
+
+_PROTOCOLS: Mapping[str, tuple[float, float]] = MappingProxyType(
+    {"simple": (math.inf, 8.0), "ll": (4.0, 8.0), "ll64": (56.0, 64.0), "ll128": (120.0, 128.0)}
+)
+"""Payload and packet bytes; the simple protocol adds one header to the whole message."""
+Algorithm = Callable[[float, int, str, "Network"], float]
+
+
+@cache
+def constants() -> Mapping[str, float]:
+    """Return the figures that Primus's code assumes of networks, with their source."""
+    text = files("forescale.presets.primus").joinpath("network.json").read_text(encoding="utf-8")
+    record: dict[str, Any] = json.loads(text)
+    return MappingProxyType({key: value for key, value in record.items() if isinstance(value, float)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """What Primus's collectives know of a cluster; bandwidths are after its efficiency."""
+
+    node_size: int
+    node_bandwidth: float
+    pod_bandwidth: float
+    """One NIC."""
+    pod_latency: float
+    vector_flops: float
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> Network | None:
+        """Return the network of a cluster, or None where it has one tier only."""
+        if len(cluster.tiers) < 2:
+            return None
+        node, pod = cluster.tiers[:2]
+        efficiency = constants()["bandwidth_efficiency"]
+        return cls(
+            node_size=cluster.devices_per_node,
+            node_bandwidth=node.bandwidth * efficiency,
+            pod_bandwidth=pod.bandwidth * efficiency,
+            pod_latency=pod.latency,
+            vector_flops=cluster.device.vector_flops,
+        )
+
+
+def wire(size: float, protocol: str) -> tuple[float, float]:
+    """Return seconds before the first byte and bytes on the wire of one message."""
+    c = constants()
+    payload, packet = _PROTOCOLS[protocol]
+    if protocol == "simple":
+        return 2.0 * c["write_latency_s"] + c["response_latency_s"] + c["hbm_latency_s"], size + packet
+    return c["write_latency_s"] + c["hbm_latency_s"], math.ceil(size / payload) * packet
+
+
+def _steps(count: float) -> int:
+    return math.ceil(math.log2(count)) if count > 1 else 0
+
+
+def _reduction(size: float, network: Network) -> float:
+    return size / 2.0 / network.vector_flops
+
+
+def ring_all_reduce(size: float, ranks: int, protocol: str, network: Network) -> float:
+    """Return two passes of g − 1 steps; the reduction is charged for all ranks' parts, g times too much."""
+    latency, part = wire(int(size * (ranks - 1) / ranks), protocol)
+    if ranks <= network.node_size:
+        bandwidth = network.node_bandwidth
+    else:
+        latency = network.pod_latency
+        bandwidth = min(network.node_bandwidth, network.node_size * network.pod_bandwidth)
+    moved = 2.0 * (latency * (ranks - 1) + part / bandwidth)
+    return moved + _reduction(part * ranks, network) + constants()["launch_latency_s"]
+
+
+def hypercube_all_reduce(size: float, ranks: int, protocol: str, network: Network) -> float:
+    """Send the whole message to every rank of the node, then in doublings outwards."""
+    latency, part = wire(size, protocol)
+    if ranks <= network.node_size:
+        moved = part * (ranks - 1) / network.node_bandwidth + latency * _steps(ranks)
+    else:
+        inside = part * (network.node_size - 1) / network.node_bandwidth + latency * _steps(network.node_size)
+        outside = part * _steps(ranks - network.node_size) / network.pod_bandwidth
+        moved = inside + outside + network.pod_latency * _steps(ranks / network.node_size)
+    return moved + _reduction(part * ranks, network) + constants()["launch_latency_s"]
+
+
+def bruck_all_reduce(size: float, ranks: int, protocol: str, network: Network) -> float:
+    """Reduce-scatter and all-gather in doublings; outside a node one after the other with the inside."""
+    latency, part = wire(int(size * (ranks - 1) / ranks), protocol)
+    if ranks <= network.node_size:
+        moved = part / network.node_bandwidth + latency * _steps(ranks)
+    else:
+        inside = part * (network.node_size - 1) / network.node_size
+        moved = inside / network.node_bandwidth + (part - inside) / network.pod_bandwidth
+        moved += latency * _steps(network.node_size) + network.pod_latency * _steps(ranks / network.node_size)
+    return 2.0 * (moved + constants()["launch_latency_s"]) + _reduction(part, network)
+
+
+def single_shot_all_reduce(size: float, ranks: int, protocol: str, network: Network) -> float:
+    """Send from every rank to every other at once, nodes and NICs side by side."""
+    part = math.ceil(size / ranks)
+    inside_ranks = min(ranks, network.node_size) - 1
+    latency, packet = wire(part, protocol)
+    moved = latency + packet * inside_ranks / network.node_bandwidth
+    outside_ranks = ranks - min(ranks, network.node_size)
+    if outside_ranks:
+        moved = max(moved, network.pod_latency + part * outside_ranks / network.pod_bandwidth)
+    return 2.0 * moved + _reduction(part * (ranks - 1), network) + constants()["launch_latency_s"]
+
+
+DOCUMENTED_ALL_REDUCE: Mapping[str, Algorithm] = MappingProxyType(
+    {
+        "ring": ring_all_reduce,
+        "hypercube": hypercube_all_reduce,
+        "bruck": bruck_all_reduce,
+        "single_shot": single_shot_all_reduce,
+    }
+)
+"""Best of Ring/Hypercube/Bruck/Single-shot (Primus projection documentation, Communication Modeling)."""
+
+
+def all_reduce(size: float, ranks: int, network: Network, algorithms: Mapping[str, Algorithm]) -> float:
+    """Return the seconds of the fastest algorithm under its best protocol."""
+    if ranks <= 1 or size <= 0.0:
+        return 0.0
+    return min(
+        algorithm(size, ranks, protocol, network)
+        for algorithm in algorithms.values()
+        for protocol in _PROTOCOLS
+    )

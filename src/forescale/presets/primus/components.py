@@ -1,0 +1,244 @@
+"""Primus's components: parameters on a rank and activation bytes of one micro-batch, as its output lists them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from forescale.errors import SpecError
+from forescale.presets.primus.formulas import (
+    primus_attention_activation,
+    primus_attention_parameters,
+    primus_hidden_state,
+    primus_latent_attention_parameters,
+    primus_loss_activation,
+    primus_mlp_activation,
+    primus_mlp_parameters,
+    primus_norm_parameters,
+    primus_router_parameters,
+    primus_tokens,
+    primus_vocabulary_parameters,
+)
+from forescale.spec.model import (
+    Attention,
+    DenseFfn,
+    Ffn,
+    FullAttention,
+    LatentAttention,
+    Layer,
+    Model,
+    MoeFfn,
+)
+from forescale.spec.strategy import Strategy
+from forescale.spec.workload import Workload
+
+_NUM_NORMS, _NUM_RESIDUALS = 3, 2
+_FP32_IN_BF16 = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What changed between the documentation's example and later sources."""
+
+    output_per_choice: bool
+    """One result of the feed-forward is kept per chosen expert, not per token."""
+    penalty_without_interleaving: bool
+    """1 + (PP − 1)/PP at VPP = 1 too."""
+    statistics_as_query: bool
+    """Flash attention's softmax statistics count as much as the queries (formula and Mixtral example), instead of
+    one fp32 number per head and token (MoE 4.5T example)."""
+    unfused_loss: bool
+    """An unfused loss keeps its softmax in fp32."""
+    per_micro_batch_accumulation: bool
+    """GA = GBS / (MBS·DP) as documented; the sources leave MBS out."""
+    recompute_working_memory: bool
+    """Full recompute adds one layer's activations, and counts the embedding once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Component:
+    """One row of Primus's component-wise output."""
+
+    parameters: float
+    """Elements on a rank."""
+    activation: float
+    """Bytes of one micro-batch on a rank."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """What the formulas need of model, layout and workload."""
+
+    hidden: float
+    vocab: float
+    tokens: float
+    """Tokens of one micro-batch on a rank."""
+    cp_seq_len: float
+    """Tokens of one sequence on a context rank."""
+    tp: float
+    ep: float
+    flash: bool
+    fused_loss: bool
+    terms: Terms
+
+    @property
+    def hidden_state(self) -> float:
+        """Bytes of sbh."""
+        return float(primus_hidden_state(tokens=self.tokens, hidden_size=self.hidden))
+
+
+def sizes(model: Model, strategy: Strategy, workload: Workload, *, terms: Terms, vocab_size: int) -> Sizes:
+    """Return the sizes of one layout."""
+    tokens = primus_tokens(
+        micro_batch_size=strategy.micro_batch_size, seq_len=workload.seq_len, tp=strategy.tp, cp=strategy.cp
+    )
+    return Sizes(
+        hidden=float(model.hidden_size),
+        vocab=float(vocab_size),
+        tokens=float(tokens),
+        cp_seq_len=float(-(-workload.seq_len // strategy.cp)),
+        tp=float(strategy.tp),
+        ep=float(strategy.ep),
+        flash=strategy.flash_attention,
+        fused_loss=strategy.kernels.cross_entropy == "fused",
+        terms=terms,
+    )
+
+
+def layer_components(layer: Layer, s: Sizes) -> dict[str, Component]:
+    """Return the components of one transformer layer by name; norms and residual additions count once each.
+
+    Raises
+    ------
+    SpecError
+        If the layer lacks a half or has an attention that Primus does not describe.
+    """
+    if layer.attention is None or layer.ffn is None:
+        msg = "preset primus describes layers with attention and feed-forward; this model has layers that lack one"
+        raise SpecError(msg)
+    state = s.hidden_state
+    norm = Component(parameters=float(primus_norm_parameters(hidden_size=s.hidden)), activation=state)
+    parts = {
+        "layer_norm": norm,
+        "self_attention": _attention(layer.attention, s),
+        "residual_add": Component(parameters=0.0, activation=state),
+        "mlp": _mlp(layer.ffn, s),
+    }
+    if isinstance(layer.ffn, MoeFfn):
+        router = primus_router_parameters(hidden_size=s.hidden, num_experts=float(layer.ffn.num_experts))
+        parts["router"] = Component(parameters=float(router), activation=state)
+    return parts
+
+
+def layer_component(layer: Layer, s: Sizes, *, selective: bool = False) -> Component:
+    """Return one transformer layer: 3 norms, attention, 2 residual additions, feed-forward, router."""
+    parts = layer_components(layer, s)
+    times = {"layer_norm": _NUM_NORMS, "residual_add": _NUM_RESIDUALS}
+    skipped = {"self_attention"} if selective else set()
+    return Component(
+        parameters=sum(part.parameters * times.get(name, 1) for name, part in parts.items()),
+        activation=sum(
+            part.activation * times.get(name, 1) for name, part in parts.items() if name not in skipped
+        ),
+    )
+
+
+def first_components(s: Sizes) -> dict[str, Component]:
+    """Return what the first stage has besides layers."""
+    return {"embedding": Component(parameters=_vocabulary(s), activation=s.hidden_state)}
+
+
+def last_components(s: Sizes) -> dict[str, Component]:
+    """Return what the last stage has besides layers."""
+    loss = primus_loss_activation(tokens=s.tokens, vocab_size=s.vocab)
+    kept = s.terms.unfused_loss and not s.fused_loss
+    return {
+        "final_layernorm": Component(
+            parameters=float(primus_norm_parameters(hidden_size=s.hidden)), activation=s.hidden_state
+        ),
+        "output_layer": Component(
+            parameters=_vocabulary(s),
+            activation=float(primus_hidden_state(tokens=s.tokens, hidden_size=s.vocab)),
+        ),
+        "calc_loss": Component(parameters=0.0, activation=float(loss) if kept else 0.0),
+    }
+
+
+def _vocabulary(s: Sizes) -> float:
+    return float(primus_vocabulary_parameters(vocab_size=s.vocab, hidden_size=s.hidden))
+
+
+def _attention(attention: Attention, s: Sizes) -> Component:
+    match attention:
+        case FullAttention(num_heads=heads, num_kv_heads=kv_heads, head_dim=dim):
+            parameters = primus_attention_parameters(
+                hidden_size=s.hidden, num_heads=heads, num_kv_heads=kv_heads, head_dim=dim
+            )
+            query = float(heads * dim)
+            key = value = float(kv_heads * dim)
+            output = s.hidden
+            norms = 2.0 * key if attention.qk_norm != "none" else 0.0
+        case LatentAttention(num_heads=heads):
+            parameters = primus_latent_attention_parameters(
+                hidden_size=s.hidden,
+                num_heads=heads,
+                q_lora_rank=attention.q_lora_rank or 0,
+                kv_lora_rank=attention.kv_lora_rank,
+                nope=attention.qk_nope_head_dim,
+                rope=attention.qk_rope_head_dim,
+                v_head_dim=attention.v_head_dim,
+            )
+            query = key = float(heads * (attention.qk_nope_head_dim + attention.qk_rope_head_dim))
+            value = output = float(heads * attention.v_head_dim)
+            norms = query + key
+        case _:
+            msg = "preset primus has formulas for full and latent attention only; this model has linear attention"
+            raise SpecError(msg)
+    scores = max(1.0, heads // s.tp) * s.cp_seq_len
+    statistics = query if s.terms.statistics_as_query else _FP32_IN_BF16 * heads
+    activation = primus_attention_activation(
+        tokens=s.tokens,
+        query=query,
+        key=key,
+        value=value,
+        output=output + norms,
+        softmax=statistics if s.flash else scores,
+    )
+    return Component(parameters=float(parameters), activation=float(activation))
+
+
+def _mlp(ffn: Ffn, s: Sizes) -> Component:
+    projections = 3.0 if ffn.gated else 2.0
+    if isinstance(ffn, DenseFfn):
+        return Component(
+            parameters=_matrices(projections, s, ffn.ffn_hidden_size),
+            activation=_kept(projections, s, ffn.ffn_hidden_size),
+        )
+    width, choices = ffn.ffn_hidden_size, float(ffn.top_k)
+    copies = choices if s.terms.output_per_choice else 1.0
+    parameters = _matrices(projections, s, width, copies=ffn.num_experts / s.ep)
+    activation = _kept(projections, s, width, choices=choices, copies=copies)
+    if ffn.shared_ffn_hidden_size:
+        parameters += _matrices(projections, s, ffn.shared_ffn_hidden_size)
+        activation += _kept(projections, s, width)
+    return Component(parameters=parameters, activation=activation)
+
+
+def _matrices(projections: float, s: Sizes, width: int, *, copies: float = 1.0) -> float:
+    return float(
+        primus_mlp_parameters(
+            num_projections=projections, hidden_size=s.hidden, ffn_hidden_size=width, copies=copies
+        )
+    )
+
+
+def _kept(projections: float, s: Sizes, width: int, *, choices: float = 1.0, copies: float = 1.0) -> float:
+    return float(
+        primus_mlp_activation(
+            tokens=s.tokens,
+            choices=choices,
+            output_copies=copies,
+            num_projections=projections,
+            ffn_hidden_size=width,
+            hidden_size=s.hidden,
+        )
+    )

@@ -1,0 +1,230 @@
+"""Primus's analytical memory projection, as documented and as its source has it today."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from forescale.graph.parameters import count_parameters
+from forescale.presets.preset import Account, StageBytes, memory_projection
+from forescale.presets.primus.collectives import Network
+from forescale.presets.primus.communication import communication_notes
+from forescale.presets.primus.components import (
+    Component,
+    Sizes,
+    Terms,
+    first_components,
+    last_components,
+    layer_component,
+    sizes,
+)
+from forescale.presets.primus.formulas import (
+    DOCUMENT,
+    primus_accumulation_saving,
+    primus_data_parallel,
+    primus_interleaving_penalty,
+    primus_state_bytes,
+    primus_total_activation,
+)
+from forescale.projection.result import Note, Projection
+from forescale.spec.cluster import Cluster
+from forescale.spec.model import Layer, Model
+from forescale.spec.strategy import Recompute, Strategy
+from forescale.spec.workload import Workload
+
+_OPTIMIZER_BYTES = {"muon": 6.0}
+_ADAM_BYTES = 10.0
+_PARAMETERS = (
+    "its total leaves out final norm and head where they are not on rank 0, assumes a padded vocabulary of "
+    "{vocab:,.0f} and counts three norms of 2·H per layer; {name} has {counted:,}"
+)
+_MEMORY = (
+    "weights and gradients are not divided by tp; optimizer states are divided by world / (ep·pp), right for experts "
+    "alone; every rank is charged with pp micro-batches in flight, though only the first holds that many"
+)
+_DOCUMENTED = (
+    "as documented, 1 + (pp − 1)/(pp·vpp) also at vpp = 1, and one expert result per choice. The source of 2026-08 "
+    "(preset primus-2026) drops both. It is right in the first: 1F1B holds pp micro-batches, no more. In the second it "
+    "is right that results are summed; neither counts the permuted input of the experts, as large as what is dropped"
+)
+_SELECTIVE = "selective recompute drops everything that attention keeps, whatever modules are named"
+DOCUMENTED = Terms(
+    output_per_choice=True,
+    penalty_without_interleaving=True,
+    statistics_as_query=True,
+    unfused_loss=False,
+    per_micro_batch_accumulation=True,
+    recompute_working_memory=True,
+)
+SOURCE_2026_08 = Terms(
+    output_per_choice=False,
+    penalty_without_interleaving=False,
+    statistics_as_query=True,
+    unfused_loss=True,
+    per_micro_batch_accumulation=False,
+    recompute_working_memory=False,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrimusPreset:
+    """One state of Primus's memory formulas."""
+
+    name: str
+    source: str
+    terms: Terms
+    vocab_size: int | None = 100_352
+    """Padded vocabulary that Primus assumes of every model; None takes the model's own, padded."""
+
+    def project(self, model: Model, cluster: Cluster, strategy: Strategy, workload: Workload) -> Projection:
+        """Project memory by Primus's formulas; its step time starts from layers it measures."""
+        account = self.account(model, cluster, strategy, workload)
+        return memory_projection(
+            account, preset=self.name, model=model, cluster=cluster, strategy=strategy, workload=workload
+        )
+
+    def account(self, model: Model, cluster: Cluster, strategy: Strategy, workload: Workload) -> Account:
+        """Return bytes by stage, the total that Primus prints, and remarks."""
+        s = self.sizes(model, strategy, workload)
+        chunks = layer_chunks(model, strategy)
+        stages = tuple(
+            self._stage(model, cluster, strategy, workload, s, chunks, rank) for rank in range(strategy.pp)
+        )
+        whole = self.sizes(model, Strategy(), workload)
+        ends = _ends(s, first=True, last=strategy.pp == 1)
+        total = sum(layer_component(layer, whole).parameters for layer in model.layers)
+        total += sum(part.parameters for part in ends)
+        return Account(
+            stages=stages,
+            total_parameters=total,
+            notes=(
+                *self._notes(model, strategy, s),
+                *communication_notes(model, strategy, workload, Network.of(cluster)),
+            ),
+        )
+
+    def sizes(self, model: Model, strategy: Strategy, workload: Workload) -> Sizes:
+        """Return what the formulas need of one layout."""
+        vocab = self.vocab_size
+        if vocab is None:
+            multiple = model.vocab_multiple * strategy.tp
+            vocab = -(-model.vocab_size // multiple) * multiple
+        return sizes(model, strategy, workload, terms=self.terms, vocab_size=vocab)
+
+    def _stage(
+        self,
+        model: Model,
+        cluster: Cluster,
+        strategy: Strategy,
+        workload: Workload,
+        s: Sizes,
+        chunks: tuple[tuple[tuple[int, ...], ...], ...],
+        rank: int,
+    ) -> StageBytes:
+        own = chunks[rank]
+        ends = _ends(s, first=rank == 0, last=rank == strategy.pp - 1)
+        layers = [layer_component(model.layers[index], s) for chunk in own for index in chunk]
+        parameters = sum(part.parameters for part in (*layers, *ends))
+        shards = float(primus_data_parallel(num_devices=cluster.num_devices, ep=strategy.ep, pp=strategy.pp))
+        adam = _OPTIMIZER_BYTES.get(workload.optimizer, _ADAM_BYTES)
+        flat, optimizer = (
+            float(primus_state_bytes(parameters=parameters, element_bytes=size, shards=over))
+            for size, over in ((2.0, 1.0), (adam, max(1.0, shards) if strategy.zero else 1.0))
+        )
+        return StageBytes(
+            num_layers=len(layers),
+            parameters=parameters,
+            weights=flat,
+            gradients=flat,
+            optimizer=optimizer,
+            activations=self._activations(model, strategy, workload, s, own, ends, shards),
+        )
+
+    def _activations(
+        self,
+        model: Model,
+        strategy: Strategy,
+        workload: Workload,
+        s: Sizes,
+        chunks: tuple[tuple[int, ...], ...],
+        ends: tuple[Component, ...],
+        shards: float,
+    ) -> float:
+        kept = [
+            layer_activation(model.layers[index], s, strategy.recompute, position)
+            for chunk in chunks
+            for position, index in enumerate(chunk)
+        ]
+        outside = sum(part.activation for part in ends)
+        batch = strategy.micro_batch_size if self.terms.per_micro_batch_accumulation else 1
+        saving = primus_accumulation_saving(
+            accumulation=float(workload.global_batch_size // (batch * shards)), pp=float(strategy.pp)
+        )
+        interleaved = strategy.vpp > 1 or self.terms.penalty_without_interleaving
+        penalty = (
+            primus_interleaving_penalty(pp=float(strategy.pp), vpp=float(strategy.vpp))
+            if interleaved
+            else 1.0
+        )
+        scale = {"pp": float(strategy.pp), "penalty": penalty, "saving": saving}
+        if self.terms.recompute_working_memory and replays_all(strategy.recompute):
+            working = max(layer_component(layer, s).activation for layer in model.layer_kinds)
+            return float(primus_total_activation(base=sum(kept), **scale)) + working + outside
+        return float(primus_total_activation(base=sum(kept) + outside, **scale))
+
+    def _notes(self, model: Model, strategy: Strategy, s: Sizes) -> tuple[Note, ...]:
+        counted = count_parameters(model).total
+        text = _PARAMETERS.format(vocab=s.vocab, name=model.name, counted=counted)
+        found = [Note(topic="parameters", text=text), Note(topic="memory", text=_MEMORY)]
+        if self.terms.penalty_without_interleaving:
+            found.append(Note(topic="activations", text=_DOCUMENTED))
+        if strategy.recompute.granularity == "selective":
+            found.append(Note(topic="recompute", text=_SELECTIVE))
+        return tuple(found)
+
+
+def layer_activation(layer: Layer, s: Sizes, recompute: Recompute, position: int) -> float:
+    """Return bytes that one layer at `position` of its virtual stage keeps: sbh alone where it is replayed."""
+    limit = recompute.num_layers
+    if recompute.granularity == "full" and (limit is None or position < limit):
+        return s.hidden_state
+    return layer_component(layer, s, selective=recompute.granularity == "selective").activation
+
+
+def replays_all(recompute: Recompute) -> bool:
+    """Whether every layer is replayed."""
+    return recompute.granularity == "full" and recompute.num_layers is None
+
+
+def layer_chunks(model: Model, strategy: Strategy) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """Return, per rank and virtual stage, the layers: rank r has stages r, r + PP, ..., remainder on the first."""
+    if strategy.stage_layers is not None:
+        counts, vpp = strategy.stage_layers, 1
+    else:
+        vpp = strategy.vpp
+        base, extra = divmod(model.num_layers, strategy.pp * vpp)
+        counts = tuple(base + (stage < extra) for stage in range(strategy.pp * vpp))
+    starts = np.concatenate([[0], np.cumsum(counts)]).tolist()
+    return tuple(
+        tuple(
+            tuple(range(starts[stage], starts[stage + 1]))
+            for stage in range(rank, strategy.pp * vpp, strategy.pp)
+        )
+        for rank in range(strategy.pp)
+    )
+
+
+def _ends(s: Sizes, *, first: bool, last: bool) -> tuple[Component, ...]:
+    return (
+        *(first_components(s).values() if first else ()),
+        *(last_components(s).values() if last else ()),
+    )
+
+
+PRIMUS = PrimusPreset(name="primus", source=f"{DOCUMENT} (2026), formulas and example", terms=DOCUMENTED)
+PRIMUS_2026 = PrimusPreset(
+    name="primus-2026",
+    source="AMD-AGI/Primus @fd1eeabb (2026-08-22), memory projection",
+    terms=SOURCE_2026_08,
+)
