@@ -47,7 +47,7 @@ BAD = {
     "text where a number belongs": (("project", *DENSE, "--tp", "four"), "--tp"),
     "stage layers that are no numbers": (("project", *DENSE, "--pp", 2, "--stage-layers", "16;16"), "--stage-layers"),
     "stage layers that do not add up": (("project", *DENSE, "--pp", 2, "--stage-layers", "16,17"), "32 layers"),
-    "modules under full": (("project", *DENSE, "--recompute", "full", "--recompute-modules", "mlp"), "--recompute selective"),
+    "modules under full": (("project", *DENSE, "--recompute", "full", "--recompute-modules", "mlp"), "goes with recompute selective"),
     "devices and nodes": (("project", *DENSE, "--nodes", 2), "give one of them"),
     "no sizes at all": (("project", MODEL, *MACHINE), "--seq-len, --global-batch-size must be given"),
     "no model": (("project", *DENSE[1:]), "MODEL must be given"),

@@ -86,7 +86,8 @@ def test_uneven_stages_and_layers_of_recompute(forescale):
     given = ("--pp", 4, "--stage-layers", "7,8,8,9", "--recompute-layers", 2, "--json")
     body = document(forescale("project", *DENSE, *given))
     assert [stage["num_layers"] for stage in body["memory"]["stages"]] == [7, 8, 8, 9]
-    assert body["strategy"]["recompute"] == {"granularity": "full", "modules": [], "num_layers": 2}
+    recompute = body["strategy"]["recompute"]
+    assert (recompute["granularity"], recompute["num_layers"]) == ("full", 2)
 
 
 def test_memory_shows_memory_only(forescale):

@@ -21,7 +21,17 @@ DOCUMENTS = {
         "40GiB",
         "--json",
     ),
-    "explanation": ("explain", *DENSE[:1], "memory.optimizer", *DENSE[1:], "--tp", "4", "--json"),
+    "explanation": (
+        "explain",
+        *DENSE[:1],
+        "memory.optimizer",
+        *DENSE[1:],
+        "--tp",
+        "4",
+        "--depth",
+        "1",
+        "--json",
+    ),
     "models": ("catalogue", "models", "--json"),
     "devices": ("catalogue", "devices", "--json"),
     "clusters": ("catalogue", "clusters", "--json"),
@@ -42,7 +52,9 @@ def shape(document: Any, path: str = "") -> dict[str, str]:
         for item in document:
             for key, kind in shape(item, f"{path}[]").items():
                 merged.setdefault(key, set()).update(kind.split(" or "))
-        return {key: " or ".join(sorted(kinds)) for key, kinds in merged.items()} or {f"{path}[]": "nothing"}
+        return {key: " or ".join(sorted(kinds)) for key, kinds in merged.items()} or {
+            f"{path}[]".removeprefix("."): "nothing"
+        }
     kinds = {bool: "boolean", int: "number", float: "number", str: "text", type(None): "null"}
     return {path.removeprefix("."): kinds[type(document)]}
 

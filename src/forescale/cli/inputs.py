@@ -175,8 +175,9 @@ def _workload(run: RunOptions) -> dict[str, Any]:
 
 
 def _strategy(layout: LayoutOptions) -> dict[str, Any]:
-    own = ("recompute", "recompute_modules", "recompute_layers", "stage_layers", "axis_order", "overlap")
-    plain = {item.name: getattr(layout, item.name) for item in fields(layout) if item.name not in own}
+    own = ("stage_layers", "axis_order", "overlap")
+    names = [item.name for item in fields(layout) if not item.name.startswith("recompute")]
+    plain = {name: getattr(layout, name) for name in names if name not in own}
     return {
         **plain,
         "recompute": _recompute(layout),
@@ -187,22 +188,23 @@ def _strategy(layout: LayoutOptions) -> dict[str, Any]:
 
 
 def _recompute(layout: LayoutOptions) -> dict[str, Any] | None:
-    """Return the recompute table; modules imply `selective`, a number of layers implies `full`."""
-    modules, layers = _names(layout.recompute_modules), layout.recompute_layers
-    implied = "selective" if modules is not None else "full" if layers is not None else None
-    kind = layout.recompute or implied
+    """Return the recompute table; what belongs to one granularity implies it."""
+    details: dict[str, tuple[str, str, Any]] = {
+        "selective": ("--recompute-modules", "modules", _names(layout.recompute_modules)),
+        "full": ("--recompute-layers", "num_layers", layout.recompute_layers),
+        "policy": ("--recompute-policy", "policy", layout.recompute_policy),
+    }
+    given = {kind: detail for kind, detail in details.items() if detail[2] is not None}
+    kind: str | None = layout.recompute or next(iter(given), None)
+    for needed, (option, _, _) in given.items():
+        if needed != kind:
+            msg = f"{option} goes with recompute {needed}; it is {kind}"
+            raise SpecError(msg)
     if kind is None:
         return None
-    if modules is not None and kind != "selective":
-        msg = f"--recompute-modules needs --recompute selective; it is {kind}"
-        raise SpecError(msg)
-    if layers is not None and kind != "full":
-        msg = f"--recompute-layers needs --recompute full; it is {kind}"
-        raise SpecError(msg)
-    if kind == "selective" and not modules:
-        modules = ["core_attn"]
-    table = {"granularity": kind, "modules": modules, "num_layers": layers}
-    return {name: value for name, value in table.items() if value is not None}
+    if kind == "selective" and not given:
+        return {"granularity": kind, "modules": ["core_attn"]}
+    return {"granularity": kind, **{name: value for _, name, value in given.values()}}
 
 
 def _names(text: str | None) -> list[str] | None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_type_hints
 
 import typer
 
-from forescale.spec.strategy import ContextKind
+from forescale.spec.strategy import ContextKind, RematPolicy
 from forescale.spec.workload import ComputeType, OptimizerName, StorageType
 
 F = TypeVar("F", bound=Callable[..., None])
@@ -195,6 +195,9 @@ class LayoutOptions:
     recompute_modules: Annotated[
         str | None,
         _layout("--recompute-modules", "Modules under selective, such as core_attn,mlp.", metavar="A,B"),
+    ] = None
+    recompute_policy: Annotated[
+        RematPolicy | None, _layout("--recompute-policy", "Named policy: what is kept, the rest is replayed.")
     ] = None
     recompute_layers: Annotated[
         int | None, _layout("--recompute-layers", "Layers per stage under full.", metavar="N")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -23,6 +24,7 @@ from forescale.errors import SpecError
 
 if TYPE_CHECKING:
     from forescale.search import Space
+    from forescale.spec.model import Model
 
 SEARCH = "Search"
 PLACED = frozenset({"tp", "cp", "pp", "dp_replicate", "dp_shard"})
@@ -78,7 +80,7 @@ def search_command(
     question = read_question(model, plan, cluster, run)
     asked = question.plan
     base = Space() if asked.strategy is None else Space(overlap=asked.strategy.overlap)
-    space = fixed_space(base, fix or (), num_devices=asked.cluster.num_devices)
+    space = fixed_space(base, fix or (), asked.model, num_devices=asked.cluster.num_devices)
     result = search(
         asked.model,
         asked.cluster,
@@ -113,7 +115,7 @@ def _positive(option: str, value: float, given: object) -> float:
     return value
 
 
-def fixed_space(space: Space, fixes: Sequence[str], *, num_devices: int) -> Space:
+def fixed_space(space: Space, fixes: Sequence[str], model: Model, *, num_devices: int) -> Space:
     """Return `space` with every `name=value` (or `name=value,value`) held."""
     from forescale.errors import UnknownKeyError
     from forescale.search.space import NAMES
@@ -127,26 +129,27 @@ def fixed_space(space: Space, fixes: Sequence[str], *, num_devices: int) -> Spac
             raise SpecError(msg)
         if name not in NAMES:
             raise UnknownKeyError(name, "--fix", NAMES)
-        held[name] = tuple(_value(name, value.strip()) for value in values.split(","))
+        held[name] = tuple(
+            chain.from_iterable(_values(name, text.strip(), model) for text in values.split(","))
+        )
         if name in PLACED and all(num_devices % degree for degree in held[name]):
             msg = f"--fix {text}: {num_devices} devices are no multiple of {values}"
             raise SpecError(msg)
     return replace(space, **held)
 
 
-def _value(name: str, text: str) -> object:
-    """Return one value of a dimension from its text."""
-    from forescale.spec.strategy import DEFAULT_AXIS_ORDER, Recompute
+def _values(name: str, text: str, model: Model) -> tuple[object, ...]:
+    """Return what one value of a dimension means; `selective` is every such policy that a search tries."""
+    from forescale.search.space import ORDERS, default_recompute
 
-    words: dict[str, dict[str, object]] = {
-        "sp": {"true": True, "false": False},
-        "cp_kind": {kind: kind for kind in ("all_gather", "ring", "ulysses")},
+    words: dict[str, dict[str, tuple[object, ...]]] = {
+        "sp": {"true": (True,), "false": (False,)},
+        "cp_kind": {kind: (kind,) for kind in ("all_gather", "ring", "ulysses")},
         "recompute": {
-            "none": Recompute(),
-            "selective": Recompute(granularity="selective", modules=("core_attn",)),
-            "full": Recompute(granularity="full"),
+            kind: tuple(policy for policy in default_recompute(model) if policy.granularity == kind)
+            for kind in ("none", "selective", "full")
         },
-        "axis_order": {"-".join(order): order for order in (DEFAULT_AXIS_ORDER, ("tp", "cp", "pp", "dp"))},
+        "axis_order": {"-".join(order): (order,) for order in ORDERS},
     }
     if name in words:
         if text not in words[name]:
@@ -158,4 +161,4 @@ def _value(name: str, text: str) -> object:
         allowed = "0, 1, 2 or 3" if name == "zero" else "a whole number of 1 or more"
         msg = f"--fix {name} takes {allowed}; got {text!r}"
         raise SpecError(msg)
-    return int(text)
+    return (int(text),)

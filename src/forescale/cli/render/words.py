@@ -46,7 +46,7 @@ def recompute(policy: Recompute) -> str:
     """Return what is computed again."""
     if policy.granularity == "full":
         return "full recompute" if policy.num_layers is None else f"recompute of {policy.num_layers} layers"
-    return " ".join(policy.modules)
+    return policy.policy or " ".join(policy.modules)
 
 
 def workload(given: Workload) -> str:
