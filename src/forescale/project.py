@@ -45,16 +45,20 @@ from forescale.spec.workload import MATRIX_RATE, Workload
 def project(
     model: Model, cluster: Cluster, strategy: Strategy, workload: Workload, *, preset: str = "default"
 ) -> Projection:
-    """Project memory and step time of one layout.
+    """Project memory and step time of one layout, by our own engine or as the account `preset` does.
 
     Raises
     ------
     SpecError
-        If the layout is illegal; the message names every violated constraint.
+        If the layout is illegal; the message names every violated constraint. Also if there is no such preset.
     PhysicsError
         If a result breaks a physical law: a defect to report.
     """
     check(model, cluster, strategy, workload)
+    if preset != "default":
+        from forescale.presets import load_preset
+
+        return load_preset(preset).project(model, cluster, strategy, workload)
     degrees, choices = split_strategy(strategy)
     arrays = Degrees(**{name: np.array([getattr(degrees, name)]) for name in Degrees.__dataclass_fields__})
     plan = plan_stages(model, pp=strategy.pp, vpp=strategy.vpp, stage_layers=strategy.stage_layers)
@@ -212,12 +216,15 @@ def _memory(cluster: Cluster, plan: StagePlan, evaluation: Evaluation) -> Memory
         name: np.asarray(value_of(getattr(evaluation.memory, name)))
         for name in MemoryParts.__dataclass_fields__
     }
+    overhead = load_overhead()
     peaks = np.asarray(value_of(evaluation.stage_peak))
+    lost = np.broadcast_to(parts["overhead"], peaks.shape) - overhead.context_bytes[1]
     stages = tuple(
         StageMemory(
             stage=stage,
             num_layers=int(plan.counts[stage].sum()),
             peak_bytes=float(peaks[stage, 0]),
+            fragmentation_bytes=float(lost[stage, 0]),
             **{
                 f"{name}_bytes": float(np.broadcast_to(values, peaks.shape)[stage, 0])
                 for name, values in parts.items()
@@ -225,9 +232,8 @@ def _memory(cluster: Cluster, plan: StagePlan, evaluation: Evaluation) -> Memory
         )
         for stage in range(len(peaks))
     )
-    overhead = load_overhead()
     worst = max(stages, key=lambda stage: stage.peak_bytes)
-    allocated = worst.peak_bytes - worst.overhead_bytes
+    allocated = worst.allocated_bytes
     low, high = (
         allocated * overhead.fragmentation[index] + overhead.context_bytes[index] for index in (0, 2)
     )

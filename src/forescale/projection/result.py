@@ -62,7 +62,20 @@ class StageMemory:
     activations_bytes: float
     buffers_bytes: float
     overhead_bytes: float
+    """Beyond what is allocated: fragmentation, and what lies outside the allocator."""
     peak_bytes: float
+    fragmentation_bytes: float = 0.0
+    """Of the overhead, what the allocator holds beyond what it hands out."""
+
+    @property
+    def allocated_bytes(self) -> float:
+        """Peak of what the allocator hands out: states, activations and buffers."""
+        return self.peak_bytes - self.overhead_bytes
+
+    @property
+    def reserved_bytes(self) -> float:
+        """Peak of what the allocator holds."""
+        return self.allocated_bytes + self.fragmentation_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

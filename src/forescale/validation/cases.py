@@ -7,19 +7,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from forescale.errors import ForescaleError, UnknownNameError
 from forescale.spec import Cluster, Model, Strategy, Workload
 from forescale.units import GB
-from forescale.validation.corpus import Row, read_corpus
+from forescale.validation.corpus import Row, read_corpus, read_table
 from forescale.validation.errors import InexpressibleError
 from forescale.validation.fabric import cluster_of
-from forescale.validation.layout import layout_of
+from forescale.validation.layout import conventions_of, layout_of
 from forescale.validation.published import published_step_time
 from forescale.validation.shape import FindModel, model_of
+from forescale.validation.tables import first_match
 
 StepSource: TypeAlias = Literal["step time", "tokens/s", "TFLOP/s", "MFU", "none"]
+PeakMeasure: TypeAlias = Literal["allocated", "reserved", "device", "unstated"]
+"""What a source means by peak memory: handed out by the allocator, held by it, or in use on the device; what
+is unstated is compared with the last."""
+PeakStage: TypeAlias = Literal["fullest", "first", "last"]
+"""The pipeline stage whose peak is published."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +36,8 @@ class Measured:
     step_time_from: StepSource = "none"
     """The published figure that the step time follows from."""
     peak_bytes: float | None = None
+    peak_measure: PeakMeasure = "device"
+    peak_stage: PeakStage = "fullest"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,11 +87,18 @@ class Case:
 def load_cases(path: str | Path, *, find_model: FindModel | None = None) -> list[Case]:
     """Return one case for every row of the CSV file at `path`, in its order; none is left out.
 
+    The file is a table of runs, or of the golden values of Megatron-LM's tests.
+
     Raises
     ------
     ReaderError
-        If the file is no table of runs. A row that cannot be expressed is a case with `skipped_reason`.
+        If the file is neither. A row that cannot be expressed is a case with `skipped_reason`.
     """
+    from forescale.validation import megatron_ci
+
+    table = read_table(path)
+    if set(megatron_ci.COLUMNS) <= set(table.columns):
+        return [megatron_ci.ci_case(row) for row in table.rows]
     return express(read_corpus(path).rows, find_model=find_model)
 
 
@@ -153,7 +168,13 @@ def _measured(row: Row, model: Model, cluster: Cluster, strategy: Strategy, work
     memory = row.number("measured_peak_mem_gb")
     peak = None if memory is None else memory * GB
     step, origin = published_step_time(row, model, cluster, strategy, workload)
-    return Measured(step_time_s=step, step_time_from=origin, peak_bytes=peak)
+    return Measured(step_time_s=step, step_time_from=origin, peak_bytes=peak, **_memory_convention(row))
+
+
+def _memory_convention(row: Row) -> dict[str, Any]:
+    """Return what the row's source means by peak memory, or what the row itself says of it."""
+    told = first_match("memories", row.text("notes")) or conventions_of(row)
+    return {name: told[name] for name in ("peak_measure", "peak_stage") if name in told}
 
 
 def _catalogue_model() -> FindModel:
@@ -180,6 +201,7 @@ class Prediction:
 
     step_time_s: float
     peak_bytes: float | None = None
+    """Peak by the measure and of the stage that the case published."""
     low_s: float | None = None
     high_s: float | None = None
     """Bounds of the interval of `step_time_s`, if the projector gives one."""

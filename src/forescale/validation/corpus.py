@@ -101,6 +101,14 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """The rows of a CSV file of any kind, and its columns."""
+
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Corpus:
     """The rows of one file, and its columns that nothing here reads."""
 
@@ -118,6 +126,21 @@ def read_corpus(path: str | Path) -> Corpus:
         If the file cannot be read, lacks a required column, repeats an id, or has a row with fewer
         or more cells than there are columns.
     """
+    table = read_table(path)
+    _check_columns(path, table.columns)
+    _check_ids(path, table.rows)
+    ignored = tuple(name for name in table.columns if name not in KNOWN_COLUMNS)
+    return Corpus(path=str(path), rows=table.rows, ignored_columns=ignored)
+
+
+def read_table(path: str | Path) -> Table:
+    """Return the rows of a CSV file, whatever its columns.
+
+    Raises
+    ------
+    ReaderError
+        If the file cannot be read, has no rows, or has a row with fewer or more cells than columns.
+    """
     try:
         with Path(path).open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
@@ -125,10 +148,10 @@ def read_corpus(path: str | Path) -> Corpus:
             rows = tuple(Row(path=str(path), line=reader.line_num, cells=cells) for cells in reader)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ReaderError(path, f"cannot be read as a CSV file of runs: {error}") from error
-    _check_columns(path, columns)
-    _check_rows(path, rows)
-    ignored = tuple(name for name in columns if name not in KNOWN_COLUMNS)
-    return Corpus(path=str(path), rows=rows, ignored_columns=ignored)
+    for row in rows:
+        if None in row.cells or None in row.cells.values():
+            raise ReaderError(path, f"line {row.line} has not as many cells as there are columns")
+    return Table(columns=columns, rows=rows)
 
 
 def _check_columns(path: str | Path, columns: tuple[str, ...]) -> None:
@@ -140,13 +163,11 @@ def _check_columns(path: str | Path, columns: tuple[str, ...]) -> None:
     raise ReaderError(path, f"is no table of runs: it lacks the column {', '.join(missing)}{hint}")
 
 
-def _check_rows(path: str | Path, rows: tuple[Row, ...]) -> None:
+def _check_ids(path: str | Path, rows: tuple[Row, ...]) -> None:
     if not rows:
         raise ReaderError(path, "has no runs below its header")
     seen: dict[str, int] = {}
     for row in rows:
-        if None in row.cells or None in row.cells.values():
-            raise ReaderError(path, f"line {row.line} has not as many cells as there are columns")
         if not row.id:
             raise ReaderError(path, f"line {row.line} has no id")
         if row.id in seen:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from forescale.project import project
-from forescale.validation.cases import Case, Prediction, Projector
+from forescale.projection.result import MemorySummary
+from forescale.validation.cases import Case, Measured, Prediction, Projector
 
 
 def projector_of(preset: str = "default") -> Projector:
@@ -14,9 +15,17 @@ def projector_of(preset: str = "default") -> Projector:
         result = project(model, cluster, strategy, workload, preset=preset)
         return Prediction(
             step_time_s=result.step_time.expected,
-            peak_bytes=result.memory.peak_bytes,
+            peak_bytes=published_peak(result.memory, case.measured),
             low_s=result.step_time.low,
             high_s=result.step_time.high,
         )
 
     return predict
+
+
+def published_peak(memory: MemorySummary, measured: Measured) -> float:
+    """Return the projected bytes that answer to what was measured: of its stage, by its measure."""
+    stages = {"first": memory.stages[:1], "last": memory.stages[-1:], "fullest": memory.stages}
+    by_measure = {"allocated": "allocated_bytes", "reserved": "reserved_bytes"}
+    name = by_measure.get(measured.peak_measure, "peak_bytes")
+    return max(float(getattr(stage, name)) for stage in stages[measured.peak_stage])

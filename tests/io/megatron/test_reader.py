@@ -216,13 +216,13 @@ def test_the_fewest_devices_if_nobody_says():
 @pytest.mark.parametrize(
     ("more", "zero", "replicate", "shard"),
     [
-        ("", 0, 8, 1),
+        ("", 0, 1, 8),
         ("--use-distributed-optimizer", 1, 1, 8),
         ("--use-distributed-optimizer --num-distributed-optimizer-instances 2", 1, 2, 4),
         ("--use-megatron-fsdp", 3, 1, 8),
         ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads", 2, 1, 8),
-        ("--use-megatron-fsdp --data-parallel-sharding-strategy no_shard", 0, 8, 1),
-        ("--data-parallel-sharding-strategy optim", 0, 8, 1),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy no_shard", 0, 1, 8),
+        ("--data-parallel-sharding-strategy optim", 0, 1, 8),
         ("--use-torch-fsdp2 --untie-embeddings-and-output-weights", 3, 1, 8),
     ],
 )

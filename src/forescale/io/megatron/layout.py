@@ -10,6 +10,7 @@ from forescale.spec.strategy import (
     DEFAULT_AXIS_ORDER,
     Axis,
     ContextKind,
+    Kernels,
     Module,
     Overlap,
     Recompute,
@@ -82,6 +83,7 @@ def read_strategy(settings: Settings, *, num_layers: int, num_devices: int | Non
         axis_order=_axis_order(settings),
         overlap=_overlap(settings, tp=tp, vpp=split.vpp),
         flash_attention=_flash(settings),
+        kernels=_kernels(settings),
     )
 
 
@@ -110,11 +112,11 @@ def _sharding(settings: Settings, dp: int, pp: int, ep: int) -> tuple[int, int]:
     if settings.flag("use_megatron_fsdp") or settings.flag("use_custom_fsdp"):
         level = settings.choice("data_parallel_sharding_strategy", "optim_grads_params", FSDP_LEVELS)
         zero = int(level)
-        return zero, _replicas(settings, instances, dp, "num_distributed_optimizer_instances") if zero else dp
+        return zero, _replicas(settings, instances, dp, "num_distributed_optimizer_instances") if zero else 1
     settings.get("data_parallel_sharding_strategy")
     if distributed:
         return 1, _replicas(settings, instances, dp, "num_distributed_optimizer_instances")
-    return 0, dp
+    return 0, 1
 
 
 def _replicas(settings: Settings, count: int, dp: int, key: str) -> int:
@@ -226,3 +228,23 @@ def _flash(settings: Settings) -> bool:
     backend = str(settings.get("attention_backend") or "auto").rpartition(".")[2]
     local = settings.get("transformer_impl") == "local" and not settings.flag("use_flash_attn")
     return backend not in ("unfused", "local") and not (local and backend == "auto")
+
+
+def _kernels(settings: Settings) -> Kernels:
+    """Return which kernels train; Megatron-LM drops out a tenth of attention and hidden states unless told."""
+    implementation = settings.choice("cross_entropy_fusion_impl", "native", {"native": "native", "te": "te"})
+    fused = settings.flag("cross_entropy_loss_fusion") and implementation == "te"
+    dropouts = [_rate(settings, f"{place}_dropout") for place in ("attention", "hidden")]
+    return Kernels(
+        cross_entropy="fused" if fused else "vocab_parallel",
+        accumulate_in_product=settings.flag("gradient_accumulation_fusion", default=True),
+        dropout=any(dropouts),
+    )
+
+
+def _rate(settings: Settings, key: str) -> float:
+    value = settings.get(key)
+    try:
+        return 0.1 if value is None else float(str(value))
+    except ValueError:
+        settings.refuse(f"{settings.spell(key)} must be a number, got {value!r}")
