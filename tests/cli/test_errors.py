@@ -55,6 +55,9 @@ BAD = {
     "missing model file": (("project", "nowhere/config.json", *DENSE[1:]), "there is no such file"),
     "missing plan": (("project", "--plan", "nowhere.toml"), "there is no such file"),
     "missing corpus": (("validate", "nowhere.csv"), "nowhere.csv"),
+    "unknown preset": (("project", *DENSE, *LAYOUT, "--preset", "primos"), "did you mean primus"),
+    "unknown preset of a search": (("search", *SEARCH, "--preset", "primos"), "did you mean primus"),
+    "search under a published account": (("search", *SEARCH, "--preset", "primus"), "preset default only"),
     "too many words": (("explain", MODEL, "step_time", "mfu", *MACHINE, *RUN), "one quantity"),
 }  # fmt: skip
 

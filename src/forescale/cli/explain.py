@@ -71,6 +71,7 @@ def explain_command(
         raise SpecError(msg)
     model, quantity = (words[0] if len(words) == 2 else None), words[-1]
     question = read_question(model, plan, cluster, run, layout)
+    question.refuse_presets("explain")
     asked = question.plan
     node = explain(asked.model, asked.cluster, question.strategy, asked.workload, quantity)
     if as_json:

@@ -46,6 +46,16 @@ class Question:
 
         return self.plan.strategy or Strategy()
 
+    def refuse_presets(self, command: str) -> None:
+        """Raise unless the question is asked of our own engine: other accounts only project."""
+        if self.plan.preset == "default":
+            return
+        from forescale.presets import load_preset
+
+        name = load_preset(self.plan.preset).name
+        msg = f"{command} works under the preset default only; project takes {name}"
+        raise SpecError(msg)
+
 
 def read_question(
     model: str | None,

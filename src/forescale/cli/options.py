@@ -71,6 +71,13 @@ def complete_clusters(incomplete: str) -> list[str]:
     return [name for name in cluster_names() if name.startswith(incomplete)]
 
 
+def complete_presets(incomplete: str) -> list[str]:
+    """Return the presets that start with what was typed."""
+    from forescale.presets import preset_names
+
+    return [name for name in preset_names() if name.startswith(incomplete)]
+
+
 MODEL_HELP = "Catalogue name, Hugging Face config.json or folder, or a framework's own config file."
 ModelArgument: TypeAlias = Annotated[
     str | None,
@@ -106,7 +113,13 @@ class PlanOptions:
         typer.Option("--set", metavar="A.B=C", help="Override one value, such as strategy.tp=4. Repeatable."),
     ] = None
     preset: Annotated[
-        str | None, typer.Option("--preset", metavar="NAME", help="Named bundle of modelling choices.")
+        str | None,
+        typer.Option(
+            "--preset",
+            metavar="NAME",
+            help="Whose account: default is ours, others reproduce published ones.",
+            autocompletion=complete_presets,
+        ),
     ] = None
 
 

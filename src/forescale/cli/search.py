@@ -78,6 +78,7 @@ def search_command(
     limit = None if max_memory is None else _positive("--max-memory", parse(max_memory, "byte"), max_memory)
     _positive("--top", top, top)
     question = read_question(model, plan, cluster, run)
+    question.refuse_presets("search")
     asked = question.plan
     base = Space() if asked.strategy is None else Space(overlap=asked.strategy.overlap)
     space = fixed_space(base, fix or (), asked.model, num_devices=asked.cluster.num_devices)

@@ -12,22 +12,30 @@ from forescale.units import format_bytes, format_count, format_seconds
 
 MAX_PARTS = 9
 MAX_STAGES = 4
+MEMORY_STAGES = 12
+"""Rows of stages, beside other figures and alone."""
 STATE_COLUMNS = ("weights", "gradients", "optimizer", "activations", "buffers", "overhead", "peak")
 VERDICT_STYLE = {"FITS": "bold green", "AT RISK": "bold yellow", "OOM": "bold red"}
 
 
 def projection_view(result: Projection) -> Group:
     """Return assumptions, time by part, key figures and memory by stage."""
+    if not result.step_time_s:  # an account of memory only
+        return memory_view(result)
     side_by_side = Table.grid(padding=(0, 4))
     side_by_side.add_row(_times(result), _figures(result))
-    notes = [Text(f"note ({note.topic}): {note.text}", style="yellow") for note in result.notes]
-    return Group(*_header(result), "", side_by_side, "", _memory_table(result.memory), *notes)
+    return Group(*_header(result), "", side_by_side, "", _memory_table(result.memory), *_notes(result))
 
 
 def memory_view(result: Projection) -> Group:
     """Return memory only."""
     lines = [_verdict(result.memory), Text(f"parameters  {_parameters(result)}")]
-    return Group(*_header(result), "", _memory_table(result.memory, most=12), "", *lines)
+    table = _memory_table(result.memory, most=MEMORY_STAGES)
+    return Group(*_header(result), "", table, "", *lines, *_notes(result))
+
+
+def _notes(result: Projection) -> list[Text]:
+    return [Text(f"note ({note.topic}): {note.text}", style="yellow") for note in result.notes]
 
 
 def _header(result: Projection) -> list[Text]:
