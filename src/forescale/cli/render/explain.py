@@ -91,7 +91,9 @@ def title(node: TermNode, label: str) -> str:
     """Return what a node is called: its place in a formula, its name, or its arithmetic."""
     if label and not label.isdigit():
         return label
-    return node.name if not is_operation(node) else node.text or node.name
+    if is_operation(node):
+        return node.text or node.name
+    return node.name or "constant"
 
 
 def _value(node: TermNode) -> str:

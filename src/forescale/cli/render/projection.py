@@ -109,22 +109,24 @@ def _verdict(memory: MemorySummary) -> Text:
     )
 
 
-def _memory_table(memory: MemorySummary, most: int = MAX_STAGES) -> Table:
+def _memory_table(memory: MemorySummary, most: int = MAX_STAGES) -> Group:
     """Return bytes by stage and part; equal neighbours share a row, the worst stage is marked."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("GiB by stage")
     for name in ("layers", *STATE_COLUMNS):
         table.add_column(name, justify="right")
     worst = max(memory.stages, key=lambda stage: stage.peak_bytes)
-    for group in _grouped(memory.stages, worst, most):
+    shown = _grouped(memory.stages, worst, most)
+    for group in shown:
         marked = worst in group
         table.add_row(
             _stage_name(group, marked=marked), *_stage_cells(group[0]), style="bold" if marked else None
         )
-    hidden = len(memory.stages) - sum(len(group) for group in _grouped(memory.stages, worst, most))
-    if hidden:
-        table.add_row(f"{hidden} more stages, each below the worst (all with --json)", style="dim")
-    return table
+    hidden = len(memory.stages) - sum(len(group) for group in shown)
+    rest = (
+        [Text(f"{hidden} more stages, each below the worst (all with --json)", style="dim")] if hidden else []
+    )
+    return Group(table, *rest)
 
 
 def _grouped(stages: tuple[StageMemory, ...], worst: StageMemory, most: int) -> list[list[StageMemory]]:
