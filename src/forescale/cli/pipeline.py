@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
 from forescale.cli.console import console, print_json
 from forescale.cli.options import grouped
+from forescale.cli.pipeline_options import (
+    AsJson,
+    DrawFormat,
+    MemoryLimit,
+    Microbatches,
+    PassOptions,
+    PlacementName,
+    Pp,
+    ScheduleName,
+    StageOptions,
+)
 from forescale.errors import ForescaleError, ReaderError
 from forescale.schedule import (
     FAMILIES,
@@ -26,7 +36,6 @@ from forescale.schedule import (
     build_schedule,
     check,
     family,
-    from_share,
     simulate,
 )
 from forescale.schedule.draw import (
@@ -43,76 +52,6 @@ from forescale.schedule.torch_csv import from_csv, to_csv
 from forescale.schedule.traces import calibrated_links, median_times, read_run
 
 app = typer.Typer(help="Pipeline schedules: build, check, time, draw and optimise.", no_args_is_help=True)
-
-
-class DrawFormat(StrEnum):
-    """What `draw` writes."""
-
-    terminal = "terminal"
-    svg = "svg"
-    html = "html"
-    perfetto = "perfetto"
-    csv = "csv"
-
-
-ScheduleName: TypeAlias = Annotated[
-    str, typer.Option("--schedule", "-s", help="Name or alias; see `pipeline list`.")
-]
-Pp: TypeAlias = Annotated[int, typer.Option("--pp", min=1, help="Pipeline ranks.")]
-Microbatches: TypeAlias = Annotated[
-    int, typer.Option("--microbatches", "-m", min=1, help="Micro-batches per step.")
-]
-MemoryLimit: TypeAlias = Annotated[
-    float | None,
-    typer.Option("--memory-limit", min=0, help="Most micro-batches (of a full share) a rank may hold."),
-]
-AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, schema forescale.pipeline/1.")]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassOptions:
-    """Durations of one micro-batch through a device's full share, and how the share is cut."""
-
-    vpp: Annotated[
-        int | None, typer.Option("--vpp", min=1, help="Chunks per rank; may be left out where fixed.")
-    ] = None
-    forward: Annotated[float, typer.Option("--forward", min=0, help="Forward of a full share.")] = 1.0
-    input_grad: Annotated[
-        float, typer.Option("--input-grad", min=0, help="Input gradient of a full share.")
-    ] = 1.0
-    weight_grad: Annotated[
-        float, typer.Option("--weight-grad", min=0, help="Weight gradient of a full share.")
-    ] = 1.0
-    comm: Annotated[float, typer.Option("--comm", min=0, help="Time of one message between ranks.")] = 0.0
-    memory_limit: MemoryLimit = None
-    group_size: Annotated[
-        int | None, typer.Option("--group-size", min=1, help="Micro-batches per group (interleaved).")
-    ] = None
-    splits: Annotated[int, typer.Option("--splits", min=1, help="Pieces per sequence (seq1f1b).")] = 2
-
-    def request(self, pp: int, microbatches: int) -> Request:
-        """Return the request behind the options; its vpp is set by `build`."""
-        return Request(
-            pp=pp,
-            num_microbatches=microbatches,
-            forward=self.forward,
-            input_grad=self.input_grad,
-            weight_grad=self.weight_grad,
-            comm=self.comm,
-            memory_limit=self.memory_limit,
-            group_size=self.group_size,
-            num_splits=self.splits,
-        )
-
-    def run(self, schedule: Schedule) -> Simulation:
-        """Return the simulated step of a schedule."""
-        times = from_share(
-            forward=self.forward,
-            input_grad=self.input_grad,
-            weight_grad=self.weight_grad,
-            vpp=schedule.placement.vpp,
-        )
-        return simulate(schedule, times, LinkTimes(latency=self.comm), memory_limit=self.memory_limit)
 
 
 @app.command("list")
@@ -233,6 +172,53 @@ def check_file(
             typer.echo(f"{violation.rule}: {violation.message}")
     if not report.valid:
         raise typer.Exit(1)
+
+
+@app.command("optimise")
+@grouped
+def optimise_schedule(
+    *,
+    pp: Pp,
+    microbatches: Microbatches,
+    passes: PassOptions,
+    stages: StageOptions,
+    placement: Annotated[
+        PlacementName | None, typer.Option("--placement", help="Where stages lie; V for --vpp 2, else loop.")
+    ] = None,
+    time_limit: Annotated[
+        float, typer.Option("--time-limit", min=0.0, help="Seconds for the exact solver.")
+    ] = 60.0,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Threads of the exact solver.")] = 2,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the schedule as torch's CSV.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find the best schedule for these durations, messages, micro-batches and memory limit.
+
+    Small pipelines are solved exactly, with a proof where it ends in time (needs OR-tools, the extra
+    `optimise`); larger ones by local search from the library's best.
+    """
+    from forescale.schedule.optimise import optimise
+
+    problem = stages.problem(pp, microbatches, passes, placement)
+    found = optimise(problem, time_limit_s=time_limit, num_workers=workers)
+    result = simulate(found.schedule, problem.times, problem.links, memory_limit=passes.memory_limit)
+    if output is not None:
+        output.write_text(to_csv(found.schedule), encoding="utf-8")
+    if as_json:
+        more = {
+            "bound": found.bound, "proven": found.proven, "method": found.method,
+            "library": found.library, "library_makespan": found.library_makespan,
+        }  # fmt: skip
+        print_json({**result.to_json(), **more})
+        return
+    _print_results([result])
+    gain = 1.0 - found.makespan / found.library_makespan
+    state = "proven optimal" if found.proven else f"no order is shorter than {found.bound:.6g}"
+    typer.echo(
+        f"{found.method}: {gain:.2%} shorter than {found.library} ({found.library_makespan:.6g}); {state}"
+    )
 
 
 def _report_json(schedule: Schedule, report: CheckReport) -> dict[str, Any]:

@@ -48,10 +48,7 @@ def _spread(table: Array, shares: Array, replicas: int) -> Array:
     """Return (rows, stages[, N]) as flat classes (splits * rows * stages * replicas[, N])."""
     if replicas > 1:
         table = np.concatenate([table] * replicas, axis=1)
-    if shares.size == 1:
-        spread = table[None] * shares[0]
-    else:
-        spread = table[None] * shares.reshape(-1, *([1] * table.ndim))
+    spread = table[None] * shares.reshape(-1, *([1] * table.ndim))
     flat: Array = spread.reshape(-1, *table.shape[2:])
     return flat
 

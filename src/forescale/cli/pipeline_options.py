@@ -1,0 +1,139 @@
+"""Options that the pipeline commands share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, TypeAlias
+
+import numpy as np
+import typer
+
+from forescale.numeric import Array
+from forescale.schedule import LinkTimes, Request, Schedule, ScheduleError, Simulation, from_share, simulate
+from forescale.schedule.optimise import Problem
+from forescale.schedule.placement import loop, wave
+
+
+class DrawFormat(StrEnum):
+    """What `draw` writes."""
+
+    terminal = "terminal"
+    svg = "svg"
+    html = "html"
+    perfetto = "perfetto"
+    csv = "csv"
+
+
+ScheduleName: TypeAlias = Annotated[
+    str, typer.Option("--schedule", "-s", help="Name or alias; see `pipeline list`.")
+]
+Pp: TypeAlias = Annotated[int, typer.Option("--pp", min=1, help="Pipeline ranks.")]
+Microbatches: TypeAlias = Annotated[
+    int, typer.Option("--microbatches", "-m", min=1, help="Micro-batches per step.")
+]
+MemoryLimit: TypeAlias = Annotated[
+    float | None,
+    typer.Option("--memory-limit", min=0, help="Most micro-batches (of a full share) a rank may hold."),
+]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, schema forescale.pipeline/1.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassOptions:
+    """Durations of one micro-batch through a device's full share, and how the share is cut."""
+
+    vpp: Annotated[
+        int | None, typer.Option("--vpp", min=1, help="Chunks per rank; may be left out where fixed.")
+    ] = None
+    forward: Annotated[float, typer.Option("--forward", min=0, help="Forward of a full share.")] = 1.0
+    input_grad: Annotated[
+        float, typer.Option("--input-grad", min=0, help="Input gradient of a full share.")
+    ] = 1.0
+    weight_grad: Annotated[
+        float, typer.Option("--weight-grad", min=0, help="Weight gradient of a full share.")
+    ] = 1.0
+    comm: Annotated[float, typer.Option("--comm", min=0, help="Time of one message between ranks.")] = 0.0
+    memory_limit: MemoryLimit = None
+    group_size: Annotated[
+        int | None, typer.Option("--group-size", min=1, help="Micro-batches per group (interleaved).")
+    ] = None
+    splits: Annotated[int, typer.Option("--splits", min=1, help="Pieces per sequence (seq1f1b).")] = 2
+
+    def request(self, pp: int, microbatches: int) -> Request:
+        """Return the request behind the options; its vpp is set by `build`."""
+        return Request(
+            pp=pp,
+            num_microbatches=microbatches,
+            forward=self.forward,
+            input_grad=self.input_grad,
+            weight_grad=self.weight_grad,
+            comm=self.comm,
+            memory_limit=self.memory_limit,
+            group_size=self.group_size,
+            num_splits=self.splits,
+        )
+
+    def run(self, schedule: Schedule) -> Simulation:
+        """Return the simulated step of a schedule."""
+        times = from_share(
+            forward=self.forward,
+            input_grad=self.input_grad,
+            weight_grad=self.weight_grad,
+            vpp=schedule.placement.vpp,
+        )
+        return simulate(schedule, times, LinkTimes(latency=self.comm), memory_limit=self.memory_limit)
+
+
+class PlacementName(StrEnum):
+    """Where the stages lie."""
+
+    loop = "loop"
+    v = "V"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageOptions:
+    """Durations of single stages, where they differ."""
+
+    stage_forward: Annotated[
+        str | None, typer.Option("--stage-forward", help="One pass of each stage: pp x vpp numbers, commas.")
+    ] = None
+    stage_input_grad: Annotated[
+        str | None, typer.Option("--stage-input-grad", help="Input gradient of each stage.")
+    ] = None
+    stage_weight_grad: Annotated[
+        str | None, typer.Option("--stage-weight-grad", help="Weight gradient of each stage.")
+    ] = None
+
+    def problem(
+        self, pp: int, microbatches: int, passes: PassOptions, placement: PlacementName | None
+    ) -> Problem:
+        """Return the optimiser's question."""
+        vpp = passes.vpp or 1
+        wanted = placement or (PlacementName.v if vpp == 2 else PlacementName.loop)
+        where = wave(pp, vpp) if wanted is PlacementName.v else loop(pp, vpp)
+        stages = pp * vpp
+        return Problem(
+            placement=where,
+            num_microbatches=microbatches,
+            forward=_numbers(self.stage_forward, stages, passes.forward / vpp),
+            input_grad=_numbers(self.stage_input_grad, stages, passes.input_grad / vpp),
+            weight_grad=_numbers(self.stage_weight_grad, stages, passes.weight_grad / vpp),
+            comm=np.full(stages - 1, passes.comm),
+            saved=np.full(stages, 1.0 / vpp),
+            memory_limit=passes.memory_limit,
+        )
+
+
+def _numbers(text: str | None, count: int, default: float) -> Array:
+    if text is None:
+        return np.full(count, default)
+    try:
+        values = [float(part) for part in text.split(",")]
+    except ValueError:
+        values = []
+    if len(values) != count:
+        message = f"{text!r}: give {count} numbers separated by commas, one per stage"
+        raise ScheduleError(message)
+    return np.array(values)

@@ -1,0 +1,161 @@
+"""Which layers go on which stage: contiguous parts with the least longest stage, within memory.
+
+Dynamic programming over cut points. The embedding, the head, multi-token-prediction modules and MoE layers
+are layers with their own costs. Where a stage does not fit its memory, the layers that save most memory per
+second of recomputed forward are recomputed until it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from forescale.numeric import Array
+from forescale.schedule.errors import ScheduleError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One layer's costs for one micro-batch, in any units of time and memory."""
+
+    forward: float
+    input_grad: float
+    weight_grad: float
+    activation: float = 0.0
+    """Kept from forward to backward."""
+    recomputed_activation: float = 0.0
+    """Kept if the layer is recomputed: its input."""
+    state: float = 0.0
+    """Parameters, gradients and optimizer states."""
+    name: str = "layer"
+
+    @property
+    def time(self) -> float:
+        """Time of a whole pass, without recompute."""
+        return self.forward + self.input_grad + self.weight_grad
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """Layers of each stage, and what follows."""
+
+    bounds: tuple[int, ...]
+    """First layer of each stage, and the number of layers; (num_stages + 1,)."""
+    recomputed: tuple[tuple[int, ...], ...]
+    """Recomputed layers of each stage."""
+    stage_time: tuple[float, ...]
+    """Time of one micro-batch on each stage, recompute included."""
+    stage_memory: tuple[float, ...]
+
+    @property
+    def longest(self) -> float:
+        """Time of the slowest stage: what bounds the pipeline's throughput."""
+        return max(self.stage_time)
+
+
+def partition_layers(
+    layers: Sequence[Layer],
+    num_stages: int,
+    *,
+    in_flight: Sequence[float],
+    memory_limit: float = float("inf"),
+    min_layers: int = 1,
+) -> Partition:
+    """Return the contiguous partition whose slowest stage is fastest, then whose times are most even.
+
+    Parameters
+    ----------
+    layers
+        In order, embedding and head included.
+    num_stages
+        Parts to make.
+    in_flight
+        Micro-batches each stage holds at once; (num_stages,).
+    memory_limit
+        Most that a stage may hold, states and activations.
+    min_layers
+        Least layers of a stage.
+
+    Raises
+    ------
+    ScheduleError
+        If there are too few layers, or none of the partitions fits the memory.
+    """
+    count = len(layers)
+    if count < num_stages * min_layers:
+        msg = f"{count} layers do not fill {num_stages} stages with {min_layers} or more each"
+        raise ScheduleError(msg)
+    cost = {held: _costs(layers, held, memory_limit) for held in set(in_flight)}
+    best = np.full((num_stages + 1, count + 1, 2), np.inf)
+    best[0, 0] = 0.0
+    cut = np.zeros((num_stages + 1, count + 1), dtype=np.int64)
+    for stage in range(1, num_stages + 1):
+        times = cost[in_flight[stage - 1]]
+        for end in range(stage * min_layers, count + 1):
+            begins = np.arange((stage - 1) * min_layers, end - min_layers + 1)
+            longest = np.maximum(best[stage - 1, begins, 0], times[begins, end])
+            uneven = best[stage - 1, begins, 1] + times[begins, end] ** 2
+            chosen = np.lexsort((uneven, longest))[0]
+            best[stage, end] = longest[chosen], uneven[chosen]
+            cut[stage, end] = begins[chosen]
+    if not np.isfinite(best[num_stages, count, 0]):
+        what = f"{count} layers over {num_stages} stages"
+        msg = f"no partition of {what} fits {memory_limit:g}, even with all recomputed"
+        raise ScheduleError(msg)
+    return _read_off(layers, cut, in_flight, memory_limit)
+
+
+def _costs(layers: Sequence[Layer], held: float, limit: float) -> Array:
+    """Return the time of every interval of layers [begin, end) on a stage, infinite where it cannot fit."""
+    count = len(layers)
+    time = np.concatenate(([0.0], np.cumsum([layer.time for layer in layers])))
+    memory = np.concatenate(([0.0], np.cumsum([layer.state + held * layer.activation for layer in layers])))
+    begin, end = np.meshgrid(np.arange(count + 1), np.arange(count + 1), indexing="ij")
+    table = np.where(end >= begin, time[end] - time[begin], np.inf)
+    for low, high in np.argwhere((end > begin) & (memory[end] - memory[begin] > limit)).tolist():
+        chosen = _recompute(layers, low, high, held, limit)
+        extra = np.inf if chosen is None else sum(layers[i].forward for i in chosen)
+        table[low, high] += extra
+    return np.asarray(table)
+
+
+def _recompute(
+    layers: Sequence[Layer], begin: int, end: int, held: float, limit: float
+) -> tuple[int, ...] | None:
+    """Return layers to recompute so that a stage fits, most memory per second first; None if it cannot."""
+    used = sum(layers[i].state + held * layers[i].activation for i in range(begin, end))
+    saving = {i: held * (layers[i].activation - layers[i].recomputed_activation) for i in range(begin, end)}
+    order = sorted(saving, key=lambda i: (-saving[i] / max(layers[i].forward, 1e-300), i))
+    chosen = []
+    for i in order:
+        if used <= limit * (1 + 1e-12):
+            break
+        if saving[i] > 0:
+            chosen.append(i)
+            used -= saving[i]
+    return tuple(sorted(chosen)) if used <= limit * (1 + 1e-12) else None
+
+
+def _read_off(
+    layers: Sequence[Layer], cut: np.ndarray, in_flight: Sequence[float], limit: float
+) -> Partition:
+    bounds = [len(layers)]
+    for stage in range(len(in_flight), 0, -1):
+        bounds.append(int(cut[stage, bounds[-1]]))
+    bounds.reverse()
+    recomputed, times, memory = [], [], []
+    for stage, held in enumerate(in_flight):
+        mine = range(bounds[stage], bounds[stage + 1])
+        chosen = _recompute(layers, mine.start, mine.stop, held, limit) or ()
+        recomputed.append(chosen)
+        times.append(sum(layers[i].time + (layers[i].forward if i in chosen else 0.0) for i in mine))
+        kept = [layers[i].recomputed_activation if i in chosen else layers[i].activation for i in mine]
+        memory.append(sum(layers[i].state for i in mine) + held * sum(kept))
+    return Partition(
+        bounds=tuple(bounds),
+        recomputed=tuple(recomputed),
+        stage_time=tuple(times),
+        stage_memory=tuple(memory),
+    )

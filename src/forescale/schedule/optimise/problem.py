@@ -1,0 +1,129 @@
+"""What the optimiser is asked: stages on ranks, their durations, messages, micro-batches and a memory limit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from forescale.numeric import Array
+from forescale.schedule.actions import KIND_BITS, Kind, pack, unpack
+from forescale.schedule.compiled import compile_schedule
+from forescale.schedule.errors import ScheduleError
+from forescale.schedule.memory import ActivationSizes, peak_memory
+from forescale.schedule.model import Schedule
+from forescale.schedule.placement import Placement
+from forescale.schedule.times import LinkTimes, StageTimes
+
+KINDS = (Kind.F, Kind.I, Kind.W)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Problem:
+    """Find the order of all passes with the least makespan.
+
+    Durations are those of one pass of a stage; arrays over stages (num_stages,) and boundaries
+    (num_stages - 1,). Activations are held from F to W; the input gradient frees all but `weight_part`.
+    """
+
+    placement: Placement
+    num_microbatches: int
+    forward: Array
+    input_grad: Array
+    weight_grad: Array
+    comm: Array
+    saved: Array
+    """What a stage saves of one micro-batch, in micro-batches of a device's full share."""
+    memory_limit: float | None = None
+    weight_part: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Check shapes and that the limit lets one micro-batch through."""
+        stages = self.placement.num_stages
+        if self.placement.num_replicas != 1:
+            msg = "the optimiser places one copy of the model; bidirectional placements hold two"
+            raise ScheduleError(msg)
+        lengths = {
+            "forward": stages,
+            "input_grad": stages,
+            "weight_grad": stages,
+            "saved": stages,
+            "comm": stages - 1,
+        }
+        for name, length in lengths.items():
+            if getattr(self, name).shape != (length,):
+                msg = f"{name}: give {length} values; got {getattr(self, name).shape[0]}"
+                raise ScheduleError(msg)
+        least = max(self.saved[list(mine)].sum() for mine in self.stages_of_rank)
+        if self.memory_limit is not None and least > self.memory_limit * (1 + 1e-9):
+            got = f"got {self.memory_limit:g}"
+            msg = f"the memory limit must let one micro-batch through: {least:g} or more; {got}"
+            raise ScheduleError(msg)
+
+    @property
+    def stages_of_rank(self) -> tuple[tuple[int, ...], ...]:
+        """Stages on each rank."""
+        home = self.placement.rank_of_stage
+        return tuple(
+            tuple(s for s, rank in enumerate(home) if rank == each)
+            for each in range(self.placement.num_ranks)
+        )
+
+    @property
+    def times(self) -> StageTimes:
+        """Durations as the simulator takes them."""
+        return StageTimes(forward=self.forward, input_grad=self.input_grad, weight_grad=self.weight_grad)
+
+    @property
+    def links(self) -> LinkTimes:
+        """Messages as the simulator takes them."""
+        return LinkTimes(latency=self.comm)
+
+    def duration(self, kind: Kind, stage: int) -> float:
+        """Return how long a pass takes."""
+        return float({Kind.F: self.forward, Kind.I: self.input_grad, Kind.W: self.weight_grad}[kind][stage])
+
+    def makespan(self, schedule: Schedule) -> float:
+        """Return the makespan of a schedule under these durations."""
+        return float(compile_schedule(schedule).time(self.times, self.links).makespan)
+
+    def fits(self, schedule: Schedule) -> bool:
+        """Return whether a schedule stays within the memory limit."""
+        if self.memory_limit is None:
+            return True
+        sizes = ActivationSizes(saved=self.saved, weight_part=self.weight_part)
+        return bool(peak_memory(schedule, sizes).max() <= self.memory_limit * (1 + 1e-9))
+
+    def lower_bound(self) -> float:
+        """Return a makespan that no order can beat: a rank's work between its earliest start and tail."""
+        home = np.array(self.placement.rank_of_stage)
+        hop = np.where(home[1:] != home[:-1], self.comm, 0.0)
+        down = np.concatenate(([0.0], np.cumsum(self.forward[:-1] + hop)))
+        chain = float(down[-1] + self.forward[-1] + self.input_grad.sum() + hop.sum())
+        best = chain + float(self.weight_grad[0])
+        each = self.forward + self.input_grad + self.weight_grad
+        for mine in self.stages_of_rank:
+            work = self.num_microbatches * float(each[list(mine)].sum())
+            best = max(best, float(down[list(mine)].min()) + work)
+        return best
+
+
+def split_backward(schedule: Schedule) -> Schedule:
+    """Return the schedule with every B as I and W: never later, and the form the optimiser works on."""
+    orders = []
+    for order in schedule.orders:
+        row: list[int] = []
+        for code in order:
+            if code & KIND_BITS == Kind.B:
+                action = unpack(code)
+                where = (action.stage, action.microbatch)
+                row += [pack(Kind.I, *where), pack(Kind.W, *where)]
+            else:
+                row.append(code)
+        orders.append(tuple(row))
+    return Schedule(
+        name=schedule.name,
+        placement=schedule.placement,
+        num_microbatches=schedule.num_microbatches,
+        orders=tuple(orders),
+    )

@@ -1,0 +1,92 @@
+"""The optimiser: best of the library, then exact search for few passes, local search for many."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from forescale.schedule.model import Schedule
+from forescale.schedule.optimise import exact, local_search
+from forescale.schedule.optimise.library_start import candidates, one_at_a_time
+from forescale.schedule.optimise.problem import Problem
+
+MAX_EXACT_PASSES = 400
+"""Passes (of all stages and micro-batches) up to which a proof is asked for, so that the solver must be there."""
+MAX_SOLVER_PASSES = 2500
+"""Passes up to which the solver, where it is installed, improves on the local search."""
+_TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optimised:
+    """The best schedule found, and how good it is known to be."""
+
+    schedule: Schedule
+    makespan: float
+    bound: float
+    """No order of the passes has a shorter makespan."""
+    proven: bool
+    """The bound is met: the schedule is optimal."""
+    method: str
+    """library, exact or local search: where the schedule comes from."""
+    library: str
+    """Best library schedule that fits the problem."""
+    library_makespan: float
+
+
+def optimise(
+    problem: Problem,
+    *,
+    time_limit_s: float = 60.0,
+    num_workers: int = 2,
+    num_moves: int = 20_000,
+    seed: int = 0,
+    use_exact: bool = True,
+) -> Optimised:
+    """Return the best schedule found for a problem; never worse than the library's best within its memory.
+
+    Parameters
+    ----------
+    problem
+        Stages, durations, messages, micro-batches and memory limit.
+    time_limit_s, num_workers
+        Wall time and threads of the exact solver.
+    num_moves, seed
+        Moves tried by the local search.
+    use_exact
+        False never calls the solver, so OR-tools is not needed.
+
+    Raises
+    ------
+    ScheduleError
+        If exact search applies and OR-tools is not installed.
+    """
+    known = candidates(problem)
+    if known:
+        library_makespan, start = known[0]
+        library = start.name
+    else:
+        start, library = one_at_a_time(problem), "none fits"
+        library_makespan = problem.makespan(start)
+    best, makespan, method = start, library_makespan, "library"
+    bound = problem.lower_bound()
+    found = local_search.improve(problem, best, num_moves=num_moves, seed=seed)
+    if (shorter := problem.makespan(found)) < makespan * (1.0 - _TOLERANCE):
+        best, makespan, method = found, shorter, "local search"
+    passes = 3 * problem.placement.num_stages * problem.num_microbatches
+    solvable = passes <= MAX_EXACT_PASSES or (passes <= MAX_SOLVER_PASSES and exact.available())
+    if use_exact and solvable and makespan > bound * (1.0 + _TOLERANCE):
+        result = exact.solve(problem, warm_start=best, time_limit_s=time_limit_s, num_workers=num_workers)
+        bound = max(bound, result.bound)
+        if result.schedule is not None:
+            shorter = problem.makespan(result.schedule)
+            if shorter < makespan * (1.0 - _TOLERANCE) and problem.fits(result.schedule):
+                best, makespan, method = result.schedule, shorter, "exact"
+    return Optimised(
+        schedule=best.renamed("optimised"),
+        makespan=makespan,
+        bound=min(bound, makespan),
+        proven=makespan <= bound * (1.0 + _TOLERANCE),
+        method=method,
+        library=library,
+        library_makespan=library_makespan,
+    )
