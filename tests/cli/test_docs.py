@@ -55,6 +55,6 @@ def test_links_between_pages_lead_somewhere():
 def test_the_readme_shows_commands_that_exist():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     frozen = json.loads((GOLDEN / "commands.json").read_text(encoding="utf-8"))["commands"]
-    used = re.findall(r"^(?:\./scripts/)?forescale ([a-z]+)", readme, flags=re.MULTILINE)
+    used = re.findall(r"^(?: *\./scripts/|\$ )?forescale ([a-z]+)", readme, flags=re.MULTILINE)
     assert used
     assert set(used) <= set(frozen)
