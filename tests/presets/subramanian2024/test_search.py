@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 
 import pytest
 
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
-from forescale.errors import InfeasibleError
+from forescale.errors import InfeasibleError, SpecError
 from forescale.presets.subramanian2024 import search_subramanian2024
 
 DATA = Path(__file__).parents[2] / "data" / "subramanian2024"
@@ -78,3 +79,37 @@ def test_a_published_search_is_reproduced(row):
 def test_a_search_without_result_has_none_here(row):
     with pytest.raises(InfeasibleError, match=r"fits|no legal configuration"):
         search(row)
+
+
+def test_figure_1_has_its_minimum_at_config_d():
+    """Figure 1: (m, nt, nd, np) = (128, 8, 32, 64), about 40 GB."""
+    fixed = {"pp": 64, "micro_batch_size": 1}
+    row = {"model": "gpt3_1T", "strategy": "1d", "gpu": "B200", "nvs": "8", "n_gpus": "16384"}
+    best = search(row, fixed=fixed).best[0].configuration
+    assert (best.num_microbatches, best.tp1, best.dp, best.pp) == (128, 8, 32, 64)
+
+
+def test_parts_sum_to_the_step_and_to_the_memory():
+    row = {"model": "vit_era5", "strategy": "2d", "gpu": "B200", "nvs": "64", "n_gpus": "4096"}
+    for one in search(row, top=50).best:
+        parts = one.time_s
+        total = parts.compute + parts.memory + parts.tensor + parts.data + parts.pipeline + parts.bubble
+        assert total == pytest.approx(one.step_time_s, rel=1e-12)
+        assert one.memory_bytes.total <= 192e9
+
+
+def test_json_is_complete_and_ranked():
+    row = {"model": "gpt3_1T", "strategy": "2d", "gpu": "A100", "nvs": "4", "n_gpus": "1024"}
+    body = json.loads(json.dumps(search(row, top=7).to_json()))
+    assert body["schema"] == "forescale.subramanian2024/1"
+    times = [one["step_time_s"] for one in body["best"]]
+    assert times == sorted(times)
+    assert len(times) == 7
+    assert body["quirks"]["free_slow_hops"] is True
+    assert set(body["best"][0]["configuration"]["placement"]) == {"tp1", "tp2", "dp", "pp"}
+
+
+def test_top_must_be_positive():
+    row = {"model": "gpt3_1T", "strategy": "1d", "gpu": "A100", "nvs": "4", "n_gpus": "1024"}
+    with pytest.raises(SpecError, match="1 or more"):
+        search(row, top=0)
