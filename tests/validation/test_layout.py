@@ -103,10 +103,10 @@ def test_hierarchical_zero_1_shards_within_its_group(row):
         ("selective (every other layer)", Recompute(granularity="full", num_layers=8)),
         ("selective(core_attn)", Recompute(granularity="selective", modules=("core_attn",))),
         ("selective(moe+layernorm)", Recompute(granularity="selective", modules=("layernorm", "moe"))),
-        ("selective (per-op SAC)", Recompute(granularity="selective", modules=("layernorm", "mlp"))),
+        ("selective (per-op SAC)", Recompute(granularity="policy", policy="torch_per_op")),
         (
             "selective (MaxText remat_policy save_qkv_proj)",
-            Recompute(granularity="selective", modules=("core_attn", "layernorm", "mlp")),
+            Recompute(granularity="policy", policy="save_qkv_proj"),
         ),
     ],
 )
@@ -146,7 +146,8 @@ def test_precision_spellings(row, text, source, compute, recipe, gradients):
     _, workload, _ = build(row(compute_dtype=text, source=source))
     precision = workload.precision
     assert (precision.compute, precision.recipe, precision.gradients) == (compute, recipe, gradients)
-    assert precision.parameters == ("fp16" if compute == "fp16" else "bf16")
+    kept = "fp32" if source == "torchtitan" else "bf16"
+    assert precision.parameters == ("fp16" if compute == "fp16" else kept)
 
 
 def test_an_unknown_compute_type_is_a_reason(row):
@@ -243,6 +244,6 @@ def test_a_source_that_keeps_moments_in_16_bits(row):
 
 def test_recompute_that_is_not_given_is_the_frameworks_own(row):
     strategy, _, notes = build(row(source="torchtitan", recompute=""))
-    assert strategy.recompute.modules == ("layernorm", "mlp")
+    assert strategy.recompute == Recompute(granularity="policy", policy="torch_per_op")
     assert "recompute not given: selective (per-op SAC) assumed" in notes
     assert build(row(source="NeMo", recompute=""))[0].recompute == Recompute()

@@ -25,10 +25,24 @@ def saved_bytes(*, per_microbatch: Numeric, microbatches: Numeric) -> Numeric:
     return per_microbatch * microbatches
 
 
+@formula(
+    unit="byte", source="DeepSpeed PipelineEngine: pipe_buffers['outputs'] live until the stage's backward"
+)
+def stage_output_bytes(*, message_bytes: Numeric, microbatches: Numeric, pp: Numeric) -> Numeric:
+    """Message × micro-batches in flight, where there are several stages."""
+    return message_bytes * microbatches * np.minimum(pp - 1.0, 1.0)
+
+
 @formula(unit="1", source="definition")
 def any_of(*, count: Numeric) -> Numeric:
     """1 where there is at least one, else 0."""
     return np.minimum(count, 1.0)
+
+
+@formula(unit="byte", source="what fits among freed blocks needs no new ones")
+def smallest(*, first: Numeric, second: Numeric) -> Numeric:
+    """Return the smaller of two working sets."""
+    return np.minimum(first, second)
 
 
 @formula(unit="byte", source="one block is replayed, or one head runs, at a time")

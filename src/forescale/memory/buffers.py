@@ -36,7 +36,7 @@ def load_overhead() -> Overhead:
     return Overhead(
         context_bytes=tuple(data["context_bytes"]),
         fragmentation=tuple(data["fragmentation"]),
-        source=data["source"],
+        source=f"{data['context_source']} {data['fragmentation_source']}",
     )
 
 

@@ -31,6 +31,20 @@ def optimizer_bytes(*, parameters: Numeric, element_bytes: float, shards: Numeri
     return parameters * element_bytes / np.where(np.asarray(zero) >= 1, shards, 1.0)
 
 
+@formula(
+    unit="byte", source="DeepSpeed, Megatron-LM: an fp32 copy of this rank's share of gradients kept in less"
+)
+def update_bytes(*, parameters: Numeric, element_bytes: float, shards: Numeric, zero: Numeric) -> Numeric:
+    """Parameters × bytes of the copy that the update makes, over the shards from stage 1."""
+    return parameters * element_bytes / np.where(np.asarray(zero) >= 1, shards, 1.0)
+
+
+def update_element_bytes(precision: Precision) -> float:
+    """Return bytes per parameter of the fp32 gradients that the update needs beside the accumulated ones."""
+    stored = STORAGE_BYTES[precision.gradients]
+    return STORAGE_BYTES["fp32"] if precision.master == "fp32" and stored < STORAGE_BYTES["fp32"] else 0.0
+
+
 def optimizer_element_bytes(precision: Precision, optimizer: OptimizerName) -> float:
     """Return bytes per parameter of master copy and moments."""
     master = 0.0 if precision.master == "none" else STORAGE_BYTES[precision.master]

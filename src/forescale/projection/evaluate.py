@@ -91,7 +91,9 @@ def evaluate(setting: Setting, inputs: Inputs) -> Evaluation:
         vpp=degrees.vpp,
     )
     parts["pipeline_comm"] = _pipeline(setting, inputs, at(stage_time), count)
-    states = state_bytes(inputs.traffic.dense, inputs.traffic.expert, degrees, setting.workload)
+    states = state_bytes(
+        inputs.traffic.dense, inputs.traffic.expert, degrees, setting.workload, setting.choices.kernels
+    )
     parts["optimizer"] = _optimizer_time(
         at.maximum(states.optimizer, stages), setting.workload, inputs.pricing
     )

@@ -6,11 +6,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from forescale.formula import named, total
-from forescale.graph.layout import Degrees
-from forescale.memory.activations import any_of, in_flight, largest, saved_bytes
+from forescale.graph.layout import Degrees, Layout
+from forescale.memory.activations import any_of, in_flight, largest, saved_bytes, smallest, stage_output_bytes
 from forescale.memory.buffers import Overhead, dummy_gradient_bytes, gathered_parameter_bytes, load_overhead
-from forescale.memory.states import gradient_bytes, optimizer_bytes, optimizer_element_bytes, weight_bytes
+from forescale.memory.states import (
+    gradient_bytes,
+    optimizer_bytes,
+    optimizer_element_bytes,
+    update_bytes,
+    update_element_bytes,
+    weight_bytes,
+)
 from forescale.numeric import Numeric
+from forescale.spec.strategy import Kernels
 from forescale.spec.workload import STORAGE_BYTES, Workload
 
 if TYPE_CHECKING:
@@ -41,19 +49,25 @@ class StateBytes:
     weights: Numeric
     gradients: Numeric
     optimizer: Numeric
+    update: Numeric
+    """Fp32 gradients that exist during the update alone."""
 
     def total(self) -> Numeric:
         """Return all states together: no layout needs less."""
         return self.weights + self.gradients + self.optimizer
 
 
-def state_bytes(dense: Numeric, expert: Numeric, degrees: Degrees, workload: Workload) -> StateBytes:
+def state_bytes(
+    dense: Numeric, expert: Numeric, degrees: Degrees, workload: Workload, kernels: Kernels
+) -> StateBytes:
     """Return the states of both parameter groups, each over its own shards."""
     precision = workload.precision
     shards = degrees.dp_shard * degrees.cp
+    beside = STORAGE_BYTES[precision.parameters] if kernels.keeps_product_gradients else 0.0
     sizes = {
         "weights": (weight_bytes, STORAGE_BYTES[precision.parameters]),
-        "gradients": (gradient_bytes, STORAGE_BYTES[precision.gradients]),
+        "gradients": (gradient_bytes, STORAGE_BYTES[precision.gradients] + beside),
+        "update": (update_bytes, update_element_bytes(precision)),
         "optimizer": (optimizer_bytes, optimizer_element_bytes(precision, workload.optimizer)),
     }
     held = {
@@ -81,9 +95,17 @@ def memory_parts(
     activations = saved_bytes(per_microbatch=layers_kept, microbatches=held) + largest(
         first=working, second=loss
     )
+    kernels = setting.choices.kernels
+    if kernels.keeps_stage_outputs:
+        message = _message_bytes(setting, inputs)
+        outputs = stage_output_bytes(message_bytes=message, microbatches=held, pp=degrees.pp)
+        activations = activations + (1.0 - stages.last) * outputs
     buffers = _gathered(setting.workload, inputs)
-    if setting.choices.kernels.accumulate_in_product:
+    if kernels.accumulate_in_product:
         buffers = buffers + _dummy_gradients(setting.workload, inputs)
+    buffers = buffers + kernels.bucket_elements * STORAGE_BYTES[setting.workload.precision.parameters]
+    buffers = largest(first=buffers, second=states.update - activations)
+    lost = smallest(first=states.update, second=activations) if kernels.flat_update else 0.0
     allocated = states.weights + states.gradients + states.optimizer + activations + buffers
     return MemoryParts(
         weights=states.weights,
@@ -91,8 +113,20 @@ def memory_parts(
         optimizer=states.optimizer,
         activations=activations,
         buffers=buffers,
-        overhead=overhead.context_bytes[1] + (overhead.fragmentation[1] - 1.0) * allocated,
+        overhead=overhead.context_bytes[1] + (overhead.fragmentation[1] - 1.0) * allocated + lost,
     )
+
+
+def _message_bytes(setting: Setting, inputs: Inputs) -> Numeric:
+    """Return the bytes of one micro-batch between stages."""
+    workload = setting.workload
+    layout = Layout(
+        degrees=inputs.degrees,
+        choices=setting.choices,
+        precision=workload.precision,
+        seq_len=float(workload.seq_len),
+    )
+    return layout.tokens("residual") * setting.model.hidden_size * layout.element_bytes
 
 
 def _dummy_gradients(workload: Workload, inputs: Inputs) -> Numeric:
@@ -103,13 +137,13 @@ def _dummy_gradients(workload: Workload, inputs: Inputs) -> Numeric:
             counts.setdefault(name, []).append((elements, layers))
     result: Numeric = 0.0 * inputs.stages.first
     for name, uses in counts.items():
-        layers: Numeric = uses[0][1]
-        for _, count in uses[1:]:
-            layers = layers + count
+        using: Numeric = 0.0
+        for _, count in uses:
+            using = using + count
         dummy = dummy_gradient_bytes(
             elements=uses[0][0],
             element_bytes=STORAGE_BYTES[workload.precision.parameters],
-            layers=layers,
+            layers=using,
             zero=inputs.degrees.zero,
         )
         result = result + named(dummy, name, unit="byte")

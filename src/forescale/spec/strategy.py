@@ -70,6 +70,15 @@ class Kernels:
     """Norms and activations keep their inputs only; False is eager PyTorch, whose every step keeps its own."""
     accumulate_in_product: bool = True
     """The weight-gradient product adds to the accumulated gradients; False first makes its own result."""
+    keeps_product_gradients: bool = False
+    """Gradients in the compute type stay beside their accumulated sum (DeepSpeed's BF16_Optimizer)."""
+    flat_update: bool = False
+    """The update copies its gradients to one flat fp32 tensor, which finds no room among freed activations
+    (DeepSpeed); other optimizers go tensor by tensor."""
+    bucket_elements: Annotated[float, Ge(0)] = 0.0
+    """Elements of reduction buckets beside the gradients (DeepSpeed's reduce_bucket_size)."""
+    keeps_stage_outputs: bool = False
+    """A pipeline stage keeps the output it sent until its backward (DeepSpeed; Megatron-LM before 2022)."""
     dropout: bool = False
     """Attention and hidden dropout, whose masks are kept (one byte per element)."""
 

@@ -60,7 +60,7 @@ def layout_of(row: Row, model: Model, notes: Notes) -> tuple[Strategy, Workload]
         stage_layers=stage_layers(model, pp, vpp),
         overlap=_overlap(row, model, precision, conventions),
         flash_attention=_flash(row, conventions),
-        kernels=Kernels(**conventions["kernels"]),
+        kernels=_kernels(conventions, precision),
     )
     workload = Workload(
         seq_len=_seq_len(row, notes),
@@ -262,6 +262,13 @@ def _flash(row: Row, conventions: Mapping[str, Any]) -> bool:
     if not text:
         return bool(conventions.get("flash", True))
     return not text.startswith(("unfused", "fused softmax", "xla"))
+
+
+def _kernels(conventions: Mapping[str, Any], precision: Precision) -> Kernels:
+    """Return the kernels of the framework; DeepSpeed has an optimizer of its own for bf16 with fp32 sums."""
+    sums_fp32 = precision.parameters == "bf16" and precision.gradients == "fp32"
+    name = "bf16_kernels" if sums_fp32 and "bf16_kernels" in conventions else "kernels"
+    return Kernels(**conventions[name])
 
 
 def _precision(row: Row, conventions: Mapping[str, Any], notes: Notes) -> Precision:
