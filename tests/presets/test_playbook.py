@@ -1,0 +1,123 @@
+"""Figures that the Ultra-Scale Playbook prints."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests import small
+
+from forescale.catalogue.models import load_model
+from forescale.presets.playbook import (
+    PLAYBOOK_2025,
+    bytes_per_parameter,
+    playbook_activation_bytes,
+    playbook_bubble_ratio,
+    playbook_ddp_ratio,
+    playbook_fsdp_ratio,
+    playbook_parameters,
+    playbook_pp_ratio,
+    playbook_state_bytes,
+    playbook_tp_ratio,
+    playbook_zero_bytes,
+    zero_states,
+)
+from forescale.project import project
+from forescale.spec import Precision, Recompute, Strategy, Workload
+
+MIXED = Precision(gradients="bf16")
+ACCUMULATED = Precision(gradients="fp32")
+FULL = Precision(parameters="fp32", gradients="fp32", master="none")
+
+
+@pytest.mark.parametrize(
+    ("billions", "plain", "accumulated"),
+    [(1, 16, 20), (7, 112, 140), (70, 1120, 1400), (405, 6480, 8100)],
+)
+def test_memory_table(billions, plain, accumulated):
+    for precision, gigabytes in ((FULL, plain), (MIXED, plain), (ACCUMULATED, accumulated)):
+        size = playbook_state_bytes(
+            parameters=billions * 1e9, bytes_per_parameter=bytes_per_parameter(precision).total
+        )
+        assert size / 1e9 == gigabytes
+
+
+def test_bytes_of_every_part():
+    each = bytes_per_parameter(ACCUMULATED)
+    assert (each.weights, each.gradients, each.accumulated, each.optimizer) == (2, 2, 4, 12)
+    each = bytes_per_parameter(FULL)
+    assert (each.weights, each.gradients, each.accumulated, each.optimizer) == (4, 4, 0, 8)
+
+
+@pytest.mark.parametrize(("zero", "gigabytes"), [(0, 120.0), (1, 31.4), (2, 16.6), (3, 1.9)])
+def test_zero_stages_of_7_5_billion_parameters_on_64_devices(zero, gigabytes):
+    """The figure that the playbook takes over from the ZeRO paper: Ψ = 7.5 B, k = 12, N = 64."""
+    states = zero_states(7.5e9, bytes_per_parameter(MIXED), Strategy(dp_shard=64, zero=zero))
+    assert sum(states.values()) / 1e9 == pytest.approx(gigabytes, abs=0.05)
+
+
+def test_zero_formulas():
+    each, shards = 1e9, 8.0
+    formulas = {1: (2 + 2, 12), 2: (2, 2 + 12), 3: (0, 2 + 2 + 12)}
+    for zero, (whole, sharded) in formulas.items():
+        states = zero_states(each, bytes_per_parameter(MIXED), Strategy(dp_shard=8, zero=zero))
+        expected = playbook_zero_bytes(parameters=each, whole=whole, sharded=sharded, shards=shards)
+        assert sum(states.values()) == pytest.approx(expected)
+
+
+def test_fp32_gradients_follow_the_gradients():
+    states = zero_states(1e9, bytes_per_parameter(ACCUMULATED), Strategy(dp_shard=8, zero=2))
+    assert states == pytest.approx({"weights": 2e9, "gradients": 6e9 / 8, "optimizer": 12e9 / 8})
+
+
+def test_parameter_formula():
+    """GPT-3: 96 layers of 12288, vocabulary 50257: 174.6 B without positions."""
+    found = playbook_parameters(hidden_size=12288.0, vocab_size=50257.0, num_layers=96.0)
+    assert found == 12288 * 50257 + 96 * (12 * 12288**2 + 13 * 12288) + 2 * 12288
+    assert found == pytest.approx(174.6e9, rel=1e-3)
+
+
+def test_activation_formula_and_what_selective_recompute_saves():
+    """GPT-3 (175B): 70 % less activation memory."""
+    shape = {"num_layers": 96.0, "seq_len": 2048.0, "batch": 1.0, "hidden_size": 12288.0, "num_heads": 96.0}
+    kept, selective = (playbook_activation_bytes(scores=scores, **shape) for scores in (1.0, 0.0))
+    assert kept == 96 * 2048 * 12288 * (34 + 80)
+    assert 1 - selective / kept == pytest.approx(0.70, abs=0.005)
+
+
+def test_ratios():
+    device = {"peak": 989e12, "bandwidth": 25e9}
+    fsdp = playbook_fsdp_ratio(dp=8.0, tokens=4096.0 * 8, **device)
+    assert fsdp == pytest.approx(7 * 989e12 / (2 * 4096 * 8 * 25e9))
+    ddp = playbook_ddp_ratio(dp=8.0, tokens=4096.0, **device)
+    assert ddp == pytest.approx(7 / 8 * 989e12 / (2 * 4096 * 25e9))
+    assert ddp == pytest.approx(fsdp)
+    tp = playbook_tp_ratio(tp=8.0, hidden_size=8192.0, **device)
+    assert tp == pytest.approx(989e12 * 7 / (24 * 8192 * 25e9))
+    pp = playbook_pp_ratio(num_layers=10.0, hidden_size=8192.0, **device)
+    assert pp == pytest.approx(989e12 / (32 * 8192 * 10 * 25e9))
+    assert playbook_bubble_ratio(pp=8.0, vpp=2.0, num_microbatches=32.0) == pytest.approx(7 / 64)
+
+
+def test_projection_of_a_llama():
+    result = project(
+        load_model("llama-2-7b"),
+        small.cluster(8),
+        Strategy(tp=2, dp_shard=4, zero=1, recompute=Recompute(granularity="full")),
+        replace(Workload(seq_len=4096, global_batch_size=64), precision=MIXED),
+        preset="playbook",
+    )
+    stage = result.memory.stages[0]
+    assert stage.weights_bytes == pytest.approx(2 * result.params.total / 2)
+    assert stage.optimizer_bytes == pytest.approx(12 * result.params.total / 2 / 4)
+    assert stage.activations_bytes == pytest.approx(32 * 2 * 4096 * 4096 / 2)
+    assert {"parameters", "activations", "data_comm", "tensor_comm"} <= {note.topic for note in result.notes}
+
+
+def test_pipelines_hold_p_micro_batches():
+    workload = Workload(seq_len=1024, global_batch_size=16)
+    one, four = (
+        PLAYBOOK_2025.account(small.dense(8), small.cluster(pp), Strategy(pp=pp), workload) for pp in (1, 4)
+    )
+    assert four.stages[0].activations == pytest.approx(one.stages[0].activations)
+    assert any(note.topic == "bubble" for note in four.notes)
