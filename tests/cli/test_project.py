@@ -93,7 +93,7 @@ def test_uneven_stages_and_layers_of_recompute(forescale):
 def test_memory_shows_memory_only(forescale):
     ran = forescale("memory", *DENSE, "--pp", 4)
     assert ran.code == 0, ran.err
-    assert "GiB by stage" in ran.out
+    assert "GiB, stage" in ran.out
     assert "MFU" not in ran.out
     assert ran.out.count("\n") <= 25
 

@@ -8,13 +8,22 @@ from rich.text import Text
 
 from forescale.cli.render import words
 from forescale.projection.result import MemorySummary, Projection, StageMemory
-from forescale.units import format_bytes, format_count, format_seconds
+from forescale.units import GIB, format_count, format_seconds
 
 MAX_PARTS = 9
 MAX_STAGES = 4
 MEMORY_STAGES = 12
 """Rows of stages, beside other figures and alone."""
-STATE_COLUMNS = ("weights", "gradients", "optimizer", "activations", "buffers", "overhead", "peak")
+STATE_COLUMNS = {
+    "weights": "weights",
+    "gradients": "grads",
+    "optimizer": "optim",
+    "activations": "activ",
+    "buffers": "buffers",
+    "overhead": "overhead",
+    "peak": "peak",
+}
+"""Header of every part of memory, short enough for 80 columns."""
 VERDICT_STYLE = {"FITS": "bold green", "AT RISK": "bold yellow", "OOM": "bold red"}
 
 
@@ -29,7 +38,13 @@ def projection_view(result: Projection) -> Group:
 
 def memory_view(result: Projection) -> Group:
     """Return memory only."""
-    lines = [_verdict(result.memory), Text(f"parameters  {_parameters(result)}")]
+    memory = result.memory
+    low, high = memory.peak_low_bytes / GIB, memory.peak_high_bytes / GIB
+    on_device = format_count(result.params.per_device_max)
+    lines = [
+        Text.assemble(_verdict(memory), f", {low:.1f} to {high:.1f} GiB in 8 cases of 10"),
+        Text(f"parameters {_parameters(result)}, {on_device} on the fullest device"),
+    ]
     table = _memory_table(result.memory, most=MEMORY_STAGES)
     return Group(*_header(result), "", table, "", *lines, *_notes(result))
 
@@ -70,17 +85,18 @@ def _times(result: Projection) -> Table:
 
 def _figures(result: Projection) -> Table:
     """Return the figures that people ask for."""
-    interval = result.step_time
-    rows = [
-        ("step time", f"{format_seconds(interval.expected)} ({interval.low:.3g} to {interval.high:.3g} s)"),
+    interval, memory = result.step_time, result.memory
+    low, high = memory.peak_low_bytes / GIB, memory.peak_high_bytes / GIB
+    rows: list[tuple[str, str | Text]] = [
+        ("step time", f"{format_seconds(interval.expected)} ({interval.low:.3g} to {interval.high:.3g})"),
         ("tokens/s/device", f"{result.tokens_per_s_per_device:,.0f}"),
-        (
-            "MFU",
-            f"{words.percent(result.mfu)} causal, {words.percent(result.mfu_full_attention)} full attention",
-        ),
-        ("HFU", f"{words.percent(result.hfu)} recompute included"),
-        ("model FLOPs", f"{words.prefixed(result.model_flops_per_step, 'FLOP')} per step, causal"),
+        ("MFU", f"{words.percent(result.mfu)} causal, {words.percent(result.mfu_full_attention)} full"),
+        ("HFU", f"{words.percent(result.hfu)} with recompute"),
+        ("model FLOPs", f"{words.prefixed(result.model_flops_per_step, 'FLOP')}/step, causal"),
         ("parameters", _parameters(result)),
+        ("fullest device", f"{format_count(result.params.per_device_max)} parameters"),
+        ("memory", _verdict(memory)),
+        ("  range", f"{low:.1f} to {high:.1f} GiB"),
     ]
     if result.training_days is not None:
         tokens = format_count(result.workload.tokens or 0.0)
@@ -89,31 +105,25 @@ def _figures(result: Projection) -> Table:
     table.add_column(style="bold")
     for name, text in rows:
         table.add_row(name, text)
-    table.add_row("memory", _verdict(result.memory))
     return table
 
 
 def _parameters(result: Projection) -> str:
     params = result.params
     active = f", {format_count(params.active)} active" if params.active != params.total else ""
-    return (
-        f"{format_count(params.total)}{active}, {format_count(params.per_device_max)} on the fullest device"
-    )
+    return f"{format_count(params.total)}{active}"
 
 
 def _verdict(memory: MemorySummary) -> Text:
-    spread = f"({memory.peak_low_bytes / 2**30:.1f} to {memory.peak_high_bytes / 2**30:.1f})"
-    return Text.assemble(
-        (memory.verdict, VERDICT_STYLE[memory.verdict]),
-        f"  peak {format_bytes(memory.peak_bytes)} {spread} of {format_bytes(memory.capacity_bytes)}",
-    )
+    text = f" {memory.peak_bytes / GIB:.2f} of {memory.capacity_bytes / GIB:.2f} GiB"
+    return Text.assemble((memory.verdict, VERDICT_STYLE[memory.verdict]), text)
 
 
 def _memory_table(memory: MemorySummary, most: int = MAX_STAGES) -> Group:
     """Return bytes by stage and part; equal neighbours share a row, the worst stage is marked."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("GiB by stage")
-    for name in ("layers", *STATE_COLUMNS):
+    table.add_column("GiB, stage")
+    for name in ("layers", *STATE_COLUMNS.values()):
         table.add_column(name, justify="right")
     worst = max(memory.stages, key=lambda stage: stage.peak_bytes)
     shown = _grouped(memory.stages, worst, most)

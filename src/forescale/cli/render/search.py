@@ -45,8 +45,8 @@ def _ranking(result: SearchResult) -> Table:
     ]
     for name in ("#", *degrees, "dp", "zero", "mbs"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("recompute, variants")
-    for name in ("step", "tok/s/dev", "MFU", "peak GiB"):
+    table.add_column("variants")
+    for name in ("step", "tok/s/dev", "MFU", "GiB"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("dominant", no_wrap=True)
     for place, one in enumerate(result.best, start=1):
