@@ -11,14 +11,15 @@ from forescale.cost.collectives import AlphaBeta
 from forescale.cost.roofline import Roofline
 from forescale.errors import PhysicsError, SpecError
 from forescale.formula import Term, value_of
+from forescale.graph.flops import model_flops
 from forescale.graph.layout import Choices, Degrees, Layout, split_strategy
 from forescale.graph.parameters import count_parameters
 from forescale.graph.stage import StagePlan, plan_stages
 from forescale.memory.buffers import load_overhead
+from forescale.memory.workspaces import library_workspace_bytes
 from forescale.projection.blocks import Pricing
 from forescale.projection.data_parallel import data_traffic
 from forescale.projection.evaluate import Evaluation, Inputs, Setting, evaluate
-from forescale.graph.flops import model_flops
 from forescale.projection.memory import MemoryParts
 from forescale.projection.mesh import groups
 from forescale.projection.pieces import build_blocks, build_pieces, holdings, price_blocks
@@ -114,6 +115,7 @@ def setting_of(model: Model, cluster: Cluster, workload: Workload, choices: Choi
         choices=choices,
         microbatch_overhead_s=run.microbatch_overhead_s,
         step_overhead_s=run.step_overhead_s,
+        workspace_bytes=library_workspace_bytes(cluster.device, choices.kernels, grouped=model.is_moe),
     )
 
 

@@ -34,6 +34,8 @@ class Setting:
     choices: Choices
     microbatch_overhead_s: float = 0.0
     step_overhead_s: float = 0.0
+    workspace_bytes: float = 0.0
+    """Scratch memory of the device's libraries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

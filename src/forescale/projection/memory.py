@@ -100,7 +100,9 @@ def memory_parts(
         message = _message_bytes(setting, inputs)
         outputs = stage_output_bytes(message_bytes=message, microbatches=held, pp=degrees.pp)
         activations = activations + (1.0 - stages.last) * outputs
-    buffers = _gathered(setting.workload, inputs)
+    buffers = _gathered(setting.workload, inputs) + named(
+        setting.workspace_bytes, "workspaces of libraries", unit="byte"
+    )
     if kernels.accumulate_in_product:
         buffers = buffers + _dummy_gradients(setting.workload, inputs)
     buffers = buffers + kernels.bucket_elements * STORAGE_BYTES[setting.workload.precision.parameters]

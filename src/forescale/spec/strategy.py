@@ -79,6 +79,8 @@ class Kernels:
     """Elements of reduction buckets beside the gradients (DeepSpeed's reduce_bucket_size)."""
     keeps_stage_outputs: bool = False
     """A pipeline stage keeps the output it sent until its backward (DeepSpeed; Megatron-LM before 2022)."""
+    deterministic: bool = False
+    """Deterministic algorithms, for which the matrix library is given a larger workspace."""
     dropout: bool = False
     """Attention and hidden dropout, whose masks are kept (one byte per element)."""
 

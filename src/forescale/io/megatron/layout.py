@@ -238,6 +238,7 @@ def _kernels(settings: Settings) -> Kernels:
     return Kernels(
         cross_entropy="fused" if fused else "vocab_parallel",
         accumulate_in_product=settings.flag("gradient_accumulation_fusion", default=True),
+        deterministic=settings.flag("deterministic_mode"),
         dropout=any(dropouts),
     )
 

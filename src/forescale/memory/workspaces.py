@@ -1,0 +1,46 @@
+"""Scratch memory of the libraries that multiply matrices: allocated at first use, kept for good."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from forescale.formula import formula
+from forescale.spec.cluster import Device
+from forescale.spec.strategy import Kernels
+
+
+@cache
+def _table() -> Any:  # noqa: ANN401  (JSON)
+    place = resources.files("forescale.catalogue") / "calibrations" / "memory" / "workspaces.json"
+    return json.loads(place.read_text("utf-8"))
+
+
+def library_workspace_bytes(device: Device, kernels: Kernels, *, grouped: bool) -> float:
+    """Return the workspaces of one process [byte]; `grouped` products run on several streams.
+
+    Devices whose software allocates none through PyTorch (TPUs, Gaudi, Trainium) have none.
+    """
+    table = _table()
+    if device.vendor not in table["vendors"]:
+        return 0.0
+    torch, engine = table["pytorch"], table["transformer_engine"]
+    usual = torch["bytes"].get(device.architecture, torch["other"])
+    fused = engine["bytes"].get(device.architecture, engine["other"])
+    return workspace_bytes(
+        handle_bytes=max(usual, torch["deterministic"]) if kernels.deterministic else usual,
+        handles=torch["handles"],
+        stream_bytes=fused if kernels.fused else 0.0,
+        streams=1 + (engine["streams"] if grouped else 0),
+    )
+
+
+@formula(
+    unit="byte",
+    source="PyTorch CublasHandlePool.cpp; Transformer Engine module/base.py get_multi_stream_cublas_workspace",
+)
+def workspace_bytes(*, handle_bytes: float, handles: float, stream_bytes: float, streams: float) -> float:
+    """Bytes per handle × handles + bytes per stream × streams."""
+    return handle_bytes * handles + stream_bytes * streams
