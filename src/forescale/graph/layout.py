@@ -59,6 +59,11 @@ class Degrees:
         """Data-parallel degree of expert parameters."""
         return self.tp * self.cp * self.dp / (self.ep * self.etp)
 
+    @property
+    def expert_shards(self) -> Numeric:
+        """Ranks that the states of expert parameters are sharded over: their replicas within one `dp_shard`."""
+        return self.tp * self.cp * self.dp_shard / (self.ep * self.etp)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
