@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar
 
 import typer
 
@@ -20,12 +20,34 @@ from forescale.cli.options import (
     RunOptions,
     grouped,
 )
+from forescale.cli.study import (
+    STUDY,
+    StudyOptions,
+    refuse_study_options,
+    search_study,
+    study_rows,
+    with_own_length,
+)
 from forescale.errors import SpecError
 
 if TYPE_CHECKING:
-    from forescale.search import Space
+    from rich.console import Group
+
+    from forescale.cli.inputs import Question
+    from forescale.search import SearchResult, Space
+    from forescale.search.rank import Objective
     from forescale.spec.model import Model
 
+
+class Document(Protocol):
+    """What has a JSON document."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the document."""
+        ...
+
+
+R = TypeVar("R", bound=Document)
 SEARCH = "Search"
 PLACED = frozenset({"tp", "cp", "pp", "dp_replicate", "dp_shard"})
 """Degrees that must divide the devices."""
@@ -60,6 +82,7 @@ def search_command(
         ),
     ] = None,
     plan: PlanOptions,
+    study: StudyOptions,
     as_json: JsonFlag = False,
     csv: Annotated[
         Path | None,
@@ -72,41 +95,67 @@ def search_command(
 ) -> None:
     """Find the best layouts: the whole legal space, ranked."""
     from forescale.cli.inputs import read_question
-    from forescale.search import Space, search
     from forescale.units import parse
 
     limit = None if max_memory is None else _positive("--max-memory", parse(max_memory, "byte"), max_memory)
     _positive("--top", top, top)
-    question = read_question(model, plan, cluster, run)
+    question = read_question(model, plan, cluster, with_own_length(model, plan, run))
+    if question.plan.preset == STUDY:
+        from forescale.cli.render.study import study_view
+
+        found = search_study(question, study, fix=fix or (), top=top, objective=objective, max_memory=limit)
+        _write(found, study_rows, study_view, as_json=as_json, csv=csv, parquet=parquet)
+        return
+    refuse_study_options(study)
     question.refuse_presets("search")
+    from forescale.cli.render.search import search_view
+    from forescale.cli.table_files import rows_of
+
+    result = _search(question, fix=fix or (), top=top, objective=objective, max_memory=limit)
+    _write(result, rows_of, search_view, as_json=as_json, csv=csv, parquet=parquet)
+
+
+def _search(
+    question: Question, *, fix: Sequence[str], top: int, objective: Objective, max_memory: float | None
+) -> SearchResult:
+    """Return the best layouts under our own engine, with what readers had to say."""
+    from forescale.search import Space, search
+
     asked = question.plan
     base = Space() if asked.strategy is None else Space(overlap=asked.strategy.overlap)
-    space = fixed_space(base, fix or (), asked.model, num_devices=asked.cluster.num_devices)
     result = search(
         asked.model,
         asked.cluster,
         asked.workload,
-        space=space,
+        space=fixed_space(base, fix, asked.model, num_devices=asked.cluster.num_devices),
         objective=objective,
         top=top,
-        max_memory=limit,
+        max_memory=max_memory,
     )
     best = tuple(replace(one, notes=(*one.notes, *question.notes)) for one in result.best)
-    result = replace(result, best=best)
-    if csv is not None or parquet is not None:
-        from forescale.cli.table_files import rows_of, write_csv, write_parquet
+    return replace(result, best=best)
 
-        rows = rows_of(result)
-        if csv is not None:
-            write_csv(rows, csv)
-        if parquet is not None:
-            write_parquet(rows, parquet)
+
+def _write(
+    result: R,
+    rows: Callable[[R], list[dict[str, Any]]],
+    view: Callable[[R], Group],
+    *,
+    as_json: bool,
+    csv: Path | None,
+    parquet: Path | None,
+) -> None:
+    """Write the tables asked for, and print the document or the view."""
+    from forescale.cli.table_files import write_csv, write_parquet
+
+    if csv is not None:
+        write_csv(rows(result), csv)
+    if parquet is not None:
+        write_parquet(rows(result), parquet)
     if as_json:
         print_json(result.to_json())
         return
-    from forescale.cli.render.search import search_view
-
-    console().print(search_view(result))
+    console().print(view(result))
 
 
 def _positive(option: str, value: float, given: object) -> float:

@@ -1,0 +1,127 @@
+"""`forescale search --preset subramanian2024`: the search of that paper, in its own space."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from forescale.cli.options import PlanOptions, RunOptions
+from forescale.errors import SpecError, UnknownNameError
+
+if TYPE_CHECKING:
+    from forescale.cli.inputs import Question
+    from forescale.presets.subramanian2024 import Quirks, StudyResult
+
+STUDY = "subramanian2024"
+PANEL = "Preset subramanian2024"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyOptions:
+    """What only this preset has."""
+
+    tensor_parallel: Annotated[
+        Literal["1d", "2d", "summa"] | None,
+        typer.Option("--tensor-parallel", help="Strategy to search.", rich_help_panel=PANEL),
+    ] = None
+    without_quirk: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--without-quirk",
+            metavar="NAME",
+            help="Peculiarity of the published code to leave out, or all. Repeatable.",
+            rich_help_panel=PANEL,
+        ),
+    ] = None
+
+
+def with_own_length(model: str | None, plan: PlanOptions, run: RunOptions) -> RunOptions:
+    """Return `run` with the length that the model was made for, if this preset is asked and none is given."""
+    if plan.preset != STUDY or model is None or run.seq_len is not None:
+        return run
+    from forescale.io.named import model_of
+
+    return replace(run, seq_len=model_of(model).max_seq_len or None)
+
+
+def refuse_study_options(options: StudyOptions) -> None:
+    """Raise if options of this preset are given under another."""
+    for name, value in asdict(options).items():
+        if value is not None:
+            msg = f"--{name.replace('_', '-')} belongs to --preset {STUDY}"
+            raise SpecError(msg)
+
+
+def search_study(
+    question: Question,
+    options: StudyOptions,
+    *,
+    fix: Sequence[str],
+    top: int,
+    objective: str,
+    max_memory: float | None,
+) -> StudyResult:
+    """Return the configurations of the paper's space, fastest first."""
+    from forescale.presets.subramanian2024 import search_subramanian2024
+
+    if options.tensor_parallel is None:
+        msg = f"--preset {STUDY} searches one strategy at a time: give --tensor-parallel 1d, 2d or summa"
+        raise SpecError(msg)
+    if objective != "step_time":
+        msg = f"--preset {STUDY} ranks by step_time, as published; got --objective {objective}"
+        raise SpecError(msg)
+    asked = question.plan
+    device = asked.cluster.device
+    if max_memory is not None:
+        device = replace(device, hbm_bytes=min(max_memory, device.hbm_bytes))
+    return search_subramanian2024(
+        asked.model,
+        replace(asked.cluster, device=device),
+        tensor_parallel=options.tensor_parallel,
+        global_batch_size=asked.workload.global_batch_size,
+        seq_len=asked.workload.seq_len,
+        top=top,
+        quirks=_quirks(options.without_quirk or ()),
+        fixed=_fixed(fix),
+    )
+
+
+def study_rows(result: StudyResult) -> list[dict[str, Any]]:
+    """Return one flat row per configuration, for tables in files."""
+    return [{"rank": place, **_flat(asdict(one))} for place, one in enumerate(result.best, start=1)]
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, "" if name == "configuration" else f"{prefix}{name}_")
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat
+
+
+def _quirks(left_out: Sequence[str]) -> Quirks:
+    from forescale.presets.subramanian2024 import Quirks
+
+    known = tuple(asdict(Quirks()))
+    names = [name.replace("-", "_") for name in left_out]
+    for name in names:
+        if name not in (*known, "all"):
+            kind = "quirk"
+            raise UnknownNameError(kind, name, (*known, "all"))
+    return Quirks(**{name: name not in names and "all" not in names for name in known})
+
+
+def _fixed(fixes: Sequence[str]) -> dict[str, int]:
+    held: dict[str, int] = {}
+    for text in fixes:
+        name, _, value = text.partition("=")
+        if not value.strip().isdigit():
+            msg = f"--fix takes NAME=NUMBER under --preset {STUDY}, such as tp1=8; got {text!r}"
+            raise SpecError(msg)
+        held[name.strip().replace("-", "_")] = int(value)
+    return held
