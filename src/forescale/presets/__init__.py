@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from forescale.errors import UnknownNameError
+from forescale.presets.almodel import ALMODEL
 from forescale.presets.default import DEFAULT
 from forescale.presets.korthikanti2022 import KORTHIKANTI_2022
 from forescale.presets.playbook import PLAYBOOK_2025
 from forescale.presets.preset import Preset
 from forescale.presets.primus import PRIMUS, PRIMUS_2026
 
-PRESETS: tuple[Preset, ...] = (DEFAULT, PRIMUS, PRIMUS_2026, KORTHIKANTI_2022, PLAYBOOK_2025)
+PRESETS: tuple[Preset, ...] = (DEFAULT, PRIMUS, PRIMUS_2026, KORTHIKANTI_2022, PLAYBOOK_2025, ALMODEL)
 """All presets; `default` is our own engine."""
 
 __all__ = ["PRESETS", "Preset", "load_preset", "preset_names"]

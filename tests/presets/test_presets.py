@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import pytest
+from tests import small
+
+from forescale.errors import UnknownNameError
+from forescale.presets import PRESETS, load_preset, preset_names
+from forescale.project import project
+from forescale.spec import Strategy
+
+
+def test_names_are_unique_and_start_with_our_own():
+    assert preset_names()[0] == "default"
+    assert len(set(preset_names())) == len(PRESETS)
+    assert {"primus", "primus-2026", "korthikanti2022", "playbook", "almodel"} <= set(preset_names())
+    assert all(preset.source for preset in PRESETS)
+
+
+def test_unknown_names_get_the_nearest():
+    with pytest.raises(UnknownNameError, match="did you mean primus"):
+        load_preset("primsu")
+    with pytest.raises(UnknownNameError, match="unknown preset 'playbok'"):
+        project(small.dense(), small.cluster(8), Strategy(dp_shard=8), small.workload(), preset="playbok")
+
+
+def test_default_is_our_own_engine():
+    arguments = (small.dense(), small.cluster(8), Strategy(dp_shard=8), small.workload())
+    assert load_preset("default").project(*arguments) == project(*arguments)
+
+
+@pytest.mark.parametrize("name", ["primus", "primus-2026", "korthikanti2022", "playbook"])
+def test_memory_presets_leave_time_out_and_say_so(name):
+    arguments = (small.dense(), small.cluster(8), Strategy(pp=2, dp_shard=4), small.workload())
+    result = project(*arguments, preset=name)
+    assert result.preset == name
+    assert result.step_time_s == 0.0
+    assert "time" in {note.topic for note in result.notes}
+    assert len(result.memory.stages) == len(result.stage_times) == 2
+    assert result.to_json()["preset"] == name
+    for stage in result.memory.stages:
+        parts = ("weights", "gradients", "optimizer", "activations", "buffers", "overhead")
+        assert stage.peak_bytes == pytest.approx(sum(getattr(stage, f"{part}_bytes") for part in parts))
