@@ -1,0 +1,123 @@
+"""The optimiser never loses to the library, keeps its limit, and proves small cases."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from forescale.schedule import Request, ScheduleError, check, family, peak_activations
+from forescale.schedule.optimise import Problem, optimise
+from forescale.schedule.optimise.library_start import candidates, one_at_a_time
+from forescale.schedule.optimise.problem import split_backward
+from forescale.schedule.placement import bidirectional, loop, wave
+
+
+def problem(pp=4, vpp=1, m=8, limit=None, seed=0, comm=5.0, weight_part=1.0):
+    random = np.random.default_rng(seed)
+    stages = pp * vpp
+    return Problem(
+        placement=wave(pp, vpp) if vpp == 2 else loop(pp, vpp),
+        num_microbatches=m,
+        forward=random.integers(50, 80, stages).astype(float),
+        input_grad=random.integers(60, 100, stages).astype(float),
+        weight_grad=random.integers(30, 60, stages).astype(float),
+        comm=np.full(stages - 1, comm),
+        saved=np.full(stages, 1.0 / vpp),
+        memory_limit=limit,
+        weight_part=weight_part,
+    )
+
+
+def is_sound(found, asked):
+    assert check(found.schedule, memory_limit=asked.memory_limit).valid
+    assert asked.fits(found.schedule)
+    assert found.makespan == pytest.approx(asked.makespan(found.schedule))
+    assert asked.lower_bound() <= found.bound * (1 + 1e-9)
+    assert found.bound <= found.makespan * (1 + 1e-9)
+    assert found.makespan <= found.library_makespan
+
+
+@pytest.mark.parametrize("limit", [4.0, 6.0, None])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_small_unequal_pipelines_are_proven(limit, seed):
+    pytest.importorskip("ortools")
+    asked = problem(limit=limit, seed=seed)
+    found = optimise(asked, time_limit_s=60.0, num_moves=2000)
+    is_sound(found, asked)
+    assert found.proven
+    for makespan, schedule in candidates(asked):
+        assert found.makespan <= makespan
+        assert asked.fits(schedule)
+
+
+def test_solver_beats_the_fixed_tables():
+    pytest.importorskip("ortools")
+    asked = problem(pp=2, vpp=2, m=4, limit=2.0, seed=3)
+    found = optimise(asked, time_limit_s=60.0, num_moves=0)
+    is_sound(found, asked)
+    assert found.proven
+    assert found.makespan < found.library_makespan
+
+
+@pytest.mark.parametrize(("pp", "vpp", "m", "limit"), [(4, 2, 8, 2.0), (4, 2, 8, 3.0), (6, 1, 12, 6.0)])
+def test_local_search_alone_needs_no_solver(pp, vpp, m, limit, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ortools", None)
+    asked = problem(pp, vpp, m, limit)
+    found = optimise(asked, num_moves=3000, use_exact=False)
+    is_sound(found, asked)
+    again = optimise(asked, num_moves=3000, use_exact=False)
+    assert again.schedule == found.schedule
+
+
+def test_local_search_improves_on_a_v_schedule():
+    asked = problem(4, 2, 8, 3.0)
+    found = optimise(asked, num_moves=4000, use_exact=False)
+    assert found.method == "local search"
+    assert found.makespan < 0.97 * found.library_makespan
+
+
+def test_missing_solver_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ortools", None)
+    monkeypatch.setitem(sys.modules, "ortools.sat.python", None)
+    with pytest.raises(ScheduleError, match=r"pip install 'forescale\[optimise\]'"):
+        optimise(problem(limit=4.0), num_moves=0)
+
+
+def test_any_limit_that_lets_one_microbatch_through_has_a_schedule():
+    asked = problem(pp=3, limit=1.0)
+    found = optimise(asked, num_moves=200, use_exact=False)
+    is_sound(found, asked)
+    assert peak_activations(found.schedule).max() == 1.0
+    assert check(one_at_a_time(asked)).valid
+
+
+def test_too_low_a_limit_is_refused():
+    with pytest.raises(ScheduleError, match="let one micro-batch through: 1 or more"):
+        problem(limit=0.5)
+
+
+def test_wrong_shapes_and_two_copies_are_refused():
+    with pytest.raises(ScheduleError, match="comm: give 3 values"):
+        Problem(
+            placement=loop(4), num_microbatches=2, forward=np.ones(4), input_grad=np.ones(4),
+            weight_grad=np.ones(4), comm=np.ones(4), saved=np.ones(4),
+        )  # fmt: skip
+    with pytest.raises(ScheduleError, match="one copy"):
+        Problem(
+            placement=bidirectional(4), num_microbatches=2, forward=np.ones(4), input_grad=np.ones(4),
+            weight_grad=np.ones(4), comm=np.ones(3), saved=np.ones(4),
+        )  # fmt: skip
+
+
+def test_memory_counts_what_the_input_gradient_frees():
+    pytest.importorskip("ortools")
+    all_kept = optimise(problem(limit=4.0), num_moves=2000)
+    half_freed = optimise(problem(limit=4.0, weight_part=0.5), num_moves=2000)
+    assert half_freed.makespan <= all_kept.makespan
+
+
+def test_splitting_a_backward_never_makes_a_step_longer():
+    asked = problem()
+    whole = family("1f1b").build(Request(pp=4, num_microbatches=8))
+    assert asked.makespan(split_backward(whole)) <= asked.makespan(whole)
+    assert check(split_backward(whole)).valid

@@ -1,0 +1,62 @@
+"""Layers to stages: against brute force, and with embedding, head and recompute."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from forescale.schedule import ScheduleError
+from forescale.schedule.optimise import Layer, partition_layers
+
+BLOCK = Layer(
+    forward=1.0, input_grad=1.0, weight_grad=1.0, activation=1.0, recomputed_activation=0.1, state=2.0
+)
+
+
+def test_head_takes_layers_off_the_last_stage():
+    head = Layer(forward=2.0, input_grad=2.0, weight_grad=2.0, name="head")
+    embedding = Layer(forward=0.1, input_grad=0.0, weight_grad=0.1, name="embedding")
+    layers = [embedding, *[BLOCK] * 14, head]
+    found = partition_layers(layers, 4, in_flight=[1.0] * 4)
+    sizes = np.diff(found.bounds)
+    assert sizes.sum() == 16
+    assert sizes[-1] - 1 == 2  # two blocks beside a head worth two
+    assert found.longest == pytest.approx(12.2, abs=0.3)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_other_cut_is_better(seed):
+    random = np.random.default_rng(seed)
+    layers = [Layer(forward=f, input_grad=f, weight_grad=f) for f in random.uniform(0.5, 2.0, 9)]
+    found = partition_layers(layers, 3, in_flight=[1.0] * 3)
+    best = min(
+        max(sum(layer.time for layer in layers[a:b]) for a, b in ((0, i), (i, j), (j, 9)))
+        for i, j in combinations(range(1, 9), 2)
+    )
+    assert found.longest == pytest.approx(best)
+
+
+def test_full_stages_recompute_just_enough():
+    layers = [BLOCK] * 8
+    roomy = partition_layers(layers, 2, in_flight=[2.0, 1.0], memory_limit=100.0)
+    assert roomy.recomputed == ((), ())
+    # stage 0: states 8 and 2 x 4 activations = 16; each recomputed layer frees 1.8
+    tight = partition_layers(layers, 2, in_flight=[2.0, 1.0], memory_limit=13.0)
+    assert max(tight.stage_memory) <= 13.0
+    assert sum(map(len, tight.recomputed)) > 0
+    assert tight.longest >= roomy.longest
+
+
+def test_memory_moves_layers_to_ranks_that_hold_less():
+    layers = [
+        Layer(forward=1.0, input_grad=1.0, weight_grad=1.0, activation=1.0, recomputed_activation=1.0)
+    ] * 8
+    found = partition_layers(layers, 2, in_flight=[2.0, 1.0], memory_limit=6.0)
+    assert np.diff(found.bounds).tolist() == [3, 5]
+
+
+def test_what_cannot_fit_is_refused():
+    with pytest.raises(ScheduleError, match="even with all recomputed"):
+        partition_layers([BLOCK] * 4, 2, in_flight=[1.0, 1.0], memory_limit=1.0)
+    with pytest.raises(ScheduleError, match="do not fill"):
+        partition_layers([BLOCK] * 2, 3, in_flight=[1.0] * 3)

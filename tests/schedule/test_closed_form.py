@@ -1,0 +1,92 @@
+"""Closed forms against numbers printed in their sources, and against the simulator."""
+
+import numpy as np
+import pytest
+
+from forescale.schedule import Request, StageTimes, compile_schedule, family, from_share, peak_activations
+from forescale.schedule import closed_form as cf
+
+
+def test_interleaving_holds_p_plus_p_minus_1_over_v():
+    assert cf.in_flight_microbatches(stage=0, pp=8, vpp=2, num_microbatches=32) == 11.5
+    assert cf.in_flight_microbatches(stage=0, pp=8, vpp=4, num_microbatches=32) == 9.75
+
+
+def test_in_flight_takes_arrays():
+    found = cf.in_flight_microbatches(stage=np.arange(4), pp=4, vpp=1, num_microbatches=3)
+    np.testing.assert_array_equal(found, [3, 3, 2, 1])
+
+
+@pytest.mark.parametrize("vpp", [1, 2, 3])
+@pytest.mark.parametrize("m", [4, 8, 12])
+def test_in_flight_is_what_the_schedule_holds(vpp, m):
+    name = "1f1b" if vpp == 1 else "interleaved-1f1b"
+    schedule = family(name).build(Request(pp=4, num_microbatches=m, vpp=vpp))
+    expected = cf.in_flight_microbatches(stage=np.arange(4.0), pp=4, vpp=vpp, num_microbatches=m)
+    np.testing.assert_allclose(peak_activations(schedule), expected, atol=1e-8)
+
+
+def test_bubble_fraction_of_the_documentation():
+    # (p - 1)/(m + p - 1) and (p - 1)/(m N + p - 1): Primus-pipeline documentation, algorithm comparison
+    assert cf.bubble_fraction(pp=4, vpp=1, num_microbatches=8) == pytest.approx(3 / 11)
+    assert cf.bubble_fraction(pp=4, vpp=2, num_microbatches=8) == pytest.approx(3 / 19)
+
+
+TIMES = {"forward": 1.3, "input_grad": 1.5, "weight_grad": 0.9}
+
+
+def simulated(name, pp, m, vpp=1, **times):
+    schedule = family(name).build(Request(pp=pp, num_microbatches=m, vpp=vpp))
+    return compile_schedule(schedule).time(from_share(vpp=schedule.placement.vpp, **times))
+
+
+@pytest.mark.parametrize(
+    ("name", "vpp", "idle"),
+    [
+        ("gpipe", 1, cf.idle_1f1b(pp=6, vpp=1, **TIMES)),
+        ("1f1b", 1, cf.idle_1f1b(pp=6, vpp=1, **TIMES)),
+        ("interleaved-1f1b", 3, cf.idle_1f1b(pp=6, vpp=3, **TIMES)),
+        ("looped-bfs", 2, cf.idle_1f1b(pp=6, vpp=2, **TIMES)),
+        ("zb-h1", 1, cf.idle_zb_h1(pp=6, vpp=1, **TIMES)),
+        ("interleaved-zb", 2, cf.idle_zb_h1(pp=6, vpp=2, **TIMES)),
+        ("zbv", 2, cf.idle_zbv_makespan(pp=6, input_grad=1.5)),
+    ],
+)
+def test_idle_time_of_the_simulator(name, vpp, idle):
+    work = cf.work_time(num_microbatches=12, **TIMES)
+    assert simulated(name, 6, 12, vpp, **TIMES).makespan - work == pytest.approx(idle)
+
+
+def test_spans_of_the_zero_bubble_schedules():
+    work = cf.work_time(num_microbatches=12, **TIMES)
+    zbv = simulated("zbv", 6, 12, 2, **TIMES)
+    assert zbv.longest_span - work == pytest.approx(cf.idle_zbv_span(pp=6, input_grad=1.5, weight_grad=0.9))
+    unit = {"forward": 1.0, "input_grad": 1.0, "weight_grad": 1.0}
+    h2 = simulated("zb-h2", 6, 12, **unit)
+    assert h2.longest_span - 36 == cf.idle_zb_h2_span(pp=6, **unit) == 0
+    assert h2.makespan - 36 == cf.idle_zb_h2_makespan(pp=6, forward=1.0)
+
+
+@pytest.mark.parametrize("m", [1, 2, 4, 6])
+def test_few_microbatches(m):
+    times = {"forward": 18.5, "input_grad": 18.1, "weight_grad": 9.3}
+    assert simulated("zb-h1", 6, m, **times).makespan == pytest.approx(
+        cf.makespan_zb_few(pp=6, num_microbatches=m, **times)
+    )
+
+
+@pytest.mark.parametrize("pp", [3, 4, 6, 8, 9, 12])
+def test_v_schedules_meet_the_unit_time_law(pp):
+    for name, limit in (("v-half", cf.v_half_limit_chunks(pp=pp)), ("v-min", cf.v_min_limit_chunks(pp=pp))):
+        schedule = family(name).build(Request(pp=pp, num_microbatches=2 * pp + 4, vpp=2))
+        unit = StageTimes(forward=1.0, input_grad=1.0, weight_grad=1.0)
+        idle = compile_schedule(schedule).time(unit).makespan - 6 * (2 * pp + 4)
+        assert idle <= cf.idle_v_limited(pp=pp, limit_chunks=limit)
+        assert 2 * peak_activations(schedule).max() <= limit
+
+
+def test_dualpipe_bubble_of_the_report():
+    # p = 8, m = 20: the published figure has 66 columns, 6 of them idle
+    idle = cf.idle_dualpipe(pp=8, forward_backward=3.0, backward=2.0, weight_grad=1.0)
+    assert idle == 6
+    assert cf.bubble_rate(idle=idle, work=60.0) == pytest.approx(6 / 66)

@@ -1,0 +1,189 @@
+"""Hand-computed times, and agreement of all ways to time a schedule."""
+
+import numpy as np
+import pytest
+
+from forescale.schedule import (
+    FAMILIES,
+    LinkTimes,
+    Request,
+    ScheduleError,
+    StageTimes,
+    StepCosts,
+    compile_schedule,
+    family,
+    from_actions,
+    simulate,
+)
+from forescale.schedule.montecarlo import Jitter, sample_makespans
+from forescale.schedule.placement import loop
+
+UNIT = StageTimes(forward=1.0, input_grad=1.0, weight_grad=1.0)
+
+
+def two_ranks():
+    return from_actions([["0F0", "0F1", "0B0", "0B1"], ["1F0", "1B0", "1F1", "1B1"]], placement=loop(2))
+
+
+def test_two_ranks_by_hand():
+    # rank 1: F0 1-2, B0 2-4, F1 4-5, B1 5-7; rank 0: B0 4-6, B1 7-9
+    timing = compile_schedule(two_ranks()).time(UNIT)
+    assert (timing.makespan, timing.longest_span) == (9.0, 9.0)
+    np.testing.assert_array_equal(timing.busy, [6.0, 6.0])
+    assert timing.bubble_rate_makespan == pytest.approx(1 / 3)
+
+
+def test_messages_by_hand():
+    # one way 0.5: rank 1 F0 1.5-2.5, B0 -4.5, F1 -5.5, B1 -7.5; rank 0 B0 5-7, B1 8-10
+    schedule = two_ranks()
+    assert compile_schedule(schedule).time(UNIT, LinkTimes(latency=0.5)).makespan == 10.0
+    assert compile_schedule(schedule).time(UNIT, LinkTimes(transfer=0.5)).makespan == 10.0
+
+
+def test_slow_messages_queue_on_their_link():
+    # transfers of 3: F0's ends at 4, F1's queues behind it until 7 although it was ready at 2
+    schedule = two_ranks()
+    links = LinkTimes(transfer=3.0, backward_transfer=0.0)
+    # overlapped: rank 1 F0 4-5, B0 5-7, F1 7-8 (arrived at 5), B1 8-10, rank 0 B1 10-12
+    assert compile_schedule(schedule).time(UNIT, links).makespan == 12.0
+    serial = compile_schedule(schedule, comm="serial").time(
+        UNIT, LinkTimes(transfer=4.0, backward_transfer=0.0)
+    )
+    # transfers 1-5 and 5-9: rank 1 F1 9-10, B1 10-12, rank 0 B1 12-14
+    assert serial.makespan == 14.0
+
+
+def test_blocking_messages_hold_both_ranks():
+    schedule = from_actions([["0F0", "0F1", "0B0", "0B1"], ["1F0", "1F1", "1B0", "1B1"]], placement=loop(2))
+    timing = compile_schedule(schedule, comm="blocking").time(
+        UNIT, LinkTimes(transfer=0.5, backward_transfer=0.0)
+    )
+    # rank 0: F0 0-1, send 1-1.5, F1 1.5-2.5; the second send waits for rank 1's F0 (1.5-2.5): 2.5-3
+    assert timing.makespan == pytest.approx(3.0 + 1.0 + 2.0 + 2.0 + 2.0)
+
+
+def test_latency_and_transfer_add_up_and_bandwidth_divides():
+    links = LinkTimes.of_bandwidth(message_bytes=1e6, bandwidth=1e9, latency=1e-6)
+    assert (links.latency, links.transfer) == (1e-6, 1e-3)
+    assert not links.free
+    assert LinkTimes().free
+
+
+def test_recompute_lengthens_backward():
+    times = StageTimes(forward=1.0, input_grad=1.0, weight_grad=1.0, recompute=1.0)
+    schedule = family("gpipe").build(Request(pp=1, num_microbatches=3))
+    assert compile_schedule(schedule).time(times).makespan == 12.0
+
+
+def test_overlapped_blocks_hide_the_shorter_pass():
+    schedule = family("dualpipev").build(Request(pp=4, num_microbatches=10, vpp=2))
+    serial = compile_schedule(schedule).time(UNIT).makespan
+    hidden = StageTimes(forward=1.0, input_grad=1.0, weight_grad=1.0, overlap_saving=0.5)
+    assert serial == 66.0
+    assert compile_schedule(schedule).time(hidden).makespan < 60.0
+
+
+def test_unequal_stages_bound_the_makespan_by_the_slowest():
+    forward = np.array([1.0, 1.0, 3.0, 1.0])
+    times = StageTimes(forward=forward, input_grad=forward, weight_grad=forward)
+    schedule = family("1f1b").build(Request(pp=4, num_microbatches=16))
+    makespan = compile_schedule(schedule).time(times).makespan
+    assert 16 * 9.0 < makespan <= 16 * 9.0 + 3 * 3.0
+
+
+def test_sequence_pieces_share_a_pass():
+    schedule = family("seq1f1b").build(Request(pp=2, num_microbatches=2, num_splits=2))
+    even = compile_schedule(schedule).time(UNIT)
+    np.testing.assert_allclose(even.busy, [6.0, 6.0])
+    uneven = StageTimes(forward=1.0, input_grad=1.0, weight_grad=1.0, split_shares=(0.6, 0.4))
+    np.testing.assert_allclose(compile_schedule(schedule).time(uneven).busy, [6.0, 6.0])
+    with pytest.raises(ScheduleError, match="give 2 parts"):
+        compile_schedule(schedule).time(
+            StageTimes(forward=1.0, input_grad=1.0, weight_grad=1.0, split_shares=(1.0,))
+        )
+
+
+def test_offload_hides_until_copies_are_slow():
+    schedule = family("pipeoffload").build(Request(pp=4, num_microbatches=8, vpp=2))
+    compiled = compile_schedule(schedule)
+    free = compiled.time(UNIT).makespan
+    quick = compiled.time(StageTimes(forward=1.0, input_grad=1.0, weight_grad=1.0, offload=0.5, reload=0.5))
+    slow = compiled.time(StageTimes(forward=1.0, input_grad=1.0, weight_grad=1.0, offload=6.0, reload=6.0))
+    assert quick.makespan == free
+    assert slow.makespan > free
+
+
+@pytest.mark.parametrize("comm", ["overlapped", "serial", "blocking"])
+@pytest.mark.parametrize("each", FAMILIES, ids=lambda f: f.name)
+def test_straight_line_code_and_arrays_agree_bit_for_bit(each, comm):
+    schedule = each.build(Request(pp=4, num_microbatches=8, vpp=each.fixed_vpp or 2))
+    random = np.random.default_rng(3)
+    stages = schedule.num_stages
+    f, b, w = (random.uniform(0.5, 2.0, stages) for _ in range(3))
+    times = StageTimes(forward=f, input_grad=b, weight_grad=w, offload=0.3, reload=0.2)
+    compiled = compile_schedule(schedule, comm=comm)
+    laid = compiled.durations(times, LinkTimes(latency=0.1, transfer=random.uniform(0.0, 0.2, stages - 1)))
+    alone, arrays = compiled.time(laid), compiled.summary(laid, compiled.run(laid)[0])
+    np.testing.assert_array_equal(alone.last_end, arrays.last_end)
+    np.testing.assert_array_equal(alone.first_start, arrays.first_start)
+
+
+def test_blocking_is_never_faster_than_queueing_than_overlap():
+    schedule = family("interleaved-1f1b").build(Request(pp=4, num_microbatches=8, vpp=2))
+    found = [
+        compile_schedule(schedule, comm=comm).time(UNIT, LinkTimes(transfer=0.4)).makespan
+        for comm in ("overlapped", "serial", "blocking")
+    ]
+    assert found == sorted(found)
+
+
+def test_many_candidates_are_timed_in_chunks():
+    schedule = family("zbv").build(Request(pp=3, num_microbatches=6, vpp=2))
+    compiled = compile_schedule(schedule)
+    many = np.random.default_rng(0).uniform(0.5, 2.0, (6, 600))
+    times = StageTimes(forward=many, input_grad=many, weight_grad=1.0)
+    alone = StageTimes(forward=many[:, 577], input_grad=many[:, 577], weight_grad=1.0)
+    timing = compiled.time(times)
+    assert timing.makespan.shape == (600,)
+    assert timing.makespan[577] == compiled.time(alone).makespan
+    assert timing.bubble_rate_span[577] == compiled.time(alone).bubble_rate_span
+
+
+def test_wrong_shapes_are_refused():
+    compiled = compile_schedule(two_ranks())
+    with pytest.raises(ScheduleError, match="one value per stage"):
+        compiled.time(StageTimes(forward=np.ones(3), input_grad=1.0, weight_grad=1.0))
+    with pytest.raises(ScheduleError, match="one value per boundary"):
+        compiled.time(UNIT, LinkTimes(latency=np.ones(2)))
+
+
+def test_step_costs_around_the_pipeline():
+    schedule = two_ranks()
+    # rank 0's last backward ends at 9, its reduction at 11, then the optimizer
+    costs = StepCosts(grad_reduce=2.0, optimizer=1.0)
+    assert simulate(schedule, UNIT, step=costs).step_time == 12.0
+    gathered = simulate(schedule, UNIT, step=StepCosts(param_gather=np.array([1.0, 0.0])))
+    assert gathered.makespan == 10.0
+    hidden = simulate(schedule, UNIT, step=StepCosts(param_gather=np.array([0.0, 1.0])))
+    assert hidden.makespan == 9.0
+
+
+def test_reductions_overlap_the_tail():
+    schedule = family("interleaved-1f1b").build(Request(pp=2, num_microbatches=4, vpp=2))
+    hidden = simulate(schedule, UNIT, step=StepCosts(grad_reduce=1.0)).step_time
+    exposed = simulate(schedule, UNIT, step=StepCosts(grad_reduce=1.0, overlap=False)).step_time
+    assert hidden == simulate(schedule, UNIT).makespan + 1.0
+    assert exposed == hidden + 1.0
+
+
+def test_jitter_is_seeded_and_slow_ranks_slow_all():
+    compiled = compile_schedule(family("1f1b").build(Request(pp=4, num_microbatches=8)))
+    calm = sample_makespans(compiled, UNIT, jitter=Jitter(), num_samples=3)
+    np.testing.assert_array_equal(calm, [33.0, 33.0, 33.0])
+    shaken = [
+        sample_makespans(compiled, UNIT, jitter=Jitter(spread=0.1, seed=7), num_samples=100) for _ in range(2)
+    ]
+    np.testing.assert_array_equal(*shaken)
+    assert shaken[0].mean() > 33.0
+    slow = sample_makespans(compiled, UNIT, jitter=Jitter(slow_ranks={2: 1.5}), num_samples=1)
+    assert slow[0] > 33.0 + 8 * 3 * 0.5 - 3

@@ -1,0 +1,85 @@
+"""Pictures hold every action where the simulation puts it."""
+
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from forescale.schedule import FAMILIES, Request, family
+from forescale.schedule.draw import of_simulation, to_html, to_perfetto, to_svg, to_terminal
+
+
+def simulated(name="zbv", pp=4, m=8):
+    each = family(name)
+    return each.build(Request(pp=pp, num_microbatches=m, vpp=each.fixed_vpp or 2)).simulate()
+
+
+def test_terminal_of_1f1b():
+    lines = to_terminal(simulated("1f1b")).splitlines()
+    assert lines[0] == "1f1b, pp 4, 8 micro-batches"
+    assert lines[2] == "rank 0 F0F1F2F3············B0--F4B1--F5B2--F6B3--F7B4--··B5--··B6--··B7--  27.3%"
+    assert lines[5].startswith("rank 3 ······F0B0--F1B1--")
+
+
+def test_terminal_keeps_to_its_width():
+    assert max(len(line) for line in to_terminal(simulated("v-half", 4, 40), width=80).splitlines()[2:]) <= 80
+
+
+def test_terminal_colours_instead_of_letters():
+    text = to_terminal(simulated("zbv"), colour=True)
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    assert "\x1b[44" in text
+    assert plain.splitlines()[2].startswith("rank 0 0123456")
+
+
+@pytest.mark.parametrize("name", [each.name for each in FAMILIES])
+def test_svg_is_well_formed_and_complete(name):
+    simulation = simulated(name)
+    root = ElementTree.fromstring(to_svg(simulation))
+    titles = [element.text for element in root.iter("{http://www.w3.org/2000/svg}title")]
+    assert len(titles) == simulation.start.size
+    assert len(of_simulation(simulation).memory) == 4
+
+
+def test_html_is_self_contained():
+    page = to_html([simulated("zbv"), simulated("1f1b")], title="Two <b>schedules</b>")
+    assert "http://" not in page
+    assert "https://" not in page
+    data = json.loads(re.search(r'<script id="data" type="application/json">(.*?)</script>', page, re.S)[1])
+    assert [len(panel["bars"]) for panel in data["panels"]] == [4 * 8 * 6, 4 * 8 * 2]
+    assert data["title"] == "Two <b>schedules</b>"
+
+
+def test_perfetto_has_slices_flows_and_counters():
+    simulation = simulated("dualpipev")
+    trace = to_perfetto(simulation, unit_s=1e-3)
+    phases = [event["ph"] for event in trace["traceEvents"]]
+    assert phases.count("X") == simulation.start.size
+    assert phases.count("s") == phases.count("f") == simulation.num_messages
+    assert phases.count("C") > 4
+    last = max(event["ts"] + event["dur"] for event in trace["traceEvents"] if event["ph"] == "X")
+    assert last == pytest.approx(simulation.makespan * 1e3)
+    ends = {(e["pid"], round(e["ts"] + e["dur"], 6)) for e in trace["traceEvents"] if e["ph"] == "X"}
+    assert ends
+
+
+def test_flows_go_from_a_pass_to_a_later_one():
+    timeline = of_simulation(simulated("chimera"))
+    for sender, receiver in timeline.messages:
+        source, target = timeline.bars[sender], timeline.bars[receiver]
+        assert source.rank != target.rank
+        assert source.end <= target.start + 1e-9
+
+
+def test_notebooks_show_the_timeline():
+    simulation = simulated()
+    assert simulation._repr_html_().startswith("<svg")
+    assert simulation.schedule._repr_html_().startswith("<svg")
+
+
+def test_busy_and_bubble_of_the_picture_are_those_of_the_simulation():
+    simulation = simulated("dualpipe")
+    timeline = of_simulation(simulation)
+    for rank in range(4):
+        assert timeline.busy(rank) == pytest.approx(simulation.timing.busy[rank])
