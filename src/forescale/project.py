@@ -146,40 +146,46 @@ def to_projection(
     tokens = float(workload.global_batch_size * workload.seq_len)
     used = {"peak_rate": peak_rate(cluster, workload), "num_devices": cluster.num_devices, "step_time": step}
     counts = count_parameters(model)
-    result = Projection(
-        model=model,
-        cluster=cluster,
-        strategy=strategy,
-        workload=workload,
-        preset=preset,
-        step_time=Interval(low=step * 0.85, expected=step, high=step * 1.2),
-        num_microbatches=round(_number(evaluation.num_microbatches)),
-        tokens_per_s_per_device=_number(
-            tokens_per_device_second(tokens=tokens, step_time=step, num_devices=cluster.num_devices)
-        ),
-        mfu=_number(utilisation(flops=per_step, **used)),
-        mfu_full_attention=_number(utilisation(flops=per_step_full, **used)),
-        hfu=_number(utilisation(flops=hardware, **used)),
-        model_flops_per_step=per_step,
-        model_flops_full_attention_per_step=per_step_full,
-        hardware_flops_per_step=hardware,
-        params=ParameterSummary(
-            total=counts.total,
-            active=counts.active,
-            per_device_max=round(float(np.max(value_of(evaluation.parameters)))),
-        ),
-        time_s={part: _number(evaluation.time_parts.get(part, 0.0)) for part in TIME_PARTS},
-        stage_times=_stage_times(evaluation),
-        memory=_memory(cluster, plan, evaluation),
-        training_days=_number(days(total_tokens=workload.tokens, tokens=tokens, step_time=step))
-        if workload.tokens
-        else None,
-        notes=_notes(model, workload),
+    return _checked(
+        Projection(
+            model=model,
+            cluster=cluster,
+            strategy=strategy,
+            workload=workload,
+            preset=preset,
+            step_time=Interval(low=step * 0.85, expected=step, high=step * 1.2),
+            num_microbatches=round(_number(evaluation.num_microbatches)),
+            tokens_per_s_per_device=_number(
+                tokens_per_device_second(tokens=tokens, step_time=step, num_devices=cluster.num_devices)
+            ),
+            mfu=_number(utilisation(flops=per_step, **used)),
+            mfu_full_attention=_number(utilisation(flops=per_step_full, **used)),
+            hfu=_number(utilisation(flops=hardware, **used)),
+            model_flops_per_step=per_step,
+            model_flops_full_attention_per_step=per_step_full,
+            hardware_flops_per_step=hardware,
+            params=ParameterSummary(
+                total=counts.total,
+                active=counts.active,
+                per_device_max=round(float(np.max(value_of(evaluation.parameters)))),
+            ),
+            time_s={part: _number(evaluation.time_parts.get(part, 0.0)) for part in TIME_PARTS},
+            stage_times=_stage_times(evaluation),
+            memory=_memory(cluster, plan, evaluation),
+            training_days=_number(days(total_tokens=workload.tokens, tokens=tokens, step_time=step))
+            if workload.tokens
+            else None,
+            notes=_notes(model, workload),
+        )
     )
-    if result.mfu > 1.0 or not np.isfinite(step):
+
+
+def _checked(result: Projection) -> Projection:
+    """Return a result that no physical law forbids."""
+    if result.mfu > 1.0 or not np.isfinite(result.step_time_s):
         msg = (
-            f"projected MFU {result.mfu:.3f} of {model.name} on {cluster.name} breaks the device's peak rate; "
-            "please report this"
+            f"projected MFU {result.mfu:.3f} of {result.model.name} on {result.cluster.name} breaks the device's "
+            "peak rate; please report this"
         )
         raise PhysicsError(msg)
     return result

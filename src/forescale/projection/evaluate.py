@@ -73,11 +73,7 @@ class Evaluation:
 def evaluate(setting: Setting, inputs: Inputs) -> Evaluation:
     """Compose priced pieces into steps."""
     degrees, stages = inputs.degrees, inputs.stages
-    count = num_microbatches(
-        global_batch_size=float(setting.workload.global_batch_size),
-        dp=degrees.dp,
-        micro_batch_size=degrees.micro_batch_size,
-    )
+    count = _num_microbatches(setting, degrees)
     sums = _StageSums(setting, inputs)
     forward = sums.total(lambda cost: _seconds(cost.forward))
     backward = sums.total(lambda cost: _seconds(cost.backward)) + setting.microbatch_overhead_s
@@ -101,11 +97,7 @@ def evaluate(setting: Setting, inputs: Inputs) -> Evaluation:
     )
     memory = memory_parts(setting, inputs, states, sums.total(lambda cost: cost.kept_bytes), count)
     peaks = memory.total()
-    flops = named(
-        sum_over_stages(values=sums.total(lambda cost: cost.flops) * stages.multiplicity),
-        "flops over stages",
-        unit="FLOP",
-    )
+    flops = sum_over_stages(values=sums.total(lambda cost: cost.flops) * stages.multiplicity)
     return Evaluation(
         step_time=total(parts, name="step_time_s", unit="s"),
         time_parts=parts,
@@ -115,8 +107,16 @@ def evaluate(setting: Setting, inputs: Inputs) -> Evaluation:
         memory=memory,
         stage_peak=peaks,
         peak=at.maximum(peaks, stages),
-        flops=count * flops / degrees.pp,
+        flops=count * named(flops, "flops over stages", unit="FLOP") / degrees.pp,
         parameters=inputs.traffic.dense + inputs.traffic.expert,
+    )
+
+
+def _num_microbatches(setting: Setting, degrees: Degrees) -> Numeric:
+    return num_microbatches(
+        global_batch_size=float(setting.workload.global_batch_size),
+        dp=degrees.dp,
+        micro_batch_size=degrees.micro_batch_size,
     )
 
 
@@ -248,6 +248,6 @@ def _pipeline(setting: Setting, inputs: Inputs, slowest: Numeric, count: Numeric
 def _optimizer_time(state: Numeric, workload: Workload, pricing: Pricing) -> Numeric:
     """Return the seconds of the update: gradients read, master and moments read and written, weights written."""
     precision = workload.precision
-    per_state_byte = max(optimizer_element_bytes(precision, workload.optimizer), 1.0)
+    per_state_byte = max(optimizer_element_bytes(precision, moments), 1.0)
     others = (STORAGE_BYTES[precision.gradients] + STORAGE_BYTES[precision.parameters]) / per_state_byte
     return pricing.seconds(Elementwise(bytes_moved=state * (OPTIMIZER_PASSES + others), family="optimizer"))
