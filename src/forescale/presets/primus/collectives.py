@@ -36,6 +36,7 @@ class Network:
     """What Primus's collectives know of a cluster; bandwidths are after its efficiency."""
 
     node_size: int
+    nics: int
     node_bandwidth: float
     pod_bandwidth: float
     """One NIC."""
@@ -51,6 +52,7 @@ class Network:
         efficiency = constants()["bandwidth_efficiency"]
         return cls(
             node_size=cluster.devices_per_node,
+            nics=round(cluster.devices_per_node * pod.nics_per_device),
             node_bandwidth=node.bandwidth * efficiency,
             pod_bandwidth=pod.bandwidth * efficiency,
             pod_latency=pod.latency,
@@ -67,11 +69,13 @@ def wire(size: float, protocol: str) -> tuple[float, float]:
     return c["write_latency_s"] + c["hbm_latency_s"], math.ceil(size / payload) * packet
 
 
-def _steps(count: float) -> int:
+def steps(count: float) -> int:
+    """Return ceil(log2 count)."""
     return math.ceil(math.log2(count)) if count > 1 else 0
 
 
-def _reduction(size: float, network: Network) -> float:
+def reduction(size: float, network: Network) -> float:
+    """Return the seconds of adding up `size` bytes in bf16."""
     return size / 2.0 / network.vector_flops
 
 
@@ -84,31 +88,31 @@ def ring_all_reduce(size: float, ranks: int, protocol: str, network: Network) ->
         latency = network.pod_latency
         bandwidth = min(network.node_bandwidth, network.node_size * network.pod_bandwidth)
     moved = 2.0 * (latency * (ranks - 1) + part / bandwidth)
-    return moved + _reduction(part * ranks, network) + constants()["launch_latency_s"]
+    return moved + reduction(part * ranks, network) + constants()["launch_latency_s"]
 
 
 def hypercube_all_reduce(size: float, ranks: int, protocol: str, network: Network) -> float:
     """Send the whole message to every rank of the node, then in doublings outwards."""
     latency, part = wire(size, protocol)
     if ranks <= network.node_size:
-        moved = part * (ranks - 1) / network.node_bandwidth + latency * _steps(ranks)
+        moved = part * (ranks - 1) / network.node_bandwidth + latency * steps(ranks)
     else:
-        inside = part * (network.node_size - 1) / network.node_bandwidth + latency * _steps(network.node_size)
-        outside = part * _steps(ranks - network.node_size) / network.pod_bandwidth
-        moved = inside + outside + network.pod_latency * _steps(ranks / network.node_size)
-    return moved + _reduction(part * ranks, network) + constants()["launch_latency_s"]
+        inside = part * (network.node_size - 1) / network.node_bandwidth + latency * steps(network.node_size)
+        outside = part * steps(ranks - network.node_size) / network.pod_bandwidth
+        moved = inside + outside + network.pod_latency * steps(ranks / network.node_size)
+    return moved + reduction(part * ranks, network) + constants()["launch_latency_s"]
 
 
 def bruck_all_reduce(size: float, ranks: int, protocol: str, network: Network) -> float:
     """Reduce-scatter and all-gather in doublings; outside a node one after the other with the inside."""
     latency, part = wire(int(size * (ranks - 1) / ranks), protocol)
     if ranks <= network.node_size:
-        moved = part / network.node_bandwidth + latency * _steps(ranks)
+        moved = part / network.node_bandwidth + latency * steps(ranks)
     else:
         inside = part * (network.node_size - 1) / network.node_size
         moved = inside / network.node_bandwidth + (part - inside) / network.pod_bandwidth
-        moved += latency * _steps(network.node_size) + network.pod_latency * _steps(ranks / network.node_size)
-    return 2.0 * (moved + constants()["launch_latency_s"]) + _reduction(part, network)
+        moved += latency * steps(network.node_size) + network.pod_latency * steps(ranks / network.node_size)
+    return 2.0 * (moved + constants()["launch_latency_s"]) + reduction(part, network)
 
 
 def single_shot_all_reduce(size: float, ranks: int, protocol: str, network: Network) -> float:
@@ -120,7 +124,7 @@ def single_shot_all_reduce(size: float, ranks: int, protocol: str, network: Netw
     outside_ranks = ranks - min(ranks, network.node_size)
     if outside_ranks:
         moved = max(moved, network.pod_latency + part * outside_ranks / network.pod_bandwidth)
-    return 2.0 * moved + _reduction(part * (ranks - 1), network) + constants()["launch_latency_s"]
+    return 2.0 * moved + reduction(part * (ranks - 1), network) + constants()["launch_latency_s"]
 
 
 DOCUMENTED_ALL_REDUCE: Mapping[str, Algorithm] = MappingProxyType(
@@ -143,3 +147,8 @@ def all_reduce(size: float, ranks: int, network: Network, algorithms: Mapping[st
         for algorithm in algorithms.values()
         for protocol in _PROTOCOLS
     )
+
+
+def documented_all_reduce(size: float, ranks: int, network: Network) -> float:
+    """Return the seconds of the fastest of the documented algorithms."""
+    return all_reduce(size, ranks, network, DOCUMENTED_ALL_REDUCE)

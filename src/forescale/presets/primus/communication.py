@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from forescale.formula import formula
 from forescale.numeric import Numeric
-from forescale.presets.primus.collectives import DOCUMENTED_ALL_REDUCE, Network, all_reduce
+from forescale.presets.primus.collectives import Network
 from forescale.presets.primus.formulas import DOCUMENT
 from forescale.projection.result import Note
 from forescale.spec.model import DenseFfn, Model, MoeFfn
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
 
+AllReduce = Callable[[float, int, Network], float]
+"""Seconds of an all-reduce of so many bytes among so many ranks."""
 _GRADIENT_BYTES = 4.0
 _TWO_NODE_SHARE = 0.5
 _EXAMPLE = f"{DOCUMENT}, Example Output and Example Calculation"
@@ -71,7 +74,9 @@ class GradientTraffic:
     expert_replicas: float
 
 
-def gradient_traffic(model: Model, strategy: Strategy, network: Network) -> GradientTraffic:
+def gradient_traffic(
+    model: Model, strategy: Strategy, network: Network, all_reduce: AllReduce
+) -> GradientTraffic:
     """Return bytes and seconds of the gradient all-reduce, in fp32, as Primus approximates parameters."""
     ranks, hidden = float(strategy.tp * strategy.pp), float(model.hidden_size)
     expert = other = 0.0
@@ -99,7 +104,7 @@ def gradient_traffic(model: Model, strategy: Strategy, network: Network) -> Grad
     expert_s = primus_expert_all_reduce(
         num_bytes=expert_bytes, replicas=replicas, bandwidth=network.pod_bandwidth
     )
-    other_s = all_reduce(other_bytes, strategy.dp, network, DOCUMENTED_ALL_REDUCE)
+    other_s = all_reduce(other_bytes, strategy.dp, network)
     return GradientTraffic(
         expert_bytes=expert_bytes,
         other_bytes=other_bytes,
@@ -110,18 +115,15 @@ def gradient_traffic(model: Model, strategy: Strategy, network: Network) -> Grad
 
 
 def communication_notes(
-    model: Model, strategy: Strategy, workload: Workload, network: Network | None
+    model: Model, strategy: Strategy, workload: Workload, network: Network | None, all_reduce: AllReduce
 ) -> tuple[Note, ...]:
     """Return what Primus says of communication on this layout, and where that is wrong."""
     notes = []
     if network is not None and strategy.dp > 1:
-        traffic = gradient_traffic(model, strategy, network)
         notes.append(
             Note(
                 topic="data_comm",
-                text=f"its gradient all-reduce takes {(traffic.expert_s + traffic.other_s) * 1e3:.1f} ms: experts "
-                f"{traffic.expert_s * 1e3:.1f} ms over {traffic.expert_replicas:.0f} replicas, a share held at that "
-                f"of two nodes (too fast beyond), the rest {traffic.other_s * 1e3:.1f} ms with 4·H² per attention",
+                text=_reduction_text(gradient_traffic(model, strategy, network, all_reduce)),
             )
         )
     if model.moe is not None and strategy.ep > 1:
@@ -139,3 +141,15 @@ def communication_notes(
             )
         )
     return tuple(notes)
+
+
+def _reduction_text(traffic: GradientTraffic) -> str:
+    together = (traffic.expert_s + traffic.other_s) * 1e3
+    how = "4·H² per attention, no vocabulary"
+    if traffic.expert_bytes == 0.0:
+        return f"its gradient all-reduce takes {together:.1f} ms ({how}; experts, if any, as if all replicas held them)"
+    return (
+        f"its gradient all-reduce takes {together:.1f} ms: experts {traffic.expert_s * 1e3:.1f} ms over "
+        f"{traffic.expert_replicas:.0f} replicas, their share held at that of two nodes (too fast beyond), the rest "
+        f"{traffic.other_s * 1e3:.1f} ms ({how})"
+    )

@@ -8,8 +8,8 @@ import numpy as np
 
 from forescale.graph.parameters import count_parameters
 from forescale.presets.preset import Account, StageBytes, memory_projection
-from forescale.presets.primus.collectives import Network
-from forescale.presets.primus.communication import communication_notes
+from forescale.presets.primus.collectives import Network, documented_all_reduce
+from forescale.presets.primus.communication import AllReduce, communication_notes
 from forescale.presets.primus.components import (
     Component,
     Sizes,
@@ -27,6 +27,7 @@ from forescale.presets.primus.formulas import (
     primus_state_bytes,
     primus_total_activation,
 )
+from forescale.presets.primus.pipelined import pipelined_all_reduce
 from forescale.projection.result import Note, Projection
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Layer, Model
@@ -74,6 +75,7 @@ class PrimusPreset:
     name: str
     source: str
     terms: Terms
+    all_reduce: AllReduce = documented_all_reduce
     vocab_size: int | None = 100_352
     """Padded vocabulary that Primus assumes of every model; None takes the model's own, padded."""
 
@@ -100,7 +102,7 @@ class PrimusPreset:
             total_parameters=total,
             notes=(
                 *self._notes(model, strategy, s),
-                *communication_notes(model, strategy, workload, Network.of(cluster)),
+                *communication_notes(model, strategy, workload, Network.of(cluster), self.all_reduce),
             ),
         )
 
@@ -227,4 +229,5 @@ PRIMUS_2026 = PrimusPreset(
     name="primus-2026",
     source="AMD-AGI/Primus @fd1eeabb (2026-08-22), memory projection",
     terms=SOURCE_2026_08,
+    all_reduce=pipelined_all_reduce,
 )
