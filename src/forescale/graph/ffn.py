@@ -177,7 +177,7 @@ def _experts(b: Builder, spec: MoeFfn, *, hidden: float, source: str, result: st
     )
     activated = b.tensor("moe.activated", received * width / lay.split("expert_ffn"), lay.linear_input_bytes)
     with b.module("moe_act"):
-        _activation(b, "moe.activation", up, activated, gated=spec.gated)
+        _weighted_activation(b, spec, up, activated)
     output = b.tensor("moe.output", received * hidden)
     inner: Extent = ("expert_ffn", width)
     _grouped(b, spec, "moe.down", source=activated, result=output, rows=received, inputs=inner, outputs=whole)
@@ -189,6 +189,25 @@ def _experts(b: Builder, spec: MoeFfn, *, hidden: float, source: str, result: st
     returned = b.tensor("moe.returned", rows * hidden)
     exchange(b, "moe.combine", axis="ep", num_bytes=size, source=reduced, result=returned)
     _permute(b, "moe.unpermute", returned, result, moved=2.0 * size)
+
+
+def _weighted_activation(b: Builder, spec: MoeFfn, up: str, activated: str) -> None:
+    """Append the activation and its product with the routing weights, in one kernel or in two."""
+    if b.layout.choices.kernels.weighted_activation:
+        _activation(b, "moe.activation", up, activated, gated=spec.gated)
+        return
+    plain = b.tensor("moe.unweighted", b.tensors[activated].elements)
+    _activation(b, "moe.activation", up, plain, gated=spec.gated)
+    moved = b.bytes_of(plain, activated)
+    elementwise(
+        b,
+        "moe.weigh",
+        reads=(plain,),
+        writes=(activated,),
+        saves=(plain,),
+        forward_bytes=moved,
+        backward_bytes=moved,
+    )
 
 
 def _dispatch(b: Builder, spec: MoeFfn, *, rows: Numeric, hidden: float, source: str) -> Numeric:

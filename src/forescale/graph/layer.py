@@ -224,6 +224,7 @@ def _cross_entropy(b: Builder, logits: str) -> None:
 
     Vocabulary-parallel: an fp32 softmax is kept and becomes the gradient, cast to the logits' type. Fused:
     the logits themselves become their gradient. Eager: fp32 logits, their log-softmax kept, fp32 gradients.
+    Native: fp32 logits beside the softmax, whose gradient is cast as it is made.
     """
     tokens, size = b.layout.tokens("sequence"), b.bytes_of(logits)
     elements, kind = b.tensors[logits].elements, b.layout.choices.kernels.cross_entropy
@@ -232,8 +233,9 @@ def _cross_entropy(b: Builder, logits: str) -> None:
     gradients: Names = ()
     if kind != "fused":
         saved = b.tensor("head.softmax", elements, 4.0)
-    if kind == "eager":
+    if kind in ("eager", "native"):
         temporaries = (b.tensor("head.logits_fp32", elements, 4.0),)
+    if kind == "eager":
         extra = 4.0 - b.tensors[logits].element_bytes  # the gradient is fp32 before it takes the logits' type
         gradients = (
             b.tensor("head.softmax_gradient", elements, 4.0),

@@ -23,7 +23,7 @@ RematPolicy: TypeAlias = Literal[
     "save_out_proj",
     "torch_per_op",
 ]
-CrossEntropy: TypeAlias = Literal["vocab_parallel", "fused", "eager"]
+CrossEntropy: TypeAlias = Literal["vocab_parallel", "native", "fused", "eager"]
 DEFAULT_AXIS_ORDER: tuple[Axis, ...] = ("tp", "cp", "dp", "pp")
 
 
@@ -64,10 +64,14 @@ class Kernels:
     """Which kernels the framework trains with, as far as they keep different tensors."""
 
     cross_entropy: CrossEntropy = "vocab_parallel"
-    """vocab_parallel keeps an fp32 softmax (Megatron-LM); fused turns the logits into their gradient in place
-    (Transformer Engine, Liger); eager makes fp32 logits and keeps their log-softmax (PyTorch)."""
+    """vocab_parallel keeps an fp32 softmax (Megatron-LM); native makes it beside the fp32 logits (Megatron-LM's
+    compiled loss); fused turns the logits into their gradient in place (Transformer Engine, Liger); eager makes
+    fp32 logits and keeps their log-softmax (PyTorch)."""
     fused: bool = True
     """Norms and activations keep their inputs only; False is eager PyTorch, whose every step keeps its own."""
+    weighted_activation: bool = True
+    """Activations of experts take the routing weight in the same kernel; False keeps them unweighted too
+    (Megatron-Core has that kernel for SwiGLU, quick GeGLU and squared ReLU)."""
     accumulate_in_product: bool = True
     """The weight-gradient product adds to the accumulated gradients; False first makes its own result."""
     keeps_product_gradients: bool = False

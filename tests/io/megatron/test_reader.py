@@ -489,3 +489,31 @@ def test_published_test_cases(case):
         // (reading.strategy.dp * reading.strategy.micro_batch_size),
     }  # fmt: skip
     assert found == case["expected"]
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ("", {"dropout": True, "cross_entropy": "vocab_parallel", "weighted_activation": False}),
+        (
+            "--hidden-dropout 0 --attention-dropout 0.0 --swiglu",
+            {"dropout": False, "weighted_activation": True},
+        ),
+        ("--hidden-dropout 0.0", {"dropout": True}),
+        ("--cross-entropy-loss-fusion", {"cross_entropy": "native"}),
+        ("--cross-entropy-loss-fusion --cross-entropy-fusion-impl te", {"cross_entropy": "fused"}),
+        ("--no-gradient-accumulation-fusion", {"accumulate_in_product": False}),
+        ("--deterministic-mode", {"deterministic": True}),
+    ],
+)
+def test_kernels(more, expected):
+    kernels = read(more).strategy.kernels
+    assert {name: getattr(kernels, name) for name in expected} == expected
+
+
+def test_a_rate_must_be_a_number():
+    refused("--hidden-dropout must be a number, got 'often'", "--hidden-dropout often")
+
+
+def test_a_teacher_cannot_be_expressed():
+    refused("a teacher model", "--export-kd-teacher-load here")

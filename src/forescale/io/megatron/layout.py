@@ -10,6 +10,7 @@ from forescale.spec.strategy import (
     DEFAULT_AXIS_ORDER,
     Axis,
     ContextKind,
+    CrossEntropy,
     Kernels,
     Module,
     Overlap,
@@ -45,8 +46,12 @@ NOT_EXPRESSED = {
     "step_batch_size_schedule": "a growing batch",
     "hybrid_context_parallel": "context parallel that changes with the sequence",
     "offload": "activations in host memory",
+    "defer_embedding_wgrad_compute": "logits kept for a later gradient of the head",
 }
 """Settings that change memory or time and that a Strategy cannot say: each becomes a note."""
+
+WEIGHTED_ACTIVATIONS = ("swiglu", "quick_geglu", "use_fused_weighted_squared_relu")
+"""Activations of experts for which Megatron-Core has a kernel that takes the routing weight."""
 
 
 def read_strategy(settings: Settings, *, num_layers: int, num_devices: int | None) -> Strategy:
@@ -233,10 +238,13 @@ def _flash(settings: Settings) -> bool:
 def _kernels(settings: Settings) -> Kernels:
     """Return which kernels train; Megatron-LM drops out a tenth of attention and hidden states unless told."""
     implementation = settings.choice("cross_entropy_fusion_impl", "native", {"native": "native", "te": "te"})
-    fused = settings.flag("cross_entropy_loss_fusion") and implementation == "te"
+    loss: CrossEntropy = "vocab_parallel"
+    if settings.flag("cross_entropy_loss_fusion"):
+        loss = "fused" if implementation == "te" else "native"
     dropouts = [_rate(settings, f"{place}_dropout") for place in ("attention", "hidden")]
     return Kernels(
-        cross_entropy="fused" if fused else "vocab_parallel",
+        cross_entropy=loss,
+        weighted_activation=any(settings.flag(key) for key in WEIGHTED_ACTIVATIONS),
         accumulate_in_product=settings.flag("gradient_accumulation_fusion", default=True),
         deterministic=settings.flag("deterministic_mode"),
         dropout=any(dropouts),

@@ -35,6 +35,7 @@ UNSUPPORTED = {
     "compress_ratios": "compressed sparse attention",
     "lfm_layer_types": "layers of short convolutions",
     "retro_add_retriever": "a retriever",
+    "export_kd_teacher_load": "a teacher model beside the student",
     "dataloader_seq_length": "a vision tower",
     "disable_vision_class_token": "a vision tower",
     "enable_hyper_connections": "hyper-connections",
