@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from tests import small
 
 from forescale.graph.layer import head_block, layer_block
 from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.recompute import keep
 from forescale.memory.liveness import block_moments
 from forescale.spec import Kernels, Precision, Recompute, Strategy
-from tests import small
 
-TOKENS, VOCAB, HIDDEN = 512, 32000, 1024
+TOKENS, VOCAB = 512, 32000
 
 
 def layout(**kernels: object) -> Layout:
