@@ -31,7 +31,7 @@ _PREFETCHED_LAYERS = 2.0
 _LOGIT_BYTES = 8.0
 
 
-@formula(unit="parameter", source=f"{ANALYSIS}, Memory per device: weights, expert and non-expert")
+@formula(unit="1", source=f"{ANALYSIS}, Memory per device: weights, expert and non-expert")
 def almodel_device_parameters(
     *, expert: Numeric, other: Numeric, ep: Numeric, fsdp: Numeric, model_ranks: Numeric
 ) -> Numeric:

@@ -26,7 +26,7 @@ _ZERO = f"{PLAYBOOK}, ZeRO, Memory usage revisited"
 _RATIOS = f"{PLAYBOOK}, Formulas for compute / comms"
 
 
-@formula(unit="parameter", source=f"{_STATES}: parameters of a transformer")
+@formula(unit="1", source=f"{_STATES}: parameters of a transformer")
 def playbook_parameters(*, hidden_size: Numeric, vocab_size: Numeric, num_layers: Numeric) -> Numeric:
     """h·v + L·(12h² + 13h) + 2h: tied embeddings, no positions, two matrices of 4h, all heads keyed."""
     layer = 12.0 * hidden_size * hidden_size + 13.0 * hidden_size

@@ -21,7 +21,7 @@ _TWO_NODE_SHARE = 0.5
 _EXAMPLE = f"{DOCUMENT}, Example Output and Example Calculation"
 
 
-@formula(unit="parameter", source=f"{_EXAMPLE}: gradient_allreduce message")
+@formula(unit="1", source=f"{_EXAMPLE}: gradient_allreduce message")
 def primus_gradient_parameters(
     *, num_layers: Numeric, width: Numeric, hidden_size: Numeric, model_ranks: Numeric
 ) -> Numeric:

@@ -16,19 +16,19 @@ _PIPELINE = f"{DOCUMENT}, Pipeline Schedule Memory Scaling"
 BF16 = 2.0
 
 
-@formula(unit="parameter", source=f"{_PARAMETERS}: Embedding, Output Layer")
+@formula(unit="1", source=f"{_PARAMETERS}: Embedding, Output Layer")
 def primus_vocabulary_parameters(*, vocab_size: Numeric, hidden_size: Numeric) -> Numeric:
     """V·H, V padded."""
     return vocab_size * hidden_size
 
 
-@formula(unit="parameter", source=f"{_PARAMETERS}: LayerNorm")
+@formula(unit="1", source=f"{_PARAMETERS}: LayerNorm")
 def primus_norm_parameters(*, hidden_size: Numeric) -> Numeric:
     """2·H: gamma and beta, also of models whose norm has no beta."""
     return 2.0 * hidden_size
 
 
-@formula(unit="parameter", source=f"{_PARAMETERS}: Attention (standard)")
+@formula(unit="1", source=f"{_PARAMETERS}: Attention (standard)")
 def primus_attention_parameters(
     *, hidden_size: Numeric, num_heads: Numeric, num_kv_heads: Numeric, head_dim: Numeric
 ) -> Numeric:
@@ -37,7 +37,7 @@ def primus_attention_parameters(
     return 2.0 * hidden_size * hidden_size * (1.0 + num_kv_heads / num_heads) * ratio
 
 
-@formula(unit="parameter", source=f"{_PARAMETERS}: Attention (MLA), terms as in its source")
+@formula(unit="1", source=f"{_PARAMETERS}: Attention (MLA), terms as in its source")
 def primus_latent_attention_parameters(
     *,
     hidden_size: Numeric,
@@ -55,7 +55,7 @@ def primus_latent_attention_parameters(
     return query + key_value + hidden_size * rope + num_heads * v_head_dim * hidden_size
 
 
-@formula(unit="parameter", source=f"{_PARAMETERS}: Dense MLP, MoE MLP")
+@formula(unit="1", source=f"{_PARAMETERS}: Dense MLP, MoE MLP")
 def primus_mlp_parameters(
     *, num_projections: Numeric, hidden_size: Numeric, ffn_hidden_size: Numeric, copies: Numeric
 ) -> Numeric:
@@ -63,13 +63,13 @@ def primus_mlp_parameters(
     return copies * num_projections * hidden_size * ffn_hidden_size
 
 
-@formula(unit="parameter", source=f"{_PARAMETERS}: Router")
+@formula(unit="1", source=f"{_PARAMETERS}: Router")
 def primus_router_parameters(*, hidden_size: Numeric, num_experts: Numeric) -> Numeric:
     """H·NE."""
     return hidden_size * num_experts
 
 
-@formula(unit="token", source=f"{DOCUMENT}, Base Tensor (sbh)")
+@formula(unit="1", source=f"{DOCUMENT}, Base Tensor (sbh)")
 def primus_tokens(*, micro_batch_size: Numeric, seq_len: Numeric, tp: Numeric, cp: Numeric) -> Numeric:
     """MBS·S / TP / CP."""
     return micro_batch_size * seq_len / tp / cp
