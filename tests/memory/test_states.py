@@ -26,7 +26,7 @@ def states(parameters: float, shards: float, zero: int, precision: Precision) ->
     return float(
         weight_bytes(element_bytes=2.0, **common)
         + gradient_bytes(element_bytes=element[precision.gradients], **common)
-        + optimizer_bytes(element_bytes=optimizer_element_bytes(precision, "adamw"), **common)
+        + optimizer_bytes(element_bytes=optimizer_element_bytes(precision), **common)
     )
 
 

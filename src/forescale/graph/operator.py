@@ -88,10 +88,8 @@ class Parameter:
     """Whether it is a matrix (Muon orthogonalises those; norms and biases are not)."""
     active_fraction: float = 1.0
     """Share used by one token (top_k / num_experts for routed experts)."""
-    num_axes: int = 2
-    """Logical dimensions."""
-    last_axis: Numeric = 1.0
-    """Local size of the last dimension (factored moments keep one sum per row and per column)."""
+    shape: tuple[float, ...] = ()
+    """Global sizes of its logical dimensions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,11 +193,9 @@ class Builder:
         """Declare a weight by its logical dimensions; `copies` scales the local part (replicas, padding)."""
         elements: float = 1.0
         local: Numeric = 1.0
-        last: Numeric = 1.0
         for dim, size in dims:
             elements *= size
-            last = size / self.layout.split(dim)
-            local = local * last
+            local = local * (size / self.layout.split(dim))
         self.parameters.append(
             Parameter(
                 name=name,
@@ -208,8 +204,7 @@ class Builder:
                 group=group,
                 matrix=len(dims) > 1,
                 active_fraction=active_fraction,
-                num_axes=len(dims),
-                last_axis=last,
+                shape=tuple(size for _, size in dims),
             )
         )
 

@@ -6,11 +6,9 @@ import numpy as np
 
 from forescale.formula import formula
 from forescale.numeric import Numeric
-from forescale.spec.workload import STORAGE_BYTES, OptimizerName, Precision
+from forescale.spec.workload import STORAGE_BYTES, Precision
 
 ZERO = "Rajbhandari et al. 2020, ZeRO, arXiv:1910.02054, section 5"
-MOMENTS: dict[str, float] = {"adamw": 2.0, "lion": 1.0, "sgd": 1.0, "adafactor": 0.0, "muon": 1.0}
-"""Full-size moments per parameter; adafactor keeps row and column sums only."""
 
 
 @formula(unit="byte", source=ZERO)
@@ -45,7 +43,7 @@ def update_element_bytes(precision: Precision) -> float:
     return STORAGE_BYTES["fp32"] if precision.master == "fp32" and stored < STORAGE_BYTES["fp32"] else 0.0
 
 
-def optimizer_element_bytes(precision: Precision, optimizer: OptimizerName) -> float:
-    """Return bytes per parameter of master copy and moments."""
+def optimizer_element_bytes(precision: Precision, moments: float = 2.0) -> float:
+    """Return bytes per parameter of master copy and moments; AdamW has two moments per parameter."""
     master = 0.0 if precision.master == "none" else STORAGE_BYTES[precision.master]
-    return master + MOMENTS[optimizer] * STORAGE_BYTES[precision.moments]
+    return master + moments * STORAGE_BYTES[precision.moments]

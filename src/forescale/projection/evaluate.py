@@ -10,6 +10,7 @@ import numpy as np
 from forescale.formula import formula, named, total, value_of
 from forescale.graph.layout import Choices, Degrees
 from forescale.graph.ops import Collective, Elementwise
+from forescale.memory.optimizers import moments_per_parameter
 from forescale.memory.states import optimizer_element_bytes
 from forescale.numeric import Array, Numeric
 from forescale.projection.blocks import BlockCost, Pricing, Seconds
@@ -90,10 +91,15 @@ def evaluate(setting: Setting, inputs: Inputs) -> Evaluation:
     )
     parts["pipeline_comm"] = _pipeline(setting, inputs, at(stage_time), count)
     states = state_bytes(
-        inputs.traffic.dense, inputs.traffic.expert, degrees, setting.workload, setting.choices.kernels
+        setting.model,
+        inputs.traffic.dense,
+        inputs.traffic.expert,
+        degrees,
+        setting.workload,
+        setting.choices.kernels,
     )
     parts["optimizer"] = _optimizer_time(
-        at.maximum(states.optimizer, stages), setting.workload, inputs.pricing
+        setting.model, at.maximum(states.optimizer, stages), setting.workload, inputs.pricing
     )
     memory = memory_parts(setting, inputs, states, sums.total(lambda cost: cost.kept_bytes), count)
     peaks = memory.total()
@@ -245,9 +251,10 @@ def _pipeline(setting: Setting, inputs: Inputs, slowest: Numeric, count: Numeric
     )
 
 
-def _optimizer_time(state: Numeric, workload: Workload, pricing: Pricing) -> Numeric:
+def _optimizer_time(model: Model, state: Numeric, workload: Workload, pricing: Pricing) -> Numeric:
     """Return the seconds of the update: gradients read, master and moments read and written, weights written."""
     precision = workload.precision
+    moments = moments_per_parameter(model, workload.optimizer).dense
     per_state_byte = max(optimizer_element_bytes(precision, moments), 1.0)
     others = (STORAGE_BYTES[precision.gradients] + STORAGE_BYTES[precision.parameters]) / per_state_byte
     return pricing.seconds(Elementwise(bytes_moved=state * (OPTIMIZER_PASSES + others), family="optimizer"))

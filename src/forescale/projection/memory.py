@@ -9,6 +9,7 @@ from forescale.formula import named, total
 from forescale.graph.layout import Degrees, Layout
 from forescale.memory.activations import any_of, in_flight, largest, saved_bytes, smallest, stage_output_bytes
 from forescale.memory.buffers import Overhead, dummy_gradient_bytes, gathered_parameter_bytes, load_overhead
+from forescale.memory.optimizers import moments_per_parameter
 from forescale.memory.states import (
     gradient_bytes,
     optimizer_bytes,
@@ -18,6 +19,7 @@ from forescale.memory.states import (
     weight_bytes,
 )
 from forescale.numeric import Numeric
+from forescale.spec.model import Model
 from forescale.spec.strategy import Kernels
 from forescale.spec.workload import STORAGE_BYTES, Workload
 
@@ -58,22 +60,27 @@ class StateBytes:
 
 
 def state_bytes(
-    dense: Numeric, expert: Numeric, degrees: Degrees, workload: Workload, kernels: Kernels
+    model: Model, dense: Numeric, expert: Numeric, degrees: Degrees, workload: Workload, kernels: Kernels
 ) -> StateBytes:
     """Return the states of both parameter groups, each over its own shards."""
     precision = workload.precision
     shards = degrees.dp_shard * degrees.cp
     beside = STORAGE_BYTES[precision.parameters] if kernels.keeps_product_gradients else 0.0
+    moments = moments_per_parameter(model, workload.optimizer)
+    weight, gradient = STORAGE_BYTES[precision.parameters], STORAGE_BYTES[precision.gradients] + beside
+    update = update_element_bytes(precision)
+    dense_state = optimizer_element_bytes(precision, moments.dense)
+    expert_state = optimizer_element_bytes(precision, moments.expert)
     sizes = {
-        "weights": (weight_bytes, STORAGE_BYTES[precision.parameters]),
-        "gradients": (gradient_bytes, STORAGE_BYTES[precision.gradients] + beside),
-        "update": (update_bytes, update_element_bytes(precision)),
-        "optimizer": (optimizer_bytes, optimizer_element_bytes(precision, workload.optimizer)),
+        "weights": (weight_bytes, weight, weight),
+        "gradients": (gradient_bytes, gradient, gradient),
+        "update": (update_bytes, update, update),
+        "optimizer": (optimizer_bytes, dense_state, expert_state),
     }
     held = {
         name: function(parameters=dense, element_bytes=size, shards=shards, zero=degrees.zero)
-        + function(parameters=expert, element_bytes=size, shards=degrees.expert_dp, zero=degrees.zero)
-        for name, (function, size) in sizes.items()
+        + function(parameters=expert, element_bytes=other, shards=degrees.expert_shards, zero=degrees.zero)
+        for name, (function, size, other) in sizes.items()
     }
     return StateBytes(**held)
 
@@ -162,7 +169,7 @@ def _gathered(workload: Workload, inputs: Inputs) -> Numeric:
     groups.append((stages.last, 1.0, head.dense + head.vocabulary, head.expert))
     for present, copies, dense, expert in groups:
         both: Numeric = 0.0
-        for parameters, shards in ((dense, degrees.dp_shard * degrees.cp), (expert, degrees.expert_dp)):
+        for parameters, shards in ((dense, degrees.dp_shard * degrees.cp), (expert, degrees.expert_shards)):
             both = both + gathered_parameter_bytes(
                 parameters=parameters,
                 copies=copies,

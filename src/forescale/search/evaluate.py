@@ -168,7 +168,7 @@ def _states(question: Question, columns: Columns, plans: Stages, plan_of_row: Ro
     dense, expert = stage_parameters(
         held, stages, degrees, tied=model.tied_embeddings, num_mtp=model.num_mtp_layers
     )
-    total = np.asarray(state_bytes(dense, expert, degrees, question.workload, Kernels()).total())
+    total = np.asarray(state_bytes(model, dense, expert, degrees, question.workload, Kernels()).total())
     fullest: Array = np.max(np.where(stages.multiplicity > 0, total, 0.0), axis=0)
     return fullest[table.where]
 
