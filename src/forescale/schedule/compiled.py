@@ -19,7 +19,7 @@ from forescale.schedule.model import Schedule
 from forescale.schedule.program import Comm, Program, Sizes, build, sizes
 from forescale.schedule.times import FREE, LinkTimes, StageTimes
 
-MAX_CANDIDATES = 256
+MAX_CANDIDATES = 128
 """Candidates timed together, so that a state stays in the cache."""
 MAX_STRAIGHT_NODES = 2048
 """Programs up to this size are also written out as straight-line code for single timings."""
@@ -33,7 +33,7 @@ class Durations:
     nodes: Array
     """(num_classes + 1,) or (num_classes + 1, N); the last is zero."""
     delays: Array
-    """(num_delays + 1,) or (num_delays + 1, N); the last is zero."""
+    """(num_delays + 1,), or (num_delays + 1, N) where they differ by candidate; the last is zero."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -183,7 +183,8 @@ class CompiledSchedule:
         ranks, width = self.schedule.num_ranks, self.node_class.shape[1]
         start = np.zeros((ranks, *state.shape[1:]))
         for cells, delay in self.first_waits:
-            np.maximum(start, state[cells] + laid.delays[delay], out=start)
+            late = laid.delays[delay]
+            np.maximum(start, state[cells] + (late if late.ndim == start.ndim else late[:, None]), out=start)
         return Timing(
             first_start=start,
             last_end=state[-1 - width : -1][:ranks].copy(),
@@ -292,7 +293,7 @@ def _arrivals(
 
 
 def _columns(laid: Durations, low: int, high: int) -> Durations:
-    delays = laid.delays if laid.delays.shape[1] == 1 else laid.delays[:, low:high]
+    delays = laid.delays if laid.delays.ndim == 1 else laid.delays[:, low:high]
     return Durations(nodes=np.ascontiguousarray(laid.nodes[:, low:high]), delays=delays)
 
 

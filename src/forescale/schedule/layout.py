@@ -24,15 +24,15 @@ def lay_out(compiled: CompiledSchedule, times: StageTimes, links: LinkTimes) -> 
     latency, transfer = links.tables(stages)
     sent = _spread(transfer, shares, replicas)
     late = _spread(latency, np.ones_like(shares), replicas)
-    tail = np.broadcast_shapes(passes.shape[1:], sent.shape[1:], late.shape[1:])
-    if tail:
-        passes, sent, late = (_widen(part, tail[0]) for part in (passes, sent, late))
     blocks = compiled.program.blocks
     forward, backward = passes[blocks[:, 0]], passes[blocks[:, 1]]
     joined = forward + backward - times.overlap_saving * np.minimum(forward, backward)
-    zero = np.zeros((1, *tail))
     delay = late + sent if compiled.comm == "overlapped" else late
-    return Durations(nodes=np.concatenate((passes, joined, sent, zero)), delays=np.concatenate((delay, zero)))
+    tail = np.broadcast_shapes(passes.shape[1:], sent.shape[1:], late.shape[1:])
+    if tail:
+        passes, joined, sent = (_widen(part, tail[0]) for part in (passes, joined, sent))
+    nodes = np.concatenate((passes, joined, sent, np.zeros((1, *tail))))
+    return Durations(nodes=nodes, delays=np.concatenate((delay, np.zeros((1, *delay.shape[1:])))))
 
 
 def _shares(times: StageTimes, num_splits: int) -> Array:

@@ -1,0 +1,92 @@
+"""How fast schedules are built, checked, compiled and timed again: `pytest benchmarks/bench_schedule.py`.
+
+Limits are those promised in docs/schedules.md; the best of many rounds is compared, so that a busy machine
+does not fail them. torch.distributed.pipelining, where it is installed, builds and lowers the same schedule in
+the same run.
+"""
+
+import time
+
+import numpy as np
+import pytest
+
+from forescale.schedule import LinkTimes, Request, StageTimes, check, compile_schedule, family
+
+UNIT = StageTimes(forward=1.0, input_grad=1.0, weight_grad=1.0)
+
+
+def ready(name, pp, m, vpp):
+    schedule = family(name).build(Request(pp=pp, num_microbatches=m, vpp=vpp))
+    assert check(schedule).valid
+    return compile_schedule(schedule)
+
+
+@pytest.mark.parametrize("name", ["interleaved-1f1b", "interleaved-zb", "zbv"])
+def test_build_check_compile(benchmark, name):
+    benchmark.pedantic(ready, args=(name, 64, 512, 2), rounds=3)
+    assert benchmark.stats.stats.min <= 1.5
+
+
+@pytest.mark.parametrize("name", ["interleaved-1f1b", "interleaved-zb", "zbv"])
+def test_time_a_large_schedule_again(benchmark, name):
+    compiled = ready(name, 64, 512, 2)
+    laid = compiled.durations(UNIT)
+    benchmark(compiled.time, laid)
+    assert benchmark.stats.stats.min <= 5e-3
+
+
+@pytest.mark.parametrize("name", ["1f1b", "zb-h1"])
+def test_time_a_small_schedule_again(benchmark, name):
+    compiled = ready(name, 8, 64, 1)
+    laid = compiled.durations(UNIT)
+    benchmark(compiled.time, laid)
+    assert benchmark.stats.stats.min <= 50e-6
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.1])
+@pytest.mark.parametrize("name", ["1f1b", "zb-h1"])
+def test_time_many_durations(benchmark, name, delay):
+    compiled = ready(name, 16, 128, 1)
+    random = np.random.default_rng(0)
+    f, b, w = (random.uniform(0.5, 2.0, (16, 2000)) for _ in range(3))
+    times, links = StageTimes(forward=f, input_grad=b, weight_grad=w), LinkTimes(latency=delay)
+    benchmark.pedantic(compiled.time, args=(times, links), rounds=5)
+    assert benchmark.stats.stats.min / 2000 <= 60e-6
+
+
+@pytest.mark.parametrize(("name", "pp", "m"), [("v-half", 8, 64), ("v-half", 16, 256), ("zb-2p", 16, 256)])
+def test_build_by_search(benchmark, name, pp, m):
+    each = family(name)
+    request = Request(pp=pp, num_microbatches=m, vpp=each.fixed_vpp)
+    benchmark.pedantic(each.build, args=(request,), rounds=3)
+
+
+def torch_interleaved(pp, m, vpp):
+    schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
+    import torch
+    from torch.distributed.pipelining.stage import _PipelineStageBase
+
+    class Stage(_PipelineStageBase):
+        def __init__(self, index):
+            self.num_stages, self.group_size, self.group_rank, self.stage_index = pp * vpp, pp, 0, index
+            self.group, self.device = None, torch.device("cpu")
+            self.has_backward, self.submod = True, torch.nn.Identity()
+
+        def _create_grad_recv_info(self, *_):
+            return None
+
+        _prepare_forward_infra = _prepare_backward_infra = _create_grad_recv_info
+
+    stages = [Stage(chunk * pp) for chunk in range(vpp)]
+    return schedules.ScheduleInterleaved1F1B(stages, m, loss_fn=lambda *_: None)
+
+
+@pytest.mark.parametrize(("pp", "m"), [(8, 64), (16, 256)])
+def test_ratio_to_torch(benchmark, pp, m):
+    """torch lays out and lowers the table; we lay out, check under three semantics and compile it."""
+    began = time.perf_counter()
+    torch_interleaved(pp, m, 2)
+    theirs = time.perf_counter() - began
+    benchmark.pedantic(ready, args=("interleaved-1f1b", pp, m, 2), rounds=5)
+    benchmark.extra_info["torch_s"] = theirs
+    assert benchmark.stats.stats.min < theirs
