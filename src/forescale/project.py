@@ -6,9 +6,10 @@ from functools import cache
 
 import numpy as np
 
-from forescale.cost.calibration import load_calibration
+from forescale.cost.calibration import RunFactors, load_calibration
 from forescale.cost.collectives import AlphaBeta
 from forescale.cost.roofline import Roofline
+from forescale.cost.run_calibration import RunCalibration, Spread, load_run_calibration
 from forescale.errors import PhysicsError, SpecError
 from forescale.formula import Term, value_of
 from forescale.graph.flops import model_flops
@@ -36,6 +37,7 @@ from forescale.projection.result import (
     Verdict,
 )
 from forescale.projection.stages import stack_plans
+from forescale.projection.step import expected_maximum
 from forescale.spec.cluster import Cluster
 from forescale.spec.constraints import check
 from forescale.spec.model import Model
@@ -44,9 +46,17 @@ from forescale.spec.workload import MATRIX_RATE, Workload
 
 
 def project(
-    model: Model, cluster: Cluster, strategy: Strategy, workload: Workload, *, preset: str = "default"
+    model: Model,
+    cluster: Cluster,
+    strategy: Strategy,
+    workload: Workload,
+    *,
+    preset: str = "default",
+    calibration: RunCalibration | None = None,
 ) -> Projection:
     """Project memory and step time of one layout, by our own engine or as the account `preset` does.
+
+    `calibration` says what whole runs lose against kernels alone; by default what published runs lost.
 
     Raises
     ------
@@ -63,8 +73,11 @@ def project(
     degrees, choices = split_strategy(strategy)
     arrays = Degrees(**{name: np.array([getattr(degrees, name)]) for name in Degrees.__dataclass_fields__})
     plan = plan_stages(model, pp=strategy.pp, vpp=strategy.vpp, stage_layers=strategy.stage_layers)
-    evaluation = evaluate_layout(model, cluster, workload, arrays, choices, plan, strategy.axis_order)
-    return to_projection(model, cluster, strategy, workload, plan, evaluation, preset=preset)
+    calibration = calibration or load_run_calibration()
+    run = calibration.factors(cluster.device, strategy.software)
+    order, spread = strategy.axis_order, calibration.spread(cluster.device, workload.precision.compute)
+    evaluation = evaluate_layout(model, cluster, workload, arrays, choices, plan, order, run=run)
+    return to_projection(model, cluster, strategy, workload, plan, evaluation, preset=preset, spread=spread)
 
 
 def evaluate_layout(
@@ -75,9 +88,12 @@ def evaluate_layout(
     choices: Choices,
     plan: StagePlan,
     order: tuple[Axis, ...],
+    *,
+    run: RunFactors | None = None,
 ) -> Evaluation:
     """Evaluate one layout whose degrees are arrays of one element, or terms of such."""
-    pricing = pricing_of(cluster, degrees, order)
+    run = run or run_factors(cluster, choices.software)
+    pricing = pricing_of(cluster, degrees, order, run)
     layout = Layout(
         degrees=degrees, choices=choices, precision=workload.precision, seq_len=float(workload.seq_len)
     )
@@ -103,28 +119,36 @@ def evaluate_layout(
         ),
         pricing=pricing,
     )
-    return evaluate(setting_of(model, cluster, workload, choices), inputs)
+    return evaluate(setting_of(model, cluster, workload, choices, run), inputs)
 
 
-def setting_of(model: Model, cluster: Cluster, workload: Workload, choices: Choices) -> Setting:
+def run_factors(cluster: Cluster, software: str) -> RunFactors:
+    """Return what published runs lost on the cluster's devices under one software stack."""
+    return load_run_calibration().factors(cluster.device, software)
+
+
+def setting_of(
+    model: Model, cluster: Cluster, workload: Workload, choices: Choices, run: RunFactors
+) -> Setting:
     """Return what all candidates of one question share."""
-    run = load_calibration(cluster.device).run
     return Setting(
         model=model,
         workload=workload,
         choices=choices,
-        microbatch_overhead_s=run.microbatch_overhead_s,
-        step_overhead_s=run.step_overhead_s,
+        run=run,
+        straggler_share=run.straggler * expected_maximum(cluster.num_devices),
         workspace_bytes=library_workspace_bytes(cluster.device, choices.kernels, grouped=model.is_moe),
     )
 
 
-def pricing_of(cluster: Cluster, degrees: Degrees, order: tuple[Axis, ...]) -> Pricing:
+def pricing_of(cluster: Cluster, degrees: Degrees, order: tuple[Axis, ...], run: RunFactors) -> Pricing:
     """Return the default cost models of a cluster for candidates of one axis order."""
+    calibration = load_calibration(cluster.device).with_run(run)
     return Pricing(
-        compute=Roofline(device=cluster.device, calibration=load_calibration(cluster.device)),
+        compute=Roofline(device=cluster.device, calibration=calibration),
         collectives=AlphaBeta.of(cluster),
         groups=groups(degrees, order),
+        run=run,
     )
 
 
@@ -137,6 +161,7 @@ def to_projection(
     evaluation: Evaluation,
     *,
     preset: str,
+    spread: Spread,
 ) -> Projection:
     """Return the result value of one evaluated layout."""
     step = _number(evaluation.step_time)
@@ -153,7 +178,7 @@ def to_projection(
             strategy=strategy,
             workload=workload,
             preset=preset,
-            step_time=Interval(low=step * 0.85, expected=step, high=step * 1.2),
+            step_time=Interval(low=spread.low(step), expected=step, high=spread.high(step)),
             num_microbatches=round(_number(evaluation.num_microbatches)),
             tokens_per_s_per_device=_number(
                 tokens_per_device_second(tokens=tokens, step_time=step, num_devices=cluster.num_devices)

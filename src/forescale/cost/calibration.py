@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from forescale.errors import ReaderError, SpecError
+from forescale.numeric import Numeric
 from forescale.spec import Device
 
 T = TypeVar("T")
+NARROW_TYPES = ("fp8", "fp8_blockwise", "mxfp8", "nvfp4")
 TABLES = ("gemm", "attention", "memory", "tile", "tile_attention")
 """Sections that are inherited entry by entry."""
 
@@ -177,22 +179,30 @@ class MemoryParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFactors:
-    """What whole runs lose against kernels measured alone; neutral until fitted from measured runs."""
+    """What whole runs lose against kernels measured alone; neutral until fitted from measured runs.
 
-    sustained: Mapping[str, float] = field(default_factory=dict)
-    """Rate that lasts (power, clocks) over the rate of short kernels, by compute type ("bf16", "fp8", ...),
-    "attention" or "memory"; 1 where it is not given."""
-    step_overhead_s: float = 0.0
+    A fit prices many sets of factors at once: each number may be an array over sets.
+    """
+
+    sustained: Mapping[str, Numeric] = field(default_factory=dict)
+    """Rate that lasts (power, clocks, software) over the rate of short kernels, by compute type ("bf16", "fp8",
+    ...) or by family: "attention", "unfused", "grouped", "memory" (all traffic), "elementwise" (unfused passes),
+    "network", "dispatch"; 1 where it is not given."""
+    contention: Numeric = 0.0
+    """Share of the time of hidden communication by which it slows the compute that hides it."""
+    kernel_interval_s: Numeric = 0.0
+    """Seconds from one launch to the next: the host sets the pace of kernels shorter than this."""
+    step_overhead_s: Numeric = 0.0
     """Host work per step that nothing hides."""
-    microbatch_overhead_s: float = 0.0
+    microbatch_overhead_s: Numeric = 0.0
     """Host work per micro-batch and stage that nothing hides."""
-    layer_overhead_s: float = 0.0
+    layer_overhead_s: Numeric = 0.0
     """Launch gaps per layer and pass."""
-    straggler: float = 0.0
+    straggler: Numeric = 0.0
     """Relative standard deviation of one device's step; the slowest of many sets the pace."""
     fit: Fit = field(default_factory=Fit)
 
-    def rate(self, key: str) -> float:
+    def rate(self, key: str) -> Numeric:
         """Return the sustained fraction of `key`, 1 where nothing was fitted."""
         return self.sustained.get(key, 1.0)
 

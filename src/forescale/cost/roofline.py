@@ -75,9 +75,9 @@ def gemm_seconds(
     step_flops: Numeric,
     k: Numeric,
     fill_k: float,
-    rate: float,
+    rate: Numeric,
     num_bytes: Numeric,
-    bandwidth: float,
+    bandwidth: Numeric,
     launch_s: Numeric,
 ) -> Numeric:
     """Launch + max(cost per step of k · (k + fill) / rate, bytes / bandwidth)."""
@@ -106,14 +106,16 @@ def attention_work(
 
 @formula(unit="s", source=ROOFLINE)
 def attention_seconds(
-    *, work: Numeric, rate: float, num_bytes: Numeric, bandwidth: float, launch_s: float
+    *, work: Numeric, rate: Numeric, num_bytes: Numeric, bandwidth: Numeric, launch_s: float
 ) -> Numeric:
     """Launch + max(work / rate, bytes / bandwidth)."""
     return launch_s + np.maximum(work / rate, num_bytes / bandwidth)
 
 
 @formula(unit="s", source=ROOFLINE)
-def memory_bound_seconds(*, num_bytes: Numeric, bandwidth: float, kernels: float, launch_s: float) -> Numeric:
+def memory_bound_seconds(
+    *, num_bytes: Numeric, bandwidth: Numeric, kernels: float, launch_s: float
+) -> Numeric:
     """Kernels · launch + bytes / bandwidth."""
     return kernels * launch_s + num_bytes / bandwidth
 
@@ -166,7 +168,7 @@ class Roofline:
             batch=op.groups,
             dtype=op.dtype,
             accumulate_bytes=op.accumulate_bytes,
-            share=share,
+            share=share * self.calibration.run.rate("grouped"),
             extra_s=op.groups * grouped.group_s,
         )
 
@@ -179,7 +181,7 @@ class Roofline:
         batch: Numeric,
         dtype: str,
         accumulate_bytes: float,
-        share: float = 1.0,
+        share: Numeric = 1.0,
         extra_s: Numeric = 0.0,
     ) -> Numeric:
         rate, fitted = self._rate(dtype), self._parameters(dtype)
@@ -245,7 +247,8 @@ class Roofline:
             num_bytes=calls * op.q_len * op.kv_len * per_score,
             kernels=1.0,
             launch_s=unfused.launch_s,
-            bandwidth=self._bandwidth(self.calibration.memory["softmax"].bandwidth),
+            bandwidth=self._bandwidth(self.calibration.memory["softmax"].bandwidth)
+            * self.calibration.run.rate("unfused"),
         )
         return functools.reduce(lambda total, part: total + part, matmul, scores)
 
@@ -253,7 +256,7 @@ class Roofline:
         fitted = self.calibration.memory[op.family]
         return memory_bound_seconds(
             num_bytes=op.bytes_moved,
-            bandwidth=self._bandwidth(fitted.bandwidth),
+            bandwidth=self._bandwidth(fitted.bandwidth) * self.calibration.run.rate(op.family),
             kernels=op.kernels,
             launch_s=fitted.launch_s,
         )
@@ -264,7 +267,7 @@ class Roofline:
     def _flash(self, op: AttentionCore) -> AttentionParameters:
         return self.calibration.attention["backward" if op.backward else "forward"]
 
-    def _bandwidth(self, fraction: float) -> float:
+    def _bandwidth(self, fraction: float) -> Numeric:
         return self.device.hbm_bandwidth * fraction * self.calibration.run.rate("memory")
 
     def _rate(self, dtype: str) -> float:

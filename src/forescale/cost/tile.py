@@ -47,11 +47,11 @@ class _Limits:
 
     fitted: TileParameters
     cores: float
-    rate: float
+    rate: Numeric
     """FLOP/s of all cores."""
     l2_rate: float
     """byte/s into one core."""
-    bandwidth: float
+    bandwidth: Numeric
     operand_bytes: float
     output_bytes: float
 
@@ -213,18 +213,18 @@ class TileModel:
     def _flash(self, op: AttentionCore) -> TileAttentionParameters:
         return self.calibration.tile_attention["backward" if op.backward else "forward"]
 
-    def _rate(self, dtype: str, fraction: float, family: str | None = None) -> float:
+    def _rate(self, dtype: str, fraction: float, family: str | None = None) -> Numeric:
         clock = self._clock / self.device.clock_hz
         return peak_rate(self.device, dtype) * clock * fraction * self._sustained(family or dtype)
 
-    def _sustained(self, key: str) -> float:
+    def _sustained(self, key: str) -> Numeric:
         return self.calibration.run.rate(key) * self.calibration.power_factor(self.device.power_w)
 
     @property
     def _clock(self) -> float:
         return self.clock_hz or self.device.clock_hz
 
-    def _bandwidth(self, fraction: float) -> float:
+    def _bandwidth(self, fraction: float) -> Numeric:
         return self.device.hbm_bandwidth * fraction * self.calibration.run.rate("memory")
 
 

@@ -55,9 +55,9 @@ def tile_step_seconds(
     tile_n: Numeric,
     extent: Numeric,
     operand_bytes: float,
-    core_rate: float,
+    core_rate: Numeric,
     l2_rate: float,
-    bandwidth: float,
+    bandwidth: Numeric,
 ) -> Numeric:
     """One step of k of a wave: the slowest of matrix units, cache to core and memory to cache."""
     products = 2.0 * tile_m * tile_n / core_rate
@@ -67,7 +67,7 @@ def tile_step_seconds(
 
 @formula(unit="s", source=ORIGAMI)
 def tile_epilogue_seconds(
-    *, m: Numeric, n: Numeric, batch: Numeric, split: Numeric, output_bytes: float, bandwidth: float
+    *, m: Numeric, n: Numeric, batch: Numeric, split: Numeric, output_bytes: float, bandwidth: Numeric
 ) -> Numeric:
     """Write the output; with split k each part also writes and reads fp32 sums."""
     partial = np.minimum(split - 1.0, 1.0) * split * 8.0
@@ -97,9 +97,9 @@ def systolic_seconds(
     k: Numeric,
     batch: Numeric,
     array: float,
-    rate: float,
+    rate: Numeric,
     num_bytes: Numeric,
-    bandwidth: float,
+    bandwidth: Numeric,
     launch_s: Numeric,
 ) -> Numeric:
     """Launch + max(rows and the array's fill through weights padded to the array, traffic)."""
@@ -138,7 +138,7 @@ def attention_blocks(
 
 @formula(unit="s", source=FLASH)
 def attention_tile_seconds(
-    *, blocks: Numeric, block_s: Numeric, num_bytes: Numeric, bandwidth: float, launch_s: float
+    *, blocks: Numeric, block_s: Numeric, num_bytes: Numeric, bandwidth: Numeric, launch_s: float
 ) -> Numeric:
     """Launch + max(blocks of the busiest core, traffic)."""
     return launch_s + np.maximum(blocks * block_s, num_bytes / bandwidth)

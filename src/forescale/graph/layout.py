@@ -75,6 +75,7 @@ class Choices:
     recompute: Recompute = field(default_factory=Recompute)
     overlap: Overlap = field(default_factory=Overlap)
     kernels: Kernels = field(default_factory=Kernels)
+    software: str = "megatron-core"
 
 
 def split_strategy(strategy: Strategy) -> tuple[Degrees, Choices]:
@@ -89,6 +90,7 @@ def split_strategy(strategy: Strategy) -> tuple[Degrees, Choices]:
         recompute=strategy.recompute,
         overlap=strategy.overlap,
         kernels=strategy.kernels,
+        software=strategy.software,
     )
     return degrees, choices
 

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from forescale.cost.calibration import RunFactors
 from forescale.cost.collectives import CollectiveModel
 from forescale.cost.model import ComputeModel
 from forescale.cost.placement import Group
@@ -19,6 +20,7 @@ from forescale.memory.liveness import block_moments
 from forescale.numeric import Numeric
 
 COMMUNICATION_PART = {"tp": "tensor_comm", "cp": "context_comm", "ep": "expert_comm", "etp": "expert_comm"}
+NEUTRAL = RunFactors()
 Seconds: TypeAlias = dict[str, Numeric]
 """Seconds by part."""
 PASSES = ("forward", "backward_input", "backward_weight")
@@ -33,11 +35,15 @@ class Pricing:
     compute: ComputeModel
     collectives: CollectiveModel
     groups: Mapping[MeshAxis, Group]
+    run: RunFactors = NEUTRAL
+    """What a run loses against kernels alone; the compute model knows its own share of it."""
 
     def seconds(self, op: Primitive) -> Numeric:
         """Return the duration of one primitive [s]."""
         if isinstance(op, Collective):
-            return self.collectives.seconds(kind=op.kind, num_bytes=op.num_bytes, group=self.groups[op.axis])
+            alone = self.collectives.seconds(kind=op.kind, num_bytes=op.num_bytes, group=self.groups[op.axis])
+            key = "dispatch" if op.axis == "ep" else "network"
+            return alone if key not in self.run.sustained else alone / self.run.rate(key)
         return self.compute.seconds(op)
 
 
@@ -72,9 +78,18 @@ class BlockCost:
 @formula(
     unit="s", source="two queues, one for compute and one for communication: what does not fit behind shows"
 )
-def exposed_time(*, communication: Numeric, cover: Numeric) -> Numeric:
-    """max(0, communication − cover)."""
-    return np.maximum(communication - cover, 0.0)
+def exposed_time(*, communication: Numeric, cover: Numeric, contention: Numeric = 0.0) -> Numeric:
+    """max(0, communication − cover) + contention · min(communication, cover)."""
+    return np.maximum(communication - cover, 0.0) + contention * np.minimum(communication, cover)
+
+
+@formula(
+    unit="s",
+    source="kernels start in order: the device waits for the host where launches take longer than kernels",
+)
+def launch_gap(*, kernels: float, interval: Numeric, busy: Numeric) -> Numeric:
+    """max(0, kernels · interval − busy)."""
+    return np.maximum(kernels * interval - busy, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +102,8 @@ class PricedOperator:
     backward_weight: tuple[Numeric, Seconds]
     forward_flops: Numeric
     flops: Numeric
+    forward_kernels: float = 0.0
+    backward_kernels: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,12 +112,15 @@ class PricedBlock:
 
     block: Block
     operators: dict[str, PricedOperator]
+    run: RunFactors = NEUTRAL
 
 
 def price_operators(block: Block, pricing: Pricing) -> PricedBlock:
     """Price every operator of a block."""
     return PricedBlock(
-        block=block, operators={operator.name: _price(operator, pricing) for operator in block.operators}
+        block=block,
+        operators={operator.name: _price(operator, pricing) for operator in block.operators},
+        run=pricing.run,
     )
 
 
@@ -109,29 +129,43 @@ def block_cost(priced: PricedBlock, kept: Kept, *, asynchronous_tensor: bool = F
     forward: Seconds = {}
     backward: Seconds = {}
     flops: Numeric = 0.0
+    forward_kernels, backward_kernels, slow = 0.0, 0.0, priced.run.contention
     for own in priced.operators.values():
         operator = own.operator
-        _add_pass(forward, operator, own.forward, own.forward[0], asynchronous_tensor)
+        forward_kernels += own.forward_kernels
+        backward_kernels += own.backward_kernels
+        _add_pass(forward, operator, own.forward, own.forward[0], slow, asynchronous_tensor)
         cover_input: Numeric = 0.0
         cover_weight: Numeric = 0.0
         if operator.hidden_behind is not None and operator.hidden_behind in priced.operators:
             feeds = priced.operators[operator.hidden_behind]
             cover_input, cover_weight = feeds.backward_weight[0], feeds.backward_input[0]
         _add_pass(
-            backward, operator, own.backward_input, own.backward_input[0] + cover_input, asynchronous_tensor
+            backward,
+            operator,
+            own.backward_input,
+            own.backward_input[0] + cover_input,
+            slow,
+            asynchronous_tensor,
         )
         _add_pass(
             backward,
             operator,
             own.backward_weight,
             own.backward_weight[0] + cover_weight,
+            slow,
             asynchronous_tensor,
         )
         flops = flops + own.flops
     for operator in kept.replayed:
         own = priced.operators[operator.name]
-        _add_pass(backward, operator, own.forward, own.forward[0], asynchronous_tensor, part="recompute")
+        _add_pass(
+            backward, operator, own.forward, own.forward[0], slow, asynchronous_tensor, part="recompute"
+        )
         flops = flops + own.forward_flops
+        backward_kernels += own.forward_kernels
+    _add_gap(forward, forward_kernels, priced.run.kernel_interval_s)
+    _add_gap(backward, backward_kernels, priced.run.kernel_interval_s)
     moments = block_moments(priced.block, kept)
     return BlockCost(
         forward=_titled(forward, f"{priced.block.name} forward"),
@@ -141,6 +175,16 @@ def block_cost(priced: PricedBlock, kept: Kept, *, asynchronous_tensor: bool = F
         forward_bytes=moments.forward_bytes,
         backward_bytes=moments.backward_bytes,
     )
+
+
+def _add_gap(into: Seconds, kernels: float, interval: Numeric) -> None:
+    """Add the time that the device waits for the host."""
+    if isinstance(interval, float) and interval == 0.0:
+        return
+    busy: Numeric = 0.0
+    for seconds in into.values():
+        busy = busy + seconds
+    into["overhead"] = launch_gap(kernels=kernels, interval=interval, busy=busy)
 
 
 def _titled(seconds: Seconds, title: str) -> Seconds:
@@ -159,6 +203,8 @@ def _price(operator: Operator, pricing: Pricing) -> PricedOperator:
         backward_weight=backward_weight,
         forward_flops=forward_flops,
         flops=forward_flops + _flops(operator.backward_input) + _flops(operator.backward_weight),
+        forward_kernels=_kernels(operator.forward),
+        backward_kernels=_kernels(operator.backward_input) + _kernels(operator.backward_weight),
     )
 
 
@@ -181,6 +227,7 @@ def _add_pass(
     operator: Operator,
     seconds: tuple[Numeric, Seconds],
     cover: Numeric,
+    contention: Numeric,
     asynchronous: bool,
     part: str | None = None,
 ) -> None:
@@ -191,8 +238,14 @@ def _add_pass(
         into[name] = into.get(name, 0.0) + compute
     hides = operator.overlaps_itself or operator.hidden_behind is not None
     for name, duration in communication.items():
-        shown = exposed_time(communication=duration, cover=cover) if hides or asynchronous else duration
+        shown = duration
+        if hides or asynchronous:
+            shown = exposed_time(communication=duration, cover=cover, contention=contention)
         into[name] = into.get(name, 0.0) + shown
+
+
+def _kernels(primitives: tuple[Primitive, ...]) -> float:
+    return sum((getattr(primitive, "kernels", 1.0) for primitive in primitives), 0.0)
 
 
 def _flops(primitives: tuple[Primitive, ...]) -> Numeric:

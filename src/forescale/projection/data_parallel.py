@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -151,21 +152,29 @@ def exposed_once(
     buckets: Numeric,
     grad_reduce: bool,
     param_gather: bool,
+    contention: Numeric = 0.0,
 ) -> Numeric:
     """Return what each stage shows of its once-per-step traffic behind one micro-batch's passes."""
     reduction = from_stage_1(zero=zero, sharded=traffic.reduce_scatter, otherwise=traffic.all_reduce)
     gather = from_stage_1(zero=zero, sharded=traffic.all_gather, otherwise=0.0 * traffic.all_gather)
-    below = exposed_reduction(
-        reduction=reduction + traffic.replicas, cover=backward, buckets=buckets, overlapped=grad_reduce
-    ) + exposed_reduction(reduction=gather, cover=forward, buckets=buckets, overlapped=param_gather)
-    replicas = exposed_reduction(
-        reduction=traffic.replicas, cover=backward, buckets=buckets, overlapped=grad_reduce
+    shown = functools.partial(exposed_reduction, buckets=buckets, contention=contention)
+    below = shown(reduction=reduction + traffic.replicas, cover=backward, overlapped=grad_reduce) + shown(
+        reduction=gather, cover=forward, overlapped=param_gather
     )
+    replicas = shown(reduction=traffic.replicas, cover=backward, overlapped=grad_reduce)
     return at_stage_3(zero=zero, sharded=replicas, otherwise=below)
 
 
-def exposed_block(traffic: ShardTraffic, *, forward: Numeric, backward: Numeric, overlapped: bool) -> Numeric:
+def exposed_block(
+    traffic: ShardTraffic,
+    *,
+    forward: Numeric,
+    backward: Numeric,
+    overlapped: bool,
+    contention: Numeric = 0.0,
+) -> Numeric:
     """Return what one block at stage 3 shows of its two gathers and its reduction."""
-    return exposed_gather(gather=traffic.gather, cover=forward, overlapped=overlapped) + exposed_gather(
-        gather=traffic.gather + traffic.reduce, cover=backward, overlapped=overlapped
+    shown = functools.partial(exposed_gather, overlapped=overlapped, contention=contention)
+    return shown(gather=traffic.gather, cover=forward) + shown(
+        gather=traffic.gather + traffic.reduce, cover=backward
     )

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from forescale.cost.calibration import RunFactors
 from forescale.formula import formula, named, total, value_of
 from forescale.graph.layout import Choices, Degrees
 from forescale.graph.ops import Collective, Elementwise
 from forescale.memory.optimizers import moments_per_parameter
 from forescale.memory.states import optimizer_element_bytes
 from forescale.numeric import Array, Numeric
-from forescale.projection.blocks import BlockCost, Pricing, Seconds
+from forescale.projection.blocks import NEUTRAL, BlockCost, Pricing, Seconds
 from forescale.projection.data_parallel import DataTraffic, Exposed, at_stage_3, exposed_block, exposed_once
 from forescale.projection.memory import MemoryParts, memory_parts, state_bytes
 from forescale.projection.pieces import Holding, Parts, Piece
@@ -33,8 +34,10 @@ class Setting:
     model: Model
     workload: Workload
     choices: Choices
-    microbatch_overhead_s: float = 0.0
-    step_overhead_s: float = 0.0
+    run: RunFactors = NEUTRAL
+    """What a run loses against kernels alone."""
+    straggler_share: Numeric = 0.0
+    """By how much of a step the slowest device is expected to lie behind the mean."""
     workspace_bytes: float = 0.0
     """Scratch memory of the device's libraries."""
 
@@ -77,15 +80,17 @@ def evaluate(setting: Setting, inputs: Inputs) -> Evaluation:
     count = _num_microbatches(setting, degrees)
     sums = _StageSums(setting, inputs)
     forward = sums.total(lambda cost: _seconds(cost.forward))
-    backward = sums.total(lambda cost: _seconds(cost.backward)) + setting.microbatch_overhead_s
+    backward = sums.total(lambda cost: _seconds(cost.backward)) + setting.run.microbatch_overhead_s
     data = _data_parallel(setting, inputs, forward, backward)
     stage_time = forward + backward + data.per_microbatch
     at = Picker.slowest(stage_time, stages)
     parts = {name: count * at(value) for name, value in sums.parts().items()}
     parts["data_comm"] = count * at(data.per_microbatch) + at.maximum(data.once, stages)
-    parts["overhead"] = count * setting.microbatch_overhead_s + setting.step_overhead_s
+    parts["overhead"] = (
+        parts.get("overhead", 0.0) + count * setting.run.microbatch_overhead_s + setting.run.step_overhead_s
+    )
     parts["bubble"] = bubble_time(
-        total_stage_time=sum_over_stages(values=stage_time * stages.multiplicity),
+        total_stage_time=sum_over_stages(values=stage_time, multiplicity=stages.multiplicity),
         slowest_stage_time=at(stage_time),
         vpp=degrees.vpp,
     )
@@ -101,9 +106,13 @@ def evaluate(setting: Setting, inputs: Inputs) -> Evaluation:
     parts["optimizer"] = _optimizer_time(
         setting.model, at.maximum(states.optimizer, stages), setting.workload, inputs.pricing
     )
+    if not isinstance(setting.straggler_share, float) or setting.straggler_share:
+        parts["overhead"] = parts["overhead"] + setting.straggler_share * total(
+            parts, name="step of the mean device", unit="s"
+        )
     memory = memory_parts(setting, inputs, states, sums.total(lambda cost: cost.kept_bytes), count)
     peaks = memory.total()
-    flops = sum_over_stages(values=sums.total(lambda cost: cost.flops) * stages.multiplicity)
+    flops = sum_over_stages(values=sums.total(lambda cost: cost.flops), multiplicity=stages.multiplicity)
     return Evaluation(
         step_time=total(parts, name="step_time_s", unit="s"),
         time_parts=parts,
@@ -131,9 +140,12 @@ def _seconds(parts: Seconds) -> Numeric:
 
 
 @formula(unit="s", source="every stage is crossed once while the pipeline fills and drains")
-def sum_over_stages(*, values: Numeric) -> Numeric:
-    """Σ over stages."""
-    summed: Numeric = np.add.reduce(np.asarray(values), axis=0)
+def sum_over_stages(*, values: Numeric, multiplicity: Numeric) -> Numeric:
+    """Σ multiplicity · values, each rounded to the largest / 2⁴⁰: then no grouping of equal stages changes it."""
+    largest = np.max(np.where(np.asarray(multiplicity) > 0.0, values, 0.0), axis=0)
+    grid = largest * 2.0**12
+    rounded = (values + grid) - grid
+    summed: Numeric = np.add.reduce(np.asarray(rounded * multiplicity), axis=0)
     return summed
 
 
@@ -218,6 +230,7 @@ def _data_parallel(setting: Setting, inputs: Inputs, forward: Numeric, backward:
             forward=_seconds(pair[0].cost.forward),
             backward=_seconds(pair[0].cost.backward),
             overlapped=overlap.param_gather,
+            contention=setting.run.contention,
         ),
         num_mtp=setting.model.num_mtp_layers,
     )
@@ -230,6 +243,7 @@ def _data_parallel(setting: Setting, inputs: Inputs, forward: Numeric, backward:
         buckets=inputs.stages.num_layers,
         grad_reduce=overlap.grad_reduce,
         param_gather=overlap.param_gather,
+        contention=setting.run.contention,
     )
     return Exposed(per_microbatch=at_stage_3(zero=zero, sharded=sharded, otherwise=0.0 * sharded), once=once)
 

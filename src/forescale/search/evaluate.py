@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from forescale.cost.calibration import RunFactors
 from forescale.graph.layout import Choices, Degrees, Layout
 from forescale.graph.operator import Block
 from forescale.graph.stage import plan_stages
 from forescale.numeric import Array, Numeric
-from forescale.project import pricing_of, setting_of
+from forescale.project import pricing_of, run_factors, setting_of
 from forescale.projection.blocks import PricedBlock
 from forescale.projection.data_parallel import DataTraffic, data_traffic, stage_parameters
 from forescale.projection.evaluate import Inputs, evaluate
@@ -50,6 +51,12 @@ class Question:
     model: Model
     cluster: Cluster
     workload: Workload
+    software: str = "megatron-core"
+
+    @property
+    def run(self) -> RunFactors:
+        """What whole runs lose on these devices under this software."""
+        return run_factors(self.cluster, self.software)
 
     def blocks(self, degrees: Degrees, choices: Choices) -> Parts[Block]:
         """Return the operator lists for all candidates of `degrees`."""
@@ -99,7 +106,11 @@ def score(
             recompute = candidates.variants[index].recompute
             pieces = build_pieces(group.priced, recompute, asynchronous_tensor=choices.overlap.tensor)
             setting = setting_of(
-                question.model, question.cluster, question.workload, replace(choices, recompute=recompute)
+                question.model,
+                question.cluster,
+                question.workload,
+                replace(choices, recompute=recompute),
+                question.run,
             )
             for start in range(0, len(rows), chunk):
                 part = slice(start, start + chunk)
@@ -212,7 +223,9 @@ class _Group:
         self.block_table = distinct(columns, (*BLOCK_KEY, *gap))
         degrees = _as_degrees(_with_stage_size(self.block_table, columns))
         blocks = question.blocks(degrees, choices)
-        self.priced: Parts[PricedBlock] = price_blocks(blocks, pricing_of(question.cluster, degrees, order))
+        self.priced: Parts[PricedBlock] = price_blocks(
+            blocks, pricing_of(question.cluster, degrees, order, question.run)
+        )
         self.held: Parts[Holding] = holdings(blocks)
         self.traffic_table = distinct(columns, TRAFFIC_KEY)
         self.traffic = self._traffic(choices)
@@ -225,7 +238,7 @@ class _Group:
             self.stages(_first_rows(self.traffic_table.where)),
             degrees,
             question.workload.precision,
-            pricing_of(question.cluster, degrees, self.order),
+            pricing_of(question.cluster, degrees, self.order, question.run),
             tied=model.tied_embeddings,
             num_mtp=model.num_mtp_layers,
         )
@@ -242,7 +255,7 @@ class _Group:
             pieces=pieces.map(lambda piece: piece.take(at_block)),
             held=self.held.map(lambda held: held.take(at_block)),
             traffic=self.traffic.take(at_traffic),
-            pricing=pricing_of(self.question.cluster, degrees, self.order),
+            pricing=pricing_of(self.question.cluster, degrees, self.order, self.question.run),
         )
 
 

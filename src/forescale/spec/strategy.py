@@ -117,6 +117,8 @@ class Strategy:
     flash_attention: bool = True
     """False materialises the attention scores."""
     kernels: Kernels = field(default_factory=Kernels)
+    software: str = "megatron-core"
+    """Software stack whose fitted losses apply: a key of the run calibration's `software`."""
 
     @property
     def dp(self) -> int:

@@ -61,6 +61,7 @@ def layout_of(row: Row, model: Model, notes: Notes) -> tuple[Strategy, Workload]
         overlap=_overlap(row, model, precision, conventions),
         flash_attention=_flash(row, conventions),
         kernels=_kernels(conventions, precision),
+        software=_software(row, conventions),
     )
     workload = Workload(
         seq_len=_seq_len(row, notes),
@@ -255,6 +256,13 @@ def _overlap(row: Row, model: Model, precision: Precision, conventions: Mapping[
         pipeline=conventions["pipeline_overlap"] and not off,
         expert=expert,
     )
+
+
+def _software(row: Row, conventions: Mapping[str, Any]) -> str:
+    """Return the software stack; where steps can be compiled, the remarks say whether they were."""
+    compiled = re.search(r"compile|float8", row.text("notes"), re.IGNORECASE) is not None
+    software = conventions.get("compiled_software") if compiled else None
+    return str(software or conventions["software"])
 
 
 def _flash(row: Row, conventions: Mapping[str, Any]) -> bool:

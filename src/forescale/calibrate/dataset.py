@@ -1,0 +1,182 @@
+"""Measured runs as data for a fit: each predicts its step time under many calibrations at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from forescale.cost.run_calibration import RunCalibration, group_of
+from forescale.errors import ForescaleError
+from forescale.graph.layout import Degrees, Layout, split_strategy
+from forescale.graph.operator import Block
+from forescale.graph.stage import plan_stages
+from forescale.numeric import Array
+from forescale.project import pricing_of, setting_of
+from forescale.projection.data_parallel import data_traffic
+from forescale.projection.evaluate import Inputs, evaluate
+from forescale.projection.pieces import (
+    Holding,
+    Parts,
+    build_blocks,
+    build_pieces,
+    holdings,
+    price_blocks,
+)
+from forescale.projection.stages import Stages, stack_plans
+from forescale.validation.cases import Case
+
+CORE_WEIGHT = 1.0
+OTHER_WEIGHT = 0.3
+"""Rows whose configuration is not fully known count less; a choice."""
+BALANCE = 15.0
+"""Rows from which more rows of a source hardly weigh more; a choice."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Prepared:
+    """What does not depend on the calibration, for one number of candidates."""
+
+    size: int
+    degrees: Degrees
+    blocks: Parts[Block]
+    stages: Stages
+    held: Parts[Holding]
+
+
+@dataclass(slots=True, kw_only=True)
+class Run:
+    """One measured run."""
+
+    case: Case
+    _prepared: _Prepared | None = field(default=None, repr=False)
+
+    @property
+    def id(self) -> str:
+        """The row's id."""
+        return self.case.id
+
+    @property
+    def source(self) -> str:
+        """The row's source."""
+        return self.case.source
+
+    @property
+    def log_measured(self) -> float:
+        """Logarithm of the measured step time in seconds."""
+        return float(np.log(self.case.measured.step_time_s or np.nan))
+
+    @property
+    def architecture(self) -> str:
+        """Generation of the device."""
+        return self.case.question[1].device.architecture
+
+    @property
+    def compute(self) -> str:
+        """Compute type."""
+        return self.case.question[3].precision.compute
+
+    @property
+    def software(self) -> str:
+        """Software stack."""
+        return self.case.question[2].software
+
+    @property
+    def group(self) -> str:
+        """Group whose errors are reported together."""
+        return group_of(self.architecture, self.compute)
+
+    def log_predicted(self, calibration: RunCalibration, size: int = 1) -> Array:
+        """Return ln of the step time in seconds under `size` calibrations (arrays in one)."""
+        model, cluster, strategy, workload = self.case.question
+        ready = self._prepare(size)
+        _, choices = split_strategy(strategy)
+        run = calibration.factors(cluster.device, strategy.software)
+        pricing = pricing_of(cluster, ready.degrees, strategy.axis_order, run)
+        pieces = build_pieces(
+            price_blocks(ready.blocks, pricing),
+            choices.recompute,
+            asynchronous_tensor=choices.overlap.tensor,
+        )
+        traffic = data_traffic(
+            ready.held,
+            ready.stages,
+            ready.degrees,
+            workload.precision,
+            pricing,
+            tied=model.tied_embeddings,
+            num_mtp=model.num_mtp_layers,
+        )
+        inputs = Inputs(
+            degrees=ready.degrees,
+            stages=ready.stages,
+            pieces=pieces,
+            held=ready.held,
+            traffic=traffic,
+            pricing=pricing,
+        )
+        step = evaluate(setting_of(model, cluster, workload, choices, run), inputs).step_time
+        result: Array = np.log(np.broadcast_to(np.asarray(step, dtype=np.float64), (size,)))
+        return result
+
+    def _prepare(self, size: int) -> _Prepared:
+        if self._prepared is None or self._prepared.size != size:
+            model, _, strategy, workload = self.case.question
+            single, choices = split_strategy(strategy)
+            names = Degrees.__dataclass_fields__
+            degrees = Degrees(**{name: np.full(size, getattr(single, name)) for name in names})
+            layout = Layout(
+                degrees=degrees,
+                choices=choices,
+                precision=workload.precision,
+                seq_len=float(workload.seq_len),
+            )
+            blocks = build_blocks(model, layout)
+            plan = plan_stages(model, pp=strategy.pp, vpp=strategy.vpp, stage_layers=strategy.stage_layers)
+            self._prepared = _Prepared(
+                size=size,
+                degrees=degrees,
+                blocks=blocks,
+                stages=stack_plans([plan] * size),
+                held=holdings(blocks),
+            )
+        return self._prepared
+
+
+def runs_of(cases: Iterable[Case], calibration: RunCalibration) -> list[Run]:
+    """Return the cases that have a step time and can be projected, in order."""
+    found = []
+    for case in cases:
+        if case.skipped_reason is not None or not case.measured.step_time_s:
+            continue
+        run = Run(case=case)
+        try:
+            run.log_predicted(calibration)
+        except ForescaleError:
+            continue
+        found.append(run)
+    return found
+
+
+def weights_of(runs: Sequence[Run]) -> Array:
+    """Return the weight of every run: fully known ones first, no source by its number of rows alone."""
+    sizes: dict[str, int] = {}
+    for run in runs:
+        sizes[run.source] = sizes.get(run.source, 0) + 1
+    return np.array(
+        [
+            (CORE_WEIGHT if run.case.core else OTHER_WEIGHT) * 2.0 * BALANCE / (BALANCE + sizes[run.source])
+            for run in runs
+        ]
+    )
+
+
+def measured_of(runs: Sequence[Run]) -> Array:
+    """Return ln of every measured step time."""
+    return np.array([run.log_measured for run in runs])
+
+
+def predict(runs: Sequence[Run], calibration: RunCalibration, size: int = 1) -> Array:
+    """Return ln of the step times, (runs, size)."""
+    return np.array([run.log_predicted(calibration, size) for run in runs])

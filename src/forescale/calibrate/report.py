@@ -1,0 +1,101 @@
+"""What a fit says: errors by group, what moved, and the run calibration as data."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from forescale.calibrate.dataset import Run
+from forescale.calibrate.parameters import Parameter, value_at
+from forescale.cost.run_calibration import RunCalibration, Spread
+from forescale.numeric import Array
+
+FEWEST = 8
+"""Runs from which a group has an interval of its own."""
+DIGITS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """One parameter before and after a fit."""
+
+    path: str
+    before: float
+    after: float
+
+
+def moves(before: RunCalibration, after: RunCalibration, parameters: Sequence[Parameter]) -> list[Move]:
+    """Return how the parameters moved, the largest relative change first."""
+    found = [
+        Move(
+            path=item.path,
+            before=value_at(before, item.path),
+            after=value_at(after, item.path),
+        )
+        for item in parameters
+    ]
+    return sorted(found, key=lambda move: -abs(float(np.log(move.after / move.before))))
+
+
+def spread_of(errors: Array) -> Spread:
+    """Return the spread of ln(measured / predicted)."""
+    low, middle, high = np.percentile(errors, [10, 50, 90])
+    return Spread(
+        rows=len(errors),
+        median_abs=round(float(np.median(np.abs(errors))), DIGITS),
+        bias=round(float(middle), DIGITS),
+        p10=round(float(low), DIGITS),
+        p90=round(float(high), DIGITS),
+    )
+
+
+def spreads(runs: Sequence[Run], errors: Array) -> dict[str, Spread]:
+    """Return the spread of every group that is large enough, of its core rows if those are, and of "all"."""
+    groups: dict[str, list[int]] = defaultdict(list)
+    for index, run in enumerate(runs):
+        groups[run.group].append(index)
+    groups["all"] = list(range(len(runs)))
+    found = {}
+    for name, members in sorted(groups.items()):
+        core = [index for index in members if runs[index].case.core]
+        chosen = core if len(core) >= FEWEST else members
+        if len(chosen) >= FEWEST or name == "all":
+            found[name] = spread_of(errors[chosen])
+    return found
+
+
+def published(
+    calibration: RunCalibration,
+    runs: Sequence[Run],
+    *,
+    name: str,
+    date: str,
+    source: str,
+    in_sample: Array,
+    held_out: Array,
+) -> RunCalibration:
+    """Return the calibration with its residuals: ln(measured / predicted), seen and unseen."""
+    return replace(
+        calibration,
+        name=name,
+        date=date,
+        source=source,
+        in_sample=spreads(runs, in_sample),
+        held_out=spreads(runs, held_out),
+    )
+
+
+def content_of(calibration: RunCalibration) -> dict[str, Any]:
+    """Return the JSON object that `read_run_calibration` reads back, to four digits."""
+    content: dict[str, Any] = _rounded(asdict(calibration))
+    return content
+
+
+def _rounded(item: Any) -> Any:  # noqa: ANN401  (JSON)
+    if isinstance(item, Mapping):
+        return {key: _rounded(value) for key, value in item.items()}
+    return float(f"{item:.{DIGITS}g}") if isinstance(item, float) else item

@@ -1,0 +1,221 @@
+"""What whole runs lose against kernels measured alone, by device generation and by software: fitted data.
+
+Kernels in a table ran alone and for moments. In a run the device is hot, its power is capped, the network is
+shared, unfused steps pass over memory more often, and the host launches every kernel. A run calibration
+states these losses once per generation and once per software stack; a pair of them makes `RunFactors`.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from importlib import resources
+from pathlib import Path
+from typing import Any, TypeVar
+
+from forescale.cost.calibration import NARROW_TYPES, RunFactors
+from forescale.errors import ReaderError, UnknownNameError
+from forescale.spec import Device
+
+T = TypeVar("T")
+WIDE_TYPES = ("bf16", "fp16", "tf32", "fp32")
+PASS_FAMILIES = ("elementwise", "norm", "loss")
+"""Families of traffic that eager software passes over more often than fused software."""
+DEFAULT = "published"
+UNSEEN = 1.5
+"""Logarithmic interval of a device generation without runs, over that of all runs; a choice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedFactors:
+    """Losses that no generation or software has to itself."""
+
+    memory: float = 1.0
+    """Of the bandwidth that single kernels reach."""
+    network: float = 1.0
+    """Of the bandwidth that single collectives reach."""
+    dispatch: float = 1.0
+    """The same for all-to-alls of experts, beside `network`: imbalance makes every rank wait for the fullest."""
+    grouped: float = 1.0
+    """Rate of expert products, over that of balanced ones."""
+    contention: float = 0.0
+    """Share of the time of hidden communication by which it slows the compute that hides it."""
+    straggler: float = 0.0
+    """Relative standard deviation of one device's step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceFactors:
+    """What a generation sustains of its short kernels' rates."""
+
+    wide: float = 1.0
+    """Products of 16-bit and wider numbers."""
+    narrow: float = 1.0
+    """Products of 8- and 4-bit numbers."""
+    attention: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoftwareFactors:
+    """What a software stack makes of the same kernels."""
+
+    passes: float = 1.0
+    """Memory traffic of elementwise steps, norms and loss, over that of fused kernels."""
+    product: float = 1.0
+    """Rate of products, over that of the generation."""
+    attention: float = 1.0
+    """Rate of attention, over that of its kernel."""
+    attention_kernel: str = "best"
+    """Key of the calibration's `attention_kernels`."""
+    kernel_interval_s: float = 0.0
+    """Seconds between two launches by the host; 0 where whole steps are compiled or captured."""
+    step_overhead_s: float = 0.0
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """Errors ln(measured / predicted) over runs that the fit had not seen."""
+
+    rows: int
+    median_abs: float
+    bias: float
+    p10: float
+    p90: float
+
+    def low(self, seconds: float) -> float:
+        """Return what a tenth of runs lie below."""
+        return seconds * math.exp(min(self.p10, 0.0))
+
+    def high(self, seconds: float) -> float:
+        """Return what a tenth of runs lie above."""
+        return seconds * math.exp(max(self.p90, 0.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCalibration:
+    """Losses by generation and software, and how far the truth lay from predictions with them."""
+
+    name: str
+    date: str
+    source: str
+    shared: SharedFactors = field(default_factory=SharedFactors)
+    devices: Mapping[str, DeviceFactors] = field(default_factory=dict)
+    """By device name or architecture; "generic" is the prior of all others."""
+    software: Mapping[str, SoftwareFactors] = field(default_factory=dict)
+    attention_kernels: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Rate of a kernel generation over the calibration's attention, by architecture."""
+    kernel_source: str = ""
+    in_sample: Mapping[str, Spread] = field(default_factory=dict)
+    """By generation and width of numbers ("hopper/16"), and "all"."""
+    held_out: Mapping[str, Spread] = field(default_factory=dict)
+    """The same for runs of sources that were left out of the fit."""
+
+    def factors(self, device: Device, software: str) -> RunFactors:
+        """Return the losses of one device under one software stack.
+
+        Raises
+        ------
+        UnknownNameError
+            If there is no such software.
+        """
+        if software not in self.software:
+            kind = "software"
+            raise UnknownNameError(kind, software, self.software)
+        shared, stack = self.shared, self.software[software]
+        own = self.devices.get(device.name) or self.devices.get(device.architecture)
+        own = own or self.devices.get("generic", DeviceFactors())
+        kernels = self.attention_kernels.get(stack.attention_kernel, {})
+        attention = own.attention * stack.attention * kernels.get(device.architecture, 1.0)
+        return RunFactors(
+            sustained={
+                **dict.fromkeys(WIDE_TYPES, own.wide * stack.product),
+                **dict.fromkeys(NARROW_TYPES, own.narrow * stack.product),
+                **dict.fromkeys(PASS_FAMILIES, 1.0 / stack.passes),
+                "attention": attention,
+                "grouped": shared.grouped,
+                "memory": shared.memory,
+                "network": shared.network,
+                "dispatch": shared.network * shared.dispatch,
+            },
+            contention=shared.contention,
+            kernel_interval_s=stack.kernel_interval_s,
+            step_overhead_s=stack.step_overhead_s,
+            straggler=shared.straggler,
+        )
+
+    def spread(self, device: Device, compute: str) -> Spread:
+        """Return the errors to expect of a device and compute type."""
+        group = group_of(device.architecture, compute)
+        everything = self.held_out.get("all", Spread(rows=0, median_abs=0.2, bias=0.0, p10=-0.3, p90=0.3))
+        if group in self.held_out:
+            return self.held_out[group]
+        if device.architecture in self.devices:
+            return everything
+        return Spread(
+            rows=0,
+            median_abs=everything.median_abs * UNSEEN,
+            bias=everything.bias,
+            p10=everything.p10 * UNSEEN,
+            p90=everything.p90 * UNSEEN,
+        )
+
+
+def group_of(architecture: str, compute: str) -> str:
+    """Return the group whose errors describe a run: generation and width of numbers."""
+    return f"{architecture}/{8 if compute in NARROW_TYPES else 16}"
+
+
+@functools.cache
+def load_run_calibration(name: str = DEFAULT) -> RunCalibration:
+    """Return the run calibration `name` that comes with the package."""
+    path = resources.files("forescale.catalogue") / "calibrations" / "runs" / f"{name}.json"
+    return run_calibration_of(json.loads(path.read_text(encoding="utf-8")), where=f"run calibration {name}")
+
+
+def read_run_calibration(path: str | Path) -> RunCalibration:
+    """Return the run calibration in the JSON file at `path`.
+
+    Raises
+    ------
+    ReaderError
+        If it cannot be read or has unknown keys.
+    """
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ReaderError(path, f"cannot be read as a run calibration: {error}") from error
+    return run_calibration_of(content, where=path)
+
+
+def run_calibration_of(content: Mapping[str, Any], *, where: str | Path) -> RunCalibration:
+    """Return the run calibration that a JSON object describes."""
+    data = dict(content)
+    if "shared" in data:
+        data["shared"] = _record(SharedFactors, data["shared"], "shared", where)
+    tables = {
+        "devices": DeviceFactors,
+        "software": SoftwareFactors,
+        "in_sample": Spread,
+        "held_out": Spread,
+    }
+    for key, kind in tables.items():
+        data[key] = {
+            name: _record(kind, entry, f"{key}.{name}", where) for name, entry in data.get(key, {}).items()
+        }
+    return _record(RunCalibration, data, "run calibration", where)
+
+
+def _record(kind: type[T], entry: Mapping[str, Any], key: str, where: str | Path) -> T:
+    known = {item.name for item in fields(kind)}  # type: ignore[arg-type]
+    if unknown := set(entry) - known:
+        raise ReaderError(
+            where, f"unknown key {min(unknown)!r} in {key}; allowed are {', '.join(sorted(known))}"
+        )
+    try:
+        return kind(**entry)
+    except TypeError as error:
+        raise ReaderError(where, f"{key} is incomplete: {error}") from error
