@@ -27,7 +27,7 @@ def lay_out(compiled: CompiledSchedule, times: StageTimes, links: LinkTimes) -> 
     blocks = compiled.program.blocks
     forward, backward = passes[blocks[:, 0]], passes[blocks[:, 1]]
     joined = forward + backward - times.overlap_saving * np.minimum(forward, backward)
-    delay = late + sent if compiled.comm == "overlapped" else late
+    delay = _added(late, sent) if compiled.comm == "overlapped" else late
     tail = np.broadcast_shapes(passes.shape[1:], sent.shape[1:], late.shape[1:])
     if tail:
         passes, joined, sent = (_widen(part, tail[0]) for part in (passes, joined, sent))
@@ -51,6 +51,13 @@ def _spread(table: Array, shares: Array, replicas: int) -> Array:
     spread = table[None] * shares.reshape(-1, *([1] * table.ndim))
     flat: Array = spread.reshape(-1, *table.shape[2:])
     return flat
+
+
+def _added(first: Array, second: Array) -> Array:
+    """Return the sum of two class tables, one of which may lack the axis of candidates."""
+    if first.ndim != second.ndim:
+        first, second = (part if part.ndim == 2 else part[:, None] for part in (first, second))
+    return first + second
 
 
 def _widen(part: Array, width: int) -> Array:
