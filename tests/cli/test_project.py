@@ -141,6 +141,59 @@ def test_megatron_arguments_give_layout_and_batch(forescale, tmp_path):
     assert body["strategy"]["tp"] == 4
 
 
+PRIMUS = """
+work_group: ${TEAM:amd}
+modules:
+  pre_trainer:
+    framework: megatron
+    config: trainer.yaml
+    model: small.yaml
+    overrides:
+      micro_batch_size: 2
+      global_batch_size: ${GBS:128}
+      seq_length: 2048
+      expert_model_parallel_size: 8
+      pipeline_model_parallel_size: 2
+      lr: 1.0e-5
+"""
+PRIMUS_MODEL = """
+num_layers: 8
+hidden_size: 1024
+num_attention_heads: 16
+ffn_hidden_size: 4096
+num_experts: 8
+moe_router_topk: 2
+swiglu: true
+add_bias_linear: false
+vocab_size: 32000
+"""
+
+
+@pytest.fixture
+def primus(tmp_path):
+    for name, text in (("exp", PRIMUS), ("small", PRIMUS_MODEL), ("trainer", "bf16: true\n")):
+        (tmp_path / f"{name}.yaml").write_text(text, encoding="utf-8")
+    return tmp_path / "exp.yaml"
+
+
+def test_a_primus_experiment_is_a_whole_plan(forescale, primus):
+    body = document(forescale("project", primus, "--cluster", "mi355x", "--nodes", 8, "--json"))
+    strategy, workload = body["strategy"], body["workload"]
+    assert (strategy["pp"], strategy["ep"], strategy["zero"], strategy["micro_batch_size"]) == (2, 8, 0, 2)
+    assert strategy["dp_replicate"] * strategy["dp_shard"] == 32
+    assert (workload["global_batch_size"], workload["precision"]["compute"]) == (128, "bf16")
+    assert any("keys that do not change the projection: lr" in note["text"] for note in body["notes"])
+    ran = forescale("project", primus, "--cluster", "mi355x", "--nodes", 8, "--micro-batch-size", 1, "--json")
+    assert document(ran)["strategy"]["micro_batch_size"] == 1
+
+
+def test_a_search_takes_model_and_workload_of_an_experiment(forescale, primus):
+    body = document(forescale("search", primus, "--cluster", "mi355x", "--nodes", 1, "--top", 1, "--json"))
+    assert body["best"][0]["model"] == "small"
+    assert body["best"][0]["workload"]["global_batch_size"] == 128
+    assert not any("fewest" in note["text"] for note in body["best"][0]["notes"])
+
+
 def test_a_plan_with_flags_and_overrides_over_it(forescale, tmp_path):
     plan = tmp_path / "plan.toml"
     plan.write_text(

@@ -58,7 +58,7 @@ def test_every_error_at_once_with_its_path():
     assert "zero must be 3 or less, got 5" in text
     assert "unknown key 'zerro' in plan.toml, strategy; did you mean zero" in text
     assert (
-        "recompute.granularity must be 'none', 'selective' or 'full', got 'ful' (did you mean 'full'?)"
+        "recompute.granularity must be 'none', 'selective', 'full' or 'policy', got 'ful' (did you mean 'full'?)"
         in text
     )
     assert "unknown key 'num_layer' in plan.toml, strategy, recompute; did you mean num_layers" in text

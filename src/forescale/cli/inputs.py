@@ -77,7 +77,7 @@ def read_question(
         {"model": _apart(model, plan), "cluster": _apart(cluster.cluster, plan), "preset": plan.preset},
     )
     _size(written, cluster)
-    values, notes = _with_file(written, folder)
+    values, notes = _with_file(written, folder, layout=layout is not None)
     _section(values, "workload", _workload(run))
     _section(values, "precision", {name: getattr(run, option) for option, name in PRECISION_FIELDS.items()})
     if layout is not None:
@@ -101,8 +101,13 @@ def _size(values: dict[str, Any], cluster: ClusterOptions) -> None:
         _lay(values, {"devices": cluster.devices, "nodes": cluster.nodes})
 
 
-def _with_file(written: dict[str, Any], folder: Path | None) -> tuple[dict[str, Any], tuple[Note, ...]]:
-    """Return `written` laid over what the model's file says, if it is a file; and notes about that file."""
+def _with_file(
+    written: dict[str, Any], folder: Path | None, *, layout: bool
+) -> tuple[dict[str, Any], tuple[Note, ...]]:
+    """Return `written` laid over what the model's file says, if it is a file; and notes about that file.
+
+    Without `layout`, as for a search, only its overlap counts.
+    """
     from forescale.catalogue.models import model_names
 
     text = written.get("model")
@@ -112,12 +117,13 @@ def _with_file(written: dict[str, Any], folder: Path | None) -> tuple[dict[str, 
     from forescale.io.readers import HuggingFaceReader, read_file
     from forescale.io.reading import Options
 
-    options = Options(num_devices=_known_devices(written, folder))
+    options = Options(num_devices=_known_devices(written, folder), layout=layout)
     bare = path.is_dir() or path.suffix == ".json"
     reading = HuggingFaceReader().read(path, options) if bare else read_file(path, options)
     values: dict[str, Any] = {}
     if reading.strategy is not None:
-        values["strategy"] = _without_data_parallel(asdict(reading.strategy))
+        own = _without_data_parallel(asdict(reading.strategy))
+        values["strategy"] = own if layout else {"overlap": own["overlap"]}
     if reading.workload is not None:
         values["workload"] = asdict(reading.workload)
     if reading.num_devices is not None and "nodes" not in written:

@@ -124,17 +124,14 @@ def build_strategy(values: Mapping[str, Any], num_devices: int, *, where: str) -
     """Return the layout that `values` describe on `num_devices` devices.
 
     What is not given of dp_replicate and dp_shard follows from the devices that are left; all of it is
-    dp_shard if states are sharded (zero of 1 or more), else dp_replicate.
+    dp_shard if states are sharded (zero of 1 or more) or experts fold over it, else dp_replicate.
     """
     given = build(Strategy, values, where=f"{where}, strategy")
     fixed = given.tp * given.cp * given.pp
     if "dp_replicate" in values and "dp_shard" in values:
         return given
-    free = (
-        "dp_shard"
-        if "dp_replicate" in values or ("dp_shard" not in values and given.zero)
-        else "dp_replicate"
-    )
+    shards = given.zero > 0 or given.ep * given.etp > 1
+    free = "dp_shard" if "dp_replicate" in values or ("dp_shard" not in values and shards) else "dp_replicate"
     fixed *= given.dp
     if num_devices % fixed:
         below, above = num_devices // fixed * fixed, -(-num_devices // fixed) * fixed

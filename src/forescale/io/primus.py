@@ -66,6 +66,7 @@ class PrimusReader:
             settings,
             name=_name(module, path),
             num_devices=options.num_devices,
+            layout=options.layout,
             vocab_size=options.vocab_size,
             unknown=unknown,
             form=self.name,

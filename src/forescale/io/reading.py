@@ -40,6 +40,8 @@ class Options:
 
     num_devices: int | None = None
     """Devices of the run: most frameworks leave them to the launcher."""
+    layout: bool = True
+    """Whether the layout is asked for; False reads it for the fewest devices and says nothing of them."""
     vocab_size: int | None = None
     """Vocabulary, where the configuration only names a tokenizer."""
     variables: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))

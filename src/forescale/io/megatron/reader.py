@@ -73,7 +73,12 @@ def read_arguments(
         line.settings.refuse("--img-h asks for a vision tower, which cannot be expressed")
     num_devices = told.num_devices or line.num_devices
     return read_settings(
-        line.settings, name=name, num_devices=num_devices, vocab_size=told.vocab_size, unknown=line.unknown
+        line.settings,
+        name=name,
+        num_devices=num_devices,
+        layout=told.layout,
+        vocab_size=told.vocab_size,
+        unknown=line.unknown,
     )
 
 
@@ -82,6 +87,7 @@ def read_settings(
     *,
     name: str,
     num_devices: int | None,
+    layout: bool = True,
     vocab_size: int | None = None,
     unknown: Sequence[str] = (),
     form: str = "megatron",
@@ -90,8 +96,9 @@ def read_settings(
     """Return what Megatron's settings say, wherever they were written."""
     try:
         model = read_model(settings, name=name, vocab_size=vocab_size)
-        strategy = read_strategy(settings, num_layers=model.num_layers, num_devices=num_devices)
-        if num_devices is None:
+        devices = num_devices if layout else None
+        strategy = read_strategy(settings, num_layers=model.num_layers, num_devices=devices)
+        if num_devices is None and layout:
             settings.note(
                 f"the number of devices is not stated; it is read for the fewest, {strategy.num_devices}"
             )
