@@ -293,7 +293,8 @@ def _arrivals(
 
 
 def _columns(laid: Durations, low: int, high: int) -> Durations:
-    delays = laid.delays if laid.delays.ndim == 1 else laid.delays[:, low:high]
+    same = laid.delays.ndim == 1 or laid.delays.shape[1] == 1
+    delays = laid.delays if same else laid.delays[:, low:high]
     return Durations(nodes=np.ascontiguousarray(laid.nodes[:, low:high]), delays=delays)
 
 
