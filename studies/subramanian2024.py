@@ -1,0 +1,368 @@
+"""Figures and tables of the study of Subramanian et al. 2024 (arXiv:2410.00273).
+
+`python studies/subramanian2024.py FOLDER` writes one Vega-Lite specification per figure, its picture as SVG where
+vl-convert-python is installed, and `tables.md`. Everything is searched anew, in half a minute or so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from charts import layout_chart, line_chart, map_chart, point_chart
+
+from forescale.catalogue.clusters import load_cluster
+from forescale.catalogue.models import load_model
+from forescale.errors import InfeasibleError
+from forescale.presets.subramanian2024 import Quirks, Ranked, TensorParallel, search_subramanian2024
+from forescale.search import search
+from forescale.spec import Cluster, Workload
+
+BATCH = 4096
+SCALES = tuple(2**power for power in range(7, 15))
+DEVICES, DOMAINS = ("a100", "h200", "b200"), (4, 8, 64)
+GPT, VIT = "gpt3-1t", "vit-era5"
+SAMPLES = {GPT: 1e12 / 2048, VIT: 350_000 * 80.0}
+"""Sequences of a whole training: 1 T tokens; 40 years of hourly ERA5, 80 times (section IV, figure 5)."""
+KEPT, MEANT = Quirks(), Quirks.none()
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One picture of the paper: its caption and its chart."""
+
+    caption: str
+    chart: Callable[[], Row]
+
+
+@cache
+def cluster(device: str, domain: int, devices: int) -> Cluster:
+    """Return a system of the paper."""
+    return load_cluster(f"{device}-nvs{domain}", devices)
+
+
+def boundless(given: Cluster) -> Cluster:
+    """Return a cluster whose devices hold everything: figures 1 to 3 show what does not fit too."""
+    return replace(given, device=replace(given.device, hbm_bytes=1e18))
+
+
+@cache
+def best(model: str, kind: TensorParallel, given: Cluster, quirks: Quirks = KEPT) -> Ranked | None:
+    """Return the fastest configuration, or None if none fits."""
+    return held(model, kind, given, {}, quirks)
+
+
+def held(
+    model: str, kind: TensorParallel, given: Cluster, fixed: Mapping[str, int], quirks: Quirks = KEPT
+) -> Ranked | None:
+    """Return the fastest configuration with some degrees fixed."""
+    try:
+        found = search_subramanian2024(
+            load_model(model),
+            given,
+            tensor_parallel=kind,
+            global_batch_size=BATCH,
+            top=1,
+            quirks=quirks,
+            fixed=fixed,
+        )
+    except InfeasibleError:
+        return None
+    return found.best[0]
+
+
+def days(model: str, one: Ranked) -> float:
+    """Return the days of a whole training."""
+    return SAMPLES[model] / one.samples_per_s / 86400.0
+
+
+def layouts(
+    kind: TensorParallel, given: Cluster, choices: Iterable[Mapping[str, int]], model: str = GPT
+) -> Row:
+    """Return the chart of configurations A, B, C, ... on devices that hold everything."""
+    found = [held(model, kind, boundless(given), fixed) for fixed in choices]
+    shown = [one for one in found if one is not None]
+    limit = given.device.hbm_bytes
+    labels = [chr(ord("A") + index) + ("" if total(one) <= limit else "*") for index, one in enumerate(shown)]
+    return layout_chart(dict(zip(labels, shown, strict=True)), axis="configuration (* does not fit)")
+
+
+def scaling(model: str, kind: TensorParallel, domain: int) -> Row:
+    """Return the chart of the best configuration at every scale, on B200."""
+    found = {f"{n}": best(model, kind, cluster("b200", domain, n)) for n in SCALES}
+    shown = {n: one for n, one in found.items() if one is not None}
+    return layout_chart(shown, axis="devices", log_time=True)
+
+
+def training(model: str, kind: TensorParallel) -> Row:
+    """Return the chart of days over devices, for all systems."""
+    rows = [
+        {"devices": n, "days": days(model, one), "generation": device.upper(), "domain": f"NVS {domain}"}
+        for device in DEVICES
+        for domain in DOMAINS
+        for n in SCALES
+        if (one := best(model, kind, cluster(device, domain, n))) is not None
+    ]
+    return line_chart(rows, x="devices", y="days", colour="generation", dash="domain")
+
+
+def speedups(kind: TensorParallel) -> Row:
+    """Return the chart of step times under 1D over those under `kind`."""
+    rows = []
+    for device, domain, n in ((d, s, n) for d in DEVICES for s in DOMAINS for n in SCALES):
+        plain, other = (best(GPT, one, cluster(device, domain, n)) for one in ("1d", kind))
+        if plain is not None and other is not None:
+            ratio = plain.step_time_s / other.step_time_s
+            rows.append(
+                {"devices": n, "speedup": ratio, "generation": device.upper(), "domain": f"NVS {domain}"}
+            )
+    return point_chart(rows, x="devices", y="speedup", colour="generation", shape="domain")
+
+
+def changed(rate: tuple[float, float], capacity: float, bandwidth: float) -> Cluster:
+    """Return 8,192 B200 with other rates (matrix, vector; TFLOP/s), capacity (GB) and bandwidth (TB/s)."""
+    base = cluster("b200", 8, 8192)
+    matrix = replace(base.device.matrix_flops, fp16=rate[0] * 1e12, bf16=rate[0] * 1e12)
+    device = replace(
+        base.device,
+        matrix_flops=matrix,
+        vector_flops=rate[1] * 1e12,
+        hbm_bytes=capacity * 1e9,
+        hbm_bandwidth=bandwidth * 1e12,
+    )
+    return replace(base, device=device)
+
+
+RATES = ((312.0, 78.0), (989.4, 133.8), (2500.0, 339.0), (3750.0, 508.5), (5000.0, 678.0))
+MEMORIES = ((80.0, 1.555), (141.0, 4.8), (192.0, 8.0), (288.0, 12.0), (384.0, 16.0))
+CAPACITIES, BANDWIDTHS = (80.0, 141.0, 192.0, 288.0, 384.0, 768.0), (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+
+
+def rate_map(model: str, kind: TensorParallel) -> Row:
+    """Return the chart of days over the FLOP rate and the memory, both as they come."""
+    rows = [
+        {"memory": f"{capacity:g} GB, {bandwidth:g} TB/s", "TFLOP/s": rate[0], "days": days(model, one)}
+        for rate in RATES
+        for capacity, bandwidth in MEMORIES
+        if (one := best(model, kind, changed(rate, capacity, bandwidth))) is not None
+    ]
+    return map_chart(rows, x="memory", y="TFLOP/s", value="days")
+
+
+def memory_map(model: str, kind: TensorParallel) -> Row:
+    """Return the chart of days over the memory's capacity and bandwidth."""
+    rows = [
+        {"GB": capacity, "TB/s": bandwidth, "days": days(model, one)}
+        for capacity in CAPACITIES
+        for bandwidth in BANDWIDTHS
+        if (one := best(model, kind, changed(RATES[2], capacity, bandwidth))) is not None
+    ]
+    return map_chart(rows, x="TB/s", y="GB", value="days")
+
+
+def grid(whole: int) -> list[tuple[int, int]]:
+    """Return the ways to split tensor parallelism over two axes."""
+    return [(whole // second, second) for second in (1, 2, 4, 8, 16) if whole % second == 0]
+
+
+PIPELINES = tuple({"pp": 2**power, "tp1": 8, "micro_batch_size": 1} for power in range(8))
+TENSORS = tuple({"pp": 64, "tp1": 2**power, "micro_batch_size": 1} for power in range(6))
+SQUARES = tuple(
+    {"tp1": tp1, "tp2": tp2, "pp": pp, "micro_batch_size": micro}
+    for whole, pp, micro in ((32, 1, 8), (8, 128, 1))
+    for tp1, tp2 in grid(whole)
+)
+LONG = tuple(
+    {"tp1": tp1, "tp2": tp2, "pp": pp, "micro_batch_size": 1} for pp in (1, 16) for tp1, tp2 in grid(16)
+)
+LARGE = 16384
+FIGURES: dict[str, Figure] = {
+    "1": Figure(
+        caption="GPT3-1T, 1D, 16,384 B200, NVS 8: pp 64, micro-batch 1, tp from 1 to 32",
+        chart=lambda: layouts("1d", cluster("b200", 8, LARGE), TENSORS),
+    ),
+    "2a": Figure(
+        caption="As 1 with tp 8, pp from 1 to 128",
+        chart=lambda: layouts("1d", cluster("b200", 8, LARGE), PIPELINES),
+    ),
+    "2b": Figure(
+        caption="As 2a with NVS 64", chart=lambda: layouts("1d", cluster("b200", 64, LARGE), PIPELINES)
+    ),
+    "3a": Figure(
+        caption="GPT3-1T, SUMMA, 16,384 B200, NVS 8: tp 32 with pp 1, then tp 8 with pp 128",
+        chart=lambda: layouts("summa", cluster("b200", 8, LARGE), SQUARES),
+    ),
+    "3b": Figure(
+        caption="As 3a with NVS 64", chart=lambda: layouts("summa", cluster("b200", 64, LARGE), SQUARES)
+    ),
+    "4a": Figure(caption="GPT3-1T, 1D, best on B200, NVS 8", chart=lambda: scaling(GPT, "1d", 8)),
+    "4b": Figure(caption="ViT, 2D, best on B200, NVS 8", chart=lambda: scaling(VIT, "2d", 8)),
+    "5a": Figure(caption="GPT3-1T, 1D: days for 1 T tokens", chart=lambda: training(GPT, "1d")),
+    "5b": Figure(caption="ViT, 2D: days for 40 years of ERA5, 80 times", chart=lambda: training(VIT, "2d")),
+    "A2a": Figure(caption="As 3b with 2D", chart=lambda: layouts("2d", cluster("b200", 64, LARGE), SQUARES)),
+    "A2b": Figure(
+        caption="ViT, 2D, 16,384 B200, NVS 64: tp 16 with pp 1, then with pp 16",
+        chart=lambda: layouts("2d", cluster("b200", 64, LARGE), LONG, VIT),
+    ),
+    "A3a": Figure(caption="GPT3-1T, 1D, best on B200, NVS 64", chart=lambda: scaling(GPT, "1d", 64)),
+    "A3b": Figure(caption="GPT3-1T, SUMMA, best on B200, NVS 64", chart=lambda: scaling(GPT, "summa", 64)),
+    "A4a": Figure(caption="GPT3-1T: SUMMA over 1D", chart=lambda: speedups("summa")),
+    "A4b": Figure(caption="GPT3-1T: 2D over 1D", chart=lambda: speedups("2d")),
+    "A5a": Figure(
+        caption="GPT3-1T, 1D, 8,192 devices, NVS 8: FLOP rate and memory", chart=lambda: rate_map(GPT, "1d")
+    ),
+    "A5b": Figure(caption="ViT, 2D, likewise", chart=lambda: rate_map(VIT, "2d")),
+    "A6a": Figure(
+        caption="GPT3-1T, 1D, 8,192 devices, NVS 8: capacity and bandwidth",
+        chart=lambda: memory_map(GPT, "1d"),
+    ),
+    "A6b": Figure(caption="ViT, 2D, likewise", chart=lambda: memory_map(VIT, "2d")),
+}
+
+
+def total(one: Ranked) -> float:
+    """Return the bytes on one device."""
+    return one.memory_bytes.total
+
+
+def near(one: Ranked) -> str:
+    """Return which ranks share a fast domain."""
+    placed = asdict(one.configuration.placement)
+    return " ".join(f"{name} {count}" for name, count in placed.items() if count > 1) or "–"
+
+
+def scaling_table(model: str, kind: TensorParallel, domain: int, quirks: Quirks = KEPT) -> str:
+    """Return the best configurations on B200 over devices, in Markdown."""
+    lines = [
+        "| devices | tp1 × tp2 | pp | dp | micro-batch | m | near | step (s) | days | GB "
+        "| compute | tp | dp | pp | bubble |",
+        "|--:|--:|--:|--:|--:|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for n in SCALES:
+        one = best(model, kind, cluster("b200", domain, n), quirks)
+        if one is None:
+            lines.append(f"| {n:,} | none fits |" + " |" * 13)
+            continue
+        chosen, times = one.configuration, one.time_s
+        parts = (times.compute, times.tensor, times.data, times.pipeline, times.bubble)
+        shares = " | ".join(f"{100.0 * part / one.step_time_s:.1f} %" for part in parts)
+        lines.append(
+            f"| {n:,} | {chosen.tp1} × {chosen.tp2} | {chosen.pp} | {chosen.dp} | {chosen.micro_batch_size} "
+            f"| {chosen.num_microbatches} | {near(one)} | {one.step_time_s:.2f} | {days(model, one):.1f} "
+            f"| {total(one) / 1e9:.0f} | {shares} |"
+        )
+    return "\n".join(lines)
+
+
+def training_table(model: str, kind: TensorParallel) -> str:
+    """Return days of training over devices for all systems, in Markdown."""
+    lines = [
+        "| system | " + " | ".join(f"{n:,}" for n in SCALES) + " |",
+        "|---|" + "--:|" * len(SCALES),
+    ]
+    for device in DEVICES:
+        for domain in DOMAINS:
+            found = (best(model, kind, cluster(device, domain, n)) for n in SCALES)
+            cells = (f"{days(model, one):.1f}" if one else "–" for one in found)
+            lines.append(f"| {device.upper()}, NVS {domain} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def quirk_table() -> str:
+    """Return what leaving out each quirk changes over all 54 studies, in Markdown."""
+    lines = ["| left out | model | strategy | best changes | throughput |", "|---|---|---|--:|--:|"]
+    for name in asdict(KEPT):
+        for model, kind in ((m, k) for m in (GPT, VIT) for k in ("1d", "2d", "summa")):
+            pairs = [
+                (best(model, kind, given), best(model, kind, given, replace(KEPT, **{name: False})))
+                for given in (cluster(d, s, 2**p) for d in DEVICES for s in DOMAINS for p in range(2, 15))
+            ]
+            both = [(one, other) for one, other in pairs if one is not None and other is not None]
+            gains = [other.samples_per_s / one.samples_per_s - 1.0 for one, other in both]
+            if both and max(map(abs, gains)) > 5e-4:
+                moved = sum(one.configuration != other.configuration for one, other in both)
+                lines.append(
+                    f"| `{name}` | {model} | {kind} | {moved} of {len(both)} "
+                    f"| {100.0 * min(gains):+.1f} % to {100.0 * max(gains):+.1f} % |"
+                )
+    return "\n".join(lines)
+
+
+def engine_table() -> str:
+    """Return what Forescale's own engine finds best for the same questions, in Markdown."""
+    lines = [
+        "| model | devices | layout | recompute | step (s) | over the paper's best | MFU | bubble | GB |",
+        "|---|--:|---|---|--:|--:|--:|--:|--:|",
+    ]
+    for name, kind in ((GPT, "1d"), (VIT, "2d")):
+        model = load_model(name)
+        work = Workload(seq_len=model.max_seq_len, global_batch_size=BATCH)
+        for n in (256, 2048, LARGE):
+            given = cluster("b200", 8, n)
+            one = search(model, given, work, top=1).best[0]
+            published = best(name, kind, given)
+            ratio = f"{one.step_time_s / published.step_time_s:.2f}" if published else "–"
+            plan = one.strategy
+            degrees = {
+                "tp": plan.tp,
+                "cp": plan.cp,
+                "pp": plan.pp,
+                "vpp": plan.vpp,
+                "dp": plan.dp,
+                "zero": plan.zero,
+            }
+            words = " ".join(f"{key} {value}" for key, value in degrees.items() if value > 1)
+            lines.append(
+                f"| {name} | {n:,} | {words} | {plan.recompute.granularity} | {one.step_time_s:.2f} | {ratio} "
+                f"| {100.0 * one.mfu:.0f} % | {100.0 * abs(one.time_s['bubble']) / one.step_time_s:.1f} % "
+                f"| {one.memory.peak_bytes / 1e9:.0f} |"
+            )
+    return "\n".join(lines)
+
+
+def tables() -> str:
+    """Return all tables as one page."""
+    parts = ["# Tables of the study of Subramanian et al. 2024", "Written by `studies/subramanian2024.py`."]
+    for model, kind, domain in ((GPT, "1d", 8), (VIT, "2d", 8), (GPT, "1d", 64), (GPT, "summa", 64)):
+        parts += [f"## Best on B200: {model}, {kind}, NVS {domain}", scaling_table(model, kind, domain)]
+    for model, kind in ((GPT, "1d"), (VIT, "2d")):
+        parts += [f"## Days of training: {model}, {kind}", training_table(model, kind)]
+    parts += ["## Quirks left out, one at a time", quirk_table()]
+    parts += ["## All quirks left out: gpt3-1t, summa, NVS 64", scaling_table(GPT, "summa", 64, MEANT)]
+    parts += ["## Forescale's own engine: B200, NVS 8", engine_table()]
+    return "\n\n".join(parts) + "\n"
+
+
+def main() -> None:
+    """Write everything."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="where pictures and tables go")
+    folder = parser.parse_args().folder
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, figure in FIGURES.items():
+        chart = {**figure.chart(), "title": f"Figure {number}. {figure.caption}"}
+        text = json.dumps(chart, indent=1, ensure_ascii=False)
+        (folder / f"figure-{number}.json").write_text(text + "\n", encoding="utf-8")
+        picture = drawn(text)
+        if picture is not None:
+            (folder / f"figure-{number}.svg").write_text(picture, encoding="utf-8")
+    (folder / "tables.md").write_text(tables(), encoding="utf-8")
+
+
+def drawn(specification: str) -> str | None:
+    """Return a Vega-Lite chart as SVG, or None without vl-convert-python."""
+    try:
+        import vl_convert
+    except ImportError:
+        return None
+    return str(vl_convert.vegalite_to_svg(specification))
+
+
+if __name__ == "__main__":
+    main()
