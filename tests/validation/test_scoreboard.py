@@ -103,7 +103,7 @@ def test_the_document_has_every_row_and_is_json(cases, projector):
     assert [entry["id"] for entry in body["rows"]] == list(cases)
     assert set(body["rows"][0]) == {
         *("id", "predicted_step_time_s", "measured_step_time_s", "error"),
-        *("predicted_peak_bytes", "measured_peak_bytes", "memory_error", "skipped"),
+        *("predicted_peak_bytes", "measured_peak_bytes", "peak_measure", "memory_error", "skipped"),
     }
     assert all(
         (entry["skipped"] is None) == (entry["predicted_step_time_s"] is not None) for entry in body["rows"]
@@ -127,7 +127,9 @@ def test_the_page_names_every_skipped_row_and_every_source(cases, projector):
     for source in {outcome.case.source for outcome in board.outcomes if outcome.skipped is None}:
         assert f"| {source} |" in page
     assert "## Choice of layout" in page
-    assert page.count("\n## ") == 12
+    assert "| SMX | allocated |" in page
+    assert "The same by architecture." in page
+    assert page.count("\n## ") == 14
 
 
 def test_the_page_of_an_empty_scoreboard(row):
@@ -150,3 +152,16 @@ def test_the_chart_has_a_point_for_every_core_row_with_an_error(cases, projector
     points = error_chart(board)["data"]["values"]
     assert len(points) == board.total(core=True).time.count
     assert all(point["ratio"] > 0 and point["measured_s"] > 0 for point in points)
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        ({}, "dense"),
+        ({"num_experts": 8, "topk": 2, "moe_ffn": 512, "family": "moe"}, "moe"),
+        ({"model": "Moonlight-16B", "mla": "y"}, "mla"),
+    ],
+)
+def test_architectures(row, cells, expected):
+    (case,) = express([row(**cells)], find_model=lambda _: None)
+    assert DIMENSIONS["architecture"](case) == expected

@@ -33,6 +33,7 @@ def _row(outcome: Outcome) -> dict[str, Any]:
         "error": outcome.error,
         "predicted_peak_bytes": prediction.peak_bytes if prediction else None,
         "measured_peak_bytes": measured.peak_bytes,
+        "peak_measure": measured.peak_measure,
         "memory_error": outcome.memory_error,
         "skipped": outcome.skipped,
     }

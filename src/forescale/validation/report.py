@@ -59,12 +59,41 @@ def _headline(board: Scoreboard) -> str:
 
 
 def _memory(board: Scoreboard) -> str:
+    measures = _measures(board)
     groups = [*board.by("source", core=False), board.total(core=True), board.total(core=False)]
-    rows = [[group.name, *_cells(group.memory)] for group in groups if group.memory.count]
+    rows = [
+        [group.name, measures.get(group.name, ""), *_cells(group.memory)]
+        for group in groups
+        if group.memory.count
+    ]
     if not rows:
         return ""
-    title = ["source", "rows", "median", "90th pct", "bias", "worst"]
-    return "## Peak memory\n\nAll rows that measured it, by source.\n\n" + table(title, rows)
+    text = (
+        "## Peak memory\n\nAll rows that measured it, by source. A projection is compared by the measure that "
+        "its source publishes: what the allocator handed out (*allocated*), what it held (*reserved*), or what "
+        "the device had in use (*device*; also where the source does not say, *unstated*).\n\n"
+    )
+    text += table(["source", "measure", *_MEMORY_TITLE], rows)
+    for dimension in ("architecture", "parallelism"):
+        found = [
+            [group.name, *_cells(group.memory)]
+            for group in board.by(dimension, core=False)
+            if group.memory.count
+        ]
+        text += f"\n\nThe same by {dimension}.\n\n" + table([dimension, *_MEMORY_TITLE], found)
+    return text
+
+
+_MEMORY_TITLE = ("rows", "median", "90th pct", "bias", "worst")
+
+
+def _measures(board: Scoreboard) -> dict[str, str]:
+    """Return, by source, the measures of the rows whose memory is compared."""
+    found: dict[str, dict[str, None]] = {}
+    for outcome in board.outcomes:
+        if outcome.memory_error is not None:
+            found.setdefault(outcome.case.source, {})[outcome.case.measured.peak_measure] = None
+    return {source: ", ".join(sorted(measures)) for source, measures in found.items()}
 
 
 def _choice(board: Scoreboard) -> str:

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from forescale.errors import ForescaleError, UnknownNameError
+from forescale.spec.model import LatentAttention, LinearAttention
 from forescale.validation import naive
 from forescale.validation.cases import Case, Prediction, Projector
 from forescale.validation.metrics import ErrorSummary, coverage, relative_error, summarise
@@ -165,6 +166,19 @@ def parallelism(case: Case) -> str:
     return "+".join(kinds) or "single device"
 
 
+def architecture(case: Case) -> str:
+    """Return what the layers are made of, such as "dense", "mla+moe" or "hybrid+moe"."""
+    model = case.question[0]
+    kinds = {type(layer.attention) for layer in model.layer_kinds}
+    attention = "hybrid" if LinearAttention in kinds else "mla" if LatentAttention in kinds else ""
+    return "+".join(filter(None, (attention, "moe" if model.is_moe else ""))) or "dense"
+
+
+def peak_measure(case: Case) -> str:
+    """Return what the source means by peak memory."""
+    return case.measured.peak_measure
+
+
 def scale(case: Case) -> str:
     """Return the band of device counts."""
     count = case.question[2].num_devices
@@ -181,9 +195,11 @@ def model_family(case: Case) -> str:
 
 DIMENSIONS: Mapping[str, Label] = MappingProxyType(
     {
+        "architecture": architecture,
         "hardware": lambda case: case.question[1].device.name,
         "model family": model_family,
         "parallelism": parallelism,
+        "peak measure": peak_measure,
         "precision": lambda case: case.question[3].precision.compute,
         "scale": scale,
         "source": lambda case: case.source,
