@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from tests.small import dense, moe
 
 from forescale.graph.parameters import count_parameters
 from forescale.memory.optimizers import moments_per_parameter
 from forescale.spec import DenseFfn, FullAttention, Layer, Model
-from tests.small import dense, moe
 
 H, F, V = 64, 128, 1000
 MODEL = Model(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from forescale.formula import named
@@ -38,6 +38,8 @@ def block_moments(block: Block, kept: Kept) -> BlockMoments:
     needs what it saved, the gradients of what it wrote, and makes those of what it read; kept tensors go
     with the last operator that needs them; a replay happens where backward first needs one of its tensors.
     """
+    if not block.operators:
+        return BlockMoments(forward=(), backward=())
     keeps = {tensor.name for tensor in kept.tensors}
     forward = _forward(block, block.operators, keeps, outside={block.input_name} - keeps)
     return BlockMoments(forward=forward, backward=_backward(block, kept))
@@ -78,6 +80,9 @@ def _backward(block: Block, kept: Kept) -> tuple[Moment, ...]:
             here = (*_sizes(live.values()), *gradients.sizes())
             moments += [Moment(name=m.name, phase=m.phase, tensors=(*here, *m.tensors)) for m in replay]
             live.update({name: block.tensors[name] for name in names})
+            for name in set(group[-1].writes) - names:  # a checkpoint holds the result of its replay
+                again = replace(block.tensors[name], name=f"{name} again")
+                live[again.name], released[again.name] = again, operators.index(group[0])
         made = gradients.propagate(operator)
         if operator.gradient_in_saved:
             live = {name: tensor for name, tensor in live.items() if name not in operator.saves}
