@@ -187,3 +187,13 @@ def test_jitter_is_seeded_and_slow_ranks_slow_all():
     assert shaken[0].mean() > 33.0
     slow = sample_makespans(compiled, UNIT, jitter=Jitter(slow_ranks={2: 1.5}), num_samples=1)
     assert slow[0] > 33.0 + 8 * 3 * 0.5 - 3
+
+
+def test_no_time_has_no_bubble_and_negative_time_is_refused():
+    compiled = compile_schedule(two_ranks())
+    nothing = StageTimes(forward=0.0, input_grad=0.0, weight_grad=0.0)
+    assert compiled.time(nothing).bubble_rate_makespan == 0.0
+    with pytest.raises(ScheduleError, match="zero or more"):
+        compiled.time(StageTimes(forward=-1.0, input_grad=1.0, weight_grad=1.0))
+    with pytest.raises(ScheduleError, match="zero or more"):
+        compiled.time(StageTimes(forward=np.array([1.0, np.nan]), input_grad=1.0, weight_grad=1.0))

@@ -69,12 +69,12 @@ class Timing:
     @property
     def bubble_rate_makespan(self) -> Numeric:
         """Idle share of all ranks' time under an optimizer barrier."""
-        return _scalar(1.0 - self.busy.mean(axis=0) / self.last_end.max(axis=0))
+        return _idle_share(self.busy.mean(axis=0), self.last_end.max(axis=0))
 
     @property
     def bubble_rate_span(self) -> Numeric:
         """Idle share of all ranks' time where each rank's step is as long as the longest span."""
-        return _scalar(1.0 - self.busy.mean(axis=0) / (self.last_end - self.first_start).max(axis=0))
+        return _idle_share(self.busy.mean(axis=0), (self.last_end - self.first_start).max(axis=0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -296,6 +296,11 @@ def _columns(laid: Durations, low: int, high: int) -> Durations:
     same = laid.delays.ndim == 1 or laid.delays.shape[1] == 1
     delays = laid.delays if same else laid.delays[:, low:high]
     return Durations(nodes=np.ascontiguousarray(laid.nodes[:, low:high]), delays=delays)
+
+
+def _idle_share(busy: Array, total: Array) -> Numeric:
+    """Return the idle part of a time; none of no time."""
+    return _scalar(1.0 - np.divide(busy, total, out=np.ones_like(busy), where=np.asarray(total) > 0))
 
 
 def _scalar(value: Array) -> Numeric:

@@ -52,6 +52,9 @@ class StageTimes:
         table = np.empty((6, num_stages, width))
         for row, value in zip(table, rows, strict=True):
             row[:] = value
+        if not np.all(table >= 0.0):
+            msg = "durations must be zero or more"
+            raise ScheduleError(msg)
         return table if any(np.ndim(v) == 2 for v in self._given()) else table[:, :, 0]
 
     def _given(self) -> tuple[Numeric, ...]:

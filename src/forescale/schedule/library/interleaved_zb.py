@@ -19,7 +19,7 @@ def construct(request: Request) -> Schedule:
 
 FAMILY = Family(
     name="interleaved-zb",
-    aliases=("interleaved-zero-bubble", "ScheduleInterleavedZeroBubble", "interleavedzerobubble"),
+    aliases=("interleaved-zero-bubble", "zbb", "ScheduleInterleavedZeroBubble", "interleavedzerobubble"),
     title="Interleaved zero bubble",
     placement="loop",
     vpp=(2, None),
