@@ -121,3 +121,17 @@ def test_splitting_a_backward_never_makes_a_step_longer():
     whole = family("1f1b").build(Request(pp=4, num_microbatches=8))
     assert asked.makespan(split_backward(whole)) <= asked.makespan(whole)
     assert check(split_backward(whole)).valid
+
+
+def test_durations_that_are_no_whole_ticks_are_proven_too():
+    pytest.importorskip("ortools")
+    random = np.random.default_rng(5)
+    f, b, w = (random.uniform(0.5, 2.0, 4) for _ in range(3))
+    asked = Problem(
+        placement=loop(4), num_microbatches=8, forward=f, input_grad=b, weight_grad=w,
+        comm=random.uniform(0.0, 0.1, 3), saved=np.ones(4), memory_limit=4.0,
+    )  # fmt: skip
+    found = optimise(asked, time_limit_s=60.0, num_moves=2000)
+    is_sound(found, asked)
+    assert found.proven
+    assert found.bound == pytest.approx(found.makespan, rel=1e-4)

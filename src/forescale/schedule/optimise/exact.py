@@ -19,7 +19,7 @@ from forescale.schedule.errors import ScheduleError
 from forescale.schedule.model import Schedule
 from forescale.schedule.optimise.problem import KINDS, Problem, split_backward
 
-_MAX_SCALE = 10**6
+_MAX_SCALE = 10**7
 Solver: TypeAlias = Any
 """An object of OR-tools, which has no types of its own here."""
 
@@ -32,6 +32,9 @@ class ExactResult:
     bound: float
     """No order has a shorter makespan."""
     proven: bool
+    """The solver's search is complete."""
+    resolution: float
+    """How far rounding durations to whole ticks can move a makespan; 0 where they are whole."""
 
 
 def available() -> bool:
@@ -69,7 +72,7 @@ class _Model:
 
     def __init__(self, problem: Problem, cp_model: Solver) -> None:
         self.problem, self.cp_model, self.model = problem, cp_model, cp_model.CpModel()
-        self.scale = _scale(problem)
+        self.scale, self.whole = _scale(problem)
         self.stages, self.units = problem.placement.num_stages, problem.num_microbatches
         ticks = {k: [self._ticks(problem.duration(k, s)) for s in range(self.stages)] for k in KINDS}
         comm = [self._ticks(float(each)) for each in problem.comm]
@@ -165,10 +168,12 @@ class _Model:
         status = solver.solve(self.model)
         found = status in {self.cp_model.OPTIMAL, self.cp_model.FEASIBLE}
         schedule = self._schedule(solver) if found else None
+        resolution = 0.0 if self.whole else 0.5 * (len(self.start) + len(self.comm)) / self.scale
         return ExactResult(
             schedule=schedule,
-            bound=max(self.problem.lower_bound(), solver.best_objective_bound / self.scale),
+            bound=max(self.problem.lower_bound(), solver.best_objective_bound / self.scale - resolution),
             proven=status == self.cp_model.OPTIMAL,
+            resolution=resolution,
         )
 
     def _schedule(self, solver: Solver) -> Schedule:
@@ -185,17 +190,17 @@ class _Model:
         )
 
 
-def _scale(problem: Problem) -> float:
-    """Return ticks per unit of time: the coarsest power of ten in which all durations are whole."""
+def _scale(problem: Problem) -> tuple[float, bool]:
+    """Return ticks per unit of time, the coarsest power of ten in which all durations are whole, if any is."""
     values = np.concatenate((problem.forward, problem.input_grad, problem.weight_grad, problem.comm))
     largest = float(values.max(initial=1.0)) or 1.0
     scale = 1.0
     while scale * largest < _MAX_SCALE:
         ticks = values * scale
         if np.all(np.abs(ticks - np.round(ticks)) <= 1e-9 * np.maximum(1.0, ticks)):
-            return scale
+            return scale, True
         scale *= 10.0
-    return _MAX_SCALE / largest
+    return _MAX_SCALE / largest, False
 
 
 def _starts(problem: Problem, schedule: Schedule) -> dict[tuple[Kind, int, int], float]:

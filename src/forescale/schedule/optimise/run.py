@@ -25,7 +25,7 @@ class Optimised:
     bound: float
     """No order of the passes has a shorter makespan."""
     proven: bool
-    """The bound is met: the schedule is optimal."""
+    """The bound is met, or met within the solver's ticks (1e-7 of the longest pass): the schedule is optimal."""
     method: str
     """library, exact or local search: where the schedule comes from."""
     library: str
@@ -68,7 +68,7 @@ def optimise(
         start, library = one_at_a_time(problem), "none fits"
         library_makespan = problem.makespan(start)
     best, makespan, method = start, library_makespan, "library"
-    bound = problem.lower_bound()
+    bound, complete, resolution = problem.lower_bound(), False, 0.0
     found = local_search.improve(problem, best, num_moves=num_moves, seed=seed)
     if (shorter := problem.makespan(found)) < makespan * (1.0 - _TOLERANCE):
         best, makespan, method = found, shorter, "local search"
@@ -76,7 +76,7 @@ def optimise(
     solvable = passes <= MAX_EXACT_PASSES or (passes <= MAX_SOLVER_PASSES and exact.available())
     if use_exact and solvable and makespan > bound * (1.0 + _TOLERANCE):
         result = exact.solve(problem, warm_start=best, time_limit_s=time_limit_s, num_workers=num_workers)
-        bound = max(bound, result.bound)
+        bound, complete, resolution = max(bound, result.bound), result.proven, result.resolution
         if result.schedule is not None:
             shorter = problem.makespan(result.schedule)
             if shorter < makespan * (1.0 - _TOLERANCE) and problem.fits(result.schedule):
@@ -85,7 +85,7 @@ def optimise(
         schedule=best.renamed("optimised"),
         makespan=makespan,
         bound=min(bound, makespan),
-        proven=makespan <= bound * (1.0 + _TOLERANCE),
+        proven=makespan <= bound * (1.0 + _TOLERANCE) or (complete and makespan <= bound + 2.0 * resolution),
         method=method,
         library=library,
         library_makespan=library_makespan,
