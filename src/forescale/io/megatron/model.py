@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 
+from forescale.io.megatron.hybrid import hybrid_layers, hybrid_segments
 from forescale.io.megatron.settings import Settings
 from forescale.spec.model import (
     Attention,
@@ -25,9 +26,6 @@ from forescale.spec.model import (
 )
 
 UNSUPPORTED = {
-    "hybrid_layer_pattern": "layers of state-space models",
-    "hybrid_override_pattern": "layers of state-space models",
-    "is_hybrid_model": "layers of state-space models",
     "heterogeneous_layers_config_path": "layers that differ by a file of their own",
     "heterogeneous_layers_config_encoded_json": "layers that differ by a list of their own",
     "moe_latent_size": "experts in a narrower space",
@@ -48,15 +46,8 @@ LINEAR_VARIANTS = frozenset({"gated_delta_net", "gdn"})
 def read_model(settings: Settings, *, name: str, vocab_size: int | None = None) -> Model:
     """Return the model; `vocab_size` is used where the settings name a tokenizer only."""
     _refuse_unsupported(settings)
-    num_layers = settings.size("num_layers")
     hidden = settings.size("hidden_size")
-    attention = _attention_layers(settings, num_layers, hidden)
-    ffn = _ffn_layers(settings, num_layers, hidden)
-    kinds: dict[Layer, Layer] = {}
-    layers = tuple(
-        kinds.setdefault(layer, layer)
-        for layer in (Layer(attention=a, ffn=f) for a, f in zip(attention, ffn, strict=True))
-    )
+    layers = _layers(settings, hidden)
     padded = settings.count("padded_vocab_size")
     return Model(
         name=name,
@@ -70,6 +61,27 @@ def read_model(settings: Settings, *, name: str, vocab_size: int | None = None) 
         num_mtp_layers=settings.count("mtp_num_layers", 0),
         max_seq_len=settings.count("max_position_embeddings", 0),
         source=settings.where,
+    )
+
+
+def _layers(settings: Settings, hidden: int) -> tuple[Layer, ...]:
+    segments = hybrid_segments(settings)
+    if segments:
+        return hybrid_layers(
+            settings,
+            segments,
+            hidden=hidden,
+            attention=lambda: _softmax_attention(settings, hidden),
+            dense=lambda: _dense_ffn(settings, hidden),
+            routed=lambda: _routed_ffn(settings, _dense_ffn(settings, hidden)),
+        )
+    num_layers = settings.size("num_layers")
+    attention = _attention_layers(settings, num_layers, hidden)
+    ffn = _ffn_layers(settings, num_layers, hidden)
+    kinds: dict[Layer, Layer] = {}
+    return tuple(
+        kinds.setdefault(layer, layer)
+        for layer in (Layer(attention=a, ffn=f) for a, f in zip(attention, ffn, strict=True))
     )
 
 
@@ -171,23 +183,25 @@ def _windowed(settings: Settings, full: Attention, num_layers: int) -> Sequence[
     return [windowed if slides else full for slides in skip]
 
 
-def _ffn_layers(settings: Settings, num_layers: int, hidden: int) -> Sequence[Ffn]:
+def _dense_ffn(settings: Settings, hidden: int) -> DenseFfn:
     gated = settings.flag("swiglu") or settings.flag("quick_geglu")
     width = settings.count("ffn_hidden_size")
     if not width:
         width = int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden
         settings.note(f"ffn_hidden_size is not given; Megatron-LM takes {width}")
     bias = settings.flag("add_bias_linear", default=True)
-    dense = DenseFfn(ffn_hidden_size=width, gated=gated, bias=bias)
-    num_experts = settings.count("num_experts")
-    if not num_experts:
-        return [dense] * num_layers
+    return DenseFfn(ffn_hidden_size=width, gated=gated, bias=bias)
+
+
+def _routed_ffn(settings: Settings, dense: DenseFfn) -> MoeFfn:
+    """Return the experts, which are like `dense` where the settings do not say otherwise."""
+    num_experts = settings.size("num_experts")
     moe = MoeFfn(
         num_experts=num_experts,
         top_k=settings.count("moe_router_topk", 2),
-        ffn_hidden_size=settings.count("moe_ffn_hidden_size") or width,
-        gated=gated,
-        bias=bias,
+        ffn_hidden_size=settings.count("moe_ffn_hidden_size") or dense.ffn_hidden_size,
+        gated=dense.gated,
+        bias=dense.bias,
         shared_ffn_hidden_size=settings.count("moe_shared_expert_intermediate_size", 0),
         shared_gate=settings.flag("moe_shared_expert_gate"),
         score_bias=settings.flag("moe_router_enable_expert_bias"),
@@ -196,6 +210,14 @@ def _ffn_layers(settings: Settings, num_layers: int, hidden: int) -> Sequence[Ff
         settings.refuse(
             f"{settings.spell('moe_router_topk')} {moe.top_k} is more than the {num_experts} experts"
         )
+    return moe
+
+
+def _ffn_layers(settings: Settings, num_layers: int, hidden: int) -> Sequence[Ffn]:
+    dense = _dense_ffn(settings, hidden)
+    if not settings.count("num_experts"):
+        return [dense] * num_layers
+    moe = _routed_ffn(settings, dense)
     pattern = settings.pattern("moe_layer_freq", num_layers)
     if pattern is None or isinstance(pattern, int):
         every = pattern or 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from forescale.io.megatron.hybrid import hybrid_segments
 from forescale.io.megatron.settings import Settings
 
 _REPEATED_GROUP = re.compile(r"\(([^()]*)\)\*(\d+)")
@@ -41,6 +42,9 @@ def read_split(settings: Settings, *, num_layers: int, pp: int) -> Split:
 
 
 def _split(settings: Settings, num_layers: int, pp: int) -> Split:
+    segments = hybrid_segments(settings)
+    if len(segments) > 1:
+        return _segmented(settings, segments, pp)
     if "pipeline_model_parallel_layout" in settings:
         return _layout(settings, num_layers, pp)
     listed = settings.words("decoder_pipeline_manual_split_list")
@@ -54,6 +58,16 @@ def _split(settings: Settings, num_layers: int, pp: int) -> Split:
     if short is not None and not _accounted(settings):
         settings.refuse(f"a rank of {short} layers cannot have {vpp} virtual stages")
     return Split(vpp=vpp, stage_layers=layers if len(set(layers)) > 1 else None)
+
+
+def _segmented(settings: Settings, segments: tuple[str, ...], pp: int) -> Split:
+    """Return the split that the bars of a hybrid pattern make: segments go round the ranks."""
+    if len(segments) % pp:
+        settings.refuse(
+            f"the {len(segments)} stages of the layer pattern are no multiple of the pipeline's {pp}"
+        )
+    layers = tuple(sum(map(len, segments[rank::pp])) for rank in range(pp))
+    return Split(vpp=len(segments) // pp, stage_layers=layers if len(set(layers)) > 1 else None)
 
 
 def _virtual(settings: Settings, num_layers: int, pp: int) -> int:
