@@ -9,8 +9,17 @@ from forescale.presets.korthikanti2022 import KORTHIKANTI_2022
 from forescale.presets.playbook import PLAYBOOK_2025
 from forescale.presets.preset import Preset
 from forescale.presets.primus import PRIMUS, PRIMUS_2026
+from forescale.presets.subramanian2024.preset import SUBRAMANIAN_2024
 
-PRESETS: tuple[Preset, ...] = (DEFAULT, PRIMUS, PRIMUS_2026, KORTHIKANTI_2022, PLAYBOOK_2025, ALMODEL)
+PRESETS: tuple[Preset, ...] = (
+    DEFAULT,
+    PRIMUS,
+    PRIMUS_2026,
+    KORTHIKANTI_2022,
+    PLAYBOOK_2025,
+    ALMODEL,
+    SUBRAMANIAN_2024,
+)
 """All presets; `default` is our own engine."""
 
 __all__ = ["PRESETS", "Preset", "load_preset", "preset_names"]

@@ -66,11 +66,11 @@ class Question:
     kind: TensorParallel
     quirks: Quirks
 
-    def memory(self, rows: Columns) -> Memory:
-        """Return the memory of every row of degrees; placement and panels do not matter."""
+    def memory(self, rows: Columns, *, stage: int = 0) -> Memory:
+        """Return the memory of every row of degrees on one stage; placement and panels do not matter."""
         shared = factor(rows, HELD_KEY)
         one = {"panels": 1.0, "near_tp1": 1.0, "near_tp2": 1.0}
-        layer = self._layer(Split(**_at(rows, shared.first, HELD_KEY), **one))
+        layer = self.layer(Split(**_at(rows, shared.first, HELD_KEY), **one))
         layers = self._layers(rows)
         return device_memory(
             parameters=_take(sum(operation.parameters for operation in layer), shared.code) * layers,
@@ -78,13 +78,14 @@ class Question:
             replicas=self._replicas(rows),
             pp=rows["pp"].astype(float),
             num_microbatches=rows["num_microbatches"].astype(float),
+            stage=float(stage),
         )
 
     def step_time(self, candidates: Columns) -> StepTime:
         """Return the seconds of one step of every candidate."""
         shared = factor(candidates, LAYER_KEY)
         split = Split(**_at(candidates, shared.first, LAYER_KEY))
-        layer = self._layer(split)
+        layer = self.layer(split)
         time = price_layer(layer, split, machine=self.machine, quirks=self.quirks)
         forward, backward = _take(time.forward_s, shared.code), _take(time.backward_s, shared.code)
         layers, microbatches = self._layers(candidates), candidates["num_microbatches"].astype(float)
@@ -102,9 +103,10 @@ class Question:
     def layer_time(self, candidates: Columns) -> LayerTime:
         """Return what one layer and micro-batch of every candidate take, in parts."""
         split = Split(**{name: candidates[name].astype(float) for name in LAYER_KEY})
-        return price_layer(self._layer(split), split, machine=self.machine, quirks=self.quirks)
+        return price_layer(self.layer(split), split, machine=self.machine, quirks=self.quirks)
 
-    def _layer(self, split: Split) -> Layer:
+    def layer(self, split: Split) -> Layer:
+        """Return the operations of one layer."""
         weight = self.machine.matrix_rate / self.machine.vector_rate
         return LAYERS[self.kind](self.shape, split, vector_weight=weight, quirks=self.quirks)
 

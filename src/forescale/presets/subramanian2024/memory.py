@@ -26,14 +26,20 @@ class Memory:
 
 
 def device_memory(
-    *, parameters: Numeric, kept_bytes: Numeric, replicas: Numeric, pp: Numeric, num_microbatches: Numeric
+    *,
+    parameters: Numeric,
+    kept_bytes: Numeric,
+    replicas: Numeric,
+    pp: Numeric,
+    num_microbatches: Numeric,
+    stage: Numeric = 0.0,
 ) -> Memory:
     """Return the memory of a stage with so many parameters that keeps so much of each micro-batch.
 
-    `replicas` devices share the optimizer's states.
+    `replicas` devices share the optimizer's states. The first stage, whose memory the paper states, is the fullest.
     """
     states = {"parameters": parameters, "shards": replicas, "zero": 1.0}
-    held = in_flight(stage=0.0, pp=pp, vpp=1.0, num_microbatches=num_microbatches)
+    held = in_flight(stage=stage, pp=pp, vpp=1.0, num_microbatches=num_microbatches)
     return Memory(
         weights=weight_bytes(element_bytes=FP16_BYTES, **states),
         gradients=gradient_bytes(element_bytes=FP16_BYTES, **states),

@@ -1,0 +1,174 @@
+"""One layout under the paper's model: strategy 1d without context parallelism, 2d with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from forescale.cost.placement import ranks_per_tier
+from forescale.errors import SpecError
+from forescale.graph.layout import split_strategy
+from forescale.presets.preset import Account, StageBytes, memory_projection
+from forescale.presets.subramanian2024.evaluate import LAYER_KEY, Question
+from forescale.presets.subramanian2024.machine import machine_of
+from forescale.presets.subramanian2024.operation import Split
+from forescale.presets.subramanian2024.price import LayerTime, price_layer
+from forescale.presets.subramanian2024.quirks import Quirks
+from forescale.presets.subramanian2024.shape import shape_of
+from forescale.presets.subramanian2024.sources import CODE, FP16_BYTES
+from forescale.presets.subramanian2024.space import Columns
+from forescale.projection.mesh import groups
+from forescale.projection.rates import days, tokens_per_device_second, utilisation
+from forescale.projection.result import TIME_PARTS, Interval, Note, Projection, StageTime
+from forescale.spec.cluster import Cluster
+from forescale.spec.model import Model
+from forescale.spec.strategy import Recompute, Strategy
+from forescale.spec.workload import Workload
+
+_ATTENTION = ("query, key, value", "fused attention", "projection", "projection bias", "attention dropout")
+_NORMS = ("attention norm", "ffn norm")
+_LEFT_OUT = Note(
+    topic="preset",
+    text="the paper leaves out embedding, head, loss, the mask of causal attention, the optimizer's time, buffers "
+    "and fragmentation; optimizer states are sharded over dp, weights and gradients are not",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subramanian2024Preset:
+    """The model of Subramanian et al. 2024 for one layout, placed by its axis order; quirks as published."""
+
+    name: str = "subramanian2024"
+    source: str = CODE
+    quirks: Quirks = field(default_factory=Quirks)
+
+    def project(self, model: Model, cluster: Cluster, strategy: Strategy, workload: Workload) -> Projection:
+        """Project one layout as the published code does."""
+        _refuse(model, strategy)
+        question = Question(
+            shape=shape_of(model, seq_len=workload.seq_len),
+            machine=machine_of(cluster),
+            kind="2d" if strategy.cp > 1 else "1d",
+            quirks=self.quirks,
+        )
+        layout = _columns(cluster, strategy, workload)
+        account = Account(
+            stages=[_stage(question, layout, stage) for stage in range(strategy.pp)],
+            total_parameters=_parameters(question),
+            notes=(_LEFT_OUT,),
+        )
+        stated = memory_projection(
+            account, preset=self.name, model=model, cluster=cluster, strategy=strategy, workload=workload
+        )
+        return _timed(stated, question, layout)
+
+
+SUBRAMANIAN_2024 = Subramanian2024Preset()
+
+
+def _refuse(model: Model, strategy: Strategy) -> None:
+    """Raise if the layout has something that the paper does not know."""
+    usual = Strategy()
+    unknown = [
+        name
+        for name in ("vpp", "ep", "etp", "stage_layers")
+        if getattr(strategy, name) != getattr(usual, name)
+    ]
+    unknown += ["recompute"] if strategy.recompute != Recompute() else []
+    unknown += ["zero > 1"] if strategy.zero > 1 else []
+    unknown += ["tp without sp"] if strategy.tp > 1 and not strategy.sp else []
+    unknown += ["pp that does not divide the layers"] if model.num_layers % strategy.pp else []
+    if unknown:
+        msg = f"preset subramanian2024 knows tp with sp, cp, pp, dp and zero 1 only; not {', '.join(unknown)}"
+        raise SpecError(msg)
+
+
+def _columns(cluster: Cluster, strategy: Strategy, workload: Workload) -> Columns:
+    """Return the layout as one candidate; where it lies follows from its axis order."""
+    near = {
+        axis: int(np.floor(ranks_per_tier(group, cluster)[0]))
+        for axis, group in groups(split_strategy(strategy)[0], strategy.axis_order).items()
+    }
+    share = workload.global_batch_size // strategy.dp
+    values = {
+        "tp1": strategy.tp,
+        "tp2": strategy.cp,
+        "pp": strategy.pp,
+        "dp": strategy.dp,
+        "micro_batch_size": strategy.micro_batch_size,
+        "num_microbatches": share // strategy.micro_batch_size,
+        "panels": 1,
+        "near_tp1": near["tp"],
+        "near_tp2": near["cp"],
+        "near_pp": near["pp"],
+        "near_dp": near["dp"],
+    }
+    return {name: np.array([value], dtype=np.int64) for name, value in values.items()}
+
+
+def _stage(question: Question, layout: Columns, stage: int) -> StageBytes:
+    memory = question.memory(layout, stage=stage)
+    parts = {
+        name: float(np.asarray(getattr(memory, name))[0])
+        for name in ("weights", "gradients", "optimizer", "activations")
+    }
+    layers = question.shape.num_layers // int(layout["pp"][0])
+    return StageBytes(num_layers=layers, parameters=parts["weights"] / FP16_BYTES, **parts)
+
+
+def _parameters(question: Question) -> float:
+    """Return the parameters of all layers, undivided."""
+    whole = Split(**dict.fromkeys(Split.__dataclass_fields__, 1.0))
+    layer = replace(question, kind="1d").layer(whole)
+    return question.shape.num_layers * float(sum(operation.parameters for operation in layer))
+
+
+def _timed(stated: Projection, question: Question, layout: Columns) -> Projection:
+    """Return a projection of memory with the times of the step."""
+    step, layer = question.step_time(layout), question.layer_time(layout)
+    total = float(np.asarray(step.total)[0])
+    passes = float(layout["num_microbatches"][0] * (question.shape.num_layers // layout["pp"][0]))
+    work, devices = stated.workload, stated.cluster.num_devices
+    flops = float(np.asarray(layer.flops)[0]) * passes * devices
+    tokens = float(work.global_batch_size * work.seq_len)
+    rates = {"peak_rate": question.machine.matrix_rate, "num_devices": float(devices), "step_time": total}
+    whole = {"pipeline_comm": step.pipeline, "data_comm": step.data, "bubble": step.bubble}
+    return replace(
+        stated,
+        step_time=Interval(low=total, expected=total, high=total),
+        tokens_per_s_per_device=float(
+            tokens_per_device_second(tokens=tokens, step_time=total, num_devices=float(devices))
+        ),
+        mfu=float(utilisation(flops=stated.model_flops_per_step, **rates)),
+        mfu_full_attention=float(utilisation(flops=stated.model_flops_full_attention_per_step, **rates)),
+        hfu=float(utilisation(flops=flops, **rates)),
+        hardware_flops_per_step=flops,
+        time_s=_parts(question, layout, passes)
+        | {name: float(np.asarray(value)[0]) for name, value in whole.items()},
+        stage_times=tuple(
+            _stage_time(layer, stage.stage, stage.num_layers) for stage in stated.memory.stages
+        ),
+        training_days=None
+        if work.tokens is None
+        else float(days(total_tokens=float(work.tokens), tokens=tokens, step_time=total)),
+        notes=(_LEFT_OUT,),
+    )
+
+
+def _stage_time(layer: LayerTime, stage: int, layers: int) -> StageTime:
+    forward, backward = (float(np.asarray(value)[0]) for value in (layer.forward_s, layer.backward_s))
+    return StageTime(stage=stage, forward_s=layers * forward, backward_s=layers * backward)
+
+
+def _parts(question: Question, layout: Columns, passes: float) -> dict[str, float]:
+    """Return the seconds of a step's layers, by part of the model and kind of message."""
+    parts = dict.fromkeys(TIME_PARTS, 0.0)
+    split = Split(**{name: layout[name].astype(float) for name in LAYER_KEY})
+    for operation in question.layer(split):
+        time = price_layer((operation,), split, machine=question.machine, quirks=question.quirks)
+        own = "attention" if operation.name in _ATTENTION else "norm" if operation.name in _NORMS else "ffn"
+        parts[own] += passes * float(np.asarray(time.compute_s + time.memory_s)[0])
+        comm = "context_comm" if operation.name == "fused attention" else "tensor_comm"
+        parts[comm] += passes * float(np.asarray(time.tensor_s).reshape(-1)[0])
+    return parts
