@@ -45,7 +45,7 @@ LATENT = LatentAttention(
 )
 DENSE = DenseFfn(ffn_hidden_size=512)
 ROUTED = MoeFfn(num_experts=4, top_k=2, ffn_hidden_size=256)
-TOLERANCE = 0.02
+TOLERANCE = 0.01
 NONE, FULL_RECOMPUTE = Recompute(), Recompute(granularity="full")
 CORE = Recompute(granularity="selective", modules=("core_attn",))
 MLP = Recompute(granularity="selective", modules=("mlp",))

@@ -92,6 +92,8 @@ def memory_parts(
     degrees, stages, pieces = inputs.degrees, inputs.stages, inputs.pieces
     overhead: Overhead = load_overhead()
     held = in_flight(stage=stages.index, pp=degrees.pp, vpp=degrees.vpp, num_microbatches=count)
+    if inputs.pipeline is not None:
+        held = named(inputs.pipeline.peaks[:, None], "in flight, from the schedule", unit="1")
     working: Numeric = 0.0 * stages.first
     for layers, piece in zip(stages.counts, pieces.layers, strict=True):
         extra = piece.cost.backward_bytes - piece.cost.kept_bytes
@@ -107,13 +109,7 @@ def memory_parts(
         message = _message_bytes(setting, inputs)
         outputs = stage_output_bytes(message_bytes=message, microbatches=held, pp=degrees.pp)
         activations = activations + (1.0 - stages.last) * outputs
-    buffers = _gathered(setting.workload, inputs) + named(
-        setting.workspace_bytes, "workspaces of libraries", unit="byte"
-    )
-    if kernels.accumulate_in_product:
-        buffers = buffers + _dummy_gradients(setting.workload, inputs)
-    buffers = buffers + kernels.bucket_elements * STORAGE_BYTES[setting.workload.precision.parameters]
-    buffers = largest(first=buffers, second=states.update - activations)
+    buffers = largest(first=standing_buffers(setting, inputs), second=states.update - activations)
     lost = smallest(first=states.update, second=activations) if kernels.flat_update else 0.0
     allocated = states.weights + states.gradients + states.optimizer + activations + buffers
     return MemoryParts(
@@ -124,6 +120,17 @@ def memory_parts(
         buffers=buffers,
         overhead=overhead.context_bytes[1] + (overhead.fragmentation[1] - 1.0) * allocated + lost,
     )
+
+
+def standing_buffers(setting: Setting, inputs: Inputs) -> Numeric:
+    """Return the buffers that exist throughout forward and backward."""
+    kernels = setting.choices.kernels
+    buffers = _gathered(setting.workload, inputs) + named(
+        setting.workspace_bytes, "workspaces of libraries", unit="byte"
+    )
+    if kernels.accumulate_in_product:
+        buffers = buffers + _dummy_gradients(setting.workload, inputs)
+    return buffers + kernels.bucket_elements * STORAGE_BYTES[setting.workload.precision.gradients]
 
 
 def _message_bytes(setting: Setting, inputs: Inputs) -> Numeric:

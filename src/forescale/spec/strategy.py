@@ -80,7 +80,7 @@ class Kernels:
     """The update copies its gradients to one flat fp32 tensor, which finds no room among freed activations
     (DeepSpeed); other optimizers go tensor by tensor."""
     bucket_elements: Annotated[float, Ge(0)] = 0.0
-    """Elements of reduction buckets beside the gradients (DeepSpeed's reduce_bucket_size)."""
+    """Elements of reduction buckets beside the gradients, in their type (DeepSpeed's reduce_bucket_size)."""
     keeps_stage_outputs: bool = False
     """A pipeline stage keeps the output it sent until its backward (DeepSpeed; Megatron-LM before 2022)."""
     deterministic: bool = False
@@ -103,6 +103,8 @@ class Strategy:
     pp: Degree = 1
     vpp: Degree = 1
     """Model chunks (virtual stages) per pipeline rank."""
+    schedule: str | None = None
+    """Pipeline schedule, a name of the schedule library; None is 1F1B, interleaved where vpp > 1."""
     dp_replicate: Degree = 1
     dp_shard: Degree = 1
     zero: Annotated[int, Ge(0), Le(3)] = 1
