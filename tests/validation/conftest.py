@@ -11,7 +11,7 @@ from forescale.validation.corpus import Row
 from forescale.validation.published import published_flops
 
 EXCERPT = Path(__file__).parents[1] / "data" / "runs" / "excerpt.csv"
-COLUMNS = tuple(next(csv.reader(EXCERPT.open(encoding="utf-8"))))
+COLUMNS = tuple(next(csv.reader(EXCERPT.read_text(encoding="utf-8").splitlines())))
 
 
 @pytest.fixture(scope="session")
