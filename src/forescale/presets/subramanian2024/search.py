@@ -28,9 +28,6 @@ from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.units import format_bytes
 
-CHUNK = 32768
-"""Candidates composed at once."""
-
 
 def search_subramanian2024(
     model: Model,
