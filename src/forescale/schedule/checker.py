@@ -12,7 +12,7 @@ from forescale.schedule.deadlock import SEMANTICS, Semantics, describe, find_dea
 from forescale.schedule.errors import ScheduleError
 from forescale.schedule.flat import Flat, Ints, check_ids, flatten
 from forescale.schedule.lowering import LoweredSchedule, lower
-from forescale.schedule.memory import ActivationSizes, memory_curve
+from forescale.schedule.memory import ActivationSizes, memory_during
 from forescale.schedule.model import Schedule
 from forescale.schedule.program import build
 
@@ -256,7 +256,7 @@ _MEANING = {
 def _memory(
     schedule: Schedule, flat: Flat, limit: float | Array, sizes: ActivationSizes | None
 ) -> list[Violation]:
-    curve = memory_curve(schedule, sizes, flat)
+    curve = memory_during(schedule, sizes, flat)
     limits = np.broadcast_to(np.asarray(limit, dtype=np.float64), (schedule.num_ranks,))[flat.rank]
     above = np.nonzero(curve > limits * (1.0 + 1e-9))[0]
     found = []

@@ -21,8 +21,8 @@ from forescale.schedule.times import FREE, LinkTimes, StageTimes
 
 MAX_CANDIDATES = 128
 """Candidates timed together, so that a state stays in the cache."""
-MAX_STRAIGHT_NODES = 2048
-"""Programs up to this size are also written out as straight-line code for single timings."""
+MAX_STRAIGHT_NODES = 4096
+"""Programs up to this size are written out as straight-line code from their second single timing on."""
 Straight: TypeAlias = Callable[[list[float], list[float]], tuple[tuple[float, ...], tuple[float, ...]]]
 
 
@@ -96,6 +96,7 @@ class CompiledSchedule:
     runs: tuple[tuple[Ints, Array], ...]
     """How often each rank runs which duration class; see `Timing.runs`."""
     _straight: list[Straight] = field(default_factory=list)
+    _timed: list[bool] = field(default_factory=lambda: [False])
 
     @property
     def num_messages(self) -> int:
@@ -169,7 +170,8 @@ class CompiledSchedule:
         return state, spent
 
     def _time_one(self, laid: Durations) -> Timing:
-        if self.program.stream.size > MAX_STRAIGHT_NODES:
+        timed_before, self._timed[0] = self._timed[0], True
+        if not timed_before or self.program.stream.size > MAX_STRAIGHT_NODES:
             return self.summary(laid, self.run(laid)[0])
         if not self._straight:
             from forescale.schedule.straight import write

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from forescale.numeric import Array
-from forescale.schedule.actions import Kind
+from forescale.schedule.actions import KIND_BITS, STAGE_SHIFT, Kind
 from forescale.schedule.flat import Flat, flatten
 from forescale.schedule.model import Schedule
 
@@ -20,6 +21,8 @@ class ActivationSizes:
     """Kept from forward until backward."""
     weight_part: float | Array = 1.0
     """Part of `saved` that the input gradient leaves for the weight gradient: M_W / M_B."""
+    working: float | Array = 0.0
+    """Held only while a backward or input gradient runs: what recompute brings back, gradients in flight."""
 
 
 def unit_sizes(schedule: Schedule) -> ActivationSizes:
@@ -48,16 +51,49 @@ def memory_curve(schedule: Schedule, sizes: ActivationSizes | None = None, flat:
     return curve
 
 
+def memory_during(
+    schedule: Schedule, sizes: ActivationSizes | None = None, flat: Flat | None = None
+) -> Array:
+    """Return the most each rank holds during each of its actions, rank after rank; shape (num_actions,).
+
+    While a backward or input gradient runs, it holds its working memory beside all that it frees at its end.
+    """
+    flat = flatten(schedule.orders) if flat is None else flat
+    sizes = unit_sizes(schedule) if sizes is None else sizes
+    curve = memory_curve(schedule, sizes, flat)
+    start = np.concatenate(([0.0], curve[:-1])) if curve.size else curve
+    start[flat.bounds[:-1][flat.bounds[:-1] < curve.size]] = 0.0
+    working = np.broadcast_to(np.asarray(sizes.working, dtype=np.float64), (schedule.num_stages,))
+    backward = (flat.kind == Kind.B) | (flat.kind == Kind.I)
+    during = start + np.where(backward, working[flat.stage % schedule.num_stages], 0.0)
+    return np.asarray(np.maximum(curve, during))
+
+
 def peak_memory(schedule: Schedule, sizes: ActivationSizes | None = None) -> Array:
     """Return the most each rank holds at once; shape (num_ranks,), in the unit of `sizes`."""
     flat = flatten(schedule.orders)
-    curve = memory_curve(schedule, sizes, flat)
-    return np.array(
-        [
-            max(0.0, float(curve[low:high].max(initial=0.0)))
-            for low, high in zip(flat.bounds[:-1], flat.bounds[1:], strict=True)
-        ]
-    )
+    highest = memory_during(schedule, sizes, flat)
+    return np.array([highest[low:high].max(initial=0.0) for low, high in pairwise(flat.bounds.tolist())])
+
+
+def peak_receive_buffers(schedule: Schedule) -> Array:
+    """Return the most messages each rank holds between their receipt and their use; shape (num_ranks,).
+
+    Multiply by a boundary's tensor size for bytes. A receive is posted where the lowering places it.
+    """
+    from forescale.schedule.lowering import lower
+
+    peaks = np.zeros(schedule.num_ranks)
+    for rank, order in enumerate(lower(schedule).orders):
+        waiting: set[tuple[bool, int]] = set()
+        for code in order:
+            kind, where = code & KIND_BITS, code >> STAGE_SHIFT
+            if kind in (Kind.RECV_F, Kind.RECV_B):
+                waiting.add((kind == Kind.RECV_F, where))
+                peaks[rank] = max(peaks[rank], len(waiting))
+            elif kind in (Kind.F, Kind.B, Kind.I):
+                waiting.discard((kind == Kind.F, where))
+    return peaks
 
 
 def peak_activations(schedule: Schedule) -> Array:
