@@ -51,17 +51,7 @@ def _rank(rank: int, request: Request) -> tuple[int, ...]:
     for _ in range(inner):
         emit.backward(next(backward[1]))
         emit.overlapped(next(forward[1]), next(backward[0]))
-    split = False
-    for index in range(near + 1):
-        split = split or (index == (near + 1) // 2 and near % 2 == 1)
-        emit.backward(next(backward[1]), split=split)
-        split = split or (index == (near + 1) // 2 and near % 2 == 0)
-        emit.backward(next(backward[0]), split=split)
-    for _ in range(inner):
-        emit.weight()
-        emit.backward(next(backward[0]), split=True)
-    while emit.pending:
-        emit.weight()
+    emit.finish(backward, both=near + 1, alone=inner)
     return tuple(emit.order)
 
 

@@ -47,17 +47,7 @@ def _rank(rank: int, pp: int, num_microbatches: int) -> tuple[int, ...]:
     for _ in range(later):
         emit.backward(next(backward[1]))
         emit.overlapped(next(forward[1]), next(backward[0]))
-    split = False
-    for index in range(rank + 1):
-        split = split or (index == (rank + 1) // 2 and rank % 2 == 1)
-        emit.backward(next(backward[1]), split=split)
-        split = split or (index == (rank + 1) // 2 and rank % 2 == 0)
-        emit.backward(next(backward[0]), split=split)
-    for _ in range(later):
-        emit.weight()
-        emit.backward(next(backward[0]), split=True)
-    while emit.pending:
-        emit.weight()
+    emit.finish(backward, both=rank + 1, alone=later)
     return tuple(emit.order)
 
 

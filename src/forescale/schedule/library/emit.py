@@ -84,6 +84,23 @@ class Emitter:
         """Add F and B as one block."""
         self.order += [pack(Kind.F, *forward) | JOINED, pack(Kind.B, *backward)]
 
+    def finish(self, backward: Sequence[Iterator[Pass]], *, both: int, alone: int) -> None:
+        """Add the last backwards of DualPipe: both directions in turn, then the first alone, then all W.
+
+        Weight gradients are put off from the middle of the first part on.
+        """
+        split = False
+        for index in range(both):
+            split = split or (index == both // 2 and both % 2 == 0)
+            self.backward(next(backward[1]), split=split)
+            split = split or (index == both // 2 and both % 2 == 1)
+            self.backward(next(backward[0]), split=split)
+        for _ in range(alone):
+            self.weight()
+            self.backward(next(backward[0]), split=True)
+        while self.pending:
+            self.weight()
+
 
 def counter(stage: int, start: int = 0) -> Iterator[Pass]:
     """Yield (stage, start), (stage, start + 1) and so on."""
