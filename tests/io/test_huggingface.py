@@ -334,5 +334,6 @@ class TestHybrids:
             ("FullAttention", "NoneType"),
             ("NoneType", "MoeFfn"),
         ]
+        assert model.layers[3].ffn.latent_size == 0
         with pytest.raises(ReaderError, match="one of M, \\*, - and E; got 'MMX'"):
             read("nemotron_h", num_hidden_layers=3, hybrid_override_pattern="MMX")

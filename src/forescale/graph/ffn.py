@@ -99,10 +99,10 @@ def moe_ffn(b: Builder, model: Model, spec: MoeFfn, *, source: str, result: str)
         h = float(model.hidden_size)
         _router(b, spec, hidden=h, source=source)
         if not spec.shared_ffn_hidden_size:
-            _experts(b, spec, hidden=h, source=source, result=result)
+            _routed(b, spec, hidden=h, source=source, result=result)
             return
         both = tuple(b.tensor(name, b.tensors[result].elements) for name in ("moe.routed", "shared.result"))
-        _experts(b, spec, hidden=h, source=source, result=both[0])
+        _routed(b, spec, hidden=h, source=source, result=both[0])
         _shared(b, model, spec, source=source, result=both[1])
         size = b.bytes_of(result)
         elementwise(
@@ -154,6 +154,21 @@ def _router(b: Builder, spec: MoeFfn, *, hidden: float, source: str) -> None:
         backward_bytes=size,
         kernels=6.0,
     )
+
+
+def _routed(b: Builder, spec: MoeFfn, *, hidden: float, source: str, result: str) -> None:
+    """Append the routed experts, between the projections to and from their own space if they have one."""
+    if not spec.latent_size:
+        _experts(b, spec, hidden=hidden, source=source, result=result)
+        return
+    local, latent = b.layout.tokens("residual"), float(spec.latent_size)
+    whole: Extent = ("hidden", hidden)
+    narrow: Extent = ("rank", latent)
+    down = b.tensor("moe.latent", local * latent)
+    linear(b, "moe.latent_down", source=source, result=down, rows=local, inputs=whole, outputs=narrow)
+    back = b.tensor("moe.latent_result", local * latent, b.layout.linear_input_bytes)
+    _experts(b, spec, hidden=latent, source=down, result=back)
+    linear(b, "moe.latent_up", source=back, result=result, rows=local, inputs=narrow, outputs=whole)
 
 
 def _experts(b: Builder, spec: MoeFfn, *, hidden: float, source: str, result: str) -> None:

@@ -103,6 +103,9 @@ class MoeFfn:
     gated: bool = True
     bias: bool = False
     """Biases inside the experts (gpt-oss)."""
+    latent_size: NonNegative = 0
+    """Width of the space that routed experts work in, projected to before dispatch and back after combine
+    (Nemotron 3 Super); 0 is the hidden size itself. Router and shared experts see the hidden size."""
     shared_ffn_hidden_size: NonNegative = 0
     """Intermediate size of all shared experts together; 0 has none."""
     shared_gate: bool = False

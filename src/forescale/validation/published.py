@@ -107,10 +107,10 @@ def _attention_flops(attention: Attention, hidden: int, seq_len: int, *, halved:
 
 
 def _ffn_flops(ffn: Ffn, hidden: int) -> float:
-    if isinstance(ffn, MoeFfn):
-        width = ffn.top_k * ffn.ffn_hidden_size + ffn.shared_ffn_hidden_size
-        router = 2.0 * hidden * ffn.num_experts
-    else:
-        assert isinstance(ffn, DenseFfn)
-        width, router = ffn.ffn_hidden_size, 0.0
-    return 2.0 * hidden * width * (3 if ffn.gated else 2) + router
+    matrices = 3 if ffn.gated else 2
+    if isinstance(ffn, DenseFfn):
+        return 2.0 * hidden * ffn.ffn_hidden_size * matrices
+    space = ffn.latent_size or hidden
+    experts = 2.0 * space * ffn.top_k * ffn.ffn_hidden_size * matrices
+    shared = 2.0 * hidden * ffn.shared_ffn_hidden_size * matrices
+    return experts + shared + 2.0 * hidden * (ffn.num_experts + 2 * ffn.latent_size)

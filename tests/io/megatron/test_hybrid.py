@@ -67,5 +67,10 @@ def test_what_cannot_be(more, text):
     assert "\n" not in str(caught.value)
 
 
+def test_experts_in_a_narrower_space():
+    more = "--hybrid-layer-pattern ME --num-experts 8 --moe-latent-size 256"
+    assert read(more).model.layers[1].ffn.latent_size == 256
+
+
 def test_the_older_spelling():
     assert read("--num-layers 3 --hybrid-override-pattern M-*").model.num_layers == 3

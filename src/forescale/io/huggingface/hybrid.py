@@ -94,7 +94,6 @@ def nemotron_h(keys: Keys) -> Model:
     Mamba-2 is a gated linear attention: B and C are keys and queries of `n_groups` heads, x the values,
     dt the decay; A, D and the bias of dt are one number per head.
     """
-    keys.refuse("moe_latent_size", "a narrower space of the experts")
     kinds = _one_part_layers(keys)
     full = full_attention(keys, head_dim=keys.optional_size("attention_head_dim"), rotary=False)
     mixers = {
@@ -145,7 +144,8 @@ def _mamba2(keys: Keys) -> LinearAttention:
 
 def _nemotron_experts(keys: Keys) -> MoeFfn:
     shared = keys.count("n_shared_experts") * keys.count("moe_shared_expert_intermediate_size")
-    return experts(keys, gated=False, shared_ffn_hidden_size=shared, score_bias=True)
+    latent = keys.count("moe_latent_size")
+    return experts(keys, gated=False, shared_ffn_hidden_size=shared, score_bias=True, latent_size=latent)
 
 
 HYBRID: Mapping[str, Callable[[Keys], Model]] = MappingProxyType(

@@ -28,7 +28,6 @@ from forescale.spec.model import (
 UNSUPPORTED = {
     "heterogeneous_layers_config_path": "layers that differ by a file of their own",
     "heterogeneous_layers_config_encoded_json": "layers that differ by a list of their own",
-    "moe_latent_size": "experts in a narrower space",
     "routed_expert_hidden_size": "experts in a narrower space",
     "compress_ratios": "compressed sparse attention",
     "lfm_layer_types": "layers of short convolutions",
@@ -202,6 +201,7 @@ def _routed_ffn(settings: Settings, dense: DenseFfn) -> MoeFfn:
         ffn_hidden_size=settings.count("moe_ffn_hidden_size") or dense.ffn_hidden_size,
         gated=dense.gated,
         bias=dense.bias,
+        latent_size=settings.count("moe_latent_size", 0),
         shared_ffn_hidden_size=settings.count("moe_shared_expert_intermediate_size", 0),
         shared_gate=settings.flag("moe_shared_expert_gate"),
         score_bias=settings.flag("moe_router_enable_expert_bias"),
