@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from forescale.spec import Cluster, Model, MoeFfn, Strategy, Workload
+from forescale.spec import Cluster, Model, Strategy, Workload
 from forescale.spec.model import Attention, DenseFfn, Ffn, FullAttention, LatentAttention, Layer
 from forescale.spec.workload import MATRIX_RATE
 from forescale.units import TB
