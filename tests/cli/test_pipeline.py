@@ -137,3 +137,13 @@ def test_optimise_proves_a_small_pipeline(tmp_path):
     assert "valid" in run("check", str(path))
     with pytest.raises(ForescaleError, match="give 2 numbers"):
         run("optimise", "--pp", "2", "-m", "4", "--stage-forward", "1,x")
+
+
+def test_blocking_messages_cost_more():
+    found = [
+        as_json("simulate", "-s", "1f1b", "--pp", "4", "-m", "8", "--comm", "0.2", "--comm-mode", mode)[
+            "makespan"
+        ]
+        for mode in ("overlapped", "serial", "blocking")
+    ]
+    assert found[0] <= found[1] < found[2]

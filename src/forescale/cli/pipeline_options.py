@@ -39,6 +39,14 @@ MemoryLimit: TypeAlias = Annotated[
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, schema forescale.pipeline/1.")]
 
 
+class CommMode(StrEnum):
+    """What messages do beside delaying their receiver."""
+
+    overlapped = "overlapped"
+    serial = "serial"
+    blocking = "blocking"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassOptions:
     """Durations of one micro-batch through a device's full share, and how the share is cut."""
@@ -54,6 +62,10 @@ class PassOptions:
         float, typer.Option("--weight-grad", min=0, help="Weight gradient of a full share.")
     ] = 1.0
     comm: Annotated[float, typer.Option("--comm", min=0, help="Time of one message between ranks.")] = 0.0
+    comm_mode: Annotated[
+        CommMode,
+        typer.Option("--comm-mode", help="Messages only delay, queue on their link, or block compute."),
+    ] = CommMode.overlapped
     memory_limit: MemoryLimit = None
     group_size: Annotated[
         int | None, typer.Option("--group-size", min=1, help="Micro-batches per group (interleaved).")
@@ -82,7 +94,13 @@ class PassOptions:
             weight_grad=self.weight_grad,
             vpp=schedule.placement.vpp,
         )
-        return simulate(schedule, times, LinkTimes(latency=self.comm), memory_limit=self.memory_limit)
+        return simulate(
+            schedule,
+            times,
+            LinkTimes(transfer=self.comm),
+            comm=self.comm_mode.value,
+            memory_limit=self.memory_limit,
+        )
 
 
 class PlacementName(StrEnum):

@@ -14,6 +14,7 @@ MAX_EXACT_PASSES = 400
 MAX_SOLVER_PASSES = 2500
 """Passes up to which the solver, where it is installed, improves on the local search."""
 _TOLERANCE = 1e-9
+_MOVES_TIMES_PASSES = 30_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +39,7 @@ def optimise(
     *,
     time_limit_s: float = 60.0,
     num_workers: int = 2,
-    num_moves: int = 20_000,
+    num_moves: int | None = None,
     seed: int = 0,
     use_exact: bool = True,
 ) -> Optimised:
@@ -51,7 +52,7 @@ def optimise(
     time_limit_s, num_workers
         Wall time and threads of the exact solver.
     num_moves, seed
-        Moves tried by the local search.
+        Moves tried by the local search; None is 20,000, fewer for very large pipelines.
     use_exact
         False never calls the solver, so OR-tools is not needed.
 
@@ -69,10 +70,11 @@ def optimise(
         library_makespan = problem.makespan(start)
     best, makespan, method = start, library_makespan, "library"
     bound, complete, resolution = problem.lower_bound(), False, 0.0
-    found = local_search.improve(problem, best, num_moves=num_moves, seed=seed)
+    passes = 3 * problem.placement.num_stages * problem.num_microbatches
+    moves = min(20_000, _MOVES_TIMES_PASSES // passes) if num_moves is None else num_moves
+    found = local_search.improve(problem, best, num_moves=moves, seed=seed)
     if (shorter := problem.makespan(found)) < makespan * (1.0 - _TOLERANCE):
         best, makespan, method = found, shorter, "local search"
-    passes = 3 * problem.placement.num_stages * problem.num_microbatches
     solvable = passes <= MAX_EXACT_PASSES or (passes <= MAX_SOLVER_PASSES and exact.available())
     if use_exact and solvable and makespan > bound * (1.0 + _TOLERANCE):
         result = exact.solve(problem, warm_start=best, time_limit_s=time_limit_s, num_workers=num_workers)
