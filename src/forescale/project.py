@@ -15,15 +15,17 @@ from forescale.formula import Term, value_of
 from forescale.graph.flops import model_flops
 from forescale.graph.layout import Choices, Degrees, Layout, split_strategy
 from forescale.graph.parameters import count_parameters
-from forescale.graph.stage import StagePlan, plan_stages
+from forescale.graph.stage import StagePlan
 from forescale.memory.buffers import load_overhead
 from forescale.memory.workspaces import library_workspace_bytes
 from forescale.projection.blocks import Pricing
 from forescale.projection.data_parallel import data_traffic
 from forescale.projection.evaluate import Evaluation, Inputs, Setting, evaluate
+from forescale.projection.loads import stage_loads
 from forescale.projection.memory import MemoryParts
 from forescale.projection.mesh import groups
 from forescale.projection.pieces import build_blocks, build_pieces, holdings, price_blocks
+from forescale.projection.pipeline import Pipeline, lay_out
 from forescale.projection.rates import days, tokens_per_device_second, utilisation
 from forescale.projection.result import (
     TIME_PARTS,
@@ -38,6 +40,7 @@ from forescale.projection.result import (
 )
 from forescale.projection.stages import stack_plans
 from forescale.projection.step import expected_maximum
+from forescale.projection.timeline import MemoryTimeline, build_timeline, schedule_of, standing_of_ranks
 from forescale.spec.cluster import Cluster
 from forescale.spec.constraints import check
 from forescale.spec.model import Model
@@ -72,11 +75,13 @@ def project(
         return load_preset(preset).project(model, cluster, strategy, workload)
     degrees, choices = split_strategy(strategy)
     arrays = Degrees(**{name: np.array([getattr(degrees, name)]) for name in Degrees.__dataclass_fields__})
-    plan = plan_stages(model, pp=strategy.pp, vpp=strategy.vpp, stage_layers=strategy.stage_layers)
+    plan, pipeline = lay_out(model, strategy, workload)
     calibration = calibration or load_run_calibration()
     run = calibration.factors(cluster.device, strategy.software)
     order, spread = strategy.axis_order, calibration.spread(cluster.device, workload.precision.compute)
-    evaluation = evaluate_layout(model, cluster, workload, arrays, choices, plan, order, run=run)
+    evaluation = evaluate_layout(
+        model, cluster, workload, arrays, choices, plan, order, run=run, pipeline=pipeline
+    )
     return to_projection(model, cluster, strategy, workload, plan, evaluation, preset=preset, spread=spread)
 
 
@@ -90,9 +95,29 @@ def evaluate_layout(
     order: tuple[Axis, ...],
     *,
     run: RunFactors | None = None,
+    pipeline: Pipeline | None = None,
 ) -> Evaluation:
     """Evaluate one layout whose degrees are arrays of one element, or terms of such."""
     run = run or run_factors(cluster, choices.software)
+    inputs = layout_inputs(
+        model, cluster, workload, degrees, choices, plan, order, run=run, pipeline=pipeline
+    )
+    return evaluate(setting_of(model, cluster, workload, choices, run), inputs)
+
+
+def layout_inputs(
+    model: Model,
+    cluster: Cluster,
+    workload: Workload,
+    degrees: Degrees,
+    choices: Choices,
+    plan: StagePlan,
+    order: tuple[Axis, ...],
+    *,
+    run: RunFactors,
+    pipeline: Pipeline | None = None,
+) -> Inputs:
+    """Return the priced pieces of one layout and what stands on its stages."""
     pricing = pricing_of(cluster, degrees, order, run)
     layout = Layout(
         degrees=degrees, choices=choices, precision=workload.precision, seq_len=float(workload.seq_len)
@@ -101,7 +126,7 @@ def evaluate_layout(
     stages, held = stack_plans([plan]), holdings(blocks)
     if isinstance(degrees.tp, Term):
         stages = stages.recorded([block.name for block in blocks.layers])
-    inputs = Inputs(
+    return Inputs(
         degrees=degrees,
         stages=stages,
         pieces=build_pieces(
@@ -118,8 +143,8 @@ def evaluate_layout(
             num_mtp=model.num_mtp_layers,
         ),
         pricing=pricing,
+        pipeline=pipeline,
     )
-    return evaluate(setting_of(model, cluster, workload, choices, run), inputs)
 
 
 def run_factors(cluster: Cluster, software: str) -> RunFactors:
@@ -150,6 +175,28 @@ def pricing_of(cluster: Cluster, degrees: Degrees, order: tuple[Axis, ...], run:
         groups=groups(degrees, order),
         run=run,
     )
+
+
+def memory_timeline(model: Model, cluster: Cluster, strategy: Strategy, workload: Workload) -> MemoryTimeline:
+    """Return memory over one step of one layout, rank by rank, with the peak named.
+
+    Raises
+    ------
+    SpecError
+        If the layout is illegal, as `project` does.
+    """
+    result = project(model, cluster, strategy, workload)
+    degrees, choices = split_strategy(strategy)
+    arrays = Degrees(**{name: np.array([getattr(degrees, name)]) for name in Degrees.__dataclass_fields__})
+    plan, pipeline = lay_out(model, strategy, workload)
+    run = run_factors(cluster, strategy.software)
+    inputs = layout_inputs(
+        model, cluster, workload, arrays, choices, plan, strategy.axis_order, run=run, pipeline=pipeline
+    )
+    standing = standing_of_ranks(result, setting_of(model, cluster, workload, choices, run), inputs)
+    schedule = schedule_of(strategy, result.num_microbatches)
+    loads = stage_loads(model, strategy, workload, schedule.placement.rank_of_stage)
+    return build_timeline(result, schedule, loads, standing)
 
 
 def to_projection(

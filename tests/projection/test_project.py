@@ -102,3 +102,41 @@ def test_training_days_follow_from_tokens():
     result = project(dense(), cluster(8), Strategy(dp_shard=8), work)
     steps = 1e12 / (2048 * 64)
     assert result.training_days == pytest.approx(steps * result.step_time_s / 86400)
+
+
+@pytest.mark.parametrize(("name", "vpp"), [("1f1b", 1), ("interleaved-1f1b", 2)])
+def test_the_simulated_schedule_agrees_with_its_closed_form(name, vpp):
+    """Same bubble where stages are nearly equal, same memory, though one is simulated action by action."""
+    layout, model = Strategy(pp=4, vpp=vpp), replace(dense(), vocab_size=128)
+    closed = project(model, cluster(4), layout, workload(global_batch_size=16))
+    simulated = project(model, cluster(4), replace(layout, schedule=name), workload(global_batch_size=16))
+    assert simulated.time_s["bubble"] == pytest.approx(closed.time_s["bubble"], rel=0.1)
+    for one, other in zip(simulated.memory.stages, closed.memory.stages, strict=True):
+        assert one.activations_bytes == pytest.approx(other.activations_bytes, rel=1e-9)
+    assert sum(simulated.time_s.values()) == pytest.approx(simulated.step_time_s, rel=1e-12)
+
+
+def test_schedules_trade_bubble_for_memory():
+    def run(name, vpp=1):
+        return project(
+            dense(), cluster(4), Strategy(pp=4, vpp=vpp, schedule=name), workload(global_batch_size=16)
+        )
+
+    plain, filled, wave, lean = run("1f1b"), run("zb-h1"), run("zbv", 2), run("v-min", 2)
+    assert wave.time_s["bubble"] < filled.time_s["bubble"] < plain.time_s["bubble"]
+    assert lean.memory.peak_bytes < wave.memory.peak_bytes
+    assert wave.memory.stages[0].weights_bytes > plain.memory.stages[0].weights_bytes  # both ends on rank 0
+
+
+@pytest.mark.parametrize(
+    ("strategy", "words"),
+    [
+        (Strategy(pp=4, schedule="zbw"), "did you mean"),
+        (Strategy(pp=4, vpp=1, schedule="zbv"), "vpp must be 2"),
+        (Strategy(pp=4, schedule="dualpipe"), "twice"),
+        (Strategy(pp=4, schedule="zb-h1", stage_layers=(2, 2, 2, 2)), "places layers itself"),
+    ],
+)
+def test_a_schedule_that_cannot_be_projected_is_refused_in_words(strategy, words):
+    with pytest.raises(SpecError, match=words):
+        project(dense(), cluster(4), strategy, workload(global_batch_size=16))

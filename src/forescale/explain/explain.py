@@ -16,10 +16,10 @@ from forescale.formula import Term, TermNode, as_term, value_of
 from forescale.graph.flops import model_flops
 from forescale.graph.layout import Degrees, split_strategy
 from forescale.graph.parameters import count_parameters
-from forescale.graph.stage import plan_stages
 from forescale.project import evaluate_layout, peak_rate
 from forescale.projection.evaluate import Evaluation, Picker
 from forescale.projection.memory import MemoryParts
+from forescale.projection.pipeline import lay_out
 from forescale.projection.rates import days, tokens_per_device_second, utilisation
 from forescale.projection.result import TIME_PARTS
 from forescale.spec.cluster import Cluster
@@ -84,8 +84,10 @@ class Explainer:
                 for name in Degrees.__dataclass_fields__
             }
         )
-        plan = plan_stages(model, pp=strategy.pp, vpp=strategy.vpp, stage_layers=strategy.stage_layers)
-        evaluation = evaluate_layout(model, cluster, workload, recorded, choices, plan, strategy.axis_order)
+        plan, pipeline = lay_out(model, strategy, workload)
+        evaluation = evaluate_layout(
+            model, cluster, workload, recorded, choices, plan, strategy.axis_order, pipeline=pipeline
+        )
         return cls(model=model, cluster=cluster, workload=workload, evaluation=evaluation)
 
     def node(self, quantity: str) -> TermNode:

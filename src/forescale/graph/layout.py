@@ -9,7 +9,7 @@ import numpy as np
 
 from forescale.formula import formula
 from forescale.numeric import Numeric
-from forescale.spec.strategy import ContextKind, Kernels, Overlap, Recompute, Strategy
+from forescale.spec.strategy import ContextKind, Kernels, Overlap, Recompute, Reshard, Strategy
 from forescale.spec.workload import STORAGE_BYTES, Precision
 
 Dim: TypeAlias = Literal[
@@ -75,7 +75,9 @@ class Choices:
     recompute: Recompute = field(default_factory=Recompute)
     overlap: Overlap = field(default_factory=Overlap)
     kernels: Kernels = field(default_factory=Kernels)
+    reshard: Reshard = "default"
     software: str = "megatron-core"
+    schedule: str | None = None
 
 
 def split_strategy(strategy: Strategy) -> tuple[Degrees, Choices]:
@@ -90,7 +92,9 @@ def split_strategy(strategy: Strategy) -> tuple[Degrees, Choices]:
         recompute=strategy.recompute,
         overlap=strategy.overlap,
         kernels=strategy.kernels,
+        reshard=strategy.reshard,
         software=strategy.software,
+        schedule=strategy.schedule,
     )
     return degrees, choices
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 
@@ -51,21 +52,39 @@ def layers_per_stage(num_layers: int, pp: int, vpp: int = 1) -> tuple[tuple[int,
     (Megatron-LM --account-for-loss-in-pipeline-split, --account-for-embedding-in-pipeline-split; 126 layers on
     16 x 8 chunks of Llama 3.1 405B).
     """
-    stages = pp * vpp
-    base, extra = divmod(num_layers, stages)
-    short = -num_layers % stages
-    if vpp > 1 and 0 < short <= 2:
-        sizes = [base + 1 - (stage == stages - 1) - (short == 2 and stage == 0) for stage in range(stages)]
+    chunks = layers_per_chunk(num_layers, pp * vpp, spare_ends=vpp > 1)
+    return tuple(tuple(layer for chunk in chunks[rank::pp] for layer in chunk) for rank in range(pp))
+
+
+def layers_per_chunk(num_layers: int, num_chunks: int, *, spare_ends: bool) -> tuple[tuple[int, ...], ...]:
+    """Return the layers of every virtual stage, in the order of the model."""
+    base, extra = divmod(num_layers, num_chunks)
+    short = -num_layers % num_chunks
+    if spare_ends and 0 < short <= 2:
+        last = num_chunks - 1
+        sizes = [base + 1 - (chunk == last) - (short == 2 and chunk == 0) for chunk in range(num_chunks)]
     else:
-        sizes = [base + (stage < extra) for stage in range(stages)]
-    starts = np.concatenate([[0], np.cumsum(sizes)])
-    return tuple(
-        tuple(
-            layer
-            for chunk in range(vpp)
-            for layer in range(starts[chunk * pp + rank], starts[chunk * pp + rank + 1])
-        )
-        for rank in range(pp)
+        sizes = [base + (chunk < extra) for chunk in range(num_chunks)]
+    starts = np.concatenate([[0], np.cumsum(sizes)]).tolist()
+    return tuple(tuple(range(low, high)) for low, high in pairwise(starts))
+
+
+def chunk_plans(model: Model, num_chunks: int, *, spare_ends: bool) -> StagePlan:
+    """Return the plan of the virtual stages themselves, one row each."""
+    return _plan(model.layers, layers_per_chunk(model.num_layers, num_chunks, spare_ends=spare_ends))
+
+
+def plan_placed(model: Model, rank_of_stage: Sequence[int]) -> StagePlan:
+    """Return the plan of ranks that hold the virtual stages a placement gives them (V: both ends on rank 0)."""
+    ranks = np.arange(max(rank_of_stage) + 1)
+    chunks = chunk_plans(model, len(rank_of_stage), spare_ends=len(ranks) < len(rank_of_stage))
+    holds = (np.asarray(rank_of_stage)[None, :] == ranks[:, None]).astype(float)
+    return StagePlan(
+        counts=holds @ chunks.counts,
+        first=holds @ chunks.first,
+        last=holds @ chunks.last,
+        index=ranks.astype(float),
+        multiplicity=np.ones(len(ranks)),
     )
 
 

@@ -12,7 +12,7 @@ from forescale.cost.calibration import RunFactors
 from forescale.cost.collectives import CollectiveModel
 from forescale.cost.model import ComputeModel
 from forescale.cost.placement import Group
-from forescale.formula import formula, named
+from forescale.formula import formula, named, total
 from forescale.graph.operator import Block, Operator
 from forescale.graph.ops import Collective, MeshAxis, Primitive
 from forescale.graph.recompute import Kept
@@ -54,6 +54,8 @@ class BlockCost:
     forward: Seconds
     backward: Seconds
     """Replayed operators under "recompute" and their communication parts."""
+    weight_seconds: Numeric
+    """Part of the backward that makes weight gradients."""
     flops: Numeric
     """Executed FLOP, forward and backward, replay included."""
     kept_bytes: Numeric
@@ -68,6 +70,7 @@ class BlockCost:
         return BlockCost(
             forward={part: select(value) for part, value in self.forward.items()},
             backward={part: select(value) for part, value in self.backward.items()},
+            weight_seconds=select(self.weight_seconds),
             flops=select(self.flops),
             kept_bytes=select(self.kept_bytes),
             forward_bytes=select(self.forward_bytes),
@@ -128,6 +131,7 @@ def block_cost(priced: PricedBlock, kept: Kept, *, asynchronous_tensor: bool = F
     """Return what a block costs under a recompute policy, its communication exposed as far as nothing hides it."""
     forward: Seconds = {}
     backward: Seconds = {}
+    weight: Seconds = {}
     flops: Numeric = 0.0
     forward_kernels, backward_kernels, slow = 0.0, 0.0, priced.run.contention
     for own in priced.operators.values():
@@ -148,14 +152,9 @@ def block_cost(priced: PricedBlock, kept: Kept, *, asynchronous_tensor: bool = F
             slow,
             asynchronous_tensor,
         )
-        _add_pass(
-            backward,
-            operator,
-            own.backward_weight,
-            own.backward_weight[0] + cover_weight,
-            slow,
-            asynchronous_tensor,
-        )
+        cover = own.backward_weight[0] + cover_weight
+        for into in (backward, weight):
+            _add_pass(into, operator, own.backward_weight, cover, slow, asynchronous_tensor)
         flops = flops + own.flops
     for operator in kept.replayed:
         own = priced.operators[operator.name]
@@ -170,6 +169,7 @@ def block_cost(priced: PricedBlock, kept: Kept, *, asynchronous_tensor: bool = F
     return BlockCost(
         forward=_titled(forward, f"{priced.block.name} forward"),
         backward=_titled(backward, f"{priced.block.name} backward"),
+        weight_seconds=total(weight, name=f"{priced.block.name} weight gradients", unit="s"),
         flops=flops,
         kept_bytes=kept.num_bytes,
         forward_bytes=moments.forward_bytes,

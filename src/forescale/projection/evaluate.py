@@ -18,6 +18,7 @@ from forescale.projection.blocks import NEUTRAL, BlockCost, Pricing, Seconds
 from forescale.projection.data_parallel import DataTraffic, Exposed, at_stage_3, exposed_block, exposed_once
 from forescale.projection.memory import MemoryParts, memory_parts, state_bytes
 from forescale.projection.pieces import Holding, Parts, Piece
+from forescale.projection.pipeline import Pipeline
 from forescale.projection.stages import Stages, over_stages
 from forescale.projection.step import bubble_time, exposed_pipeline_time, num_microbatches
 from forescale.spec.model import Model
@@ -52,6 +53,8 @@ class Inputs:
     held: Parts[Holding]
     traffic: DataTraffic
     pricing: Pricing
+    pipeline: Pipeline | None = None
+    """The simulated schedule of all candidates; None is (interleaved) 1F1B in closed form."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,12 +92,7 @@ def evaluate(setting: Setting, inputs: Inputs) -> Evaluation:
     parts["overhead"] = (
         parts.get("overhead", 0.0) + count * setting.run.microbatch_overhead_s + setting.run.step_overhead_s
     )
-    parts["bubble"] = bubble_time(
-        total_stage_time=sum_over_stages(values=stage_time, multiplicity=stages.multiplicity),
-        slowest_stage_time=at(stage_time),
-        vpp=degrees.vpp,
-    )
-    parts["pipeline_comm"] = _pipeline(setting, inputs, at(stage_time), count)
+    parts.update(_pipeline(setting, inputs, sums, data, stage_time, count))
     states = state_bytes(
         setting.model,
         inputs.traffic.dense,
@@ -182,12 +180,18 @@ def recomputed_share(*, num_layers: Numeric, layers_on_stage: Numeric) -> Numeri
 class _StageSums:
     """Sums block costs over the layers and ends that stand on each stage."""
 
-    def __init__(self, setting: Setting, inputs: Inputs) -> None:
-        self.stages, self.pieces, self.num_mtp = inputs.stages, inputs.pieces, setting.model.num_mtp_layers
+    def __init__(self, setting: Setting, inputs: Inputs, stages: Stages | None = None) -> None:
+        self._setting, self._inputs = setting, inputs
+        self.stages = inputs.stages if stages is None else stages
+        self.pieces, self.num_mtp = inputs.pieces, setting.model.num_mtp_layers
         limit = setting.choices.recompute.num_layers
         self.share: Numeric | None = None
         if limit is not None:
             self.share = recomputed_share(num_layers=float(limit), layers_on_stage=self.stages.num_layers)
+
+    def on(self, stages: Stages) -> _StageSums:
+        """Return the same sums over other stages."""
+        return _StageSums(self._setting, self._inputs, stages)
 
     def total(self, of: Callable[[BlockCost], Numeric]) -> Numeric:
         """Return Σ layers × quantity of a layer's cost, ends included."""
@@ -248,21 +252,66 @@ def _data_parallel(setting: Setting, inputs: Inputs, forward: Numeric, backward:
     return Exposed(per_microbatch=at_stage_3(zero=zero, sharded=sharded, otherwise=0.0 * sharded), once=once)
 
 
-def _pipeline(setting: Setting, inputs: Inputs, slowest: Numeric, count: Numeric) -> Numeric:
-    """Return what the stage-to-stage messages add to a step."""
-    degrees, model, workload = inputs.degrees, setting.model, setting.workload
-    tokens = degrees.micro_batch_size * float(workload.seq_len) / degrees.cp
-    if setting.choices.sp:
-        tokens = tokens / degrees.tp
-    message = tokens * float(model.hidden_size) * STORAGE_BYTES[workload.precision.activations]
-    return exposed_pipeline_time(
-        hop=inputs.pricing.seconds(Collective(kind="p2p", axis="pp", num_bytes=message)),
+def _pipeline(
+    setting: Setting, inputs: Inputs, sums: _StageSums, data: Exposed, stage_time: Numeric, count: Numeric
+) -> Seconds:
+    """Return what the pipeline adds to the slowest stage's own time: waiting, and messages."""
+    degrees, stages = inputs.degrees, inputs.stages
+    slowest = Picker.slowest(stage_time, stages)(stage_time)
+    hop = _hop(setting, inputs)
+    if inputs.pipeline is not None:
+        return _simulated(setting, inputs, sums, data, hop, count * slowest)
+    bubble = bubble_time(
+        total_stage_time=sum_over_stages(values=stage_time, multiplicity=stages.multiplicity),
+        slowest_stage_time=slowest,
+        vpp=degrees.vpp,
+    )
+    messages = exposed_pipeline_time(
+        hop=hop,
         slowest_stage_time=slowest,
         microbatches=count,
         pp=degrees.pp,
         vpp=degrees.vpp,
         overlapped=setting.choices.overlap.pipeline,
     )
+    return {"bubble": bubble, "pipeline_comm": messages}
+
+
+@formula(unit="s", source="simulated schedule: what its makespan exceeds the slowest rank's work by")
+def beyond(*, makespan: Numeric, work: Numeric) -> Numeric:
+    """Makespan − work."""
+    return makespan - work
+
+
+def _simulated(
+    setting: Setting, inputs: Inputs, sums: _StageSums, data: Exposed, hop: Numeric, work: Numeric
+) -> Seconds:
+    """Return bubble and messages of a simulated schedule, its backward split as the operators are."""
+    pipeline = inputs.pipeline
+    assert pipeline is not None
+    chunks = sums.on(pipeline.stages)
+    weight = chunks.total(lambda cost: cost.weight_seconds)
+    others = pipeline.per_stage(data.per_microbatch + setting.run.microbatch_overhead_s)
+    with_messages, alone = pipeline.seconds(
+        forward=chunks.total(lambda cost: _seconds(cost.forward)),
+        input_grad=chunks.total(lambda cost: _seconds(cost.backward)) - weight + others,
+        weight_grad=weight,
+        hop=hop,
+    )
+    return {
+        "bubble": beyond(makespan=alone, work=work),
+        "pipeline_comm": beyond(makespan=with_messages, work=alone),
+    }
+
+
+def _hop(setting: Setting, inputs: Inputs) -> Numeric:
+    """Return the seconds of one micro-batch's message between stages."""
+    degrees, model, workload = inputs.degrees, setting.model, setting.workload
+    tokens = degrees.micro_batch_size * float(workload.seq_len) / degrees.cp
+    if setting.choices.sp:
+        tokens = tokens / degrees.tp
+    message = tokens * float(model.hidden_size) * STORAGE_BYTES[workload.precision.activations]
+    return inputs.pricing.seconds(Collective(kind="p2p", axis="pp", num_bytes=message))
 
 
 def _optimizer_time(model: Model, state: Numeric, workload: Workload, pricing: Pricing) -> Numeric:

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 from forescale.formula import named, total
 from forescale.graph.layout import Degrees, Layout
 from forescale.memory.activations import any_of, in_flight, largest, saved_bytes, smallest, stage_output_bytes
-from forescale.memory.buffers import Overhead, dummy_gradient_bytes, gathered_parameter_bytes, load_overhead
+from forescale.memory.buffers import (
+    Overhead,
+    dummy_gradient_bytes,
+    gathered_parameter_bytes,
+    load_overhead,
+    resharded_bytes,
+    whole_parameter_bytes,
+)
 from forescale.memory.optimizers import moments_per_parameter
 from forescale.memory.states import (
     gradient_bytes,
@@ -125,7 +132,7 @@ def memory_parts(
 def standing_buffers(setting: Setting, inputs: Inputs) -> Numeric:
     """Return the buffers that exist throughout forward and backward."""
     kernels = setting.choices.kernels
-    buffers = _gathered(setting.workload, inputs) + named(
+    buffers = _gathered(setting, inputs) + named(
         setting.workspace_bytes, "workspaces of libraries", unit="byte"
     )
     if kernels.accumulate_in_product:
@@ -166,10 +173,10 @@ def _dummy_gradients(workload: Workload, inputs: Inputs) -> Numeric:
     return result
 
 
-def _gathered(workload: Workload, inputs: Inputs) -> Numeric:
+def _gathered(setting: Setting, inputs: Inputs) -> Numeric:
     """Return the gathered parameters and unreduced gradients of the largest block at stage 3."""
     degrees, stages = inputs.degrees, inputs.stages
-    head = inputs.held.head
+    workload, head = setting.workload, inputs.held.head
     buffers: Numeric = 0.0 * stages.first
     groups: list[tuple[Numeric, float, Numeric, Numeric]]
     groups = [(1.0, 2.0, block.dense, block.expert) for block in inputs.held.layers]
@@ -185,4 +192,17 @@ def _gathered(workload: Workload, inputs: Inputs) -> Numeric:
                 zero=degrees.zero,
             )
         buffers = largest(first=buffers, second=present * both)
-    return buffers
+    return resharded_bytes(
+        always=buffers, never=_whole(workload, inputs), pp=degrees.pp, policy=setting.choices.reshard
+    )
+
+
+def _whole(workload: Workload, inputs: Inputs) -> Numeric:
+    """Return a stage's whole parameters and unreduced gradients at stage 3."""
+    degrees, reduced = inputs.degrees, STORAGE_BYTES[workload.precision.gradients]
+    dense_shards, expert_shards = degrees.dp_shard * degrees.cp, degrees.expert_shards
+    return whole_parameter_bytes(
+        parameters=inputs.traffic.dense, reduced_bytes=reduced, shards=dense_shards, zero=degrees.zero
+    ) + whole_parameter_bytes(
+        parameters=inputs.traffic.expert, reduced_bytes=reduced, shards=expert_shards, zero=degrees.zero
+    )

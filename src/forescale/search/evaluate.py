@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from forescale.cost.calibration import RunFactors
 from forescale.graph.layout import Choices, Degrees, Layout
@@ -27,6 +26,7 @@ from forescale.projection.pieces import (
     holdings,
     price_blocks,
 )
+from forescale.projection.pipeline import Pipeline, pipeline_of
 from forescale.projection.stages import Stages, stack_plans
 from forescale.search.space import Candidates, Columns, Rows
 from forescale.spec.cluster import Cluster
@@ -97,12 +97,11 @@ def score(
     scores = Scores(step_time=np.full(shape, np.inf), peak=np.full(shape, np.inf))
     if candidates.num_rows == 0:
         return scores
-    plans, plan_of_row = _plans(question.model, candidates.columns)
-    fitting = _states(question, candidates.columns, plans, plan_of_row) <= memory_limit
-    for rows, variants, choices, order in _groups(candidates, fitting):
+    for batch in _batches(question, candidates, memory_limit):
+        rows, choices = batch.rows, batch.choices
         columns = {name: values[rows] for name, values in candidates.columns.items()}
-        group = _Group(question, columns, _StagesOf(plans, plan_of_row[rows]), choices, order)
-        for index in variants:
+        group = _Group(question, columns, batch)
+        for index in batch.variants:
             recompute = candidates.variants[index].recompute
             pieces = build_pieces(group.priced, recompute, asynchronous_tensor=choices.overlap.tensor)
             setting = setting_of(
@@ -120,21 +119,69 @@ def score(
     return scores
 
 
-def _groups(
-    candidates: Candidates, fitting: NDArray[np.bool_]
-) -> Iterator[tuple[Rows, list[int], Choices, tuple[Axis, ...]]]:
-    """Yield rows that share operator list and axis order, with the variants (recompute policies) to try."""
+@dataclass(frozen=True, slots=True)
+class _StagesOf:
+    """The stage plans of some rows, by their place among those rows."""
+
+    plans: Stages
+    plan: Rows
+
+    def __call__(self, rows: Rows | slice) -> Stages:
+        return self.plans.take(self.plan[rows])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Batch:
+    """Rows that share operator list, axis order and schedule, with the variants (recompute policies) to try."""
+
+    rows: Rows
+    variants: list[int]
+    choices: Choices
+    order: tuple[Axis, ...]
+    stages: _StagesOf
+    pipeline: Pipeline | None = None
+
+
+def _batches(question: Question, candidates: Candidates, memory_limit: float) -> Iterator[_Batch]:
+    """Yield all candidates in batches; a named schedule has one batch per shape of its pipeline."""
+    plans, plan_of_row = _plans(question.model, candidates.columns)
+    fitting = _states(question, candidates.columns, plans, plan_of_row) <= memory_limit
     by_list: dict[tuple[object, ...], list[int]] = {}
     for index, each in enumerate(candidates.variants):
-        by_list.setdefault((each.cp_kind, each.axis_order), []).append(index)
+        by_list.setdefault((each.cp_kind, each.axis_order, each.schedule), []).append(index)
     for indices in by_list.values():
         variant = candidates.variants[indices[0]]
-        allowed = fitting & candidates.allows(variant)
+        allowed = candidates.allows(variant)
+        if variant.schedule is None:
+            allowed = allowed & fitting
         for sp in (True, False):
             rows = np.flatnonzero(allowed & (candidates.columns["sp"] == sp))
-            if len(rows):
-                choices = Choices(sp=sp, cp_kind=variant.cp_kind, overlap=candidates.overlap)
-                yield rows, indices, choices, variant.axis_order
+            if len(rows) == 0:
+                continue
+            batch = _Batch(
+                rows=rows,
+                variants=indices,
+                choices=Choices(
+                    sp=sp, cp_kind=variant.cp_kind, overlap=candidates.overlap, schedule=variant.schedule
+                ),
+                order=variant.axis_order,
+                stages=_StagesOf(plans, plan_of_row[rows]),
+            )
+            yield from [batch] if variant.schedule is None else _by_shape(question.model, candidates, batch)
+
+
+def _by_shape(model: Model, candidates: Candidates, batch: _Batch) -> Iterator[_Batch]:
+    """Split a batch of a named schedule by pipeline shape, each with its simulated pipeline."""
+    columns = {name: candidates.columns[name][batch.rows] for name in ("pp", "vpp")}
+    columns["count"] = candidates.num_microbatches[batch.rows]
+    table = distinct(columns, ("pp", "vpp", "count"))
+    for shape in range(len(table)):
+        rows = batch.rows[table.where == shape]
+        pp, vpp, count = (int(table.columns[name][shape]) for name in ("pp", "vpp", "count"))
+        pipeline = None if pp == 1 else pipeline_of(model, str(batch.choices.schedule), pp, vpp, count)
+        plan = plan_stages(model, pp=1) if pipeline is None else pipeline.ranks
+        stages = _StagesOf(stack_plans([plan]), np.zeros(len(rows), dtype=np.int64))
+        yield replace(batch, rows=rows, stages=stages, pipeline=pipeline)
 
 
 def distinct(columns: Columns, names: tuple[str, ...]) -> Table:
@@ -195,36 +242,19 @@ def _as_degrees(columns: Columns) -> Degrees:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _StagesOf:
-    """The stage plans of some rows, by their place among those rows."""
-
-    plans: Stages
-    plan: Rows
-
-    def __call__(self, rows: Rows | slice) -> Stages:
-        return self.plans.take(self.plan[rows])
-
-
 class _Group:
     """Candidates of one operator list and axis order, with their tables of distinct blocks and traffic."""
 
-    def __init__(
-        self,
-        question: Question,
-        columns: Columns,
-        stages: _StagesOf,
-        choices: Choices,
-        order: tuple[Axis, ...],
-    ) -> None:
-        self.question, self.order, self.stages = question, order, stages
+    def __init__(self, question: Question, columns: Columns, batch: _Batch) -> None:
+        self.question, self.order, self.stages = question, batch.order, batch.stages
+        self.pipeline, choices = batch.pipeline, batch.choices
         self.degrees = _as_degrees(columns)
-        gap = ("pp",) if question.model.is_moe and order[-1] != "pp" else ()
+        gap = ("pp",) if question.model.is_moe and self.order[-1] != "pp" else ()
         self.block_table = distinct(columns, (*BLOCK_KEY, *gap))
         degrees = _as_degrees(_with_stage_size(self.block_table, columns))
         blocks = question.blocks(degrees, choices)
         self.priced: Parts[PricedBlock] = price_blocks(
-            blocks, pricing_of(question.cluster, degrees, order, question.run)
+            blocks, pricing_of(question.cluster, degrees, self.order, question.run)
         )
         self.held: Parts[Holding] = holdings(blocks)
         self.traffic_table = distinct(columns, TRAFFIC_KEY)
@@ -256,6 +286,7 @@ class _Group:
             held=self.held.map(lambda held: held.take(at_block)),
             traffic=self.traffic.take(at_traffic),
             pricing=pricing_of(self.question.cluster, degrees, self.order, self.question.run),
+            pipeline=self.pipeline,
         )
 
 

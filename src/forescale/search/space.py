@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forescale.errors import UnknownKeyError
+from forescale.projection.pipeline import refusal
 from forescale.spec.cluster import Cluster
 from forescale.spec.constraints import Question, legal
 from forescale.spec.model import LatentAttention, Model
@@ -44,6 +45,8 @@ class Space:
     cp_kind: tuple[ContextKind, ...] = ("all_gather", "ring")
     recompute: tuple[Recompute, ...] | None = None
     axis_order: tuple[tuple[Axis, ...], ...] = ORDERS
+    schedule: tuple[str | None, ...] = (None,)
+    """Names of the schedule library; None is (interleaved) 1F1B, in closed form."""
     overlap: Overlap = field(default_factory=Overlap)
 
     def fixed(self, values: Mapping[str, int | bool]) -> Space:
@@ -62,6 +65,7 @@ class Variant:
     recompute: Recompute
     cp_kind: ContextKind
     axis_order: tuple[Axis, ...]
+    schedule: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +76,7 @@ class Candidates:
     """Degrees and sp, one array each."""
     variants: tuple[Variant, ...]
     overlap: Overlap
+    global_batch_size: int
     refused: dict[str, int]
     """Rows that each constraint refused."""
 
@@ -97,7 +102,23 @@ class Candidates:
         if variant.axis_order != first.axis_order:
             dp = self.columns["dp_replicate"] * self.columns["dp_shard"]
             allowed &= (self.columns["pp"] > 1) & (dp > 1)
-        return allowed
+        return allowed & self._schedulable(variant.schedule, is_first=variant.schedule == first.schedule)
+
+    def _schedulable(self, schedule: str | None, *, is_first: bool) -> NDArray[np.bool_]:
+        """Return which rows a schedule can run; without a pipeline only the first schedule counts."""
+        pp, vpp, count = self.columns["pp"], self.columns["vpp"], self.num_microbatches
+        if schedule is None:
+            return np.asarray(((pp > 1) | is_first) & ((vpp == 1) | (count % pp == 0)), dtype=bool)
+        shapes = np.stack([pp, vpp, count])
+        distinct, where = np.unique(shapes, axis=1, return_inverse=True)
+        possible = np.array([p > 1 and not refusal(schedule, p, v, m) for p, v, m in distinct.T.tolist()])
+        return np.asarray(possible[where.reshape(-1)] | ((pp == 1) & is_first), dtype=bool)
+
+    @property
+    def num_microbatches(self) -> Rows:
+        """Micro-batches of every row."""
+        dp = self.columns["dp_replicate"] * self.columns["dp_shard"]
+        return self.global_batch_size // (dp * self.columns["micro_batch_size"])
 
     def strategy(self, variant: int, row: int) -> Strategy:
         """Return one layout as a strategy."""
@@ -109,6 +130,7 @@ class Candidates:
             cp_kind=chosen.cp_kind,
             recompute=chosen.recompute,
             axis_order=chosen.axis_order,
+            schedule=chosen.schedule,
             overlap=self.overlap,
         )
 
@@ -139,22 +161,31 @@ def enumerate_layouts(model: Model, cluster: Cluster, workload: Workload, space:
     """Return every legal layout of `space`, in a fixed order and each once."""
     columns = _degrees(model, cluster, workload, space)
     columns = _cross_sp(columns, model, space)
-    question = Question(model=model, cluster=cluster, workload=workload, degrees=_Degrees(columns))
+    degrees = _Degrees(columns, any_schedule=space.schedule != (None,))
+    question = Question(model=model, cluster=cluster, workload=workload, degrees=degrees)
     mask, refused = legal(question)
     variants = tuple(
-        Variant(recompute=recompute, cp_kind=kind, axis_order=order)
+        Variant(recompute=recompute, cp_kind=kind, axis_order=order, schedule=schedule)
+        for schedule in space.schedule
         for kind in space.cp_kind
         for order in space.axis_order
         for recompute in space.recompute or default_recompute(model)
     )
     columns = {name: values[mask] for name, values in columns.items()}
-    return Candidates(columns=columns, variants=variants, overlap=space.overlap, refused=refused)
+    return Candidates(
+        columns=columns,
+        variants=variants,
+        overlap=space.overlap,
+        global_batch_size=workload.global_batch_size,
+        refused=refused,
+    )
 
 
 class _Degrees:
-    """Columns seen as attributes, for the constraints."""
+    """Columns seen as attributes, for the constraints; rules of one schedule do not bind where any may run."""
 
-    def __init__(self, columns: Columns) -> None:
+    def __init__(self, columns: Columns, *, any_schedule: bool) -> None:
+        self.schedule = "any" if any_schedule else None
         self.__dict__.update(columns)
 
 

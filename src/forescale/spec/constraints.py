@@ -195,6 +195,7 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         message=lambda q: (
             f"interleaved 1F1B needs num_microbatches ({_microbatches(q)}) divisible by pp {q.degrees.pp}"
         ),
+        applies=lambda q: getattr(q.degrees, "schedule", None) is None,
     ),
 )
 

@@ -23,6 +23,7 @@ RematPolicy: TypeAlias = Literal[
     "save_out_proj",
     "torch_per_op",
 ]
+Reshard: TypeAlias = Literal["always", "never", "default"]
 CrossEntropy: TypeAlias = Literal["vocab_parallel", "native", "fused", "eager"]
 DEFAULT_AXIS_ORDER: tuple[Axis, ...] = ("tp", "cp", "dp", "pp")
 
@@ -119,6 +120,9 @@ class Strategy:
     flash_attention: bool = True
     """False materialises the attention scores."""
     kernels: Kernels = field(default_factory=Kernels)
+    reshard: Reshard = "default"
+    """Stage 3: whether parameters are sharded again after forward; never keeps them, and the unreduced gradients,
+    whole through the step. The default is never with pipeline stages, else always (torchtitan)."""
     software: str = "megatron-core"
     """Software stack whose fitted losses apply: a key of the run calibration's `software`."""
 

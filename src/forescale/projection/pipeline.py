@@ -1,0 +1,124 @@
+"""Step time and memory of any schedule of the library, by simulation with the stages' own durations.
+
+1F1B and interleaved 1F1B have closed forms (`projection.step`) and do not come here unless asked for by name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from forescale.errors import SpecError
+from forescale.formula import value_of
+from forescale.graph.stage import StagePlan, chunk_plans, plan_placed, plan_stages
+from forescale.numeric import Array, Numeric
+from forescale.projection.stages import Stages, stack_plans
+from forescale.schedule import (
+    CompiledSchedule,
+    LinkTimes,
+    Request,
+    StageTimes,
+    build_schedule,
+    compile_schedule,
+    family,
+)
+from forescale.schedule.memory import peak_activations
+from forescale.spec.model import Model
+from forescale.spec.strategy import Strategy
+from forescale.spec.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Pipeline:
+    """One schedule of one shape: which layers each stage and rank hold, and how it is timed."""
+
+    compiled: CompiledSchedule
+    ranks: StagePlan
+    """Layers per rank."""
+    stages: Stages
+    """Layers per virtual stage, in the order of the model; one column."""
+    rank_of_stage: tuple[int, ...]
+    peaks: Array
+    """(ranks,) most micro-batches of a device's full share held at once."""
+
+    def seconds(
+        self, *, forward: Numeric, input_grad: Numeric, weight_grad: Numeric, hop: Numeric
+    ) -> tuple[Numeric, Numeric]:
+        """Return the makespan with and without the stages' messages.
+
+        Durations are (virtual stages, candidates), the hop (candidates,).
+        """
+        passes = [np.asarray(value_of(each)) for each in (forward, input_grad, weight_grad)]
+        message = np.atleast_1d(value_of(hop))
+        width = max(message.size, *(each.shape[1] for each in passes))
+        stages = len(self.rank_of_stage)
+        first, second, third = (np.broadcast_to(each, (stages, width)) for each in passes)
+        times = StageTimes(forward=first, input_grad=second, weight_grad=third)
+        links = LinkTimes(transfer=np.broadcast_to(message, (stages - 1, width)))
+        return self.compiled.time(times, links).makespan, self.compiled.time(times).makespan
+
+    def per_stage(self, per_rank: Numeric) -> Array:
+        """Return equal shares of what each rank (ranks, candidates) spends, on each of its virtual stages."""
+        share: Array = (
+            np.asarray(value_of(per_rank))[list(self.rank_of_stage)] / self.compiled.schedule.placement.vpp
+        )
+        return share
+
+
+@lru_cache(maxsize=64)
+def pipeline_of(model: Model, schedule: str, pp: int, vpp: int, num_microbatches: int) -> Pipeline:
+    """Return the pipeline of a model under a named schedule.
+
+    Raises
+    ------
+    SpecError
+        If the schedule is unknown, cannot be built for this shape, or needs what a projection does not know.
+    """
+    kind = family(schedule)
+    request = Request(pp=pp, vpp=vpp, num_microbatches=num_microbatches)
+    if reason := refusal(schedule, pp, vpp, num_microbatches):
+        msg = f"schedule {schedule}: {reason}"
+        raise SpecError(msg)
+    built = build_schedule(kind.name, request, vpp=vpp)
+    rank_of_stage = built.placement.rank_of_stage
+    return Pipeline(
+        compiled=compile_schedule(built),
+        ranks=plan_placed(model, rank_of_stage),
+        stages=stack_plans([chunk_plans(model, len(rank_of_stage), spare_ends=vpp > 1)]),
+        rank_of_stage=rank_of_stage,
+        peaks=peak_activations(built),
+    )
+
+
+def lay_out(model: Model, strategy: Strategy, workload: Workload) -> tuple[StagePlan, Pipeline | None]:
+    """Return the layers of every rank, and the pipeline of a schedule that was asked for by name.
+
+    Raises
+    ------
+    SpecError
+        If the schedule cannot be projected for this shape, or explicit stage layers do not fit.
+    """
+    if strategy.schedule is None or strategy.pp == 1:
+        return plan_stages(model, pp=strategy.pp, vpp=strategy.vpp, stage_layers=strategy.stage_layers), None
+    if strategy.stage_layers is not None:
+        msg = f"stage_layers go with 1F1B; schedule {strategy.schedule} places layers itself"
+        raise SpecError(msg)
+    count = workload.global_batch_size // (strategy.dp * strategy.micro_batch_size)
+    pipeline = pipeline_of(model, strategy.schedule, strategy.pp, strategy.vpp, count)
+    return pipeline.ranks, pipeline
+
+
+def refusal(schedule: str, pp: int, vpp: int, num_microbatches: int) -> str:
+    """Return why a schedule cannot be projected for a shape; empty if it can."""
+    kind = family(schedule)
+    if kind.parameter_copies > 1:
+        return "it keeps every parameter twice, which a projection does not count yet; simulate it instead"
+    if kind.name in UNPRICED:
+        return f"it {UNPRICED[kind.name]}, which a projection does not price yet; simulate it instead"
+    return kind.why_not(Request(pp=pp, vpp=vpp, num_microbatches=num_microbatches))
+
+
+UNPRICED = {"seq1f1b": "cuts sequences into pieces", "pipeoffload": "copies activations to the host"}
+"""Families whose actions the operator list has no cost for, and why."""
