@@ -75,3 +75,23 @@ def gathered_parameter_bytes(
     """Parameters × (2·copies + 2 + bytes of the reduction) at stage 3 with several shards, else 0."""
     needed = (np.asarray(zero) >= 3) & (np.asarray(shards) > 1)
     return np.where(needed, parameters * (2.0 * copies + 2.0 + reduced_bytes), 0.0)
+
+
+@formula(
+    unit="byte",
+    source="PyTorch FSDP2 with reshard_after_forward=False and gradients reduced after the last micro-batch",
+)
+def whole_parameter_bytes(
+    *, parameters: Numeric, reduced_bytes: float, shards: Numeric, zero: Numeric
+) -> Numeric:
+    """Parameters × (2 + bytes of accumulated gradients) at stage 3 with several shards, else 0."""
+    needed = (np.asarray(zero) >= 3) & (np.asarray(shards) > 1)
+    return np.where(needed, parameters * (2.0 + reduced_bytes), 0.0)
+
+
+@formula(unit="byte", source="torchtitan: parallelism.fsdp_reshard_after_forward")
+def resharded_bytes(*, always: Numeric, never: Numeric, pp: Numeric, policy: str) -> Numeric:
+    """Return the buffers of the policy; the default reshards where there is one pipeline stage."""
+    if policy == "default":
+        return np.where(np.asarray(pp) > 1, never, always)
+    return always if policy == "always" else never
