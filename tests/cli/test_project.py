@@ -187,6 +187,15 @@ def test_a_primus_experiment_is_a_whole_plan(forescale, primus):
     assert document(ran)["strategy"]["micro_batch_size"] == 1
 
 
+def test_the_schedule_of_an_experiment_is_projected(forescale, primus):
+    more = "      patch_primus_pipeline: true\n      pp_algorithm: zbv-formatted\n"
+    text = primus.read_text(encoding="utf-8") + more + "      num_virtual_stages_per_pipeline_rank: 2\n"
+    primus.write_text(text, encoding="utf-8")
+    ran = forescale("project", primus, "--cluster", "mi355x", "--nodes", 8, "--json")
+    assert document(ran)["strategy"]["schedule"] == "zbv"
+    assert document(ran)["strategy"]["vpp"] == 2
+
+
 def test_a_search_takes_model_and_workload_of_an_experiment(forescale, primus):
     body = document(forescale("search", primus, "--cluster", "mi355x", "--nodes", 1, "--top", 1, "--json"))
     assert body["best"][0]["model"] == "small"

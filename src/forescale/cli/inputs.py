@@ -122,7 +122,7 @@ def _with_file(
     reading = HuggingFaceReader().read(path, options) if bare else read_file(path, options)
     values: dict[str, Any] = {}
     if reading.strategy is not None:
-        own = _without_data_parallel(asdict(reading.strategy))
+        own = {**_without_data_parallel(asdict(reading.strategy)), "schedule": _own_schedule(reading)}
         values["strategy"] = own if layout else {"overlap": own["overlap"]}
     if reading.workload is not None:
         values["workload"] = asdict(reading.workload)
@@ -132,6 +132,11 @@ def _with_file(
         both = isinstance(section, dict) and isinstance(values.get(name), dict)
         values[name] = {**values[name], **section} if both else section
     return values, _notes(path, reading)
+
+
+def _own_schedule(reading: Reading) -> str | None:
+    """Return the schedule that a file names; (interleaved) 1F1B is what there is without a name."""
+    return None if reading.schedule in (None, "1f1b", "interleaved-1f1b") else reading.schedule
 
 
 def _known_devices(values: dict[str, Any], folder: Path | None) -> int | None:
