@@ -76,9 +76,14 @@ def test_published_rows_as_layouts(cases):
     assert cases["BLOOM-002"].cluster.tiers[-1].bandwidth == 6.25e9
 
 
-def test_schedules_that_are_not_1f1b_are_noted(row):
+def test_schedules_of_the_library_are_projected_and_others_noted(row):
     (case,) = express([row(schedule="zero-bubble ZB-2p")])
-    assert "schedule 'zero-bubble ZB-2p' projected as 1F1B" in case.notes
+    assert (case.strategy.schedule, case.strategy.vpp) == ("zb-2p", 1)
+    (case,) = express([row(schedule="zero-bubble ZB-V")])
+    assert (case.strategy.schedule, case.strategy.vpp) == ("zbv", 2)
+    (case,) = express([row(schedule="spiral")])
+    assert case.strategy.schedule is None
+    assert "schedule 'spiral' projected as 1F1B" in case.notes
     (case,) = express([row(schedule="1f1b (DeepSpeed)")], find_model=lambda _: None)
     assert case.notes == ()
 

@@ -185,6 +185,14 @@ class LayoutOptions:
     etp: Annotated[int | None, _degree("--etp", "Tensor parallel of experts.")] = None
     pp: Annotated[int | None, _degree("--pp", "Pipeline parallel.")] = None
     vpp: Annotated[int | None, _degree("--vpp", "Model chunks per pipeline rank.")] = None
+    schedule: Annotated[
+        str | None,
+        _layout(
+            "--schedule",
+            "Pipeline schedule, a name of `pipeline list`; by default 1F1B, interleaved where vpp > 1.",
+            metavar="NAME",
+        ),
+    ] = None
     dp_replicate: Annotated[
         int | None, _degree("--dp-replicate", "Data parallel replicas; by default derived from --devices.")
     ] = None

@@ -201,6 +201,10 @@ def _values(name: str, text: str, model: Model) -> tuple[object, ...]:
         },
         "axis_order": {"-".join(order): (order,) for order in ORDERS},
     }
+    if name == "schedule":
+        from forescale.schedule import family
+
+        return (None,) if text == "default" else (family(text).name,)
     if name in words:
         if text not in words[name]:
             msg = f"--fix {name} takes {', '.join(words[name])}; got {text!r}"

@@ -21,7 +21,7 @@ Rows: TypeAlias = NDArray[np.int64]
 Columns: TypeAlias = dict[str, Rows]
 """One integer array per dimension of the space, all of one length."""
 DEGREE_NAMES = ("tp", "cp", "ep", "etp", "pp", "vpp", "dp_replicate", "dp_shard", "zero", "micro_batch_size")
-CHOICE_NAMES = ("sp", "cp_kind", "recompute", "axis_order")
+CHOICE_NAMES = ("sp", "cp_kind", "recompute", "axis_order", "schedule")
 NAMES = (*DEGREE_NAMES, *CHOICE_NAMES)
 ORDERS: tuple[tuple[Axis, ...], ...] = (("tp", "cp", "dp", "pp"), ("tp", "cp", "pp", "dp"))
 """The orders Megatron-LM can express: default, and --use-tp-pp-dp-mapping."""

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from forescale.errors import ForescaleError, UnknownNameError
+from forescale.projection.pipeline import lay_out
+from forescale.schedule import family
 from forescale.spec import Cluster, Model, Strategy, Workload
 from forescale.units import GB
 from forescale.validation.corpus import Row, read_corpus, read_table
@@ -133,9 +135,7 @@ def _case(row: Row, find: FindModel) -> Case:
         measured = _measured(row, model, cluster, strategy, workload)
     except ForescaleError as error:
         return replace(case, skipped_reason=str(error), measured=_printed(row), notes=tuple(notes))
-    if not _understood_schedule(row.text("schedule"), strategy):
-        kind = "interleaved 1F1B" if strategy.vpp > 1 else "1F1B"
-        notes.append(f"schedule {row.text('schedule')!r} projected as {kind}")
+    strategy = _scheduled(row.text("schedule"), model, strategy, workload, notes)
     return replace(
         case,
         model=model,
@@ -147,8 +147,30 @@ def _case(row: Row, find: FindModel) -> Case:
     )
 
 
-def _understood_schedule(text: str, strategy: Strategy) -> bool:
-    return strategy.pp == 1 or text == "" or "1f1b" in text.lower()
+def _scheduled(text: str, model: Model, strategy: Strategy, workload: Workload, notes: list[str]) -> Strategy:
+    """Return the strategy with the schedule that a row names, where the library has it and it can run."""
+    if strategy.pp == 1 or text == "" or "1f1b" in text.lower():
+        return strategy
+    name = SCHEDULES.get(text.lower().removeprefix("zero-bubble").strip())
+    if name is not None:
+        chunks = family(name).fixed_vpp or strategy.vpp
+        named = replace(strategy, schedule=name, vpp=chunks, stage_layers=None)
+        try:
+            lay_out(model, named, workload)
+        except ForescaleError as error:
+            notes.append(str(error))
+        else:
+            return named
+    kind = "interleaved 1F1B" if strategy.vpp > 1 else "1F1B"
+    notes.append(f"schedule {text!r} projected as {kind}")
+    return strategy
+
+
+SCHEDULES = {
+    "": "zb-h1", "zb-1p": "zb-1p", "zb-2p": "zb-2p", "zb-v": "zbv", "zbv": "zbv", "zbv-formatted": "zbv",
+    "v-half": "v-half", "v-min": "v-min", "zbb": "zb-h1",
+}  # fmt: skip
+"""What rows call a schedule (without "zero-bubble"), and its name in the library."""
 
 
 def _printed(row: Row) -> Measured:

@@ -37,6 +37,8 @@ def variants(strategy: Strategy) -> str:
         words.append("no sp")
     if strategy.cp > 1 and strategy.cp_kind != "all_gather":
         words.append(f"{strategy.cp_kind} cp")
+    if strategy.schedule is not None and strategy.pp > 1:
+        words.append(strategy.schedule)
     if strategy.axis_order != DEFAULT_AXIS_ORDER:
         words.append("-".join(strategy.axis_order))
     return ", ".join(words)
