@@ -14,7 +14,7 @@ FLASH = (
 SYSTOLIC = "Jouppi et al. 2017, In-Datacenter Performance Analysis of a TPU, arXiv:1704.04760, section 2"
 
 
-@formula(unit="", source=ORIGAMI)
+@formula(unit="1", source=ORIGAMI)
 def tile_waves(
     *,
     m: Numeric,
@@ -31,7 +31,7 @@ def tile_waves(
     return np.maximum(waves + tail * (np.ceil(waves) - waves), 1.0)
 
 
-@formula(unit="", source=ORIGAMI)
+@formula(unit="1", source=ORIGAMI)
 def wave_extent(
     *,
     m: Numeric,
@@ -116,7 +116,7 @@ def attention_block_seconds(
     return np.maximum(np.maximum(products_s, softmax_s), loads_s) + serial
 
 
-@formula(unit="", source=FLASH)
+@formula(unit="1", source=FLASH)
 def attention_blocks(
     *,
     calls: Numeric,
