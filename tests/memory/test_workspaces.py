@@ -23,6 +23,7 @@ def test_formula():
         ("h100-sxm", Kernels(), False, 2 * 32 + 32),
         ("h100-sxm", Kernels(), True, 2 * 32 + 5 * 32),
         ("h100-sxm", Kernels(fused=False), True, 2 * 32),
+        ("h100-sxm", Kernels(grouped_experts=False), True, 2 * 32 + 32),
         ("mi355x", Kernels(), False, 2 * 128 + 64),
         ("tpu-v5p", Kernels(), True, 0),
     ],

@@ -19,7 +19,7 @@ def _table() -> Any:  # noqa: ANN401  (JSON)
 
 
 def library_workspace_bytes(device: Device, kernels: Kernels, *, grouped: bool) -> float:
-    """Return the workspaces of one process [byte]; `grouped` products run on several streams.
+    """Return the workspaces of one process [byte]; with experts, its `grouped` products have streams.
 
     Devices whose software allocates none through PyTorch (TPUs, Gaudi, Trainium) have none.
     """
@@ -33,7 +33,7 @@ def library_workspace_bytes(device: Device, kernels: Kernels, *, grouped: bool) 
         handle_bytes=max(usual, torch["deterministic"]) if kernels.deterministic else usual,
         handles=torch["handles"],
         stream_bytes=fused if kernels.fused else 0.0,
-        streams=1 + (engine["streams"] if grouped else 0),
+        streams=1 + (engine["streams"] if grouped and kernels.grouped_experts else 0),
     )
 
 

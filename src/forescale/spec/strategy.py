@@ -84,6 +84,8 @@ class Kernels:
     """Elements of reduction buckets beside the gradients, in their type (DeepSpeed's reduce_bucket_size)."""
     keeps_stage_outputs: bool = False
     """A pipeline stage keeps the output it sent until its backward (DeepSpeed; Megatron-LM before 2022)."""
+    grouped_experts: bool = True
+    """The products of experts run together on several streams; False runs one expert after the other."""
     deterministic: bool = False
     """Deterministic algorithms, for which the matrix library is given a larger workspace."""
     dropout: bool = False

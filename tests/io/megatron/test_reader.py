@@ -500,7 +500,8 @@ def test_published_test_cases(case):
         ("--cross-entropy-loss-fusion", {"cross_entropy": "native"}),
         ("--cross-entropy-loss-fusion --cross-entropy-fusion-impl te", {"cross_entropy": "fused"}),
         ("--no-gradient-accumulation-fusion", {"accumulate_in_product": False}),
-        ("--deterministic-mode", {"deterministic": True}),
+        ("--deterministic-mode", {"deterministic": True, "grouped_experts": False}),
+        ("--moe-grouped-gemm", {"grouped_experts": True}),
     ],
 )
 def test_kernels(more, expected):

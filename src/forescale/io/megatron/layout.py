@@ -246,6 +246,7 @@ def _kernels(settings: Settings) -> Kernels:
         cross_entropy=loss,
         weighted_activation=any(settings.flag(key) for key in WEIGHTED_ACTIVATIONS),
         accumulate_in_product=settings.flag("gradient_accumulation_fusion", default=True),
+        grouped_experts=settings.flag("moe_grouped_gemm"),
         deterministic=settings.flag("deterministic_mode"),
         dropout=any(dropouts),
     )
