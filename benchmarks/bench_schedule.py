@@ -10,15 +10,14 @@ import time
 import numpy as np
 import pytest
 
-from forescale.schedule import LinkTimes, Request, StageTimes, check, compile_schedule, family
+from forescale.schedule import LinkTimes, Request, StageTimes, compile_schedule, family
 
 UNIT = StageTimes(forward=1.0, input_grad=1.0, weight_grad=1.0)
 
 
 def ready(name, pp, m, vpp):
     schedule = family(name).build(Request(pp=pp, num_microbatches=m, vpp=vpp))
-    assert check(schedule).valid
-    return compile_schedule(schedule)
+    return compile_schedule(schedule, verify=True)
 
 
 @pytest.mark.parametrize("name", ["interleaved-1f1b", "interleaved-zb", "zbv"])

@@ -199,3 +199,11 @@ def test_no_time_has_no_bubble_and_negative_time_is_refused():
         compiled.time(StageTimes(forward=-1.0, input_grad=1.0, weight_grad=1.0))
     with pytest.raises(ScheduleError, match="zero or more"):
         compiled.time(StageTimes(forward=np.array([1.0, np.nan]), input_grad=1.0, weight_grad=1.0))
+
+
+def test_verified_compiling_refuses_what_the_checker_refuses():
+    schedule = two_ranks()
+    assert compile_schedule(schedule, verify=True).time(UNIT).makespan == 9.0
+    doubled = from_actions([["0F0", "0F0", "0B0"], ["1F0", "1B0"]], placement=loop(2))
+    with pytest.raises(ScheduleError, match="needs F once"):
+        compile_schedule(doubled, verify=True)

@@ -14,7 +14,7 @@ from forescale.schedule.flat import Flat, Ints, check_ids, flatten
 from forescale.schedule.lowering import LoweredSchedule, lower
 from forescale.schedule.memory import ActivationSizes, memory_during
 from forescale.schedule.model import Schedule
-from forescale.schedule.program import build
+from forescale.schedule.program import Program, build
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +56,7 @@ def check(
     lowered: LoweredSchedule | None = None,
     memory_limit: float | Array | None = None,
     sizes: ActivationSizes | None = None,
+    program: Program | None = None,
 ) -> CheckReport:
     """Return everything that is wrong with a schedule.
 
@@ -69,6 +70,8 @@ def check(
         Most that a rank may hold, a number or one per rank, in the unit of `sizes`.
     sizes
         Activation sizes; by default micro-batches of a device's full share.
+    program
+        The schedule's program, if it is there already.
     """
     flat = flatten(schedule.orders)
     found = _ids(schedule, flat)
@@ -79,7 +82,7 @@ def check(
     free: tuple[Semantics, ...] = ()
     if not found:
         try:
-            program = build(schedule, "overlapped")
+            program = build(schedule, "overlapped") if program is None else program
         except ScheduleError as error:
             found = [Violation(rule="cycle", message=str(error))]
         else:

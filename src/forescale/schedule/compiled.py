@@ -195,7 +195,9 @@ class CompiledSchedule:
         )
 
 
-def compile_schedule(schedule: Schedule, *, comm: Comm = "overlapped") -> CompiledSchedule:
+def compile_schedule(
+    schedule: Schedule, *, comm: Comm = "overlapped", verify: bool = False
+) -> CompiledSchedule:
     """Return a schedule compiled for timing.
 
     Parameters
@@ -205,6 +207,8 @@ def compile_schedule(schedule: Schedule, *, comm: Comm = "overlapped") -> Compil
     comm
         "overlapped": a message delays its receiver only. "serial": messages of one ordered rank pair queue
         on their link for their transfer time. "blocking": a message also holds both ranks' compute.
+    verify
+        Check the schedule in full as well; cheaper than checking it apart.
 
     Raises
     ------
@@ -212,6 +216,10 @@ def compile_schedule(schedule: Schedule, *, comm: Comm = "overlapped") -> Compil
         If the schedule cannot run; the message names the actions.
     """
     program, size = build(schedule, comm), sizes(schedule)
+    if verify:
+        from forescale.schedule.checker import check
+
+        check(schedule, program=program if comm == "overlapped" else None).require(schedule.name)
     num_levels = int(program.level.max()) + 1 if program.level.size else 0
     num_streams = program.num_streams
     num_classes = size.num_compute + len(program.blocks) + size.no_delay

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+_ABSENT, _UNSEEN, _OPEN = -1, -2, -3
+
 
 def levels(predecessors: Sequence[Sequence[int]], num_nodes: int) -> tuple[list[int], tuple[int, ...]]:
     """Return each node's level (longest number of edges from a source) and a cycle, empty if there is none.
@@ -11,7 +13,7 @@ def levels(predecessors: Sequence[Sequence[int]], num_nodes: int) -> tuple[list[
     Parameters
     ----------
     predecessors
-        Columns; column k holds for each node its k-th predecessor or a negative number.
+        Columns; column k holds for each node its k-th predecessor or -1.
     num_nodes
         Length of every column.
 
@@ -20,29 +22,44 @@ def levels(predecessors: Sequence[Sequence[int]], num_nodes: int) -> tuple[list[
     tuple
         Levels (meaningless where a cycle was found) and the nodes of one cycle in order.
     """
-    level = [-1] * num_nodes
     columns = [list(column) for column in predecessors]
+    while len(columns) < 2:
+        columns.append([_ABSENT] * num_nodes)
+    level = [_UNSEEN] * num_nodes
+    level.append(_ABSENT)  # what a negative predecessor finds: a level below all others
+    first, second, *others = columns
     for root in range(num_nodes):
-        if level[root] >= 0:
+        if level[root] != _UNSEEN:
             continue
         stack = [root]
-        level[root] = -2
+        level[root] = _OPEN
         while stack:
             node = stack[-1]
-            highest = -1
-            for column in columns:
-                before = column[node]
-                if before >= 0:
-                    found = level[before]
-                    if found < 0:
-                        if found == -2:
-                            return level, tuple(stack[stack.index(before) :])[::-1]
-                        level[before] = -2
-                        stack.append(before)
-                        break
-                    if found > highest:  # noqa: PLR1730 -- this loop is hot
-                        highest = found
-            else:
-                level[node] = highest + 1
-                stack.pop()
-    return level, ()
+            before = first[node]
+            highest = level[before]
+            if highest >= _ABSENT:
+                before = second[node]
+                found = level[before]
+                if found > highest:  # noqa: PLR1730 -- this loop is hot
+                    highest = found
+                if found >= _ABSENT:
+                    before, highest = _third(others, node, level, highest) if others else (_ABSENT, highest)
+                    if before == _ABSENT:
+                        level[node] = highest + 1
+                        stack.pop()
+                        continue
+            if level[before] == _OPEN:
+                return level[:-1], tuple(stack[stack.index(before) :])[::-1]
+            level[before] = _OPEN
+            stack.append(before)
+    return level[:-1], ()
+
+
+def _third(columns: Sequence[Sequence[int]], node: int, level: list[int], highest: int) -> tuple[int, int]:
+    """Return a predecessor beyond the second column without a level, if any, and the highest level found."""
+    for column in columns:
+        found = level[column[node]]
+        if found < _ABSENT:
+            return column[node], highest
+        highest = max(highest, found)
+    return _ABSENT, highest
