@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_type_hints
 
 import typer
 
-from forescale.spec.strategy import ContextKind, RematPolicy
+from forescale.spec.strategy import ContextKind, RematPolicy, Reshard
 from forescale.spec.workload import ComputeType, OptimizerName, StorageType
 
 F = TypeVar("F", bound=Callable[..., None])
@@ -206,6 +206,9 @@ class LayoutOptions:
             "States sharded over dp: 1 optimizer, 2 also gradients, 3 also weights.",
             metavar="0-3",
         ),
+    ] = None
+    reshard: Annotated[
+        Reshard | None, _layout("--reshard", "Under zero 3: whether weights are sharded again after forward.")
     ] = None
     micro_batch_size: Annotated[
         int | None, _degree("--micro-batch-size", "Sequences per micro-batch and data-parallel rank.")
