@@ -5,14 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from forescale.graph.layout import Extent
-from forescale.graph.modules import (
-    elementwise,
-    exchange,
-    gather_sequence,
-    linear,
-    partial_result,
-    scatter_sequence,
-)
+from forescale.graph.modules import elementwise, exchange, gather_sequence, linear, linear_out
 from forescale.graph.operator import Builder, Names
 from forescale.graph.ops import Collective, CollectiveKind, Elementwise, GroupedGemm
 from forescale.numeric import Numeric
@@ -55,19 +48,9 @@ def two_layers(
     )
     activated = b.tensor(f"{prefix}.activated", tokens * width / lay.split("ffn"), lay.linear_input_bytes)
     _activation(b, f"{prefix}.activation", up, activated, gated=gated)
-    partial = partial_result(b, f"{prefix}.down", result, h)
     inner: Extent = ("ffn", width)
-    linear(
-        b,
-        f"{prefix}.down",
-        source=activated,
-        result=partial,
-        rows=tokens,
-        inputs=inner,
-        outputs=whole,
-        bias=bias,
-    )
-    scatter_sequence(b, f"{prefix}.scatter", source=partial, result=result, width=h)
+    down, scatter = f"{prefix}.down", f"{prefix}.scatter"
+    linear_out(b, down, scatter, source=activated, result=result, inputs=inner, width=h, bias=bias)
 
 
 def _activation(b: Builder, name: str, up: str, activated: str, *, gated: bool) -> None:

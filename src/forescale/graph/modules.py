@@ -196,6 +196,24 @@ def scatter_sequence(b: Builder, name: str, *, source: str, result: str, width: 
     )
 
 
+def linear_out(
+    b: Builder,
+    name: str,
+    scatter: str,
+    *,
+    source: str,
+    result: str,
+    inputs: Extent,
+    width: float,
+    bias: bool = False,
+) -> None:
+    """Append the product that ends a tensor-parallel region, and the sum over tp into residual layout."""
+    partial, tokens = partial_result(b, name, result, width), b.layout.tokens("sequence")
+    outputs: Extent = ("hidden", width)
+    linear(b, name, source=source, result=partial, rows=tokens, inputs=inputs, outputs=outputs, bias=bias)
+    scatter_sequence(b, scatter, source=partial, result=result, width=width)
+
+
 def exchange(b: Builder, name: str, *, axis: MeshAxis, num_bytes: Numeric, source: str, result: str) -> None:
     """Append an all-to-all forward and its mirror backward."""
     moved = Collective(kind="all_to_all", axis=axis, num_bytes=num_bytes)

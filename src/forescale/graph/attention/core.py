@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from forescale.formula import formula
-from forescale.graph.modules import exchange
+from forescale.graph.modules import elementwise, exchange
 from forescale.graph.operator import Builder
 from forescale.graph.ops import AttentionCore, Collective, Elementwise, Primitive
 from forescale.numeric import Numeric
@@ -39,6 +39,13 @@ class CoreShape:
     causal: bool
     kv_copies: Numeric = 1.0
     window: float = float("inf")
+
+
+def rotary(b: Builder) -> None:
+    """Append the rotary embedding of queries and keys, fused: it keeps nothing."""
+    moved = 2.0 * b.bytes_of(*QKV[:2])
+    name, both = "attention.rotary", QKV[:2]
+    elementwise(b, name, reads=both, writes=both, forward_bytes=moved, backward_bytes=moved)
 
 
 def attention_core(b: Builder, shape: CoreShape) -> str:

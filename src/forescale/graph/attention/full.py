@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from forescale.graph.attention.core import QKV, CoreShape, attention_core
+from forescale.graph.attention.core import QKV, CoreShape, attention_core, rotary
 from forescale.graph.layout import Extent, head_split
-from forescale.graph.modules import (
-    elementwise,
-    gather_sequence,
-    linear,
-    partial_result,
-    product,
-    scatter_sequence,
-)
+from forescale.graph.modules import elementwise, gather_sequence, linear_out, product
 from forescale.graph.operator import Builder
 from forescale.numeric import Numeric
 from forescale.spec.model import FullAttention, Model
@@ -21,20 +14,12 @@ def full_attention(b: Builder, model: Model, spec: FullAttention, *, source: str
     """Append normed input -> q, k, v -> core -> output projection."""
     b.part = "attention"
     lay, h, d = b.layout, float(model.hidden_size), float(spec.head_dim)
-    heads, tokens = float(spec.num_heads), lay.tokens("sequence")
+    heads = float(spec.num_heads)
     copies = lay.degrees.tp / head_split(tp=lay.degrees.tp, num_kv_heads=float(spec.num_kv_heads))
     gathered = gather_sequence(b, "attention.gather", source=source, width=h, feeds="attention.qkv")
     _projections(b, spec, hidden=h, copies=copies, gathered=gathered, source=source)
     if spec.rotary:
-        moved = 2.0 * b.bytes_of(*QKV[:2])
-        elementwise(
-            b,
-            "attention.rotary",
-            reads=QKV[:2],
-            writes=QKV[:2],
-            forward_bytes=moved,
-            backward_bytes=moved,
-        )
+        rotary(b)
     if spec.sinks:
         b.parameter("attention.sinks", ("heads", heads))
     shape = CoreShape(
@@ -49,19 +34,9 @@ def full_attention(b: Builder, model: Model, spec: FullAttention, *, source: str
     output = attention_core(b, shape)
     if spec.output_gate:
         output = _gate(b, output)
-    partial = partial_result(b, "attention.output", result, h)
-    width: Extent = ("heads", heads * d)
-    linear(
-        b,
-        "attention.output",
-        source=output,
-        result=partial,
-        rows=tokens,
-        inputs=width,
-        outputs=("hidden", h),
-        bias=spec.output_bias,
-    )
-    scatter_sequence(b, "attention.scatter", source=partial, result=result, width=h)
+    inner: Extent = ("heads", heads * d)
+    name, scatter = "attention.output", "attention.scatter"
+    linear_out(b, name, scatter, source=output, result=result, inputs=inner, width=h, bias=spec.output_bias)
 
 
 def _projections(

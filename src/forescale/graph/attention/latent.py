@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from forescale.graph.attention.core import QKV, CoreShape, attention_core
-from forescale.graph.modules import (
-    elementwise,
-    gather_sequence,
-    linear,
-    norm,
-    partial_result,
-    scatter_sequence,
-)
+from forescale.graph.attention.core import QKV, CoreShape, attention_core, rotary
+from forescale.graph.layout import Extent
+from forescale.graph.modules import elementwise, gather_sequence, linear, linear_out, norm
 from forescale.graph.operator import Builder
 from forescale.spec.model import LatentAttention, Model
 
@@ -26,118 +20,78 @@ def latent_attention(b: Builder, model: Model, spec: LatentAttention, *, source:
     b.tensor(QKV[2], tokens / lay.split("heads") * heads * v)
     _queries(b, spec, source=source, hidden=h)
     _keys_and_values(b, spec, source=source, hidden=h)
-    moved = 2.0 * b.bytes_of(*QKV[:2])
     with b.module("mla_up_proj"):
-        elementwise(
-            b,
-            "attention.rotary",
-            reads=QKV[:2],
-            writes=QKV[:2],
-            forward_bytes=moved,
-            backward_bytes=moved,
-        )
+        rotary(b)
     output = attention_core(b, CoreShape(heads=heads, kv_heads=heads, qk_dim=qk, v_dim=v, causal=spec.causal))
-    partial = partial_result(b, "attention.output", result, h)
-    linear(
-        b,
-        "attention.output",
-        source=output,
-        result=partial,
-        rows=tokens,
-        inputs=("heads", heads * v),
-        outputs=("hidden", h),
-        bias=spec.projection_bias,
+    inner: Extent = ("heads", heads * v)
+    name, scatter = "attention.output", "attention.scatter"
+    linear_out(
+        b, name, scatter, source=output, result=result, inputs=inner, width=h, bias=spec.projection_bias
     )
-    scatter_sequence(b, "attention.scatter", source=partial, result=result, width=h)
 
 
 def _queries(b: Builder, spec: LatentAttention, *, source: str, hidden: float) -> None:
     """Append the query path: direct, or down, norm, gather, up."""
-    lay = b.layout
-    local, tokens = lay.tokens("residual"), lay.tokens("sequence")
-    width = float(spec.num_heads) * (spec.qk_nope_head_dim + spec.qk_rope_head_dim)
+    tokens = b.layout.tokens("sequence")
+    outputs: Extent = ("heads", float(spec.num_heads) * (spec.qk_nope_head_dim + spec.qk_rope_head_dim))
     if spec.q_lora_rank is None:
-        gathered = gather_sequence(b, "attention.gather", source=source, width=hidden, feeds=QKV[0])
+        name, inputs = QKV[0], _hidden(hidden)
+        gathered = gather_sequence(b, "attention.gather", source=source, width=hidden, feeds=name)
         linear(
-            b,
-            QKV[0],
-            source=gathered,
-            result=QKV[0],
-            rows=tokens,
-            inputs=("hidden", hidden),
-            outputs=("heads", width),
-            saved=source,
+            b, name, source=gathered, result=name, rows=tokens, inputs=inputs, outputs=outputs, saved=source
         )
         return
     rank = float(spec.q_lora_rank)
-    compressed, latent = b.tensor("attention.query_compressed", local * rank), "attention.query_latent"
-    linear(
-        b,
-        "attention.query_down",
-        source=source,
-        result=compressed,
-        rows=local,
-        inputs=("hidden", hidden),
-        outputs=("rank", rank),
-        bias=spec.projection_bias,
-    )
-    norm(b, "attention.query_norm", source=compressed, result=latent, tokens=local, width=rank, kind="rms")
+    latent = _down(b, spec, "query", source=source, hidden=hidden, rank=rank, beside=0.0)
     with b.module("mla_up_proj"):
         up = "attention.query_up"
         gathered = gather_sequence(b, "attention.gather_query", source=latent, width=rank, feeds=up)
+        narrow: Extent = ("rank", rank)
         linear(
-            b,
-            up,
-            source=gathered,
-            result=QKV[0],
-            rows=tokens,
-            inputs=("rank", rank),
-            outputs=("heads", width),
-            saved=latent,
+            b, up, source=gathered, result=QKV[0], rows=tokens, inputs=narrow, outputs=outputs, saved=latent
         )
+
+
+def _hidden(size: float) -> Extent:
+    return ("hidden", size)
+
+
+def _down(
+    b: Builder, spec: LatentAttention, name: str, *, source: str, hidden: float, rank: float, beside: float
+) -> str:
+    """Append a down-projection to `rank` + `beside` and the norm of its first part; return the normed tensor."""
+    local, latent = b.layout.tokens("residual"), f"attention.{name}_latent"
+    compressed = b.tensor(f"attention.{name}_compressed", local * (rank + beside))
+    linear(
+        b,
+        f"attention.{name}_down",
+        source=source,
+        result=compressed,
+        rows=local,
+        inputs=_hidden(hidden),
+        outputs=("rank", rank + beside),
+        bias=spec.projection_bias,
+    )
+    norm_name = f"attention.{name}_norm"
+    norm(b, norm_name, source=compressed, result=latent, tokens=local, width=rank, kind="rms")
+    return latent
 
 
 def _keys_and_values(b: Builder, spec: LatentAttention, *, source: str, hidden: float) -> None:
     """Append the key/value path: down, norm, gather, up; all heads share the rotary part of the key."""
     lay = b.layout
-    local, tokens = lay.tokens("residual"), lay.tokens("sequence")
+    tokens, heads = lay.tokens("sequence"), float(spec.num_heads)
     rank, rope = float(spec.kv_lora_rank), float(spec.qk_rope_head_dim)
-    heads, nope, v = float(spec.num_heads), float(spec.qk_nope_head_dim), float(spec.v_head_dim)
-    compressed, latent = b.tensor("attention.kv_compressed", local * (rank + rope)), "attention.kv_latent"
-    linear(
-        b,
-        "attention.kv_down",
-        source=source,
-        result=compressed,
-        rows=local,
-        inputs=("hidden", hidden),
-        outputs=("rank", rank + rope),
-        bias=spec.projection_bias,
-    )
-    norm(b, "attention.kv_norm", source=compressed, result=latent, tokens=local, width=rank, kind="rms")
-    per_head = tokens / lay.split("heads") * heads
+    both = float(spec.qk_nope_head_dim + spec.v_head_dim)
+    latent = _down(b, spec, "kv", source=source, hidden=hidden, rank=rank, beside=rope)
     with b.module("mla_up_proj"):
-        up = "attention.kv_up"
-        gathered = gather_sequence(
-            b, "attention.gather_kv_latent", source=latent, width=rank + rope, feeds=up
-        )
-        joint = b.tensor("attention.kv_joint", per_head * (nope + v))
-        linear(
-            b,
-            up,
-            source=gathered,
-            result=joint,
-            rows=tokens,
-            inputs=("rank", rank),
-            outputs=("heads", heads * (nope + v)),
-            saved=latent,
-        )
+        up, gather = "attention.kv_up", "attention.gather_kv_latent"
+        gathered = gather_sequence(b, gather, source=latent, width=rank + rope, feeds=up)
+        joint = b.tensor("attention.kv_joint", tokens / lay.split("heads") * heads * both)
+        narrow: Extent = ("rank", rank)
+        wide: Extent = ("heads", heads * both)
+        linear(b, up, source=gathered, result=joint, rows=tokens, inputs=narrow, outputs=wide, saved=latent)
         moved = b.bytes_of(joint, QKV[1], QKV[2])
-        elementwise(
-            b,
-            "attention.split_kv",
-            reads=(joint, compressed),
-            writes=QKV[1:],
-            forward_bytes=moved,
-            backward_bytes=moved,
-        )
+        reads = (joint, "attention.kv_compressed")
+        split = "attention.split_kv"
+        elementwise(b, split, reads=reads, writes=QKV[1:], forward_bytes=moved, backward_bytes=moved)

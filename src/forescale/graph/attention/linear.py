@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from forescale.graph.attention.core import QKV
 from forescale.graph.layout import Extent
-from forescale.graph.modules import elementwise, gather_sequence, linear, partial_result, scatter_sequence
+from forescale.graph.modules import elementwise, gather_sequence, linear, linear_out
 from forescale.graph.operator import Builder
 from forescale.graph.ops import AttentionCore, Gemm
 from forescale.spec.model import LinearAttention, Model
@@ -13,7 +13,7 @@ from forescale.spec.model import LinearAttention, Model
 def linear_attention(b: Builder, model: Model, spec: LinearAttention, *, source: str, result: str) -> None:
     """Append chunked linear attention: projections, short convolution, state passing, gated norm, output."""
     b.part = "attention"
-    h, tokens = float(model.hidden_size), b.layout.tokens("sequence")
+    h = float(model.hidden_size)
     keys = float(spec.num_key_heads * spec.key_head_dim)
     values = float(spec.num_heads * spec.value_head_dim)
     gathered = gather_sequence(b, "attention.gather", source=source, width=h, feeds="attention.value")
@@ -27,18 +27,9 @@ def linear_attention(b: Builder, model: Model, spec: LinearAttention, *, source:
         b.parameter("attention.head_parameters", ("heads", float(spec.num_heads * spec.num_head_parameters)))
     _convolution(b, spec, keys=keys, values=values)
     output = _output_norm(b, spec, _core(b, spec, values=values), values=values)
-    partial = partial_result(b, "attention.output", result, h)
-    width_in: Extent = ("heads", values)
-    linear(
-        b,
-        "attention.output",
-        source=output,
-        result=partial,
-        rows=tokens,
-        inputs=width_in,
-        outputs=("hidden", h),
-    )
-    scatter_sequence(b, "attention.scatter", source=partial, result=result, width=h)
+    inner: Extent = ("heads", values)
+    name, scatter = "attention.output", "attention.scatter"
+    linear_out(b, name, scatter, source=output, result=result, inputs=inner, width=h)
 
 
 def _project(
