@@ -32,9 +32,17 @@ def test_the_native_loss_holds_fp32_logits_and_softmax_at_once():
     assert native[1] == plain[1]
 
 
+def test_a_compiled_loss_has_logits_and_their_gradient_at_once():
+    block = head_block(small.dense(), layout(cross_entropy="compiled"))
+    moments = block_moments(block, keep(block, Recompute())).backward
+    loss = next(moment for moment in moments if moment.name == "head.cross_entropy")
+    assert {"head.logits", "∂head.logits"} <= {name for name, _ in loss.tensors}
+
+
 def test_losses_by_what_they_hold():
-    held = {kind: peaks(kind)[0] for kind in ("fused", "vocab_parallel", "native", "eager")}
-    assert held["fused"] < held["vocab_parallel"] < held["native"] <= held["eager"]
+    kinds = ("fused", "compiled", "vocab_parallel", "native", "eager")
+    held = {kind: peaks(kind)[0] for kind in kinds}
+    assert held["fused"] == held["compiled"] < held["vocab_parallel"] < held["native"] <= held["eager"]
 
 
 @pytest.mark.parametrize("recompute", [Recompute(), Recompute(granularity="selective", modules=("moe_act",))])

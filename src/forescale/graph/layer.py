@@ -224,14 +224,15 @@ def _cross_entropy(b: Builder, logits: str) -> None:
 
     Vocabulary-parallel: an fp32 softmax is kept and becomes the gradient, cast to the logits' type. Fused:
     the logits themselves become their gradient. Eager: fp32 logits, their log-softmax kept, fp32 gradients.
-    Native: fp32 logits beside the softmax, whose gradient is cast as it is made.
+    Native: fp32 logits beside the softmax, whose gradient is cast as it is made. Compiled: the logits are kept,
+    their gradient is made beside them.
     """
     tokens, size = b.layout.tokens("sequence"), b.bytes_of(logits)
     elements, kind = b.tensors[logits].elements, b.layout.choices.kernels.cross_entropy
     saved = logits
     temporaries: Names = ()
     gradients: Names = ()
-    if kind != "fused":
+    if kind not in ("fused", "compiled"):
         saved = b.tensor("head.softmax", elements, 4.0)
     if kind in ("eager", "native"):
         temporaries = (b.tensor("head.logits_fp32", elements, 4.0),)

@@ -24,7 +24,7 @@ RematPolicy: TypeAlias = Literal[
     "torch_per_op",
 ]
 Reshard: TypeAlias = Literal["always", "never", "default"]
-CrossEntropy: TypeAlias = Literal["vocab_parallel", "native", "fused", "eager"]
+CrossEntropy: TypeAlias = Literal["vocab_parallel", "native", "fused", "compiled", "eager"]
 DEFAULT_AXIS_ORDER: tuple[Axis, ...] = ("tp", "cp", "dp", "pp")
 
 
@@ -66,8 +66,9 @@ class Kernels:
 
     cross_entropy: CrossEntropy = "vocab_parallel"
     """vocab_parallel keeps an fp32 softmax (Megatron-LM); native makes it beside the fp32 logits (Megatron-LM's
-    compiled loss); fused turns the logits into their gradient in place (Transformer Engine, Liger); eager makes
-    fp32 logits and keeps their log-softmax (PyTorch)."""
+    jitted loss); fused turns the logits into their gradient in place (Transformer Engine, Liger); compiled keeps
+    the logits and makes their gradient beside them (torch.compile); eager makes fp32 logits and keeps their
+    log-softmax (PyTorch)."""
     fused: bool = True
     """Norms and activations keep their inputs only; False is eager PyTorch, whose every step keeps its own."""
     weighted_activation: bool = True
