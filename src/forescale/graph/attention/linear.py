@@ -85,7 +85,10 @@ def _convolution(b: Builder, spec: LinearAttention, *, keys: float, values: floa
 
 
 def _core(b: Builder, spec: LinearAttention, *, values: float) -> str:
-    """Append the recurrence in chunks: products inside a chunk, and with the state at its border."""
+    """Append the recurrence in chunks: products inside a chunk, and with the state at its border.
+
+    Kernels make the states of the borders again in backward (flash-linear-attention, mamba_ssm).
+    """
     lay, chunk = b.layout, float(spec.chunk_size)
     tokens, heads = lay.tokens("sequence"), spec.num_heads / lay.split("heads")
     dk, dv = float(spec.key_head_dim), float(spec.value_head_dim)
@@ -113,7 +116,9 @@ def _core(b: Builder, spec: LinearAttention, *, values: float) -> str:
             backward_input=(scores, scores, state, state),
             reads=(*qkv, *decay),
             writes=(output,),
-            saves=(*qkv, states, *decay),
+            saves=(*qkv, *decay),
+            temporaries=(states,),
+            backward_temporaries=(states,),
         )
     return output
 
