@@ -54,6 +54,8 @@ class BlockCost:
     forward: Seconds
     backward: Seconds
     """Replayed operators under "recompute" and their communication parts."""
+    forward_seconds: Numeric
+    backward_seconds: Numeric
     weight_seconds: Numeric
     """Part of the backward that makes weight gradients."""
     flops: Numeric
@@ -70,6 +72,8 @@ class BlockCost:
         return BlockCost(
             forward={part: select(value) for part, value in self.forward.items()},
             backward={part: select(value) for part, value in self.backward.items()},
+            forward_seconds=select(self.forward_seconds),
+            backward_seconds=select(self.backward_seconds),
             weight_seconds=select(self.weight_seconds),
             flops=select(self.flops),
             kept_bytes=select(self.kept_bytes),
@@ -165,11 +169,14 @@ def block_cost(priced: PricedBlock, kept: Kept, *, asynchronous_tensor: bool = F
         backward_kernels += own.forward_kernels
     _add_gap(forward, forward_kernels, priced.run.kernel_interval_s)
     _add_gap(backward, backward_kernels, priced.run.kernel_interval_s)
-    moments = block_moments(priced.block, kept)
+    moments, name = block_moments(priced.block, kept), priced.block.name
+    forward, backward = _titled(forward, f"{name} forward"), _titled(backward, f"{name} backward")
     return BlockCost(
-        forward=_titled(forward, f"{priced.block.name} forward"),
-        backward=_titled(backward, f"{priced.block.name} backward"),
-        weight_seconds=total(weight, name=f"{priced.block.name} weight gradients", unit="s"),
+        forward=forward,
+        backward=backward,
+        forward_seconds=total(forward, name="block_time", unit="s"),
+        backward_seconds=total(backward, name="block_time", unit="s"),
+        weight_seconds=total(weight, name=f"{name} weight gradients", unit="s"),
         flops=flops,
         kept_bytes=kept.num_bytes,
         forward_bytes=moments.forward_bytes,

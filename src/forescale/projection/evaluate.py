@@ -82,12 +82,12 @@ def evaluate(setting: Setting, inputs: Inputs) -> Evaluation:
     degrees, stages = inputs.degrees, inputs.stages
     count = _num_microbatches(setting, degrees)
     sums = _StageSums(setting, inputs)
-    forward = sums.total(lambda cost: _seconds(cost.forward))
-    backward = sums.total(lambda cost: _seconds(cost.backward)) + setting.run.microbatch_overhead_s
+    forward = sums.total(lambda cost: cost.forward_seconds)
+    backward = sums.total(lambda cost: cost.backward_seconds) + setting.run.microbatch_overhead_s
     data = _data_parallel(setting, inputs, forward, backward)
     stage_time = forward + backward + data.per_microbatch
     at = Picker.slowest(stage_time, stages)
-    parts = {name: count * at(value) for name, value in sums.parts().items()}
+    parts = {name: count * value for name, value in sums.on(stages.picked(at)).parts().items()}
     parts["data_comm"] = count * at(data.per_microbatch) + at.maximum(data.once, stages)
     parts["overhead"] = (
         parts.get("overhead", 0.0) + count * setting.run.microbatch_overhead_s + setting.run.step_overhead_s
@@ -131,10 +131,6 @@ def _num_microbatches(setting: Setting, degrees: Degrees) -> Numeric:
         dp=degrees.dp,
         micro_batch_size=degrees.micro_batch_size,
     )
-
-
-def _seconds(parts: Seconds) -> Numeric:
-    return total(parts, name="block_time", unit="s")
 
 
 @formula(unit="s", source="every stage is crossed once while the pipeline fills and drains")
@@ -231,8 +227,8 @@ def _data_parallel(setting: Setting, inputs: Inputs, forward: Numeric, backward:
         paired,
         lambda pair: exposed_block(
             pair[1],
-            forward=_seconds(pair[0].cost.forward),
-            backward=_seconds(pair[0].cost.backward),
+            forward=pair[0].cost.forward_seconds,
+            backward=pair[0].cost.backward_seconds,
             overlapped=overlap.param_gather,
             contention=setting.run.contention,
         ),
@@ -293,8 +289,8 @@ def _simulated(
     weight = chunks.total(lambda cost: cost.weight_seconds)
     others = pipeline.per_stage(data.per_microbatch + setting.run.microbatch_overhead_s)
     with_messages, alone = pipeline.seconds(
-        forward=chunks.total(lambda cost: _seconds(cost.forward)),
-        input_grad=chunks.total(lambda cost: _seconds(cost.backward)) - weight + others,
+        forward=chunks.total(lambda cost: cost.forward_seconds),
+        input_grad=chunks.total(lambda cost: cost.backward_seconds) - weight + others,
         weight_grad=weight,
         hop=hop,
     )

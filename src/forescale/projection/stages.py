@@ -45,6 +45,16 @@ class Stages:
             last=cast("Array", Term(self.last, name="head here", unit="1")),
         )
 
+    def picked(self, pick: Callable[[Numeric], Numeric]) -> Stages:
+        """Return one stage of every candidate, (candidates,)."""
+        return Stages(
+            counts=tuple(cast("Array", pick(count)) for count in self.counts),
+            **{
+                name: cast("Array", pick(getattr(self, name)))
+                for name in ("first", "last", "index", "multiplicity")
+            },
+        )
+
     def take(self, candidates: NDArray[np.int64]) -> Stages:
         """Return the plans of some candidates."""
         return Stages(
