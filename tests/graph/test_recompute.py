@@ -1,0 +1,91 @@
+"""What recompute keeps, drops and replays, by name."""
+
+from __future__ import annotations
+
+import pytest
+from tests.small import dense, moe
+
+from forescale.errors import SpecError
+from forescale.graph.layer import layer_block
+from forescale.graph.layout import Layout, split_strategy
+from forescale.graph.policies import POLICIES
+from forescale.graph.recompute import keep
+from forescale.spec import Recompute, Strategy
+from forescale.spec.workload import Precision
+
+
+def block(model):
+    degrees, choices = split_strategy(Strategy(tp=2))
+    layout = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=512.0)
+    return layer_block(model, model.layers[-1], layout)
+
+
+def names(tensors):
+    return {tensor.name for tensor in tensors}
+
+
+def selective(*modules):
+    return Recompute(granularity="selective", modules=modules)
+
+
+def test_core_attention_keeps_its_inputs_and_its_output():
+    kept = keep(block(dense()), selective("core_attn"))
+    assert {"attention.query", "attention.key", "attention.value", "attention.core_output"} <= names(
+        kept.tensors
+    )
+    assert names(kept.dropped) == {"attention.softmax_statistics"}
+    assert [operator.name for operator in kept.replayed] == ["attention.gather_kv", "attention.core"]
+
+
+def test_norms_are_dropped_with_their_results():
+    kept = keep(block(dense()), selective("layernorm"))
+    assert {"attention.input", "ffn.input"} <= names(kept.dropped)
+    assert {"input", "attention.residual"} <= names(kept.tensors)
+    assert [len(group) for group in kept.replays] == [1, 1]
+
+
+def test_the_expert_activation_is_dropped_with_its_result():
+    kept = keep(block(moe()), selective("moe_act"))
+    assert names(kept.dropped) == {"moe.activated"}
+
+
+def test_latent_up_projections_drop_queries_keys_and_values():
+    kept = keep(block(moe()), selective("mla_up_proj"))
+    assert names(kept.dropped) == {"attention.query", "attention.key", "attention.value"}
+    assert {"attention.query_latent", "attention.kv_latent"} <= names(kept.tensors)
+
+
+def test_full_keeps_the_input_and_replays_everything():
+    whole = block(dense())
+    kept = keep(whole, Recompute(granularity="full"))
+    assert names(kept.tensors) == {"input"}
+    assert kept.replayed == whole.operators
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_policies_keep_what_they_list(policy):
+    whole = block(dense())
+    kept = keep(whole, Recompute(granularity="policy", policy=policy))
+    listed = {name for name in POLICIES[policy] if name in whole.tensors}
+    assert names(kept.tensors) == listed | {"input"}
+
+
+def test_a_policy_replays_no_product_whose_result_it_keeps():
+    kept = keep(block(dense()), Recompute(granularity="policy", policy="minimal_with_context"))
+    replayed = {operator.name for operator in kept.replayed}
+    assert not replayed & {"attention.qkv", "attention.core", "attention.output", "ffn.up", "ffn.down"}
+    assert {"attention.norm", "ffn.norm", "ffn.activation"} <= replayed
+
+
+def test_torch_keeps_every_second_product():
+    whole = block(dense())
+    kept = keep(whole, Recompute(granularity="policy", policy="torch_per_op"))
+    share = {tensor.name: tensor.num_bytes / whole.tensors[tensor.name].num_bytes for tensor in kept.tensors}
+    assert share["ffn.up"] == 0.5
+    assert share["attention.query"] == 1.0
+    assert "attention.key" in names(kept.dropped)
+
+
+def test_a_policy_needs_a_name():
+    with pytest.raises(SpecError, match="save_qkv_proj"):
+        keep(block(dense()), Recompute(granularity="policy"))

@@ -1,0 +1,70 @@
+"""Buffers and overhead: gathered parameters, dummy gradients, packaged figures."""
+
+from __future__ import annotations
+
+import numpy as np
+from tests.small import dense, moe
+
+from forescale.graph.layer import layer_block
+from forescale.graph.layout import Layout, split_strategy
+from forescale.memory.buffers import (
+    dummy_gradient_bytes,
+    gathered_parameter_bytes,
+    load_overhead,
+    product_elements,
+    resharded_bytes,
+    whole_parameter_bytes,
+)
+from forescale.spec import Strategy
+from forescale.spec.workload import Precision
+
+
+def products(model, strategy):
+    degrees, choices = split_strategy(strategy)
+    layout = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=128.0)
+    return product_elements(layer_block(model, model.layers[-1], layout))
+
+
+def test_overhead_is_ordered():
+    overhead = load_overhead()
+    assert list(overhead.context_bytes) == sorted(overhead.context_bytes)
+    assert list(overhead.fragmentation) == sorted(overhead.fragmentation)
+    assert overhead.fragmentation[0] >= 1.0
+    assert overhead.source
+
+
+def test_fused_weights_count_together():
+    layer = dense().layers[0]
+    h, width = 1024, layer.ffn.ffn_hidden_size
+    found = products(dense(), Strategy(tp=2))
+    assert found["attention.qkv"] == h * (16 + 2 * 4) * 64 / 2
+    assert found["ffn.up"] == 2 * h * width / 2
+    assert found["ffn.down"] == h * width / 2
+
+
+def test_of_experts_one_counts():
+    assert products(moe(), Strategy(ep=4, dp_shard=4))["moe.down"] == 512 * 1024
+    assert products(moe(), Strategy(ep=16, dp_shard=16))["moe.down"] == 512 * 1024
+
+
+def test_dummy_gradients_exist_where_a_layer_does_and_gradients_accumulate():
+    layers, zero = np.array([0.0, 1.0, 5.0, 5.0]), np.array([1.0, 1.0, 1.0, 3.0])
+    found = dummy_gradient_bytes(elements=10.0, element_bytes=2.0, layers=layers, zero=zero)
+    assert found.tolist() == [0, 20, 20, 0]
+
+
+def test_gathered_parameters_at_stage_3_over_several_shards():
+    zero, shards = np.array([2.0, 3.0, 3.0]), np.array([8.0, 1.0, 8.0])
+    shared = {"parameters": 10.0, "reduced_bytes": 4.0, "shards": shards, "zero": zero}
+    # two copies in bf16, a gradient in bf16 and its fp32 copy
+    assert gathered_parameter_bytes(copies=2.0, **shared).tolist() == [0, 0, 100]
+    assert whole_parameter_bytes(**shared).tolist() == [0, 0, 60]
+
+
+def test_resharding_by_default_depends_on_stages():
+    pp = np.array([1.0, 4.0])
+    found = {
+        policy: np.broadcast_to(resharded_bytes(always=1.0, never=9.0, pp=pp, policy=policy), 2).tolist()
+        for policy in ("default", "always", "never")
+    }
+    assert found == {"default": [1, 9], "always": [1, 1], "never": [9, 9]}
