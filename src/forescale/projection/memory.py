@@ -154,22 +154,24 @@ def _message_bytes(setting: Setting, inputs: Inputs) -> Numeric:
 
 def _dummy_gradients(workload: Workload, inputs: Inputs) -> Numeric:
     """Return the cached dummy gradients of the distinct weight shapes on each stage."""
-    counts: dict[str, list[tuple[Numeric, Numeric]]] = {}
-    for layers, block in zip(inputs.stages.counts, inputs.held.layers, strict=True):
-        for name, elements in block.products.items():
-            counts.setdefault(name, []).append((elements, layers))
+    users: dict[str, tuple[int, ...]] = {}
+    elements: dict[str, Numeric] = {}
+    for kind, block in enumerate(inputs.held.layers):
+        for name, size in block.products.items():
+            users[name] = (*users.get(name, ()), kind)
+            elements.setdefault(name, size)
     result: Numeric = 0.0 * inputs.stages.first
-    for name, uses in counts.items():
-        using: Numeric = 0.0
-        for _, count in uses:
-            using = using + count
-        dummy = dummy_gradient_bytes(
-            elements=uses[0][0],
+    for kinds in dict.fromkeys(users.values()):
+        shapes = {name: elements[name] for name, using in users.items() if using == kinds}
+        layers: Numeric = 0.0
+        for kind in kinds:
+            layers = layers + inputs.stages.counts[kind]
+        result = result + dummy_gradient_bytes(
+            elements=total(shapes, name="weights of distinct shape", unit="parameter"),
             element_bytes=STORAGE_BYTES[workload.precision.parameters],
-            layers=using,
+            layers=layers,
             zero=inputs.degrees.zero,
         )
-        result = result + named(dummy, name, unit="byte")
     return result
 
 
