@@ -133,13 +133,15 @@ class Term(NDArrayOperatorsMixin):
             index=index,
         )
 
-    def renamed(self, name: str, *, unit: str | None = None, text: str | None = None) -> Term:
+    def renamed(
+        self, name: str, *, unit: str | None = None, text: str | None = None, source: str | None = None
+    ) -> Term:
         """Return the same term under a name of its own."""
         return Term(
             self.value,
             name=name,
             unit=self.unit if unit is None else unit,
-            source=self.source,
+            source=self.source if source is None else source,
             text=self.text if text is None else text,
             inputs=self.inputs,
             index=self.index,

@@ -108,6 +108,12 @@ def test_sources_are_the_formulas_sources():
     assert any("1910.02054" in source for source in sources(node))
 
 
+def test_sources_name_the_calibrations_behind_durations():
+    found = sources(explain(dense(), cluster(16), CASES[1][1], workload(), "step_time"))
+    assert any("calibration hopper" in source for source in found)
+    assert any("nccl-tests" in source for source in found)
+
+
 def test_the_document_is_cut_at_the_depth_asked_for():
     node = explain(dense(), cluster(16), CASES[1][1], workload(), "step_time")
     tree = document(node, depth=1)["tree"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from forescale.cost.calibration import RunFactors
 from forescale.cost.collectives import CollectiveModel
 from forescale.cost.model import ComputeModel
 from forescale.cost.placement import Group
-from forescale.formula import formula, named, total
+from forescale.formula import Term, formula, named, total
 from forescale.graph.operator import Block, Operator
 from forescale.graph.ops import Collective, MeshAxis, Primitive
 from forescale.graph.recompute import Kept
@@ -45,6 +45,18 @@ class Pricing:
             key = "dispatch" if op.axis == "ep" else "network"
             return alone if key not in self.run.sustained else alone / self.run.rate(key)
         return self.compute.seconds(op)
+
+    def titled(self, op: Primitive, title: str) -> Numeric:
+        """Return the duration [s]; recorded, it has a title and says where its parameters come from."""
+        seconds: Any = self.seconds(op)
+        if not isinstance(seconds, Term):
+            return cast("Numeric", seconds)
+        if isinstance(op, Collective):
+            origin = self.collectives.provenance(kind=op.kind)
+        else:
+            origin = self.compute.provenance(op)
+        source = "; ".join(filter(None, (seconds.source, f"{origin.kind}: {origin.source}")))
+        return cast("Numeric", seconds.renamed(title, unit="s", source=source))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,7 +232,7 @@ def _split(primitives: tuple[Primitive, ...], pricing: Pricing, title: str) -> t
     communication: Seconds = {}
     for primitive in primitives:
         kind = primitive.kind if isinstance(primitive, Collective) else type(primitive).__name__
-        seconds = named(pricing.seconds(primitive), f"{title} {kind}", unit="s")
+        seconds = pricing.titled(primitive, f"{title} {kind}")
         if isinstance(primitive, Collective):
             part = COMMUNICATION_PART[primitive.axis]
             communication[part] = communication.get(part, 0.0) + seconds
