@@ -11,8 +11,9 @@ import typer
 from forescale import __version__
 from forescale.cli.catalogue import catalogue_app
 from forescale.cli.explain import explain_command
+from forescale.cli.memory import memory_app
 from forescale.cli.pipeline import app as pipeline_app
-from forescale.cli.project import memory_command, project_command
+from forescale.cli.project import project_command
 from forescale.cli.search import search_command
 from forescale.cli.validate import validate_command
 from forescale.errors import ForescaleError, InfeasibleError
@@ -49,7 +50,7 @@ def _root(
 
 
 app.command("project")(project_command)
-app.command("memory")(memory_command)
+app.add_typer(memory_app, name="memory")
 app.command("search")(search_command)
 app.command("explain")(explain_command)
 app.command("validate")(validate_command)

@@ -1,4 +1,4 @@
-"""`forescale project` and `forescale memory`: one layout."""
+"""`forescale project`: one layout."""
 
 from __future__ import annotations
 
@@ -38,26 +38,6 @@ def project_command(
     from forescale.cli.render.projection import projection_view
 
     console().print(projection_view(result))
-
-
-@grouped
-def memory_command(
-    *,
-    model: ModelArgument = None,
-    cluster: ClusterOptions,
-    run: RunOptions,
-    layout: LayoutOptions,
-    plan: PlanOptions,
-    as_json: JsonFlag = False,
-) -> None:
-    """Project the memory of one layout, stage by stage."""
-    result = _projection(model, cluster, run, layout, plan)
-    if as_json:
-        print_json(result.to_json())
-        return
-    from forescale.cli.render.projection import memory_view
-
-    console().print(memory_view(result))
 
 
 def _projection(

@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 VEGA_LITE = "https://vega.github.io/schema/vega-lite/v5.json"
-_LEFT, _TOP, _PLOT, _FOOT = 62.0, 62.0, 300.0, 74.0
+_LEFT, _TOP, _PLOT, _FOOT = 62.0, 76.0, 300.0, 74.0
 _INK, _FAINT, _GRID, _LIMIT = "#1b2430", "#5b6675", "#e3e6ea", "#b3261e"
 _CHARACTER = 6.6
 _TICKS = 6
@@ -101,12 +101,12 @@ def to_svg(chart: BarChart) -> str:
         _text(14.0, 22.0, chart.title, size=15),
         _text(14.0, 40.0, chart.note, size=11, colour=_FAINT),
         *_grid(chart, ceiling, step, right),
+        *_limit(chart, ceiling, right),
         *(
             piece
             for index, bar in enumerate(chart.bars)
             for piece in _stack(chart, bar, ceiling, _LEFT + pitch * (index + 0.5), pitch * 0.56)
         ),
-        *_limit(chart, ceiling, right),
         *_legend(chart, right + 14.0),
         _text((_LEFT + right) / 2.0, height - 14.0, chart.axis, size=12, anchor="middle"),
         "</svg>",
@@ -133,7 +133,7 @@ def _grid(chart: BarChart, ceiling: float, step: float, right: float) -> list[st
             f'<line x1="{_LEFT:g}" x2="{right:.1f}" y1="{y:.1f}" y2="{y:.1f}" stroke="{_GRID if index else _INK}"/>'
         )
         found.append(_text(_LEFT - 8.0, y + 4.0, f"{index * step:g}", size=11, anchor="end", colour=_FAINT))
-    return [*found, _text(14.0, _TOP - 8.0, chart.unit, size=11, colour=_FAINT)]
+    return [*found, _text(_LEFT - 8.0, _TOP - 12.0, chart.unit, size=11, anchor="end", colour=_FAINT)]
 
 
 def _stack(chart: BarChart, bar: Bar, ceiling: float, middle: float, wide: float) -> list[str]:
@@ -176,6 +176,7 @@ def _legend(chart: BarChart, left: float) -> list[str]:
 
 def _text(x: float, y: float, text: str, *, size: float, anchor: str = "start", colour: str = _INK) -> str:
     return (
-        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:g}" text-anchor="{anchor}" fill="{colour}">'
+        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:g}" text-anchor="{anchor}" fill="{colour}" '
+        f'stroke="#ffffff" stroke-width="3" paint-order="stroke">'
         f"{escape(text)}</text>"
     )

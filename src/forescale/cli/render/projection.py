@@ -33,7 +33,7 @@ def projection_view(result: Projection) -> Group:
         return memory_view(result)
     side_by_side = Table.grid(padding=(0, 4))
     side_by_side.add_row(_times(result), _figures(result))
-    return Group(*_header(result), "", side_by_side, "", _memory_table(result.memory), *_notes(result))
+    return Group(*header(result), "", side_by_side, "", _memory_table(result.memory), *notes(result))
 
 
 def memory_view(result: Projection) -> Group:
@@ -46,14 +46,16 @@ def memory_view(result: Projection) -> Group:
         Text(f"parameters {_parameters(result)}, {on_device} on the fullest device"),
     ]
     table = _memory_table(result.memory, most=MEMORY_STAGES)
-    return Group(*_header(result), "", table, "", *lines, *_notes(result))
+    return Group(*header(result), "", table, "", *lines, *notes(result))
 
 
-def _notes(result: Projection) -> list[Text]:
+def notes(result: Projection) -> list[Text]:
+    """Return what the reader should know, one line each."""
     return [Text(f"note ({note.topic}): {note.text}", style="yellow") for note in result.notes]
 
 
-def _header(result: Projection) -> list[Text]:
+def header(result: Projection) -> list[Text]:
+    """Return the question and its assumptions."""
     cluster = result.cluster
     return [
         Text.assemble(

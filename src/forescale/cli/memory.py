@@ -1,0 +1,213 @@
+"""`forescale memory`: one layout's memory, by formulas, anchored on a measurement, over time; and comparisons."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from typer.core import TyperGroup
+
+from forescale.cli.console import console, print_json
+from forescale.cli.memory_compare import compare_command
+from forescale.cli.options import (
+    OUTPUT,
+    ClusterOptions,
+    JsonFlag,
+    LayoutOptions,
+    ModelArgument,
+    PlanOptions,
+    RunOptions,
+    grouped,
+)
+from forescale.errors import SpecError
+
+if TYPE_CHECKING:
+    from forescale.cli.inputs import Question
+    from forescale.projection.anchored import AnchoredMemory
+    from forescale.projection.result import Projection
+    from forescale.projection.timeline import MemoryTimeline
+
+DEFAULT = "layout"
+ANCHOR = "Measurement"
+MARGIN = 0.05
+"""Primus projection documentation, --memory-safety-margin."""
+
+
+class DefaultGroup(TyperGroup):
+    """Commands of which one runs where none is named, so that `forescale memory MODEL` needs no more words."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  (whichever click typer has)
+        """Put the default command before arguments that name none."""
+        if not args or args[0] not in self.commands:
+            args = [DEFAULT, *args]
+        return super().parse_args(ctx, args)
+
+
+memory_app = typer.Typer(cls=DefaultGroup, help="Project the memory of one layout, or compare layouts.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnchorOptions:
+    """A measurement to anchor the projection on."""
+
+    memory_mode: Annotated[
+        Literal["simulate", "benchmark", "both"] | None,
+        typer.Option(
+            "--memory-mode",
+            help="Formulas only, anchored on a measurement, or both with their differences. With "
+            "--load-benchmark benchmark, else simulate.",
+            rich_help_panel=ANCHOR,
+        ),
+    ] = None
+    load_benchmark: Annotated[
+        Path | None,
+        typer.Option(
+            "--load-benchmark",
+            metavar="FILE",
+            help="Bench artifact, schema forescale.bench/1.",
+            rich_help_panel=ANCHOR,
+        ),
+    ] = None
+    safety_margin: Annotated[
+        float | None,
+        typer.Option(
+            "--safety-margin",
+            metavar="SHARE",
+            help=f"Of the measured residual, added to the upper bound; {MARGIN} by default.",
+            rich_help_panel=ANCHOR,
+        ),
+    ] = None
+
+    @property
+    def mode(self) -> str:
+        """The mode asked for, or what the file implies."""
+        return self.memory_mode or ("simulate" if self.load_benchmark is None else "benchmark")
+
+    def check(self) -> None:
+        """Refuse options that do not go together."""
+        if self.mode == "simulate":
+            given = {"--load-benchmark": self.load_benchmark, "--safety-margin": self.safety_margin}
+            for option, value in given.items():
+                if value is not None:
+                    msg = f"{option} goes with --memory-mode benchmark or both; it is simulate"
+                    raise SpecError(msg)
+        elif self.load_benchmark is None:
+            msg = f"--memory-mode {self.mode} needs a measurement: give its file with --load-benchmark"
+            raise SpecError(msg)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineOptions:
+    """Memory over one step."""
+
+    timeline: Annotated[
+        bool,
+        typer.Option("--timeline", help="Memory over one step of every rank.", rich_help_panel=OUTPUT),
+    ] = False
+    export: Annotated[
+        Path | None,
+        typer.Option(
+            "--export",
+            metavar="FILE",
+            help="Write the timeline: .json for Perfetto, .pickle for PyTorch's memory_viz.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there is anything to do."""
+        return self.timeline or self.export is not None
+
+
+@memory_app.command(
+    DEFAULT, epilog="forescale memory compare sets one model under several policies side by side."
+)
+@grouped
+def memory_command(
+    *,
+    model: ModelArgument = None,
+    cluster: ClusterOptions,
+    run: RunOptions,
+    layout: LayoutOptions,
+    plan: PlanOptions,
+    anchor: AnchorOptions,
+    over_time: TimelineOptions,
+    as_json: JsonFlag = False,
+) -> None:
+    """Project the memory of one layout, stage by stage."""
+    from forescale.cli.inputs import read_question
+    from forescale.project import project
+
+    anchor.check()
+    question = read_question(model, plan, cluster, run, layout)
+    asked = question.plan
+    result = project(asked.model, asked.cluster, question.strategy, asked.workload, preset=asked.preset)
+    result = replace(result, notes=(*result.notes, *question.notes))
+    anchored = None if anchor.mode == "simulate" else _anchored(question, result, anchor)
+    timeline = _timeline(question, over_time) if over_time.wanted else None
+    if as_json:
+        more = {
+            **({} if anchored is None else {"anchored": anchored.to_json()}),
+            **({} if timeline is None else {"timeline": timeline.to_json()}),
+        }
+        print_json({**result.to_json(), **more})
+        return
+    _show(result, anchored, timeline if over_time.timeline else None, both=anchor.mode == "both")
+    if over_time.export is not None:
+        typer.echo(f"wrote {over_time.export}")
+
+
+memory_app.command("compare")(compare_command)
+
+
+def _show(
+    result: Projection, anchored: AnchoredMemory | None, timeline: MemoryTimeline | None, *, both: bool
+) -> None:
+    from forescale.cli.render.memory import anchored_view, deltas_view, timeline_view
+    from forescale.cli.render.projection import memory_view
+
+    if timeline is not None:
+        console().print(timeline_view(result, timeline, width=console().width))
+    elif anchored is not None:
+        console().print(deltas_view(result, anchored) if both else anchored_view(result, anchored))
+    else:
+        console().print(memory_view(result))
+
+
+def _anchored(question: Question, result: Projection, anchor: AnchorOptions) -> AnchoredMemory:
+    from forescale.io.bench_artifact import read_bench
+    from forescale.project import project
+    from forescale.projection.anchored import anchored_memory
+
+    question.refuse_presets("--memory-mode benchmark")
+    assert anchor.load_benchmark is not None
+    bench = read_bench(anchor.load_benchmark)
+    if bench.config.model != result.model:
+        msg = (
+            f"{anchor.load_benchmark} measured {bench.config.model.name}; the question is about "
+            f"{result.model.name}: anchor on a run of the same model"
+        )
+        raise SpecError(msg)
+    config = bench.config
+    return anchored_memory(
+        result,
+        project(config.model, config.cluster, bench.strategy, config.workload),
+        ranks=bench.ranks,
+        layers=bench.layers,
+        safety_margin=MARGIN if anchor.safety_margin is None else anchor.safety_margin,
+    )
+
+
+def _timeline(question: Question, options: TimelineOptions) -> MemoryTimeline:
+    from forescale.io.step_memory import write_timeline
+    from forescale.project import memory_timeline
+
+    question.refuse_presets("--timeline")
+    asked = question.plan
+    timeline = memory_timeline(asked.model, asked.cluster, question.strategy, asked.workload)
+    if options.export is not None:
+        write_timeline(timeline, options.export)
+    return timeline

@@ -1,0 +1,204 @@
+"""Memory anchored on a measurement, over one step, and of several layouts."""
+
+from __future__ import annotations
+
+import numpy as np
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from forescale.cli.render import words
+from forescale.cli.render.projection import VERDICT_STYLE, header, notes
+from forescale.projection.anchored import AnchoredMemory
+from forescale.projection.result import Projection
+from forescale.projection.timeline import UPDATE, MemoryTimeline, PeakMoment, RankTimeline
+from forescale.report.memory_compare import PARTS, MemoryComparison
+from forescale.units import GIB, format_seconds
+
+LEVELS = "▁▂▃▄▅▆▇█"
+MOST_RANKS, MOST_TENSORS = 8, 10
+"""Rows of ranks and of tensors that fit one screen."""
+LABEL = 40
+"""Columns beside the drawn curve."""
+
+
+def anchored_view(result: Projection, anchored: AnchoredMemory) -> Group:
+    """Return the decomposition, both estimates and the verdict."""
+    worst, measured = anchored.worst, anchored.measured
+    estimate, residual = worst.estimate, anchored.residual
+    rows: list[tuple[str, float, str]] = [
+        (f"formulas at rank {worst.stage} of the target", estimate.analytical_bytes, "all that formulas know"),
+        ("framework overhead", residual.framework_overhead_bytes, "measured: reserved − allocated"),
+        ("live-tensor excess", residual.live_tensor_excess_bytes, "measured: allocated − formulas there, at least 0"),
+        ("point estimate", estimate.point_bytes, f"{words.percent(estimate.residual_share)} of it measured"),
+        ("upper bound", estimate.upper_bytes, f"residual × {1.0 + estimate.safety_margin:g}"),
+    ]  # fmt: skip
+    table = _table("GiB", "", "")
+    for name, value, remark in rows:
+        table.add_row(
+            name, _gib(value), remark, style="bold" if name in ("point estimate", "upper bound") else None
+        )
+    corrections = [
+        Text(
+            f"activations of {each.kind}: measured {words.bytes_of(each.measured_bytes)} a layer, "
+            f"× {each.factor:.3f} of the formulas"
+        )
+        for each in anchored.corrections
+    ]
+    there = Text(
+        f"measured on rank {measured.rank} (stage {measured.stage}): {_gib(measured.peak_allocated_bytes)} GiB "
+        f"allocated, {_gib(measured.peak_reserved_bytes)} reserved; formulas say "
+        f"{_gib(anchored.analytical_at_bench_bytes)} allocated"
+    )
+    return Group(*header(result), "", there, *corrections, "", table, "", _verdict(anchored), *notes(result))
+
+
+def deltas_view(result: Projection, anchored: AnchoredMemory) -> Group:
+    """Return formulas alone beside the anchored estimate, part by part."""
+    table = _table("GiB", "simulate", "benchmark", "difference", "")
+    for name, simulated, measured in _both(result, anchored):
+        share = words.percent(measured / simulated - 1.0) if simulated else ""
+        cells = [_gib(simulated), _gib(measured), f"{(measured - simulated) / GIB:+.2f}", share]
+        table.add_row(name, *cells, style="bold" if name == "peak" else None)
+    simulated_verdict = result.memory.verdict
+    said = Text.assemble("simulate: ", (simulated_verdict, VERDICT_STYLE[simulated_verdict]))
+    return Group(*header(result), "", table, "", said, _verdict(anchored), *notes(result))
+
+
+def _both(result: Projection, anchored: AnchoredMemory) -> list[tuple[str, float, float]]:
+    """Return name, simulated and anchored bytes of every part of the fullest anchored rank."""
+    worst, residual = anchored.worst, anchored.residual
+    stage = result.memory.stages[worst.stage]
+    alike = [
+        (name, getattr(stage, f"{name}_bytes"), getattr(stage, f"{name}_bytes"))
+        for name in ("weights", "gradients", "optimizer")
+    ]
+    return [
+        *alike,
+        ("activations", stage.activations_bytes, worst.activations_bytes),
+        ("buffers", stage.buffers_bytes, stage.buffers_bytes),
+        ("fragmentation, overhead", stage.fragmentation_bytes, residual.framework_overhead_bytes),
+        ("live-tensor excess", 0.0, residual.live_tensor_excess_bytes),
+        ("outside the allocator", stage.overhead_bytes - stage.fragmentation_bytes, worst.outside_bytes),
+        ("peak", stage.peak_bytes, worst.estimate.point_bytes),
+    ]
+
+
+def _verdict(anchored: AnchoredMemory) -> Text:
+    estimate = anchored.worst.estimate
+    text = (
+        f" {_gib(estimate.point_bytes)} GiB, at most {_gib(estimate.upper_bytes)}, of "
+        f"{_gib(estimate.capacity_bytes)}; headroom {_gib(estimate.capacity_bytes - estimate.upper_bytes)}"
+    )
+    return Text.assemble((estimate.verdict, VERDICT_STYLE[estimate.verdict]), text)
+
+
+def timeline_view(result: Projection, timeline: MemoryTimeline, *, width: int) -> Group:
+    """Return every rank's memory over one step as a curve, and what lives at the highest peak."""
+    peak, shown = timeline.peak, _shown(timeline)
+    columns = max(20, width - LABEL)
+    low, high = min(float(rank.allocated.min()) for rank in timeline.ranks), peak.allocated_bytes
+    lines = [
+        Text.assemble(
+            f"rank {rank.rank:<4}",
+            (curve(rank, timeline.step_time_s, columns, low, high), "cyan"),
+            _peak_of(rank.peak),
+        )
+        for rank in shown
+    ]
+    hidden = len(timeline.ranks) - len(shown)
+    more = [Text(f"{hidden} more ranks (all with --json)", style="dim")] if hidden else []
+    schedule = timeline.schedule
+    title = Text(
+        f"{schedule.name}, {schedule.num_microbatches} micro-batches, {format_seconds(timeline.step_time_s)}; "
+        f"allocated, blocks from {_gib(low)} to {_gib(high)} GiB"
+    )
+    return Group(*header(result), "", title, *lines, *more, "", _named(peak, result), _tensors(peak))
+
+
+def curve(rank: RankTimeline, step_time_s: float, columns: int, low: float, high: float) -> str:
+    """Return the largest allocation in each of `columns` slices of the step, as blocks from `low` to `high`."""
+    allocated = rank.allocated
+    slices = np.clip((rank.time_s / step_time_s * columns).astype(int), 0, columns - 1)
+    first = np.searchsorted(slices, np.arange(columns), side="left")
+    carried = allocated[np.maximum(first - 1, 0)]  # what a slice begins with
+    most = carried.copy()
+    np.maximum.at(most, slices, allocated)
+    steps = np.rint((most - low) / max(high - low, 1.0) * (len(LEVELS) - 1)).astype(int)
+    return "".join(LEVELS[step] for step in np.clip(steps, 0, len(LEVELS) - 1))
+
+
+def _shown(timeline: MemoryTimeline) -> list[RankTimeline]:
+    """Return the ranks that fit: of too many the first, the last and the fullest."""
+    ranks = timeline.ranks
+    if len(ranks) <= MOST_RANKS:
+        return list(ranks)
+    wanted = {*range(MOST_RANKS - 3), len(ranks) - 2, len(ranks) - 1, timeline.peak.rank}
+    return [rank for rank in ranks if rank.rank in wanted]
+
+
+def _peak_of(peak: PeakMoment) -> str:
+    return f" {peak.allocated_bytes / GIB:6.1f} GiB at {peak.action}"
+
+
+def _named(peak: PeakMoment, result: Projection) -> Text:
+    where = (
+        "while the optimizer updates"
+        if peak.action == UPDATE
+        else f"in {peak.action} (stage {peak.stage}) at {format_seconds(peak.time_s)}, {peak.in_flight} passes held"
+    )
+    capacity = result.memory.capacity_bytes
+    share = words.percent(peak.allocated_bytes / capacity)
+    return Text(
+        f"peak: rank {peak.rank} {where}: {_gib(peak.allocated_bytes)} GiB allocated, {share} of the device",
+        style="bold",
+    )
+
+
+def _tensors(peak: PeakMoment) -> Table:
+    table = _table("what lives there", "GiB", "share")
+    for tensor in peak.tensors[:MOST_TENSORS]:
+        share = words.percent(tensor.num_bytes / peak.allocated_bytes)
+        table.add_row(f"{tensor.owner}: {tensor.name}", _gib(tensor.num_bytes), share)
+    rest = peak.tensors[MOST_TENSORS:]
+    if rest:
+        size = sum(tensor.num_bytes for tensor in rest)
+        share = words.percent(size / peak.allocated_bytes)
+        table.add_row(f"{len(rest)} others", _gib(size), share, style="dim")
+    return table
+
+
+def comparison_view(found: MemoryComparison) -> Group:
+    """Return one row per value: the parts of the fullest rank, verdict and step time."""
+    first = found.rows[0].projection
+    title = Text.assemble(
+        (first.model.name, "bold"),
+        f" on {first.cluster.num_devices:,} × {first.cluster.name}, GiB on the fullest device by {found.across}",
+        f" · preset {first.preset}",
+    )
+    table = _table(found.across, *PARTS, "peak", "", "step")
+    for row in found.rows:
+        stage, verdict = row.fullest, row.projection.memory.verdict
+        time = row.projection.step_time_s
+        table.add_row(
+            row.value,
+            *(words.gib(getattr(stage, f"{name}_bytes")) for name in PARTS),
+            words.gib(stage.peak_bytes),
+            Text(verdict, style=VERDICT_STYLE[verdict]),
+            format_seconds(time) if time else "–",
+        )
+    refused = [Text(f"{value}: {reason}", style="yellow") for value, reason in found.refused.items()]
+    capacity = Text(f"{first.cluster.device.name} has {_gib(first.memory.capacity_bytes)} GiB", style="dim")
+    return Group(title, "", table, "", capacity, *refused)
+
+
+def _table(first: str, *columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column(first, no_wrap=True)
+    for name in columns:
+        table.add_column(name, justify="right")
+    return table
+
+
+def _gib(value: float) -> str:
+    return f"{value / GIB:.2f}"
