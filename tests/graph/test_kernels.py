@@ -45,6 +45,15 @@ def test_losses_by_what_they_hold():
     assert held["fused"] == held["compiled"] < held["vocab_parallel"] < held["native"] <= held["eager"]
 
 
+def test_eager_gates_keep_both_factors():
+    def kept(**kernels: object) -> float:
+        block = layer_block(small.dense(), small.DENSE_LAYER, layout(**kernels))
+        return float(keep(block, Recompute()).num_bytes)
+
+    width = small.DENSE_LAYER.ffn.ffn_hidden_size
+    assert kept(fused_activations=False) - kept() == 2 * TOKENS * width
+
+
 @pytest.mark.parametrize("recompute", [Recompute(), Recompute(granularity="selective", modules=("moe_act",))])
 def test_experts_weighed_in_a_kernel_of_their_own_keep_the_unweighted(recompute):
     def kept(*, weighted: bool) -> float:

@@ -19,7 +19,11 @@ PANEL = "Output"
 def validate_command(
     runs: Annotated[
         Path,
-        typer.Argument(metavar="RUNS.csv", help="Table of measured runs, one a row.", show_default=False),
+        typer.Argument(
+            metavar="RUNS.csv",
+            help="Table of measured runs, one a row; or Megatron-LM's golden values.",
+            show_default=False,
+        ),
     ],
     *,
     preset: Annotated[

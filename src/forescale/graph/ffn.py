@@ -58,7 +58,8 @@ def _activation(b: Builder, name: str, up: str, activated: str, *, gated: bool) 
     read, write = b.bytes_of(up), b.bytes_of(activated)
     moved = read + write
     saves: Names = (up,)
-    if gated and not b.layout.choices.kernels.fused:  # silu and the product each keep their inputs
+    kernels = b.layout.choices.kernels
+    if gated and not (kernels.fused and kernels.fused_activations):  # silu and the product each keep their inputs
         saves = (up, b.tensor(f"{name}.gate", b.tensors[activated].elements))
     elementwise(
         b,
