@@ -33,7 +33,8 @@ def anchored_view(result: Projection, anchored: AnchoredMemory) -> Group:
         ("point estimate", estimate.point_bytes, f"{words.percent(estimate.residual_share)} of it measured"),
         ("upper bound", estimate.upper_bytes, f"residual × {1.0 + estimate.safety_margin:g}"),
     ]  # fmt: skip
-    table = _table("GiB", "", "")
+    table = _table("GiB", "")
+    table.add_column("")
     for name, value, remark in rows:
         table.add_row(
             name, _gib(value), remark, style="bold" if name in ("point estimate", "upper bound") else None
