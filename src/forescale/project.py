@@ -162,6 +162,7 @@ def setting_of(
         choices=choices,
         run=run,
         straggler_share=run.straggler * expected_maximum(cluster.num_devices),
+        host_bandwidth=cluster.device.host_bandwidth,
         workspace_bytes=library_workspace_bytes(cluster.device, choices.kernels, grouped=model.is_moe),
     )
 
@@ -177,8 +178,17 @@ def pricing_of(cluster: Cluster, degrees: Degrees, order: tuple[Axis, ...], run:
     )
 
 
-def memory_timeline(model: Model, cluster: Cluster, strategy: Strategy, workload: Workload) -> MemoryTimeline:
+def memory_timeline(
+    model: Model,
+    cluster: Cluster,
+    strategy: Strategy,
+    workload: Workload,
+    *,
+    most_microbatches: int | None = None,
+) -> MemoryTimeline:
     """Return memory over one step of one layout, rank by rank, with the peak named.
+
+    `most_microbatches` shortens the step: (interleaved) 1F1B repeats itself once every rank is busy.
 
     Raises
     ------
@@ -194,7 +204,8 @@ def memory_timeline(model: Model, cluster: Cluster, strategy: Strategy, workload
         model, cluster, workload, arrays, choices, plan, strategy.axis_order, run=run, pipeline=pipeline
     )
     standing = standing_of_ranks(result, setting_of(model, cluster, workload, choices, run), inputs)
-    schedule = schedule_of(strategy, result.num_microbatches)
+    count = min(result.num_microbatches, most_microbatches or result.num_microbatches)
+    schedule = schedule_of(strategy, count)
     loads = stage_loads(model, strategy, workload, schedule.placement.rank_of_stage)
     return build_timeline(result, schedule, loads, standing)
 

@@ -194,3 +194,13 @@ def test_pictures(forescale, tmp_path):
     ran = forescale("memory", "compare", *DENSE, "--across", "tp", "--plot", tmp_path / "bars.pdf")
     assert ran.code == 2
     assert "ends in .svg, .html or .json" in ran.err
+
+
+def test_files_hold_the_first_of_many_microbatches(forescale, tmp_path):
+    question = (*DENSE[:-1], 512, "--pp", 2, "--tp", 8)
+    whole = document(forescale("memory", *question, "--timeline", "--export", tmp_path / "t.json", "--json"))
+    assert whole["timeline"]["num_microbatches"] == 512
+    events = json.loads((tmp_path / "t.json").read_text(encoding="utf-8"))["traceEvents"]
+    assert max(event["args"]["microbatch"] for event in events if event["ph"] == "X") == 63
+    held = [event["args"]["bytes"] for event in events if event["name"] == "allocated"]
+    assert max(held) == pytest.approx(whole["timeline"]["peak"]["allocated_bytes"])

@@ -33,6 +33,8 @@ DEFAULT = "layout"
 ANCHOR = "Measurement"
 MARGIN = 0.05
 """Primus projection documentation, --memory-safety-margin."""
+EXPORTED, SHORTEST = 64, 4
+"""Micro-batches that a file holds, at least so many per pipeline rank; (interleaved) 1F1B repeats itself."""
 
 
 class DefaultGroup(TyperGroup):
@@ -169,11 +171,11 @@ def _show(
     from forescale.cli.render.memory import anchored_view, deltas_view, timeline_view
     from forescale.cli.render.projection import memory_view
 
+    if anchored is not None:
+        console().print(deltas_view(result, anchored) if both else anchored_view(result, anchored))
     if timeline is not None:
         console().print(timeline_view(result, timeline, width=console().width))
-    elif anchored is not None:
-        console().print(deltas_view(result, anchored) if both else anchored_view(result, anchored))
-    else:
+    if anchored is None and timeline is None:
         console().print(memory_view(result))
 
 
@@ -206,8 +208,14 @@ def _timeline(question: Question, options: TimelineOptions) -> MemoryTimeline:
     from forescale.project import memory_timeline
 
     question.refuse_presets("--timeline")
-    asked = question.plan
-    timeline = memory_timeline(asked.model, asked.cluster, question.strategy, asked.workload)
+    asked, strategy = question.plan, question.strategy
+    timeline = memory_timeline(asked.model, asked.cluster, strategy, asked.workload)
     if options.export is not None:
-        write_timeline(timeline, options.export)
+        enough = strategy.pp * max(SHORTEST, -(-EXPORTED // strategy.pp))
+        written = timeline
+        if strategy.schedule is None and timeline.schedule.num_microbatches > enough:
+            written = memory_timeline(
+                asked.model, asked.cluster, strategy, asked.workload, most_microbatches=enough
+            )
+        write_timeline(written, options.export)
     return timeline
