@@ -206,7 +206,7 @@ def memory_timeline(
     standing = standing_of_ranks(result, setting_of(model, cluster, workload, choices, run), inputs)
     count = min(result.num_microbatches, most_microbatches or result.num_microbatches)
     schedule = schedule_of(strategy, count)
-    loads = stage_loads(model, strategy, workload, schedule.placement.rank_of_stage)
+    loads = stage_loads(model, strategy, workload, schedule.placement)
     return build_timeline(result, schedule, loads, standing)
 
 

@@ -21,6 +21,7 @@ CASES = {
     "interleaved": replace(LAYOUT, vpp=2),
     "recompute": replace(LAYOUT, recompute=Recompute(granularity="full")),
     "split backward": replace(LAYOUT, schedule="zb-h1"),
+    "offload": replace(LAYOUT, pp=4, dp_shard=1, vpp=2, schedule="pipeoffload"),
     "one rank": replace(LAYOUT, pp=1, dp_shard=4),
 }
 

@@ -8,9 +8,12 @@ import pytest
 
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
+from forescale.errors import SpecError
 from forescale.project import memory_timeline, project
 from forescale.projection.loads import stage_loads, total_bytes
-from forescale.projection.timeline import schedule_of
+from forescale.projection.timeline import build_timeline, schedule_of
+from forescale.schedule import Request, build_schedule
+from forescale.schedule.placement import loop
 from forescale.spec import Precision, Recompute, Strategy, Workload
 
 DENSE, MOE, MLA = (load_model(name) for name in ("llama-3.1-8b", "mixtral-8x7b", "deepseek-v2-lite"))
@@ -39,7 +42,7 @@ def test_under_1f1b_every_rank_peaks_where_the_projection_says(model, recompute)
 @pytest.mark.parametrize("recompute", RECOMPUTE)
 def test_loads_are_what_the_projection_sums(recompute):
     layout = replace(LAYOUT, pp=1, dp_shard=8, recompute=RECOMPUTE[recompute])
-    (load,) = stage_loads(MLA, layout, WORKLOAD, (0,))
+    (load,) = stage_loads(MLA, layout, WORKLOAD, loop(1))
     activations = project(MLA, CLUSTER, layout, WORKLOAD).memory.stages[0].activations_bytes
     work = max(total_bytes(load.forward), total_bytes(load.backward))
     assert total_bytes(load.kept) + work == pytest.approx(activations, rel=1e-12)
@@ -67,6 +70,28 @@ def test_interleaving_agrees_with_the_closed_form(vpp):
         timeline.ranks, project(DENSE, CLUSTER, layout, WORKLOAD).memory.stages, strict=True
     ):
         assert rank.peak.allocated_bytes == pytest.approx(stage.allocated_bytes, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "vpp"),
+    [("eager-1f1b", 1), ("zb-h1", 1), ("zb-h2", 1), ("zbv", 2), ("v-min", 2), ("dualpipe", 1), ("dualpipev", 2), ("chimera", 1), ("hanayo", 2), ("pipeoffload", 2)],
+)  # fmt: skip
+def test_other_schedules_agree_with_the_projection(schedule, vpp):
+    layout = replace(LAYOUT, vpp=vpp, schedule=schedule)
+    timeline = memory_timeline(DENSE, CLUSTER, layout, WORKLOAD)
+    stages = project(DENSE, CLUSTER, layout, WORKLOAD).memory.stages
+    for rank, stage in zip(timeline.ranks, stages, strict=True):
+        assert rank.peak.allocated_bytes == pytest.approx(stage.allocated_bytes, rel=1e-4)
+        named = sum(tensor.num_bytes for tensor in rank.peak.tensors)
+        assert named == pytest.approx(rank.peak.allocated_bytes, rel=1e-9)
+
+
+def test_sequence_pieces_are_refused():
+    request = Request(pp=4, num_microbatches=8)
+    cut = build_schedule("seq1f1b", request)
+    loads = stage_loads(DENSE, LAYOUT, WORKLOAD, cut.placement)
+    with pytest.raises(SpecError, match="cuts them into pieces"):
+        build_timeline(project(DENSE, CLUSTER, LAYOUT, WORKLOAD), cut, loads, ())
 
 
 def test_the_first_rank_peaks_in_its_first_backward_with_all_in_flight():
@@ -110,7 +135,7 @@ def test_where_little_is_kept_the_update_is_the_peak():
 def test_uneven_stages_keep_what_stands_on_them():
     layout = replace(LAYOUT, stage_layers=(5, 9, 9, 9))
     schedule = schedule_of(layout, 32)
-    loads = stage_loads(DENSE, layout, WORKLOAD, schedule.placement.rank_of_stage)
+    loads = stage_loads(DENSE, layout, WORKLOAD, schedule.placement)
     assert total_bytes(loads[1].kept) / total_bytes(loads[2].kept) == pytest.approx(1.0)
     assert total_bytes(loads[0].kept) / total_bytes(loads[1].kept) == pytest.approx(5 / 9, rel=1e-3)
 

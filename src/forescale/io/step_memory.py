@@ -138,7 +138,9 @@ class _Replay:
             elif kind in BACKWARD:
                 self._free_all((*passed, "waiting"), load.between, start)
                 self._passing((*passed, "backward"), load.backward, start, end)
-            if kind in (Kind.B, Kind.W):
+            elif kind == Kind.RELOAD:
+                self._allocate_all((*passed, "kept"), load.kept, start)
+            if kind in (Kind.B, Kind.W, Kind.OFFLOAD):
                 self._free_all((*passed, "kept"), load.kept, end)
 
     def _passing(self, names: tuple[str, ...], tensors: tuple[Sized, ...], start: float, end: float) -> None:

@@ -183,8 +183,8 @@ def _corrected_activations(result: Projection, corrections: Sequence[Correction]
     activations = [stage.activations_bytes for stage in result.memory.stages]
     if not corrections:
         return activations
-    ranks = schedule_of(result.strategy, result.num_microbatches).placement.rank_of_stage
-    loads = stage_loads(result.model, result.strategy, result.workload, ranks)
+    placement = schedule_of(result.strategy, result.num_microbatches).placement
+    loads = stage_loads(result.model, result.strategy, result.workload, placement)
     corrected = []
     for stage, total in zip(result.memory.stages, activations, strict=True):
         own = [load for load in loads if load.rank == stage.stage]

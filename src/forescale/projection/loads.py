@@ -19,6 +19,7 @@ from forescale.graph.stage import layers_per_chunk
 from forescale.memory.liveness import BlockMoments, block_moments
 from forescale.memory.moments import Moment
 from forescale.projection.pieces import NO_RECOMPUTE, Parts, build_blocks
+from forescale.schedule.placement import Placement
 from forescale.spec.model import Layer, Model
 from forescale.spec.strategy import Recompute, Strategy
 from forescale.spec.workload import Workload
@@ -88,11 +89,12 @@ def block_loads(model: Model, strategy: Strategy, workload: Workload) -> Parts[B
 
 
 def stage_loads(
-    model: Model, strategy: Strategy, workload: Workload, rank_of_stage: Sequence[int]
+    model: Model, strategy: Strategy, workload: Workload, placement: Placement
 ) -> tuple[StageLoad, ...]:
-    """Return the loads of all stages in the order of the model, of a pipeline that places them so."""
+    """Return the loads of all stages in the order of the model, replica after replica."""
     blocks = block_loads(model, strategy, workload)
-    counts = _counts(model, strategy, len(rank_of_stage))
+    rank_of_stage = placement.rank_of_stage
+    counts = np.tile(_counts(model, strategy, placement.num_stages), (placement.num_replicas, 1))
     on_rank = np.zeros(strategy.pp)
     np.add.at(on_rank, list(rank_of_stage), counts.sum(axis=1))
     message = _message(model, strategy, workload)
@@ -102,9 +104,9 @@ def stage_loads(
         present = [(block, count) for block, count in zip(blocks.layers, row, strict=True) if count]
         kept = [tensor for block, count in present for tensor in _mixed(block, count, share)]
         works = [block for block, _ in present]
-        if stage == 0:
+        if stage % placement.num_stages == 0:
             kept += blocks.embedding.kept
-        last = stage == len(rank_of_stage) - 1
+        last = (stage + 1) % placement.num_stages == 0
         if last and blocks.mtp is not None:
             kept += _mixed(blocks.mtp, float(model.num_mtp_layers), share)
         if not last and strategy.kernels.keeps_stage_outputs:

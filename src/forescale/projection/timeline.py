@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from forescale.errors import SpecError
 from forescale.numeric import Array
 from forescale.projection.evaluate import Inputs, Setting
 from forescale.projection.loads import Sized, StageLoad, total_bytes
@@ -190,14 +191,18 @@ def standing_of_ranks(result: Projection, setting: Setting, inputs: Inputs) -> t
 
 
 def _simulated(result: Projection, schedule: Schedule, loads: Sequence[StageLoad]) -> Simulation:
+    if schedule.num_splits > 1:
+        msg = f"a memory timeline is of whole sequences; {schedule.name} cuts them into pieces"
+        raise SpecError(msg)
     vpp = schedule.placement.vpp
-    ranks = list(schedule.placement.rank_of_stage)
+    ranks = list(schedule.placement.rank_of_stage[: schedule.num_stages])
     forward, backward = (
         np.array([getattr(time, name) for time in result.stage_times])[ranks] / vpp
         for name in ("forward_s", "backward_s")
     )
     times = StageTimes(forward=forward, input_grad=backward / 2.0, weight_grad=backward / 2.0)
-    sizes = ActivationSizes(saved=np.array([total_bytes(load.kept) for load in loads]))
+    saved = [total_bytes(load.kept) for load in loads[: schedule.num_stages]]
+    sizes = ActivationSizes(saved=np.array(saved))
     return simulate(schedule, times, sizes=sizes)
 
 
@@ -227,8 +232,8 @@ class _Curves:
     def live(self, action: int) -> list[int]:
         """Return, per stage, the passes of its rank whose activations are held while an action runs."""
         low = int(self.flat.bounds[int(self.flat.rank[action])])
-        made = self.flat.kind[low : action + 1] == Kind.F
-        gone = np.isin(self.flat.kind[low:action], (Kind.B, Kind.W))
+        made = np.isin(self.flat.kind[low : action + 1], (Kind.F, Kind.RELOAD))
+        gone = np.isin(self.flat.kind[low:action], (Kind.B, Kind.W, Kind.OFFLOAD))
         stages = len(self.loads)
         born = np.bincount(self.flat.stage[low : action + 1][made], minlength=stages)
         dead = np.bincount(self.flat.stage[low:action][gone], minlength=stages)
@@ -236,11 +241,12 @@ class _Curves:
 
     def waiting(self, action: int) -> int:
         """Return the other passes of the last stage that are between forward and backward."""
-        low, last = int(self.flat.bounds[int(self.flat.rank[action])]), len(self.loads) - 1
-        own = self.flat.stage[low : action + 1] == last
+        low = int(self.flat.bounds[int(self.flat.rank[action])])
+        ends = np.array([bool(load.between) for load in self.loads])
+        own = ends[self.flat.stage[low : action + 1]]
         kinds = self.flat.kind[low : action + 1][own]
         count = int(np.sum(kinds == Kind.F) - np.sum(np.isin(kinds, BACKWARD)))
-        return count - int(self.flat.kind[action] == Kind.F and self.flat.stage[action] == last)
+        return count - int(self.flat.kind[action] == Kind.F and ends[self.flat.stage[action]])
 
 
 def _rank(curves: _Curves, rank: int, standing: Standing, update_s: float) -> RankTimeline:
