@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 
 from forescale.cost.calibration import RunFactors, load_calibration
-from forescale.cost.collectives import AlphaBeta
+from forescale.cost.collectives import AlphaBeta, CollectiveModel, ExpertExchange
 from forescale.cost.roofline import Roofline
 from forescale.cost.run_calibration import RunCalibration, Spread, load_run_calibration
 from forescale.errors import PhysicsError, SpecError
@@ -43,7 +43,7 @@ from forescale.projection.step import expected_maximum
 from forescale.projection.timeline import MemoryTimeline, build_timeline, schedule_of, standing_of_ranks
 from forescale.spec.cluster import Cluster
 from forescale.spec.constraints import check
-from forescale.spec.model import Model
+from forescale.spec.model import Model, MoeFfn
 from forescale.spec.strategy import Axis, Strategy
 from forescale.spec.workload import MATRIX_RATE, Workload
 
@@ -118,7 +118,7 @@ def layout_inputs(
     pipeline: Pipeline | None = None,
 ) -> Inputs:
     """Return the priced pieces of one layout and what stands on its stages."""
-    pricing = pricing_of(cluster, degrees, order, run)
+    pricing = pricing_of(model, cluster, degrees, choices, order, run)
     layout = Layout(
         degrees=degrees, choices=choices, precision=workload.precision, seq_len=float(workload.seq_len)
     )
@@ -129,9 +129,7 @@ def layout_inputs(
     return Inputs(
         degrees=degrees,
         stages=stages,
-        pieces=build_pieces(
-            price_blocks(blocks, pricing), choices.recompute, asynchronous_tensor=choices.overlap.tensor
-        ),
+        pieces=build_pieces(price_blocks(blocks, pricing), choices.recompute, overlap=choices.overlap),
         held=held,
         traffic=data_traffic(
             held,
@@ -167,14 +165,26 @@ def setting_of(
     )
 
 
-def pricing_of(cluster: Cluster, degrees: Degrees, order: tuple[Axis, ...], run: RunFactors) -> Pricing:
+def pricing_of(
+    model: Model,
+    cluster: Cluster,
+    degrees: Degrees,
+    choices: Choices,
+    order: tuple[Axis, ...],
+    run: RunFactors,
+) -> Pricing:
     """Return the default cost models of a cluster for candidates of one axis order."""
     calibration = load_calibration(cluster.device).with_run(run)
+    collectives: CollectiveModel = AlphaBeta.of(cluster)
+    if choices.dispatcher == "deepep" and model.is_moe:
+        top_k = max(layer.ffn.top_k for layer in model.layers if isinstance(layer.ffn, MoeFfn))
+        collectives = ExpertExchange(base=AlphaBeta.of(cluster), top_k=top_k)
     return Pricing(
         compute=Roofline(device=cluster.device, calibration=calibration),
-        collectives=AlphaBeta.of(cluster),
+        collectives=collectives,
         groups=groups(degrees, order),
         run=run,
+        graphs=choices.graphs,
     )
 
 

@@ -22,16 +22,16 @@ def family_of(source: str) -> str:
     return next((family for family in FAMILIES if source.startswith(family)), source)
 
 
-def folds_of(runs: Sequence[Run], count: int = 5) -> Array:
-    """Return the fold of every run: families of sources, largest first, each to the emptiest fold so far."""
-    families = [family_of(run.source) for run in runs]
-    core = Counter(family for family, run in zip(families, runs, strict=True) if run.case.core)
-    every = Counter(families)
+def folds_of(runs: Sequence[Run], count: int = 5, *, families: bool = False) -> Array:
+    """Return the fold of every run: whole sources, or whole families, largest first to the emptiest fold so far."""
+    names = [family_of(run.source) if families else run.source for run in runs]
+    core = Counter(name for name, run in zip(names, runs, strict=True) if run.case.core)
+    every = Counter(names)
     filled, fold = [0.0] * count, {}
-    for family in sorted(every, key=lambda name: (-core[name], -every[name], name)):
-        fold[family] = filled.index(min(filled))
-        filled[fold[family]] += core[family] + 0.2 * every[family]
-    return np.array([fold[family] for family in families])
+    for name in sorted(every, key=lambda item: (-core[item], -every[item], item)):
+        fold[name] = filled.index(min(filled))
+        filled[fold[name]] += core[name] + 0.2 * every[name]
+    return np.array([fold[name] for name in names])
 
 
 def held_out(

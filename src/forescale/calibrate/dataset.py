@@ -11,7 +11,6 @@ from forescale.cost.run_calibration import RunCalibration, group_of
 from forescale.errors import ForescaleError
 from forescale.graph.layout import Degrees, Layout, split_strategy
 from forescale.graph.operator import Block
-from forescale.graph.stage import plan_stages
 from forescale.numeric import Array
 from forescale.project import pricing_of, setting_of
 from forescale.projection.data_parallel import data_traffic
@@ -24,6 +23,7 @@ from forescale.projection.pieces import (
     holdings,
     price_blocks,
 )
+from forescale.projection.pipeline import Pipeline, lay_out
 from forescale.projection.stages import Stages, stack_plans
 from forescale.validation.cases import Case
 
@@ -43,6 +43,7 @@ class _Prepared:
     blocks: Parts[Block]
     stages: Stages
     held: Parts[Holding]
+    pipeline: Pipeline | None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -93,11 +94,11 @@ class Run:
         ready = self._prepare(size)
         _, choices = split_strategy(strategy)
         run = calibration.factors(cluster.device, strategy.software)
-        pricing = pricing_of(cluster, ready.degrees, strategy.axis_order, run)
+        pricing = pricing_of(model, cluster, ready.degrees, choices, strategy.axis_order, run)
         pieces = build_pieces(
             price_blocks(ready.blocks, pricing),
             choices.recompute,
-            asynchronous_tensor=choices.overlap.tensor,
+            overlap=choices.overlap,
         )
         traffic = data_traffic(
             ready.held,
@@ -115,6 +116,7 @@ class Run:
             held=ready.held,
             traffic=traffic,
             pricing=pricing,
+            pipeline=ready.pipeline,
         )
         step = evaluate(setting_of(model, cluster, workload, choices, run), inputs).step_time
         result: Array = np.log(np.broadcast_to(np.asarray(step, dtype=np.float64), (size,)))
@@ -133,13 +135,14 @@ class Run:
                 seq_len=float(workload.seq_len),
             )
             blocks = build_blocks(model, layout)
-            plan = plan_stages(model, pp=strategy.pp, vpp=strategy.vpp, stage_layers=strategy.stage_layers)
+            plan, pipeline = lay_out(model, strategy, workload)
             self._prepared = _Prepared(
                 size=size,
                 degrees=degrees,
                 blocks=blocks,
                 stages=stack_plans([plan] * size),
                 held=holdings(blocks),
+                pipeline=pipeline,
             )
         return self._prepared
 

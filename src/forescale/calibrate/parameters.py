@@ -32,21 +32,21 @@ class Parameter:
 def parameters_of(base: RunCalibration, table: dict[str, Any]) -> tuple[Parameter, ...]:
     """Return the parameters of a table of priors: {section: {entry: {field: [prior, spread, low, high]}}}.
 
-    An entry "*" stands for all entries of that section which are not named; those that `same` lists follow
-    another entry.
+    An entry "*" stands for all entries of that section which are not named. Entries that `same` lists share the
+    numbers of another entry, but for those that they name themselves.
     """
-    found = []
-    for name, numbers in table["shared"].items():
-        found.append(_parameter(f"shared.{name}", numbers))
+    found = [_parameter(f"shared.{name}", numbers) for name, numbers in table["shared"].items()]
     for section in ("devices", "software"):
-        entries, same = getattr(base, section), table.get("same", {}).get(section, {})
-        for entry in entries:
-            if entry in same:
-                continue
-            fields = {**table[section]["*"], **table[section].get(entry, {})}
-            followers = [name for name, leader in same.items() if leader == entry]
+        priors, same = table[section], table.get("same", {}).get(section, {})
+        for entry in getattr(base, section):
+            own = priors.get(entry, {})
+            fields = own if entry in same else {**priors["*"], **own}
             for name, numbers in fields.items():
-                paths = tuple(f"{section}.{follower}.{name}" for follower in followers)
+                paths = tuple(
+                    f"{section}.{follower}.{name}"
+                    for follower, leader in same.items()
+                    if leader == entry and name not in priors.get(follower, {})
+                )
                 found.append(_parameter(f"{section}.{entry}.{name}", numbers, paths))
     return tuple(found)
 

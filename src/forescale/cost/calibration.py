@@ -188,6 +188,8 @@ class RunFactors:
     """Rate that lasts (power, clocks, software) over the rate of short kernels, by compute type ("bf16", "fp8",
     ...) or by family: "attention", "unfused", "grouped", "memory" (all traffic), "elementwise" (unfused passes),
     "network", "dispatch"; 1 where it is not given."""
+    attention_kernel: str = ""
+    """Older attention kernels than the calibration's current ones; ignored where those were not measured."""
     contention: Numeric = 0.0
     """Share of the time of hidden communication by which it slows the compute that hides it."""
     kernel_interval_s: Numeric = 0.0
@@ -262,8 +264,13 @@ class Calibration:
         return replace(self, **tables)  # type: ignore[arg-type]
 
     def with_run(self, run: RunFactors) -> Calibration:
-        """Return the same calibration with other run-level factors."""
-        return replace(self, run=run)
+        """Return the same calibration with other run-level factors, and the attention kernels they name."""
+        kernels = (
+            self.with_attention(run.attention_kernel)
+            if run.attention_kernel in self.attention_kinds
+            else self
+        )
+        return replace(kernels, run=run)
 
 
 def load_calibration(device: Device) -> Calibration:

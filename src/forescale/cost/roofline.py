@@ -114,7 +114,7 @@ def attention_seconds(
 
 @formula(unit="s", source=ROOFLINE)
 def memory_bound_seconds(
-    *, num_bytes: Numeric, bandwidth: Numeric, kernels: float, launch_s: float
+    *, num_bytes: Numeric, bandwidth: Numeric, kernels: Numeric, launch_s: float
 ) -> Numeric:
     """Kernels · launch + bytes / bandwidth."""
     return kernels * launch_s + num_bytes / bandwidth

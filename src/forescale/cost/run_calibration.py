@@ -54,7 +54,9 @@ class DeviceFactors:
     wide: float = 1.0
     """Products of 16-bit and wider numbers."""
     narrow: float = 1.0
-    """Products of 8- and 4-bit numbers."""
+    """Products of 8-bit numbers."""
+    narrowest: float = 1.0
+    """Products of 4-bit numbers."""
     attention: float = 1.0
 
 
@@ -68,8 +70,8 @@ class SoftwareFactors:
     """Rate of products, over that of the generation."""
     attention: float = 1.0
     """Rate of attention, over that of its kernel."""
-    attention_kernel: str = "best"
-    """Key of the calibration's `attention_kernels`."""
+    attention_kernel: str = ""
+    """Attention kernels such as "flash-2", where a calibration knows them apart from its current ones."""
     kernel_interval_s: float = 0.0
     """Seconds between two launches by the host; 0 where whole steps are compiled or captured."""
     step_overhead_s: float = 0.0
@@ -106,9 +108,6 @@ class RunCalibration:
     devices: Mapping[str, DeviceFactors] = field(default_factory=dict)
     """By device name or architecture; "generic" is the prior of all others."""
     software: Mapping[str, SoftwareFactors] = field(default_factory=dict)
-    attention_kernels: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Rate of a kernel generation over the calibration's attention, by architecture."""
-    kernel_source: str = ""
     in_sample: Mapping[str, Spread] = field(default_factory=dict)
     """By generation and width of numbers ("hopper/16"), and "all"."""
     held_out: Mapping[str, Spread] = field(default_factory=dict)
@@ -128,19 +127,19 @@ class RunCalibration:
         shared, stack = self.shared, self.software[software]
         own = self.devices.get(device.name) or self.devices.get(device.architecture)
         own = own or self.devices.get("generic", DeviceFactors())
-        kernels = self.attention_kernels.get(stack.attention_kernel, {})
-        attention = own.attention * stack.attention * kernels.get(device.architecture, 1.0)
         return RunFactors(
             sustained={
                 **dict.fromkeys(WIDE_TYPES, own.wide * stack.product),
                 **dict.fromkeys(NARROW_TYPES, own.narrow * stack.product),
+                "nvfp4": own.narrowest * stack.product,
                 **dict.fromkeys(PASS_FAMILIES, 1.0 / stack.passes),
-                "attention": attention,
+                "attention": own.attention * stack.attention,
                 "grouped": shared.grouped,
                 "memory": shared.memory,
                 "network": shared.network,
                 "dispatch": shared.network * shared.dispatch,
             },
+            attention_kernel=stack.attention_kernel,
             contention=shared.contention,
             kernel_interval_s=stack.kernel_interval_s,
             step_overhead_s=stack.step_overhead_s,

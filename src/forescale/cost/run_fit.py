@@ -8,14 +8,14 @@ prints, outliers weighing linearly, and every factor drawn to its prior as stron
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from forescale.cost.calibration import RunFactors
-from forescale.numeric import Array
+from forescale.numeric import Array, Numeric
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +112,7 @@ def source_folds(sources: Sequence[str], count: int = 5) -> list[NDArray[np.bool
 
 def _factors(start: RunFactors, parameters: Sequence[RunParameter], values: Array) -> RunFactors:
     named = {item.name: float(value) for item, value in zip(parameters, values, strict=True)}
-    sustained: Mapping[str, float] = {
+    sustained: dict[str, Numeric] = {
         **start.sustained,
         **{
             name.removeprefix("sustained."): value

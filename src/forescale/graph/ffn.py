@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from forescale.graph.layout import Extent
-from forescale.graph.modules import elementwise, exchange, gather_sequence, linear, linear_out
+from forescale.graph.modules import casts, elementwise, exchange, gather_sequence, linear, linear_out
 from forescale.graph.operator import Builder, Names
 from forescale.graph.ops import Collective, CollectiveKind, Elementwise, GroupedGemm
 from forescale.numeric import Numeric
@@ -124,6 +124,7 @@ def _router(b: Builder, spec: MoeFfn, *, hidden: float, source: str) -> None:
         inputs=("hidden", hidden),
         outputs=("rank", experts),
         bias=spec.router_bias,
+        narrow=False,
     )
     if spec.score_bias:
         b.parameter("moe.score_bias", ("rank", experts))
@@ -282,8 +283,14 @@ def _grouped(
     )
     b.operator(
         name,
-        forward=(GroupedGemm(groups=groups, m=rows, n=n, k=k, dtype=dtype),),
-        backward_input=(GroupedGemm(groups=groups, m=rows, n=k, k=n, dtype=dtype),),
+        forward=(
+            *casts(lay, rows * k, dtype, kernels=groups),
+            GroupedGemm(groups=groups, m=rows, n=n, k=k, dtype=dtype),
+        ),
+        backward_input=(
+            *casts(lay, rows * n, dtype, kernels=groups),
+            GroupedGemm(groups=groups, m=rows, n=k, k=n, dtype=dtype),
+        ),
         backward_weight=(weight,),
         reads=(source,),
         writes=(result,),

@@ -215,6 +215,7 @@ def _vocabulary_head(b: Builder, model: Model, *, source: str) -> None:
         copies=padding,
         saved=source,
         own_gradient=True,
+        narrow=False,
     )
     _cross_entropy(b, logits)
 

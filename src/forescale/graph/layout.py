@@ -9,7 +9,16 @@ import numpy as np
 
 from forescale.formula import formula
 from forescale.numeric import Numeric
-from forescale.spec.strategy import ContextKind, Kernels, Overlap, Recompute, Reshard, Strategy
+from forescale.spec.strategy import (
+    ContextKind,
+    Dispatcher,
+    Kernels,
+    LaunchGraphs,
+    Overlap,
+    Recompute,
+    Reshard,
+    Strategy,
+)
 from forescale.spec.workload import STORAGE_BYTES, Precision
 
 Dim: TypeAlias = Literal[
@@ -78,6 +87,8 @@ class Choices:
     reshard: Reshard = "default"
     software: str = "megatron-core"
     schedule: str | None = None
+    graphs: LaunchGraphs = "none"
+    dispatcher: Dispatcher = "all_to_all"
 
 
 def split_strategy(strategy: Strategy) -> tuple[Degrees, Choices]:
@@ -95,6 +106,8 @@ def split_strategy(strategy: Strategy) -> tuple[Degrees, Choices]:
         reshard=strategy.reshard,
         software=strategy.software,
         schedule=strategy.schedule,
+        graphs=strategy.graphs,
+        dispatcher=strategy.dispatcher,
     )
     return degrees, choices
 
@@ -160,6 +173,12 @@ class Layout:
     def element_bytes(self) -> float:
         """Bytes per activation element."""
         return STORAGE_BYTES[self.precision.activations]
+
+    @property
+    def wide_type(self) -> str:
+        """Compute type of products that 8-bit recipes leave alone: that of the activations."""
+        narrow = self.precision.compute in {"fp8", "mxfp8", "nvfp4"}
+        return self.precision.activations if narrow else self.precision.compute
 
     @property
     def linear_input_bytes(self) -> float:

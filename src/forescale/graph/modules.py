@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from forescale.graph.layout import Extent
+from forescale.graph.layout import Extent, Layout
 from forescale.graph.operator import Builder, Names
 from forescale.graph.ops import Collective, Elementwise, Gemm, MeshAxis
 from forescale.numeric import Numeric
 from forescale.spec.model import NormKind
 from forescale.spec.workload import STORAGE_BYTES
+
+CAST_BYTES = {
+    ("fp8", "none"): 4.0,
+    ("fp8", "delayed"): 4.0,
+    ("fp8", "current"): 6.0,
+    ("fp8", "blockwise"): 4.06,
+    ("mxfp8", "none"): 4.06,
+    ("mxfp8", "mxfp8"): 4.06,
+    ("nvfp4", "none"): 5.12,
+}
+"""Bytes moved to quantise one 16-bit element: read (twice where the scale is that of the whole tensor, as for
+current scaling and NVFP4), and written along rows and along columns for the two products that use it, with the
+scales of blocks (Transformer Engine, recipes)."""
 
 
 def linear(
@@ -23,11 +36,12 @@ def linear(
     copies: Numeric = 1.0,
     saved: str | None = None,
     own_gradient: bool = False,
+    narrow: bool = True,
 ) -> None:
     """Append rows x inputs -> rows x outputs, with its weight and its three products.
 
     `copies` multiplies the local output width (key/value heads replicated over tp). `saved` is kept for the
-    weight gradient, by default the source.
+    weight gradient, by default the source. Not `narrow` are products that stay in 16 bits under 8-bit recipes.
     """
     b.parameter(f"{name}.weight", inputs, outputs, copies=copies)
     if bias:
@@ -44,6 +58,7 @@ def linear(
         n=n,
         saved=saved or source,
         own_gradient=own_gradient,
+        narrow=narrow,
     )
 
 
@@ -58,12 +73,13 @@ def product(
     n: Numeric,
     saved: str,
     own_gradient: bool = False,
+    narrow: bool = True,
 ) -> None:
     """Append a product of rows x k by a weight k x n, and its two products of backward.
 
     With `own_gradient` the weight gradient exists by itself for a moment, though it is accumulated elsewhere.
     """
-    dtype = b.layout.precision.compute
+    dtype = b.layout.precision.compute if narrow else b.layout.wide_type
     temporaries: Names = () if saved == source else (source,)
     if own_gradient or not b.layout.choices.kernels.accumulate_in_product:
         size = STORAGE_BYTES[b.layout.precision.parameters]
@@ -71,14 +87,27 @@ def product(
     accumulate = STORAGE_BYTES[b.layout.precision.gradients]
     b.operator(
         name,
-        forward=(Gemm(m=rows, n=n, k=k, dtype=dtype),),
-        backward_input=(Gemm(m=rows, n=k, k=n, dtype=dtype),),
+        forward=(*casts(b.layout, rows * k, dtype), Gemm(m=rows, n=n, k=k, dtype=dtype)),
+        backward_input=(*casts(b.layout, rows * n, dtype), Gemm(m=rows, n=k, k=n, dtype=dtype)),
         backward_weight=(Gemm(m=n, n=k, k=rows, dtype=dtype, accumulate_bytes=accumulate),),
         reads=(source,),
         writes=results,
         saves=(saved,),
         backward_temporaries=temporaries,
     )
+
+
+def casts(
+    layout: Layout, elements: Numeric, dtype: str, *, kernels: Numeric = 1.0
+) -> tuple[Elementwise, ...]:
+    """Return the quantisation of a product's operand: none where it stays in 16 bits.
+
+    Weights are quantised once a step and not counted.
+    """
+    per_element = CAST_BYTES.get((dtype, layout.precision.recipe)) or CAST_BYTES.get((dtype, "none"))
+    if per_element is None:
+        return ()
+    return (Elementwise(bytes_moved=elements * per_element, family="cast", kernels=kernels),)
 
 
 def norm(

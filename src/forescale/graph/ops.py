@@ -50,6 +50,11 @@ class GroupedGemm:
     accumulate_bytes: float = 0.0
 
     @property
+    def kernels(self) -> Numeric:
+        """Launches: one product per expert (Transformer Engine runs them on several streams)."""
+        return self.groups
+
+    @property
     def flops(self) -> Numeric:
         """FLOP: 2·m·n·k over all experts."""
         return 2.0 * self.m * self.n * self.k
@@ -96,7 +101,7 @@ class Elementwise:
     family: Literal["elementwise", "norm", "softmax", "permute", "embedding", "loss", "optimizer", "cast"] = (
         "elementwise"
     )
-    kernels: float = 1.0
+    kernels: Numeric = 1.0
     """Kernel launches."""
 
 

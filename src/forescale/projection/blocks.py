@@ -13,14 +13,18 @@ from forescale.cost.collectives import CollectiveModel
 from forescale.cost.model import ComputeModel
 from forescale.cost.placement import Group
 from forescale.formula import Term, formula, named, total
-from forescale.graph.operator import Block, Operator
+from forescale.graph.operator import Block, Operator, Work
 from forescale.graph.ops import Collective, MeshAxis, Primitive
 from forescale.graph.recompute import Kept
 from forescale.memory.liveness import block_moments
 from forescale.numeric import Numeric
+from forescale.spec.strategy import LaunchGraphs, Overlap
 
 COMMUNICATION_PART = {"tp": "tensor_comm", "cp": "context_comm", "ep": "expert_comm", "etp": "expert_comm"}
 NEUTRAL = RunFactors()
+NO_OVERLAP = Overlap(tensor=False, expert=False)
+CHUNKS = 4.0
+"""Chunks of a collective pipelined with its product (Transformer Engine's userbuffers, num_splits)."""
 Seconds: TypeAlias = dict[str, Numeric]
 """Seconds by part."""
 PASSES = ("forward", "backward_input", "backward_weight")
@@ -37,6 +41,16 @@ class Pricing:
     groups: Mapping[MeshAxis, Group]
     run: RunFactors = NEUTRAL
     """What a run loses against kernels alone; the compute model knows its own share of it."""
+    graphs: LaunchGraphs = "none"
+
+    def kernels(self, operator: Operator, work: Work) -> Numeric:
+        """Return how many launches of one pass of an operator the host has to make."""
+        if self.graphs == "full" or (self.graphs == "partial" and operator.part != "moe"):
+            return 0.0
+        result: Numeric = 0.0
+        for primitive in work:
+            result = result + getattr(primitive, "kernels", 1.0)
+        return result
 
     def seconds(self, op: Primitive) -> Numeric:
         """Return the duration of one primitive [s]."""
@@ -104,9 +118,21 @@ def exposed_time(*, communication: Numeric, cover: Numeric, contention: Numeric 
 
 @formula(
     unit="s",
+    source="Wang et al. 2023, Overlap communication with dependent computation via decomposition (ASPLOS), section 4",
+)
+def pipelined_time(
+    *, communication: Numeric, cover: Numeric, chunks: float, contention: Numeric = 0.0
+) -> Numeric:
+    """Return e + contention · (communication − e), e = max(communication − cover, communication / chunks)."""
+    shown = np.maximum(communication - cover, communication / chunks)
+    return shown + contention * (communication - shown)
+
+
+@formula(
+    unit="s",
     source="kernels start in order: the device waits for the host where launches take longer than kernels",
 )
-def launch_gap(*, kernels: float, interval: Numeric, busy: Numeric) -> Numeric:
+def launch_gap(*, kernels: Numeric, interval: Numeric, busy: Numeric) -> Numeric:
     """max(0, kernels · interval − busy)."""
     return np.maximum(kernels * interval - busy, 0.0)
 
@@ -121,8 +147,8 @@ class PricedOperator:
     backward_weight: tuple[Numeric, Seconds]
     forward_flops: Numeric
     flops: Numeric
-    forward_kernels: float = 0.0
-    backward_kernels: float = 0.0
+    forward_kernels: Numeric = 0.0
+    backward_kernels: Numeric = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,44 +169,32 @@ def price_operators(block: Block, pricing: Pricing) -> PricedBlock:
     )
 
 
-def block_cost(priced: PricedBlock, kept: Kept, *, asynchronous_tensor: bool = False) -> BlockCost:
+def block_cost(priced: PricedBlock, kept: Kept, *, overlap: Overlap = NO_OVERLAP) -> BlockCost:
     """Return what a block costs under a recompute policy, its communication exposed as far as nothing hides it."""
     forward: Seconds = {}
     backward: Seconds = {}
     weight: Seconds = {}
     flops: Numeric = 0.0
-    forward_kernels, backward_kernels, slow = 0.0, 0.0, priced.run.contention
+    forward_kernels: Numeric = 0.0
+    backward_kernels: Numeric = 0.0
+    covers = _Covers(priced, asynchronous=overlap.tensor)
     for own in priced.operators.values():
-        operator = own.operator
-        forward_kernels += own.forward_kernels
-        backward_kernels += own.backward_kernels
-        _add_pass(forward, operator, own.forward, own.forward[0], slow, asynchronous_tensor)
-        cover_input: Numeric = 0.0
-        cover_weight: Numeric = 0.0
-        if operator.hidden_behind is not None and operator.hidden_behind in priced.operators:
-            feeds = priced.operators[operator.hidden_behind]
-            cover_input, cover_weight = feeds.backward_weight[0], feeds.backward_input[0]
-        _add_pass(
-            backward,
-            operator,
-            own.backward_input,
-            own.backward_input[0] + cover_input,
-            slow,
-            asynchronous_tensor,
-        )
-        cover = own.backward_weight[0] + cover_weight
+        forward_kernels = forward_kernels + own.forward_kernels
+        backward_kernels = backward_kernels + own.backward_kernels
+        covers.add(forward, own, own.forward, covers.of_forward(own))
+        covers.add(backward, own, own.backward_input, covers.of_backward_input(own))
         for into in (backward, weight):
-            _add_pass(into, operator, own.backward_weight, cover, slow, asynchronous_tensor)
+            covers.add(into, own, own.backward_weight, covers.of_backward_weight(own))
         flops = flops + own.flops
     for operator in kept.replayed:
         own = priced.operators[operator.name]
-        _add_pass(
-            backward, operator, own.forward, own.forward[0], slow, asynchronous_tensor, part="recompute"
-        )
+        covers.add(backward, own, own.forward, covers.of_forward(own), part="recompute")
         flops = flops + own.forward_flops
-        backward_kernels += own.forward_kernels
-    _add_gap(forward, forward_kernels, priced.run.kernel_interval_s)
-    _add_gap(backward, backward_kernels, priced.run.kernel_interval_s)
+        backward_kernels = backward_kernels + own.forward_kernels
+    for seconds, kernels in ((forward, forward_kernels), (backward, backward_kernels)):
+        if overlap.expert and "expert_comm" in seconds:
+            _hide_experts(seconds, priced.run.contention)
+        _add_gap(seconds, kernels, priced.run.kernel_interval_s)
     moments, name = block_moments(priced.block, kept), priced.block.name
     forward, backward = _titled(forward, f"{name} forward"), _titled(backward, f"{name} backward")
     return BlockCost(
@@ -196,7 +210,7 @@ def block_cost(priced: PricedBlock, kept: Kept, *, asynchronous_tensor: bool = F
     )
 
 
-def _add_gap(into: Seconds, kernels: float, interval: Numeric) -> None:
+def _add_gap(into: Seconds, kernels: Numeric, interval: Numeric) -> None:
     """Add the time that the device waits for the host."""
     if isinstance(interval, float) and interval == 0.0:
         return
@@ -222,8 +236,8 @@ def _price(operator: Operator, pricing: Pricing) -> PricedOperator:
         backward_weight=backward_weight,
         forward_flops=forward_flops,
         flops=forward_flops + _flops(operator.backward_input) + _flops(operator.backward_weight),
-        forward_kernels=_kernels(operator.forward),
-        backward_kernels=_kernels(operator.backward_input) + _kernels(operator.backward_weight),
+        forward_kernels=pricing.kernels(operator, operator.forward),
+        backward_kernels=pricing.kernels(operator, (*operator.backward_input, *operator.backward_weight)),
     )
 
 
@@ -241,30 +255,82 @@ def _split(primitives: tuple[Primitive, ...], pricing: Pricing, title: str) -> t
     return compute, communication
 
 
-def _add_pass(
-    into: Seconds,
-    operator: Operator,
-    seconds: tuple[Numeric, Seconds],
-    cover: Numeric,
-    contention: Numeric,
-    asynchronous: bool,
-    part: str | None = None,
-) -> None:
-    """Add one pass of one operator; `cover` is the compute its communication may hide behind."""
-    compute, communication = seconds
-    if not isinstance(compute, float) or compute:
-        name = part or operator.part
-        into[name] = into.get(name, 0.0) + compute
-    hides = operator.overlaps_itself or operator.hidden_behind is not None
-    for name, duration in communication.items():
-        shown = duration
-        if hides or asynchronous:
-            shown = exposed_time(communication=duration, cover=cover, contention=contention)
-        into[name] = into.get(name, 0.0) + shown
+class _Covers:
+    """What compute each operator's communication may hide behind, and what shows of it."""
+
+    def __init__(self, priced: PricedBlock, *, asynchronous: bool) -> None:
+        self.operators, self.contention = priced.operators, priced.run.contention
+        self.asynchronous = asynchronous
+        self.writer = {
+            name: own
+            for own in priced.operators.values()
+            for name in own.operator.writes
+            if own.forward[1] == {}
+        }
+
+    def _linear(self, own: PricedOperator) -> PricedOperator | None:
+        """Return the product that a tensor-parallel reshard is pipelined with: the next or the one before."""
+        operator = own.operator
+        if operator.hidden_behind is not None:
+            return self.operators.get(operator.hidden_behind)
+        return (
+            self.writer.get(operator.reads[0]) if operator.reads and "tensor_comm" in own.forward[1] else None
+        )
+
+    def of_forward(self, own: PricedOperator) -> tuple[Numeric, Numeric]:
+        """Return the compute behind which forward communication may run whole, and in chunks."""
+        product = self._linear(own) if self.asynchronous else None
+        return own.forward[0], 0.0 if product is None else product.forward[0]
+
+    def of_backward_input(self, own: PricedOperator) -> tuple[Numeric, Numeric]:
+        """Return the same for the gradient of the input: behind the weight gradient of the product it feeds."""
+        feeds = self.operators.get(own.operator.hidden_behind or "")
+        if feeds is not None:
+            return own.backward_input[0] + feeds.backward_weight[0], 0.0
+        product = self._linear(own) if self.asynchronous else None
+        return own.backward_input[0], 0.0 if product is None else product.backward_input[0]
+
+    def of_backward_weight(self, own: PricedOperator) -> tuple[Numeric, Numeric]:
+        """Return the same for the weight gradient: behind the input gradient of the product it feeds."""
+        feeds = self.operators.get(own.operator.hidden_behind or "")
+        return own.backward_weight[0] + (0.0 if feeds is None else feeds.backward_input[0]), 0.0
+
+    def add(
+        self,
+        into: Seconds,
+        own: PricedOperator,
+        seconds: tuple[Numeric, Seconds],
+        cover: tuple[Numeric, Numeric],
+        part: str | None = None,
+    ) -> None:
+        """Add one pass of one operator: its compute, and what shows of its communication."""
+        compute, communication = seconds
+        operator = own.operator
+        if not isinstance(compute, float) or compute:
+            name = part or operator.part
+            into[name] = into.get(name, 0.0) + compute
+        whole, chunked = cover
+        hides = operator.overlaps_itself or operator.hidden_behind is not None
+        for name, duration in communication.items():
+            shown = duration
+            if hides:
+                shown = exposed_time(communication=shown, cover=whole, contention=self.contention)
+            if name == "tensor_comm" and not (isinstance(chunked, float) and chunked == 0.0):
+                shown = pipelined_time(
+                    communication=shown, cover=chunked, chunks=CHUNKS, contention=self.contention
+                )
+            into[name] = into.get(name, 0.0) + shown
 
 
-def _kernels(primitives: tuple[Primitive, ...]) -> float:
-    return sum((getattr(primitive, "kernels", 1.0) for primitive in primitives), 0.0)
+def _hide_experts(seconds: Seconds, contention: Numeric) -> None:
+    """Run dispatch and combine behind the block's own compute, which then belongs to another micro-batch."""
+    cover: Numeric = 0.0
+    for name, value in seconds.items():
+        if not name.endswith("_comm"):
+            cover = cover + value
+    seconds["expert_comm"] = exposed_time(
+        communication=seconds["expert_comm"], cover=cover, contention=contention
+    )
 
 
 def _flops(primitives: tuple[Primitive, ...]) -> Numeric:

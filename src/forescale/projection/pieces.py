@@ -17,9 +17,17 @@ from forescale.graph.operator import Block, Parameter
 from forescale.graph.recompute import keep
 from forescale.memory.buffers import product_elements
 from forescale.numeric import Numeric
-from forescale.projection.blocks import BlockCost, PricedBlock, Pricing, Select, block_cost, price_operators
+from forescale.projection.blocks import (
+    NO_OVERLAP,
+    BlockCost,
+    PricedBlock,
+    Pricing,
+    Select,
+    block_cost,
+    price_operators,
+)
 from forescale.spec.model import Model
-from forescale.spec.strategy import Recompute
+from forescale.spec.strategy import Overlap, Recompute
 
 NO_RECOMPUTE = Recompute()
 VOCABULARY_WEIGHT = "head.logits.weight"
@@ -101,15 +109,15 @@ def price_blocks(blocks: Parts[Block], pricing: Pricing) -> Parts[PricedBlock]:
 
 
 def build_pieces(
-    priced: Parts[PricedBlock], recompute: Recompute, *, asynchronous_tensor: bool = False
+    priced: Parts[PricedBlock], recompute: Recompute, *, overlap: Overlap = NO_OVERLAP
 ) -> Parts[Piece]:
     """Apply a recompute policy to priced blocks; the ends are never recomputed."""
 
     def piece(block: PricedBlock, policy: Recompute) -> Piece:
-        cost = block_cost(block, keep(block.block, policy), asynchronous_tensor=asynchronous_tensor)
+        cost = block_cost(block, keep(block.block, policy), overlap=overlap)
         if policy.num_layers is None:
             return Piece(cost=cost, plain=cost)
-        plain = block_cost(block, keep(block.block, NO_RECOMPUTE), asynchronous_tensor=asynchronous_tensor)
+        plain = block_cost(block, keep(block.block, NO_RECOMPUTE), overlap=overlap)
         return Piece(cost=cost, plain=plain)
 
     return Parts(

@@ -103,7 +103,7 @@ def score(
         group = _Group(question, columns, batch)
         for index in batch.variants:
             recompute = candidates.variants[index].recompute
-            pieces = build_pieces(group.priced, recompute, asynchronous_tensor=choices.overlap.tensor)
+            pieces = build_pieces(group.priced, recompute, overlap=choices.overlap)
             setting = setting_of(
                 question.model,
                 question.cluster,
@@ -247,14 +247,15 @@ class _Group:
 
     def __init__(self, question: Question, columns: Columns, batch: _Batch) -> None:
         self.question, self.order, self.stages = question, batch.order, batch.stages
-        self.pipeline, choices = batch.pipeline, batch.choices
+        self.pipeline, self.choices = batch.pipeline, batch.choices
+        choices = self.choices
         self.degrees = _as_degrees(columns)
         gap = ("pp",) if question.model.is_moe and self.order[-1] != "pp" else ()
         self.block_table = distinct(columns, (*BLOCK_KEY, *gap))
         degrees = _as_degrees(_with_stage_size(self.block_table, columns))
         blocks = question.blocks(degrees, choices)
         self.priced: Parts[PricedBlock] = price_blocks(
-            blocks, pricing_of(question.cluster, degrees, self.order, question.run)
+            blocks, pricing_of(question.model, question.cluster, degrees, choices, self.order, question.run)
         )
         self.held: Parts[Holding] = holdings(blocks)
         self.traffic_table = distinct(columns, TRAFFIC_KEY)
@@ -268,7 +269,7 @@ class _Group:
             self.stages(_first_rows(self.traffic_table.where)),
             degrees,
             question.workload.precision,
-            pricing_of(question.cluster, degrees, self.order, question.run),
+            pricing_of(question.model, question.cluster, degrees, choices, self.order, question.run),
             tied=model.tied_embeddings,
             num_mtp=model.num_mtp_layers,
         )
@@ -285,7 +286,14 @@ class _Group:
             pieces=pieces.map(lambda piece: piece.take(at_block)),
             held=self.held.map(lambda held: held.take(at_block)),
             traffic=self.traffic.take(at_traffic),
-            pricing=pricing_of(self.question.cluster, degrees, self.order, self.question.run),
+            pricing=pricing_of(
+                self.question.model,
+                self.question.cluster,
+                degrees,
+                self.choices,
+                self.order,
+                self.question.run,
+            ),
             pipeline=self.pipeline,
         )
 

@@ -24,6 +24,8 @@ RematPolicy: TypeAlias = Literal[
     "torch_per_op",
 ]
 Reshard: TypeAlias = Literal["always", "never", "default"]
+LaunchGraphs: TypeAlias = Literal["none", "partial", "full"]
+Dispatcher: TypeAlias = Literal["all_to_all", "deepep"]
 CrossEntropy: TypeAlias = Literal["vocab_parallel", "native", "fused", "compiled", "eager"]
 DEFAULT_AXIS_ORDER: tuple[Axis, ...] = ("tp", "cp", "dp", "pp")
 
@@ -130,6 +132,10 @@ class Strategy:
     whole through the step. The default is never with pipeline stages, else always (torchtitan)."""
     software: str = "megatron-core"
     """Software stack whose fitted losses apply: a key of the run calibration's `software`."""
+    graphs: LaunchGraphs = "none"
+    """Launches captured in graphs, which cost the host nothing: all of them, or all but those of experts."""
+    dispatcher: Dispatcher = "all_to_all"
+    """How tokens travel to experts: every copy (all_to_all), or once to each device and node (deepep)."""
 
     @property
     def dp(self) -> int:

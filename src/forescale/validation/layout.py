@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, get_args
 
 from forescale.spec.model import Model
-from forescale.spec.strategy import Kernels, Module, Overlap, Recompute, Strategy
+from forescale.spec.strategy import Kernels, LaunchGraphs, Module, Overlap, Recompute, Strategy
 from forescale.spec.workload import OptimizerName, Precision, StorageType, Workload
 from forescale.validation.corpus import Row
 from forescale.validation.errors import InexpressibleError
@@ -62,6 +62,10 @@ def layout_of(row: Row, model: Model, notes: Notes) -> tuple[Strategy, Workload]
         flash_attention=_flash(row, conventions),
         kernels=_kernels(conventions, precision),
         software=_software(row, conventions),
+        graphs=_graphs(row),
+        dispatcher="deepep"
+        if re.search(r"deepep|hybridep", row.text("notes"), re.IGNORECASE)
+        else "all_to_all",
     )
     workload = Workload(
         seq_len=_seq_len(row, notes),
@@ -263,6 +267,14 @@ def _software(row: Row, conventions: Mapping[str, Any]) -> str:
     compiled = re.search(r"compile|float8", row.text("notes"), re.IGNORECASE) is not None
     software = conventions.get("compiled_software") if compiled else None
     return str(software or conventions["software"])
+
+
+def _graphs(row: Row) -> LaunchGraphs:
+    """Return which launches the remarks say are captured."""
+    remarks = row.text("notes")
+    if re.search(r"cuda graph impl=(?!none)\S+ scope=full", remarks):
+        return "full"
+    return "partial" if re.search(r"cuda graph impl=(?!none)\S+ scope=\[[^]]*'attn'", remarks) else "none"
 
 
 def _flash(row: Row, conventions: Mapping[str, Any]) -> bool:
