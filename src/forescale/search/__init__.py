@@ -1,7 +1,8 @@
 """Search: every legal layout enumerated, evaluated and ranked."""
 
+from forescale.search.pareto import ParetoResult, pareto_search
 from forescale.search.rank import search
 from forescale.search.result import Relaxation, SearchResult
 from forescale.search.space import Space
 
-__all__ = ["Relaxation", "SearchResult", "Space", "search"]
+__all__ = ["ParetoResult", "Relaxation", "SearchResult", "Space", "pareto_search", "search"]

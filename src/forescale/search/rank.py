@@ -9,11 +9,11 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from forescale.errors import InfeasibleError
 from forescale.project import project
-from forescale.search.evaluate import Question, Scores, score
+from forescale.search.evaluate import Scores
+from forescale.search.landscape import Asked, explore
 from forescale.search.result import Relaxation, SearchResult
-from forescale.search.space import Candidates, Space, enumerate_layouts
+from forescale.search.space import Space
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.workload import Workload
@@ -50,28 +50,26 @@ def search(
         If no layout is legal, or none fits; its rows say which constraint refused how many.
     """
     started = time.perf_counter()
-    question = Question(model=model, cluster=cluster, workload=workload)
-    candidates = enumerate_layouts(model, cluster, workload, (space or Space()).fixed(fixed or {}))
-    num_legal = len(candidates)
-    if num_legal == 0:
-        rows = [(name, count) for name, count in candidates.refused.items() if count]
-        msg = f"no legal layout of {model.name} on {cluster.num_devices} devices of {cluster.name}"
-        raise InfeasibleError(msg, rows)
-    limit = cluster.device.hbm_bytes if max_memory is None else min(max_memory, cluster.device.hbm_bytes)
-    scores = score(question, candidates, memory_limit=limit * max(RELAXED_MEMORY))
-    fits = scores.peak <= limit
-    if not fits.any():
-        raise InfeasibleError(_nothing_fits(question, candidates, limit), [("memory", num_legal)])
+    asked = Asked(
+        model=model,
+        cluster=cluster,
+        workload=workload,
+        space=(space or Space()).fixed(fixed or {}),
+        max_memory=max_memory,
+    )
+    landscape = explore(asked, slack=max(RELAXED_MEMORY))
+    candidates, scores, fits = landscape.candidates, landscape.scores, landscape.fits
     ranked = _best(scores, fits, objective, top)
     best = tuple(project(model, cluster, candidates.strategy(*index), workload) for index in ranked)
     return SearchResult(
         best=best,
         objective=objective,
-        num_legal=num_legal,
-        num_feasible=int(fits.sum()),
+        num_legal=len(candidates),
+        num_feasible=landscape.num_feasible,
         elapsed_s=time.perf_counter() - started,
         refused={name: count for name, count in candidates.refused.items() if count},
-        relaxations=_relaxations(scores, fits, limit),
+        relaxations=_relaxations(scores, fits, asked.memory_limit),
+        asked=asked,
     )
 
 
@@ -98,18 +96,3 @@ def _relaxations(scores: Scores, fits: NDArray[np.bool_], limit: float) -> tuple
             gain = 1.0 - fastest / best
             found.append(Relaxation(constraint="memory", change=change, step_time_s=fastest, gain=gain))
     return tuple(found)
-
-
-def _nothing_fits(question: Question, candidates: Candidates, limit: float) -> str:
-    """Return the sentence for a model that fits nowhere: the smallest layout, and the devices it would need."""
-    scores = score(question, candidates)
-    smallest = int(np.argmin(scores.peak))
-    needed = float(scores.peak.reshape(-1)[smallest])
-    strategy = candidates.strategy(*divmod(smallest, candidates.num_rows))
-    model, cluster = question.model, question.cluster
-    shape = f"tp={strategy.tp} cp={strategy.cp} pp={strategy.pp} dp={strategy.dp} zero={strategy.zero}"
-    return (
-        f"none of the {len(candidates):,} legal layouts of {model.name} fits {format_bytes(limit)} on "
-        f"{cluster.num_devices} devices of {cluster.name}; the smallest ({shape}) needs {format_bytes(needed)}: "
-        f"try about {int(np.ceil(cluster.num_devices * needed / limit))} devices"
-    )

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from forescale.projection.result import Projection
+from forescale.search.landscape import Asked
+
+if TYPE_CHECKING:
+    from forescale.search.pareto import ParetoResult
 
 SCHEMA = "forescale.search/1"
 
@@ -33,6 +37,13 @@ class SearchResult:
     refused: dict[str, int]
     """Layouts that each constraint refused."""
     relaxations: tuple[Relaxation, ...]
+    asked: Asked = field(repr=False, compare=False)
+
+    def pareto(self) -> ParetoResult:
+        """Return the Pareto front of the same question over step time and peak memory: all layouts are scored."""
+        from forescale.search.pareto import front_of
+
+        return front_of(self.asked)
 
     def to_json(self) -> dict[str, Any]:
         """Return the `forescale.search/1` document."""

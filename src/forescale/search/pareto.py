@@ -1,0 +1,181 @@
+"""The Pareto front: the layouts that no other beats in step time, peak memory and devices at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forescale.errors import InfeasibleError, SpecError
+from forescale.numeric import Array
+from forescale.project import project
+from forescale.projection.result import Projection
+from forescale.search.landscape import Asked, Landscape, explore
+from forescale.search.space import Rows, Space
+from forescale.spec.cluster import Cluster
+from forescale.spec.model import Model
+from forescale.spec.strategy import Strategy
+from forescale.spec.workload import Workload
+
+SCHEMA = "forescale.pareto/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParetoResult:
+    """Layouts none of which is beaten in every objective, fastest first."""
+
+    front: tuple[Projection, ...]
+    objectives: tuple[str, ...]
+    num_legal: int
+    num_feasible: int
+    elapsed_s: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the `forescale.pareto/1` document."""
+        return {
+            "schema": SCHEMA,
+            "objectives": list(self.objectives),
+            "num_legal": self.num_legal,
+            "num_feasible": self.num_feasible,
+            "elapsed_s": self.elapsed_s,
+            "front": [projection.to_json() for projection in self.front],
+        }
+
+
+def pareto_search(
+    model: Model,
+    cluster: Cluster,
+    workload: Workload,
+    *,
+    space: Space | None = None,
+    max_memory: float | None = None,
+    fixed: Mapping[str, int | bool] | None = None,
+    device_counts: Sequence[int] | None = None,
+) -> ParetoResult:
+    """Return the Pareto front of all layouts that fit: exact, every layout is scored.
+
+    Parameters
+    ----------
+    max_memory
+        Bytes per device that a layout may need at its peak; the device's capacity by default.
+    fixed
+        Dimensions held at one value, such as {"tp": 8}.
+    device_counts
+        Sizes of the cluster to choose from: the number of devices then is a third objective. By default the
+        cluster as it is, over step time and peak memory.
+
+    Raises
+    ------
+    InfeasibleError
+        If no layout is legal, or none fits, at any size.
+    """
+    asked = Asked(
+        model=model,
+        cluster=cluster,
+        workload=workload,
+        space=(space or Space()).fixed(fixed or {}),
+        max_memory=max_memory,
+    )
+    return front_of(asked, device_counts=device_counts)
+
+
+def front_of(asked: Asked, *, device_counts: Sequence[int] | None = None) -> ParetoResult:
+    """Return the Pareto front of what was asked; see `pareto_search`."""
+    started = time.perf_counter()
+    counts = tuple(sorted({asked.cluster.num_devices} if device_counts is None else set(device_counts)))
+    if not counts or counts[0] < 1:
+        msg = f"numbers of devices must be whole numbers of 1 or more, got {list(counts)}"
+        raise SpecError(msg)
+    found = [_front_at(asked, asked.cluster.sized(count), alone=len(counts) == 1) for count in counts]
+    points = [point for each in found for point in each.points]
+    if not points:
+        shown = ", ".join(str(count) for count in counts)
+        msg = f"no layout of {asked.model.name} fits on {shown} devices of {asked.cluster.name}"
+        raise InfeasibleError(msg)
+    columns = (
+        np.array([point.step_time for point in points]),
+        np.array([point.peak for point in points]),
+        np.array([float(point.cluster.num_devices) for point in points]),
+    )
+    best = [points[index] for index in pareto_front(*columns[: 2 if device_counts is None else 3])]
+    objectives = ("step_time", "peak_memory", "devices")[: 2 if device_counts is None else 3]
+    return ParetoResult(
+        front=tuple(project(asked.model, one.cluster, one.strategy, asked.workload) for one in best),
+        objectives=objectives,
+        num_legal=sum(each.num_legal for each in found),
+        num_feasible=sum(each.num_feasible for each in found),
+        elapsed_s=time.perf_counter() - started,
+    )
+
+
+def pareto_front(*columns: Array) -> Rows:
+    """Return the rows that no other row dominates, in lexicographic order of the columns.
+
+    A row dominates another that is nowhere below it; of equal rows the first stands for all. Two columns take
+    one sort and a running minimum; more are peeled: the smallest row left always stands, and takes away what it
+    dominates.
+    """
+    order = np.lexsort(tuple(reversed(columns)))
+    if len(columns) == 2:
+        second = columns[1][order]
+        below = np.minimum.accumulate(np.concatenate(([np.inf], second[:-1])))
+        return np.asarray(order[second < below], dtype=np.int64)
+    values, left, front = np.stack(columns), order, []
+    while len(left):
+        front.append(left[0])
+        left = left[(values[:, left] < values[:, left[:1]]).any(axis=0)]
+    return np.array(front, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Point:
+    """A layout on the front of one size of the cluster."""
+
+    step_time: float
+    peak: float
+    cluster: Cluster
+    strategy: Strategy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """The front of one size of the cluster, and how many layouts there were."""
+
+    points: tuple[_Point, ...] = ()
+    num_legal: int = 0
+    num_feasible: int = 0
+
+
+def _front_at(asked: Asked, cluster: Cluster, *, alone: bool) -> _Found:
+    """Return the front at one size; a size where nothing fits has none, unless it is the only one."""
+    try:
+        landscape = explore(replace(asked, cluster=cluster))
+    except InfeasibleError:
+        if alone:
+            raise
+        return _Found()
+    return _Found(
+        points=tuple(_points(landscape, cluster)),
+        num_legal=len(landscape.candidates),
+        num_feasible=landscape.num_feasible,
+    )
+
+
+def _points(landscape: Landscape, cluster: Cluster) -> list[_Point]:
+    fitting: NDArray[np.int64] = np.flatnonzero(landscape.fits)
+    times, peaks = (
+        values.reshape(-1)[fitting] for values in (landscape.scores.step_time, landscape.scores.peak)
+    )
+    return [
+        _Point(
+            step_time=float(times[index]),
+            peak=float(peaks[index]),
+            cluster=cluster,
+            strategy=landscape.candidates.strategy(*divmod(int(fitting[index]), landscape.fits.shape[1])),
+        )
+        for index in pareto_front(times, peaks)
+    ]

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.small import cluster, dense, moe, workload
+
+from forescale.errors import InfeasibleError, SpecError
+from forescale.project import project
+from forescale.search import Space, pareto_search, search
+from forescale.search.space import default_recompute, enumerate_layouts
+
+SMALL = Space(zero=(1, 3), micro_batch_size=(1, 4), cp=(1,))
+
+
+def dominated(rows, index):
+    """By the definition, one pair at a time: another row is nowhere above and somewhere below, or equal and earlier."""
+    return any(
+        all(a <= b for a, b in zip(other, rows[index], strict=True))
+        and (other != rows[index] or place < index)
+        for place, other in enumerate(rows)
+        if place != index
+    )
+
+
+def by_hand(model, sizes, work, space):
+    """Every layout that fits as (step time, peak, devices), projected alone."""
+    found = []
+    for size in sizes:
+        candidates = enumerate_layouts(model, cluster(size), work, space)
+        for index, variant in enumerate(candidates.variants):
+            for row in np.flatnonzero(candidates.allows(variant)):
+                one = project(model, cluster(size), candidates.strategy(index, int(row)), work)
+                if one.memory.peak_bytes <= cluster(size).device.hbm_bytes:
+                    found.append((one.step_time_s, one.memory.peak_bytes, size))
+    return found
+
+
+@pytest.mark.parametrize("model", [dense(), moe()], ids=lambda m: m.name)
+def test_the_front_of_a_search_is_that_of_projecting_everything(model):
+    space = Space(zero=(1, 3), micro_batch_size=(1, 4), cp=(1,), recompute=default_recompute(model)[:3])
+    work = workload(global_batch_size=16)
+    rows = [row[:2] for row in by_hand(model, [4], work, space)]
+    expected = {row for index, row in enumerate(rows) if not dominated(rows, index)}
+    result = search(model, cluster(4), work, space=space, top=3)
+    front = result.pareto()
+    got = [(one.step_time_s, one.memory.peak_bytes) for one in front.front]
+    assert set(got) == expected
+    assert got == sorted(got)
+    assert front.front[0].strategy == result.best[0].strategy
+    assert (front.num_legal, front.num_feasible) == (result.num_legal, result.num_feasible)
+
+
+def test_devices_are_a_third_objective():
+    space = Space(zero=(1,), micro_batch_size=(1,), cp=(1,), axis_order=Space().axis_order[:1])
+    work = workload(global_batch_size=16)
+    rows = by_hand(dense(), [2, 4, 8], work, space)
+    expected = {row for index, row in enumerate(rows) if not dominated(rows, index)}
+    front = pareto_search(dense(), cluster(16), work, space=space, device_counts=[8, 4, 2, 4])
+    assert {
+        (one.step_time_s, one.memory.peak_bytes, one.cluster.num_devices) for one in front.front
+    } == expected
+    assert front.objectives == ("step_time", "peak_memory", "devices")
+    assert {one.strategy.num_devices for one in front.front} == {2, 4, 8}
+
+
+def test_memory_limit_and_fixed_dimensions_hold():
+    whole = pareto_search(dense(), cluster(8), workload(), space=SMALL)
+    limit = whole.front[0].memory.peak_bytes * 0.9
+    front = pareto_search(dense(), cluster(8), workload(), space=SMALL, max_memory=limit, fixed={"tp": 2})
+    assert all(one.memory.peak_bytes <= limit and one.strategy.tp == 2 for one in front.front)
+
+
+def test_sizes_where_nothing_fits_are_left_out():
+    tight = cluster(8, hbm_gb=3.0)
+    front = pareto_search(dense(), tight, workload(), space=SMALL, device_counts=[1, 8])
+    assert {one.cluster.num_devices for one in front.front} == {8}
+    with pytest.raises(InfeasibleError, match="none of the"):
+        pareto_search(dense(), tight, workload(), space=SMALL, device_counts=[1])
+    with pytest.raises(InfeasibleError, match="on 1, 2 devices"):
+        pareto_search(dense(), cluster(8, hbm_gb=2.0), workload(), space=SMALL, device_counts=[1, 2])
+
+
+def test_a_count_of_no_devices_is_refused():
+    with pytest.raises(SpecError, match="1 or more"):
+        pareto_search(dense(), cluster(8), workload(), space=SMALL, device_counts=[0, 8])
