@@ -14,6 +14,8 @@ HIDDEN = ("hidden_size", "n_embd", "n_embed", "d_model")
 HEADS = ("num_attention_heads", "n_head", "n_heads")
 KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_head_kv")
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers")
+MOST_LAYERS = 10_000
+"""Beyond it a file is damaged, and listing its layers would only fill the memory."""
 POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx")
 SLIDING = ("sliding_attention", "chunked_attention")
 LINEAR = ("linear_attention", "lightning_attention")
@@ -55,7 +57,10 @@ def decoder(
 def num_layers(keys: Keys) -> int:
     """Return the number of decoder layers; Nemotron-H of transformers 5 only lists them."""
     listed = keys.items("layers_block_type")
-    return keys.size(*LAYERS, default=len(listed) if listed else None)
+    number = keys.size(*LAYERS, default=len(listed) if listed else None)
+    if number > MOST_LAYERS:
+        raise ReaderError(keys.where, f"{number} layers are more than the {MOST_LAYERS} that a model may have")
+    return number
 
 
 def full_attention(
