@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from forescale.cli.render import words
-from forescale.cli.render.projection import VERDICT_STYLE, header, notes
+from forescale.cli.render.projection import STATE_COLUMNS, VERDICT_STYLE, header, notes
 from forescale.projection.anchored import AnchoredMemory
 from forescale.projection.result import Projection
 from forescale.projection.timeline import UPDATE, MemoryTimeline, PeakMoment, RankTimeline
@@ -177,7 +177,7 @@ def comparison_view(found: MemoryComparison) -> Group:
         f" on {first.cluster.num_devices:,} × {first.cluster.name}, GiB on the fullest device by {found.across}",
         f" · preset {first.preset}",
     )
-    table = _table(found.across, *PARTS, "peak", "", "step")
+    table = _table(found.across, *(STATE_COLUMNS[name] for name in PARTS), "peak", "", "step")
     for row in found.rows:
         stage, verdict = row.fullest, row.projection.memory.verdict
         time = row.projection.step_time_s
