@@ -135,10 +135,22 @@ def test_schedules_trade_bubble_for_memory():
     [
         (Strategy(pp=4, schedule="zbw"), "did you mean"),
         (Strategy(pp=4, vpp=1, schedule="zbv"), "vpp must be 2"),
-        (Strategy(pp=4, schedule="dualpipe"), "twice"),
+        (Strategy(pp=4, schedule="seq1f1b"), "pieces"),
         (Strategy(pp=4, schedule="zb-h1", stage_layers=(2, 2, 2, 2)), "places layers itself"),
     ],
 )
 def test_a_schedule_that_cannot_be_projected_is_refused_in_words(strategy, words):
     with pytest.raises(SpecError, match=words):
         project(dense(), cluster(4), strategy, workload(global_batch_size=16))
+
+
+def test_two_copies_of_the_parameters_cost_their_states_not_their_work():
+    def run(name):
+        return project(dense(), cluster(4), Strategy(pp=4, schedule=name), workload(global_batch_size=16))
+
+    plain, double = run("zb-h1"), run("dualpipe")
+    held = [sum(stage.weights_bytes for stage in result.memory.stages) for result in (plain, double)]
+    assert held[1] == pytest.approx(2 * held[0])
+    work = [sum(result.time_s[part] for part in ("attention", "ffn", "norm")) for result in (plain, double)]
+    assert work[1] == pytest.approx(work[0], rel=0.2)
+    assert double.time_s["data_comm"] > 0.0

@@ -74,11 +74,16 @@ def chunk_plans(model: Model, num_chunks: int, *, spare_ends: bool) -> StagePlan
     return _plan(model.layers, layers_per_chunk(model.num_layers, num_chunks, spare_ends=spare_ends))
 
 
-def plan_placed(model: Model, rank_of_stage: Sequence[int]) -> StagePlan:
-    """Return the plan of ranks that hold the virtual stages a placement gives them (V: both ends on rank 0)."""
+def plan_placed(model: Model, rank_of_stage: Sequence[int], num_replicas: int = 1) -> StagePlan:
+    """Return the plan of ranks that hold the virtual stages a placement gives them (V: both ends on rank 0).
+
+    With replicas, ranks hold the stages of each (DualPipe: stage r of one and p−1−r of the other).
+    """
     ranks = np.arange(max(rank_of_stage) + 1)
-    chunks = chunk_plans(model, len(rank_of_stage), spare_ends=len(ranks) < len(rank_of_stage))
+    num_stages = len(rank_of_stage) // num_replicas
+    chunks = chunk_plans(model, num_stages, spare_ends=num_stages > len(ranks))
     holds = (np.asarray(rank_of_stage)[None, :] == ranks[:, None]).astype(float)
+    holds = holds.reshape(len(ranks), num_replicas, num_stages).sum(axis=1)
     return StagePlan(
         counts=holds @ chunks.counts,
         first=holds @ chunks.first,

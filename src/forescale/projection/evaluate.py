@@ -41,6 +41,8 @@ class Setting:
     """By how much of a step the slowest device is expected to lie behind the mean."""
     workspace_bytes: float = 0.0
     """Scratch memory of the device's libraries."""
+    host_bandwidth: float = float("inf")
+    """byte/s between a device and its host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,14 +83,17 @@ def evaluate(setting: Setting, inputs: Inputs) -> Evaluation:
     """Compose priced pieces into steps."""
     degrees, stages = inputs.degrees, inputs.stages
     count = _num_microbatches(setting, degrees)
-    sums = _StageSums(setting, inputs)
+    copies = 1 if inputs.pipeline is None else inputs.pipeline.copies
+    sums = _StageSums(setting, inputs, stages, copies)
     forward = sums.total(lambda cost: cost.forward_seconds)
     backward = sums.total(lambda cost: cost.backward_seconds) + setting.run.microbatch_overhead_s
     data = _data_parallel(setting, inputs, forward, backward)
     stage_time = forward + backward + data.per_microbatch
     at = Picker.slowest(stage_time, stages)
-    parts = {name: count * value for name, value in sums.on(stages.picked(at)).parts().items()}
+    parts = {name: count * value for name, value in sums.on(stages.picked(at), copies=copies).parts().items()}
     parts["data_comm"] = count * at(data.per_microbatch) + at.maximum(data.once, stages)
+    if copies > 1:
+        parts["data_comm"] = parts["data_comm"] + at.maximum(_between_copies(setting, inputs), stages)
     parts["overhead"] = (
         parts.get("overhead", 0.0) + count * setting.run.microbatch_overhead_s + setting.run.step_overhead_s
     )
@@ -176,24 +181,27 @@ def recomputed_share(*, num_layers: Numeric, layers_on_stage: Numeric) -> Numeri
 class _StageSums:
     """Sums block costs over the layers and ends that stand on each stage."""
 
-    def __init__(self, setting: Setting, inputs: Inputs, stages: Stages | None = None) -> None:
-        self._setting, self._inputs = setting, inputs
-        self.stages = inputs.stages if stages is None else stages
-        self.pieces, self.num_mtp = inputs.pieces, setting.model.num_mtp_layers
+    def __init__(self, setting: Setting, inputs: Inputs, stages: Stages, copies: int) -> None:
+        self._setting, self._inputs, self._copies = setting, inputs, copies
+        self.stages, self.pieces, self.num_mtp = stages, inputs.pieces, setting.model.num_mtp_layers
         limit = setting.choices.recompute.num_layers
         self.share: Numeric | None = None
         if limit is not None:
             self.share = recomputed_share(num_layers=float(limit), layers_on_stage=self.stages.num_layers)
 
-    def on(self, stages: Stages) -> _StageSums:
+    def on(self, stages: Stages, *, copies: int) -> _StageSums:
         """Return the same sums over other stages."""
-        return _StageSums(self._setting, self._inputs, stages)
+        return _StageSums(self._setting, self._inputs, stages, copies)
 
     def total(self, of: Callable[[BlockCost], Numeric]) -> Numeric:
-        """Return Σ layers × quantity of a layer's cost, ends included."""
-        return over_stages(
+        """Return Σ layers × quantity of a layer's cost, ends included: what one micro-batch meets.
+
+        Of several copies of the parameters on a rank a micro-batch meets one, on average.
+        """
+        result = over_stages(
             self.stages, self.pieces, lambda piece: self._mixed(piece, of), num_mtp=self.num_mtp
         )
+        return result if self._copies == 1 else result / float(self._copies)
 
     def _mixed(self, piece: Piece, of: Callable[[BlockCost], Numeric]) -> Numeric:
         if piece.plain is piece.cost or self.share is None:
@@ -248,6 +256,15 @@ def _data_parallel(setting: Setting, inputs: Inputs, forward: Numeric, backward:
     return Exposed(per_microbatch=at_stage_3(zero=zero, sharded=sharded, otherwise=0.0 * sharded), once=once)
 
 
+def _between_copies(setting: Setting, inputs: Inputs) -> Numeric:
+    """Return the seconds to exchange reduced gradients with the rank that holds the same stages once more."""
+    traffic, degrees = inputs.traffic, inputs.degrees
+    element = STORAGE_BYTES[setting.workload.precision.gradients]
+    dense = traffic.dense / (degrees.dp_shard * degrees.cp)
+    expert = traffic.expert / degrees.expert_shards
+    return inputs.pricing.seconds(Collective(kind="p2p", axis="pp", num_bytes=(dense + expert) * element))
+
+
 def _pipeline(
     setting: Setting, inputs: Inputs, sums: _StageSums, data: Exposed, stage_time: Numeric, count: Numeric
 ) -> Seconds:
@@ -285,13 +302,14 @@ def _simulated(
     """Return bubble and messages of a simulated schedule, its backward split as the operators are."""
     pipeline = inputs.pipeline
     assert pipeline is not None
-    chunks = sums.on(pipeline.stages)
+    chunks = sums.on(pipeline.stages, copies=1)
     weight = chunks.total(lambda cost: cost.weight_seconds)
     others = pipeline.per_stage(data.per_microbatch + setting.run.microbatch_overhead_s)
     with_messages, alone = pipeline.seconds(
         forward=chunks.total(lambda cost: cost.forward_seconds),
         input_grad=chunks.total(lambda cost: cost.backward_seconds) - weight + others,
         weight_grad=weight,
+        copied=chunks.total(lambda cost: cost.kept_bytes) / setting.host_bandwidth,
         hop=hop,
     )
     return {

@@ -107,7 +107,8 @@ def memory_parts(
         working = largest(first=working, second=any_of(count=layers) * extra)
     head = pieces.head.cost
     loss = stages.last * largest(first=head.forward_bytes, second=head.backward_bytes)
-    layers_kept = kept - stages.last * head.kept_bytes
+    copies = 1.0 if inputs.pipeline is None else float(inputs.pipeline.copies)
+    layers_kept = kept - stages.last * head.kept_bytes / copies
     activations = saved_bytes(per_microbatch=layers_kept, microbatches=held) + largest(
         first=working, second=loss
     )

@@ -42,28 +42,31 @@ class Pipeline:
     rank_of_stage: tuple[int, ...]
     peaks: Array
     """(ranks,) most micro-batches of a device's full share held at once."""
+    copies: int = 1
+    """Copies of every parameter in the pipeline; each micro-batch goes through one."""
 
     def seconds(
-        self, *, forward: Numeric, input_grad: Numeric, weight_grad: Numeric, hop: Numeric
+        self, *, forward: Numeric, input_grad: Numeric, weight_grad: Numeric, copied: Numeric, hop: Numeric
     ) -> tuple[Numeric, Numeric]:
         """Return the makespan with and without the stages' messages.
 
-        Durations are (virtual stages, candidates), the hop (candidates,).
+        Durations are (virtual stages, candidates), the hop (candidates,); `copied` is that of moving a stage's
+        activations to the host or back, for schedules that do.
         """
-        passes = [np.asarray(value_of(each)) for each in (forward, input_grad, weight_grad)]
+        passes = [np.asarray(value_of(each)) for each in (forward, input_grad, weight_grad, copied)]
         message = np.atleast_1d(value_of(hop))
         width = max(message.size, *(each.shape[1] for each in passes))
-        stages = len(self.rank_of_stage)
-        first, second, third = (np.broadcast_to(each, (stages, width)) for each in passes)
-        times = StageTimes(forward=first, input_grad=second, weight_grad=third)
+        stages = self.compiled.schedule.num_stages
+        first, second, third, moved = (np.broadcast_to(each, (stages, width)) for each in passes)
+        times = StageTimes(forward=first, input_grad=second, weight_grad=third, offload=moved, reload=moved)
         links = LinkTimes(transfer=np.broadcast_to(message, (stages - 1, width)))
         return self.compiled.time(times, links).makespan, self.compiled.time(times).makespan
 
     def per_stage(self, per_rank: Numeric) -> Array:
         """Return equal shares of what each rank (ranks, candidates) spends, on each of its virtual stages."""
-        share: Array = (
-            np.asarray(value_of(per_rank))[list(self.rank_of_stage)] / self.compiled.schedule.placement.vpp
-        )
+        placement = self.compiled.schedule.placement
+        of_stage = list(self.rank_of_stage[: placement.num_stages])
+        share: Array = np.asarray(value_of(per_rank))[of_stage] / placement.vpp
         return share
 
 
@@ -82,13 +85,14 @@ def pipeline_of(model: Model, schedule: str, pp: int, vpp: int, num_microbatches
         msg = f"schedule {schedule}: {reason}"
         raise SpecError(msg)
     built = build_schedule(kind.name, request, vpp=vpp)
-    rank_of_stage = built.placement.rank_of_stage
+    placement = built.placement
     return Pipeline(
         compiled=compile_schedule(built),
-        ranks=plan_placed(model, rank_of_stage),
-        stages=stack_plans([chunk_plans(model, len(rank_of_stage), spare_ends=vpp > 1)]),
-        rank_of_stage=rank_of_stage,
+        ranks=plan_placed(model, placement.rank_of_stage, placement.num_replicas),
+        stages=stack_plans([chunk_plans(model, placement.num_stages, spare_ends=vpp > 1)]),
+        rank_of_stage=placement.rank_of_stage,
         peaks=peak_activations(built),
+        copies=placement.num_replicas,
     )
 
 
@@ -113,12 +117,10 @@ def lay_out(model: Model, strategy: Strategy, workload: Workload) -> tuple[Stage
 def refusal(schedule: str, pp: int, vpp: int, num_microbatches: int) -> str:
     """Return why a schedule cannot be projected for a shape; empty if it can."""
     kind = family(schedule)
-    if kind.parameter_copies > 1:
-        return "it keeps every parameter twice, which a projection does not count yet; simulate it instead"
     if kind.name in UNPRICED:
         return f"it {UNPRICED[kind.name]}, which a projection does not price yet; simulate it instead"
     return kind.why_not(Request(pp=pp, vpp=vpp, num_microbatches=num_microbatches))
 
 
-UNPRICED = {"seq1f1b": "cuts sequences into pieces", "pipeoffload": "copies activations to the host"}
+UNPRICED = {"seq1f1b": "cuts sequences into pieces"}
 """Families whose actions the operator list has no cost for, and why."""
