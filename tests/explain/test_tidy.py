@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from forescale.explain.tidy import tidy
-from forescale.formula import REGISTRY, Term, formula
+from forescale.formula import REGISTRY, Term, formula, total
 
 N, BYTES = Term(4.0, name="n", unit="1"), Term(8.0, name="size", unit="byte")
 
@@ -26,6 +26,11 @@ def test_sums_are_flat_and_without_zeros():
 def test_products_are_flat_and_without_ones():
     node = tidy((1.0 * N * (BYTES * N)).at())
     assert [part.name for _, part in node.inputs] == ["n", "size", "n"]
+
+
+def test_labelled_parts_of_a_sum_keep_their_labels():
+    node = tidy(total({"first": BYTES + N, "second": BYTES}, name="all", unit="byte").at())
+    assert [(label, part.value) for label, part in node.inputs] == [("first", 12.0), ("second", 8.0)]
 
 
 def test_a_product_of_one_thing_is_that_thing():

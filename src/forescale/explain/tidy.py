@@ -80,7 +80,7 @@ def _spliced(inputs: Inputs, operation: str, *, neutral: float) -> Inputs:
     """Return the operands of nested sums (or products) side by side, without zeros (or ones)."""
     flat: list[tuple[str, TermNode]] = []
     for label, part in inputs:
-        if part.name == operation and part.inputs:
+        if part.name == operation and part.inputs and label.isdigit():  # a labelled part keeps its label
             flat.extend(part.inputs)
         elif not _is(part.value, neutral):
             flat.append((label, part))
