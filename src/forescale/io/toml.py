@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-_BARE = re.compile(r"^[A-Za-z0-9_-]+$")
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def dump_toml(values: Mapping[str, Any]) -> str:
@@ -27,7 +27,7 @@ def _table(values: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
 
 
 def _key(key: str) -> str:
-    return key if _BARE.match(key) else _string(key)
+    return key if _BARE.fullmatch(key) else _string(key)
 
 
 def _string(text: str) -> str:
