@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.small import dense, moe
 
 from forescale.errors import SpecError
 from forescale.graph.stage import layers_per_stage, plan_stages
-from tests.small import dense, moe
 
 
 def sizes(num_layers, pp, vpp=1):
