@@ -8,7 +8,21 @@ import numpy as np
 import forescale
 from forescale.formula import REGISTRY, Term, as_term, formula, named, total, value_of
 
-UNITS = {"1", "s", "byte", "FLOP", "pair", "d", "token", "element", "device", "parameter", "currency", "J", "W"}
+UNITS = {
+    "1",
+    "s",
+    "byte",
+    "FLOP",
+    "pair",
+    "d",
+    "token",
+    "element",
+    "device",
+    "parameter",
+    "currency",
+    "J",
+    "W",
+}
 """What units are made of, with / between."""
 
 

@@ -24,7 +24,9 @@ def test_parse(text, dimension, value):
     assert parse(text, dimension) == value
 
 
-@pytest.mark.parametrize(("text", "dimension"), [("80 GiBs", "byte"), ("fast", "byte/s"), ("3 W", "second"), ("", "byte")])
+@pytest.mark.parametrize(
+    ("text", "dimension"), [("80 GiBs", "byte"), ("fast", "byte/s"), ("3 W", "second"), ("", "byte")]
+)
 def test_what_is_no_quantity_is_refused_with_the_units_allowed(text, dimension):
     with pytest.raises(SpecError, match="quantity"):
         parse(text, dimension)

@@ -21,7 +21,16 @@ _SCALES: dict[str, dict[str, float]] = {
     },
     "FLOP/s": {f"{p}FLOP/s": f for p, f in _PREFIX.items()},
     "FLOP": {f"{p}FLOP": f for p, f in _PREFIX.items()},
-    "second": {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0, "d": 86400.0},
+    "second": {
+        "s": 1.0,
+        "ms": 1e-3,
+        "us": 1e-6,
+        "µs": 1e-6,
+        "ns": 1e-9,
+        "min": 60.0,
+        "h": 3600.0,
+        "d": 86400.0,
+    },
     "hertz": {f"{p}Hz": f for p, f in _PREFIX.items()},
     "watt": {"W": 1.0, "kW": 1e3},
     "token": {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12},
@@ -60,7 +69,9 @@ def format_seconds(value: float) -> str:
     """Return `value` seconds as s, ms or µs with three significant digits or more."""
     for name, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if abs(value) >= scale:
-            return f"{value / scale:.3f} {name}" if abs(value) < 1000 * scale else f"{value / scale:,.0f} {name}"
+            return (
+                f"{value / scale:.3f} {name}" if abs(value) < 1000 * scale else f"{value / scale:,.0f} {name}"
+            )
     return f"{value / 1e-9:.1f} ns" if value else "0 s"
 
 

@@ -59,7 +59,9 @@ def _activation(b: Builder, name: str, up: str, activated: str, *, gated: bool) 
     moved = read + write
     saves: Names = (up,)
     kernels = b.layout.choices.kernels
-    if gated and not (kernels.fused and kernels.fused_activations):  # silu and the product each keep their inputs
+    if gated and not (
+        kernels.fused and kernels.fused_activations
+    ):  # silu and the product each keep their inputs
         saves = (up, b.tensor(f"{name}.gate", b.tensors[activated].elements))
     elementwise(
         b,

@@ -59,7 +59,9 @@ def num_layers(keys: Keys) -> int:
     listed = keys.items("layers_block_type")
     number = keys.size(*LAYERS, default=len(listed) if listed else None)
     if number > MOST_LAYERS:
-        raise ReaderError(keys.where, f"{number} layers are more than the {MOST_LAYERS} that a model may have")
+        raise ReaderError(
+            keys.where, f"{number} layers are more than the {MOST_LAYERS} that a model may have"
+        )
     return number
 
 
