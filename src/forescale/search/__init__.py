@@ -3,6 +3,20 @@
 from forescale.search.pareto import ParetoResult, pareto_search
 from forescale.search.rank import search
 from forescale.search.result import Relaxation, SearchResult
+from forescale.search.scan import ScanResult, Target, Terms, fewest_devices, scan_batches, scan_devices
 from forescale.search.space import Space
 
-__all__ = ["ParetoResult", "Relaxation", "SearchResult", "Space", "pareto_search", "search"]
+__all__ = [
+    "ParetoResult",
+    "Relaxation",
+    "ScanResult",
+    "SearchResult",
+    "Space",
+    "Target",
+    "Terms",
+    "fewest_devices",
+    "pareto_search",
+    "scan_batches",
+    "scan_devices",
+    "search",
+]

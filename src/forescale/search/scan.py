@@ -1,0 +1,295 @@
+"""One search per number of devices, or per global batch: what the best layout of each reaches and costs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, Literal, TypeAlias
+
+from forescale.errors import InfeasibleError, SpecError
+from forescale.graph.flops import model_flops
+from forescale.project import peak_rate
+from forescale.projection.economy import cost_per_token, energy_per_token
+from forescale.projection.rates import SECONDS_PER_DAY
+from forescale.projection.result import Projection
+from forescale.search.rank import search
+from forescale.search.space import Space, divisors
+from forescale.spec.cluster import Cluster
+from forescale.spec.model import Model
+from forescale.spec.workload import Workload
+from forescale.units import format_seconds
+
+SCHEMA = "forescale.scan/1"
+Varied: TypeAlias = Literal["num_devices", "global_batch_size"]
+BETWEEN = 3
+"""Numbers of devices tried at most between two powers of two of nodes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What a step, or the whole run, may take at most; where both are given both must hold."""
+
+    step_time_s: float | None = None
+    days: float | None = None
+    """Days for the workload's `tokens`."""
+
+    def __post_init__(self) -> None:
+        """Check that something positive is asked."""
+        given = [value for value in (self.step_time_s, self.days) if value is not None]
+        if not given or min(given) <= 0.0:
+            msg = f"a target is a step time or days greater than 0, got {given or 'neither'}"
+            raise SpecError(msg)
+
+    def limit(self, workload: Workload) -> float:
+        """Return the longest step that meets the target [s]."""
+        limits = [] if self.step_time_s is None else [self.step_time_s]
+        if self.days is not None:
+            if workload.tokens is None:
+                msg = "a target in days needs the tokens of the whole run (--tokens)"
+                raise SpecError(msg)
+            limits.append(self.days * SECONDS_PER_DAY * _tokens(workload) / workload.tokens)
+        return min(limits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One value of what is varied, with its best layout."""
+
+    num_devices: int
+    global_batch_size: int
+    best: Projection | None = None
+    """The fastest layout that fits, or None."""
+    problem: str | None = None
+    """Why there is no best layout."""
+    num_feasible: int = 0
+    meets_target: bool | None = None
+    cost_per_million_tokens: float | None = None
+    """In the currency of the price; None without a price."""
+    energy_per_token_max_j: float | None = None
+    """Joule of the devices at their rated power all the time; None where that is unknown."""
+
+    @property
+    def cost(self) -> float | None:
+        """Price of the whole run; None without a price or tokens."""
+        tokens = None if self.best is None else self.best.workload.tokens
+        if tokens is None or self.cost_per_million_tokens is None:
+            return None
+        return self.cost_per_million_tokens * tokens / 1e6
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the point with its figures beside its best layout."""
+        best = self.best
+        return {
+            "num_devices": self.num_devices,
+            "global_batch_size": self.global_batch_size,
+            "num_feasible": self.num_feasible,
+            "problem": self.problem,
+            "meets_target": self.meets_target,
+            "step_time_s": None if best is None else best.step_time_s,
+            "tokens_per_s_per_device": None if best is None else best.tokens_per_s_per_device,
+            "training_days": None if best is None else best.training_days,
+            "cost": self.cost,
+            "cost_per_million_tokens": self.cost_per_million_tokens,
+            "energy_per_token_max_j": self.energy_per_token_max_j,
+            "best": None if best is None else best.to_json(),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanResult:
+    """Points by ascending value of what is varied; at least one has a layout."""
+
+    points: tuple[Point, ...]
+    varied: Varied
+    target: Target | None
+    price_per_device_hour: float | None
+    elapsed_s: float
+
+    @property
+    def chosen(self) -> Point | None:
+        """The first point that meets the target, None if none does; without a target the best per device."""
+        if self.target is not None:
+            return next((point for point in self.points if point.meets_target), None)
+        with_best = [(-point.best.tokens_per_s_per_device, point) for point in self.points if point.best]
+        return min(with_best, key=lambda pair: pair[0])[1]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the `forescale.scan/1` document."""
+        target, chosen = self.target, self.chosen
+        return {
+            "schema": SCHEMA,
+            "varied": self.varied,
+            "target": None if target is None else {"step_time_s": target.step_time_s, "days": target.days},
+            "price_per_device_hour": self.price_per_device_hour,
+            "chosen": None if chosen is None else getattr(chosen, self.varied),
+            "elapsed_s": self.elapsed_s,
+            "points": [point.to_json() for point in self.points],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What is the same for all points of a scan.
+
+    `price_per_device_hour` is in any currency; None takes the device's own, if it has one.
+    """
+
+    space: Space | None = None
+    max_memory: float | None = None
+    target: Target | None = None
+    price_per_device_hour: float | None = None
+
+    def price(self, cluster: Cluster) -> float | None:
+        """Return the price of a device and hour, or None where nobody said."""
+        own = cluster.device.price_per_hour
+        price = (own or None) if self.price_per_device_hour is None else self.price_per_device_hour
+        if price is not None and price < 0.0:
+            msg = f"the price per device-hour must be 0 or more, got {price}"
+            raise SpecError(msg)
+        return price
+
+
+def scan_devices(
+    model: Model,
+    cluster: Cluster,
+    workload: Workload,
+    device_counts: Sequence[int],
+    *,
+    terms: Terms | None = None,
+) -> ScanResult:
+    """Return the best layout on each number of devices of a cluster.
+
+    Raises
+    ------
+    InfeasibleError
+        If nothing fits on any of them.
+    """
+    started, terms = time.perf_counter(), terms or Terms()
+    points = [
+        _point(model, cluster.sized(count), workload, terms)
+        for count in _whole("numbers of devices", device_counts)
+    ]
+    return _result(points, "num_devices", cluster, terms, started)
+
+
+def fewest_devices(
+    model: Model, cluster: Cluster, workload: Workload, target: Target, *, terms: Terms | None = None
+) -> ScanResult:
+    """Return the fewest devices, of those tried and at most the cluster's, whose best layout meets a target.
+
+    Tried are the divisors of a node, powers of two of nodes, whole nodes between them (all of them up to eight
+    nodes, three per power of two beyond) and the cluster itself, upwards until one meets the target; of those
+    above it only the powers of two, for comparison. More devices are not always faster: layouts must divide them.
+    """
+    started = time.perf_counter()
+    terms = replace(terms or Terms(), target=target)
+    ladder = device_ladder(cluster.num_devices, node=cluster.devices_per_node)
+    points: list[Point] = []
+    met = False
+    for count in with_between(ladder, node=cluster.devices_per_node):
+        if met and count not in ladder:
+            continue
+        point = _point(model, cluster.sized(count), workload, terms)
+        met = met or bool(point.meets_target)
+        if point.best is not None or count in ladder:
+            points.append(point)
+    return _result(points, "num_devices", cluster, terms, started)
+
+
+def scan_batches(
+    model: Model, cluster: Cluster, workload: Workload, batches: Sequence[int], *, terms: Terms | None = None
+) -> ScanResult:
+    """Return the best layout at each global batch size [sequences per step].
+
+    Raises
+    ------
+    InfeasibleError
+        If nothing fits at any of them.
+    """
+    started, terms = time.perf_counter(), terms or Terms()
+    points = [
+        _point(model, cluster, replace(workload, global_batch_size=batch), terms)
+        for batch in _whole("global batch sizes", batches)
+    ]
+    return _result(points, "global_batch_size", cluster, terms, started)
+
+
+def device_ladder(most: int, *, node: int) -> tuple[int, ...]:
+    """Return the divisors of a node, powers of two of nodes, and `most`; none above `most`."""
+    nodes = [node << power for power in range(most.bit_length())]
+    return tuple(sorted({count for count in (*divisors(node), *nodes) if count <= most} | {most}))
+
+
+def with_between(ladder: Sequence[int], *, node: int) -> tuple[int, ...]:
+    """Return a ladder with up to `BETWEEN` evenly spaced numbers of whole nodes between its neighbours."""
+    found = set(ladder)
+    for low, high in pairwise(ladder):
+        step = node * max(1, -(-(high - low) // (node * (BETWEEN + 1))))
+        found.update(range((low // step + 1) * step, high, step))
+    return tuple(sorted(found))
+
+
+def _point(model: Model, cluster: Cluster, workload: Workload, terms: Terms) -> Point:
+    point = Point(num_devices=cluster.num_devices, global_batch_size=workload.global_batch_size)
+    limit = None if terms.target is None else terms.target.limit(workload)
+    if limit is not None and (fastest := _bound(model, cluster, workload)) > limit:
+        problem = f"a step takes at least {format_seconds(fastest)}, even at the devices' peak rate"
+        return replace(point, problem=problem, meets_target=False)
+    try:
+        found = search(model, cluster, workload, space=terms.space, max_memory=terms.max_memory, top=1)
+    except InfeasibleError as error:
+        return replace(point, problem=str(error), meets_target=None if limit is None else False)
+    best = found.best[0]
+    spent = {
+        "num_devices": cluster.num_devices,
+        "step_time": best.step_time_s,
+        "tokens": _tokens(workload),
+    }
+    price, power = terms.price(cluster), cluster.device.power_w
+    return replace(
+        point,
+        best=best,
+        num_feasible=found.num_feasible,
+        meets_target=None if limit is None else best.step_time_s <= limit,
+        cost_per_million_tokens=None
+        if price is None
+        else 1e6 * float(cost_per_token(price_per_device_hour=price, **spent)),
+        energy_per_token_max_j=float(energy_per_token(power=power, **spent)) if power else None,
+    )
+
+
+def _bound(model: Model, cluster: Cluster, workload: Workload) -> float:
+    """Return the shortest step that the devices' peak rate allows [s]: no layout is faster."""
+    flops = model_flops(model, workload.seq_len).masked * workload.global_batch_size
+    return flops / (peak_rate(cluster, workload) * cluster.num_devices)
+
+
+def _result(
+    points: Sequence[Point], varied: Varied, cluster: Cluster, terms: Terms, started: float
+) -> ScanResult:
+    """Return the result, refusing a scan that found nothing at all."""
+    if terms.target is None and not any(point.best for point in points):
+        values = ", ".join(str(getattr(point, varied)) for point in points)
+        msg = f"nothing fits at any {varied.replace('_', ' ')} of {values}; at the last: {points[-1].problem}"
+        raise InfeasibleError(msg)
+    return ScanResult(
+        points=tuple(points),
+        varied=varied,
+        target=terms.target,
+        price_per_device_hour=terms.price(cluster),
+        elapsed_s=time.perf_counter() - started,
+    )
+
+
+def _whole(what: str, values: Sequence[int]) -> list[int]:
+    if not values or min(values) < 1:
+        msg = f"{what} must be whole numbers of 1 or more, got {list(values) or 'none'}"
+        raise SpecError(msg)
+    return sorted(set(values))
+
+
+def _tokens(workload: Workload) -> float:
+    """Return the tokens of one step."""
+    return float(workload.global_batch_size * workload.seq_len)

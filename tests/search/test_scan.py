@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.small import cluster, dense, workload
+
+from forescale.errors import InfeasibleError, SpecError
+from forescale.projection.economy import cost_per_token
+from forescale.search import Space, Target, Terms, fewest_devices, scan_batches, scan_devices, search
+from forescale.search.scan import device_ladder, with_between
+
+SMALL = Space(zero=(1,), cp=(1,), micro_batch_size=(1, 2))
+TERMS = Terms(space=SMALL)
+
+
+def powered(num_devices):
+    given = cluster(num_devices)
+    return replace(given, device=replace(given.device, power_w=700.0))
+
+
+def test_the_ladder_has_divisors_of_a_node_and_powers_of_two_of_nodes():
+    assert device_ladder(64, node=8) == (1, 2, 4, 8, 16, 32, 64)
+    assert device_ladder(100, node=8) == (1, 2, 4, 8, 16, 32, 64, 100)
+    assert device_ladder(3, node=8) == (1, 2, 3)
+    assert device_ladder(144, node=72)[-3:] == (36, 72, 144)
+
+
+def test_between_powers_of_two_are_whole_nodes():
+    assert with_between((32, 64), node=8) == (32, 40, 48, 56, 64)
+    assert with_between((64, 128), node=8) == (64, 80, 96, 112, 128)
+    assert with_between((4, 8, 16, 32), node=8) == (4, 8, 16, 24, 32)
+    assert with_between((8, 100), node=8) == (8, 24, 48, 72, 96, 100)
+
+
+def test_each_point_is_the_best_of_its_own_search():
+    result = scan_devices(dense(), cluster(64), workload(), [16, 4, 8, 8], terms=TERMS)
+    assert [point.num_devices for point in result.points] == [4, 8, 16]
+    for point in result.points:
+        alone = search(dense(), cluster(point.num_devices), workload(), space=SMALL, top=1)
+        assert point.best == alone.best[0]
+        assert point.num_feasible == alone.num_feasible
+    rates = {point.num_devices: point.best.tokens_per_s_per_device for point in result.points}
+    assert result.chosen.num_devices == max(rates, key=rates.get)
+
+
+def test_the_fewest_devices_meet_the_target_and_fewer_do_not():
+    work = workload(global_batch_size=96)
+    ladder = scan_devices(dense(), cluster(64), work, [24], terms=TERMS)
+    target = Target(step_time_s=ladder.points[0].best.step_time_s)
+    result = fewest_devices(dense(), cluster(64), work, target, terms=TERMS)
+    assert result.chosen.num_devices == 24
+    assert [point.num_devices for point in result.points] == [1, 2, 4, 8, 16, 24, 32, 64]
+    assert not any(point.meets_target for point in result.points[:5])
+    assert result.points[5].best.step_time_s == target.step_time_s
+    assert result.points[6].best.step_time_s > target.step_time_s, "more devices are not always faster"
+
+
+def test_a_target_in_days_is_one_of_step_time():
+    run = replace(workload(), tokens=1e9)
+    step = scan_devices(dense(), cluster(8), run, [8], terms=TERMS).points[0].best.step_time_s
+    days = step * 1e9 / (64 * 2048) / 86400
+    assert Target(days=days).limit(run) == pytest.approx(step)
+    met = scan_devices(
+        dense(), cluster(8), run, [8], terms=replace(TERMS, target=Target(days=days * 1.001))
+    ).points[0]
+    assert met.meets_target
+    assert met.best.training_days <= days * 1.001
+    missed = scan_devices(
+        dense(), cluster(8), run, [8], terms=replace(TERMS, target=Target(days=days * 0.999))
+    ).points[0]
+    assert not missed.meets_target
+
+
+def test_the_stricter_of_two_targets_counts():
+    run = replace(workload(), tokens=64 * 2048 * 86400.0)
+    assert Target(step_time_s=3.0, days=2.0).limit(run) == 2.0
+    assert Target(step_time_s=1.0, days=2.0).limit(run) == 1.0
+
+
+def test_what_the_peak_rate_forbids_is_not_searched():
+    result = fewest_devices(dense(), cluster(8), workload(), Target(step_time_s=1e-4), terms=TERMS)
+    assert result.chosen is None
+    assert all("peak rate" in point.problem and point.best is None for point in result.points)
+    document = result.to_json()
+    assert document["chosen"] is None
+    assert document["target"] == {"step_time_s": 1e-4, "days": None}
+
+
+def test_batches_are_compared_by_throughput():
+    result = scan_batches(dense(), cluster(16), workload(), [256, 16, 64], terms=TERMS)
+    assert [point.global_batch_size for point in result.points] == [16, 64, 256]
+    rates = [point.best.tokens_per_s_per_device for point in result.points]
+    assert rates == sorted(rates)
+    assert result.chosen.global_batch_size == 256
+    for point in result.points:
+        assert point.best.workload.global_batch_size == point.global_batch_size
+
+
+def test_cost_needs_a_price_and_energy_a_power():
+    run = replace(workload(), tokens=1e9)
+    free = scan_devices(dense(), cluster(8), run, [8], terms=TERMS).points[0]
+    assert (free.cost, free.cost_per_million_tokens, free.energy_per_token_max_j) == (None, None, None)
+    paid = scan_devices(dense(), powered(8), run, [8], terms=replace(TERMS, price_per_device_hour=2.0))
+    point, step = paid.points[0], paid.points[0].best.step_time_s
+    hours = point.best.training_days * 24
+    assert point.cost == pytest.approx(2.0 * 8 * hours)
+    assert point.cost / 1e9 == pytest.approx(
+        cost_per_token(price_per_device_hour=2.0, num_devices=8, step_time=step, tokens=64 * 2048)
+    )
+    assert point.energy_per_token_max_j == pytest.approx(700.0 * 8 * step / (64 * 2048))
+
+
+def test_the_price_of_the_device_counts_where_none_is_given():
+    given = cluster(8)
+    priced = replace(given, device=replace(given.device, price_per_hour=3.0))
+    assert TERMS.price(priced) == 3.0
+    assert replace(TERMS, price_per_device_hour=2.0).price(priced) == 2.0
+    assert TERMS.price(given) is None
+
+
+def test_points_without_a_layout_say_why():
+    tight = cluster(8, hbm_gb=3.0)
+    result = scan_devices(dense(), tight, workload(), [1, 8], terms=TERMS)
+    assert result.points[0].best is None
+    assert "fits" in result.points[0].problem
+    assert result.points[1].best is not None
+    with pytest.raises(InfeasibleError, match="at any num devices of 1"):
+        scan_devices(dense(), tight, workload(), [1], terms=TERMS)
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (Target, "neither"),
+        (lambda: Target(days=-1.0), "greater than 0"),
+        (lambda: Target(days=1.0).limit(workload()), "tokens of the whole run"),
+        (lambda: scan_devices(dense(), cluster(8), workload(), [0]), "numbers of devices"),
+        (lambda: scan_batches(dense(), cluster(8), workload(), []), "global batch sizes"),
+        (lambda: replace(TERMS, price_per_device_hour=-1.0).price(cluster(8)), "0 or more"),
+    ],
+)
+def test_questions_that_cannot_be(call, sentence):
+    with pytest.raises(SpecError, match=sentence):
+        call()
