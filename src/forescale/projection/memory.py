@@ -112,6 +112,9 @@ def memory_parts(
     activations = saved_bytes(per_microbatch=layers_kept, microbatches=held) + largest(
         first=working, second=loss
     )
+    if inputs.pipeline is not None:
+        waiting = inputs.pipeline.losses_waiting - 1.0
+        activations = activations + stages.last * waiting * head.kept_bytes
     kernels = setting.choices.kernels
     if kernels.keeps_stage_outputs:
         message = _message_bytes(setting, inputs)

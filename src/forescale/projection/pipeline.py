@@ -19,12 +19,13 @@ from forescale.schedule import (
     CompiledSchedule,
     LinkTimes,
     Request,
+    Schedule,
     StageTimes,
     build_schedule,
     compile_schedule,
     family,
 )
-from forescale.schedule.memory import peak_activations
+from forescale.schedule.memory import ActivationSizes, peak_activations, peak_memory
 from forescale.spec.model import Model
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
@@ -42,6 +43,8 @@ class Pipeline:
     rank_of_stage: tuple[int, ...]
     peaks: Array
     """(ranks,) most micro-batches of a device's full share held at once."""
+    losses_waiting: float = 1.0
+    """Most micro-batches whose loss waits for its backward: what the head keeps exists that often."""
     copies: int = 1
     """Copies of every parameter in the pipeline; each micro-batch goes through one."""
 
@@ -92,8 +95,16 @@ def pipeline_of(model: Model, schedule: str, pp: int, vpp: int, num_microbatches
         stages=stack_plans([chunk_plans(model, placement.num_stages, spare_ends=vpp > 1)]),
         rank_of_stage=placement.rank_of_stage,
         peaks=peak_activations(built),
+        losses_waiting=_losses_waiting(built),
         copies=placement.num_replicas,
     )
+
+
+def _losses_waiting(schedule: Schedule) -> float:
+    """Return the most micro-batches between forward and input gradient of the last stage."""
+    last = np.zeros(schedule.num_stages)
+    last[-1] = 1.0
+    return float(peak_memory(schedule, ActivationSizes(saved=last, weight_part=0.0)).max())
 
 
 def lay_out(model: Model, strategy: Strategy, workload: Workload) -> tuple[StagePlan, Pipeline | None]:
