@@ -16,7 +16,7 @@ from forescale.memory.states import optimizer_element_bytes
 from forescale.numeric import Array, Numeric
 from forescale.projection.blocks import NEUTRAL, BlockCost, Pricing, Seconds
 from forescale.projection.data_parallel import DataTraffic, Exposed, at_stage_3, exposed_block, exposed_once
-from forescale.projection.memory import MemoryParts, memory_parts, state_bytes
+from forescale.projection.memory import MemoryParts, StateBytes, memory_parts, state_bytes
 from forescale.projection.pieces import Holding, Parts, Piece
 from forescale.projection.pipeline import Pipeline
 from forescale.projection.stages import Stages, over_stages
@@ -90,29 +90,10 @@ def evaluate(setting: Setting, inputs: Inputs) -> Evaluation:
     data = _data_parallel(setting, inputs, forward, backward)
     stage_time = forward + backward + data.per_microbatch
     at = Picker.slowest(stage_time, stages)
+    states = _state_bytes(setting, inputs)
     parts = {name: count * value for name, value in sums.on(stages.picked(at), copies=copies).parts().items()}
-    parts["data_comm"] = count * at(data.per_microbatch) + at.maximum(data.once, stages)
-    if copies > 1:
-        parts["data_comm"] = parts["data_comm"] + at.maximum(_between_copies(setting, inputs), stages)
-    parts["overhead"] = (
-        parts.get("overhead", 0.0) + count * setting.run.microbatch_overhead_s + setting.run.step_overhead_s
-    )
     parts.update(_pipeline(setting, inputs, sums, data, stage_time, count))
-    states = state_bytes(
-        setting.model,
-        inputs.traffic.dense,
-        inputs.traffic.expert,
-        degrees,
-        setting.workload,
-        setting.choices.kernels,
-    )
-    parts["optimizer"] = _optimizer_time(
-        setting.model, at.maximum(states.optimizer, stages), setting.workload, inputs.pricing
-    )
-    if not isinstance(setting.straggler_share, float) or setting.straggler_share:
-        parts["overhead"] = parts["overhead"] + setting.straggler_share * total(
-            parts, name="step of the mean device", unit="s"
-        )
+    _add_once(parts, setting, inputs, data, states, at, count)
     memory = memory_parts(setting, inputs, states, sums.total(lambda cost: cost.kept_bytes), count)
     peaks = memory.total()
     flops = sum_over_stages(values=sums.total(lambda cost: cost.flops), multiplicity=stages.multiplicity)
@@ -128,6 +109,37 @@ def evaluate(setting: Setting, inputs: Inputs) -> Evaluation:
         flops=count * named(flops, "flops over stages", unit="FLOP") / degrees.pp,
         parameters=inputs.traffic.dense + inputs.traffic.expert,
     )
+
+
+def _state_bytes(setting: Setting, inputs: Inputs) -> StateBytes:
+    traffic, kernels = inputs.traffic, setting.choices.kernels
+    return state_bytes(
+        setting.model, traffic.dense, traffic.expert, inputs.degrees, setting.workload, kernels
+    )
+
+
+def _add_once(
+    parts: Seconds,
+    setting: Setting,
+    inputs: Inputs,
+    data: Exposed,
+    states: StateBytes,
+    at: Picker,
+    count: Numeric,
+) -> None:
+    """Add what is not a stage's own work: data-parallel traffic, the update, the host, the slowest device."""
+    stages, run = inputs.stages, setting.run
+    parts["data_comm"] = count * at(data.per_microbatch) + at.maximum(data.once, stages)
+    if inputs.pipeline is not None and inputs.pipeline.copies > 1:
+        parts["data_comm"] = parts["data_comm"] + at.maximum(_between_copies(setting, inputs), stages)
+    host = count * run.microbatch_overhead_s + run.step_overhead_s
+    parts["overhead"] = parts.get("overhead", 0.0) + host
+    parts["optimizer"] = _optimizer_time(
+        setting.model, at.maximum(states.optimizer, stages), setting.workload, inputs.pricing
+    )
+    if not isinstance(setting.straggler_share, float) or setting.straggler_share:
+        mean = total(parts, name="step of the mean device", unit="s")
+        parts["overhead"] = parts["overhead"] + setting.straggler_share * mean
 
 
 def _num_microbatches(setting: Setting, degrees: Degrees) -> Numeric:
