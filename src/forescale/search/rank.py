@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -13,7 +14,7 @@ from forescale.project import project
 from forescale.search.evaluate import Scores
 from forescale.search.landscape import Asked, explore
 from forescale.search.result import Relaxation, SearchResult
-from forescale.search.space import Space
+from forescale.search.space import Candidates, Space
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.workload import Workload
@@ -59,7 +60,7 @@ def search(
     )
     landscape = explore(asked, slack=max(RELAXED_MEMORY))
     candidates, scores, fits = landscape.candidates, landscape.scores, landscape.fits
-    ranked = _best(scores, fits, objective, top)
+    ranked = _best(scores, candidates, fits, objective, top)
     best = tuple(project(model, cluster, candidates.strategy(*index), workload) for index in ranked)
     return SearchResult(
         best=best,
@@ -73,16 +74,29 @@ def search(
     )
 
 
-def _best(scores: Scores, fits: NDArray[np.bool_], objective: Objective, top: int) -> list[tuple[int, int]]:
-    """Return (variant, row) of the best; ties by the other objective, then by the order of the space."""
+def _best(
+    scores: Scores, candidates: Candidates, fits: NDArray[np.bool_], objective: Objective, top: int
+) -> list[tuple[int, int]]:
+    """Return (variant, row) of the best; ties by the other objective, then by the order of the space.
+
+    Of axis orders that make no difference to a layout's time and memory the first stands for all.
+    """
     values = (scores.step_time, scores.peak) if objective == "step_time" else (scores.peak, scores.step_time)
     first, second = (value.reshape(-1) for value in values)
     feasible = np.flatnonzero(fits)
-    if len(feasible) > top:
-        bound = np.partition(first[feasible], top - 1)[top - 1]
+    most = top * len({variant.axis_order for variant in candidates.variants})
+    if len(feasible) > most:
+        bound = np.partition(first[feasible], most - 1)[most - 1]
         feasible = feasible[first[feasible] <= bound]
     order = np.lexsort((feasible, second[feasible], first[feasible]))
-    return [divmod(int(index), fits.shape[1]) for index in feasible[order[:top]]]
+    ranked: dict[object, tuple[int, int]] = {}
+    for index in feasible[order].tolist():
+        variant, row = divmod(index, fits.shape[1])
+        unplaced = replace(candidates.variants[variant], axis_order=())
+        ranked.setdefault((row, unplaced, first[index], second[index]), (variant, row))
+        if len(ranked) == top:
+            break
+    return list(ranked.values())
 
 
 def _relaxations(scores: Scores, fits: NDArray[np.bool_], limit: float) -> tuple[Relaxation, ...]:
