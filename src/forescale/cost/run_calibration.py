@@ -74,6 +74,8 @@ class SoftwareFactors:
     """Attention kernels such as "flash-2", where a calibration knows them apart from its current ones."""
     kernel_interval_s: float = 0.0
     """Seconds between two launches by the host; 0 where whole steps are compiled or captured."""
+    microbatch_overhead_s: float = 0.0
+    """Seconds per micro-batch and stage that nothing hides: the pipeline engine, blocking launches."""
     step_overhead_s: float = 0.0
     note: str = ""
 
@@ -142,12 +144,15 @@ class RunCalibration:
             attention_kernel=stack.attention_kernel,
             contention=shared.contention,
             kernel_interval_s=stack.kernel_interval_s,
+            microbatch_overhead_s=stack.microbatch_overhead_s,
             step_overhead_s=stack.step_overhead_s,
             straggler=shared.straggler,
         )
 
     def spread(self, device: Device, compute: str) -> Spread:
         """Return the errors to expect of a device and compute type."""
+        if device.name in self.held_out:
+            return self.held_out[device.name]
         group = group_of(device.architecture, compute)
         everything = self.held_out.get("all", Spread(rows=0, median_abs=0.2, bias=0.0, p10=-0.3, p90=0.3))
         if group in self.held_out:

@@ -193,7 +193,7 @@ def _vocabulary_head(b: Builder, model: Model, *, source: str) -> None:
     lay, h, vocab = b.layout, float(model.hidden_size), float(model.vocab_size)
     tokens = lay.tokens("sequence")
     padding = padded_vocab(vocab_size=vocab, multiple=float(model.vocab_multiple), tp=lay.degrees.tp) / vocab
-    gathered = gather_sequence(b, "head.gather", source=source, width=h, feeds="head.logits")
+    gathered = gather_sequence(b, "head.gather", source=source, width=h, feeds="head.logits", narrow=False)
     width: Extent = ("hidden", h)
     if model.embedding_size and model.embedding_size != model.hidden_size:
         name, narrow = "head.project", b.tensor("head.narrow", tokens * model.embedding_size)

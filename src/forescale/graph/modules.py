@@ -164,12 +164,15 @@ def elementwise(
     )
 
 
-def gather_sequence(b: Builder, name: str, *, source: str, width: float, feeds: str) -> str:
+def gather_sequence(
+    b: Builder, name: str, *, source: str, width: float, feeds: str, narrow: bool = True
+) -> str:
     """Enter a tensor-parallel region, residual layout -> sequence layout; return the gathered tensor's name.
 
     With sequence parallelism: all-gather forward, reduce-scatter of the input gradient backward, and the
     input gathered once more for the weight gradient (only the local part is kept), both behind the products
-    of the linear layer it `feeds`. Without: nothing forward, all-reduce of the partial input gradient
+    of the linear layer it `feeds`; inputs travel in 8 bits where
+    the layer takes them so. Without: nothing forward, all-reduce of the partial input gradient
     backward (Megatron-LM's f).
     """
     lay = b.layout
@@ -188,7 +191,8 @@ def gather_sequence(b: Builder, name: str, *, source: str, width: float, feeds: 
     gathered = f"{name}.result"
     if gathered not in b.tensors:
         b.tensor(gathered, elements * lay.more_than_one("tp"), lay.linear_input_bytes)
-    gather = Collective(kind="all_gather", axis="tp", num_bytes=size)
+    sent = elements * (lay.linear_input_bytes if narrow else lay.element_bytes)
+    gather = Collective(kind="all_gather", axis="tp", num_bytes=sent)
     b.operator(
         name,
         forward=(gather,),

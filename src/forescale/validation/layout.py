@@ -263,9 +263,11 @@ def _overlap(row: Row, model: Model, precision: Precision, conventions: Mapping[
 
 
 def _software(row: Row, conventions: Mapping[str, Any]) -> str:
-    """Return the software stack; where steps can be compiled, the remarks say whether they were."""
+    """Return the software stack; the remarks say whether steps were compiled, MaxText policies that XLA did it."""
     compiled = re.search(r"compile|float8", row.text("notes"), re.IGNORECASE) is not None
     software = conventions.get("compiled_software") if compiled else None
+    if "maxtext" in row.text("recompute").lower():
+        software = "xla"
     return str(software or conventions["software"])
 
 

@@ -1,0 +1,89 @@
+"""What a run pays besides its kernels: launches, casts, contention, exchange of tokens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.small import cluster, dense, moe, workload
+
+from forescale.graph.layout import Layout, split_strategy
+from forescale.graph.modules import casts
+from forescale.project import project
+from forescale.projection.blocks import exposed_time, launch_gap, pipelined_time
+from forescale.projection.step import exposed_gather, exposed_reduction
+from forescale.spec import Precision, Strategy
+from forescale.spec.strategy import Overlap
+
+
+def seconds(strategy, model=None, **changes):
+    return project(model or dense(), cluster(8), strategy, replace(workload(), **changes)).step_time_s
+
+
+def layout(compute, recipe):
+    degrees, choices = split_strategy(Strategy())
+    precision = Precision(compute=compute, recipe=recipe)
+    return Layout(degrees=degrees, choices=choices, precision=precision, seq_len=128.0)
+
+
+def test_the_device_waits_for_launches_that_take_longer_than_kernels():
+    assert launch_gap(kernels=10.0, interval=2.0, busy=15.0) == 5.0
+    assert launch_gap(kernels=10.0, interval=2.0, busy=25.0) == 0.0
+
+
+def test_captured_launches_cost_nothing():
+    eager, captured = Strategy(dp_shard=8), Strategy(dp_shard=8, graphs="full")
+    partial = replace(eager, graphs="partial")
+    assert seconds(captured) < seconds(eager)
+    assert seconds(partial) == seconds(captured)
+    experts = [replace(item, ep=8) for item in (captured, partial, eager)]
+    times = [seconds(item, moe()) for item in experts]
+    assert times == sorted(times)
+    assert times[0] < times[1]
+
+
+def test_large_kernels_hide_launches():
+    eager = Strategy(dp_shard=8, micro_batch_size=8)
+    gap = [
+        seconds(item, seq_len=16384) - seconds(replace(item, graphs="full"), seq_len=16384)
+        for item in (eager,)
+    ]
+    assert gap[0] == pytest.approx(0.0, abs=2e-3 * seconds(eager, seq_len=16384))
+
+
+def test_hidden_communication_slows_what_hides_it():
+    assert exposed_time(communication=4.0, cover=10.0, contention=0.25) == 1.0
+    assert exposed_time(communication=14.0, cover=10.0, contention=0.25) == 6.5
+    assert exposed_gather(gather=4.0, cover=10.0, overlapped=True, contention=0.5) == 2.0
+    assert exposed_gather(gather=4.0, cover=10.0, overlapped=False, contention=0.5) == 4.0
+    assert exposed_reduction(
+        reduction=8.0, cover=100.0, buckets=4.0, overlapped=True, contention=0.5
+    ) == pytest.approx(5.0)
+
+
+def test_a_collective_in_chunks_shows_its_last_one():
+    assert pipelined_time(communication=4.0, cover=10.0, chunks=4.0) == 1.0
+    assert pipelined_time(communication=14.0, cover=10.0, chunks=4.0) == 4.0
+
+
+def test_asynchronous_tensor_parallelism_hides_both_ways():
+    plain = Strategy(tp=2, dp_shard=4, micro_batch_size=8, graphs="full")
+    hidden = replace(plain, overlap=Overlap(tensor=True))
+    model, place, work = dense(), cluster(8), workload()
+    before, after = (project(model, place, item, work).time_s["tensor_comm"] for item in (plain, hidden))
+    assert after < 0.8 * before
+
+
+def test_eight_bits_cost_casts_and_sixteen_do_not():
+    assert casts(layout("bf16", "none"), 100.0, "bf16") == ()
+    (delayed,) = casts(layout("fp8", "delayed"), 100.0, "fp8")
+    (current,) = casts(layout("fp8", "current"), 100.0, "fp8")
+    assert (delayed.bytes_moved, current.bytes_moved) == (400.0, 600.0)
+
+
+def test_tokens_that_travel_once_arrive_sooner():
+    plain = Strategy(dp_shard=8, ep=8, micro_batch_size=4, graphs="full")
+    once = replace(plain, dispatcher="deepep")
+    model, place, work = moe(), cluster(8), workload()
+    before, after = (project(model, place, item, work).time_s["expert_comm"] for item in (plain, once))
+    assert after < before
