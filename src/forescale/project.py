@@ -334,9 +334,11 @@ def _memory(cluster: Cluster, plan: StagePlan, evaluation: Evaluation) -> Memory
         for stage in range(len(peaks))
     )
     worst = max(stages, key=lambda stage: stage.peak_bytes)
-    allocated = worst.allocated_bytes
     low, high = (
-        allocated * overhead.fragmentation[index] + overhead.context_bytes[index] for index in (0, 2)
+        worst.peak_bytes
+        + worst.allocated_bytes * (overhead.fragmentation[index] - overhead.fragmentation[1])
+        + (overhead.context_bytes[index] - overhead.context_bytes[1])
+        for index in (0, 2)
     )
     capacity = cluster.device.hbm_bytes
     verdict: Verdict = "OOM" if worst.peak_bytes > capacity else "AT RISK" if high > capacity else "FITS"

@@ -37,6 +37,8 @@ def test_parts_of_a_step_and_of_memory_add_up(model, strategy):
         assert parts == pytest.approx(stage.peak_bytes, rel=1e-12)
     assert result.memory.peak_bytes == max(stage.peak_bytes for stage in result.memory.stages)
     assert 0 < result.mfu <= result.hfu <= 1
+    assert result.memory.peak_low_bytes < result.memory.peak_bytes < result.memory.peak_high_bytes
+    assert result.step_time.low < result.step_time.expected < result.step_time.high
     assert sum(stage.num_layers for stage in result.memory.stages) == model.num_layers
 
 
