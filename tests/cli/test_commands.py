@@ -35,5 +35,5 @@ def test_version(forescale):
 def test_help_names_every_command(forescale):
     ran = forescale("--help")
     assert ran.code == 0
-    for name in ("project", "memory", "search", "explain", "validate", "catalogue", "pipeline"):
+    for name in ("project", "memory", "search", "compare", "explain", "validate", "catalogue", "pipeline"):
         assert name in ran.out

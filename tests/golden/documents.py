@@ -8,6 +8,7 @@ from typing import Any
 GOLDEN = Path(__file__).parent
 RUN = ("--seq-len", "4096", "--global-batch-size", "64", "--tokens", "1T")
 DENSE = ("llama-3.1-8b", "--cluster", "h100-sxm", "--devices", "16", *RUN)
+HELD = ("--fix", "cp=1", "--fix", "micro_batch_size=1", "--fix", "zero=1")
 DOCUMENTS = {
     "projection": ("project", *DENSE, "--tp", "4", "--pp", "2", "--json"),
     "search": (
@@ -62,6 +63,18 @@ DOCUMENTS = {
         "1",
         "--json",
     ),
+    "pareto": ("search", *DENSE, *HELD, "--pareto", "--json"),
+    "scan": (
+        "search",
+        *DENSE,
+        *HELD,
+        "--target-days",
+        "600",
+        "--price-per-device-hour",
+        "2",
+        "--json",
+    ),
+    "difference": ("compare", str(GOLDEN / "plan_a.toml"), str(GOLDEN / "plan_b.toml"), "--json"),
     "models": ("catalogue", "models", "--json"),
     "devices": ("catalogue", "devices", "--json"),
     "clusters": ("catalogue", "clusters", "--json"),

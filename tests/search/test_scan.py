@@ -125,7 +125,7 @@ def test_points_without_a_layout_say_why():
     assert result.points[0].best is None
     assert "fits" in result.points[0].problem
     assert result.points[1].best is not None
-    with pytest.raises(InfeasibleError, match="at any num devices of 1"):
+    with pytest.raises(InfeasibleError, match="at any number of devices of 1"):
         scan_devices(dense(), tight, workload(), [1], terms=TERMS)
 
 

@@ -10,6 +10,7 @@ import typer
 
 from forescale import __version__
 from forescale.cli.catalogue import catalogue_app
+from forescale.cli.compare import compare_command
 from forescale.cli.explain import explain_command
 from forescale.cli.memory import memory_app
 from forescale.cli.pipeline import app as pipeline_app
@@ -52,6 +53,7 @@ def _root(
 app.command("project")(project_command)
 app.add_typer(memory_app, name="memory")
 app.command("search")(search_command)
+app.command("compare")(compare_command)
 app.command("explain")(explain_command)
 app.command("validate")(validate_command)
 app.add_typer(catalogue_app, name="catalogue")

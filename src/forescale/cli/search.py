@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar
@@ -20,6 +21,7 @@ from forescale.cli.options import (
     RunOptions,
     grouped,
 )
+from forescale.cli.scan import ScanOptions, complete_question, front, scanned
 from forescale.cli.study import (
     STUDY,
     StudyOptions,
@@ -81,6 +83,7 @@ def search_command(
             "--max-memory", metavar="SIZE", help="Peak per device, such as 70GiB.", rich_help_panel=SEARCH
         ),
     ] = None,
+    scan: ScanOptions,
     plan: PlanOptions,
     study: StudyOptions,
     as_json: JsonFlag = False,
@@ -99,35 +102,61 @@ def search_command(
 
     limit = None if max_memory is None else _positive("--max-memory", parse(max_memory, "byte"), max_memory)
     _positive("--top", top, top)
+    cluster, run = complete_question(scan, cluster, run)
     question = read_question(model, plan, cluster, with_own_length(model, plan, run))
     if question.plan.preset == STUDY:
         from forescale.cli.render.study import study_view
 
+        scan.refuse(f"does not go with --preset {STUDY}")
         found = search_study(question, study, fix=fix or (), top=top, objective=objective, max_memory=limit)
         _write(found, study_rows, study_view, as_json=as_json, csv=csv, parquet=parquet)
         return
     refuse_study_options(study)
     question.refuse_presets("search")
-    from forescale.cli.render.search import search_view
-    from forescale.cli.table_files import rows_of
+    if scan.wanted and objective != "step_time":
+        scan.refuse(f"does not go with --objective {objective}")
+    space = _space(question, fix or (), sized=scan.device_counts is None and not scan.has_target)
+    if scan.pareto:
+        from forescale.cli.render.pareto import pareto_view
+        from forescale.cli.table_files import front_rows
 
-    result = _search(question, fix=fix or (), top=top, objective=objective, max_memory=limit)
-    _write(result, rows_of, search_view, as_json=as_json, csv=csv, parquet=parquet)
+        whole = front(question, scan, space=space, max_memory=limit)
+        _write(whole, front_rows, partial(pareto_view, most=top), as_json=as_json, csv=csv, parquet=parquet)
+    elif scan.wanted:
+        from forescale.cli.render.scan import scan_view
+        from forescale.cli.table_files import scan_rows
+
+        points = scanned(question, scan, space=space, max_memory=limit)
+        _write(points, scan_rows, scan_view, as_json=as_json, csv=csv, parquet=parquet)
+    else:
+        from forescale.cli.render.search import search_view
+        from forescale.cli.table_files import rows_of
+
+        result = _ranked(question, space, top=top, objective=objective, max_memory=limit)
+        _write(result, rows_of, search_view, as_json=as_json, csv=csv, parquet=parquet)
 
 
-def _search(
-    question: Question, *, fix: Sequence[str], top: int, objective: Objective, max_memory: float | None
-) -> SearchResult:
-    """Return the best layouts under our own engine, with what readers had to say."""
-    from forescale.search import Space, search
+def _space(question: Question, fix: Sequence[str], *, sized: bool) -> Space:
+    """Return what may be chosen; the number of devices is known where the question is `sized`."""
+    from forescale.search import Space
 
     asked = question.plan
     base = Space() if asked.strategy is None else Space(overlap=asked.strategy.overlap)
+    return fixed_space(base, fix, asked.model, num_devices=asked.cluster.num_devices if sized else None)
+
+
+def _ranked(
+    question: Question, space: Space, *, top: int, objective: Objective, max_memory: float | None
+) -> SearchResult:
+    """Return the best layouts under our own engine, with what readers had to say."""
+    from forescale.search import search
+
+    asked = question.plan
     result = search(
         asked.model,
         asked.cluster,
         asked.workload,
-        space=fixed_space(base, fix, asked.model, num_devices=asked.cluster.num_devices),
+        space=space,
         objective=objective,
         top=top,
         max_memory=max_memory,
@@ -165,8 +194,8 @@ def _positive(option: str, value: float, given: object) -> float:
     return value
 
 
-def fixed_space(space: Space, fixes: Sequence[str], model: Model, *, num_devices: int) -> Space:
-    """Return `space` with every `name=value` (or `name=value,value`) held."""
+def fixed_space(space: Space, fixes: Sequence[str], model: Model, *, num_devices: int | None) -> Space:
+    """Return `space` with every `name=value` (or `name=value,value`) held; degrees must divide the devices."""
     from forescale.errors import UnknownKeyError
     from forescale.search.space import NAMES
 
@@ -182,7 +211,7 @@ def fixed_space(space: Space, fixes: Sequence[str], model: Model, *, num_devices
         held[name] = tuple(
             chain.from_iterable(_values(name, text.strip(), model) for text in values.split(","))
         )
-        if name in PLACED and all(num_devices % degree for degree in held[name]):
+        if name in PLACED and num_devices and all(num_devices % degree for degree in held[name]):
             msg = f"--fix {text}: {num_devices} devices are no multiple of {values}"
             raise SpecError(msg)
     return replace(space, **held)

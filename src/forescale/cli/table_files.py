@@ -12,12 +12,30 @@ from forescale.spec.strategy import Strategy
 
 if TYPE_CHECKING:
     from forescale.projection.result import Projection
-    from forescale.search import SearchResult
+    from forescale.search import ParetoResult, ScanResult, SearchResult
 
 
 def rows_of(result: SearchResult) -> list[dict[str, Any]]:
     """Return one flat row per layout: its strategy, then what was projected."""
     return [{"rank": place, **_row(projection)} for place, projection in enumerate(result.best, start=1)]
+
+
+def front_rows(result: ParetoResult) -> list[dict[str, Any]]:
+    """Return one flat row per layout of a front, fastest first."""
+    return [
+        {"rank": place, "num_devices": one.cluster.num_devices, **_row(one)}
+        for place, one in enumerate(result.front, start=1)
+    ]
+
+
+def scan_rows(result: ScanResult) -> list[dict[str, Any]]:
+    """Return one flat row per point, with its best layout; the same columns for points without."""
+    rows = []
+    for point in result.points:
+        figures = {name: value for name, value in point.to_json().items() if name != "best"}
+        rows.append({**figures, **({} if point.best is None else _row(point.best))})
+    columns = dict.fromkeys(name for row in rows for name in row)
+    return [{name: row.get(name) for name in columns} for row in rows]
 
 
 def write_csv(rows: list[dict[str, Any]], path: Path) -> None:

@@ -1,5 +1,6 @@
 """Search: every legal layout enumerated, evaluated and ranked."""
 
+from forescale.search.compare import Comparison, compare
 from forescale.search.pareto import ParetoResult, pareto_search
 from forescale.search.rank import search
 from forescale.search.result import Relaxation, SearchResult
@@ -7,6 +8,7 @@ from forescale.search.scan import ScanResult, Target, Terms, fewest_devices, sca
 from forescale.search.space import Space
 
 __all__ = [
+    "Comparison",
     "ParetoResult",
     "Relaxation",
     "ScanResult",
@@ -14,6 +16,7 @@ __all__ = [
     "Space",
     "Target",
     "Terms",
+    "compare",
     "fewest_devices",
     "pareto_search",
     "scan_batches",

@@ -272,7 +272,8 @@ def _result(
     """Return the result, refusing a scan that found nothing at all."""
     if terms.target is None and not any(point.best for point in points):
         values = ", ".join(str(getattr(point, varied)) for point in points)
-        msg = f"nothing fits at any {varied.replace('_', ' ')} of {values}; at the last: {points[-1].problem}"
+        what = "number of devices" if varied == "num_devices" else "global batch size"
+        msg = f"nothing fits at any {what} of {values}; at the last: {points[-1].problem}"
         raise InfeasibleError(msg)
     return ScanResult(
         points=tuple(points),

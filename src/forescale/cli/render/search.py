@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from forescale.cli.render import words
+from forescale.projection.result import Projection
 from forescale.search import Relaxation, SearchResult
+from forescale.spec.strategy import Strategy
 from forescale.units import format_seconds
 
+PLACEMENT = ("dp", "zero", "mbs")
+"""Columns of a layout after its degrees."""
 DEGREES = ("tp", "cp", "ep", "etp", "pp", "vpp")
 ALWAYS = frozenset({"tp", "pp"})
 
@@ -26,38 +32,29 @@ def search_view(result: SearchResult) -> Group:
         f"{result.num_legal:,} legal layouts, {result.num_feasible:,} fit; "
         f"evaluated in {result.elapsed_s:.2f} s; ranked by {result.objective.replace('_', ' ')}"
     )
-    risky = any(one.memory.verdict != "FITS" for one in result.best)
-    legend = (
-        [Text("! above the device's memory at the upper end of its range", style="yellow")] if risky else []
-    )
     gains = [_gain(item) for item in result.relaxations]
     notes = [Text(f"note ({note.topic}): {note.text}", style="yellow") for note in first.notes]
-    return Group(header, "", _ranking(result), "", *legend, Text(counts), *gains, *notes)
+    table = ranking(list(enumerate(result.best, start=1)))
+    return Group(header, "", table, "", *legend_of(result.best), Text(counts), *gains, *notes)
 
 
-def _ranking(result: SearchResult) -> Table:
-    """Return one row per layout; degrees that are 1 everywhere have no column."""
+def ranking(ranked: Sequence[tuple[int, Projection]]) -> Table:
+    """Return one row per layout and its place; degrees that are 1 everywhere have no column."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    degrees = [
-        name
-        for name in DEGREES
-        if name in ALWAYS or any(getattr(one.strategy, name) > 1 for one in result.best)
-    ]
-    for name in ("#", *degrees, "dp", "zero", "mbs"):
+    layouts = [one.strategy for _, one in ranked]
+    names = degrees_of(layouts)
+    sized = len({one.cluster.num_devices for _, one in ranked}) > 1
+    for name in ("#", *(["devices"] if sized else []), *names, *PLACEMENT):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("variants")
     for name in ("step", "tok/s/dev", "MFU", "GiB"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("dominant", no_wrap=True)
-    for place, one in enumerate(result.best, start=1):
-        plan = one.strategy
+    for place, one in ranked:
         table.add_row(
             str(place),
-            *(str(getattr(plan, name)) for name in degrees),
-            words.replicas(plan),
-            str(plan.zero),
-            str(plan.micro_batch_size),
-            words.variants(plan) or "–",
+            *([str(one.cluster.num_devices)] if sized else []),
+            *layout_cells(one.strategy, names),
             format_seconds(one.step_time_s),
             f"{one.tokens_per_s_per_device:,.0f}",
             words.percent(one.mfu),
@@ -65,6 +62,31 @@ def _ranking(result: SearchResult) -> Table:
             f"{one.dominant_cost} {words.percent(one.time_s[one.dominant_cost] / one.step_time_s, 0)}",
         )
     return table
+
+
+def degrees_of(layouts: Sequence[Strategy]) -> list[str]:
+    """Return the degrees worth a column: those that are not 1 everywhere."""
+    return [
+        name for name in DEGREES if name in ALWAYS or any(getattr(layout, name) > 1 for layout in layouts)
+    ]
+
+
+def layout_cells(layout: Strategy, degrees: Sequence[str]) -> list[str]:
+    """Return a layout's cells under `degrees`, `PLACEMENT` and variants."""
+    return [
+        *(str(getattr(layout, name)) for name in degrees),
+        words.replicas(layout),
+        str(layout.zero),
+        str(layout.micro_batch_size),
+        words.variants(layout) or "–",
+    ]
+
+
+def legend_of(shown: Sequence[Projection]) -> list[Text]:
+    """Return what the mark beside memory means, if any layout has it."""
+    risky = any(one.memory.verdict != "FITS" for one in shown)
+    text = "! above the device's memory at the upper end of its range"
+    return [Text(text, style="yellow")] if risky else []
 
 
 def _gain(item: Relaxation) -> Text:

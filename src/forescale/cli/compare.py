@@ -1,0 +1,83 @@
+"""`forescale compare`: two plans, term by term."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from forescale.cli.console import console, print_json
+from forescale.cli.options import ClusterOptions, JsonFlag, LayoutOptions, PlanOptions, RunOptions
+from forescale.errors import ReaderError
+
+if TYPE_CHECKING:
+    from forescale.projection.result import Projection
+
+KINDS = "a plan (.toml), or what project or search printed with --json (.json, FILE#2 is the second layout)"
+
+
+def compare_command(
+    *,
+    a: Annotated[str, typer.Argument(metavar="A", help=f"What it is compared with: {KINDS}.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="What is compared: the same kinds.")],
+    as_json: JsonFlag = False,
+) -> None:
+    """Compare two plans or projections: time, memory and layout, term by term."""
+    from forescale.search.compare import compare
+
+    result = compare(_projection(a), _projection(b), name_a=a, name_b=b)
+    if as_json:
+        print_json(result.to_json())
+        return
+    from forescale.cli.render.compare import comparison_view
+
+    console().print(comparison_view(result))
+
+
+def _projection(text: str) -> Projection | dict[str, Any]:
+    """Return what a file holds: a plan is projected, a document taken as it is."""
+    path, place = _place(text)
+    if path.suffix.lower() == ".toml" and place is None:
+        return _projected(path)
+    if path.suffix.lower() != ".json":
+        raise ReaderError(text, f"compare takes {KINDS}")
+    document = _read(path)
+    best = document.get("best") or document.get("front") if isinstance(document, dict) else None
+    if not isinstance(best, list):
+        if place is not None:
+            raise ReaderError(path, f"it is no search, so it has no layout #{place}")
+        return document
+    place = 1 if place is None else place
+    if not 1 <= place <= len(best):
+        raise ReaderError(path, f"it has layouts #1 to #{len(best)}, not #{place}")
+    found: dict[str, Any] = best[place - 1]
+    return found
+
+
+def _place(text: str) -> tuple[Path, int | None]:
+    """Split FILE#N."""
+    name, mark, number = text.rpartition("#")
+    if mark and number.isdecimal() and not Path(text).exists():
+        return Path(name).expanduser(), int(number)
+    return Path(text).expanduser(), None
+
+
+def _projected(path: Path) -> Projection:
+    from forescale.cli.inputs import read_question
+    from forescale.project import project
+
+    question = read_question(None, PlanOptions(plan=path), ClusterOptions(), RunOptions(), LayoutOptions())
+    asked = question.plan
+    return project(asked.model, asked.cluster, question.strategy, asked.workload, preset=asked.preset)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ReaderError(path, "there is no such file") from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ReaderError(path, f"not whole JSON: {error}") from error
+    return found

@@ -1,0 +1,147 @@
+"""The best layout per number of devices or per global batch as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from forescale.cli.render import words
+from forescale.cli.render.search import PLACEMENT, degrees_of, layout_cells, legend_of
+from forescale.projection.result import Projection
+from forescale.search import ScanResult
+from forescale.search.scan import Point, Target
+from forescale.units import format_count, format_seconds
+
+Found: TypeAlias = list[tuple[Point, Projection]]
+VARIED = {"num_devices": "devices", "global_batch_size": "batch"}
+
+
+def scan_view(result: ScanResult) -> Group:
+    """Return the assumptions, one row per point, what was found, and what the figures stand for."""
+    found = [(point, point.best) for point in result.points if point.best is not None]
+    without = [point for point in result.points if point.best is None]
+    lines = [*legend_of([one for _, one in found]), Text(_conclusion(result), style="bold")]
+    if without:
+        values = ", ".join(f"{getattr(point, result.varied):,}" for point in without)
+        lines.append(
+            Text(
+                f"nothing at {VARIED[result.varied]} {values}; at the last: {without[-1].problem}",
+                style="dim",
+            )
+        )
+    if not found:
+        return Group(*lines)
+    first = found[0][1]
+    notes = [Text(f"note ({note.topic}): {note.text}", style="yellow") for note in first.notes]
+    return Group(
+        _header(result, first), "", _table(result, found), "", *lines, *_basis(result, first), *notes
+    )
+
+
+def _header(result: ScanResult, first: Projection) -> Text:
+    run = first.workload
+    devices = f"{first.cluster.num_devices:,} × " if result.varied == "global_batch_size" else ""
+    batch = "" if devices else f" · global_batch_size {run.global_batch_size:,}"
+    return Text.assemble(
+        (first.model.name, "bold"),
+        f" on {devices}{first.cluster.name} · seq_len {run.seq_len:,}{batch} · {words.precision(run.precision)}"
+        f" · {run.optimizer} · preset {first.preset}",
+    )
+
+
+def _table(result: ScanResult, found: Found) -> Table:
+    """Return figures and layout of every point; the chosen one is marked, those that miss a target are dim."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    figures = {name: of for name, of in _FIGURES.items() if any(of(*pair) is not None for pair in found)}
+    degrees = degrees_of([one.strategy for _, one in found])
+    for name in (VARIED[result.varied], *figures, *degrees, *PLACEMENT):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("variants")
+    for point, one in found:
+        chosen = point is result.chosen
+        table.add_row(
+            f"{'▶ ' if chosen else ''}{getattr(point, result.varied):,}",
+            *(of(point, one) or "–" for of in figures.values()),
+            *layout_cells(one.strategy, degrees),
+            style="bold" if chosen else "dim" if point.meets_target is False else None,
+        )
+    return table
+
+
+def _memory(one: Projection) -> str:
+    return words.gib(one.memory.peak_bytes) + (" " if one.memory.verdict == "FITS" else "!")
+
+
+_FIGURES: dict[str, Callable[[Point, Projection], str | None]] = {
+    "step": lambda _, one: format_seconds(one.step_time_s),
+    "tok/s/dev": lambda _, one: f"{one.tokens_per_s_per_device:,.0f}",
+    "MFU": lambda _, one: words.percent(one.mfu),
+    "GiB": lambda _, one: _memory(one),
+    "days": lambda _, one: None if one.training_days is None else f"{one.training_days:,.1f}",
+    "cost": lambda point, _: None if point.cost is None else format_count(point.cost),
+    "per Mtok": lambda point, _: (
+        None
+        if point.cost is not None or point.cost_per_million_tokens is None
+        else f"{point.cost_per_million_tokens:.4g}"
+    ),
+    "≤ J/tok": lambda point, _: (
+        None if point.energy_per_token_max_j is None else f"{point.energy_per_token_max_j:.3g}"
+    ),
+}
+"""Columns that any point has a figure for."""
+
+
+def _conclusion(result: ScanResult) -> str:
+    """Return what was found in one sentence."""
+    chosen, tried = result.chosen, len(result.points)
+    if result.target is None:
+        assert chosen is not None
+        value = f"{getattr(chosen, result.varied):,}"
+        what = (
+            f"{value} devices" if result.varied == "num_devices" else f"a global batch of {value} sequences"
+        )
+        return f"{what} of the {tried} tried get the most out of each device"
+    asked = _asked(result.target)
+    if chosen is None:
+        steps = [(point.best.step_time_s, point) for point in result.points if point.best is not None]
+        fastest = min(steps, key=lambda pair: pair[0], default=None)
+        of = (
+            ""
+            if fastest is None
+            else f"; the fastest, {fastest[1].num_devices:,}, takes {_taken(fastest[1])}"
+        )
+        return f"none of the {tried} numbers of devices tried reaches {asked}{of}"
+    return f"{chosen.num_devices:,} devices are the fewest of the {tried} tried that reach {asked}"
+
+
+def _asked(target: Target) -> str:
+    step = [] if target.step_time_s is None else [f"a step of {format_seconds(target.step_time_s)}"]
+    days = [] if target.days is None else [f"{target.days:g} days"]
+    return " and ".join([*step, *days])
+
+
+def _taken(point: Point) -> str:
+    assert point.best is not None
+    days = point.best.training_days
+    step = f"{format_seconds(point.best.step_time_s)} per step"
+    return step if days is None else f"{step}, {days:,.1f} days"
+
+
+def _basis(result: ScanResult, first: Projection) -> list[Text]:
+    """Return what cost and energy count."""
+    lines = []
+    if result.price_per_device_hour is not None:
+        price = f"{result.price_per_device_hour:g} per device-hour"
+        tokens = first.workload.tokens
+        lines.append(f"cost at {price}" + ("" if tokens is None else f" for {format_count(tokens)} tokens"))
+    power = first.cluster.device.power_w
+    if power:
+        lines.append(
+            f"J/tok: devices at their rated {power:g} W throughout, an upper bound; nothing else counted"
+        )
+    searched = f"{len(result.points)} searches in {result.elapsed_s:.2f} s"
+    return [Text(" · ".join([searched, *lines]), style="dim")]

@@ -1,0 +1,171 @@
+"""Questions of `forescale search` beyond one ranking: the Pareto front, numbers of devices, global batches."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from forescale.cli.options import ClusterOptions, RunOptions
+from forescale.errors import SpecError
+
+if TYPE_CHECKING:
+    from forescale.cli.inputs import Question
+    from forescale.projection.result import Note, Projection
+    from forescale.search import ParetoResult, ScanResult, Space, Target
+
+PANEL = "Fronts, targets and batches"
+
+
+def _option(name: str, metavar: str, text: str) -> Any:  # noqa: ANN401 (as typer.Option)
+    return typer.Option(name, metavar=metavar, help=text, rich_help_panel=PANEL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanOptions:
+    """What is asked instead of one ranking."""
+
+    pareto: Annotated[
+        bool,
+        typer.Option(
+            "--pareto",
+            help="The layouts that no other beats in step time and peak memory (and devices).",
+            rich_help_panel=PANEL,
+        ),
+    ] = False
+    device_counts: Annotated[
+        str | None, _option("--device-counts", "N,N", "The best layout on each number of devices.")
+    ] = None
+    target_days: Annotated[
+        float | None, _option("--target-days", "DAYS", "The fewest devices that train --tokens in so long.")
+    ] = None
+    target_step_time: Annotated[
+        str | None, _option("--target-step-time", "TIME", "The fewest devices with a step of at most this.")
+    ] = None
+    batches: Annotated[
+        str | None, _option("--batches", "N,N", "The best layout at each global batch size.")
+    ] = None
+    price_per_device_hour: Annotated[
+        float | None, _option("--price-per-device-hour", "PRICE", "Price for cost, in any currency.")
+    ] = None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anything but a ranking is asked."""
+        return self.pareto or self.has_target or self.device_counts is not None or self.batches is not None
+
+    @property
+    def has_target(self) -> bool:
+        """Whether a target is given."""
+        return self.target_days is not None or self.target_step_time is not None
+
+    def refuse(self, why: str) -> None:
+        """Raise if any of these options is given."""
+        for name, value in asdict(self).items():
+            if value not in (None, False):
+                msg = f"--{name.replace('_', '-')} {why}"
+                raise SpecError(msg)
+
+
+def complete_question(
+    scan: ScanOptions, cluster: ClusterOptions, run: RunOptions
+) -> tuple[ClusterOptions, RunOptions]:
+    """Return the options with the devices and the batch that lists of them stand for, refusing contradictions."""
+    _refuse_combinations(scan)
+    if scan.device_counts is not None:
+        if cluster.devices is not None or cluster.nodes is not None:
+            msg = "--device-counts says on how many devices; leave out --devices and --nodes"
+            raise SpecError(msg)
+        cluster = replace(cluster, devices=max(_counts("--device-counts", scan.device_counts)))
+    if scan.batches is not None:
+        if run.global_batch_size is not None:
+            msg = "--batches and --global-batch-size say the same thing; give one of them"
+            raise SpecError(msg)
+        run = replace(run, global_batch_size=max(_counts("--batches", scan.batches)))
+    return cluster, run
+
+
+def _refuse_combinations(scan: ScanOptions) -> None:
+    if scan.pareto and scan.has_target:
+        msg = "--pareto and a target are two questions; ask one at a time"
+        raise SpecError(msg)
+    if scan.batches is not None and (scan.pareto or scan.has_target or scan.device_counts is not None):
+        msg = "--batches goes without --pareto, targets and --device-counts; ask one at a time"
+        raise SpecError(msg)
+    if scan.price_per_device_hour is not None and (scan.pareto or not scan.wanted):
+        msg = "--price-per-device-hour goes with a target, --device-counts or --batches"
+        raise SpecError(msg)
+    if scan.price_per_device_hour is not None and scan.price_per_device_hour < 0.0:
+        msg = f"--price-per-device-hour must be 0 or more, got {scan.price_per_device_hour:g}"
+        raise SpecError(msg)
+
+
+def front(question: Question, scan: ScanOptions, *, space: Space, max_memory: float | None) -> ParetoResult:
+    """Return the Pareto front, over devices too where several numbers of them are given."""
+    from forescale.search import pareto_search
+
+    asked, counts = question.plan, scan.device_counts
+    result = pareto_search(
+        asked.model,
+        asked.cluster,
+        asked.workload,
+        space=space,
+        max_memory=max_memory,
+        device_counts=None if counts is None else _counts("--device-counts", counts),
+    )
+    return replace(result, front=tuple(_noted(one, question.notes) for one in result.front))
+
+
+def scanned(question: Question, scan: ScanOptions, *, space: Space, max_memory: float | None) -> ScanResult:
+    """Return the best layout of each number of devices or batch."""
+    from forescale.search import Terms, fewest_devices, scan_batches, scan_devices
+
+    asked, target = question.plan, _target(scan)
+    terms = Terms(
+        space=space, max_memory=max_memory, target=target, price_per_device_hour=scan.price_per_device_hour
+    )
+    of = (asked.model, asked.cluster, asked.workload)
+    if target is not None:
+        target.limit(asked.workload)
+    if scan.batches is not None:
+        result = scan_batches(*of, _counts("--batches", scan.batches), terms=terms)
+    elif scan.device_counts is not None:
+        result = scan_devices(*of, _counts("--device-counts", scan.device_counts), terms=terms)
+    else:
+        assert target is not None
+        result = fewest_devices(*of, target, terms=terms)
+    points = [
+        point if point.best is None else replace(point, best=_noted(point.best, question.notes))
+        for point in result.points
+    ]
+    return replace(result, points=tuple(points))
+
+
+def _target(scan: ScanOptions) -> Target | None:
+    """Return the target given, in SI units."""
+    from forescale.search import Target
+    from forescale.units import parse
+
+    if not scan.has_target:
+        return None
+    text = scan.target_step_time
+    step = None if text is None else parse(text, "second")
+    for option, value in (("--target-days", scan.target_days), ("--target-step-time", step)):
+        if value is not None and value <= 0.0:
+            msg = f"{option} must be greater than 0, got {text if option.endswith('time') else value}"
+            raise SpecError(msg)
+    return Target(step_time_s=step, days=scan.target_days)
+
+
+def _counts(option: str, text: str) -> list[int]:
+    """Return a list of whole numbers, ascending and each once."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        msg = f"{option} takes whole numbers of 1 or more, such as 64,128,256; got {text!r}"
+        raise SpecError(msg)
+    return sorted({int(part) for part in parts})
+
+
+def _noted(projection: Projection, notes: tuple[Note, ...]) -> Projection:
+    return replace(projection, notes=(*projection.notes, *notes))

@@ -1,0 +1,190 @@
+"""Two projections term by term: what differs between the questions, and where the time and the bytes go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, TypeAlias
+
+from forescale.errors import SpecError
+from forescale.projection.result import SCHEMA as PROJECTION
+from forescale.projection.result import TIME_PARTS, Projection
+
+SCHEMA = "forescale.comparison/1"
+Document: TypeAlias = Mapping[str, Any]
+"""A `forescale.projection/1` document."""
+QUESTION = ("model", "cluster", "workload", "preset")
+"""What two plans should share; the rest of the layout is `strategy`."""
+FIGURES = (
+    "step_time_s",
+    "tokens_per_s_per_device",
+    "mfu",
+    "mfu_full_attention",
+    "hfu",
+    "num_microbatches",
+    "training_days",
+)
+MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "buffers", "overhead")
+"""Parts of a stage's peak, in the order of reports."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A choice that differs: its path, such as "strategy.tp" or "workload.precision.compute"."""
+
+    name: str
+    a: Any
+    b: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """A number of both; `difference` is b − a, None where either is unknown."""
+
+    name: str
+    a: float | None
+    b: float | None
+
+    @property
+    def difference(self) -> float | None:
+        """What b has more than a."""
+        return None if self.a is None or self.b is None else self.b - self.a
+
+    @property
+    def ratio(self) -> float | None:
+        """What b is of a."""
+        return None if not self.a or self.b is None else self.b / self.a
+
+    def to_json(self) -> dict[str, Any]:
+        """Return both numbers, their difference and ratio."""
+        return {**asdict(self), "difference": self.difference, "ratio": self.ratio}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryDifference:
+    """The fullest stage of each: their parts [bytes] and how they stand to the device."""
+
+    stage_a: int
+    stage_b: int
+    verdict_a: str
+    verdict_b: str
+    peak: Difference
+    parts: tuple[Difference, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the stages, the verdicts and the parts."""
+        return {
+            "a": {"stage": self.stage_a, "verdict": self.verdict_a},
+            "b": {"stage": self.stage_b, "verdict": self.verdict_b},
+            "peak_bytes": self.peak.to_json(),
+            "parts_bytes": [part.to_json() for part in self.parts],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Projection b against projection a."""
+
+    name_a: str
+    name_b: str
+    question: tuple[Change, ...]
+    """Differences of model, cluster, workload and preset: with any, the layouts are not alone in what differs."""
+    layout: tuple[Change, ...]
+    figures: tuple[Difference, ...]
+    time_parts: tuple[Difference, ...]
+    """Parts of the step [s] that either has; their differences add up to that of the step."""
+    memory: MemoryDifference
+
+    @property
+    def step_time(self) -> Difference:
+        """The step [s]."""
+        return self.figures[0]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the `forescale.comparison/1` document."""
+        return {
+            "schema": SCHEMA,
+            "a": self.name_a,
+            "b": self.name_b,
+            "question": [asdict(change) for change in self.question],
+            "layout": [asdict(change) for change in self.layout],
+            "figures": [each.to_json() for each in self.figures],
+            "time_parts_s": [each.to_json() for each in self.time_parts],
+            "memory": self.memory.to_json(),
+        }
+
+
+def compare(
+    a: Projection | Document, b: Projection | Document, *, name_a: str = "a", name_b: str = "b"
+) -> Comparison:
+    """Return how projection `b` differs from projection `a`, both as values or as their JSON documents.
+
+    Raises
+    ------
+    SpecError
+        If a document is not a `forescale.projection/1`, or lacks a part of it.
+    """
+    one, other = _document(a, name_a), _document(b, name_b)
+    try:
+        return Comparison(
+            name_a=name_a,
+            name_b=name_b,
+            question=_changes(one, other, QUESTION),
+            layout=_changes(one, other, ("strategy",)),
+            figures=tuple(Difference(name=name, a=one[name], b=other[name]) for name in FIGURES),
+            time_parts=tuple(_time_parts(one["time_s"], other["time_s"])),
+            memory=_memory(one["memory"], other["memory"]),
+        )
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        msg = f"{name_a} and {name_b}: not both are whole {PROJECTION} documents ({error})"
+        raise SpecError(msg) from error
+
+
+def _document(given: Projection | Document, name: str) -> Document:
+    document = given.to_json() if isinstance(given, Projection) else given
+    found = document.get("schema") if isinstance(document, Mapping) else None
+    if found != PROJECTION:
+        msg = f"{name}: expected a {PROJECTION} document, found {found or 'no schema'}"
+        raise SpecError(msg)
+    return document
+
+
+def _changes(a: Document, b: Document, names: tuple[str, ...]) -> tuple[Change, ...]:
+    """Return what differs below the named keys, path by path; a key that one lacks is None there."""
+    left = dict(_leaves({name: a[name] for name in names}))
+    right = dict(_leaves({name: b[name] for name in names}))
+    return tuple(
+        Change(name=path, a=left.get(path), b=right.get(path))
+        for path in dict.fromkeys([*left, *right])
+        if left.get(path) != right.get(path)
+    )
+
+
+def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
+    """Yield every value that is no table, with its path; lists and tuples are alike."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _leaves(inner, f"{path}.{name}" if path else str(name))
+    else:
+        yield path, list(value) if isinstance(value, tuple) else value
+
+
+def _time_parts(a: Mapping[str, float], b: Mapping[str, float]) -> Iterator[Difference]:
+    for name in dict.fromkeys([*TIME_PARTS, *a, *b]):
+        one, other = float(a.get(name, 0.0)), float(b.get(name, 0.0))
+        if one or other:
+            yield Difference(name=name, a=one, b=other)
+
+
+def _memory(a: Document, b: Document) -> MemoryDifference:
+    one, other = (max(each["stages"], key=lambda stage: stage["peak_bytes"]) for each in (a, b))
+    return MemoryDifference(
+        stage_a=one["stage"],
+        stage_b=other["stage"],
+        verdict_a=a["verdict"],
+        verdict_b=b["verdict"],
+        peak=Difference(name="peak", a=one["peak_bytes"], b=other["peak_bytes"]),
+        parts=tuple(
+            Difference(name=name, a=one[f"{name}_bytes"], b=other[f"{name}_bytes"]) for name in MEMORY_PARTS
+        ),
+    )

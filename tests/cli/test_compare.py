@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.cli.questions import DENSE, LAYOUT, SEARCH
+from tests.golden.documents import GOLDEN
+
+PLAN_A, PLAN_B = GOLDEN / "plan_a.toml", GOLDEN / "plan_b.toml"
+
+
+def document(ran):
+    assert ran.code == 0, ran.err
+    return json.loads(ran.out)
+
+
+def saved(forescale, path, *arguments):
+    path.write_text(json.dumps(document(forescale(*arguments, "--json"))), encoding="utf-8")
+    return path
+
+
+def test_one_screen_says_what_differs(forescale):
+    ran = forescale("compare", PLAN_A, PLAN_B)
+    assert ran.code == 0, ran.err
+    for text in ("tp 4 → 2", "zero 1 → 3", "not only the layout differs: workload.tokens none → 1e+12", "tensor_comm", "B − A", "verdict", "is faster by"):  # fmt: skip
+        assert text in ran.out
+    assert len(ran.out.splitlines()) <= 25
+
+
+def test_plans_are_projected_as_project_does(forescale):
+    body = document(forescale("compare", PLAN_A, PLAN_B, "--json"))
+    one, other = (document(forescale("project", "--plan", plan, "--json")) for plan in (PLAN_A, PLAN_B))
+    step = body["figures"][0]
+    assert (step["name"], step["a"], step["b"]) == ("step_time_s", one["step_time_s"], other["step_time_s"])
+    assert sum(part["difference"] for part in body["time_parts_s"]) == pytest.approx(step["difference"])
+    assert body["memory"]["peak_bytes"]["b"] == other["memory"]["peak_bytes"]
+
+
+def test_saved_projections_equal_their_plans(forescale, tmp_path):
+    saved_a = saved(forescale, tmp_path / "a.json", "project", "--plan", PLAN_A)
+    body = document(forescale("compare", saved_a, PLAN_A, "--json"))
+    assert body["layout"] == body["question"] == []
+    assert {part["difference"] for part in body["time_parts_s"]} == {0.0}
+    assert "both take the same time" in forescale("compare", saved_a, PLAN_A).out
+
+
+def test_layouts_of_a_search_are_named_by_their_place(forescale, tmp_path):
+    best = saved(forescale, tmp_path / "best.json", "search", *SEARCH)
+    ranked = json.loads(best.read_text(encoding="utf-8"))["best"]
+    body = document(forescale("compare", best, f"{best}#3", "--json"))
+    assert body["figures"][0]["a"] == ranked[0]["step_time_s"]
+    assert body["figures"][0]["b"] == ranked[2]["step_time_s"]
+    front = saved(forescale, tmp_path / "front.json", "search", *SEARCH, "--pareto")
+    assert document(forescale("compare", best, f"{front}#1", "--json"))["layout"] == []
+    for place in (0, 9):
+        ran = forescale("compare", best, f"{best}#{place}")
+        assert (ran.code, ran.out) == (2, "")
+        assert "it has layouts #1 to #5" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ('{"schema": "forescale.explanation/1"}', "found forescale.explanation/1"),
+        ('{"schema": "forescale.projection/1"}', "not both are whole"),
+        ("[]", "found no schema"),
+        ("{", "not whole JSON"),
+    ],
+)
+def test_other_json_is_refused(forescale, tmp_path, content, sentence):
+    path = tmp_path / "other.json"
+    path.write_text(content, encoding="utf-8")
+    ran = forescale("compare", PLAN_A, path)
+    assert (ran.code, ran.out) == (2, "")
+    assert len(ran.err.splitlines()) == 1
+    assert sentence in ran.err
+
+
+def test_a_projection_has_one_layout(forescale, tmp_path):
+    path = saved(forescale, tmp_path / "a.json", "project", *DENSE, *LAYOUT)
+    ran = forescale("compare", path, f"{path}#2")
+    assert ran.code == 2
+    assert "no layout #2" in ran.err

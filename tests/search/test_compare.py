@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from tests.small import cluster, dense, moe, workload
+
+from forescale.errors import SpecError
+from forescale.project import project
+from forescale.search.compare import compare
+from forescale.spec import Recompute, Strategy
+
+A = Strategy(tp=2, pp=2, dp_shard=4, zero=1)
+B = Strategy(tp=4, dp_shard=4, zero=3, recompute=Recompute(granularity="full"))
+
+
+def projected(strategy, **more):
+    return project(dense(), cluster(16), strategy, workload(**more))
+
+
+def test_differences_add_up_to_those_of_step_and_peak():
+    a, b = projected(A), projected(B)
+    result = compare(a, b)
+    assert result.step_time.difference == b.step_time_s - a.step_time_s
+    assert sum(part.difference for part in result.time_parts) == pytest.approx(result.step_time.difference)
+    assert sum(part.difference for part in result.memory.parts) == pytest.approx(
+        result.memory.peak.difference
+    )
+    assert result.memory.peak.b == b.memory.peak_bytes
+    assert result.step_time.ratio == b.step_time_s / a.step_time_s
+
+
+def test_parts_are_those_of_the_projections():
+    a, b = projected(A), projected(B)
+    parts = {part.name: part for part in compare(a, b).time_parts}
+    assert set(parts) == {name for name in a.time_s if a.time_s[name] or b.time_s[name]}
+    assert parts["recompute"].a == 0.0
+    assert parts["recompute"].b == b.time_s["recompute"] > 0.0
+    assert parts["bubble"].difference == b.time_s["bubble"] - a.time_s["bubble"] < 0.0
+    fullest = max(a.memory.stages, key=lambda stage: stage.peak_bytes)
+    memory = {part.name: part for part in compare(a, b).memory.parts}
+    assert memory["activations"].a == fullest.activations_bytes
+    assert compare(a, b).memory.stage_a == fullest.stage
+
+
+def test_only_what_differs_is_listed():
+    result = compare(projected(A), projected(replace(A, tp=4, pp=1)))
+    assert {(change.name, change.a, change.b) for change in result.layout} == {
+        ("strategy.tp", 2, 4),
+        ("strategy.pp", 2, 1),
+    }
+    assert result.question == ()
+    longer = compare(projected(A), projected(A, seq_len=4096))
+    assert longer.layout == ()
+    assert [(change.name, change.a, change.b) for change in longer.question] == [
+        ("workload.seq_len", 2048, 4096)
+    ]
+
+
+def test_a_projection_against_itself_differs_in_nothing():
+    result = compare(projected(A), projected(A))
+    assert result.layout == result.question == ()
+    assert {part.difference for part in (*result.time_parts, *result.memory.parts, result.memory.peak)} == {
+        0.0
+    }
+
+
+def test_documents_are_as_good_as_projections():
+    a = projected(A)
+    b = project(moe(), cluster(16), Strategy(tp=2, ep=2, dp_shard=8), workload())
+    from_files = compare(*(json.loads(json.dumps(each.to_json())) for each in (a, b)))
+    assert from_files == compare(a, b)
+    assert {change.name for change in from_files.question} == {"model"}
+
+
+def test_unknown_numbers_have_no_difference():
+    tokens = project(dense(), cluster(16), A, replace(workload(), tokens=1e9))
+    figures = {each.name: each for each in compare(projected(A), tokens).figures}
+    assert (figures["training_days"].a, figures["training_days"].difference) == (None, None)
+    assert figures["training_days"].b == tokens.training_days
+
+
+@pytest.mark.parametrize(
+    ("document", "sentence"),
+    [
+        ({}, "found no schema"),
+        ([1], "found no schema"),
+        ({"schema": "forescale.search/1"}, "found forescale.search/1"),
+        ({"schema": "forescale.projection/1", "model": "x"}, "not both are whole"),
+    ],
+)
+def test_other_documents_are_refused(document, sentence):
+    with pytest.raises(SpecError, match=sentence):
+        compare(projected(A), document, name_b="other.json")
