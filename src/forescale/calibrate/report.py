@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from forescale.calibrate.dataset import Run
+from forescale.calibrate.dataset import CORE_WEIGHT, OTHER_WEIGHT, Run
 from forescale.calibrate.parameters import Parameter, value_at
 from forescale.cost.run_calibration import RunCalibration, Spread
 from forescale.numeric import Array
@@ -41,30 +41,38 @@ def moves(before: RunCalibration, after: RunCalibration, parameters: Sequence[Pa
     return sorted(found, key=lambda move: -abs(float(np.log(move.after / move.before))))
 
 
-def spread_of(errors: Array) -> Spread:
-    """Return the spread of ln(measured / predicted)."""
-    low, middle, high = np.percentile(errors, [10, 50, 90])
+def spread_of(errors: Array, weights: Array | None = None) -> Spread:
+    """Return the spread of ln(measured / predicted), weighted where weights are given."""
+    weights = np.ones(len(errors)) if weights is None else weights
+    low, middle, high = quantiles(errors, weights, (0.1, 0.5, 0.9))
     return Spread(
         rows=len(errors),
-        median_abs=round(float(np.median(np.abs(errors))), DIGITS),
-        bias=round(float(middle), DIGITS),
-        p10=round(float(low), DIGITS),
-        p90=round(float(high), DIGITS),
+        median_abs=round(quantiles(np.abs(errors), weights, (0.5,))[0], DIGITS),
+        bias=round(middle, DIGITS),
+        p10=round(low, DIGITS),
+        p90=round(high, DIGITS),
     )
 
 
+def quantiles(values: Array, weights: Array, shares: Sequence[float]) -> list[float]:
+    """Return weighted quantiles, each value in the middle of its weight."""
+    order = np.argsort(values)
+    below = np.cumsum(weights[order]) - 0.5 * weights[order]
+    found = np.interp(np.array(shares) * np.sum(weights), below, values[order])
+    return [float(value) for value in found]
+
+
 def spreads(runs: Sequence[Run], errors: Array) -> dict[str, Spread]:
-    """Return the spread of every group that is large enough, of its core rows if those are, and of "all"."""
+    """Return the spread of every group that is large enough, and of "all"; core rows count most."""
+    weights = np.array([CORE_WEIGHT if run.case.core else OTHER_WEIGHT for run in runs])
     groups: dict[str, list[int]] = defaultdict(list)
     for index, run in enumerate(runs):
         groups[run.group].append(index)
     groups["all"] = list(range(len(runs)))
     found = {}
     for name, members in sorted(groups.items()):
-        core = [index for index in members if runs[index].case.core]
-        chosen = core if len(core) >= FEWEST else members
-        if len(chosen) >= FEWEST or name == "all":
-            found[name] = spread_of(errors[chosen])
+        if len(members) >= FEWEST or name == "all":
+            found[name] = spread_of(errors[members], weights[members])
     return found
 
 
