@@ -143,3 +143,13 @@ def test_points_without_a_layout_say_why():
 def test_questions_that_cannot_be(call, sentence):
     with pytest.raises(SpecError, match=sentence):
         call()
+
+
+def test_the_bound_is_the_step_at_full_utilisation():
+    best = scan_devices(dense(), cluster(8), workload(), [8], terms=TERMS).points[0].best
+    bound = best.step_time_s * best.mfu
+    for factor, searched in ((0.999, False), (1.001, True)):
+        asked = replace(TERMS, target=Target(step_time_s=bound * factor))
+        point = scan_devices(dense(), cluster(8), workload(), [8], terms=asked).points[0]
+        assert (point.best is not None) is searched
+        assert point.meets_target is False
