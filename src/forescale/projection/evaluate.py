@@ -289,6 +289,7 @@ def _pipeline(
     bubble = bubble_time(
         total_stage_time=sum_over_stages(values=stage_time, multiplicity=stages.multiplicity),
         slowest_stage_time=slowest,
+        pp=degrees.pp,
         vpp=degrees.vpp,
     )
     messages = exposed_pipeline_time(

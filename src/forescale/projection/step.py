@@ -30,9 +30,11 @@ def num_microbatches(*, global_batch_size: Numeric, dp: Numeric, micro_batch_siz
 @formula(
     unit="s", source=f"{PIPELINE}; unequal stages: the slowest sets the pace, the others are crossed once"
 )
-def bubble_time(*, total_stage_time: Numeric, slowest_stage_time: Numeric, vpp: Numeric) -> Numeric:
-    """(Σ stage times − slowest) / vpp; equal stages: (p−1)/v of one micro-batch."""
-    return (total_stage_time - slowest_stage_time) / vpp
+def bubble_time(
+    *, total_stage_time: Numeric, slowest_stage_time: Numeric, pp: Numeric, vpp: Numeric
+) -> Numeric:
+    """(Σ stage times − slowest) / vpp; equal stages: (p−1)/v of one micro-batch; nothing at p = 1."""
+    return np.where(np.asarray(pp) > 1, (total_stage_time - slowest_stage_time) / vpp, 0.0)
 
 
 @formula(
