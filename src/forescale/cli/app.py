@@ -9,6 +9,7 @@ from typing import cast
 import typer
 
 from forescale import __version__
+from forescale.cli.calibrate import calibrate_command
 from forescale.cli.catalogue import catalogue_app
 from forescale.cli.compare import compare_command
 from forescale.cli.explain import explain_command
@@ -56,6 +57,7 @@ app.command("search")(search_command)
 app.command("compare")(compare_command)
 app.command("explain")(explain_command)
 app.command("validate")(validate_command)
+app.command("calibrate")(calibrate_command)
 app.add_typer(catalogue_app, name="catalogue")
 app.add_typer(pipeline_app, name="pipeline")
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from forescale.cli.console import console, print_json
 from forescale.cli.options import (
@@ -28,10 +31,19 @@ def project_command(
     run: RunOptions,
     layout: LayoutOptions,
     plan: PlanOptions,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(
+            "--calibration",
+            metavar="FILE.json",
+            help="What runs lose, as `calibrate` wrote it.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Project step time and memory of one layout."""
-    result = _projection(model, cluster, run, layout, plan)
+    result = _projection(model, cluster, run, layout, plan, calibration)
     if as_json:
         print_json(result.to_json())
         return
@@ -41,12 +53,25 @@ def project_command(
 
 
 def _projection(
-    model: str | None, cluster: ClusterOptions, run: RunOptions, layout: LayoutOptions, plan: PlanOptions
+    model: str | None,
+    cluster: ClusterOptions,
+    run: RunOptions,
+    layout: LayoutOptions,
+    plan: PlanOptions,
+    calibration: Path | None,
 ) -> Projection:
     from forescale.cli.inputs import read_question
+    from forescale.cost.run_calibration import read_run_calibration
     from forescale.project import project
 
     question = read_question(model, plan, cluster, run, layout)
     asked = question.plan
-    result = project(asked.model, asked.cluster, question.strategy, asked.workload, preset=asked.preset)
+    result = project(
+        asked.model,
+        asked.cluster,
+        question.strategy,
+        asked.workload,
+        preset=asked.preset,
+        calibration=None if calibration is None else read_run_calibration(calibration),
+    )
     return replace(result, notes=(*result.notes, *question.notes))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from forescale.cost.run_calibration import load_run_calibration
 from forescale.validation.metrics import ErrorSummary
 from forescale.validation.scoreboard import DIMENSIONS, Group, Outcome, Scoreboard
 from forescale.validation.sweeps import mean_regret, mean_spearman
@@ -27,6 +29,7 @@ def markdown(board: Scoreboard, *, corpus: str, preset: str, command: str) -> st
     sections = (
         _opening(board, corpus, preset, command),
         _headline(board),
+        _held_out(preset),
         _memory(board),
         _choice(board),
         *(_breakdown(board, name) for name in DIMENSIONS),
@@ -56,6 +59,33 @@ def _opening(board: Scoreboard, corpus: str, preset: str, command: str) -> str:
 def _headline(board: Scoreboard) -> str:
     groups = [*board.headline(), board.total(core=True), board.total(core=False)]
     return "## Step time\n\nCore rows by vendor and width of the numbers.\n\n" + _time_table(groups)
+
+
+def _held_out(preset: str) -> str:
+    """Return how the shipped losses of whole runs did on sources that they were not fitted to."""
+    if preset != "default":
+        return ""
+    calibration = load_run_calibration()
+    rows = [
+        [
+            group,
+            str(spread.rows),
+            _percent(math.expm1(calibration.in_sample[group].median_abs)),
+            _percent(math.expm1(spread.median_abs)),
+            _percent(math.expm1(spread.p10)),
+            _percent(math.expm1(spread.p90)),
+        ]
+        for group, spread in calibration.held_out.items()
+    ]
+    title = ("group", "rows", "median, fitted", "median, held out", "10th pct", "90th pct")
+    return (
+        "### Sources the calibration has not seen\n\n"
+        "The losses of whole runs (clocks, launches, stragglers, software) that every projection uses are fitted "
+        f"to published runs ({calibration.source}), so on these rows the figures above are in-sample. "
+        "Held out, each source is predicted by a fit without it. Groups are device generation and width of numbers; "
+        "percentiles are of measured / projected − 1, and make the range that a projection states.\n\n"
+        + table(title, rows)
+    )
 
 
 def _memory(board: Scoreboard) -> str:
