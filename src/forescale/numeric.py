@@ -10,3 +10,9 @@ from numpy.typing import NDArray
 Array: TypeAlias = NDArray[np.float64]
 Numeric: TypeAlias = float | Array
 """A scalar or an array over candidates; every formula takes and returns either."""
+
+
+def divisors(number: int) -> tuple[int, ...]:
+    """Return the divisors of `number`, ascending."""
+    small = [value for value in range(1, int(number**0.5) + 1) if number % value == 0]
+    return tuple(sorted({*small, *(number // value for value in small)}))

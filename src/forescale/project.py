@@ -9,8 +9,9 @@ import numpy as np
 from forescale.cost.calibration import RunFactors, load_calibration
 from forescale.cost.collectives import AlphaBeta, CollectiveModel, ExpertExchange
 from forescale.cost.roofline import Roofline
+from forescale.cost.roofline import peak_rate as device_peak_rate
 from forescale.cost.run_calibration import RunCalibration, Spread, load_run_calibration
-from forescale.errors import PhysicsError, SpecError
+from forescale.errors import PhysicsError
 from forescale.formula import Term, value_of
 from forescale.graph.flops import model_flops
 from forescale.graph.layout import Choices, Degrees, Layout, split_strategy
@@ -45,7 +46,7 @@ from forescale.spec.cluster import Cluster
 from forescale.spec.constraints import check
 from forescale.spec.model import Model, MoeFfn
 from forescale.spec.strategy import Axis, Strategy
-from forescale.spec.workload import MATRIX_RATE, Workload
+from forescale.spec.workload import Workload
 
 
 def project(
@@ -293,12 +294,7 @@ _model_flops = cache(model_flops)
 
 def peak_rate(cluster: Cluster, workload: Workload) -> float:
     """Return the matrix rate against which utilisation is stated [FLOP/s per device]."""
-    rates = cluster.device.matrix_flops
-    rate: float | None = getattr(rates, MATRIX_RATE[workload.precision.compute]) or rates.bf16 or rates.fp16
-    if rate is None:
-        msg = f"{cluster.device.name} has no matrix rate for {workload.precision.compute}"
-        raise SpecError(msg)
-    return rate
+    return device_peak_rate(cluster.device, workload.precision.compute)
 
 
 def _stage_times(evaluation: Evaluation) -> tuple[StageTime, ...]:

@@ -7,10 +7,11 @@ import pytest
 from tests.small import cluster, dense, moe, workload
 
 from forescale.errors import InfeasibleError, UnknownKeyError
+from forescale.numeric import divisors
 from forescale.project import project
 from forescale.search import Space, search
 from forescale.search.evaluate import Question, score
-from forescale.search.space import default_recompute, divisors, enumerate_layouts, virtual_stages
+from forescale.search.space import default_recompute, enumerate_layouts, virtual_stages
 
 
 def layouts(candidates):

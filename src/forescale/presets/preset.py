@@ -22,7 +22,7 @@ from forescale.projection.result import (
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.strategy import Strategy
-from forescale.spec.workload import Workload
+from forescale.spec.workload import Workload, num_microbatches
 
 
 class Preset(Protocol):
@@ -101,7 +101,13 @@ def memory_projection(
         workload=workload,
         preset=preset,
         step_time=nothing,
-        num_microbatches=workload.global_batch_size // (strategy.dp * strategy.micro_batch_size),
+        num_microbatches=int(
+            num_microbatches(
+                global_batch_size=workload.global_batch_size,
+                dp=strategy.dp,
+                micro_batch_size=strategy.micro_batch_size,
+            )
+        ),
         tokens_per_s_per_device=0.0,
         mfu=0.0,
         mfu_full_attention=0.0,

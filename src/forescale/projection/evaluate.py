@@ -16,13 +16,13 @@ from forescale.memory.states import optimizer_element_bytes
 from forescale.numeric import Array, Numeric
 from forescale.projection.blocks import NEUTRAL, BlockCost, Pricing, Seconds
 from forescale.projection.data_parallel import DataTraffic, Exposed, at_stage_3, exposed_block, exposed_once
-from forescale.projection.memory import MemoryParts, StateBytes, memory_parts, state_bytes
+from forescale.projection.memory import MemoryParts, StateBytes, memory_parts, message_bytes, state_bytes
 from forescale.projection.pieces import Holding, Parts, Piece
 from forescale.projection.pipeline import Pipeline
 from forescale.projection.stages import Stages, over_stages
-from forescale.projection.step import bubble_time, exposed_pipeline_time, num_microbatches
+from forescale.projection.step import bubble_time, exposed_pipeline_time
 from forescale.spec.model import Model
-from forescale.spec.workload import STORAGE_BYTES, Workload
+from forescale.spec.workload import STORAGE_BYTES, Workload, num_microbatches
 
 OPTIMIZER_PASSES = 2.0
 """Master copy and moments are read and written once each."""
@@ -82,7 +82,11 @@ class Evaluation:
 def evaluate(setting: Setting, inputs: Inputs) -> Evaluation:
     """Compose priced pieces into steps."""
     degrees, stages = inputs.degrees, inputs.stages
-    count = _num_microbatches(setting, degrees)
+    count = num_microbatches(
+        global_batch_size=float(setting.workload.global_batch_size),
+        dp=degrees.dp,
+        micro_batch_size=degrees.micro_batch_size,
+    )
     copies = 1 if inputs.pipeline is None else inputs.pipeline.copies
     sums = _StageSums(setting, inputs, stages, copies)
     forward = sums.total(lambda cost: cost.forward_seconds)
@@ -140,14 +144,6 @@ def _add_once(
     if not isinstance(setting.straggler_share, float) or setting.straggler_share:
         mean = total(parts, name="step of the mean device", unit="s")
         parts["overhead"] = parts["overhead"] + setting.straggler_share * mean
-
-
-def _num_microbatches(setting: Setting, degrees: Degrees) -> Numeric:
-    return num_microbatches(
-        global_batch_size=float(setting.workload.global_batch_size),
-        dp=degrees.dp,
-        micro_batch_size=degrees.micro_batch_size,
-    )
 
 
 @formula(unit="s", source="every stage is crossed once while the pipeline fills and drains")
@@ -333,12 +329,8 @@ def _simulated(
 
 def _hop(setting: Setting, inputs: Inputs) -> Numeric:
     """Return the seconds of one micro-batch's message between stages."""
-    degrees, model, workload = inputs.degrees, setting.model, setting.workload
-    tokens = degrees.micro_batch_size * float(workload.seq_len) / degrees.cp
-    if setting.choices.sp:
-        tokens = tokens / degrees.tp
-    message = tokens * float(model.hidden_size) * STORAGE_BYTES[workload.precision.activations]
-    return inputs.pricing.seconds(Collective(kind="p2p", axis="pp", num_bytes=message))
+    message = Collective(kind="p2p", axis="pp", num_bytes=message_bytes(setting, inputs))
+    return inputs.pricing.seconds(message)
 
 
 def _optimizer_time(model: Model, state: Numeric, workload: Workload, pricing: Pricing) -> Numeric:

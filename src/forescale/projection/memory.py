@@ -117,7 +117,7 @@ def memory_parts(
         activations = activations + stages.last * waiting * head.kept_bytes
     kernels = setting.choices.kernels
     if kernels.keeps_stage_outputs:
-        message = _message_bytes(setting, inputs)
+        message = message_bytes(setting, inputs)
         outputs = stage_output_bytes(message_bytes=message, microbatches=held, pp=degrees.pp)
         activations = activations + (1.0 - stages.last) * outputs
     buffers = largest(first=standing_buffers(setting, inputs), second=states.update - activations)
@@ -144,7 +144,7 @@ def standing_buffers(setting: Setting, inputs: Inputs) -> Numeric:
     return buffers + kernels.bucket_elements * STORAGE_BYTES[setting.workload.precision.gradients]
 
 
-def _message_bytes(setting: Setting, inputs: Inputs) -> Numeric:
+def message_bytes(setting: Setting, inputs: Inputs) -> Numeric:
     """Return the bytes of one micro-batch between stages."""
     workload = setting.workload
     layout = Layout(

@@ -28,7 +28,7 @@ from forescale.schedule import (
 from forescale.schedule.memory import ActivationSizes, peak_activations, peak_memory
 from forescale.spec.model import Model
 from forescale.spec.strategy import Strategy
-from forescale.spec.workload import Workload
+from forescale.spec.workload import Workload, num_microbatches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -120,8 +120,12 @@ def lay_out(model: Model, strategy: Strategy, workload: Workload) -> tuple[Stage
     if strategy.stage_layers is not None:
         msg = f"stage_layers go with 1F1B; schedule {strategy.schedule} places layers itself"
         raise SpecError(msg)
-    count = workload.global_batch_size // (strategy.dp * strategy.micro_batch_size)
-    pipeline = pipeline_of(model, strategy.schedule, strategy.pp, strategy.vpp, count)
+    count = num_microbatches(
+        global_batch_size=workload.global_batch_size,
+        dp=strategy.dp,
+        micro_batch_size=strategy.micro_batch_size,
+    )
+    pipeline = pipeline_of(model, strategy.schedule, strategy.pp, strategy.vpp, int(count))
     return pipeline.ranks, pipeline
 
 

@@ -21,12 +21,6 @@ def expected_maximum(count: int) -> float:
     return math.sqrt(2.0 * math.log(max(count, 1)))
 
 
-@formula(unit="1", source="definition: global batch / (data parallel × micro-batch)")
-def num_microbatches(*, global_batch_size: Numeric, dp: Numeric, micro_batch_size: Numeric) -> Numeric:
-    """Micro-batches per step and pipeline."""
-    return global_batch_size / (dp * micro_batch_size)
-
-
 @formula(
     unit="s", source=f"{PIPELINE}; unequal stages: the slowest sets the pace, the others are crossed once"
 )

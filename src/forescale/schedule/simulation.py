@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from forescale.numeric import Array
 from forescale.schedule.checker import CheckReport, check
 from forescale.schedule.compiled import CompiledSchedule, Durations, Timing, compile_schedule
@@ -146,8 +144,3 @@ def simulate(
         report=report,
         step_time=step_end(compiled, step, end),
     )
-
-
-def idle_by_rank(simulation: Simulation) -> Array:
-    """Return each rank's idle time within the makespan; (num_ranks,)."""
-    return np.asarray(simulation.makespan - simulation.timing.busy)

@@ -10,12 +10,13 @@ from typing import Any, Literal, TypeAlias
 
 from forescale.errors import InfeasibleError, SpecError
 from forescale.graph.flops import model_flops
+from forescale.numeric import divisors
 from forescale.project import peak_rate
 from forescale.projection.economy import cost_per_token, energy_per_token
 from forescale.projection.rates import SECONDS_PER_DAY
 from forescale.projection.result import Projection
 from forescale.search.rank import search
-from forescale.search.space import Space, divisors
+from forescale.search.space import Space
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.workload import Workload

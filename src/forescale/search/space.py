@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forescale.errors import UnknownKeyError
+from forescale.numeric import divisors
 from forescale.projection.pipeline import refusal
 from forescale.spec.cluster import Cluster
 from forescale.spec.constraints import Question, legal
 from forescale.spec.model import LatentAttention, Model
 from forescale.spec.strategy import Axis, ContextKind, Overlap, Recompute, Strategy
-from forescale.spec.workload import Workload
+from forescale.spec.workload import Workload, num_microbatches
 
 Rows: TypeAlias = NDArray[np.int64]
 Columns: TypeAlias = dict[str, Rows]
@@ -117,8 +118,13 @@ class Candidates:
     @property
     def num_microbatches(self) -> Rows:
         """Micro-batches of every row."""
-        dp = self.columns["dp_replicate"] * self.columns["dp_shard"]
-        return self.global_batch_size // (dp * self.columns["micro_batch_size"])
+        dp, batch = self.columns["dp_replicate"] * self.columns["dp_shard"], self.columns["micro_batch_size"]
+        count = num_microbatches(
+            global_batch_size=self.global_batch_size,
+            dp=dp.astype(float),
+            micro_batch_size=batch.astype(float),
+        )
+        return np.asarray(count, dtype=np.int64)
 
     def strategy(self, variant: int, row: int) -> Strategy:
         """Return one layout as a strategy."""
@@ -133,12 +139,6 @@ class Candidates:
             schedule=chosen.schedule,
             overlap=self.overlap,
         )
-
-
-def divisors(number: int) -> tuple[int, ...]:
-    """Return the divisors of `number`, ascending."""
-    small = [value for value in range(1, int(number**0.5) + 1) if number % value == 0]
-    return tuple(sorted({*small, *(number // value for value in small)}))
 
 
 def default_recompute(model: Model) -> tuple[Recompute, ...]:

@@ -14,7 +14,7 @@ from forescale.numeric import Numeric
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import FullAttention, LatentAttention, LinearAttention, Model, MoeFfn
 from forescale.spec.strategy import Strategy
-from forescale.spec.workload import Workload
+from forescale.spec.workload import Workload, num_microbatches
 
 Mask: TypeAlias = NDArray[np.bool_]
 Values: TypeAlias = Any
@@ -88,7 +88,11 @@ def _local_batch(q: Question) -> Values:
 
 
 def _microbatches(q: Question) -> Values:
-    return q.workload.global_batch_size // np.maximum(_local_batch(q), 1)
+    return num_microbatches(
+        global_batch_size=q.workload.global_batch_size,
+        dp=_dp(q.degrees),
+        micro_batch_size=q.degrees.micro_batch_size,
+    )
 
 
 CONSTRAINTS: tuple[Constraint, ...] = (

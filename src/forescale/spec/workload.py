@@ -7,6 +7,9 @@ from typing import Annotated, Literal, TypeAlias
 
 from annotated_types import Gt
 
+from forescale.formula import formula
+from forescale.numeric import Numeric
+
 OptimizerName: TypeAlias = Literal["adamw", "adafactor", "lion", "muon", "sgd"]
 ComputeType: TypeAlias = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"]
 StorageType: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8"]
@@ -22,6 +25,12 @@ MATRIX_RATE: dict[str, str] = {
     "nvfp4": "fp4",
 }
 """Which of a device's matrix rates a compute type uses."""
+
+
+@formula(unit="1", source="definition: global batch / (data parallel × micro-batch)")
+def num_microbatches(*, global_batch_size: Numeric, dp: Numeric, micro_batch_size: Numeric) -> Numeric:
+    """Whole micro-batches per step and pipeline; in a legal layout nothing remains."""
+    return global_batch_size // (dp * micro_batch_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

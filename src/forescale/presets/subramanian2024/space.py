@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forescale.errors import SpecError, UnknownKeyError
+from forescale.numeric import divisors
 from forescale.presets.subramanian2024.machine import assumptions
 from forescale.presets.subramanian2024.shape import Shape
 
@@ -77,10 +78,8 @@ def enumerate_space(
 
 
 def divisors_of(number: int) -> Integers:
-    """Return the divisors of `number`, ascending."""
-    possible = np.arange(1, number + 1, dtype=np.int64)
-    divisors: Integers = possible[number % possible == 0]
-    return divisors
+    """Return the divisors of `number` as an array, ascending."""
+    return np.array(divisors(number), dtype=np.int64)
 
 
 def _groups(shape: Shape, num_devices: int, kind: TensorParallel, global_batch_size: int) -> Columns:
