@@ -197,7 +197,8 @@ def _assumptions(board: Scoreboard) -> str:
     for outcome in board.outcomes:
         counts.update(set(outcome.case.notes))
         core.update(set(outcome.case.notes) if outcome.case.core else ())
-    rows = [[str(count), str(core[note]), note] for note, count in counts.most_common()]
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    rows = [[str(count), str(core[note]), note] for note, count in ordered]
     text = "## Assumptions\n\nWhat a row did not say, or says in other words than a layout can.\n\n"
     return text + table(["rows", "of them core", "assumption"], rows) if rows else ""
 
