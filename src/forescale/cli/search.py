@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar
 
@@ -196,52 +195,20 @@ def _positive(option: str, value: float, given: object) -> float:
 
 def fixed_space(space: Space, fixes: Sequence[str], model: Model, *, num_devices: int | None) -> Space:
     """Return `space` with every `name=value` (or `name=value,value`) held; degrees must divide the devices."""
-    from forescale.errors import UnknownKeyError
-    from forescale.search.space import NAMES
+    from forescale.io.space import held_space
 
-    held: dict[str, Any] = {}
+    held: dict[str, list[str]] = {}
     for text in fixes:
         name, equals, values = text.partition("=")
         name = name.strip().replace("-", "_")
         if not equals or not values.strip():
             msg = f"--fix takes NAME=VALUE, such as tp=8; got {text!r}"
             raise SpecError(msg)
-        if name not in NAMES:
-            raise UnknownKeyError(name, "--fix", NAMES)
-        held[name] = tuple(
-            chain.from_iterable(_values(name, text.strip(), model) for text in values.split(","))
-        )
-        if name in PLACED and num_devices and all(num_devices % degree for degree in held[name]):
-            msg = f"--fix {text}: {num_devices} devices are no multiple of {values}"
+        held[name] = [value.strip() for value in values.split(",")]
+    space = held_space(space, held, model, where="--fix")
+    for name, texts in held.items():
+        if name in PLACED and num_devices and all(num_devices % degree for degree in getattr(space, name)):
+            values = ",".join(texts)
+            msg = f"--fix {name}={values}: {num_devices} devices are no multiple of {values}"
             raise SpecError(msg)
-    return replace(space, **held)
-
-
-def _values(name: str, text: str, model: Model) -> tuple[object, ...]:
-    """Return what one value of a dimension means; `selective` is every such policy that a search tries."""
-    from forescale.search.space import ORDERS, default_recompute
-
-    words: dict[str, dict[str, tuple[object, ...]]] = {
-        "sp": {"true": (True,), "false": (False,)},
-        "cp_kind": {kind: (kind,) for kind in ("all_gather", "ring", "ulysses")},
-        "recompute": {
-            kind: tuple(policy for policy in default_recompute(model) if policy.granularity == kind)
-            for kind in ("none", "selective", "full")
-        },
-        "axis_order": {"-".join(order): (order,) for order in ORDERS},
-    }
-    if name == "schedule":
-        from forescale.schedule import family
-
-        return (None,) if text == "default" else (family(text).name,)
-    if name in words:
-        if text not in words[name]:
-            msg = f"--fix {name} takes {', '.join(words[name])}; got {text!r}"
-            raise SpecError(msg)
-        return words[name][text]
-    least = 0 if name == "zero" else 1
-    if not text.isdigit() or int(text) < least or (name == "zero" and int(text) > 3):
-        allowed = "0, 1, 2 or 3" if name == "zero" else "a whole number of 1 or more"
-        msg = f"--fix {name} takes {allowed}; got {text!r}"
-        raise SpecError(msg)
-    return (int(text),)
+    return space

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forescale.errors import ForescaleError
-from forescale.spec.strategy import Strategy
+from forescale.report.rows import projection_row
 
 if TYPE_CHECKING:
-    from forescale.projection.result import Projection
     from forescale.search import ParetoResult, ScanResult, SearchResult
 
 
 def rows_of(result: SearchResult) -> list[dict[str, Any]]:
     """Return one flat row per layout: its strategy, then what was projected."""
-    return [{"rank": place, **_row(projection)} for place, projection in enumerate(result.best, start=1)]
+    return [
+        {"rank": place, **projection_row(projection)} for place, projection in enumerate(result.best, start=1)
+    ]
 
 
 def front_rows(result: ParetoResult) -> list[dict[str, Any]]:
     """Return one flat row per layout of a front, fastest first."""
     return [
-        {"rank": place, "num_devices": one.cluster.num_devices, **_row(one)}
+        {"rank": place, "num_devices": one.cluster.num_devices, **projection_row(one)}
         for place, one in enumerate(result.front, start=1)
     ]
 
@@ -33,7 +33,7 @@ def scan_rows(result: ScanResult) -> list[dict[str, Any]]:
     rows = []
     for point in result.points:
         figures = {name: value for name, value in point.to_json().items() if name != "best"}
-        rows.append({**figures, **({} if point.best is None else _row(point.best))})
+        rows.append({**figures, **({} if point.best is None else projection_row(point.best))})
     columns = dict.fromkeys(name for row in rows for name in row)
     return [{name: row.get(name) for name in columns} for row in rows]
 
@@ -65,23 +65,3 @@ def write_parquet(rows: list[dict[str, Any]], path: Path) -> None:
 
 def _unwritable(path: Path, error: OSError) -> ForescaleError:
     return ForescaleError(f"cannot write {path}: {error.strerror or error}")
-
-
-def _row(projection: Projection) -> dict[str, Any]:
-    strategy, memory = projection.strategy, projection.memory
-    values = {item.name: getattr(strategy, item.name) for item in fields(Strategy)}
-    layout: dict[str, Any] = {name: value for name, value in values.items() if isinstance(value, int | str)}
-    layout["recompute"] = strategy.recompute.granularity
-    layout["recompute_modules"] = "+".join(strategy.recompute.modules)
-    layout["axis_order"] = "-".join(strategy.axis_order)
-    return {
-        **layout,
-        "num_microbatches": projection.num_microbatches,
-        "step_time_s": projection.step_time_s,
-        "tokens_per_s_per_device": projection.tokens_per_s_per_device,
-        "mfu": projection.mfu,
-        "hfu": projection.hfu,
-        "peak_bytes": memory.peak_bytes,
-        "verdict": memory.verdict,
-        **{f"{part}_s": seconds for part, seconds in projection.time_s.items()},
-    }
