@@ -67,7 +67,7 @@ def formula(*, unit: str, source: str) -> Callable[[Callable[P, R]], Callable[P,
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            if Term in {type(value) for value in kwargs.values()}:
+            if Term in map(type, kwargs.values()):
                 return cast("R", _recorded(entry, kwargs))
             return function(*args, **kwargs)
 

@@ -239,7 +239,7 @@ def to_projection(
     hardware = _number(evaluation.flops) * strategy.num_devices
     tokens = float(workload.global_batch_size * workload.seq_len)
     used = {"peak_rate": peak_rate(cluster, workload), "num_devices": cluster.num_devices, "step_time": step}
-    counts = count_parameters(model)
+    counts = _count_parameters(model)
     return _checked(
         Projection(
             model=model,
@@ -290,6 +290,7 @@ def _number(value: object) -> float:
 
 
 _model_flops = cache(model_flops)
+_count_parameters = cache(count_parameters)
 
 
 def peak_rate(cluster: Cluster, workload: Workload) -> float:

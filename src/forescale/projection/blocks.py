@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
 import numpy as np
 
 from forescale.cost.calibration import RunFactors
-from forescale.cost.collectives import CollectiveModel
+from forescale.cost.collectives import CollectiveModel, Priced
 from forescale.cost.model import ComputeModel
 from forescale.cost.placement import Group
 from forescale.formula import Term, formula, named, total
 from forescale.graph.operator import Block, Operator, Work
-from forescale.graph.ops import Collective, MeshAxis, Primitive
+from forescale.graph.ops import Collective, CollectiveKind, MeshAxis, Primitive
 from forescale.graph.recompute import Kept
 from forescale.memory.liveness import block_moments
 from forescale.numeric import Numeric
@@ -42,6 +42,10 @@ class Pricing:
     run: RunFactors = NEUTRAL
     """What a run loses against kernels alone; the compute model knows its own share of it."""
     graphs: LaunchGraphs = "none"
+    _messages: dict[tuple[CollectiveKind, MeshAxis], Priced] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+    """Prices of messages by collective and communicator, each worked out when first asked for."""
 
     def kernels(self, operator: Operator, work: Work) -> Numeric:
         """Return how many launches of one pass of an operator the host has to make."""
@@ -55,10 +59,16 @@ class Pricing:
     def seconds(self, op: Primitive) -> Numeric:
         """Return the duration of one primitive [s]."""
         if isinstance(op, Collective):
-            alone = self.collectives.seconds(kind=op.kind, num_bytes=op.num_bytes, group=self.groups[op.axis])
+            alone = self._price_of(op)(op.num_bytes)
             key = "dispatch" if op.axis == "ep" else "network"
             return alone if key not in self.run.sustained else alone / self.run.rate(key)
         return self.compute.seconds(op)
+
+    def _price_of(self, op: Collective) -> Priced:
+        where = (op.kind, op.axis)
+        if where not in self._messages:
+            self._messages[where] = self.collectives.within(kind=op.kind, group=self.groups[op.axis])
+        return self._messages[where]
 
     def titled(self, op: Primitive, title: str) -> Numeric:
         """Return the duration [s]; recorded, it has a title and says where its parameters come from."""

@@ -175,7 +175,8 @@ class Model:
     @property
     def layer_kinds(self) -> tuple[Layer, ...]:
         """The distinct layers, in order of first appearance."""
-        return tuple(dict.fromkeys(self.layers))
+        alike = {id(layer): layer for layer in self.layers}  # most are one object, and hashing takes long
+        return tuple(dict.fromkeys(alike.values()))
 
     @property
     def is_moe(self) -> bool:

@@ -11,7 +11,7 @@ from forescale.cost.collectives.calibration import (
 )
 from forescale.cost.collectives.catalogue import ALGORITHMS
 from forescale.cost.collectives.expert_exchange import ExpertExchange
-from forescale.cost.collectives.model import CollectiveModel
+from forescale.cost.collectives.model import CollectiveModel, Priced
 from forescale.cost.collectives.two_level import TwoLevel
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "Lines",
     "LinkCalibration",
     "NetworkCalibration",
+    "Priced",
     "TwoLevel",
     "WireProtocol",
     "calibrate",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 
 import numpy as np
 
@@ -11,10 +11,11 @@ from forescale.cost.collectives.algorithm import Algorithm, Line
 from forescale.cost.collectives.calibration import NetworkCalibration, calibrate
 from forescale.cost.collectives.catalogue import ALGORITHMS
 from forescale.cost.collectives.masks import indicator
+from forescale.cost.collectives.model import Priced
 from forescale.cost.collectives.route import Route, route
 from forescale.cost.model import Provenance
 from forescale.cost.placement import Group
-from forescale.formula import formula
+from forescale.formula import Term, formula
 from forescale.graph.ops import CollectiveKind
 from forescale.numeric import Numeric
 from forescale.spec.cluster import Cluster
@@ -76,7 +77,14 @@ class AlphaBeta:
 
     def seconds(self, *, kind: CollectiveKind, num_bytes: Numeric, group: Group) -> Numeric:
         """Return the seconds of one collective of `group`."""
-        return self.lines(kind=kind, route=self.route(group)).seconds(num_bytes)
+        return self.within(kind=kind, group=group)(num_bytes)
+
+    def within(self, *, kind: CollectiveKind, group: Group) -> Priced:
+        """Return the price of messages of `kind` in `group`."""
+        num_ranks = group.num_ranks
+        if not isinstance(num_ranks, Term) and np.max(num_ranks) <= 1.0:
+            return partial(_nothing, num_ranks)
+        return self.lines(kind=kind, route=self.route(group)).seconds
 
     def route(self, group: Group) -> Route:
         """Return `group` laid over the tiers; worth keeping for several collectives of the group."""
@@ -110,6 +118,11 @@ class AlphaBeta:
         if kind == "all_to_all":
             return first.exchange_copy_bandwidth
         return first.copy_bandwidth if kind in ("all_gather", "reduce_scatter") else None
+
+
+def _nothing(num_ranks: Numeric, num_bytes: Numeric) -> Numeric:
+    """Return no seconds for every candidate: groups of one rank."""
+    return 0.0 * num_ranks * num_bytes
 
 
 def _with_copy(line: Line, route: Route, copy_bandwidth: float) -> Line:

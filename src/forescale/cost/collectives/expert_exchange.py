@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from forescale.cost.collectives.algorithm import fixed_seconds
-from forescale.cost.collectives.alpha_beta import AlphaBeta, collective_seconds, message_seconds
+from forescale.cost.collectives.algorithm import Line, fixed_seconds
+from forescale.cost.collectives.alpha_beta import AlphaBeta, Lines
+from forescale.cost.collectives.model import Priced
 from forescale.cost.model import Provenance
 from forescale.cost.placement import Group
 from forescale.formula import formula
@@ -44,9 +45,13 @@ class ExpertExchange:
     """Nodes that a token's experts may lie on."""
 
     def seconds(self, *, kind: CollectiveKind, num_bytes: Numeric, group: Group) -> Numeric:
-        """Return the seconds of one collective; the tiers of a dispatch or combine work at the same time."""
+        """Return the seconds of one collective."""
+        return self.within(kind=kind, group=group)(num_bytes)
+
+    def within(self, *, kind: CollectiveKind, group: Group) -> Priced:
+        """Return the price of messages in `group`; the tiers of a dispatch or combine work at the same time."""
         if kind != "all_to_all":
-            return self.base.seconds(kind=kind, num_bytes=num_bytes, group=group)
+            return self.base.within(kind=kind, group=group)
         route = self.base.route(group)
         beta: Numeric = 0.0
         for index, leg in enumerate(route.legs):
@@ -61,8 +66,8 @@ class ExpertExchange:
             )
             beta = np.maximum(beta, share)
         fixed = fixed_seconds(launch=route.exchange_launch(), passes=1.0, latency=0.0)
-        seconds = message_seconds(num_bytes=num_bytes, fixed=fixed, seconds_per_byte=beta)
-        return collective_seconds(seconds=seconds, num_bytes=num_bytes, num_ranks=route.num_ranks)
+        line = Line(label="expert_exchange", fixed=fixed, seconds_per_byte=beta)
+        return Lines(num_ranks=route.num_ranks, lines=(line,)).seconds
 
     def provenance(self, *, kind: CollectiveKind) -> Provenance:
         """Return the sources of the link calibrations."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
 
 from forescale.cost.model import Provenance
 from forescale.cost.placement import Group
 from forescale.graph.ops import CollectiveKind
 from forescale.numeric import Numeric
+
+Priced: TypeAlias = Callable[[Numeric], Numeric]
+"""Seconds of a message by its bytes, in one group."""
 
 
 class CollectiveModel(Protocol):
@@ -19,6 +23,10 @@ class CollectiveModel(Protocol):
 
     def seconds(self, *, kind: CollectiveKind, num_bytes: Numeric, group: Group) -> Numeric:
         """Return the seconds of one collective; `num_bytes` as in `graph.ops.Collective`."""
+        ...
+
+    def within(self, *, kind: CollectiveKind, group: Group) -> Priced:
+        """Return the price of messages of `kind` in one group: worth keeping for several of them."""
         ...
 
     def provenance(self, *, kind: CollectiveKind) -> Provenance:
