@@ -12,6 +12,7 @@ SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
 DEGREES = ("dp", "tp1", "tp2", "pp", "num_microbatches")
 PARTS = ("compute", "memory", "tensor", "data", "pipeline", "bubble")
 WIDTH = 480
+RATIO = "communication / compute"
 FLOOR = 0.5
 """Where bars of degrees start on their logarithmic axis."""
 Chart = dict[str, Any]
@@ -151,4 +152,35 @@ def map_chart(rows: Sequence[Chart], *, x: str, y: str, value: str) -> Chart:
             {"mark": "rect", "encoding": {**places, "color": colour}},
             {"mark": {"type": "text", "fontSize": 11}, "encoding": {**places, "text": text}},
         ],
+    }
+
+
+def ratio_chart(rows: Sequence[Chart], *, title: str) -> Chart:
+    """Return ratios over degrees on logarithmic axes, with the line below which communication can hide."""
+    order = list(dict.fromkeys(row["line"] for row in rows))
+    lines = {
+        "mark": {"type": "line", "point": True},
+        "encoding": {
+            "x": {
+                "field": "degree",
+                "type": "quantitative",
+                "scale": {"type": "log", "base": 2},
+                "axis": {"values": sorted({row["degree"] for row in rows})},
+            },
+            "y": {"field": "ratio", "type": "quantitative", "scale": {"type": "log"}, "title": RATIO},
+            "color": {"field": "line", "type": "nominal", "sort": order, "title": None},
+        },
+    }
+    limit = {
+        "data": {"values": [{"one": 1}]},
+        "mark": {"type": "rule", "strokeDash": [4, 4]},
+        "encoding": {"y": {"field": "one", "type": "quantitative", "title": RATIO}},
+    }
+    return {
+        "$schema": SCHEMA,
+        "title": title,
+        "width": WIDTH,
+        "height": 260,
+        "data": {"values": list(rows)},
+        "layer": [lines, limit],
     }

@@ -74,6 +74,7 @@ DOCUMENTS = {
         "2",
         "--json",
     ),
+    "advice": ("advise", *DENSE, "--json"),
     "difference": ("compare", str(GOLDEN / "plan_a.toml"), str(GOLDEN / "plan_b.toml"), "--json"),
     "models": ("catalogue", "models", "--json"),
     "devices": ("catalogue", "devices", "--json"),

@@ -7,20 +7,24 @@ from dataclasses import replace
 import pytest
 from tests import small
 
+from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
-from forescale.presets.playbook import (
-    PLAYBOOK_2025,
-    bytes_per_parameter,
+from forescale.presets.playbook import PLAYBOOK_2025
+from forescale.presets.playbook.formulas import (
     playbook_activation_bytes,
+    playbook_parameters,
+    playbook_state_bytes,
+    playbook_zero_bytes,
+)
+from forescale.presets.playbook.preset import bytes_per_parameter, zero_states
+from forescale.presets.playbook.ratios import (
     playbook_bubble_ratio,
+    playbook_cp_ratio,
     playbook_ddp_ratio,
     playbook_fsdp_ratio,
-    playbook_parameters,
     playbook_pp_ratio,
-    playbook_state_bytes,
+    playbook_ratios,
     playbook_tp_ratio,
-    playbook_zero_bytes,
-    zero_states,
 )
 from forescale.project import project
 from forescale.spec import Precision, Recompute, Strategy, Workload
@@ -121,3 +125,34 @@ def test_pipelines_hold_p_micro_batches():
     )
     assert four.stages[0].activations == pytest.approx(one.stages[0].activations)
     assert any(note.topic == "bubble" for note in four.notes)
+
+
+def test_ring_ratio_from_its_own_parts():
+    """Llama-3.1-8B over 4 ranks: 32768 tokens each, K and V of 2 × 8 × 128, at 989 TFLOP/s and 25 G elements/s."""
+    tokens, kv_width, hidden = 131072 / 4, 2 * 8 * 128, 4096
+    sent = tokens * kv_width / 25e9
+    scored = 4 * tokens * tokens * hidden / 989e12
+    found = playbook_cp_ratio(
+        cp=4.0,
+        peak=989e12,
+        hidden_size=float(hidden),
+        kv_width=float(kv_width),
+        seq_len=131072.0,
+        bandwidth=25e9,
+    )
+    assert found == pytest.approx(sent / scored)
+
+
+def test_ratios_take_the_tier_that_holds_the_group():
+    model, workload = load_model("llama-3.1-8b"), Workload(seq_len=8192, global_batch_size=64)
+    cluster = load_cluster("h100-sxm", 64)
+    layout = Strategy(tp=4, cp=2, dp_shard=8, zero=3)
+    ratios = {
+        each.part: each.value for each in playbook_ratios(model, cluster, layout, workload, num_layers=32)
+    }
+    assert set(ratios) == {"tensor_comm", "context_comm", "data_comm"}
+    fast, slow = (tier.bandwidth / 2.0 for tier in (cluster.tiers[0], cluster.tiers[-1]))
+    peak = cluster.device.matrix_flops.bf16
+    assert ratios["tensor_comm"] == pytest.approx(3 * peak / (24 * 4096 * fast))
+    assert ratios["context_comm"] == pytest.approx(2 * peak * 2048 / (4 * 8192 * 4096 * fast))
+    assert ratios["data_comm"] == pytest.approx(7 * peak / (2 * 8192 * 8 * slow))

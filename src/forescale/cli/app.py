@@ -9,6 +9,7 @@ from typing import cast
 import typer
 
 from forescale import __version__
+from forescale.cli.advise import advise_command
 from forescale.cli.calibrate import calibrate_command
 from forescale.cli.catalogue import catalogue_app
 from forescale.cli.compare import compare_command
@@ -54,6 +55,7 @@ def _root(
 app.command("project")(project_command)
 app.add_typer(memory_app, name="memory")
 app.command("search")(search_command)
+app.command("advise")(advise_command)
 app.command("compare")(compare_command)
 app.command("explain")(explain_command)
 app.command("validate")(validate_command)

@@ -1,0 +1,107 @@
+"""What advice consists of: steps with the layouts that each tried, and what the exact search says of the outcome."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypeAlias
+
+from forescale.presets.playbook.ratios import Ratio
+from forescale.projection.result import Projection
+from forescale.search.compare import Comparison
+from forescale.spec.cluster import Cluster
+from forescale.spec.model import Model
+from forescale.spec.strategy import Strategy
+from forescale.spec.workload import Workload
+
+SCHEMA = "forescale.advice/1"
+AGREEMENT = 0.01
+"""A step within this of the exact best is the same advice."""
+StepName: TypeAlias = Literal["fit", "batch", "throughput"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One layout that a step tried."""
+
+    move: str
+    """What it does, such as "tensor parallel 4"."""
+    strategy: Strategy
+    step_time_s: float | None = None
+    peak_bytes: float | None = None
+    fits: bool = False
+    taken: bool = False
+    problem: str | None = None
+    """Why it is out of the question: not legal, or its communication cannot hide."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the trial with its layout."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """One number that a step rests on."""
+
+    name: str
+    value: float
+    unit: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step of the process: its question, numbers, trials and finding."""
+
+    name: StepName
+    question: str
+    facts: tuple[Fact, ...]
+    trials: tuple[Trial, ...]
+    finding: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the step with all its trials."""
+        return {
+            "name": self.name,
+            "question": self.question,
+            "facts": [asdict(fact) for fact in self.facts],
+            "trials": [trial.to_json() for trial in self.trials],
+            "finding": self.finding,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """The layout that the process arrives at, and the exact search's."""
+
+    model: Model
+    cluster: Cluster
+    workload: Workload
+    steps: tuple[Step, ...]
+    advised: Projection
+    ratios: tuple[Ratio, ...]
+    """Communication to compute of the advised layout; below 1 it can hide."""
+    comparison: Comparison | None = None
+    """The exact best (b) against the advised layout (a); None if it was not asked for."""
+    best: Projection | None = None
+
+    @property
+    def excess(self) -> float | None:
+        """By how much of the best step the advised one is longer."""
+        return None if self.best is None else self.advised.step_time_s / self.best.step_time_s - 1.0
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether the exact search finds nothing noticeably faster."""
+        return None if self.excess is None else self.excess <= AGREEMENT
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the `forescale.advice/1` document."""
+        return {
+            "schema": SCHEMA,
+            "steps": [step.to_json() for step in self.steps],
+            "advised": self.advised.to_json(),
+            "ratios": [asdict(ratio) for ratio in self.ratios],
+            "best": None if self.best is None else self.best.to_json(),
+            "excess": self.excess,
+            "agrees": self.agrees,
+            "comparison": None if self.comparison is None else self.comparison.to_json(),
+        }

@@ -1,0 +1,208 @@
+"""`advise`: fit, then batch, then throughput, each with the numbers of the case; then the exact search."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from forescale.advise.advice import Advice, Fact, Step, Trial
+from forescale.advise.case import Case, first
+from forescale.advise.moves import moves, reliefs
+from forescale.advise.tree import doubling, tree
+from forescale.errors import InfeasibleError
+from forescale.graph.parameters import count_parameters
+from forescale.presets.playbook.preset import bytes_per_parameter
+from forescale.presets.playbook.ratios import microbatches_of, playbook_ratios
+from forescale.projection.result import Projection
+from forescale.search.compare import compare
+from forescale.search.rank import search
+from forescale.spec.cluster import Cluster
+from forescale.spec.model import Model
+from forescale.spec.strategy import Strategy
+from forescale.spec.workload import Workload
+from forescale.units import format_bytes, format_seconds
+
+LEAST_GAIN = 1e-3
+"""A move that gains less of the step than this is not worth making."""
+MOST_MOVES = 40
+"""Moves made at most; each one shortens the step, so this only bounds the time."""
+FIT = "What is the least that makes one training step fit?"
+BATCH = "How do the devices make up the global batch?"
+THROUGHPUT = "Which change makes the step shorter, until none does?"
+
+
+def advise(
+    model: Model,
+    cluster: Cluster,
+    workload: Workload,
+    *,
+    max_memory: float | None = None,
+    exact: bool = True,
+) -> Advice:
+    """Walk through the playbook's decision process (How to Find the Best Training Configuration).
+
+    Parameters
+    ----------
+    max_memory
+        Bytes per device that a layout may need; the device's capacity by default.
+    exact
+        Whether to search the whole space too and say how far the advice is from its best.
+
+    Raises
+    ------
+    InfeasibleError
+        If nothing that the process tries fits.
+    """
+    capacity = cluster.device.hbm_bytes
+    limit = capacity if max_memory is None else min(capacity, max_memory)
+    case = Case(model=model, cluster=cluster, workload=workload, memory_limit=limit)
+    fit, layout = _fit(case)
+    batch, layout = _batch(case, layout)
+    throughput, advised = _throughput(case, layout)
+    best = search(model, cluster, workload, top=1, max_memory=max_memory).best[0] if exact else None
+    return Advice(
+        model=model,
+        cluster=cluster,
+        workload=workload,
+        steps=(fit, batch, throughput),
+        advised=advised,
+        ratios=playbook_ratios(
+            model, cluster, advised.strategy, workload, num_layers=_layers_on_a_stage(advised)
+        ),
+        best=best,
+        comparison=None
+        if best is None
+        else compare(advised, best, name_a="the advice", name_b="the exact best"),
+    )
+
+
+def _layers_on_a_stage(projection: Projection) -> int:
+    return min(stage.num_layers for stage in projection.memory.stages)
+
+
+def _fit(case: Case) -> tuple[Step, Strategy]:
+    """Step 1: down the decision tree until a layout fits."""
+    parameters = count_parameters(case.model).total
+    states = parameters * bytes_per_parameter(case.workload.precision).total
+    lead = _activations_lead(case)
+
+    def refuse(found: Projection) -> str | None:
+        """Refuse stage 3 whose gathers take longer than the forward that hides them."""
+        ratios = playbook_ratios(
+            case.model, case.cluster, found.strategy, case.workload, num_layers=case.model.num_layers
+        )
+        exposed = [each for each in ratios if each.part == "data_comm" and each.value >= 1.0]
+        if found.strategy.zero < 3 or not exposed:
+            return None
+        return f"{exposed[0].name}: {exposed[0].value:.2g}, not below 1, so it cannot hide"
+
+    trials, place = first(case, tree(case, activations_lead=lead), refuse=refuse)
+    if place is None:
+        msg = (
+            f"nothing that the process tries fits {format_bytes(case.memory_limit)}: its states alone are "
+            f"{format_bytes(states / case.cluster.num_devices)} per device, shared by all "
+            f"{case.cluster.num_devices}; search tries every layout"
+        )
+        raise InfeasibleError(msg)
+    chosen = replace(trials[place], taken=True)
+    trials[place] = chosen
+    facts = (
+        Fact(name="parameters", value=float(parameters), unit="parameter"),
+        Fact(name="states of all parameters", value=states, unit="byte"),
+        Fact(name="memory of a device", value=case.memory_limit, unit="byte"),
+        Fact(name="devices that the states alone fill", value=states / case.memory_limit, unit="device"),
+    )
+    order = "activations outweigh the states, so context parallelism comes before stages" if lead else ""
+    finding = "; ".join(filter(None, [f"{chosen.move} fits", order]))
+    return Step(name="fit", question=FIT, facts=facts, trials=tuple(trials), finding=finding), chosen.strategy
+
+
+def _activations_lead(case: Case) -> bool:
+    """Whether activations outweigh the states once tensor parallelism fills the fast domain."""
+    for tp in reversed(doubling(1, case.domain)):
+        layout = case.filled(Strategy(tp=tp, zero=1))
+        found = None if layout is None else case.tried("", layout)[1]
+        if found is not None:
+            stage = max(found.memory.stages, key=lambda stage: stage.peak_bytes)
+            states = stage.weights_bytes + stage.gradients_bytes + stage.optimizer_bytes
+            return stage.activations_bytes > states
+    return False
+
+
+def _batch(case: Case, layout: Strategy) -> tuple[Step, Strategy]:
+    """Step 2: the largest micro-batch that pays; accumulation makes up the rest of the global batch."""
+    each = case.workload.global_batch_size // layout.dp
+    sizes = [size for size in doubling(1, each) if each % size == 0]
+    trials: list[Trial] = []
+    for size in sizes:
+        trial, _ = case.tried(f"micro-batch of {size}", replace(layout, micro_batch_size=size))
+        trials.append(trial)
+        if not trial.fits:
+            break
+    place = min(
+        (index for index, trial in enumerate(trials) if trial.fits),
+        key=lambda index: trials[index].step_time_s or float("inf"),
+    )
+    trials[place] = chosen = replace(trials[place], taken=True)
+    count = microbatches_of(chosen.strategy, case.workload)
+    tokens = case.workload.global_batch_size * case.workload.seq_len
+    facts = (
+        Fact(name="tokens per step", value=float(tokens), unit="token"),
+        Fact(name="sequences per replica", value=float(each), unit="1"),
+        Fact(name="replicas", value=float(layout.dp), unit="1"),
+        Fact(name="gradient accumulation steps", value=float(count), unit="1"),
+    )
+    finding = (
+        f"{layout.dp} replicas × {chosen.move} × {count} accumulation steps make the global batch of "
+        f"{case.workload.global_batch_size}"
+    )
+    return Step(
+        name="batch", question=BATCH, facts=facts, trials=tuple(trials), finding=finding
+    ), chosen.strategy
+
+
+def _throughput(case: Case, layout: Strategy) -> tuple[Step, Projection]:
+    """Step 3: make the best change as long as one gains."""
+    _, current = case.tried("", layout)
+    assert current is not None  # it was tried before
+    started, trials, made = current.step_time_s, list[Trial](), 0
+    for _ in range(MOST_MOVES):
+        tried = _neighbours(case, current)
+        trial, found = min(tried, key=_time)
+        gains = trial.fits and found is not None
+        if not gains or found is None or found.step_time_s > current.step_time_s * (1.0 - LEAST_GAIN):
+            trials += [each for each, _ in sorted(tried, key=_time)]
+            break
+        trials.append(replace(trial, taken=True))
+        current, made = found, made + 1
+    facts = (
+        Fact(name="step before", value=started, unit="s"),
+        Fact(name="step after", value=current.step_time_s, unit="s"),
+        Fact(name="model FLOP utilisation after", value=current.mfu, unit="share"),
+    )
+    saved = 1.0 - current.step_time_s / started
+    finding = (
+        f"{made} changes shorten the step by {saved:.0%}, to {format_seconds(current.step_time_s)}"
+        if made
+        else "no change makes it shorter"
+    )
+    return Step(
+        name="throughput", question=THROUGHPUT, facts=facts, trials=tuple(trials), finding=finding
+    ), current
+
+
+def _neighbours(case: Case, current: Projection) -> list[tuple[Trial, Projection | None]]:
+    """Try every change of the current layout; one that is faster and does not fit, also with what makes room."""
+    tried = []
+    for what, layout in moves(case, current.strategy):
+        trial, found = case.tried(what, layout)
+        tried.append((trial, found))
+        if found is not None and not trial.fits and found.step_time_s < current.step_time_s:
+            more = reliefs(case, layout)
+            tried += [case.tried(f"{what}, {relief}", relieved) for relief, relieved in more]
+    return tried
+
+
+def _time(tried: tuple[Trial, Projection | None]) -> float:
+    """Return the step of a trial that fits; the others come last."""
+    trial = tried[0]
+    return trial.step_time_s if trial.fits and trial.step_time_s is not None else float("inf")

@@ -1,0 +1,47 @@
+"""`forescale advise`: the playbook's decision process on one's own case."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from forescale.cli.console import console, print_json
+from forescale.cli.options import ClusterOptions, JsonFlag, ModelArgument, PlanOptions, RunOptions, grouped
+from forescale.errors import SpecError
+
+
+@grouped
+def advise_command(
+    *,
+    model: ModelArgument = None,
+    cluster: ClusterOptions,
+    run: RunOptions,
+    max_memory: Annotated[
+        str | None, typer.Option("--max-memory", metavar="SIZE", help="Peak per device, such as 70GiB.")
+    ] = None,
+    exact: Annotated[
+        bool, typer.Option("--exact/--no-exact", help="Say how far the advice is from the exact best.")
+    ] = True,
+    plan: PlanOptions,
+    as_json: JsonFlag = False,
+) -> None:
+    """Find a layout step by step: what fits, then the batch, then throughput, with the numbers of each."""
+    from forescale.advise import advise
+    from forescale.cli.inputs import read_question
+    from forescale.units import parse
+
+    limit = None if max_memory is None else parse(max_memory, "byte")
+    if limit is not None and limit <= 0:
+        msg = f"--max-memory must be greater than 0, got {max_memory}"
+        raise SpecError(msg)
+    question = read_question(model, plan, cluster, run)
+    question.refuse_presets("advise")
+    asked = question.plan
+    result = advise(asked.model, asked.cluster, asked.workload, max_memory=limit, exact=exact)
+    if as_json:
+        print_json(result.to_json())
+        return
+    from forescale.cli.render.advise import advice_view
+
+    console().print(advice_view(result, notes=question.notes))

@@ -1,0 +1,114 @@
+"""Advice as text: three steps, the layout they arrive at, and the exact search's word on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from forescale.advise import Advice, Fact, Step, Trial
+from forescale.cli.render import words
+from forescale.projection.result import Note
+from forescale.units import format_count, format_seconds
+
+SHOWN = 6
+"""Trials of a step shown: the last ones, among which is the one taken; the rest are counted."""
+MOST_CHANGES = 6
+
+
+def advice_view(result: Advice, *, notes: Sequence[Note] = ()) -> Group:
+    """Return every step with its numbers, then the outcome."""
+    header = Text.assemble(
+        (result.model.name, "bold"),
+        f" on {result.cluster.num_devices:,} × {result.cluster.name} · {words.workload(result.workload)}",
+    )
+    parts: list[RenderableType] = [header]
+    for number, step in enumerate(result.steps, start=1):
+        parts += ["", *_step(number, step)]
+    said = [Text(f"note ({note.topic}): {note.text}", style="yellow") for note in notes]
+    return Group(*parts, "", *_outcome(result), *said)
+
+
+def _step(number: int, step: Step) -> list[RenderableType]:
+    facts = " · ".join(f"{fact.name} {_value(fact)}" for fact in step.facts)
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=False)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column()
+    shown = _shown(step)
+    for trial in shown:
+        table.add_row(*_cells(trial), style="bold" if trial.taken else "dim")
+    rest = len(step.trials) - len(shown)
+    more = [Text(f"  {rest} more tried (all with --json)", style="dim")] if rest else []
+    return [
+        Text.assemble((f"{number}. {step.name.capitalize()}. ", "bold"), step.question),
+        Text(f"  {facts}", style="dim"),
+        table,
+        *more,
+        Text.assemble("  → ", (step.finding, "cyan")),
+    ]
+
+
+def _value(fact: Fact) -> str:
+    """Return a fact's number; what its name already says has no unit."""
+    if fact.unit in ("parameter", "token"):
+        return format_count(fact.value)
+    if fact.unit == "share":
+        return words.percent(fact.value)
+    return f"{fact.value:.3g}" if fact.unit == "device" else words.quantity(fact.value, fact.unit)
+
+
+def _shown(step: Step) -> list[Trial]:
+    """Return the trials worth a line: all taken, and the nearest to them."""
+    taken = [trial for trial in step.trials if trial.taken]
+    if step.name == "throughput":
+        return [*taken, *[trial for trial in step.trials if not trial.taken][: max(0, SHOWN - len(taken))]]
+    return list(step.trials[-SHOWN:])
+
+
+def _cells(trial: Trial) -> tuple[str, str, str, str]:
+    time = "" if trial.step_time_s is None else format_seconds(trial.step_time_s)
+    memory = "" if trial.peak_bytes is None else f"{words.gib(trial.peak_bytes)} GiB"
+    said = "taken" if trial.taken else "" if trial.fits else "does not fit"
+    return f"  {trial.move}", time, memory, trial.problem or said
+
+
+def _outcome(result: Advice) -> list[Text]:
+    """Return the advised layout, its ratios, and what the exact search says."""
+    one = result.advised
+    lines = [
+        Text.assemble(
+            ("advice  ", "bold"),
+            words.layout(one.strategy),
+            f": {format_seconds(one.step_time_s)} per step, MFU {words.percent(one.mfu)}, "
+            f"{words.gib(one.memory.peak_bytes)} GiB",
+        )
+    ]
+    if result.ratios:
+        ratios = " · ".join(f"{ratio.name} {ratio.value:.2g}" for ratio in result.ratios)
+        lines.append(Text(f"communication to compute, hidden below 1: {ratios}", style="dim"))
+    if result.best is None or result.comparison is None or result.excess is None:
+        return lines
+    if result.agrees:
+        lines.append(Text(f"the exact search agrees: its best is {words.percent(result.excess)} faster"))
+        return lines
+    changes = [
+        f"{change.name.removeprefix('strategy.')} {_plain(change.a)} → {_plain(change.b)}"
+        for change in result.comparison.layout[:MOST_CHANGES]
+    ]
+    lines.append(
+        Text.assemble(
+            ("the exact search does not agree: ", "yellow"),
+            f"the advised step is {words.percent(result.excess)} longer than its best, "
+            f"{format_seconds(result.best.step_time_s)} with {words.layout(result.best.strategy)}",
+        )
+    )
+    lines.append(Text(f"  {' · '.join(changes)}", style="dim"))
+    return lines
+
+
+def _plain(value: object) -> str:
+    return ("-".join(map(str, value)) or "none") if isinstance(value, list) else words.plain(value)

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import pytest
+from tests import small
+
+from forescale.advise import advise
+from forescale.errors import InfeasibleError
+from forescale.search import search
+from forescale.spec import Workload
+
+WORKLOAD = Workload(seq_len=4096, global_batch_size=64)
+
+
+def steps_of(advice):
+    return {step.name: step for step in advice.steps}
+
+
+def taken(step):
+    return [trial for trial in step.trials if trial.taken]
+
+
+def test_data_parallelism_comes_first_where_memory_is_no_concern():
+    advice = advise(small.dense(), small.cluster(8), WORKLOAD)
+    fit = steps_of(advice)["fit"]
+    assert len(fit.trials) == 1
+    assert taken(fit)[0].strategy.dp == 8
+    assert (fit.trials[0].strategy.zero, fit.trials[0].strategy.tp) == (0, 1)
+
+
+def test_less_memory_goes_further_down_the_tree():
+    reached = []
+    for gigabytes in (80.0, 5.0, 3.5):
+        advice = advise(small.dense(), small.cluster(16, hbm_gb=gigabytes), WORKLOAD, exact=False)
+        fit = steps_of(advice)["fit"]
+        reached.append(len(fit.trials))
+        assert all(not trial.fits for trial in fit.trials[:-1] if trial.problem is None)
+        assert taken(fit)[0].peak_bytes <= gigabytes * 1e9
+    assert reached == sorted(reached)
+    assert len(set(reached)) == 3
+
+
+def test_long_sequences_ask_for_context_parallelism_before_stages():
+    limit = 6e9
+    for seq_len, axis in ((131072, "cp"), (512, "pp")):
+        workload = Workload(seq_len=seq_len, global_batch_size=64)
+        advice = advise(small.dense(32), small.cluster(64), workload, exact=False, max_memory=limit)
+        beyond = [
+            trial.strategy
+            for trial in steps_of(advice)["fit"].trials
+            if max(trial.strategy.cp, trial.strategy.pp) > 1
+        ]
+        if beyond:
+            assert getattr(beyond[0], axis) == 2
+        else:
+            assert axis == "pp"
+
+
+def test_batch_step_makes_up_the_global_batch():
+    advice = advise(small.dense(), small.cluster(8), WORKLOAD, exact=False)
+    batch = steps_of(advice)["batch"]
+    facts = {fact.name: fact.value for fact in batch.facts}
+    size = taken(batch)[0].strategy.micro_batch_size
+    assert facts["replicas"] * size * facts["gradient accumulation steps"] == 64
+    assert facts["tokens per step"] == 64 * 4096
+    fitting = [trial.step_time_s for trial in batch.trials if trial.fits]
+    assert taken(batch)[0].step_time_s == min(fitting)
+
+
+def test_every_move_made_shortens_the_step_and_fits():
+    cluster = small.cluster(16, hbm_gb=8.0)
+    advice = advise(small.moe(), cluster, WORKLOAD, exact=False)
+    steps = steps_of(advice)
+    times = [trial.step_time_s for trial in (*taken(steps["batch"]), *taken(steps["throughput"]))]
+    assert times == sorted(times, reverse=True)
+    assert all(trial.fits for trial in taken(steps["throughput"]))
+    assert advice.advised.step_time_s == times[-1]
+    rejected = [trial.step_time_s for trial in steps["throughput"].trials if trial.fits and not trial.taken]
+    assert min(rejected) > times[-1] * (1.0 - 2e-3)
+
+
+def test_exact_search_is_never_slower_than_the_advice():
+    advice = advise(small.dense(), small.cluster(16, hbm_gb=8.0), WORKLOAD)
+    best = search(small.dense(), small.cluster(16, hbm_gb=8.0), WORKLOAD, top=1).best[0]
+    assert advice.best.step_time_s == best.step_time_s
+    assert advice.excess == pytest.approx(advice.advised.step_time_s / best.step_time_s - 1.0)
+    assert advice.excess >= 0.0
+    assert advice.agrees == (advice.excess <= 0.01)
+
+
+def test_what_cannot_fit_is_said_with_its_states():
+    with pytest.raises(InfeasibleError, match=r"nothing that the process tries fits .* per device"):
+        advise(small.dense(), small.cluster(8), WORKLOAD, max_memory=1e8)
+
+
+def test_the_playbooks_own_example():
+    """1024 sequences of 4k tokens, micro-batch 2: 4 accumulation steps on 128 devices, 1 on 512."""
+    for devices, accumulation in ((128, 4), (512, 1)):
+        assert 1024 // (devices * 2) == accumulation
+        workload = Workload(seq_len=4096, global_batch_size=1024)
+        advice = advise(small.dense(), small.cluster(devices), workload, exact=False)
+        trial = next(
+            trial for trial in steps_of(advice)["batch"].trials if trial.strategy.micro_batch_size == 2
+        )
+        assert trial.strategy.dp == devices
+        assert trial.problem is None

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import json
+
+CASE = ("llama-3.1-8b", "--cluster", "h100-sxm", "--devices", "16", "--seq-len", "4096", "--global-batch-size", "64")  # fmt: skip
+
+
+def test_three_steps_and_the_verdict_of_the_search(forescale):
+    ran = forescale("advise", *CASE)
+    assert ran.code == 0, ran.err
+    for text in ("1. Fit.", "2. Batch.", "3. Throughput.", "advice  ", "the exact search"):
+        assert text in ran.out
+    assert len(ran.out.splitlines()) <= 40
+
+
+def test_document(forescale):
+    ran = forescale("advise", *CASE, "--no-exact", "--json")
+    body = json.loads(ran.out)
+    assert body["schema"] == "forescale.advice/1"
+    assert [step["name"] for step in body["steps"]] == ["fit", "batch", "throughput"]
+    assert body["best"] is None
+    assert body["advised"]["schema"] == "forescale.projection/1"
+
+
+def test_bad_memory_is_one_sentence(forescale):
+    ran = forescale("advise", *CASE, "--max-memory", "-3GiB")
+    assert ran.code == 2
+    assert "--max-memory" in ran.err
+    assert len(ran.err.strip().splitlines()) == 1
+
+
+def test_presets_are_refused(forescale):
+    ran = forescale("advise", *CASE, "--preset", "playbook")
+    assert ran.code == 2
+    assert "advise works under the preset default only" in ran.err
