@@ -140,6 +140,7 @@ def layout_inputs(
             pricing,
             tied=model.tied_embeddings,
             num_mtp=model.num_mtp_layers,
+            reshard=choices.reshard,
         ),
         pricing=pricing,
         pipeline=pipeline,

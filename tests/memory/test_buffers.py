@@ -15,6 +15,7 @@ from forescale.memory.buffers import (
     resharded_bytes,
     whole_parameter_bytes,
 )
+from forescale.projection.data_parallel import kept_whole
 from forescale.spec import Strategy
 from forescale.spec.workload import Precision
 
@@ -64,7 +65,9 @@ def test_gathered_parameters_at_stage_3_over_several_shards():
 def test_resharding_by_default_depends_on_stages():
     pp = np.array([1.0, 4.0])
     found = {
-        policy: np.broadcast_to(resharded_bytes(always=1.0, never=9.0, pp=pp, policy=policy), 2).tolist()
+        policy: np.broadcast_to(
+            resharded_bytes(always=1.0, never=9.0, whole=kept_whole(pp=pp, reshard=policy)), 2
+        ).tolist()
         for policy in ("default", "always", "never")
     }
     assert found == {"default": [1, 9], "always": [1, 1], "never": [9, 9]}

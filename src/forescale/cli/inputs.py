@@ -106,7 +106,7 @@ def _with_file(
 ) -> tuple[dict[str, Any], tuple[Note, ...]]:
     """Return `written` laid over what the model's file says, if it is a file; and notes about that file.
 
-    Without `layout`, as for a search, only its overlap counts.
+    Without `layout`, as for a search, only what is not searched counts, such as overlap and kernels.
     """
     from forescale.catalogue.models import model_names
 
@@ -123,7 +123,7 @@ def _with_file(
     values: dict[str, Any] = {}
     if reading.strategy is not None:
         own = {**_without_data_parallel(asdict(reading.strategy)), "schedule": _own_schedule(reading)}
-        values["strategy"] = own if layout else {"overlap": own["overlap"]}
+        values["strategy"] = own if layout else _not_searched(own)
     if reading.workload is not None:
         values["workload"] = asdict(reading.workload)
     if reading.num_devices is not None and "nodes" not in written:
@@ -132,6 +132,12 @@ def _with_file(
         both = isinstance(section, dict) and isinstance(values.get(name), dict)
         values[name] = {**values[name], **section} if both else section
     return values, _notes(path, reading)
+
+
+def _not_searched(strategy: dict[str, Any]) -> dict[str, Any]:
+    from forescale.search.space import NAMES
+
+    return {name: value for name, value in strategy.items() if name not in (*NAMES, "stage_layers")}
 
 
 def _own_schedule(reading: Reading) -> str | None:
@@ -196,7 +202,7 @@ def _workload(run: RunOptions) -> dict[str, Any]:
 
 
 def _strategy(layout: LayoutOptions) -> dict[str, Any]:
-    own = ("stage_layers", "axis_order", "overlap")
+    own = ("stage_layers", "axis_order", "overlap", "reshard")
     names = [item.name for item in fields(layout) if not item.name.startswith("recompute")]
     plain = {name: getattr(layout, name) for name in names if name not in own}
     return {
@@ -204,6 +210,7 @@ def _strategy(layout: LayoutOptions) -> dict[str, Any]:
         "recompute": _recompute(layout),
         "stage_layers": None if layout.stage_layers is None else _counts(layout.stage_layers),
         "axis_order": _names(layout.axis_order),
+        "reshard": _word_or_count(layout.reshard),
         "overlap": _overlap(layout.overlap),
     }
 
@@ -230,6 +237,10 @@ def _recompute(layout: LayoutOptions) -> dict[str, Any] | None:
 
 def _names(text: str | None) -> list[str] | None:
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _word_or_count(text: str | None) -> str | int | None:
+    return int(text) if text is not None and text.isdigit() else text
 
 
 def _counts(text: str) -> list[int]:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_type_hints
 
 import typer
 
-from forescale.spec.strategy import ContextKind, RematPolicy, Reshard
+from forescale.spec.strategy import ContextKind, RematPolicy
 from forescale.spec.workload import ComputeType, OptimizerName, StorageType
 
 F = TypeVar("F", bound=Callable[..., None])
@@ -208,7 +208,12 @@ class LayoutOptions:
         ),
     ] = None
     reshard: Annotated[
-        Reshard | None, _layout("--reshard", "Under zero 3: whether weights are sharded again after forward.")
+        str | None,
+        _layout(
+            "--reshard",
+            "Under zero 3: whether weights are sharded again after forward, or over how many neighbours.",
+            metavar="default|always|never|N",
+        ),
     ] = None
     micro_batch_size: Annotated[
         int | None, _degree("--micro-batch-size", "Sequences per micro-batch and data-parallel rank.")

@@ -140,8 +140,8 @@ def _space(question: Question, fix: Sequence[str], *, sized: bool) -> Space:
     from forescale.search import Space
 
     asked = question.plan
-    base = Space() if asked.strategy is None else Space(overlap=asked.strategy.overlap)
-    return fixed_space(base, fix, asked.model, num_devices=asked.cluster.num_devices if sized else None)
+    space = Space() if asked.strategy is None else Space(base=asked.strategy)
+    return fixed_space(space, fix, asked.model, num_devices=asked.cluster.num_devices if sized else None)
 
 
 def _ranked(

@@ -38,6 +38,25 @@ class Group:
 
 
 @formula(
+    unit="1", source="PyTorch FSDP2: reshard_after_forward as a number of ranks, which divides the group"
+)
+def neighbours(*, size: Numeric, wanted: Numeric, taken: Numeric) -> Numeric:
+    """Members of an axis among the `wanted` closest ranks of a group, inner axes having `taken` of them."""
+    return np.minimum(size, np.maximum(wanted / taken, 1.0))
+
+
+def innermost(group: Group, count: float) -> Group:
+    """Return the `count` closest ranks of a group; all of it if it has no more."""
+    taken: Numeric = 1.0
+    axes = []
+    for size, stride in group.axes:
+        part = neighbours(size=size, wanted=count, taken=taken)
+        axes.append((part, stride))
+        taken = taken * part
+    return Group(size=axes[0][0], stride=axes[0][1], outer=tuple(axes[1:]))
+
+
+@formula(
     unit="1", source="Subramanian et al. 2024, arXiv:2410.00273, section 3 (devices of a group in one domain)"
 )
 def ranks_within(*, size: Numeric, stride: Numeric, tier_size: float, num_devices: float) -> Numeric:

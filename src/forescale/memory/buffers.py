@@ -89,9 +89,16 @@ def whole_parameter_bytes(
     return np.where(needed, parameters * (2.0 + reduced_bytes), 0.0)
 
 
+@formula(
+    unit="byte", source="PyTorch FSDP2: reshard_after_forward as a number of ranks; ZeRO++, arXiv:2306.10209"
+)
+def resharded_copy_bytes(*, parameters: Numeric, ranks: float, shards: Numeric, zero: Numeric) -> Numeric:
+    """2 bytes × parameters / min(ranks, shards): what stays of a stage's parameters between forward and backward."""
+    needed = (np.asarray(zero) >= 3) & (np.asarray(shards) > 1)
+    return np.where(needed, 2.0 * parameters / np.minimum(ranks, shards), 0.0)
+
+
 @formula(unit="byte", source="torchtitan: parallelism.fsdp_reshard_after_forward")
-def resharded_bytes(*, always: Numeric, never: Numeric, pp: Numeric, policy: str) -> Numeric:
-    """Return the buffers of the policy; the default reshards where there is one pipeline stage."""
-    if policy == "default":
-        return np.where(np.asarray(pp) > 1, never, always)
-    return always if policy == "always" else never
+def resharded_bytes(*, always: Numeric, never: Numeric, whole: Numeric) -> Numeric:
+    """`never` where gathered parameters stay whole through the step, else `always`."""
+    return np.where(np.asarray(whole) > 0, never, always)

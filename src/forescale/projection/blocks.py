@@ -43,7 +43,7 @@ class Pricing:
     """What a run loses against kernels alone; the compute model knows its own share of it."""
     graphs: LaunchGraphs = "none"
     _messages: dict[tuple[CollectiveKind, MeshAxis], Priced] = field(
-        default_factory=dict, repr=False, compare=False
+        default_factory=dict, init=False, repr=False, compare=False
     )
     """Prices of messages by collective and communicator, each worked out when first asked for."""
 

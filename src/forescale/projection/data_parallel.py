@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from forescale.cost.placement import innermost
 from forescale.formula import formula
 from forescale.graph.layout import Degrees
 from forescale.graph.ops import Collective, CollectiveKind
@@ -15,6 +16,7 @@ from forescale.projection.blocks import Pricing, Select
 from forescale.projection.pieces import Holding, Parts
 from forescale.projection.stages import Stages, over_stages
 from forescale.projection.step import exposed_gather, exposed_reduction
+from forescale.spec.strategy import Reshard
 from forescale.spec.workload import STORAGE_BYTES, Precision
 
 GATHERED_BYTES = 2.0
@@ -26,11 +28,16 @@ class ShardTraffic:
     """Seconds for one block at stage 3."""
 
     gather: Numeric
+    """Before forward, from all shards."""
+    regather: Numeric
+    """Before backward, from the ranks that the parameters were sharded over again."""
     reduce: Numeric
 
     def take(self, select: Select) -> ShardTraffic:
         """Return the traffic with every number passed through `select`."""
-        return ShardTraffic(gather=select(self.gather), reduce=select(self.reduce))
+        return ShardTraffic(
+            gather=select(self.gather), regather=select(self.regather), reduce=select(self.reduce)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +92,14 @@ def at_stage_3(*, zero: Numeric, sharded: Numeric, otherwise: Numeric) -> Numeri
     return np.where(np.asarray(zero) >= 3, sharded, otherwise)
 
 
+@formula(unit="1", source="torchtitan: parallelism.fsdp_reshard_after_forward")
+def kept_whole(*, pp: Numeric, reshard: Reshard) -> Numeric:
+    """1 where gathered parameters stay until the step ends: under never, and by default with several stages."""
+    if reshard == "default":
+        return np.where(np.asarray(pp) > 1, 1.0, 0.0)
+    return 1.0 if reshard == "never" else 0.0
+
+
 @formula(unit="s", source="definition")
 def from_stage_1(*, zero: Numeric, sharded: Numeric, otherwise: Numeric) -> Numeric:
     """`sharded` from ZeRO stage 1 (reduce-scatter and gather), `otherwise` without (all-reduce)."""
@@ -109,16 +124,23 @@ def data_traffic(
     *,
     tied: bool,
     num_mtp: int,
+    reshard: Reshard = "default",
 ) -> DataTraffic:
     """Price the data-parallel collectives of every stage and block."""
     dense, expert = stage_parameters(held, stages, degrees, tied=tied, num_mtp=num_mtp)
     gradient = STORAGE_BYTES[precision.gradients]
+    both = functools.partial(_both_groups, pricing)
+    again = both if isinstance(reshard, str) else functools.partial(_both_groups, _within(pricing, reshard))
 
-    def both(kind: CollectiveKind, dense_bytes: Numeric, expert_bytes: Numeric) -> Numeric:
-        seconds = pricing.seconds(Collective(kind=kind, axis="dp_cp", num_bytes=dense_bytes))
-        if isinstance(expert_bytes, float) and expert_bytes == 0.0:
-            return seconds
-        return seconds + pricing.seconds(Collective(kind=kind, axis="expert_dp", num_bytes=expert_bytes))
+    def block_traffic(block: Holding) -> ShardTraffic:
+        parameters = block.dense + block.vocabulary
+        weights = (parameters * GATHERED_BYTES, block.expert * GATHERED_BYTES)
+        gather = both("all_gather", *weights)
+        return ShardTraffic(
+            gather=gather,
+            regather=gather if again is both else again("all_gather", *weights),
+            reduce=both("reduce_scatter", parameters * gradient, block.expert * gradient),
+        )
 
     shard = dense * gradient / (degrees.dp_shard * degrees.cp)
     return DataTraffic(
@@ -126,21 +148,30 @@ def data_traffic(
         all_reduce=both("all_reduce", dense * gradient, expert * gradient),
         replicas=pricing.seconds(Collective(kind="all_reduce", axis="dp_replicate", num_bytes=shard)),
         all_gather=both("all_gather", dense * GATHERED_BYTES, expert * GATHERED_BYTES),
-        blocks=held.map(
-            lambda block: ShardTraffic(
-                gather=both(
-                    "all_gather",
-                    (block.dense + block.vocabulary) * GATHERED_BYTES,
-                    block.expert * GATHERED_BYTES,
-                ),
-                reduce=both(
-                    "reduce_scatter", (block.dense + block.vocabulary) * gradient, block.expert * gradient
-                ),
-            )
-        ),
+        blocks=held.map(block_traffic),
         dense=dense,
         expert=expert,
     )
+
+
+def _both_groups(
+    pricing: Pricing, kind: CollectiveKind, dense_bytes: Numeric, expert_bytes: Numeric
+) -> Numeric:
+    """Return the seconds of a collective over non-expert parameters, then over experts."""
+    seconds = pricing.seconds(Collective(kind=kind, axis="dp_cp", num_bytes=dense_bytes))
+    if isinstance(expert_bytes, float) and expert_bytes == 0.0:
+        return seconds
+    return seconds + pricing.seconds(Collective(kind=kind, axis="expert_dp", num_bytes=expert_bytes))
+
+
+def _within(pricing: Pricing, size: int) -> Pricing:
+    """Return the pricing of collectives among `size` neighbours of each group that shards parameters."""
+    groups = dict(pricing.groups)
+    groups["dp_cp"], groups["expert_dp"] = (
+        innermost(pricing.groups["dp_cp"], float(size)),
+        innermost(pricing.groups["expert_dp"], float(size)),
+    )
+    return replace(pricing, groups=groups)
 
 
 def exposed_once(
@@ -153,8 +184,12 @@ def exposed_once(
     grad_reduce: bool,
     param_gather: bool,
     contention: Numeric = 0.0,
+    whole: Numeric = 0.0,
 ) -> Numeric:
-    """Return what each stage shows of its once-per-step traffic behind one micro-batch's passes."""
+    """Return what each stage shows of its once-per-step traffic behind one micro-batch's passes.
+
+    At stage 3 this is the exchange among replicas, and all of it where parameters stay `whole` through the step.
+    """
     reduction = from_stage_1(zero=zero, sharded=traffic.reduce_scatter, otherwise=traffic.all_reduce)
     gather = from_stage_1(zero=zero, sharded=traffic.all_gather, otherwise=0.0 * traffic.all_gather)
     shown = functools.partial(exposed_reduction, buckets=buckets, contention=contention)
@@ -162,7 +197,7 @@ def exposed_once(
         reduction=gather, cover=forward, overlapped=param_gather
     )
     replicas = shown(reduction=traffic.replicas, cover=backward, overlapped=grad_reduce)
-    return at_stage_3(zero=zero, sharded=replicas, otherwise=below)
+    return at_stage_3(zero=zero * (1.0 - whole), sharded=replicas, otherwise=below)
 
 
 def exposed_block(
@@ -176,5 +211,5 @@ def exposed_block(
     """Return what one block at stage 3 shows of its two gathers and its reduction."""
     shown = functools.partial(exposed_gather, overlapped=overlapped, contention=contention)
     return shown(gather=traffic.gather, cover=forward) + shown(
-        gather=traffic.gather + traffic.reduce, cover=backward
+        gather=traffic.regather + traffic.reduce, cover=backward
     )

@@ -15,7 +15,14 @@ from forescale.memory.optimizers import moments_per_parameter
 from forescale.memory.states import optimizer_element_bytes
 from forescale.numeric import Array, Numeric
 from forescale.projection.blocks import NEUTRAL, BlockCost, Pricing, Seconds
-from forescale.projection.data_parallel import DataTraffic, Exposed, at_stage_3, exposed_block, exposed_once
+from forescale.projection.data_parallel import (
+    DataTraffic,
+    Exposed,
+    at_stage_3,
+    exposed_block,
+    exposed_once,
+    kept_whole,
+)
 from forescale.projection.memory import MemoryParts, StateBytes, memory_parts, message_bytes, state_bytes
 from forescale.projection.pieces import Holding, Parts, Piece
 from forescale.projection.pipeline import Pipeline
@@ -230,6 +237,7 @@ def _of_part(name: str) -> Callable[[BlockCost], Numeric]:
 def _data_parallel(setting: Setting, inputs: Inputs, forward: Numeric, backward: Numeric) -> Exposed:
     """Return exposed data-parallel communication of every stage."""
     overlap, zero = setting.choices.overlap, inputs.degrees.zero
+    whole = kept_whole(pp=inputs.degrees.pp, reshard=setting.choices.reshard)
     paired = Parts(
         layers=tuple(zip(inputs.pieces.layers, inputs.traffic.blocks.layers, strict=True)),
         embedding=(inputs.pieces.embedding, inputs.traffic.blocks.embedding),
@@ -260,8 +268,10 @@ def _data_parallel(setting: Setting, inputs: Inputs, forward: Numeric, backward:
         grad_reduce=overlap.grad_reduce,
         param_gather=overlap.param_gather,
         contention=setting.run.contention,
+        whole=whole,
     )
-    return Exposed(per_microbatch=at_stage_3(zero=zero, sharded=sharded, otherwise=0.0 * sharded), once=once)
+    per_microbatch = at_stage_3(zero=zero * (1.0 - whole), sharded=sharded, otherwise=0.0 * sharded)
+    return Exposed(per_microbatch=per_microbatch, once=once)
 
 
 def _between_copies(setting: Setting, inputs: Inputs) -> Numeric:

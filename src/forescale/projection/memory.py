@@ -14,6 +14,7 @@ from forescale.memory.buffers import (
     gathered_parameter_bytes,
     load_overhead,
     resharded_bytes,
+    resharded_copy_bytes,
     whole_parameter_bytes,
 )
 from forescale.memory.optimizers import moments_per_parameter
@@ -26,6 +27,7 @@ from forescale.memory.states import (
     weight_bytes,
 )
 from forescale.numeric import Numeric
+from forescale.projection.data_parallel import kept_whole
 from forescale.spec.model import Model
 from forescale.spec.strategy import Kernels
 from forescale.spec.workload import STORAGE_BYTES, Workload
@@ -198,9 +200,22 @@ def _gathered(setting: Setting, inputs: Inputs) -> Numeric:
                 zero=degrees.zero,
             )
         buffers = largest(first=buffers, second=present * both)
-    return resharded_bytes(
-        always=buffers, never=_whole(workload, inputs), pp=degrees.pp, policy=setting.choices.reshard
+    reshard = setting.choices.reshard
+    if not isinstance(reshard, str):
+        return buffers + _copies_among(float(reshard), inputs)
+    whole = kept_whole(pp=degrees.pp, reshard=reshard)
+    return resharded_bytes(always=buffers, never=_whole(workload, inputs), whole=whole)
+
+
+def _copies_among(ranks: float, inputs: Inputs) -> Numeric:
+    """Return a stage's parameters sharded over some neighbours only, beside the shards of all ranks."""
+    degrees, traffic = inputs.degrees, inputs.traffic
+    groups = ((traffic.dense, degrees.dp_shard * degrees.cp), (traffic.expert, degrees.expert_shards))
+    dense, expert = (
+        resharded_copy_bytes(parameters=parameters, ranks=ranks, shards=shards, zero=degrees.zero)
+        for parameters, shards in groups
     )
+    return dense + expert
 
 
 def _whole(workload: Workload, inputs: Inputs) -> Numeric:

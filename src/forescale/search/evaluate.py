@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from forescale.cost.calibration import RunFactors
-from forescale.graph.layout import Choices, Degrees, Layout
+from forescale.graph.layout import Choices, Degrees, Layout, split_strategy
 from forescale.graph.operator import Block
 from forescale.graph.stage import plan_stages
 from forescale.numeric import Array, Numeric
@@ -31,7 +31,7 @@ from forescale.projection.stages import Stages, stack_plans
 from forescale.search.space import Candidates, Columns, Rows
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
-from forescale.spec.strategy import Axis, Kernels
+from forescale.spec.strategy import Axis
 from forescale.spec.workload import Workload
 
 CHUNK = 16384
@@ -145,7 +145,8 @@ class _Batch:
 def _batches(question: Question, candidates: Candidates, memory_limit: float) -> Iterator[_Batch]:
     """Yield all candidates in batches; a named schedule has one batch per shape of its pipeline."""
     plans, plan_of_row = _plans(question.model, candidates.columns)
-    fitting = _states(question, candidates.columns, plans, plan_of_row) <= memory_limit
+    common = split_strategy(candidates.base)[1]
+    fitting = _states(question, candidates.columns, plans, plan_of_row, common) <= memory_limit
     by_list: dict[tuple[object, ...], list[int]] = {}
     for index, each in enumerate(candidates.variants):
         by_list.setdefault((each.cp_kind, each.axis_order, each.schedule), []).append(index)
@@ -161,9 +162,7 @@ def _batches(question: Question, candidates: Candidates, memory_limit: float) ->
             batch = _Batch(
                 rows=rows,
                 variants=indices,
-                choices=Choices(
-                    sp=sp, cp_kind=variant.cp_kind, overlap=candidates.overlap, schedule=variant.schedule
-                ),
+                choices=replace(common, sp=sp, cp_kind=variant.cp_kind, schedule=variant.schedule),
                 order=variant.axis_order,
                 stages=_StagesOf(plans, plan_of_row[rows]),
             )
@@ -216,17 +215,20 @@ def _plans(model: Model, columns: Columns) -> tuple[Stages, Rows]:
     return stack_plans([plan_stages(model, pp=pp, vpp=vpp).compressed() for pp, vpp in pairs]), table.where
 
 
-def _states(question: Question, columns: Columns, plans: Stages, plan_of_row: Rows) -> Array:
+def _states(
+    question: Question, columns: Columns, plans: Stages, plan_of_row: Rows, choices: Choices
+) -> Array:
     """Return the bytes of weights, gradients and optimizer states on the fullest stage of every row."""
     model = question.model
     table = distinct(columns, (*TRAFFIC_KEY, "zero"))
     degrees = _as_degrees(table.columns)
-    held = holdings(question.blocks(degrees, Choices()))
+    held = holdings(question.blocks(degrees, choices))
     stages = plans.take(plan_of_row[_first_rows(table.where)])
     dense, expert = stage_parameters(
         held, stages, degrees, tied=model.tied_embeddings, num_mtp=model.num_mtp_layers
     )
-    total = np.asarray(state_bytes(model, dense, expert, degrees, question.workload, Kernels()).total())
+    states = state_bytes(model, dense, expert, degrees, question.workload, choices.kernels)
+    total = np.asarray(states.total())
     fullest: Array = np.max(np.where(stages.multiplicity > 0, total, 0.0), axis=0)
     return fullest[table.where]
 
@@ -272,6 +274,7 @@ class _Group:
             pricing_of(question.model, question.cluster, degrees, choices, self.order, question.run),
             tied=model.tied_embeddings,
             num_mtp=model.num_mtp_layers,
+            reshard=choices.reshard,
         )
 
     def inputs(self, part: slice, pieces: Parts[Piece]) -> Inputs:

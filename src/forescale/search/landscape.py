@@ -64,7 +64,9 @@ def explore(asked: Asked, *, slack: float = 1.0) -> Landscape:
         rows = [(name, count) for name, count in candidates.refused.items() if count]
         msg = f"no legal layout of {model.name} on {cluster.num_devices} devices of {cluster.name}"
         raise InfeasibleError(msg, rows)
-    question, limit = Question(model=model, cluster=cluster, workload=workload), asked.memory_limit
+    software = asked.space.base.software
+    question = Question(model=model, cluster=cluster, workload=workload, software=software)
+    limit = asked.memory_limit
     scores = score(question, candidates, memory_limit=limit * slack)
     fits = scores.peak <= limit
     if not fits.any():

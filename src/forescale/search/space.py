@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,7 +15,7 @@ from forescale.projection.pipeline import refusal
 from forescale.spec.cluster import Cluster
 from forescale.spec.constraints import Question, legal
 from forescale.spec.model import LatentAttention, Model
-from forescale.spec.strategy import Axis, ContextKind, Overlap, Recompute, Strategy
+from forescale.spec.strategy import Axis, ContextKind, Recompute, Strategy
 from forescale.spec.workload import Workload, num_microbatches
 
 Rows: TypeAlias = NDArray[np.int64]
@@ -48,7 +48,8 @@ class Space:
     axis_order: tuple[tuple[Axis, ...], ...] = ORDERS
     schedule: tuple[str | None, ...] = (None,)
     """Names of the schedule library; None is (interleaved) 1F1B, in closed form."""
-    overlap: Overlap = field(default_factory=Overlap)
+    base: Strategy = field(default_factory=Strategy)
+    """What is not searched is as here: overlap, kernels, software, offload and the like; its degrees do not count."""
 
     def fixed(self, values: Mapping[str, int | bool]) -> Space:
         """Return the space with some dimensions fixed to one value."""
@@ -76,7 +77,7 @@ class Candidates:
     columns: Columns
     """Degrees and sp, one array each."""
     variants: tuple[Variant, ...]
-    overlap: Overlap
+    base: Strategy
     global_batch_size: int
     refused: dict[str, int]
     """Rows that each constraint refused."""
@@ -130,14 +131,15 @@ class Candidates:
         """Return one layout as a strategy."""
         chosen = self.variants[variant]
         degrees: dict[str, Any] = {name: int(self.columns[name][row]) for name in DEGREE_NAMES}
-        return Strategy(
+        return replace(
+            self.base,
             **degrees,
             sp=bool(self.columns["sp"][row]),
             cp_kind=chosen.cp_kind,
             recompute=chosen.recompute,
             axis_order=chosen.axis_order,
             schedule=chosen.schedule,
-            overlap=self.overlap,
+            stage_layers=None,
         )
 
 
@@ -175,7 +177,7 @@ def enumerate_layouts(model: Model, cluster: Cluster, workload: Workload, space:
     return Candidates(
         columns=columns,
         variants=variants,
-        overlap=space.overlap,
+        base=space.base,
         global_batch_size=workload.global_batch_size,
         refused=refused,
     )

@@ -23,7 +23,7 @@ RematPolicy: TypeAlias = Literal[
     "save_out_proj",
     "torch_per_op",
 ]
-Reshard: TypeAlias = Literal["always", "never", "default"]
+Reshard: TypeAlias = Literal["always", "never", "default"] | Annotated[int, Ge(2)]
 LaunchGraphs: TypeAlias = Literal["none", "partial", "full"]
 Dispatcher: TypeAlias = Literal["all_to_all", "deepep"]
 CrossEntropy: TypeAlias = Literal["vocab_parallel", "native", "fused", "compiled", "eager"]
@@ -128,8 +128,9 @@ class Strategy:
     """False materialises the attention scores."""
     kernels: Kernels = field(default_factory=Kernels)
     reshard: Reshard = "default"
-    """Stage 3: whether parameters are sharded again after forward; never keeps them, and the unreduced gradients,
-    whole through the step. The default is never with pipeline stages, else always (torchtitan)."""
+    """Stage 3: whether parameters are sharded again after forward; never gathers them once and keeps them, and the
+    unreduced gradients, whole through the step. The default is never with pipeline stages, else always
+    (torchtitan). A number shards them over that many neighbours until backward (FSDP2, ZeRO++ hpZ)."""
     software: str = "megatron-core"
     """Software stack whose fitted losses apply: a key of the run calibration's `software`."""
     graphs: LaunchGraphs = "none"

@@ -1,0 +1,21 @@
+"""What a search does not choose is as its base strategy says, in what it ranks and in what it returns."""
+
+from __future__ import annotations
+
+import pytest
+from tests.small import cluster, dense, workload
+
+from forescale.search import Space, search
+from forescale.spec import Strategy
+from forescale.spec.strategy import Kernels
+
+
+@pytest.mark.parametrize("base", [Strategy(reshard="never"), Strategy(kernels=Kernels(fused=False))])
+def test_what_is_not_searched_holds_in_ranking_and_result(base):
+    space = Space(base=base, tp=(1,), pp=(1,), zero=(3,))
+    found = search(dense(), cluster(8), workload(), space=space, top=3)
+    plain = search(dense(), cluster(8), workload(), space=Space(tp=(1,), pp=(1,), zero=(3,)), top=3)
+    assert all(one.strategy.reshard == base.reshard for one in found.best)
+    assert all(one.strategy.kernels == base.kernels for one in found.best)
+    assert found.best[0].memory.peak_bytes > plain.best[0].memory.peak_bytes
+    assert [one.step_time_s for one in found.best] == sorted(one.step_time_s for one in found.best)
