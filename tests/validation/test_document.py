@@ -7,6 +7,7 @@ from pathlib import Path
 
 from forescale.validation.cases import Prediction
 from forescale.validation.document import document
+from forescale.validation.peers import compare_peers
 from forescale.validation.scoreboard import score
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "validation.json"
@@ -20,7 +21,7 @@ def test_the_document_is_the_golden_one(cases):
         chosen,
         lambda case: Prediction(step_time_s=times[case.id], peak_bytes=64e9, low_s=0.7, high_s=1.1),
     )
-    found = json.loads(json.dumps(document(board), allow_nan=False))
+    found = json.loads(json.dumps(document(board, compare_peers(board)), allow_nan=False))
     assert rounded(found) == json.loads(GOLDEN.read_text(encoding="utf-8"))
 
 

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.table import Table
 
+    from forescale.validation.peers import PeerGroup
     from forescale.validation.scoreboard import Group, Scoreboard
 
 PANEL = "Output"
@@ -33,6 +36,10 @@ def validate_command(
         str,
         typer.Option("--by", metavar="DIMENSION", help="Breakdown to print: hardware, source, scale, ..."),
     ] = "headline",
+    ask_peers: Annotated[
+        bool,
+        typer.Option("--peers", help="Ask llm-analysis too (pip install --no-deps llm-analysis fire)."),
+    ] = False,
     markdown: Annotated[
         Path | None,
         typer.Option("--markdown", metavar="FILE", help="Write the whole scoreboard.", rich_help_panel=PANEL),
@@ -48,27 +55,35 @@ def validate_command(
     """Project every run of a corpus and compare with what was measured."""
     from forescale.validation.cases import load_cases
     from forescale.validation.document import document
+    from forescale.validation.peers import LLM_ANALYSIS, compare_peers, llm_analysis_step
     from forescale.validation.projector import projector_of
     from forescale.validation.scoreboard import check_dimension, score
 
     check_dimension(by)
     board = score(load_cases(runs), projector_of(preset))
-    _write_files(board, runs, preset, markdown=markdown, chart=chart)
+    peers = compare_peers(board, {LLM_ANALYSIS: llm_analysis_step} if ask_peers else None)
+    _write_files(board, peers, runs, preset, markdown=markdown, chart=chart)
     if as_json:
-        typer.echo(json.dumps(document(board), indent=1, allow_nan=False))
+        typer.echo(json.dumps(document(board, peers), indent=1, allow_nan=False))
     else:
-        _show(board, by)
+        _show(board, by, peers)
 
 
 def _write_files(
-    board: Scoreboard, runs: Path, preset: str, *, markdown: Path | None, chart: Path | None
+    board: Scoreboard,
+    peers: Sequence[PeerGroup],
+    runs: Path,
+    preset: str,
+    *,
+    markdown: Path | None,
+    chart: Path | None,
 ) -> None:
     from forescale.validation.chart import error_chart
     from forescale.validation.report import markdown as page
 
     if markdown is not None:
         command = f"forescale validate {runs.name} --markdown {markdown.name}"
-        _write(markdown, page(board, corpus=runs.name, preset=preset, command=command))
+        _write(markdown, page(board, corpus=runs.name, preset=preset, command=command, peers=peers))
     if chart is not None:
         _write(chart, json.dumps(error_chart(board), indent=1) + "\n")
 
@@ -83,7 +98,7 @@ def _write(path: Path, text: str) -> None:
         raise ForescaleError(msg) from error
 
 
-def _show(board: Scoreboard, by: str) -> None:
+def _show(board: Scoreboard, by: str, peers: Sequence[PeerGroup]) -> None:
     from rich.console import Console
 
     from forescale.validation.sweeps import mean_regret, mean_spearman
@@ -97,6 +112,9 @@ def _show(board: Scoreboard, by: str) -> None:
         spearman, regret = mean_spearman(board.sweeps), mean_regret(board.sweeps)
         rank = "–" if spearman is None else f"{spearman:.2f}"
         console.print(f"{len(board.sweeps)} sweeps: mean Spearman {rank}, mean regret {_percent(regret)}")
+    for group in peers:
+        theirs, ours = (_percent(summary.median_abs) for summary in (group.time, group.our_time))
+        console.print(f"{group.peer}: median {theirs} on {group.time.count} rows, ours there {ours}")
     console.print("Every row with --json; the whole scoreboard with --markdown FILE.")
 
 

@@ -65,6 +65,8 @@ class Case:
     skipped_reason: str | None = None
     notes: tuple[str, ...] = ()
     """What was assumed, approximated or taken from the catalogue."""
+    remarks: str = ""
+    """The row's own notes."""
 
     @property
     def question(self) -> tuple[Model, Cluster, Strategy, Workload]:
@@ -127,6 +129,7 @@ def _case(row: Row, find: FindModel) -> Case:
         family=row.text("family") or ("moe" if row.text("num_experts") else "dense"),
         schedule=row.text("schedule"),
         core=row.text("core").lower() == "y",
+        remarks=row.text("notes"),
     )
     try:
         model = model_of(row, find, notes)

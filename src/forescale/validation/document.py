@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from forescale.validation.peers import PeerGroup
 from forescale.validation.scoreboard import DIMENSIONS, Group, Outcome, Scoreboard
 from forescale.validation.sweeps import mean_regret, mean_spearman
 
 SCHEMA = "forescale.validation/1"
 
 
-def document(board: Scoreboard) -> dict[str, Any]:
-    """Return the scoreboard as plain values: one entry in `rows` for every row of the corpus, and `summary`.
+def document(board: Scoreboard, peers: Sequence[PeerGroup] = ()) -> dict[str, Any]:
+    """Return the scoreboard as plain values: `rows`, one for every row of the corpus, `summary` and `peers`.
 
     Times are in seconds, sizes in bytes, errors are predicted / measured − 1; what is unknown is null, and
     `skipped` holds the reason where a row was not projected.
@@ -21,6 +23,7 @@ def document(board: Scoreboard) -> dict[str, Any]:
         "schema": SCHEMA,
         "rows": [_row(outcome) for outcome in board.outcomes],
         "summary": _summary(board),
+        "peers": [asdict(group) for group in peers],
     }
 
 

@@ -8,13 +8,16 @@ from collections.abc import Iterable, Sequence
 
 from forescale.cost.run_calibration import load_run_calibration
 from forescale.validation.metrics import ErrorSummary
+from forescale.validation.peers import PeerGroup
 from forescale.validation.scoreboard import DIMENSIONS, Group, Outcome, Scoreboard
 from forescale.validation.sweeps import mean_regret, mean_spearman
 
 _WORST = 15
 
 
-def markdown(board: Scoreboard, *, corpus: str, preset: str, command: str) -> str:
+def markdown(
+    board: Scoreboard, *, corpus: str, preset: str, command: str, peers: Sequence[PeerGroup] = ()
+) -> str:
     """Return the accuracy page: step time, memory, choice of layout, groups, worst and skipped rows, notes.
 
     Parameters
@@ -25,6 +28,8 @@ def markdown(board: Scoreboard, *, corpus: str, preset: str, command: str) -> st
         Name of the file and of the preset, for the opening line.
     command
         The command that writes this page.
+    peers
+        Other tools on the same rows.
     """
     sections = (
         _opening(board, corpus, preset, command),
@@ -32,6 +37,7 @@ def markdown(board: Scoreboard, *, corpus: str, preset: str, command: str) -> st
         _held_out(preset),
         _memory(board),
         _choice(board),
+        _peers(peers),
         *(_breakdown(board, name) for name in DIMENSIONS),
         _worst(board),
         _skipped(board),
@@ -150,6 +156,28 @@ def _choice(board: Scoreboard) -> str:
     ]
     title = ["source", "model", "device", "devices", "sequence", "type", "layouts", "Spearman", "regret"]
     return text + table([*title, "picked", "best"], rows)
+
+
+def _peers(peers: Sequence[PeerGroup]) -> str:
+    if not peers:
+        return ""
+    rows = [
+        [group.peer, what, *_cells(theirs), *_cells(ours)[1:4]]
+        for group in peers
+        for what, theirs, ours in (
+            ("step", group.time, group.our_time),
+            ("memory", group.memory, group.our_memory),
+        )
+        if theirs.count
+    ]
+    title = ("tool", "of", *_MEMORY_TITLE, "our median", "our 90th", "our bias")
+    return (
+        "## Other tools\n\n"
+        "The rows that both answer; ours in-sample, as in the first table. SimuMax measured every kernel shape of "
+        "its rows on that very machine, Calculon was tuned with its rows. What is asked here has core rows only: "
+        "llm-analysis, at half of the peak rate (the share that its source calls usual; its default is all of it), "
+        "in 16 bits, without context parallelism.\n\n" + table(title, rows)
+    )
 
 
 def _breakdown(board: Scoreboard, dimension: str) -> str:
