@@ -75,18 +75,8 @@ def _by_policy(block: Block, everything: tuple[str, ...], policy: RematPolicy | 
     shares = {block.input_name: 1.0} | {
         name: share for name, share in POLICIES[policy].items() if name in block.tensors
     }
-    whole = {name for name, share in shares.items() if share == 1.0}
-    missing = [name for name in everything if name not in whole]
-    replayed: set[str] = set()
-    seen = set(whole)
-    while missing:
-        name = missing.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        for operator in makers(block, name):
-            replayed.add(operator.name)
-            missing += operator.reads
+    whole = frozenset(name for name, share in shares.items() if share == 1.0)
+    replayed = needed(block, whole)
     kept = tuple(
         replace(block.tensors[name], elements=block.tensors[name].elements * share)
         for name, share in shares.items()
@@ -94,6 +84,22 @@ def _by_policy(block: Block, everything: tuple[str, ...], policy: RematPolicy | 
     dropped = tuple(block.tensors[name] for name in everything if name not in whole)
     group = tuple(operator for operator in block.operators if operator.name in replayed)
     return Kept(tensors=kept, dropped=dropped, replays=(group,) if group else ())
+
+
+def needed(block: Block, held: frozenset[str]) -> frozenset[str]:
+    """Return the names of the operators that make what backward needs, given the tensors that are `held`."""
+    missing = [name for name in _saved(block.operators) if name not in held]
+    found: set[str] = set()
+    seen = set(held)
+    while missing:
+        name = missing.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        for operator in makers(block, name):
+            found.add(operator.name)
+            missing += operator.reads
+    return frozenset(found)
 
 
 def makers(block: Block, name: str) -> tuple[Operator, ...]:

@@ -9,12 +9,14 @@ from tests import small
 
 from forescale.catalogue.models import load_model
 from forescale.errors import SpecError
-from forescale.presets.almodel import (
-    ALMODEL,
+from forescale.presets.almodel import ALMODEL
+from forescale.presets.almodel.memory import (
     almodel_device_parameters,
     almodel_fsdp_buffer,
+    almodel_layer_kept,
     almodel_logits,
     almodel_reserve,
+    almodel_scores_kept,
     almodel_state_bytes,
     full_layer,
 )
@@ -126,7 +128,7 @@ def test_expert_and_other_weights():
 
 
 def test_buffer_of_two_layers():
-    layer = full_layer(load_model("almodel"), Strategy())
+    layer = full_layer(load_model("almodel"))
     assert layer == 256 * 3 * 2048 * 512 + 157184 * 2048
     assert almodel_fsdp_buffer(layer_parameters=layer, fsdp=32.0) / GB == pytest.approx(8.14, abs=0.005)
     assert almodel_fsdp_buffer(layer_parameters=layer, fsdp=1.0) == 0
@@ -136,7 +138,20 @@ def test_logits_and_reserve():
     """51.2 GB of full recompute: 21 inputs of 4096 x 2048 in bf16 and the logits, for 10 sequences."""
     logits = almodel_logits(tokens=40960.0, vocab_size=157184.0, tp=1.0)
     assert (logits + 10 * 21 * 4096 * 2048 * 2) / GB == pytest.approx(51.2, abs=0.0501)
-    assert almodel_reserve(modelled=2.03 + 4.06 + 2.03 + 8.14 + 54.53) == pytest.approx(21.24, abs=0.005)
+    modelled = 2.03 + 4.06 + 2.03 + 8.14 + 54.53
+    assert almodel_reserve(modelled=modelled, share=0.30) == pytest.approx(21.24, abs=0.005)
+
+
+@pytest.mark.parametrize(("cp", "printed"), [(1, 25.8), (2, 22.1), (4, 20.2), (8, 19.3)])
+def test_what_is_kept_without_recompute(cp, printed):
+    """Activations of the slowest configurations: 21 layers, scores of 5 of them, logits."""
+    layers = 21 * almodel_layer_kept(tokens=4096.0, hidden_size=2048.0, layer_bytes=82.5, tp=1.0)
+    part = 4096.0 / cp
+    scores = almodel_scores_kept(
+        sequences=float(cp), queries=part, keys=part, num_heads=16.0, score_bytes=6.0, tp=1.0
+    )
+    logits = almodel_logits(tokens=4096.0, vocab_size=157184.0, tp=1.0)
+    assert (layers + 5 * scores + logits) / GB == pytest.approx(printed, abs=0.05)
 
 
 def test_projection_says_what_it_knows():
@@ -149,13 +164,13 @@ def test_projection_says_what_it_knows():
     )
     assert result.memory.peak_bytes / GB == pytest.approx(92.02, abs=0.0101)
     assert result.memory.verdict == "FITS"
-    assert {"activations", "buffers", "overhead", "time"} <= {note.topic for note in result.notes}
+    assert {"activations", "buffers", "flops", "network"} <= {note.topic for note in result.notes}
 
 
 def test_what_it_does_not_state_is_refused():
     model, known = load_model("almodel"), layout(dp=4, fsdp=32, batch=10, recompute=OUT)
     for strategy, message in (
-        (replace(known, recompute=Recompute()), "does not say what is kept"),
+        (replace(known, recompute=Recompute(granularity="selective")), "does not say what is kept"),
         (replace(known, zero=1), "zero 3"),
         (replace(known, dp_shard=4, ep=8), "does not divide"),
     ):

@@ -1,0 +1,254 @@
+"""One layout as the analysis accounts for it: memory columns, volumes, times and MFU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from forescale.cost.roofline import peak_rate
+from forescale.errors import SpecError
+from forescale.graph.layout import Choices, Degrees, split_strategy
+from forescale.graph.parameters import count_parameters
+from forescale.graph.stage import plan_stages
+from forescale.presets.almodel.flops import SequenceFlops, parts_of_compute, sequence_flops
+from forescale.presets.almodel.memory import (
+    DeviceMemory,
+    device_memory,
+    kept_by_kind,
+    logits_kept,
+)
+from forescale.presets.almodel.sources import ANALYSIS
+from forescale.presets.almodel.step import Clock, Step
+from forescale.presets.almodel.terms import Terms, measured_terms
+from forescale.presets.preset import Account, StageBytes, memory_projection
+from forescale.projection.rates import days, tokens_per_device_second, utilisation
+from forescale.projection.result import TIME_PARTS, Interval, Note, Projection, StageTime
+from forescale.spec.cluster import Cluster
+from forescale.spec.model import Model
+from forescale.spec.strategy import Strategy
+from forescale.spec.workload import Workload, num_microbatches
+
+PRESET = "almodel"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranked:
+    """One layout with everything that the analysis says of it; every number is a float."""
+
+    projection: Projection
+    memory: DeviceMemory
+    """Of the fullest stage."""
+    step: Step
+    flops: SequenceFlops
+
+    @property
+    def strategy(self) -> Strategy:
+        """The layout."""
+        return self.projection.strategy
+
+    @property
+    def fsdp(self) -> int:
+        """FSDP as the analysis counts it, without EP."""
+        return self.strategy.dp_shard // self.strategy.ep
+
+    @property
+    def per_device_batch(self) -> float:
+        """PDB, MaxText's batch per device: the micro-batch over TP × CP."""
+        return self.strategy.micro_batch_size / (self.strategy.tp * self.strategy.cp)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Almodel:
+    """The account of the ALModel analysis, by default on the terms of its detailed configurations."""
+
+    name: str = PRESET
+    source: str = ANALYSIS
+    terms: Terms = field(default_factory=measured_terms)
+
+    def project(self, model: Model, cluster: Cluster, strategy: Strategy, workload: Workload) -> Projection:
+        """Project one layout; `dp_shard` is FSDP × EP there, `dp_replicate` is DP, `micro_batch_size` MB."""
+        return self.rank(model, cluster, strategy, workload).projection
+
+    def account(self, model: Model, strategy: Strategy, workload: Workload) -> Account:
+        """Return bytes by stage.
+
+        Raises
+        ------
+        SpecError
+            If states are not sharded by FSDP, or recompute is selective: what that keeps is not stated.
+        """
+        return _account(model, strategy, self._stages(model, strategy, workload))
+
+    def rank(self, model: Model, cluster: Cluster, strategy: Strategy, workload: Workload) -> Ranked:
+        """Return one layout with its memory, messages and times."""
+        stages = self._stages(model, strategy, workload)
+        stated = memory_projection(
+            _account(model, strategy, stages),
+            preset=self.name,
+            model=model,
+            cluster=cluster,
+            strategy=strategy,
+            workload=workload,
+        )
+        fullest = max(stages, key=lambda stage: float(stage.total))
+        flops = sequence_flops(
+            model, seq_len=workload.seq_len, recompute=strategy.recompute, quirks=self.terms.quirks
+        )
+        clock = Clock(model=model, cluster=cluster, workload=workload, terms=self.terms)
+        step = clock.step(split_strategy(strategy)[0], fullest, flops)
+        return Ranked(projection=_timed(stated, step, flops), memory=fullest, step=step, flops=flops)
+
+    def _stages(self, model: Model, strategy: Strategy, workload: Workload) -> list[DeviceMemory]:
+        refuse(strategy, self.name)
+        degrees, choices = split_strategy(strategy)
+        plan = plan_stages(model, pp=strategy.pp, vpp=strategy.vpp, stage_layers=strategy.stage_layers)
+        kept = kept_by_kind(model, degrees, choices, workload, self.terms)
+        logits = logits_kept(model, degrees, workload)
+        accumulation = _accumulation(strategy, workload)
+        found = []
+        for rank, counts in enumerate(plan.counts):
+            layers = sum(count * float(size) for count, size in zip(counts.tolist(), kept, strict=True))
+            in_flight = min(float(strategy.pp - rank), accumulation)
+            last = float(logits) if rank == strategy.pp - 1 else 0.0
+            found.append(device_memory(model, degrees, layers * in_flight + last, self.terms))
+        return found
+
+
+def refuse(strategy: Strategy, preset: str) -> None:
+    """Raise if the layout has something that the analysis does not know."""
+    if strategy.recompute.granularity == "selective":
+        msg = (
+            f"preset {preset}: the analysis does not say what is kept with recompute 'selective'; use none "
+            f"(save_all), full, or a policy such as save_out_proj"
+        )
+        raise SpecError(msg)
+    if strategy.dp_shard % strategy.ep:
+        msg = f"preset {preset}: dp_shard is FSDP × EP there, but ep {strategy.ep} does not divide {strategy.dp_shard}"
+        raise SpecError(msg)
+    if strategy.dp_shard > strategy.ep and strategy.zero != 3:
+        msg = f"preset {preset} shards weights, gradients and optimizer alike: use zero 3 (FSDP), not {strategy.zero}"
+        raise SpecError(msg)
+
+
+def evaluate(preset: Almodel, clock: Clock, degrees: Degrees, choices: Choices) -> tuple[DeviceMemory, Step]:
+    """Return memory and step of many layouts without a pipeline, as arrays."""
+    model, workload = clock.model, clock.workload
+    kept = kept_by_kind(model, degrees, choices, workload, preset.terms)
+    layers = sum(model.layers.count(kind) * size for kind, size in zip(model.layer_kinds, kept, strict=True))
+    memory = device_memory(model, degrees, layers + logits_kept(model, degrees, workload), preset.terms)
+    flops = sequence_flops(
+        model, seq_len=workload.seq_len, recompute=choices.recompute, quirks=preset.terms.quirks
+    )
+    return memory, clock.step(degrees, memory, flops)
+
+
+def _accumulation(strategy: Strategy, workload: Workload) -> float:
+    return float(
+        num_microbatches(
+            global_batch_size=float(workload.global_batch_size),
+            dp=float(strategy.dp),
+            micro_batch_size=float(strategy.micro_batch_size),
+        )
+    )
+
+
+def _account(model: Model, strategy: Strategy, stages: Sequence[DeviceMemory]) -> Account:
+    plan = plan_stages(model, pp=strategy.pp, vpp=strategy.vpp, stage_layers=strategy.stage_layers)
+    return Account(
+        stages=tuple(
+            _bytes(stage, int(count.sum())) for stage, count in zip(stages, plan.counts, strict=True)
+        ),
+        total_parameters=count_parameters(model).total,
+        notes=_NOTES,
+    )
+
+
+def _bytes(memory: DeviceMemory, num_layers: int) -> StageBytes:
+    return StageBytes(
+        num_layers=num_layers,
+        parameters=float(memory.parameters),
+        weights=float(memory.weights),
+        gradients=float(memory.gradients),
+        optimizer=float(memory.optimizer),
+        activations=float(memory.activations),
+        buffers=float(memory.buffer),
+        overhead=float(memory.reserve),
+    )
+
+
+def _timed(stated: Projection, step: Step, flops: SequenceFlops) -> Projection:
+    """Return a projection of memory with the times of the step."""
+    work, devices = stated.workload, float(stated.cluster.num_devices)
+    total, batch = float(step.total), float(work.global_batch_size)
+    peak = peak_rate(stated.cluster.device, work.precision.compute)
+    rates = {"peak_rate": peak, "num_devices": devices, "step_time": total}
+    executed = (flops.useful + flops.replayed) * batch
+    tokens = batch * work.seq_len
+    return replace(
+        stated,
+        step_time=Interval(low=total, expected=total, high=total),
+        tokens_per_s_per_device=float(
+            tokens_per_device_second(tokens=tokens, step_time=total, num_devices=devices)
+        ),
+        mfu=float(utilisation(flops=stated.model_flops_per_step, **rates)),
+        mfu_full_attention=float(utilisation(flops=stated.model_flops_full_attention_per_step, **rates)),
+        hfu=float(utilisation(flops=executed, **rates)),
+        hardware_flops_per_step=executed,
+        time_s=_parts(stated, step, flops),
+        stage_times=tuple(_stage_time(stated, step, flops, stage.stage) for stage in stated.memory.stages),
+        training_days=None
+        if work.tokens is None
+        else float(days(total_tokens=float(work.tokens), tokens=tokens, step_time=total)),
+        notes=_NOTES,
+    )
+
+
+def _parts(stated: Projection, step: Step, flops: SequenceFlops) -> dict[str, float]:
+    """Return the seconds of a step by part."""
+    useful = float(step.compute) * flops.useful / (flops.useful + flops.replayed)
+    shares = parts_of_compute(stated.model, stated.workload.seq_len)
+    whole = {
+        "recompute": float(step.compute) - useful,
+        "tensor_comm": step.tp.seconds,
+        "context_comm": step.cp.seconds,
+        "expert_comm": step.ep.seconds,
+        "data_comm": step.fsdp_exposed + step.dp.seconds,
+        "bubble": step.bubble,
+        "optimizer": step.optimizer.seconds,
+    }
+    return (
+        dict.fromkeys(TIME_PARTS, 0.0)
+        | {part: useful * share for part, share in shares.items()}
+        | {name: float(value) for name, value in whole.items()}
+    )
+
+
+def _stage_time(stated: Projection, step: Step, flops: SequenceFlops, stage: int) -> StageTime:
+    """Return the compute of one micro-batch on a stage; recompute belongs to backward."""
+    once = float(step.compute) / stated.num_microbatches
+    forward = once * flops.forward / (flops.useful + flops.replayed)
+    return StageTime(stage=stage, forward_s=forward, backward_s=once - forward)
+
+
+_NOTES = (
+    Note(
+        topic="flops",
+        text="MFU of the analysis is the one with full attention; it counts 0.1 % more forward than the products",
+    ),
+    Note(
+        topic="activations",
+        text="policies that keep queries, keys and values come out 0.1 % above the analysis; without recompute "
+        "(save_all) bytes per layer and score are inferred from its ten slowest configurations",
+    ),
+    Note(
+        topic="buffers",
+        text="its full layer weight is the experts of one layer and the embedding table: attention and the second "
+        "gathered layer's own size are not in it",
+    ),
+    Note(
+        topic="network",
+        text="the rates of expert exchange are inferred; tensor and pipeline parallelism are in its formulas, but in "
+        "none of its figures",
+    ),
+)
+ALMODEL = Almodel()
