@@ -11,7 +11,7 @@ from forescale.cost.collectives import AlphaBeta, CollectiveModel, ExpertExchang
 from forescale.cost.roofline import Roofline
 from forescale.cost.roofline import peak_rate as device_peak_rate
 from forescale.cost.run_calibration import RunCalibration, Spread, load_run_calibration
-from forescale.errors import PhysicsError
+from forescale.errors import PhysicsError, SpecError
 from forescale.formula import Term, value_of
 from forescale.graph.flops import model_flops
 from forescale.graph.layout import Choices, Degrees, Layout, split_strategy
@@ -73,6 +73,11 @@ def project(
     if preset != "default":
         from forescale.presets import load_preset
 
+        if strategy.recompute.layer_ids or strategy.recompute.unit > 1:
+            msg = (
+                f"preset {preset} knows recompute of all layers or a stage's first; use recompute.num_layers"
+            )
+            raise SpecError(msg)
         return load_preset(preset).project(model, cluster, strategy, workload)
     degrees, choices = split_strategy(strategy)
     arrays = Degrees(**{name: np.array([getattr(degrees, name)]) for name in Degrees.__dataclass_fields__})

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from tests.small import dense, moe
+from tests.small import cluster, dense, moe, workload
 
 from forescale.errors import SpecError
-from forescale.graph.stage import layers_per_stage, plan_stages
+from forescale.graph.stage import layers_per_stage, plan_stages, replayed_mtp
+from forescale.project import project
+from forescale.spec import Recompute, Strategy
 
 
 def sizes(num_layers, pp, vpp=1):
@@ -43,3 +47,83 @@ def test_compressed_plan_keeps_sums_and_the_fullest_rank():
     assert len(small.index) < 4 or len(np.unique(plan.counts, axis=0)) > 2
     assert small.multiplicity.sum() == 4
     np.testing.assert_array_equal(small.index, [0, 1, 3])
+
+
+def full(**which):
+    return Recompute(granularity="full", **which)
+
+
+def test_the_first_layers_of_every_virtual_stage_are_replayed():
+    """Megatron-LM's block method counts within each model chunk."""
+    plan = plan_stages(moe(8), pp=2, vpp=2, recompute=full(num_layers=1))
+    np.testing.assert_array_equal(plan.counts, [[1, 3], [0, 4]])
+    np.testing.assert_array_equal(plan.replayed, [[1, 1], [0, 2]])
+    np.testing.assert_array_equal(plan.heads, plan.replayed)
+
+
+def test_listed_layers_are_replayed_where_they_stand():
+    plan = plan_stages(moe(8), pp=2, recompute=full(layer_ids=(0, 1, 7)))
+    np.testing.assert_array_equal(plan.replayed, [[1, 1], [0, 1]])
+
+
+def test_a_unit_keeps_the_input_of_its_first_layer():
+    plan = plan_stages(dense(10), pp=2, recompute=full(unit=2))
+    np.testing.assert_array_equal(plan.replayed[:, 0], [5, 5])
+    np.testing.assert_array_equal(plan.heads[:, 0], [3, 3])
+
+
+def test_ranks_that_replay_different_layers_stay_apart():
+    alike = plan_stages(dense(8), pp=4)
+    apart = plan_stages(dense(8), pp=4, recompute=full(layer_ids=(2,)))
+    assert len(alike.compressed().index) == 3
+    assert len(apart.compressed().index) == 4
+
+
+def test_multi_token_prediction_is_listed_after_the_decoder():
+    assert replayed_mtp(moe(8), full()) == 1
+    assert replayed_mtp(moe(8), full(num_layers=2)) == 0
+    assert replayed_mtp(moe(8), full(layer_ids=(1, 8))) == 1
+
+
+def test_a_layer_that_does_not_exist_is_refused():
+    with pytest.raises(SpecError, match="layers 0 to 7"):
+        plan_stages(dense(8), pp=2, recompute=full(layer_ids=(8,)))
+
+
+def test_layers_are_chosen_in_one_way():
+    with pytest.raises(SpecError, match="layer_ids"):
+        full(layer_ids=(1,), num_layers=2)
+    with pytest.raises(SpecError, match="unit"):
+        Recompute(granularity="selective", modules=("mlp",), unit=2)
+
+
+def projected(recompute, model=None, **layout):
+    strategy = Strategy(dp_shard=8, micro_batch_size=4, recompute=recompute, **layout)
+    return project(model or dense(8), cluster(8), strategy, workload())
+
+
+def test_all_layers_listed_are_all_layers():
+    listed = projected(full(layer_ids=tuple(range(8))))
+    assert listed.step_time_s == pytest.approx(projected(full()).step_time_s, rel=1e-12)
+    assert listed.memory == projected(full()).memory
+
+
+def test_listing_the_first_layers_is_naming_their_number():
+    kinds = moe(8)
+    number = projected(full(num_layers=3), kinds, ep=8)
+    listed = projected(full(layer_ids=(0, 1, 2)), kinds, ep=8)
+    assert listed.step_time_s == pytest.approx(number.step_time_s, rel=1e-12)
+    assert listed.memory == number.memory
+
+
+def test_units_keep_fewer_inputs_and_replay_more_at_once():
+    model = replace(dense(8), vocab_size=128)
+    one, two, all_of_them = (projected(full(unit=unit), model) for unit in (1, 2, 8))
+    assert one.step_time_s == two.step_time_s == all_of_them.step_time_s
+    stream = 4 * 2048 * 1024 * 2.0
+    kept = {1: 8, 2: 4, 8: 1}
+    plain = projected(Recompute(), model).memory.stages[0].activations_bytes
+    sizes = {unit: r.memory.stages[0].activations_bytes for unit, r in ((1, one), (2, two), (8, all_of_them))}
+    per_layer = sizes[2] - sizes[1] + (kept[1] - kept[2]) * stream
+    assert sizes[8] - sizes[1] == pytest.approx(7 * per_layer - 7 * stream)
+    assert sizes[8] == plain + stream, "the whole stage is there again, beside the one input kept"

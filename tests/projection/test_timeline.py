@@ -25,6 +25,8 @@ RECOMPUTE = {
     "selective": Recompute(granularity="selective", modules=("core_attn", "mlp")),
     "full": Recompute(granularity="full"),
     "of two layers": Recompute(granularity="full", num_layers=2),
+    "of listed layers": Recompute(granularity="full", layer_ids=(0, 3, 5, 20)),
+    "in units": Recompute(granularity="full", unit=3),
     "policy": Recompute(granularity="policy", policy="minimal"),
 }
 

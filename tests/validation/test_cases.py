@@ -63,10 +63,12 @@ def test_published_rows_as_layouts(cases):
     pipeline = cases["ZB-010"].strategy
     assert (pipeline.pp, pipeline.vpp, sum(pipeline.stage_layers)) == (8, 3, 22)
     assert pipeline.flash_attention is False
-    assert cases["TT-036"].strategy.recompute == Recompute(granularity="full", num_layers=16)
+    assert cases["TT-036"].strategy.recompute == Recompute(
+        granularity="full", layer_ids=tuple(range(0, 32, 2))
+    )
     assert cases["MB2511-027"].strategy.recompute == Recompute(granularity="full", num_layers=5)
-    assert cases["PRIMUS-026"].strategy.recompute == Recompute(granularity="full", num_layers=2)
-    assert cases["PRIMUS-027"].strategy.recompute == Recompute(granularity="full", num_layers=1)
+    assert cases["PRIMUS-026"].strategy.recompute == Recompute(granularity="full", num_layers=1)
+    assert len(cases["PRIMUS-027"].strategy.recompute.layer_ids) == 9
     assert (cases["MAXV5E-002"].strategy.dp_replicate, cases["MAXV5E-002"].strategy.dp_shard) == (2, 256)
     assert cases["IEVO-010"].strategy.dp_shard == 8
     assert cases["TPUV6E-006"].strategy.micro_batch_size == 2

@@ -99,8 +99,14 @@ def test_hierarchical_zero_1_shards_within_its_group(row):
         ("full (every layer, partition-activations)", Recompute(granularity="full")),
         ("full-block(5 layers)", Recompute(granularity="full", num_layers=5)),
         ("full-block(1 layer per virtual stage (32 of 61))", Recompute(granularity="full", num_layers=1)),
-        ("full-block(9 listed layers of 61)", Recompute(granularity="full", num_layers=5)),
-        ("selective (every other layer)", Recompute(granularity="full", num_layers=8)),
+        (
+            "full-block(4 listed layers of 32)",
+            Recompute(granularity="full", layer_ids=(0, 8, 16, 24)),
+        ),
+        (
+            "selective (every other layer)",
+            Recompute(granularity="full", layer_ids=tuple(range(0, 32, 2))),
+        ),
         ("selective(core_attn)", Recompute(granularity="selective", modules=("core_attn",))),
         ("selective(moe+layernorm)", Recompute(granularity="selective", modules=("layernorm", "moe"))),
         ("selective (per-op SAC)", Recompute(granularity="policy", policy="torch_per_op")),
@@ -115,9 +121,11 @@ def test_recompute_spellings(row, text, expected):
     assert strategy.recompute == expected
 
 
-def test_full_recompute_of_one_layer_per_chunk_counts_all_chunks(row):
+def test_full_recompute_of_layers_per_stage_is_shared_by_its_chunks(row):
     strategy, _, _ = build(row(recompute="full-block(1 layer per virtual stage)", vpp=4))
-    assert strategy.recompute.num_layers == 4
+    assert strategy.recompute.num_layers == 1
+    strategy, _, _ = build(row(recompute="full-block(4 layers)", vpp=4))
+    assert strategy.recompute.num_layers == 1
 
 
 @pytest.mark.parametrize("text", ["sometimes", "selective(moe+everything)"])

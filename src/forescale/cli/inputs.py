@@ -27,6 +27,8 @@ PRECISION_FIELDS = {
 """Field of `Precision` by option."""
 DEGREES = ("tp", "cp", "pp", "dp_replicate", "dp_shard")
 """Degrees whose product is the number of devices."""
+ROUTING = ("imbalance", "capacity_factor", "pad_to_capacity")
+"""Options that are fields of `Routing`: they go over those of a file one by one."""
 COMMAND_LINE = "command line"
 NAMED_KEYS = 8
 """Ignored keys of a file that are named; the rest are counted."""
@@ -82,6 +84,8 @@ def read_question(
     _section(values, "precision", {name: getattr(run, option) for option, name in PRECISION_FIELDS.items()})
     if layout is not None:
         _section(values, "strategy", _strategy(layout))
+        if isinstance(values["strategy"], dict):
+            _section(values["strategy"], "routing", {name: getattr(layout, name) for name in ROUTING})
     values = with_overrides(values, plan.sets or ())
     _require(values)
     if layout is not None and "devices" not in values and "nodes" not in values:
@@ -202,13 +206,15 @@ def _workload(run: RunOptions) -> dict[str, Any]:
 
 
 def _strategy(layout: LayoutOptions) -> dict[str, Any]:
-    own = ("stage_layers", "axis_order", "overlap", "reshard")
+    own = ("stage_layers", "axis_order", "overlap", "reshard", *ROUTING)
     names = [item.name for item in fields(layout) if not item.name.startswith("recompute")]
     plain = {name: getattr(layout, name) for name in names if name not in own}
     return {
         **plain,
         "recompute": _recompute(layout),
-        "stage_layers": None if layout.stage_layers is None else _counts(layout.stage_layers),
+        "stage_layers": None
+        if layout.stage_layers is None
+        else _counts(layout.stage_layers, "--stage-layers", "16,15,15,15"),
         "axis_order": _names(layout.axis_order),
         "reshard": _word_or_count(layout.reshard),
         "overlap": _overlap(layout.overlap),
@@ -217,14 +223,18 @@ def _strategy(layout: LayoutOptions) -> dict[str, Any]:
 
 def _recompute(layout: LayoutOptions) -> dict[str, Any] | None:
     """Return the recompute table; what belongs to one granularity implies it."""
-    details: dict[str, tuple[str, str, Any]] = {
-        "selective": ("--recompute-modules", "modules", _names(layout.recompute_modules)),
-        "full": ("--recompute-layers", "num_layers", layout.recompute_layers),
-        "policy": ("--recompute-policy", "policy", layout.recompute_policy),
-    }
-    given = {kind: detail for kind, detail in details.items() if detail[2] is not None}
-    kind: str | None = layout.recompute or next(iter(given), None)
-    for needed, (option, _, _) in given.items():
+    listed = layout.recompute_layer_ids
+    ids = None if listed is None else _counts(listed, "--recompute-layer-ids", "0,1,2,3")
+    details: tuple[tuple[str, str, str, Any], ...] = (
+        ("selective", "--recompute-modules", "modules", _names(layout.recompute_modules)),
+        ("full", "--recompute-layers", "num_layers", layout.recompute_layers),
+        ("full", "--recompute-layer-ids", "layer_ids", ids),
+        ("full", "--recompute-unit", "unit", layout.recompute_unit),
+        ("policy", "--recompute-policy", "policy", layout.recompute_policy),
+    )
+    given = [detail for detail in details if detail[3] is not None]
+    kind: str | None = layout.recompute or next((needed for needed, *_ in given), None)
+    for needed, option, _, _ in given:
         if needed != kind:
             msg = f"{option} goes with recompute {needed}; it is {kind}"
             raise SpecError(msg)
@@ -232,7 +242,7 @@ def _recompute(layout: LayoutOptions) -> dict[str, Any] | None:
         return None
     if kind == "selective" and not given:
         return {"granularity": kind, "modules": ["core_attn"]}
-    return {"granularity": kind, **{name: value for _, name, value in given.values()}}
+    return {"granularity": kind, **{name: value for _, _, name, value in given}}
 
 
 def _names(text: str | None) -> list[str] | None:
@@ -243,11 +253,11 @@ def _word_or_count(text: str | None) -> str | int | None:
     return int(text) if text is not None and text.isdigit() else text
 
 
-def _counts(text: str) -> list[int]:
+def _counts(text: str, option: str, example: str) -> list[int]:
     try:
         return [int(count) for count in text.split(",")]
     except ValueError as error:
-        msg = f"--stage-layers takes whole numbers such as 16,15,15,15; got {text!r}"
+        msg = f"{option} takes whole numbers such as {example}; got {text!r}"
         raise SpecError(msg) from error
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_type_hints
 
 import typer
 
-from forescale.spec.strategy import ContextKind, RematPolicy
+from forescale.spec.strategy import ContextKind, Dispatcher, RematPolicy
 from forescale.spec.workload import ComputeType, OptimizerName, StorageType
 
 F = TypeVar("F", bound=Callable[..., None])
@@ -229,7 +229,31 @@ class LayoutOptions:
         RematPolicy | None, _layout("--recompute-policy", "Named policy: what is kept, the rest is replayed.")
     ] = None
     recompute_layers: Annotated[
-        int | None, _layout("--recompute-layers", "Layers per stage under full.", metavar="N")
+        int | None,
+        _layout("--recompute-layers", "Under full, the first layers of each virtual stage.", metavar="N"),
+    ] = None
+    recompute_layer_ids: Annotated[
+        str | None,
+        _layout("--recompute-layer-ids", "Under full, these layers, numbered from 0.", metavar="N,N"),
+    ] = None
+    recompute_unit: Annotated[
+        int | None,
+        _layout("--recompute-unit", "Under full, layers that share one kept input.", metavar="N"),
+    ] = None
+    dispatcher: Annotated[Dispatcher | None, _layout("--dispatcher", "How tokens travel to experts.")] = None
+    imbalance: Annotated[
+        float | None,
+        _layout(
+            "--expert-imbalance", "Tokens of the fullest expert-parallel rank over the mean.", metavar="F"
+        ),
+    ] = None
+    capacity_factor: Annotated[
+        float | None,
+        _layout("--capacity-factor", "Tokens an expert takes at most, over the mean.", metavar="F"),
+    ] = None
+    pad_to_capacity: Annotated[
+        bool | None,
+        _layout("--pad-to-capacity/--no-pad-to-capacity", "Whether experts are sent their full capacity."),
     ] = None
     stage_layers: Annotated[
         str | None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from forescale.formula import formula
 from forescale.graph.layout import Extent
 from forescale.graph.modules import casts, elementwise, exchange, gather_sequence, linear, linear_out
 from forescale.graph.operator import Builder, Names
@@ -158,12 +159,57 @@ def _routed(b: Builder, spec: MoeFfn, *, hidden: float, source: str, result: str
     linear(b, "moe.latent_up", source=back, result=result, rows=local, inputs=narrow, outputs=whole)
 
 
+@formula(
+    unit="token",
+    source="Megatron-LM, moe_utils.py get_capacity: ⌈tokens · top_k / experts · capacity factor⌉",
+)
+def capacity_rows(*, rows: Numeric, num_experts: float, capacity_factor: float) -> Numeric:
+    """Experts × ⌈rows / experts · capacity factor⌉: what all experts together take from one rank."""
+    return num_experts * np.ceil(rows / num_experts * capacity_factor)
+
+
+@formula(unit="token", source="definition: the fullest rank over the mean; a single rank receives the mean")
+def imbalanced_rows(*, rows: Numeric, imbalance: float, several: Numeric) -> Numeric:
+    """Rows × (1 + (imbalance − 1) · 1 where there are several ranks)."""
+    return rows * (1.0 + (imbalance - 1.0) * several)
+
+
+@formula(unit="token", source="definition")
+def fewer(*, rows: Numeric, most: Numeric) -> Numeric:
+    """min(rows, most)."""
+    return np.minimum(rows, most)
+
+
+@formula(unit="token", source="definition: an exchange lasts until its fullest rank is done")
+def more(*, sent: Numeric, received: Numeric) -> Numeric:
+    """max(sent, received)."""
+    return np.maximum(sent, received)
+
+
+def _rows(b: Builder, spec: MoeFfn) -> tuple[Numeric, Numeric]:
+    """Return the rows (copies of tokens) that a rank sends to experts, and that the fullest rank receives.
+
+    Capacity cuts both; padded to it, both are the capacity whatever the routing.
+    """
+    routing = b.layout.choices.routing
+    rows = b.layout.tokens("residual") * float(spec.top_k)
+    received = imbalanced_rows(rows=rows, imbalance=routing.imbalance, several=b.layout.more_than_one("ep"))
+    if routing.capacity_factor is None:
+        return rows, received
+    most = capacity_rows(
+        rows=rows, num_experts=float(spec.num_experts), capacity_factor=routing.capacity_factor
+    )
+    if routing.pad_to_capacity:
+        return most, most
+    return fewer(rows=rows, most=most), fewer(rows=received, most=most)
+
+
 def _experts(b: Builder, spec: MoeFfn, *, hidden: float, source: str, result: str) -> None:
     """Append permutation, all-to-all over ep, gather over etp, grouped products, and the way back."""
     lay = b.layout
-    rows = lay.tokens("residual") * float(spec.top_k)
-    size = rows * hidden * lay.element_bytes
-    received = _dispatch(b, spec, rows=rows, hidden=hidden, source=source)
+    sent, arrived = _rows(b, spec)
+    received = arrived * lay.degrees.etp
+    _dispatch(b, spec, sent=sent, arrived=arrived, hidden=hidden, source=source)
     up_width, width = spec.ffn_hidden_size * (2.0 if spec.gated else 1.0), float(spec.ffn_hidden_size)
     up = b.tensor("moe.up", received * up_width / lay.split("expert_ffn"))
     whole: Extent = ("hidden", hidden)
@@ -184,13 +230,15 @@ def _experts(b: Builder, spec: MoeFfn, *, hidden: float, source: str, result: st
     inner: Extent = ("expert_ffn", width)
     _grouped(b, spec, "moe.down", source=activated, result=output, rows=received, inputs=inner, outputs=whole)
     both, either = _moves(b)
+    row = hidden * lay.element_bytes
     unsorted = b.tensor("moe.unsorted", received * hidden * either)
-    _permute(b, "moe.unsort", output, unsorted, moved=2.0 * size * lay.degrees.etp)
-    reduced = b.tensor("moe.reduced", rows * hidden * both)
-    _over_etp(b, "moe.combine_etp", unsorted, reduced, size * lay.degrees.etp, forward="reduce_scatter")
-    returned = b.tensor("moe.returned", rows * hidden)
-    exchange(b, "moe.combine", axis="ep", num_bytes=size, source=reduced, result=returned)
-    _permute(b, "moe.unpermute", returned, result, moved=2.0 * size)
+    _permute(b, "moe.unsort", output, unsorted, moved=2.0 * received * row)
+    reduced = b.tensor("moe.reduced", arrived * hidden * both)
+    _over_etp(b, "moe.combine_etp", unsorted, reduced, received * row, forward="reduce_scatter")
+    returned = b.tensor("moe.returned", sent * hidden)
+    moved = more(sent=sent, received=arrived) * row
+    exchange(b, "moe.combine", axis="ep", num_bytes=moved, source=reduced, result=returned)
+    _permute(b, "moe.unpermute", returned, result, moved=2.0 * sent * row)
 
 
 def _weighted_activation(b: Builder, spec: MoeFfn, up: str, activated: str) -> None:
@@ -212,22 +260,23 @@ def _weighted_activation(b: Builder, spec: MoeFfn, up: str, activated: str) -> N
     )
 
 
-def _dispatch(b: Builder, spec: MoeFfn, *, rows: Numeric, hidden: float, source: str) -> Numeric:
-    """Append the way from tokens to rows sorted by local expert; return the rows received."""
-    lay = b.layout
-    size, received = rows * hidden * lay.element_bytes, rows * lay.degrees.etp
+def _dispatch(
+    b: Builder, spec: MoeFfn, *, sent: Numeric, arrived: Numeric, hidden: float, source: str
+) -> None:
+    """Append the way from tokens to rows sorted by local expert."""
+    lay, row = b.layout, hidden * b.layout.element_bytes
+    received = arrived * lay.degrees.etp
     both, either = _moves(b)
-    permuted = b.tensor("moe.permuted", rows * hidden * either)
-    _permute(
-        b, "moe.permute", source, permuted, moved=2.0 * size, rows=lay.tokens("residual") * spec.num_experts
-    )
-    arrived = b.tensor("moe.arrived", rows * hidden * both)
-    exchange(b, "moe.dispatch", axis="ep", num_bytes=size, source=permuted, result=arrived)
+    permuted = b.tensor("moe.permuted", sent * hidden * either)
+    entries = lay.tokens("residual") * spec.num_experts
+    _permute(b, "moe.permute", source, permuted, moved=2.0 * sent * row, rows=entries)
+    here = b.tensor("moe.arrived", arrived * hidden * both)
+    moved = more(sent=sent, received=arrived) * row
+    exchange(b, "moe.dispatch", axis="ep", num_bytes=moved, source=permuted, result=here)
     gathered = b.tensor("moe.gathered", received * hidden)
-    _over_etp(b, "moe.dispatch_etp", arrived, gathered, size * lay.degrees.etp, forward="all_gather")
+    _over_etp(b, "moe.dispatch_etp", here, gathered, received * row, forward="all_gather")
     dispatched = b.tensor("moe.dispatched", received * hidden, lay.linear_input_bytes)
-    _permute(b, "moe.sort", gathered, dispatched, moved=2.0 * size * lay.degrees.etp)
-    return received
+    _permute(b, "moe.sort", gathered, dispatched, moved=2.0 * received * row)
 
 
 def _moves(b: Builder) -> tuple[Numeric, Numeric]:

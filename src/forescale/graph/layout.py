@@ -17,6 +17,7 @@ from forescale.spec.strategy import (
     Overlap,
     Recompute,
     Reshard,
+    Routing,
     Strategy,
 )
 from forescale.spec.workload import STORAGE_BYTES, Precision
@@ -89,6 +90,7 @@ class Choices:
     schedule: str | None = None
     graphs: LaunchGraphs = "none"
     dispatcher: Dispatcher = "all_to_all"
+    routing: Routing = field(default_factory=Routing)
 
 
 def split_strategy(strategy: Strategy) -> tuple[Degrees, Choices]:
@@ -108,6 +110,7 @@ def split_strategy(strategy: Strategy) -> tuple[Degrees, Choices]:
         schedule=strategy.schedule,
         graphs=strategy.graphs,
         dispatcher=strategy.dispatcher,
+        routing=strategy.routing,
     )
     return degrees, choices
 

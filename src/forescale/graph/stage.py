@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from forescale.errors import SpecError
 from forescale.numeric import Array
 from forescale.spec.model import Model
+from forescale.spec.strategy import Recompute, Strategy
+
+Chunks: TypeAlias = tuple[tuple[tuple[int, ...], ...], ...]
+"""Layers by rank and chunk."""
+EVERY_LAYER = Recompute(granularity="full")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,10 +34,14 @@ class StagePlan:
     """(stages,) the rank; of a group of equal ranks the lowest, which holds most in flight."""
     multiplicity: Array
     """(stages,) how many ranks the row stands for."""
+    replayed: Array
+    """(stages, kinds) layers of `counts` that the recompute policy takes."""
+    heads: Array
+    """(stages, kinds) layers of `replayed` whose input is kept: the first of each unit."""
 
     def compressed(self) -> StagePlan:
         """Return one row per distinct rank: times add up, memory is largest at the lowest rank."""
-        rows = np.column_stack([self.counts, self.first, self.last])
+        rows = np.column_stack([self.counts, self.replayed, self.heads, self.first, self.last])
         _, where, times = np.unique(rows, axis=0, return_index=True, return_counts=True)
         order = np.argsort(where)
         keep = where[order]
@@ -41,6 +51,8 @@ class StagePlan:
             last=self.last[keep],
             index=self.index[keep],
             multiplicity=times[order].astype(float),
+            replayed=self.replayed[keep],
+            heads=self.heads[keep],
         )
 
 
@@ -52,8 +64,15 @@ def layers_per_stage(num_layers: int, pp: int, vpp: int = 1) -> tuple[tuple[int,
     (Megatron-LM --account-for-loss-in-pipeline-split, --account-for-embedding-in-pipeline-split; 126 layers on
     16 x 8 chunks of Llama 3.1 405B).
     """
+    return tuple(
+        tuple(layer for chunk in rank for layer in chunk) for rank in chunks_per_stage(num_layers, pp, vpp)
+    )
+
+
+def chunks_per_stage(num_layers: int, pp: int, vpp: int) -> Chunks:
+    """Return, per rank, the layers of each of its chunks."""
     chunks = layers_per_chunk(num_layers, pp * vpp, spare_ends=vpp > 1)
-    return tuple(tuple(layer for chunk in chunks[rank::pp] for layer in chunk) for rank in range(pp))
+    return tuple(chunks[rank::pp] for rank in range(pp))
 
 
 def layers_per_chunk(num_layers: int, num_chunks: int, *, spare_ends: bool) -> tuple[tuple[int, ...], ...]:
@@ -69,19 +88,34 @@ def layers_per_chunk(num_layers: int, num_chunks: int, *, spare_ends: bool) -> t
     return tuple(tuple(range(low, high)) for low, high in pairwise(starts))
 
 
-def chunk_plans(model: Model, num_chunks: int, *, spare_ends: bool) -> StagePlan:
+def chunk_plans(
+    model: Model, num_chunks: int, *, spare_ends: bool, recompute: Recompute = EVERY_LAYER
+) -> StagePlan:
     """Return the plan of the virtual stages themselves, one row each."""
-    return _plan(model.layers, layers_per_chunk(model.num_layers, num_chunks, spare_ends=spare_ends))
+    chunks = layers_per_chunk(model.num_layers, num_chunks, spare_ends=spare_ends)
+    return _plan(model.layers, tuple((chunk,) for chunk in chunks), recompute)
 
 
-def plan_placed(model: Model, rank_of_stage: Sequence[int], num_replicas: int = 1) -> StagePlan:
+def virtual_stages(model: Model, strategy: Strategy, num_stages: int) -> StagePlan:
+    """Return the plan of the virtual stages of one layout, in the order of the model."""
+    recompute, vpp = strategy.recompute, num_stages // strategy.pp
+    if strategy.stage_layers is None:
+        return chunk_plans(model, num_stages, spare_ends=vpp > 1, recompute=recompute)
+    ranks = given_chunks(model, strategy.stage_layers, pp=strategy.pp, vpp=vpp)
+    chunks = tuple((rank[chunk],) for chunk in range(vpp) for rank in ranks)
+    return _plan(model.layers, chunks, recompute)
+
+
+def plan_placed(
+    model: Model, rank_of_stage: Sequence[int], num_replicas: int = 1, recompute: Recompute = EVERY_LAYER
+) -> StagePlan:
     """Return the plan of ranks that hold the virtual stages a placement gives them (V: both ends on rank 0).
 
     With replicas, ranks hold the stages of each (DualPipe: stage r of one and p−1−r of the other).
     """
     ranks = np.arange(max(rank_of_stage) + 1)
     num_stages = len(rank_of_stage) // num_replicas
-    chunks = chunk_plans(model, num_stages, spare_ends=num_stages > len(ranks))
+    chunks = chunk_plans(model, num_stages, spare_ends=num_stages > len(ranks), recompute=recompute)
     holds = (np.asarray(rank_of_stage)[None, :] == ranks[:, None]).astype(float)
     holds = holds.reshape(len(ranks), num_replicas, num_stages).sum(axis=1)
     return StagePlan(
@@ -90,21 +124,35 @@ def plan_placed(model: Model, rank_of_stage: Sequence[int], num_replicas: int = 
         last=holds @ chunks.last,
         index=ranks.astype(float),
         multiplicity=np.ones(len(ranks)),
+        replayed=holds @ chunks.replayed,
+        heads=holds @ chunks.heads,
     )
 
 
 def plan_stages(
-    model: Model, *, pp: int, vpp: int = 1, stage_layers: Sequence[int] | None = None
+    model: Model,
+    *,
+    pp: int,
+    vpp: int = 1,
+    stage_layers: Sequence[int] | None = None,
+    recompute: Recompute = EVERY_LAYER,
 ) -> StagePlan:
     """Return the full stage plan of a model.
 
     Raises
     ------
     SpecError
-        If explicit `stage_layers` do not name one count per rank or do not add up to the model's layers.
+        If explicit `stage_layers` do not name one count per rank or do not add up to the model's layers, or
+        recompute lists a layer that the model does not have.
     """
+    check_layer_ids(model, recompute)
     if stage_layers is None:
-        return _even_plan(model.layers, pp, vpp)
+        return _even_plan(model.layers, pp, vpp, recompute.selection)
+    return _plan(model.layers, given_chunks(model, stage_layers, pp=pp, vpp=vpp), recompute)
+
+
+def given_chunks(model: Model, stage_layers: Sequence[int], *, pp: int, vpp: int) -> Chunks:
+    """Return, per rank, the layers of its chunks where each rank's count was given: its own, cut evenly."""
     if len(stage_layers) != pp or sum(stage_layers) != model.num_layers:
         msg = (
             f"stage_layers {tuple(stage_layers)} must be {pp} counts that add up to the "
@@ -112,29 +160,65 @@ def plan_stages(
             f"they are {len(stage_layers)} and add up to {sum(stage_layers)}"
         )
         raise SpecError(msg)
-    bounds = np.concatenate([[0], np.cumsum(stage_layers)])
-    return _plan(model.layers, tuple(tuple(range(bounds[rank], bounds[rank + 1])) for rank in range(pp)))
+    ends = np.cumsum(stage_layers)
+    cut = [
+        np.array_split(np.arange(end - size, end), vpp) for end, size in zip(ends, stage_layers, strict=True)
+    ]
+    return tuple(tuple(tuple(chunk.tolist()) for chunk in rank) for rank in cut)
+
+
+def check_layer_ids(model: Model, recompute: Recompute) -> None:
+    """Raise SpecError if recompute lists a layer that the model does not have."""
+    most = model.num_layers + model.num_mtp_layers
+    beyond = [layer for layer in recompute.layer_ids if layer >= most]
+    if beyond:
+        msg = f"recompute lists layer {beyond[0]}, but {model.name} has layers 0 to {most - 1}"
+        raise SpecError(msg)
+
+
+def replayed_mtp(model: Model, recompute: Recompute) -> int:
+    """Return how many multi-token-prediction layers the policy takes: all, or those listed after the decoder's.
+
+    Megatron-LM leaves them out where only some layers of a stage are recomputed.
+    """
+    if recompute.num_layers is None and not recompute.layer_ids:
+        return model.num_mtp_layers
+    return sum(layer >= model.num_layers for layer in recompute.layer_ids)
 
 
 @cache
-def _even_plan(layers: tuple[object, ...], pp: int, vpp: int) -> StagePlan:
-    return _plan(layers, layers_per_stage(len(layers), pp, vpp))
+def _even_plan(layers: tuple[object, ...], pp: int, vpp: int, recompute: Recompute) -> StagePlan:
+    return _plan(layers, chunks_per_stage(len(layers), pp, vpp), recompute)
 
 
-def _plan(layers: tuple[object, ...], assignment: tuple[tuple[int, ...], ...]) -> StagePlan:
+def _plan(layers: tuple[object, ...], ranks: Chunks, recompute: Recompute) -> StagePlan:
+    """Return the plan of ranks that hold these chunks of layers."""
     kinds = tuple(dict.fromkeys(layers))
     of_layer = np.array([kinds.index(layer) for layer in layers])
-    counts = np.array(
-        [
-            np.bincount(of_layer[list(chunk)], minlength=len(kinds)) if chunk else np.zeros(len(kinds))
-            for chunk in assignment
-        ]
-    )
-    ranks = np.arange(len(assignment), dtype=float)
+
+    def count(of: Callable[[tuple[int, ...]], Sequence[int]]) -> Array:
+        chosen = [[layer for chunk in rank for layer in of(chunk)] for rank in ranks]
+        counts = [np.bincount(of_layer[each], minlength=len(kinds)) for each in map(_indices, chosen)]
+        return np.array(counts).astype(float)
+
+    index = np.arange(len(ranks), dtype=float)
     return StagePlan(
-        counts=counts.astype(float),
-        first=(ranks == 0).astype(float),
-        last=(ranks == ranks[-1]).astype(float),
-        index=ranks,
-        multiplicity=np.ones_like(ranks),
+        counts=count(lambda chunk: chunk),
+        first=(index == 0).astype(float),
+        last=(index == index[-1]).astype(float),
+        index=index,
+        multiplicity=np.ones_like(index),
+        replayed=count(lambda chunk: _replayed(chunk, recompute)),
+        heads=count(lambda chunk: _replayed(chunk, recompute)[:: recompute.unit]),
     )
+
+
+def _indices(layers: Sequence[int]) -> Any:  # noqa: ANN401  (an index array)
+    return np.array(layers, dtype=np.int64)
+
+
+def _replayed(chunk: tuple[int, ...], recompute: Recompute) -> tuple[int, ...]:
+    """Return the layers of one virtual stage that the policy takes."""
+    if recompute.layer_ids:
+        return tuple(layer for layer in chunk if layer in recompute.layer_ids)
+    return chunk[: recompute.num_layers]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from forescale.cost.calibration import RunFactors
 from forescale.formula import formula, named, total, value_of
 from forescale.graph.layout import Choices, Degrees
 from forescale.graph.ops import Collective, Elementwise
+from forescale.graph.stage import replayed_mtp
 from forescale.memory.optimizers import moments_per_parameter
 from forescale.memory.states import optimizer_element_bytes
 from forescale.numeric import Array, Numeric
@@ -105,7 +106,7 @@ def evaluate(setting: Setting, inputs: Inputs) -> Evaluation:
     parts = {name: count * value for name, value in sums.on(stages.picked(at), copies=copies).parts().items()}
     parts.update(_pipeline(setting, inputs, sums, data, stage_time, count))
     _add_once(parts, setting, inputs, data, states, at, count)
-    memory = memory_parts(setting, inputs, states, sums.total(lambda cost: cost.kept_bytes), count)
+    memory = memory_parts(setting, inputs, states, sums.kept(), count)
     peaks = memory.total()
     flops = sum_over_stages(values=sums.total(lambda cost: cost.flops), multiplicity=stages.multiplicity)
     return Evaluation(
@@ -187,22 +188,14 @@ class Picker:
         return Picker.slowest(values, stages)(values)
 
 
-@formula(unit="1", source="Megatron-LM --recompute-num-layers (block): the first N layers of a stage")
-def recomputed_share(*, num_layers: Numeric, layers_on_stage: Numeric) -> Numeric:
-    """min(1, N / layers on the stage)."""
-    return np.minimum(1.0, num_layers / np.maximum(layers_on_stage, 1.0))
-
-
 class _StageSums:
     """Sums block costs over the layers and ends that stand on each stage."""
 
     def __init__(self, setting: Setting, inputs: Inputs, stages: Stages, copies: int) -> None:
         self._setting, self._inputs, self._copies = setting, inputs, copies
         self.stages, self.pieces, self.num_mtp = stages, inputs.pieces, setting.model.num_mtp_layers
-        limit = setting.choices.recompute.num_layers
-        self.share: Numeric | None = None
-        if limit is not None:
-            self.share = recomputed_share(num_layers=float(limit), layers_on_stage=self.stages.num_layers)
+        self._replayed_mtp = replayed_mtp(setting.model, setting.choices.recompute)
+        self.recompute = setting.choices.recompute
 
     def on(self, stages: Stages, *, copies: int) -> _StageSums:
         """Return the same sums over other stages."""
@@ -213,21 +206,38 @@ class _StageSums:
 
         Of several copies of the parameters on a rank a micro-batch meets one, on average.
         """
-        result = over_stages(
-            self.stages, self.pieces, lambda piece: self._mixed(piece, of), num_mtp=self.num_mtp
-        )
+        result = self._sum(of, self.stages.replayed)
         return result if self._copies == 1 else result / float(self._copies)
 
-    def _mixed(self, piece: Piece, of: Callable[[BlockCost], Numeric]) -> Numeric:
-        if piece.plain is piece.cost or self.share is None:
-            return of(piece.cost)
-        return self.share * of(piece.cost) + (1.0 - self.share) * of(piece.plain)
+    def kept(self) -> Numeric:
+        """Return the bytes that one micro-batch keeps: of a unit that is replayed together, one layer's input."""
+        result = self._sum(_kept_bytes, self.stages.heads)
+        return result if self._copies == 1 else result / float(self._copies)
+
+    def _sum(self, of: Callable[[BlockCost], Numeric], taken: tuple[Array, ...]) -> Numeric:
+        """Sum a quantity over layers under the policy, which counts as often as `taken` says, and the others."""
+        if self.recompute.takes_all:
+            return over_stages(self.stages, self.pieces, lambda piece: of(piece.cost), num_mtp=self.num_mtp)
+        ends = replace(self.stages, counts=tuple(0.0 * count for count in self.stages.counts))
+        result = over_stages(ends, self.pieces, lambda piece: of(piece.cost), num_mtp=self._replayed_mtp)
+        if self.pieces.mtp is not None:
+            left = float(self.num_mtp - self._replayed_mtp)
+            result = result + self.stages.last * left * of(self.pieces.mtp.plain)
+        for kind, piece in enumerate(self.pieces.layers):
+            result = result + taken[kind] * of(piece.cost)
+            left_out = self.stages.counts[kind] - self.stages.replayed[kind]
+            result = result + left_out * of(piece.plain)
+        return result
 
     def parts(self) -> Seconds:
         """Return seconds per micro-batch by part, (stages, candidates)."""
         costs = [cost for piece in self.pieces.all() for cost in (piece.cost, piece.plain)]
         names = dict.fromkeys(part for cost in costs for part in (*cost.forward, *cost.backward))
         return {name: self.total(_of_part(name)) for name in names}
+
+
+def _kept_bytes(cost: BlockCost) -> Numeric:
+    return cost.kept_bytes
 
 
 def _of_part(name: str) -> Callable[[BlockCost], Numeric]:
@@ -328,7 +338,7 @@ def _simulated(
         forward=chunks.total(lambda cost: cost.forward_seconds),
         input_grad=chunks.total(lambda cost: cost.backward_seconds) - weight + others,
         weight_grad=weight,
-        copied=chunks.total(lambda cost: cost.kept_bytes) / setting.host_bandwidth,
+        copied=chunks.kept() / setting.host_bandwidth,
         hop=hop,
     )
     return {

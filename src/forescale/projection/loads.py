@@ -5,7 +5,7 @@ The same operator lists, policies and moments as the projected sums, of one layo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,12 +15,12 @@ from forescale.graph.layer import block_name
 from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.operator import Block
 from forescale.graph.recompute import keep
-from forescale.graph.stage import layers_per_chunk
+from forescale.graph.stage import replayed_mtp, virtual_stages
 from forescale.memory.liveness import BlockMoments, block_moments
 from forescale.memory.moments import Moment
 from forescale.projection.pieces import NO_RECOMPUTE, Parts, build_blocks
 from forescale.schedule.placement import Placement
-from forescale.spec.model import Layer, Model
+from forescale.spec.model import Model
 from forescale.spec.strategy import Recompute, Strategy
 from forescale.spec.workload import Workload
 
@@ -42,8 +42,6 @@ class BlockLoad:
     name: str
     kept: tuple[Sized, ...]
     """From its forward until its backward."""
-    plain: tuple[Sized, ...]
-    """The same without recompute, for layers that a layer count leaves out."""
     forward: tuple[Sized, ...]
     """Everything of the block at the fullest moment of its forward, kept tensors included."""
     backward: tuple[Sized, ...]
@@ -92,23 +90,28 @@ def stage_loads(
     model: Model, strategy: Strategy, workload: Workload, placement: Placement
 ) -> tuple[StageLoad, ...]:
     """Return the loads of all stages in the order of the model, replica after replica."""
-    blocks = block_loads(model, strategy, workload)
+    plain = block_loads(model, replace(strategy, recompute=NO_RECOMPUTE), workload)
+    blocks = _in_units(block_loads(model, strategy, workload), plain, strategy.recompute.unit)
     rank_of_stage = placement.rank_of_stage
-    counts = np.tile(_counts(model, strategy, placement.num_stages), (placement.num_replicas, 1))
-    on_rank = np.zeros(strategy.pp)
-    np.add.at(on_rank, list(rank_of_stage), counts.sum(axis=1))
+    plan = virtual_stages(model, strategy, placement.num_stages)
+    taken, heads, others = (
+        np.tile(rows, (placement.num_replicas, 1)).tolist()
+        for rows in (plan.replayed, plan.heads, plan.counts - plan.replayed)
+    )
+    of_mtp = _kept_of_mtp(model, strategy.recompute, blocks, plain)
     message = _message(model, strategy, workload)
     loads = []
-    for stage, (rank, row) in enumerate(zip(rank_of_stage, counts.tolist(), strict=True)):
-        share = _replayed_share(strategy.recompute, float(on_rank[rank]))
-        present = [(block, count) for block, count in zip(blocks.layers, row, strict=True) if count]
-        kept = [tensor for block, count in present for tensor in _mixed(block, count, share)]
-        works = [block for block, _ in present]
+    for stage, rank in enumerate(rank_of_stage):
+        present = (
+            *zip(blocks.layers, heads[stage], taken[stage], strict=True),
+            *zip(plain.layers, others[stage], others[stage], strict=True),
+        )
+        kept = _merged(tensor for block, inputs, _ in present for tensor in _times(block.kept, inputs))
+        works = [block for block, _, count in present if count]
         if stage % placement.num_stages == 0:
             kept += blocks.embedding.kept
         last = (stage + 1) % placement.num_stages == 0
-        if last and blocks.mtp is not None:
-            kept += _mixed(blocks.mtp, float(model.num_mtp_layers), share)
+        kept += of_mtp if last else []
         if not last and strategy.kernels.keeps_stage_outputs:
             kept.append(message)
         loads.append(
@@ -129,12 +132,11 @@ def stage_loads(
 
 
 def _block_load(name: str, block: Block, policy: Recompute) -> BlockLoad:
-    kept, plain = keep(block, policy), keep(block, NO_RECOMPUTE)
+    kept = keep(block, policy)
     moments: BlockMoments = block_moments(block, kept)
     return BlockLoad(
         name=name,
         kept=_sized(name, [(tensor.name, tensor.num_bytes) for tensor in kept.tensors]),
-        plain=_sized(name, [(tensor.name, tensor.num_bytes) for tensor in plain.tensors]),
         forward=_fullest_moment(name, moments.forward),
         backward=_fullest_moment(name, moments.backward),
     )
@@ -151,19 +153,40 @@ def _fullest_moment(owner: str, moments: Sequence[Moment]) -> tuple[Sized, ...]:
     return max((_sized(owner, moment.tensors) for moment in moments), key=total_bytes, default=())
 
 
-def _mixed(block: BlockLoad, count: float, share: float) -> list[Sized]:
-    """Return what `count` layers keep, of which a share is replayed and the rest is not."""
-    sizes: dict[str, float] = {}
-    for tensors, part in ((block.kept, share), (block.plain, 1.0 - share)):
-        for tensor in tensors if part else ():
-            sizes[tensor.name] = sizes.get(tensor.name, 0.0) + part * count * tensor.num_bytes
-    return [Sized(owner=block.name, name=name, num_bytes=size) for name, size in sizes.items()]
+def _kept_of_mtp(
+    model: Model, policy: Recompute, blocks: Parts[BlockLoad], plain: Parts[BlockLoad]
+) -> list[Sized]:
+    """Return what the multi-token-prediction layers keep, those under the policy and the others."""
+    if blocks.mtp is None or plain.mtp is None:
+        return []
+    count = replayed_mtp(model, policy)
+    left = float(model.num_mtp_layers - count)
+    return [*_times(blocks.mtp.kept, float(count)), *_times(plain.mtp.kept, left)]
 
 
-def _replayed_share(policy: Recompute, layers_on_rank: float) -> float:
-    if policy.num_layers is None:
-        return 1.0
-    return min(1.0, policy.num_layers / max(layers_on_rank, 1.0))
+def _times(tensors: Iterable[Sized], count: float) -> list[Sized]:
+    """Return the tensors of `count` equal layers together."""
+    return [replace(tensor, num_bytes=count * tensor.num_bytes) for tensor in tensors if count]
+
+
+def _merged(tensors: Iterable[Sized]) -> list[Sized]:
+    """Return tensors of one owner and name as one."""
+    sizes: dict[tuple[str, str], float] = {}
+    for tensor in tensors:
+        key = tensor.owner, tensor.name
+        sizes[key] = sizes.get(key, 0.0) + tensor.num_bytes
+    return [Sized(owner=owner, name=name, num_bytes=size) for (owner, name), size in sizes.items()]
+
+
+def _in_units(blocks: Parts[BlockLoad], plain: Parts[BlockLoad], unit: int) -> Parts[BlockLoad]:
+    """Add to the backward of each layer what the other layers of its unit keep, which are replayed with it."""
+    if unit == 1:
+        return blocks
+    layers = []
+    for block, other in zip(blocks.layers, plain.layers, strict=True):
+        beside = [replace(tensor, name=f"{tensor.name} of the unit") for tensor in other.kept]
+        layers.append(replace(block, backward=(*block.backward, *_times(beside, float(unit - 1)))))
+    return replace(blocks, layers=tuple(layers))
 
 
 def _beyond(moment: tuple[Sized, ...], block: BlockLoad) -> tuple[Sized, ...]:
@@ -178,29 +201,6 @@ def _beyond(moment: tuple[Sized, ...], block: BlockLoad) -> tuple[Sized, ...]:
 def _fullest(works: list[tuple[Sized, ...]], head: tuple[Sized, ...], last: bool) -> tuple[Sized, ...]:
     """Return the largest working set: one block is replayed, or one head runs, at a time."""
     return max([*works, *([head] if last else []), ()], key=total_bytes)
-
-
-def _counts(model: Model, strategy: Strategy, num_stages: int) -> np.ndarray:
-    """Return (stages, kinds) layers."""
-    kinds: Mapping[Layer, int] = {kind: index for index, kind in enumerate(model.layer_kinds)}
-    counts = np.zeros((num_stages, len(kinds)))
-    if strategy.stage_layers is None:
-        chunks = layers_per_chunk(model.num_layers, num_stages, spare_ends=num_stages > strategy.pp)
-    else:
-        chunks = _given_chunks(strategy.stage_layers, num_stages // strategy.pp)
-    for stage, chunk in enumerate(chunks):
-        for layer in chunk:
-            counts[stage, kinds[model.layers[layer]]] += 1.0
-    return counts
-
-
-def _given_chunks(stage_layers: Sequence[int], vpp: int) -> tuple[tuple[int, ...], ...]:
-    """Return, per stage, the layers of ranks whose counts were given: each rank's own, cut into even chunks."""
-    ends = np.cumsum(stage_layers)
-    cut = [
-        np.array_split(np.arange(end - size, end), vpp) for end, size in zip(ends, stage_layers, strict=True)
-    ]
-    return tuple(tuple(rank[chunk].tolist()) for chunk in range(vpp) for rank in cut)
 
 
 def _message(model: Model, strategy: Strategy, workload: Workload) -> Sized:

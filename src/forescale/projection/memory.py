@@ -103,10 +103,7 @@ def memory_parts(
     held = in_flight(stage=stages.index, pp=degrees.pp, vpp=degrees.vpp, num_microbatches=count)
     if inputs.pipeline is not None:
         held = named(inputs.pipeline.peaks[:, None], "in flight, from the schedule", unit="1")
-    working: Numeric = 0.0 * stages.first
-    for layers, piece in zip(stages.counts, pieces.layers, strict=True):
-        extra = piece.cost.backward_bytes - piece.cost.kept_bytes
-        working = largest(first=working, second=any_of(count=layers) * extra)
+    working = _working_set(setting, inputs)
     head = pieces.head.cost
     loss = stages.last * largest(first=head.forward_bytes, second=head.backward_bytes)
     copies = 1.0 if inputs.pipeline is None else float(inputs.pipeline.copies)
@@ -133,6 +130,22 @@ def memory_parts(
         buffers=buffers,
         overhead=overhead.context_bytes[1] + (overhead.fragmentation[1] - 1.0) * allocated + lost,
     )
+
+
+def _working_set(setting: Setting, inputs: Inputs) -> Numeric:
+    """Return what the fullest block of each stage needs in its backward beyond what it keeps."""
+    stages = inputs.stages
+    working: Numeric = 0.0 * stages.first
+    policy = setting.choices.recompute
+    for kind, piece in enumerate(inputs.pieces.layers):
+        unit = float(policy.unit - 1) * piece.plain.kept_bytes  # a unit's other layers, replayed with it
+        extra = piece.cost.backward_bytes - piece.cost.kept_bytes + unit
+        working = largest(first=working, second=any_of(count=stages.replayed[kind]) * extra)
+        if not policy.takes_all:
+            others = any_of(count=stages.counts[kind] - stages.replayed[kind])
+            plain = piece.plain.backward_bytes - piece.plain.kept_bytes
+            working = largest(first=working, second=others * plain)
+    return working
 
 
 def standing_buffers(setting: Setting, inputs: Inputs) -> Numeric:

@@ -115,7 +115,7 @@ def build_pieces(
 
     def piece(block: PricedBlock, policy: Recompute) -> Piece:
         cost = block_cost(block, keep(block.block, policy), overlap=overlap)
-        if policy.num_layers is None:
+        if policy.takes_all:
             return Piece(cost=cost, plain=cost)
         plain = block_cost(block, keep(block.block, NO_RECOMPUTE), overlap=overlap)
         return Piece(cost=cost, plain=plain)

@@ -12,7 +12,14 @@ import numpy as np
 
 from forescale.errors import SpecError
 from forescale.formula import value_of
-from forescale.graph.stage import StagePlan, chunk_plans, plan_placed, plan_stages
+from forescale.graph.stage import (
+    EVERY_LAYER,
+    StagePlan,
+    check_layer_ids,
+    chunk_plans,
+    plan_placed,
+    plan_stages,
+)
 from forescale.numeric import Array, Numeric
 from forescale.projection.stages import Stages, stack_plans
 from forescale.schedule import (
@@ -27,7 +34,7 @@ from forescale.schedule import (
 )
 from forescale.schedule.memory import ActivationSizes, peak_activations, peak_memory
 from forescale.spec.model import Model
-from forescale.spec.strategy import Strategy
+from forescale.spec.strategy import Recompute, Strategy
 from forescale.spec.workload import Workload, num_microbatches
 
 
@@ -74,7 +81,14 @@ class Pipeline:
 
 
 @lru_cache(maxsize=64)
-def pipeline_of(model: Model, schedule: str, pp: int, vpp: int, num_microbatches: int) -> Pipeline:
+def pipeline_of(
+    model: Model,
+    schedule: str,
+    pp: int,
+    vpp: int,
+    num_microbatches: int,
+    recompute: Recompute = EVERY_LAYER,
+) -> Pipeline:
     """Return the pipeline of a model under a named schedule.
 
     Raises
@@ -91,8 +105,10 @@ def pipeline_of(model: Model, schedule: str, pp: int, vpp: int, num_microbatches
     placement = built.placement
     return Pipeline(
         compiled=compile_schedule(built),
-        ranks=plan_placed(model, placement.rank_of_stage, placement.num_replicas),
-        stages=stack_plans([chunk_plans(model, placement.num_stages, spare_ends=vpp > 1)]),
+        ranks=plan_placed(model, placement.rank_of_stage, placement.num_replicas, recompute),
+        stages=stack_plans(
+            [chunk_plans(model, placement.num_stages, spare_ends=vpp > 1, recompute=recompute)]
+        ),
         rank_of_stage=placement.rank_of_stage,
         peaks=peak_activations(built),
         losses_waiting=_losses_waiting(built),
@@ -116,7 +132,14 @@ def lay_out(model: Model, strategy: Strategy, workload: Workload) -> tuple[Stage
         If the schedule cannot be projected for this shape, or explicit stage layers do not fit.
     """
     if strategy.schedule is None or strategy.pp == 1:
-        return plan_stages(model, pp=strategy.pp, vpp=strategy.vpp, stage_layers=strategy.stage_layers), None
+        plan = plan_stages(
+            model,
+            pp=strategy.pp,
+            vpp=strategy.vpp,
+            stage_layers=strategy.stage_layers,
+            recompute=strategy.recompute,
+        )
+        return plan, None
     if strategy.stage_layers is not None:
         msg = f"stage_layers go with 1F1B; schedule {strategy.schedule} places layers itself"
         raise SpecError(msg)
@@ -125,7 +148,10 @@ def lay_out(model: Model, strategy: Strategy, workload: Workload) -> tuple[Stage
         dp=strategy.dp,
         micro_batch_size=strategy.micro_batch_size,
     )
-    pipeline = pipeline_of(model, strategy.schedule, strategy.pp, strategy.vpp, int(count))
+    check_layer_ids(model, strategy.recompute)
+    pipeline = pipeline_of(
+        model, strategy.schedule, strategy.pp, strategy.vpp, int(count), strategy.recompute.selection
+    )
     return pipeline.ranks, pipeline
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar, cast
+from operator import attrgetter
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,10 @@ from forescale.numeric import Array, Numeric
 from forescale.projection.pieces import Parts
 
 T = TypeVar("T")
+BY_KIND = ("counts", "replayed", "heads")
+"""Fields of `Stages` that have one array per kind of layer."""
+OF_STAGE = ("first", "last", "index", "multiplicity")
+"""Its other fields."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +32,10 @@ class Stages:
     last: Array
     index: Array
     multiplicity: Array
+    replayed: tuple[Array, ...]
+    """Layers by kind that the recompute policy takes."""
+    heads: tuple[Array, ...]
+    """Of those, layers whose input is kept."""
 
     @property
     def num_layers(self) -> Array:
@@ -47,42 +56,34 @@ class Stages:
 
     def picked(self, pick: Callable[[Numeric], Numeric]) -> Stages:
         """Return one stage of every candidate, (candidates,)."""
-        return Stages(
-            counts=tuple(cast("Array", pick(count)) for count in self.counts),
-            **{
-                name: cast("Array", pick(getattr(self, name)))
-                for name in ("first", "last", "index", "multiplicity")
-            },
-        )
+        return self._mapped(lambda values: cast("Array", pick(values)))
 
     def take(self, candidates: NDArray[np.int64]) -> Stages:
         """Return the plans of some candidates."""
-        return Stages(
-            counts=tuple(count[:, candidates] for count in self.counts),
-            **{
-                name: getattr(self, name)[:, candidates]
-                for name in ("first", "last", "index", "multiplicity")
-            },
-        )
+        return self._mapped(lambda values: values[:, candidates])
+
+    def _mapped(self, of: Callable[[Array], Array]) -> Stages:
+        """Return the plans with every array passed through `of`."""
+        changed: dict[str, Any] = {name: of(getattr(self, name)) for name in OF_STAGE}
+        changed |= {name: tuple(of(count) for count in getattr(self, name)) for name in BY_KIND}
+        return Stages(**changed)
 
 
 def stack_plans(plans: Sequence[StagePlan]) -> Stages:
     """Return one column per plan, padded with rows of multiplicity 0."""
     height = max(len(plan.index) for plan in plans)
-    kinds = plans[0].counts.shape[1]
+    kinds = range(plans[0].counts.shape[1])
 
-    def pad(values: Array) -> Array:
-        return np.concatenate([values, np.zeros(height - len(values))])
+    def stack(of: Callable[[StagePlan], Array]) -> Array:
+        columns = [of(plan) for plan in plans]
+        return np.stack(
+            [np.concatenate([values, np.zeros(height - len(values))]) for values in columns], axis=1
+        )
 
-    return Stages(
-        counts=tuple(
-            np.stack([pad(plan.counts[:, kind]) for plan in plans], axis=1) for kind in range(kinds)
-        ),
-        **{
-            name: np.stack([pad(getattr(plan, name)) for plan in plans], axis=1)
-            for name in ("first", "last", "index", "multiplicity")
-        },
-    )
+    fields: dict[str, Any] = {name: stack(attrgetter(name)) for name in OF_STAGE}
+    for name in BY_KIND:
+        fields[name] = tuple(stack(lambda plan, n=name, k=kind: getattr(plan, n)[:, k]) for kind in kinds)  # type: ignore[misc]
+    return Stages(**fields)
 
 
 def over_stages(stages: Stages, parts: Parts[T], of: Callable[[T], Numeric], *, num_mtp: int) -> Numeric:

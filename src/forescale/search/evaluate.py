@@ -10,7 +10,7 @@ import numpy as np
 from forescale.cost.calibration import RunFactors
 from forescale.graph.layout import Choices, Degrees, Layout, split_strategy
 from forescale.graph.operator import Block
-from forescale.graph.stage import plan_stages
+from forescale.graph.stage import EVERY_LAYER, plan_stages
 from forescale.numeric import Array, Numeric
 from forescale.project import pricing_of, run_factors, setting_of
 from forescale.projection.blocks import PricedBlock
@@ -31,7 +31,7 @@ from forescale.projection.stages import Stages, stack_plans
 from forescale.search.space import Candidates, Columns, Rows
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
-from forescale.spec.strategy import Axis
+from forescale.spec.strategy import Axis, Recompute
 from forescale.spec.workload import Workload
 
 CHUNK = 16384
@@ -149,9 +149,14 @@ def _batches(question: Question, candidates: Candidates, memory_limit: float) ->
     fitting = _states(question, candidates.columns, plans, plan_of_row, common) <= memory_limit
     by_list: dict[tuple[object, ...], list[int]] = {}
     for index, each in enumerate(candidates.variants):
-        by_list.setdefault((each.cp_kind, each.axis_order, each.schedule), []).append(index)
+        key = (each.cp_kind, each.axis_order, each.schedule, each.recompute.selection)
+        by_list.setdefault(key, []).append(index)
     for indices in by_list.values():
         variant = candidates.variants[indices[0]]
+        selection = variant.recompute.selection
+        held, held_by_row = plans, plan_of_row
+        if selection != EVERY_LAYER:
+            held, held_by_row = _plans(question.model, candidates.columns, selection)
         allowed = candidates.allows(variant)
         if variant.schedule is None:
             allowed = allowed & fitting
@@ -164,12 +169,15 @@ def _batches(question: Question, candidates: Candidates, memory_limit: float) ->
                 variants=indices,
                 choices=replace(common, sp=sp, cp_kind=variant.cp_kind, schedule=variant.schedule),
                 order=variant.axis_order,
-                stages=_StagesOf(plans, plan_of_row[rows]),
+                stages=_StagesOf(held, held_by_row[rows]),
             )
-            yield from [batch] if variant.schedule is None else _by_shape(question.model, candidates, batch)
+            if variant.schedule is None:
+                yield batch
+            else:
+                yield from _by_shape(question.model, candidates, batch, selection)
 
 
-def _by_shape(model: Model, candidates: Candidates, batch: _Batch) -> Iterator[_Batch]:
+def _by_shape(model: Model, candidates: Candidates, batch: _Batch, recompute: Recompute) -> Iterator[_Batch]:
     """Split a batch of a named schedule by pipeline shape, each with its simulated pipeline."""
     columns = {name: candidates.columns[name][batch.rows] for name in ("pp", "vpp")}
     columns["count"] = candidates.num_microbatches[batch.rows]
@@ -177,8 +185,9 @@ def _by_shape(model: Model, candidates: Candidates, batch: _Batch) -> Iterator[_
     for shape in range(len(table)):
         rows = batch.rows[table.where == shape]
         pp, vpp, count = (int(table.columns[name][shape]) for name in ("pp", "vpp", "count"))
-        pipeline = None if pp == 1 else pipeline_of(model, str(batch.choices.schedule), pp, vpp, count)
-        plan = plan_stages(model, pp=1) if pipeline is None else pipeline.ranks
+        name = str(batch.choices.schedule)
+        pipeline = None if pp == 1 else pipeline_of(model, name, pp, vpp, count, recompute)
+        plan = plan_stages(model, pp=1, recompute=recompute) if pipeline is None else pipeline.ranks
         stages = _StagesOf(stack_plans([plan]), np.zeros(len(rows), dtype=np.int64))
         yield replace(batch, rows=rows, stages=stages, pipeline=pipeline)
 
@@ -208,11 +217,12 @@ def _first_rows(where: Rows) -> Rows:
     return first
 
 
-def _plans(model: Model, columns: Columns) -> tuple[Stages, Rows]:
+def _plans(model: Model, columns: Columns, recompute: Recompute = EVERY_LAYER) -> tuple[Stages, Rows]:
     """Return the compressed stage plan of every distinct (pp, vpp), and each candidate's."""
     table = distinct(columns, ("pp", "vpp"))
     pairs = zip(table.columns["pp"].tolist(), table.columns["vpp"].tolist(), strict=True)
-    return stack_plans([plan_stages(model, pp=pp, vpp=vpp).compressed() for pp, vpp in pairs]), table.where
+    plans = [plan_stages(model, pp=pp, vpp=vpp, recompute=recompute).compressed() for pp, vpp in pairs]
+    return stack_plans(plans), table.where
 
 
 def _states(

@@ -13,7 +13,7 @@ from forescale.spec.model import (
     MoeFfn,
     Patches,
 )
-from forescale.spec.strategy import DEFAULT_AXIS_ORDER, Kernels, Overlap, Recompute, Strategy
+from forescale.spec.strategy import DEFAULT_AXIS_ORDER, Kernels, Overlap, Recompute, Routing, Strategy
 from forescale.spec.workload import Precision, Workload
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "Patches",
     "Precision",
     "Recompute",
+    "Routing",
     "Strategy",
     "Tier",
     "Workload",

@@ -7,6 +7,8 @@ from typing import Annotated, Literal, TypeAlias
 
 from annotated_types import Ge, Gt, Le
 
+from forescale.errors import SpecError
+
 Degree: TypeAlias = Annotated[int, Gt(0)]
 ContextKind: TypeAlias = Literal["all_gather", "ring", "ulysses"]
 Axis: TypeAlias = Literal["tp", "cp", "dp", "pp"]
@@ -43,7 +45,34 @@ class Recompute:
     """MaxText's rematerialisation policies by their names, and PyTorch's selective checkpoint per operator."""
     modules: tuple[Module, ...] = ()
     num_layers: Annotated[int, Ge(0)] | None = None
-    """Layers per stage under `full`; None is all of them."""
+    """Layers of each virtual stage that are recomputed, its first; None is all of them (Megatron-LM's block)."""
+    layer_ids: tuple[Annotated[int, Ge(0)], ...] = ()
+    """Layers that are recomputed, by their number in the model from 0 on, multi-token prediction after the
+    decoder's (Primus); none listed leaves it to `num_layers`."""
+    unit: Annotated[int, Gt(0)] = 1
+    """Consecutive layers under `full` that are replayed together, of which only the first input is kept
+    (Megatron-LM's uniform)."""
+
+    def __post_init__(self) -> None:
+        """Refuse layers chosen in two ways."""
+        if self.layer_ids and (self.num_layers is not None or self.unit > 1):
+            msg = "recompute.layer_ids lists the layers by itself; leave out num_layers and unit"
+            raise SpecError(msg)
+        if self.unit > 1 and self.granularity != "full":
+            msg = f"recompute.unit goes with the granularity full; it is {self.granularity}"
+            raise SpecError(msg)
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether every layer is recomputed in the same way."""
+        return self.num_layers is None and not self.layer_ids and self.unit == 1
+
+    @property
+    def selection(self) -> Recompute:
+        """Which layers it takes, whatever it does with them."""
+        return Recompute(
+            granularity="full", num_layers=self.num_layers, layer_ids=self.layer_ids, unit=self.unit
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +127,24 @@ class Kernels:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Routing:
+    """How evenly tokens spread over experts, and what becomes of those beyond an expert's capacity."""
+
+    imbalance: Annotated[float, Ge(1)] = 1.0
+    """Tokens that the fullest expert-parallel rank receives over the mean of the ranks; 1 is balanced."""
+    capacity_factor: Annotated[float, Gt(0)] | None = None
+    """Tokens that one expert takes from one rank at most, over the mean; the rest are dropped. None drops none."""
+    pad_to_capacity: bool = False
+    """Every expert is sent its full capacity, padded where fewer tokens chose it; needs a capacity_factor."""
+
+    def __post_init__(self) -> None:
+        """Refuse padding to a capacity that is not there."""
+        if self.pad_to_capacity and self.capacity_factor is None:
+            msg = "routing.pad_to_capacity pads to routing.capacity_factor; give one, such as 1.0"
+            raise SpecError(msg)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
     """One layout. Data parallel degree is dp_replicate x dp_shard; ep x etp fold over tp x cp x dp."""
 
@@ -137,6 +184,7 @@ class Strategy:
     """Launches captured in graphs, which cost the host nothing: all of them, or all but those of experts."""
     dispatcher: Dispatcher = "all_to_all"
     """How tokens travel to experts: every copy (all_to_all), or once to each device and node (deepep)."""
+    routing: Routing = field(default_factory=Routing)
 
     @property
     def dp(self) -> int:

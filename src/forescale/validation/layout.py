@@ -232,10 +232,17 @@ def _recompute(text: str, num_layers: int, pp: int, vpp: int, notes: Notes) -> R
         return Recompute(granularity="policy", policy=entry["policy"])
     if "count" not in entry:
         return Recompute(granularity=entry["granularity"])
-    per_stage, given = math.ceil(num_layers / pp), int(named.get("layers") or 0)
-    count = {"stage": given, "chunk": given * vpp, "model": math.ceil(given / pp)}
-    layers = count.get(entry["count"], math.ceil(per_stage / 2))
-    return Recompute(granularity="full", num_layers=min(per_stage, layers))
+    per_chunk, given = math.ceil(num_layers / (pp * vpp)), int(named.get("layers") or 0)
+    if entry["count"] in ("model", "half"):
+        listed = range(0, num_layers, 2) if entry["count"] == "half" else _spread(given, num_layers)
+        return Recompute(granularity="full", layer_ids=tuple(listed))
+    layers = given if entry["count"] == "chunk" else math.ceil(given / vpp)
+    return Recompute(granularity="full", num_layers=min(per_chunk, layers))
+
+
+def _spread(count: int, num_layers: int) -> list[int]:
+    """Return `count` layers, evenly spread."""
+    return [index * num_layers // count for index in range(count)]
 
 
 def _modules(names: list[str], text: str) -> tuple[Module, ...]:

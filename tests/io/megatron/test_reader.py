@@ -19,6 +19,7 @@ from forescale.spec import (
     Overlap,
     Precision,
     Recompute,
+    Routing,
 )
 
 BASE = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 16 --vocab-size 100 --micro-batch-size 1 "
@@ -273,11 +274,49 @@ def test_stages(more, vpp, stages):
             Recompute(granularity="full", num_layers=3),
         ),
         ("--recompute-granularity full --recompute-method block --recompute-num-layers 0", Recompute()),
+        (
+            "--recompute-granularity full --recompute-method uniform --recompute-num-layers 2",
+            Recompute(granularity="full", unit=2),
+        ),
         ("--moe-layer-recompute", Recompute(granularity="selective", modules=("core_attn", "moe"))),
     ],
 )
 def test_recompute(more, found):
     assert read(more).strategy.recompute == found
+
+
+@pytest.mark.parametrize(
+    ("more", "found"),
+    [
+        ("", Routing()),
+        ("--moe-expert-capacity-factor 1.25", Routing(capacity_factor=1.25)),
+        (
+            "--moe-expert-capacity-factor 1.0 --moe-pad-expert-input-to-capacity",
+            Routing(capacity_factor=1.0, pad_to_capacity=True),
+        ),
+        ("--moe-expert-capacity-factor -1", Routing()),
+    ],
+)
+def test_capacity_of_experts(more, found):
+    assert read(f"--num-experts 8 --moe-router-topk 2 {more}").strategy.routing == found
+
+
+def test_padding_to_no_capacity_is_refused():
+    with pytest.raises(ReaderError, match="--moe-expert-capacity-factor"):
+        read("--num-experts 8 --moe-pad-expert-input-to-capacity")
+
+
+@pytest.mark.parametrize(
+    ("more", "found"),
+    [
+        ("--moe-token-dispatcher-type alltoall", "all_to_all"),
+        ("--moe-token-dispatcher-type flex", "deepep"),
+        ("--moe-token-dispatcher-type flex --moe-enable-deepep", "deepep"),
+        ("--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep", "deepep"),
+    ],
+)
+def test_how_tokens_travel(more, found):
+    assert read(f"--num-experts 8 {more}").strategy.dispatcher == found
 
 
 def test_the_rest_of_the_layout():

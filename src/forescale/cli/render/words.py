@@ -47,7 +47,11 @@ def variants(strategy: Strategy) -> str:
 def recompute(policy: Recompute) -> str:
     """Return what is computed again."""
     if policy.granularity == "full":
-        return "full recompute" if policy.num_layers is None else f"recompute of {policy.num_layers} layers"
+        if policy.layer_ids:
+            return f"recompute of {len(policy.layer_ids)} listed layers"
+        first = "" if policy.num_layers is None else f" of {policy.num_layers} layers"
+        units = "" if policy.unit == 1 else f" in units of {policy.unit}"
+        return f"recompute{first}{units}" if first or units else "full recompute"
     return policy.policy or " ".join(policy.modules)
 
 

@@ -11,10 +11,12 @@ from forescale.spec.strategy import (
     Axis,
     ContextKind,
     CrossEntropy,
+    Dispatcher,
     Kernels,
     Module,
     Overlap,
     Recompute,
+    Routing,
     Strategy,
 )
 
@@ -41,7 +43,7 @@ NOT_EXPRESSED = {
     "tensor_parallel_num_weight_shards": "weights sharded further than tensor parallel",
     "expert_tensor_parallel_num_weight_shards": "expert weights sharded further than tensor parallel",
     "distribute_saved_activations": "saved activations spread over tensor parallel",
-    "moe_expert_capacity_factor": "experts with a capacity",
+    "moe_expert_rank_capacity_factor": "a fixed budget of tokens per expert-parallel rank",
     "rampup_batch_size": "a growing batch",
     "step_batch_size_schedule": "a growing batch",
     "hybrid_context_parallel": "context parallel that changes with the sequence",
@@ -89,7 +91,43 @@ def read_strategy(settings: Settings, *, num_layers: int, num_devices: int | Non
         overlap=_overlap(settings, tp=tp, vpp=split.vpp),
         flash_attention=_flash(settings),
         kernels=_kernels(settings),
+        dispatcher=_dispatcher(settings) if routed else "all_to_all",
+        routing=_routing(settings) if routed else Routing(),
     )
+
+
+def _dispatcher(settings: Settings) -> Dispatcher:
+    """Return how tokens travel: the flexible dispatcher has DeepEP behind it, or kernels like it."""
+    kind = settings.choice("moe_token_dispatcher_type", "allgather", TOKEN_DISPATCHERS)
+    backend = str(settings.get("moe_flex_dispatcher_backend") or "deepep")
+    once = settings.flag("moe_enable_deepep") or settings.flag("use_turbo_deepep")
+    if kind == "flex" and backend != "deepep":
+        settings.note(
+            f"tokens travel by {backend}; taken as DeepEP, which sends them once to each device, too"
+        )
+    return "deepep" if kind == "flex" or once else "all_to_all"
+
+
+TOKEN_DISPATCHERS = {
+    "allgather": "all_to_all",
+    "alltoall": "all_to_all",
+    "alltoall_seq": "all_to_all",
+    "flex": "flex",
+}
+
+
+def _routing(settings: Settings) -> Routing:
+    """Return the capacity of experts; Megatron-LM takes a negative factor as none."""
+    factor = settings.number("moe_expert_capacity_factor")
+    padded = settings.flag("moe_pad_expert_input_to_capacity")
+    if factor is None or factor <= 0:
+        if padded:
+            settings.refuse(
+                f"{settings.spell('moe_pad_expert_input_to_capacity')} needs "
+                f"{settings.spell('moe_expert_capacity_factor')}"
+            )
+        return Routing()
+    return Routing(capacity_factor=factor, pad_to_capacity=padded)
 
 
 def _data_parallel(settings: Settings, num_devices: int | None, inner: int, pp: int, expert: int) -> int:
@@ -186,9 +224,7 @@ def _recompute(settings: Settings) -> Recompute:
     layers = settings.count("recompute_num_layers")
     listed = settings.words("recompute_layer_ids")
     if listed:
-        settings.note(f"{len(listed)} layers listed by number are recomputed; taken as evenly spread")
-        pp = settings.degree("pipeline_model_parallel_size")
-        return Recompute(granularity="full", num_layers=-(-len(listed) // pp))
+        return _listed(settings, listed)
     if method is None or layers is None:
         missing = "recompute_method" if method is None else "recompute_num_layers"
         settings.refuse(f"{settings.spell(missing)} must be given with full recompute")
@@ -196,9 +232,15 @@ def _recompute(settings: Settings) -> Recompute:
         return Recompute(granularity="full", num_layers=layers) if layers else Recompute()
     if method != "uniform":
         settings.refuse(f"{settings.spell('recompute_method')} must be uniform or block, got {method!r}")
-    if layers > 1:
-        settings.note(f"recompute keeps one input per {layers} layers; it is taken as one per layer")
-    return Recompute(granularity="full")
+    return Recompute(granularity="full", unit=max(layers, 1))
+
+
+def _listed(settings: Settings, words: tuple[str, ...]) -> Recompute:
+    """Return the recompute of layers listed by their numbers (Primus)."""
+    wrong = next((word for word in words if not word.isdigit()), None)
+    if wrong is not None:
+        settings.refuse(f"{settings.spell('recompute_layer_ids')} must be numbers of layers, got {wrong!r}")
+    return Recompute(granularity="full", layer_ids=tuple(dict.fromkeys(int(word) for word in words)))
 
 
 def _selective(settings: Settings) -> Recompute:
@@ -253,8 +295,5 @@ def _kernels(settings: Settings) -> Kernels:
 
 
 def _rate(settings: Settings, key: str) -> float:
-    value = settings.get(key)
-    try:
-        return 0.1 if value is None else float(str(value))
-    except ValueError:
-        settings.refuse(f"{settings.spell(key)} must be a number, got {value!r}")
+    value = settings.number(key)
+    return 0.1 if value is None else value

@@ -71,6 +71,14 @@ class Settings:
             self.refuse(f"{self.spell(key)} must be 1 or more, got {value}")
         return value
 
+    def number(self, key: str) -> float | None:
+        """Return a number, or None if it is not given."""
+        value = self.get(key)
+        try:
+            return None if value is None else float(str(value))
+        except ValueError:
+            self.refuse(f"{self.spell(key)} must be a number, got {value!r}")
+
     def flag(self, key: str, *, default: bool = False) -> bool:
         """Return true or false."""
         value = self.get(key)

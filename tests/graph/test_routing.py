@@ -1,0 +1,114 @@
+"""Uneven experts and their capacity: rows sent and received, and all that follows from them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests import small
+
+from forescale.errors import SpecError
+from forescale.graph.flops import block_flops
+from forescale.graph.layer import layer_block
+from forescale.graph.layout import Layout, split_strategy
+from forescale.graph.ops import Collective, GroupedGemm
+from forescale.graph.recompute import keep
+from forescale.project import project
+from forescale.spec import Precision, Recompute, Routing, Strategy
+
+TOKENS, TOP_K, EXPERTS, HIDDEN = 512, 4, 16, 1024
+BALANCED = Routing()
+
+
+def block(routing: Routing = BALANCED, **degrees: int):
+    strategy = Strategy(**{"sp": False, "ep": 4, "dp_shard": 4, **degrees}, routing=routing)
+    numbers, choices = split_strategy(strategy)
+    layout = Layout(degrees=numbers, choices=choices, precision=Precision(), seq_len=float(TOKENS))
+    return layer_block(small.moe(), small.MOE_LAYER, layout)
+
+
+def rows(of, name: str) -> float:
+    return of.tensors[name].elements / HIDDEN
+
+
+def exchanged(of, name: str) -> float:
+    work = next(operator for operator in of.operators if operator.name == name).forward
+    return next(each.num_bytes for each in work if isinstance(each, Collective)) / HIDDEN / 2
+
+
+def products(of) -> set[float]:
+    return {each.m for operator in of.operators for each in operator.forward if isinstance(each, GroupedGemm)}
+
+
+def test_balanced_and_dropless_every_copy_travels_and_as_many_arrive():
+    plain = block()
+    assert rows(plain, "moe.permuted") == rows(plain, "moe.dispatched") == TOKENS * TOP_K
+    assert exchanged(plain, "moe.dispatch") == exchanged(plain, "moe.combine") == TOKENS * TOP_K
+    assert products(plain) == {TOKENS * TOP_K}
+
+
+def test_the_fullest_rank_receives_more_than_it_sends():
+    uneven = block(Routing(imbalance=1.5))
+    assert rows(uneven, "moe.permuted") == rows(uneven, "moe.returned") == TOKENS * TOP_K
+    assert rows(uneven, "moe.dispatched") == rows(uneven, "moe.output") == 1.5 * TOKENS * TOP_K
+    assert exchanged(uneven, "moe.dispatch") == exchanged(uneven, "moe.combine") == 1.5 * TOKENS * TOP_K
+    assert products(uneven) == {1.5 * TOKENS * TOP_K}
+
+
+def test_a_single_rank_has_all_experts_and_no_imbalance():
+    assert block(Routing(imbalance=1.5), ep=1) == block(ep=1)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.25])
+def test_without_imbalance_a_capacity_above_the_mean_drops_nothing(factor):
+    assert block(Routing(capacity_factor=factor)) == block()
+
+
+def test_capacity_cuts_what_the_fullest_rank_receives():
+    cut = block(Routing(imbalance=1.5, capacity_factor=1.25))
+    assert rows(cut, "moe.dispatched") == 1.25 * TOKENS * TOP_K
+    assert rows(cut, "moe.permuted") == TOKENS * TOP_K
+
+
+def test_a_capacity_below_the_mean_drops_everywhere():
+    cut = block(Routing(capacity_factor=0.5))
+    assert rows(cut, "moe.permuted") == rows(cut, "moe.dispatched") == 0.5 * TOKENS * TOP_K
+
+
+def test_padding_sends_the_capacity_whatever_the_routing():
+    padded = Routing(capacity_factor=1.25, pad_to_capacity=True)
+    assert block(padded) == block(replace(padded, imbalance=1.5))
+    assert rows(block(padded), "moe.permuted") == rows(block(padded), "moe.dispatched")
+
+
+def test_capacity_is_whole_tokens_of_each_expert():
+    """Megatron-LM: ceil(num_tokens * top_k / num_experts * capacity_factor) of every expert."""
+    padded = block(Routing(capacity_factor=1.01, pad_to_capacity=True))
+    assert pytest.approx(129.28) == TOKENS * TOP_K / EXPERTS * 1.01
+    assert rows(padded, "moe.permuted") == EXPERTS * 130
+
+
+def test_flops_and_kept_bytes_of_experts_follow_the_rows():
+    plain, more = block(), block(Routing(imbalance=2.0))
+    ffn = small.MOE_LAYER.ffn
+    expert_flops = 2.0 * 3 * ffn.ffn_hidden_size * HIDDEN * TOKENS * TOP_K
+    assert block_flops(more).forward - block_flops(plain).forward == pytest.approx(expert_flops)
+    kept = [keep(each, Recompute()).num_bytes for each in (plain, more)]
+    of_experts = 2.0 * TOKENS * TOP_K * (HIDDEN + 3 * ffn.ffn_hidden_size)
+    assert kept[1] - kept[0] == pytest.approx(of_experts)
+
+
+def test_a_step_with_uneven_experts_is_longer_and_larger():
+    strategy = Strategy(ep=8, dp_shard=8, graphs="full")
+    even, uneven = (
+        project(small.moe(), small.cluster(8), replace(strategy, routing=routing), small.workload())
+        for routing in (Routing(), Routing(imbalance=2.0))
+    )
+    assert uneven.step_time_s > even.step_time_s
+    assert uneven.time_s["expert_comm"] > even.time_s["expert_comm"]
+    assert uneven.memory.stages[0].activations_bytes > even.memory.stages[0].activations_bytes
+
+
+def test_padding_needs_a_capacity():
+    with pytest.raises(SpecError, match="capacity_factor"):
+        Routing(pad_to_capacity=True)
