@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 
-from forescale.cost.calibration import RunFactors, load_calibration
-from forescale.cost.collectives import AlphaBeta, CollectiveModel, ExpertExchange
-from forescale.cost.roofline import Roofline
+from forescale.cost.calibration import RunFactors
 from forescale.cost.roofline import peak_rate as device_peak_rate
-from forescale.cost.run_calibration import RunCalibration, Spread, load_run_calibration
+from forescale.cost.run_calibration import Spread
+from forescale.cost.select import Costs
 from forescale.errors import PhysicsError, SpecError
 from forescale.formula import Term, value_of
 from forescale.graph.flops import model_flops
@@ -30,6 +30,7 @@ from forescale.projection.pipeline import Pipeline, lay_out
 from forescale.projection.rates import days, tokens_per_device_second, utilisation
 from forescale.projection.result import (
     TIME_PARTS,
+    CostSummary,
     Interval,
     MemorySummary,
     Note,
@@ -39,6 +40,7 @@ from forescale.projection.result import (
     StageTime,
     Verdict,
 )
+from forescale.projection.sources import coverage, time_sources
 from forescale.projection.stages import stack_plans
 from forescale.projection.step import expected_maximum
 from forescale.projection.timeline import MemoryTimeline, build_timeline, schedule_of, standing_of_ranks
@@ -56,11 +58,11 @@ def project(
     workload: Workload,
     *,
     preset: str = "default",
-    calibration: RunCalibration | None = None,
+    costs: Costs | None = None,
 ) -> Projection:
     """Project memory and step time of one layout, by our own engine or as the account `preset` does.
 
-    `calibration` says what whole runs lose against kernels alone; by default what published runs lost.
+    `costs` says which models price kernels and collectives, and what whole runs lose against kernels alone.
 
     Raises
     ------
@@ -82,13 +84,33 @@ def project(
     degrees, choices = split_strategy(strategy)
     arrays = Degrees(**{name: np.array([getattr(degrees, name)]) for name in Degrees.__dataclass_fields__})
     plan, pipeline = lay_out(model, strategy, workload)
-    calibration = calibration or load_run_calibration()
-    run = calibration.factors(cluster.device, strategy.software)
-    order, spread = strategy.axis_order, calibration.spread(cluster.device, workload.precision.compute)
-    evaluation = evaluate_layout(
-        model, cluster, workload, arrays, choices, plan, order, run=run, pipeline=pipeline
+    costs = costs or Costs()
+    spread = costs.runs.spread(cluster.device, workload.precision.compute)
+    run = costs.run_factors(cluster.device, strategy.software)
+    inputs = layout_inputs(
+        model, cluster, workload, arrays, choices, plan, strategy.axis_order, costs=costs, pipeline=pipeline
     )
-    return to_projection(model, cluster, strategy, workload, plan, evaluation, preset=preset, spread=spread)
+    evaluation = evaluate(setting_of(model, cluster, workload, choices, run), inputs)
+    result = to_projection(model, cluster, strategy, workload, plan, evaluation, preset=preset, spread=spread)
+    return _sourced(result, costs, plan, inputs)
+
+
+def _sourced(result: Projection, costs: Costs, plan: StagePlan, inputs: Inputs) -> Projection:
+    """Return the projection with its cost models, and what was not measured where something was."""
+    assert inputs.priced is not None
+    sources = time_sources(inputs.priced, plan, inputs.pricing, num_mtp=result.model.num_mtp_layers)
+    choice, notes = costs.choice, result.notes
+    if choice.measured and costs.measurements is not None:
+        text = coverage(sources, costs.measurements.source, choice.compute)
+        notes = (*notes, Note(topic="measured", text=text))
+    summary = CostSummary(
+        compute=f"measured, {choice.compute}" if choice.measured else choice.compute,
+        reason=choice.reason,
+        calibration=costs.runs.name,
+        device_clock_hz=costs.clock_hz,
+        time_sources=sources.shares,
+    )
+    return replace(result, costs=summary, notes=notes)
 
 
 def evaluate_layout(
@@ -100,13 +122,14 @@ def evaluate_layout(
     plan: StagePlan,
     order: tuple[Axis, ...],
     *,
-    run: RunFactors | None = None,
+    costs: Costs | None = None,
     pipeline: Pipeline | None = None,
 ) -> Evaluation:
     """Evaluate one layout whose degrees are arrays of one element, or terms of such."""
-    run = run or run_factors(cluster, choices.software)
+    costs = costs or Costs()
+    run = costs.run_factors(cluster.device, choices.software)
     inputs = layout_inputs(
-        model, cluster, workload, degrees, choices, plan, order, run=run, pipeline=pipeline
+        model, cluster, workload, degrees, choices, plan, order, costs=costs, pipeline=pipeline
     )
     return evaluate(setting_of(model, cluster, workload, choices, run), inputs)
 
@@ -120,22 +143,24 @@ def layout_inputs(
     plan: StagePlan,
     order: tuple[Axis, ...],
     *,
-    run: RunFactors,
+    costs: Costs,
     pipeline: Pipeline | None = None,
 ) -> Inputs:
     """Return the priced pieces of one layout and what stands on its stages."""
-    pricing = pricing_of(model, cluster, degrees, choices, order, run)
+    run = costs.run_factors(cluster.device, choices.software)
+    pricing = pricing_of(model, cluster, degrees, choices, order, run, costs)
     layout = Layout(
         degrees=degrees, choices=choices, precision=workload.precision, seq_len=float(workload.seq_len)
     )
     blocks = build_blocks(model, layout)
+    priced = price_blocks(blocks, pricing)
     stages, held = stack_plans([plan]), holdings(blocks)
     if isinstance(degrees.tp, Term):
         stages = stages.recorded([block.name for block in blocks.layers])
     return Inputs(
         degrees=degrees,
         stages=stages,
-        pieces=build_pieces(price_blocks(blocks, pricing), choices.recompute, overlap=choices.overlap),
+        pieces=build_pieces(priced, choices.recompute, overlap=choices.overlap),
         held=held,
         traffic=data_traffic(
             held,
@@ -148,13 +173,9 @@ def layout_inputs(
             reshard=choices.reshard,
         ),
         pricing=pricing,
+        priced=priced,
         pipeline=pipeline,
     )
-
-
-def run_factors(cluster: Cluster, software: str) -> RunFactors:
-    """Return what published runs lost on the cluster's devices under one software stack."""
-    return load_run_calibration().factors(cluster.device, software)
 
 
 def setting_of(
@@ -179,16 +200,15 @@ def pricing_of(
     choices: Choices,
     order: tuple[Axis, ...],
     run: RunFactors,
+    costs: Costs,
 ) -> Pricing:
-    """Return the default cost models of a cluster for candidates of one axis order."""
-    calibration = load_calibration(cluster.device).with_run(run)
-    collectives: CollectiveModel = AlphaBeta.of(cluster)
+    """Return the cost models of a cluster for candidates of one axis order."""
+    top_k = None
     if choices.dispatcher == "deepep" and model.is_moe:
         top_k = max(layer.ffn.top_k for layer in model.layers if isinstance(layer.ffn, MoeFfn))
-        collectives = ExpertExchange(base=AlphaBeta.of(cluster), top_k=top_k)
     return Pricing(
-        compute=Roofline(device=cluster.device, calibration=calibration),
-        collectives=collectives,
+        compute=costs.compute_model(cluster.device, run),
+        collectives=costs.collective_model(cluster, top_k=top_k),
         groups=groups(degrees, order),
         run=run,
         graphs=choices.graphs,
@@ -216,9 +236,10 @@ def memory_timeline(
     degrees, choices = split_strategy(strategy)
     arrays = Degrees(**{name: np.array([getattr(degrees, name)]) for name in Degrees.__dataclass_fields__})
     plan, pipeline = lay_out(model, strategy, workload)
-    run = run_factors(cluster, strategy.software)
+    costs = Costs()
+    run = costs.run_factors(cluster.device, strategy.software)
     inputs = layout_inputs(
-        model, cluster, workload, arrays, choices, plan, strategy.axis_order, run=run, pipeline=pipeline
+        model, cluster, workload, arrays, choices, plan, strategy.axis_order, costs=costs, pipeline=pipeline
     )
     standing = standing_of_ranks(result, setting_of(model, cluster, workload, choices, run), inputs)
     count = min(result.num_microbatches, most_microbatches or result.num_microbatches)

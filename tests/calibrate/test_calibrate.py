@@ -15,6 +15,7 @@ from forescale.calibrate.fit import bounded_least_squares, fit
 from forescale.calibrate.parameters import Parameter, load_priors, logs_of, parameters_of, with_logs
 from forescale.calibrate.report import content_of, moves, spread_of, spreads
 from forescale.cost.run_calibration import load_run_calibration, run_calibration_of
+from forescale.cost.select import Costs
 from forescale.errors import SpecError
 from forescale.project import project
 from forescale.spec import Strategy
@@ -37,7 +38,7 @@ LAYOUTS = (
 
 def run(layout, source="A", calibration=BASE, factor=1.0):
     question = (dense(), cluster(8), layout, workload())
-    seconds = project(*question, calibration=calibration).step_time_s * factor
+    seconds = project(*question, costs=Costs(calibration=calibration)).step_time_s * factor
     model, place, strategy, work = question
     case = Case(
         id=f"{source}-1",

@@ -1,33 +1,80 @@
-"""Compute cost models by name."""
+"""Cost models by name, and what auto takes."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from forescale.catalogue.clusters import load_device
+from forescale.catalogue.clusters import load_cluster, load_device
+from forescale.cost.calibration import RunFactors
+from forescale.cost.collectives import AlphaBeta, ExpertExchange
+from forescale.cost.measured import MeasuredCompute, Measurements
 from forescale.cost.roofline import Roofline
-from forescale.cost.select import select
+from forescale.cost.run_calibration import load_run_calibration
+from forescale.cost.select import Costs, select
 from forescale.cost.tile import TileModel
-from forescale.errors import UnknownNameError
+from forescale.errors import SpecError, UnknownNameError
+from forescale.graph.ops import Elementwise, Gemm
+
+H100 = load_device("h100-sxm")
+GEMM = Gemm(m=1024.0, n=4096.0, k=2048.0)
+KERNELS = Measurements(source="bench.json", device="h100-sxm", kernels=((GEMM, 1e-3),))
+TILED = replace(load_run_calibration(), name="own", compute="tile")
 
 
 @pytest.mark.parametrize(
-    ("kind", "device", "expected"),
+    ("costs", "expected"),
     [
-        ("roofline", "h100-sxm", Roofline), ("tile", "h100-sxm", TileModel), ("auto", "h100-sxm", TileModel),
-        ("tile", "tpu-v5p", TileModel), ("auto", "mi300x", Roofline), ("auto", "v100-sxm2-32gb", Roofline),
+        (Costs(), Roofline),
+        (Costs(calibration=TILED), TileModel),
+        (Costs(compute="roofline", calibration=TILED), Roofline),
+        (Costs(compute="tile"), TileModel),
+        (Costs(measurements=KERNELS), MeasuredCompute),
+        (Costs(compute="measured", measurements=KERNELS), MeasuredCompute),
+        (Costs(compute="tile", measurements=KERNELS), TileModel),
     ],
-)  # fmt: skip
-def test_auto_takes_the_tile_model_where_it_was_fitted(kind, device, expected):
-    assert type(select(kind, load_device(device))) is expected
+)
+def test_auto_takes_what_was_measured_and_the_model_of_the_calibration(costs, expected):
+    model = costs.compute_model(H100, RunFactors())
+    assert type(model) is expected
 
 
-def test_a_clock_needs_the_tile_model():
-    model = select("auto", load_device("mi300x"), clock_hz=1.5e9)
-    assert isinstance(model, TileModel)
-    assert model.clock_hz == 1.5e9
+def test_the_choice_says_why():
+    assert Costs().choice.reason == "run calibration published was fitted with it"
+    assert Costs(calibration=TILED).choice.reason == "run calibration own was fitted with it"
+    assert Costs(compute="tile").choice.reason == "asked for"
+    assert Costs(measurements=KERNELS).choice.reason.startswith("kernels of bench.json first; else")
 
 
-def test_unknown_names_are_refused_with_the_nearest():
+@pytest.mark.parametrize("kind", ["roofline", "tile"])
+def test_products_follow_the_clock_and_traffic_does_not(kind):
+    slow, own = (select(kind, H100, clock_hz=clock) for clock in (H100.clock_hz / 2, None))
+    large = Gemm(m=8192.0, n=8192.0, k=8192.0)
+    assert slow.seconds(large) == pytest.approx(2.0 * own.seconds(large), rel=0.02)
+    copy = Elementwise(bytes_moved=1e9)
+    assert slow.seconds(copy) == own.seconds(copy)
+
+
+def test_impossible_choices_are_refused():
     with pytest.raises(UnknownNameError, match="unknown compute model 'roof'; did you mean roofline"):
-        select("roof", load_device("h100-sxm"))
+        Costs(compute="roof")
+    with pytest.raises(SpecError, match="compute model measured needs timed kernels"):
+        Costs(compute="measured")
+    with pytest.raises(SpecError, match="clock must be greater than 0, got -1 Hz"):
+        Costs(clock_hz=-1.0)
+
+
+def test_measurements_are_of_the_cluster_s_device():
+    KERNELS.check(load_cluster("h100-sxm", 8))
+    with pytest.raises(SpecError, match=r"bench\.json was measured on h100-sxm; b200 has b200"):
+        KERNELS.check(load_cluster("b200", 8))
+    other = Measurements(source="other.json", device="b200", kernels=KERNELS.kernels)
+    with pytest.raises(SpecError, match=r"must be of one device; bench\.json, other\.json are of"):
+        Measurements.joined([KERNELS, other])
+
+
+def test_tokens_travel_once_where_the_dispatcher_sends_them_so():
+    cluster = load_cluster("h100-sxm", 8)
+    assert isinstance(Costs().collective_model(cluster), AlphaBeta)
+    assert isinstance(Costs().collective_model(cluster, top_k=8), ExpertExchange)

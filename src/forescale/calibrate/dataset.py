@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from forescale.cost.run_calibration import RunCalibration, group_of
+from forescale.cost.select import Costs
 from forescale.errors import ForescaleError
 from forescale.graph.layout import Degrees, Layout, split_strategy
 from forescale.graph.operator import Block
@@ -94,7 +95,8 @@ class Run:
         ready = self._prepare(size)
         _, choices = split_strategy(strategy)
         run = calibration.factors(cluster.device, strategy.software)
-        pricing = pricing_of(model, cluster, ready.degrees, choices, strategy.axis_order, run)
+        costs = Costs(calibration=calibration)
+        pricing = pricing_of(model, cluster, ready.degrees, choices, strategy.axis_order, run, costs)
         pieces = build_pieces(
             price_blocks(ready.blocks, pricing),
             choices.recompute,

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from forescale.cli.console import console, print_json
-from forescale.cli.options import ClusterOptions, JsonFlag, LayoutOptions, PlanOptions, RunOptions
+from forescale.cli.options import (
+    ClusterOptions,
+    CostOptions,
+    JsonFlag,
+    LayoutOptions,
+    PlanOptions,
+    RunOptions,
+    grouped,
+)
 from forescale.errors import ReaderError
 
 if TYPE_CHECKING:
@@ -18,16 +26,18 @@ if TYPE_CHECKING:
 KINDS = "a plan (.toml), or what project or search printed with --json (.json, FILE#2 is the second layout)"
 
 
+@grouped
 def compare_command(
     *,
     a: Annotated[str, typer.Argument(metavar="A", help=f"What it is compared with: {KINDS}.")],
     b: Annotated[str, typer.Argument(metavar="B", help="What is compared: the same kinds.")],
+    cost: CostOptions,
     as_json: JsonFlag = False,
 ) -> None:
     """Compare two plans or projections: time, memory and layout, term by term."""
     from forescale.search.compare import compare
 
-    result = compare(_projection(a), _projection(b), name_a=a, name_b=b)
+    result = compare(_projection(a, cost), _projection(b, cost), name_a=a, name_b=b)
     if as_json:
         print_json(result.to_json())
         return
@@ -36,11 +46,11 @@ def compare_command(
     console().print(comparison_view(result))
 
 
-def _projection(text: str) -> Projection | dict[str, Any]:
+def _projection(text: str, cost: CostOptions) -> Projection | dict[str, Any]:
     """Return what a file holds: a plan is projected, a document taken as it is."""
     path, place = _place(text)
     if path.suffix.lower() == ".toml" and place is None:
-        return _projected(path)
+        return _projected(path, cost)
     if path.suffix.lower() != ".json":
         raise ReaderError(text, f"compare takes {KINDS}")
     document = _read(path)
@@ -64,13 +74,14 @@ def _place(text: str) -> tuple[Path, int | None]:
     return Path(text).expanduser(), None
 
 
-def _projected(path: Path) -> Projection:
+def _projected(path: Path, cost: CostOptions) -> Projection:
     from forescale.cli.inputs import read_question
     from forescale.project import project
 
-    question = read_question(None, PlanOptions(plan=path), ClusterOptions(), RunOptions(), LayoutOptions())
-    asked = question.plan
-    return project(asked.model, asked.cluster, question.strategy, asked.workload, preset=asked.preset)
+    options = (PlanOptions(plan=path), ClusterOptions(), RunOptions(), LayoutOptions())
+    question = read_question(None, *options, cost)
+    asked, of = question.plan, question.strategy
+    return project(asked.model, asked.cluster, of, asked.workload, preset=asked.preset, costs=asked.costs())
 
 
 def _read(path: Path) -> dict[str, Any]:

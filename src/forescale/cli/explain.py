@@ -10,6 +10,7 @@ from forescale.cli.console import console, print_json
 from forescale.cli.options import (
     OUTPUT,
     ClusterOptions,
+    CostOptions,
     JsonFlag,
     LayoutOptions,
     PlanOptions,
@@ -43,6 +44,7 @@ def explain_command(
     cluster: ClusterOptions,
     run: RunOptions,
     layout: LayoutOptions,
+    cost: CostOptions,
     plan: PlanOptions,
     depth: Annotated[
         int | None,
@@ -70,10 +72,11 @@ def explain_command(
         msg = f"explain takes a model and one quantity; got {' '.join(words)}"
         raise SpecError(msg)
     model, quantity = (words[0] if len(words) == 2 else None), words[-1]
-    question = read_question(model, plan, cluster, run, layout)
+    question = read_question(model, plan, cluster, run, layout, cost)
     question.refuse_presets("explain")
     asked = question.plan
-    node = explain(asked.model, asked.cluster, question.strategy, asked.workload, quantity)
+    costs = asked.costs()
+    node = explain(asked.model, asked.cluster, question.strategy, asked.workload, quantity, costs=costs)
     if as_json:
         from forescale.explain.document import document
 

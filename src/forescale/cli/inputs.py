@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from forescale.cli.options import ClusterOptions, LayoutOptions, PlanOptions, RunOptions
+from forescale.cli.options import ClusterOptions, CostOptions, LayoutOptions, PlanOptions, RunOptions
 from forescale.errors import SpecError
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ def read_question(
     cluster: ClusterOptions,
     run: RunOptions,
     layout: LayoutOptions | None = None,
+    cost: CostOptions | None = None,
 ) -> Question:
     """Return the question that a command asks; without `layout` options its plan may have no strategy.
 
@@ -86,6 +87,8 @@ def read_question(
         _section(values, "strategy", _strategy(layout))
         if isinstance(values["strategy"], dict):
             _section(values["strategy"], "routing", {name: getattr(layout, name) for name in ROUTING})
+    if cost is not None:
+        _section(values, "cost", cost.values())
     values = with_overrides(values, plan.sets or ())
     _require(values)
     if layout is not None and "devices" not in values and "nodes" not in values:

@@ -187,6 +187,9 @@ def _anchored(question: Question, result: Projection, anchor: AnchorOptions) -> 
     question.refuse_presets("--memory-mode benchmark")
     assert anchor.load_benchmark is not None
     bench = read_bench(anchor.load_benchmark)
+    if bench.config is None:
+        msg = f"{anchor.load_benchmark} has timed kernels only; anchoring memory needs ranks and their config"
+        raise SpecError(msg)
     if bench.config.model != result.model:
         msg = (
             f"{anchor.load_benchmark} measured {bench.config.model.name}; the question is about "

@@ -16,7 +16,7 @@ from forescale.spec.workload import ComputeType, OptimizerName, StorageType
 
 F = TypeVar("F", bound=Callable[..., None])
 
-LAYOUT, RUN, MACHINE, OUTPUT = "Layout", "Run", "Cluster", "Output"
+LAYOUT, RUN, MACHINE, OUTPUT, COST = "Layout", "Run", "Cluster", "Output", "Cost models"
 
 
 def grouped(function: F) -> F:
@@ -97,6 +97,10 @@ def _layout(name: str, text: str, **more: Any) -> Any:  # noqa: ANN401
     return typer.Option(name, help=text, rich_help_panel=LAYOUT, **more)
 
 
+def _cost(name: str, text: str, metavar: str) -> Any:  # noqa: ANN401
+    return typer.Option(name, help=text, metavar=metavar, rich_help_panel=COST)
+
+
 def _run(name: str, text: str, **more: Any) -> Any:  # noqa: ANN401
     return typer.Option(name, help=text, rich_help_panel=RUN, **more)
 
@@ -141,6 +145,38 @@ class ClusterOptions:
         int | None,
         typer.Option("--nodes", metavar="N", help="Nodes, instead of devices.", rich_help_panel=MACHINE),
     ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostOptions:
+    """What prices kernels and collectives."""
+
+    compute: Annotated[
+        Literal["auto", "roofline", "tile", "measured"] | None,
+        typer.Option("--compute", help="Model of kernels; auto by default.", rich_help_panel=COST),
+    ] = None
+    device_clock_mhz: Annotated[
+        float | None, _cost("--device-clock-mhz", "Clock to predict for; the device's own by default.", "MHZ")
+    ] = None
+    calibration: Annotated[
+        Path | None, _cost("--calibration", "What runs lose, as `calibrate` wrote it.", "FILE.json")
+    ] = None
+    measurements: Annotated[
+        list[Path] | None,
+        _cost("--measurements", "Timed kernels and collectives to look up. Repeatable.", "FILE"),
+    ] = None
+
+    def values(self) -> dict[str, Any]:
+        """Return what is given, as the section `[cost]` of a plan; files are found from anywhere."""
+        calibration, measurements = self.calibration, self.measurements
+        return {
+            "compute": self.compute,
+            "device_clock_mhz": self.device_clock_mhz,
+            "calibration": None if calibration is None else str(calibration.expanduser().resolve()),
+            "measurements": None
+            if measurements is None
+            else [str(path.expanduser().resolve()) for path in measurements],
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

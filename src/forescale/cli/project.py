@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from forescale.cli.console import console, print_json
 from forescale.cli.options import (
     ClusterOptions,
+    CostOptions,
     JsonFlag,
     LayoutOptions,
     ModelArgument,
@@ -20,6 +18,7 @@ from forescale.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from forescale.cli.inputs import Question
     from forescale.projection.result import Projection
 
 
@@ -31,19 +30,13 @@ def project_command(
     run: RunOptions,
     layout: LayoutOptions,
     plan: PlanOptions,
-    calibration: Annotated[
-        Path | None,
-        typer.Option(
-            "--calibration",
-            metavar="FILE.json",
-            help="What runs lose, as `calibrate` wrote it.",
-            show_default=False,
-        ),
-    ] = None,
+    cost: CostOptions,
     as_json: JsonFlag = False,
 ) -> None:
     """Project step time and memory of one layout."""
-    result = _projection(model, cluster, run, layout, plan, calibration)
+    from forescale.cli.inputs import read_question
+
+    result = _projection(read_question(model, plan, cluster, run, layout, cost))
     if as_json:
         print_json(result.to_json())
         return
@@ -52,19 +45,9 @@ def project_command(
     console().print(projection_view(result))
 
 
-def _projection(
-    model: str | None,
-    cluster: ClusterOptions,
-    run: RunOptions,
-    layout: LayoutOptions,
-    plan: PlanOptions,
-    calibration: Path | None,
-) -> Projection:
-    from forescale.cli.inputs import read_question
-    from forescale.cost.run_calibration import read_run_calibration
+def _projection(question: Question) -> Projection:
     from forescale.project import project
 
-    question = read_question(model, plan, cluster, run, layout)
     asked = question.plan
     result = project(
         asked.model,
@@ -72,6 +55,6 @@ def _projection(
         question.strategy,
         asked.workload,
         preset=asked.preset,
-        calibration=None if calibration is None else read_run_calibration(calibration),
+        costs=asked.costs(),
     )
     return replace(result, notes=(*result.notes, *question.notes))

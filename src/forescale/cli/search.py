@@ -14,6 +14,7 @@ from forescale.cli.console import console, print_json
 from forescale.cli.options import (
     OUTPUT,
     ClusterOptions,
+    CostOptions,
     JsonFlag,
     ModelArgument,
     PlanOptions,
@@ -83,6 +84,7 @@ def search_command(
         ),
     ] = None,
     scan: ScanOptions,
+    cost: CostOptions,
     plan: PlanOptions,
     study: StudyOptions,
     as_json: JsonFlag = False,
@@ -102,7 +104,7 @@ def search_command(
     limit = None if max_memory is None else _positive("--max-memory", parse(max_memory, "byte"), max_memory)
     _positive("--top", top, top)
     cluster, run = complete_question(scan, cluster, run)
-    question = read_question(model, plan, cluster, with_own_length(model, plan, run))
+    question = read_question(model, plan, cluster, with_own_length(model, plan, run), cost=cost)
     if question.plan.preset == STUDY:
         from forescale.cli.render.study import study_view
 
@@ -159,6 +161,7 @@ def _ranked(
         objective=objective,
         top=top,
         max_memory=max_memory,
+        costs=asked.costs(),
     )
     best = tuple(replace(one, notes=(*one.notes, *question.notes)) for one in result.best)
     return replace(result, best=best)

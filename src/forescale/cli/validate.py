@@ -8,18 +8,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from forescale.cli.options import CostOptions, grouped
+from forescale.errors import SpecError
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.table import Table
 
+    from forescale.cost.select import Costs
     from forescale.validation.peers import PeerGroup
     from forescale.validation.scoreboard import Group, Scoreboard
 
 PANEL = "Output"
 
 
+@grouped
 def validate_command(
+    *,
     runs: Annotated[
         Path,
         typer.Argument(
@@ -28,7 +34,6 @@ def validate_command(
             show_default=False,
         ),
     ],
-    *,
     preset: Annotated[
         str, typer.Option("--preset", metavar="NAME", help="Named bundle of modelling choices.")
     ] = "default",
@@ -40,6 +45,7 @@ def validate_command(
         bool,
         typer.Option("--peers", help="Ask llm-analysis too (pip install --no-deps llm-analysis fire)."),
     ] = False,
+    cost: CostOptions,
     markdown: Annotated[
         Path | None,
         typer.Option("--markdown", metavar="FILE", help="Write the whole scoreboard.", rich_help_panel=PANEL),
@@ -60,13 +66,32 @@ def validate_command(
     from forescale.validation.scoreboard import check_dimension, score
 
     check_dimension(by)
-    board = score(load_cases(runs), projector_of(preset))
+    costs = _costs(cost)
+    board = score(load_cases(runs), projector_of(preset, costs))
     peers = compare_peers(board, {LLM_ANALYSIS: llm_analysis_step} if ask_peers else None)
     _write_files(board, peers, runs, preset, markdown=markdown, chart=chart)
     if as_json:
         typer.echo(json.dumps(document(board, peers), indent=1, allow_nan=False))
     else:
         _show(board, by, peers)
+
+
+def _costs(options: CostOptions) -> Costs:
+    """Return the cost models asked for; a corpus is of many devices, so none of its kernels are looked up."""
+    from forescale.cost.run_calibration import read_run_calibration
+    from forescale.cost.select import Costs
+
+    if options.measurements is not None or options.compute == "measured":
+        msg = (
+            "validate projects many devices; timed kernels are of one, so --measurements does not go with it"
+        )
+        raise SpecError(msg)
+    clock, calibration = options.device_clock_mhz, options.calibration
+    return Costs(
+        compute=options.compute or "auto",
+        clock_hz=None if clock is None else clock * 1e6,
+        calibration=None if calibration is None else read_run_calibration(calibration),
+    )
 
 
 def _write_files(

@@ -126,6 +126,8 @@ class Roofline:
 
     device: Device
     calibration: Calibration
+    clock_hz: float | None = None
+    """Clock to predict for; the device's own unless given. Matrix rates follow it."""
 
     def seconds(self, op: Compute) -> Numeric:
         """Return the duration of `op` [s]."""
@@ -271,7 +273,8 @@ class Roofline:
         return self.device.hbm_bandwidth * fraction * self.calibration.run.rate("memory")
 
     def _rate(self, dtype: str) -> float:
-        return peak_rate(self.device, dtype) * self.calibration.power_factor(self.device.power_w)
+        clock = (self.clock_hz or self.device.clock_hz) / self.device.clock_hz
+        return peak_rate(self.device, dtype) * clock * self.calibration.power_factor(self.device.power_w)
 
 
 def provenance_of(fit: Fit, calibration: Calibration, device: Device) -> Provenance:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from forescale.cost.calibration import NARROW_TYPES, RunFactors
 from forescale.errors import ReaderError, UnknownNameError
@@ -106,6 +106,8 @@ class RunCalibration:
     name: str
     date: str
     source: str
+    compute: Literal["roofline", "tile"] = "roofline"
+    """Compute model whose kernels the losses are stated against."""
     shared: SharedFactors = field(default_factory=SharedFactors)
     devices: Mapping[str, DeviceFactors] = field(default_factory=dict)
     """By device name or architecture; "generic" is the prior of all others."""

@@ -1,22 +1,122 @@
-"""Compute cost models by name."""
+"""Which cost models price a question: by name, or by what is known of the device."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
-from forescale.cost.calibration import Calibration, load_calibration
+from forescale.cost.calibration import Calibration, RunFactors, load_calibration
+from forescale.cost.collectives import AlphaBeta, CollectiveModel, ExpertExchange
+from forescale.cost.measured import Measurements
 from forescale.cost.model import ComputeModel
 from forescale.cost.roofline import Roofline
+from forescale.cost.run_calibration import RunCalibration, load_run_calibration
 from forescale.cost.tile import TileModel
-from forescale.errors import UnknownNameError
-from forescale.spec import Device
+from forescale.errors import SpecError, UnknownNameError
+from forescale.spec import Cluster, Device
 
-ComputeKind: TypeAlias = Literal["auto", "roofline", "tile"]
+ComputeKind: TypeAlias = Literal["auto", "roofline", "tile", "measured"]
 COMPUTE_KINDS: tuple[ComputeKind, ...] = get_args(ComputeKind)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The compute model taken, and why."""
+
+    compute: Literal["roofline", "tile"]
+    """Of kernels that were not timed."""
+    measured: bool
+    """Whether timed kernels are looked up first."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """The cost models of one question, the same for all of its candidates.
+
+    `auto` looks timed kernels up where measurements are given, and leaves the rest to the model that the run
+    calibration was fitted with: its losses of whole runs, and the errors it states, belong to that model.
+    """
+
+    compute: ComputeKind = "auto"
+    clock_hz: float | None = None
+    """Clock of the device to predict for; its own unless given. Memory and network do not follow it."""
+    calibration: RunCalibration | None = None
+    """What whole runs lose against kernels alone; by default what published runs lost."""
+    measurements: Measurements | None = None
+
+    def __post_init__(self) -> None:
+        """Check that the model exists and has what it needs.
+
+        Raises
+        ------
+        UnknownNameError
+            If there is no such model.
+        SpecError
+            If `measured` has no measurements, or a clock is none.
+        """
+        if self.compute not in COMPUTE_KINDS:
+            what = "compute model"
+            raise UnknownNameError(what, self.compute, COMPUTE_KINDS)
+        if self.compute == "measured" and (self.measurements is None or not self.measurements.kernels):
+            msg = "compute model measured needs timed kernels (--measurements FILE)"
+            raise SpecError(msg)
+        if self.clock_hz is not None and self.clock_hz <= 0.0:
+            msg = f"a device's clock must be greater than 0, got {self.clock_hz:g} Hz"
+            raise SpecError(msg)
+
+    @property
+    def runs(self) -> RunCalibration:
+        """The run calibration that counts."""
+        return self.calibration or load_run_calibration()
+
+    def run_factors(self, device: Device, software: str) -> RunFactors:
+        """Return what whole runs lose on a device under one software stack."""
+        return self.runs.factors(device, software)
+
+    @property
+    def choice(self) -> Choice:
+        """The compute model that is taken, and why."""
+        fitted = self.runs.compute
+        measured = self.compute in ("auto", "measured") and bool(
+            self.measurements and self.measurements.kernels
+        )
+        if self.compute in ("roofline", "tile"):
+            return Choice(
+                compute="tile" if self.compute == "tile" else "roofline", measured=False, reason="asked for"
+            )
+        reason = f"run calibration {self.runs.name} was fitted with it"
+        if measured:
+            reason = (
+                f"kernels of {self.measurements.source if self.measurements else ''} first; else {reason}"
+            )
+        return Choice(compute=fitted, measured=measured, reason=reason)
+
+    def compute_model(self, device: Device, run: RunFactors) -> ComputeModel:
+        """Return the model that prices kernels on `device`."""
+        choice = self.choice
+        model = select(
+            choice.compute,
+            device,
+            calibration=load_calibration(device).with_run(run),
+            clock_hz=self.clock_hz,
+        )
+        return self.measurements.compute(model, run) if choice.measured and self.measurements else model
+
+    def collective_model(self, cluster: Cluster, *, top_k: int | None = None) -> CollectiveModel:
+        """Return the model that prices collectives on `cluster`.
+
+        With `top_k` tokens travel to their experts without duplicates; timed all-to-alls are then no measure.
+        """
+        base = AlphaBeta.of(cluster)
+        model: CollectiveModel = base if top_k is None else ExpertExchange(base=base, top_k=top_k)
+        if self.measurements is None:
+            return model
+        return self.measurements.messages(model, cluster, exchanges=top_k is None)
+
+
 def select(
-    kind: ComputeKind,
+    kind: Literal["roofline", "tile"],
     device: Device,
     *,
     calibration: Calibration | None = None,
@@ -26,24 +126,11 @@ def select(
 
     Parameters
     ----------
-    kind
-        "auto" takes the tile model where its parameters were fitted to this generation or where a clock is
-        asked for, and the roofline elsewhere.
     calibration
         The device's packaged calibration unless given.
     clock_hz
-        Clock to predict for [Hz]; only the tile model knows clocks.
-
-    Raises
-    ------
-    UnknownNameError
-        If there is no such model.
+        Clock to predict for [Hz]; the device's own unless given.
     """
-    if kind not in COMPUTE_KINDS:
-        what = "compute model"
-        raise UnknownNameError(what, kind, COMPUTE_KINDS)
     chosen = calibration or load_calibration(device)
-    fitted = any(entry.fit.kind == "fitted" for entry in chosen.tile.values())
-    if kind == "tile" or (kind == "auto" and (fitted or clock_hz is not None)):
-        return TileModel(device=device, calibration=chosen, clock_hz=clock_hz)
-    return Roofline(device=device, calibration=chosen)
+    model = TileModel if kind == "tile" else Roofline
+    return model(device=device, calibration=chosen, clock_hz=clock_hz)

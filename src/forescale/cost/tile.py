@@ -154,7 +154,7 @@ class TileModel:
 
     @property
     def _roofline(self) -> Roofline:
-        return Roofline(device=self.device, calibration=self.calibration)
+        return Roofline(device=self.device, calibration=self.calibration, clock_hz=self.clock_hz)
 
     def _grouped(self, op: GroupedGemm) -> Numeric:
         grouped, rows = self.calibration.grouped, op.m / op.groups

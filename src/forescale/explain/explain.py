@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from forescale.cost.select import Costs
 from forescale.errors import SpecError, UnknownNameError
 from forescale.explain.tidy import tidy
 from forescale.formula import Term, TermNode, as_term, value_of
@@ -44,7 +45,13 @@ def quantity_names() -> tuple[str, ...]:
 
 
 def explain(
-    model: Model, cluster: Cluster, strategy: Strategy, workload: Workload, quantity: str
+    model: Model,
+    cluster: Cluster,
+    strategy: Strategy,
+    workload: Workload,
+    quantity: str,
+    *,
+    costs: Costs | None = None,
 ) -> TermNode:
     """Return how `quantity` of one layout comes about: numbers with unit, formula, inputs and source.
 
@@ -53,6 +60,8 @@ def explain(
     quantity
         A name of `quantity_names()`, such as "step_time", "step_time.data_comm", "memory.activations" (of the
         fullest stage) or "mfu".
+    costs
+        Cost models that price it.
 
     Raises
     ------
@@ -61,7 +70,7 @@ def explain(
     SpecError
         If the layout is illegal, or the quantity needs what the workload does not say.
     """
-    return Explainer.of(model, cluster, strategy, workload).node(quantity)
+    return Explainer.of(model, cluster, strategy, workload, costs=costs).node(quantity)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +83,15 @@ class Explainer:
     evaluation: Evaluation
 
     @classmethod
-    def of(cls, model: Model, cluster: Cluster, strategy: Strategy, workload: Workload) -> Explainer:
+    def of(
+        cls,
+        model: Model,
+        cluster: Cluster,
+        strategy: Strategy,
+        workload: Workload,
+        *,
+        costs: Costs | None = None,
+    ) -> Explainer:
         """Evaluate a legal layout with every degree recorded."""
         check(model, cluster, strategy, workload)
         degrees, choices = split_strategy(strategy)
@@ -85,8 +102,9 @@ class Explainer:
             }
         )
         plan, pipeline = lay_out(model, strategy, workload)
+        order = strategy.axis_order
         evaluation = evaluate_layout(
-            model, cluster, workload, recorded, choices, plan, strategy.axis_order, pipeline=pipeline
+            model, cluster, workload, recorded, choices, plan, order, costs=costs, pipeline=pipeline
         )
         return cls(model=model, cluster=cluster, workload=workload, evaluation=evaluation)
 

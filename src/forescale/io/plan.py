@@ -14,6 +14,9 @@ global_batch_size = 1024
 
 [precision]
 compute = "bf16"
+
+[cost]                         # may be left out
+compute = "auto"
 ```
 """
 
@@ -21,12 +24,14 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from forescale.cost.select import Costs
 from forescale.errors import ReaderError, SpecError, UnknownKeyError
 from forescale.io.cluster import build_cluster
+from forescale.io.costs import CostPlan, build_cost_plan
 from forescale.io.files import load_mapping
 from forescale.io.named import cluster_of, model_of, named_cluster, named_model
 from forescale.io.toml import dump_toml
@@ -36,8 +41,8 @@ from forescale.spec import Cluster, Model, Strategy, Workload
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-SECTIONS = ("model", "cluster", "devices", "nodes", "preset", "strategy", "workload", "precision")
-_TABLES = ("strategy", "workload", "precision")
+SECTIONS = ("model", "cluster", "devices", "nodes", "preset", "strategy", "workload", "precision", "cost")
+_TABLES = ("strategy", "workload", "precision", "cost")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +55,11 @@ class Plan:
     strategy: Strategy | None = None
     """None leaves the layout to a search."""
     preset: str = "default"
+    cost: CostPlan = field(default_factory=CostPlan)
+
+    def costs(self) -> Costs:
+        """Return the cost models that price the question; reads their files."""
+        return self.cost.read(self.cluster)
 
 
 def read_plan(path: str | Path, *, overrides: Iterable[str] = ()) -> Plan:
@@ -117,6 +127,7 @@ def build_plan(values: Mapping[str, Any], *, where: str, folder: Path | None = N
         workload=build(Workload, workload, where=f"{where}, workload"),
         strategy=None if strategy is None else build_strategy(strategy, cluster.num_devices, where=where),
         preset=str(values.get("preset", "default")),
+        cost=build_cost_plan(values.get("cost", {}), where=where, folder=folder),
     )
 
 
@@ -163,6 +174,8 @@ def plan_values(plan: Plan) -> dict[str, Any]:
     if plan.strategy is not None:
         degrees = {"dp_replicate": plan.strategy.dp_replicate, "dp_shard": plan.strategy.dp_shard}
         values["strategy"] = {**degrees, **_changed(plan.strategy)}
+    if cost := _changed(plan.cost):
+        values["cost"] = cost
     return values | {"workload": workload, "precision": precision}
 
 
@@ -247,10 +260,10 @@ def _changed(spec: DataclassInstance) -> dict[str, Any]:
     """Return the fields of `spec` that differ from their defaults, dataclasses as tables."""
     default = Workload(seq_len=1, global_batch_size=1) if isinstance(spec, Workload) else type(spec)()
     found = {}
-    for field in fields(spec):
-        value, usual = getattr(spec, field.name), getattr(default, field.name)
-        always = isinstance(spec, Workload) and field.name in ("seq_len", "global_batch_size")
+    for item in fields(spec):
+        value, usual = getattr(spec, item.name), getattr(default, item.name)
+        always = isinstance(spec, Workload) and item.name in ("seq_len", "global_batch_size")
         if value != usual or always:
             nested = is_dataclass(value) and not isinstance(value, type)
-            found[field.name] = _changed(value) if nested else value
+            found[item.name] = _changed(value) if nested else value
     return found

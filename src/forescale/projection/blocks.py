@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -159,6 +160,8 @@ class PricedOperator:
     flops: Numeric
     forward_kernels: Numeric = 0.0
     backward_kernels: Numeric = 0.0
+    primitives: tuple[tuple[Primitive, Numeric], ...] = ()
+    """Every kernel and message of the three passes, with its seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,9 +238,14 @@ def _titled(seconds: Seconds, title: str) -> Seconds:
 
 
 def _price(operator: Operator, pricing: Pricing) -> PricedOperator:
-    forward, backward_input, backward_weight = (
-        _split(getattr(operator, name), pricing, f"{operator.name} {name}") for name in PASSES
-    )
+    passes = [
+        [
+            (each, pricing.titled(each, f"{operator.name} {name} {_word(each)}"))
+            for each in getattr(operator, name)
+        ]
+        for name in PASSES
+    ]
+    forward, backward_input, backward_weight = map(_split, passes)
     forward_flops = _flops(operator.forward)
     return PricedOperator(
         operator=operator,
@@ -248,15 +256,19 @@ def _price(operator: Operator, pricing: Pricing) -> PricedOperator:
         flops=forward_flops + _flops(operator.backward_input) + _flops(operator.backward_weight),
         forward_kernels=pricing.kernels(operator, operator.forward),
         backward_kernels=pricing.kernels(operator, (*operator.backward_input, *operator.backward_weight)),
+        primitives=tuple(chain.from_iterable(passes)),
     )
 
 
-def _split(primitives: tuple[Primitive, ...], pricing: Pricing, title: str) -> tuple[Numeric, Seconds]:
+def _word(primitive: Primitive) -> str:
+    return primitive.kind if isinstance(primitive, Collective) else type(primitive).__name__
+
+
+def _split(priced: Sequence[tuple[Primitive, Numeric]]) -> tuple[Numeric, Seconds]:
+    """Return the seconds of kernels, and of messages by part."""
     compute: Numeric = 0.0
     communication: Seconds = {}
-    for primitive in primitives:
-        kind = primitive.kind if isinstance(primitive, Collective) else type(primitive).__name__
-        seconds = pricing.titled(primitive, f"{title} {kind}")
+    for primitive, seconds in priced:
         if isinstance(primitive, Collective):
             part = COMMUNICATION_PART[primitive.axis]
             communication[part] = communication.get(part, 0.0) + seconds

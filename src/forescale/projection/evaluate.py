@@ -15,7 +15,7 @@ from forescale.graph.stage import replayed_mtp
 from forescale.memory.optimizers import moments_per_parameter
 from forescale.memory.states import optimizer_element_bytes
 from forescale.numeric import Array, Numeric
-from forescale.projection.blocks import NEUTRAL, BlockCost, Pricing, Seconds
+from forescale.projection.blocks import NEUTRAL, BlockCost, PricedBlock, Pricing, Seconds
 from forescale.projection.data_parallel import (
     DataTraffic,
     Exposed,
@@ -63,6 +63,8 @@ class Inputs:
     held: Parts[Holding]
     traffic: DataTraffic
     pricing: Pricing
+    priced: Parts[PricedBlock] | None = None
+    """The operators behind the pieces, of one layout."""
     pipeline: Pipeline | None = None
     """The simulated schedule of all candidates; None is (interleaved) 1F1B in closed form."""
 

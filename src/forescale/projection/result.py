@@ -108,6 +108,22 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CostSummary:
+    """Which cost models priced a projection, and where its seconds come from."""
+
+    compute: str
+    """Model of kernels; with "measured" first, that of kernels that were not."""
+    reason: str
+    """Why that model."""
+    calibration: str
+    """Run calibration: what whole runs lose against kernels alone."""
+    device_clock_hz: float | None
+    """Clock asked for; None is the device's own."""
+    time_sources: dict[str, float]
+    """Shares of all kernels' and messages' seconds that are measured, interpolated, fitted or roofline."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Projection:
     """Memory and time of one layout."""
 
@@ -134,6 +150,8 @@ class Projection:
     memory: MemorySummary
     training_days: float | None
     notes: tuple[Note, ...] = field(default=())
+    costs: CostSummary | None = None
+    """None under other presets, which price by their own account."""
 
     @property
     def step_time_s(self) -> float:

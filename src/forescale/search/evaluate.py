@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from forescale.cost.calibration import RunFactors
+from forescale.cost.select import Costs
 from forescale.graph.layout import Choices, Degrees, Layout, split_strategy
 from forescale.graph.operator import Block
 from forescale.graph.stage import EVERY_LAYER, plan_stages
 from forescale.numeric import Array, Numeric
-from forescale.project import pricing_of, run_factors, setting_of
-from forescale.projection.blocks import PricedBlock
+from forescale.project import pricing_of, setting_of
+from forescale.projection.blocks import PricedBlock, Pricing
 from forescale.projection.data_parallel import DataTraffic, data_traffic, stage_parameters
 from forescale.projection.evaluate import Inputs, evaluate
 from forescale.projection.memory import state_bytes
@@ -52,11 +53,16 @@ class Question:
     cluster: Cluster
     workload: Workload
     software: str = "megatron-core"
+    costs: Costs = field(default_factory=Costs)
 
     @property
     def run(self) -> RunFactors:
         """What whole runs lose on these devices under this software."""
-        return run_factors(self.cluster, self.software)
+        return self.costs.run_factors(self.cluster.device, self.software)
+
+    def pricing(self, degrees: Degrees, choices: Choices, order: tuple[Axis, ...]) -> Pricing:
+        """Return the cost models for all candidates of `degrees`."""
+        return pricing_of(self.model, self.cluster, degrees, choices, order, self.run, self.costs)
 
     def blocks(self, degrees: Degrees, choices: Choices) -> Parts[Block]:
         """Return the operator lists for all candidates of `degrees`."""
@@ -266,9 +272,7 @@ class _Group:
         self.block_table = distinct(columns, (*BLOCK_KEY, *gap))
         degrees = _as_degrees(_with_stage_size(self.block_table, columns))
         blocks = question.blocks(degrees, choices)
-        self.priced: Parts[PricedBlock] = price_blocks(
-            blocks, pricing_of(question.model, question.cluster, degrees, choices, self.order, question.run)
-        )
+        self.priced: Parts[PricedBlock] = price_blocks(blocks, question.pricing(degrees, choices, self.order))
         self.held: Parts[Holding] = holdings(blocks)
         self.traffic_table = distinct(columns, TRAFFIC_KEY)
         self.traffic = self._traffic(choices)
@@ -281,7 +285,7 @@ class _Group:
             self.stages(_first_rows(self.traffic_table.where)),
             degrees,
             question.workload.precision,
-            pricing_of(question.model, question.cluster, degrees, choices, self.order, question.run),
+            question.pricing(degrees, choices, self.order),
             tied=model.tied_embeddings,
             num_mtp=model.num_mtp_layers,
             reshard=choices.reshard,
@@ -299,14 +303,7 @@ class _Group:
             pieces=pieces.map(lambda piece: piece.take(at_block)),
             held=self.held.map(lambda held: held.take(at_block)),
             traffic=self.traffic.take(at_traffic),
-            pricing=pricing_of(
-                self.question.model,
-                self.question.cluster,
-                degrees,
-                self.choices,
-                self.order,
-                self.question.run,
-            ),
+            pricing=self.question.pricing(degrees, self.choices, self.order),
             pipeline=self.pipeline,
         )
 

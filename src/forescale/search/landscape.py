@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from forescale.cost.select import Costs
 from forescale.errors import InfeasibleError
 from forescale.search.evaluate import Question, Scores, score
 from forescale.search.space import Candidates, Space, enumerate_layouts
@@ -24,6 +25,7 @@ class Asked:
     cluster: Cluster
     workload: Workload
     space: Space
+    costs: Costs = field(default_factory=Costs)
     max_memory: float | None = None
     """Bytes per device that a layout may need at its peak; None is the device's capacity."""
 
@@ -65,7 +67,7 @@ def explore(asked: Asked, *, slack: float = 1.0) -> Landscape:
         msg = f"no legal layout of {model.name} on {cluster.num_devices} devices of {cluster.name}"
         raise InfeasibleError(msg, rows)
     software = asked.space.base.software
-    question = Question(model=model, cluster=cluster, workload=workload, software=software)
+    question = Question(model=model, cluster=cluster, workload=workload, software=software, costs=asked.costs)
     limit = asked.memory_limit
     scores = score(question, candidates, memory_limit=limit * slack)
     fits = scores.peak <= limit

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forescale.cost.select import Costs
 from forescale.errors import InfeasibleError, SpecError
 from forescale.numeric import Array
 from forescale.project import project
@@ -55,6 +56,7 @@ def pareto_search(
     max_memory: float | None = None,
     fixed: Mapping[str, int | bool] | None = None,
     device_counts: Sequence[int] | None = None,
+    costs: Costs | None = None,
 ) -> ParetoResult:
     """Return the Pareto front of all layouts that fit: exact, every layout is scored.
 
@@ -67,6 +69,8 @@ def pareto_search(
     device_counts
         Sizes of the cluster to choose from: the number of devices then is a third objective. By default the
         cluster as it is, over step time and peak memory.
+    costs
+        Cost models that price every layout.
 
     Raises
     ------
@@ -79,6 +83,7 @@ def pareto_search(
         workload=workload,
         space=(space or Space()).fixed(fixed or {}),
         max_memory=max_memory,
+        costs=costs or Costs(),
     )
     return front_of(asked, device_counts=device_counts)
 
@@ -104,7 +109,9 @@ def front_of(asked: Asked, *, device_counts: Sequence[int] | None = None) -> Par
     best = [points[index] for index in pareto_front(*columns[: 2 if device_counts is None else 3])]
     objectives = ("step_time", "peak_memory", "devices")[: 2 if device_counts is None else 3]
     return ParetoResult(
-        front=tuple(project(asked.model, one.cluster, one.strategy, asked.workload) for one in best),
+        front=tuple(
+            project(asked.model, one.cluster, one.strategy, asked.workload, costs=asked.costs) for one in best
+        ),
         objectives=objectives,
         num_legal=sum(each.num_legal for each in found),
         num_feasible=sum(each.num_feasible for each in found),

@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from forescale.cost.select import Costs
 from forescale.project import project
 from forescale.search.evaluate import Scores
 from forescale.search.landscape import Asked, explore
@@ -35,6 +36,7 @@ def search(
     top: int = 10,
     max_memory: float | None = None,
     fixed: Mapping[str, int | bool] | None = None,
+    costs: Costs | None = None,
 ) -> SearchResult:
     """Rank every legal layout.
 
@@ -44,6 +46,8 @@ def search(
         Bytes per device that a layout may need at its peak; the device's capacity by default.
     fixed
         Dimensions held at one value, such as {"tp": 8}.
+    costs
+        Cost models that price every layout.
 
     Raises
     ------
@@ -57,11 +61,14 @@ def search(
         workload=workload,
         space=(space or Space()).fixed(fixed or {}),
         max_memory=max_memory,
+        costs=costs or Costs(),
     )
     landscape = explore(asked, slack=max(RELAXED_MEMORY))
     candidates, scores, fits = landscape.candidates, landscape.scores, landscape.fits
     ranked = _best(scores, candidates, fits, objective, top)
-    best = tuple(project(model, cluster, candidates.strategy(*index), workload) for index in ranked)
+    best = tuple(
+        project(model, cluster, candidates.strategy(*index), workload, costs=costs) for index in ranked
+    )
     return SearchResult(
         best=best,
         objective=objective,

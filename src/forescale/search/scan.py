@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Literal, TypeAlias
 
+from forescale.cost.select import Costs
 from forescale.errors import InfeasibleError, SpecError
 from forescale.graph.flops import model_flops
 from forescale.numeric import divisors
@@ -141,6 +142,7 @@ class Terms:
     max_memory: float | None = None
     target: Target | None = None
     price_per_device_hour: float | None = None
+    costs: Costs = field(default_factory=Costs)
 
     def price(self, cluster: Cluster) -> float | None:
         """Return the price of a device and hour, or None where nobody said."""
@@ -239,7 +241,15 @@ def _point(model: Model, cluster: Cluster, workload: Workload, terms: Terms) -> 
         problem = f"a step takes at least {format_seconds(fastest)}, even at the devices' peak rate"
         return replace(point, problem=problem, meets_target=False)
     try:
-        found = search(model, cluster, workload, space=terms.space, max_memory=terms.max_memory, top=1)
+        found = search(
+            model,
+            cluster,
+            workload,
+            space=terms.space,
+            max_memory=terms.max_memory,
+            top=1,
+            costs=terms.costs,
+        )
     except InfeasibleError as error:
         return replace(point, problem=str(error), meets_target=None if limit is None else False)
     best = found.best[0]

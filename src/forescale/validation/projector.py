@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from forescale.cost.select import Costs
 from forescale.project import project
 from forescale.projection.result import MemorySummary
 from forescale.validation.cases import Case, Measured, Prediction, Projector
 
 
-def projector_of(preset: str = "default") -> Projector:
-    """Return a projector that asks `project` under `preset`."""
+def projector_of(preset: str = "default", costs: Costs | None = None) -> Projector:
+    """Return a projector that asks `project` under `preset`, priced by `costs`."""
 
     def predict(case: Case) -> Prediction:
         model, cluster, strategy, workload = case.question
-        result = project(model, cluster, strategy, workload, preset=preset)
+        result = project(model, cluster, strategy, workload, preset=preset, costs=costs)
         return Prediction(
             step_time_s=result.step_time.expected,
             peak_bytes=published_peak(result.memory, case.measured),

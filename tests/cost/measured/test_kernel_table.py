@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from forescale.cost.measured import KernelTable
+from forescale.graph.ops import AttentionCore, Elementwise, Gemm, GroupedGemm
+
+GEMM = Gemm(m=1024.0, n=4096.0, k=2048.0)
+ATTENTION = AttentionCore(
+    batch=1.0, heads=32.0, kv_heads=8.0, q_len=2048.0, kv_len=2048.0, pairs=2048.0 * 2048.0 / 2,
+    qk_dim=128.0, v_dim=128.0,
+)  # fmt: skip
+
+
+def longer(op, length):
+    return replace(op, q_len=length, kv_len=length, pairs=length * length / 2)
+
+
+def table(*timings):
+    return KernelTable(timings)
+
+
+def seconds(found):
+    return found.below_s + found.share * (found.above_s - found.below_s)
+
+
+def test_a_timed_shape_is_found_exactly_and_equal_shapes_give_their_median():
+    found = table((GEMM, 3e-4), (GEMM, 1e-4), (GEMM, 2e-4)).find(GEMM)
+    assert found.exact.item()
+    assert seconds(found).item() == 2e-4
+
+
+def test_between_two_timed_shapes_seconds_follow_the_work():
+    grid = table((GEMM, 1e-4), (replace(GEMM, m=2048.0), 1.8e-4))
+    found = grid.find(replace(GEMM, m=1280.0))
+    assert found.covered.item()
+    assert not found.exact.item()
+    assert seconds(found).item() == pytest.approx(1e-4 + 0.25 * 0.8e-4)
+
+
+def test_attention_between_two_lengths_follows_their_squares():
+    grid = table((ATTENTION, 1e-3), (longer(ATTENTION, 4096.0), 4e-3))
+    found = grid.find(longer(ATTENTION, 3072.0))
+    assert seconds(found).item() == pytest.approx(2.25e-3)
+
+
+def test_the_diagonal_of_the_mask_makes_no_other_kernel():
+    with_diagonal = replace(ATTENTION, pairs=2048.0 * 2049.0 / 2)
+    assert table((ATTENTION, 1e-3)).find(with_diagonal).exact.item()
+
+
+def test_of_several_pairs_of_neighbours_the_closest_counts():
+    wide = [(replace(GEMM, m=256.0), 1.0), (replace(GEMM, m=8192.0), 9.0)]
+    close = [(replace(GEMM, n=3584.0), 4e-4), (replace(GEMM, n=4608.0), 5e-4)]
+    assert 4e-4 < seconds(table(*wide, *close).find(GEMM)).item() < 5e-4
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(GEMM, m=4096.0),
+        replace(GEMM, m=512.0),
+        replace(GEMM, m=1280.0, n=8192.0),
+        replace(GEMM, m=1280.0, dtype="fp8"),
+        replace(GEMM, m=1280.0, accumulate_bytes=4.0),
+        GroupedGemm(groups=1.0, m=1280.0, n=4096.0, k=2048.0),
+        Elementwise(bytes_moved=1e6),
+        ATTENTION,
+    ],
+)
+def test_nothing_is_extrapolated_or_taken_from_another_kernel(other):
+    assert table((GEMM, 1e-4), (replace(GEMM, m=2048.0), 1.8e-4)).find(other) is None
+
+
+def test_candidates_are_looked_up_one_by_one():
+    grid = table((GEMM, 1e-4), (replace(GEMM, m=2048.0), 1.8e-4))
+    found = grid.find(replace(GEMM, m=np.array([[1024.0, 1536.0], [4096.0, 2048.0]])))
+    assert found.covered.tolist() == [[True, True], [False, True]]
+    assert found.exact.tolist() == [[True, False], [False, True]]
+    assert seconds(found)[0].tolist() == pytest.approx([1e-4, 1.4e-4])

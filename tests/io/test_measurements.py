@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from forescale.catalogue.clusters import load_device
+from forescale.errors import ReaderError, SpecError
+from forescale.graph.ops import AttentionCore, Elementwise, Gemm, GroupedGemm
+from forescale.io.bench_artifact import SCHEMA, read_bench, write_bench
+from forescale.io.measurements import read_measurements
+
+H100 = load_device("h100-sxm")
+KERNELS = [
+    {"op": "gemm", "m": 4096, "n": 8192, "k": 1024, "dtype": "fp8", "seconds": 1e-4},
+    {"op": "gemm", "m": 4096, "n": 8192, "k": 1024, "accumulate_bytes": 4, "seconds": 3e-4},
+    {"op": "grouped_gemm", "groups": 8, "m": 8192, "n": 2048, "k": 4096, "contract": "m", "seconds": 2e-4},
+    {"op": "attention", "batch": 1, "heads": 32, "kv_heads": 8, "q_len": 4096, "kv_len": 4096, "qk_dim": 128,
+     "v_dim": 128, "backward": True, "seconds": 9e-4},
+    {"op": "elementwise", "family": "norm", "bytes_moved": 6e7, "seconds": 3e-5},
+]  # fmt: skip
+COLLECTIVES = [{"kind": "all_gather", "num_bytes": 1e8, "num_ranks": 8, "ranks_per_node": 8, "seconds": 5e-4}]
+CONDITIONS = {"device": "H100 SXM", "software": "torch 2.8", "date": "2026-08-01"}
+
+
+def write(tmp_path, name="bench.json", **changes):
+    document = {"schema": SCHEMA, "kernels": KERNELS, "collectives": COLLECTIVES, "conditions": CONDITIONS}
+    path = tmp_path / name
+    path.write_text(json.dumps(document | changes), encoding="utf-8")
+    return path
+
+
+def test_an_artifact_of_kernels_alone_needs_no_run(tmp_path):
+    found = read_measurements(write(tmp_path), H100)
+    assert (found.source, found.device) == ("bench.json (torch 2.8, 2026-08-01)", "h100-sxm")
+    ops = [op for op, _ in found.kernels]
+    assert ops[0] == Gemm(m=4096.0, n=8192.0, k=1024.0, dtype="fp8")
+    assert ops[1].accumulate_bytes == 4.0
+    assert ops[2] == GroupedGemm(groups=8.0, m=8192.0, n=2048.0, k=4096.0, contract="m")
+    assert isinstance(ops[3], AttentionCore)
+    assert (ops[3].pairs, ops[3].backward) == (4096.0 * 4096.0 / 2, True)
+    assert ops[4] == Elementwise(bytes_moved=6e7, family="norm")
+    assert [seconds for _, seconds in found.kernels] == [1e-4, 3e-4, 2e-4, 9e-4, 3e-5]
+    assert found.collectives[0].kind == "all_gather"
+
+
+def test_kernels_survive_being_written(tmp_path):
+    artifact = read_bench(write(tmp_path))
+    write_bench(artifact, tmp_path / "again.json")
+    assert read_bench(tmp_path / "again.json") == artifact
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        (
+            {"kernels": [{"op": "conv", "seconds": 1.0}]},
+            r"kernels\[0\]: op must be one of gemm, .*got 'conv'",
+        ),
+        ({"kernels": [{"op": "gemm", "m": 1, "n": 1, "seconds": 1.0}]}, "k"),
+        ({"kernels": [{**KERNELS[0], "seconds": 0}]}, "seconds"),
+        ({"collectives": [{**COLLECTIVES[0], "num_ranks": 1}]}, "num_ranks"),
+        ({"kernels": [], "collectives": []}, "nothing was measured"),
+        ({"layers": [{"kind": "attention+dense", "forward_s": 1.0}]}, "ranks and layers need config"),
+    ],
+)
+def test_impossible_timings_are_refused_with_their_place(tmp_path, changes, text):
+    with pytest.raises(SpecError, match=text):
+        read_measurements(write(tmp_path, **changes), H100)
+
+
+HEADER = (
+    "id,hardware,kind,op,dtype,m,n,k,groups,batch,heads,kv_heads,qk_head_dim,v_head_dim,seq_len,causal,"
+    "msg_bytes,n_gpus,nodes,measured_tflops,time_us,library,notes\n"
+)
+TABLE = HEADER + (
+    "a-1,H100 SXM,gemm,matmul,bf16,4096,4096,4096,,,,,,,,,,,,,250,cublas,\n"
+    "a-2,B200,gemm,matmul,bf16,4096,4096,4096,,,,,,,,,,,,,90,cublas,\n"
+    "b-1,H100 SXM,collective,all_reduce,,,,,,,,,,,,,100000000,8,1,,500,nccl,\n"
+)
+
+
+def test_a_kernel_table_gives_the_rows_of_the_device(tmp_path):
+    path = tmp_path / "kernels.csv"
+    path.write_text(TABLE, encoding="utf-8")
+    found = read_measurements(path, H100)
+    assert found.kernels == ((Gemm(m=4096.0, n=4096.0, k=4096.0), 250e-6),)
+    assert [row.num_bytes for row in found.collectives] == [1e8]
+    with pytest.raises(ReaderError, match="no rows of mi300x; its hardware: B200, H100 SXM"):
+        read_measurements(path, load_device("mi300x"))
+
+
+def test_other_files_are_refused(tmp_path):
+    with pytest.raises(ReaderError, match=r"the suffix '.yaml' is not one of"):
+        read_measurements(tmp_path / "bench.yaml", H100)
+    path = tmp_path / "ranks.json"
+    config = {
+        "model": "llama-3.1-8b", "cluster": "h100-sxm", "devices": 8,
+        "workload": {"seq_len": 4096, "global_batch_size": 16},
+    }  # fmt: skip
+    ranks = [{"peak_allocated_bytes": 1e9, "peak_reserved_bytes": 1e9}]
+    path.write_text(json.dumps({"schema": SCHEMA, "config": config, "ranks": ranks}), encoding="utf-8")
+    with pytest.raises(ReaderError, match="neither kernels nor collectives"):
+        read_measurements(path, H100)
