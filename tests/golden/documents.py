@@ -76,6 +76,7 @@ DOCUMENTS = {
     ),
     "advice": ("advise", *DENSE, "--json"),
     "difference": ("compare", str(GOLDEN / "plan_a.toml"), str(GOLDEN / "plan_b.toml"), "--json"),
+    "report": ("report", *DENSE, *HELD, "--top", "2", "--details", "1", "--worst", "1", "--json"),
     "models": ("catalogue", "models", "--json"),
     "devices": ("catalogue", "devices", "--json"),
     "clusters": ("catalogue", "clusters", "--json"),

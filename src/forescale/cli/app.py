@@ -17,6 +17,7 @@ from forescale.cli.explain import explain_command
 from forescale.cli.memory import memory_app
 from forescale.cli.pipeline import app as pipeline_app
 from forescale.cli.project import project_command
+from forescale.cli.report import report_command
 from forescale.cli.search import search_command
 from forescale.cli.validate import validate_command
 from forescale.errors import ForescaleError, InfeasibleError
@@ -58,6 +59,7 @@ app.command("search")(search_command)
 app.command("advise")(advise_command)
 app.command("compare")(compare_command)
 app.command("explain")(explain_command)
+app.command("report")(report_command)
 app.command("validate")(validate_command)
 app.command("calibrate")(calibrate_command)
 app.add_typer(catalogue_app, name="catalogue")

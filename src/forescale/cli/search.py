@@ -116,7 +116,7 @@ def search_command(
     question.refuse_presets("search")
     if scan.wanted and objective != "step_time":
         scan.refuse(f"does not go with --objective {objective}")
-    space = _space(question, fix or (), sized=scan.device_counts is None and not scan.has_target)
+    space = searched_space(question, fix or (), sized=scan.device_counts is None and not scan.has_target)
     if scan.pareto:
         from forescale.cli.render.pareto import pareto_view
         from forescale.cli.table_files import front_rows
@@ -133,11 +133,11 @@ def search_command(
         from forescale.cli.render.search import search_view
         from forescale.cli.table_files import rows_of
 
-        result = _ranked(question, space, top=top, objective=objective, max_memory=limit)
+        result = ranked(question, space, top=top, objective=objective, max_memory=limit)
         _write(result, rows_of, search_view, as_json=as_json, csv=csv, parquet=parquet)
 
 
-def _space(question: Question, fix: Sequence[str], *, sized: bool) -> Space:
+def searched_space(question: Question, fix: Sequence[str], *, sized: bool) -> Space:
     """Return what may be chosen; the number of devices is known where the question is `sized`."""
     from forescale.search import Space
 
@@ -146,7 +146,7 @@ def _space(question: Question, fix: Sequence[str], *, sized: bool) -> Space:
     return fixed_space(space, fix, asked.model, num_devices=asked.cluster.num_devices if sized else None)
 
 
-def _ranked(
+def ranked(
     question: Question, space: Space, *, top: int, objective: Objective, max_memory: float | None
 ) -> SearchResult:
     """Return the best layouts under our own engine, with what readers had to say."""

@@ -1,0 +1,170 @@
+"""`forescale report`: a search written out, as Markdown or as a page."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from forescale.cli.console import console, print_json
+from forescale.cli.options import (
+    OUTPUT,
+    ClusterOptions,
+    JsonFlag,
+    ModelArgument,
+    PlanOptions,
+    RunOptions,
+    grouped,
+)
+from forescale.cli.search import ranked, searched_space
+from forescale.errors import SpecError
+
+if TYPE_CHECKING:
+    from forescale.cli.inputs import Question
+    from forescale.report.document import Report
+
+STUDY = "almodel"
+PANEL = "Report"
+SUFFIXES = (".md", ".html", ".json")
+LEAST_MFU = 0.2
+"""Of the layouts that the analysis lists in its first table."""
+
+
+@grouped
+def report_command(
+    *,
+    model: ModelArgument = None,
+    cluster: ClusterOptions,
+    run: RunOptions,
+    top: Annotated[
+        int, typer.Option("--top", metavar="N", help="Layouts in the ranking.", rich_help_panel=PANEL)
+    ] = 10,
+    details: Annotated[
+        int, typer.Option("--details", metavar="N", help="Layouts in detail.", rich_help_panel=PANEL)
+    ] = 5,
+    worst: Annotated[
+        int, typer.Option("--worst", metavar="N", help="Slowest layouts.", rich_help_panel=PANEL)
+    ] = 10,
+    fix: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fix",
+            metavar="NAME=VALUE",
+            help="Hold one dimension, as in search. Repeatable.",
+            rich_help_panel=PANEL,
+        ),
+    ] = None,
+    plan: PlanOptions,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help=".md, .html or .json; Markdown on standard output by default.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Search and write a report: headers, ranking with legend, details, slowest layouts, summary.
+
+    With --preset almodel it is the report of that analysis; what is not given is taken from it.
+    """
+    from forescale.cli.inputs import read_question
+
+    for name, number in (("--top", top), ("--details", details + 1), ("--worst", worst + 1)):
+        if number < 1:
+            msg = f"{name} must be {'at least 1' if name == '--top' else '0 or more'}"
+            raise SpecError(msg)
+    if output is not None and output.suffix not in SUFFIXES:
+        msg = f"--output takes a file that ends in {', '.join(SUFFIXES)}; got {output.name}"
+        raise SpecError(msg)
+    if plan.preset == STUDY:
+        model, cluster, run = _of_the_analysis(plan, model, cluster, run)
+    question = read_question(model, plan, cluster, run)
+    if question.plan.preset == STUDY:
+        report = _study(question, fix or [], top=top, details=details, worst=worst)
+    else:
+        question.refuse_presets("report")
+        report = _search(question, fix or [], top=top, details=details, worst=worst)
+    _write(report, output, as_json=as_json)
+
+
+def _of_the_analysis(
+    plan: PlanOptions, model: str | None, cluster: ClusterOptions, run: RunOptions
+) -> tuple[str | None, ClusterOptions, RunOptions]:
+    """Return the question with what is missing taken from the analysis, unless a plan asks it."""
+    if plan.plan is not None:
+        return model, cluster, run
+    from forescale.presets.almodel import QUESTION
+
+    sized = cluster.devices is not None or cluster.nodes is not None
+    if cluster.cluster is None:
+        cluster = replace(cluster, cluster=QUESTION.cluster)
+        cluster = cluster if sized else replace(cluster, devices=QUESTION.devices)
+    return (
+        model or QUESTION.model,
+        cluster,
+        replace(
+            run,
+            seq_len=run.seq_len or QUESTION.seq_len,
+            global_batch_size=run.global_batch_size or QUESTION.global_batch_size,
+        ),
+    )
+
+
+def _study(question: Question, fix: list[str], *, top: int, details: int, worst: int) -> Report:
+    """Return the report of the analysis on the question, on both of its terms."""
+    from forescale.presets.almodel import Almodel, first_table_terms, search_almodel
+    from forescale.report.almodel import almodel_report
+
+    if fix:
+        msg = f"--fix does not go with --preset {STUDY}: its search has the space of the analysis"
+        raise SpecError(msg)
+    asked = question.plan
+    parts = (asked.model, asked.cluster, asked.workload)
+    found = search_almodel(*parts, top=top, worst=worst)
+    other = Almodel(terms=first_table_terms())
+    first_table = search_almodel(*parts, preset=other, top=top, worst=0, least_mfu=LEAST_MFU)
+    return almodel_report(found, first_table, num_detailed=details)
+
+
+def _search(question: Question, fix: list[str], *, top: int, details: int, worst: int) -> Report:
+    """Return the report of a search under our own engine."""
+    from forescale.report.search import search_report
+    from forescale.search.slowest import slowest_of
+
+    space = searched_space(question, fix, sized=True)
+    found = ranked(question, space, top=top, objective="step_time", max_memory=None)
+    return search_report(found, slowest_of(found.asked, worst) if worst else (), num_detailed=details)
+
+
+def _write(report: Report, output: Path | None, *, as_json: bool) -> None:
+    """Write the file asked for, or the report itself to standard output."""
+    import json
+
+    from forescale.report.markdown import to_markdown
+    from forescale.report.page import to_html
+
+    if output is not None:
+        body = {
+            ".md": lambda: to_markdown(report),
+            ".html": lambda: to_html(report),
+            ".json": lambda: json.dumps(report.to_json(), indent=2) + "\n",
+        }[output.suffix]()
+        output.write_text(body, encoding="utf-8")
+    if as_json:
+        print_json(report.to_json())
+    elif output is None:
+        sys.stdout.write(to_markdown(report))
+    else:
+        summary = next(section for section in report.sections if section.title == "Summary")
+        console().print(report.title, style="bold")
+        for content in summary.contents:
+            for line in getattr(content, "items", ()):
+                console().print(line, markup=False)
+        console().print(f"written to {output}", markup=False)

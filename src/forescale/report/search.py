@@ -1,0 +1,304 @@
+"""The report of a search under our own engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from forescale.projection.result import TIME_PARTS, Projection, StageMemory
+from forescale.report.document import Bullets, Column, Heading, Report, Section, Table, properties
+from forescale.report.headers import P, hardware_section, model_section, training_section
+from forescale.report.layouts import Layouts, Ranking, layouts_report
+from forescale.search.result import SearchResult
+from forescale.spec.strategy import DEFAULT_AXIS_ORDER, Recompute, Strategy
+from forescale.units import GIB
+
+COMPUTE = ("attention", "ffn", "moe", "norm", "embedding", "head", "recompute")
+"""Parts of a step that are compute."""
+MEMORY = ("weights", "optimizer", "gradients", "buffers", "activations", "overhead")
+MEANINGS = {
+    "weights": "Weights, and what is kept of them in the compute type",
+    "optimizer": "Optimizer states with the master copy",
+    "gradients": "Gradients",
+    "buffers": "Buffers of communication and gathered weights",
+    "activations": "Activations of all micro-batches in flight",
+    "overhead": "Fragmentation and what lies outside the allocator",
+}
+
+
+def search_report(
+    found: SearchResult, slowest: Sequence[Projection] = (), *, num_detailed: int = 5
+) -> Report:
+    """Return the report of a search: headers, ranking with legend, details, slowest layouts and summary."""
+    first = found.best[0]
+    model, cluster, work = first.model, first.cluster, first.workload
+    objective = found.objective.replace("_", " ")
+    return layouts_report(
+        Layouts(
+            title=f"Layouts of {model.name} on {cluster.num_devices:,} devices of {cluster.name}",
+            headers=(
+                model_section(model),
+                training_section(model, work),
+                hardware_section(cluster, work),
+            ),
+            columns=_columns(found.best, slowest),
+            best=(
+                Ranking(
+                    title=f"Layouts by {objective}",
+                    entries=found.best,
+                    lead=f"The best {len(found.best)} of {found.num_feasible:,} layouts that fit; {found.num_legal:,} "
+                    "are legal. Memory in GiB on the fullest device, times in seconds per step.",
+                ),
+            ),
+            slowest=Ranking(title=f"Slowest {len(slowest)} layouts that fit", entries=slowest),
+            name=layout_name,
+            details=_details,
+            num_detailed=num_detailed,
+            summary=_summary(found, slowest),
+            notes=tuple(f"{note.topic}: {note.text}" for note in first.notes),
+        )
+    )
+
+
+def layout_name(one: Projection) -> str:
+    """Return a layout in one line: the degrees that are not one, batch, sharding and recompute."""
+    layout = one.strategy
+    degrees = [
+        f"{name}={getattr(layout, name)}"
+        for name in ("tp", "cp", "ep", "etp", "pp", "vpp", "dp_replicate", "dp_shard")
+        if getattr(layout, name) > 1
+    ]
+    rest = [
+        f"zero={layout.zero}",
+        f"micro_batch_size={layout.micro_batch_size}",
+        f"recompute={_recompute(layout.recompute)}",
+    ]
+    choices = _choices(layout)
+    return " ".join([*degrees, *rest]) + (f" ({choices})" if choices else "")
+
+
+def _recompute(recompute: Recompute) -> str:
+    return recompute.policy or "+".join(recompute.modules) or recompute.granularity
+
+
+def _fullest(one: Projection) -> StageMemory:
+    return max(one.memory.stages, key=lambda stage: stage.peak_bytes)
+
+
+def _compute(one: Projection) -> float:
+    return sum(one.time_s[name] for name in COMPUTE)
+
+
+def _bottleneck(one: Projection) -> str:
+    """Return the largest part of the step, compute taken together."""
+    parts = {"compute": _compute(one), **{k: v for k, v in one.time_s.items() if k not in COMPUTE}}
+    return max(parts, key=parts.__getitem__)
+
+
+def _columns(best: Sequence[Projection], slowest: Sequence[Projection]) -> tuple[Column[Projection], ...]:
+    """Return the columns; degrees that are 1 everywhere and choices that are usual everywhere have none."""
+    shown = [*best, *slowest]
+    degrees = {
+        "tp": "Tensor parallel",
+        "cp": "Context parallel",
+        "ep": "Expert parallel",
+        "etp": "Tensor parallel of experts",
+        "pp": "Pipeline parallel",
+        "vpp": "Model chunks per pipeline rank",
+        "dp_replicate": "Replicas of the states",
+        "dp_shard": "Data-parallel ranks that share states",
+    }
+    wanted = [
+        Column(heading=name, meaning=meaning, show=_degree(name))
+        for name, meaning in degrees.items()
+        if any(getattr(one.strategy, name) > 1 for one in shown)
+    ]
+    choices: Column[Projection] = Column(
+        heading="choices",
+        meaning="What is not usual: kind of context parallelism, no sequence parallelism, schedule, order of axes",
+        show=lambda one: _choices(one.strategy),
+        align="left",
+    )
+    unusual = any(_choices(one.strategy) for one in shown)
+    return (*wanted, *_BATCH, *([choices] if unusual else []), *_MEMORY, *_WORK, *_TIMES, *_RESULTS)
+
+
+def _choices(layout: Strategy) -> str:
+    """Return the choices of a layout that have an effect and are not the usual ones."""
+    found = [
+        layout.cp_kind if layout.cp > 1 else None,
+        "no sp" if layout.tp > 1 and not layout.sp else None,
+        layout.schedule if layout.pp > 1 else None,
+        None if layout.axis_order == DEFAULT_AXIS_ORDER else "-".join(layout.axis_order),
+    ]
+    return ", ".join(filter(None, found))
+
+
+def _degree(name: str) -> Callable[[Projection], str]:
+    return lambda one: str(getattr(one.strategy, name))
+
+
+def _gib(name: str) -> Callable[[Projection], str]:
+    return lambda one: f"{getattr(_fullest(one), f'{name}_bytes') / GIB:.1f}"
+
+
+def _time(name: str) -> Callable[[Projection], str]:
+    return lambda one: f"{one.time_s[name]:.3f}"
+
+
+_BATCH: tuple[Column[Projection], ...] = (
+    Column(
+        heading="zero",
+        meaning="States sharded over dp: 0 none, 1 optimizer, 2 gradients, 3 weights",
+        show=_degree("zero"),
+    ),
+    Column(
+        heading="mbs",
+        meaning="Sequences per micro-batch and data-parallel rank",
+        show=_degree("micro_batch_size"),
+    ),
+    Column(heading="m", meaning="Micro-batches per step", show=lambda one: str(one.num_microbatches)),
+    Column(
+        heading="recompute",
+        meaning="What is computed again in backward",
+        show=lambda one: _recompute(one.strategy.recompute),
+        align="left",
+    ),
+)
+_MEMORY: tuple[Column[Projection], ...] = (
+    *(Column(heading=name, meaning=MEANINGS[name], show=_gib(name)) for name in MEMORY),
+    Column(heading="peak", meaning="Peak on the fullest device", show=_gib("peak")),
+)
+_WORK: tuple[Column[Projection], ...] = (
+    Column(
+        heading="PFLOP",
+        meaning="Useful FLOPs per step: forward and backward, attention with its mask",
+        show=lambda one: f"{one.model_flops_per_step / P:.1f}",
+    ),
+    Column(
+        heading="executed",
+        meaning="PFLOP that the devices execute per step, recompute included",
+        show=lambda one: f"{one.hardware_flops_per_step / P:.1f}",
+    ),
+)
+_TIMES: tuple[Column[Projection], ...] = (
+    Column(
+        heading="compute",
+        meaning="Attention, feed-forward, norms, embedding, head and recompute on the slowest stage",
+        show=lambda one: f"{_compute(one):.3f}",
+    ),
+    Column(heading="tp(s)", meaning="Tensor parallel, exposed", show=_time("tensor_comm")),
+    Column(heading="cp(s)", meaning="Context parallel, exposed", show=_time("context_comm")),
+    Column(heading="ep(s)", meaning="Expert parallel, exposed", show=_time("expert_comm")),
+    Column(heading="pp(s)", meaning="Pipeline sends, exposed", show=_time("pipeline_comm")),
+    Column(
+        heading="dp(s)", meaning="Data parallel (gathers and reductions), exposed", show=_time("data_comm")
+    ),
+    Column(heading="bubble", meaning="Waiting in the pipeline", show=_time("bubble")),
+    Column(heading="opt(s)", meaning="Update of the weights", show=_time("optimizer")),
+    Column(
+        heading="other", meaning="Losses of whole runs: hosts, stragglers, launches", show=_time("overhead")
+    ),
+)
+_RESULTS: tuple[Column[Projection], ...] = (
+    Column(heading="step(s)", meaning="Expected step time", show=lambda one: f"{one.step_time_s:.3f}"),
+    Column(
+        heading="MFU%",
+        meaning="Useful FLOPs over peak, attention with its mask",
+        show=lambda one: f"{100 * one.mfu:.1f}",
+    ),
+    Column(
+        heading="tok/s/dev",
+        meaning="Tokens per second and device",
+        show=lambda one: f"{one.tokens_per_s_per_device:,.0f}",
+    ),
+    Column(heading="bottleneck", meaning="The largest part of the step", show=_bottleneck, align="left"),
+)
+
+
+def _details(one: Projection) -> tuple[Section, ...]:
+    return (
+        Section(title="Memory on the fullest device", contents=(_memory(one),), level=3),
+        Section(title="Batch and FLOPs", contents=(_batch(one),), level=3),
+        Section(title="Time by part", contents=(_times(one),), level=3),
+        Section(title="Performance", contents=(_performance(one),), level=3),
+    )
+
+
+def _memory(one: Projection) -> Table:
+    stage, memory = _fullest(one), one.memory
+    rows = [(name, f"{getattr(stage, f'{name}_bytes') / GIB:.2f}", MEANINGS[name]) for name in MEMORY]
+    room = memory.capacity_bytes / GIB
+    low, high = memory.peak_low_bytes / GIB, memory.peak_high_bytes / GIB
+    used = f"{memory.verdict}: {stage.peak_bytes / GIB / room:.0%} of {room:.1f} GiB; {low:.1f} to {high:.1f} expected"
+    rows.append(
+        ("peak", f"{stage.peak_bytes / GIB:.2f}", f"{used}; stage {stage.stage} of {one.strategy.pp}")
+    )
+    return Table(
+        headings=(
+            Heading(text="Component", align="left"),
+            Heading(text="GiB"),
+            Heading(text="Detail", align="left"),
+        ),
+        rows=tuple(rows),
+    )
+
+
+def _batch(one: Projection) -> Table:
+    layout = one.strategy
+    return properties(
+        [
+            ("Micro-batch", f"{layout.micro_batch_size} sequences per data-parallel rank"),
+            ("Micro-batches per step", f"{one.num_microbatches}"),
+            ("Data-parallel ranks", f"{layout.dp} ({layout.dp_replicate} × {layout.dp_shard})"),
+            ("Useful FLOPs", f"{one.model_flops_per_step / P:,.1f} PFLOP"),
+            ("… attention unmasked", f"{one.model_flops_full_attention_per_step / P:,.1f} PFLOP"),
+            ("Executed FLOPs", f"{one.hardware_flops_per_step / P:,.1f} PFLOP"),
+        ]
+    )
+
+
+def _times(one: Projection) -> Table:
+    rows = [
+        (name, f"{one.time_s[name]:.4f}", f"{one.time_s[name] / one.step_time_s:.1%}")
+        for name in TIME_PARTS
+        if one.time_s[name]
+    ]
+    return Table(
+        headings=(Heading(text="Part", align="left"), Heading(text="Seconds"), Heading(text="Share")),
+        rows=(*rows, ("step", f"{one.step_time_s:.4f}", "100.0%")),
+    )
+
+
+def _performance(one: Projection) -> Bullets:
+    interval = one.step_time
+    return Bullets(
+        items=(
+            f"Step time: {interval.expected:.3f}s ({interval.low:.3f} to {interval.high:.3f})",
+            f"MFU: {100 * one.mfu:.1f}% ({100 * one.mfu_full_attention:.1f}% with attention unmasked), "
+            f"HFU: {100 * one.hfu:.1f}%",
+            f"Tokens per second and device: {one.tokens_per_s_per_device:,.0f}",
+            f"Bottleneck: {_bottleneck(one)}",
+        )
+    )
+
+
+def _summary(found: SearchResult, slowest: Sequence[Projection]) -> tuple[str, ...]:
+    best = found.best[0]
+    span = (
+        (
+            f"Step time range of what fits: {best.step_time_s:.3f}s - {slowest[0].step_time_s:.3f}s",
+            f"MFU range: {100 * slowest[0].mfu:.1f}% - {100 * best.mfu:.1f}%",
+        )
+        if slowest and found.objective == "step_time"
+        else ()
+    )
+    gains = tuple(
+        f"{item.change}: {item.step_time_s:.3f}s per step, {item.gain:.1%} less" for item in found.relaxations
+    )
+    return (
+        f"Best layout: {layout_name(best)}",
+        f"Best step time: {best.step_time_s:.3f}s, MFU: {100 * best.mfu:.1f}%",
+        *span,
+        f"{found.num_legal:,} legal layouts; {found.num_feasible:,} fit",
+        *gains,
+    )

@@ -1,0 +1,85 @@
+"""`forescale report`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+SMALL = (
+    "llama-3.1-8b",
+    "--cluster",
+    "h100-sxm",
+    "--devices",
+    "8",
+    "--seq-len",
+    "4096",
+    "--global-batch-size",
+    "8",
+)
+HELD = ("--fix", "cp=1", "--fix", "micro_batch_size=1", "--fix", "zero=1")
+
+
+def test_the_analysis_needs_no_more_than_its_name(forescale):
+    ran = forescale("report", "--preset", "almodel")
+    assert ran.code == 0, ran.err
+    for text in (
+        "# Parallelism strategies of almodel on 128 devices (preset almodel)",
+        "## Layouts on the terms of the analysis's first table",
+        "### #5: TP=1 DP=2 PP=1 EP=1 FSDP=32 CP=2 remat=save_out_proj",
+        "- Best step time: 4.402s, MFU: 31.5%",
+    ):
+        assert text in ran.out
+
+
+def test_the_analysis_of_another_question(forescale):
+    ran = forescale(
+        "report", "--preset", "almodel", "--devices", "64", "--global-batch-size", "2560", "--top", "1"
+    )
+    assert ran.code == 0, ran.err
+    assert "on 64 devices" in ran.out
+    assert "| Global batch size | 2,560 |" in ran.out
+    other = forescale("report", *SMALL, "--preset", "almodel", "--details", "0", "--worst", "0")
+    assert other.code == 0, other.err
+    assert "of llama-3.1-8b on 8 devices" in other.out
+
+
+@pytest.mark.parametrize(
+    ("suffix", "starts"), [(".md", "# Layouts of"), (".html", "<!doctype html>"), (".json", "{")]
+)
+def test_files(forescale, tmp_path, suffix, starts):
+    path = tmp_path / f"report{suffix}"
+    ran = forescale("report", *SMALL, *HELD, "--top", "3", "--details", "1", "--worst", "2", "--output", path)
+    assert ran.code == 0, ran.err
+    assert path.read_text(encoding="utf-8").startswith(starts)
+    lines = ran.out.splitlines()
+    assert lines[0] == "Layouts of llama-3.1-8b on 8 devices of h100-sxm"
+    assert lines[1].startswith("Best layout: ")
+    assert "written to" in ran.out
+
+
+def test_one_report_in_three_forms(forescale):
+    arguments = ("report", *SMALL, *HELD, "--top", "2", "--details", "0", "--worst", "0")
+    body = json.loads(forescale(*arguments, "--json").out)
+    text = forescale(*arguments).out
+    assert body["schema"] == "forescale.report/1"
+    for section in body["sections"]:
+        assert f"# {section['title']}\n" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--preset", "almodel", "--output", "r.pdf"), "ends in .md, .html, .json; got r.pdf"),
+        (("--preset", "almodel", "--top", "0"), "--top must be at least 1"),
+        (("--preset", "almodel", "--worst", "-1"), "--worst must be 0 or more"),
+        (("--preset", "almodel", "--fix", "cp=1"), "--fix does not go with --preset almodel"),
+        ((*SMALL, "--preset", "primus"), "report works under the preset default only"),
+        (("llama-3.1-8b",), "--cluster, --seq-len, --global-batch-size must be given"),
+        (("--preset", "almodel", "--devices", "3"), "no legal layout of almodel on 3 devices"),
+    ],
+)
+def test_refusals(forescale, arguments, says):
+    ran = forescale("report", *arguments)
+    assert ran.code == 2
+    assert says in ran.err
