@@ -13,9 +13,9 @@ from forescale.cost.run_calibration import Spread
 from forescale.cost.select import Costs
 from forescale.errors import PhysicsError, SpecError
 from forescale.formula import Term, value_of
-from forescale.graph.flops import model_flops
+from forescale.graph.flops import ModelFlops, model_flops
 from forescale.graph.layout import Choices, Degrees, Layout, split_strategy
-from forescale.graph.parameters import count_parameters
+from forescale.graph.parameters import ParameterCount, count_parameters
 from forescale.graph.stage import StagePlan
 from forescale.memory.buffers import load_overhead
 from forescale.memory.workspaces import library_workspace_bytes
@@ -261,12 +261,11 @@ def to_projection(
 ) -> Projection:
     """Return the result value of one evaluated layout."""
     step = _number(evaluation.step_time)
-    flops = _model_flops(model, workload.seq_len)
+    flops, counts = _facts(model, workload.seq_len)
     per_step, per_step_full = (each * workload.global_batch_size for each in (flops.masked, flops.full))
     hardware = _number(evaluation.flops) * strategy.num_devices
     tokens = float(workload.global_batch_size * workload.seq_len)
     used = {"peak_rate": peak_rate(cluster, workload), "num_devices": cluster.num_devices, "step_time": step}
-    counts = _count_parameters(model)
     return _checked(
         Projection(
             model=model,
@@ -316,8 +315,10 @@ def _number(value: object) -> float:
     return float(np.asarray(value_of(value)).reshape(-1)[0])
 
 
-_model_flops = cache(model_flops)
-_count_parameters = cache(count_parameters)
+@cache
+def _facts(model: Model, seq_len: int) -> tuple[ModelFlops, ParameterCount]:
+    """Return what is the same for all layouts of a model."""
+    return model_flops(model, seq_len), count_parameters(model)
 
 
 def peak_rate(cluster: Cluster, workload: Workload) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -64,7 +65,7 @@ class _Limits:
         extents = {"m": m, "n": n, "k": k, "batch": batch, "extra_s": extra_s}
         plain = {name: value_of(value) for name, value in extents.items()}
         depth = max(np.ndim(value) for value in plain.values())
-        tiles = tiles_of(self.fitted, self.cores)
+        tiles = tiles_of(self.fitted.tiles, self.cores)
         costs = np.asarray(self._tiled(*tiles.reshape(4, -1, *(1,) * depth), **plain))
         if any(isinstance(value, Term) for value in extents.values()):
             return self._tiled(*tiles[:, costs.argmin(axis=0)], **extents)
@@ -228,11 +229,14 @@ class TileModel:
         return self.device.hbm_bandwidth * fraction * self.calibration.run.rate("memory")
 
 
-def tiles_of(fitted: TileParameters, num_cores: float) -> Array:
+@cache
+def tiles_of(tiles: tuple[tuple[int, int, int], ...], num_cores: float) -> Array:
     """Return the candidate tiles: rows of tile_m, tile_n, split and the columns of a square wave."""
-    square = [math.ceil(math.sqrt(num_cores * rows / columns)) for rows, columns, _ in fitted.tiles]
-    sizes = np.array(fitted.tiles, dtype=np.float64).T
-    return np.vstack([sizes, np.array([square], dtype=np.float64)])
+    square = [math.ceil(math.sqrt(num_cores * rows / columns)) for rows, columns, _ in tiles]
+    sizes = np.array(tiles, dtype=np.float64).T
+    found = np.vstack([sizes, np.array([square], dtype=np.float64)])
+    found.flags.writeable = False
+    return found
 
 
 def _block_loads(op: AttentionCore, fitted: TileAttentionParameters, element: float) -> Numeric:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 
 from forescale.cost.calibration import RunFactors
-from forescale.cost.collectives import CollectiveModel, Priced
+from forescale.cost.collectives import CollectiveModel, Priced, Prices
 from forescale.cost.model import ComputeModel
 from forescale.cost.placement import Group
 from forescale.formula import Term, formula, named, total
@@ -43,10 +43,11 @@ class Pricing:
     run: RunFactors = NEUTRAL
     """What a run loses against kernels alone; the compute model knows its own share of it."""
     graphs: LaunchGraphs = "none"
-    _messages: dict[tuple[CollectiveKind, MeshAxis], Priced] = field(
+    _prices: dict[MeshAxis, Prices] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _messages: dict[tuple[MeshAxis, CollectiveKind], Priced] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    """Prices of messages by collective and communicator, each worked out when first asked for."""
+    """Prices by communicator and collective, each worked out when first asked for."""
 
     def kernels(self, operator: Operator, work: Work) -> Numeric:
         """Return how many launches of one pass of an operator the host has to make."""
@@ -66,9 +67,11 @@ class Pricing:
         return self.compute.seconds(op)
 
     def _price_of(self, op: Collective) -> Priced:
-        where = (op.kind, op.axis)
+        where = (op.axis, op.kind)
+        if op.axis not in self._prices:
+            self._prices[op.axis] = self.collectives.within(self.groups[op.axis])
         if where not in self._messages:
-            self._messages[where] = self.collectives.within(kind=op.kind, group=self.groups[op.axis])
+            self._messages[where] = self._prices[op.axis](op.kind)
         return self._messages[where]
 
     def titled(self, op: Primitive, title: str) -> Numeric:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 
@@ -35,14 +35,14 @@ def time_sources(
     priced: Parts[PricedBlock], plan: StagePlan, pricing: Pricing, *, num_mtp: int
 ) -> TimeSources:
     """Return where the seconds of one layout come from; every block counts as often as the model has it."""
-    kernels: dict[str, float] = dict.fromkeys(get_args(ProvenanceKind), 0.0)
+    kernels: dict[str, Any] = dict.fromkeys(get_args(ProvenanceKind), 0.0)
     messages = dict(kernels)
-    missing: dict[str, float] = defaultdict(float)
+    missing: dict[str, Any] = defaultdict(float)
     times = [*plan.counts.sum(axis=0).tolist(), 1.0, 1.0, float(num_mtp)]
     for block, count in zip(priced.all(), times, strict=False):
         for own in block.operators.values():
             for primitive, seconds in own.primitives:
-                spent = count * float(np.max(value_of(seconds)))
+                spent = count * value_of(seconds)
                 if isinstance(primitive, Collective):
                     messages[pricing.collectives.provenance(kind=primitive.kind).kind] += spent
                     continue
@@ -53,7 +53,7 @@ def time_sources(
     return TimeSources(
         shares=_shares({kind: kernels[kind] + messages[kind] for kind in kernels}),
         kernel_shares=_shares(kernels),
-        not_measured=tuple(sorted(missing, key=lambda name: -missing[name])),
+        not_measured=tuple(sorted(missing, key=lambda name: -float(np.max(missing[name])))),
     )
 
 
@@ -71,6 +71,7 @@ def coverage(sources: TimeSources, source: str, fallback: str) -> str:
     return f"{said}; by the {fallback} model: {names}{f' and {more} more' if more > 0 else ''}"
 
 
-def _shares(seconds: dict[str, float]) -> dict[str, float]:
+def _shares(totals: dict[str, Any]) -> dict[str, float]:
+    seconds = {kind: float(np.max(value)) for kind, value in totals.items()}
     whole = sum(seconds.values())
     return {kind: value / whole if whole else 0.0 for kind, value in seconds.items()}

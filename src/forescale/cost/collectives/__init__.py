@@ -11,7 +11,7 @@ from forescale.cost.collectives.calibration import (
 )
 from forescale.cost.collectives.catalogue import ALGORITHMS
 from forescale.cost.collectives.expert_exchange import ExpertExchange
-from forescale.cost.collectives.model import CollectiveModel, Priced
+from forescale.cost.collectives.model import CollectiveModel, Priced, Prices
 from forescale.cost.collectives.two_level import TwoLevel
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "LinkCalibration",
     "NetworkCalibration",
     "Priced",
+    "Prices",
     "TwoLevel",
     "WireProtocol",
     "calibrate",

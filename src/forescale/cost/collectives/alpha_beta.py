@@ -11,7 +11,7 @@ from forescale.cost.collectives.algorithm import Algorithm, Line
 from forescale.cost.collectives.calibration import NetworkCalibration, calibrate
 from forescale.cost.collectives.catalogue import ALGORITHMS
 from forescale.cost.collectives.masks import indicator
-from forescale.cost.collectives.model import Priced
+from forescale.cost.collectives.model import Prices
 from forescale.cost.collectives.route import Route, route
 from forescale.cost.model import Provenance
 from forescale.cost.placement import Group
@@ -77,14 +77,15 @@ class AlphaBeta:
 
     def seconds(self, *, kind: CollectiveKind, num_bytes: Numeric, group: Group) -> Numeric:
         """Return the seconds of one collective of `group`."""
-        return self.within(kind=kind, group=group)(num_bytes)
+        return self.within(group)(kind)(num_bytes)
 
-    def within(self, *, kind: CollectiveKind, group: Group) -> Priced:
-        """Return the price of messages of `kind` in `group`."""
+    def within(self, group: Group) -> Prices:
+        """Return the prices of `group`, laid over the tiers once."""
         num_ranks = group.num_ranks
         if not isinstance(num_ranks, Term) and np.max(num_ranks) <= 1.0:
-            return partial(_nothing, num_ranks)
-        return self.lines(kind=kind, route=self.route(group)).seconds
+            return lambda _: partial(_nothing, num_ranks)
+        route = self.route(group)
+        return lambda kind: self.lines(kind=kind, route=route).seconds
 
     def route(self, group: Group) -> Route:
         """Return `group` laid over the tiers; worth keeping for several collectives of the group."""

@@ -11,7 +11,7 @@ from typing import cast
 import numpy as np
 
 from forescale.cost.collectives.masks import indicator
-from forescale.cost.collectives.model import Priced
+from forescale.cost.collectives.model import Priced, Prices
 from forescale.cost.model import Provenance
 from forescale.cost.placement import Group
 from forescale.errors import SpecError, UnknownNameError
@@ -75,13 +75,13 @@ class BandwidthTable:
         )
         return table_seconds(volume=volume, num_ranks=num_ranks, bandwidth=_listed(rates, num_ranks))
 
-    def within(self, *, kind: CollectiveKind, group: Group) -> Priced:
-        """Return the price of messages of `kind` in `group`."""
+    def within(self, group: Group) -> Prices:
+        """Return the prices of `group`."""
 
-        def priced(num_bytes: Numeric) -> Numeric:
-            return self.seconds(kind=kind, num_bytes=num_bytes, group=group)
+        def prices(kind: CollectiveKind) -> Priced:
+            return lambda num_bytes: self.seconds(kind=kind, num_bytes=num_bytes, group=group)
 
-        return priced
+        return prices
 
     def provenance(self, *, kind: CollectiveKind) -> Provenance:
         """Return the table's source; group sizes beside the listed ones are guesses."""

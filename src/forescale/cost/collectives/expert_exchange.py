@@ -8,7 +8,7 @@ import numpy as np
 
 from forescale.cost.collectives.algorithm import Line, fixed_seconds
 from forescale.cost.collectives.alpha_beta import AlphaBeta, Lines
-from forescale.cost.collectives.model import Priced
+from forescale.cost.collectives.model import Priced, Prices
 from forescale.cost.model import Provenance
 from forescale.cost.placement import Group
 from forescale.formula import formula
@@ -46,12 +46,15 @@ class ExpertExchange:
 
     def seconds(self, *, kind: CollectiveKind, num_bytes: Numeric, group: Group) -> Numeric:
         """Return the seconds of one collective."""
-        return self.within(kind=kind, group=group)(num_bytes)
+        return self.within(group)(kind)(num_bytes)
 
-    def within(self, *, kind: CollectiveKind, group: Group) -> Priced:
-        """Return the price of messages in `group`; the tiers of a dispatch or combine work at the same time."""
-        if kind != "all_to_all":
-            return self.base.within(kind=kind, group=group)
+    def within(self, group: Group) -> Prices:
+        """Return the prices of `group`."""
+        others = self.base.within(group)
+        return lambda kind: self._exchange(group) if kind == "all_to_all" else others(kind)
+
+    def _exchange(self, group: Group) -> Priced:
+        """Return the price of dispatch and combine; the tiers work at the same time."""
         route = self.base.route(group)
         beta: Numeric = 0.0
         for index, leg in enumerate(route.legs):

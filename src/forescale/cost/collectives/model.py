@@ -11,7 +11,9 @@ from forescale.graph.ops import CollectiveKind
 from forescale.numeric import Numeric
 
 Priced: TypeAlias = Callable[[Numeric], Numeric]
-"""Seconds of a message by its bytes, in one group."""
+"""Seconds of a message by its bytes, for one collective in one group."""
+Prices: TypeAlias = Callable[[CollectiveKind], Priced]
+"""Prices of one group by collective."""
 
 
 class CollectiveModel(Protocol):
@@ -25,8 +27,8 @@ class CollectiveModel(Protocol):
         """Return the seconds of one collective; `num_bytes` as in `graph.ops.Collective`."""
         ...
 
-    def within(self, *, kind: CollectiveKind, group: Group) -> Priced:
-        """Return the price of messages of `kind` in one group: worth keeping for several of them."""
+    def within(self, group: Group) -> Prices:
+        """Return the prices of one group: worth keeping for several collectives and messages."""
         ...
 
     def provenance(self, *, kind: CollectiveKind) -> Provenance:

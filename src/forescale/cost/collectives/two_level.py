@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from forescale.cost.collectives.masks import indicator
-from forescale.cost.collectives.model import Priced
+from forescale.cost.collectives.model import Priced, Prices
 from forescale.cost.model import Provenance
 from forescale.cost.placement import Group, ranks_per_tier
 from forescale.errors import SpecError
@@ -119,13 +119,13 @@ class TwoLevel:
             **levels,
         )
 
-    def within(self, *, kind: CollectiveKind, group: Group) -> Priced:
-        """Return the price of messages of `kind` in `group`."""
+    def within(self, group: Group) -> Prices:
+        """Return the prices of `group`."""
 
-        def priced(num_bytes: Numeric) -> Numeric:
-            return self.seconds(kind=kind, num_bytes=num_bytes, group=group)
+        def prices(kind: CollectiveKind) -> Priced:
+            return lambda num_bytes: self.seconds(kind=kind, num_bytes=num_bytes, group=group)
 
-        return priced
+        return prices
 
     def provenance(self, *, kind: CollectiveKind) -> Provenance:
         """Return the publication; against Perlmutter's long messages it is off by up to a factor of 2."""

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from operator import mul
 from statistics import median
 from typing import Any, cast
 
 import numpy as np
 
-from forescale.cost.collectives import CollectiveModel, Priced
+from forescale.cost.collectives import CollectiveModel, Priced, Prices
+from forescale.cost.collectives.masks import Condition
 from forescale.cost.collectives.measured import MeasuredCollective
 from forescale.cost.measured.compute import REPEATED, where_timed
 from forescale.cost.model import Provenance
@@ -44,31 +45,23 @@ class MeasuredMessages:
 
     def seconds(self, *, kind: CollectiveKind, num_bytes: Numeric, group: Group) -> Numeric:
         """Return the seconds of one collective."""
-        return self.within(kind=kind, group=group)(num_bytes)
+        return self.within(group)(kind)(num_bytes)
 
-    def within(self, *, kind: CollectiveKind, group: Group) -> Priced:
-        """Return the price of messages of `kind` in `group`."""
-        base = self.base.within(kind=kind, group=group)
+    def within(self, group: Group) -> Prices:
+        """Return the prices of `group`."""
+        others = self.base.within(group)
         ranks, per_node = value_of(group.num_ranks), value_of(_ranks_per_node(group, self.cluster))
-        timed = [
-            (np.logical_and(ranks == key[1], per_node == key[2]), curve)
-            for key, curve in self.curves.items()
-            if key[0] == kind
-        ]
-        timed = [(where, curve) for where, curve in timed if np.any(where)]
-        if not timed:
-            return base
+        where = {
+            key: inside
+            for key in self.curves
+            if np.any(inside := np.logical_and(ranks == key[1], per_node == key[2]))
+        }
 
-        def priced(num_bytes: Numeric) -> Numeric:
-            result, size = base(num_bytes), value_of(num_bytes)
-            for where, (sizes, seconds) in timed:
-                inside: Any = where & (size >= sizes[0]) & (size <= sizes[-1])
-                if np.any(inside):
-                    measured = timed_message(num_bytes=num_bytes, sizes=sizes, seconds=seconds)
-                    result = where_timed(timed=inside, measured=measured, otherwise=result)
-            return result
+        def prices(kind: CollectiveKind) -> Priced:
+            timed = [(inside, self.curves[key]) for key, inside in where.items() if key[0] == kind]
+            return partial(_priced, others(kind), timed) if timed else others(kind)
 
-        return priced
+        return prices
 
     def provenance(self, *, kind: CollectiveKind) -> Provenance:
         """Return the measurements where there are any of `kind`, beside what covers the rest."""
@@ -94,6 +87,17 @@ def curves_of(rows: tuple[MeasuredCollective, ...]) -> Mapping[tuple[CollectiveK
         key: (np.array(sorted(sizes)), np.array([median(sizes[size]) for size in sorted(sizes)]))
         for key, sizes in found.items()
     }
+
+
+def _priced(otherwise: Priced, timed: list[tuple[Condition, Curve]], num_bytes: Numeric) -> Numeric:
+    """Return the seconds of timed sizes in timed groups, and of all others by `otherwise`."""
+    result, size = otherwise(num_bytes), value_of(num_bytes)
+    for where, (sizes, seconds) in timed:
+        inside: Any = where & (size >= sizes[0]) & (size <= sizes[-1])
+        if np.any(inside):
+            measured = timed_message(num_bytes=num_bytes, sizes=sizes, seconds=seconds)
+            result = where_timed(timed=inside, measured=measured, otherwise=result)
+    return result
 
 
 def _ranks_per_node(group: Group, cluster: Cluster) -> Numeric:
