@@ -10,7 +10,7 @@ from forescale.cost.select import Costs
 from forescale.project import project
 from forescale.search import Space
 from forescale.search.evaluate import Question, score
-from forescale.search.space import enumerate_layouts
+from forescale.search.cells import enumerate_layouts
 from forescale.spec import Strategy, Workload
 
 QUESTIONS = {

@@ -9,8 +9,8 @@ from tests.small import cluster, dense, moe, workload
 
 from forescale.project import project
 from forescale.search import Space
+from forescale.search.cells import enumerate_layouts
 from forescale.search.evaluate import Question, score
-from forescale.search.space import enumerate_layouts
 
 CASES = {}
 

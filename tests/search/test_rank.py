@@ -10,8 +10,9 @@ from forescale.errors import InfeasibleError, UnknownKeyError
 from forescale.numeric import divisors
 from forescale.project import project
 from forescale.search import Space, search
+from forescale.search.cells import enumerate_layouts
 from forescale.search.evaluate import Question, score
-from forescale.search.space import default_recompute, enumerate_layouts, virtual_stages
+from forescale.search.space import default_recompute, virtual_stages
 
 
 def layouts(candidates):

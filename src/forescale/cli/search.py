@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from forescale.cli.inputs import Question
     from forescale.search import SearchResult, Space
-    from forescale.search.rank import Objective
+    from forescale.search.incumbents import Objective
     from forescale.spec.model import Model
 
 

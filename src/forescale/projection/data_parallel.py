@@ -174,6 +174,16 @@ def _within(pricing: Pricing, size: int) -> Pricing:
     return replace(pricing, groups=groups)
 
 
+def free_traffic(
+    held: Parts[Holding], stages: Stages, degrees: Degrees, *, tied: bool, num_mtp: int
+) -> DataTraffic:
+    """Return the traffic of a network that takes no time: a bound of every way to shard."""
+    dense, expert = stage_parameters(held, stages, degrees, tied=tied, num_mtp=num_mtp)
+    whole = dict.fromkeys(("reduce_scatter", "all_reduce", "replicas", "all_gather"), 0.0)
+    blocks = held.map(lambda _: ShardTraffic(gather=0.0, regather=0.0, reduce=0.0))
+    return DataTraffic(**whole, blocks=blocks, dense=dense, expert=expert)
+
+
 def exposed_once(
     traffic: DataTraffic,
     *,

@@ -67,6 +67,8 @@ class Inputs:
     """The operators behind the pieces, of one layout."""
     pipeline: Pipeline | None = None
     """The simulated schedule of all candidates; None is (interleaved) 1F1B in closed form."""
+    floor: Numeric | None = None
+    """(stages, candidates) bytes that stand for states and standing buffers: a bound instead of a layout's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +128,8 @@ def evaluate(setting: Setting, inputs: Inputs) -> Evaluation:
 
 
 def _state_bytes(setting: Setting, inputs: Inputs) -> StateBytes:
+    if inputs.floor is not None:
+        return StateBytes(weights=inputs.floor, gradients=0.0, optimizer=0.0, update=0.0)
     traffic, kernels = inputs.traffic, setting.choices.kernels
     return state_bytes(
         setting.model, traffic.dense, traffic.expert, inputs.degrees, setting.workload, kernels

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from forescale.formula import named, total
 from forescale.graph.layout import Degrees, Layout
@@ -33,7 +33,34 @@ from forescale.spec.strategy import Kernels
 from forescale.spec.workload import STORAGE_BYTES, Workload
 
 if TYPE_CHECKING:
+    from forescale.projection.data_parallel import DataTraffic
     from forescale.projection.evaluate import Inputs, Setting
+    from forescale.projection.pieces import Holding, Parts
+    from forescale.projection.stages import Stages
+
+
+class Held(Protocol):
+    """What standing buffers depend on: parameters, and how they are sharded."""
+
+    @property
+    def degrees(self) -> Degrees:
+        """The degrees of every candidate."""
+        ...
+
+    @property
+    def stages(self) -> Stages:
+        """What stands on each stage."""
+        ...
+
+    @property
+    def held(self) -> Parts[Holding]:
+        """Parameters of every block."""
+        ...
+
+    @property
+    def traffic(self) -> DataTraffic:
+        """Parameters of every stage."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +146,8 @@ def memory_parts(
         message = message_bytes(setting, inputs)
         outputs = stage_output_bytes(message_bytes=message, microbatches=held, pp=degrees.pp)
         activations = activations + (1.0 - stages.last) * outputs
-    buffers = largest(first=standing_buffers(setting, inputs), second=states.update - activations)
+    standing = standing_buffers(setting, inputs) if inputs.floor is None else 0.0
+    buffers = largest(first=standing, second=states.update - activations)
     lost = smallest(first=states.update, second=activations) if kernels.flat_update else 0.0
     allocated = states.weights + states.gradients + states.optimizer + activations + buffers
     return MemoryParts(
@@ -148,7 +176,7 @@ def _working_set(setting: Setting, inputs: Inputs) -> Numeric:
     return working
 
 
-def standing_buffers(setting: Setting, inputs: Inputs) -> Numeric:
+def standing_buffers(setting: Setting, inputs: Held) -> Numeric:
     """Return the buffers that exist throughout forward and backward."""
     kernels = setting.choices.kernels
     buffers = _gathered(setting, inputs) + named(
@@ -171,7 +199,7 @@ def message_bytes(setting: Setting, inputs: Inputs) -> Numeric:
     return layout.tokens("residual") * setting.model.hidden_size * layout.element_bytes
 
 
-def _dummy_gradients(workload: Workload, inputs: Inputs) -> Numeric:
+def _dummy_gradients(workload: Workload, inputs: Held) -> Numeric:
     """Return the cached dummy gradients of the distinct weight shapes on each stage."""
     users: dict[str, tuple[int, ...]] = {}
     elements: dict[str, Numeric] = {}
@@ -194,7 +222,7 @@ def _dummy_gradients(workload: Workload, inputs: Inputs) -> Numeric:
     return result
 
 
-def _gathered(setting: Setting, inputs: Inputs) -> Numeric:
+def _gathered(setting: Setting, inputs: Held) -> Numeric:
     """Return the gathered parameters and unreduced gradients of the largest block at stage 3."""
     degrees, stages = inputs.degrees, inputs.stages
     workload, head = setting.workload, inputs.held.head
@@ -220,7 +248,7 @@ def _gathered(setting: Setting, inputs: Inputs) -> Numeric:
     return resharded_bytes(always=buffers, never=_whole(workload, inputs), whole=whole)
 
 
-def _copies_among(ranks: float, inputs: Inputs) -> Numeric:
+def _copies_among(ranks: float, inputs: Held) -> Numeric:
     """Return a stage's parameters sharded over some neighbours only, beside the shards of all ranks."""
     degrees, traffic = inputs.degrees, inputs.traffic
     groups = ((traffic.dense, degrees.dp_shard * degrees.cp), (traffic.expert, degrees.expert_shards))
@@ -231,7 +259,7 @@ def _copies_among(ranks: float, inputs: Inputs) -> Numeric:
     return dense + expert
 
 
-def _whole(workload: Workload, inputs: Inputs) -> Numeric:
+def _whole(workload: Workload, inputs: Held) -> Numeric:
     """Return a stage's whole parameters and unreduced gradients at stage 3."""
     degrees, reduced = inputs.degrees, STORAGE_BYTES[workload.precision.gradients]
     dense_shards, expert_shards = degrees.dp_shard * degrees.cp, degrees.expert_shards

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from forescale.cost.calibration import RunFactors
 from forescale.cost.select import Costs
@@ -15,7 +17,7 @@ from forescale.graph.stage import EVERY_LAYER, plan_stages
 from forescale.numeric import Array, Numeric
 from forescale.project import pricing_of, setting_of
 from forescale.projection.blocks import PricedBlock, Pricing
-from forescale.projection.data_parallel import DataTraffic, data_traffic, stage_parameters
+from forescale.projection.data_parallel import DataTraffic, data_traffic, free_traffic, stage_parameters
 from forescale.projection.evaluate import Inputs, evaluate
 from forescale.projection.memory import state_bytes
 from forescale.projection.pieces import (
@@ -93,21 +95,38 @@ class Table:
 
 
 def score(
-    question: Question, candidates: Candidates, *, memory_limit: float = np.inf, chunk: int = CHUNK
+    question: Question,
+    candidates: Candidates,
+    *,
+    memory_limit: float = np.inf,
+    only: NDArray[np.bool_] | None = None,
+    least: Least | None = None,
+    chunk: int = CHUNK,
 ) -> Scores:
     """Return step time and peak memory of every candidate; the result does not depend on `chunk`.
 
-    Rows whose states alone exceed `memory_limit` are not evaluated: none of their variants can fit.
+    Parameters
+    ----------
+    memory_limit
+        Rows whose states alone exceed it are not evaluated: none of their variants can fit.
+    only
+        (variants, rows) what to evaluate; everything legal by default.
+    least
+        Bytes that no sharding of states goes below. With it the scores are bounds of all layouts that differ from
+        a row in their sharding alone: the same evaluation without data-parallel traffic.
     """
     shape = (len(candidates.variants), candidates.num_rows)
     scores = Scores(step_time=np.full(shape, np.inf), peak=np.full(shape, np.inf))
     if candidates.num_rows == 0:
         return scores
-    for batch in _batches(question, candidates, memory_limit):
+    for batch in _batches(question, candidates, memory_limit, only):
         rows, choices = batch.rows, batch.choices
         columns = {name: values[rows] for name, values in candidates.columns.items()}
-        group = _Group(question, columns, batch)
+        group = _Group(question, columns, batch, least)
         for index in batch.variants:
+            wanted = np.arange(len(rows)) if only is None else np.flatnonzero(only[index, rows])
+            if len(wanted) == 0:
+                continue
             recompute = candidates.variants[index].recompute
             pieces = build_pieces(group.priced, recompute, overlap=choices.overlap)
             setting = setting_of(
@@ -117,8 +136,8 @@ def score(
                 replace(choices, recompute=recompute),
                 question.run,
             )
-            for start in range(0, len(rows), chunk):
-                part = slice(start, start + chunk)
+            for start in range(0, len(wanted), chunk):
+                part = wanted[start : start + chunk]
                 evaluation = evaluate(setting, group.inputs(part, pieces))
                 scores.step_time[index, rows[part]] = evaluation.step_time
                 scores.peak[index, rows[part]] = evaluation.peak
@@ -126,33 +145,46 @@ def score(
 
 
 @dataclass(frozen=True, slots=True)
-class _StagesOf:
+class StagesOf:
     """The stage plans of some rows, by their place among those rows."""
 
     plans: Stages
     plan: Rows
 
     def __call__(self, rows: Rows | slice) -> Stages:
+        """Return the plans of some of the rows."""
         return self.plans.take(self.plan[rows])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Batch:
+class Batch:
     """Rows that share operator list, axis order and schedule, with the variants (recompute policies) to try."""
 
     rows: Rows
     variants: list[int]
     choices: Choices
     order: tuple[Axis, ...]
-    stages: _StagesOf
+    stages: StagesOf
     pipeline: Pipeline | None = None
 
 
-def _batches(question: Question, candidates: Candidates, memory_limit: float) -> Iterator[_Batch]:
+class Least(Protocol):
+    """Knows how little memory the states of a layout may need, whichever way they are sharded."""
+
+    def __call__(self, batch: Batch) -> Array:
+        """Return (stages, rows) bytes of states and standing buffers."""
+        ...
+
+
+def _batches(
+    question: Question, candidates: Candidates, memory_limit: float, only: NDArray[np.bool_] | None
+) -> Iterator[Batch]:
     """Yield all candidates in batches; a named schedule has one batch per shape of its pipeline."""
-    plans, plan_of_row = _plans(question.model, candidates.columns)
+    plans, plan_of_row = stage_plans(question.model, candidates.columns)
     common = split_strategy(candidates.base)[1]
-    fitting = _states(question, candidates.columns, plans, plan_of_row, common) <= memory_limit
+    fitting = np.ones(candidates.num_rows, dtype=bool)
+    if memory_limit < np.inf:
+        fitting = _states(question, candidates.columns, plans, plan_of_row, common) <= memory_limit
     by_list: dict[tuple[object, ...], list[int]] = {}
     for index, each in enumerate(candidates.variants):
         key = (each.cp_kind, each.axis_order, each.schedule, each.recompute.selection)
@@ -162,20 +194,20 @@ def _batches(question: Question, candidates: Candidates, memory_limit: float) ->
         selection = variant.recompute.selection
         held, held_by_row = plans, plan_of_row
         if selection != EVERY_LAYER:
-            held, held_by_row = _plans(question.model, candidates.columns, selection)
-        allowed = candidates.allows(variant)
+            held, held_by_row = stage_plans(question.model, candidates.columns, selection)
+        allowed = candidates.allows(variant) if only is None else only[indices].any(axis=0)
         if variant.schedule is None:
             allowed = allowed & fitting
         for sp in (True, False):
             rows = np.flatnonzero(allowed & (candidates.columns["sp"] == sp))
             if len(rows) == 0:
                 continue
-            batch = _Batch(
+            batch = Batch(
                 rows=rows,
                 variants=indices,
                 choices=replace(common, sp=sp, cp_kind=variant.cp_kind, schedule=variant.schedule),
                 order=variant.axis_order,
-                stages=_StagesOf(held, held_by_row[rows]),
+                stages=StagesOf(held, held_by_row[rows]),
             )
             if variant.schedule is None:
                 yield batch
@@ -183,7 +215,7 @@ def _batches(question: Question, candidates: Candidates, memory_limit: float) ->
                 yield from _by_shape(question.model, candidates, batch, selection)
 
 
-def _by_shape(model: Model, candidates: Candidates, batch: _Batch, recompute: Recompute) -> Iterator[_Batch]:
+def _by_shape(model: Model, candidates: Candidates, batch: Batch, recompute: Recompute) -> Iterator[Batch]:
     """Split a batch of a named schedule by pipeline shape, each with its simulated pipeline."""
     columns = {name: candidates.columns[name][batch.rows] for name in ("pp", "vpp")}
     columns["count"] = candidates.num_microbatches[batch.rows]
@@ -194,7 +226,7 @@ def _by_shape(model: Model, candidates: Candidates, batch: _Batch, recompute: Re
         name = str(batch.choices.schedule)
         pipeline = None if pp == 1 else pipeline_of(model, name, pp, vpp, count, recompute)
         plan = plan_stages(model, pp=1, recompute=recompute) if pipeline is None else pipeline.ranks
-        stages = _StagesOf(stack_plans([plan]), np.zeros(len(rows), dtype=np.int64))
+        stages = StagesOf(stack_plans([plan]), np.zeros(len(rows), dtype=np.int64))
         yield replace(batch, rows=rows, stages=stages, pipeline=pipeline)
 
 
@@ -204,7 +236,7 @@ def distinct(columns: Columns, names: tuple[str, ...]) -> Table:
     for name in names:
         size, code = _codes(columns[name])
         key = _codes(key * size + code)[1]
-    first = _first_rows(key)
+    first = first_rows(key)
     return Table(columns={name: columns[name][first] for name in names}, where=key)
 
 
@@ -216,14 +248,14 @@ def _codes(values: Rows) -> tuple[int, Rows]:
     return int(rank[-1]) + 1, rank[values]
 
 
-def _first_rows(where: Rows) -> Rows:
+def first_rows(where: Rows) -> Rows:
     """Return the first row of every code 0, 1, 2, ... in `where`."""
     first = np.empty(int(where.max(initial=-1)) + 1, dtype=np.int64)
     first[where[::-1]] = np.arange(len(where))[::-1]
     return first
 
 
-def _plans(model: Model, columns: Columns, recompute: Recompute = EVERY_LAYER) -> tuple[Stages, Rows]:
+def stage_plans(model: Model, columns: Columns, recompute: Recompute = EVERY_LAYER) -> tuple[Stages, Rows]:
     """Return the compressed stage plan of every distinct (pp, vpp), and each candidate's."""
     table = distinct(columns, ("pp", "vpp"))
     pairs = zip(table.columns["pp"].tolist(), table.columns["vpp"].tolist(), strict=True)
@@ -237,9 +269,9 @@ def _states(
     """Return the bytes of weights, gradients and optimizer states on the fullest stage of every row."""
     model = question.model
     table = distinct(columns, (*TRAFFIC_KEY, "zero"))
-    degrees = _as_degrees(table.columns)
+    degrees = as_degrees(table.columns)
     held = holdings(question.blocks(degrees, choices))
-    stages = plans.take(plan_of_row[_first_rows(table.where)])
+    stages = plans.take(plan_of_row[first_rows(table.where)])
     dense, expert = stage_parameters(
         held, stages, degrees, tied=model.tied_embeddings, num_mtp=model.num_mtp_layers
     )
@@ -249,7 +281,7 @@ def _states(
     return fullest[table.where]
 
 
-def _as_degrees(columns: Columns) -> Degrees:
+def as_degrees(columns: Columns) -> Degrees:
     """Return columns as degrees; a degree that is not among them is 1."""
     one = np.ones(len(next(iter(columns.values()))))
     return Degrees(
@@ -263,14 +295,17 @@ def _as_degrees(columns: Columns) -> Degrees:
 class _Group:
     """Candidates of one operator list and axis order, with their tables of distinct blocks and traffic."""
 
-    def __init__(self, question: Question, columns: Columns, batch: _Batch) -> None:
+    def __init__(
+        self, question: Question, columns: Columns, batch: Batch, least: Least | None = None
+    ) -> None:
         self.question, self.order, self.stages = question, batch.order, batch.stages
+        self.floor = None if least is None else least(batch)
         self.pipeline, self.choices = batch.pipeline, batch.choices
         choices = self.choices
-        self.degrees = _as_degrees(columns)
+        self.degrees = as_degrees(columns)
         gap = ("pp",) if question.model.is_moe and self.order[-1] != "pp" else ()
         self.block_table = distinct(columns, (*BLOCK_KEY, *gap))
-        degrees = _as_degrees(_with_stage_size(self.block_table, columns))
+        degrees = as_degrees(_with_stage_size(self.block_table, columns))
         blocks = question.blocks(degrees, choices)
         self.priced: Parts[PricedBlock] = price_blocks(blocks, question.pricing(degrees, choices, self.order))
         self.held: Parts[Holding] = holdings(blocks)
@@ -279,19 +314,24 @@ class _Group:
 
     def _traffic(self, choices: Choices) -> DataTraffic:
         question, model = self.question, self.question.model
-        degrees = _as_degrees(self.traffic_table.columns)
+        degrees = as_degrees(self.traffic_table.columns)
+        held = holdings(question.blocks(degrees, choices))
+        stages = self.stages(first_rows(self.traffic_table.where))
+        tied, num_mtp = model.tied_embeddings, model.num_mtp_layers
+        if self.floor is not None:
+            return free_traffic(held, stages, degrees, tied=tied, num_mtp=num_mtp)
         return data_traffic(
-            holdings(question.blocks(degrees, choices)),
-            self.stages(_first_rows(self.traffic_table.where)),
+            held,
+            stages,
             degrees,
             question.workload.precision,
             question.pricing(degrees, choices, self.order),
-            tied=model.tied_embeddings,
-            num_mtp=model.num_mtp_layers,
+            tied=tied,
+            num_mtp=num_mtp,
             reshard=choices.reshard,
         )
 
-    def inputs(self, part: slice, pieces: Parts[Piece]) -> Inputs:
+    def inputs(self, part: Rows, pieces: Parts[Piece]) -> Inputs:
         """Return the priced numbers of some candidates of the group."""
         degrees = Degrees(
             **{name: getattr(self.degrees, name)[part] for name in Degrees.__dataclass_fields__}
@@ -303,6 +343,7 @@ class _Group:
             pieces=pieces.map(lambda piece: piece.take(at_block)),
             held=self.held.map(lambda held: held.take(at_block)),
             traffic=self.traffic.take(at_traffic),
+            floor=None if self.floor is None else self.floor[:, part],
             pricing=self.question.pricing(degrees, self.choices, self.order),
             pipeline=self.pipeline,
         )
@@ -310,7 +351,7 @@ class _Group:
 
 def _with_stage_size(table: Table, columns: Columns) -> Columns:
     """Give each distinct block the data-parallel size of one of its candidates: experts fold over it."""
-    first = _first_rows(table.where)
+    first = first_rows(table.where)
     dp = (columns["dp_shard"] * columns["dp_replicate"])[first]
     return {**table.columns, "dp_shard": dp, "pp": columns["pp"][first]}
 

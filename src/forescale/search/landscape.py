@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from forescale.cost.select import Costs
 from forescale.errors import InfeasibleError
+from forescale.search.bounded import Bounded
+from forescale.search.cells import Cells, enumerate_cells, enumerate_layouts
 from forescale.search.evaluate import Question, Scores, score
-from forescale.search.space import Candidates, Space, enumerate_layouts
+from forescale.search.incumbents import Wanted
+from forescale.search.space import Candidates, Space
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.workload import Workload
@@ -28,6 +31,17 @@ class Asked:
     costs: Costs = field(default_factory=Costs)
     max_memory: float | None = None
     """Bytes per device that a layout may need at its peak; None is the device's capacity."""
+
+    @property
+    def question(self) -> Question:
+        """What all its layouts share."""
+        return Question(
+            model=self.model,
+            cluster=self.cluster,
+            workload=self.workload,
+            software=self.space.base.software,
+            costs=self.costs,
+        )
 
     @property
     def memory_limit(self) -> float:
@@ -51,8 +65,8 @@ class Landscape:
         return int(self.fits.sum())
 
 
-def explore(asked: Asked, *, slack: float = 1.0) -> Landscape:
-    """Score every legal layout whose states need no more than `slack` times the memory limit.
+def explore(asked: Asked) -> Landscape:
+    """Score every legal layout whose states do not exceed the memory limit.
 
     Raises
     ------
@@ -63,29 +77,36 @@ def explore(asked: Asked, *, slack: float = 1.0) -> Landscape:
     candidates = enumerate_layouts(model, cluster, workload, asked.space)
     num_legal = len(candidates)
     if num_legal == 0:
-        rows = [(name, count) for name, count in candidates.refused.items() if count]
-        msg = f"no legal layout of {model.name} on {cluster.num_devices} devices of {cluster.name}"
-        raise InfeasibleError(msg, rows)
-    software = asked.space.base.software
-    question = Question(model=model, cluster=cluster, workload=workload, software=software, costs=asked.costs)
-    limit = asked.memory_limit
-    scores = score(question, candidates, memory_limit=limit * slack)
+        raise nothing_legal(asked, candidates.refused)
+    question, limit = asked.question, asked.memory_limit
+    scores = score(question, candidates, memory_limit=limit)
     fits = scores.peak <= limit
     if not fits.any():
-        raise InfeasibleError(_nothing_fits(question, candidates, limit), [("memory", num_legal)])
+        cells = enumerate_cells(model, cluster, workload, asked.space)
+        raise InfeasibleError(nothing_fits(question, cells, limit), [("memory", num_legal)])
     return Landscape(candidates=candidates, scores=scores, fits=fits)
 
 
-def _nothing_fits(question: Question, candidates: Candidates, limit: float) -> str:
+def nothing_legal(asked: Asked, refused: dict[str, int]) -> InfeasibleError:
+    """Return the error for a space without a legal layout: what refused how many."""
+    rows = [(name, count) for name, count in refused.items() if count]
+    cluster = asked.cluster
+    msg = f"no legal layout of {asked.model.name} on {cluster.num_devices} devices of {cluster.name}"
+    return InfeasibleError(msg, rows)
+
+
+def nothing_fits(question: Question, cells: Cells, limit: float) -> str:
     """Return the sentence for a model that fits nowhere: the smallest layout, and the devices it would need."""
-    scores = score(question, candidates)
-    smallest = int(np.argmin(scores.peak))
-    needed = float(scores.peak.reshape(-1)[smallest])
-    strategy = candidates.strategy(*divmod(smallest, candidates.num_rows))
+    wanted = Wanted(objective="peak_memory", top=1, memory_limit=np.inf)
+    run = Bounded(question, cells, wanted)
+    run.run()
+    found = run.incumbents
+    needed = float(found.peak[0])
+    strategy = replace(cells.whole, columns=found.rows).strategy(int(found.variant[0]), 0)
     model, cluster = question.model, question.cluster
     shape = f"tp={strategy.tp} cp={strategy.cp} pp={strategy.pp} dp={strategy.dp} zero={strategy.zero}"
     return (
-        f"none of the {len(candidates):,} legal layouts of {model.name} fits {format_bytes(limit)} on "
+        f"none of the {run.num_legal:,} legal layouts of {model.name} fits {format_bytes(limit)} on "
         f"{cluster.num_devices} devices of {cluster.name}; the smallest ({shape}) needs {format_bytes(needed)}: "
         f"try about {int(np.ceil(cluster.num_devices * needed / limit))} devices"
     )

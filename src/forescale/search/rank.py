@@ -5,23 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal, TypeAlias
-
-import numpy as np
-from numpy.typing import NDArray
 
 from forescale.cost.select import Costs
+from forescale.errors import InfeasibleError
 from forescale.project import project
-from forescale.search.evaluate import Scores
-from forescale.search.landscape import Asked, explore
+from forescale.search.bounded import Bounded, Progress, Watch
+from forescale.search.cells import Cells, enumerate_cells
+from forescale.search.evaluate import Question
+from forescale.search.incumbents import Incumbents, Objective, Wanted
+from forescale.search.landscape import Asked, nothing_fits, nothing_legal
 from forescale.search.result import Relaxation, SearchResult
-from forescale.search.space import Candidates, Space
+from forescale.search.space import Space
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
+from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
-from forescale.units import format_bytes
+from forescale.units import format_bytes, format_seconds
 
-Objective: TypeAlias = Literal["step_time", "peak_memory"]
 RELAXED_MEMORY = (1.1, 1.5, 2.0)
 """Multiples of the memory limit at which a search says what the best layout would gain."""
 
@@ -37,8 +37,10 @@ def search(
     max_memory: float | None = None,
     fixed: Mapping[str, int | bool] | None = None,
     costs: Costs | None = None,
+    time_limit: float | None = None,
+    watch: Watch | None = None,
 ) -> SearchResult:
-    """Rank every legal layout.
+    """Rank every legal layout; what is proven to be no better than the best is not evaluated.
 
     Parameters
     ----------
@@ -48,11 +50,16 @@ def search(
         Dimensions held at one value, such as {"tp": 8}.
     costs
         Cost models that price every layout.
+    time_limit
+        Seconds after which the search stops with the best so far; `SearchResult.gap` says what is proven of it.
+    watch
+        Is told how far the search is, several times per second; False stops it as a time limit does.
 
     Raises
     ------
     InfeasibleError
-        If no layout is legal, or none fits; its rows say which constraint refused how many.
+        If no layout is legal, or none fits; its rows say which constraint refused how many. Also if none was
+        found in time.
     """
     started = time.perf_counter()
     asked = Asked(
@@ -63,57 +70,68 @@ def search(
         max_memory=max_memory,
         costs=costs or Costs(),
     )
-    landscape = explore(asked, slack=max(RELAXED_MEMORY))
-    candidates, scores, fits = landscape.candidates, landscape.scores, landscape.fits
-    ranked = _best(scores, candidates, fits, objective, top)
-    best = tuple(
-        project(model, cluster, candidates.strategy(*index), workload, costs=costs) for index in ranked
-    )
+    cells = enumerate_cells(model, cluster, workload, asked.space)
+    question, limits = asked.question, tuple(asked.memory_limit * factor for factor in (1.0, *RELAXED_MEMORY))
+    wanted = Wanted(objective=objective, top=top, memory_limit=limits[0], relaxed=limits)
+    timed = _timed(watch, time_limit, started)
+    run = Bounded(question, cells, wanted)
+    if run.num_legal == 0:
+        raise nothing_legal(asked, cells.whole.refused)
+    progress = run.run(timed)
+    complete = progress.num_evaluated + progress.num_irrelevant == progress.num_legal
+    strategies = _best(cells, run.incumbents)
+    if not strategies and complete:
+        raise InfeasibleError(nothing_fits(question, cells, limits[0]), [("memory", run.num_legal)])
+    if not strategies:
+        msg = f"no layout that fits was found within {format_seconds(progress.elapsed_s)}; give it more time"
+        raise InfeasibleError(msg)
+    fastest = run.incumbents.fastest if objective == "step_time" else _fastest(question, cells, wanted, timed)
     return SearchResult(
-        best=best,
+        best=tuple(project(model, cluster, strategy, workload, costs=costs) for strategy in strategies),
         objective=objective,
-        num_legal=len(candidates),
-        num_feasible=landscape.num_feasible,
+        num_legal=run.num_legal,
+        num_feasible=run.incumbents.num_feasible,
+        num_evaluated=run.counts.evaluated,
+        num_over_memory=run.counts.over_memory,
+        num_beaten=run.counts.beaten,
+        gap=progress.gap,
         elapsed_s=time.perf_counter() - started,
-        refused={name: count for name, count in candidates.refused.items() if count},
-        relaxations=_relaxations(scores, fits, asked.memory_limit),
+        refused={name: count for name, count in cells.whole.refused.items() if count},
+        relaxations=_relaxations(tuple(fastest), limits),
         asked=asked,
     )
 
 
-def _best(
-    scores: Scores, candidates: Candidates, fits: NDArray[np.bool_], objective: Objective, top: int
-) -> list[tuple[int, int]]:
-    """Return (variant, row) of the best; ties by the other objective, then by the order of the space.
+def _timed(watch: Watch | None, time_limit: float | None, started: float) -> Watch:
+    def tell(progress: Progress) -> bool:
+        in_time = time_limit is None or time.perf_counter() - started < time_limit
+        return in_time and (watch is None or watch(progress))
 
-    Of axis orders that make no difference to a layout's time and memory the first stands for all.
-    """
-    values = (scores.step_time, scores.peak) if objective == "step_time" else (scores.peak, scores.step_time)
-    first, second = (value.reshape(-1) for value in values)
-    feasible = np.flatnonzero(fits)
-    most = top * len({variant.axis_order for variant in candidates.variants})
-    if len(feasible) > most:
-        bound = np.partition(first[feasible], most - 1)[most - 1]
-        feasible = feasible[first[feasible] <= bound]
-    order = np.lexsort((feasible, second[feasible], first[feasible]))
-    ranked: dict[object, tuple[int, int]] = {}
-    for index in feasible[order].tolist():
-        variant, row = divmod(index, fits.shape[1])
-        unplaced = replace(candidates.variants[variant], axis_order=())
-        ranked.setdefault((row, unplaced, first[index], second[index]), (variant, row))
-        if len(ranked) == top:
-            break
-    return list(ranked.values())
+    return tell
 
 
-def _relaxations(scores: Scores, fits: NDArray[np.bool_], limit: float) -> tuple[Relaxation, ...]:
+def _best(cells: Cells, found: Incumbents) -> list[Strategy]:
+    """Return the best layouts found, in order."""
+    layouts = replace(cells.whole, columns=found.rows)
+    return [layouts.strategy(int(found.variant[index]), index) for index in found.best()]
+
+
+def _fastest(question: Question, cells: Cells, wanted: Wanted, watch: Watch) -> tuple[float, ...]:
+    """Return the shortest step under each limit of memory, where something else was ranked."""
+    run = Bounded(question, cells, replace(wanted, objective="step_time", top=1))
+    run.run(watch)
+    return tuple(run.incumbents.fastest)
+
+
+def _relaxations(fastest: tuple[float, ...], limits: tuple[float, ...]) -> tuple[Relaxation, ...]:
     """Return what more memory would buy, at the steps where the best step time improves."""
-    best = float(scores.step_time[fits].min())
+    best = fastest[0]
     found: list[Relaxation] = []
-    for factor in RELAXED_MEMORY:
-        fastest = float(scores.step_time[scores.peak <= limit * factor].min())
-        if fastest < (found[-1].step_time_s if found else best):
-            change = f"with {format_bytes(limit * (factor - 1.0))} more per device"
-            gain = 1.0 - fastest / best
-            found.append(Relaxation(constraint="memory", change=change, step_time_s=fastest, gain=gain))
+    for limit, step_time in zip(limits[1:], fastest[1:], strict=True):
+        if step_time < (found[-1].step_time_s if found else best):
+            change = f"with {format_bytes(limit - limits[0])} more per device"
+            gain = 1.0 - step_time / best
+            found.append(
+                Relaxation(constraint="memory", change=change, step_time_s=float(step_time), gain=float(gain))
+            )
     return tuple(found)

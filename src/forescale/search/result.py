@@ -33,11 +33,24 @@ class SearchResult:
     objective: str
     num_legal: int
     num_feasible: int
+    """Layouts that fit, of those that were evaluated: there are at least so many."""
+    num_evaluated: int
+    num_over_memory: int
+    """Layouts proven, without evaluating them, to need more memory than twice the limit."""
+    num_beaten: int
+    """Layouts proven, without evaluating them, to be no better than the best."""
+    gap: float
+    """Fraction by which the best found may exceed the best there is; 0 if the search was not stopped."""
     elapsed_s: float
     refused: dict[str, int]
     """Layouts that each constraint refused."""
     relaxations: tuple[Relaxation, ...]
     asked: Asked = field(repr=False, compare=False)
+
+    @property
+    def num_feasible_is_exact(self) -> bool:
+        """Say whether no more layouts fit: only where all were evaluated, or proven not to."""
+        return self.num_evaluated + self.num_over_memory == self.num_legal
 
     def pareto(self) -> ParetoResult:
         """Return the Pareto front of the same question over step time and peak memory: all layouts are scored."""
@@ -52,6 +65,11 @@ class SearchResult:
             "objective": self.objective,
             "num_legal": self.num_legal,
             "num_feasible": self.num_feasible,
+            "num_feasible_is_exact": self.num_feasible_is_exact,
+            "num_evaluated": self.num_evaluated,
+            "num_over_memory": self.num_over_memory,
+            "num_beaten": self.num_beaten,
+            "gap": self.gap,
             "elapsed_s": self.elapsed_s,
             "refused": self.refused,
             "relaxations": [asdict(item) for item in self.relaxations],

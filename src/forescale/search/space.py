@@ -12,11 +12,9 @@ from numpy.typing import NDArray
 from forescale.errors import UnknownKeyError
 from forescale.numeric import divisors
 from forescale.projection.pipeline import refusal
-from forescale.spec.cluster import Cluster
-from forescale.spec.constraints import Question, legal
 from forescale.spec.model import LatentAttention, Model
 from forescale.spec.strategy import Axis, ContextKind, Recompute, Strategy
-from forescale.spec.workload import Workload, num_microbatches
+from forescale.spec.workload import num_microbatches
 
 Rows: TypeAlias = NDArray[np.int64]
 Columns: TypeAlias = dict[str, Rows]
@@ -113,7 +111,9 @@ class Candidates:
             return np.asarray(((pp > 1) | is_first) & ((vpp == 1) | (count % pp == 0)), dtype=bool)
         shapes = np.stack([pp, vpp, count])
         distinct, where = np.unique(shapes, axis=1, return_inverse=True)
-        possible = np.array([p > 1 and not refusal(schedule, p, v, m) for p, v, m in distinct.T.tolist()])
+        possible = np.array(
+            [p > 1 and not refusal(schedule, p, v, m) for p, v, m in distinct.T.tolist()], dtype=bool
+        )
         return np.asarray(possible[where.reshape(-1)] | ((pp == 1) & is_first), dtype=bool)
 
     @property
@@ -143,6 +143,17 @@ class Candidates:
         )
 
 
+def variants_of(space: Space, model: Model) -> tuple[Variant, ...]:
+    """Return the choices of a space that are crossed with every row."""
+    return tuple(
+        Variant(recompute=recompute, cp_kind=kind, axis_order=order, schedule=schedule)
+        for schedule in space.schedule
+        for kind in space.cp_kind
+        for order in space.axis_order
+        for recompute in space.recompute or default_recompute(model)
+    )
+
+
 def default_recompute(model: Model) -> tuple[Recompute, ...]:
     """Return the policies a search tries: none, the cheap modules, the feed-forward, everything."""
     cheap = ["layernorm"]
@@ -159,98 +170,9 @@ def default_recompute(model: Model) -> tuple[Recompute, ...]:
     )
 
 
-def enumerate_layouts(model: Model, cluster: Cluster, workload: Workload, space: Space) -> Candidates:
-    """Return every legal layout of `space`, in a fixed order and each once."""
-    columns = _degrees(model, cluster, workload, space)
-    columns = _cross_sp(columns, model, space)
-    degrees = _Degrees(columns, any_schedule=space.schedule != (None,))
-    question = Question(model=model, cluster=cluster, workload=workload, degrees=degrees)
-    mask, refused = legal(question)
-    variants = tuple(
-        Variant(recompute=recompute, cp_kind=kind, axis_order=order, schedule=schedule)
-        for schedule in space.schedule
-        for kind in space.cp_kind
-        for order in space.axis_order
-        for recompute in space.recompute or default_recompute(model)
-    )
-    columns = {name: values[mask] for name, values in columns.items()}
-    return Candidates(
-        columns=columns,
-        variants=variants,
-        base=space.base,
-        global_batch_size=workload.global_batch_size,
-        refused=refused,
-    )
-
-
-class _Degrees:
-    """Columns seen as attributes, for the constraints; rules of one schedule do not bind where any may run."""
-
-    def __init__(self, columns: Columns, *, any_schedule: bool) -> None:
-        self.schedule = "any" if any_schedule else None
-        self.__dict__.update(columns)
-
-
-def _cross_sp(columns: Columns, model: Model, space: Space) -> Columns:
-    """Cross rows with sequence parallelism: nothing to choose without tp, and experts under tp demand it."""
-    size = len(columns["tp"])
-    choices = np.array([int(value) for value in space.sp], dtype=np.int64)
-    rows = np.repeat(np.arange(size), len(choices))
-    crossed = {name: values[rows] for name, values in columns.items()}
-    crossed["sp"] = np.tile(choices, size)
-    alone = crossed["tp"] == 1
-    keep = ~alone | (crossed["sp"] == int(True in space.sp))
-    if model.is_moe:
-        keep &= alone | (crossed["sp"] == 1)
-    return {name: values[keep] for name, values in crossed.items()}
-
-
-def _degrees(model: Model, cluster: Cluster, workload: Workload, space: Space) -> Columns:
-    """Return all combinations of degrees that fill the cluster: loops over tp, cp, pp, arrays within."""
-    total = cluster.num_devices
-    tables = [np.zeros((0, len(DEGREE_NAMES)), dtype=np.int64)]
-    for tp in _options(space.tp, divisors(total)):
-        for cp in _options(space.cp, divisors(total // tp)):
-            stages = [pp for pp in _options(space.pp, divisors(total // (tp * cp))) if pp <= model.num_layers]
-            tables += [_inner(model, workload, space, tp, cp, pp, total // (tp * cp * pp)) for pp in stages]
-    table = np.concatenate(tables).T
-    return dict(zip(DEGREE_NAMES, table, strict=True))
-
-
-def _options(wanted: Sequence[int] | None, possible: Sequence[int]) -> tuple[int, ...]:
+def options(wanted: Sequence[int] | None, possible: Sequence[int]) -> tuple[int, ...]:
+    """Return what may be chosen of what is possible."""
     return tuple(possible) if wanted is None else tuple(value for value in wanted if value in possible)
-
-
-def _inner(
-    model: Model, workload: Workload, space: Space, tp: int, cp: int, pp: int, dp: int
-) -> NDArray[np.int64]:
-    """Return (rows, degrees) for one choice of tp, cp, pp: everything else crossed."""
-    experts = _expert_degrees(model, space, tp * cp * dp)
-    chunks = _options(space.vpp, virtual_stages(model.num_layers, pp))
-    shards = _shardings(space, dp, cp)
-    batches: tuple[int, ...] = ()
-    if workload.global_batch_size % dp == 0:
-        batches = _options(space.micro_batch_size, divisors(workload.global_batch_size // dp))
-    shape = (len(experts), len(chunks), len(shards), len(batches))
-    where = np.indices(shape).reshape(len(shape), -1)
-    expert = np.array(experts, dtype=np.int64).reshape(-1, 2)[where[0]]
-    shard = np.array(shards, dtype=np.int64).reshape(-1, 3)[where[2]]
-    chosen = {
-        "tp": tp,
-        "cp": cp,
-        "ep": expert[:, 0],
-        "etp": expert[:, 1],
-        "pp": pp,
-        "vpp": np.array(chunks, dtype=np.int64)[where[1]],
-        "dp_replicate": shard[:, 0],
-        "dp_shard": shard[:, 1],
-        "zero": shard[:, 2],
-        "micro_batch_size": np.array(batches, dtype=np.int64)[where[3]],
-    }
-    columns = [
-        np.broadcast_to(np.asarray(chosen[name], dtype=np.int64), where.shape[1:]) for name in DEGREE_NAMES
-    ]
-    return np.stack(columns, axis=1)
 
 
 def virtual_stages(num_layers: int, pp: int) -> tuple[int, ...]:
@@ -265,20 +187,20 @@ def virtual_stages(num_layers: int, pp: int) -> tuple[int, ...]:
     return tuple(v for v in range(1, most + 1) if v == 1 or -num_layers % (pp * v) <= 2)
 
 
-def _expert_degrees(model: Model, space: Space, stage_devices: int) -> list[tuple[int, int]]:
+def expert_degrees(model: Model, space: Space, stage_devices: int) -> list[tuple[int, int]]:
     """Return the (ep, etp) pairs that fold over the devices of one stage."""
     if model.moe is None:
         return [(1, 1)]
     possible_ep, possible_etp = divisors(model.moe.num_experts), divisors(model.moe.ffn_hidden_size)
     return [
         (ep, etp)
-        for ep in _options(space.ep, possible_ep)
-        for etp in _options(space.etp, possible_etp)
+        for ep in options(space.ep, possible_ep)
+        for etp in options(space.etp, possible_etp)
         if stage_devices % (ep * etp) == 0 and etp <= 8
     ]
 
 
-def _shardings(space: Space, dp: int, cp: int) -> list[tuple[int, int, int]]:
+def shardings(space: Space, dp: int, cp: int) -> list[tuple[int, int, int]]:
     """Return the distinct (dp_replicate, dp_shard, zero): stage 0 shards nothing, one shard is stage 0."""
     lowest = min(space.zero)
     found = [

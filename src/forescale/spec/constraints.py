@@ -235,11 +235,22 @@ def check(model: Model, cluster: Cluster, strategy: Strategy, workload: Workload
         raise SpecError("; ".join(broken))
 
 
-def legal(question: Question) -> tuple[Mask, dict[str, int]]:
-    """Return the mask of legal candidates and how many candidates each constraint refused."""
+def legal(question: Question, shape: tuple[int, ...] | None = None) -> tuple[Mask, dict[str, int]]:
+    """Return the mask of legal candidates and how many candidates each constraint refused.
+
+    Degrees may have any shapes that broadcast to `shape`: a condition is looked at once per combination of what
+    it depends on.
+    """
     masks = {c.name: np.asarray(c.holds(question), dtype=bool) for c in CONSTRAINTS if c.applies(question)}
-    mask = np.logical_and.reduce(np.broadcast_arrays(*masks.values()))
-    return mask, {name: int(np.sum(~np.broadcast_to(values, mask.shape))) for name, values in masks.items()}
+    if shape is None:
+        shape = np.broadcast_shapes(*(each.shape for each in masks.values()))
+    mask: Mask = np.ones(shape, dtype=bool)
+    refused: dict[str, int] = {}
+    for name, holds in masks.items():
+        mask &= holds
+        times = mask.size // max(holds.size, 1)
+        refused[name] = (holds.size - int(np.count_nonzero(holds))) * times
+    return mask, refused
 
 
 def minimum_devices(*, tp: int, cp: int, pp: int, ep: int = 1, etp: int = 1, folded: bool = True) -> int:

@@ -28,9 +28,11 @@ def search_view(result: SearchResult) -> Group:
         f" on {first.cluster.num_devices:,} × {first.cluster.name} · {words.workload(first.workload)}"
         f" · preset {first.preset}",
     )
+    least = "" if result.num_feasible_is_exact else "at least "
     counts = (
-        f"{result.num_legal:,} legal layouts, {result.num_feasible:,} fit; "
-        f"evaluated in {result.elapsed_s:.2f} s; ranked by {result.objective.replace('_', ' ')}"
+        f"{result.num_legal:,} legal layouts, {least}{result.num_feasible:,} fit; {result.num_evaluated:,} "
+        f"evaluated, the others proven no better, in {result.elapsed_s:.2f} s; "
+        f"ranked by {result.objective.replace('_', ' ')}"
     )
     gains = [_gain(item) for item in result.relaxations]
     notes = [Text(f"note ({note.topic}): {note.text}", style="yellow") for note in first.notes]

@@ -1,0 +1,251 @@
+"""All legal layouts in factored form: cells, each of which stands for its ways to shard states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forescale.numeric import divisors
+from forescale.search.space import (
+    Candidates,
+    Columns,
+    Rows,
+    Space,
+    expert_degrees,
+    options,
+    shardings,
+    variants_of,
+    virtual_stages,
+)
+from forescale.spec.cluster import Cluster
+from forescale.spec.constraints import Question, legal
+from forescale.spec.model import Model
+from forescale.spec.workload import Workload
+
+Mask = NDArray[np.bool_]
+SHARDING = ("dp_replicate", "dp_shard", "zero")
+"""What a cell leaves open."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cells:
+    """Every combination of degrees but those of `SHARDING`, of which at least one way to shard is legal."""
+
+    whole: Candidates
+    """One row per cell, as one shard of all data-parallel ranks at stage 0, which need not be legal."""
+    place: Rows
+    """Where in the order of the space the cell's first sharding stands, legal or not; each next is `step` on."""
+    step: Rows
+    width: Rows
+    """Shardings that a cell looks at, legal or not."""
+    listed: Rows
+    """Where a cell's shardings begin in `table`."""
+    table: NDArray[np.int64]
+    """(shardings, 3) dp_replicate, dp_shard, zero."""
+    flagged: Rows
+    """Where a cell's flags begin in `flags`: which of its shardings are legal."""
+    flags: Mask
+    num_layouts: Rows
+    """Legal shardings of a cell."""
+
+    def __len__(self) -> int:
+        """Return the number of cells."""
+        return len(self.place)
+
+    def count(self, of: Mask) -> int:
+        """Return the layouts behind (variants, cells) flags."""
+        return int((of @ self.num_layouts).sum())
+
+    def legal(self) -> Mask:
+        """Return (variants, cells): which variants are layouts of their own."""
+        return np.stack([self.whole.allows(variant) for variant in self.whole.variants])
+
+    def take(self, cells: Rows) -> Candidates:
+        """Return some cells."""
+        columns = {name: values[cells] for name, values in self.whole.columns.items()}
+        return replace(self.whole, columns=columns)
+
+    def expand(self, cells: Rows) -> tuple[Candidates, Rows, Rows]:
+        """Return the layouts of some cells: their rows, which of `cells` each belongs to, and their places."""
+        width = self.width[cells]
+        owner = np.repeat(np.arange(len(cells)), width)
+        nth = np.arange(len(owner)) - np.repeat(np.cumsum(width) - width, width)
+        chosen = np.flatnonzero(self.flags[self.flagged[cells][owner] + nth])
+        owner, nth = owner[chosen], nth[chosen]
+        columns = {name: values[cells][owner] for name, values in self.whole.columns.items()}
+        shards = self.table[self.listed[cells][owner] + nth]
+        columns.update(zip(SHARDING, shards.T, strict=True))
+        place = self.place[cells][owner] + self.step[cells][owner] * nth
+        return replace(self.whole, columns=columns), owner, place
+
+
+def enumerate_cells(model: Model, cluster: Cluster, workload: Workload, space: Space) -> Cells:
+    """Return all legal layouts of `space` by cells, and how many rows of degrees each constraint refused."""
+    found = _Found()
+    for tp, cp, pp in _outer(model, cluster, space):
+        _Block(model, cluster, workload, space, tp, cp, pp).add_to(found)
+    return found.cells(variants_of(space, model), space, workload)
+
+
+def enumerate_layouts(model: Model, cluster: Cluster, workload: Workload, space: Space) -> Candidates:
+    """Return every legal layout of `space`, in a fixed order and each once."""
+    cells = enumerate_cells(model, cluster, workload, space)
+    rows, _, place = cells.expand(np.arange(len(cells)))
+    order = np.argsort(place)
+    return replace(rows, columns={name: values[order] for name, values in rows.columns.items()})
+
+
+def _outer(model: Model, cluster: Cluster, space: Space) -> Iterator[tuple[int, int, int]]:
+    total = cluster.num_devices
+    for tp in options(space.tp, divisors(total)):
+        for cp in options(space.cp, divisors(total // tp)):
+            for pp in options(space.pp, divisors(total // (tp * cp))):
+                if pp <= model.num_layers:
+                    yield tp, cp, pp
+
+
+class _Found:
+    """Cells collected so far."""
+
+    def __init__(self) -> None:
+        self.place = self.num_flags = self.num_shardings = 0
+        self.refused: dict[str, int] = {}
+        self.columns: list[Columns] = []
+        self.tables: list[NDArray[np.int64]] = []
+        self.flags: list[Mask] = []
+
+    def cells(self, variants: tuple, space: Space, workload: Workload) -> Cells:  # type: ignore[type-arg]
+        """Return all of them."""
+        names = self.columns[0] if self.columns else dict.fromkeys(_COLUMNS)
+        empty = np.zeros(0, dtype=np.int64)
+        columns = {name: np.concatenate([empty, *(each[name] for each in self.columns)]) for name in names}
+        own = {name: columns.pop(name) for name in _OWN}
+        whole = Candidates(
+            columns=columns,
+            variants=variants,
+            base=space.base,
+            global_batch_size=workload.global_batch_size,
+            refused=self.refused,
+        )
+        return Cells(
+            whole=whole,
+            table=np.concatenate([np.zeros((0, 3), dtype=np.int64), *self.tables]),
+            flags=np.concatenate([np.zeros(0, dtype=bool), *self.flags]),
+            **own,
+        )
+
+
+_OWN = ("place", "step", "width", "listed", "flagged", "num_layouts")
+_DEGREES = (
+    "tp",
+    "cp",
+    "ep",
+    "etp",
+    "pp",
+    "vpp",
+    "dp_replicate",
+    "dp_shard",
+    "zero",
+    "micro_batch_size",
+    "sp",
+)
+_COLUMNS = (*_DEGREES, *_OWN)
+
+
+class _Block:
+    """All rows of one choice of tp, cp and pp: experts × chunks × shardings × micro-batches × sp, in this order."""
+
+    def __init__(
+        self, model: Model, cluster: Cluster, workload: Workload, space: Space, tp: int, cp: int, pp: int
+    ) -> None:
+        self.outer = {"tp": tp, "cp": cp, "pp": pp}
+        dp = cluster.num_devices // (tp * cp * pp)
+        self.dp, batch = dp, workload.global_batch_size
+        batches = options(space.micro_batch_size, divisors(batch // dp)) if batch % dp == 0 else ()
+        self.shards = np.array(shardings(space, dp, cp), dtype=np.int64).reshape(-1, 3)
+        self.lists = {
+            "expert": np.array(expert_degrees(model, space, tp * cp * dp), dtype=np.int64).reshape(-1, 2),
+            "vpp": np.array(options(space.vpp, virtual_stages(model.num_layers, pp)), dtype=np.int64),
+            "shard": self.shards,
+            "micro_batch_size": np.array(batches, dtype=np.int64),
+            "sp": np.array(_sequence_parallel(space, model, tp), dtype=np.int64),
+        }
+        self.shape = tuple(len(values) for values in self.lists.values())
+        self.question = Question(
+            model=model, cluster=cluster, workload=workload, degrees=self._degrees(space)
+        )
+
+    def _degrees(self, space: Space) -> _Degrees:
+        columns: Columns = {name: np.array(value) for name, value in self.outer.items()}
+        for axis, (name, values) in enumerate(self.lists.items()):
+            along = (-1,) + (1,) * (len(self.lists) - 1 - axis)
+            names = {"expert": ("ep", "etp"), "shard": SHARDING}.get(name, (name,))
+            for column, each in zip(names, np.atleast_2d(values.T), strict=True):
+                columns[column] = each.reshape(along)
+        return _Degrees(columns, any_schedule=space.schedule != (None,))
+
+    def add_to(self, found: _Found) -> None:
+        """Add the cells of the block; their shardings share flags where these depend on the experts alone."""
+        mask, refused = legal(self.question, self.shape)
+        for name, count in refused.items():
+            found.refused[name] = found.refused.get(name, 0) + count
+        size, width = mask.size, self.shape[2]
+        mask = np.moveaxis(mask, 2, -1)
+        cells = np.nonzero(mask.any(axis=-1))
+        if len(cells[0]):
+            flags, flagged = self._flags(mask, cells)
+            expert, chunk, batch, sp = cells
+            inner = self.shape[3] * self.shape[4]
+            first = (expert * self.shape[1] + chunk) * width * inner + batch * self.shape[4] + sp
+            columns = {
+                **self.outer,
+                "ep": self.lists["expert"][expert, 0],
+                "etp": self.lists["expert"][expert, 1],
+                "vpp": self.lists["vpp"][chunk],
+                "dp_replicate": 1,
+                "dp_shard": self.dp,
+                "zero": 0,
+                "micro_batch_size": self.lists["micro_batch_size"][batch],
+                "sp": self.lists["sp"][sp],
+                "place": found.place + first,
+                "step": inner,
+                "width": width,
+                "listed": found.num_shardings,
+                "flagged": found.num_flags + flagged * width,
+                "num_layouts": flags.sum(axis=-1)[flagged],
+            }
+            found.columns.append({name: _column(columns[name], len(expert)) for name in _COLUMNS})
+            found.flags.append(flags.reshape(-1))
+            found.num_flags += flags.size
+        found.tables.append(self.shards)
+        found.num_shardings += width
+        found.place += size
+
+    def _flags(self, mask: Mask, cells: tuple[Rows, ...]) -> tuple[Mask, Rows]:
+        """Return distinct rows of flags over shardings, and which row is each cell's."""
+        by_expert: Mask = np.logical_or.reduce(mask, axis=(1, 2, 3))
+        if np.array_equal(mask[cells], by_expert[cells[0]]):
+            return by_expert, np.asarray(cells[0])
+        return mask[cells], np.arange(len(cells[0]))
+
+
+def _column(value: Rows | int, size: int) -> Rows:
+    return np.asarray(np.broadcast_to(np.asarray(value, dtype=np.int64), (size,)))
+
+
+def _sequence_parallel(space: Space, model: Model, tp: int) -> list[int]:
+    """Return sp or not: nothing to choose without tp, and experts under tp demand it."""
+    if tp == 1:
+        return [int(value) for value in space.sp if value == (True in space.sp)]
+    return [int(value) for value in space.sp if value or not model.is_moe]
+
+
+class _Degrees:
+    """Columns seen as attributes, for the constraints; rules of one schedule do not bind where any may run."""
+
+    def __init__(self, columns: Columns, *, any_schedule: bool) -> None:
+        self.schedule = "any" if any_schedule else None
+        self.__dict__.update(columns)

@@ -1,0 +1,122 @@
+"""Search by bounds against evaluating everything: the same layouts, in the same order, on random spaces."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.small import cluster, dense, moe, workload
+
+from forescale.errors import InfeasibleError
+from forescale.search import Space, bounded, search
+from forescale.search.bounds import cell_bounds, variant_lists, work_bounds
+from forescale.search.cells import enumerate_cells, enumerate_layouts
+from forescale.search.evaluate import Question, score
+from forescale.search.rank import RELAXED_MEMORY
+from forescale.search.space import ORDERS, default_recompute
+from forescale.spec import Overlap, Strategy
+
+MODELS = {f"{make.__name__}-{layers}": make(layers) for make in (dense, moe) for layers in (3, 6)}
+
+
+def some(values, most=3):
+    """Non-empty lists of distinct values, in any order."""
+    return st.lists(st.sampled_from(values), min_size=1, max_size=most, unique=True).map(tuple)
+
+
+@st.composite
+def questions(draw):
+    model = MODELS[draw(st.sampled_from(sorted(MODELS)))]
+    devices = draw(st.sampled_from([4, 6, 8, 12]))
+    batch = draw(st.sampled_from([8, 12, 24]))
+    space = Space(
+        tp=draw(st.none() | some([1, 2, 4])),
+        cp=draw(some([1, 2, 4])),
+        pp=draw(st.none() | some([1, 2, 3, 4])),
+        vpp=draw(st.none() | some([1, 2, 3])),
+        zero=draw(some([0, 1, 2, 3], 4)),
+        micro_batch_size=draw(some([1, 2, 3, 4])),
+        sp=draw(some([True, False])),
+        cp_kind=draw(some(["all_gather", "ring", "ulysses"])),
+        recompute=draw(st.none() | some(default_recompute(model))),
+        axis_order=draw(some(ORDERS)),
+        schedule=draw(st.sampled_from([(None,)] * 6 + [("zb-h1", None), (None, "dualpipe")])),
+        base=Strategy(
+            overlap=Overlap(**{name: draw(st.booleans()) for name in Overlap.__dataclass_fields__})
+        ),
+    )
+    return model, cluster(devices), workload(seq_len=1024, global_batch_size=batch), space
+
+
+def ranked(scores, candidates, fits, objective, top):
+    """Rank everything: by the objective, the other one, then the order of the space; equal placements once."""
+    values = (scores.step_time, scores.peak) if objective == "step_time" else (scores.peak, scores.step_time)
+    first, second = (value.reshape(-1) for value in values)
+    feasible = np.flatnonzero(fits)
+    order = np.lexsort((feasible, second[feasible], first[feasible]))
+    found = {}
+    for index in feasible[order].tolist():
+        variant, row = divmod(index, fits.shape[1])
+        unplaced = replace(candidates.variants[variant], axis_order=())
+        found.setdefault((row, unplaced, first[index], second[index]), (variant, row))
+    return [candidates.strategy(*index) for index in list(found.values())[:top]]
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    questions(), st.floats(0.02, 1.0), st.sampled_from(["step_time", "step_time", "peak_memory"]), st.data()
+)
+def test_the_best_by_bounds_are_the_best_of_all(asked, share, objective, data):
+    model, devices, work, space = asked
+    candidates = enumerate_layouts(model, devices, work, space)
+    question = Question(model=model, cluster=devices, workload=work)
+    scores = score(question, candidates)
+    peaks = np.sort(scores.peak[np.isfinite(scores.peak)])
+    if len(peaks) == 0:
+        with pytest.raises(InfeasibleError, match="no legal layout"):
+            search(model, devices, work, space=space)
+        return
+    limit = float(peaks[int(share * (len(peaks) - 1))])
+    top = data.draw(st.sampled_from([1, 3, 10, 1000]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bounded, "FIRST_CELLS", data.draw(st.sampled_from([3, 40])))
+        patch.setattr(bounded, "LAYOUTS_AT_ONCE", data.draw(st.sampled_from([5, 300])))
+        result = search(model, devices, work, space=space, objective=objective, top=top, max_memory=limit)
+    fits = scores.peak <= min(limit, devices.device.hbm_bytes)
+    assert [each.strategy for each in result.best] == ranked(scores, candidates, fits, objective, top)
+    assert result.num_legal == len(candidates)
+    assert result.num_evaluated + result.num_over_memory + result.num_beaten == result.num_legal
+    assert result.num_feasible <= fits.sum()
+    assert result.gap == 0.0
+    limits = [limit * factor for factor in (1.0, *RELAXED_MEMORY)]
+    fastest = [float(scores.step_time[scores.peak <= each].min()) for each in limits]
+    steps = [step for before, step in pairwise(fastest) if step < before]
+    assert [each.step_time_s for each in result.relaxations] == steps
+
+
+@settings(max_examples=40, deadline=None)
+@given(questions())
+def test_no_layout_is_below_the_bounds_of_its_cell(asked):
+    model, devices, work, space = asked
+    cells = enumerate_cells(model, devices, work, space)
+    if len(cells) == 0:
+        return
+    question = Question(model=model, cluster=devices, workload=work)
+    layouts, owner, _ = cells.expand(np.arange(len(cells)))
+    scores = score(question, layouts)
+    legal = cells.legal()
+    evaluated = legal[:, owner]
+    assert np.isfinite(scores.step_time[evaluated]).all()
+    bounds = cell_bounds(question, cells, np.arange(len(cells)), legal)
+    assert (bounds.step_time[:, owner][evaluated] <= scores.step_time[evaluated]).all()
+    assert (bounds.peak[:, owner][evaluated] <= scores.peak[evaluated]).all()
+    lists = variant_lists(cells.whole.variants)
+    work_alone = work_bounds(question, cells, lists, legal)
+    for row, each in enumerate(lists):
+        for variant in each.variants:
+            allowed = legal[variant]
+            assert (work_alone[row, allowed] <= bounds.step_time[variant, allowed]).all()
