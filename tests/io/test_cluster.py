@@ -3,6 +3,7 @@ import json
 import pytest
 
 from forescale.catalogue.clusters import cluster_record, load_cluster, load_device
+from forescale.cost.collectives import AlphaBeta
 from forescale.errors import ReaderError, SpecError, UnknownKeyError, UnknownNameError
 from forescale.io.cluster import read_cluster_file
 
@@ -99,3 +100,33 @@ def test_bad_files(tmp_path, name, text, error, message):
 def test_no_file(tmp_path):
     with pytest.raises(ReaderError, match="there is no such file"):
         read_cluster_file(tmp_path / "none.toml", 8)
+
+
+def test_a_tier_s_own_collectives(tmp_path):
+    own = """
+base = "h100-sxm"
+[[tiers]]
+name = "nvlink"
+size = 8
+bandwidth = "450 GB/s"
+latency = "1 us"
+[[tiers]]
+name = "infiniband"
+size = 0
+bandwidth = "50 GB/s"
+latency = "5 us"
+parameters = { efficiency = 0.6, launch = "80 us", algorithms = ["ring", "tree", "p2p"] }
+"""
+    path = tmp_path / "site.toml"
+    path.write_text(own, encoding="utf-8")
+    links = AlphaBeta.of(read_cluster_file(path, 16)).calibration.links
+    assert links[1].protocols[-1].efficiency == pytest.approx(0.6)
+    assert links[1].protocols[-1].launch == pytest.approx(80e-6)
+    assert links[1].algorithms == ("ring", "tree", "p2p")
+    assert links[0] == AlphaBeta.of(load_cluster("h100-sxm", 16)).calibration.links[0]
+    path.write_text(own.replace('"tree"', '"trees"'), encoding="utf-8")
+    with pytest.raises(UnknownNameError, match="unknown collective algorithm 'trees'; did you mean tree"):
+        AlphaBeta.of(read_cluster_file(path, 16))
+    path.write_text(own.replace("0.6", "1.6"), encoding="utf-8")
+    with pytest.raises(SpecError, match="efficiency"):
+        read_cluster_file(path, 16)

@@ -37,6 +37,10 @@ TIER_DIMENSIONS: Mapping[str, str] = MappingProxyType(
     {"bandwidth": "byte/s", "latency": "second", "link_bandwidth": "byte/s"}
 )
 """Fields of a tier that may be written with a unit, and what they measure."""
+LINK_DIMENSIONS: Mapping[str, str] = MappingProxyType(
+    {"launch": "second", "exchange_launch": "second", "peer_latency": "second"}
+)
+"""The same of a tier's parameters."""
 
 _REMARKS = frozenset({"date", "estimated"})
 

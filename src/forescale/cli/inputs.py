@@ -80,6 +80,8 @@ def read_question(
         {"model": _apart(model, plan), "cluster": _apart(cluster.cluster, plan), "preset": plan.preset},
     )
     _size(written, cluster)
+    if cluster.hardware_config is not None:
+        written["hardware_config"] = str(cluster.hardware_config.expanduser().resolve())
     values, notes = _with_file(written, folder, layout=layout is not None)
     _section(values, "workload", _workload(run))
     _section(values, "precision", {name: getattr(run, option) for option, name in PRECISION_FIELDS.items()})
@@ -94,7 +96,23 @@ def read_question(
     if layout is not None and "devices" not in values and "nodes" not in values:
         values["devices"] = _devices(values["strategy"])
     where = COMMAND_LINE if plan.plan is None else str(plan.plan)
-    return Question(plan=build_plan(values, where=where, folder=folder), notes=notes)
+    built = build_plan(values, where=where, folder=folder)
+    return Question(plan=built, notes=(*notes, *_hardware_notes(values, folder)))
+
+
+def _hardware_notes(values: dict[str, Any], folder: Path | None) -> tuple[Note, ...]:
+    """Return what of a hardware configuration changes nothing here."""
+    from forescale.io.hardware_config import read_hardware_config
+    from forescale.projection.result import Note
+
+    if not isinstance(values.get("hardware_config"), str):
+        return ()
+    config = read_hardware_config((folder or Path()) / values["hardware_config"])
+    if not config.unused:
+        return ()
+    keys = ", ".join(config.unused)
+    text = f"{config.where}: keys of Primus's own model that change nothing here: {keys}"
+    return (Note(topic="cluster", text=text),)
 
 
 def _size(values: dict[str, Any], cluster: ClusterOptions) -> None:

@@ -138,6 +138,15 @@ class ClusterOptions:
             autocompletion=complete_clusters,
         ),
     ] = None  # fmt: skip
+    hardware_config: Annotated[
+        Path | None,
+        typer.Option(
+            "--hardware-config",
+            metavar="FILE.yaml",
+            help="Its node and network, as Primus writes them, over those of --cluster.",
+            rich_help_panel=MACHINE,
+        ),
+    ] = None
     devices: Annotated[
         int | None, typer.Option("--devices", metavar="N", help="Devices.", rich_help_panel=MACHINE)
     ] = None

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from forescale.catalogue.clusters import cluster_record, device_record
+from forescale.catalogue.clusters import cluster_names, cluster_record, device_record, load_cluster
 from forescale.errors import SpecError
 from forescale.io.files import deep_merge, load_mapping
+from forescale.io.hardware_config import build_hardware_config, is_hardware_config
 from forescale.io.validation import build
 from forescale.spec.cluster import Cluster
 
@@ -20,7 +21,7 @@ def read_cluster_file(path: str | Path, num_devices: int) -> Cluster:
 
     The file has the fields of `Cluster` (`name` defaults to the file's); quantities may have units. `base`
     names a catalogue cluster whose fields the others replace; `device` is a catalogue name, or a table of
-    fields that may have a `base` of its own.
+    fields that may have a `base` of its own. A hardware configuration of Primus is read too.
 
     Raises
     ------
@@ -30,7 +31,23 @@ def read_cluster_file(path: str | Path, num_devices: int) -> Cluster:
         If a field is unknown, missing or impossible.
     """
     file = Path(path)
-    return build_cluster(load_mapping(file), num_devices, where=str(file), name=file.stem)
+    values = load_mapping(file)
+    if is_hardware_config(values):
+        return _of_hardware_config(values, file).sized(num_devices)
+    return build_cluster(values, num_devices, where=str(file), name=file.stem)
+
+
+def _of_hardware_config(values: Mapping[str, Any], file: Path) -> Cluster:
+    """Return the cluster of a Primus hardware configuration: over its `base`, or the one its name says."""
+    base = values.get("base", file.stem.lower())
+    if base not in cluster_names():
+        msg = (
+            f"{file}: a hardware configuration does not say which devices it is of; add `base: NAME` of a "
+            "catalogue cluster, or give --cluster NAME --hardware-config FILE"
+        )
+        raise SpecError(msg)
+    config = build_hardware_config(values, where=file.name)
+    return config.applied(load_cluster(base, 1))
 
 
 def build_cluster(values: Mapping[str, Any], num_devices: int, *, where: str, name: str) -> Cluster:

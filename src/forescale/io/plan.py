@@ -33,6 +33,7 @@ from forescale.errors import ReaderError, SpecError, UnknownKeyError
 from forescale.io.cluster import build_cluster
 from forescale.io.costs import CostPlan, build_cost_plan
 from forescale.io.files import load_mapping
+from forescale.io.hardware_config import read_hardware_config
 from forescale.io.named import cluster_of, model_of, named_cluster, named_model
 from forescale.io.toml import dump_toml
 from forescale.io.validation import build
@@ -41,7 +42,18 @@ from forescale.spec import Cluster, Model, Strategy, Workload
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-SECTIONS = ("model", "cluster", "devices", "nodes", "preset", "strategy", "workload", "precision", "cost")
+SECTIONS = (
+    "model",
+    "cluster",
+    "hardware_config",
+    "devices",
+    "nodes",
+    "preset",
+    "strategy",
+    "workload",
+    "precision",
+    "cost",
+)
 _TABLES = ("strategy", "workload", "precision", "cost")
 
 
@@ -116,7 +128,8 @@ def build_plan(values: Mapping[str, Any], *, where: str, folder: Path | None = N
     _check_sections(values, where)
     devices = _count(values, "devices", where)
     nodes = _count(values, "nodes", where)
-    cluster = _cluster(values["cluster"], devices, nodes, where, folder)
+    cluster = _cluster(values["cluster"], where, folder, config=values.get("hardware_config"))
+    cluster = _sized(cluster, values["cluster"], devices, nodes, where)
     strategy = values.get("strategy")
     workload = {**values["workload"]}
     if "precision" in values:
@@ -201,14 +214,8 @@ def _count(values: Mapping[str, Any], key: str, where: str) -> int | None:
     return count
 
 
-def _cluster(
-    given: object, devices: int | None, nodes: int | None, where: str, folder: Path | None
-) -> Cluster:
-    if isinstance(given, Mapping) and devices is None and nodes is None:
-        devices = _count(given, "num_devices", f"{where}, cluster")
-    if (devices is None) == (nodes is None):
-        msg = f"{where}: exactly one of devices and nodes must be given"
-        raise SpecError(msg)
+def _cluster(given: object, where: str, folder: Path | None, *, config: object) -> Cluster:
+    """Return the cluster that was given, of any size, with the network of a hardware configuration."""
     if isinstance(given, str):
         cluster = cluster_of(given, 1, folder=folder)
     elif isinstance(given, Mapping):
@@ -216,6 +223,21 @@ def _cluster(
         cluster = build_cluster(inside, 1, where=f"{where}, cluster", name="cluster")
     else:
         msg = f"{where}: cluster must be a name, a file or a table, got {given!r}"
+        raise SpecError(msg)
+    if config is None:
+        return cluster
+    if not isinstance(config, str):
+        msg = f"{where}: hardware_config must be a file, got {config!r}"
+        raise SpecError(msg)
+    return read_hardware_config((folder or Path()) / Path(config).expanduser()).applied(cluster)
+
+
+def _sized(cluster: Cluster, given: object, devices: int | None, nodes: int | None, where: str) -> Cluster:
+    """Return the cluster with as many devices as were given in one of the three ways."""
+    if isinstance(given, Mapping) and devices is None and nodes is None:
+        devices = _count(given, "num_devices", f"{where}, cluster")
+    if (devices is None) == (nodes is None):
+        msg = f"{where}: exactly one of devices and nodes must be given"
         raise SpecError(msg)
     return cluster.sized(devices if devices is not None else (nodes or 0) * cluster.devices_per_node)
 

@@ -27,9 +27,9 @@ from typing import (
     get_type_hints,
 )
 
-from forescale.catalogue.clusters import DEVICE_DIMENSIONS, TIER_DIMENSIONS
+from forescale.catalogue.clusters import DEVICE_DIMENSIONS, LINK_DIMENSIONS, TIER_DIMENSIONS
 from forescale.errors import SpecError, UnknownKeyError, nearest
-from forescale.spec import Device, MatrixRates, Tier, Workload
+from forescale.spec import Device, LinkParameters, MatrixRates, Tier, Workload
 from forescale.units import parse
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ Hint: TypeAlias = Any
 _DIMENSIONS: Mapping[type, Mapping[str, str]] = {
     Device: DEVICE_DIMENSIONS,
     Tier: TIER_DIMENSIONS,
+    LinkParameters: LINK_DIMENSIONS,
     MatrixRates: {field.name: "FLOP/s" for field in fields(MatrixRates)},
     Workload: {"tokens": "token"},
 }

@@ -1,6 +1,6 @@
 """Frozen descriptions of the question: model, cluster, strategy, workload."""
 
-from forescale.spec.cluster import Cluster, Device, MatrixRates, Tier
+from forescale.spec.cluster import Cluster, Device, LinkParameters, MatrixRates, Tier
 from forescale.spec.model import (
     Attention,
     DenseFfn,
@@ -28,6 +28,7 @@ __all__ = [
     "LatentAttention",
     "Layer",
     "LinearAttention",
+    "LinkParameters",
     "MatrixRates",
     "Model",
     "MoeFfn",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, TypeAlias
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 
 from forescale.errors import SpecError
 
@@ -51,6 +51,26 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LinkParameters:
+    """What somebody measured of the collectives on a tier; None leaves the catalogue's calibration."""
+
+    efficiency: Annotated[float, Gt(0), Le(1)] | None = None
+    """Share of the bandwidth that long messages reach."""
+    exchange_efficiency: Annotated[float, Gt(0), Le(1)] | None = None
+    """The same of all-to-all and point-to-point traffic."""
+    reduction_efficiency: Annotated[float, Gt(0), Le(1)] | None = None
+    """The same of reduction in the network."""
+    launch: Annotated[float, Ge(0)] | None = None
+    """Seconds before the first byte of a collective moves."""
+    exchange_launch: Annotated[float, Ge(0)] | None = None
+    """The same of all-to-all and point-to-point traffic."""
+    peer_latency: Annotated[float, Ge(0)] | None = None
+    """Seconds per peer of an all-to-all."""
+    algorithms: tuple[str, ...] | None = None
+    """What the library can do here, such as ring, tree and direct_exchange."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tier:
     """One level of the network, innermost first."""
 
@@ -69,6 +89,8 @@ class Tier:
     nics_per_device: Annotated[float, Gt(0)] = 1.0
     in_network_reduction: bool = False
     """The switches can reduce (NVLS, SHARP)."""
+    parameters: LinkParameters | None = None
+    """The tier's own collectives, over the catalogue's calibration of such links."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

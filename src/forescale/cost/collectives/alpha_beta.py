@@ -9,12 +9,13 @@ import numpy as np
 
 from forescale.cost.collectives.algorithm import Algorithm, Line
 from forescale.cost.collectives.calibration import NetworkCalibration, calibrate
-from forescale.cost.collectives.catalogue import ALGORITHMS
+from forescale.cost.collectives.catalogue import ALGORITHM_NAMES, ALGORITHMS
 from forescale.cost.collectives.masks import indicator
 from forescale.cost.collectives.model import Prices
 from forescale.cost.collectives.route import Route, route
 from forescale.cost.model import Provenance
 from forescale.cost.placement import Group
+from forescale.errors import UnknownNameError
 from forescale.formula import Term, formula
 from forescale.graph.ops import CollectiveKind
 from forescale.numeric import Numeric
@@ -72,7 +73,18 @@ class AlphaBeta:
 
     @classmethod
     def of(cls, cluster: Cluster) -> AlphaBeta:
-        """Return the model of `cluster` with the calibrations of the catalogue."""
+        """Return the model of `cluster` with the calibrations of the catalogue.
+
+        Raises
+        ------
+        UnknownNameError
+            If a tier's own parameters name an algorithm that there is not.
+        """
+        for tier in cluster.tiers:
+            for name in (tier.parameters and tier.parameters.algorithms) or ():
+                if name not in ALGORITHM_NAMES:
+                    kind = "collective algorithm"
+                    raise UnknownNameError(kind, name, ALGORITHM_NAMES)
         return cls(cluster=cluster, calibration=calibrate(cluster))
 
     def seconds(self, *, kind: CollectiveKind, num_bytes: Numeric, group: Group) -> Numeric:

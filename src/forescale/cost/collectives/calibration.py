@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -100,7 +100,37 @@ def calibrate(cluster: Cluster, links: tuple[LinkCalibration, ...] | None = None
     the tier only; else the generic "scale-up" within a node and "scale-out" beyond.
     """
     known = link_calibrations() if links is None else links
-    return NetworkCalibration(links=tuple(_closest(cluster, tier, known) for tier in cluster.tiers))
+    return NetworkCalibration(
+        links=tuple(_customised(_closest(cluster, tier, known), tier, cluster) for tier in cluster.tiers)
+    )
+
+
+def _customised(link: LinkCalibration, tier: Tier, cluster: Cluster) -> LinkCalibration:
+    """Return the calibration with the tier's own parameters.
+
+    Efficiency and launch are those of the protocol for long messages; the others keep their ratio to it.
+    """
+    own = tier.parameters
+    if own is None:
+        return link
+    long = link.protocols[-1]
+    wires = tuple(
+        replace(
+            wire,
+            efficiency=wire.efficiency
+            if own.efficiency is None
+            else min(1.0, own.efficiency * wire.efficiency / long.efficiency),
+            launch=wire.launch
+            if own.launch is None
+            else own.launch * (wire.launch / long.launch if long.launch else 1.0),
+        )
+        for wire in link.protocols
+    )
+    plain = ("exchange_efficiency", "reduction_efficiency", "exchange_launch", "peer_latency", "algorithms")
+    given = {name: getattr(own, name) for name in plain if getattr(own, name) is not None}
+    source = f"parameters of tier {tier.name} of cluster {cluster.name}, over {link.fit.source or link.name}"
+    fit = replace(link.fit, kind="roofline", source=source, in_sample=None, held_out=())
+    return replace(link, protocols=wires, fit=fit, **given)
 
 
 def _closest(cluster: Cluster, tier: Tier, known: tuple[LinkCalibration, ...]) -> LinkCalibration:

@@ -18,3 +18,5 @@ ALGORITHMS: tuple[Algorithm, ...] = (
     DirectExchange(), HierarchicalExchange(), PointToPoint(),
 )  # fmt: skip
 """Every algorithm the package knows; a calibration names those that its library has."""
+ALGORITHM_NAMES: tuple[str, ...] = tuple(algorithm.name for algorithm in ALGORITHMS)
+"""Their names, as calibrations and cluster files write them."""
