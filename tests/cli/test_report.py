@@ -74,7 +74,10 @@ def test_one_report_in_three_forms(forescale):
         (("--preset", "almodel", "--top", "0"), "--top must be at least 1"),
         (("--preset", "almodel", "--worst", "-1"), "--worst must be 0 or more"),
         (("--preset", "almodel", "--fix", "cp=1"), "--fix does not go with --preset almodel"),
-        ((*SMALL, "--preset", "primus"), "report works under the preset default only"),
+        (
+            (*SMALL, "--preset", "primus"),
+            "report works under the presets default and almodel only; project takes primus",
+        ),
         (("llama-3.1-8b",), "--cluster, --seq-len, --global-batch-size must be given"),
         (("--preset", "almodel", "--devices", "3"), "no legal layout of almodel on 3 devices"),
     ],
@@ -83,3 +86,9 @@ def test_refusals(forescale, arguments, says):
     ran = forescale("report", *arguments)
     assert ran.code == 2
     assert says in ran.err
+
+
+def test_other_commands_say_where_the_preset_is_searched(forescale):
+    ran = forescale("search", *SMALL, "--preset", "almodel")
+    assert (ran.code, ran.out) == (2, "")
+    assert "project and report take almodel" in ran.err

@@ -29,6 +29,8 @@ DEGREES = ("tp", "cp", "pp", "dp_replicate", "dp_shard")
 """Degrees whose product is the number of devices."""
 ROUTING = ("imbalance", "capacity_factor", "pad_to_capacity")
 """Options that are fields of `Routing`: they go over those of a file one by one."""
+OWN_SEARCH = {"almodel": "report", "subramanian2024": "search"}
+"""Command that runs the search of a preset that has one."""
 COMMAND_LINE = "command line"
 NAMED_KEYS = 8
 """Ignored keys of a file that are named; the rest are counted."""
@@ -48,14 +50,16 @@ class Question:
 
         return self.plan.strategy or Strategy()
 
-    def refuse_presets(self, command: str) -> None:
-        """Raise unless the question is asked of our own engine: other accounts only project."""
+    def refuse_presets(self, command: str, *, works_under: str = "the preset default") -> None:
+        """Raise unless the question is asked of our own engine: other accounts project, some also search."""
         if self.plan.preset == "default":
             return
         from forescale.presets import load_preset
 
         name = load_preset(self.plan.preset).name
-        msg = f"{command} works under the preset default only; project takes {name}"
+        takers = OWN_SEARCH.get(name)
+        who = "project takes" if takers is None else f"project and {takers} take"
+        msg = f"{command} works under {works_under} only; {who} {name}"
         raise SpecError(msg)
 
 

@@ -89,7 +89,7 @@ def report_command(
     if question.plan.preset == STUDY:
         report = _study(question, fix or [], top=top, details=details, worst=worst)
     else:
-        question.refuse_presets("report")
+        question.refuse_presets("report", works_under=f"the presets default and {STUDY}")
         report = _search(question, fix or [], top=top, details=details, worst=worst)
     _write(report, output, as_json=as_json)
 

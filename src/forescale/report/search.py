@@ -45,8 +45,8 @@ def search_report(
                 Ranking(
                     title=f"Layouts by {objective}",
                     entries=found.best,
-                    lead=f"The best {len(found.best)} of {found.num_feasible:,} layouts that fit; {found.num_legal:,} "
-                    "are legal. Memory in GiB on the fullest device, times in seconds per step.",
+                    lead=f"The best {len(found.best)} of {_fitting(found)} layouts that fit; {found.num_legal:,} are "
+                    "legal. Memory in GiB on the fullest device, times in seconds per step.",
                 ),
             ),
             slowest=Ranking(title=f"Slowest {len(slowest)} layouts that fit", entries=slowest),
@@ -74,6 +74,11 @@ def layout_name(one: Projection) -> str:
     ]
     choices = _choices(layout)
     return " ".join([*degrees, *rest]) + (f" ({choices})" if choices else "")
+
+
+def _fitting(found: SearchResult) -> str:
+    """Return how many layouts fit: those left out as slower than the best were not counted."""
+    return f"{'' if found.num_feasible_is_exact else 'at least '}{found.num_feasible:,}"
 
 
 def _recompute(recompute: Recompute) -> str:
@@ -299,6 +304,6 @@ def _summary(found: SearchResult, slowest: Sequence[Projection]) -> tuple[str, .
         f"Best layout: {layout_name(best)}",
         f"Best step time: {best.step_time_s:.3f}s, MFU: {100 * best.mfu:.1f}%",
         *span,
-        f"{found.num_legal:,} legal layouts; {found.num_feasible:,} fit",
+        f"{found.num_legal:,} legal layouts; {_fitting(found)} fit",
         *gains,
     )
