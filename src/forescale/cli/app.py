@@ -19,6 +19,7 @@ from forescale.cli.pipeline import app as pipeline_app
 from forescale.cli.project import project_command
 from forescale.cli.report import report_command
 from forescale.cli.search import search_command
+from forescale.cli.sweep import sweep_command
 from forescale.cli.validate import validate_command
 from forescale.errors import ForescaleError, InfeasibleError
 
@@ -57,6 +58,7 @@ app.command("project")(project_command)
 app.add_typer(memory_app, name="memory")
 app.command("search")(search_command)
 app.command("advise")(advise_command)
+app.command("sweep")(sweep_command)
 app.command("compare")(compare_command)
 app.command("explain")(explain_command)
 app.command("report")(report_command)

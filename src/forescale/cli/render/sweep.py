@@ -1,0 +1,197 @@
+"""A sweep in the terminal: the best point of every value of everything that is varied."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from forescale.cli.render import words
+from forescale.sweep import Sweep, SweepResult
+from forescale.sweep.axes import Range, plain, varies
+from forescale.sweep.columns import VARIED, Row
+from forescale.sweep.labels import say, title, unit_of
+from forescale.sweep.result import METRICS
+from forescale.units import format_seconds
+
+MOST_VALUES = 10
+"""Values of one parameter that are shown."""
+TOP = 5
+"""Best points of a sampled sweep that are shown."""
+_USUAL = frozenset({"step_time_s", "tokens_per_s_per_device", "mfu", "peak_bytes"})
+"""Metrics that every table has a column for."""
+_DEGREES = {
+    "tp": "tp", "cp": "cp", "ep": "ep", "pp": "pp", "vpp": "vpp", "dp_replicate": "dp", "dp_shard": "shard",
+    "zero": "zero", "micro_batch_size": "mbs",
+}  # fmt: skip
+"""Degrees of a layout and how they are spelt where there is little room."""
+
+
+def sweep_view(result: SweepResult, metric: str | None, files: Sequence[Path] = ()) -> Group:
+    """Return what was asked, the best per value, how the metric follows the parameters, and where files are."""
+    chosen = metric or result.metric
+    parts: list[Any] = [_header(result.sweep), ""]
+    if not result.feasible:
+        parts.append(Text(f"nothing fits at any point; the first: {result.rows[0]['problem']}", style="bold"))
+        return Group(*parts, *_basis(result, files))
+    for name in result.sweep.axes.names:
+        if varies(result.column(name)) and not _sampled(result.sweep, name):
+            parts += [_table(result, name, chosen), ""]
+    if result.sweep.axes.ranges:
+        parts += [_best(result, chosen), ""]
+    return Group(*parts, *_follows(result, chosen), *_basis(result, files))
+
+
+def plan_view(sweep: Sweep) -> Group:
+    """Return what a sweep would ask."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in ("varied", "values"):
+        table.add_column(column)
+    if sweep.axes.cases:
+        table.add_row("case", ", ".join(case.name for case in sweep.axes.cases))
+    for axis in sweep.axes.grid:
+        unit = unit_of(sweep, axis.name)
+        table.add_row(axis.name, ", ".join(say(plain(value), unit) for value in axis.values))
+    for item in sweep.axes.ranges:
+        table.add_row(item.name, _span(sweep, item))
+    return Group(_header(sweep), "", table, "", Text(f"{sweep.axes.num_points:,} points", style="bold"))
+
+
+def _span(sweep: Sweep, item: Range) -> str:
+    unit = unit_of(sweep, item.name)
+    spread = "evenly in the logarithm" if item.log else "evenly"
+    return f"{say(item.low, unit)} to {say(item.high, unit)}, {sweep.axes.num_samples} samples {spread}"
+
+
+def _header(sweep: Sweep) -> Text:
+    base = sweep.base
+    assert base.model is not None
+    varied = set(sweep.axes.names) | {kind.name for case in sweep.axes.cases for kind, _ in case.settings}
+    devices = f"{base.num_devices:,} × " if not {"devices", "nodes"} & varied else ""
+    facts = [
+        *([] if "model" in varied else [base.model.name]),
+        *([] if "cluster" in varied else [f"{devices}{base.cluster['name']}"]),
+        *(
+            f"{name} {base.workload[name]:,}"
+            for name in ("seq_len", "global_batch_size")
+            if not {name, f"workload.{name}"} & varied
+        ),
+        *([f"{base.scaling} scaling"] if "scaling" not in varied and devices == "" else []),
+    ]
+    return Text.assemble((sweep.name, "bold"), " · ", " · ".join(facts))
+
+
+def _sampled(sweep: Sweep, name: str) -> bool:
+    return any(item.name == name for item in sweep.axes.ranges)
+
+
+def _table(result: SweepResult, axis: str, metric: str) -> Table:
+    """Return the best point of every value, the best of all marked."""
+    others = [name for name in result.sweep.axes.names if name != axis and varies(result.column(name))]
+    table = _empty([title(axis), *_figures(metric), *(title(name) for name in others), "layout"])
+    found = result.best_by(axis, metric)
+    best = result.best(metric)
+    shown = found if len(found) <= MOST_VALUES else _thinned(found, best)
+    for value, row in shown:
+        label = say(value, unit_of(result.sweep, axis))
+        if row is None:
+            table.add_row(f"  {label}", "–", "nothing fits", style="dim")
+            continue
+        mark = "▶ " if row is best else "  "
+        table.add_row(
+            mark + label, *_cells(result, row, metric, others), style="bold" if row is best else None
+        )
+    if len(shown) < len(found):
+        table.caption = f"{len(found) - len(shown)} values not shown"
+    return table
+
+
+def _best(result: SweepResult, metric: str) -> Table:
+    """Return the best points of a sampled sweep."""
+    names = [name for name in result.sweep.axes.names if varies(result.column(name))]
+    table = _empty(["#", *_figures(metric), *(title(name) for name in names), "layout"])
+    sign = 1.0 if METRICS[metric] == "least" else -1.0
+    ranked = sorted(
+        (row for row in result.feasible if row[metric] is not None),
+        key=lambda row: (sign * row[metric], row["index"]),
+    )
+    for place, row in enumerate(ranked[:TOP], start=1):
+        table.add_row(str(place), *_cells(result, row, metric, names))
+    return table
+
+
+def _empty(names: Sequence[str]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    for name in names[:-1]:
+        table.add_column(name, justify="right")
+    table.add_column(names[-1])
+    return table
+
+
+def _thinned(found: list[tuple[Any, Row | None]], best: Row | None) -> list[tuple[Any, Row | None]]:
+    """Return evenly spaced values, ends and the best among them."""
+    last = len(found) - 1
+    kept = {round(step * last / (MOST_VALUES - 1)) for step in range(MOST_VALUES)}
+    kept |= {place for place, (_, row) in enumerate(found) if row is not None and row is best}
+    return [found[place] for place in sorted(kept)]
+
+
+def _figures(metric: str) -> list[str]:
+    usual = ["step", "tok/s/dev", "MFU", "GiB"]
+    return usual if metric in _USUAL else [title(metric), *usual]
+
+
+def _cells(result: SweepResult, row: Row, metric: str, others: Sequence[str]) -> list[str]:
+    extra = [] if metric in _USUAL else [say(row[metric], unit_of(result.sweep, metric))]
+    return [
+        *extra,
+        format_seconds(row["step_time_s"]),
+        f"{row['tokens_per_s_per_device']:,.0f}",
+        words.percent(row["mfu"]),
+        words.gib(row["peak_bytes"]) + (" " if row["verdict"] == "FITS" else "!"),
+        *(say(row[VARIED + name], unit_of(result.sweep, name)) for name in others),
+        _layout(row),
+    ]
+
+
+def _layout(row: Row) -> str:
+    degrees = " ".join(
+        f"{short} {row[name]}" for name, short in _DEGREES.items() if row[name] > 1 or name == "zero"
+    )
+    recompute = row["recompute_modules"].replace("+", " ") or row["recompute"]
+    return degrees if recompute == "none" else f"{degrees}, {recompute.replace('full', 'full recompute')}"
+
+
+def _follows(result: SweepResult, metric: str) -> list[Text]:
+    """Return how the metric follows the numbers that are varied."""
+    found = result.exponents(metric)
+    if found is None:
+        return []
+    ranked = sorted(found.of.items(), key=lambda item: -abs(item[1]))
+    factors = " · ".join(f"{title(name)}^{power:+.2f}" for name, power in ranked)
+    return [Text(f"{title(metric)} ∝ {factors} (explains {found.r_squared:.0%} of its variance)")]
+
+
+def _basis(result: SweepResult, files: Sequence[Path]) -> list[Text]:
+    """Return how many points there were, what became of the others, and where everything is."""
+    counts = result.counts
+    said = [f"{len(result.rows):,} points, {counts['ok']:,} with a layout"]
+    said += [f"{counts[name]:,} {name}" for name in ("infeasible", "impossible", "defect") if counts[name]]
+    said += [f"{result.num_resumed:,} known before"] if result.num_resumed else []
+    lines = [Text(", ".join(said), style="dim")]
+    for status in ("infeasible", "impossible", "defect"):
+        first = next((row for row in result.rows if row["status"] == status), None)
+        if first is not None and (status != "infeasible" or result.feasible):
+            style = "red" if status == "defect" else "dim"
+            lines.append(Text(f"{status} at point {first['index']}: {first['problem']}", style=style))
+    if any(row["verdict"] not in (None, "FITS") for row in result.feasible):
+        lines.append(Text("! above the device's memory at the upper end of its range", style="dim"))
+    if result.table is not None:
+        pictures = sum(file.suffix == ".svg" for file in files)
+        page = f"; {pictures} pictures in {files[-1]}" if files else ""
+        lines.append(Text(f"table in {result.table}{page}", style="dim"))
+    return lines

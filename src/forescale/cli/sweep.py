@@ -1,0 +1,164 @@
+"""`forescale sweep`: full searches over parameters of cluster, device and workload."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from forescale.cli.console import console, print_json
+from forescale.cli.options import OUTPUT, JsonFlag
+from forescale.errors import SpecError
+
+if TYPE_CHECKING:
+    from forescale.sweep import Executor, Sweep, SweepResult
+    from forescale.sweep.definition import Plot
+
+WORKERS = "Workers"
+Progress = Callable[[int, int], None]
+
+
+def _workers(name: str, text: str, metavar: str | None = None) -> object:
+    return typer.Option(name, help=text, metavar=metavar, rich_help_panel=WORKERS)
+
+
+def sweep_command(
+    *,
+    file: Annotated[Path, typer.Argument(metavar="SWEEP.toml", help="What is asked and what is varied.")],
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="A.B=C", help="Override one value, such as devices=512. Repeatable."),
+    ] = None,
+    executor: Annotated[
+        Literal["local", "ray"], _workers("--executor", "Who answers: this machine, or a Ray cluster.")
+    ] = "local",
+    jobs: Annotated[
+        int | None, _workers("--jobs", "Points worked on at once; by default one per core.", "N")
+    ] = None,
+    ray_address: Annotated[
+        str, _workers("--ray-address", "The Ray cluster: auto, HOST:PORT, or local for one of its own.", "ADDRESS")
+    ] = "auto",
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", metavar="DIR", help="Keep points, table and pictures here; goes on where it was.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    table_format: Annotated[
+        Literal["parquet", "csv"], typer.Option("--format", help="Of the table.", rich_help_panel=OUTPUT)
+    ] = "parquet",
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Discard the points that DIR holds.", rich_help_panel=OUTPUT)
+    ] = False,
+    plot: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--plot", metavar="KIND:KEY=COLUMN,...",
+            help="A picture: scaling, line:x=…,y=…,by=… or map:x=…,y=…,value=…. Repeatable.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option("--metric", metavar="COLUMN", help="What points are compared by.", rich_help_panel=OUTPUT),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be asked, and stop.", rich_help_panel=OUTPUT)
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:  # fmt: skip
+    """Explore designs: a full search at every point of a grid or sample of cluster and workload parameters."""
+    from forescale.cli.render.sweep import plan_view, sweep_view
+    from forescale.sweep import run
+    from forescale.sweep.columns import column_names
+    from forescale.sweep.plots import parse_plot
+    from forescale.sweep.result import METRICS
+
+    _check(output=output, plot=plot, restart=restart, jobs=jobs, metric=metric, known=METRICS)
+    sweep = _read(file, sets)
+    plots = tuple(parse_plot(text, column_names(sweep)) for text in plot or ())
+    if dry_run:
+        console().print(plan_view(sweep))
+        return
+    with _progress(sweep) as progress:
+        result = run(
+            sweep,
+            executor=_executor(executor, jobs, ray_address),
+            output=output,
+            table_format=table_format,
+            restart=restart,
+            progress=progress,
+        )
+    pictures = () if output is None else _pictures(result, plots, output)
+    if as_json:
+        print_json(result.to_json(metric))
+    else:
+        console().print(sweep_view(result, metric, pictures))
+
+
+def _check(
+    *,
+    output: Path | None,
+    plot: list[str] | None,
+    restart: bool,
+    jobs: int | None,
+    metric: str | None,
+    known: dict[str, str],
+) -> None:
+    from forescale.errors import UnknownNameError
+
+    if output is None and (plot or restart):
+        msg = f"{'--plot' if plot else '--restart'} goes with --output"
+        raise SpecError(msg)
+    if jobs is not None and jobs < 1:
+        msg = f"--jobs must be 1 or more, got {jobs}"
+        raise SpecError(msg)
+    if metric is not None and metric not in known:
+        what = "metric"
+        raise UnknownNameError(what, metric, known)
+
+
+def _read(file: Path, sets: list[str] | None) -> Sweep:
+    """Return the sweep that a file describes, with single values over it."""
+    from forescale.sweep import read_sweep
+
+    return read_sweep(file, overrides=sets or ())
+
+
+def _executor(name: str, jobs: int | None, address: str) -> Executor:
+    from forescale.sweep import Local, Ray
+
+    return Ray(address=address, jobs=jobs) if name == "ray" else Local(jobs=jobs)
+
+
+def _pictures(result: SweepResult, plots: tuple[Plot, ...], output: Path) -> tuple[Path, ...]:
+    """Write the pictures asked for: by --plot, else by the file, else those that suit what is varied."""
+    from forescale.sweep.page import write_pictures
+    from forescale.sweep.pictures import draw, usual_plots
+
+    wanted = plots or result.sweep.plots or usual_plots(result)
+    return write_pictures(result, draw(result, wanted), output)
+
+
+@contextmanager
+def _progress(sweep: Sweep) -> Iterator[Progress | None]:
+    """Show a bar on standard error while points come in, where that is a terminal."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    screen = console(error=True)
+    if not screen.is_terminal:
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Bar(*columns, console=screen, transient=True) as bar:
+        task = bar.add_task(sweep.name, total=sweep.axes.num_points)
+
+        def tell(known: int, whole: int) -> None:
+            bar.update(task, completed=known, total=whole)
+
+        yield tell

@@ -1,0 +1,111 @@
+"""Axes of charts: where a value stands, and which values are named."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from forescale.report.svg import round_step
+
+_ROUND = (1.0, 2.0, 5.0)
+_MARGIN = 0.04
+"""Share of an axis left free beyond its outermost values."""
+MOST_TICKS = 9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """One axis with its ends and its named values."""
+
+    name: str
+    low: float
+    high: float
+    log: bool
+    ticks: tuple[tuple[float, str], ...]
+
+    def share(self, value: float) -> float:
+        """Return where `value` stands: 0 at the low end, 1 at the high one."""
+        if self.log:
+            return math.log(value / self.low) / math.log(self.high / self.low)
+        return (value - self.low) / (self.high - self.low)
+
+    def vega(self) -> dict[str, Any]:
+        """Return scale, ticks and title as Vega-Lite has them."""
+        names = {_key(value): label for value, label in self.ticks}
+        kind = {"type": "log"} if self.log else {"type": "linear", "zero": False}
+        return {
+            "type": "quantitative",
+            "title": self.name,
+            "scale": {**kind, "domain": [self.low, self.high], "nice": False},
+            "axis": {
+                "values": [value for value, _ in self.ticks],
+                "labelExpr": f"({json.dumps(names, ensure_ascii=False)})[toString(datum.value)]",
+            },
+        }
+
+
+def value_axis(
+    name: str, values: Sequence[float], *, log: bool, say: Callable[[float], str], zero: bool = False
+) -> Axis:
+    """Return an axis that holds `values`, with round numbers named."""
+    low, high = min(values), max(values)
+    if log:
+        spread = (high / low) ** _MARGIN if high > low else 1.5
+        low, high = low / spread, high * spread
+        return Axis(name=name, low=low, high=high, log=True, ticks=_named(_decades(low, high), say))
+    step = round_step((high if zero else high - low) or abs(high) or 1.0, MOST_TICKS - 3)
+    low = 0.0 if zero else step * math.floor(low / step)
+    high = step * math.ceil(high / step + 1e-9)
+    count = round((high - low) / step)
+    ticks = [low + step * index for index in range(count + 1)]
+    return Axis(name=name, low=low, high=high, log=False, ticks=_named(ticks, say))
+
+
+def data_axis(name: str, values: Sequence[float], *, log: bool, say: Callable[[float], str]) -> Axis:
+    """Return an axis on which the values themselves are named, as long as they are few."""
+    distinct = sorted(set(values))
+    if len(distinct) > MOST_TICKS:
+        return value_axis(name, distinct, log=log, say=say)
+    low, high = distinct[0], distinct[-1]
+    if log:
+        spread = (high / low) ** _MARGIN if high > low else 1.5
+        low, high = low / spread, high * spread
+    else:
+        free = _MARGIN * (high - low) or 0.5
+        low, high = low - free, high + free
+    return Axis(name=name, low=low, high=high, log=log, ticks=_named(distinct, say))
+
+
+def word_axis(name: str, words: Sequence[str]) -> Axis:
+    """Return an axis of words, the first at 0, the next at 1 and so on."""
+    return Axis(
+        name=name,
+        low=-0.5,
+        high=len(words) - 0.5,
+        log=False,
+        ticks=tuple((float(place), word) for place, word in enumerate(words)),
+    )
+
+
+def _decades(low: float, high: float) -> list[float]:
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    found = [digit * 10.0**power for power in range(first, last + 1) for digit in _ROUND]
+    inside = [value for value in found if low <= value <= high]
+    if len(inside) > MOST_TICKS:
+        inside = [value for value in inside if f"{value:e}".startswith("1.0")]
+    if len(inside) < 4:
+        step = round_step(high - low, MOST_TICKS - 3)
+        inside = [step * index for index in range(math.ceil(low / step), math.floor(high / step) + 1)]
+    return inside
+
+
+def _named(values: Sequence[float], say: Callable[[float], str]) -> tuple[tuple[float, str], ...]:
+    return tuple((float(value), say(float(value))) for value in values)
+
+
+def _key(value: float) -> str:
+    """Return a number as JavaScript writes it."""
+    return str(int(value)) if value.is_integer() and abs(value) < 1e21 else repr(value)

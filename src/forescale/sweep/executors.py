@@ -1,0 +1,130 @@
+"""Who answers the questions of a sweep: this process, its children on all cores, or a Ray cluster."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from itertools import islice
+from multiprocessing import get_context
+from typing import Any, Protocol, TypeAlias
+
+from forescale.errors import ForescaleError
+from forescale.sweep.columns import Row, answer
+from forescale.sweep.definition import Impossible, Question
+
+Asked: TypeAlias = Question | Impossible
+AHEAD = 2
+"""Questions handed out per worker beyond the one it works on: enough to keep it busy, few enough to stop soon."""
+
+
+class Executor(Protocol):
+    """Answers questions in any order."""
+
+    def answers(self, questions: Sequence[Asked], names: tuple[str, ...]) -> Iterator[Row]:
+        """Return the row of every question as soon as it is known; `names` are those of what is varied."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Local:
+    """Processes on this machine, one per core unless `jobs` says how many; one is this process itself."""
+
+    jobs: int | None = None
+
+    def answers(self, questions: Sequence[Asked], names: tuple[str, ...]) -> Iterator[Row]:
+        """Return rows as they are found."""
+        jobs = min(self.jobs or available_cores(), len(questions))
+        if jobs <= 1:
+            yield from (answer(question, names) for question in questions)
+            return
+        pool = ProcessPoolExecutor(max_workers=jobs, mp_context=get_context("spawn"))
+        try:
+            yield from _in_flight(
+                iter(questions), jobs * (1 + AHEAD), lambda question: pool.submit(answer, question, names)
+            )
+        except BrokenProcessPool as error:
+            msg = "a worker process ended on its own, perhaps for want of memory; try fewer with --jobs"
+            raise ForescaleError(msg) from error
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ray:
+    """Workers of a Ray cluster; they need nothing but this package."""
+
+    address: str = "auto"
+    jobs: int | None = None
+    """Points worked on at once; by default as many as the cluster has cores."""
+
+    def answers(self, questions: Sequence[Asked], names: tuple[str, ...]) -> Iterator[Row]:
+        """Return rows as they are found."""
+        ray = _connected(self.address, self.jobs)
+        try:
+            task = ray.remote(num_cpus=1)(answer)
+            workers = self.jobs or max(1, int(ray.cluster_resources().get("CPU", 1)))
+            waiting = iter(questions)
+            busy: list[Any] = []
+            ahead = 1 if self.jobs else 1 + AHEAD
+            while True:
+                next_ones = islice(waiting, workers * ahead - len(busy))
+                busy.extend(task.remote(question, names) for question in next_ones)
+                if not busy:
+                    return
+                found, busy = ray.wait(busy, num_returns=1)
+                yield _got(ray, found[0])
+        finally:
+            ray.shutdown()
+
+
+def available_cores() -> int:
+    """Return the cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _in_flight(
+    questions: Iterator[Asked], most: int, submit: Callable[[Asked], Future[Row]]
+) -> Iterator[Row]:
+    """Return results as they come, with at most `most` questions handed out at any time."""
+    busy = {submit(question) for question in islice(questions, most)}
+    while busy:
+        found, busy = wait(busy, return_when=FIRST_COMPLETED)
+        for future in found:
+            yield future.result()
+        busy |= {submit(question) for question in islice(questions, most - len(busy))}
+
+
+def _connected(address: str, jobs: int | None) -> Any:  # noqa: ANN401 (a module that is not always there)
+    """Return ray, connected to the cluster at `address`; "local" is one of its own, as large as `jobs`."""
+    try:
+        import ray
+    except ImportError as error:
+        msg = "--executor ray needs Ray; install it with pip install 'forescale[sweep]'"
+        raise ForescaleError(msg) from error
+    try:
+        own = jobs if address == "local" else None
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, num_cpus=own)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        msg = f"no Ray cluster answers at {address!r} ({first}); start one with: ray start --head"
+        raise ForescaleError(msg) from error
+    return ray
+
+
+def _got(ray: Any, reference: Any) -> Row:  # noqa: ANN401
+    try:
+        row: Row = ray.get(reference)
+    except ray.exceptions.RayError as error:
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        msg = f"a Ray worker failed ({lines[-1].strip()}); forescale {_version()} must be installed on every node"
+        raise ForescaleError(msg) from error
+    return row
+
+
+def _version() -> str:
+    from forescale import __version__
+
+    return __version__

@@ -1,0 +1,92 @@
+"""Pictures of a sweep as files, and one page that holds them all; it loads nothing from elsewhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+from forescale.errors import ForescaleError
+from forescale.sweep.labels import say, title, unit_of
+from forescale.sweep.pictures import Picture
+from forescale.sweep.result import SweepResult
+
+_STYLE = """
+body { font-family: ui-sans-serif, Helvetica, Arial, sans-serif; color: #1b2430; margin: 2rem; max-width: 72rem }
+h1 { font-size: 1.4rem } h2 { font-size: 1.05rem; margin-top: 2rem } figure { margin: 1.2rem 0 }
+svg { max-width: 100%; height: auto } table { border-collapse: collapse; font-size: 0.85rem }
+td, th { padding: 0.2rem 0.7rem; text-align: right; border-bottom: 1px solid #e3e6ea }
+th:first-child, td:first-child { text-align: left } p { color: #5b6675 }
+"""
+_SHOWN = (
+    "step_time_s",
+    "tokens_per_s_per_device",
+    "mfu",
+    "peak_bytes",
+    "communication_share",
+    "bubble_share",
+)
+_DEGREES = (
+    "tp",
+    "cp",
+    "ep",
+    "pp",
+    "vpp",
+    "dp_replicate",
+    "dp_shard",
+    "zero",
+    "micro_batch_size",
+    "recompute",
+)
+
+
+def write_pictures(result: SweepResult, pictures: Sequence[Picture], folder: Path) -> tuple[Path, ...]:
+    """Write every picture as SVG and as Vega-Lite, and a page of all; return the files."""
+    files: list[Path] = []
+    try:
+        place = folder / "plots"
+        place.mkdir(parents=True, exist_ok=True)
+        for picture in pictures:
+            vega = json.dumps(picture.vega_lite, indent=1, ensure_ascii=False) + "\n"
+            for suffix, text in ((".svg", picture.svg + "\n"), (".vl.json", vega)):
+                file = place / f"{picture.name}{suffix}"
+                file.write_text(text, encoding="utf-8")
+                files.append(file)
+        page = folder / "report.html"
+        page.write_text(to_html(result, pictures), encoding="utf-8")
+    except OSError as error:
+        msg = f"cannot write to {folder}: {error.strerror or error}"
+        raise ForescaleError(msg) from error
+    return (*files, page)
+
+
+def to_html(result: SweepResult, pictures: Sequence[Picture]) -> str:
+    """Return a page with the pictures and, for everything varied, the best point of every value."""
+    counts = ", ".join(f"{count:,} {status}" for status, count in result.counts.items() if count)
+    parts = [
+        "<!doctype html>",
+        f'<html lang="en"><meta charset="utf-8"><title>{escape(result.sweep.name)}</title>',
+        f"<style>{_STYLE}</style>",
+        f"<h1>{escape(result.sweep.name)}</h1>",
+        f"<p>{len(result.rows):,} points: {counts}. Best by {escape(title(result.metric))}.</p>",
+        *(f"<figure>{picture.svg}</figure>" for picture in pictures),
+        *(_table(result, name) for name in result.sweep.axes.names),
+    ]
+    return "\n".join([*parts, "</html>", ""])
+
+
+def _table(result: SweepResult, axis: str) -> str:
+    """Return the best point of every value; samples would be a row each, so they have none."""
+    if any(item.name == axis for item in result.sweep.axes.ranges):
+        return ""
+    head = "".join(f"<th>{escape(title(name))}</th>" for name in (axis, *_SHOWN, *_DEGREES))
+    rows = []
+    for value, best in result.best_by(axis):
+        cells = [say(value, unit_of(result.sweep, axis))]
+        if best is None:
+            cells.append("nothing fits")
+        else:
+            cells += [say(best[name], unit_of(result.sweep, name)) for name in (*_SHOWN, *_DEGREES)]
+        rows.append("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>")
+    return f"<h2>Best by {escape(title(axis))}</h2><table><tr>{head}</tr>{''.join(rows)}</table>"

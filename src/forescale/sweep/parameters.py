@@ -1,0 +1,260 @@
+"""What a sweep may vary: short names and dotted paths, and what each does to a question.
+
+A parameter is set to a value or scaled by a factor. Short names of the machine change what belongs together:
+`link_bandwidth` all tiers of the scale-up domain, `nic_bandwidth` all tiers beyond it, in proportion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any, Literal, TypeAlias, get_type_hints
+
+from forescale.catalogue.clusters import DEVICE_DIMENSIONS, TIER_DIMENSIONS
+from forescale.errors import SpecError, UnknownKeyError
+from forescale.search.space import NAMES
+from forescale.spec import Cluster, Device, MatrixRates, Precision, Tier, Workload
+from forescale.sweep.draft import Draft, Factor, Path, Value
+
+Kind: TypeAlias = Literal["whole", "number", "text"]
+Paths: TypeAlias = Callable[[Draft], tuple[Path, ...]]
+"""Finds the fields that a parameter changes."""
+DEVICES, NODES, MODEL, CLUSTER, SCALING, CASE = "devices", "nodes", "model", "cluster", "scaling", "case"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """One thing that may differ between the points of a sweep."""
+
+    name: str
+    phase: int
+    """Parameters of a lower phase are set first: a cluster before its bandwidth."""
+    kind: Kind
+    apply: Callable[[Draft, Value], None]
+    dimension: str | None = None
+    """What a value with a unit is measured in."""
+    takes_values: bool = True
+    """Whether it can be set, not only scaled."""
+
+    @property
+    def takes_factors(self) -> bool:
+        """Whether it can be scaled."""
+        return self.kind != "text"
+
+
+def parameter(name: str, tiers: Iterable[str], *, where: str) -> Parameter:
+    """Return the parameter called `name`; `tiers` are the names of network tiers that there are.
+
+    Raises
+    ------
+    UnknownKeyError
+        If there is none; it names the nearest ones.
+    """
+    known = parameters(tiers)
+    for long, short in _LONG_NAMES:
+        if name.startswith(long):
+            name = short + name.removeprefix(long)
+    if name not in known:
+        raise UnknownKeyError(name, where, known)
+    return known[name]
+
+
+def parameters(tiers: Iterable[str] = ()) -> dict[str, Parameter]:
+    """Return everything that may be varied, by name."""
+    found = {
+        MODEL: Parameter(name=MODEL, phase=0, kind="text", apply=_read_before),
+        CLUSTER: Parameter(name=CLUSTER, phase=0, kind="text", apply=_read_before),
+        DEVICES: Parameter(name=DEVICES, phase=1, kind="whole", apply=_set_devices),
+        NODES: Parameter(name=NODES, phase=1, kind="whole", apply=_set_nodes),
+        SCALING: Parameter(name=SCALING, phase=1, kind="text", apply=_set_scaling),
+    }
+    for name, (paths, kind, dimension, phase) in _short_names().items():
+        found[name] = _changing(name, paths, kind, dimension, phase)
+    for name, (path, kind, dimension) in _places(tiers).items():
+        phase = 2 if path[0] == "workload" else 3
+        found[name] = _changing(name, partial(_own, path), kind, dimension, phase)
+    for name in NAMES:
+        hold = partial(_hold, name)
+        found[f"space.{name}"] = Parameter(name=f"space.{name}", phase=4, kind="text", apply=hold)
+    return found
+
+
+def scale_up_tier(tiers: Iterable[Mapping[str, Any]], devices_per_node: int) -> int:
+    """Return the tier of the scale-up domain: the outermost within a node, else the innermost."""
+    within = [index for index, tier in enumerate(tiers) if 0 < tier["size"] <= devices_per_node]
+    return max(within, default=0)
+
+
+def _changing(name: str, paths: Paths, kind: Kind, dimension: str | None, phase: int) -> Parameter:
+    change = partial(_change, paths, name)
+    values = name != "flops"
+    return Parameter(
+        name=name, phase=phase, kind=kind, apply=change, dimension=dimension, takes_values=values
+    )
+
+
+def _short_names() -> dict[str, tuple[Paths, Kind, str | None, int]]:
+    """Return the names of what is varied most: fields, kind, dimension and phase of each."""
+    speed, delay = ("bandwidth", "link_bandwidth"), ("latency",)
+    return {
+        "seq_len": (_field("workload", "seq_len"), "whole", None, 2),
+        "global_batch_size": (_field("workload", "global_batch_size"), "whole", None, 2),
+        "tokens": (_field("workload", "tokens"), "number", "token", 2),
+        "optimizer": (_field("workload", "optimizer"), "text", None, 2),
+        "precision": (_field("workload", "precision", "compute"), "text", None, 2),
+        "flops": (_rates, "number", "FLOP/s", 3),
+        "vector_flops": (_field("cluster", "device", "vector_flops"), "number", "FLOP/s", 3),
+        "hbm_capacity": (_field("cluster", "device", "hbm_bytes"), "number", "byte", 3),
+        "hbm_bandwidth": (_field("cluster", "device", "hbm_bandwidth"), "number", "byte/s", 3),
+        "price_per_device_hour": (_field("cluster", "device", "price_per_hour"), "number", None, 3),
+        "domain_size": (_domain, "whole", None, 3),
+        "link_bandwidth": (_tiers("link_bandwidth", speed, outer=False), "number", "byte/s", 3),
+        "link_latency": (_tiers("link_latency", delay, outer=False), "number", "second", 3),
+        "nic_bandwidth": (_tiers("nic_bandwidth", speed, outer=True), "number", "byte/s", 3),
+        "nic_latency": (_tiers("nic_latency", delay, outer=True), "number", "second", 3),
+    }
+
+
+_LONG_NAMES = (
+    ("cluster.device.", "device."),
+    ("workload.precision.", "precision."),
+    ("device.matrix_flops.", "flops."),
+)
+
+
+def _places(tiers: Iterable[str]) -> dict[str, tuple[Path, Kind, str | None]]:
+    """Return the place of every plain field of a question: path, kind and dimension by dotted name."""
+    found: dict[str, tuple[Path, Kind, str | None]] = {}
+
+    def add(prefix: str, path: Path, owner: type, dimensions: Mapping[str, str], skipped: set[str]) -> None:
+        for name, kind in _kinds(owner).items():
+            if name not in skipped:
+                found[f"{prefix}.{name}"] = ((*path, name), kind, dimensions.get(name))
+
+    rates = {item.name: "FLOP/s" for item in fields(MatrixRates)}
+    add("flops", ("cluster", "device", "matrix_flops"), MatrixRates, rates, set())
+    add("device", ("cluster", "device"), Device, DEVICE_DIMENSIONS, {"matrix_flops", "name", "source"})
+    add("cluster", ("cluster",), Cluster, {}, {"name", "device", "num_devices", "tiers", "source"})
+    for tier in tiers:
+        add(f"cluster.tiers.{tier}", ("cluster", "tiers", tier), Tier, TIER_DIMENSIONS, {"name"})
+    add("workload", ("workload",), Workload, {"tokens": "token"}, {"precision"})
+    add("precision", ("workload", "precision"), Precision, {}, set())
+    return found
+
+
+def _kinds(owner: type) -> dict[str, Kind]:
+    """Return what kind of value each field of a specification holds, read from its annotations."""
+    found: dict[str, Kind] = {}
+    for name, hint in get_type_hints(owner).items():
+        parts = set(getattr(hint, "__args__", ())) | {hint}
+        found[name] = "whole" if int in parts else "number" if float in parts else "text"
+    return found
+
+
+def _read_before(_: Draft, value: Value) -> None:
+    msg = f"models and clusters are placed by the sweep that read them; got {value!r}"
+    raise AssertionError(msg)
+
+
+def _set_devices(draft: Draft, value: Value) -> None:
+    draft.num_devices, draft.num_nodes = _whole(value, draft.num_devices, DEVICES), None
+
+
+def _set_nodes(draft: Draft, value: Value) -> None:
+    draft.num_nodes, draft.num_devices = _whole(value, draft.num_nodes, NODES), None
+
+
+def _set_scaling(draft: Draft, value: Value) -> None:
+    if value not in ("strong", "weak"):
+        msg = f"scaling is strong (the same batch) or weak (it grows with the devices), got {value!r}"
+        raise SpecError(msg)
+    draft.scaling = "strong" if value == "strong" else "weak"
+
+
+def _hold(dimension: str, draft: Draft, value: Value) -> None:
+    words = value if isinstance(value, tuple) else (str(value).lower(),)
+    draft.held = {**draft.held, dimension: words}
+
+
+def _change(paths: Paths, name: str, draft: Draft, value: Value) -> None:
+    """Set the first of `paths` and keep the others in proportion to it; a factor scales them all."""
+    found = paths(draft)
+    if not isinstance(value, Factor):
+        first = draft.at(found[0])
+        draft.put(found[0], value)
+        if len(found) == 1:
+            return
+        assert isinstance(value, int | float)
+        value, found = Factor(by=value / first), found[1:]
+    for path in found:
+        have = draft.at(path)
+        if not have:
+            msg = f"{name} = x{value.by:g} scales nothing: it is {have if have == 0 else 'not given'}"
+            raise SpecError(msg)
+        draft.put(path, _whole(value, have, name) if isinstance(have, int) else have * value.by)
+
+
+def _whole(value: Value, have: float | None, name: str) -> int:
+    """Return a whole number, given or scaled."""
+    if isinstance(value, Factor):
+        if have is None:
+            msg = f"{name} = x{value.by:g} scales nothing: give {name} itself too"
+            raise SpecError(msg)
+        value = value.by * have
+    if not isinstance(value, int | float) or value < 1 or not float(value).is_integer():
+        msg = f"{name} must be a whole number of 1 or more, got {value}"
+        raise SpecError(msg)
+    return int(value)
+
+
+def _field(*path: str) -> Paths:
+    """Return how to find one field."""
+
+    def paths(_: Draft) -> tuple[Path, ...]:
+        return (path,)
+
+    return paths
+
+
+def _own(path: Path, draft: Draft) -> tuple[Path, ...]:
+    """Return `path` with the name of a tier turned into its place."""
+    if path[:2] != ("cluster", "tiers"):
+        return (path,)
+    names = [item["name"] for item in draft.cluster["tiers"]]
+    if path[2] not in names:
+        raise UnknownKeyError(str(path[2]), f"the tiers of {draft.cluster['name']}", names)
+    return (("cluster", "tiers", names.index(str(path[2])), *path[3:]),)
+
+
+def _rates(draft: Draft) -> tuple[Path, ...]:
+    rates = draft.cluster["device"]["matrix_flops"]
+    return tuple(("cluster", "device", "matrix_flops", kind) for kind, rate in rates.items() if rate)
+
+
+def _domain(draft: Draft) -> tuple[Path, ...]:
+    tiers = draft.cluster["tiers"]
+    index = scale_up_tier(tiers, draft.cluster["devices_per_node"])
+    if not tiers[index]["size"]:
+        msg = f"domain_size: {draft.cluster['name']} has one network for all devices and no scale-up domain"
+        raise SpecError(msg)
+    return (("cluster", "tiers", index, "size"),)
+
+
+def _tiers(name: str, keys: tuple[str, ...], *, outer: bool) -> Paths:
+    """Return how to find fields of the tiers of the scale-up domain, or of those beyond it."""
+
+    def paths(draft: Draft) -> tuple[Path, ...]:
+        tiers = draft.cluster["tiers"]
+        last = scale_up_tier(tiers, draft.cluster["devices_per_node"])
+        last -= 0 if tiers[last]["size"] else 1
+        chosen = range(last + 1, len(tiers)) if outer else range(last, -1, -1)
+        if not chosen:
+            kind = "network beyond its scale-up domain" if outer else "scale-up domain"
+            msg = f"{name}: {draft.cluster['name']} has no {kind}"
+            raise SpecError(msg)
+        return tuple(
+            ("cluster", "tiers", index, key) for index in chosen for key in keys if tiers[index][key]
+        )
+
+    return paths

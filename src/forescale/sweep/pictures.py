@@ -1,0 +1,301 @@
+"""Pictures of a sweep: scaling curves, lines over one parameter, heat maps with iso-lines over two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from types import MappingProxyType
+from typing import Any
+
+from forescale.errors import SpecError
+from forescale.report import heat, lines
+from forescale.report.axes import Axis, data_axis, value_axis, word_axis
+from forescale.report.heat import Cell, HeatMap
+from forescale.report.lines import Dot, Line, LineChart
+from forescale.report.svg import round_step
+from forescale.sweep.axes import varies
+from forescale.sweep.columns import Row
+from forescale.sweep.definition import Plot
+from forescale.sweep.labels import say, title, unit_of
+from forescale.sweep.parameters import CASE, DEVICES, NODES, SCALING
+from forescale.sweep.result import METRICS, SweepResult
+
+LEVELS = 5
+"""Iso-lines drawn at most."""
+MOST_CELLS = 40
+"""Values of one parameter on a heat map at most."""
+MOST_LINES = 8
+"""Values of a parameter that lines are told apart by."""
+FROM_ZERO = 0.6
+"""Heights start at zero where the least is below this share of the greatest."""
+LEAST_FOR_LINES = 4
+"""Values of each parameter from which on a map has iso-lines."""
+LOG_FROM = 4.0
+"""An axis is logarithmic where its ends are at least this factor apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """One chart, ready to be written."""
+
+    name: str
+    """The start of its files' names."""
+    svg: str
+    vega_lite: dict[str, Any]
+
+
+def draw(result: SweepResult, plots: Sequence[Plot]) -> tuple[Picture, ...]:
+    """Return the pictures asked for; those that nothing fits in are left out.
+
+    Raises
+    ------
+    SpecError
+        If one is asked of parameters that cannot be drawn so.
+    """
+    found: list[Picture] = []
+    for plot in plots:
+        for name, chart in _CHARTS[plot.kind](result, plot):
+            place = f"{len(found) + 1:02d}-{name}"
+            found.append(_picture(place, chart))
+    return tuple(found)
+
+
+def usual_plots(result: SweepResult) -> tuple[Plot, ...]:
+    """Return the pictures that suit what is varied: scaling over devices, a map of two grids, else lines."""
+    axes = result.sweep.axes
+    metric = result.metric
+    found = []
+    if {DEVICES, NODES} & set(axes.names):
+        found.append(Plot(kind="scaling", by=_apart(result)))
+    numbers = [
+        axis.name
+        for axis in axes.grid
+        if axis.parameter.kind != "text"
+        and 1 < len(axis.values) <= MOST_CELLS
+        and axis.name not in (DEVICES, NODES)
+    ]
+    if len(numbers) >= 2:
+        found += [Plot(kind="map", x=numbers[0], y=other, value=metric) for other in numbers[1:3]]
+    elif numbers:
+        by = _apart(result, numbers[0]) or (DEVICES if DEVICES in axes.names else None)
+        found.append(Plot(kind="line", x=numbers[0], y=metric, by=by))
+    found += [Plot(kind="line", x=item.name, y=metric, by=_apart(result)) for item in axes.ranges[:4]]
+    if not found:
+        found.append(Plot(kind="line", x=axes.names[0], y=metric))
+    return tuple(found)
+
+
+def _apart(result: SweepResult, *taken: str) -> str | None:
+    """Return what lines are best told apart by: the first of what is varied in words."""
+    axes = result.sweep.axes
+    words = [SCALING, CASE, *(axis.name for axis in axes.grid if axis.parameter.kind == "text")]
+    known = [name for name in words if name in axes.names and name not in taken]
+    return next((name for name in known if 1 < len(set(result.column(name))) <= MOST_LINES), None)
+
+
+def _picture(name: str, chart: LineChart | HeatMap) -> Picture:
+    if isinstance(chart, LineChart):
+        return Picture(name=name, svg=lines.to_svg(chart), vega_lite=lines.to_vega_lite(chart))
+    return Picture(name=name, svg=heat.to_svg(chart), vega_lite=heat.to_vega_lite(chart))
+
+
+def _scaling(result: SweepResult, plot: Plot) -> list[tuple[str, LineChart]]:
+    """Return throughput and what is left of it per device, over devices; dashed: without losses."""
+    series = _series(result, "num_devices", plot.by, "tokens_per_s")
+    if not series:
+        return []
+    counts = [row["num_devices"] for rows in series.values() for row in rows]
+    note = _note(result, "num_devices", plot.by, "tokens_per_s")
+    x = data_axis("devices", counts, log=True, say=partial(say, unit="count"))
+    ideal, real, kept = [], [], []
+    for colour, (name, rows) in enumerate(series.items()):
+        first = rows[0]
+        label = name or "best layouts"
+        each = first["tokens_per_s"] / first["num_devices"]
+        dots = [Dot(x=row["num_devices"], y=row["tokens_per_s"], remark=_remark(result, row)) for row in rows]
+        share = [
+            Dot(x=dot.x, y=dot.y / (dot.x * each), remark=f"{dot.y / (dot.x * each):.1%} · {dot.remark}")
+            for dot in dots
+        ]
+        without = tuple(Dot(x=row["num_devices"], y=each * row["num_devices"]) for row in rows)
+        ideal.append(Line(name=f"{label}, ideal", dots=without, colour=colour, ideal=True))
+        real.append(Line(name=label, dots=tuple(dots), colour=colour))
+        kept.append(Line(name=label, dots=tuple(share), colour=colour))
+    top = [dot.y for line in (*real, *ideal) for dot in line.dots]
+    shares = [dot.y for line in kept for dot in line.dots]
+    y = value_axis("tokens/s", top, log=True, say=partial(say, unit="count"))
+    below = value_axis(
+        "tokens/s per device, of the fewest devices", [0.0, *shares], log=False, zero=True,
+        say=partial(say, unit="share"),
+    )  # fmt: skip
+    heading = plot.title or f"{result.sweep.name}: scaling"
+    return [
+        ("scaling", LineChart(title=heading, note=note, x=x, y=y, lines=(*real, *ideal))),
+        ("efficiency", LineChart(title=f"{heading}, efficiency", note=note, x=x, y=below, lines=tuple(kept))),
+    ]
+
+
+def _line(result: SweepResult, plot: Plot) -> list[tuple[str, LineChart]]:
+    """Return one column over another."""
+    assert plot.x is not None
+    assert plot.y is not None
+    sampled = any(item.name == plot.x for item in result.sweep.axes.ranges)
+    series = _series(result, plot.x, plot.by, plot.y, every=sampled)
+    rows = [row for found in series.values() for row in found]
+    if not rows:
+        return []
+    place, height = result.place(plot.x), result.place(plot.y)
+    words = [value for value in dict.fromkeys(result.column(plot.x)) if isinstance(value, str)]
+    unit, tall = unit_of(result.sweep, plot.x), unit_of(result.sweep, plot.y)
+    x = word_axis(title(plot.x), words) if words else _number_axis(plot.x, [row[place] for row in rows], unit)
+    drawn = [
+        Line(
+            name=name or title(plot.y),
+            dots=tuple(
+                Dot(
+                    x=float(words.index(row[place]) if words else row[place]),
+                    y=float(row[height]),
+                    remark=f"{say(row[place], unit)}: {say(row[height], tall)} · {_remark(result, row)}",
+                )
+                for row in found
+            ),
+            colour=colour,
+            joined=not (sampled or words),
+        )
+        for colour, (name, found) in enumerate(series.items())
+    ]
+    heights = [dot.y for line in drawn for dot in line.dots]
+    y = value_axis(
+        title(plot.y),
+        heights,
+        log=False,
+        say=partial(say, unit=tall),
+        zero=0.0 <= min(heights) < FROM_ZERO * max(heights),
+    )
+    note = "every point" if sampled else _note(result, plot.x, plot.by, plot.y)
+    heading = plot.title or f"{result.sweep.name}: {title(plot.y)} over {title(plot.x)}"
+    name = f"{plot.y}-over-{plot.x}"
+    return [(name, LineChart(title=heading, note=note, x=x, y=y, lines=tuple(drawn)))]
+
+
+def _map(result: SweepResult, plot: Plot) -> list[tuple[str, HeatMap]]:
+    """Return a value over two parameters."""
+    assert plot.x is not None
+    assert plot.y is not None
+    value = plot.value or result.metric
+    across, up = _values(result, plot.x), _values(result, plot.y)
+    by = value if value in METRICS else None
+    px, py, pv = (result.place(name) for name in (plot.x, plot.y, value))
+    cells = []
+    for high, wide in product(up, across):
+        best = result.best(by, [row for row in result.rows if row[px] == wide and row[py] == high])
+        found = None if best is None else best[pv]
+        remark = "nothing fits" if best is None else _remark(result, best)
+        cells.append(Cell(value=None if found is None else float(found), remark=remark))
+    grid = tuple(tuple(cells[start : start + len(across)]) for start in range(0, len(cells), len(across)))
+    unit = unit_of(result.sweep, value)
+    numeric = not any(isinstance(item, str) for item in (*across, *up))
+    chart = HeatMap(
+        title=plot.title or f"{result.sweep.name}: {title(value)}",
+        note=_note(result, plot.x, plot.y, value),
+        x_name=title(plot.x),
+        y_name=title(plot.y),
+        value_name=title(value),
+        x_labels=tuple(say(item, unit_of(result.sweep, plot.x)) for item in across),
+        y_labels=tuple(say(item, unit_of(result.sweep, plot.y)) for item in up),
+        cells=grid,
+        levels=_levels(cells) if min(len(across), len(up)) >= LEAST_FOR_LINES and numeric else (),
+        say=partial(say, unit=unit),
+        dark_is_high=METRICS.get(value, "most") == "most",
+    )
+    return (
+        [(f"{value}-over-{plot.x}-and-{plot.y}", chart)]
+        if any(cell.value is not None for cell in cells)
+        else []
+    )
+
+
+def _values(result: SweepResult, name: str) -> list[Any]:
+    """Return the values of one side of a map: numbers ascending, words as they come."""
+    found = [value for value in dict.fromkeys(result.column(name)) if value is not None]
+    if len(found) > MOST_CELLS:
+        msg = f"a map over {name} would have {len(found)} values; give it steps, or draw a line over it"
+        raise SpecError(msg)
+    return found if any(isinstance(value, str) for value in found) else sorted(found)
+
+
+def _levels(cells: Sequence[Cell]) -> tuple[float, ...]:
+    found = [cell.value for cell in cells if cell.value is not None]
+    low, high = min(found, default=0.0), max(found, default=0.0)
+    if high <= low:
+        return ()
+    step = round_step(high - low, LEVELS)
+    first = int(low // step) + 1
+    return tuple(step * index for index in range(first, first + LEVELS + 1) if low < step * index < high)
+
+
+def _series(
+    result: SweepResult, x: str, by: str | None, y: str, *, every: bool = False
+) -> dict[str, list[Row]]:
+    """Return per value of `by` the best row of every x (or every row), by ascending x."""
+    across, height = result.place(x), result.place(y)
+    apart = None if by is None else result.place(by)
+    unit = "text" if by is None else unit_of(result.sweep, by)
+    metric = y if y in METRICS else None
+    grouped: dict[str, dict[Any, list[Row]]] = {}
+    for row in result.feasible:
+        if row[across] is not None and row[height] is not None:
+            name = "" if apart is None else say(row[apart], unit)
+            grouped.setdefault(name, {}).setdefault(row[across], []).append(row)
+    found: dict[str, list[Row]] = {}
+    for name, columns in grouped.items():
+        best = [rows if every else [result.best(metric, rows)] for rows in columns.values()]
+        kept = [row for rows in best for row in rows if row is not None]
+        words = any(isinstance(row[across], str) for row in kept)
+        found[name] = kept if words else sorted(kept, key=lambda row: row[across])
+    return dict(sorted(found.items(), key=lambda item: _order(result, by, item[0])))
+
+
+def _order(result: SweepResult, by: str | None, name: str) -> int:
+    """Return where a line stands in the order in which the sweep lists its values."""
+    if by is None:
+        return 0
+    listed = [say(value, unit_of(result.sweep, by)) for value in dict.fromkeys(result.column(by))]
+    return listed.index(name)
+
+
+def _number_axis(name: str, values: Sequence[float], unit: str) -> Axis:
+    low, high = min(values), max(values)
+    log = low > 0 and high >= LOG_FROM * low
+    return data_axis(title(name), [float(value) for value in values], log=log, say=partial(say, unit=unit))
+
+
+def _note(result: SweepResult, x: str, by: str | None, y: str) -> str:
+    """Return what every mark is the best of."""
+    named = {x, by, *((DEVICES, NODES) if x == "num_devices" else ())}
+    rest = [
+        title(name) for name in result.sweep.axes.names if name not in named and varies(result.column(name))
+    ]
+    best = title(y if y in METRICS else result.metric)
+    over = f" and every {', '.join(rest)}" if rest else ""
+    return f"the best of all layouts{over} by {best}"
+
+
+def _remark(result: SweepResult, row: Row) -> str:
+    """Return the layout of a row and what else was varied."""
+    degrees = [
+        f"{name} {row[name]}" for name in ("tp", "cp", "ep", "pp", "vpp", "dp_replicate", "dp_shard")
+        if row[name] > 1
+    ]  # fmt: skip
+    shown = [
+        f"{title(name)} {say(row[result.place(name)], unit_of(result.sweep, name))}"
+        for name in result.sweep.axes.names
+    ]
+    return " · ".join([*shown, " ".join([*degrees, f"zero {row['zero']}"])])
+
+
+_CHARTS: Mapping[str, Callable[[SweepResult, Plot], Sequence[tuple[str, LineChart | HeatMap]]]] = (
+    MappingProxyType({"scaling": _scaling, "line": _line, "map": _map})
+)

@@ -1,0 +1,260 @@
+"""Finished points on disk: each is kept as soon as it is known, and the table is written from them.
+
+A folder holds `sweep.json` (what is asked), `points/` (finished points, in files that appear whole or not at
+all) and at the end `results.parquet` or `results.csv`. The table depends on the rows only, not on when, where or
+in which order they were found.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from io import StringIO
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeAlias
+
+from forescale.errors import ForescaleError
+from forescale.sweep.columns import Column, Row
+from forescale.sweep.definition import Sweep
+
+Format: TypeAlias = Literal["parquet", "csv"]
+SCHEMA = "forescale.sweep_folder/1"
+DEFINITION, POINTS, RESULTS = "sweep.json", "points", "results"
+MERGE_AT = 256
+"""Files of single points that are merged into one."""
+
+
+class Store(Protocol):
+    """Keeps rows as they come."""
+
+    def done(self) -> dict[int, Row]:
+        """Return the rows kept so far by index."""
+
+    def keep(self, row: Row) -> None:
+        """Keep one row for good."""
+
+    def write(self, rows: Iterable[Row]) -> Path | None:
+        """Write the whole table, rows by ascending index, and return where."""
+
+
+class Memory:
+    """Keeps nothing beyond the run."""
+
+    def done(self) -> dict[int, Row]:
+        """Return nothing."""
+        return {}
+
+    def keep(self, row: Row) -> None:
+        """Leave the row to the caller."""
+
+    def write(self, rows: Iterable[Row]) -> Path | None:
+        """Write nothing."""
+
+
+class ParquetFolder:
+    """One small Parquet file per point, merged now and then."""
+
+    def __init__(self, folder: Path, columns: tuple[Column, ...]) -> None:
+        self._points, self._table, self._columns = folder / POINTS, folder / f"{RESULTS}.parquet", columns
+        self._points.mkdir(parents=True, exist_ok=True)
+        self._loose = len(list(self._points.glob("point-*.parquet")))
+
+    def done(self) -> dict[int, Row]:
+        """Return the rows kept so far by index; a point that is there twice counts once."""
+        import pyarrow.parquet as pq
+
+        found = {}
+        for file in sorted(self._points.glob("*.parquet")):
+            for row in pq.read_table(file, partitioning=None).to_pylist():
+                found[row["index"]] = row
+        return found
+
+    def keep(self, row: Row) -> None:
+        """Write one row to a file of its own."""
+        write_parquet([row], self._columns, self._points / f"point-{row['index']:08d}.parquet")
+        self._loose += 1
+        if self._loose >= MERGE_AT:
+            self._merge()
+
+    def write(self, rows: Iterable[Row]) -> Path:
+        """Write the table."""
+        write_parquet(list(rows), self._columns, self._table)
+        return self._table
+
+    def _merge(self) -> None:
+        """Put single points into one file; until they are gone their rows are there twice, which is harmless."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        files = sorted(self._points.glob("point-*.parquet"))
+        whole = pa.concat_tables([pq.read_table(file, partitioning=None) for file in files])
+        first = files[0].stem.removeprefix("point-")
+        _replace(
+            self._points / f"batch-{first}-{len(files)}.parquet", lambda path: pq.write_table(whole, path)
+        )
+        for file in files:
+            file.unlink()
+        self._loose = 0
+
+
+class CsvFolder:
+    """One line of JSON per point and a table in CSV: for machines without pyarrow."""
+
+    def __init__(self, folder: Path, columns: tuple[Column, ...]) -> None:
+        self._lines, self._table, self._columns = (
+            folder / POINTS / "points.jsonl",
+            folder / f"{RESULTS}.csv",
+            columns,
+        )
+        self._lines.parent.mkdir(parents=True, exist_ok=True)
+        if self._lines.exists():
+            self._drop_torn_line()
+
+    def done(self) -> dict[int, Row]:
+        """Return the rows kept so far by index."""
+        if not self._lines.exists():
+            return {}
+        rows = [json.loads(line) for line in self._lines.read_text(encoding="utf-8").splitlines()]
+        return {row["index"]: row for row in rows}
+
+    def keep(self, row: Row) -> None:
+        """Append one line and see that it reaches the disk."""
+        with self._lines.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row, allow_nan=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def write(self, rows: Iterable[Row]) -> Path:
+        """Write the table."""
+        _replace(self._table, lambda path: path.write_text(csv_text(rows, self._columns), encoding="utf-8"))
+        return self._table
+
+    def _drop_torn_line(self) -> None:
+        """Cut off a last line that was being written when the process was killed."""
+        content = self._lines.read_bytes()
+        whole = content[: content.rfind(b"\n") + 1]
+        if whole != content:
+            _replace(self._lines, lambda path: path.write_bytes(whole))
+
+
+def open_store(
+    sweep: Sweep,
+    fingerprint: str,
+    columns: tuple[Column, ...],
+    *,
+    folder: Path | None,
+    kind: Format = "parquet",
+    restart: bool = False,
+) -> Store:
+    """Return where the points of `sweep` are kept: in `folder`, or nowhere.
+
+    Raises
+    ------
+    ForescaleError
+        If the folder holds points of another sweep, or pyarrow is missing.
+    """
+    if folder is None:
+        return Memory()
+    if kind == "parquet":
+        need_pyarrow()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _claim(sweep, fingerprint, folder, kind, restart=restart)
+        return ParquetFolder(folder, columns) if kind == "parquet" else CsvFolder(folder, columns)
+    except OSError as error:
+        msg = f"cannot write to {folder}: {error.strerror or error}"
+        raise ForescaleError(msg) from error
+
+
+def need_pyarrow() -> None:
+    """Raise unless Parquet files can be written."""
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError as error:
+        msg = (
+            "Parquet files need pyarrow; install it with pip install 'forescale[sweep]', "
+            "or keep the table as CSV with --format csv"
+        )
+        raise ForescaleError(msg) from error
+
+
+def write_parquet(rows: list[Row], columns: tuple[Column, ...], path: Path) -> None:
+    """Write rows as Parquet; equal rows make equal files, byte for byte."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    kinds = {"whole": pa.int64(), "number": pa.float64(), "text": pa.string(), "flag": pa.bool_()}
+    schema = pa.schema([(column.name, kinds[column.kind]) for column in columns])
+    table = pa.Table.from_pylist(rows, schema=schema)
+    _replace(path, lambda place: pq.write_table(table, place, compression="zstd", store_schema=False))
+
+
+def csv_text(rows: Iterable[Row], columns: tuple[Column, ...]) -> str:
+    """Return rows as CSV with a header; what is missing is empty."""
+    text = StringIO()
+    writer = csv.DictWriter(text, fieldnames=[column.name for column in columns], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _claim(sweep: Sweep, fingerprint: str, folder: Path, kind: Format, *, restart: bool) -> None:
+    """Note in `folder` what is asked, or see that it is what was asked before."""
+    note = folder / DEFINITION
+    if restart:
+        shutil.rmtree(folder / POINTS, ignore_errors=True)
+        note.unlink(missing_ok=True)
+    asked = {
+        "schema": SCHEMA,
+        "fingerprint": fingerprint,
+        "num_points": sweep.axes.num_points,
+        "format": kind,
+        "definition": json.loads(json.dumps(sweep.content, default=str)),
+    }
+    if not note.exists():
+        text = json.dumps(asked, indent=1, ensure_ascii=False) + "\n"
+        _replace(note, lambda path: path.write_text(text, encoding="utf-8"))
+        return
+    before = json.loads(note.read_text(encoding="utf-8"))
+    if before.get("fingerprint") == fingerprint and before.get("format") == kind:
+        return
+    msg = (
+        f"{folder} holds points of another sweep than {sweep.where}: {_difference(before, asked)}; "
+        "take another folder, or discard what is there with --restart"
+    )
+    raise ForescaleError(msg)
+
+
+def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Return what changed, in words."""
+    if before.get("fingerprint") == now["fingerprint"]:
+        return f"it keeps {before.get('format')}, not {now['format']}"
+    old, new = dict(_leaves(before.get("definition", {}))), dict(_leaves(now["definition"]))
+    for key in [*new, *old]:
+        if old.get(key) != new.get(key):
+            return f"{key} was {_said(old.get(key))} and is {_said(new.get(key))}"
+    return "the file is the same, but a specification it names or the version of forescale is not"
+
+
+def _said(value: object) -> str:
+    return "not given" if value is None else json.dumps(value, ensure_ascii=False)
+
+
+def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
+    if isinstance(value, dict):
+        for key, below in value.items():
+            yield from _leaves(below, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, value
+
+
+def _replace(path: Path, write: Callable[[Path], object]) -> None:
+    """Let `write` make a file that appears at `path` whole, even if the process is killed meanwhile."""
+    whole = path.with_name(f".{path.name}.{os.getpid()}.part")
+    write(whole)
+    with whole.open("rb") as file:
+        os.fsync(file.fileno())
+    whole.replace(path)
