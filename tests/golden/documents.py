@@ -75,6 +75,7 @@ DOCUMENTS = {
         "--json",
     ),
     "advice": ("advise", *DENSE, "--json"),
+    "sweep": ("sweep", str(GOLDEN / "sweep.toml"), "--jobs", "1", "--json"),
     "difference": ("compare", str(GOLDEN / "plan_a.toml"), str(GOLDEN / "plan_b.toml"), "--json"),
     "report": ("report", *DENSE, *HELD, "--top", "2", "--details", "1", "--worst", "1", "--json"),
     "models": ("catalogue", "models", "--json"),

@@ -58,7 +58,7 @@ def sweep_command(
         list[str] | None,
         typer.Option(
             "--plot", metavar="KIND:KEY=COLUMN,...",
-            help="A picture: scaling, line:x=…,y=…,by=… or map:x=…,y=…,value=…. Repeatable.",
+            help="A picture: scaling, line:x=…,y=…,by=…, bars:x=… or map:x=…,y=…,value=…. Repeatable.",
             rich_help_panel=OUTPUT,
         ),
     ] = None,

@@ -34,7 +34,7 @@ class Axis:
 
     def vega(self) -> dict[str, Any]:
         """Return scale, ticks and title as Vega-Lite has them."""
-        names = {_key(value): label for value, label in self.ticks}
+        names = json.dumps([label for _, label in self.ticks], ensure_ascii=False)
         kind = {"type": "log"} if self.log else {"type": "linear", "zero": False}
         return {
             "type": "quantitative",
@@ -42,7 +42,7 @@ class Axis:
             "scale": {**kind, "domain": [self.low, self.high], "nice": False},
             "axis": {
                 "values": [value for value, _ in self.ticks],
-                "labelExpr": f"({json.dumps(names, ensure_ascii=False)})[toString(datum.value)]",
+                "labelExpr": f"{names}[round(datum.index * {len(self.ticks) - 1})]",
             },
         }
 
@@ -103,9 +103,5 @@ def _decades(low: float, high: float) -> list[float]:
 
 
 def _named(values: Sequence[float], say: Callable[[float], str]) -> tuple[tuple[float, str], ...]:
-    return tuple((float(value), say(float(value))) for value in values)
-
-
-def _key(value: float) -> str:
-    """Return a number as JavaScript writes it."""
-    return str(int(value)) if value.is_integer() and abs(value) < 1e21 else repr(value)
+    exact = [float(f"{value:.12g}") for value in values]  # 0.6 and not 0.6000000000000001
+    return tuple((value, say(value)) for value in exact)

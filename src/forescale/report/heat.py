@@ -177,7 +177,7 @@ def _lines(chart: HeatMap, left: float, bottom: float) -> list[str]:
                 f"<title>{escape(f'{chart.value_name} {chart.say(level)}')}</title></polyline>"
             )
             x, y = places[len(places) // 2]
-            found.append(text(x, y - 6.0, chart.say(level), size=10, anchor="middle", colour=FAINT))
+            found.append(text(x, y - 6.0, chart.say(level), size=10, anchor="middle"))
     return found
 
 

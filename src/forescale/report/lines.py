@@ -54,6 +54,7 @@ def to_vega_lite(chart: LineChart) -> dict[str, Any]:
         "field": "line",
         "type": "nominal",
         "title": None,
+        **({} if len(chart.lines) > 1 else {"legend": None}),
         "scale": {
             "domain": [line.name for line in chart.lines],
             "range": [_colour(line) for line in chart.lines],
@@ -147,6 +148,9 @@ def _line(chart: LineChart, line: Line) -> list[str]:
 
 
 def _legend(chart: LineChart) -> list[str]:
+    """Return the names of lines; one alone is named by its axis."""
+    if len(chart.lines) == 1:
+        return []
     found, left = [], _LEFT + _WIDE + 16.0
     for row, line in enumerate(chart.lines):
         y = _TOP + 8.0 + 20.0 * row

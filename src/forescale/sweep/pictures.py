@@ -7,21 +7,35 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 from forescale.errors import SpecError
-from forescale.report import heat, lines
+from forescale.report import bars, heat, lines
 from forescale.report.axes import Axis, data_axis, value_axis, word_axis
+from forescale.report.bars import Bar, BarChart, Part
 from forescale.report.heat import Cell, HeatMap
 from forescale.report.lines import Dot, Line, LineChart
 from forescale.report.svg import round_step
 from forescale.sweep.axes import varies
-from forescale.sweep.columns import Row
+from forescale.sweep.columns import COMMUNICATION, Row
 from forescale.sweep.definition import Plot
 from forescale.sweep.labels import say, title, unit_of
 from forescale.sweep.parameters import CASE, DEVICES, NODES, SCALING
 from forescale.sweep.result import METRICS, SweepResult
 
+Chart: TypeAlias = LineChart | HeatMap | BarChart
+PARTS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "attention": ("#4e79a7", ("attention",)),
+        "feed-forward": ("#6aa56e", ("ffn", "moe")),
+        "other layers": ("#a3c49b", ("norm", "embedding", "head")),
+        "recompute": ("#a883b8", ("recompute",)),
+        "communication": ("#d9605b", COMMUNICATION),
+        "bubble": ("#f2a154", ("bubble",)),
+        "optimizer and rest": ("#b5b0aa", ("optimizer", "overhead")),
+    }
+)
+"""Parts of a step from the bottom of a bar upwards: colour, and what each sums up."""
 LEVELS = 5
 """Iso-lines drawn at most."""
 MOST_CELLS = 40
@@ -83,7 +97,7 @@ def usual_plots(result: SweepResult) -> tuple[Plot, ...]:
         found.append(Plot(kind="line", x=numbers[0], y=metric, by=by))
     found += [Plot(kind="line", x=item.name, y=metric, by=_apart(result)) for item in axes.ranges[:4]]
     if not found:
-        found.append(Plot(kind="line", x=axes.names[0], y=metric))
+        found.append(Plot(kind="bars", x=axes.names[0]))
     return tuple(found)
 
 
@@ -95,9 +109,11 @@ def _apart(result: SweepResult, *taken: str) -> str | None:
     return next((name for name in known if 1 < len(set(result.column(name))) <= MOST_LINES), None)
 
 
-def _picture(name: str, chart: LineChart | HeatMap) -> Picture:
+def _picture(name: str, chart: Chart) -> Picture:
     if isinstance(chart, LineChart):
         return Picture(name=name, svg=lines.to_svg(chart), vega_lite=lines.to_vega_lite(chart))
+    if isinstance(chart, BarChart):
+        return Picture(name=name, svg=bars.to_svg(chart), vega_lite=bars.to_vega_lite(chart))
     return Picture(name=name, svg=heat.to_svg(chart), vega_lite=heat.to_vega_lite(chart))
 
 
@@ -167,17 +183,43 @@ def _line(result: SweepResult, plot: Plot) -> list[tuple[str, LineChart]]:
         for colour, (name, found) in enumerate(series.items())
     ]
     heights = [dot.y for line in drawn for dot in line.dots]
-    y = value_axis(
-        title(plot.y),
-        heights,
-        log=False,
-        say=partial(say, unit=tall),
-        zero=0.0 <= min(heights) < FROM_ZERO * max(heights),
-    )
+    zero = 0.0 <= min(heights) < FROM_ZERO * max(heights)
+    y = value_axis(title(plot.y), heights, log=False, say=partial(say, unit=tall), zero=zero)
     note = "every point" if sampled else _note(result, plot.x, plot.by, plot.y)
     heading = plot.title or f"{result.sweep.name}: {title(plot.y)} over {title(plot.x)}"
     name = f"{plot.y}-over-{plot.x}"
     return [(name, LineChart(title=heading, note=note, x=x, y=y, lines=tuple(drawn)))]
+
+
+def _bars(result: SweepResult, plot: Plot) -> list[tuple[str, BarChart]]:
+    """Return the parts of the best step of every value."""
+    assert plot.x is not None
+    unit = unit_of(result.sweep, plot.x)
+    best = [(say(value, unit), row) for value, row in result.best_by(plot.x) if row is not None]
+    if not best or len(best) > MOST_CELLS:
+        return []
+    scale, name = (1.0, "s") if max(row["step_time_s"] for _, row in best) >= 1.0 else (1e-3, "ms")
+    used = {part: own for part, (_, own) in PARTS.items() if any(_seconds(row, own) for _, row in best)}
+    chart = BarChart(
+        title=plot.title or f"{result.sweep.name}: the step by {title(plot.x)}",
+        note=_note(result, plot.x, None, result.metric),
+        axis=title(plot.x),
+        unit=name,
+        parts=tuple(Part(name=part, colour=PARTS[part][0]) for part in used),
+        bars=tuple(
+            Bar(
+                label=label,
+                values=tuple(_seconds(row, own) / scale for own in used.values()),
+                remark=f"MFU {row['mfu']:.1%}",
+            )
+            for label, row in best
+        ),
+    )
+    return [(f"step-by-{plot.x}", chart)]
+
+
+def _seconds(row: Row, parts: Sequence[str]) -> float:
+    return float(sum(row[f"{part}_s"] for part in parts))
 
 
 def _map(result: SweepResult, plot: Plot) -> list[tuple[str, HeatMap]]:
@@ -296,6 +338,6 @@ def _remark(result: SweepResult, row: Row) -> str:
     return " · ".join([*shown, " ".join([*degrees, f"zero {row['zero']}"])])
 
 
-_CHARTS: Mapping[str, Callable[[SweepResult, Plot], Sequence[tuple[str, LineChart | HeatMap]]]] = (
-    MappingProxyType({"scaling": _scaling, "line": _line, "map": _map})
+_CHARTS: Mapping[str, Callable[[SweepResult, Plot], Sequence[tuple[str, Chart]]]] = MappingProxyType(
+    {"scaling": _scaling, "line": _line, "bars": _bars, "map": _map}
 )

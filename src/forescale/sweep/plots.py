@@ -11,6 +11,7 @@ from forescale.sweep.definition import Plot
 KINDS: Mapping[str, tuple[str, ...]] = {
     "scaling": ("by", "title"),
     "line": ("x", "y", "by", "title"),
+    "bars": ("x", "title"),
     "map": ("x", "y", "value", "title"),
 }
 """Kinds of pictures and the keys that each takes."""

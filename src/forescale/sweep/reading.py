@@ -57,7 +57,7 @@ SEARCH_KEYS = ("objective", "max_memory", "price_per_device_hour")
 SAMPLE_KEYS = ("points", "seed")
 _TABLES = ("workload", "precision", "space", "search", "vary", "sample")
 _LISTS = ("case", "plot")
-_SUBJECT = re.compile(r"(?:^|[:;,] )([\w.]+) (?:must be|= )")
+_SUBJECT = re.compile(r"unknown key '([\w.]+)'|(?:^|[:;,] )([\w.]+) (?:must be|= )")
 
 
 def read_sweep(path: str | Path, *, overrides: Iterable[str] = ()) -> Sweep:
@@ -319,13 +319,13 @@ class _Reader:
         name = error.key if isinstance(error, UnknownKeyError) else None
         if name is None:
             match = _SUBJECT.search(str(error).removeprefix(f"{self.where}, ").removeprefix(self.where))
-            name = match[1] if match else None
+            name = (match[1] or match[2]) if match else None
         if name is None:
             return error
         for section in ("workload", "precision", "cluster", "model"):
             for path in ((section, *name.split(".")), (section, *name.split(".")[1:])):
                 line = line_of(self.text, path)
-                if line is not None and line != line_of(self.text, path[:-1]):
+                if len(path) > 1 and line is not None and line != line_of(self.text, path[:-1]):
                     text = str(error).replace(self.where, f"{self.where}, line {line}", 1)
                     return SpecError(text)
         line = line_of(self.text, (name,))

@@ -20,6 +20,8 @@ from forescale.units import format_seconds
 
 MOST_VALUES = 10
 """Values of one parameter that are shown."""
+MOST_POINTS = 20
+"""Points that are all shown."""
 TOP = 5
 """Best points of a sampled sweep that are shown."""
 _USUAL = frozenset({"step_time_s", "tokens_per_s_per_device", "mfu", "peak_bytes"})
@@ -38,6 +40,9 @@ def sweep_view(result: SweepResult, metric: str | None, files: Sequence[Path] = 
     if not result.feasible:
         parts.append(Text(f"nothing fits at any point; the first: {result.rows[0]['problem']}", style="bold"))
         return Group(*parts, *_basis(result, files))
+    if len(result.rows) <= MOST_POINTS and not result.sweep.axes.ranges:
+        parts += [_every(result, chosen), ""]
+        return Group(*parts, *_follows(result, chosen), *_basis(result, files))
     for name in result.sweep.axes.names:
         if varies(result.column(name)) and not _sampled(result.sweep, name):
             parts += [_table(result, name, chosen), ""]
@@ -107,6 +112,23 @@ def _table(result: SweepResult, axis: str, metric: str) -> Table:
         )
     if len(shown) < len(found):
         table.caption = f"{len(found) - len(shown)} values not shown"
+    return table
+
+
+def _every(result: SweepResult, metric: str) -> Table:
+    """Return every point, the best marked."""
+    names = [
+        name for name in result.sweep.axes.names if varies(result.column(name))
+    ] or result.sweep.axes.names[:1]
+    table = _empty([*(title(name) for name in names), *_figures(metric), "layout"])
+    best = result.best(metric)
+    for row in result.rows:
+        values = [say(row[VARIED + name], unit_of(result.sweep, name)) for name in names]
+        values[0] = ("▶ " if row is best else "  ") + values[0]
+        if row["status"] != "ok":
+            table.add_row(*values, "–", row["status"], style="dim")
+        else:
+            table.add_row(*values, *_cells(result, row, metric, ()), style="bold" if row is best else None)
     return table
 
 

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.sweep.questions import grid, sweep
+
+from forescale.catalogue.clusters import load_cluster
+from forescale.catalogue.models import load_model
+from forescale.sweep.definition import Impossible, Question
+from forescale.sweep.parameters import parameters
+
+PODS = "mi300x-pods"
+
+
+def question(**changed) -> Question:
+    (found,) = grid(**changed).questions()
+    assert isinstance(found, Question), found.problem
+    return found
+
+
+BASE = load_cluster("h100-sxm", 16)
+
+
+def tier(index, **changed):
+    tiers = list(BASE.tiers)
+    tiers[index] = replace(tiers[index], **changed)
+    return replace(BASE, tiers=tuple(tiers))
+
+
+def device(**changed):
+    return replace(BASE, device=replace(BASE.device, **changed))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "cluster"),
+    [
+        ("hbm_capacity", "160 GiB", device(hbm_bytes=160 * 2.0**30)),
+        ("hbm_capacity", "x2", device(hbm_bytes=2 * BASE.device.hbm_bytes)),
+        ("hbm_bandwidth", "6.7 TB/s", device(hbm_bandwidth=6.7e12)),
+        ("device.hbm_bandwidth", "x2", device(hbm_bandwidth=2 * BASE.device.hbm_bandwidth)),
+        ("cluster.device.num_cores", 264, device(num_cores=264)),
+        ("price_per_device_hour", 2.5, device(price_per_hour=2.5)),
+        (
+            "flops.bf16",
+            "2 PFLOP/s",
+            device(matrix_flops=replace(BASE.device.matrix_flops, bf16=2e15)),
+        ),
+        ("domain_size", 72, tier(0, size=72)),
+        ("link_bandwidth", "900 GB/s", tier(0, bandwidth=900e9)),
+        ("link_latency", "x2", tier(0, latency=2 * BASE.tiers[0].latency)),
+        ("nic_bandwidth", "x0.5", tier(1, bandwidth=0.5 * BASE.tiers[1].bandwidth)),
+        ("nic_latency", "10 us", tier(1, latency=1e-5)),
+        ("cluster.tiers.infiniband.bandwidth", "800 Gb/s", tier(1, bandwidth=100e9)),
+        ("cluster.devices_per_node", 4, replace(BASE, devices_per_node=4)),
+        ("devices", 64, BASE.sized(64)),
+        ("devices", "x4", BASE.sized(64)),
+        ("nodes", 3, BASE.sized(24)),
+        ("cluster", "b200", load_cluster("b200", 16)),
+    ],
+)
+def test_parameters_change_the_cluster_and_nothing_else(name, value, cluster):
+    found = question(**{name: [value]})
+    assert found.cluster == cluster
+    assert found.model == load_model("llama-3.1-8b")
+    assert (found.workload.seq_len, found.workload.global_batch_size) == (4096, 64)
+
+
+def test_a_factor_of_flops_scales_every_type_that_the_device_has():
+    rates, before = question(flops=["x3"]).cluster.device.matrix_flops, BASE.device.matrix_flops
+    assert rates.bf16 == 3 * before.bf16
+    assert rates.fp8 == 3 * before.fp8
+    assert rates.fp4 is None is before.fp4
+
+
+def test_networks_beyond_the_domain_keep_their_proportion():
+    base = load_cluster(PODS, 16).tiers
+    (found,) = sweep(cluster=PODS, vary={"nic_bandwidth": ["100 GB/s"]}).questions()
+    now = found.cluster.tiers
+    assert now[0] == base[0]
+    assert now[1].bandwidth == 100e9
+    assert now[2].bandwidth / now[1].bandwidth == pytest.approx(base[2].bandwidth / base[1].bandwidth)
+
+
+def test_links_between_single_pairs_follow_the_bandwidth_of_their_tier():
+    (found,) = sweep(cluster=PODS, vary={"link_bandwidth": ["x2"]}).questions()
+    before, now = load_cluster(PODS, 16).tiers[0], found.cluster.tiers[0]
+    assert before.link_bandwidth is not None
+    assert (now.bandwidth, now.link_bandwidth) == (2 * before.bandwidth, 2 * before.link_bandwidth)
+
+
+def test_a_factor_applies_to_the_cluster_of_its_point():
+    found = grid(cluster=["h100-sxm", "b200"], hbm_capacity=["x1", "x2"]).questions()
+    sizes = [one.cluster.device.hbm_bytes for one in found]
+    assert sizes[1] == 2 * sizes[0]
+    assert sizes[3] == 2 * sizes[2]
+    assert sizes[2] == load_cluster("b200", 1).device.hbm_bytes
+
+
+def test_workload_precision_and_space_can_vary():
+    found = question(**{"precision": ["fp8"], "precision.recipe": ["delayed"], "optimizer": ["lion"],
+                        "workload.seq_len": ["x2"], "space.tp": [[2, 4]], "tokens": ["15T"]})  # fmt: skip
+    work = found.workload
+    assert (work.precision.compute, work.precision.recipe, work.optimizer) == ("fp8", "delayed", "lion")
+    assert (work.seq_len, work.tokens, found.space.tp) == (8192, 15e12, (2, 4))
+
+
+def test_weak_scaling_lets_the_batch_grow_with_the_devices():
+    found = grid(devices=[8, 16, 48], scaling=["strong", "weak"]).questions()
+    batches = [one.workload.global_batch_size for one in found]
+    assert batches == [64, 32, 64, 64, 64, 192]
+
+
+def test_a_batch_that_does_not_come_out_even_is_an_impossible_point():
+    work = {"seq_len": 4096, "global_batch_size": 6}
+    good, bad = sweep(workload=work, scaling="weak", vary={"devices": [24, 20]}).questions()
+    assert isinstance(good, Question)
+    assert good.workload.global_batch_size == 9
+    assert isinstance(bad, Impossible)
+    assert "6 sequences on 16 devices" in bad.problem
+
+
+def test_nodes_follow_the_cluster():
+    found = sweep(devices=None, nodes=4, vary={"cluster": ["h100-sxm", "gb200-nvl72"]})
+    assert [one.cluster.num_devices for one in found.questions()] == [32, 16]
+
+
+def test_combinations_that_cannot_be_are_points_with_a_reason():
+    (good, bad) = sweep(cluster=PODS, vary={"domain_size": [8, 128]}).questions()
+    assert isinstance(good, Question)
+    assert isinstance(bad, Impossible)
+    assert "sizes must grow" in bad.problem
+
+
+def test_max_memory_may_be_a_factor_of_the_capacity_of_each_point():
+    found = sweep(vary={"hbm_capacity": ["80 GiB", "160 GiB"]}, search={"max_memory": "x0.5"})
+    assert [one.max_memory for one in found.questions()] == [40 * 2.0**30, 80 * 2.0**30]
+
+
+def test_every_name_can_be_varied():
+    samples = {"topology": "switch", "optimizer": "adamw", "vendor": "nvidia", "architecture": "hopper",
+               "in_network_reduction": True, "cp_kind": "ring", "sp": True, "recompute": "none",
+               "axis_order": "tp-cp-dp-pp", "schedule": "default", "scaling": "strong", "model": "llama-3.1-8b",
+               "cluster": "h100-sxm", "recipe": "none"}  # fmt: skip
+    for name, parameter in parameters(["nvlink", "infiniband"]).items():
+        last = name.rpartition(".")[2]
+        text = samples.get(last, 1 if name.startswith("space.") else "bf16")
+        value = (
+            "x1" if not parameter.takes_values else {"whole": 16, "number": 1e12}.get(parameter.kind, text)
+        )
+        (found,) = grid(**{name: [value]}).questions()
+        assert isinstance(found, Question), (name, found)

@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+
+import pytest
+from tests.sweep.questions import grid, sweep
+
+from forescale.errors import ForescaleError, SpecError
+from forescale.sweep import Local, run
+from forescale.sweep.columns import column_names
+from forescale.sweep.definition import Plot
+from forescale.sweep.page import write_pictures
+from forescale.sweep.pictures import draw, usual_plots
+from forescale.sweep.plots import parse_plot
+
+HERE = Local(jobs=1)
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def words(svg):
+    return ["".join(item.itertext()) for item in ET.fromstring(svg).iter(f"{SVG}text")]
+
+
+@pytest.fixture(scope="module")
+def scaled():
+    return run(grid(devices=[8, 16, 32], scaling=["strong", "weak"]), executor=HERE)
+
+
+@pytest.fixture(scope="module")
+def mapped():
+    return run(
+        grid(hbm_capacity=["8 GiB", "40 GiB", "80 GiB", "160 GiB"], nic_bandwidth=["x1", "x2", "x4", "x8"]),
+        executor=HERE,
+    )
+
+
+def test_scaling_draws_throughput_with_its_ideal_and_what_is_left_of_it(scaled):
+    curve, share = draw(scaled, [Plot(kind="scaling", by="scaling")])
+    assert {"strong", "weak", "strong, ideal", "weak, ideal", "devices", "8", "16", "32"} <= set(
+        words(curve.svg)
+    )
+    points = curve.vega_lite["layer"][2]["data"]["values"]
+    table = {(row["vary.scaling"], row["num_devices"]): row["tokens_per_s"] for row in scaled.rows}
+    assert {(point["line"], point["x"]): point["y"] for point in points} == table
+    ideal = [point["y"] for point in curve.vega_lite["layer"][0]["data"]["values"]]
+    assert ideal[2] == pytest.approx(4 * ideal[0])
+    kept = share.vega_lite["layer"][2]["data"]["values"]
+    assert [point["y"] for point in kept if point["x"] == 8] == [1.0, 1.0]
+
+
+def test_a_map_shows_every_cell_and_leaves_empty_what_does_not_fit(mapped):
+    (picture,) = draw(mapped, [Plot(kind="map", x="hbm_capacity", y="nic_bandwidth", value="step_time_s")])
+    cells = picture.vega_lite["data"]["values"]
+    assert len(cells) == 16
+    found = {(cell["x"], cell["y"]): cell["value"] for cell in cells}
+    for index, row in enumerate(mapped.rows):
+        assert found[index // 4, index % 4] == row["step_time_s"]
+    assert [cell["value"] for cell in cells if cell["x"] == 0] == [None] * 4
+    assert {"8 GiB", "160 GiB", "×8", "step time", "–"} <= set(words(picture.svg))
+
+
+def test_iso_lines_are_drawn_where_a_level_is_crossed(mapped):
+    (picture,) = draw(mapped, [Plot(kind="map", x="hbm_capacity", y="nic_bandwidth", value="step_time_s")])
+    assert picture.vega_lite["layer"][1]["data"]["values"]
+    assert "<polyline" in picture.svg
+
+
+def test_lines_take_the_best_over_everything_else(mapped):
+    (picture,) = draw(mapped, [Plot(kind="line", x="hbm_capacity", y="mfu")])
+    points = picture.vega_lite["layer"][2]["data"]["values"]
+    assert len(points) == 3
+    best = max(row["mfu"] for row in mapped.feasible if row["vary.hbm_capacity"] == 160 * 2.0**30)
+    assert points[-1]["y"] == best
+    assert any("every nic bandwidth" in text for text in words(picture.svg))
+
+
+def test_bars_add_up_to_the_step():
+    found = run(sweep(case=[{"name": "a"}, {"name": "b & c", "flops": "x2"}]), executor=HERE)
+    (plot,) = usual_plots(found)
+    assert plot.kind == "bars"
+    (picture,) = draw(found, [plot])
+    values = picture.vega_lite["data"]["values"]
+    for row, name in zip(found.rows, ("a", "b & c"), strict=True):
+        height = sum(value["s"] for value in values if value["case"] == name)
+        assert height == pytest.approx(row["step_time_s"])
+    assert "b & c" in words(picture.svg)
+
+
+def test_samples_are_dots_of_their_own():
+    found = run(sweep(vary={"flops": {"from": "x1", "to": "x4"}}, sample={"points": 6}), executor=HERE)
+    (picture,) = draw(found, usual_plots(found))
+    assert len(picture.vega_lite["layer"][2]["data"]["values"]) == 6
+    assert "<polyline" not in picture.svg
+
+
+def test_usual_pictures_suit_what_is_varied(scaled, mapped):
+    assert [plot.kind for plot in usual_plots(scaled)] == ["scaling"]
+    assert usual_plots(scaled)[0].by == "scaling"
+    assert [(plot.kind, plot.x, plot.y) for plot in usual_plots(mapped)] == [
+        ("map", "hbm_capacity", "nic_bandwidth")
+    ]
+
+
+def test_files_are_whole_documents(mapped, tmp_path):
+    files = write_pictures(mapped, draw(mapped, usual_plots(mapped)), tmp_path)
+    assert [file.name for file in files] == [
+        "01-step_time_s-over-hbm_capacity-and-nic_bandwidth.svg",
+        "01-step_time_s-over-hbm_capacity-and-nic_bandwidth.vl.json",
+        "report.html",
+    ]
+    ET.parse(files[0])
+    assert json.loads(files[1].read_text(encoding="utf-8"))["$schema"].endswith("v5.json")
+    page = files[2].read_text(encoding="utf-8")
+    assert "<svg" in page
+    assert "nothing fits" in page
+    assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
+
+
+def test_nothing_is_drawn_where_nothing_fits():
+    found = run(grid(hbm_capacity=["1 GiB", "2 GiB"], nic_bandwidth=["x1", "x2"]), executor=HERE)
+    plots = [*usual_plots(found), Plot(kind="scaling"), Plot(kind="bars", x="hbm_capacity")]
+    assert draw(found, plots) == ()
+
+
+def test_a_map_of_too_many_values_is_refused():
+    found = run(
+        sweep(vary={"flops": {"from": "x1", "to": "x2"}, "devices": [8]}, sample={"points": 41}),
+        executor=HERE,
+    )
+    with pytest.raises(SpecError, match="41 values; give it steps"):
+        draw(found, [Plot(kind="map", x="flops", y="devices")])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("pie", "scaling, line, bars, map"),
+        ("line:x=devices", "needs y"),
+        ("line:x=devices,y=mfuu", "did you mean"),
+        ("map:x=devices,y=mfu,by=mfu", "unknown key 'by'"),
+        ("line:devices", "KIND:KEY=COLUMN"),
+    ],
+)
+def test_pictures_that_cannot_be_are_refused(text, said):
+    with pytest.raises(ForescaleError, match=said):
+        parse_plot(text, column_names(grid(devices=[8])))
+
+
+def test_pictures_are_asked_in_one_line():
+    names = column_names(grid(devices=[8], flops=["x1"]))
+    plot = parse_plot("map: x=flops, y=num_devices, value=mfu", names)
+    assert plot == Plot(kind="map", x="flops", y="num_devices", value="mfu")

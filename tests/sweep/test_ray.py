@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import sys
+
+import pytest
+from tests.sweep.questions import grid
+
+from forescale.errors import ForescaleError
+from forescale.sweep import Local, Ray, run
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_ray_finds_the_same_table(tmp_path):
+    pytest.importorskip("ray")
+    asked = grid(devices=[8, 16, 32], nic_bandwidth=["x1", "x2", "x4", "x8"])
+    here = run(asked, executor=Local(jobs=1), output=tmp_path / "here")
+    there = run(asked, executor=Ray(address="local", jobs=2), output=tmp_path / "ray")
+    assert there.rows == here.rows
+    assert there.table.read_bytes() == here.table.read_bytes()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_cluster_that_does_not_answer_is_one_sentence():
+    pytest.importorskip("ray")
+    with pytest.raises(ForescaleError, match="ray start --head"):
+        run(grid(devices=[8, 16]), executor=Ray(address="no address"))
+
+
+def test_without_ray_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ForescaleError, match=r"pip install 'forescale\[sweep\]'"):
+        run(grid(devices=[8, 16]), executor=Ray())

@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.sweep.questions import TEXT, grid
+
+from forescale.errors import ForescaleError
+from forescale.sweep import Local, read_sweep, run, store
+
+HERE = Local(jobs=1)
+MANY = (
+    TEXT
+    + "[vary]\nnic_bandwidth = { from = 'x0.5', to = 'x8', steps = 20 }\nhbm_bandwidth = ['x1', 'x2', 'x4']\n"
+)
+
+
+class Interrupted(Exception):
+    """Stands for a process that ends."""
+
+
+def stopped_after(asked, folder, count, **how):
+    def tell(known, _whole):
+        if known >= count:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        run(asked, executor=HERE, output=folder, progress=tell, **how)
+
+
+def stamps(folder):
+    return {file.name: file.stat().st_mtime_ns for file in sorted((folder / "points").glob("point-*"))}
+
+
+def test_a_killed_sweep_goes_on_to_the_same_parquet(tmp_path):
+    """The process is killed with SIGKILL in the middle of its work; nothing is lost or asked again."""
+    file, folder, whole = tmp_path / "sweep.toml", tmp_path / "killed", tmp_path / "whole"
+    file.write_text(MANY, encoding="utf-8")
+    command = [sys.executable, "-m", "forescale", "sweep", str(file), "--jobs", "1", "--output", str(folder)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    try:
+        deadline = time.monotonic() + 120.0
+        while len(list((folder / "points").glob("point-*"))) < 5:
+            assert process.poll() is None, process.stderr.read().decode()
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stderr.close()
+    assert process.returncode == -signal.SIGKILL
+    kept = stamps(folder)
+    assert 5 <= len(kept) < 60
+    assert not (folder / "results.parquet").exists()
+
+    asked = read_sweep(file)
+    resumed = run(asked, executor=HERE, output=folder)
+    assert resumed.num_resumed == len(kept)
+    assert {name: stamp for name, stamp in stamps(folder).items() if name in kept} == kept
+    run(asked, executor=Local(jobs=2), output=whole)
+    assert (folder / "results.parquet").read_bytes() == (whole / "results.parquet").read_bytes()
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_an_interrupted_sweep_asks_only_what_is_left(tmp_path, monkeypatch, kind):
+    asked = grid(devices=[8, 16, 32, 64], flops=["x1", "x2"])
+    stopped_after(asked, tmp_path, 3, table_format=kind)
+    from forescale.sweep import executors
+
+    seen = []
+    answer = executors.answer
+    monkeypatch.setattr(executors, "answer", lambda one, names: seen.append(one.index) or answer(one, names))
+    found = run(asked, executor=HERE, output=tmp_path, table_format=kind)
+    assert seen == [3, 4, 5, 6, 7]
+    assert found.num_resumed == 3
+    monkeypatch.undo()
+    other = run(asked, executor=HERE, output=tmp_path / "other", table_format=kind)
+    assert found.rows == other.rows
+    assert found.table.read_bytes() == other.table.read_bytes()
+
+
+def test_single_points_are_merged_and_still_known(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "MERGE_AT", 3)
+    asked = grid(devices=[8, 16], flops=["x1", "x2", "x3", "x4"])
+    stopped_after(asked, tmp_path, 7)
+    names = sorted(file.name for file in (tmp_path / "points").iterdir())
+    assert names == ["batch-00000000-3.parquet", "batch-00000003-3.parquet", "point-00000006.parquet"]
+    found = run(asked, executor=HERE, output=tmp_path)
+    assert found.num_resumed == 7
+    assert found.rows == run(asked, executor=HERE).rows
+
+
+def test_points_that_are_there_twice_count_once(tmp_path):
+    asked = grid(devices=[8, 16, 32])
+    run(asked, executor=HERE, output=tmp_path)
+    before = (tmp_path / "results.parquet").read_bytes()
+    points = tmp_path / "points"
+    (points / "batch-00000000-1.parquet").write_bytes((points / "point-00000000.parquet").read_bytes())
+    assert run(asked, executor=HERE, output=tmp_path).num_resumed == 3
+    assert (tmp_path / "results.parquet").read_bytes() == before
+
+
+def test_a_line_that_was_cut_short_is_asked_again(tmp_path):
+    asked = grid(devices=[8, 16, 32])
+    whole = run(asked, executor=HERE, output=tmp_path, table_format="csv")
+    lines = tmp_path / "points" / "points.jsonl"
+    content = lines.read_bytes()
+    lines.write_bytes(content[:-40])
+    found = run(asked, executor=HERE, output=tmp_path, table_format="csv")
+    assert found.num_resumed == 2
+    assert found.rows == whole.rows
+    assert lines.read_bytes() == content
+
+
+def test_files_half_written_are_not_points(tmp_path):
+    asked = grid(devices=[8, 16])
+    stopped_after(asked, tmp_path, 1)
+    (tmp_path / "points" / ".point-00000001.parquet.99.part").write_bytes(b"PAR1 cut short")
+    assert run(asked, executor=HERE, output=tmp_path).num_resumed == 1
+
+
+def test_another_sweep_is_refused_and_said_why(tmp_path):
+    run(grid(devices=[8, 16]), executor=HERE, output=tmp_path)
+    with pytest.raises(ForescaleError, match=r"vary.devices was \[8, 16\] and is \[8, 32\].*--restart"):
+        run(grid(devices=[8, 32]), executor=HERE, output=tmp_path)
+    with pytest.raises(ForescaleError, match="it keeps parquet, not csv"):
+        run(grid(devices=[8, 16]), executor=HERE, output=tmp_path, table_format="csv")
+    again = run(grid(devices=[8, 32]), executor=HERE, output=tmp_path, restart=True)
+    assert again.num_resumed == 0
+    assert [row["num_devices"] for row in again.rows] == [8, 32]
+
+
+def test_another_version_is_refused(tmp_path, monkeypatch):
+    asked = grid(devices=[8, 16])
+    run(asked, executor=HERE, output=tmp_path)
+    monkeypatch.setattr("forescale.sweep.definition.__version__", "999.0")
+    with pytest.raises(ForescaleError, match="the version of forescale"):
+        run(asked, executor=HERE, output=tmp_path)
+
+
+def test_without_pyarrow_parquet_names_the_extra_and_csv_works(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    asked = grid(devices=[8, 16])
+    with pytest.raises(ForescaleError, match=r"pip install 'forescale\[sweep\]'.*--format csv"):
+        run(asked, executor=HERE, output=tmp_path / "a")
+    found = run(asked, executor=HERE, output=tmp_path / "b", table_format="csv")
+    text = found.table.read_text(encoding="utf-8").splitlines()
+    assert text[0].startswith("index,vary.devices,status,problem,model")
+    assert len(text) == 3
+
+
+def test_parquet_keeps_kinds_and_order(tmp_path):
+    import pyarrow.parquet as pq
+
+    found = run(grid(devices=[8, 16], hbm_capacity=["8 GiB", "80 GiB"]), executor=HERE, output=tmp_path)
+    table = pq.read_table(tmp_path / "results.parquet")
+    assert table.column_names == [column.name for column in found.columns]
+    assert str(table.schema.field("index").type) == "int64"
+    assert str(table.schema.field("step_time_s").type) == "double"
+    assert str(table.schema.field("sp").type) == "bool"
+    assert table.to_pylist() == list(found.rows)
+    assert table.column("index").to_pylist() == [0, 1, 2, 3]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path):
+    (tmp_path / "closed").mkdir(mode=0o500)
+    with pytest.raises(ForescaleError, match="cannot write to"):
+        run(grid(devices=[8]), executor=HERE, output=tmp_path / "closed" / "out")
+
+
+def test_a_file_in_place_of_the_folder_is_one_sentence(tmp_path):
+    (tmp_path / "taken").write_text("", encoding="utf-8")
+    with pytest.raises(ForescaleError, match="cannot write to"):
+        run(grid(devices=[8]), executor=HERE, output=Path(tmp_path / "taken"))
