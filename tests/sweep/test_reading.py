@@ -46,6 +46,8 @@ CASES = [
     ("[vary]\ndevices = [8]\n[search]\nobjective = 'mfu'", 3, "step_time or peak_memory", ""),
     ("[vary]\ndevices = [8]\n[search]\nmax_memory = 'lots'", 3, "max_memory", "'x0.9'"),
     ("[vary]\ndevices = { from = 8, to = 64 }\n[sample]\npoints = 0", 3, "points", "1 or more"),
+    ("[vary]\ndevices = [8]\n[cost]\ncompute = 'exact'", 3, "'roofline'", "'exact'"),
+    ("[vary]\ndevices = [8]\n[cost]\nmeasurements = ['a.json']", 3, "a sweep changes it", ""),
     ("[vary]\ndevices = [8]\n[[plot]]\nkind = 'pie'", 2, "scaling, line, bars, map", "'pie'"),
     ("[vary]\ndevices = [8]\n[[plot]]\nkind = 'line'\nx = 'devices'\ny = 'mfuu'", 2, "mfuu", "mfu"),
 ]

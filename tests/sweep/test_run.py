@@ -100,6 +100,21 @@ def test_exponents_recover_a_power_law(result):
     assert found.r_squared == pytest.approx(1.0)
 
 
+def test_cost_models_are_those_asked_for():
+    rooflines, tiles = (
+        run(sweep(vary={"devices": [16]}, cost={"compute": kind}), executor=Local(jobs=1)).rows[0]
+        for kind in ("roofline", "tile")
+    )
+    assert rooflines["step_time_s"] != tiles["step_time_s"]
+
+
+def test_a_price_holds_for_every_cluster():
+    found = run(
+        sweep(vary={"cluster": ["h100-sxm", "b200"]}, search={"price_per_device_hour": 2}), executor=HERE
+    )
+    assert all(row["cost_per_million_tokens"] > 0.0 for row in found.rows)
+
+
 def test_the_document_can_be_written(result):
     document = json.loads(json.dumps(result.to_json(), allow_nan=False))
     assert document["schema"] == "forescale.sweep/1"

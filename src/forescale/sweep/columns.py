@@ -114,6 +114,7 @@ def answer(asked: Question | Impossible, names: tuple[str, ...]) -> Row:
             space=asked.space,
             objective=asked.objective,
             max_memory=asked.max_memory,
+            costs=asked.costs,
             top=1,
         )
     except InfeasibleError as error:

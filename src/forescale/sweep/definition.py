@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from forescale import __version__
+from forescale.cost.select import Costs
 from forescale.errors import SpecError
 from forescale.io.space import held_space
 from forescale.io.validation import build
 from forescale.search import Space
 from forescale.search.rank import Objective
 from forescale.spec import Cluster, Model, Workload
-from forescale.sweep.axes import Axes, Point
+from forescale.sweep.axes import Axes, Point, Setting
 from forescale.sweep.draft import Draft, Factor
 from forescale.sweep.parameters import CLUSTER, MODEL
 
@@ -32,6 +33,7 @@ class Question:
     space: Space
     objective: Objective
     max_memory: float | None
+    costs: Costs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +65,9 @@ class Sweep:
     """The file that it comes from, for messages."""
     name: str
     base: Draft
+    always: tuple[Setting, ...]
+    """What every point sets, whatever else it changes."""
+    costs: Costs
     axes: Axes
     models: Mapping[str, Model]
     """Models by the names that are varied."""
@@ -86,7 +91,7 @@ class Sweep:
 
     def _question(self, point: Point) -> Question:
         draft = self.base.copy()
-        for parameter, value in point.settings:
+        for parameter, value in sorted((*self.always, *point.settings), key=lambda item: item[0].phase):
             if parameter.name == MODEL:
                 draft.model = self.models[str(value)]
             elif parameter.name == CLUSTER:
@@ -107,6 +112,7 @@ class Sweep:
             space=held_space(Space(), draft.held, model, where="space"),
             objective=self.objective,
             max_memory=limit.by * capacity if isinstance(limit, Factor) else limit,
+            costs=self.costs,
         )
 
 
@@ -117,7 +123,14 @@ def fingerprint(questions: tuple[Question | Impossible, ...]) -> str:
     for asked in questions:
         if isinstance(asked, Question):
             digest.update(models.setdefault(id(asked.model), repr(asked.model).encode()))
-            rest = (asked.cluster, asked.workload, asked.space, asked.objective, asked.max_memory)
+            rest = (
+                asked.cluster,
+                asked.workload,
+                asked.space,
+                asked.objective,
+                asked.max_memory,
+                asked.costs,
+            )
             digest.update(repr((asked.index, asked.shown, rest)).encode())
         else:
             digest.update(repr(asked).encode())
