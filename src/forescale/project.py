@@ -187,10 +187,19 @@ def setting_of(
         workload=workload,
         choices=choices,
         run=run,
-        straggler_share=run.straggler * expected_maximum(cluster.num_devices),
+        straggler_share=run.straggler * expected_maximum(cluster.num_devices)
+        + run.slice_straggler * expected_maximum(num_slices(cluster)),
         host_bandwidth=cluster.device.host_bandwidth,
         workspace_bytes=library_workspace_bytes(cluster.device, choices.kernels, grouped=model.is_moe),
     )
+
+
+def num_slices(cluster: Cluster) -> int:
+    """Return how many tori a data centre's network joins; 1 without a torus."""
+    inner = cluster.tiers[0]
+    if inner.topology != "torus" or len(cluster.tiers) == 1 or not inner.size:
+        return 1
+    return -(-cluster.num_devices // inner.size)
 
 
 def pricing_of(
@@ -212,6 +221,7 @@ def pricing_of(
         groups=groups(degrees, order),
         run=run,
         graphs=choices.graphs,
+        blocking=choices.kernels.blocking_launches,
     )
 
 

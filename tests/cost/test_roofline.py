@@ -259,3 +259,20 @@ def test_every_generation_of_attention_kernels_is_faster_than_the_last(h100):
         times = [kind.seconds(replace(op, backward=backward)) for kind in kinds]
         assert times == sorted(times)
     assert kinds[2].seconds(op) > 2 * kinds[0].seconds(op)
+
+
+@pytest.mark.parametrize(("width", "slower"), [(104.0, False), (108.0, True), (112.0, False), (150.0, True)])
+def test_heads_whose_rows_are_not_16_bytes_wide_run_on_the_vector_units(width, slower):
+    a100 = model("a100-sxm-80gb")
+    seconds, even = (
+        a100.seconds(replace(CAUSAL, q_len=2048.0, kv_len=2048.0, flash=False, qk_dim=size, v_dim=size))
+        for size in (width, width + -width % 8)
+    )
+    assert bool(seconds > 2.0 * even) == slower
+
+
+def test_unaligned_heads_among_others_cost_what_they_cost_alone():
+    a100, widths = model("a100-sxm-80gb"), np.array([104.0, 108.0])
+    op = replace(CAUSAL, flash=False)
+    both = a100.seconds(replace(op, qk_dim=widths, v_dim=widths))
+    assert both.tolist() == [a100.seconds(replace(op, qk_dim=each, v_dim=each)) for each in (104.0, 108.0)]

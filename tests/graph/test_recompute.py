@@ -89,3 +89,13 @@ def test_torch_keeps_every_second_product():
 def test_a_policy_needs_a_name():
     with pytest.raises(SpecError, match="save_qkv_proj"):
         keep(block(dense()), Recompute(granularity="policy"))
+
+
+def test_a_replay_that_stops_early_leaves_out_what_only_makes_the_output():
+    whole = block(dense())
+    every, needed = (keep(whole, Recompute(granularity="full", stops_early=early)) for early in (False, True))
+    left_out = {operator.name for operator in every.replayed} - {
+        operator.name for operator in needed.replayed
+    }
+    assert left_out == {"ffn.down", "ffn.scatter", "ffn.add"}
+    assert names(needed.tensors) == names(every.tensors) == {"input"}

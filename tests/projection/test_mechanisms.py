@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 from tests.small import cluster, dense, moe, workload
 
+from forescale.catalogue.clusters import load_cluster
 from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.modules import casts
-from forescale.project import project
-from forescale.projection.blocks import exposed_time, launch_gap, pipelined_time
+from forescale.project import num_slices, project, setting_of
+from forescale.projection.blocks import NEUTRAL, exposed_time, launch_gap, pipelined_time
 from forescale.projection.step import exposed_gather, exposed_reduction
 from forescale.spec import Precision, Strategy
-from forescale.spec.strategy import Overlap
+from forescale.spec.strategy import Kernels, Overlap
 
 
 def seconds(strategy, model=None, **changes):
@@ -29,6 +31,7 @@ def layout(compute, recipe):
 def test_the_device_waits_for_launches_that_take_longer_than_kernels():
     assert launch_gap(kernels=10.0, interval=2.0, busy=15.0) == 5.0
     assert launch_gap(kernels=10.0, interval=2.0, busy=25.0) == 0.0
+    assert launch_gap(kernels=10.0, interval=2.0, busy=25.0, blocking=True) == 20.0
 
 
 def test_captured_launches_cost_nothing():
@@ -87,3 +90,53 @@ def test_tokens_that_travel_once_arrive_sooner():
     model, place, work = moe(), cluster(8), workload()
     before, after = (project(model, place, item, work).time_s["expert_comm"] for item in (plain, once))
     assert after < before
+
+
+def test_launches_that_block_add_to_the_step():
+    free, blocking = (
+        seconds(Strategy(dp_shard=8, kernels=Kernels(blocking_launches=on)), seq_len=8192)
+        for on in (False, True)
+    )
+    assert blocking > 1.01 * free
+
+
+def test_the_fused_loss_moves_fewer_bytes():
+    eager, fused = (
+        seconds(Strategy(dp_shard=8, kernels=Kernels(cross_entropy=kind)), seq_len=8192)
+        for kind in ("vocab_parallel", "fused")
+    )
+    assert fused < eager
+
+
+def test_shares_of_a_message_cross_the_network_sooner_than_copies():
+    layout = {"tp": 8, "sp": False, "pp": 2, "micro_batch_size": 8}
+    copies, shares = (
+        project(dense(), cluster(16), Strategy(**layout, kernels=Kernels(shares_messages=on)), workload())
+        for on in (False, True)
+    )
+    assert shares.time_s["pipeline_comm"] < copies.time_s["pipeline_comm"]
+    with_sp = replace(copies.strategy, sp=True)
+    same = replace(with_sp, kernels=Kernels(shares_messages=True))
+    times = [project(dense(), cluster(16), each, workload()).step_time_s for each in (with_sp, same)]
+    assert times[0] == times[1]
+
+
+def test_deepep_copies_no_rows_before_it_sends_them():
+    strategy = Strategy(ep=8, dp_shard=8)
+    pieces = {
+        name: project(moe(), cluster(8), replace(strategy, dispatcher=name), workload()).time_s["moe"]
+        for name in ("all_to_all", "deepep")
+    }
+    assert pieces["deepep"] < pieces["all_to_all"]
+
+
+def test_slices_wait_for_the_slowest_of_them():
+    one, two = (load_cluster("tpu-v5e", devices) for devices in (256, 512))
+    assert (num_slices(one), num_slices(two), num_slices(load_cluster("h100-sxm", 512))) == (1, 2, 1)
+    run = replace(NEUTRAL, slice_straggler=0.03)
+    shares = [
+        setting_of(dense(), each, workload(), split_strategy(Strategy())[1], run).straggler_share
+        for each in (one, two)
+    ]
+    assert shares[0] == 0.0
+    assert shares[1] == pytest.approx(0.03 * (2.0 * math.log(2.0)) ** 0.5)

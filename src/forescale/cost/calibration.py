@@ -202,6 +202,8 @@ class RunFactors:
     """Launch gaps per layer and pass."""
     straggler: Numeric = 0.0
     """Relative standard deviation of one device's step; the slowest of many sets the pace."""
+    slice_straggler: Numeric = 0.0
+    """The same of one slice: a torus among several that a data centre's network joins."""
     fit: Fit = field(default_factory=Fit)
 
     def rate(self, key: str) -> Numeric:

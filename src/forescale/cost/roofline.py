@@ -17,7 +17,7 @@ import numpy as np
 from forescale.cost.calibration import AttentionParameters, Calibration, Fit, GemmParameters
 from forescale.cost.model import Provenance
 from forescale.errors import SpecError
-from forescale.formula import formula
+from forescale.formula import formula, value_of
 from forescale.graph.ops import AttentionCore, Compute, Elementwise, Gemm, GroupedGemm
 from forescale.numeric import Numeric
 from forescale.spec import Device
@@ -36,6 +36,8 @@ OPERAND_BYTES = {
 }
 """Bytes per operand element with block scales (fp32 per 128; OCP MX v1.0: a byte per 32; NVFP4: per 16)."""
 RATES = {**MATRIX_RATE, "fp8_blockwise": "fp8"}
+VECTOR_LOAD_BYTES = 16.0
+"""Alignment of rows that matrix units ask for (NVIDIA, Matrix Multiplication Background User's Guide)."""
 UNMEASURED = 1.5
 """Logarithmic interval of a device beside those fitted, over theirs; a choice, not a measurement."""
 ROOFLINE = "Williams et al. 2009, Roofline (doi:10.1145/1498765.1498785)"
@@ -240,10 +242,7 @@ class Roofline:
     def _unfused(self, op: AttentionCore, dtype: str) -> Numeric:
         unfused, calls = self.calibration.unfused, op.batch * op.heads
         products = (op.qk_dim, op.v_dim) if not op.backward else (op.qk_dim, op.qk_dim, op.v_dim, op.v_dim)
-        matmul = [
-            self._product(m=op.q_len, n=op.kv_len, k=k, batch=calls, dtype=dtype, accumulate_bytes=0.0)
-            for k in products
-        ]
+        matmul = [self._head_product(op, k, calls, dtype) for k in products]
         per_score = unfused.backward_bytes if op.backward else unfused.forward_bytes
         scores = memory_bound_seconds(
             num_bytes=calls * op.q_len * op.kv_len * per_score,
@@ -253,6 +252,18 @@ class Roofline:
             * self.calibration.run.rate("unfused"),
         )
         return functools.reduce(lambda total, part: total + part, matmul, scores)
+
+    def _head_product(self, op: AttentionCore, width: Numeric, calls: Numeric, dtype: str) -> Numeric:
+        """Price one product of unfused attention; heads whose rows are not aligned are left to the vector units."""
+        price = functools.partial(
+            self._product, m=op.q_len, n=op.kv_len, k=width, batch=calls, accumulate_bytes=0.0
+        )
+        unaligned = np.mod(value_of(width) * OPERAND_BYTES[dtype], VECTOR_LOAD_BYTES) > 0.0
+        if not np.any(unaligned):
+            return price(dtype=dtype)
+        if np.all(unaligned):
+            return price(dtype="fp32")
+        return np.where(unaligned, price(dtype="fp32"), price(dtype=dtype))
 
     def _memory(self, op: Elementwise) -> Numeric:
         fitted = self.calibration.memory[op.family]

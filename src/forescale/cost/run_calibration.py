@@ -22,7 +22,7 @@ from forescale.spec import Device
 
 T = TypeVar("T")
 WIDE_TYPES = ("bf16", "fp16", "tf32", "fp32")
-PASS_FAMILIES = ("elementwise", "norm", "loss")
+PASS_FAMILIES = ("elementwise", "norm")
 """Families of traffic that eager software passes over more often than fused software."""
 DEFAULT = "published"
 UNSEEN = 1.5
@@ -45,6 +45,8 @@ class SharedFactors:
     """Share of the time of hidden communication by which it slows the compute that hides it."""
     straggler: float = 0.0
     """Relative standard deviation of one device's step."""
+    slice_straggler: float = 0.0
+    """The same of one slice's step: a network of the data centre joins slices, and its delays vary."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +151,7 @@ class RunCalibration:
             microbatch_overhead_s=stack.microbatch_overhead_s,
             step_overhead_s=stack.step_overhead_s,
             straggler=shared.straggler,
+            slice_straggler=shared.slice_straggler,
         )
 
     def spread(self, device: Device, compute: str) -> Spread:

@@ -232,13 +232,13 @@ def _experts(b: Builder, spec: MoeFfn, *, hidden: float, source: str, result: st
     both, either = _moves(b)
     row = hidden * lay.element_bytes
     unsorted = b.tensor("moe.unsorted", received * hidden * either)
-    _permute(b, "moe.unsort", output, unsorted, moved=2.0 * received * row)
+    _permute(b, "moe.unsort", output, unsorted, moved=2.0 * received * row * either)
     reduced = b.tensor("moe.reduced", arrived * hidden * both)
     _over_etp(b, "moe.combine_etp", unsorted, reduced, received * row, forward="reduce_scatter")
     returned = b.tensor("moe.returned", sent * hidden)
     moved = more(sent=sent, received=arrived) * row
     exchange(b, "moe.combine", axis="ep", num_bytes=moved, source=reduced, result=returned)
-    _permute(b, "moe.unpermute", returned, result, moved=2.0 * sent * row)
+    _permute(b, "moe.unpermute", returned, result, moved=2.0 * sent * row * _copied_here(b))
 
 
 def _weighted_activation(b: Builder, spec: MoeFfn, up: str, activated: str) -> None:
@@ -269,20 +269,25 @@ def _dispatch(
     both, either = _moves(b)
     permuted = b.tensor("moe.permuted", sent * hidden * either)
     entries = lay.tokens("residual") * spec.num_experts
-    _permute(b, "moe.permute", source, permuted, moved=2.0 * sent * row, rows=entries)
+    _permute(b, "moe.permute", source, permuted, moved=2.0 * sent * row * _copied_here(b), rows=entries)
     here = b.tensor("moe.arrived", arrived * hidden * both)
     moved = more(sent=sent, received=arrived) * row
     exchange(b, "moe.dispatch", axis="ep", num_bytes=moved, source=permuted, result=here)
     gathered = b.tensor("moe.gathered", received * hidden)
     _over_etp(b, "moe.dispatch_etp", here, gathered, received * row, forward="all_gather")
     dispatched = b.tensor("moe.dispatched", received * hidden, lay.linear_input_bytes)
-    _permute(b, "moe.sort", gathered, dispatched, moved=2.0 * received * row)
+    _permute(b, "moe.sort", gathered, dispatched, moved=2.0 * received * row * either)
 
 
 def _moves(b: Builder) -> tuple[Numeric, Numeric]:
     """Return (1 or 0) whether rows move over both ep and etp, and over either; one rank copies nothing."""
     ep, etp = b.layout.more_than_one("ep"), b.layout.more_than_one("etp")
     return ep * etp, np.maximum(ep, etp)
+
+
+def _copied_here(b: Builder) -> float:
+    """Return 1 where rows are copied per expert before they travel and summed after; DeepEP does both on the way."""
+    return 0.0 if b.layout.choices.dispatcher == "deepep" else 1.0
 
 
 def _permute(

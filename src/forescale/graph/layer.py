@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from forescale.formula import formula
 from forescale.graph.attention import full_attention, latent_attention, linear_attention
 from forescale.graph.ffn import dense_ffn, moe_ffn
@@ -26,6 +29,24 @@ from forescale.spec.model import (
     Model,
     MoeFfn,
 )
+from forescale.spec.strategy import CrossEntropy
+
+LOSS_BYTES: Mapping[CrossEntropy, tuple[float, float]] = MappingProxyType(
+    {
+        "vocab_parallel": (38.0, 14.0),
+        "native": (26.0, 14.0),
+        "fused": (6.0, 4.0),
+        "compiled": (4.0, 6.0),
+        "eager": (18.0, 22.0),
+    }
+)
+"""Bytes read and written per 16-bit logit, forward and backward, pass by pass.
+
+vocab_parallel (Megatron-LM cross_entropy.py): cast 6, maximum 4, difference 8, exponential 8, sum 4, quotient 8;
+backward scales the fp32 softmax 8 and casts it 6. native has the middle three in one kernel. fused (Transformer
+Engine, Liger) reads twice and writes the gradient, then scales it. compiled reads twice for maximum and sum, and
+makes the gradient from the logits again. eager (PyTorch): cast 6, log-softmax 12; its gradient is made from zeros 4,
+read with the log-softmax and written 12, and cast 6."""
 
 
 @formula(unit="1", source="Megatron-LM: vocabulary padded to a multiple of make_vocab_size_divisible_by × tp")
@@ -228,8 +249,9 @@ def _cross_entropy(b: Builder, logits: str) -> None:
     Native: fp32 logits beside the softmax, whose gradient is cast as it is made. Compiled: the logits are kept,
     their gradient is made beside them.
     """
-    tokens, size = b.layout.tokens("sequence"), b.bytes_of(logits)
-    elements, kind = b.tensors[logits].elements, b.layout.choices.kernels.cross_entropy
+    tokens, elements = b.layout.tokens("sequence"), b.tensors[logits].elements
+    kind = b.layout.choices.kernels.cross_entropy
+    forward_bytes, backward_bytes = LOSS_BYTES[kind]
     saved = logits
     temporaries: Names = ()
     gradients: Names = ()
@@ -246,8 +268,8 @@ def _cross_entropy(b: Builder, logits: str) -> None:
     scalars = Collective(kind="all_reduce", axis="tp", num_bytes=3.0 * tokens * 4.0)
     b.operator(
         "head.cross_entropy",
-        forward=(Elementwise(bytes_moved=7.0 * size, family="loss", kernels=6.0), scalars),
-        backward_input=(Elementwise(bytes_moved=5.0 * size, family="loss", kernels=2.0),),
+        forward=(Elementwise(bytes_moved=forward_bytes * elements, family="loss", kernels=6.0), scalars),
+        backward_input=(Elementwise(bytes_moved=backward_bytes * elements, family="loss", kernels=2.0),),
         reads=(logits,),
         saves=(saved,),
         temporaries=temporaries,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from forescale.errors import SpecError
@@ -49,6 +50,8 @@ def keep(block: Block, recompute: Recompute) -> Kept:
     everything = _saved(block.operators)
     if recompute.granularity == "none":
         return _kept(block, everything, everything, ())
+    if recompute.granularity == "full" and recompute.stops_early:
+        return _by_shares(block, everything, {})
     if recompute.granularity == "full":
         return _kept(block, everything, (block.input_name,), (block.operators,))
     if recompute.granularity == "policy":
@@ -72,8 +75,13 @@ def _by_policy(block: Block, everything: tuple[str, ...], policy: RematPolicy | 
     if policy is None:
         msg = f"recompute by policy needs its name: one of {', '.join(POLICIES)}"
         raise SpecError(msg)
+    return _by_shares(block, everything, POLICIES[policy])
+
+
+def _by_shares(block: Block, everything: tuple[str, ...], listed: Mapping[str, float]) -> Kept:
+    """Keep the input and what is listed, and replay what the rest is made of."""
     shares = {block.input_name: 1.0} | {
-        name: share for name, share in POLICIES[policy].items() if name in block.tensors
+        name: share for name, share in listed.items() if name in block.tensors
     }
     whole = frozenset(name for name, share in shares.items() if share == 1.0)
     replayed = needed(block, whole)

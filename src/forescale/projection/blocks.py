@@ -43,6 +43,8 @@ class Pricing:
     run: RunFactors = NEUTRAL
     """What a run loses against kernels alone; the compute model knows its own share of it."""
     graphs: LaunchGraphs = "none"
+    blocking: bool = False
+    """The host waits for each kernel before it launches the next."""
     _prices: dict[MeshAxis, Prices] = field(default_factory=dict, init=False, repr=False, compare=False)
     _messages: dict[tuple[MeshAxis, CollectiveKind], Priced] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -146,9 +148,10 @@ def pipelined_time(
     unit="s",
     source="kernels start in order: the device waits for the host where launches take longer than kernels",
 )
-def launch_gap(*, kernels: Numeric, interval: Numeric, busy: Numeric) -> Numeric:
-    """max(0, kernels · interval − busy)."""
-    return np.maximum(kernels * interval - busy, 0.0)
+def launch_gap(*, kernels: Numeric, interval: Numeric, busy: Numeric, blocking: bool = False) -> Numeric:
+    """max(0, kernels · interval − busy); kernels · interval where every launch waits for its kernel."""
+    launches = kernels * interval
+    return launches if blocking else np.maximum(launches - busy, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +177,7 @@ class PricedBlock:
     block: Block
     operators: dict[str, PricedOperator]
     run: RunFactors = NEUTRAL
+    blocking: bool = False
 
 
 def price_operators(block: Block, pricing: Pricing) -> PricedBlock:
@@ -182,6 +186,7 @@ def price_operators(block: Block, pricing: Pricing) -> PricedBlock:
         block=block,
         operators={operator.name: _price(operator, pricing) for operator in block.operators},
         run=pricing.run,
+        blocking=pricing.blocking,
     )
 
 
@@ -210,7 +215,7 @@ def block_cost(priced: PricedBlock, kept: Kept, *, overlap: Overlap = NO_OVERLAP
     for seconds, kernels in ((forward, forward_kernels), (backward, backward_kernels)):
         if overlap.expert and "expert_comm" in seconds:
             _hide_experts(seconds, priced.run.contention)
-        _add_gap(seconds, kernels, priced.run.kernel_interval_s)
+        _add_gap(seconds, kernels, priced.run.kernel_interval_s, blocking=priced.blocking)
     moments, name = block_moments(priced.block, kept), priced.block.name
     forward, backward = _titled(forward, f"{name} forward"), _titled(backward, f"{name} backward")
     return BlockCost(
@@ -226,14 +231,14 @@ def block_cost(priced: PricedBlock, kept: Kept, *, overlap: Overlap = NO_OVERLAP
     )
 
 
-def _add_gap(into: Seconds, kernels: Numeric, interval: Numeric) -> None:
+def _add_gap(into: Seconds, kernels: Numeric, interval: Numeric, *, blocking: bool) -> None:
     """Add the time that the device waits for the host."""
     if isinstance(interval, float) and interval == 0.0:
         return
     busy: Numeric = 0.0
     for seconds in into.values():
         busy = busy + seconds
-    into["overhead"] = launch_gap(kernels=kernels, interval=interval, busy=busy)
+    into["overhead"] = launch_gap(kernels=kernels, interval=interval, busy=busy, blocking=blocking)
 
 
 def _titled(seconds: Seconds, title: str) -> Seconds:

@@ -355,8 +355,12 @@ def _simulated(
 
 def _hop(setting: Setting, inputs: Inputs) -> Numeric:
     """Return the seconds of one micro-batch's message between stages."""
-    message = Collective(kind="p2p", axis="pp", num_bytes=message_bytes(setting, inputs))
-    return inputs.pricing.seconds(message)
+    size = message_bytes(setting, inputs)
+    if setting.choices.sp or not setting.choices.kernels.shares_messages:
+        return inputs.pricing.seconds(Collective(kind="p2p", axis="pp", num_bytes=size))
+    share = Collective(kind="p2p", axis="pp", num_bytes=size / inputs.degrees.tp)
+    gather = Collective(kind="all_gather", axis="tp", num_bytes=size)
+    return inputs.pricing.seconds(share) + inputs.pricing.seconds(gather)
 
 
 def _optimizer_time(model: Model, state: Numeric, workload: Workload, pricing: Pricing) -> Numeric:

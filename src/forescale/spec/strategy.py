@@ -46,6 +46,9 @@ class Recompute:
     modules: tuple[Module, ...] = ()
     num_layers: Annotated[int, Ge(0)] | None = None
     """Layers of each virtual stage that are recomputed, its first; None is all of them (Megatron-LM's block)."""
+    stops_early: bool = False
+    """`full` replays only what backward needs: PyTorch's checkpoint without reentry stops at the last tensor that
+    was kept, and XLA drops dead code; Megatron-LM's runs the whole layer again."""
     layer_ids: tuple[Annotated[int, Ge(0)], ...] = ()
     """Layers that are recomputed, by their number in the model from 0 on, multi-token prediction after the
     decoder's (Primus); none listed leaves it to `num_layers`."""
@@ -116,12 +119,17 @@ class Kernels:
     (DeepSpeed); other optimizers go tensor by tensor."""
     bucket_elements: Annotated[float, Ge(0)] = 0.0
     """Elements of reduction buckets beside the gradients, in their type (DeepSpeed's reduce_bucket_size)."""
+    shares_messages: bool = False
+    """Without sequence parallelism each tensor-parallel rank sends its share of a stage's output, which the next
+    stage gathers (Narayanan et al. 2021, section 4.1)."""
     keeps_stage_outputs: bool = False
     """A pipeline stage keeps the output it sent until its backward (DeepSpeed; Megatron-LM before 2022)."""
     grouped_experts: bool = True
     """The products of experts run together on several streams; False runs one expert after the other."""
     deterministic: bool = False
     """Deterministic algorithms, for which the matrix library is given a larger workspace."""
+    blocking_launches: bool = False
+    """The host waits for every kernel before it launches the next (CUDA_LAUNCH_BLOCKING=1)."""
     dropout: bool = False
     """Attention and hidden dropout, whose masks are kept (one byte per element)."""
 

@@ -45,7 +45,7 @@ def layout_of(row: Row, model: Model, notes: Notes) -> tuple[Strategy, Workload]
     precision = _precision(row, conventions, notes)
     strategy = Strategy(
         tp=tp,
-        sp=_sequence_parallel(row, tp, notes),
+        sp=tp > 1 and (conventions["sharded_residual"] or _sequence_parallel(row, tp, notes)),
         cp=degrees["cp"],
         cp_kind="ulysses" if "a2a" in row.text("attention") else conventions["cp_kind"],
         ep=degrees["ep"],
@@ -56,11 +56,11 @@ def layout_of(row: Row, model: Model, notes: Notes) -> tuple[Strategy, Workload]
         dp_shard=shard,
         zero=zero,
         micro_batch_size=micro,
-        recompute=_recompute(_recompute_text(row, conventions, notes), model.num_layers, pp, vpp, notes),
+        recompute=_recompute(row, conventions, model.num_layers, pp, vpp, notes),
         stage_layers=stage_layers(model, pp, vpp),
         overlap=_overlap(row, model, precision, conventions),
         flash_attention=_flash(row, conventions),
-        kernels=_kernels(conventions, precision),
+        kernels=_kernels(row, conventions, precision),
         software=_software(row, conventions),
         graphs=_graphs(row),
         dispatcher="deepep"
@@ -214,7 +214,15 @@ def _recompute_text(row: Row, conventions: Mapping[str, Any], notes: Notes) -> s
     return str(conventions["recompute"])
 
 
-def _recompute(text: str, num_layers: int, pp: int, vpp: int, notes: Notes) -> Recompute:
+def _recompute(
+    row: Row, conventions: Mapping[str, Any], num_layers: int, pp: int, vpp: int, notes: Notes
+) -> Recompute:
+    """Return the policy of a row, replayed as its framework does."""
+    policy = _policy(_recompute_text(row, conventions, notes), num_layers, pp, vpp, notes)
+    return replace(policy, stops_early=conventions["stops_early"])
+
+
+def _policy(text: str, num_layers: int, pp: int, vpp: int, notes: Notes) -> Recompute:
     """Return the policy that `text` spells for a model of `num_layers` layers."""
     entry = first_match("recomputes", text)
     if not entry:
@@ -275,7 +283,8 @@ def _software(row: Row, conventions: Mapping[str, Any]) -> str:
     software = conventions.get("compiled_software") if compiled else None
     if "maxtext" in row.text("recompute").lower():
         software = "xla"
-    return str(software or conventions["software"])
+    software = str(software or conventions["software"])
+    return "xla-gpu" if software == "xla" and "TPU" not in row.text("hardware") else software
 
 
 def _graphs(row: Row) -> LaunchGraphs:
@@ -293,11 +302,12 @@ def _flash(row: Row, conventions: Mapping[str, Any]) -> bool:
     return not text.startswith(("unfused", "fused softmax", "xla"))
 
 
-def _kernels(conventions: Mapping[str, Any], precision: Precision) -> Kernels:
+def _kernels(row: Row, conventions: Mapping[str, Any], precision: Precision) -> Kernels:
     """Return the kernels of the framework; DeepSpeed has an optimizer of its own for bf16 with fp32 sums."""
     sums_fp32 = precision.parameters == "bf16" and precision.gradients == "fp32"
     name = "bf16_kernels" if sums_fp32 and "bf16_kernels" in conventions else "kernels"
-    return Kernels(**conventions[name])
+    blocking = "CUDA_LAUNCH_BLOCKING=1" in row.text("notes")
+    return Kernels(**conventions[name], blocking_launches=blocking)
 
 
 def _precision(row: Row, conventions: Mapping[str, Any], notes: Notes) -> Precision:
