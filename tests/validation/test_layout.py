@@ -117,8 +117,32 @@ def test_hierarchical_zero_1_shards_within_its_group(row):
     ],
 )
 def test_recompute_spellings(row, text, expected):
-    strategy, _, _ = build(row(recompute=text))
+    strategy, _, _ = build(row(recompute=text, source="NeMo"))
     assert strategy.recompute == expected
+
+
+def test_frameworks_that_replay_no_more_than_backward_needs(row):
+    early = {
+        source: build(row(recompute="full", source=source))[0].recompute.stops_early
+        for source in ("torchtitan", "MosaicML LLM Foundry", "MaxText", "NeMo", "InternEvo", "BigScience")
+    }
+    assert [source for source, yes in early.items() if yes] == [
+        "torchtitan",
+        "MosaicML LLM Foundry",
+        "MaxText",
+    ]
+
+
+def test_a_row_says_that_launches_blocked(row):
+    strategy, _, _ = build(row(notes="CUDA_LAUNCH_BLOCKING=1 was in use for large jobs"))
+    assert strategy.kernels.blocking_launches
+
+
+def test_xla_shards_the_residual_and_is_two_stacks(row):
+    tpu, _, _ = build(row(source="MaxText", hardware="TPU v5e", sp="n"))
+    gpu, _, _ = build(row(source="MaxText", sp="n"))
+    assert (tpu.sp, tpu.overlap.tensor) == (True, True)
+    assert (tpu.software, gpu.software) == ("xla", "xla-gpu")
 
 
 def test_full_recompute_of_layers_per_stage_is_shared_by_its_chunks(row):

@@ -219,7 +219,7 @@ def _recompute(
 ) -> Recompute:
     """Return the policy of a row, replayed as its framework does."""
     policy = _policy(_recompute_text(row, conventions, notes), num_layers, pp, vpp, notes)
-    return replace(policy, stops_early=conventions["stops_early"])
+    return replace(policy, stops_early=policy.granularity == "full" and conventions["stops_early"])
 
 
 def _policy(text: str, num_layers: int, pp: int, vpp: int, notes: Notes) -> Recompute:
