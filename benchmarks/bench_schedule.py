@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from forescale.schedule import LinkTimes, Request, StageTimes, compile_schedule, family
+from forescale.schedule.optimise import Problem, optimise
+from forescale.schedule.placement import wave
 
 UNIT = StageTimes(forward=1.0, input_grad=1.0, weight_grad=1.0)
 
@@ -26,18 +28,22 @@ def test_build_check_compile(benchmark, name):
     assert benchmark.stats.stats.min <= 1.5
 
 
+@pytest.mark.parametrize("delay", [0.0, 0.1])
 @pytest.mark.parametrize("name", ["interleaved-1f1b", "interleaved-zb", "zbv"])
-def test_time_a_large_schedule_again(benchmark, name):
+def test_time_a_large_schedule_again(benchmark, name, delay):
     compiled = ready(name, 64, 512, 2)
-    laid = compiled.durations(UNIT)
+    laid = compiled.durations(UNIT, LinkTimes(latency=delay))
     benchmark(compiled.time, laid)
     assert benchmark.stats.stats.min <= 5e-3
 
 
-@pytest.mark.parametrize("name", ["1f1b", "zb-h1"])
-def test_time_a_small_schedule_again(benchmark, name):
-    compiled = ready(name, 8, 64, 1)
-    laid = compiled.durations(UNIT)
+@pytest.mark.parametrize("delay", [0.0, 0.1])
+@pytest.mark.parametrize(
+    ("name", "vpp"), [("1f1b", 1), ("zb-h1", 1), ("interleaved-1f1b", 2), ("interleaved-zb", 2), ("zbv", 2)]
+)
+def test_time_a_small_schedule_again(benchmark, name, vpp, delay):
+    compiled = ready(name, 8, 64, vpp)
+    laid = compiled.durations(UNIT, LinkTimes(latency=delay))
     benchmark(compiled.time, laid)
     assert benchmark.stats.stats.min <= 50e-6
 
@@ -58,6 +64,22 @@ def test_build_by_search(benchmark, name, pp, m):
     each = family(name)
     request = Request(pp=pp, num_microbatches=m, vpp=each.fixed_vpp)
     benchmark.pedantic(each.build, args=(request,), rounds=3)
+
+
+@pytest.mark.parametrize("limit", [2.0, 3.0, 4.0])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_prove_a_v_placement_with_unequal_stages(benchmark, seed, limit):
+    """Limits in micro-batches of a device's full share; all that a rank may ever hold is 8."""
+    pytest.importorskip("ortools")
+    random = np.random.default_rng(seed)
+    f, b, w = (random.integers(*each, 8).astype(float) for each in ((50, 80), (60, 100), (30, 60)))
+    problem = Problem(
+        placement=wave(4, 2), num_microbatches=8, forward=f, input_grad=b, weight_grad=w,
+        comm=np.full(7, 5.0), saved=np.full(8, 0.5), memory_limit=limit,
+    )  # fmt: skip
+    found = benchmark.pedantic(optimise, args=(problem,), rounds=1)
+    assert found.proven
+    assert found.makespan <= found.library_makespan
 
 
 def torch_interleaved(pp, m, vpp):

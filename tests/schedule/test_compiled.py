@@ -207,3 +207,19 @@ def test_verified_compiling_refuses_what_the_checker_refuses():
     doubled = from_actions([["0F0", "0F0", "0B0"], ["1F0", "1B0"]], placement=loop(2))
     with pytest.raises(ScheduleError, match="needs F once"):
         compile_schedule(doubled, verify=True)
+
+
+@pytest.mark.parametrize("name", ["interleaved-zb", "dualpipev"])
+def test_large_schedules_are_timed_again_to_the_same_bits(name):
+    built = family(name).build(Request(pp=8, num_microbatches=260, vpp=2))
+    random = np.random.default_rng(0)
+    compiled = compile_schedule(built)
+    for links in (LinkTimes(), LinkTimes(latency=random.uniform(0.0, 0.5, 15))):
+        for _ in range(2):
+            f, b, w = (random.uniform(0.5, 2.0, 16) for _ in range(3))
+            times = StageTimes(forward=f, input_grad=b, weight_grad=w)
+            anew = compile_schedule(built).time(times, links)
+            again = compiled.time(times, links)
+            np.testing.assert_array_equal(again.last_end, anew.last_end)
+            np.testing.assert_array_equal(again.first_start, anew.first_start)
+    assert compiled._rooms

@@ -7,7 +7,7 @@ a trailing axis of candidates; each candidate's result is bit-identical to timin
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -17,6 +17,7 @@ from forescale.numeric import Array, Numeric
 from forescale.schedule.flat import ABSENT, Ints
 from forescale.schedule.model import Schedule
 from forescale.schedule.program import Comm, Program, Sizes, build, sizes
+from forescale.schedule.sweep import Room, Waits, sweep
 from forescale.schedule.times import FREE, LinkTimes, StageTimes
 
 MAX_CANDIDATES = 128
@@ -89,14 +90,18 @@ class CompiledSchedule:
     """Cell (level * num_streams + stream) of each node."""
     node_class: Ints
     """(num_levels, num_streams); the class beyond the last is an empty cell."""
-    arrivals: tuple[tuple[tuple[Ints, Ints], ...], ...]
-    """Per level, the waits: (cell waited for, delay class), each (num_streams,); the last cell is time 0."""
+    arrivals: tuple[tuple[Ints, ...], ...]
+    """Per level, none or more rows (num_streams,) of the cells waited for; the last cell is time 0."""
+    late: Ints
+    """Delay class of each such wait, row after row; (num_rows, num_streams)."""
     first_waits: tuple[tuple[Ints, Ints], ...]
     """What each rank's first compute node waits for: pairs (cell, delay class), each (p,)."""
     runs: tuple[tuple[Ints, Array], ...]
     """How often each rank runs which duration class; see `Timing.runs`."""
     _straight: list[Straight] = field(default_factory=list)
     _timed: list[bool] = field(default_factory=lambda: [False])
+    _rooms: list[Room] = field(default_factory=list)
+    """Rooms that no timing is using now."""
 
     @property
     def num_messages(self) -> int:
@@ -155,24 +160,24 @@ class CompiledSchedule:
         delays = laid.delays if laid.delays.any() else None
         if delays is not None and delays.ndim < len(tail) + 1:
             delays = delays[:, None]
-        before: Array = np.zeros((shape[1], *tail))
-        buffer = np.empty((shape[1], *tail))
-        take, maximum, add = state.take, np.maximum, np.add
-        for level, (row, cost, waits) in enumerate(zip(rows, spent, self.arrivals, strict=True)):
-            for cells, delay in waits:
-                take(cells, 0, buffer, "clip")
-                if delays is not None:
-                    add(buffer, delays[delay], buffer)
-                before = maximum(buffer, before, out=row)
-            if release is not None:
-                before = maximum(before, release[level], out=row)
-            before = add(before, cost, row)
+        start: Array = np.zeros((shape[1], *tail))
+        sweep(rows, spent, self._waits(delays), take=state.take, before=start, releases=release)
         return state, spent
+
+    def _waits(self, delays: Array | None) -> Iterator[Waits]:
+        late = iter(self.late)
+        for cells in self.arrivals:
+            yield tuple((each, None if delays is None else delays[next(late)]) for each in cells)
 
     def _time_one(self, laid: Durations) -> Timing:
         timed_before, self._timed[0] = self._timed[0], True
-        if not timed_before or self.program.stream.size > MAX_STRAIGHT_NODES:
+        if not timed_before:
             return self.summary(laid, self.run(laid)[0])
+        if self.program.stream.size > MAX_STRAIGHT_NODES:
+            room = self._rooms.pop() if self._rooms else Room(self)
+            timing = self.summary(laid, room.fill(laid))
+            self._rooms.append(room)
+            return timing
         if not self._straight:
             from forescale.schedule.straight import write
 
@@ -224,6 +229,7 @@ def compile_schedule(
     num_streams = program.num_streams
     num_classes = size.num_compute + len(program.blocks) + size.no_delay
     position = program.level * num_streams + program.stream
+    arrivals, late = _arrivals(program, size, position, num_levels)
     cells = np.full(num_levels * num_streams, num_classes, dtype=np.int64)
     cells[position] = program.duration
     return CompiledSchedule(
@@ -233,7 +239,8 @@ def compile_schedule(
         sizes=size,
         position=position,
         node_class=cells.reshape(num_levels, num_streams),
-        arrivals=_arrivals(program, size, position, num_levels),
+        arrivals=arrivals,
+        late=late,
         first_waits=_first_waits(program, size, position, schedule.num_ranks),
         runs=_runs(program, size, schedule),
     )
@@ -283,23 +290,18 @@ def _runs(program: Program, size: Sizes, schedule: Schedule) -> tuple[tuple[Ints
 
 def _arrivals(
     program: Program, size: Sizes, position: Ints, num_levels: int
-) -> tuple[tuple[tuple[Ints, Ints], ...], ...]:
-    width = program.num_streams
-    end = num_levels * width
-    layers = []
-    for before, delay in program.columns:
-        cells = np.full(end, end, dtype=np.int64)
-        delays = np.full(end, size.no_delay, dtype=np.int64)
+) -> tuple[tuple[tuple[Ints, ...], ...], Ints]:
+    width, columns = program.num_streams, program.columns
+    cells = np.full((num_levels, len(columns), width), num_levels * width, dtype=np.int64)
+    delays = np.full(cells.shape, size.no_delay, dtype=np.int64)
+    for index, (before, delay) in enumerate(columns):
         has = before != ABSENT
-        cells[position[has]] = position[before[has]]
-        delays[position[has]] = delay[has]
-        used = np.zeros(num_levels, dtype=bool)
-        used[position[has] // width] = True
-        layers.append((list(cells.reshape(-1, width)), list(delays.reshape(-1, width)), used.tolist()))
-    return tuple(
-        tuple((cells[row], delays[row]) for cells, delays, used in layers if used[row])
-        for row in range(num_levels)
-    )
+        level, stream = np.divmod(position[has], width)
+        cells[level, index, stream] = position[before[has]]
+        delays[level, index, stream] = delay[has]
+    used = (cells != num_levels * width).any(axis=2)
+    rows, counts = iter(cells[used]), used.sum(axis=1).tolist()
+    return tuple(tuple(next(rows) for _ in range(count)) for count in counts), delays[used]
 
 
 def _columns(laid: Durations, low: int, high: int) -> Durations:

@@ -14,6 +14,7 @@ from forescale.schedule.flat import ABSENT
 
 if TYPE_CHECKING:
     from forescale.schedule.compiled import CompiledSchedule, Straight
+    from forescale.schedule.program import Program
 
 
 def write(compiled: CompiledSchedule) -> Straight:
@@ -38,39 +39,77 @@ def write(compiled: CompiledSchedule) -> Straight:
 
 def _source(compiled: CompiledSchedule, *, with_delays: bool) -> str:
     program = compiled.program
-    last: dict[int, str] = {}
+    none = compiled.sizes.no_delay
+    num_computing = compiled.sizes.num_compute + len(program.blocks)
+    last: dict[int, int] = {}
     start: dict[int, str] = {}
     lines = []
     stream, duration = program.stream.tolist(), program.duration.tolist()
-    columns = [(before.tolist(), delay.tolist()) for before, delay in program.columns]
-    none = compiled.sizes.no_delay
-    num_computing = compiled.sizes.num_compute + len(program.blocks)
-    for node in np.argsort(program.level, kind="stable").tolist():
-        at, cost = stream[node], f"d{duration[node]}"
-        ready = last.get(at, "z")
-        for index, (before, delay) in enumerate(columns):
-            if before[node] == ABSENT:
-                continue
-            late = f"x{before[node]}"
-            if with_delays and delay[node] != none:
-                lines.append(f" t = {late} + e{delay[node]}")
+    waits = _waits(program)
+    order = np.argsort(program.level, kind="stable").tolist()
+    names = _Names(order, stream, waits)
+    for node in order:
+        at = stream[node]
+        ready = names.of[last[at]] if at in last else "z"
+        for index, (before, delay) in enumerate(waits[node]):
+            late = names.of[before]
+            if with_delays and delay != none:
+                lines.append(f" t = {late} + e{delay}")
                 late = "t"
-            if index + 1 < len(columns) and any(b[node] != ABSENT for b, _ in columns[index + 1 :]):
-                lines.append(f" r = {late} if {late} > {ready} else {ready}")
+            ready = f"({late} if {late} > {ready} else {ready})"
+            if index + 1 < len(waits[node]):
+                lines.append(f" r = {ready}")
                 ready = "r"
-            else:
-                ready = f"({late} if {late} > {ready} else {ready})"
         if at not in start and duration[node] < num_computing:
             start[at] = f"s{at}"
             lines.append(f" s{at} = {ready}")
-        lines.append(f" x{node} = {ready} + {cost}")
-        last[at] = f"x{node}"
+        lines.append(f" {names.take(node)} = {ready} + d{duration[node]}")
+        last[at] = node
     ranks = range(compiled.schedule.num_ranks)
-    ends = ", ".join(last.get(rank, "z") for rank in ranks)
+    ends = ", ".join(names.of[last[rank]] if rank in last else "z" for rank in ranks)
     starts = ", ".join(start.get(rank, "z") for rank in ranks)
-    used = sorted(set(duration))
-    head = ["def run(d, e):", " z = 0.0", *(f" d{c} = d[{c}]" for c in used)]
+    head = ["def run(d, e):", " z = 0.0", *(f" d{c} = d[{c}]" for c in sorted(set(duration)))]
     if with_delays:
-        delays = sorted({c for _, delay in columns for c in delay} - {none})
+        delays = sorted({delay for each in waits for _, delay in each} - {none})
         head += [f" e{c} = e[{c}]" for c in delays]
     return "\n".join([*head, *lines, f" return ({ends},), ({starts},)"])
+
+
+def _waits(program: Program) -> list[list[tuple[int, int]]]:
+    """Return what each node waits for on other streams: (node, delay class)."""
+    found: list[list[tuple[int, int]]] = [[] for _ in range(program.stream.size)]
+    for before, delay in program.columns:
+        for node in np.nonzero(before != ABSENT)[0].tolist():
+            found[node].append((int(before[node]), int(delay[node])))
+    return found
+
+
+class _Names:
+    """Variables for the nodes' ends, used again once no later node reads them.
+
+    Python reaches the first 256 variables of a function faster than others.
+    """
+
+    def __init__(self, order: list[int], stream: list[int], waits: list[list[tuple[int, int]]]) -> None:
+        self.of: dict[int, str] = {}
+        self._free: list[str] = []
+        self._done: list[list[int]] = [[] for _ in order]
+        """By node, those whose last reader it is."""
+        reader: dict[int, int] = {}
+        last: dict[int, int] = {}
+        for node in order:
+            for before, _ in waits[node]:
+                reader[before] = node
+            if stream[node] in last:
+                reader[last[stream[node]]] = node
+            last[stream[node]] = node
+        ends = set(last.values())
+        for node, by in reader.items():
+            if node not in ends:
+                self._done[by].append(node)
+
+    def take(self, node: int) -> str:
+        """Return the variable of a node's end, once all that it reads is written down."""
+        self._free += [self.of[each] for each in self._done[node]]
+        self.of[node] = self._free.pop() if self._free else f"x{len(self.of)}"
+        return self.of[node]

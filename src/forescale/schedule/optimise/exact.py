@@ -1,14 +1,17 @@
 """The best order by constraint programming (OR-tools CP-SAT), with a proof where it ends in time.
 
 Micro-batches are alike, so passes of one kind on one stage may be taken in order of the micro-batch: sorting
-the starts of any schedule keeps every wait. Each rank runs one pass at a time; activations are a cumulative
-resource from F to I and from F to W.
+the starts of any schedule keeps every wait. The order of any two other passes of a rank is one decision, and
+what a rank holds when a forward starts is a sum over the decisions about that forward. Memory is thus a
+condition on orders alone, from which the solver learns much faster than from a resource over time. No start
+lies beyond what the known schedule leaves for it.
 """
 
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,8 +23,12 @@ from forescale.schedule.model import Schedule
 from forescale.schedule.optimise.problem import KINDS, Problem, split_backward
 
 _MAX_SCALE = 10**7
+_GRAINS = 10**6
+"""Parts of a micro-batch of a device's full share that memory is counted in."""
 Solver: TypeAlias = Any
 """An object of OR-tools, which has no types of its own here."""
+Pass: TypeAlias = tuple[Kind, int, int]
+"""Kind, stage, micro-batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,20 +49,21 @@ def available() -> bool:
     return importlib.util.find_spec("ortools") is not None
 
 
-def solve(
-    problem: Problem, *, warm_start: Schedule | None, time_limit_s: float, num_workers: int
-) -> ExactResult:
-    """Return the solver's best order and bound.
+def num_decisions(problem: Problem) -> int:
+    """Return how many pairs of passes the solver has to put in order, known ones included."""
+    chains = [len(KINDS) * len(mine) for mine in problem.stages_of_rank]
+    return problem.num_microbatches**2 * sum(count * (count - 1) // 2 for count in chains)
+
+
+def solve(problem: Problem, *, warm_start: Schedule, time_limit_s: float, num_workers: int) -> ExactResult:
+    """Return the solver's best order and bound; `warm_start` is a schedule that fits, with split backwards.
 
     Raises
     ------
     ScheduleError
         If OR-tools is not installed.
     """
-    model = _Model(problem, _cp_model())
-    if warm_start is not None:
-        model.hint(warm_start)
-    return model.solve(time_limit_s, num_workers)
+    return _Model(problem, warm_start, _cp_model()).solve(time_limit_s, num_workers)
 
 
 def _cp_model() -> Solver:
@@ -68,44 +76,41 @@ def _cp_model() -> Solver:
 
 
 class _Model:
-    """The constraint model: an interval per pass."""
+    """The constraint model: a start per pass, a decision per pair of passes of a rank."""
 
-    def __init__(self, problem: Problem, cp_model: Solver) -> None:
-        self.problem, self.cp_model, self.model = problem, cp_model, cp_model.CpModel()
+    def __init__(self, problem: Problem, warm_start: Schedule, cp_model: Solver) -> None:
+        self.asked, self.cp_model, self.model = problem, cp_model, cp_model.CpModel()
         self.scale, self.whole = _scale(problem)
+        self.problem = problem = _in_ticks(problem, self.scale)
         self.stages, self.units = problem.placement.num_stages, problem.num_microbatches
-        ticks = {k: [self._ticks(problem.duration(k, s)) for s in range(self.stages)] for k in KINDS}
-        comm = [self._ticks(float(each)) for each in problem.comm]
-        self.ticks, self.comm = ticks, comm
-        self.horizon = self.units * sum(sum(row) for row in ticks.values()) + 2 * sum(comm)
-        self.start: dict[tuple[Kind, int, int], Any] = {}
-        self.interval: dict[tuple[Kind, int, int], Any] = {}
+        self.ticks = {(k, s): round(problem.duration(k, s)) for k in KINDS for s in range(self.stages)}
+        self.horizon = round(problem.makespan(warm_start))
+        self.start: dict[Pass, Any] = {}
+        self.first: dict[tuple[Pass, Pass], Any] = {}
         self._passes()
         self._waits()
         self._ranks()
-        self._memory()
-
-    def _ticks(self, value: float) -> int:
-        return round(value * self.scale)
+        self._hint(warm_start)
 
     def _passes(self) -> None:
         new = self.model
         for kind in KINDS:
             for stage in range(self.stages):
+                latest = self.horizon - self.ticks[kind, stage]
                 for unit in range(self.units):
-                    key, length = (kind, stage, unit), self.ticks[kind][stage]
-                    self.start[key] = new.new_int_var(0, self.horizon, f"{kind.name}{stage}_{unit}")
-                    self.interval[key] = new.new_fixed_size_interval_var(self.start[key], length, "")
-        self.makespan = new.new_int_var(0, self.horizon, "makespan")
+                    self.start[kind, stage, unit] = new.new_int_var(0, latest, "")
+        lowest = int(np.floor(self.problem.lower_bound() - 1e-6))
+        self.makespan = new.new_int_var(lowest, self.horizon, "makespan")
         new.minimize(self.makespan)
 
-    def _after(self, later: tuple[Kind, int, int], earlier: tuple[Kind, int, int], gap: int = 0) -> None:
-        end = self.start[earlier] + self.ticks[earlier[0]][earlier[1]]
-        self.model.add(self.start[later] >= end + gap)
+    def _after(self, later: Pass, earlier: Pass, gap: int = 0) -> Solver:
+        end = self.start[earlier] + self.ticks[earlier[:2]]
+        return self.model.add(self.start[later] >= end + gap)
 
     def _waits(self) -> None:
         home, last = self.problem.placement.rank_of_stage, self.stages - 1
-        hop = [self.comm[s] if home[s] != home[s + 1] else 0 for s in range(last)]
+        comm = [round(float(each)) for each in self.problem.comm]
+        hop = [comm[s] if home[s] != home[s + 1] else 0 for s in range(last)]
         for stage in range(self.stages):
             for unit in range(self.units):
                 if stage:
@@ -118,46 +123,72 @@ class _Model:
                 if unit:
                     for kind in KINDS:
                         self._after((kind, stage, unit), (kind, stage, unit - 1))
-            end = self.start[Kind.W, stage, self.units - 1] + self.ticks[Kind.W][stage]
+            end = self.start[Kind.W, stage, self.units - 1] + self.ticks[Kind.W, stage]
             self.model.add(self.makespan >= end)
 
     def _ranks(self) -> None:
-        bound = self.problem.lower_bound() * self.scale
-        self.model.add(self.makespan >= int(np.floor(bound - 1e-6)))
+        new = self.model.new_fixed_size_interval_var
         for mine in self.problem.stages_of_rank:
-            passes = [self.interval[k, s, u] for k in KINDS for s in mine for u in range(self.units)]
-            self.model.add_no_overlap(passes)
-
-    def _memory(self) -> None:
-        problem = self.problem
-        if problem.memory_limit is None:
-            return
-        grain = 10**6
-        for mine in problem.stages_of_rank:
-            held, sizes = [], []
-            for stage in mine:
-                saved = float(problem.saved[stage])
-                parts = ((Kind.W, problem.weight_part), (Kind.I, 1.0 - problem.weight_part))
-                for kind, part in parts:
-                    demand = int(np.floor(saved * part * grain))
-                    if demand == 0:
-                        continue
+            chains = [(kind, stage) for stage in mine for kind in KINDS]
+            passes = [(*chain, unit) for chain in chains for unit in range(self.units)]
+            self.model.add_no_overlap([new(self.start[x], self.ticks[x[:2]], "") for x in passes])
+            for one, other in combinations(chains, 2):
+                self._decide(one, other)
+            if self.problem.memory_limit is not None:
+                for stage in mine:
                     for unit in range(self.units):
-                        held.append(self._life(stage, unit, kind))
-                        sizes.append(demand)
-            self.model.add_cumulative(held, sizes, int(np.ceil(problem.memory_limit * grain)))
+                        self._memory(mine, (Kind.F, stage, unit), self.problem.memory_limit)
 
-    def _life(self, stage: int, unit: int, until: Kind) -> Solver:
-        """Return the interval from F's start to the end of I or W."""
-        length = self.model.new_int_var(0, self.horizon, "")
-        end = self.start[until, stage, unit] + self.ticks[until][stage]
-        return self.model.new_interval_var(self.start[Kind.F, stage, unit], length, end, "")
+    def _decide(self, one: tuple[Kind, int], other: tuple[Kind, int]) -> None:
+        """Add the decisions which of two passes is first, for all passes of two chains of one rank."""
+        first, units = self.first, range(self.units)
+        for x in ((*one, unit) for unit in units):
+            for y in ((*other, unit) for unit in units):
+                if self._flows(x, y) or self._flows(y, x):
+                    first[x, y], first[y, x] = int(self._flows(x, y)), int(self._flows(y, x))
+                    continue
+                first[x, y] = self.model.new_bool_var("")
+                first[y, x] = first[x, y].negated()
+                self._after(y, x).only_enforce_if(first[x, y])
+                self._after(x, y).only_enforce_if(first[y, x])
+        for i in units:  # earlier passes of a chain are before whatever a later one is before
+            for j in units[1:]:
+                self._implies(first[(*one, i), (*other, j - 1)], first[(*one, i), (*other, j)])
+                self._implies(first[(*one, j), (*other, i)], first[(*one, j - 1), (*other, i)])
 
-    def hint(self, schedule: Schedule) -> None:
+    def _flows(self, x: Pass, y: Pass) -> bool:
+        """Return whether x must come before y: its data reach y, or an earlier micro-batch's do."""
+        if x[2] > y[2]:
+            return False
+        if x[0] == Kind.W:
+            return x[:2] == y[:2]
+        until = _depth(Kind.I if y[0] == Kind.W else y[0], y[1], self.stages)
+        return _depth(*x[:2], self.stages) <= until
+
+    def _implies(self, cause: Solver, effect: Solver) -> None:
+        if not isinstance(cause, int) and not isinstance(effect, int):  # what the data decide agrees already
+            self.model.add_implication(cause, effect)
+
+    def _memory(self, mine: tuple[int, ...], forward: Pass, limit: float) -> None:
+        """Hold the limit when a forward starts: what forwards before it and itself saved, less what is free."""
+        total, part = 0, self.problem.weight_part
+        for stage in mine:
+            saved = float(self.problem.saved[stage]) * _GRAINS
+            to_weight, to_input = int(saved * part), int(saved * (1.0 - part))
+            changes = ((Kind.F, to_input + to_weight), (Kind.I, -to_input), (Kind.W, -to_weight))
+            for kind, change in changes:
+                for x in ((kind, stage, unit) for unit in range(self.units)):
+                    same = x[:2] == forward[:2]
+                    total = total + change * (int(x[2] <= forward[2]) if same else self.first[x, forward])
+        if not isinstance(total, int):
+            self.model.add(total <= int(np.ceil(limit * _GRAINS)))
+
+    def _hint(self, schedule: Schedule) -> None:
         """Start the search from a schedule."""
-        for key, value in _starts(self.problem, schedule).items():
-            self.model.add_hint(self.start[key], self._ticks(value))
-        self.model.add_hint(self.makespan, self._ticks(self.problem.makespan(schedule)))
+        starts = {key: round(value) for key, value in _starts(self.problem, schedule).items()}
+        for key, value in starts.items():
+            self.model.add_hint(self.start[key], value)
+        self.model.add_hint(self.makespan, self.horizon)
 
     def solve(self, time_limit_s: float, num_workers: int) -> ExactResult:
         """Run the solver."""
@@ -167,11 +198,10 @@ class _Model:
         solver.parameters.random_seed = 0
         status = solver.solve(self.model)
         found = status in {self.cp_model.OPTIMAL, self.cp_model.FEASIBLE}
-        schedule = self._schedule(solver) if found else None
-        resolution = 0.0 if self.whole else 0.5 * (len(self.start) + len(self.comm)) / self.scale
+        resolution = 0.0 if self.whole else 0.5 * (len(self.start) + len(self.problem.comm)) / self.scale
         return ExactResult(
-            schedule=schedule,
-            bound=max(self.problem.lower_bound(), solver.best_objective_bound / self.scale - resolution),
+            schedule=self._schedule(solver) if found else None,
+            bound=max(self.asked.lower_bound(), solver.best_objective_bound / self.scale - resolution),
             proven=status == self.cp_model.OPTIMAL,
             resolution=resolution,
         )
@@ -180,7 +210,7 @@ class _Model:
         orders = []
         for mine in self.problem.stages_of_rank:
             keys = [(k, s, u) for k in KINDS for s in mine for u in range(self.units)]
-            keys.sort(key=lambda key: (solver.value(self.start[key]), key[0] == Kind.W))
+            keys.sort(key=lambda key: self._place(key, int(solver.value(self.start[key]))))
             orders.append(tuple(pack(*key) for key in keys))
         return Schedule(
             name="optimised",
@@ -188,6 +218,15 @@ class _Model:
             num_microbatches=self.units,
             orders=tuple(orders),
         )
+
+    def _place(self, key: Pass, start: int) -> tuple[int, int, int, int]:
+        """Return what a rank's passes are sorted by; passes without duration follow their data."""
+        return start, start + self.ticks[key[:2]], key[2], _depth(*key[:2], self.stages)
+
+
+def _depth(kind: Kind, stage: int, stages: int) -> int:
+    """Return the place of a pass on its micro-batch's way down the stages and back."""
+    return {Kind.F: stage, Kind.I: 2 * stages - 1 - stage, Kind.W: 2 * stages}[kind]
 
 
 def _scale(problem: Problem) -> tuple[float, bool]:
@@ -203,7 +242,18 @@ def _scale(problem: Problem) -> tuple[float, bool]:
     return _MAX_SCALE / largest, False
 
 
-def _starts(problem: Problem, schedule: Schedule) -> dict[tuple[Kind, int, int], float]:
+def _in_ticks(problem: Problem, scale: float) -> Problem:
+    """Return the problem with all times in whole ticks."""
+    return replace(
+        problem,
+        forward=np.round(problem.forward * scale),
+        input_grad=np.round(problem.input_grad * scale),
+        weight_grad=np.round(problem.weight_grad * scale),
+        comm=np.round(problem.comm * scale),
+    )
+
+
+def _starts(problem: Problem, schedule: Schedule) -> dict[Pass, float]:
     """Return start times by kind, stage and micro-batch, sorted among micro-batches."""
     compiled = compile_schedule(split_backward(schedule))
     state, spent = compiled.run(compiled.durations(problem.times, problem.links))

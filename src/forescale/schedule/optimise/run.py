@@ -11,8 +11,8 @@ from forescale.schedule.optimise.problem import Problem
 
 MAX_EXACT_PASSES = 400
 """Passes (of all stages and micro-batches) up to which a proof is asked for, so that the solver must be there."""
-MAX_SOLVER_PASSES = 2500
-"""Passes up to which the solver, where it is installed, improves on the local search."""
+MAX_DECISIONS = 150_000
+"""Pairs of passes to order up to which the solver, where it is installed, improves on the local search."""
 _TOLERANCE = 1e-9
 _MOVES_TIMES_PASSES = 30_000_000
 
@@ -75,7 +75,8 @@ def optimise(
     found = local_search.improve(problem, best, num_moves=moves, seed=seed)
     if (shorter := problem.makespan(found)) < makespan * (1.0 - _TOLERANCE):
         best, makespan, method = found, shorter, "local search"
-    solvable = passes <= MAX_EXACT_PASSES or (passes <= MAX_SOLVER_PASSES and exact.available())
+    few = exact.num_decisions(problem) <= MAX_DECISIONS
+    solvable = passes <= MAX_EXACT_PASSES or (few and exact.available())
     if use_exact and solvable and makespan > bound * (1.0 + _TOLERANCE):
         result = exact.solve(problem, warm_start=best, time_limit_s=time_limit_s, num_workers=num_workers)
         bound, complete, resolution = max(bound, result.bound), result.proven, result.resolution
