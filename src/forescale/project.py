@@ -46,7 +46,7 @@ from forescale.projection.step import expected_maximum
 from forescale.projection.timeline import MemoryTimeline, build_timeline, schedule_of, standing_of_ranks
 from forescale.spec.cluster import Cluster
 from forescale.spec.constraints import check
-from forescale.spec.model import Model, MoeFfn
+from forescale.spec.model import Model
 from forescale.spec.strategy import Axis, Strategy
 from forescale.spec.workload import Workload
 
@@ -212,12 +212,10 @@ def pricing_of(
     costs: Costs,
 ) -> Pricing:
     """Return the cost models of a cluster for candidates of one axis order."""
-    top_k = None
-    if choices.dispatcher == "deepep" and model.is_moe:
-        top_k = max(layer.ffn.top_k for layer in model.layers if isinstance(layer.ffn, MoeFfn))
+    routed = model.moe if choices.dispatcher == "deepep" else None
     return Pricing(
         compute=costs.compute_model(cluster.device, run),
-        collectives=costs.collective_model(cluster, top_k=top_k),
+        collectives=costs.collective_model(cluster, routed=routed),
         groups=groups(degrees, order),
         run=run,
         graphs=choices.graphs,

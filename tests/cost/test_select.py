@@ -16,6 +16,7 @@ from forescale.cost.select import Costs, select
 from forescale.cost.tile import TileModel
 from forescale.errors import SpecError, UnknownNameError
 from forescale.graph.ops import Elementwise, Gemm
+from forescale.spec import MoeFfn
 
 H100 = load_device("h100-sxm")
 GEMM = Gemm(m=1024.0, n=4096.0, k=2048.0)
@@ -77,4 +78,7 @@ def test_measurements_are_of_the_cluster_s_device():
 def test_tokens_travel_once_where_the_dispatcher_sends_them_so():
     cluster = load_cluster("h100-sxm", 8)
     assert isinstance(Costs().collective_model(cluster), AlphaBeta)
-    assert isinstance(Costs().collective_model(cluster, top_k=8), ExpertExchange)
+    routed = MoeFfn(num_experts=256, top_k=8, ffn_hidden_size=2048, num_groups=8, top_groups=4)
+    model = Costs().collective_model(cluster, routed=routed)
+    assert isinstance(model, ExpertExchange)
+    assert (model.top_k, model.num_groups, model.top_groups) == (8, 8, 4)

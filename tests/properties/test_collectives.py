@@ -34,7 +34,7 @@ volumes = st.floats(1.0, 1e11)
 def _models(name):
     cluster = CLUSTERS[name]
     two_level = [TwoLevel(cluster=cluster, efficiency=0.7)] if len(cluster.tiers) > 1 else []
-    return [MODELS[name], ExpertExchange(base=MODELS[name], top_k=8, node_limit=4), *two_level]
+    return [MODELS[name], ExpertExchange(base=MODELS[name], top_k=8, num_groups=8, top_groups=4), *two_level]
 
 
 @st.composite

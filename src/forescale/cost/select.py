@@ -13,7 +13,7 @@ from forescale.cost.roofline import Roofline
 from forescale.cost.run_calibration import RunCalibration, load_run_calibration
 from forescale.cost.tile import TileModel
 from forescale.errors import SpecError, UnknownNameError
-from forescale.spec import Cluster, Device
+from forescale.spec import Cluster, Device, MoeFfn
 
 ComputeKind: TypeAlias = Literal["auto", "roofline", "tile", "measured"]
 COMPUTE_KINDS: tuple[ComputeKind, ...] = get_args(ComputeKind)
@@ -103,16 +103,19 @@ class Costs:
         )
         return self.measurements.compute(model, run) if choice.measured and self.measurements else model
 
-    def collective_model(self, cluster: Cluster, *, top_k: int | None = None) -> CollectiveModel:
+    def collective_model(self, cluster: Cluster, *, routed: MoeFfn | None = None) -> CollectiveModel:
         """Return the model that prices collectives on `cluster`.
 
-        With `top_k` tokens travel to their experts without duplicates; timed all-to-alls are then no measure.
+        With `routed` experts tokens travel to them without duplicates; timed all-to-alls are then no measure.
         """
         base = AlphaBeta.of(cluster)
-        model: CollectiveModel = base if top_k is None else ExpertExchange(base=base, top_k=top_k)
+        model: CollectiveModel = base
+        if routed is not None:
+            groups = {"num_groups": routed.num_groups, "top_groups": routed.top_groups}
+            model = ExpertExchange(base=base, top_k=routed.top_k, **groups)
         if self.measurements is None:
             return model
-        return self.measurements.messages(model, cluster, exchanges=top_k is None)
+        return self.measurements.messages(model, cluster, exchanges=routed is None)
 
 
 def select(

@@ -114,6 +114,10 @@ class MoeFfn:
     """A learned bias of the router's linear (gpt-oss)."""
     score_bias: bool = False
     """A per-expert selection bias kept beside the weights (`e_score_correction_bias`)."""
+    num_groups: NonNegative = 0
+    """Groups of experts for node-limited routing; 0 has none (DeepSeek-V3: 8)."""
+    top_groups: NonNegative = 0
+    """Groups that a token's experts may lie in (DeepSeek-V3: 4); 0 is all of them."""
 
 
 Ffn: TypeAlias = DenseFfn | MoeFfn

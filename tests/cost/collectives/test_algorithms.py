@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from tests.cost.collectives.clusters import cluster, fast, slow, two_level
 
+from forescale.catalogue.clusters import load_cluster
 from forescale.cost.collectives import AlphaBeta, LinkCalibration, NetworkCalibration, WireProtocol
 from forescale.cost.collectives.algorithm import doublings
 from forescale.cost.collectives.catalogue import ALGORITHMS
 from forescale.cost.placement import Group
+from forescale.formula import Term
 
 ALPHA_FAST, ALPHA_SLOW, FAST, SLOW = 1e-6, 5e-6, 400e9, 50e9
 VOLUME = 64e6
@@ -166,3 +169,30 @@ def test_a_pod_and_what_lies_beyond_it_share_the_nic():
     assert beta == pytest.approx(3 / 4 * max(1 / SLOW, 1 / 2 / 25e9))
     expected = max(3 / 4 / SLOW, 2 / 4 / 25e9) * VOLUME
     assert seconds("direct_exchange", "all_to_all", 4, stride=8, built=pods) == pytest.approx(expected)
+
+
+def test_pairwise_exchange_goes_peer_by_peer():
+    # 16 ranks on 2 nodes: 7 steps inside, 8 outside, each with 1/16 of the buffer; the tiers wait for each other.
+    expected = 7 * (ALPHA_FAST + VOLUME / 16 / FAST) + 8 * (ALPHA_SLOW + VOLUME / 16 / SLOW)
+    assert seconds("pairwise_exchange", "all_to_all", 16) == pytest.approx(expected)
+    assert seconds("direct_exchange", "all_to_all", 16) == pytest.approx(8 * VOLUME / 16 / SLOW)
+
+
+def test_an_oversubscribed_level_is_a_tier_with_what_is_left():
+    # Two pods of 8 nodes of 8 behind a spine 4 times oversubscribed: half of the buffer crosses it.
+    built = cluster(fast(), slow(size=64), slow(name="spine", bandwidth=SLOW / 4), num_devices=128)
+    full = cluster(fast(), slow(size=64), slow(name="spine"), num_devices=128)
+    assert seconds("direct_exchange", "all_to_all", 128, built=built) == pytest.approx(2 * VOLUME / SLOW)
+    assert seconds("direct_exchange", "all_to_all", 128, built=full) == pytest.approx(
+        120 / 128 * VOLUME / SLOW
+    )
+    assert seconds("ring", "all_gather", 64, built=built) == seconds("ring", "all_gather", 64, built=full)
+
+
+def test_a_recorded_message_says_which_way_won():
+    built = load_cluster("h100-sxm", 64)
+    size = Term(np.array([1e9]), name="bytes", unit="byte")
+    group = Group(size=np.array([64.0]))
+    term = AlphaBeta.of(built).seconds(kind="all_gather", num_bytes=size, group=group)
+    texts = {node.name: node.text for node in term.at(0).walk()}
+    assert texts["fastest"] == "ring Simple, the fastest of 3 ways"

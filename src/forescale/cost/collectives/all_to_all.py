@@ -1,4 +1,4 @@
-"""All-to-all: every rank has a different part for every other; direct, or in two phases along rails."""
+"""All-to-all: every rank has a different part for every other; at once, peer by peer, or along rails."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def rail_seconds_per_byte(*, fan: Numeric, bandwidth: Numeric) -> Numeric:
 
 @dataclass(frozen=True, slots=True)
 class DirectExchange:
-    """All pairs at once; the tiers work at the same time, so the slowest decides."""
+    """A single shot, all pairs at once; the tiers work at the same time, so the slowest decides."""
 
     name: str = "direct_exchange"
     kinds: frozenset[CollectiveKind] = frozenset(("all_to_all",))
@@ -55,6 +55,30 @@ class DirectExchange:
                 bandwidth=leg.exchange_bandwidth * leg.link.exchange_efficiency,
             )
             beta = np.maximum(beta, share)
+        fixed = fixed_seconds(launch=route.exchange_launch(), passes=1.0, latency=latency)
+        yield Line(label=self.name, fixed=fixed, seconds_per_byte=beta)
+
+
+@dataclass(frozen=True, slots=True)
+class PairwiseExchange:
+    """One peer after the other, n - 1 steps; a step over an outer tier leaves the inner ones idle."""
+
+    name: str = "pairwise_exchange"
+    kinds: frozenset[CollectiveKind] = frozenset(("all_to_all",))
+
+    def lines(self, *, kind: CollectiveKind, route: Route) -> Iterator[Line]:  # noqa: ARG002
+        """Yield one line: the steps of all tiers follow one another, each over one pair's links."""
+        long = len(route.protocols) - 1
+        latency: Numeric = 0.0
+        beta: Numeric = 0.0
+        for leg in route.legs:
+            latency = latency + (leg.shared - leg.inner) * leg.hop(long)
+            beta = beta + exchange_seconds_per_byte(
+                num_ranks=route.num_ranks,
+                inner=leg.inner,
+                reach=leg.shared,
+                bandwidth=leg.neighbour_bandwidth * leg.link.exchange_efficiency,
+            )
         fixed = fixed_seconds(launch=route.exchange_launch(), passes=1.0, latency=latency)
         yield Line(label=self.name, fixed=fixed, seconds_per_byte=beta)
 

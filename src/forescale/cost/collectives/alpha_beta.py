@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial, reduce
+from typing import Any, cast
 
 import numpy as np
 
@@ -16,7 +18,7 @@ from forescale.cost.collectives.route import Route, route
 from forescale.cost.model import Provenance
 from forescale.cost.placement import Group
 from forescale.errors import UnknownNameError
-from forescale.formula import Term, formula
+from forescale.formula import Term, formula, value_of
 from forescale.graph.ops import CollectiveKind
 from forescale.numeric import Numeric
 from forescale.spec.cluster import Cluster
@@ -61,7 +63,17 @@ class Lines:
             )
             for line in self.lines
         }
-        return collective_seconds(seconds=fastest(**choices), num_bytes=num_bytes, num_ranks=self.num_ranks)
+        least = _named_after_winner(fastest(**choices), choices)
+        return collective_seconds(seconds=least, num_bytes=num_bytes, num_ranks=self.num_ranks)
+
+
+def _named_after_winner(least: Numeric, choices: Mapping[str, Numeric]) -> Numeric:
+    """Let a recorded number of one candidate say which algorithm and wire protocol it is of."""
+    term: Any = least
+    if not isinstance(term, Term) or np.size(term.value) != 1:
+        return least
+    winner = min(choices, key=lambda label: float(np.max(value_of(choices[label]))))
+    return cast("Numeric", term.renamed(term.name, text=f"{winner}, the fastest of {len(choices)} ways"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

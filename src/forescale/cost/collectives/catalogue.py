@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from forescale.cost.collectives.algorithm import Algorithm
-from forescale.cost.collectives.all_to_all import DirectExchange, HierarchicalExchange
+from forescale.cost.collectives.all_to_all import DirectExchange, HierarchicalExchange, PairwiseExchange
 from forescale.cost.collectives.bruck import Bruck
 from forescale.cost.collectives.halving_doubling import HalvingDoubling
 from forescale.cost.collectives.hierarchical import Hierarchical
@@ -15,7 +15,7 @@ from forescale.cost.collectives.tree import Tree
 
 ALGORITHMS: tuple[Algorithm, ...] = (
     Ring(), Tree(), HalvingDoubling(), Bruck(), SingleShot(), Hierarchical(), InNetwork(),
-    DirectExchange(), HierarchicalExchange(), PointToPoint(),
+    DirectExchange(), PairwiseExchange(), HierarchicalExchange(), PointToPoint(),
 )  # fmt: skip
 """Every algorithm the package knows; a calibration names those that its library has."""
 ALGORITHM_NAMES: tuple[str, ...] = tuple(algorithm.name for algorithm in ALGORITHMS)

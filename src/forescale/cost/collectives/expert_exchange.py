@@ -19,13 +19,19 @@ _DEEPSEEK = "DeepSeek-AI 2024, DeepSeek-V3 technical report, arXiv:2412.19437"
 
 
 @formula(unit="1", source=f"{_DEEPSEEK}, section 3.2.2: a token crosses to a node once, then spreads inside")
-def distinct_blocks(*, num_blocks: Numeric, top_k: int, limit: float) -> Numeric:
+def distinct_blocks(*, num_blocks: Numeric, top_k: int, limit: Numeric) -> Numeric:
     """m·(1 - (1 - 1/m)^k), m = min(blocks, limit): blocks that k evenly chosen experts fall into."""
     eligible = np.minimum(num_blocks, limit)
     missed: Numeric = 1.0
     for _ in range(top_k):
         missed = missed * (1.0 - 1.0 / eligible)
     return eligible * (1.0 - missed)
+
+
+@formula(unit="1", source=f"{_DEEPSEEK}, section 2.1.2, node-limited routing: at most M nodes per token")
+def reachable_blocks(*, num_blocks: Numeric, num_groups: float, top_groups: float) -> Numeric:
+    """top_groups·max(1, blocks / groups): a group may span several blocks, and a block hold several groups."""
+    return top_groups * np.maximum(num_blocks / num_groups, 1.0)
 
 
 @formula(unit="s/byte", source=f"{_DEEPSEEK}, section 3.2.2")
@@ -41,8 +47,10 @@ class ExpertExchange:
     base: AlphaBeta
     top_k: int
     """Experts per token; the buffer that is priced holds so many copies of each token."""
-    node_limit: float = float("inf")
-    """Nodes that a token's experts may lie on."""
+    num_groups: int = 0
+    """Groups of experts, laid over the ranks in order; 0 has none."""
+    top_groups: int = 0
+    """Groups that a token's experts may lie in; 0 is all of them."""
 
     def seconds(self, *, kind: CollectiveKind, num_bytes: Numeric, group: Group) -> Numeric:
         """Return the seconds of one collective."""
@@ -57,12 +65,9 @@ class ExpertExchange:
         """Return the price of dispatch and combine; the tiers work at the same time."""
         route = self.base.route(group)
         beta: Numeric = 0.0
-        for index, leg in enumerate(route.legs):
-            copies = distinct_blocks(
-                num_blocks=route.num_ranks / leg.inner,
-                top_k=self.top_k,
-                limit=self.node_limit if index else self.node_limit * self._devices_per_node(),
-            )
+        for leg in route.legs:
+            blocks = route.num_ranks / leg.inner
+            copies = distinct_blocks(num_blocks=blocks, top_k=self.top_k, limit=self._limit(blocks))
             rate = leg.exchange_bandwidth * leg.link.exchange_efficiency
             share = spread_seconds_per_byte(
                 copies=copies, fan=leg.reach / leg.inner, top_k=self.top_k, bandwidth=rate
@@ -76,5 +81,10 @@ class ExpertExchange:
         """Return the sources of the link calibrations."""
         return self.base.provenance(kind=kind)
 
-    def _devices_per_node(self) -> float:
-        return float(self.base.cluster.tiers[0].size or self.base.cluster.devices_per_node)
+    def _limit(self, num_blocks: Numeric) -> Numeric:
+        """Return how many of the blocks a token's experts may lie in."""
+        if not 0 < self.top_groups < self.num_groups:
+            return num_blocks
+        return reachable_blocks(
+            num_blocks=num_blocks, num_groups=float(self.num_groups), top_groups=float(self.top_groups)
+        )

@@ -114,7 +114,9 @@ def deepseek_ffn(keys: Keys, *, score_bias: bool) -> tuple[Ffn, ...]:
     """Return DeepSeek's pattern: `first_k_dense_replace` dense layers, then every `moe_layer_freq` routes."""
     first, every = keys.count("first_k_dense_replace"), keys.size("moe_layer_freq", default=1)
     shared = keys.count("n_shared_experts") * keys.size("moe_intermediate_size")
-    moe = experts(keys, shared_ffn_hidden_size=shared, score_bias=score_bias)
+    groups, taken = keys.count("n_group"), keys.count("topk_group")
+    limited = {"num_groups": groups, "top_groups": taken} if 0 < taken < groups else {}
+    moe = experts(keys, shared_ffn_hidden_size=shared, score_bias=score_bias, **limited)
     return routed(keys, optional_dense(keys), moe, lambda i: i >= first and i % every == 0)
 
 
