@@ -7,6 +7,7 @@ from tests.sweep.questions import grid, sweep
 
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
+from forescale.spec.cluster import LinkParameters
 from forescale.sweep.definition import Impossible, Question
 from forescale.sweep.parameters import parameters
 
@@ -52,6 +53,11 @@ def device(**changed):
         ("nic_bandwidth", "x0.5", tier(1, bandwidth=0.5 * BASE.tiers[1].bandwidth)),
         ("nic_latency", "10 us", tier(1, latency=1e-5)),
         ("cluster.tiers.infiniband.bandwidth", "800 Gb/s", tier(1, bandwidth=100e9)),
+        (
+            "cluster.tiers.nvlink.parameters.efficiency",
+            0.9,
+            tier(0, parameters=LinkParameters(efficiency=0.9)),
+        ),
         ("cluster.devices_per_node", 4, replace(BASE, devices_per_node=4)),
         ("devices", 64, BASE.sized(64)),
         ("devices", "x4", BASE.sized(64)),
@@ -145,8 +151,7 @@ def test_every_name_can_be_varied():
     for name, parameter in parameters(["nvlink", "infiniband"]).items():
         last = name.rpartition(".")[2]
         text = samples.get(last, 1 if name.startswith("space.") else "bf16")
-        value = (
-            "x1" if not parameter.takes_values else {"whole": 16, "number": 1e12}.get(parameter.kind, text)
-        )
+        values = {"whole": 16, "number": 0.5 if ".parameters." in name else 1e12}
+        value = values.get(parameter.kind, text) if parameter.takes_values else "x1"
         (found,) = grid(**{name: [value]}).questions()
         assert isinstance(found, Question), (name, found)

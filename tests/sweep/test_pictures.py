@@ -144,10 +144,10 @@ def test_a_map_of_too_many_values_is_refused():
 )
 def test_pictures_that_cannot_be_are_refused(text, said):
     with pytest.raises(ForescaleError, match=said):
-        parse_plot(text, column_names(grid(devices=[8])))
+        parse_plot(text, column_names(grid(devices=[8]).axes))
 
 
 def test_pictures_are_asked_in_one_line():
-    names = column_names(grid(devices=[8], flops=["x1"]))
+    names = column_names(grid(devices=[8], flops=["x1"]).axes)
     plot = parse_plot("map: x=flops, y=num_devices, value=mfu", names)
     assert plot == Plot(kind="map", x="flops", y="num_devices", value="mfu")

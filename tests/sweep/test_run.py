@@ -64,7 +64,7 @@ def test_a_defect_is_named_and_does_not_end_the_sweep(monkeypatch):
 
 
 def test_every_row_has_every_column(result):
-    names = [column.name for column in columns(result.sweep)]
+    names = [column.name for column in columns(result.sweep.axes)]
     assert len(set(names)) == len(names)
     assert all(list(row) == names for row in result.rows)
 

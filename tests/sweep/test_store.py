@@ -40,7 +40,7 @@ def test_a_killed_sweep_goes_on_to_the_same_parquet(tmp_path):
     """The process is killed with SIGKILL in the middle of its work; nothing is lost or asked again."""
     file, folder, whole = tmp_path / "sweep.toml", tmp_path / "killed", tmp_path / "whole"
     file.write_text(MANY, encoding="utf-8")
-    command = [sys.executable, "-m", "forescale", "sweep", str(file), "--jobs", "1", "--output", str(folder)]
+    command = [sys.executable, "-m", "forescale", "sweep", str(file), "--jobs", "2", "--output", str(folder)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
         deadline = time.monotonic() + 120.0

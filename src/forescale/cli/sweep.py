@@ -80,7 +80,7 @@ def sweep_command(
 
     _check(output=output, plot=plot, restart=restart, jobs=jobs, metric=metric, known=METRICS)
     sweep = _read(file, sets)
-    plots = tuple(parse_plot(text, column_names(sweep)) for text in plot or ())
+    plots = tuple(parse_plot(text, column_names(sweep.axes)) for text in plot or ())
     if dry_run:
         console().print(plan_view(sweep))
         return

@@ -13,7 +13,8 @@ from forescale.projection.result import TIME_PARTS, Projection
 from forescale.report.rows import projection_row, strategy_row
 from forescale.search import search
 from forescale.spec import Cluster, Strategy
-from forescale.sweep.definition import Impossible, Question, Sweep
+from forescale.sweep.axes import Axes
+from forescale.sweep.definition import Impossible, Question
 from forescale.sweep.parameters import scale_up_tier
 
 Row: TypeAlias = dict[str, Any]
@@ -77,12 +78,12 @@ _PROJECTED: dict[str, Kind] = {
 }
 
 
-def columns(sweep: Sweep) -> tuple[Column, ...]:
+def columns(axes: Axes) -> tuple[Column, ...]:
     """Return the columns of a sweep's table, in order; they do not depend on what is found."""
-    points = sweep.axes.points()
+    points = axes.points()
     varied = [
         Column(name=VARIED + name, kind=_kind([point.shown[place] for point in points]))
-        for place, name in enumerate(sweep.axes.names)
+        for place, name in enumerate(axes.names)
     ]
     layout: dict[str, Kind] = {name: _kind([value or ""]) for name, value in strategy_row(Strategy()).items()}
     fixed: dict[str, Kind] = {"status": "text", "problem": "text", **_ASKED, **_PROJECTED, **_FOUND, **layout}
@@ -90,10 +91,10 @@ def columns(sweep: Sweep) -> tuple[Column, ...]:
     return (Column(name="index", kind="whole"), *varied, *rest)
 
 
-def column_names(sweep: Sweep) -> tuple[str, ...]:
+def column_names(axes: Axes) -> tuple[str, ...]:
     """Return the names by which columns may be asked for: what is varied by its own name, then the others."""
-    names = [column.name for column in columns(sweep)]
-    return tuple(dict.fromkeys([*sweep.axes.names, *names]))
+    names = [column.name for column in columns(axes)]
+    return tuple(dict.fromkeys([*axes.names, *names]))
 
 
 def answer(asked: Question | Impossible, names: tuple[str, ...]) -> Row:

@@ -13,7 +13,7 @@ from forescale.errors import SpecError
 from forescale.io.space import held_space
 from forescale.io.validation import build
 from forescale.search import Space
-from forescale.search.rank import Objective
+from forescale.search.incumbents import Objective
 from forescale.spec import Cluster, Model, Workload
 from forescale.sweep.axes import Axes, Point, Setting
 from forescale.sweep.draft import Draft, Factor
@@ -78,18 +78,26 @@ class Sweep:
     plots: tuple[Plot, ...] = ()
     content: Mapping[str, Any] = field(default_factory=dict)
     """The definition as it was written, without its pictures."""
+    _questions: tuple[Question | Impossible, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Build the question of every point."""
+        known: dict[str, Space] = {}
+        asked = tuple(self._asked(point, known) for point in self.axes.points())
+        object.__setattr__(self, "_questions", asked)
 
     def questions(self) -> tuple[Question | Impossible, ...]:
         """Return the question of every point; combinations that cannot be say why."""
-        return tuple(self._asked(point) for point in self.axes.points())
+        return self._questions
 
-    def _asked(self, point: Point) -> Question | Impossible:
+    def _asked(self, point: Point, known: dict[str, Space]) -> Question | Impossible:
         try:
-            return self._question(point)
+            return self._question(point, known)
         except SpecError as error:
             return Impossible(index=point.index, shown=point.shown, problem=str(error))
 
-    def _question(self, point: Point) -> Question:
+    def _question(self, point: Point, known: dict[str, Space]) -> Question:
+        """Return the question of one point; `known` keeps the spaces that points share."""
         draft = self.base.copy()
         for parameter, value in sorted((*self.always, *point.settings), key=lambda item: item[0].phase):
             if parameter.name == MODEL:
@@ -101,15 +109,17 @@ class Sweep:
         cluster = _cluster(draft)
         model, workload = draft.model, _workload(draft, cluster.num_devices)
         assert model is not None
-        capacity = cluster.device.hbm_bytes
-        limit = self.max_memory
+        capacity, limit = cluster.device.hbm_bytes, self.max_memory
+        key = repr((id(model), draft.held))
+        if key not in known:
+            known[key] = held_space(Space(), draft.held, model, where="space")
         return Question(
             index=point.index,
             shown=point.shown,
             model=model,
             cluster=cluster,
             workload=workload,
-            space=held_space(Space(), draft.held, model, where="space"),
+            space=known[key],
             objective=self.objective,
             max_memory=limit.by * capacity if isinstance(limit, Factor) else limit,
             costs=self.costs,

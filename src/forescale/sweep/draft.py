@@ -54,13 +54,15 @@ class Draft:
         """Return the value at `path`, None where nothing was given."""
         found: Any = self._table(path[0])
         for key in path[1:]:
-            found = found.get(key) if isinstance(found, dict) else found[key]
+            found = found.get(key) if isinstance(found, dict) else None if found is None else found[key]
         return found
 
     def put(self, path: Path, value: object) -> None:
         """Set the value at `path`."""
         place: Any = self._table(path[0])
         for key in path[1:-1]:
+            if place[key] is None:  # a table of which nothing was given
+                place[key] = {}
             place = place[key]
         place[path[-1]] = value
 

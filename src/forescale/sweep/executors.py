@@ -9,7 +9,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from itertools import islice
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import wait as wait_for
+from threading import Thread
 from typing import Any, Protocol, TypeAlias
 
 from forescale.errors import ForescaleError
@@ -40,7 +42,8 @@ class Local:
         if jobs <= 1:
             yield from (answer(question, names) for question in questions)
             return
-        pool = ProcessPoolExecutor(max_workers=jobs, mp_context=get_context("spawn"))
+        context = get_context("spawn")
+        pool = ProcessPoolExecutor(max_workers=jobs, mp_context=context, initializer=_end_with_parent)
         try:
             yield from _in_flight(
                 iter(questions), jobs * (1 + AHEAD), lambda question: pool.submit(answer, question, names)
@@ -83,6 +86,18 @@ class Ray:
 def available_cores() -> int:
     """Return the cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _end_with_parent() -> None:
+    """Let a worker end when the process that started it was killed, which it would not notice by itself."""
+    parent = parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        wait_for([parent.sentinel])
+        os._exit(1)
+
+    Thread(target=watch, daemon=True).start()
 
 
 def _in_flight(

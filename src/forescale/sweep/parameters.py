@@ -9,17 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any, Literal, TypeAlias, get_type_hints
+from types import NoneType
+from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 from forescale.catalogue.clusters import DEVICE_DIMENSIONS, TIER_DIMENSIONS
 from forescale.errors import SpecError, UnknownKeyError
 from forescale.search.space import NAMES
 from forescale.spec import Cluster, Device, MatrixRates, Precision, Tier, Workload
+from forescale.spec.cluster import LinkParameters
 from forescale.sweep.draft import Draft, Factor, Path, Value
 
 Kind: TypeAlias = Literal["whole", "number", "text"]
 Paths: TypeAlias = Callable[[Draft], tuple[Path, ...]]
 """Finds the fields that a parameter changes."""
+_PLAIN = frozenset({int, float, bool, str, NoneType})
+_DELAYS = ("launch", "exchange_launch", "peer_latency")
 DEVICES, NODES, MODEL, CLUSTER, SCALING, CASE = "devices", "nodes", "model", "cluster", "scaling", "case"
 
 
@@ -138,16 +142,20 @@ def _places(tiers: Iterable[str]) -> dict[str, tuple[Path, Kind, str | None]]:
     add("cluster", ("cluster",), Cluster, {}, {"name", "device", "num_devices", "tiers", "source"})
     for tier in tiers:
         add(f"cluster.tiers.{tier}", ("cluster", "tiers", tier), Tier, TIER_DIMENSIONS, {"name"})
+        own, delays = f"cluster.tiers.{tier}.parameters", dict.fromkeys(_DELAYS, "second")
+        add(own, ("cluster", "tiers", tier, "parameters"), LinkParameters, delays, set())
     add("workload", ("workload",), Workload, {"tokens": "token"}, {"precision"})
     add("precision", ("workload", "precision"), Precision, {}, set())
     return found
 
 
 def _kinds(owner: type) -> dict[str, Kind]:
-    """Return what kind of value each field of a specification holds, read from its annotations."""
+    """Return what kind of value each plain field of a specification holds, read from its annotations."""
     found: dict[str, Kind] = {}
     for name, hint in get_type_hints(owner).items():
-        parts = set(getattr(hint, "__args__", ())) | {hint}
+        parts = set(get_args(hint) or (hint,))
+        if not all(part in _PLAIN or isinstance(part, str) or get_origin(part) is Literal for part in parts):
+            continue
         found[name] = "whole" if int in parts else "number" if float in parts else "text"
     return found
 

@@ -26,7 +26,7 @@ seed = 1
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -120,10 +120,11 @@ class _Reader:
             clusters=clusters,
             objective=read_objective(source),
             max_memory=read_max_memory(source),
+            plots=self._plots(column_names(axes)),
             content={key: value for key, value in source.values.items() if key not in ("plot", "name")},
         )
         self._check_points(sweep)
-        return replace(sweep, plots=self._plots(sweep))
+        return sweep
 
     def _check_points(self, sweep: Sweep) -> None:
         """Refuse words that no point can have, such as a data type that does not exist, and sweeps of nothing."""
@@ -243,13 +244,13 @@ class _Reader:
             msg = f"{self.source.where}: devices and nodes say the same thing; vary one of them"
             raise SpecError(msg)
 
-    def _plots(self, sweep: Sweep) -> tuple[Plot, ...]:
+    def _plots(self, names: tuple[str, ...]) -> tuple[Plot, ...]:
         found = []
         for index, given in enumerate(self.source.values.get("plot", [])):
             for key in given:
                 if key not in PLOT_KEYS:
                     raise UnknownKeyError(key, f"{self.source.at('plot', index, key)}, plot", PLOT_KEYS)
-            found.append(plot_of(given, column_names(sweep), where=self.source.at("plot", index)))
+            found.append(plot_of(given, names, where=self.source.at("plot", index)))
         return tuple(found)
 
 

@@ -43,7 +43,7 @@ def run(
         If the folder belongs to another sweep, or an executor cannot be had.
     """
     questions = sweep.questions()
-    known = columns(sweep)
+    known = columns(sweep.axes)
     folder = None if output is None else Path(output)
     store = open_store(
         sweep, fingerprint(questions), known, folder=folder, kind=table_format, restart=restart
