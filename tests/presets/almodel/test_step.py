@@ -70,7 +70,7 @@ def test_messages_add():
 
 def test_a_layout_alone_is_itself_in_an_array():
     clock = Clock(model=MODEL, cluster=CLUSTER, workload=WORKLOAD, terms=ALMODEL.terms)
-    found = search_almodel(MODEL, CLUSTER, WORKLOAD, top=30, worst=10)
+    found = search_almodel(MODEL, CLUSTER, WORKLOAD, top=8, worst=2)
     entries = [*found.best, *found.slowest]
     for policy in {one.strategy.recompute for one in entries}:
         alike = [one for one in entries if one.strategy.recompute == policy]
