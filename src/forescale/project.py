@@ -18,7 +18,8 @@ from forescale.graph.layout import Choices, Degrees, Layout, split_strategy
 from forescale.graph.parameters import ParameterCount, count_parameters
 from forescale.graph.stage import StagePlan
 from forescale.memory.buffers import load_overhead
-from forescale.memory.workspaces import library_workspace_bytes
+from forescale.memory.narrow import narrow_weight_bytes
+from forescale.memory.workspaces import library_workspace_bytes, overlap_workspace_bytes
 from forescale.projection.blocks import Pricing
 from forescale.projection.data_parallel import data_traffic
 from forescale.projection.evaluate import Evaluation, Inputs, Setting, evaluate
@@ -191,6 +192,8 @@ def setting_of(
         + run.slice_straggler * expected_maximum(num_slices(cluster)),
         host_bandwidth=cluster.device.host_bandwidth,
         workspace_bytes=library_workspace_bytes(cluster.device, choices.kernels, grouped=model.is_moe),
+        overlap_workspace_bytes=overlap_workspace_bytes(cluster.device, choices),
+        narrow_weight_bytes=narrow_weight_bytes(cluster.device, workload.precision, choices.kernels),
     )
 
 

@@ -63,3 +63,36 @@ def test_experts_weighed_in_a_kernel_of_their_own_keep_the_unweighted(recompute)
     rows = TOKENS * small.MOE_LAYER.ffn.top_k
     extra = 2 * rows * small.MOE_LAYER.ffn.ffn_hidden_size if recompute.granularity == "none" else 0
     assert kept(weighted=False) - kept(weighted=True) == extra
+
+
+def loss(kind: str, tp: int = 8):
+    strategy = Strategy(tp=tp, dp_shard=1, kernels=Kernels(cross_entropy=kind))
+    degrees, choices = split_strategy(strategy)
+    layout = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=4096.0)
+    block = head_block(small.dense(), layout)
+    return block_moments(block, keep(block, Recompute())), block.tensors["head.logits"].elements
+
+
+def test_the_loss_on_sharded_logits_makes_one_more_copy_in_fp32():
+    """torch/distributed/tensor/parallel/loss.py: four fp32 tensors at once in backward, three of them new."""
+    for tp, copies in ((8, 1.0), (1, 0.0)):
+        (eager, elements), (parallel, _) = loss("eager", tp), loss("loss_parallel", tp)
+        assert parallel.backward_bytes - eager.backward_bytes == copies * 4.0 * elements
+        assert parallel.forward_bytes - eager.forward_bytes == copies * 4.0 * elements
+
+
+def test_a_gathered_input_is_kept_or_gathered_again():
+    def attention(*, again: bool, tp: int):
+        strategy = Strategy(tp=tp, kernels=Kernels(regathers_inputs=again))
+        degrees, choices = split_strategy(strategy)
+        layout = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=4096.0)
+        block = layer_block(small.dense(), small.DENSE_LAYER, layout)
+        kept = sum(tensor.num_bytes for tensor in keep(block, Recompute()).tensors)
+        gather = next(operator for operator in block.operators if operator.name == "attention.gather")
+        return kept, len(gather.backward_weight)
+
+    inputs = 2 * 4096 * 1024 * 2.0  # of attention and feed-forward
+    (again, gathers), (once, none) = (attention(again=flag, tp=4) for flag in (True, False))
+    assert (gathers, none) == (1, 0)
+    assert once - again == inputs * (1.0 - 1.0 / 4.0)
+    assert attention(again=True, tp=1)[0] == attention(again=False, tp=1)[0]

@@ -330,7 +330,9 @@ def _grouped(
     groups = spec.num_experts / lay.split("experts")
     dtype, active = lay.precision.compute, spec.top_k / spec.num_experts
     experts: Extent = ("experts", float(spec.num_experts))
-    b.parameter(f"{name}.weight", experts, inputs, outputs, group="expert", active_fraction=active)
+    b.parameter(
+        f"{name}.weight", experts, inputs, outputs, group="expert", active_fraction=active, narrow=True
+    )
     if spec.bias:
         b.parameter(f"{name}.bias", experts, outputs, group="expert", active_fraction=active)
     accumulate = STORAGE_BYTES[lay.precision.gradients]

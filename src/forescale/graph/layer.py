@@ -65,14 +65,17 @@ def layer_block(model: Model, layer: Layer, layout: Layout) -> Block:
     num_inner = (layer.attention is not None) + (layer.ffn is not None)
     post_norms = layer.num_norms > num_inner
     if layer.attention is not None:
-        source = _norm(b, model, "attention.norm", stream, "attention.input") if layer.num_norms else stream
+        source = stream
+        if layer.num_norms:
+            narrow = not _several_linears(layer)
+            source = _norm(b, model, "attention.norm", stream, "attention.input", narrow=narrow)
         result = b.tensor("attention.result", local * h)
         _attention(b, model, layer, source=source, result=result)
         stream = _join(b, model, "attention", stream, result, post_norm=post_norms)
     if layer.ffn is not None:
         own_norm = not layer.parallel or layer.num_norms > 1 or layer.attention is None
         source = (
-            _norm(b, model, "ffn.norm", stream, "ffn.input")
+            _norm(b, model, "ffn.norm", stream, "ffn.input", narrow=isinstance(layer.ffn, DenseFfn))
             if own_norm and layer.num_norms
             else "attention.input"
         )
@@ -84,6 +87,12 @@ def layer_block(model: Model, layer: Layer, layout: Layout) -> Block:
             moe_ffn(b, model, ffn, source=source, result=result)
         _join(b, model, "ffn", stream, result, post_norm=post_norms)
     return b.block(block_name(layer), "input")
+
+
+def _several_linears(layer: Layer) -> bool:
+    """Whether the norm before attention feeds several linear layers: latent queries, or a parallel block."""
+    latent = isinstance(layer.attention, LatentAttention)
+    return latent or (layer.parallel and layer.num_norms == 1)
 
 
 def block_name(layer: Layer) -> str:
@@ -100,9 +109,9 @@ def block_name(layer: Layer) -> str:
     return f"{name}+{'moe' if isinstance(layer.ffn, MoeFfn) else 'dense' if layer.ffn else 'no-ffn'}"
 
 
-def _norm(b: Builder, model: Model, name: str, source: str, result: str) -> str:
-    b.part, h = "norm", float(model.hidden_size)
-    norm(b, name, source=source, result=result, tokens=b.layout.tokens("residual"), width=h, kind=model.norm)
+def _norm(b: Builder, model: Model, name: str, source: str, result: str, *, narrow: bool = True) -> str:
+    b.part, h, local = "norm", float(model.hidden_size), b.layout.tokens("residual")
+    norm(b, name, source=source, result=result, tokens=local, width=h, kind=model.norm, narrow=narrow)
     return result
 
 
@@ -123,7 +132,7 @@ def _join(b: Builder, model: Model, half: str, stream: str, result: str, *, post
     local, h = b.layout.tokens("residual"), float(model.hidden_size)
     b.part = "norm"
     if post_norm:
-        result = _norm(b, model, f"{half}.post_norm", result, f"{half}.normed_result")
+        result = _norm(b, model, f"{half}.post_norm", result, f"{half}.normed_result", narrow=False)
     added = b.tensor(f"{half}.residual", local * h)
     mask: tuple[str, ...] = ()
     if b.layout.choices.kernels.dropout:
@@ -169,7 +178,7 @@ def embedding_block(model: Model, layout: Layout) -> Block:
         b.parameter("embedding.positions", ("rank", float(model.learned_positions)), ("hidden", h))
     if model.embedding_norm:
         name, normed = "embedding.norm", "embedding.normed"
-        norm(b, name, source=result, result=normed, tokens=local, width=h, kind=model.norm)
+        norm(b, name, source=result, result=normed, tokens=local, width=h, kind=model.norm, narrow=False)
     return b.block("embedding", "token_ids")
 
 
@@ -204,7 +213,9 @@ def head_block(model: Model, layout: Layout) -> Block:
     source = stream
     if model.final_norm:
         source = "head.input"
-        norm(b, "head.norm", source=stream, result=source, tokens=local, width=h, kind=model.norm)
+        norm(
+            b, "head.norm", source=stream, result=source, tokens=local, width=h, kind=model.norm, narrow=False
+        )
     if model.vocab_size:
         _vocabulary_head(b, model, source=source)
     return b.block("head", "head.stream")
@@ -245,7 +256,9 @@ def _cross_entropy(b: Builder, logits: str) -> None:
     """Append the loss over vocabulary shards.
 
     Vocabulary-parallel: an fp32 softmax is kept and becomes the gradient, cast to the logits' type. Fused:
-    the logits themselves become their gradient. Eager: fp32 logits, their log-softmax kept, fp32 gradients.
+    the logits themselves become their gradient. Eager: fp32 logits, their log-softmax kept, fp32 gradients;
+    loss parallel on shards does so by single operators, whose intermediate results are one more fp32 copy in
+    either direction (torch/distributed/tensor/parallel/loss.py).
     Native: fp32 logits beside the softmax, whose gradient is cast as it is made. Compiled: the logits are kept,
     their gradient is made beside them.
     """
@@ -257,14 +270,17 @@ def _cross_entropy(b: Builder, logits: str) -> None:
     gradients: Names = ()
     if kind not in ("fused", "compiled"):
         saved = b.tensor("head.softmax", elements, 4.0)
-    if kind in ("eager", "native"):
+    if kind in ("eager", "loss_parallel", "native"):
         temporaries = (b.tensor("head.logits_fp32", elements, 4.0),)
-    if kind == "eager":
+    if kind in ("eager", "loss_parallel"):
         extra = 4.0 - b.tensors[logits].element_bytes  # the gradient is fp32 before it takes the logits' type
         gradients = (
             b.tensor("head.softmax_gradient", elements, 4.0),
             b.tensor("head.logits_gradient", elements, extra),
         )
+    if kind == "loss_parallel":
+        step = b.tensor("head.loss_step", elements * b.layout.more_than_one("tp"), 4.0)
+        temporaries, gradients = (*temporaries, step), (*gradients, step)
     scalars = Collective(kind="all_reduce", axis="tp", num_bytes=3.0 * tokens * 4.0)
     b.operator(
         "head.cross_entropy",
@@ -286,7 +302,17 @@ def mtp_block(model: Model, layout: Layout) -> Block:
     stream = b.tensor("mtp.stream", local * h)
     b.tensor("mtp.embedding", local * h)
     for name in (stream, "mtp.embedding"):
-        norm(b, f"{name}_norm", source=name, result=f"{name}_normed", tokens=local, width=h, kind=model.norm)
+        result = f"{name}_normed"
+        norm(
+            b,
+            f"{name}_norm",
+            source=name,
+            result=result,
+            tokens=local,
+            width=h,
+            kind=model.norm,
+            narrow=False,
+        )
     joined = b.tensor("mtp.joined", 2.0 * local * h)
     size = b.bytes_of(joined)
     normed = ("mtp.stream_normed", "mtp.embedding_normed")

@@ -20,7 +20,7 @@ from forescale.spec.strategy import (
     Routing,
     Strategy,
 )
-from forescale.spec.workload import STORAGE_BYTES, Precision
+from forescale.spec.workload import STORAGE_BYTES, Precision, narrow_bytes
 
 Dim: TypeAlias = Literal[
     "residual",
@@ -180,10 +180,19 @@ class Layout:
     @property
     def wide_type(self) -> str:
         """Compute type of products that 8-bit recipes leave alone: that of the activations."""
-        narrow = self.precision.compute in {"fp8", "mxfp8", "nvfp4"}
-        return self.precision.activations if narrow else self.precision.compute
+        return self.precision.activations if self.precision.is_narrow else self.precision.compute
 
     @property
     def linear_input_bytes(self) -> float:
-        """Bytes per element of a linear layer's saved input: fp8 recipes keep it in fp8."""
-        return 1.0 if self.precision.compute in {"fp8", "mxfp8", "nvfp4"} else self.element_bytes
+        """Bytes per element of a linear layer's saved input: narrow recipes of Transformer Engine keep it so."""
+        return narrow_bytes(self.precision) if self.narrows_inputs else self.element_bytes
+
+    @property
+    def narrows_inputs(self) -> bool:
+        """Whether linear layers keep their inputs in a narrower type than activations have."""
+        return self.precision.is_narrow and self.choices.kernels.narrow_inputs
+
+    @property
+    def sent_input_bytes(self) -> float:
+        """Bytes per element of a linear layer's input where it is gathered: narrow recipes narrow it before."""
+        return 1.0 if self.precision.is_narrow else self.element_bytes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from forescale.graph.layout import Extent, Layout
-from forescale.graph.operator import Builder, Names
+from forescale.graph.operator import NARROWEST_GRADIENT_BYTES, Builder, Names
 from forescale.graph.ops import Collective, Elementwise, Gemm, MeshAxis
 from forescale.numeric import Numeric
 from forescale.spec.model import NormKind
@@ -44,9 +44,10 @@ def linear(
     """Append rows x inputs -> rows x outputs, with its weight and its three products.
 
     `copies` multiplies the local output width (key/value heads replicated over tp). `saved` is kept for the
-    weight gradient, by default the source. Not `narrow` are products that stay in 16 bits under 8-bit recipes.
+    weight gradient, by default the source; kernels that do not gather it again keep the source, too. Not
+    `narrow` are products that stay in 16 bits under 8-bit recipes.
     """
-    b.parameter(f"{name}.weight", inputs, outputs, copies=copies)
+    b.parameter(f"{name}.weight", inputs, outputs, copies=copies, narrow=narrow)
     if bias:
         b.parameter(f"{name}.bias", outputs, copies=copies)
     k = inputs[1] / b.layout.split(inputs[0])
@@ -81,11 +82,17 @@ def product(
     """Append a product of rows x k by a weight k x n, and its two products of backward.
 
     With `own_gradient` the weight gradient exists by itself for a moment, though it is accumulated elsewhere.
+    A narrow product of a wide input, which others need as well, keeps a narrow copy of its own.
     """
     dtype = b.layout.precision.compute if narrow else b.layout.wide_type
+    if not b.layout.choices.kernels.regathers_inputs:
+        saved = source
+    size = b.layout.linear_input_bytes
+    if narrow and b.tensors[saved].element_bytes > size:
+        saved = b.tensor(f"{name}.input", b.tensors[saved].elements, size, copy_of=saved)
     temporaries: Names = () if saved == source else (source,)
     if own_gradient or not b.layout.choices.kernels.accumulate_in_product:
-        size = STORAGE_BYTES[b.layout.precision.parameters]
+        size = max(STORAGE_BYTES[b.layout.precision.parameters], NARROWEST_GRADIENT_BYTES)
         temporaries += (b.tensor(f"{name}.weight_gradient", k * n, size, differentiable=False),)
     accumulate = STORAGE_BYTES[b.layout.precision.gradients]
     b.operator(
@@ -114,17 +121,29 @@ def casts(
 
 
 def norm(
-    b: Builder, name: str, *, source: str, result: str, tokens: Numeric, width: float, kind: NormKind
+    b: Builder,
+    name: str,
+    *,
+    source: str,
+    result: str,
+    tokens: Numeric,
+    width: float,
+    kind: NormKind,
+    narrow: bool = True,
 ) -> None:
-    """Append a norm over `width`: it keeps its input and one or two fp32 statistics per token."""
+    """Append a norm over `width`: it keeps its input and one or two fp32 statistics per token.
+
+    Its result is one linear layer's input, or where not `narrow`, of the activations' type.
+    """
     b.parameter(f"{name}.weight", ("rank", width))
     if kind == "layer":
         b.parameter(f"{name}.bias", ("rank", width))
     num_statistics = 1.0 if kind == "rms" else 2.0
     statistics = b.tensor(f"{result}.statistics", tokens * num_statistics, 4.0)
     if result not in b.tensors:
-        b.tensor(result, tokens * width, b.layout.linear_input_bytes)
-    size = tokens * width * b.layout.element_bytes
+        size = b.layout.linear_input_bytes if narrow else b.layout.element_bytes
+        b.tensor(result, tokens * width, size)
+    moved = tokens * width * b.layout.element_bytes
     saves: Names = (source, statistics)
     if not b.layout.choices.kernels.fused:  # x·rsqrt in fp32, then times the weight in the activations' type
         saves = (
@@ -135,8 +154,8 @@ def norm(
     with b.module("layernorm"):
         b.operator(
             name,
-            forward=(Elementwise(bytes_moved=2.0 * size, family="norm"),),
-            backward_input=(Elementwise(bytes_moved=3.0 * size, family="norm"),),
+            forward=(Elementwise(bytes_moved=2.0 * moved, family="norm"),),
+            backward_input=(Elementwise(bytes_moved=3.0 * moved, family="norm"),),
             reads=(source,),
             writes=(result,),
             saves=saves,
@@ -174,8 +193,8 @@ def gather_sequence(
 
     With sequence parallelism: all-gather forward, reduce-scatter of the input gradient backward, and the
     input gathered once more for the weight gradient (only the local part is kept), both behind the products
-    of the linear layer it `feeds`; inputs travel in 8 bits where
-    the layer takes them so. Without: nothing forward, all-reduce of the partial input gradient
+    of the linear layer it `feeds`; inputs travel in 8 bits where the layer takes them so. Kernels that keep
+    the gathered input gather it once. Without: nothing forward, all-reduce of the partial input gradient
     backward (Megatron-LM's f).
     """
     lay = b.layout
@@ -192,8 +211,10 @@ def gather_sequence(
         )
         return source
     gathered = f"{name}.result"
-    if gathered not in b.tensors:
-        b.tensor(gathered, elements * lay.more_than_one("tp"), lay.linear_input_bytes)
+    again = lay.choices.kernels.regathers_inputs
+    if gathered not in b.tensors:  # where it is kept, it stands for the input itself at tp 1
+        copies = lay.more_than_one("tp") if again else 1.0
+        b.tensor(gathered, elements * copies, lay.linear_input_bytes if narrow else lay.element_bytes)
     sent = elements * (
         SENT_BYTES.get(lay.precision.compute, lay.element_bytes) if narrow else lay.element_bytes
     )
@@ -202,7 +223,7 @@ def gather_sequence(
         name,
         forward=(gather,),
         backward_input=(Collective(kind="reduce_scatter", axis="tp", num_bytes=size),),
-        backward_weight=(gather,),
+        backward_weight=(gather,) if again else (),
         reads=(source,),
         writes=(gathered,),
         hidden_behind=feeds,

@@ -62,6 +62,8 @@ class Tensor:
     elements: Numeric
     element_bytes: float
     differentiable: bool = True
+    copy_of: str | None = None
+    """Tensor that this is a narrow copy of: where that is dropped and made again, the copy is not needed."""
 
     @property
     def num_bytes(self) -> Numeric:
@@ -90,6 +92,8 @@ class Parameter:
     """Share used by one token (top_k / num_experts for routed experts)."""
     shape: tuple[float, ...] = ()
     """Global sizes of its logical dimensions."""
+    narrow: bool = False
+    """Whether its product runs in the compute type, however narrow, rather than in that of activations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,11 +133,16 @@ class Builder:
         element_bytes: float | None = None,
         *,
         differentiable: bool = True,
+        copy_of: str | None = None,
     ) -> str:
         """Declare an activation of `elements` per device and micro-batch; return its name."""
         size = self.layout.element_bytes if element_bytes is None else element_bytes
         self.tensors[name] = Tensor(
-            name=name, elements=elements, element_bytes=size, differentiable=differentiable
+            name=name,
+            elements=elements,
+            element_bytes=size,
+            differentiable=differentiable,
+            copy_of=copy_of,
         )
         return name
 
@@ -189,6 +198,7 @@ class Builder:
         group: ParameterGroup = "dense",
         copies: Numeric = 1.0,
         active_fraction: float = 1.0,
+        narrow: bool = False,
     ) -> None:
         """Declare a weight by its logical dimensions; `copies` scales the local part (replicas, padding)."""
         elements: float = 1.0
@@ -205,6 +215,7 @@ class Builder:
                 matrix=len(dims) > 1,
                 active_fraction=active_fraction,
                 shape=tuple(size for _, size in dims),
+                narrow=narrow,
             )
         )
 

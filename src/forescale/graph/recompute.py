@@ -14,7 +14,8 @@ from forescale.spec.strategy import Recompute, RematPolicy
 
 OUTPUT_DISCARDED = frozenset({"layernorm", "moe_act", "mla_up_proj"})
 """Modules whose result is dropped too, though the next linear layer saved it (Megatron-LM's output-discarding
-checkpoint); core_attn, mlp, moe and shared_experts are plain checkpoints whose output stays."""
+checkpoint, for which narrow layers save the original input and make their narrow copies again); core_attn, mlp,
+moe and shared_experts are plain checkpoints whose output stays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +67,7 @@ def keep(block: Block, recompute: Recompute) -> Kept:
         if wanted & OUTPUT_DISCARDED & set(operator.modules)
         for name in operator.writes
     } - set(fed)
+    discarded |= {tensor.name for tensor in block.tensors.values() if tensor.copy_of in discarded}
     kept = tuple(dict.fromkeys(name for name in (*_saved(others), *fed) if name not in discarded))
     return _kept(block, everything, kept, _groups(replayed, wanted))
 

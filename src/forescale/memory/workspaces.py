@@ -8,6 +8,7 @@ from importlib import resources
 from typing import Any
 
 from forescale.formula import formula
+from forescale.graph.layout import Choices
 from forescale.spec.cluster import Device
 from forescale.spec.strategy import Kernels
 
@@ -34,6 +35,20 @@ def library_workspace_bytes(device: Device, kernels: Kernels, *, grouped: bool) 
         handles=torch["handles"],
         stream_bytes=fused if kernels.fused else 0.0,
         streams=1 + (engine["streams"] if grouped and kernels.grouped_experts else 0),
+    )
+
+
+def overlap_workspace_bytes(device: Device, choices: Choices) -> float:
+    """Return the workspaces of products that run in chunks beside their tensor-parallel collective [byte]."""
+    table = _table()
+    if device.vendor not in table["vendors"] or not (choices.overlap.tensor and choices.kernels.fused):
+        return 0.0
+    engine = table["transformer_engine"]
+    return workspace_bytes(
+        handle_bytes=0.0,
+        handles=0.0,
+        stream_bytes=engine["bytes"].get(device.architecture, engine["other"]),
+        streams=engine["overlap_streams"],
     )
 
 

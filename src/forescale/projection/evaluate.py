@@ -49,6 +49,10 @@ class Setting:
     """By how much of a step the slowest device is expected to lie behind the mean."""
     workspace_bytes: float = 0.0
     """Scratch memory of the device's libraries."""
+    overlap_workspace_bytes: float = 0.0
+    """More of it where tensor-parallel collectives are pipelined with their products."""
+    narrow_weight_bytes: float = 0.0
+    """What products in 8 or 4 bits add to each element of their weights."""
     host_bandwidth: float = float("inf")
     """byte/s between a device and its host."""
 

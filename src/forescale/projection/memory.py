@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from forescale.formula import named, total
-from forescale.graph.layout import Degrees, Layout
+from forescale.graph.layout import Degrees, Layout, several
+from forescale.graph.operator import NARROWEST_GRADIENT_BYTES
 from forescale.memory.activations import any_of, in_flight, largest, saved_bytes, smallest, stage_output_bytes
 from forescale.memory.buffers import (
     Overhead,
@@ -17,6 +18,7 @@ from forescale.memory.buffers import (
     resharded_copy_bytes,
     whole_parameter_bytes,
 )
+from forescale.memory.narrow import added_weight_bytes, wide_weight_bytes
 from forescale.memory.optimizers import moments_per_parameter
 from forescale.memory.states import (
     gradient_bytes,
@@ -28,6 +30,7 @@ from forescale.memory.states import (
 )
 from forescale.numeric import Numeric
 from forescale.projection.data_parallel import kept_whole
+from forescale.projection.stages import over_stages
 from forescale.spec.model import Model
 from forescale.spec.strategy import Kernels
 from forescale.spec.workload import STORAGE_BYTES, Workload
@@ -149,15 +152,33 @@ def memory_parts(
     standing = standing_buffers(setting, inputs) if inputs.floor is None else 0.0
     buffers = largest(first=standing, second=states.update - activations)
     lost = smallest(first=states.update, second=activations) if kernels.flat_update else 0.0
-    allocated = states.weights + states.gradients + states.optimizer + activations + buffers
+    weights = states.weights + _narrow_weights(setting, inputs)
+    allocated = weights + states.gradients + states.optimizer + activations + buffers
     return MemoryParts(
-        weights=states.weights,
+        weights=weights,
         gradients=states.gradients,
         optimizer=states.optimizer,
         activations=activations,
         buffers=buffers,
         overhead=overhead.context_bytes[1] + (overhead.fragmentation[1] - 1.0) * allocated + lost,
     )
+
+
+def _narrow_weights(setting: Setting, inputs: Inputs) -> Numeric:
+    """Return what weights in 8 or 4 bits add on every stage: copies of theirs, the type of the others."""
+    precision, held, degrees = setting.workload.precision, inputs.held, inputs.degrees
+    narrow = over_stages(
+        inputs.stages, held, lambda block: block.narrow, num_mtp=setting.model.num_mtp_layers
+    )
+    added = added_weight_bytes(
+        parameters=narrow, element_bytes=setting.narrow_weight_bytes, zero=degrees.zero
+    )
+    wide = wide_weight_bytes(precision)
+    if wide == 0.0:
+        return added
+    others = inputs.traffic.dense + inputs.traffic.expert - narrow
+    shards = degrees.dp_shard * degrees.cp
+    return added + weight_bytes(parameters=others, element_bytes=wide, shards=shards, zero=degrees.zero)
 
 
 def _working_set(setting: Setting, inputs: Inputs) -> Numeric:
@@ -182,6 +203,8 @@ def standing_buffers(setting: Setting, inputs: Held) -> Numeric:
     buffers = _gathered(setting, inputs) + named(
         setting.workspace_bytes, "workspaces of libraries", unit="byte"
     )
+    if setting.overlap_workspace_bytes:
+        buffers = buffers + several(degree=inputs.degrees.tp) * setting.overlap_workspace_bytes
     if kernels.accumulate_in_product:
         buffers = buffers + _dummy_gradients(setting.workload, inputs)
     return buffers + kernels.bucket_elements * STORAGE_BYTES[setting.workload.precision.gradients]
@@ -215,7 +238,7 @@ def _dummy_gradients(workload: Workload, inputs: Held) -> Numeric:
             layers = layers + inputs.stages.counts[kind]
         result = result + dummy_gradient_bytes(
             elements=total(shapes, name="weights of distinct shape", unit="parameter"),
-            element_bytes=STORAGE_BYTES[workload.precision.parameters],
+            element_bytes=max(STORAGE_BYTES[workload.precision.parameters], NARROWEST_GRADIENT_BYTES),
             layers=layers,
             zero=inputs.degrees.zero,
         )

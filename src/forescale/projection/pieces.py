@@ -82,6 +82,8 @@ class Holding:
     """The head's matrix, not in `dense`: one copy with the embedding's where both stand on one stage."""
     products: dict[str, Numeric] = field(default_factory=dict)
     """Elements of the weight of every product: fused weights together, of experts one."""
+    narrow: Numeric = 0.0
+    """Of `dense` and `expert`, weights whose products run in the compute type however narrow."""
 
     def take(self, select: Select) -> Holding:
         """Return the holding with every number passed through `select`."""
@@ -90,6 +92,7 @@ class Holding:
             expert=select(self.expert),
             vocabulary=select(self.vocabulary),
             products={name: select(elements) for name, elements in self.products.items()},
+            narrow=select(self.narrow),
         )
 
 
@@ -141,7 +144,16 @@ def _holding(block: Block) -> Holding:
         expert=_elements(others, "expert"),
         vocabulary=_elements(vocabulary, "dense"),
         products=product_elements(block),
+        narrow=_narrow_elements(others),
     )
+
+
+def _narrow_elements(parameters: Sequence[Parameter]) -> Numeric:
+    result: Numeric = 0.0
+    for parameter in parameters:
+        if parameter.narrow:
+            result = result + parameter.local_elements
+    return named(result, "weights of narrow products", unit="parameter")
 
 
 def _elements(parameters: Sequence[Parameter], group: str) -> Numeric:

@@ -28,7 +28,7 @@ RematPolicy: TypeAlias = Literal[
 Reshard: TypeAlias = Literal["always", "never", "default"] | Annotated[int, Ge(2)]
 LaunchGraphs: TypeAlias = Literal["none", "partial", "full"]
 Dispatcher: TypeAlias = Literal["all_to_all", "deepep"]
-CrossEntropy: TypeAlias = Literal["vocab_parallel", "native", "fused", "compiled", "eager"]
+CrossEntropy: TypeAlias = Literal["vocab_parallel", "native", "fused", "compiled", "eager", "loss_parallel"]
 DEFAULT_AXIS_ORDER: tuple[Axis, ...] = ("tp", "cp", "dp", "pp")
 
 
@@ -102,7 +102,7 @@ class Kernels:
     """vocab_parallel keeps an fp32 softmax (Megatron-LM); native makes it beside the fp32 logits (Megatron-LM's
     jitted loss); fused turns the logits into their gradient in place (Transformer Engine, Liger); compiled keeps
     the logits and makes their gradient beside them (torch.compile); eager makes fp32 logits and keeps their
-    log-softmax (PyTorch)."""
+    log-softmax (PyTorch); loss_parallel does so on logits split over tp, step by step (PyTorch's DTensor)."""
     fused: bool = True
     """Norms and activations keep their inputs only; False is eager PyTorch, whose every step keeps its own."""
     fused_activations: bool = True
@@ -110,6 +110,15 @@ class Kernels:
     weighted_activation: bool = True
     """Activations of experts take the routing weight in the same kernel; False keeps them unweighted too
     (Megatron-Core has that kernel for SwiGLU, quick GeGLU and squared ReLU)."""
+    narrow_inputs: bool = True
+    """Linear layers in 8 or 4 bits keep their inputs so (Transformer Engine); False keeps them wide and narrows
+    them again in backward (torchao)."""
+    caches_narrow_weights: bool = True
+    """Weights in 8 or 4 bits are made once a step and kept beside the parameters (Transformer Engine under
+    Megatron-LM); False makes them for every product (torchao)."""
+    regathers_inputs: bool = True
+    """Under sequence parallelism a linear layer keeps its part of the input and gathers it again in backward
+    (Megatron-LM); False keeps the gathered input (PyTorch's DTensor)."""
     accumulate_in_product: bool = True
     """The weight-gradient product adds to the accumulated gradients; False first makes its own result."""
     keeps_product_gradients: bool = False

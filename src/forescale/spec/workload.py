@@ -48,6 +48,24 @@ class Precision:
     moments: StorageType = "fp32"
     activations: StorageType = "bf16"
 
+    @property
+    def is_narrow(self) -> bool:
+        """Whether linear layers multiply in 8 or 4 bits."""
+        return self.compute in ("fp8", "mxfp8", "nvfp4")
+
+
+def narrow_bytes(precision: Precision) -> float:
+    """Return the bytes of one element in the narrow compute type, with the scales of its block.
+
+    One scale per tensor; fp32 per 128 elements (blockwise); one byte per 32 (MXFP8) or 16 elements (NVFP4):
+    Transformer Engine, pytorch/tensor.
+    """
+    if precision.compute == "nvfp4":
+        return 1.0 / 2.0 + 1.0 / 16.0
+    if precision.compute == "mxfp8":
+        return 1.0 + 1.0 / 32.0
+    return 1.0 + (4.0 / 128.0 if precision.recipe == "blockwise" else 0.0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:

@@ -329,10 +329,13 @@ def _precision(row: Row, conventions: Mapping[str, Any], notes: Notes) -> Precis
         gradients = conventions["fp16_gradients"]
     elif gradients == "fp16":
         gradients = "bf16"
+    recipe = entry.get("recipe", conventions["fp8_recipe"] if entry["compute"] == "fp8" else "none")
+    in_fp8 = conventions.get("fp8_parameters") and entry["compute"] in ("fp8", "mxfp8")
+    narrow: StorageType = "fp8" if in_fp8 and recipe != "blockwise" else storage
     precision = Precision(
         compute=entry["compute"],
-        recipe=entry.get("recipe", conventions["fp8_recipe"] if entry["compute"] == "fp8" else "none"),
-        parameters=conventions.get("parameters", storage),
+        recipe=recipe,
+        parameters=conventions.get("parameters", narrow),
         master=conventions.get("master", "fp32"),
         gradients=gradients,
         moments=conventions["moments"],

@@ -52,7 +52,7 @@ def _projections(
         ("value", ("kv_heads", kv), copies),
     )
     for name, extent, times in widths:
-        b.parameter(f"attention.{name}.weight", ("hidden", hidden), extent, copies=times)
+        b.parameter(f"attention.{name}.weight", ("hidden", hidden), extent, copies=times, narrow=True)
         if spec.qkv_bias:
             b.parameter(f"attention.{name}.bias", extent, copies=times)
     b.tensor(QKV[0], tokens * spec.num_heads * d / lay.split("heads"))
