@@ -178,7 +178,9 @@ def test_precision_spellings(row, text, source, compute, recipe, gradients):
     _, workload, _ = build(row(compute_dtype=text, source=source))
     precision = workload.precision
     assert (precision.compute, precision.recipe, precision.gradients) == (compute, recipe, gradients)
-    kept = {"torchtitan": "fp32", "NeMo": "fp8" if compute in ("fp8", "mxfp8") else "bf16"}.get(source, "bf16")
+    kept = {"torchtitan": "fp32", "NeMo": "fp8" if compute in ("fp8", "mxfp8") else "bf16"}.get(
+        source, "bf16"
+    )
     assert precision.parameters == ("fp16" if compute == "fp16" else kept)
 
 

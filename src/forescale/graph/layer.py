@@ -38,6 +38,7 @@ LOSS_BYTES: Mapping[CrossEntropy, tuple[float, float]] = MappingProxyType(
         "fused": (6.0, 4.0),
         "compiled": (4.0, 6.0),
         "eager": (18.0, 22.0),
+        "loss_parallel": (18.0, 22.0),
     }
 )
 """Bytes read and written per 16-bit logit, forward and backward, pass by pass.
@@ -46,7 +47,10 @@ vocab_parallel (Megatron-LM cross_entropy.py): cast 6, maximum 4, difference 8, 
 backward scales the fp32 softmax 8 and casts it 6. native has the middle three in one kernel. fused (Transformer
 Engine, Liger) reads twice and writes the gradient, then scales it. compiled reads twice for maximum and sum, and
 makes the gradient from the logits again. eager (PyTorch): cast 6, log-softmax 12; its gradient is made from zeros 4,
-read with the log-softmax and written 12, and cast 6."""
+read with the log-softmax and written 12, and cast 6. loss_parallel is that of tp 1."""
+BY_STEPS = (20.0, 16.0)
+"""What loss_parallel moves beyond on shards: maximum 4, difference 8, exponential 8, sum 4 and difference 8 instead of
+the log-softmax 12; zeros 4, exponential 8, sum 12 and product 8 instead of 16."""
 
 
 @formula(unit="1", source="Megatron-LM: vocabulary padded to a multiple of make_vocab_size_divisible_by × tp")
@@ -264,6 +268,8 @@ def _cross_entropy(b: Builder, logits: str) -> None:
     """
     tokens, elements = b.layout.tokens("sequence"), b.tensors[logits].elements
     kind = b.layout.choices.kernels.cross_entropy
+    forward_bytes: Numeric
+    backward_bytes: Numeric
     forward_bytes, backward_bytes = LOSS_BYTES[kind]
     saved = logits
     temporaries: Names = ()
@@ -279,7 +285,12 @@ def _cross_entropy(b: Builder, logits: str) -> None:
             b.tensor("head.logits_gradient", elements, extra),
         )
     if kind == "loss_parallel":
-        step = b.tensor("head.loss_step", elements * b.layout.more_than_one("tp"), 4.0)
+        sharded = b.layout.more_than_one("tp")
+        forward_bytes, backward_bytes = (
+            usual + extra * sharded
+            for usual, extra in zip((forward_bytes, backward_bytes), BY_STEPS, strict=True)
+        )
+        step = b.tensor("head.loss_step", elements * sharded, 4.0)
         temporaries, gradients = (*temporaries, step), (*gradients, step)
     scalars = Collective(kind="all_reduce", axis="tp", num_bytes=3.0 * tokens * 4.0)
     b.operator(

@@ -185,7 +185,7 @@ class Layout:
     @property
     def linear_input_bytes(self) -> float:
         """Bytes per element of a linear layer's saved input: narrow recipes of Transformer Engine keep it so."""
-        return narrow_bytes(self.precision) if self.narrows_inputs else self.element_bytes
+        return self.sent_input_bytes if self.narrows_inputs else self.element_bytes
 
     @property
     def narrows_inputs(self) -> bool:
@@ -195,4 +195,4 @@ class Layout:
     @property
     def sent_input_bytes(self) -> float:
         """Bytes per element of a linear layer's input where it is gathered: narrow recipes narrow it before."""
-        return 1.0 if self.precision.is_narrow else self.element_bytes
+        return narrow_bytes(self.precision) if self.precision.is_narrow else self.element_bytes

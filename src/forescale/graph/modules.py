@@ -22,9 +22,6 @@ CAST_BYTES = {
 current scaling and NVFP4), and written along rows and along columns for the two products that use it, with the
 scales of blocks (Transformer Engine, recipes)."""
 
-SENT_BYTES = {"fp8": 1.0, "mxfp8": 1.0 + 1 / 32, "nvfp4": 0.5 + 1 / 16}
-"""Bytes per element of a linear layer's input on its way between ranks, with the scales of blocks."""
-
 
 def linear(
     b: Builder,
@@ -215,9 +212,7 @@ def gather_sequence(
     if gathered not in b.tensors:  # where it is kept, it stands for the input itself at tp 1
         copies = lay.more_than_one("tp") if again else 1.0
         b.tensor(gathered, elements * copies, lay.linear_input_bytes if narrow else lay.element_bytes)
-    sent = elements * (
-        SENT_BYTES.get(lay.precision.compute, lay.element_bytes) if narrow else lay.element_bytes
-    )
+    sent = elements * (lay.sent_input_bytes if narrow else lay.element_bytes)
     gather = Collective(kind="all_gather", axis="tp", num_bytes=sent)
     b.operator(
         name,
