@@ -7,7 +7,7 @@ import pytest
 from tests.small import cluster, dense, moe, workload
 
 from forescale.errors import SpecError
-from forescale.graph.stage import layers_per_stage, plan_stages, replayed_mtp
+from forescale.graph.stage import given_chunks, layers_per_stage, plan_stages, replayed_mtp
 from forescale.project import project
 from forescale.spec import Recompute, Strategy
 
@@ -38,6 +38,18 @@ def test_explicit_counts():
         plan_stages(dense(8), pp=3, stage_layers=(2, 4, 3))
     with pytest.raises(SpecError, match="3 counts"):
         plan_stages(dense(8), pp=3, stage_layers=(4, 4))
+
+
+def test_counts_of_ranks_are_cut_over_their_stages_in_the_order_of_the_model():
+    # V: rank 0 holds stages 0 and 3; three layers of rank 0 are two and one
+    assert given_chunks(dense(8), (3, 5), (0, 1, 1, 0)) == ((0, 1), (2, 3, 4), (5, 6), (7,))
+    assert given_chunks(dense(8), (3, 5), (0, 1, 0, 1)) == ((0, 1), (2, 3, 4), (5,), (6, 7))
+    assert given_chunks(dense(8), (1, 3, 3, 1), (0, 1, 1, 0)) == ((0,), (1, 2, 3), (4, 5, 6), (7,))
+    # layers differ by kind: a mixture of experts begins with dense layers, which the first stages hold
+    plan = plan_stages(moe(8), pp=2, vpp=2, stage_layers=(1, 3, 3, 1))
+    np.testing.assert_array_equal(plan.counts.sum(axis=1), [4, 4])
+    with pytest.raises(SpecError, match=r"2 counts, or 4 \(one per virtual stage\)"):
+        given_chunks(dense(8), (3, 3, 2), (0, 1, 1, 0))
 
 
 def test_compressed_plan_keeps_sums_and_the_fullest_rank():

@@ -120,6 +120,30 @@ def test_the_simulated_schedule_agrees_with_its_closed_form(name, vpp):
     assert sum(simulated.time_s.values()) == pytest.approx(simulated.step_time_s, rel=1e-12)
 
 
+def test_a_named_schedule_takes_explicit_layers():
+    """One layer fewer at both ends, as Zero Bubble's runs have it, is what each rank then spends and holds."""
+    model, work = dense(14), workload(global_batch_size=16)
+
+    def run(**layout):
+        return project(model, cluster(4), Strategy(pp=4, graphs="full", **layout), work)
+
+    even = run(schedule="zb-h1", stage_layers=(4, 4, 3, 3))
+    fewer = run(schedule="zb-h1", stage_layers=(3, 4, 4, 3))
+    assert [time.forward_s for time in even.stage_times] != [time.forward_s for time in fewer.stage_times]
+    assert run(schedule="zb-h1").step_time_s == even.step_time_s  # that is how they are spread by default
+    closed = run(stage_layers=(3, 4, 4, 3))
+    simulated = run(schedule="1f1b", stage_layers=(3, 4, 4, 3))
+    for one, other in zip(simulated.stage_times, closed.stage_times, strict=True):
+        assert one.forward_s == pytest.approx(other.forward_s, rel=1e-12)
+    assert [s.weights_bytes for s in simulated.memory.stages] == [
+        s.weights_bytes for s in closed.memory.stages
+    ]
+    ends = run(schedule="zbv", vpp=2, stage_layers=(1, 2, 2, 2, 2, 2, 2, 1))
+    middle = run(schedule="zbv", vpp=2, stage_layers=(2, 2, 2, 1, 1, 2, 2, 2))
+    assert ends.step_time_s < middle.step_time_s  # embedding and head stand on rank 0
+    assert ends.memory.stages[0].weights_bytes < middle.memory.stages[0].weights_bytes
+
+
 def test_schedules_trade_bubble_for_memory():
     def run(name, vpp=1):
         return project(
@@ -138,7 +162,8 @@ def test_schedules_trade_bubble_for_memory():
         (Strategy(pp=4, schedule="zbw"), "did you mean"),
         (Strategy(pp=4, vpp=1, schedule="zbv"), "vpp must be 2"),
         (Strategy(pp=4, schedule="seq1f1b"), "pieces"),
-        (Strategy(pp=4, schedule="zb-h1", stage_layers=(2, 2, 2, 2)), "places layers itself"),
+        (Strategy(pp=4, schedule="zb-h1", stage_layers=(2, 2, 2, 1)), "add up to 7"),
+        (Strategy(pp=4, vpp=2, schedule="zbv", stage_layers=(4, 4)), "4 counts, or 8"),
     ],
 )
 def test_a_schedule_that_cannot_be_projected_is_refused_in_words(strategy, words):

@@ -302,7 +302,11 @@ class LayoutOptions:
     ] = None
     stage_layers: Annotated[
         str | None,
-        _layout("--stage-layers", "Layers of each pipeline rank, such as 16,15,15,15.", metavar="N,N"),
+        _layout(
+            "--stage-layers",
+            "Layers of each pipeline rank or virtual stage, such as 16,15,15,15.",
+            metavar="N,N",
+        ),
     ] = None
     axis_order: Annotated[
         str | None, _layout("--axis-order", "Axes from the closest ranks outwards.", metavar="tp,cp,dp,pp")

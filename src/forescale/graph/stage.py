@@ -13,7 +13,7 @@ import numpy as np
 from forescale.errors import SpecError
 from forescale.numeric import Array
 from forescale.spec.model import Model
-from forescale.spec.strategy import Recompute, Strategy
+from forescale.spec.strategy import Recompute
 
 Chunks: TypeAlias = tuple[tuple[tuple[int, ...], ...], ...]
 """Layers by rank and chunk."""
@@ -91,31 +91,36 @@ def layers_per_chunk(num_layers: int, num_chunks: int, *, spare_ends: bool) -> t
 def chunk_plans(
     model: Model, num_chunks: int, *, spare_ends: bool, recompute: Recompute = EVERY_LAYER
 ) -> StagePlan:
-    """Return the plan of the virtual stages themselves, one row each."""
+    """Return the plan of the virtual stages themselves, one row each, with layers spread evenly."""
     chunks = layers_per_chunk(model.num_layers, num_chunks, spare_ends=spare_ends)
     return _plan(model.layers, tuple((chunk,) for chunk in chunks), recompute)
 
 
-def virtual_stages(model: Model, strategy: Strategy, num_stages: int) -> StagePlan:
-    """Return the plan of the virtual stages of one layout, in the order of the model."""
-    recompute, vpp = strategy.recompute, num_stages // strategy.pp
-    if strategy.stage_layers is None:
-        return chunk_plans(model, num_stages, spare_ends=vpp > 1, recompute=recompute)
-    ranks = given_chunks(model, strategy.stage_layers, pp=strategy.pp, vpp=vpp)
-    chunks = tuple((rank[chunk],) for chunk in range(vpp) for rank in ranks)
-    return _plan(model.layers, chunks, recompute)
-
-
-def plan_placed(
-    model: Model, rank_of_stage: Sequence[int], num_replicas: int = 1, recompute: Recompute = EVERY_LAYER
+def virtual_stages(
+    model: Model,
+    rank_of_stage: Sequence[int],
+    *,
+    stage_layers: Sequence[int] | None = None,
+    recompute: Recompute = EVERY_LAYER,
 ) -> StagePlan:
+    """Return the plan of the virtual stages of one replica, in the order of the model.
+
+    `rank_of_stage` says where they lie, `stage_layers` is as in `plan_stages`.
+    """
+    if stage_layers is None:
+        vpp = len(rank_of_stage) // (max(rank_of_stage) + 1)
+        return chunk_plans(model, len(rank_of_stage), spare_ends=vpp > 1, recompute=recompute)
+    chunks = given_chunks(model, stage_layers, rank_of_stage)
+    return _plan(model.layers, tuple((chunk,) for chunk in chunks), recompute)
+
+
+def plan_placed(chunks: StagePlan, rank_of_stage: Sequence[int], num_replicas: int = 1) -> StagePlan:
     """Return the plan of ranks that hold the virtual stages a placement gives them (V: both ends on rank 0).
 
     With replicas, ranks hold the stages of each (DualPipe: stage r of one and p−1−r of the other).
     """
     ranks = np.arange(max(rank_of_stage) + 1)
     num_stages = len(rank_of_stage) // num_replicas
-    chunks = chunk_plans(model, num_stages, spare_ends=num_stages > len(ranks), recompute=recompute)
     holds = (np.asarray(rank_of_stage)[None, :] == ranks[:, None]).astype(float)
     holds = holds.reshape(len(ranks), num_replicas, num_stages).sum(axis=1)
     return StagePlan(
@@ -139,32 +144,53 @@ def plan_stages(
 ) -> StagePlan:
     """Return the full stage plan of a model.
 
+    Parameters
+    ----------
+    model
+        The model.
+    pp, vpp
+        Ranks, and virtual stages on each: stage s lies on rank s mod pp.
+    stage_layers
+        Decoder layers of each rank, cut evenly over its virtual stages, or of each of pp·vpp virtual stages in
+        the order of the model; None spreads them evenly.
+    recompute
+        Whose selection of layers is counted.
+
     Raises
     ------
     SpecError
-        If explicit `stage_layers` do not name one count per rank or do not add up to the model's layers, or
-        recompute lists a layer that the model does not have.
+        If explicit `stage_layers` are of another number or do not add up to the model's layers, or recompute
+        lists a layer that the model does not have.
     """
     check_layer_ids(model, recompute)
     if stage_layers is None:
         return _even_plan(model.layers, pp, vpp, recompute.selection)
-    return _plan(model.layers, given_chunks(model, stage_layers, pp=pp, vpp=vpp), recompute)
+    chunks = given_chunks(model, stage_layers, tuple(range(pp)) * vpp)
+    return _plan(model.layers, tuple(chunks[rank::pp] for rank in range(pp)), recompute)
 
 
-def given_chunks(model: Model, stage_layers: Sequence[int], *, pp: int, vpp: int) -> Chunks:
-    """Return, per rank, the layers of its chunks where each rank's count was given: its own, cut evenly."""
-    if len(stage_layers) != pp or sum(stage_layers) != model.num_layers:
+def given_chunks(
+    model: Model, stage_layers: Sequence[int], rank_of_stage: Sequence[int]
+) -> tuple[tuple[int, ...], ...]:
+    """Return the layers of every virtual stage, in the order of the model, where their numbers were given."""
+    pp, num_stages = max(rank_of_stage) + 1, len(rank_of_stage)
+    if len(stage_layers) not in (pp, num_stages) or sum(stage_layers) != model.num_layers:
+        counts = (
+            f"{pp} counts" if pp == num_stages else f"{pp} counts, or {num_stages} (one per virtual stage),"
+        )
         msg = (
-            f"stage_layers {tuple(stage_layers)} must be {pp} counts that add up to the "
+            f"stage_layers {tuple(stage_layers)} must be {counts} that add up to the "
             f"{model.num_layers} layers of {model.name}; "
             f"they are {len(stage_layers)} and add up to {sum(stage_layers)}"
         )
         raise SpecError(msg)
-    ends = np.cumsum(stage_layers)
-    cut = [
-        np.array_split(np.arange(end - size, end), vpp) for end, size in zip(ends, stage_layers, strict=True)
-    ]
-    return tuple(tuple(tuple(chunk.tolist()) for chunk in rank) for rank in cut)
+    sizes = list(stage_layers)
+    if len(stage_layers) != num_stages:
+        vpp = num_stages // pp
+        shares = [[(count + vpp - 1 - chunk) // vpp for chunk in range(vpp)] for count in stage_layers]
+        sizes = [shares[rank].pop(0) for rank in rank_of_stage]
+    ends = np.cumsum(sizes).tolist()
+    return tuple(tuple(range(end - size, end)) for end, size in zip(ends, sizes, strict=True))
 
 
 def check_layer_ids(model: Model, recompute: Recompute) -> None:

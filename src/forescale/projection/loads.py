@@ -93,7 +93,8 @@ def stage_loads(
     plain = block_loads(model, replace(strategy, recompute=NO_RECOMPUTE), workload)
     blocks = _in_units(block_loads(model, strategy, workload), plain, strategy.recompute.unit)
     rank_of_stage = placement.rank_of_stage
-    plan = virtual_stages(model, strategy, placement.num_stages)
+    of_stage, given = rank_of_stage[: placement.num_stages], strategy.stage_layers
+    plan = virtual_stages(model, of_stage, stage_layers=given, recompute=strategy.recompute)
     taken, heads, others = (
         np.tile(rows, (placement.num_replicas, 1)).tolist()
         for rows in (plan.replayed, plan.heads, plan.counts - plan.replayed)

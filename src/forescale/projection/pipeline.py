@@ -16,9 +16,9 @@ from forescale.graph.stage import (
     EVERY_LAYER,
     StagePlan,
     check_layer_ids,
-    chunk_plans,
     plan_placed,
     plan_stages,
+    virtual_stages,
 )
 from forescale.numeric import Array, Numeric
 from forescale.projection.stages import Stages, stack_plans
@@ -88,13 +88,15 @@ def pipeline_of(
     vpp: int,
     num_microbatches: int,
     recompute: Recompute = EVERY_LAYER,
+    stage_layers: tuple[int, ...] | None = None,
 ) -> Pipeline:
     """Return the pipeline of a model under a named schedule.
 
     Raises
     ------
     SpecError
-        If the schedule is unknown, cannot be built for this shape, or needs what a projection does not know.
+        If the schedule is unknown, cannot be built for this shape, or needs what a projection does not know, or
+        the layers of stages do not fit.
     """
     kind = family(schedule)
     request = Request(pp=pp, vpp=vpp, num_microbatches=num_microbatches)
@@ -103,12 +105,12 @@ def pipeline_of(
         raise SpecError(msg)
     built = build_schedule(kind.name, request, vpp=vpp)
     placement = built.placement
+    of_stage = placement.rank_of_stage[: placement.num_stages]
+    stages = virtual_stages(model, of_stage, stage_layers=stage_layers, recompute=recompute)
     return Pipeline(
         compiled=compile_schedule(built),
-        ranks=plan_placed(model, placement.rank_of_stage, placement.num_replicas, recompute),
-        stages=stack_plans(
-            [chunk_plans(model, placement.num_stages, spare_ends=vpp > 1, recompute=recompute)]
-        ),
+        ranks=plan_placed(stages, placement.rank_of_stage, placement.num_replicas),
+        stages=stack_plans([stages]),
         rank_of_stage=placement.rank_of_stage,
         peaks=peak_activations(built),
         losses_waiting=_losses_waiting(built),
@@ -140,9 +142,6 @@ def lay_out(model: Model, strategy: Strategy, workload: Workload) -> tuple[Stage
             recompute=strategy.recompute,
         )
         return plan, None
-    if strategy.stage_layers is not None:
-        msg = f"stage_layers go with 1F1B; schedule {strategy.schedule} places layers itself"
-        raise SpecError(msg)
     count = num_microbatches(
         global_batch_size=workload.global_batch_size,
         dp=strategy.dp,
@@ -150,7 +149,13 @@ def lay_out(model: Model, strategy: Strategy, workload: Workload) -> tuple[Stage
     )
     check_layer_ids(model, strategy.recompute)
     pipeline = pipeline_of(
-        model, strategy.schedule, strategy.pp, strategy.vpp, int(count), strategy.recompute.selection
+        model,
+        strategy.schedule,
+        strategy.pp,
+        strategy.vpp,
+        int(count),
+        strategy.recompute.selection,
+        strategy.stage_layers,
     )
     return pipeline.ranks, pipeline
 

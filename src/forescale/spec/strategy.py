@@ -184,7 +184,8 @@ class Strategy:
     micro_batch_size: Degree = 1
     recompute: Recompute = field(default_factory=Recompute)
     stage_layers: tuple[int, ...] | None = None
-    """Decoder layers of each pipeline rank; None spreads them evenly, the remainder on the first."""
+    """Decoder layers of each pipeline rank, cut evenly over its virtual stages, or of each virtual stage in the
+    order of the model; None spreads them evenly, the remainder on the first."""
     axis_order: tuple[Axis, ...] = DEFAULT_AXIS_ORDER
     """Axes from the fastest-varying rank (closest on the network) to the slowest."""
     overlap: Overlap = field(default_factory=Overlap)

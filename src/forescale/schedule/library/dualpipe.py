@@ -7,7 +7,7 @@ arXiv:2412.19437, section 3.2.1; the order of each rank follows the eight steps 
 from __future__ import annotations
 
 from forescale.schedule.family import Family, Request
-from forescale.schedule.library.emit import Emitter, counter
+from forescale.schedule.library.emit import opposite_ways
 from forescale.schedule.model import Schedule
 from forescale.schedule.placement import bidirectional
 
@@ -24,35 +24,11 @@ def construct(request: Request) -> Schedule:
 
 def _rank(rank: int, request: Request) -> tuple[int, ...]:
     pp, each = request.pp, request.num_microbatches // 2
-    near = min(rank, pp - 1 - rank)
-    directions = [(rank, 0), (2 * pp - 1 - rank, each)]
+    sides = [(rank, 0), (2 * pp - 1 - rank, each)]
     if rank >= pp // 2:
-        directions.reverse()
-    forward = [counter(*direction) for direction in directions]
-    backward = [counter(*direction) for direction in directions]
-    middle = near == pp // 2 - 1
-    emit, inner = Emitter(), pp // 2 - 1 - near
-    for _ in range(2 * inner):
-        emit.forward(next(forward[0]))
-    for _ in range(near + 1):
-        emit.forward(next(forward[0]))
-        emit.forward(next(forward[1]))
-    for _ in range(inner):
-        emit.backward(next(backward[1]), split=True)
-        emit.weight()
-        emit.forward(next(forward[1]))
-    for index in range(each - pp + near + 1):
-        if index == 0 and middle:  # not overlapped here: a smaller bubble
-            emit.forward(next(forward[0]))
-            emit.backward(next(backward[1]))
-        else:
-            emit.overlapped(next(forward[0]), next(backward[1]))
-        emit.overlapped(next(forward[1]), next(backward[0]))
-    for _ in range(inner):
-        emit.backward(next(backward[1]))
-        emit.overlapped(next(forward[1]), next(backward[0]))
-    emit.finish(backward, both=near + 1, alone=inner)
-    return tuple(emit.order)
+        sides.reverse()
+    near = min(rank, pp - 1 - rank)
+    return opposite_ways(*sides, near=near, reach=pp // 2, num_microbatches=each)
 
 
 def refusal(request: Request) -> str:

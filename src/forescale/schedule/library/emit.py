@@ -108,3 +108,47 @@ def counter(stage: int, start: int = 0) -> Iterator[Pass]:
     while True:
         yield stage, unit
         unit += 1
+
+
+def opposite_ways(
+    first: Pass, second: Pass, *, near: int, reach: int, num_microbatches: int
+) -> tuple[int, ...]:
+    """Return one rank's order where micro-batches come from two sides and run as overlapped blocks.
+
+    The eight steps of DeepSeek-AI's published code of DualPipe; DualPipeV is the same on half of the ranks, with
+    the other half's stages folded onto them.
+
+    Parameters
+    ----------
+    first, second
+        (stage, first micro-batch) of the side that reaches this rank earlier, and of the other.
+    near
+        Ranks between this one and the end where the first side enters.
+    reach
+        Ranks from that end to where the sides meet.
+    num_microbatches
+        Of each side.
+    """
+    forward, backward = ([counter(*first), counter(*second)] for _ in range(2))
+    emit, inner = Emitter(), reach - 1 - near
+    for _ in range(2 * inner):
+        emit.forward(next(forward[0]))
+    for _ in range(near + 1):
+        emit.forward(next(forward[0]))
+        emit.forward(next(forward[1]))
+    for _ in range(inner):
+        emit.backward(next(backward[1]), split=True)
+        emit.weight()
+        emit.forward(next(forward[1]))
+    for index in range(num_microbatches - 2 * reach + near + 1):
+        if index == 0 and inner == 0:  # not overlapped here: a smaller bubble
+            emit.forward(next(forward[0]))
+            emit.backward(next(backward[1]))
+        else:
+            emit.overlapped(next(forward[0]), next(backward[1]))
+        emit.overlapped(next(forward[1]), next(backward[0]))
+    for _ in range(inner):
+        emit.backward(next(backward[1]))
+        emit.overlapped(next(forward[1]), next(backward[0]))
+    emit.finish(backward, both=near + 1, alone=inner)
+    return tuple(emit.order)
