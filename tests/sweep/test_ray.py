@@ -5,8 +5,10 @@ import sys
 import pytest
 from tests.sweep.questions import grid
 
+from forescale import __version__
 from forescale.errors import ForescaleError
 from forescale.sweep import Local, Ray, run
+from forescale.sweep.executors import answer_at
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -24,6 +26,13 @@ def test_a_cluster_that_does_not_answer_is_one_sentence():
     pytest.importorskip("ray")
     with pytest.raises(ForescaleError, match="ray start --head"):
         run(grid(devices=[8, 16]), executor=Ray(address="no address"))
+
+
+def test_a_node_with_another_version_is_refused():
+    (question,) = grid(devices=[8]).questions()
+    assert answer_at(__version__, question, ("devices",))["status"] == "ok"
+    with pytest.raises(ForescaleError, match=f"this node has forescale {__version__}"):
+        answer_at("999.0", question, ("devices",))
 
 
 def test_without_ray_the_extra_is_named(monkeypatch):

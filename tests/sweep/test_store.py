@@ -36,6 +36,36 @@ def stamps(folder):
     return {file.name: file.stat().st_mtime_ns for file in sorted((folder / "points").glob("point-*"))}
 
 
+def children_of(pid):
+    """Return the processes that a process started, where the system says."""
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    return children.read_text(encoding="utf-8").split() if children.exists() else []
+
+
+def is_running(pid):
+    """Whether a process runs; one that ended and that nobody asked about does not."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
+
+
+def test_an_interrupt_ends_workers_and_says_how_to_go_on(tmp_path):
+    file, folder = tmp_path / "sweep.toml", tmp_path / "out"
+    file.write_text(MANY, encoding="utf-8")
+    command = [sys.executable, "-m", "forescale", "sweep", str(file), "--jobs", "2", "--output", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        while len(list((folder / "points").glob("point-*"))) < 2:
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.002)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert out == ""
+    assert err == f"interrupted; the points known so far are in {folder}: the same command goes on\n"
+
+
 def test_a_killed_sweep_goes_on_to_the_same_parquet(tmp_path):
     """The process is killed with SIGKILL in the middle of its work; nothing is lost or asked again."""
     file, folder, whole = tmp_path / "sweep.toml", tmp_path / "killed", tmp_path / "whole"
@@ -49,10 +79,14 @@ def test_a_killed_sweep_goes_on_to_the_same_parquet(tmp_path):
             assert time.monotonic() < deadline
             time.sleep(0.002)
     finally:
+        workers = children_of(process.pid)
         process.send_signal(signal.SIGKILL)
         process.wait()
         process.stderr.close()
     assert process.returncode == -signal.SIGKILL
+    while any(map(is_running, workers)):
+        assert time.monotonic() < deadline, "workers of a killed sweep go on"
+        time.sleep(0.02)
     kept = stamps(folder)
     assert 5 <= len(kept) < 60
     assert not (folder / "results.parquet").exists()

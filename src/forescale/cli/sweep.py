@@ -84,7 +84,7 @@ def sweep_command(
     if dry_run:
         console().print(plan_view(sweep))
         return
-    with _progress(sweep) as progress:
+    with _resumable(output), _progress(sweep) as progress:
         result = run(
             sweep,
             executor=_executor(executor, jobs, ray_address),
@@ -142,6 +142,19 @@ def _pictures(result: SweepResult, plots: tuple[Plot, ...], output: Path) -> tup
 
     wanted = plots or result.sweep.plots or usual_plots(result)
     return write_pictures(result, draw(result, wanted), output)
+
+
+@contextmanager
+def _resumable(output: Path | None) -> Iterator[None]:
+    """Say after an interrupt how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if output is not None:
+            typer.echo(
+                f"interrupted; the points known so far are in {output}: the same command goes on", err=True
+            )
+        raise
 
 
 @contextmanager

@@ -9,11 +9,13 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from itertools import islice
-from multiprocessing import get_context, parent_process
+from multiprocessing import active_children, get_context, parent_process
 from multiprocessing.connection import wait as wait_for
+from signal import SIG_IGN, SIGINT, signal
 from threading import Thread
 from typing import Any, Protocol, TypeAlias
 
+from forescale import __version__
 from forescale.errors import ForescaleError
 from forescale.sweep.columns import Row, answer
 from forescale.sweep.definition import Impossible, Question
@@ -42,8 +44,8 @@ class Local:
         if jobs <= 1:
             yield from (answer(question, names) for question in questions)
             return
-        context = get_context("spawn")
-        pool = ProcessPoolExecutor(max_workers=jobs, mp_context=context, initializer=_end_with_parent)
+        context, before = get_context("spawn"), set(active_children())
+        pool = ProcessPoolExecutor(max_workers=jobs, mp_context=context, initializer=_start_worker)
         try:
             yield from _in_flight(
                 iter(questions), jobs * (1 + AHEAD), lambda question: pool.submit(answer, question, names)
@@ -51,6 +53,10 @@ class Local:
         except BrokenProcessPool as error:
             msg = "a worker process ended on its own, perhaps for want of memory; try fewer with --jobs"
             raise ForescaleError(msg) from error
+        except BaseException:  # an interrupt or an error: nobody wants what they are working on
+            for worker in set(active_children()) - before:
+                worker.terminate()
+            raise
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
@@ -67,14 +73,14 @@ class Ray:
         """Return rows as they are found."""
         ray = _connected(self.address, self.jobs)
         try:
-            task = ray.remote(num_cpus=1)(answer)
+            task = ray.remote(num_cpus=1)(answer_at)
             workers = self.jobs or max(1, int(ray.cluster_resources().get("CPU", 1)))
             waiting = iter(questions)
             busy: list[Any] = []
             ahead = 1 if self.jobs else 1 + AHEAD
             while True:
                 next_ones = islice(waiting, workers * ahead - len(busy))
-                busy.extend(task.remote(question, names) for question in next_ones)
+                busy.extend(task.remote(__version__, question, names) for question in next_ones)
                 if not busy:
                     return
                 found, busy = ray.wait(busy, num_returns=1)
@@ -83,13 +89,22 @@ class Ray:
             ray.shutdown()
 
 
+def answer_at(version: str, asked: Asked, names: tuple[str, ...]) -> Row:
+    """Return the row of one point, on a node that may have another version installed."""
+    if version != __version__:
+        msg = f"this node has forescale {__version__}"
+        raise ForescaleError(msg)
+    return answer(asked, names)
+
+
 def available_cores() -> int:
     """Return the cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _end_with_parent() -> None:
-    """Let a worker end when the process that started it was killed, which it would not notice by itself."""
+def _start_worker() -> None:
+    """Leave interrupts to the process that started this one, and end with it: a kill would go unnoticed."""
+    signal(SIGINT, SIG_IGN)
     parent = parent_process()
     assert parent is not None
 
@@ -134,12 +149,6 @@ def _got(ray: Any, reference: Any) -> Row:  # noqa: ANN401
         row: Row = ray.get(reference)
     except ray.exceptions.RayError as error:
         lines = [line for line in str(error).splitlines() if line.strip()]
-        msg = f"a Ray worker failed ({lines[-1].strip()}); forescale {_version()} must be installed on every node"
+        msg = f"a Ray worker failed ({lines[-1].strip()}); forescale {__version__} must be installed on every node"
         raise ForescaleError(msg) from error
     return row
-
-
-def _version() -> str:
-    from forescale import __version__
-
-    return __version__
