@@ -73,7 +73,10 @@ def test_one_report_in_three_forms(forescale):
         (("--preset", "almodel", "--output", "r.pdf"), "ends in .md, .html, .json; got r.pdf"),
         (("--preset", "almodel", "--top", "0"), "--top must be at least 1"),
         (("--preset", "almodel", "--worst", "-1"), "--worst must be 0 or more"),
-        (("--preset", "almodel", "--fix", "cp=1"), "--fix does not go with --preset almodel"),
+        (
+            ("--preset", "almodel", "--fix", "cp=1"),
+            "--space, --for, --fix and --allow do not go with --preset almodel",
+        ),
         (
             (*SMALL, "--preset", "primus"),
             "report works under the presets default and almodel only; project takes primus",

@@ -19,7 +19,8 @@ from forescale.cli.options import (
     RunOptions,
     grouped,
 )
-from forescale.cli.search import ranked, searched_space
+from forescale.cli.search import ranked
+from forescale.cli.space import SpaceOptions, space_of
 from forescale.errors import SpecError
 
 if TYPE_CHECKING:
@@ -48,15 +49,7 @@ def report_command(
     worst: Annotated[
         int, typer.Option("--worst", metavar="N", help="Slowest layouts.", rich_help_panel=PANEL)
     ] = 10,
-    fix: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--fix",
-            metavar="NAME=VALUE",
-            help="Hold one dimension, as in search. Repeatable.",
-            rich_help_panel=PANEL,
-        ),
-    ] = None,
+    choice: SpaceOptions,
     plan: PlanOptions,
     output: Annotated[
         Path | None,
@@ -87,10 +80,10 @@ def report_command(
         model, cluster, run = _of_the_analysis(plan, model, cluster, run)
     question = read_question(model, plan, cluster, run)
     if question.plan.preset == STUDY:
-        report = _study(question, fix or [], top=top, details=details, worst=worst)
+        report = _study(question, choice, top=top, details=details, worst=worst)
     else:
         question.refuse_presets("report", works_under=f"the presets default and {STUDY}")
-        report = _search(question, fix or [], top=top, details=details, worst=worst)
+        report = _search(question, choice, top=top, details=details, worst=worst)
     _write(report, output, as_json=as_json)
 
 
@@ -117,13 +110,14 @@ def _of_the_analysis(
     )
 
 
-def _study(question: Question, fix: list[str], *, top: int, details: int, worst: int) -> Report:
+def _study(question: Question, choice: SpaceOptions, *, top: int, details: int, worst: int) -> Report:
     """Return the report of the analysis on the question, on both of its terms."""
     from forescale.presets.almodel import Almodel, first_table_terms, search_almodel
     from forescale.report.almodel import almodel_report
 
-    if fix:
-        msg = f"--fix does not go with --preset {STUDY}: its search has the space of the analysis"
+    if choice != SpaceOptions():
+        what = "--space, --for, --fix and --allow"
+        msg = f"{what} do not go with --preset {STUDY}: its search has the space of the analysis"
         raise SpecError(msg)
     asked = question.plan
     parts = (asked.model, asked.cluster, asked.workload)
@@ -133,12 +127,12 @@ def _study(question: Question, fix: list[str], *, top: int, details: int, worst:
     return almodel_report(found, first_table, num_detailed=details)
 
 
-def _search(question: Question, fix: list[str], *, top: int, details: int, worst: int) -> Report:
+def _search(question: Question, choice: SpaceOptions, *, top: int, details: int, worst: int) -> Report:
     """Return the report of a search under our own engine."""
     from forescale.report.search import search_report
     from forescale.search.slowest import slowest_of
 
-    space = searched_space(question, fix, sized=True)
+    space = space_of(question, choice, sized=True)
     found = ranked(question, space, top=top, objective="step_time", max_memory=None)
     return search_report(found, slowest_of(found.asked, worst) if worst else (), num_detailed=details)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from forescale.cli.options import (
     grouped,
 )
 from forescale.cli.scan import ScanOptions, complete_question, front, scanned
+from forescale.cli.space import SpaceOptions, space_of
 from forescale.cli.study import (
     STUDY,
     StudyOptions,
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from forescale.cli.inputs import Question
     from forescale.search import SearchResult, Space
     from forescale.search.incumbents import Objective
-    from forescale.spec.model import Model
 
 
 class Document(Protocol):
@@ -51,8 +51,6 @@ class Document(Protocol):
 
 R = TypeVar("R", bound=Document)
 SEARCH = "Search"
-PLACED = frozenset({"tp", "cp", "pp", "dp_replicate", "dp_shard"})
-"""Degrees that must divide the devices."""
 
 
 @grouped
@@ -68,21 +66,13 @@ def search_command(
     top: Annotated[
         int, typer.Option("--top", metavar="N", help="Layouts to show.", rich_help_panel=SEARCH)
     ] = 10,
-    fix: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--fix",
-            metavar="NAME=VALUE",
-            help="Hold one dimension, such as tp=8, zero=1,2 or recompute=full. Repeatable.",
-            rich_help_panel=SEARCH,
-        ),
-    ] = None,
     max_memory: Annotated[
         str | None,
         typer.Option(
             "--max-memory", metavar="SIZE", help="Peak per device, such as 70GiB.", rich_help_panel=SEARCH
         ),
     ] = None,
+    choice: SpaceOptions,
     scan: ScanOptions,
     cost: CostOptions,
     plan: PlanOptions,
@@ -109,14 +99,16 @@ def search_command(
         from forescale.cli.render.study import study_view
 
         scan.refuse(f"does not go with --preset {STUDY}")
-        found = search_study(question, study, fix=fix or (), top=top, objective=objective, max_memory=limit)
+        found = search_study(
+            question, study, fix=choice.fix or (), top=top, objective=objective, max_memory=limit
+        )
         _write(found, study_rows, study_view, as_json=as_json, csv=csv, parquet=parquet)
         return
     refuse_study_options(study)
     question.refuse_presets("search")
     if scan.wanted and objective != "step_time":
         scan.refuse(f"does not go with --objective {objective}")
-    space = searched_space(question, fix or (), sized=scan.device_counts is None and not scan.has_target)
+    space = space_of(question, choice, sized=scan.device_counts is None and not scan.has_target)
     if scan.pareto:
         from forescale.cli.render.pareto import pareto_view
         from forescale.cli.table_files import front_rows
@@ -135,15 +127,6 @@ def search_command(
 
         result = ranked(question, space, top=top, objective=objective, max_memory=limit)
         _write(result, rows_of, search_view, as_json=as_json, csv=csv, parquet=parquet)
-
-
-def searched_space(question: Question, fix: Sequence[str], *, sized: bool) -> Space:
-    """Return what may be chosen; the number of devices is known where the question is `sized`."""
-    from forescale.search import Space
-
-    asked = question.plan
-    space = Space() if asked.strategy is None else Space(base=asked.strategy)
-    return fixed_space(space, fix, asked.model, num_devices=asked.cluster.num_devices if sized else None)
 
 
 def ranked(
@@ -194,24 +177,3 @@ def _positive(option: str, value: float, given: object) -> float:
         msg = f"{option} must be greater than 0, got {given}"
         raise SpecError(msg)
     return value
-
-
-def fixed_space(space: Space, fixes: Sequence[str], model: Model, *, num_devices: int | None) -> Space:
-    """Return `space` with every `name=value` (or `name=value,value`) held; degrees must divide the devices."""
-    from forescale.io.space import held_space
-
-    held: dict[str, list[str]] = {}
-    for text in fixes:
-        name, equals, values = text.partition("=")
-        name = name.strip().replace("-", "_")
-        if not equals or not values.strip():
-            msg = f"--fix takes NAME=VALUE, such as tp=8; got {text!r}"
-            raise SpecError(msg)
-        held[name] = [value.strip() for value in values.split(",")]
-    space = held_space(space, held, model, where="--fix")
-    for name, texts in held.items():
-        if name in PLACED and num_devices and all(num_devices % degree for degree in getattr(space, name)):
-            values = ",".join(texts)
-            msg = f"--fix {name}={values}: {num_devices} devices are no multiple of {values}"
-            raise SpecError(msg)
-    return space

@@ -1,19 +1,29 @@
-"""What a search may choose, from names and words: `tp=8`, `zero=1,2`, `recompute=full`."""
+"""What a search may choose, from names and words (`tp=8`, `zero=1,2`, `recompute=full`) or a space file."""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import chain
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
-from forescale.errors import SpecError, UnknownKeyError
+from forescale.errors import ReaderError, SpecError, UnknownKeyError
 from forescale.schedule import family
+from forescale.search.profiles import Profile, load_profile
 from forescale.search.space import NAMES, ORDERS, Space, default_recompute
 from forescale.spec.model import Model
+from forescale.spec.strategy import ContextKind, Overlap, Recompute, RematPolicy
+
+Words = Mapping[str, Sequence[str]]
+"""Words by dimension."""
+FILE_KEYS = ("for", "fix", "allow", "overlap")
 
 
-def held_space(space: Space, held: Mapping[str, Sequence[str]], model: Model, *, where: str) -> Space:
+def held_space(
+    space: Space, held: Words, model: Model, *, where: str, profile: Profile | None = None
+) -> Space:
     """Return `space` with every dimension of `held` left to the values that its words mean.
 
     `where` says where they were written, for messages.
@@ -23,37 +33,143 @@ def held_space(space: Space, held: Mapping[str, Sequence[str]], model: Model, *,
     UnknownKeyError
         If there is no such dimension.
     SpecError
-        If a word means no value of its dimension.
+        If a word means no value of its dimension, or none that the framework of `profile` knows.
     """
-    values: dict[str, Any] = {}
-    for name, words in held.items():
-        if name not in NAMES:
-            raise UnknownKeyError(name, where, NAMES)
-        values[name] = tuple(chain.from_iterable(_values(name, word, model, where) for word in words))
+    return replace(space, **_meant(space, held, model, where, profile))
+
+
+def wider_space(
+    space: Space, allowed: Words, model: Model, *, where: str, profile: Profile | None = None
+) -> Space:
+    """Return `space` with the values of `allowed` beside those that it has; errors as for `held_space`."""
+    values = _meant(space, allowed, model, where, profile)
+    own = {"recompute": space.recompute or default_recompute(model)}
+    for name, more in values.items():
+        present = own.get(name, getattr(space, name))
+        values[name] = None if present is None else tuple(dict.fromkeys((*present, *more)))
     return replace(space, **values)
 
 
-def _values(name: str, text: str, model: Model, where: str) -> tuple[object, ...]:
-    """Return what one value of a dimension means; `selective` is every such policy that a search tries."""
-    words: dict[str, dict[str, tuple[object, ...]]] = {
-        "sp": {"true": (True,), "false": (False,)},
-        "cp_kind": {kind: (kind,) for kind in ("all_gather", "ring", "ulysses")},
-        "recompute": {
-            kind: tuple(policy for policy in default_recompute(model) if policy.granularity == kind)
-            for kind in ("none", "selective", "full")
-        },
-        "axis_order": {"-".join(order): (order,) for order in ORDERS},
+def read_space(
+    path: Path, model: Model, *, base: Space | None = None, profile: Profile | None = None
+) -> tuple[Space, Profile | None]:
+    """Return the space that a file describes, and the framework it is for (`profile`, if it names none).
+
+    Keys: `for`, a framework's name; `overlap`, the communication that runs beside compute; the tables `fix` (values
+    instead of the usual ones) and `allow` (values beside them), with dimensions as keys.
+
+    Raises
+    ------
+    ReaderError
+        If the file cannot be read, or says something that no space has.
+    """
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ReaderError(path, "there is no such file" if not path.exists() else str(error)) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ReaderError(path, f"not TOML: {error}") from error
+    try:
+        return _space_of(document, model, base or Space(), profile)
+    except SpecError as error:
+        raise ReaderError(path, str(error)) from error
+
+
+def _space_of(
+    document: dict[str, Any], model: Model, base: Space, profile: Profile | None
+) -> tuple[Space, Profile | None]:
+    for key in document:
+        if key not in FILE_KEYS:
+            raise UnknownKeyError(key, "the space", FILE_KEYS)
+    if "for" in document:
+        own = load_profile(str(document["for"]))
+        if profile not in (None, own):
+            msg = f"it is for {own.name}, and {profile.name} is asked for; give one of them"
+            raise SpecError(msg)
+        profile = own
+    space = base if profile is None else profile.space(base)
+    if "overlap" in document:
+        overlap = overlap_of(_words("overlap", document["overlap"]))
+        space = replace(space, base=replace(space.base, overlap=overlap))
+    space = held_space(space, _table(document, "fix"), model, where="fix", profile=profile)
+    return wider_space(space, _table(document, "allow"), model, where="allow", profile=profile), profile
+
+
+def _table(document: dict[str, Any], key: str) -> dict[str, list[str]]:
+    table = document.get(key, {})
+    if not isinstance(table, dict):
+        msg = f"{key} is a table of dimensions, such as [{key}] tp = [4, 8]; got {table!r}"
+        raise SpecError(msg)
+    return {name: _words(f"{key}.{name}", value) for name, value in table.items()}
+
+
+def _words(key: str, value: object) -> list[str]:
+    """Return a value, or a list of them, as words."""
+    items = value if isinstance(value, list) else [value]
+    if not items or not all(isinstance(item, str | int) for item in items):
+        msg = f"{key} takes a word, a number or a list of them; got {value!r}"
+        raise SpecError(msg)
+    return [str(item).lower() if isinstance(item, bool) else str(item) for item in items]
+
+
+def overlap_of(names: Sequence[str]) -> Overlap:
+    """Return which communication overlaps: exactly the named kinds, or none."""
+    known = [item.name for item in fields(Overlap)]
+    wanted = [name for name in names if name != "none"]
+    for name in wanted:
+        if name not in known:
+            msg = f"overlap takes {', '.join(known)} or none; got {name!r}"
+            raise SpecError(msg)
+    return Overlap(**{name: name in wanted for name in known})
+
+
+def _meant(space: Space, given: Words, model: Model, where: str, profile: Profile | None) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, words in given.items():
+        if name not in NAMES:
+            raise UnknownKeyError(name, where, NAMES)
+        found = tuple(chain.from_iterable(_values(space, name, word, model, where) for word in words))
+        if profile is not None:
+            profile.check(name, found)
+        values[name] = found
+    return values
+
+
+def _values(space: Space, name: str, text: str, model: Model, where: str) -> tuple[object, ...]:
+    """Return what one value of a dimension means."""
+    words: dict[str, dict[str, object]] = {
+        "sp": {"true": True, "false": False},
+        "cp_kind": {kind: kind for kind in get_args(ContextKind)},
+        "axis_order": {"-".join(order): order for order in ORDERS},
     }
     if name == "schedule":
         return (None,) if text == "default" else (family(text).name,)
+    if name == "recompute":
+        return _recompute(space, text, model, where)
     if name in words:
         if text not in words[name]:
             msg = f"{where} {name} takes {', '.join(words[name])}; got {text!r}"
             raise SpecError(msg)
-        return words[name][text]
+        return (words[name][text],)
     least = 0 if name == "zero" else 1
     if not text.isdigit() or int(text) < least or (name == "zero" and int(text) > 3):
         allowed = "0, 1, 2 or 3" if name == "zero" else "a whole number of 1 or more"
         msg = f"{where} {name} takes {allowed}; got {text!r}"
         raise SpecError(msg)
     return (int(text),)
+
+
+def _recompute(space: Space, text: str, model: Model, where: str) -> tuple[Recompute, ...]:
+    """Return the policies of a granularity that a search tries, full recompute of N layers, or a named policy."""
+    kind, colon, count = text.partition(":")
+    if kind == "full" and colon and count.isdigit() and int(count):
+        return (Recompute(granularity="full", num_layers=int(count)),)
+    if text in get_args(RematPolicy):
+        return (Recompute(granularity="policy", policy=text),)  # type: ignore[arg-type]
+    for policies in (space.recompute or (), default_recompute(model)):
+        found = tuple(policy for policy in policies if policy.granularity == text)
+        if found:
+            return found
+    known = ("none", "selective", "full", "full:N", *get_args(RematPolicy))
+    msg = f"{where} recompute takes {', '.join(known)}; got {text!r}"
+    raise SpecError(msg)

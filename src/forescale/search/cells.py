@@ -163,7 +163,7 @@ class _Block:
     ) -> None:
         self.outer = {"tp": tp, "cp": cp, "pp": pp}
         dp = cluster.num_devices // (tp * cp * pp)
-        self.dp, batch = dp, workload.global_batch_size
+        self.dp, batch, self.rules = dp, workload.global_batch_size, space.rules
         batches = options(space.micro_batch_size, divisors(batch // dp)) if batch % dp == 0 else ()
         self.shards = np.array(shardings(space, dp, cp), dtype=np.int64).reshape(-1, 3)
         self.lists = {
@@ -189,7 +189,7 @@ class _Block:
 
     def add_to(self, found: _Found) -> None:
         """Add the cells of the block; their shardings share flags where these depend on the experts alone."""
-        mask, refused = legal(self.question, self.shape)
+        mask, refused = legal(self.question, self.shape, rules=self.rules)
         for name, count in refused.items():
             found.refused[name] = found.refused.get(name, 0) + count
         size, width = mask.size, self.shape[2]

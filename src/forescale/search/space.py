@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from forescale.errors import UnknownKeyError
 from forescale.numeric import divisors
 from forescale.projection.pipeline import refusal
+from forescale.spec.constraints import Constraint
 from forescale.spec.model import LatentAttention, Model
 from forescale.spec.strategy import Axis, ContextKind, Recompute, Strategy
 from forescale.spec.workload import num_microbatches
@@ -48,6 +49,8 @@ class Space:
     """Names of the schedule library; None is (interleaved) 1F1B, in closed form."""
     base: Strategy = field(default_factory=Strategy)
     """What is not searched is as here: overlap, kernels, software, offload and the like; its degrees do not count."""
+    rules: tuple[Constraint, ...] = ()
+    """What a layout must keep to beyond being legal, such as the limits of a framework."""
 
     def fixed(self, values: Mapping[str, int | bool]) -> Space:
         """Return the space with some dimensions fixed to one value."""

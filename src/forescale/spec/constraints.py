@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -235,13 +235,19 @@ def check(model: Model, cluster: Cluster, strategy: Strategy, workload: Workload
         raise SpecError("; ".join(broken))
 
 
-def legal(question: Question, shape: tuple[int, ...] | None = None) -> tuple[Mask, dict[str, int]]:
-    """Return the mask of legal candidates and how many candidates each constraint refused.
+def legal(
+    question: Question, shape: tuple[int, ...] | None = None, *, rules: Sequence[Constraint] = ()
+) -> tuple[Mask, dict[str, int]]:
+    """Return the mask of legal candidates and how many candidates each constraint refused, `rules` included.
 
     Degrees may have any shapes that broadcast to `shape`: a condition is looked at once per combination of what
     it depends on.
     """
-    masks = {c.name: np.asarray(c.holds(question), dtype=bool) for c in CONSTRAINTS if c.applies(question)}
+    masks = {
+        c.name: np.asarray(c.holds(question), dtype=bool)
+        for c in (*CONSTRAINTS, *rules)
+        if c.applies(question)
+    }
     if shape is None:
         shape = np.broadcast_shapes(*(each.shape for each in masks.values()))
     mask: Mask = np.ones(shape, dtype=bool)

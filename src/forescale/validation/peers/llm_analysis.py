@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any
 
 from forescale.errors import ForescaleError
+from forescale.spec.cluster import Cluster
 from forescale.spec.model import DenseFfn, FullAttention, Model, MoeFfn
 from forescale.spec.strategy import Strategy
 from forescale.units import GB, TB
@@ -45,16 +46,7 @@ def llm_analysis_step(case: Case) -> float:
     ):
         msg = "llm-analysis has no TPUs, named policies or context parallelism"
         raise InexpressibleError(msg)
-    inner, outer = cluster.tiers[0], cluster.tiers[-1]
-    device = config.GPUConfig(
-        name=cluster.device.name,
-        mem_per_GPU_in_GB=1e6,  # whether it fits is not asked
-        hbm_bandwidth_in_GB_per_sec=cluster.device.hbm_bandwidth / GB,
-        intra_node_bandwidth_in_GB_per_sec=inner.bandwidth / GB,
-        intra_node_min_message_latency=inner.latency,
-        peak_fp16_TFLOPS=peak / TB,
-        inter_node_bandwidth_in_GB_per_sec=outer.bandwidth / GB,
-    )
+    device = _device(config, cluster, peak)
     asked = analysis.LLMAnalysis(
         _model(config, model, workload.seq_len),
         device,
@@ -88,6 +80,19 @@ def _modules() -> tuple[Any, Any]:
     logging.getLogger("llm_analysis").setLevel(logging.CRITICAL)
     config.logger.setLevel(logging.CRITICAL)
     return analysis, config
+
+
+def _device(config: Any, cluster: Cluster, peak: float) -> Any:  # noqa: ANN401
+    inner, outer = cluster.tiers[0], cluster.tiers[-1]
+    return config.GPUConfig(
+        name=cluster.device.name,
+        mem_per_GPU_in_GB=1e6,  # whether it fits is not asked
+        hbm_bandwidth_in_GB_per_sec=cluster.device.hbm_bandwidth / GB,
+        intra_node_bandwidth_in_GB_per_sec=inner.bandwidth / GB,
+        intra_node_min_message_latency=inner.latency,
+        peak_fp16_TFLOPS=peak / TB,
+        inter_node_bandwidth_in_GB_per_sec=outer.bandwidth / GB,
+    )
 
 
 def _model(config: Any, model: Model, seq_len: int) -> Any:  # noqa: ANN401

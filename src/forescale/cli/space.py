@@ -1,0 +1,107 @@
+"""Options that say what a search may choose: `--space`, `--for`, `--fix`, `--allow`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from forescale.errors import SpecError
+
+if TYPE_CHECKING:
+    from forescale.cli.inputs import Question
+    from forescale.search import Space
+
+PANEL = "Space"
+PLACED = frozenset({"tp", "cp", "pp", "dp_replicate", "dp_shard"})
+"""Degrees that must divide the devices."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpaceOptions:
+    """What may be chosen, from the widest to the narrowest."""
+
+    space: Annotated[
+        Path | None,
+        typer.Option(
+            "--space",
+            metavar="FILE.toml",
+            help="Space file; the options below go over it.",
+            rich_help_panel=PANEL,
+        ),
+    ] = None
+    framework: Annotated[
+        str | None,
+        typer.Option(
+            "--for",
+            metavar="NAME",
+            help="Only what megatron, torchtitan, deepspeed or maxtext can be told.",
+            rich_help_panel=PANEL,
+        ),
+    ] = None
+    fix: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fix",
+            metavar="NAME=VALUE",
+            help="Hold one dimension, such as tp=8, zero=1,2 or recompute=full. Repeatable.",
+            rich_help_panel=PANEL,
+        ),
+    ] = None
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow",
+            metavar="NAME=VALUE",
+            help="Let values be chosen too, such as schedule=zbv or cp_kind=ulysses. Repeatable.",
+            rich_help_panel=PANEL,
+        ),
+    ] = None
+
+
+def space_of(question: Question, options: SpaceOptions, *, sized: bool) -> Space:
+    """Return what may be chosen; the number of devices is known where the question is `sized`."""
+    from forescale.io.space import held_space, read_space, wider_space
+    from forescale.search import Space
+    from forescale.search.profiles import load_profile
+
+    asked = question.plan
+    space = Space() if asked.strategy is None else Space(base=asked.strategy)
+    profile = None if options.framework is None else load_profile(options.framework)
+    if options.space is not None:
+        space, profile = read_space(options.space, asked.model, base=space, profile=profile)
+    elif profile is not None:
+        space = profile.space(space)
+    held = words("--fix", options.fix or ())
+    space = held_space(space, held, asked.model, where="--fix", profile=profile)
+    space = wider_space(
+        space, words("--allow", options.allow or ()), asked.model, where="--allow", profile=profile
+    )
+    if sized:
+        _refuse_idle_devices(space, held, asked.cluster.num_devices)
+    return space
+
+
+def words(option: str, texts: Sequence[str]) -> dict[str, list[str]]:
+    """Return the values of every `name=value,value`."""
+    found: dict[str, list[str]] = {}
+    for text in texts:
+        name, equals, values = text.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals or not values.strip():
+            msg = f"{option} takes NAME=VALUE, such as tp=8; got {text!r}"
+            raise SpecError(msg)
+        found[name] = [value.strip() for value in values.split(",")]
+    return found
+
+
+def _refuse_idle_devices(space: Space, held: dict[str, list[str]], num_devices: int) -> None:
+    """Refuse degrees none of which divides the devices."""
+    for name, texts in held.items():
+        if name in PLACED and all(num_devices % degree for degree in getattr(space, name)):
+            values = ",".join(texts)
+            msg = f"--fix {name}={values}: {num_devices} devices are no multiple of {values}"
+            raise SpecError(msg)

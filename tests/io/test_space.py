@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import pytest
+from tests import small
+
+from forescale.errors import ReaderError, SpecError, UnknownKeyError
+from forescale.io.space import held_space, read_space, wider_space
+from forescale.search import Space
+from forescale.search.profiles import load_profile
+from forescale.search.space import default_recompute
+from forescale.spec import Recompute
+
+MODEL = small.dense()
+
+
+def written(tmp_path, text):
+    path = tmp_path / "space.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_file_says_what_is_held_allowed_and_overlapped(tmp_path):
+    path = written(
+        tmp_path,
+        """
+        for = "torchtitan"
+        overlap = ["grad_reduce", "tensor"]
+        [fix]
+        tp = [2, 4]
+        pp = 2
+        recompute = ["none", "full"]
+        [allow]
+        schedule = "zbv"
+        """,
+    )
+    space, profile = read_space(path, MODEL)
+    assert profile.name == "torchtitan"
+    assert (space.tp, space.pp, space.schedule) == ((2, 4), (2,), (None, "zbv"))
+    assert space.recompute == (Recompute(), Recompute(granularity="full"))
+    assert space.base.overlap.tensor
+    assert not space.base.overlap.param_gather
+    assert space.rules == profile.rules
+
+
+def test_words_of_recompute():
+    held = held_space(Space(), {"recompute": ["full:4", "minimal", "selective"]}, MODEL, where="--fix")
+    first, second, *selective = held.recompute
+    assert first == Recompute(granularity="full", num_layers=4)
+    assert second == Recompute(granularity="policy", policy="minimal")
+    assert selective == [each for each in default_recompute(MODEL) if each.granularity == "selective"]
+
+
+def test_allowed_values_stand_beside_the_usual_ones_once():
+    wide = wider_space(
+        Space(), {"cp_kind": ["ulysses", "ring"], "recompute": ["full:2"]}, MODEL, where="--allow"
+    )
+    assert wide.cp_kind == ("all_gather", "ring", "ulysses")
+    assert wide.recompute == (*default_recompute(MODEL), Recompute(granularity="full", num_layers=2))
+    assert wider_space(Space(), {"tp": ["3"]}, MODEL, where="--allow").tp is None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("tp = 4", "unknown key 'tp'"),
+        ("for = 'megatorn'", "did you mean megatron"),
+        ("fix = 3", "fix is a table"),
+        ("[fix]\ntq = 2", "did you mean tp"),
+        ("[fix]\ntp = []", "fix.tp takes a word, a number or a list"),
+        ("[fix]\nrecompute = 'some'", "recompute takes none, selective, full"),
+        ("overlap = 'everything'", "overlap takes grad_reduce"),
+        ("for = 'deepspeed'\n[allow]\nvpp = 2", "deepspeed has no vpp 2"),
+        ("tp = ", "not TOML"),
+    ],
+)
+def test_mistakes_name_the_file_and_what_is_allowed(tmp_path, text, said):
+    path = written(tmp_path, text)
+    with pytest.raises(ReaderError) as caught:
+        read_space(path, MODEL)
+    assert said in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_a_missing_file_and_two_frameworks(tmp_path):
+    with pytest.raises(ReaderError, match="no such file"):
+        read_space(tmp_path / "none.toml", MODEL)
+    path = written(tmp_path, "for = 'megatron'")
+    with pytest.raises(ReaderError, match="it is for megatron, and maxtext is asked for"):
+        read_space(path, MODEL, profile=load_profile("maxtext"))
+
+
+def test_a_framework_refuses_what_it_cannot_be_told():
+    profile = load_profile("deepspeed")
+    with pytest.raises(SpecError, match="deepspeed has no recompute selective"):
+        held_space(profile.space(), {"recompute": ["selective"]}, MODEL, where="--fix", profile=profile)
+    with pytest.raises(UnknownKeyError):
+        held_space(Space(), {"nothing": ["1"]}, MODEL, where="--fix")
