@@ -17,14 +17,12 @@ from forescale.graph.flops import ModelFlops, model_flops
 from forescale.graph.layout import Choices, Degrees, Layout, split_strategy
 from forescale.graph.parameters import ParameterCount, count_parameters
 from forescale.graph.stage import StagePlan
-from forescale.memory.buffers import load_overhead
 from forescale.memory.narrow import narrow_weight_bytes
 from forescale.memory.workspaces import library_workspace_bytes, overlap_workspace_bytes
 from forescale.projection.blocks import Pricing
 from forescale.projection.data_parallel import data_traffic
 from forescale.projection.evaluate import Evaluation, Inputs, Setting, evaluate
 from forescale.projection.loads import stage_loads
-from forescale.projection.memory import MemoryParts
 from forescale.projection.mesh import groups
 from forescale.projection.pieces import build_blocks, build_pieces, holdings, price_blocks
 from forescale.projection.pipeline import Pipeline, lay_out
@@ -33,17 +31,15 @@ from forescale.projection.result import (
     TIME_PARTS,
     CostSummary,
     Interval,
-    MemorySummary,
     Note,
     ParameterSummary,
     Projection,
-    StageMemory,
     StageTime,
-    Verdict,
 )
 from forescale.projection.sources import coverage, time_sources
 from forescale.projection.stages import stack_plans
 from forescale.projection.step import expected_maximum
+from forescale.projection.summary import fragmentation_note, memory_summary
 from forescale.projection.timeline import MemoryTimeline, build_timeline, schedule_of, standing_of_ranks
 from forescale.spec.cluster import Cluster
 from forescale.spec.constraints import check
@@ -191,6 +187,7 @@ def setting_of(
         straggler_share=run.straggler * expected_maximum(cluster.num_devices)
         + run.slice_straggler * expected_maximum(num_slices(cluster)),
         host_bandwidth=cluster.device.host_bandwidth,
+        cluster=cluster,
         workspace_bytes=library_workspace_bytes(cluster.device, choices.kernels, grouped=model.is_moe),
         overlap_workspace_bytes=overlap_workspace_bytes(cluster.device, choices),
         narrow_weight_bytes=narrow_weight_bytes(cluster.device, workload.precision, choices.kernels),
@@ -277,6 +274,7 @@ def to_projection(
     hardware = _number(evaluation.flops) * strategy.num_devices
     tokens = float(workload.global_batch_size * workload.seq_len)
     used = {"peak_rate": peak_rate(cluster, workload), "num_devices": cluster.num_devices, "step_time": step}
+    memory = memory_summary(cluster, strategy.allocator, plan, evaluation)
     return _checked(
         Projection(
             model=model,
@@ -302,11 +300,11 @@ def to_projection(
             ),
             time_s={part: _number(evaluation.time_parts.get(part, 0.0)) for part in TIME_PARTS},
             stage_times=_stage_times(evaluation),
-            memory=_memory(cluster, plan, evaluation),
+            memory=memory,
             training_days=_number(days(total_tokens=workload.tokens, tokens=tokens, step_time=step))
             if workload.tokens
             else None,
-            notes=_notes(model, workload),
+            notes=(*_notes(model, workload), *fragmentation_note(memory, strategy.allocator)),
         )
     )
 
@@ -345,46 +343,6 @@ def _stage_times(evaluation: Evaluation) -> tuple[StageTime, ...]:
     return tuple(
         StageTime(stage=stage, forward_s=float(forward[stage, 0]), backward_s=float(backward[stage, 0]))
         for stage in range(len(forward))
-    )
-
-
-def _memory(cluster: Cluster, plan: StagePlan, evaluation: Evaluation) -> MemorySummary:
-    parts = {
-        name: np.asarray(value_of(getattr(evaluation.memory, name)))
-        for name in MemoryParts.__dataclass_fields__
-    }
-    overhead = load_overhead()
-    peaks = np.asarray(value_of(evaluation.stage_peak))
-    lost = np.broadcast_to(parts["overhead"], peaks.shape) - overhead.context_bytes[1]
-    stages = tuple(
-        StageMemory(
-            stage=stage,
-            num_layers=int(plan.counts[stage].sum()),
-            peak_bytes=float(peaks[stage, 0]),
-            fragmentation_bytes=float(lost[stage, 0]),
-            **{
-                f"{name}_bytes": float(np.broadcast_to(values, peaks.shape)[stage, 0])
-                for name, values in parts.items()
-            },
-        )
-        for stage in range(len(peaks))
-    )
-    worst = max(stages, key=lambda stage: stage.peak_bytes)
-    low, high = (
-        worst.peak_bytes
-        + worst.allocated_bytes * (overhead.fragmentation[index] - overhead.fragmentation[1])
-        + (overhead.context_bytes[index] - overhead.context_bytes[1])
-        for index in (0, 2)
-    )
-    capacity = cluster.device.hbm_bytes
-    verdict: Verdict = "OOM" if worst.peak_bytes > capacity else "AT RISK" if high > capacity else "FITS"
-    return MemorySummary(
-        peak_bytes=worst.peak_bytes,
-        peak_low_bytes=low,
-        peak_high_bytes=high,
-        capacity_bytes=capacity,
-        verdict=verdict,
-        stages=stages,
     )
 
 

@@ -10,7 +10,6 @@ from forescale.graph.layout import Layout, split_strategy
 from forescale.memory.buffers import (
     dummy_gradient_bytes,
     gathered_parameter_bytes,
-    load_overhead,
     product_elements,
     resharded_bytes,
     whole_parameter_bytes,
@@ -24,14 +23,6 @@ def products(model, strategy):
     degrees, choices = split_strategy(strategy)
     layout = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=128.0)
     return product_elements(layer_block(model, model.layers[-1], layout))
-
-
-def test_overhead_is_ordered():
-    overhead = load_overhead()
-    assert list(overhead.context_bytes) == sorted(overhead.context_bytes)
-    assert list(overhead.fragmentation) == sorted(overhead.fragmentation)
-    assert overhead.fragmentation[0] >= 1.0
-    assert overhead.source
 
 
 def test_fused_weights_count_together():

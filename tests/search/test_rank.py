@@ -83,7 +83,7 @@ def test_an_unknown_dimension_is_refused():
 
 def test_what_fits_nowhere_says_how_much_is_missing():
     with pytest.raises(InfeasibleError, match="needs") as caught:
-        search(dense(), cluster(8, hbm_gb=2.5), workload())
+        search(dense(), cluster(8, hbm_gb=1.5), workload())
     assert caught.value.rows
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_type_hints
 
 import typer
 
-from forescale.spec.strategy import ContextKind, Dispatcher, RematPolicy
+from forescale.spec.strategy import Allocator, ContextKind, Dispatcher, RematPolicy
 from forescale.spec.workload import ComputeType, OptimizerName, StorageType
 
 F = TypeVar("F", bound=Callable[..., None])
@@ -318,6 +318,9 @@ class LayoutOptions:
             "What runs beside compute: grad_reduce, param_gather, tensor, pipeline, expert; or none.",
             metavar="A,B",
         ),
+    ] = None
+    allocator: Annotated[
+        Allocator | None, _layout("--allocator", "How PyTorch's allocator takes memory.")
     ] = None
     flash_attention: Annotated[
         bool | None, _layout("--flash-attention/--no-flash-attention", "Fused attention.")

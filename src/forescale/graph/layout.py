@@ -10,6 +10,7 @@ import numpy as np
 from forescale.formula import formula
 from forescale.numeric import Numeric
 from forescale.spec.strategy import (
+    Allocator,
     ContextKind,
     Dispatcher,
     Kernels,
@@ -91,6 +92,7 @@ class Choices:
     graphs: LaunchGraphs = "none"
     dispatcher: Dispatcher = "all_to_all"
     routing: Routing = field(default_factory=Routing)
+    allocator: Allocator = "segments"
 
 
 def split_strategy(strategy: Strategy) -> tuple[Degrees, Choices]:
@@ -111,6 +113,7 @@ def split_strategy(strategy: Strategy) -> tuple[Degrees, Choices]:
         graphs=strategy.graphs,
         dispatcher=strategy.dispatcher,
         routing=strategy.routing,
+        allocator=strategy.allocator,
     )
     return degrees, choices
 

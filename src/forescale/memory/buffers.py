@@ -1,11 +1,6 @@
-"""Memory that is neither state nor saved activation: gathered parameters, communication buffers, context."""
+"""Memory that is neither state nor saved activation: gathered parameters, dummy gradients."""
 
 from __future__ import annotations
-
-import json
-from dataclasses import dataclass
-from functools import cache
-from importlib import resources
 
 import numpy as np
 
@@ -13,31 +8,6 @@ from forescale.formula import formula
 from forescale.graph.operator import Block
 from forescale.graph.ops import Gemm, GroupedGemm
 from forescale.numeric import Numeric
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overhead:
-    """Bytes that no operator owns: low, expected, high; from the calibration file of memory."""
-
-    context_bytes: tuple[float, float, float]
-    """Driver context, libraries and communicators, outside the allocator."""
-    fragmentation: tuple[float, float, float]
-    """Reserved over allocated."""
-    source: str
-
-
-@cache
-def load_overhead() -> Overhead:
-    """Return the packaged overhead figures."""
-    text = (resources.files("forescale.catalogue") / "calibrations" / "memory" / "overhead.json").read_text(
-        "utf-8"
-    )
-    data = json.loads(text)
-    return Overhead(
-        context_bytes=tuple(data["context_bytes"]),
-        fragmentation=tuple(data["fragmentation"]),
-        source=f"{data['context_source']} {data['fragmentation_source']}",
-    )
 
 
 def product_elements(block: Block) -> dict[str, Numeric]:

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from functools import cache
-from importlib import resources
-from typing import Any
-
 from forescale.formula import formula
 from forescale.graph.layout import Choices
+from forescale.memory.overhead import read_table
 from forescale.spec.cluster import Device
 from forescale.spec.strategy import Kernels
-
-
-@cache
-def _table() -> Any:  # noqa: ANN401  (JSON)
-    place = resources.files("forescale.catalogue") / "calibrations" / "memory" / "workspaces.json"
-    return json.loads(place.read_text("utf-8"))
 
 
 def library_workspace_bytes(device: Device, kernels: Kernels, *, grouped: bool) -> float:
@@ -24,7 +14,7 @@ def library_workspace_bytes(device: Device, kernels: Kernels, *, grouped: bool) 
 
     Devices whose software allocates none through PyTorch (TPUs, Gaudi, Trainium) have none.
     """
-    table = _table()
+    table = read_table("workspaces")
     if device.vendor not in table["vendors"]:
         return 0.0
     torch, engine = table["pytorch"], table["transformer_engine"]
@@ -40,7 +30,7 @@ def library_workspace_bytes(device: Device, kernels: Kernels, *, grouped: bool) 
 
 def overlap_workspace_bytes(device: Device, choices: Choices) -> float:
     """Return the workspaces of products that run in chunks beside their tensor-parallel collective [byte]."""
-    table = _table()
+    table = read_table("workspaces")
     if device.vendor not in table["vendors"] or not (choices.overlap.tensor and choices.kernels.fused):
         return 0.0
     engine = table["transformer_engine"]

@@ -25,10 +25,12 @@ from forescale.projection.data_parallel import (
     kept_whole,
 )
 from forescale.projection.memory import MemoryParts, StateBytes, memory_parts, message_bytes, state_bytes
+from forescale.projection.outside import Outside, outside_bytes
 from forescale.projection.pieces import Holding, Parts, Piece
 from forescale.projection.pipeline import Pipeline
 from forescale.projection.stages import Stages, over_stages
 from forescale.projection.step import bubble_time, exposed_pipeline_time
+from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.workload import STORAGE_BYTES, Workload, num_microbatches
 
@@ -55,6 +57,8 @@ class Setting:
     """What products in 8 or 4 bits add to each element of their weights."""
     host_bandwidth: float = float("inf")
     """byte/s between a device and its host."""
+    cluster: Cluster | None = None
+    """Whose network communicators span; without one they take no memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +93,8 @@ class Evaluation:
     memory: MemoryParts
     stage_peak: Numeric
     peak: Numeric
+    outside: Outside
+    """Of the overhead, what lies outside the allocator."""
     flops: Numeric
     """Executed FLOP per step, all devices of one pipeline's stages averaged, on one device."""
     parameters: Numeric
@@ -114,7 +120,8 @@ def evaluate(setting: Setting, inputs: Inputs) -> Evaluation:
     parts = {name: count * value for name, value in sums.on(stages.picked(at), copies=copies).parts().items()}
     parts.update(_pipeline(setting, inputs, sums, data, stage_time, count))
     _add_once(parts, setting, inputs, data, states, at, count)
-    memory = memory_parts(setting, inputs, states, sums.kept(), count)
+    outside = outside_bytes(setting, inputs)
+    memory = memory_parts(setting, inputs, states, sums.kept(), count, outside)
     peaks = memory.total()
     flops = sum_over_stages(values=sums.total(lambda cost: cost.flops), multiplicity=stages.multiplicity)
     return Evaluation(
@@ -126,6 +133,7 @@ def evaluate(setting: Setting, inputs: Inputs) -> Evaluation:
         memory=memory,
         stage_peak=peaks,
         peak=at.maximum(peaks, stages),
+        outside=outside,
         flops=count * named(flops, "flops over stages", unit="FLOP") / degrees.pp,
         parameters=inputs.traffic.dense + inputs.traffic.expert,
     )

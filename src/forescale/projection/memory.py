@@ -10,16 +10,15 @@ from forescale.graph.layout import Degrees, Layout, several
 from forescale.graph.operator import NARROWEST_GRADIENT_BYTES
 from forescale.memory.activations import any_of, in_flight, largest, saved_bytes, smallest, stage_output_bytes
 from forescale.memory.buffers import (
-    Overhead,
     dummy_gradient_bytes,
     gathered_parameter_bytes,
-    load_overhead,
     resharded_bytes,
     resharded_copy_bytes,
     whole_parameter_bytes,
 )
 from forescale.memory.narrow import added_weight_bytes, wide_weight_bytes
 from forescale.memory.optimizers import moments_per_parameter
+from forescale.memory.overhead import fragmentation_bytes, load_overhead
 from forescale.memory.states import (
     gradient_bytes,
     optimizer_bytes,
@@ -30,6 +29,7 @@ from forescale.memory.states import (
 )
 from forescale.numeric import Numeric
 from forescale.projection.data_parallel import kept_whole
+from forescale.projection.outside import Outside
 from forescale.projection.stages import over_stages
 from forescale.spec.model import Model
 from forescale.spec.strategy import Kernels
@@ -125,11 +125,15 @@ def state_bytes(
 
 
 def memory_parts(
-    setting: Setting, inputs: Inputs, states: StateBytes, kept: Numeric, count: Numeric
+    setting: Setting,
+    inputs: Inputs,
+    states: StateBytes,
+    kept: Numeric,
+    count: Numeric,
+    outside: Outside,
 ) -> MemoryParts:
     """Return the memory of every stage; `kept` is what one micro-batch keeps on it."""
     degrees, stages, pieces = inputs.degrees, inputs.stages, inputs.pieces
-    overhead: Overhead = load_overhead()
     held = in_flight(stage=stages.index, pp=degrees.pp, vpp=degrees.vpp, num_microbatches=count)
     if inputs.pipeline is not None:
         held = named(inputs.pipeline.peaks[:, None], "in flight, from the schedule", unit="1")
@@ -151,16 +155,22 @@ def memory_parts(
         activations = activations + (1.0 - stages.last) * outputs
     standing = standing_buffers(setting, inputs) if inputs.floor is None else 0.0
     buffers = largest(first=standing, second=states.update - activations)
+    ratio = float(load_overhead().fragmentation[setting.choices.allocator].expected)
     lost = smallest(first=states.update, second=activations) if kernels.flat_update else 0.0
     weights = states.weights + _narrow_weights(setting, inputs)
     allocated = weights + states.gradients + states.optimizer + activations + buffers
+    overhead = {
+        "outside the allocator": outside.expected,
+        "fragmentation": fragmentation_bytes(allocated=allocated, ratio=ratio),
+        "gradients of the update that find no room": lost,
+    }
     return MemoryParts(
         weights=weights,
         gradients=states.gradients,
         optimizer=states.optimizer,
         activations=activations,
         buffers=buffers,
-        overhead=overhead.context_bytes[1] + (overhead.fragmentation[1] - 1.0) * allocated + lost,
+        overhead=total(overhead, name="overhead", unit="byte"),
     )
 
 
@@ -200,14 +210,18 @@ def _working_set(setting: Setting, inputs: Inputs) -> Numeric:
 def standing_buffers(setting: Setting, inputs: Held) -> Numeric:
     """Return the buffers that exist throughout forward and backward."""
     kernels = setting.choices.kernels
-    buffers = _gathered(setting, inputs) + named(
-        setting.workspace_bytes, "workspaces of libraries", unit="byte"
-    )
+    parts: dict[str, Numeric] = {
+        "gathered parameters": _gathered(setting, inputs),
+        "workspaces of libraries": setting.workspace_bytes,
+    }
     if setting.overlap_workspace_bytes:
-        buffers = buffers + several(degree=inputs.degrees.tp) * setting.overlap_workspace_bytes
+        parts["workspaces of overlapped products"] = (
+            several(degree=inputs.degrees.tp) * setting.overlap_workspace_bytes
+        )
     if kernels.accumulate_in_product:
-        buffers = buffers + _dummy_gradients(setting.workload, inputs)
-    return buffers + kernels.bucket_elements * STORAGE_BYTES[setting.workload.precision.gradients]
+        parts["dummy gradients"] = _dummy_gradients(setting.workload, inputs)
+    parts["buckets"] = kernels.bucket_elements * STORAGE_BYTES[setting.workload.precision.gradients]
+    return total(parts, name="standing buffers", unit="byte")
 
 
 def message_bytes(setting: Setting, inputs: Inputs) -> Numeric:

@@ -66,6 +66,8 @@ class StageMemory:
     peak_bytes: float
     fragmentation_bytes: float = 0.0
     """Of the overhead, what the allocator holds beyond what it hands out."""
+    communicators_bytes: float = 0.0
+    """Of the overhead, buffers of communicators, outside the allocator."""
 
     @property
     def allocated_bytes(self) -> float:

@@ -27,6 +27,7 @@ RematPolicy: TypeAlias = Literal[
 ]
 Reshard: TypeAlias = Literal["always", "never", "default"] | Annotated[int, Ge(2)]
 LaunchGraphs: TypeAlias = Literal["none", "partial", "full"]
+Allocator: TypeAlias = Literal["segments", "expandable_segments"]
 Dispatcher: TypeAlias = Literal["all_to_all", "deepep"]
 CrossEntropy: TypeAlias = Literal["vocab_parallel", "native", "fused", "compiled", "eager", "loss_parallel"]
 DEFAULT_AXIS_ORDER: tuple[Axis, ...] = ("tp", "cp", "dp", "pp")
@@ -203,6 +204,9 @@ class Strategy:
     dispatcher: Dispatcher = "all_to_all"
     """How tokens travel to experts: every copy (all_to_all), or once to each device and node (deepep)."""
     routing: Routing = field(default_factory=Routing)
+    allocator: Allocator = "segments"
+    """How PyTorch's allocator takes memory: in segments of fixed size (its default), or in segments that grow
+    (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True), which fragment less."""
 
     @property
     def dp(self) -> int:

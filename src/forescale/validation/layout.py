@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, get_args
 
 from forescale.spec.model import Model
-from forescale.spec.strategy import Kernels, LaunchGraphs, Module, Overlap, Recompute, Strategy
+from forescale.spec.strategy import Allocator, Kernels, LaunchGraphs, Module, Overlap, Recompute, Strategy
 from forescale.spec.workload import OptimizerName, Precision, StorageType, Workload
 from forescale.validation.corpus import Row
 from forescale.validation.errors import InexpressibleError
@@ -63,6 +63,7 @@ def layout_of(row: Row, model: Model, notes: Notes) -> tuple[Strategy, Workload]
         kernels=_kernels(row, conventions, precision),
         software=_software(row, conventions),
         graphs=_graphs(row),
+        allocator=_allocator(row, conventions),
         dispatcher="deepep"
         if re.search(r"deepep|hybridep", row.text("notes"), re.IGNORECASE)
         else "all_to_all",
@@ -74,6 +75,12 @@ def layout_of(row: Row, model: Model, notes: Notes) -> tuple[Strategy, Workload]
         precision=precision,
     )
     return strategy, workload
+
+
+def _allocator(row: Row, conventions: Mapping[str, Any]) -> Allocator:
+    told = "expandable_segments" in row.text("notes")
+    allocator: Allocator = "expandable_segments" if told else conventions.get("allocator", "segments")
+    return allocator
 
 
 def _refuse_adapters(row: Row) -> None:

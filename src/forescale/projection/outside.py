@@ -1,0 +1,140 @@
+"""What lies outside the allocator of every candidate: context, and a communicator per group of its layout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+import numpy as np
+
+from forescale.cost.placement import Group, ranks_per_tier
+from forescale.formula import total
+from forescale.memory.communicators import (
+    Communication,
+    channels_used,
+    device_communication,
+    exchange_bytes,
+    multicast_bytes,
+    ring_bytes,
+)
+from forescale.memory.overhead import Bounds, load_overhead
+from forescale.numeric import Numeric
+from forescale.spec.cluster import Cluster
+
+if TYPE_CHECKING:
+    from forescale.graph.layout import Choices
+    from forescale.graph.ops import MeshAxis
+    from forescale.projection.evaluate import Inputs, Setting
+
+COLLECTIVE: tuple[MeshAxis, ...] = ("tp", "cp", "dp_cp", "dp_replicate")
+SHARDING: tuple[MeshAxis, ...] = ("dp_cp", "dp_replicate")
+EXPERT: tuple[MeshAxis, ...] = ("etp", "expert_dp")
+"""Groups with collectives of their own beside the world's, of which those that depend on how states are sharded,
+and those that experts add."""
+Bytes: TypeAlias = tuple[Numeric, Numeric, Numeric]
+"""Low, expected, high."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outside:
+    """Bytes of one device outside the allocator."""
+
+    context: Bounds
+    communicators: Bounds
+
+    @property
+    def expected(self) -> Numeric:
+        """What is expected of both."""
+        parts = {"context": self.context.expected, "communicators": self.communicators.expected}
+        return total(parts, name="outside the allocator", unit="byte")
+
+
+def outside_bytes(setting: Setting, inputs: Inputs) -> Outside:
+    """Return what lies outside the allocator; without a cluster, no communicators.
+
+    Of a bound, what all ways to shard states over data-parallel ranks have at least.
+    """
+    cluster, groups, degrees = setting.cluster, inputs.pricing.groups, inputs.degrees
+    choices, experts = setting.choices, setting.model.is_moe
+    context = load_overhead().context
+    library = None if cluster is None else device_communication(cluster.device)
+    if cluster is None or library is None:
+        none = Bounds(low=0.0, expected=0.0, high=0.0)
+        return Outside(context=context, communicators=none)
+    world = Group(size=degrees.tp * degrees.cp * degrees.dp * degrees.pp)
+    named_groups: dict[str, Group] = {"world": world}
+    left_out = SHARDING if inputs.floor is not None else ()
+    axes = [axis for axis in (*COLLECTIVE, *(EXPERT if experts else ())) if axis not in left_out]
+    named_groups.update({axis: groups[axis] for axis in axes})
+    made = {name: _collective(cluster, library, group) for name, group in named_groups.items()}
+    for name, group, peers in _exchanges(groups, choices, experts=experts):
+        made[name] = _exchange(cluster, library, group, peers=peers)
+    low, expected, high = (
+        total({name: each[index] for name, each in made.items()}, name="communicators", unit="byte")
+        for index in range(3)
+    )
+    return Outside(context=context, communicators=Bounds(low=low, expected=expected, high=high))
+
+
+def _exchanges(
+    groups: Mapping[MeshAxis, Group], choices: Choices, *, experts: bool
+) -> Iterator[tuple[str, Group, float | None]]:
+    """Yield the groups that send and receive, and with how many neighbours; None is with everybody."""
+    yield "pp", groups["pp"], 2.0
+    if experts and choices.dispatcher != "deepep":
+        yield "ep", groups["ep"], None
+    if choices.cp_kind != "all_gather":
+        yield f"cp, {choices.cp_kind}", groups["cp"], 2.0 if choices.cp_kind == "ring" else None
+
+
+def _collective(cluster: Cluster, library: Communication, group: Group) -> Bytes:
+    size, within = _size(cluster, group)
+    channels = channels_used(
+        size=size, within=within, inside=library.collective, across=library.collective_across
+    )
+    one, two = (
+        ring_bytes(size=size, channels=channels, connection=library.connection_bytes, neighbours=count)
+        for count in (1.0, 2.0)
+    )
+    switched: Numeric = 0.0
+    if cluster.tiers[0].in_network_reduction and library.multicast:
+        switched = multicast_bytes(
+            size=size,
+            within=within,
+            channels=library.multicast,
+            rank_bytes=library.multicast_bytes,
+            most_ranks=library.multicast_ranks,
+        )
+    exists = np.minimum(size - 1.0, 1.0)
+    fixed = [exists * each for each in library.fixed_bytes]
+    return one + fixed[0], two + switched + fixed[1], two + switched + fixed[2]
+
+
+def _exchange(cluster: Cluster, library: Communication, group: Group, *, peers: float | None) -> Bytes:
+    """Return the bytes of sends and receives with `peers` neighbours, or with everybody."""
+    size, within = _size(cluster, group)
+    near, far = within - 1.0, size - within
+    if peers is not None:
+        near = np.minimum(near, peers)
+        far = np.minimum(far, np.maximum(peers - near, 0.0))
+    alone = channels_used(size=size, within=within, inside=library.exchange, across=library.exchange_per_peer)
+    few, usual = (
+        exchange_bytes(
+            near=near,
+            far=far,
+            per_peer=channels,
+            shared=library.exchange_across,
+            connection=library.connection_bytes,
+        )
+        for channels in (library.exchange_per_peer, alone)
+    )
+    fixed = np.minimum(size - 1.0, 1.0) * library.fixed_bytes[2]
+    return few, usual, usual + fixed
+
+
+def _size(cluster: Cluster, group: Group) -> tuple[Numeric, Numeric]:
+    """Return the ranks of a communicator, and how many of them share a node."""
+    size = group.num_ranks
+    shared = ranks_per_tier(group, cluster)
+    return size, cast("Numeric", np.maximum(shared[0], 1.0)) if len(shared) > 1 else size

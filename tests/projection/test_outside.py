@@ -1,0 +1,68 @@
+"""Communicators of a layout: which there are, and that their memory stays apart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.small import cluster, dense, moe, workload
+
+from forescale.explain import explain
+from forescale.project import project
+from forescale.spec import Strategy
+
+
+def nvidia(num_devices):
+    made = cluster(num_devices)
+    return replace(made, device=replace(made.device, vendor="NVIDIA"))
+
+
+def names(model, strategy, devices):
+    node = explain(model, nvidia(devices), strategy, workload(global_batch_size=64), "memory.overhead")
+    made = dict(dict(node.inputs)["outside the allocator"].inputs)["communicators"]
+    return {name for name, _ in made.inputs}
+
+
+def run(strategy, devices=16, model=None):
+    return project(model or dense(), nvidia(devices), strategy, workload(global_batch_size=64))
+
+
+def test_every_group_of_several_ranks_has_one():
+    assert names(dense(), Strategy(tp=2, pp=2, dp_shard=4), 16) == {"world", "tp", "dp_cp", "pp"}
+    experts = names(moe(), Strategy(tp=2, ep=4, etp=1, dp_shard=8), 16)
+    assert experts == {"world", "tp", "dp_cp", "ep", "expert_dp"}
+
+
+def test_one_device_needs_none():
+    assert run(Strategy(), devices=1).memory.stages[0].communicators_bytes == 0.0
+
+
+def test_they_lie_outside_the_allocator():
+    stage = run(Strategy(tp=2, dp_shard=8)).memory.stages[0]
+    assert stage.communicators_bytes > 0.0
+    beside = stage.overhead_bytes - stage.fragmentation_bytes
+    assert stage.communicators_bytes < beside
+    assert stage.reserved_bytes + beside == pytest.approx(stage.peak_bytes)
+
+
+def test_bounds_hold_the_expectation():
+    memory = run(Strategy(tp=2, pp=2, dp_shard=4)).memory
+    assert memory.peak_low_bytes < memory.peak_bytes < memory.peak_high_bytes
+
+
+def test_deepep_makes_no_all_to_all_communicator():
+    def outside(dispatcher):
+        layout = Strategy(ep=8, dp_shard=16, dispatcher=dispatcher)
+        return run(layout, model=moe()).memory.stages[0].communicators_bytes
+
+    assert outside("deepep") < outside("all_to_all")
+
+
+def test_a_layout_that_only_fragmentation_endangers_says_what_helps():
+    plain = run(Strategy(dp_shard=8, micro_batch_size=8), devices=8).memory
+    tight = replace(nvidia(8), device=replace(nvidia(8).device, hbm_bytes=1.2 * plain.peak_bytes))
+    for allocator, verdict, notes in (("segments", "AT RISK", 1), ("expandable_segments", "FITS", 0)):
+        layout = Strategy(dp_shard=8, micro_batch_size=8, allocator=allocator)
+        found = project(dense(), tight, layout, workload(global_batch_size=64))
+        assert found.memory.verdict == verdict
+        assert len([note for note in found.notes if note.topic == "allocator"]) == notes
