@@ -235,7 +235,8 @@ def _experts(b: Builder, spec: MoeFfn, *, hidden: float, source: str, result: st
     _permute(b, "moe.unsort", output, unsorted, moved=2.0 * received * row * either)
     reduced = b.tensor("moe.reduced", arrived * hidden * both)
     _over_etp(b, "moe.combine_etp", unsorted, reduced, received * row, forward="reduce_scatter")
-    returned = b.tensor("moe.returned", sent * hidden)
+    once = lay.choices.dispatcher == "deepep"  # combined on the way: one row per token comes back
+    returned = b.tensor("moe.returned", (lay.tokens("residual") if once else sent) * hidden)
     moved = more(sent=sent, received=arrived) * row
     exchange(b, "moe.combine", axis="ep", num_bytes=moved, source=reduced, result=returned)
     _permute(b, "moe.unpermute", returned, result, moved=2.0 * sent * row * _copied_here(b))
@@ -267,7 +268,7 @@ def _dispatch(
     lay, row = b.layout, hidden * b.layout.element_bytes
     received = arrived * lay.degrees.etp
     both, either = _moves(b)
-    permuted = b.tensor("moe.permuted", sent * hidden * either)
+    permuted = b.tensor("moe.permuted", sent * hidden * either * _copied_here(b))
     entries = lay.tokens("residual") * spec.num_experts
     _permute(b, "moe.permute", source, permuted, moved=2.0 * sent * row * _copied_here(b), rows=entries)
     here = b.tensor("moe.arrived", arrived * hidden * both)

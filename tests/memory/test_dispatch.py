@@ -1,0 +1,45 @@
+"""DeepEP's buffers, against its own size hints worked out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from forescale.memory.dispatch import expert_buffer_bytes
+
+HIDDEN = 7168 * 2.0
+WORKSPACE = 32 * 2**20
+TOKEN = 7168 * 2 + 8 + 128 * 8 + 128 * 4 + 128 * 4
+
+
+def aligned(size: int) -> int:
+    return -(-size // 128) * 128
+
+
+def test_one_node_has_nvlink_buffers_only():
+    """Config(20, 6, 256, 6, 128): 10 channels, 8 ranks."""
+    nvlink = 10 * 8 * ((2 * 1 + 3) * 4 + 256 * TOKEN)
+    assert expert_buffer_bytes(ranks=8.0, hidden_bytes=HIDDEN) == aligned(nvlink) + WORKSPACE
+
+
+def test_eight_nodes_add_rdma_buffers_in_both_directions():
+    """Config(20, 32, 288, 8, 128): 64 ranks on 8 nodes."""
+    nvlink = 10 * 8 * ((2 * 8 + 3) * 4 + 288 * TOKEN)
+    rdma = 10 * 8 * 2 * ((8 * 2 + 2) * 4 + 128 * (TOKEN + 16))
+    expected = aligned(nvlink) + aligned(rdma) + WORKSPACE
+    assert expert_buffer_bytes(ranks=64.0, hidden_bytes=HIDDEN) == expected
+    assert expected == pytest.approx(747.3e6, rel=1e-3)
+
+
+def test_received_chunks_are_rounded_up_to_those_sent():
+    """Config(20, 36, 288, 20, 128) of 16 ranks: 128 received tokens become 140, seven times 20."""
+    nvlink = 10 * 8 * ((2 * 2 + 3) * 4 + 288 * TOKEN)
+    rdma = 10 * 2 * 2 * ((8 * 2 + 2) * 4 + 140 * (TOKEN + 16))
+    assert expert_buffer_bytes(ranks=16.0, hidden_bytes=HIDDEN) == aligned(nvlink) + aligned(rdma) + WORKSPACE
+
+
+def test_a_single_rank_has_none_and_arrays_are_their_elements():
+    ranks = np.array([1.0, 2.0, 8.0, 16.0, 64.0, 160.0, 256.0])
+    together = expert_buffer_bytes(ranks=ranks, hidden_bytes=HIDDEN)
+    assert together[0] == 0.0
+    assert list(together) == [float(expert_buffer_bytes(ranks=one, hidden_bytes=HIDDEN)) for one in ranks]
