@@ -78,6 +78,9 @@ class LinearAttention:
     output_norm: Literal["none", "head", "hidden"] = "head"
     """Norm of the output: none, one weight per value dimension, or over all heads."""
     chunk_size: Positive = 64
+    fused_scan: bool = False
+    """Convolution, recurrence and gate are one kernel, which keeps its inputs and the recurrence's output and makes
+    the rest again (Mamba-2); a norm of the output is apart."""
 
 
 Attention: TypeAlias = FullAttention | LatentAttention | LinearAttention

@@ -78,7 +78,7 @@ def _convolution(b: Builder, spec: LinearAttention, *, keys: float, values: floa
         "attention.convolution",
         reads=QKV,
         writes=inputs,
-        saves=QKV,
+        saves=() if spec.fused_scan else QKV,
         forward_bytes=moved,
         backward_bytes=2.0 * moved,
     )
@@ -87,7 +87,8 @@ def _convolution(b: Builder, spec: LinearAttention, *, keys: float, values: floa
 def _core(b: Builder, spec: LinearAttention, *, values: float) -> str:
     """Append the recurrence in chunks: products inside a chunk, and with the state at its border.
 
-    Kernels make the states of the borders again in backward (flash-linear-attention, mamba_ssm).
+    Kernels make the states of the borders again in backward (flash-linear-attention, mamba_ssm); Mamba-2's keeps
+    what goes into its convolution and gate, and the recurrence's output (MambaSplitConv1dScanCombinedFn).
     """
     lay, chunk = b.layout, float(spec.chunk_size)
     tokens, heads = lay.tokens("sequence"), spec.num_heads / lay.split("heads")
@@ -109,6 +110,7 @@ def _core(b: Builder, spec: LinearAttention, *, values: float) -> str:
     decay = (("attention.decay",) if spec.num_gates_per_head else ()) + (
         ("attention.decay_up",) if spec.gate_lora_rank else ()
     )
+    gate = ("attention.gate",) if spec.output_gate else ()
     with b.module("core_attn"):
         b.operator(
             "attention.core",
@@ -116,9 +118,9 @@ def _core(b: Builder, spec: LinearAttention, *, values: float) -> str:
             backward_input=(scores, scores, state, state),
             reads=(*qkv, *decay),
             writes=(output,),
-            saves=(*qkv, *decay),
+            saves=(*QKV, *decay, *gate, output) if spec.fused_scan else (*qkv, *decay),
             temporaries=(states,),
-            backward_temporaries=(states,),
+            backward_temporaries=(states, *(qkv if spec.fused_scan else ())),
         )
     return output
 
@@ -133,13 +135,16 @@ def _output_norm(b: Builder, spec: LinearAttention, output: str, *, values: floa
         return output
     moved = b.bytes_of(output)
     reads = (output, "attention.gate") if spec.output_gate else (output,)
-    normed = b.tensor("attention.normed", b.tensors[output].elements)
+    saves = reads
+    if spec.fused_scan and spec.output_gate:
+        saves = (b.tensor("attention.gated", b.tensors[output].elements),)  # the norm's own input
+    normed = b.tensor("attention.normed", b.tensors[output].elements, b.layout.linear_input_bytes)
     elementwise(
         b,
         "attention.gated_norm",
         reads=reads,
         writes=(normed,),
-        saves=reads,
+        saves=saves,
         forward_bytes=3.0 * moved,
         backward_bytes=5.0 * moved,
     )

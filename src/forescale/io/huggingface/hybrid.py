@@ -137,6 +137,7 @@ def _mamba2(keys: Keys) -> LinearAttention:
         conv_kernel=keys.size("conv_kernel", default=4),
         conv_bias=keys.flag("use_conv_bias", default=True),
         num_head_parameters=3,
+        fused_scan=True,
         output_norm="hidden",
         chunk_size=keys.size("chunk_size", default=128),
     )

@@ -69,6 +69,7 @@ def mamba(settings: Settings, hidden: int) -> LinearAttention:
         conv_kernel=4,
         conv_bias=True,
         num_head_parameters=3,
+        fused_scan=True,
         output_norm="hidden",
         chunk_size=128,
     )

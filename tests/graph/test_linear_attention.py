@@ -1,0 +1,49 @@
+"""What attention with a state keeps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests import small
+
+from forescale.graph.layer import layer_block
+from forescale.graph.layout import Layout, split_strategy
+from forescale.graph.recompute import keep
+from forescale.spec import Layer, LinearAttention, Precision, Recompute, Strategy
+
+TOKENS = 512.0
+MAMBA = LinearAttention(
+    num_heads=32,
+    num_key_heads=8,
+    key_head_dim=128,
+    value_head_dim=64,
+    conv_kernel=4,
+    num_head_parameters=3,
+    output_norm="hidden",
+    fused_scan=True,
+)
+INNER, STATE = 32 * 64, 8 * 128
+
+
+def kept(spec: LinearAttention) -> dict[str, float]:
+    degrees, choices = split_strategy(Strategy(sp=False))
+    layout = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=TOKENS)
+    block = layer_block(small.dense(), Layer(attention=spec, ffn=None, num_norms=1), layout)
+    return {tensor.name: tensor.elements / TOKENS for tensor in keep(block, Recompute()).tensors}
+
+
+def test_the_combined_kernel_of_mamba_keeps_what_goes_in_and_its_output():
+    """mamba_ssm ssd_combined.py saves zxbcdt and out_x; Megatron-LM's norm its input, the projection its own."""
+    found = kept(MAMBA)
+    fed = ("attention.value", "attention.gate", "attention.query", "attention.key", "attention.decay")
+    assert sum(found.pop(name) for name in fed) == 2 * INNER + 2 * STATE + 32
+    inside = {"attention.core_output", "attention.gated", "attention.normed"}
+    assert {name: size for name, size in found.items() if name in inside} == dict.fromkeys(inside, INNER)
+    assert set(found) - inside == {"input", "attention.input", "attention.input.statistics"}
+
+
+def test_separate_kernels_keep_the_convolved_inputs_too():
+    """flash-linear-attention: the convolution keeps its input, the recurrence queries, keys and values."""
+    found = kept(replace(MAMBA, fused_scan=False))
+    assert found["attention.value.mixed"] == found["attention.value"] == INNER
+    assert "attention.gated" not in found
