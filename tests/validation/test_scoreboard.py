@@ -6,7 +6,6 @@ import pytest
 
 from forescale.errors import InfeasibleError, UnknownNameError
 from forescale.validation.cases import Prediction, express
-from forescale.validation.chart import error_chart
 from forescale.validation.document import document
 from forescale.validation.report import markdown, table
 from forescale.validation.scoreboard import DIMENSIONS, check_dimension, score
@@ -145,13 +144,6 @@ def test_tables_align_numbers_and_escape_bars():
         "| a\\|b | −1.0 % |",
         "| c | – |",
     ]
-
-
-def test_the_chart_has_a_point_for_every_core_row_with_an_error(cases, projector):
-    board = score(list(cases.values()), projector)
-    points = error_chart(board)["data"]["values"]
-    assert len(points) == board.total(core=True).time.count
-    assert all(point["ratio"] > 0 and point["measured_s"] > 0 for point in points)
 
 
 @pytest.mark.parametrize(

@@ -48,11 +48,21 @@ def validate_command(
     cost: CostOptions,
     markdown: Annotated[
         Path | None,
-        typer.Option("--markdown", metavar="FILE", help="Write the whole scoreboard.", rich_help_panel=PANEL),
+        typer.Option(
+            "--markdown",
+            metavar="FILE",
+            help="Write all of it, with pictures beside.",
+            rich_help_panel=PANEL,
+        ),
     ] = None,
     chart: Annotated[
         Path | None,
-        typer.Option("--chart", metavar="FILE", help="Write a Vega-Lite chart.", rich_help_panel=PANEL),
+        typer.Option(
+            "--chart",
+            metavar="FILE",
+            help="Draw it: .svg, else Vega-Lite.",
+            rich_help_panel=PANEL,
+        ),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON instead of tables.", rich_help_panel=PANEL)
@@ -103,14 +113,40 @@ def _write_files(
     markdown: Path | None,
     chart: Path | None,
 ) -> None:
-    from forescale.validation.chart import error_chart
+    from forescale.report import lines
+    from forescale.validation.chart import time_chart
+    from forescale.validation.peers import LLM_ANALYSIS
     from forescale.validation.report import markdown as page
 
     if markdown is not None:
-        command = f"forescale validate {runs.name} --markdown {markdown.name}"
-        _write(markdown, page(board, corpus=runs.name, preset=preset, command=command, peers=peers))
+        asked = " --peers" if any(group.peer == LLM_ANALYSIS for group in peers) else ""
+        command = f"forescale validate {runs.name}{asked} --markdown {markdown.name}"
+        pictures = _draw(board, peers, markdown.with_suffix(""))
+        text = page(board, corpus=runs.name, preset=preset, command=command, peers=peers, pictures=pictures)
+        _write(markdown, text)
     if chart is not None:
-        _write(chart, json.dumps(error_chart(board), indent=1) + "\n")
+        drawing = time_chart(board)
+        if drawing is None:
+            msg = f"{runs} has no core row with a measured step time, so there is nothing to draw"
+            raise SpecError(msg)
+        svg = chart.suffix == ".svg"
+        text = lines.to_svg(drawing) if svg else json.dumps(lines.to_vega_lite(drawing), indent=1)
+        _write(chart, text + "\n")
+
+
+def _draw(board: Scoreboard, peers: Sequence[PeerGroup], folder: Path) -> dict[str, str]:
+    """Write all pictures to `folder`; return where they lie, seen from beside it."""
+    from forescale.report import bars, lines
+    from forescale.validation.chart import PICTURES, peer_chart
+
+    drawn = {name: lines.to_svg(chart) for name, make in PICTURES.items() if (chart := make(board))}
+    if (pairs := peer_chart(peers)) is not None:
+        drawn["peers"] = bars.to_svg(pairs)
+    if drawn:
+        folder.mkdir(exist_ok=True)
+    for name, svg in drawn.items():
+        _write(folder / f"{name}.svg", svg + "\n")
+    return {name: f"{folder.name}/{name}.svg" for name in drawn}
 
 
 def _write(path: Path, text: str) -> None:

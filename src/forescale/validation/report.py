@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from forescale.cost.run_calibration import load_run_calibration
 from forescale.validation.metrics import ErrorSummary
@@ -16,7 +16,13 @@ _WORST = 15
 
 
 def markdown(
-    board: Scoreboard, *, corpus: str, preset: str, command: str, peers: Sequence[PeerGroup] = ()
+    board: Scoreboard,
+    *,
+    corpus: str,
+    preset: str,
+    command: str,
+    peers: Sequence[PeerGroup] = (),
+    pictures: Mapping[str, str] | None = None,
 ) -> str:
     """Return the accuracy page: step time, memory, choice of layout, groups, worst and skipped rows, notes.
 
@@ -30,14 +36,17 @@ def markdown(
         The command that writes this page.
     peers
         Other tools on the same rows.
+    pictures
+        Where pictures lie, by name: step-time, memory, peers.
     """
+    drawn = {name: f"![{name}]({path})\n\n" for name, path in (pictures or {}).items()}
     sections = (
         _opening(board, corpus, preset, command),
-        _headline(board),
+        _headline(board, drawn.get("step-time", "")),
         _held_out(preset),
-        _memory(board),
+        _memory(board, drawn.get("memory", "")),
         _choice(board),
-        _peers(peers),
+        _peers(peers, drawn.get("peers", "")),
         *(_breakdown(board, name) for name in DIMENSIONS),
         _worst(board),
         _skipped(board),
@@ -62,9 +71,9 @@ def _opening(board: Scoreboard, corpus: str, preset: str, command: str) -> str:
     )
 
 
-def _headline(board: Scoreboard) -> str:
+def _headline(board: Scoreboard, picture: str) -> str:
     groups = [*board.headline(), board.total(core=True), board.total(core=False)]
-    return "## Step time\n\nCore rows by vendor and width of the numbers.\n\n" + _time_table(groups)
+    return f"## Step time\n\n{picture}Core rows by vendor and width of the numbers.\n\n" + _time_table(groups)
 
 
 def _held_out(preset: str) -> str:
@@ -94,7 +103,7 @@ def _held_out(preset: str) -> str:
     )
 
 
-def _memory(board: Scoreboard) -> str:
+def _memory(board: Scoreboard, picture: str) -> str:
     measures = _measures(board)
     groups = [*board.by("source", core=False), board.total(core=True), board.total(core=False)]
     rows = [
@@ -105,7 +114,8 @@ def _memory(board: Scoreboard) -> str:
     if not rows:
         return ""
     text = (
-        "## Peak memory\n\nAll rows that measured it, by source. A projection is compared by the measure that "
+        f"## Peak memory\n\n{picture}"
+        "All rows that measured it, by source. A projection is compared by the measure that "
         "its source publishes: what the allocator handed out (*allocated*), what it held (*reserved*), or what "
         "the device had in use (*device*; also where the source does not say, *unstated*).\n\n"
     )
@@ -158,7 +168,7 @@ def _choice(board: Scoreboard) -> str:
     return text + table([*title, "picked", "best"], rows)
 
 
-def _peers(peers: Sequence[PeerGroup]) -> str:
+def _peers(peers: Sequence[PeerGroup], picture: str) -> str:
     if not peers:
         return ""
     rows = [
@@ -172,7 +182,7 @@ def _peers(peers: Sequence[PeerGroup]) -> str:
     ]
     title = ("tool", "of", *_MEMORY_TITLE, "our median", "our 90th", "our bias")
     return (
-        "## Other tools\n\n"
+        f"## Other tools\n\n{picture}"
         "The rows that both answer; ours in-sample, as in the first table. SimuMax measured every kernel shape of "
         "its rows on that very machine, Calculon was tuned with its rows. What is asked here has core rows only: "
         "llm-analysis, at half of the peak rate (the share that its source calls usual; its default is all of it), "
