@@ -8,6 +8,7 @@ import pytest
 from tests.small import cluster, dense, moe, workload
 
 from forescale.explain import explain
+from forescale.memory.dispatch import expert_buffer_bytes
 from forescale.project import project
 from forescale.spec import Strategy
 
@@ -66,3 +67,13 @@ def test_a_layout_that_only_fragmentation_endangers_says_what_helps():
         found = project(dense(), tight, layout, workload(global_batch_size=64))
         assert found.memory.verdict == verdict
         assert len([note for note in found.notes if note.topic == "allocator"]) == notes
+
+
+def test_deepep_has_buffers_of_its_own_instead_of_a_communicator():
+    strategy = Strategy(ep=8, dp_shard=16, dispatcher="deepep")
+    assert "DeepEP" in names(moe(), strategy, 16)
+    assert "ep" not in names(moe(), strategy, 16)
+    size = expert_buffer_bytes(ranks=8.0, hidden_bytes=2.0 * 1024)
+    node = explain(moe(), nvidia(16), strategy, workload(global_batch_size=64), "memory.overhead")
+    made = dict(dict(dict(node.inputs)["outside the allocator"].inputs)["communicators"].inputs)
+    assert made["DeepEP"].value == size

@@ -10,6 +10,7 @@ import numpy as np
 
 from forescale.cost.placement import Group, ranks_per_tier
 from forescale.formula import total
+from forescale.graph.operator import NARROWEST_GRADIENT_BYTES
 from forescale.memory.communicators import (
     Communication,
     channels_used,
@@ -18,12 +19,14 @@ from forescale.memory.communicators import (
     multicast_bytes,
     ring_bytes,
 )
+from forescale.memory.dispatch import expert_buffer_bytes
 from forescale.memory.overhead import Bounds, load_overhead
 from forescale.numeric import Numeric
 from forescale.spec.cluster import Cluster
+from forescale.spec.workload import STORAGE_BYTES
 
 if TYPE_CHECKING:
-    from forescale.graph.layout import Choices
+    from forescale.graph.layout import Choices, Degrees
     from forescale.graph.ops import MeshAxis
     from forescale.projection.evaluate import Inputs, Setting
 
@@ -70,6 +73,8 @@ def outside_bytes(setting: Setting, inputs: Inputs) -> Outside:
     made = {name: _collective(cluster, library, group) for name, group in named_groups.items()}
     for name, group, peers in _exchanges(groups, choices, experts=experts):
         made[name] = _exchange(cluster, library, group, peers=peers)
+    if experts and choices.dispatcher == "deepep":
+        made["DeepEP"] = (_expert_buffers(setting, degrees),) * 3
     low, expected, high = (
         total({name: each[index] for name, each in made.items()}, name="communicators", unit="byte")
         for index in range(3)
@@ -86,6 +91,14 @@ def _exchanges(
         yield "ep", groups["ep"], None
     if choices.cp_kind != "all_gather":
         yield f"cp, {choices.cp_kind}", groups["cp"], 2.0 if choices.cp_kind == "ring" else None
+
+
+def _expert_buffers(setting: Setting, degrees: Degrees) -> Numeric:
+    """Return the buffers of DeepEP, among expert-parallel ranks and those that share their experts."""
+    moe, precision = setting.model.moe, setting.workload.precision
+    width = float((moe.latent_size if moe is not None else 0) or setting.model.hidden_size)
+    size = max(STORAGE_BYTES[precision.activations], NARROWEST_GRADIENT_BYTES)
+    return expert_buffer_bytes(ranks=degrees.ep * degrees.etp, hidden_bytes=width * size)
 
 
 def _collective(cluster: Cluster, library: Communication, group: Group) -> Bytes:
