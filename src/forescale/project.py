@@ -157,7 +157,7 @@ def layout_inputs(
     return Inputs(
         degrees=degrees,
         stages=stages,
-        pieces=build_pieces(priced, choices.recompute, overlap=choices.overlap),
+        pieces=build_pieces(priced, choices.recompute, overlap=choices.overlap, schedule=choices.schedule),
         held=held,
         traffic=data_traffic(
             held,

@@ -144,6 +144,31 @@ def test_a_named_schedule_takes_explicit_layers():
     assert ends.memory.stages[0].weights_bytes < middle.memory.stages[0].weights_bytes
 
 
+def test_pieces_of_sequences_fill_the_pipeline_sooner():
+    def run(name, pieces):
+        layout = Strategy(pp=4, schedule=name, sequence_pieces=pieces, graphs="full")
+        return project(dense(), cluster(4), layout, workload(global_batch_size=16))
+
+    whole, one, two, four = (
+        run(*each) for each in (("1f1b", 2), ("seq1f1b", 1), ("seq1f1b", 2), ("seq1f1b", 4))
+    )
+    assert one.step_time_s == whole.step_time_s
+    assert one.memory.peak_bytes == whole.memory.peak_bytes
+    # bubble (p-1)(tf + tb)/k of equal pieces, a little more where attention makes the last longest
+    assert whole.time_s["bubble"] / 2 <= two.time_s["bubble"] * 1.1
+    assert four.time_s["bubble"] < two.time_s["bubble"] < whole.time_s["bubble"]
+    first = [each.memory.stages[0].activations_bytes for each in (whole, two, four)]
+    assert first == sorted(first, reverse=True)
+
+
+def test_attention_that_is_not_causal_has_no_pieces():
+    model = dense()
+    kind = model.layers[0]
+    both = replace(model, layers=(replace(kind, attention=replace(kind.attention, causal=False)),) * 8)
+    with pytest.raises(SpecError, match="not causal"):
+        project(both, cluster(4), Strategy(pp=4, schedule="seq1f1b"), workload(global_batch_size=16))
+
+
 def test_schedules_trade_bubble_for_memory():
     def run(name, vpp=1):
         return project(
@@ -161,7 +186,7 @@ def test_schedules_trade_bubble_for_memory():
     [
         (Strategy(pp=4, schedule="zbw"), "did you mean"),
         (Strategy(pp=4, vpp=1, schedule="zbv"), "vpp must be 2"),
-        (Strategy(pp=4, schedule="seq1f1b"), "pieces"),
+        (Strategy(pp=4, schedule="seq1f1b", sequence_pieces=3), "sequence_pieces must divide"),
         (Strategy(pp=4, schedule="zb-h1", stage_layers=(2, 2, 2, 1)), "add up to 7"),
         (Strategy(pp=4, vpp=2, schedule="zbv", stage_layers=(4, 4)), "4 counts, or 8"),
     ],

@@ -114,13 +114,13 @@ def test_rows_that_cannot_fit_are_skipped_without_losing_one_that_fits():
 
 
 def test_named_schedules_are_searched_beside_the_closed_forms():
-    space = Space(schedule=(None, "zb-h1", "zbv"), zero=(1,), cp=(1,), micro_batch_size=(1,))
+    space = Space(schedule=(None, "zb-h1", "zbv", "seq1f1b"), zero=(1,), cp=(1,), micro_batch_size=(1,))
     work = workload(global_batch_size=16)
     question = Question(model=dense(), cluster=cluster(8), workload=work)
     candidates = enumerate_layouts(dense(), cluster(8), work, space)
     scores = score(question, candidates)
     named = [index for index in layouts(candidates) if candidates.variants[index[0]].schedule is not None]
-    assert {candidates.variants[index[0]].schedule for index in named} == {"zb-h1", "zbv"}
+    assert {candidates.variants[index[0]].schedule for index in named} == {"zb-h1", "zbv", "seq1f1b"}
     for index in named[:: max(1, len(named) // 25)]:
         alone = project(dense(), cluster(8), candidates.strategy(*index), work)
         assert alone.step_time_s == scores.step_time[index]

@@ -238,6 +238,12 @@ class LayoutOptions:
             metavar="NAME",
         ),
     ] = None
+    sequence_pieces: Annotated[
+        int | None,
+        _layout(
+            "--sequence-pieces", "Pieces of a sequence, for schedules that cut them (seq1f1b).", metavar="N"
+        ),
+    ] = None
     dp_replicate: Annotated[
         int | None, _degree("--dp-replicate", "Data parallel replicas; by default derived from --devices.")
     ] = None

@@ -8,6 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+import numpy as np
+
+from forescale.formula import value_of
 from forescale.numeric import Numeric
 
 CollectiveKind: TypeAlias = Literal[
@@ -77,6 +80,13 @@ class AttentionCore:
     flash: bool = True
     causal: bool = True
     dtype: str = "bf16"
+
+    @property
+    def grows(self) -> bool:
+        """Whether later queries see more keys: a causal mask without a window, of half of all pairs or more."""
+        return self.causal and bool(
+            np.all(2.0 * value_of(self.pairs) >= value_of(self.q_len) * value_of(self.kv_len))
+        )
 
     @property
     def flops(self) -> Numeric:

@@ -15,7 +15,7 @@ from forescale.cost.model import ComputeModel
 from forescale.cost.placement import Group
 from forescale.formula import Term, formula, named, total
 from forescale.graph.operator import Block, Operator, Work
-from forescale.graph.ops import Collective, CollectiveKind, MeshAxis, Primitive
+from forescale.graph.ops import AttentionCore, Collective, CollectiveKind, MeshAxis, Primitive
 from forescale.graph.recompute import Kept
 from forescale.memory.liveness import block_moments
 from forescale.numeric import Numeric
@@ -100,6 +100,10 @@ class BlockCost:
     backward_seconds: Numeric
     weight_seconds: Numeric
     """Part of the backward that makes weight gradients."""
+    causal_forward: Numeric = 0.0
+    """Part of the forward whose work at a token grows with its place; 0 where it was not asked for."""
+    causal_backward: Numeric = 0.0
+    """The same part of the backward."""
     flops: Numeric
     """Executed FLOP, forward and backward, replay included."""
     kept_bytes: Numeric
@@ -117,6 +121,8 @@ class BlockCost:
             forward_seconds=select(self.forward_seconds),
             backward_seconds=select(self.backward_seconds),
             weight_seconds=select(self.weight_seconds),
+            causal_forward=select(self.causal_forward),
+            causal_backward=select(self.causal_backward),
             flops=select(self.flops),
             kept_bytes=select(self.kept_bytes),
             forward_bytes=select(self.forward_bytes),
@@ -190,8 +196,13 @@ def price_operators(block: Block, pricing: Pricing) -> PricedBlock:
     )
 
 
-def block_cost(priced: PricedBlock, kept: Kept, *, overlap: Overlap = NO_OVERLAP) -> BlockCost:
-    """Return what a block costs under a recompute policy, its communication exposed as far as nothing hides it."""
+def block_cost(
+    priced: PricedBlock, kept: Kept, *, overlap: Overlap = NO_OVERLAP, by_place: bool = False
+) -> BlockCost:
+    """Return what a block costs under a recompute policy, its communication exposed as far as nothing hides it.
+
+    `by_place` asks for the part that grows with a token's place in its sequence.
+    """
     forward: Seconds = {}
     backward: Seconds = {}
     weight: Seconds = {}
@@ -217,6 +228,7 @@ def block_cost(priced: PricedBlock, kept: Kept, *, overlap: Overlap = NO_OVERLAP
             _hide_experts(seconds, priced.run.contention)
         _add_gap(seconds, kernels, priced.run.kernel_interval_s, blocking=priced.blocking)
     moments, name = block_moments(priced.block, kept), priced.block.name
+    causal = _causal(priced, kept) if by_place else (0.0, 0.0)
     forward, backward = _titled(forward, f"{name} forward"), _titled(backward, f"{name} backward")
     return BlockCost(
         forward=forward,
@@ -224,11 +236,28 @@ def block_cost(priced: PricedBlock, kept: Kept, *, overlap: Overlap = NO_OVERLAP
         forward_seconds=total(forward, name="block_time", unit="s"),
         backward_seconds=total(backward, name="block_time", unit="s"),
         weight_seconds=total(weight, name=f"{name} weight gradients", unit="s"),
+        causal_forward=causal[0],
+        causal_backward=causal[1],
         flops=flops,
         kept_bytes=kept.num_bytes,
         forward_bytes=moments.forward_bytes,
         backward_bytes=moments.backward_bytes,
     )
+
+
+def _causal(priced: PricedBlock, kept: Kept) -> tuple[Numeric, Numeric]:
+    """Return the seconds of causal attention in forward and backward; where a window bounds it, it does not grow."""
+    forward: Numeric = 0.0
+    backward: Numeric = 0.0
+    replayed = {operator.name for operator in kept.replayed}
+    for own in priced.operators.values():
+        if not any(isinstance(each, AttentionCore) and each.grows for each in own.operator.forward):
+            continue
+        forward = forward + own.forward[0]
+        backward = backward + own.backward_input[0]
+        if own.operator.name in replayed:
+            backward = backward + own.forward[0]
+    return forward, backward
 
 
 def _add_gap(into: Seconds, kernels: Numeric, interval: Numeric, *, blocking: bool) -> None:

@@ -358,11 +358,18 @@ def _simulated(
         weight_grad=weight,
         copied=chunks.kept() / setting.host_bandwidth,
         hop=hop,
+        causal=_causal(chunks) if pipeline.num_splits > 1 else (0.0, 0.0),
     )
     return {
         "bubble": beyond(makespan=alone, work=work),
         "pipeline_comm": beyond(makespan=with_messages, work=alone),
     }
+
+
+def _causal(chunks: _StageSums) -> tuple[Numeric, Numeric]:
+    """Return what of forward and backward grows with a token's place, of every virtual stage."""
+    forward = chunks.total(lambda cost: cost.causal_forward)
+    return forward, chunks.total(lambda cost: cost.causal_backward)
 
 
 def _hop(setting: Setting, inputs: Inputs) -> Numeric:

@@ -142,11 +142,12 @@ def memory_parts(
     loss = stages.last * largest(first=head.forward_bytes, second=head.backward_bytes)
     copies = 1.0 if inputs.pipeline is None else float(inputs.pipeline.copies)
     layers_kept = kept - stages.last * head.kept_bytes / copies
-    activations = saved_bytes(per_microbatch=layers_kept, microbatches=held) + largest(
-        first=working, second=loss
-    )
+    part = 1.0 if inputs.pipeline is None else 1.0 / inputs.pipeline.num_splits
+    at_work = largest(first=working, second=loss)
+    at_work = at_work if part == 1.0 else part * at_work
+    activations = saved_bytes(per_microbatch=layers_kept, microbatches=held) + at_work
     if inputs.pipeline is not None:
-        waiting = inputs.pipeline.losses_waiting - 1.0
+        waiting = inputs.pipeline.losses_waiting - part
         activations = activations + stages.last * waiting * head.kept_bytes
     kernels = setting.choices.kernels
     if kernels.keeps_stage_outputs:

@@ -26,6 +26,7 @@ from forescale.projection.blocks import (
     block_cost,
     price_operators,
 )
+from forescale.schedule import cuts_sequences
 from forescale.spec.model import Model
 from forescale.spec.strategy import Overlap, Recompute
 
@@ -112,15 +113,23 @@ def price_blocks(blocks: Parts[Block], pricing: Pricing) -> Parts[PricedBlock]:
 
 
 def build_pieces(
-    priced: Parts[PricedBlock], recompute: Recompute, *, overlap: Overlap = NO_OVERLAP
+    priced: Parts[PricedBlock],
+    recompute: Recompute,
+    *,
+    overlap: Overlap = NO_OVERLAP,
+    schedule: str | None = None,
 ) -> Parts[Piece]:
-    """Apply a recompute policy to priced blocks; the ends are never recomputed."""
+    """Apply a recompute policy to priced blocks; the ends are never recomputed.
+
+    Of schedules that cut sequences, attention that grows with a token's place is told apart.
+    """
+    by_place = cuts_sequences(schedule)
 
     def piece(block: PricedBlock, policy: Recompute) -> Piece:
-        cost = block_cost(block, keep(block.block, policy), overlap=overlap)
+        cost = block_cost(block, keep(block.block, policy), overlap=overlap, by_place=by_place)
         if policy.takes_all:
             return Piece(cost=cost, plain=cost)
-        plain = block_cost(block, keep(block.block, NO_RECOMPUTE), overlap=overlap)
+        plain = block_cost(block, keep(block.block, NO_RECOMPUTE), overlap=overlap, by_place=by_place)
         return Piece(cost=cost, plain=plain)
 
     return Parts(

@@ -30,6 +30,7 @@ from forescale.schedule import (
     StageTimes,
     build_schedule,
     compile_schedule,
+    cuts_sequences,
     family,
 )
 from forescale.schedule.memory import ActivationSizes, peak_activations, peak_memory
@@ -56,21 +57,43 @@ class Pipeline:
     """Copies of every parameter in the pipeline; each micro-batch goes through one."""
 
     def seconds(
-        self, *, forward: Numeric, input_grad: Numeric, weight_grad: Numeric, copied: Numeric, hop: Numeric
+        self,
+        *,
+        forward: Numeric,
+        input_grad: Numeric,
+        weight_grad: Numeric,
+        copied: Numeric,
+        hop: Numeric,
+        causal: tuple[Numeric, Numeric] = (0.0, 0.0),
     ) -> tuple[Numeric, Numeric]:
         """Return the makespan with and without the stages' messages.
 
         Durations are (virtual stages, candidates), the hop (candidates,); `copied` is that of moving a stage's
-        activations to the host or back, for schedules that do.
+        activations to the host or back, for schedules that do; `causal` is the part of forward and of input
+        gradient that grows with a token's place, for schedules that cut sequences.
         """
         passes = [np.asarray(value_of(each)) for each in (forward, input_grad, weight_grad, copied)]
+        growing, shrinking = (value_of(each) for each in causal)
         message = np.atleast_1d(value_of(hop))
         width = max(message.size, *(each.shape[1] for each in passes))
         stages = self.compiled.schedule.num_stages
         first, second, third, moved = (np.broadcast_to(each, (stages, width)) for each in passes)
-        times = StageTimes(forward=first, input_grad=second, weight_grad=third, offload=moved, reload=moved)
+        times = StageTimes(
+            forward=first,
+            input_grad=second,
+            weight_grad=third,
+            offload=moved,
+            reload=moved,
+            causal_forward=growing,
+            causal_backward=shrinking,
+        )
         links = LinkTimes(transfer=np.broadcast_to(message, (stages - 1, width)))
         return self.compiled.time(times, links).makespan, self.compiled.time(times).makespan
+
+    @property
+    def num_splits(self) -> int:
+        """Pieces that each sequence is cut into."""
+        return self.compiled.schedule.num_splits
 
     def per_stage(self, per_rank: Numeric) -> Array:
         """Return equal shares of what each rank (ranks, candidates) spends, on each of its virtual stages."""
@@ -87,8 +110,10 @@ def pipeline_of(
     pp: int,
     vpp: int,
     num_microbatches: int,
+    *,
     recompute: Recompute = EVERY_LAYER,
     stage_layers: tuple[int, ...] | None = None,
+    num_splits: int = 1,
 ) -> Pipeline:
     """Return the pipeline of a model under a named schedule.
 
@@ -99,9 +124,12 @@ def pipeline_of(
         the layers of stages do not fit.
     """
     kind = family(schedule)
-    request = Request(pp=pp, vpp=vpp, num_microbatches=num_microbatches)
+    request = Request(pp=pp, vpp=vpp, num_microbatches=num_microbatches, num_splits=num_splits)
     if reason := refusal(schedule, pp, vpp, num_microbatches):
         msg = f"schedule {schedule}: {reason}"
+        raise SpecError(msg)
+    if kind.splits_sequences and not _all_causal(model):
+        msg = f"schedule {schedule} cuts sequences, and {model.name} has attention that is not causal"
         raise SpecError(msg)
     built = build_schedule(kind.name, request, vpp=vpp)
     placement = built.placement
@@ -116,6 +144,10 @@ def pipeline_of(
         losses_waiting=_losses_waiting(built),
         copies=placement.num_replicas,
     )
+
+
+def _all_causal(model: Model) -> bool:
+    return all(getattr(kind.attention, "causal", True) for kind in model.layer_kinds)
 
 
 def _losses_waiting(schedule: Schedule) -> float:
@@ -147,6 +179,10 @@ def lay_out(model: Model, strategy: Strategy, workload: Workload) -> tuple[Stage
         dp=strategy.dp,
         micro_batch_size=strategy.micro_batch_size,
     )
+    pieces = strategy.sequence_pieces
+    if cuts_sequences(strategy.schedule) and workload.seq_len % pieces:
+        msg = f"sequence_pieces must divide the {workload.seq_len} tokens of a sequence; got {pieces}"
+        raise SpecError(msg)
     check_layer_ids(model, strategy.recompute)
     pipeline = pipeline_of(
         model,
@@ -154,8 +190,9 @@ def lay_out(model: Model, strategy: Strategy, workload: Workload) -> tuple[Stage
         strategy.pp,
         strategy.vpp,
         int(count),
-        strategy.recompute.selection,
-        strategy.stage_layers,
+        recompute=strategy.recompute.selection,
+        stage_layers=strategy.stage_layers,
+        num_splits=pieces,
     )
     return pipeline.ranks, pipeline
 
@@ -163,10 +200,4 @@ def lay_out(model: Model, strategy: Strategy, workload: Workload) -> tuple[Stage
 def refusal(schedule: str, pp: int, vpp: int, num_microbatches: int) -> str:
     """Return why a schedule cannot be projected for a shape; empty if it can."""
     kind = family(schedule)
-    if kind.name in UNPRICED:
-        return f"it {UNPRICED[kind.name]}, which a projection does not price yet; simulate it instead"
     return kind.why_not(Request(pp=pp, vpp=vpp, num_microbatches=num_microbatches))
-
-
-UNPRICED = {"seq1f1b": "cuts sequences into pieces"}
-"""Families whose actions the operator list has no cost for, and why."""

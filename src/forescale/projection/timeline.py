@@ -132,7 +132,12 @@ def schedule_of(strategy: Strategy, num_microbatches: int) -> Schedule:
     """Return the schedule that a layout runs: the one it names, else 1F1B, interleaved where vpp > 1."""
     named = strategy.schedule if strategy.pp > 1 else None
     name = named or ("interleaved-1f1b" if strategy.vpp > 1 else "1f1b")
-    request = Request(pp=strategy.pp, num_microbatches=num_microbatches, vpp=strategy.vpp)
+    request = Request(
+        pp=strategy.pp,
+        num_microbatches=num_microbatches,
+        vpp=strategy.vpp,
+        num_splits=strategy.sequence_pieces,
+    )
     return build_schedule(name, request, vpp=strategy.vpp)
 
 

@@ -10,7 +10,7 @@ from forescale.schedule.checker import CheckReport, Violation, check
 from forescale.schedule.compiled import CompiledSchedule, Durations, Timing, compile_schedule
 from forescale.schedule.errors import ScheduleError
 from forescale.schedule.family import Family, Request
-from forescale.schedule.library import FAMILIES, build_schedule, family
+from forescale.schedule.library import FAMILIES, build_schedule, cuts_sequences, family
 from forescale.schedule.lowering import LoweredSchedule, lower
 from forescale.schedule.memory import ActivationSizes, peak_activations, peak_memory
 from forescale.schedule.model import Schedule, from_actions
@@ -43,6 +43,7 @@ __all__ = [
     "build_schedule",
     "check",
     "compile_schedule",
+    "cuts_sequences",
     "family",
     "from_actions",
     "from_share",

@@ -60,6 +60,8 @@ class Family:
     refusal: Refusal = lambda _: ""
     """Why a request with the right vpp cannot be met; empty if it can."""
     splits_backward: bool = False
+    splits_sequences: bool = False
+    """Whether actions are of pieces of sequences, `Request.num_splits` each."""
     parameter_copies: int = 1
 
     @property

@@ -21,6 +21,9 @@ def lay_out(compiled: CompiledSchedule, times: StageTimes, links: LinkTimes) -> 
     stages, replicas = schedule.num_stages, schedule.placement.num_replicas
     shares = _shares(times, schedule.num_splits)
     passes = _spread(times.table(stages), shares, replicas)
+    if schedule.num_splits > 1 and (causal := times.causal_table(stages)) is not None:
+        squares = np.diff(np.cumsum(shares) ** 2, prepend=0.0)
+        passes = _added(passes, _spread(causal, squares - shares, replicas))
     latency, transfer = links.tables(stages)
     sent = _spread(transfer, shares, replicas)
     late = _spread(latency, np.ones_like(shares), replicas)

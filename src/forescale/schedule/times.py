@@ -28,7 +28,12 @@ class StageTimes:
     overlap_saving: Numeric = 0.0
     """Part of the shorter of F and B that an overlapped F+B block hides; 0 runs them one after the other."""
     split_shares: tuple[float, ...] | None = None
-    """Part of a pass that each sequence piece takes; None is equal parts."""
+    """Part of a sequence's tokens in each piece; None is equal parts."""
+    causal_forward: Numeric = 0.0
+    """Part of `forward` spent on causal attention over all earlier tokens: between pieces it goes by the squares
+    of where they end, all else by their tokens."""
+    causal_backward: Numeric = 0.0
+    """The same part of `input_grad` and `recompute`."""
 
     def table(self, num_stages: int) -> Array:
         """Return passes by kind: (6, num_stages) or (6, num_stages, N), rows F B I W OFFLOAD RELOAD."""
@@ -56,6 +61,22 @@ class StageTimes:
             msg = "durations must be zero or more"
             raise ScheduleError(msg)
         return table if any(np.ndim(v) == 2 for v in self._given()) else table[:, :, 0]
+
+    def causal_table(self, num_stages: int) -> Array | None:
+        """Return what of `table` goes to causal attention, in the same rows; None where there is none."""
+        if not (np.any(self.causal_forward) or np.any(self.causal_backward)):
+            return None
+        forward, backward = (
+            _per_stage(value, num_stages, name)
+            for value, name in (
+                (self.causal_forward, "causal_forward"),
+                (self.causal_backward, "causal_backward"),
+            )
+        )
+        table = np.zeros((6, num_stages, max(forward.shape[1], backward.shape[1])))
+        table[0], table[1], table[2] = forward, backward, backward
+        spread = any(np.ndim(value) == 2 for value in (self.causal_forward, self.causal_backward))
+        return table if spread else table[:, :, 0]
 
     def _given(self) -> tuple[Numeric, ...]:
         return (self.forward, self.input_grad, self.weight_grad, self.recompute, self.offload, self.reload)

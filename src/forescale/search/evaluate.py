@@ -128,7 +128,8 @@ def score(
             if len(wanted) == 0:
                 continue
             recompute = candidates.variants[index].recompute
-            pieces = build_pieces(group.priced, recompute, overlap=choices.overlap)
+            name = choices.schedule
+            pieces = build_pieces(group.priced, recompute, overlap=choices.overlap, schedule=name)
             setting = setting_of(
                 question.model,
                 question.cluster,
@@ -224,7 +225,12 @@ def _by_shape(model: Model, candidates: Candidates, batch: Batch, recompute: Rec
         rows = batch.rows[table.where == shape]
         pp, vpp, count = (int(table.columns[name][shape]) for name in ("pp", "vpp", "count"))
         name = str(batch.choices.schedule)
-        pipeline = None if pp == 1 else pipeline_of(model, name, pp, vpp, count, recompute)
+        pieces = candidates.base.sequence_pieces
+        pipeline = (
+            None
+            if pp == 1
+            else pipeline_of(model, name, pp, vpp, count, recompute=recompute, num_splits=pieces)
+        )
         plan = plan_stages(model, pp=1, recompute=recompute) if pipeline is None else pipeline.ranks
         stages = StagesOf(stack_plans([plan]), np.zeros(len(rows), dtype=np.int64))
         yield replace(batch, rows=rows, stages=stages, pipeline=pipeline)

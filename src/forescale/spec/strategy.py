@@ -178,6 +178,8 @@ class Strategy:
     """Model chunks (virtual stages) per pipeline rank."""
     schedule: str | None = None
     """Pipeline schedule, a name of the schedule library; None is 1F1B, interleaved where vpp > 1."""
+    sequence_pieces: Degree = 2
+    """Pieces of equal length that schedules on parts of sequences (seq1f1b) cut each sequence into."""
     dp_replicate: Degree = 1
     dp_shard: Degree = 1
     zero: Annotated[int, Ge(0), Le(3)] = 1

@@ -72,6 +72,11 @@ def family(name: str) -> Family:
     raise UnknownNameError(kind, name, known)
 
 
+def cuts_sequences(name: str | None) -> bool:
+    """Return whether the schedule of a name works on pieces of sequences."""
+    return name is not None and family(name).splits_sequences
+
+
 def build_schedule(name: str, request: Request, *, vpp: int | None = None) -> Schedule:
     """Return the schedule of a family; `vpp` None is what the family fixes.
 

@@ -47,4 +47,5 @@ FAMILY = Family(
     source="Ao et al. 2024, arXiv:2406.03488",
     construct=construct,
     refusal=refusal,
+    splits_sequences=True,
 )
