@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from tests import small
 
+from forescale.graph.flops import block_flops
 from forescale.graph.layer import head_block, layer_block
 from forescale.graph.layout import Layout, split_strategy
+from forescale.graph.loss import loss_chunk_tokens
 from forescale.graph.recompute import keep
 from forescale.memory.liveness import block_moments
 from forescale.spec import Kernels, Precision, Recompute, Strategy
@@ -96,3 +99,20 @@ def test_a_gathered_input_is_kept_or_gathered_again():
     assert (gathers, none) == (1, 0)
     assert once - again == inputs * (1.0 - 1.0 / 4.0)
     assert attention(again=True, tp=1)[0] == attention(again=False, tp=1)[0]
+
+
+def test_the_loss_fused_with_its_product_has_logits_of_one_chunk():
+    """Liger-Kernel: 8192 tokens of Llama 3 in chunks of 256, as 128256 / 4096 rounds up to 32."""
+    assert loss_chunk_tokens(tokens=8192.0, vocab=128256.0, hidden=4096.0) == 256.0
+    chunks = loss_chunk_tokens(tokens=np.array([8192.0, 4096.0, 100.0]), vocab=128256.0, hidden=4096.0)
+    np.testing.assert_array_equal(chunks, [256.0, 128.0, 4.0])
+
+
+def test_gradients_of_head_and_input_are_kept_instead_of_logits():
+    block = head_block(small.dense(), layout(cross_entropy="fused_linear"))
+    kept = {tensor.name: tensor.num_bytes for tensor in keep(block, Recompute()).tensors}
+    assert kept["head.input_gradient"] == 2.0 * TOKENS * 1024
+    assert kept["head.weight_gradient"] == 2.0 * VOCAB * 1024
+    whole = head_block(small.dense(), layout(cross_entropy="fused"))
+    assert block_flops(block).forward == block_flops(whole).forward + block_flops(whole).backward
+    assert peaks("fused_linear")[0] < peaks("fused")[1]

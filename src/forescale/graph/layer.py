@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-
 from forescale.formula import formula
 from forescale.graph.attention import full_attention, latent_attention, linear_attention
 from forescale.graph.ffn import dense_ffn, moe_ffn
 from forescale.graph.layout import Extent, Layout
+from forescale.graph.loss import cross_entropy, fused_linear_loss
 from forescale.graph.modules import (
     elementwise,
     gather_sequence,
@@ -17,8 +15,8 @@ from forescale.graph.modules import (
     partial_result,
     scatter_sequence,
 )
-from forescale.graph.operator import Block, Builder, Names
-from forescale.graph.ops import Collective, Elementwise
+from forescale.graph.operator import Block, Builder
+from forescale.graph.ops import Elementwise
 from forescale.numeric import Numeric
 from forescale.spec.model import (
     DenseFfn,
@@ -29,28 +27,6 @@ from forescale.spec.model import (
     Model,
     MoeFfn,
 )
-from forescale.spec.strategy import CrossEntropy
-
-LOSS_BYTES: Mapping[CrossEntropy, tuple[float, float]] = MappingProxyType(
-    {
-        "vocab_parallel": (38.0, 14.0),
-        "native": (26.0, 14.0),
-        "fused": (6.0, 4.0),
-        "compiled": (4.0, 6.0),
-        "eager": (18.0, 22.0),
-        "loss_parallel": (18.0, 22.0),
-    }
-)
-"""Bytes read and written per 16-bit logit, forward and backward, pass by pass.
-
-vocab_parallel (Megatron-LM cross_entropy.py): cast 6, maximum 4, difference 8, exponential 8, sum 4, quotient 8;
-backward scales the fp32 softmax 8 and casts it 6. native has the middle three in one kernel. fused (Transformer
-Engine, Liger) reads twice and writes the gradient, then scales it. compiled reads twice for maximum and sum, and
-makes the gradient from the logits again. eager (PyTorch): cast 6, log-softmax 12; its gradient is made from zeros 4,
-read with the log-softmax and written 12, and cast 6. loss_parallel is that of tp 1."""
-BY_STEPS = (20.0, 16.0)
-"""What loss_parallel moves beyond on shards: maximum 4, difference 8, exponential 8, sum 4 and difference 8 instead of
-the log-softmax 12; zeros 4, exponential 8, sum 12 and product 8 instead of 16."""
 
 
 @formula(unit="1", source="Megatron-LM: vocabulary padded to a multiple of make_vocab_size_divisible_by × tp")
@@ -238,12 +214,19 @@ def _vocabulary_head(b: Builder, model: Model, *, source: str) -> None:
             b, name, source=gathered, result=narrow, rows=tokens, inputs=width, outputs=inner, saved=source
         )
         gathered, source, width = narrow, narrow, inner
-    logits = b.tensor("head.logits", tokens * vocab * padding / lay.split("vocab"))
+    logits = tokens * vocab * padding / lay.split("vocab")
+    if lay.choices.kernels.cross_entropy == "fused_linear":
+        b.parameter("head.logits.weight", width, ("vocab", vocab), copies=padding)
+        if model.head_bias:
+            b.parameter("head.logits.bias", ("vocab", vocab), copies=padding)
+        fused_linear_loss(b, source=gathered, rows=tokens, k=width[1], n=logits / tokens)
+        return
+    b.tensor("head.logits", logits)
     linear(
         b,
         "head.logits",
         source=gathered,
-        result=logits,
+        result="head.logits",
         rows=tokens,
         inputs=width,
         outputs=("vocab", vocab),
@@ -253,56 +236,7 @@ def _vocabulary_head(b: Builder, model: Model, *, source: str) -> None:
         own_gradient=True,
         narrow=False,
     )
-    _cross_entropy(b, logits)
-
-
-def _cross_entropy(b: Builder, logits: str) -> None:
-    """Append the loss over vocabulary shards.
-
-    Vocabulary-parallel: an fp32 softmax is kept and becomes the gradient, cast to the logits' type. Fused:
-    the logits themselves become their gradient. Eager: fp32 logits, their log-softmax kept, fp32 gradients;
-    loss parallel on shards does so by single operators, whose intermediate results are one more fp32 copy in
-    either direction (torch/distributed/tensor/parallel/loss.py).
-    Native: fp32 logits beside the softmax, whose gradient is cast as it is made. Compiled: the logits are kept,
-    their gradient is made beside them.
-    """
-    tokens, elements = b.layout.tokens("sequence"), b.tensors[logits].elements
-    kind = b.layout.choices.kernels.cross_entropy
-    forward_bytes: Numeric
-    backward_bytes: Numeric
-    forward_bytes, backward_bytes = LOSS_BYTES[kind]
-    saved = logits
-    temporaries: Names = ()
-    gradients: Names = ()
-    if kind not in ("fused", "compiled"):
-        saved = b.tensor("head.softmax", elements, 4.0)
-    if kind in ("eager", "loss_parallel", "native"):
-        temporaries = (b.tensor("head.logits_fp32", elements, 4.0),)
-    if kind in ("eager", "loss_parallel"):
-        extra = 4.0 - b.tensors[logits].element_bytes  # the gradient is fp32 before it takes the logits' type
-        gradients = (
-            b.tensor("head.softmax_gradient", elements, 4.0),
-            b.tensor("head.logits_gradient", elements, extra),
-        )
-    if kind == "loss_parallel":
-        sharded = b.layout.more_than_one("tp")
-        forward_bytes, backward_bytes = (
-            usual + extra * sharded
-            for usual, extra in zip((forward_bytes, backward_bytes), BY_STEPS, strict=True)
-        )
-        step = b.tensor("head.loss_step", elements * sharded, 4.0)
-        temporaries, gradients = (*temporaries, step), (*gradients, step)
-    scalars = Collective(kind="all_reduce", axis="tp", num_bytes=3.0 * tokens * 4.0)
-    b.operator(
-        "head.cross_entropy",
-        forward=(Elementwise(bytes_moved=forward_bytes * elements, family="loss", kernels=6.0), scalars),
-        backward_input=(Elementwise(bytes_moved=backward_bytes * elements, family="loss", kernels=2.0),),
-        reads=(logits,),
-        saves=(saved,),
-        temporaries=temporaries,
-        backward_temporaries=gradients,
-        gradient_in_saved=kind == "fused",
-    )
+    cross_entropy(b, "head.logits")
 
 
 def mtp_block(model: Model, layout: Layout) -> Block:

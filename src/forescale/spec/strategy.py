@@ -29,7 +29,9 @@ Reshard: TypeAlias = Literal["always", "never", "default"] | Annotated[int, Ge(2
 LaunchGraphs: TypeAlias = Literal["none", "partial", "full"]
 Allocator: TypeAlias = Literal["segments", "expandable_segments"]
 Dispatcher: TypeAlias = Literal["all_to_all", "deepep"]
-CrossEntropy: TypeAlias = Literal["vocab_parallel", "native", "fused", "compiled", "eager", "loss_parallel"]
+CrossEntropy: TypeAlias = Literal[
+    "vocab_parallel", "native", "fused", "fused_linear", "compiled", "eager", "loss_parallel"
+]
 DEFAULT_AXIS_ORDER: tuple[Axis, ...] = ("tp", "cp", "dp", "pp")
 
 
@@ -101,7 +103,8 @@ class Kernels:
 
     cross_entropy: CrossEntropy = "vocab_parallel"
     """vocab_parallel keeps an fp32 softmax (Megatron-LM); native makes it beside the fp32 logits (Megatron-LM's
-    jitted loss); fused turns the logits into their gradient in place (Transformer Engine, Liger); compiled keeps
+    jitted loss); fused turns the logits into their gradient in place (Transformer Engine, Liger); fused_linear does so
+    with a chunk of them at a time and keeps the gradients of the head's input and weight (Liger); compiled keeps
     the logits and makes their gradient beside them (torch.compile); eager makes fp32 logits and keeps their
     log-softmax (PyTorch); loss_parallel does so on logits split over tp, step by step (PyTorch's DTensor)."""
     fused: bool = True
