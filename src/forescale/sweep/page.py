@@ -16,6 +16,7 @@ _STYLE = """
 body { font-family: ui-sans-serif, Helvetica, Arial, sans-serif; color: #1b2430; margin: 2rem; max-width: 72rem }
 h1 { font-size: 1.4rem } h2 { font-size: 1.05rem; margin-top: 2rem } figure { margin: 1.2rem 0 }
 svg { max-width: 100%; height: auto } table { border-collapse: collapse; font-size: 0.85rem }
+td { white-space: nowrap }
 td, th { padding: 0.2rem 0.7rem; text-align: right; border-bottom: 1px solid #e3e6ea }
 th:first-child, td:first-child { text-align: left } p { color: #5b6675 }
 """
