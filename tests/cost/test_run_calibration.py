@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from tests.small import cluster
 
+from forescale.catalogue.clusters import load_cluster
 from forescale.cost.calibration import load_calibration
 from forescale.cost.run_calibration import (
     DeviceFactors,
@@ -87,3 +88,11 @@ def test_unknown_keys_are_refused(tmp_path):
     path.write_text("{")
     with pytest.raises(ReaderError, match="cannot be read"):
         read_run_calibration(path)
+
+
+def test_devices_are_trained_with_the_usual_software_of_their_vendor():
+    published = load_run_calibration()
+    tpu = load_cluster("tpu-v5e", 8).device
+    assert published.factors(tpu) == published.factors(tpu, "xla")
+    assert published.factors(H100) == published.factors(H100, "megatron-core")
+    assert published.factors(tpu) != published.factors(tpu, "megatron-core")

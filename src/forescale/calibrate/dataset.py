@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from forescale.cost.run_calibration import RunCalibration, group_of
+from forescale.cost.run_calibration import RunCalibration, group_of, usual_software
 from forescale.cost.select import Costs
 from forescale.errors import ForescaleError
 from forescale.graph.layout import Degrees, Layout, split_strategy
@@ -82,7 +82,8 @@ class Run:
     @property
     def software(self) -> str:
         """Software stack."""
-        return self.case.question[2].software
+        _, cluster, strategy, _ = self.case.question
+        return strategy.software or usual_software(cluster.device)
 
     @property
     def group(self) -> str:

@@ -21,12 +21,19 @@ from forescale.errors import ReaderError, UnknownNameError
 from forescale.spec import Device
 
 T = TypeVar("T")
+USUAL_SOFTWARE = {"Google": "xla", "AWS": "xla"}
+"""Software stack by vendor, where nobody says; Megatron-Core elsewhere."""
 WIDE_TYPES = ("bf16", "fp16", "tf32", "fp32")
 PASS_FAMILIES = ("elementwise", "norm")
 """Families of traffic that eager software passes over more often than fused software."""
 DEFAULT = "published"
 UNSEEN = 1.5
 """Logarithmic interval of a device generation without runs, over that of all runs; a choice."""
+
+
+def usual_software(device: Device) -> str:
+    """Return the software stack that a device is usually trained with."""
+    return USUAL_SOFTWARE.get(device.vendor, "megatron-core")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,14 +126,15 @@ class RunCalibration:
     held_out: Mapping[str, Spread] = field(default_factory=dict)
     """The same for runs of sources that were left out of the fit."""
 
-    def factors(self, device: Device, software: str) -> RunFactors:
-        """Return the losses of one device under one software stack.
+    def factors(self, device: Device, software: str | None = None) -> RunFactors:
+        """Return the losses of one device under one software stack, by default the one usual on it.
 
         Raises
         ------
         UnknownNameError
             If there is no such software.
         """
+        software = software or usual_software(device)
         if software not in self.software:
             kind = "software"
             raise UnknownNameError(kind, software, self.software)

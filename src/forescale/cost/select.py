@@ -70,8 +70,8 @@ class Costs:
         """The run calibration that counts."""
         return self.calibration or load_run_calibration()
 
-    def run_factors(self, device: Device, software: str) -> RunFactors:
-        """Return what whole runs lose on a device under one software stack."""
+    def run_factors(self, device: Device, software: str | None) -> RunFactors:
+        """Return what whole runs lose on a device under one software stack, by default its usual one."""
         return self.runs.factors(device, software)
 
     @property

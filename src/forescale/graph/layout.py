@@ -87,7 +87,7 @@ class Choices:
     overlap: Overlap = field(default_factory=Overlap)
     kernels: Kernels = field(default_factory=Kernels)
     reshard: Reshard = "default"
-    software: str = "megatron-core"
+    software: str | None = None
     schedule: str | None = None
     graphs: LaunchGraphs = "none"
     dispatcher: Dispatcher = "all_to_all"

@@ -54,7 +54,7 @@ class Question:
     model: Model
     cluster: Cluster
     workload: Workload
-    software: str = "megatron-core"
+    software: str | None = None
     costs: Costs = field(default_factory=Costs)
 
     @property

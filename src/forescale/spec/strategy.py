@@ -202,8 +202,9 @@ class Strategy:
     """Stage 3: whether parameters are sharded again after forward; never gathers them once and keeps them, and the
     unreduced gradients, whole through the step. The default is never with pipeline stages, else always
     (torchtitan). A number shards them over that many neighbours until backward (FSDP2, ZeRO++ hpZ)."""
-    software: str = "megatron-core"
-    """Software stack whose fitted losses apply: a key of the run calibration's `software`."""
+    software: str | None = None
+    """Software stack whose fitted losses apply: a key of the run calibration's `software`. None is what the device
+    is usually trained with: XLA on TPUs and Trainium, Megatron-Core elsewhere."""
     graphs: LaunchGraphs = "none"
     """Launches captured in graphs, which cost the host nothing: all of them, or all but those of experts."""
     dispatcher: Dispatcher = "all_to_all"
