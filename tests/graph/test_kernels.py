@@ -7,7 +7,7 @@ import pytest
 from tests import small
 
 from forescale.graph.flops import block_flops
-from forescale.graph.layer import head_block, layer_block
+from forescale.graph.layer import head_block, layer_block, mtp_block
 from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.loss import loss_chunk_tokens
 from forescale.graph.recompute import keep
@@ -116,3 +116,20 @@ def test_gradients_of_head_and_input_are_kept_instead_of_logits():
     whole = head_block(small.dense(), layout(cross_entropy="fused"))
     assert block_flops(block).forward == block_flops(whole).forward + block_flops(whole).backward
     assert peaks("fused_linear")[0] < peaks("fused")[1]
+
+
+def test_the_join_of_multi_token_prediction_is_split_by_columns():
+    """Megatron-LM multi_token_prediction.py: eh_proj is a column-parallel linear whose output is gathered."""
+
+    def join(tp: int):
+        degrees, choices = split_strategy(Strategy(tp=tp))
+        block = mtp_block(
+            small.moe(), Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=512.0)
+        )
+        return next(each for each in block.parameters if each.name == "mtp.join.weight"), block
+
+    (whole, _), (split, block) = join(1), join(4)
+    assert whole.elements == split.elements == 2 * 1024 * 1024
+    assert split.local_elements == whole.local_elements / 4
+    gathers = next(operator for operator in block.operators if operator.name == "mtp.gather_columns")
+    assert [each.num_bytes for each in gathers.forward] == [512.0 * 1024 * 2]

@@ -12,6 +12,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function
@@ -194,9 +196,11 @@ class DenseFfn(nn.Module):
 class MoeFfn(nn.Module):
     """Routed experts; routing weights scale the rows before the last product, as Megatron-LM does."""
 
-    def __init__(self, hidden: int, width: int, experts: int, top_k: int, shared: int) -> None:
+    def __init__(
+        self, hidden: int, width: int, experts: int, top_k: int, shared: int, capacity_factor: float = 0.0
+    ) -> None:
         super().__init__()
-        self.top_k, self.experts = top_k, experts
+        self.top_k, self.experts, self.capacity_factor = top_k, experts, capacity_factor
         self.router = linear(hidden, experts)
         self.up = nn.Parameter(torch.randn(experts, 2 * width, hidden) * 0.02)
         self.down = nn.Parameter(torch.randn(experts, hidden, width) * 0.02)
@@ -207,6 +211,10 @@ class MoeFfn(nn.Module):
         probabilities = torch.softmax(self.router(flat), -1, dtype=torch.float32)
         chosen = probabilities.topk(self.top_k).indices
         routed = torch.zeros_like(probabilities, dtype=torch.bool).scatter(1, chosen, value=True)
+        if self.capacity_factor:  # drop the least likely beyond it, pad with any below it (drop_and_pad)
+            capacity = math.ceil(len(flat) * self.top_k / self.experts * self.capacity_factor)
+            best = (probabilities * routed).topk(capacity, dim=0).indices
+            routed = torch.zeros_like(routed).scatter(0, best, value=True)
         expert, order = routed.t().nonzero(as_tuple=True)
         rows = torch.full((self.experts, len(flat)), -1, dtype=torch.int32)
         rows[expert, order] = torch.arange(len(order), dtype=torch.int32)

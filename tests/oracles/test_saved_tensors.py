@@ -22,6 +22,7 @@ from forescale.spec import (  # noqa: E402
     Model,
     MoeFfn,
     Recompute,
+    Routing,
     Strategy,
 )
 from forescale.spec import Layer as LayerSpec  # noqa: E402
@@ -106,6 +107,20 @@ def test_fused_layer(name: str) -> None:
     layer = LayerSpec(attention=spec, ffn=feed_forward)
     block = layer_block(model_of(layer), layer, layout())
     expected = float(keep(block, Recompute()).num_bytes)
+    assert expected == pytest.approx(measured, rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.0, 1.3])
+def test_experts_padded_to_capacity(factor: float) -> None:
+    x = hidden_states()
+    experts = reference.MoeFfn(HIDDEN, ROUTED.ffn_hidden_size, ROUTED.num_experts, ROUTED.top_k, 0, factor)
+    module = reference.Layer(HIDDEN, attention(FULL), experts).to(torch.bfloat16)
+    angles = torch.outer(torch.arange(SEQ_LEN), torch.rand(FULL.head_dim // 2))
+    measured = saved_bytes(module, lambda: module(x, angles))
+    layer = LayerSpec(attention=FULL, ffn=ROUTED)
+    routing = Routing(capacity_factor=factor, pad_to_capacity=True)
+    padded = layout(Strategy(micro_batch_size=BATCH, routing=routing))
+    expected = float(keep(layer_block(model_of(layer), layer, padded), Recompute()).num_bytes)
     assert expected == pytest.approx(measured, rel=TOLERANCE)
 
 

@@ -16,7 +16,7 @@ from forescale.graph.modules import (
     scatter_sequence,
 )
 from forescale.graph.operator import Block, Builder
-from forescale.graph.ops import Elementwise
+from forescale.graph.ops import Collective, Elementwise
 from forescale.numeric import Numeric
 from forescale.spec.model import (
     DenseFfn,
@@ -264,9 +264,7 @@ def mtp_block(model: Model, layout: Layout) -> Block:
     elementwise(
         b, "mtp.concatenate", reads=normed, writes=(joined,), forward_bytes=2.0 * size, backward_bytes=size
     )
-    both: Extent = ("rank", 2.0 * h)
-    b.tensor("input", local * h)
-    linear(b, "mtp.join", source=joined, result="input", rows=local, inputs=both, outputs=("hidden", h))
+    _join_streams(b, joined, h)
     head = head_block(model, layout)
     shared = tuple(parameter for parameter in head.parameters if "norm" in parameter.name)
     return Block(
@@ -275,4 +273,27 @@ def mtp_block(model: Model, layout: Layout) -> Block:
         tensors={**b.tensors, **inner.tensors, **head.tensors},
         parameters=(*b.parameters, *inner.parameters, *shared),
         input_name=stream,
+    )
+
+
+def _join_streams(b: Builder, joined: str, h: float) -> None:
+    """Append the projection of both streams to one: columns over tp, gathered after it (Megatron-LM eh_proj)."""
+    lay, tokens = b.layout, b.layout.tokens("sequence")
+    both: Extent = ("rank", 2.0 * h)
+    gathered = gather_sequence(b, "mtp.gather", source=joined, width=2.0 * h, feeds="mtp.join")
+    columns: Extent = ("ffn", h)
+    part = b.tensor("mtp.part", tokens * h / lay.split("ffn"))
+    linear(
+        b, "mtp.join", source=gathered, result=part, rows=tokens, inputs=both, outputs=columns, saved=joined
+    )
+    b.tensor("input", lay.tokens("residual") * h)
+    whole = b.tensor("mtp.whole", tokens * h * lay.more_than_one("tp"))
+    gather = Collective(kind="all_gather", axis="tp", num_bytes=tokens * h * lay.element_bytes)
+    b.operator(
+        "mtp.gather_columns",
+        forward=(gather,),
+        backward_input=(gather,) if lay.choices.sp else (),
+        reads=(part,),
+        writes=("input",),
+        temporaries=(whole,),
     )
