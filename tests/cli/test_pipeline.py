@@ -147,3 +147,26 @@ def test_blocking_messages_cost_more():
         for mode in ("overlapped", "serial", "blocking")
     ]
     assert found[0] <= found[1] < found[2]
+
+
+QUESTION = (
+    "llama3-8b", "--cluster", "h100-sxm", "--devices", "8", "--pp", "8",
+    "--seq-len", "4096", "--global-batch-size", "32",
+)  # fmt: skip
+
+
+def test_partition_gives_options_that_are_faster():
+    text = run("partition", *QUESTION)
+    assert "--stage-layers " in text
+    document = json.loads(run("partition", *QUESTION, "--json"))
+    assert document["schema"] == "forescale.pipeline_partition/1"
+    assert ",".join(map(str, document["stage_layers"])) in text
+    assert sum(document["stage_layers"]) == 32
+    assert document["step_time_s"] < document["given_step_time_s"]
+    assert len(document["stage_time_s"]) == len(document["stage_memory_bytes"]) == 8
+    assert len(document["bounds"]) == 9
+
+
+def test_optimise_says_what_messages_it_takes():
+    with pytest.raises(ForescaleError, match="only delay"):
+        run("optimise", "--pp", "2", "-m", "2", "--comm", "0.1", "--comm-mode", "blocking")

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from forescale.cli.console import console, print_json
 from forescale.cli.options import grouped
+from forescale.cli.partition import partition_command
 from forescale.cli.pipeline_options import (
     AsJson,
     DrawFormat,
@@ -52,6 +53,7 @@ from forescale.schedule.torch_csv import from_csv, to_csv
 from forescale.schedule.traces import calibrated_links, median_times, read_run
 
 app = typer.Typer(help="Pipeline schedules: build, check, time, draw and optimise.", no_args_is_help=True)
+app.command("partition")(partition_command)
 
 
 @app.command("list")

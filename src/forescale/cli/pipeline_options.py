@@ -128,6 +128,11 @@ class StageOptions:
         self, pp: int, microbatches: int, passes: PassOptions, placement: PlacementName | None
     ) -> Problem:
         """Return the optimiser's question."""
+        if passes.comm_mode is not CommMode.overlapped:
+            message = (
+                f"the optimiser takes messages that only delay; got --comm-mode {passes.comm_mode.value}"
+            )
+            raise ScheduleError(message)
         vpp = passes.vpp or 1
         wanted = placement or (PlacementName.v if vpp == 2 else PlacementName.loop)
         where = wave(pp, vpp) if wanted is PlacementName.v else loop(pp, vpp)

@@ -1,0 +1,100 @@
+"""`forescale pipeline partition`: which layers go on which pipeline stage."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.table import Table
+
+from forescale.cli.console import console, print_json
+from forescale.cli.options import (
+    ClusterOptions,
+    CostOptions,
+    JsonFlag,
+    LayoutOptions,
+    ModelArgument,
+    PlanOptions,
+    RunOptions,
+    grouped,
+)
+
+if TYPE_CHECKING:
+    from forescale.search.partition import Partitioned
+
+SCHEMA = "forescale.pipeline_partition/1"
+
+
+@grouped
+def partition_command(
+    *,
+    model: ModelArgument = None,
+    cluster: ClusterOptions,
+    run: RunOptions,
+    layout: LayoutOptions,
+    plan: PlanOptions,
+    cost: CostOptions,
+    as_json: JsonFlag = False,
+) -> None:
+    """Find the layers of every stage that make the slowest as fast as can be, within memory.
+
+    The embedding, the head, multi-token prediction and each kind of layer count with their own costs; where a
+    stage does not fit, the layers that it has to recompute are chosen too.
+    """
+    from forescale.cli.inputs import read_question
+    from forescale.search.partition import partition_stages
+
+    question = read_question(model, plan, cluster, run, layout, cost)
+    asked = question.plan
+    found = partition_stages(
+        asked.model, asked.cluster, question.strategy, asked.workload, costs=asked.costs()
+    )
+    if as_json:
+        print_json(_document(found))
+    else:
+        _print(found)
+
+
+def _document(found: Partitioned) -> dict[str, Any]:
+    chosen = found.strategy
+    return {
+        "schema": SCHEMA,
+        "stage_layers": None if chosen.stage_layers is None else list(chosen.stage_layers),
+        "recomputed_layers": list(chosen.recompute.layer_ids),
+        "bounds": list(found.partition.bounds),
+        "stage_time_s": list(found.partition.stage_time),
+        "stage_memory_bytes": list(found.partition.stage_memory),
+        "step_time_s": found.projection.step_time_s,
+        "peak_bytes": found.projection.memory.peak_bytes,
+        "given_step_time_s": found.even.step_time_s,
+        "given_peak_bytes": found.even.memory.peak_bytes,
+    }
+
+
+def _print(found: Partitioned) -> None:
+    cut, given, now = found.partition, found.even, found.projection
+    table = Table(box=None, pad_edge=False)
+    for title in ("stage", "decoder layers", "recomputed", "one micro-batch", "states and activations"):
+        table.add_column(title, justify="right")
+    most = cut.bounds[-1] - 2
+    for stage, (low, high) in enumerate(pairwise(cut.bounds)):
+        table.add_row(
+            str(stage),
+            str(max(0, min(high - 1, most) - max(low - 1, 0))),
+            str(len(cut.recomputed[stage])),
+            f"{cut.stage_time[stage] * 1e3:.4g} ms",
+            f"{cut.stage_memory[stage] / 2**30:.4g} GiB",
+        )
+    console().print(table)
+    typer.echo(f"as given  {given.step_time_s:.4g} s a step, peak {given.memory.peak_bytes / 2**30:.4g} GiB")
+    chosen = found.strategy
+    if now is given:
+        typer.echo("the cut is not faster in a whole step; keep the layout as given")
+        return
+    typer.echo(f"this cut  {now.step_time_s:.4g} s a step, peak {now.memory.peak_bytes / 2**30:.4g} GiB")
+    options = f"--stage-layers {','.join(map(str, chosen.stage_layers or ()))}"
+    if chosen.recompute.layer_ids:
+        ids = ",".join(map(str, chosen.recompute.layer_ids))
+        options += f" --recompute full --recompute-layer-ids {ids}"
+    typer.echo(f"options   {options}")

@@ -1,0 +1,189 @@
+"""Which layers of a model go on which pipeline stage, by what they cost in one layout.
+
+The costs of layers, embedding, head and multi-token prediction are those of the projection; the cut is the exact
+one of `forescale.schedule.optimise.partition`. The layout it gives is projected beside the even one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TypeAlias
+
+import numpy as np
+
+from forescale.cost.select import Costs
+from forescale.formula import value_of
+from forescale.graph.layout import Degrees, split_strategy
+from forescale.numeric import Numeric
+from forescale.project import layout_inputs, project
+from forescale.projection.blocks import BlockCost
+from forescale.projection.data_parallel import head_copies
+from forescale.projection.evaluate import Inputs
+from forescale.projection.memory import state_bytes
+from forescale.projection.pieces import Holding, Piece, build_pieces
+from forescale.projection.pipeline import lay_out
+from forescale.projection.result import Projection
+from forescale.schedule.closed_form import in_flight_microbatches
+from forescale.schedule.optimise.partition import Layer, Partition, partition_layers
+from forescale.spec.cluster import Cluster
+from forescale.spec.model import Model
+from forescale.spec.strategy import Recompute, Strategy
+from forescale.spec.workload import Workload, num_microbatches
+
+FULL = Recompute(granularity="full")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partitioned:
+    """The cut, and what it changes."""
+
+    partition: Partition
+    """Its layers are the embedding, the decoder's, and the head with multi-token prediction."""
+    strategy: Strategy
+    """The layout with `stage_layers`, and recompute by layer where stages do not fit without."""
+    projection: Projection
+    even: Projection
+    """The layout as it was given."""
+
+
+def partition_stages(
+    model: Model, cluster: Cluster, strategy: Strategy, workload: Workload, *, costs: Costs | None = None
+) -> Partitioned:
+    """Return the layers of every virtual stage that make the slowest as fast as can be, within memory.
+
+    States and kept activations may take what buffers, overhead and a block at work leave of the device, equal
+    parts of it where a rank has several stages. Where the layout recomputes nothing, the layers that a full
+    stage has to recompute are chosen too. A layout that fits and is as fast as it was given stays as it is.
+
+    Raises
+    ------
+    SpecError
+        If the layout is illegal.
+    ScheduleError
+        If there are fewer layers than stages, or no cut fits the memory.
+    """
+    costs = costs or Costs()
+    even = project(model, cluster, strategy, workload, costs=costs)
+    inputs, ranks, in_flight = _inputs(model, cluster, strategy, workload, costs)
+    layers = _layers(model, strategy, workload, inputs)
+    room = cluster.device.hbm_bytes - _beside(even, inputs)
+    share = len(ranks) / (max(ranks) + 1)
+    found = partition_layers(
+        layers, len(ranks), in_flight=[float(in_flight[rank]) for rank in ranks], memory_limit=room / share
+    )
+    chosen = _strategy(model, strategy, found)
+    cut = project(model, cluster, chosen, workload, costs=costs)
+    fits = even.memory.peak_bytes <= cluster.device.hbm_bytes
+    if fits and even.step_time_s <= cut.step_time_s:
+        chosen, cut = strategy, even
+    return Partitioned(partition=found, strategy=chosen, projection=cut, even=even)
+
+
+def _inputs(
+    model: Model, cluster: Cluster, strategy: Strategy, workload: Workload, costs: Costs
+) -> tuple[Inputs, tuple[int, ...], list[float]]:
+    """Return priced pieces, the rank of every virtual stage, and the micro-batches each rank holds at once."""
+    degrees, choices = split_strategy(strategy)
+    arrays = Degrees(**{name: np.array([getattr(degrees, name)]) for name in Degrees.__dataclass_fields__})
+    plan, pipeline = lay_out(model, strategy, workload)
+    inputs = layout_inputs(
+        model, cluster, workload, arrays, choices, plan, strategy.axis_order, costs=costs, pipeline=pipeline
+    )
+    if pipeline is not None:
+        ranks = pipeline.rank_of_stage[: pipeline.compiled.schedule.num_stages]
+        return inputs, ranks, pipeline.peaks.tolist()
+    count = num_microbatches(
+        global_batch_size=workload.global_batch_size,
+        dp=strategy.dp,
+        micro_batch_size=strategy.micro_batch_size,
+    )
+    held = in_flight_microbatches(
+        stage=np.arange(strategy.pp, dtype=float),
+        pp=float(strategy.pp),
+        vpp=float(strategy.vpp),
+        num_microbatches=count,
+    )
+    return inputs, tuple(range(strategy.pp)) * strategy.vpp, np.asarray(held).tolist()
+
+
+Present: TypeAlias = tuple[float, Piece, Piece, Holding]
+"""How many of a block there are, the block as the layout has it and recomputed in full, and its parameters."""
+
+
+def _layers(model: Model, strategy: Strategy, workload: Workload, inputs: Inputs) -> list[Layer]:
+    """Return the embedding, the decoder's layers, and the head with multi-token prediction."""
+    assert inputs.priced is not None
+    again = build_pieces(inputs.priced, FULL, overlap=strategy.overlap)
+    now, held = inputs.pieces, inputs.held
+
+    def layer(present: Sequence[Present], name: str) -> Layer:
+        states = _states(model, strategy, workload, inputs, present)
+        return _layer(present, states, name, choosing=strategy.recompute.granularity == "none")
+
+    kinds = [
+        layer([(1.0, own, full, holding)], "layer")
+        for own, full, holding in zip(now.layers, again.layers, held.layers, strict=True)
+    ]
+    last = [(1.0, now.head, now.head, held.head)]
+    if now.mtp is not None and held.mtp is not None:
+        last.append((float(model.num_mtp_layers), now.mtp, now.mtp, held.mtp))
+    embedding = layer([(1.0, now.embedding, now.embedding, held.embedding)], "embedding")
+    decoder = [kinds[model.layer_kinds.index(each)] for each in model.layers]
+    return [embedding, *decoder, layer(last, "head")]
+
+
+def _layer(present: Sequence[Present], states: float, name: str, *, choosing: bool) -> Layer:
+    def of(get: Callable[[BlockCost], Numeric]) -> float:
+        return sum(number * _number(get(own.cost)) for number, own, *_ in present)
+
+    kept, weight = of(lambda cost: cost.kept_bytes), of(lambda cost: cost.weight_seconds)
+    least = sum(number * _number(full.cost.kept_bytes) for number, _, full, _ in present)
+    return Layer(
+        forward=of(lambda cost: cost.forward_seconds),
+        input_grad=of(lambda cost: cost.backward_seconds) - weight,
+        weight_grad=weight,
+        activation=kept,
+        recomputed_activation=least if choosing else kept,
+        state=states,
+        name=name,
+    )
+
+
+def _states(
+    model: Model, strategy: Strategy, workload: Workload, inputs: Inputs, present: Sequence[Present]
+) -> float:
+    """Return the bytes of the states of some blocks on one device."""
+    copies = _number(head_copies(pp=inputs.degrees.pp, tied=model.tied_embeddings))
+    dense = sum(n * (_number(own.dense) + copies * _number(own.vocabulary)) for n, _, _, own in present)
+    expert = sum(n * _number(own.expert) for n, _, _, own in present)
+    return _number(state_bytes(model, dense, expert, inputs.degrees, workload, strategy.kernels).total())
+
+
+def _beside(even: Projection, inputs: Inputs) -> float:
+    """Return what a rank of the even layout needs at most beside states and kept activations."""
+    held = ("weights_bytes", "gradients_bytes", "optimizer_bytes", "activations_bytes")
+    stages = even.memory.stages
+    standing = max(stage.peak_bytes - sum(getattr(stage, name) for name in held) for stage in stages)
+    costs = [piece.cost for piece in inputs.pieces.all()]
+    at_work = max(
+        _number(np.maximum(cost.forward_bytes, cost.backward_bytes) - cost.kept_bytes) for cost in costs
+    )
+    return float(standing + at_work)
+
+
+def _number(value: Numeric) -> float:
+    return float(np.asarray(value_of(value)).reshape(-1)[0])
+
+
+def _strategy(model: Model, strategy: Strategy, found: Partition) -> Strategy:
+    """Return the layout with the partition's layers, and the recompute that it chose."""
+    most = model.num_layers
+    counts = [min(high - 1, most) - max(low - 1, 0) for low, high in pairwise(found.bounds)]
+    layers = tuple(max(0, count) for count in counts)
+    again = tuple(each - 1 for stage in found.recomputed for each in stage if 0 < each <= most)
+    chosen = replace(strategy, stage_layers=layers)
+    if again:
+        chosen = replace(chosen, recompute=replace(FULL, layer_ids=again))
+    return chosen
