@@ -321,7 +321,8 @@ class LayoutOptions:
         str | None,
         _layout(
             "--overlap",
-            "What runs beside compute: grad_reduce, param_gather, tensor, pipeline, expert; or none.",
+            "What runs beside compute: grad_reduce, param_gather, tensor, pipeline, expert, shared_experts, "
+            "bubbles; or none.",
             metavar="A,B",
         ),
     ] = None

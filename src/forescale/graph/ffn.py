@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 
 from forescale.formula import formula
 from forescale.graph.layout import Extent
-from forescale.graph.modules import casts, elementwise, exchange, gather_sequence, linear, linear_out
+from forescale.graph.modules import casts, elementwise, gather_sequence, linear, linear_out
 from forescale.graph.operator import Builder, Names
 from forescale.graph.ops import Collective, CollectiveKind, Elementwise, GroupedGemm
 from forescale.numeric import Numeric
 from forescale.spec.model import DenseFfn, Model, MoeFfn
 from forescale.spec.workload import STORAGE_BYTES
 
+COUNT_BYTES = 8.0
+"""Bytes of one count of tokens."""
+FP8_ROW_BYTES = 1.0 + 4.0 / 128.0
+"""Bytes per number of a row in fp8 with an fp32 scale per 128 (DeepSeek-V3, arXiv:2412.19437, section 3.3.2)."""
 ROW_MAP_BYTES = 4.0
 """Permutations keep one int32 index per moved row."""
 
@@ -237,8 +243,8 @@ def _experts(b: Builder, spec: MoeFfn, *, hidden: float, source: str, result: st
     _over_etp(b, "moe.combine_etp", unsorted, reduced, received * row, forward="reduce_scatter")
     once = lay.choices.dispatcher == "deepep"  # combined on the way: one row per token comes back
     returned = b.tensor("moe.returned", (lay.tokens("residual") if once else sent) * hidden)
-    moved = more(sent=sent, received=arrived) * row
-    exchange(b, "moe.combine", axis="ep", num_bytes=moved, source=reduced, result=returned)
+    moved = more(sent=sent, received=arrived) * hidden
+    _travel(b, "moe.combine", elements=moved, source=reduced, result=returned, narrow="backward")
     _permute(b, "moe.unpermute", returned, result, moved=2.0 * sent * row * _copied_here(b))
 
 
@@ -272,12 +278,41 @@ def _dispatch(
     entries = lay.tokens("residual") * spec.num_experts
     _permute(b, "moe.permute", source, permuted, moved=2.0 * sent * row * _copied_here(b), rows=entries)
     here = b.tensor("moe.arrived", arrived * hidden * both)
-    moved = more(sent=sent, received=arrived) * row
-    exchange(b, "moe.dispatch", axis="ep", num_bytes=moved, source=permuted, result=here)
+    moved = more(sent=sent, received=arrived) * hidden
+    _count(b, spec)
+    _travel(b, "moe.dispatch", elements=moved, source=permuted, result=here, narrow="forward")
     gathered = b.tensor("moe.gathered", received * hidden)
     _over_etp(b, "moe.dispatch_etp", here, gathered, received * row, forward="all_gather")
     dispatched = b.tensor("moe.dispatched", received * hidden, lay.linear_input_bytes)
     _permute(b, "moe.sort", gathered, dispatched, moved=2.0 * received * row * either)
+
+
+def _count(b: Builder, spec: MoeFfn) -> None:
+    """Append the exchange of how many tokens each rank sends to each expert (Megatron-LM: int64)."""
+    counts = spec.num_experts * COUNT_BYTES * b.layout.degrees.ep
+    b.operator("moe.count", forward=(Collective(kind="all_gather", axis="ep", num_bytes=counts),))
+
+
+def _travel(
+    b: Builder,
+    name: str,
+    *,
+    elements: Numeric,
+    source: str,
+    result: str,
+    narrow: Literal["forward", "backward"],
+) -> None:
+    """Append an all-to-all over ep and its mirror; one of them is in 8 bits where the routing says so."""
+    wide = elements * b.layout.element_bytes
+    small = elements * FP8_ROW_BYTES if b.layout.choices.routing.dispatch == "fp8" else wide
+    there, back = (small, wide) if narrow == "forward" else (wide, small)
+    b.operator(
+        name,
+        forward=(Collective(kind="all_to_all", axis="ep", num_bytes=there),),
+        backward_input=(Collective(kind="all_to_all", axis="ep", num_bytes=back),),
+        reads=(source,),
+        writes=(result,),
+    )
 
 
 def _moves(b: Builder) -> tuple[Numeric, Numeric]:

@@ -225,7 +225,9 @@ def block_cost(
         backward_kernels = backward_kernels + own.forward_kernels
     for seconds, kernels in ((forward, forward_kernels), (backward, backward_kernels)):
         if overlap.expert and "expert_comm" in seconds:
-            _hide_experts(seconds, priced.run.contention)
+            _hide_experts(seconds, _compute(seconds), priced.run.contention)
+        elif overlap.shared_experts and "expert_comm" in seconds:
+            _hide_experts(seconds, _shared(priced, backward=seconds is backward), priced.run.contention)
         _add_gap(seconds, kernels, priced.run.kernel_interval_s, blocking=priced.blocking)
     moments, name = block_moments(priced.block, kept), priced.block.name
     causal = _causal(priced, kept) if by_place else (0.0, 0.0)
@@ -381,15 +383,31 @@ class _Covers:
             into[name] = into.get(name, 0.0) + shown
 
 
-def _hide_experts(seconds: Seconds, contention: Numeric) -> None:
-    """Run dispatch and combine behind the block's own compute, which then belongs to another micro-batch."""
+def _hide_experts(seconds: Seconds, cover: Numeric, contention: Numeric) -> None:
+    """Run dispatch and combine behind `cover`."""
+    seconds["expert_comm"] = exposed_time(
+        communication=seconds["expert_comm"], cover=cover, contention=contention
+    )
+
+
+def _compute(seconds: Seconds) -> Numeric:
+    """Return a block's own compute, which then belongs to another micro-batch."""
     cover: Numeric = 0.0
     for name, value in seconds.items():
         if not name.endswith("_comm"):
             cover = cover + value
-    seconds["expert_comm"] = exposed_time(
-        communication=seconds["expert_comm"], cover=cover, contention=contention
-    )
+    return cover
+
+
+def _shared(priced: PricedBlock, *, backward: bool) -> Numeric:
+    """Return the compute of a layer's shared experts, which need nothing that travels."""
+    cover: Numeric = 0.0
+    for own in priced.operators.values():
+        if "shared_experts" in own.operator.modules:
+            passes = (own.backward_input, own.backward_weight) if backward else (own.forward,)
+            for compute, _ in passes:
+                cover = cover + compute
+    return cover
 
 
 def _flops(primitives: tuple[Primitive, ...]) -> Numeric:

@@ -15,7 +15,7 @@ from forescale.numeric import Numeric
 from forescale.projection.blocks import Pricing, Select
 from forescale.projection.pieces import Holding, Parts
 from forescale.projection.stages import Stages, over_stages
-from forescale.projection.step import exposed_gather, exposed_reduction
+from forescale.projection.step import beyond_wait, exposed_gather, exposed_reduction
 from forescale.spec.strategy import Reshard
 from forescale.spec.workload import STORAGE_BYTES, Precision
 
@@ -52,6 +52,8 @@ class DataTraffic:
     replicas: Numeric
     """All-reduce of the reduced shards among replicas."""
     all_gather: Numeric
+    ties: Numeric
+    """All-reduce of the gradient that embedding and head share, between the stages that hold a copy each."""
     blocks: Parts[ShardTraffic]
     dense: Numeric
     """Elements of a stage's non-expert parameters on one device."""
@@ -64,6 +66,7 @@ class DataTraffic:
             all_reduce=select(self.all_reduce),
             replicas=select(self.replicas),
             all_gather=select(self.all_gather),
+            ties=select(self.ties),
             blocks=self.blocks.map(lambda block: block.take(select)),
             dense=select(self.dense),
             expert=select(self.expert),
@@ -148,10 +151,17 @@ def data_traffic(
         all_reduce=both("all_reduce", dense * gradient, expert * gradient),
         replicas=pricing.seconds(Collective(kind="all_reduce", axis="dp_replicate", num_bytes=shard)),
         all_gather=both("all_gather", dense * GATHERED_BYTES, expert * GATHERED_BYTES),
+        ties=_ties(pricing, held, gradient) if tied else 0.0,
         blocks=held.map(block_traffic),
         dense=dense,
         expert=expert,
     )
+
+
+def _ties(pricing: Pricing, held: Parts[Holding], element_bytes: float) -> Numeric:
+    """Return the seconds in which two copies of the vocabulary matrix add up their gradients (Megatron-LM)."""
+    size = held.head.vocabulary * element_bytes
+    return pricing.seconds(Collective(kind="all_reduce", axis="ends", num_bytes=size))
 
 
 def _both_groups(
@@ -179,7 +189,7 @@ def free_traffic(
 ) -> DataTraffic:
     """Return the traffic of a network that takes no time: a bound of every way to shard."""
     dense, expert = stage_parameters(held, stages, degrees, tied=tied, num_mtp=num_mtp)
-    whole = dict.fromkeys(("reduce_scatter", "all_reduce", "replicas", "all_gather"), 0.0)
+    whole = dict.fromkeys(("reduce_scatter", "all_reduce", "replicas", "all_gather", "ties"), 0.0)
     blocks = held.map(lambda _: ShardTraffic(gather=0.0, regather=0.0, reduce=0.0))
     return DataTraffic(**whole, blocks=blocks, dense=dense, expert=expert)
 
@@ -195,18 +205,23 @@ def exposed_once(
     param_gather: bool,
     contention: Numeric = 0.0,
     whole: Numeric = 0.0,
+    waits: tuple[Numeric, Numeric] = (0.0, 0.0),
 ) -> Numeric:
     """Return what each stage shows of its once-per-step traffic behind one micro-batch's passes.
+
+    `waits` are the seconds that a stage waits before its first forward and after its last backward.
 
     At stage 3 this is the exchange among replicas, and all of it where parameters stay `whole` through the step.
     """
     reduction = from_stage_1(zero=zero, sharded=traffic.reduce_scatter, otherwise=traffic.all_reduce)
     gather = from_stage_1(zero=zero, sharded=traffic.all_gather, otherwise=0.0 * traffic.all_gather)
     shown = functools.partial(exposed_reduction, buckets=buckets, contention=contention)
-    below = shown(reduction=reduction + traffic.replicas, cover=backward, overlapped=grad_reduce) + shown(
-        reduction=gather, cover=forward, overlapped=param_gather
+    reduced = shown(reduction=reduction + traffic.replicas, cover=backward, overlapped=grad_reduce)
+    gathered = shown(reduction=gather, cover=forward, overlapped=param_gather)
+    below = beyond_wait(exposed=gathered, wait=waits[0]) + beyond_wait(exposed=reduced, wait=waits[1])
+    replicas = beyond_wait(
+        exposed=shown(reduction=traffic.replicas, cover=backward, overlapped=grad_reduce), wait=waits[1]
     )
-    replicas = shown(reduction=traffic.replicas, cover=backward, overlapped=grad_reduce)
     return at_stage_3(zero=zero * (1.0 - whole), sharded=replicas, otherwise=below)
 
 

@@ -29,7 +29,7 @@ from forescale.projection.outside import Outside, outside_bytes
 from forescale.projection.pieces import Holding, Parts, Piece
 from forescale.projection.pipeline import Pipeline
 from forescale.projection.stages import Stages, over_stages
-from forescale.projection.step import bubble_time, exposed_pipeline_time
+from forescale.projection.step import bubble_time, exposed_pipeline_time, pipeline_wait
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.workload import STORAGE_BYTES, Workload, num_microbatches
@@ -162,6 +162,8 @@ def _add_once(
     parts["data_comm"] = count * at(data.per_microbatch) + at.maximum(data.once, stages)
     if inputs.pipeline is not None and inputs.pipeline.copies > 1:
         parts["data_comm"] = parts["data_comm"] + at.maximum(_between_copies(setting, inputs), stages)
+    if inputs.pipeline is None or inputs.pipeline.rank_of_stage[0] != inputs.pipeline.rank_of_stage[-1]:
+        parts["data_comm"] = parts["data_comm"] + inputs.traffic.ties
     host = count * run.microbatch_overhead_s + run.step_overhead_s
     parts["overhead"] = parts.get("overhead", 0.0) + host
     parts["optimizer"] = _optimizer_time(
@@ -297,9 +299,19 @@ def _data_parallel(setting: Setting, inputs: Inputs, forward: Numeric, backward:
         param_gather=overlap.param_gather,
         contention=setting.run.contention,
         whole=whole,
+        waits=_waits(setting, inputs, forward, backward),
     )
     per_microbatch = at_stage_3(zero=zero * (1.0 - whole), sharded=sharded, otherwise=0.0 * sharded)
     return Exposed(per_microbatch=per_microbatch, once=once)
+
+
+def _waits(setting: Setting, inputs: Inputs, forward: Numeric, backward: Numeric) -> tuple[Numeric, Numeric]:
+    """Return how long every stage waits before and after its work, where data-parallel traffic may use that."""
+    if not setting.choices.overlap.bubbles or inputs.pipeline is not None:
+        return 0.0, 0.0
+    stage, vpp = inputs.stages.index, inputs.degrees.vpp
+    before, after = (pipeline_wait(stage=stage, seconds=each, vpp=vpp) for each in (forward, backward))
+    return before, after
 
 
 def _between_copies(setting: Setting, inputs: Inputs) -> Numeric:

@@ -40,12 +40,19 @@ def groups(degrees: Degrees, order: Sequence[Axis]) -> dict[MeshAxis, Group]:
         "tp": Group(size=degrees.tp, stride=strides["tp"]),
         "cp": Group(size=degrees.cp, stride=strides["cp"]),
         "pp": Group(size=degrees.pp, stride=strides["pp"]),
+        "ends": _ends(degrees.pp, strides["pp"]),
         "dp": Group(size=degrees.dp, stride=strides["dp"]),
         "dp_cp": Group(size=degrees.cp, stride=strides["cp"], outer=((degrees.dp_shard, strides["dp"]),)),
         "dp_replicate": Group(size=degrees.dp_replicate, stride=strides["dp"] * degrees.dp_shard),
     }
     result.update(_expert_groups(degrees, order))
     return result
+
+
+def _ends(pp: Numeric, stride: Numeric) -> Group:
+    """Return the first and the last stage of a pipeline."""
+    others = np.maximum(pp - 1.0, 1.0)
+    return Group(size=np.minimum(pp, 2.0), stride=stride * others)
 
 
 def _expert_groups(degrees: Degrees, order: Sequence[Axis]) -> dict[MeshAxis, Group]:

@@ -76,3 +76,17 @@ def exposed_gather(
         return gather
     shown = np.maximum(gather - cover, 0.0)
     return shown + contention * (gather - shown)
+
+
+@formula(
+    unit="s", source=f"{PIPELINE}: stage s starts s forwards after the first and ends s backwards before it"
+)
+def pipeline_wait(*, stage: Numeric, seconds: Numeric, vpp: Numeric) -> Numeric:
+    """Stage · seconds / vpp: how long a stage waits at one end of the step (1F1B of equal stages)."""
+    return stage * seconds / vpp
+
+
+@formula(unit="s", source="definition: what is left when the wait is over")
+def beyond_wait(*, exposed: Numeric, wait: Numeric) -> Numeric:
+    """max(0, exposed − wait)."""
+    return np.maximum(exposed - wait, 0.0)

@@ -95,6 +95,11 @@ class Overlap:
     """Stage-to-stage sends behind compute (interleaved schedules only, as in Megatron)."""
     expert: bool = False
     """Expert dispatch and combine behind other compute."""
+    shared_experts: bool = False
+    """Expert dispatch and combine behind the shared experts of the same layer."""
+    bubbles: bool = False
+    """Once-per-step data-parallel traffic also behind the pipeline's own waiting (1F1B): a stage that is done
+    reduces while the earlier ones finish, and gathers before its first micro-batch arrives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +160,9 @@ class Routing:
     """Tokens that the fullest expert-parallel rank receives over the mean of the ranks; 1 is balanced."""
     capacity_factor: Annotated[float, Gt(0)] | None = None
     """Tokens that one expert takes from one rank at most, over the mean; the rest are dropped. None drops none."""
+    dispatch: Literal["activations", "fp8"] = "activations"
+    """Type in which tokens travel to experts, and gradients of results back to them; results and the gradients of
+    tokens travel as activations (DeepSeek-V3: fp8 with a scale per 128 numbers)."""
     pad_to_capacity: bool = False
     """Every expert is sent its full capacity, padded where fewer tokens chose it; needs a capacity_factor."""
 

@@ -268,6 +268,7 @@ def _overlap(settings: Settings, *, tp: int, vpp: int) -> Overlap:
         tensor=tensor and tp > 1,
         pipeline=settings.flag("overlap_p2p_comm", default=True) and vpp > 1,
         expert=settings.flag("overlap_moe_expert_parallel_comm"),
+        shared_experts=settings.flag("moe_shared_expert_overlap"),
     )
 
 

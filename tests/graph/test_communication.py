@@ -1,0 +1,130 @@
+"""What every parallelism sends per micro-batch: collective, axis, bytes, forward and backward."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.small import dense, moe
+
+from forescale.graph.layer import head_block, layer_block
+from forescale.graph.layout import Layout, split_strategy
+from forescale.graph.ops import Collective
+from forescale.spec import Precision, Routing, Strategy
+
+SEQ, HIDDEN = 4096.0, 1024.0
+BF16, FP32 = 2.0, 4.0
+ALL = SEQ * HIDDEN * BF16
+"""Bytes of all activations of one sequence."""
+KV = 2 * SEQ * 4 * 64 * BF16
+"""Bytes of all keys and values of one sequence: 4 heads of 64."""
+
+
+def sent(strategy, model=None, *, head=False, precision=None, kind=0):
+    """Return (pass, collective, axis, bytes) of one block, all passes in order."""
+    model = model or dense()
+    degrees, choices = split_strategy(strategy)
+    lay = Layout(degrees=degrees, choices=choices, precision=precision or Precision(), seq_len=SEQ)
+    block = head_block(model, lay) if head else layer_block(model, model.layer_kinds[kind], lay)
+    found = []
+    for operator in block.operators:
+        for name in ("forward", "backward_input", "backward_weight"):
+            for primitive in getattr(operator, name):
+                if isinstance(primitive, Collective):
+                    size = float(primitive.num_bytes)
+                    found.append((operator.name, name, primitive.kind, primitive.axis, size))
+    return found
+
+
+def only(found, axis):
+    return [(name, kind, size) for _, name, kind, on, size in found if on == axis]
+
+
+def test_tensor_parallel_sums_each_half_twice_without_sequence_parallelism():
+    found = only(sent(Strategy(tp=4, sp=False)), "tp")
+    assert found == [
+        ("backward_input", "all_reduce", ALL), ("forward", "all_reduce", ALL),
+        ("backward_input", "all_reduce", ALL), ("forward", "all_reduce", ALL),
+    ]  # fmt: skip
+
+
+def test_sequence_parallelism_gathers_and_scatters_and_gathers_again_for_the_weight_gradient():
+    half = [
+        ("forward", "all_gather", ALL), ("backward_input", "reduce_scatter", ALL),
+        ("backward_weight", "all_gather", ALL),
+        ("forward", "reduce_scatter", ALL), ("backward_input", "all_gather", ALL),
+    ]  # fmt: skip
+    assert only(sent(Strategy(tp=4)), "tp") == half * 2
+
+
+def test_inputs_of_8_bit_products_are_gathered_in_8_bits():
+    found = only(sent(Strategy(tp=4), precision=Precision(compute="fp8")), "tp")
+    gathers = [size for name, kind, size in found if kind == "all_gather" and name != "backward_input"]
+    assert gathers == [ALL / 2] * 4
+
+
+def test_the_vocabulary_parallel_loss_sums_three_numbers_per_token():
+    found = sent(Strategy(tp=4), head=True)
+    assert ("head.cross_entropy", "forward", "all_reduce", "tp", 3 * SEQ * FP32) in found
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("all_gather", [("forward", "all_gather", KV), ("backward_input", "all_gather", KV),
+                        ("backward_input", "reduce_scatter", KV)]),
+        ("ring", [("forward", "all_gather", KV), ("backward_input", "all_gather", KV),
+                  ("backward_input", "all_gather", KV)]),
+    ],
+)  # fmt: skip
+def test_context_parallel_sends_keys_and_values_and_their_gradients(kind, expected):
+    assert only(sent(Strategy(cp=4, cp_kind=kind)), "cp") == expected
+
+
+def test_ulysses_exchanges_queries_keys_values_and_output_there_and_back():
+    found = only(sent(Strategy(cp=4, cp_kind="ulysses")), "cp")
+    queries, keys = SEQ / 4 * 16 * 64 * BF16, SEQ / 4 * 4 * 64 * BF16
+    forward = [size for name, kind, size in found if (name, kind) == ("forward", "all_to_all")]
+    assert forward == [queries, keys, keys, queries]
+    assert [size for name, _, size in found if name == "backward_input"] == forward
+
+
+ROWS = SEQ * 4 * HIDDEN * BF16
+"""Bytes of a micro-batch's tokens, once for each of 4 experts."""
+
+
+def test_tokens_travel_to_experts_and_back_with_their_counts_first():
+    found = [each for each in sent(Strategy(ep=8, dp_shard=8), moe(), kind=1) if each[3] == "ep"]
+    assert found == [
+        ("moe.count", "forward", "all_gather", "ep", 16 * 8.0 * 8),
+        ("moe.dispatch", "forward", "all_to_all", "ep", ROWS),
+        ("moe.dispatch", "backward_input", "all_to_all", "ep", ROWS),
+        ("moe.combine", "forward", "all_to_all", "ep", ROWS),
+        ("moe.combine", "backward_input", "all_to_all", "ep", ROWS),
+    ]
+
+
+def test_in_fp8_tokens_go_and_gradients_of_results_return_in_half():
+    strategy = Strategy(ep=8, dp_shard=8, routing=Routing(dispatch="fp8"))
+    narrow = ROWS / 2 * (1 + 4 / 128)
+    found = {each[:2]: each[4] for each in sent(strategy, moe(), kind=1) if each[3] == "ep"}
+    assert found["moe.dispatch", "forward"] == narrow
+    assert found["moe.dispatch", "backward_input"] == ROWS
+    assert found["moe.combine", "forward"] == ROWS
+    assert found["moe.combine", "backward_input"] == narrow
+
+
+def test_experts_split_over_tensor_parallel_ranks_gather_their_rows_and_scatter_their_sums():
+    found = only(sent(Strategy(tp=2, ep=4, etp=2, dp_shard=4), moe(), kind=1), "etp")
+    rows = ROWS  # half of the tokens per rank, gathered over 2
+    assert found == [
+        ("forward", "all_gather", rows), ("backward_input", "reduce_scatter", rows),
+        ("forward", "reduce_scatter", rows), ("backward_input", "all_gather", rows),
+    ]  # fmt: skip
+
+
+def test_capacity_bounds_what_travels():
+    free = Strategy(ep=8, dp_shard=8)
+    tight = replace(free, routing=Routing(capacity_factor=0.5))
+    volume = [sum(each[4] for each in sent(s, moe(), kind=1) if each[0] == "moe.dispatch") for s in (free, tight)]  # fmt: skip
+    assert volume[1] == volume[0] / 2
