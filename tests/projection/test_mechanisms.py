@@ -12,7 +12,8 @@ from forescale.catalogue.clusters import load_cluster
 from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.modules import casts
 from forescale.project import num_slices, project, setting_of
-from forescale.projection.blocks import NEUTRAL, exposed_time, launch_gap, pipelined_time
+from forescale.projection.blocks import NEUTRAL, launch_gap
+from forescale.projection.hiding import exposed_time, pipelined_time
 from forescale.projection.step import exposed_gather, exposed_reduction
 from forescale.spec import Precision, Strategy
 from forescale.spec.strategy import Kernels, Overlap

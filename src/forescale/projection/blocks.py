@@ -19,15 +19,12 @@ from forescale.graph.ops import AttentionCore, Collective, CollectiveKind, MeshA
 from forescale.graph.recompute import Kept
 from forescale.memory.liveness import block_moments
 from forescale.numeric import Numeric
+from forescale.projection.hiding import CHUNKS, Seconds, exposed_time, hide_experts, pipelined_time
 from forescale.spec.strategy import LaunchGraphs, Overlap
 
 COMMUNICATION_PART = {"tp": "tensor_comm", "cp": "context_comm", "ep": "expert_comm", "etp": "expert_comm"}
 NEUTRAL = RunFactors()
 NO_OVERLAP = Overlap(tensor=False, expert=False)
-CHUNKS = 4.0
-"""Chunks of a collective pipelined with its product (Transformer Engine's userbuffers, num_splits)."""
-Seconds: TypeAlias = dict[str, Numeric]
-"""Seconds by part."""
 PASSES = ("forward", "backward_input", "backward_weight")
 Select: TypeAlias = Callable[[Numeric], Numeric]
 """Takes some candidates' numbers."""
@@ -131,26 +128,6 @@ class BlockCost:
 
 
 @formula(
-    unit="s", source="two queues, one for compute and one for communication: what does not fit behind shows"
-)
-def exposed_time(*, communication: Numeric, cover: Numeric, contention: Numeric = 0.0) -> Numeric:
-    """max(0, communication − cover) + contention · min(communication, cover)."""
-    return np.maximum(communication - cover, 0.0) + contention * np.minimum(communication, cover)
-
-
-@formula(
-    unit="s",
-    source="Wang et al. 2023, Overlap communication with dependent computation via decomposition (ASPLOS), section 4",
-)
-def pipelined_time(
-    *, communication: Numeric, cover: Numeric, chunks: float, contention: Numeric = 0.0
-) -> Numeric:
-    """Return e + contention · (communication − e), e = max(communication − cover, communication / chunks)."""
-    shown = np.maximum(communication - cover, communication / chunks)
-    return shown + contention * (communication - shown)
-
-
-@formula(
     unit="s",
     source="kernels start in order: the device waits for the host where launches take longer than kernels",
 )
@@ -224,10 +201,7 @@ def block_cost(
         flops = flops + own.forward_flops
         backward_kernels = backward_kernels + own.forward_kernels
     for seconds, kernels in ((forward, forward_kernels), (backward, backward_kernels)):
-        if overlap.expert and "expert_comm" in seconds:
-            _hide_experts(seconds, _compute(seconds), priced.run.contention)
-        elif overlap.shared_experts and "expert_comm" in seconds:
-            _hide_experts(seconds, _shared(priced, backward=seconds is backward), priced.run.contention)
+        hide_experts(seconds, priced, overlap, backward=seconds is backward)
         _add_gap(seconds, kernels, priced.run.kernel_interval_s, blocking=priced.blocking)
     moments, name = block_moments(priced.block, kept), priced.block.name
     causal = _causal(priced, kept) if by_place else (0.0, 0.0)
@@ -381,33 +355,6 @@ class _Covers:
                     communication=shown, cover=chunked, chunks=CHUNKS, contention=self.contention
                 )
             into[name] = into.get(name, 0.0) + shown
-
-
-def _hide_experts(seconds: Seconds, cover: Numeric, contention: Numeric) -> None:
-    """Run dispatch and combine behind `cover`."""
-    seconds["expert_comm"] = exposed_time(
-        communication=seconds["expert_comm"], cover=cover, contention=contention
-    )
-
-
-def _compute(seconds: Seconds) -> Numeric:
-    """Return a block's own compute, which then belongs to another micro-batch."""
-    cover: Numeric = 0.0
-    for name, value in seconds.items():
-        if not name.endswith("_comm"):
-            cover = cover + value
-    return cover
-
-
-def _shared(priced: PricedBlock, *, backward: bool) -> Numeric:
-    """Return the compute of a layer's shared experts, which need nothing that travels."""
-    cover: Numeric = 0.0
-    for own in priced.operators.values():
-        if "shared_experts" in own.operator.modules:
-            passes = (own.backward_input, own.backward_weight) if backward else (own.forward,)
-            for compute, _ in passes:
-                cover = cover + compute
-    return cover
 
 
 def _flops(primitives: tuple[Primitive, ...]) -> Numeric:

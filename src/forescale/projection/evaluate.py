@@ -15,7 +15,7 @@ from forescale.graph.stage import replayed_mtp
 from forescale.memory.optimizers import moments_per_parameter
 from forescale.memory.states import optimizer_element_bytes
 from forescale.numeric import Array, Numeric
-from forescale.projection.blocks import NEUTRAL, BlockCost, PricedBlock, Pricing, Seconds
+from forescale.projection.blocks import NEUTRAL, BlockCost, PricedBlock, Pricing
 from forescale.projection.data_parallel import (
     DataTraffic,
     Exposed,
@@ -24,12 +24,13 @@ from forescale.projection.data_parallel import (
     exposed_once,
     kept_whole,
 )
+from forescale.projection.hiding import Seconds
 from forescale.projection.memory import MemoryParts, StateBytes, memory_parts, message_bytes, state_bytes
 from forescale.projection.outside import Outside, outside_bytes
 from forescale.projection.pieces import Holding, Parts, Piece
 from forescale.projection.pipeline import Pipeline
 from forescale.projection.stages import Stages, over_stages
-from forescale.projection.step import bubble_time, exposed_pipeline_time, pipeline_wait
+from forescale.projection.step import bubble_time, exposed_pipeline_time, stage_waits
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.workload import STORAGE_BYTES, Workload, num_microbatches
@@ -299,19 +300,12 @@ def _data_parallel(setting: Setting, inputs: Inputs, forward: Numeric, backward:
         param_gather=overlap.param_gather,
         contention=setting.run.contention,
         whole=whole,
-        waits=_waits(setting, inputs, forward, backward),
+        waits=stage_waits(inputs.stages.index, inputs.degrees.vpp, forward, backward)
+        if overlap.bubbles and inputs.pipeline is None
+        else (0.0, 0.0),
     )
     per_microbatch = at_stage_3(zero=zero * (1.0 - whole), sharded=sharded, otherwise=0.0 * sharded)
     return Exposed(per_microbatch=per_microbatch, once=once)
-
-
-def _waits(setting: Setting, inputs: Inputs, forward: Numeric, backward: Numeric) -> tuple[Numeric, Numeric]:
-    """Return how long every stage waits before and after its work, where data-parallel traffic may use that."""
-    if not setting.choices.overlap.bubbles or inputs.pipeline is not None:
-        return 0.0, 0.0
-    stage, vpp = inputs.stages.index, inputs.degrees.vpp
-    before, after = (pipeline_wait(stage=stage, seconds=each, vpp=vpp) for each in (forward, backward))
-    return before, after
 
 
 def _between_copies(setting: Setting, inputs: Inputs) -> Numeric:

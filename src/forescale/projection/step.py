@@ -90,3 +90,9 @@ def pipeline_wait(*, stage: Numeric, seconds: Numeric, vpp: Numeric) -> Numeric:
 def beyond_wait(*, exposed: Numeric, wait: Numeric) -> Numeric:
     """max(0, exposed − wait)."""
     return np.maximum(exposed - wait, 0.0)
+
+
+def stage_waits(stage: Numeric, vpp: Numeric, forward: Numeric, backward: Numeric) -> tuple[Numeric, Numeric]:
+    """Return how long every stage waits before its first forward and after its last backward."""
+    before, after = (pipeline_wait(stage=stage, seconds=each, vpp=vpp) for each in (forward, backward))
+    return before, after

@@ -1,0 +1,69 @@
+"""What of a communication shows behind the compute that hides it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from forescale.formula import formula
+from forescale.numeric import Numeric
+from forescale.spec.strategy import Overlap
+
+if TYPE_CHECKING:
+    from forescale.projection.blocks import PricedBlock
+
+CHUNKS = 4.0
+"""Chunks of a collective pipelined with its product (Transformer Engine's userbuffers, num_splits)."""
+Seconds: TypeAlias = dict[str, Numeric]
+"""Seconds by part."""
+
+
+@formula(
+    unit="s", source="two queues, one for compute and one for communication: what does not fit behind shows"
+)
+def exposed_time(*, communication: Numeric, cover: Numeric, contention: Numeric = 0.0) -> Numeric:
+    """max(0, communication − cover) + contention · min(communication, cover)."""
+    return np.maximum(communication - cover, 0.0) + contention * np.minimum(communication, cover)
+
+
+@formula(
+    unit="s",
+    source="Wang et al. 2023, Overlap communication with dependent computation via decomposition (ASPLOS), section 4",
+)
+def pipelined_time(
+    *, communication: Numeric, cover: Numeric, chunks: float, contention: Numeric = 0.0
+) -> Numeric:
+    """Return e + contention · (communication − e), e = max(communication − cover, communication / chunks)."""
+    shown = np.maximum(communication - cover, communication / chunks)
+    return shown + contention * (communication - shown)
+
+
+def hide_experts(seconds: Seconds, priced: PricedBlock, overlap: Overlap, *, backward: bool) -> None:
+    """Run dispatch and combine of one pass behind what the overlap allows, if anything."""
+    if "expert_comm" not in seconds or not (overlap.expert or overlap.shared_experts):
+        return
+    cover = _own_compute(seconds) if overlap.expert else _shared_compute(priced, backward=backward)
+    seconds["expert_comm"] = exposed_time(
+        communication=seconds["expert_comm"], cover=cover, contention=priced.run.contention
+    )
+
+
+def _own_compute(seconds: Seconds) -> Numeric:
+    """Return a block's own compute, which then belongs to another micro-batch."""
+    cover: Numeric = 0.0
+    for name, value in seconds.items():
+        if not name.endswith("_comm"):
+            cover = cover + value
+    return cover
+
+
+def _shared_compute(priced: PricedBlock, *, backward: bool) -> Numeric:
+    """Return the compute of a layer's shared experts, which need nothing that travels."""
+    cover: Numeric = 0.0
+    for own in priced.operators.values():
+        if "shared_experts" in own.operator.modules:
+            passes = (own.backward_input, own.backward_weight) if backward else (own.forward,)
+            for compute, _ in passes:
+                cover = cover + compute
+    return cover
