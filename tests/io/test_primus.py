@@ -6,7 +6,7 @@ from forescale.errors import ReaderError, UnknownKeyError
 from forescale.io.primus import SCHEDULES, V_SCHEDULES, PrimusReader
 from forescale.io.reading import Options
 from forescale.schedule.library import family
-from forescale.spec import Recompute
+from forescale.spec import Recompute, Routing
 
 BASE = """
 num_layers: 2
@@ -156,6 +156,24 @@ def test_recompute_of_blocks(repository):
     assert read(experiment(repository, "lr: 1.0e-5", more)).strategy.recompute == Recompute(
         granularity="full", num_layers=3
     )
+
+
+@pytest.mark.parametrize("ids", ['"0,3,4"', "[0, 3, 4]"])
+def test_recompute_of_listed_layers(repository, ids):
+    more = f"recompute_granularity: full\n      recompute_layer_ids: {ids}"
+    assert read(experiment(repository, "lr: 1.0e-5", more)).strategy.recompute == Recompute(
+        granularity="full", layer_ids=(0, 3, 4)
+    )
+
+
+def test_capacity_and_dispatcher_of_experts(repository):
+    more = (
+        "moe_expert_capacity_factor: 1.25\n      moe_pad_expert_input_to_capacity: true\n"
+        "      use_turbo_deepep: true"
+    )
+    found = read(experiment(repository, "lr: 1.0e-5", more)).strategy
+    assert found.routing == Routing(capacity_factor=1.25, pad_to_capacity=True)
+    assert found.dispatcher == "deepep"
 
 
 ZERO_BUBBLE = "patch_zero_bubble: true\n      enable_zero_bubble: true"
