@@ -32,6 +32,8 @@ ROUTING = ("imbalance", "capacity_factor", "pad_to_capacity")
 OWN_SEARCH = {"almodel": "report", "subramanian2024": "search"}
 """Command that runs the search of a preset that has one."""
 COMMAND_LINE = "command line"
+ALL_LAYERS = 1_000_000
+"""More layers than any stage has."""
 NAMED_KEYS = 8
 """Ignored keys of a file that are named; the rest are counted."""
 
@@ -232,11 +234,13 @@ def _workload(run: RunOptions) -> dict[str, Any]:
 
 def _strategy(layout: LayoutOptions) -> dict[str, Any]:
     own = ("stage_layers", "axis_order", "overlap", "reshard", *ROUTING)
-    names = [item.name for item in fields(layout) if not item.name.startswith("recompute")]
+    tables = ("recompute", "offload")
+    names = [item.name for item in fields(layout) if not item.name.startswith(tables)]
     plain = {name: getattr(layout, name) for name in names if name not in own}
     return {
         **plain,
         "recompute": _recompute(layout),
+        "offload": _offload(layout),
         "stage_layers": None
         if layout.stage_layers is None
         else _counts(layout.stage_layers, "--stage-layers", "16,15,15,15"),
@@ -244,6 +248,18 @@ def _strategy(layout: LayoutOptions) -> dict[str, Any]:
         "reshard": _word_or_count(layout.reshard),
         "overlap": _overlap(layout.overlap),
     }
+
+
+def _offload(layout: LayoutOptions) -> dict[str, Any] | None:
+    """Return the offload table; None where no flag says anything of it."""
+    given = {"optimizer": layout.offload_optimizer, "parameters": layout.offload_parameters}
+    table: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if (layers := layout.offload_activations) is not None:
+        if layers != "all" and not layers.isdigit():
+            msg = f"--offload-activations takes a number of layers, or all; got {layers!r}"
+            raise SpecError(msg)
+        table["activation_layers"] = ALL_LAYERS if layers == "all" else int(layers)
+    return table or None
 
 
 def _recompute(layout: LayoutOptions) -> dict[str, Any] | None:

@@ -326,6 +326,29 @@ class LayoutOptions:
             metavar="A,B",
         ),
     ] = None
+    offload_activations: Annotated[
+        str | None,
+        _layout(
+            "--offload-activations",
+            "Layers of each stage whose saved activations go to host memory.",
+            metavar="all|N",
+        ),
+    ] = None
+    offload_optimizer: Annotated[
+        float | None,
+        _layout(
+            "--offload-optimizer",
+            "Share of the optimizer's states held and updated on the host.",
+            metavar="0-1",
+        ),
+    ] = None
+    offload_parameters: Annotated[
+        bool | None,
+        _layout(
+            "--offload-parameters/--no-offload-parameters",
+            "Under zero 3: shards of weights, gradients and states on the host.",
+        ),
+    ] = None
     allocator: Annotated[
         Allocator | None, _layout("--allocator", "How PyTorch's allocator takes memory.")
     ] = None

@@ -15,6 +15,7 @@ from forescale.spec.strategy import (
     Dispatcher,
     Kernels,
     LaunchGraphs,
+    Offload,
     Overlap,
     Recompute,
     Reshard,
@@ -93,6 +94,7 @@ class Choices:
     dispatcher: Dispatcher = "all_to_all"
     routing: Routing = field(default_factory=Routing)
     allocator: Allocator = "segments"
+    offload: Offload = field(default_factory=Offload)
 
 
 def split_strategy(strategy: Strategy) -> tuple[Degrees, Choices]:
@@ -114,6 +116,7 @@ def split_strategy(strategy: Strategy) -> tuple[Degrees, Choices]:
         dispatcher=strategy.dispatcher,
         routing=strategy.routing,
         allocator=strategy.allocator,
+        offload=strategy.offload,
     )
     return degrees, choices
 

@@ -79,6 +79,13 @@ class Exposed:
 
     per_microbatch: Numeric
     once: Numeric
+    host: Numeric | None = None
+    """Copies to and from the host that compute does not hide, per micro-batch; None where nothing is offloaded."""
+
+    @property
+    def waiting(self) -> Numeric:
+        """What a micro-batch waits for."""
+        return self.per_microbatch if self.host is None else self.per_microbatch + self.host
 
 
 @formula(

@@ -10,10 +10,8 @@ import numpy as np
 from forescale.cost.calibration import RunFactors
 from forescale.formula import formula, named, total, value_of
 from forescale.graph.layout import Choices, Degrees
-from forescale.graph.ops import Collective, Elementwise
+from forescale.graph.ops import Collective
 from forescale.graph.stage import replayed_mtp
-from forescale.memory.optimizers import moments_per_parameter
-from forescale.memory.states import optimizer_element_bytes
 from forescale.numeric import Array, Numeric
 from forescale.projection.blocks import NEUTRAL, BlockCost, PricedBlock, Pricing
 from forescale.projection.data_parallel import (
@@ -25,6 +23,7 @@ from forescale.projection.data_parallel import (
     kept_whole,
 )
 from forescale.projection.hiding import Seconds
+from forescale.projection.host import device_update, host_update, with_host
 from forescale.projection.memory import MemoryParts, StateBytes, memory_parts, message_bytes, state_bytes
 from forescale.projection.outside import Outside, outside_bytes
 from forescale.projection.pieces import Holding, Parts, Piece
@@ -34,9 +33,6 @@ from forescale.projection.step import bubble_time, exposed_pipeline_time, stage_
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.workload import STORAGE_BYTES, Workload, num_microbatches
-
-OPTIMIZER_PASSES = 2.0
-"""Master copy and moments are read and written once each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,15 +110,15 @@ def evaluate(setting: Setting, inputs: Inputs) -> Evaluation:
     sums = _StageSums(setting, inputs, stages, copies)
     forward = sums.total(lambda cost: cost.forward_seconds)
     backward = sums.total(lambda cost: cost.backward_seconds) + setting.run.microbatch_overhead_s
-    data = _data_parallel(setting, inputs, forward, backward)
-    stage_time = forward + backward + data.per_microbatch
+    states, kept, passes = _state_bytes(setting, inputs), sums.kept(), (forward, backward)
+    data = with_host(_data_parallel(setting, inputs, *passes), setting, inputs, states, kept, passes)
+    stage_time = forward + backward + data.waiting
     at = Picker.slowest(stage_time, stages)
-    states = _state_bytes(setting, inputs)
     parts = {name: count * value for name, value in sums.on(stages.picked(at), copies=copies).parts().items()}
     parts.update(_pipeline(setting, inputs, sums, data, stage_time, count))
     _add_once(parts, setting, inputs, data, states, at, count)
     outside = outside_bytes(setting, inputs)
-    memory = memory_parts(setting, inputs, states, sums.kept(), count, outside)
+    memory = memory_parts(setting, inputs, states, kept, count, outside)
     peaks = memory.total()
     flops = sum_over_stages(values=sums.total(lambda cost: cost.flops), multiplicity=stages.multiplicity)
     return Evaluation(
@@ -143,9 +139,9 @@ def evaluate(setting: Setting, inputs: Inputs) -> Evaluation:
 def _state_bytes(setting: Setting, inputs: Inputs) -> StateBytes:
     if inputs.floor is not None:
         return StateBytes(weights=inputs.floor, gradients=0.0, optimizer=0.0, update=0.0)
-    traffic, kernels = inputs.traffic, setting.choices.kernels
+    traffic, choices = inputs.traffic, setting.choices
     return state_bytes(
-        setting.model, traffic.dense, traffic.expert, inputs.degrees, setting.workload, kernels
+        setting.model, traffic.dense, traffic.expert, inputs.degrees, setting.workload, choices
     )
 
 
@@ -167,9 +163,15 @@ def _add_once(
         parts["data_comm"] = parts["data_comm"] + inputs.traffic.ties
     host = count * run.microbatch_overhead_s + run.step_overhead_s
     parts["overhead"] = parts.get("overhead", 0.0) + host
-    parts["optimizer"] = _optimizer_time(
+    parts["optimizer"] = device_update(
         setting.model, at.maximum(states.optimizer, stages), setting.workload, inputs.pricing
     )
+    if setting.choices.offload.updates:
+        updates, copies = host_update(setting, states)
+        parts["optimizer"] = parts["optimizer"] + at.maximum(updates, stages)
+        parts["host_comm"] = at.maximum(copies, stages)
+    if data.host is not None:
+        parts["host_comm"] = parts.get("host_comm", 0.0) + count * at(data.host)
     if not isinstance(setting.straggler_share, float) or setting.straggler_share:
         mean = total(parts, name="step of the mean device", unit="s")
         parts["overhead"] = parts["overhead"] + setting.straggler_share * mean
@@ -357,7 +359,7 @@ def _simulated(
     assert pipeline is not None
     chunks = sums.on(pipeline.stages, copies=1)
     weight = chunks.total(lambda cost: cost.weight_seconds)
-    others = pipeline.per_stage(data.per_microbatch + setting.run.microbatch_overhead_s)
+    others = pipeline.per_stage(data.waiting + setting.run.microbatch_overhead_s)
     with_messages, alone = pipeline.seconds(
         forward=chunks.total(lambda cost: cost.forward_seconds),
         input_grad=chunks.total(lambda cost: cost.backward_seconds) - weight + others,
@@ -386,12 +388,3 @@ def _hop(setting: Setting, inputs: Inputs) -> Numeric:
     share = Collective(kind="p2p", axis="pp", num_bytes=size / inputs.degrees.tp)
     gather = Collective(kind="all_gather", axis="tp", num_bytes=size)
     return inputs.pricing.seconds(share) + inputs.pricing.seconds(gather)
-
-
-def _optimizer_time(model: Model, state: Numeric, workload: Workload, pricing: Pricing) -> Numeric:
-    """Return the seconds of the update: gradients read, master and moments read and written, weights written."""
-    precision = workload.precision
-    moments = moments_per_parameter(model, workload.optimizer).dense
-    per_state_byte = max(optimizer_element_bytes(precision, moments), 1.0)
-    others = (STORAGE_BYTES[precision.gradients] + STORAGE_BYTES[precision.parameters]) / per_state_byte
-    return pricing.seconds(Elementwise(bytes_moved=state * (OPTIMIZER_PASSES + others), family="optimizer"))

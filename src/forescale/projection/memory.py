@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from forescale.formula import named, total
-from forescale.graph.layout import Degrees, Layout, several
+from forescale.graph.layout import Choices, Degrees, Layout, several
 from forescale.graph.operator import NARROWEST_GRADIENT_BYTES
 from forescale.memory.activations import any_of, in_flight, largest, saved_bytes, smallest, stage_output_bytes
 from forescale.memory.buffers import (
@@ -28,11 +29,12 @@ from forescale.memory.states import (
     weight_bytes,
 )
 from forescale.numeric import Numeric
-from forescale.projection.data_parallel import kept_whole
+from forescale.projection.data_parallel import GATHERED_BYTES, at_stage_3, kept_whole
+from forescale.projection.host import split_activations
 from forescale.projection.outside import Outside
 from forescale.projection.stages import over_stages
 from forescale.spec.model import Model
-from forescale.spec.strategy import Kernels
+from forescale.spec.strategy import Offload
 from forescale.spec.workload import STORAGE_BYTES, Workload
 
 if TYPE_CHECKING:
@@ -66,6 +68,10 @@ class Held(Protocol):
         ...
 
 
+PARTS = ("weights", "gradients", "optimizer", "activations", "buffers", "overhead")
+"""Parts of a device's peak."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryParts:
     """Bytes per stage and candidate, (stages, candidates)."""
@@ -76,10 +82,12 @@ class MemoryParts:
     activations: Numeric
     buffers: Numeric
     overhead: Numeric
+    host: Numeric = 0.0
+    """In the host's memory instead: no part of the peak."""
 
     def total(self) -> Numeric:
         """Return the peak of each stage."""
-        parts = {f"{name}_bytes": getattr(self, name) for name in MemoryParts.__dataclass_fields__}
+        parts = {f"{name}_bytes": getattr(self, name) for name in PARTS}
         return total(parts, name="peak_bytes", unit="byte")
 
 
@@ -92,6 +100,14 @@ class StateBytes:
     optimizer: Numeric
     update: Numeric
     """Fp32 gradients that exist during the update alone."""
+    host: Numeric = 0.0
+    """Held by the host instead, with what its update needs."""
+    host_updated: Numeric = 0.0
+    """Parameters that the host updates."""
+    host_weights: Numeric = 0.0
+    """Bytes of shards that every pass reads from the host, in the type that is gathered."""
+    host_gradients: Numeric = 0.0
+    """Bytes of shards that every backward writes to the host."""
 
     def total(self) -> Numeric:
         """Return all states together: no layout needs less."""
@@ -99,29 +115,54 @@ class StateBytes:
 
 
 def state_bytes(
-    model: Model, dense: Numeric, expert: Numeric, degrees: Degrees, workload: Workload, kernels: Kernels
+    model: Model, dense: Numeric, expert: Numeric, degrees: Degrees, workload: Workload, choices: Choices
 ) -> StateBytes:
     """Return the states of both parameter groups, each over its own shards."""
-    precision = workload.precision
-    shards = degrees.dp_shard * degrees.cp
-    beside = STORAGE_BYTES[precision.parameters] if kernels.keeps_product_gradients else 0.0
+    precision, offload = workload.precision, choices.offload
+    beside = STORAGE_BYTES[precision.parameters] if choices.kernels.keeps_product_gradients else 0.0
     moments = moments_per_parameter(model, workload.optimizer)
     weight, gradient = STORAGE_BYTES[precision.parameters], STORAGE_BYTES[precision.gradients] + beside
     update = update_element_bytes(precision)
     dense_state = optimizer_element_bytes(precision, moments.dense)
     expert_state = optimizer_element_bytes(precision, moments.expert)
-    sizes = {
-        "weights": (weight_bytes, weight, weight),
-        "gradients": (gradient_bytes, gradient, gradient),
-        "update": (update_bytes, update, update),
-        "optimizer": (optimizer_bytes, dense_state, expert_state),
-    }
-    held = {
-        name: function(parameters=dense, element_bytes=size, shards=shards, zero=degrees.zero)
-        + function(parameters=expert, element_bytes=other, shards=degrees.expert_shards, zero=degrees.zero)
-        for name, (function, size, other) in sizes.items()
-    }
-    return StateBytes(**held)
+
+    def over_shards(function: Callable[..., Numeric], size: float, other: float) -> Numeric:
+        shards, zero = degrees.dp_shard * degrees.cp, degrees.zero
+        return function(parameters=dense, element_bytes=size, shards=shards, zero=zero) + function(
+            parameters=expert, element_bytes=other, shards=degrees.expert_shards, zero=zero
+        )
+
+    held = StateBytes(
+        weights=over_shards(weight_bytes, weight, weight),
+        gradients=over_shards(gradient_bytes, gradient, gradient),
+        update=over_shards(update_bytes, update, update),
+        optimizer=over_shards(optimizer_bytes, dense_state, expert_state),
+    )
+    if not (offload.updates or offload.parameters):
+        return held
+    left = 0.0 if offload.master else optimizer_element_bytes(precision, 0.0)
+    moved = over_shards(optimizer_bytes, dense_state - left, expert_state - left)
+    return on_host(held, offload, degrees.zero, moved, over_shards(optimizer_bytes, 1.0, 1.0))
+
+
+def on_host(
+    held: StateBytes, offload: Offload, zero: Numeric, moved: Numeric, parameters: Numeric
+) -> StateBytes:
+    """Return the states with those of `parameters` that are offloaded moved to the host."""
+    whole = at_stage_3(zero=zero, sharded=1.0, otherwise=0.0) if offload.parameters else 0.0
+    share = largest(first=offload.optimizer, second=whole)
+    updated = share * parameters
+    beside = STORAGE_BYTES["fp32"] * (1.0 if offload.master else 2.0)
+    return StateBytes(
+        weights=held.weights * (1.0 - whole),
+        gradients=held.gradients * (1.0 - whole),
+        optimizer=held.optimizer - share * moved,
+        update=held.update * (1.0 - share),
+        host=share * moved + beside * updated + whole * held.weights,
+        host_updated=updated,
+        host_weights=whole * parameters * GATHERED_BYTES,
+        host_gradients=whole * held.gradients,
+    )
 
 
 def memory_parts(
@@ -133,27 +174,8 @@ def memory_parts(
     outside: Outside,
 ) -> MemoryParts:
     """Return the memory of every stage; `kept` is what one micro-batch keeps on it."""
-    degrees, stages, pieces = inputs.degrees, inputs.stages, inputs.pieces
-    held = in_flight(stage=stages.index, pp=degrees.pp, vpp=degrees.vpp, num_microbatches=count)
-    if inputs.pipeline is not None:
-        held = named(inputs.pipeline.peaks[:, None], "in flight, from the schedule", unit="1")
-    working = _working_set(setting, inputs)
-    head = pieces.head.cost
-    loss = stages.last * largest(first=head.forward_bytes, second=head.backward_bytes)
-    copies = 1.0 if inputs.pipeline is None else float(inputs.pipeline.copies)
-    layers_kept = kept - stages.last * head.kept_bytes / copies
-    part = 1.0 if inputs.pipeline is None else 1.0 / inputs.pipeline.num_splits
-    at_work = largest(first=working, second=loss)
-    at_work = at_work if part == 1.0 else part * at_work
-    activations = saved_bytes(per_microbatch=layers_kept, microbatches=held) + at_work
-    if inputs.pipeline is not None:
-        waiting = inputs.pipeline.losses_waiting - part
-        activations = activations + stages.last * waiting * head.kept_bytes
     kernels = setting.choices.kernels
-    if kernels.keeps_stage_outputs:
-        message = message_bytes(setting, inputs)
-        outputs = stage_output_bytes(message_bytes=message, microbatches=held, pp=degrees.pp)
-        activations = activations + (1.0 - stages.last) * outputs
+    activations, host = _activations(setting, inputs, kept, count)
     standing = standing_buffers(setting, inputs) if inputs.floor is None else 0.0
     buffers = largest(first=standing, second=states.update - activations)
     ratio = float(load_overhead().fragmentation[setting.choices.allocator].expected)
@@ -172,7 +194,35 @@ def memory_parts(
         activations=activations,
         buffers=buffers,
         overhead=total(overhead, name="overhead", unit="byte"),
+        host=states.host + host,
     )
+
+
+def _activations(setting: Setting, inputs: Inputs, kept: Numeric, count: Numeric) -> tuple[Numeric, Numeric]:
+    """Return what activations take on the device, at work and in flight, and what of them lies on the host."""
+    degrees, stages, pieces = inputs.degrees, inputs.stages, inputs.pieces
+    held = in_flight(stage=stages.index, pp=degrees.pp, vpp=degrees.vpp, num_microbatches=count)
+    if inputs.pipeline is not None:
+        held = named(inputs.pipeline.peaks[:, None], "in flight, from the schedule", unit="1")
+    working = _working_set(setting, inputs)
+    head = pieces.head.cost
+    loss = stages.last * largest(first=head.forward_bytes, second=head.backward_bytes)
+    copies = 1.0 if inputs.pipeline is None else float(inputs.pipeline.copies)
+    layers_kept = kept - stages.last * head.kept_bytes / copies
+    part = 1.0 if inputs.pipeline is None else 1.0 / inputs.pipeline.num_splits
+    at_work = largest(first=working, second=loss)
+    at_work = at_work if part == 1.0 else part * at_work
+    split = split_activations(setting, inputs, layers_kept, held)
+    saved = saved_bytes(per_microbatch=layers_kept, microbatches=held) if split is None else split.device
+    activations = saved + at_work
+    if inputs.pipeline is not None:
+        waiting = inputs.pipeline.losses_waiting - part
+        activations = activations + stages.last * waiting * head.kept_bytes
+    if setting.choices.kernels.keeps_stage_outputs:
+        message = message_bytes(setting, inputs)
+        outputs = stage_output_bytes(message_bytes=message, microbatches=held, pp=degrees.pp)
+        activations = activations + (1.0 - stages.last) * outputs
+    return activations, 0.0 if split is None else split.host
 
 
 def _narrow_weights(setting: Setting, inputs: Inputs) -> Numeric:

@@ -25,6 +25,7 @@ TIME_PARTS = (
     "expert_comm",
     "pipeline_comm",
     "data_comm",
+    "host_comm",
     "bubble",
     "optimizer",
     "overhead",
@@ -68,6 +69,8 @@ class StageMemory:
     """Of the overhead, what the allocator holds beyond what it hands out."""
     communicators_bytes: float = 0.0
     """Of the overhead, buffers of communicators, outside the allocator."""
+    host_bytes: float = 0.0
+    """In host memory, for one device of the stage: what was offloaded."""
 
     @property
     def allocated_bytes(self) -> float:

@@ -157,6 +157,9 @@ def build_timeline(
     standing
         Of every rank.
     """
+    if result.strategy.offload.activation_layers:
+        msg = "a memory timeline does not follow activations to the host; leave offload.activation_layers out"
+        raise SpecError(msg)
     simulation = _simulated(result, schedule, loads)
     curves = _Curves(simulation, loads)
     update_s = result.time_s.get("optimizer", 0.0)
@@ -177,7 +180,7 @@ def standing_of_ranks(result: Projection, setting: Setting, inputs: Inputs) -> t
         traffic.expert,
         inputs.degrees,
         setting.workload,
-        setting.choices.kernels,
+        setting.choices,
     )
     buffers, update = (
         np.broadcast_to(np.asarray(values), (len(stages), 1))[:, 0].tolist()

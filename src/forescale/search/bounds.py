@@ -184,9 +184,7 @@ class LeastStates:
         traffic = free_traffic(
             held, stages, degrees, tied=model.tied_embeddings, num_mtp=model.num_mtp_layers
         )
-        states = state_bytes(
-            model, traffic.dense, traffic.expert, degrees, question.workload, choices.kernels
-        )
+        states = state_bytes(model, traffic.dense, traffic.expert, degrees, question.workload, choices)
         sharded = _Sharded(degrees=degrees, stages=stages, held=held, traffic=traffic)
         standing = standing_buffers(_setting(question, choices), sharded)
         return np.asarray(states.weights + states.gradients + states.optimizer + standing)

@@ -281,7 +281,7 @@ def _states(
     dense, expert = stage_parameters(
         held, stages, degrees, tied=model.tied_embeddings, num_mtp=model.num_mtp_layers
     )
-    states = state_bytes(model, dense, expert, degrees, question.workload, choices.kernels)
+    states = state_bytes(model, dense, expert, degrees, question.workload, choices)
     total = np.asarray(states.total())
     fullest: Array = np.max(np.where(stages.multiplicity > 0, total, 0.0), axis=0)
     return fullest[table.where]

@@ -158,7 +158,8 @@ def _states(
     copies = _number(head_copies(pp=inputs.degrees.pp, tied=model.tied_embeddings))
     dense = sum(n * (_number(own.dense) + copies * _number(own.vocabulary)) for n, _, _, own in present)
     expert = sum(n * _number(own.expert) for n, _, _, own in present)
-    return _number(state_bytes(model, dense, expert, inputs.degrees, workload, strategy.kernels).total())
+    choices = split_strategy(strategy)[1]
+    return _number(state_bytes(model, dense, expert, inputs.degrees, workload, choices).total())
 
 
 def _beside(even: Projection, inputs: Inputs) -> float:

@@ -174,6 +174,33 @@ class Routing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Offload:
+    """What is kept in host memory instead of the device's."""
+
+    activation_layers: Annotated[int, Ge(0)] = 0
+    """Decoder layers of each stage whose saved tensors go to the host; more than there are means all."""
+    optimizer: Annotated[float, Ge(0), Le(1)] = 0.0
+    """Share of the optimizer's states that are held, and updated, on the host."""
+    master: bool = True
+    """The share includes the master copy; False leaves it on the device (Megatron-LM without its
+    precision-aware optimizer)."""
+    parameters: bool = False
+    """Stage 3: the shards of weights, gradients and all states are held on the host (FSDP's CPU offload)."""
+    overlap: bool = True
+    """Copies run beside compute and beside the update."""
+
+    @property
+    def in_passes(self) -> bool:
+        """Whether forward and backward copy anything."""
+        return self.parameters or self.activation_layers > 0
+
+    @property
+    def updates(self) -> bool:
+        """Whether the host updates anything."""
+        return self.parameters or self.optimizer > 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
     """One layout. Data parallel degree is dp_replicate x dp_shard; ep x etp fold over tp x cp x dp."""
 
@@ -218,6 +245,7 @@ class Strategy:
     dispatcher: Dispatcher = "all_to_all"
     """How tokens travel to experts: every copy (all_to_all), or once to each device and node (deepep)."""
     routing: Routing = field(default_factory=Routing)
+    offload: Offload = field(default_factory=Offload)
     allocator: Allocator = "segments"
     """How PyTorch's allocator takes memory: in segments of fixed size (its default), or in segments that grow
     (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True), which fragment less."""

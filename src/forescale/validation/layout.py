@@ -9,7 +9,16 @@ from dataclasses import replace
 from typing import Any, get_args
 
 from forescale.spec.model import Model
-from forescale.spec.strategy import Allocator, Kernels, LaunchGraphs, Module, Overlap, Recompute, Strategy
+from forescale.spec.strategy import (
+    Allocator,
+    Kernels,
+    LaunchGraphs,
+    Module,
+    Offload,
+    Overlap,
+    Recompute,
+    Strategy,
+)
 from forescale.spec.workload import OptimizerName, Precision, StorageType, Workload
 from forescale.validation.corpus import Row
 from forescale.validation.errors import InexpressibleError
@@ -64,6 +73,7 @@ def layout_of(row: Row, model: Model, notes: Notes) -> tuple[Strategy, Workload]
         software=_software(row, conventions),
         graphs=_graphs(row),
         allocator=_allocator(row, conventions),
+        offload=_offload(row),
         dispatcher="deepep"
         if re.search(r"deepep|hybridep", row.text("notes"), re.IGNORECASE)
         else "all_to_all",
@@ -81,6 +91,11 @@ def _allocator(row: Row, conventions: Mapping[str, Any]) -> Allocator:
     told = "expandable_segments" in row.text("notes")
     allocator: Allocator = "expandable_segments" if told else conventions.get("allocator", "segments")
     return allocator
+
+
+def _offload(row: Row) -> Offload:
+    told = re.search(r"activation CPU offload of (\d+) layers", row.text("notes"))
+    return Offload(activation_layers=int(told[1]) if told else 0)
 
 
 def _refuse_adapters(row: Row) -> None:

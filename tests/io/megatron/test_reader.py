@@ -21,6 +21,7 @@ from forescale.spec import (
     Recompute,
     Routing,
 )
+from forescale.spec.strategy import Offload
 
 BASE = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 16 --vocab-size 100 --micro-batch-size 1 "
 MOE = "--num-experts 8 --disable-bias-linear "
@@ -421,9 +422,27 @@ def test_impossible_layouts(more, devices, text):
 
 
 def test_what_cannot_be_said_is_noted():
-    notes = read("--optimizer-cpu-offload --recompute-granularity selective --recompute-modules gdn").notes
-    assert "not expressed: --optimizer-cpu-offload (optimizer states in host memory)" in notes
+    given = "--fine-grained-activation-offloading --recompute-granularity selective --recompute-modules gdn"
+    notes = read(given).notes
+    assert "not expressed: --fine-grained-activation-offloading (activations in host memory)" in notes
     assert "not expressed: recompute of gdn" in notes
+
+
+@pytest.mark.parametrize(
+    ("given", "offload"),
+    [
+        ("", Offload()),
+        ("--cpu-offloading-num-layers 4", Offload(activation_layers=4)),
+        ("--optimizer-cpu-offload", Offload(optimizer=1.0, master=False, overlap=False)),
+        (
+            "--optimizer-cpu-offload --optimizer-offload-fraction 0.5 --use-precision-aware-optimizer "
+            "--overlap-cpu-optimizer-d2h-h2d",
+            Offload(optimizer=0.5),
+        ),
+    ],
+)
+def test_offload_to_the_host(given, offload):
+    assert read(given).strategy.offload == offload
 
 
 # The run

@@ -14,6 +14,7 @@ from forescale.spec.strategy import (
     Dispatcher,
     Kernels,
     Module,
+    Offload,
     Overlap,
     Recompute,
     Routing,
@@ -37,8 +38,6 @@ MODULES: dict[str, Module] = {
 }
 FSDP_LEVELS = {"no_shard": "0", "optim": "1", "optim_grads": "2", "optim_grads_params": "3"}
 NOT_EXPRESSED = {
-    "optimizer_cpu_offload": "optimizer states in host memory",
-    "cpu_offloading_num_layers": "activations in host memory",
     "fine_grained_activation_offloading": "activations in host memory",
     "tensor_parallel_num_weight_shards": "weights sharded further than tensor parallel",
     "expert_tensor_parallel_num_weight_shards": "expert weights sharded further than tensor parallel",
@@ -86,6 +85,7 @@ def read_strategy(settings: Settings, *, num_layers: int, num_devices: int | Non
         zero=zero,
         micro_batch_size=settings.size("micro_batch_size"),
         recompute=_recompute(settings),
+        offload=_offload(settings),
         stage_layers=split.stage_layers,
         axis_order=_axis_order(settings),
         overlap=_overlap(settings, tp=tp, vpp=split.vpp),
@@ -128,6 +128,22 @@ def _routing(settings: Settings) -> Routing:
             )
         return Routing()
     return Routing(capacity_factor=factor, pad_to_capacity=padded)
+
+
+def _offload(settings: Settings) -> Offload:
+    """Return what goes to the host: first layers' activations, a fraction of the optimizer."""
+    layers = settings.count("cpu_offloading_num_layers", 0)
+    share, copies = (
+        settings.number("optimizer_offload_fraction"),
+        settings.flag("overlap_cpu_optimizer_d2h_h2d"),
+    )
+    offloads = settings.flag("optimizer_cpu_offload")
+    return Offload(
+        activation_layers=layers,
+        optimizer=(1.0 if share is None else share) if offloads else 0.0,
+        master=not offloads or settings.flag("use_precision_aware_optimizer"),
+        overlap=copies or not offloads,
+    )
 
 
 def _data_parallel(settings: Settings, num_devices: int | None, inner: int, pp: int, expert: int) -> int:

@@ -1,0 +1,122 @@
+"""The update, and offload to the host: what a device no longer holds, what the host does, what copies show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from forescale.graph.ops import Elementwise
+from forescale.memory.offload import (
+    exposed_copies,
+    exposed_update_copies,
+    host_update_seconds,
+    in_transit_bytes,
+    load_host_rates,
+    offloaded_share,
+    resident_bytes,
+)
+from forescale.memory.optimizers import moments_per_parameter
+from forescale.memory.states import optimizer_element_bytes
+from forescale.numeric import Numeric
+from forescale.projection.data_parallel import kept_whole
+from forescale.spec.model import Model
+from forescale.spec.workload import STORAGE_BYTES, Workload
+
+if TYPE_CHECKING:
+    from forescale.projection.blocks import Pricing
+    from forescale.projection.data_parallel import Exposed
+    from forescale.projection.evaluate import Inputs, Setting
+    from forescale.projection.memory import StateBytes
+
+GRADIENT = STORAGE_BYTES["fp32"]
+"""The update on the host works on fp32 gradients."""
+OPTIMIZER_PASSES = 2.0
+"""Master copy and moments are read and written once each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activations:
+    """Saved activations of every stage, split between device and host [byte]."""
+
+    device: Numeric
+    host: Numeric
+    per_microbatch: Numeric
+    """What one micro-batch sends to the host."""
+
+
+def split_activations(setting: Setting, inputs: Inputs, kept: Numeric, held: Numeric) -> Activations | None:
+    """Return where saved activations lie; None where none are offloaded."""
+    layers = float(setting.choices.offload.activation_layers)
+    if not layers:
+        return None
+    on_stage = inputs.stages.num_layers
+    moved = offloaded_share(num_layers=layers, layers_on_stage=on_stage) * kept
+    transit = in_transit_bytes(offloaded=moved, num_layers=layers, layers_on_stage=on_stage)
+    return Activations(
+        device=resident_bytes(kept=kept, offloaded=moved, microbatches=held, in_transit=transit),
+        host=moved * held,
+        per_microbatch=moved,
+    )
+
+
+def link_bandwidth(setting: Setting) -> float:
+    """Return what the link between device and host sustains [byte/s]."""
+    return setting.host_bandwidth * load_host_rates().link_share
+
+
+def with_host(
+    data: Exposed,
+    setting: Setting,
+    inputs: Inputs,
+    states: StateBytes,
+    kept: Numeric,
+    passes: tuple[Numeric, Numeric],
+) -> Exposed:
+    """Return what one micro-batch waits for, copies to and from the host included."""
+    offload = setting.choices.offload
+    if not offload.in_passes:
+        return data
+    split = split_activations(setting, inputs, kept, 1.0)
+    activations: Numeric = 0.0 if split is None else split.per_microbatch
+    rate, overlapped = link_bandwidth(setting), offload.overlap
+    again = 1.0 - kept_whole(pp=inputs.degrees.pp, reshard=setting.choices.reshard)
+    forward, backward = passes
+    host = exposed_copies(
+        out=activations,
+        back=states.host_weights * again,
+        bandwidth=rate,
+        cover=forward,
+        overlapped=overlapped,
+    ) + exposed_copies(
+        out=states.host_gradients * again,
+        back=activations + states.host_weights * again,
+        bandwidth=rate,
+        cover=backward,
+        overlapped=overlapped,
+    )
+    return replace(data, host=host)
+
+
+def host_update(setting: Setting, states: StateBytes) -> tuple[Numeric, Numeric]:
+    """Return seconds of the update on the host, and of its copies beside it, per stage."""
+    precision, offload = setting.workload.precision, setting.choices.offload
+    moments = moments_per_parameter(setting.model, setting.workload.optimizer).dense
+    state = OPTIMIZER_PASSES * optimizer_element_bytes(precision, moments) + GRADIENT
+    update = host_update_seconds(
+        parameters=states.host_updated,
+        element_bytes=state,
+        bandwidth=load_host_rates().update_bandwidth,
+    )
+    copies = 2.0 * GRADIENT * states.host_updated / link_bandwidth(setting)
+    if offload.parameters:
+        copies = 0.0 * copies
+    return update, exposed_update_copies(copies=copies, update=update, overlapped=offload.overlap)
+
+
+def device_update(model: Model, state: Numeric, workload: Workload, pricing: Pricing) -> Numeric:
+    """Return the seconds of the update: gradients read, master and moments read and written, weights written."""
+    precision = workload.precision
+    moments = moments_per_parameter(model, workload.optimizer).dense
+    per_state_byte = max(optimizer_element_bytes(precision, moments), 1.0)
+    others = (STORAGE_BYTES[precision.gradients] + STORAGE_BYTES[precision.parameters]) / per_state_byte
+    return pricing.seconds(Elementwise(bytes_moved=state * (OPTIMIZER_PASSES + others), family="optimizer"))
