@@ -227,3 +227,22 @@ def test_the_example_plan_works(forescale):
 
     example = Path(__file__).parents[2] / "examples" / "plan.toml"
     assert document(forescale("project", "--plan", example, "--json"))["memory"]["verdict"] == "FITS"
+
+
+def test_uneven_experts_are_named(forescale):
+    ran = forescale(
+        "project", "mixtral-8x7b", "--cluster", "h100-sxm", "--devices", "32", "--ep", "8", "--seq-len", "4096",
+        "--global-batch-size", "256", "--expert-imbalance", "1.2", "--capacity-factor", "1.5", "--dispatcher", "deepep",
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    head = " ".join(ran.out.splitlines()[:3])
+    assert "deepep, experts 1.2 × uneven, capacity 1.5" in head
+
+
+def test_padding_without_a_capacity_is_refused(forescale):
+    ran = forescale(
+        "project", "mixtral-8x7b", "--cluster", "h100-sxm", "--devices", "32", "--seq-len", "4096",
+        "--global-batch-size", "256", "--pad-to-capacity",
+    )  # fmt: skip
+    assert ran.code == 2
+    assert "routing.capacity_factor" in ran.err

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from forescale.spec.strategy import DEFAULT_AXIS_ORDER, Recompute, Strategy
+from forescale.spec.strategy import DEFAULT_AXIS_ORDER, Recompute, Routing, Strategy
 from forescale.spec.workload import Precision, Workload
 from forescale.units import format_bytes, format_count, format_seconds
 
@@ -41,7 +41,18 @@ def variants(strategy: Strategy) -> str:
         words.append(strategy.schedule)
     if strategy.axis_order != DEFAULT_AXIS_ORDER:
         words.append("-".join(strategy.axis_order))
-    return ", ".join(words)
+    if strategy.dispatcher != "all_to_all":
+        words.append(strategy.dispatcher)
+    return ", ".join([*words, *routing(strategy.routing)])
+
+
+def routing(experts: Routing) -> list[str]:
+    """Return how uneven experts are, and what they take at most."""
+    words = [] if experts.imbalance == 1.0 else [f"experts {experts.imbalance:g} × uneven"]
+    if experts.capacity_factor is not None:
+        padded = ", padded" if experts.pad_to_capacity else ""
+        words.append(f"capacity {experts.capacity_factor:g}{padded}")
+    return words
 
 
 def recompute(policy: Recompute) -> str:
