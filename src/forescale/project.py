@@ -23,7 +23,7 @@ from forescale.projection.blocks import Pricing
 from forescale.projection.data_parallel import data_traffic
 from forescale.projection.evaluate import Evaluation, Inputs, Setting, evaluate
 from forescale.projection.loads import stage_loads
-from forescale.projection.mesh import groups
+from forescale.projection.mesh import Order, groups, order_of
 from forescale.projection.pieces import build_blocks, build_pieces, holdings, price_blocks
 from forescale.projection.pipeline import Pipeline, lay_out
 from forescale.projection.rates import days, tokens_per_device_second, utilisation
@@ -44,7 +44,7 @@ from forescale.projection.timeline import MemoryTimeline, build_timeline, schedu
 from forescale.spec.cluster import Cluster
 from forescale.spec.constraints import check
 from forescale.spec.model import Model
-from forescale.spec.strategy import Axis, Strategy
+from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
 
 
@@ -85,7 +85,7 @@ def project(
     spread = costs.runs.spread(cluster.device, workload.precision.compute)
     run = costs.run_factors(cluster.device, strategy.software)
     inputs = layout_inputs(
-        model, cluster, workload, arrays, choices, plan, strategy.axis_order, costs=costs, pipeline=pipeline
+        model, cluster, workload, arrays, choices, plan, order_of(strategy), costs=costs, pipeline=pipeline
     )
     evaluation = evaluate(setting_of(model, cluster, workload, choices, run), inputs)
     result = to_projection(model, cluster, strategy, workload, plan, evaluation, preset=preset, spread=spread)
@@ -117,7 +117,7 @@ def evaluate_layout(
     degrees: Degrees,
     choices: Choices,
     plan: StagePlan,
-    order: tuple[Axis, ...],
+    order: Order,
     *,
     costs: Costs | None = None,
     pipeline: Pipeline | None = None,
@@ -138,7 +138,7 @@ def layout_inputs(
     degrees: Degrees,
     choices: Choices,
     plan: StagePlan,
-    order: tuple[Axis, ...],
+    order: Order,
     *,
     costs: Costs,
     pipeline: Pipeline | None = None,
@@ -207,7 +207,7 @@ def pricing_of(
     cluster: Cluster,
     degrees: Degrees,
     choices: Choices,
-    order: tuple[Axis, ...],
+    order: Order,
     run: RunFactors,
     costs: Costs,
 ) -> Pricing:
@@ -247,7 +247,7 @@ def memory_timeline(
     costs = Costs()
     run = costs.run_factors(cluster.device, strategy.software)
     inputs = layout_inputs(
-        model, cluster, workload, arrays, choices, plan, strategy.axis_order, costs=costs, pipeline=pipeline
+        model, cluster, workload, arrays, choices, plan, order_of(strategy), costs=costs, pipeline=pipeline
     )
     standing = standing_of_ranks(result, setting_of(model, cluster, workload, choices, run), inputs)
     count = min(result.num_microbatches, most_microbatches or result.num_microbatches)

@@ -16,6 +16,7 @@ from forescale.numeric import Array
 from forescale.project import pricing_of, setting_of
 from forescale.projection.data_parallel import data_traffic
 from forescale.projection.evaluate import Inputs, evaluate
+from forescale.projection.mesh import order_of
 from forescale.projection.pieces import (
     Holding,
     Parts,
@@ -97,7 +98,7 @@ class Run:
         _, choices = split_strategy(strategy)
         run = calibration.factors(cluster.device, strategy.software)
         costs = Costs(calibration=calibration)
-        pricing = pricing_of(model, cluster, ready.degrees, choices, strategy.axis_order, run, costs)
+        pricing = pricing_of(model, cluster, ready.degrees, choices, order_of(strategy), run, costs)
         pieces = build_pieces(
             price_blocks(ready.blocks, pricing),
             choices.recompute,

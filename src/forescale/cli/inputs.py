@@ -233,7 +233,9 @@ def _workload(run: RunOptions) -> dict[str, Any]:
 
 
 def _strategy(layout: LayoutOptions) -> dict[str, Any]:
-    own = ("stage_layers", "axis_order", "overlap", "reshard", *ROUTING)
+    from forescale.io.placement import placement_of
+
+    own = ("stage_layers", "axis_order", "placement", "overlap", "reshard", *ROUTING)
     tables = ("recompute", "offload")
     names = [item.name for item in fields(layout) if not item.name.startswith(tables)]
     plain = {name: getattr(layout, name) for name in names if name not in own}
@@ -245,6 +247,9 @@ def _strategy(layout: LayoutOptions) -> dict[str, Any]:
         if layout.stage_layers is None
         else _counts(layout.stage_layers, "--stage-layers", "16,15,15,15"),
         "axis_order": _names(layout.axis_order),
+        "placement": None
+        if layout.placement is None
+        else [asdict(share) for share in placement_of(layout.placement, where="--placement")],
         "reshard": _word_or_count(layout.reshard),
         "overlap": _overlap(layout.overlap),
     }

@@ -317,6 +317,14 @@ class LayoutOptions:
     axis_order: Annotated[
         str | None, _layout("--axis-order", "Axes from the closest ranks outwards.", metavar="tp,cp,dp,pp")
     ] = None
+    placement: Annotated[
+        str | None,
+        _layout(
+            "--placement",
+            "Ranks of each axis inside each network tier from the innermost out, instead of --axis-order.",
+            metavar="tp=4,dp=2/pp=2",
+        ),
+    ] = None
     overlap: Annotated[
         str | None,
         _layout(

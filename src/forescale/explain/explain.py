@@ -20,6 +20,7 @@ from forescale.graph.parameters import count_parameters
 from forescale.project import evaluate_layout, peak_rate
 from forescale.projection.evaluate import Evaluation, Picker
 from forescale.projection.memory import MemoryParts
+from forescale.projection.mesh import AXES, Inside, Order, order_of
 from forescale.projection.pipeline import lay_out
 from forescale.projection.rates import days, tokens_per_device_second, utilisation
 from forescale.projection.result import TIME_PARTS
@@ -102,7 +103,7 @@ class Explainer:
             }
         )
         plan, pipeline = lay_out(model, strategy, workload)
-        order = strategy.axis_order
+        order = _recorded(order_of(strategy))
         evaluation = evaluate_layout(
             model, cluster, workload, recorded, choices, plan, order, costs=costs, pipeline=pipeline
         )
@@ -199,3 +200,18 @@ class Explainer:
             return as_term(picked).renamed(part, unit="parameter")
         counts = count_parameters(self.model)
         return Term(float(getattr(counts, part)), name=part, unit="parameter", source=self.model.source)
+
+
+def _recorded(order: Order) -> Order:
+    """Return an order of ranks whose shares of tiers are recorded."""
+    return tuple(
+        Inside(
+            **{
+                axis: Term(np.array([getattr(each, axis)]), name=f"{axis} in tier {tier}", unit="1")  # type: ignore[arg-type]
+                for axis in AXES
+            }
+        )
+        if isinstance(each, Inside)
+        else each
+        for tier, each in enumerate(order)
+    )  # type: ignore[return-value]

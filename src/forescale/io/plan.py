@@ -286,6 +286,13 @@ def _changed(spec: DataclassInstance) -> dict[str, Any]:
         value, usual = getattr(spec, item.name), getattr(default, item.name)
         always = isinstance(spec, Workload) and item.name in ("seq_len", "global_batch_size")
         if value != usual or always:
-            nested = is_dataclass(value) and not isinstance(value, type)
-            found[item.name] = _changed(value) if nested else value
+            found[item.name] = _plain(value)
     return found
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of a plan with its dataclasses as tables."""
+    if isinstance(value, tuple):
+        return tuple(_plain(item) for item in value)
+    nested = is_dataclass(value) and not isinstance(value, type)
+    return _changed(value) if nested else value

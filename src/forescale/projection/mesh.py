@@ -1,17 +1,38 @@
-"""Where each mesh axis lies on the network: the communicator of every axis under an axis order."""
+"""Where each mesh axis lies on the network: the communicator of every axis under an order of the ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+from typing import TypeAlias
 
 import numpy as np
 
-from forescale.cost.placement import Group
+from forescale.cost.placement import Group, neighbours
 from forescale.formula import formula
 from forescale.graph.layout import Degrees
 from forescale.graph.ops import MeshAxis
 from forescale.numeric import Numeric
-from forescale.spec.strategy import Axis
+from forescale.spec.strategy import Axis, Share, Strategy
+
+AXES: tuple[Axis, ...] = ("tp", "cp", "dp", "pp")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inside:
+    """Ranks of each axis inside one tier, per part of the tier inside it: numbers, or arrays over candidates."""
+
+    tp: Numeric = 1.0
+    cp: Numeric = 1.0
+    dp: Numeric = 1.0
+    pp: Numeric = 1.0
+
+
+Order: TypeAlias = tuple[Axis, ...] | tuple[Inside, ...]
+"""The order of the ranks: axes from the closest outwards, or what lies inside each tier; the rest follows."""
+Part: TypeAlias = tuple[Numeric, Numeric]
+"""(size, stride) of a part of an axis."""
 
 
 @formula(unit="1", source="Megatron-LM parallel_state: expert ranks are laid over the stage's ranks in order")
@@ -23,48 +44,114 @@ def inner_share(*, offset: Numeric, size: Numeric, block: Numeric) -> Numeric:
 @formula(
     unit="1", source="Megatron-LM parallel_state: with pp before dp, a stage's ranks are blocks pp apart"
 )
-def folded_stride(*, offset: Numeric, block: Numeric, gap: Numeric) -> Numeric:
-    """Device stride of an axis with rank stride `offset`: as it is inside a block, times the gap beyond it."""
-    return np.where(np.asarray(offset) < block, offset, offset * gap)
+def folded_stride(*, offset: Numeric, before: Numeric, stride: Numeric) -> Numeric:
+    """Device stride from the `offset`-th rank of a stage on, in a block with `before` ranks of it before it."""
+    return stride * np.maximum(offset / before, 1.0)
 
 
-def groups(degrees: Degrees, order: Sequence[Axis]) -> dict[MeshAxis, Group]:
-    """Return the communicator of every mesh axis; `order` lists axes from the closest ranks outwards."""
-    sizes: dict[str, Numeric] = {"tp": degrees.tp, "cp": degrees.cp, "dp": degrees.dp, "pp": degrees.pp}
-    strides: dict[str, Numeric] = {}
-    stride: Numeric = 1.0
-    for axis in order:
-        strides[axis] = stride
-        stride = stride * sizes[axis]
+@formula(unit="1", source="definition: a mixed-radix number of the rank, the closest ranks first")
+def left_over(*, degree: Numeric, inside: Numeric) -> Numeric:
+    """Ranks of an axis that its share inside the tiers leaves."""
+    return degree / inside
+
+
+def order_of(strategy: Strategy) -> Order:
+    """Return the order of a layout's ranks."""
+    if strategy.placement is None:
+        return strategy.axis_order
+    return tuple(inside(share) for share in strategy.placement)
+
+
+def inside(share: Share) -> Inside:
+    """Return a share as numbers."""
+    return Inside(tp=float(share.tp), cp=float(share.cp), dp=float(share.dp), pp=float(share.pp))
+
+
+def groups(degrees: Degrees, order: Order) -> dict[MeshAxis, Group]:
+    """Return the communicator of every mesh axis."""
+    parts = _parts(degrees, order)
+    placed: dict[Axis, list[Part]] = {axis: [part for each, part in parts if each == axis] for axis in AXES}
+    shards, replicas = _shards(degrees, placed["dp"])
     result: dict[MeshAxis, Group] = {
-        "tp": Group(size=degrees.tp, stride=strides["tp"]),
-        "cp": Group(size=degrees.cp, stride=strides["cp"]),
-        "pp": Group(size=degrees.pp, stride=strides["pp"]),
-        "ends": _ends(degrees.pp, strides["pp"]),
-        "dp": Group(size=degrees.dp, stride=strides["dp"]),
-        "dp_cp": Group(size=degrees.cp, stride=strides["cp"], outer=((degrees.dp_shard, strides["dp"]),)),
-        "dp_replicate": Group(size=degrees.dp_replicate, stride=strides["dp"] * degrees.dp_shard),
+        "tp": _group(placed["tp"]),
+        "cp": _group(placed["cp"]),
+        "pp": _group(placed["pp"]),
+        "ends": _ends(degrees.pp, placed["pp"]),
+        "dp": _group(placed["dp"]),
+        "dp_cp": _group([*placed["cp"], *shards]),
+        "dp_replicate": _group(replicas),
     }
-    result.update(_expert_groups(degrees, order))
+    result.update(_expert_groups(degrees, parts))
     return result
 
 
-def _ends(pp: Numeric, stride: Numeric) -> Group:
+def _parts(degrees: Degrees, order: Order) -> list[tuple[Axis, Part]]:
+    """Return every part of every axis, from the closest ranks outwards."""
+    left: dict[Axis, Numeric] = {axis: getattr(degrees, axis) for axis in AXES}
+    sizes: list[tuple[Axis, Numeric]] = []
+    outwards: list[Axis] = []
+    for each in order:
+        if isinstance(each, Inside):
+            for axis in AXES:
+                size = getattr(each, axis)
+                sizes.append((axis, size))
+                left[axis] = left_over(degree=left[axis], inside=size)
+        else:
+            outwards.append(each)
+    sizes.extend((axis, left[axis]) for axis in outwards or AXES)
+    parts: list[tuple[Axis, Part]] = []
+    stride: Numeric = 1.0
+    for axis, size in sizes:
+        parts.append((axis, (size, stride)))
+        stride = stride * size
+    return parts
+
+
+def _group(parts: list[Part]) -> Group:
+    (size, stride), *outer = parts
+    return Group(size=size, stride=stride, outer=tuple(outer))
+
+
+def _ends(pp: Numeric, parts: list[Part]) -> Group:
     """Return the first and the last stage of a pipeline."""
-    others = np.maximum(pp - 1.0, 1.0)
-    return Group(size=np.minimum(pp, 2.0), stride=stride * others)
+    apart = reduce(add, (stride * (size - 1.0) for size, stride in parts))
+    return Group(size=np.minimum(pp, 2.0), stride=np.maximum(apart, parts[0][1]))
 
 
-def _expert_groups(degrees: Degrees, order: Sequence[Axis]) -> dict[MeshAxis, Group]:
-    """Lay etp, ep and expert_dp, innermost first, over the tp x cp x dp ranks of one stage."""
-    sizes: dict[str, Numeric] = {"tp": degrees.tp, "cp": degrees.cp, "dp": degrees.dp}
-    block: Numeric = 1.0
-    gap: Numeric = 1.0
-    for index, axis in enumerate(order):
+def _shards(degrees: Degrees, parts: list[Part]) -> tuple[list[Part], list[Part]]:
+    """Return the inner part of the data-parallel ranks, which states are sharded over, and the outer one."""
+    if len(parts) == 1:
+        stride = parts[0][1]
+        return [(degrees.dp_shard, stride)], [(degrees.dp_replicate, stride * degrees.dp_shard)]
+    shards: list[Part] = []
+    replicas: list[Part] = []
+    taken: Numeric = 1.0
+    for size, stride in parts:
+        share = neighbours(size=size, wanted=degrees.dp_shard, taken=taken)
+        shards.append((share, stride))
+        replicas.append((size / share, stride * share))
+        taken = taken * share
+    return shards, replicas
+
+
+def _blocks(parts: list[tuple[Axis, Part]]) -> list[Part]:
+    """Return the ranks of one stage as blocks (size, stride of its first rank) that nothing interrupts."""
+    blocks: list[Part] = []
+    contiguous = False
+    for axis, (size, stride) in parts:
         if axis == "pp":
-            gap = degrees.pp if index < len(order) - 1 else 1.0
-            break
-        block = block * sizes[axis]
+            contiguous = False
+        elif contiguous:
+            blocks[-1] = (blocks[-1][0] * size, blocks[-1][1])
+        else:
+            blocks.append((size, stride))
+            contiguous = True
+    return blocks
+
+
+def _expert_groups(degrees: Degrees, parts: list[tuple[Axis, Part]]) -> dict[MeshAxis, Group]:
+    """Lay etp, ep and expert_dp, innermost first, over the tp x cp x dp ranks of one stage."""
+    blocks = _blocks(parts)
     result: dict[MeshAxis, Group] = {}
     offset: Numeric = 1.0
     expert_axes: tuple[tuple[MeshAxis, Numeric], ...] = (
@@ -73,9 +160,20 @@ def _expert_groups(degrees: Degrees, order: Sequence[Axis]) -> dict[MeshAxis, Gr
         ("expert_dp", degrees.expert_dp),
     )
     for name, size in expert_axes:
-        inner = inner_share(offset=offset, size=size, block=block)
-        first = folded_stride(offset=offset, block=block, gap=gap)
-        second = offset * inner * gap
-        result[name] = Group(size=inner, stride=first, outer=((size / inner, second),))
+        result[name] = _group(_folded(offset, size, blocks))
         offset = offset * size
     return result
+
+
+def _folded(offset: Numeric, size: Numeric, blocks: list[Part]) -> list[Part]:
+    """Return the parts of an expert axis, whose neighbours are `offset` ranks of the stage apart."""
+    found: list[Part] = []
+    before: Numeric = 1.0
+    for index, (ranks, stride) in enumerate(blocks):
+        apart = folded_stride(offset=offset, before=before, stride=stride)
+        before = before * ranks
+        last = index == len(blocks) - 1
+        share = size if last else inner_share(offset=offset, size=size, block=before)
+        found.append((share, apart))
+        size, offset = size / share, offset * share
+    return found

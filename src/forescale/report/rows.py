@@ -37,5 +37,5 @@ def strategy_row(strategy: Strategy) -> dict[str, Any]:
         **plain,
         "recompute": strategy.recompute.granularity,
         "recompute_modules": "+".join(strategy.recompute.modules),
-        "axis_order": "-".join(strategy.axis_order),
+        "axis_order": strategy.rank_order,
     }

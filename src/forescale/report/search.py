@@ -133,7 +133,7 @@ def _choices(layout: Strategy) -> str:
         layout.cp_kind if layout.cp > 1 else None,
         "no sp" if layout.tp > 1 and not layout.sp else None,
         layout.schedule if layout.pp > 1 else None,
-        None if layout.axis_order == DEFAULT_AXIS_ORDER else "-".join(layout.axis_order),
+        layout.rank_order if layout.placement or layout.axis_order != DEFAULT_AXIS_ORDER else None,
     ]
     return ", ".join(filter(None, found))
 

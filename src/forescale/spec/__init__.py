@@ -13,7 +13,7 @@ from forescale.spec.model import (
     MoeFfn,
     Patches,
 )
-from forescale.spec.strategy import DEFAULT_AXIS_ORDER, Kernels, Overlap, Recompute, Routing, Strategy
+from forescale.spec.strategy import DEFAULT_AXIS_ORDER, Kernels, Overlap, Recompute, Routing, Share, Strategy
 from forescale.spec.workload import Precision, Workload
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "Precision",
     "Recompute",
     "Routing",
+    "Share",
     "Strategy",
     "Tier",
     "Workload",

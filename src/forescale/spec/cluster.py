@@ -8,6 +8,7 @@ from typing import Annotated, Literal, TypeAlias
 from annotated_types import Ge, Gt, Le
 
 from forescale.errors import SpecError
+from forescale.numeric import divisors
 
 Topology: TypeAlias = Literal["switch", "mesh", "torus"]
 Rate: TypeAlias = Annotated[float, Gt(0)]
@@ -121,6 +122,20 @@ class Cluster:
                 f"asked for {self.num_devices}"
             )
             raise SpecError(msg)
+
+    @property
+    def tier_fill(self) -> tuple[int, ...]:
+        """Parts of the tier inside it that fill each tier but the outermost; the innermost counts devices.
+
+        Tiers that the number of devices is no multiple of are filled as far as equal parts allow.
+        """
+        filled, found = 1, []
+        for tier in self.tiers[:-1]:
+            most = min(tier.size or self.num_devices, self.num_devices)
+            parts = [part for part in divisors(self.num_devices // filled) if part * filled <= most]
+            found.append(parts[-1])
+            filled *= parts[-1]
+        return tuple(found)
 
     def sized(self, num_devices: int) -> Cluster:
         """Return the same cluster with `num_devices` devices."""

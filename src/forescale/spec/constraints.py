@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,7 +14,7 @@ from forescale.errors import SpecError
 from forescale.numeric import Numeric
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import FullAttention, LatentAttention, LinearAttention, Model, MoeFfn
-from forescale.spec.strategy import Strategy
+from forescale.spec.strategy import Share, Strategy
 from forescale.spec.workload import Workload, num_microbatches
 
 Mask: TypeAlias = NDArray[np.bool_]
@@ -201,7 +202,36 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         ),
         applies=lambda q: getattr(q.degrees, "schedule", None) is None,
     ),
+    Constraint(
+        name="placement",
+        holds=lambda q: not _misplaced(q),
+        message=lambda q: _misplaced(q),  # noqa: PLW0108
+        applies=lambda q: bool(_placement(q)),
+    ),
 )
+
+
+def _placement(q: Question) -> tuple[Share, ...]:
+    return getattr(q.degrees, "placement", None) or ()
+
+
+def _misplaced(q: Question) -> str:
+    """Return what is wrong with where the ranks are placed; nothing if all is well."""
+    shares, fill = _placement(q), q.cluster.tier_fill
+    if len(shares) > len(fill):
+        return f"placement names {len(shares)} tiers; {q.cluster.name} has {len(fill)} inside its outermost"
+    for share, ranks, tier in zip(shares, fill, q.cluster.tiers, strict=False):
+        if share.num_ranks != ranks:
+            return (
+                f"placement tp {share.tp} × cp {share.cp} × dp {share.dp} × pp {share.pp} = {share.num_ranks} does "
+                f"not fill tier {tier.name!r}, which takes {ranks}"
+            )
+    for axis in ("tp", "cp", "dp", "pp"):
+        degree = _dp(q.degrees) if axis == "dp" else getattr(q.degrees, axis)
+        near = prod(getattr(share, axis) for share in shares)
+        if degree % near:
+            return f"placement puts {near} ranks of {axis} together; {axis} is {degree}"
+    return ""
 
 
 def _ffn_widths(model: Model) -> tuple[int, ...]:

@@ -201,6 +201,31 @@ class Offload:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """How many ranks of each axis lie together inside one network tier, for each such part of the tier inside it."""
+
+    tp: Degree = 1
+    cp: Degree = 1
+    dp: Degree = 1
+    pp: Degree = 1
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks of all axes together."""
+        return self.tp * self.cp * self.dp * self.pp
+
+    @property
+    def text(self) -> str:
+        """The share as it is written: tp=4,dp=2; axes of one rank are left out."""
+        named = (("tp", self.tp), ("cp", self.cp), ("dp", self.dp), ("pp", self.pp))
+        return ",".join(f"{axis}={ranks}" for axis, ranks in named if ranks > 1) or "tp=1"
+
+
+Placement: TypeAlias = tuple[Share, ...]
+"""Shares of the network's tiers from the innermost out; the ranks that none of them names go on in the usual order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
     """One layout. Data parallel degree is dp_replicate x dp_shard; ep x etp fold over tp x cp x dp."""
 
@@ -229,6 +254,9 @@ class Strategy:
     order of the model; None spreads them evenly, the remainder on the first."""
     axis_order: tuple[Axis, ...] = DEFAULT_AXIS_ORDER
     """Axes from the fastest-varying rank (closest on the network) to the slowest."""
+    placement: Placement | None = None
+    """Ranks of each axis that share each tier of the network, all but the outermost, which takes what is left; within
+    a tier they lie in the order tp, cp, dp, pp. None leaves it to `axis_order`."""
     overlap: Overlap = field(default_factory=Overlap)
     flash_attention: bool = True
     """False materialises the attention scores."""
@@ -249,6 +277,13 @@ class Strategy:
     allocator: Allocator = "segments"
     """How PyTorch's allocator takes memory: in segments of fixed size (its default), or in segments that grow
     (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True), which fragment less."""
+
+    @property
+    def rank_order(self) -> str:
+        """The order of the ranks as it is written: tp-cp-dp-pp, or tp=4,dp=2 with / between tiers."""
+        if self.placement is None:
+            return "-".join(self.axis_order)
+        return "/".join(share.text for share in self.placement)
 
     @property
     def dp(self) -> int:

@@ -18,7 +18,7 @@ from forescale.presets.subramanian2024.quirks import Quirks
 from forescale.presets.subramanian2024.shape import shape_of
 from forescale.presets.subramanian2024.sources import CODE, FP16_BYTES
 from forescale.presets.subramanian2024.space import Columns
-from forescale.projection.mesh import groups
+from forescale.projection.mesh import groups, order_of
 from forescale.projection.rates import days, tokens_per_device_second, utilisation
 from forescale.projection.result import TIME_PARTS, Interval, Note, Projection, StageTime
 from forescale.spec.cluster import Cluster
@@ -88,7 +88,7 @@ def _columns(cluster: Cluster, strategy: Strategy, workload: Workload) -> Column
     """Return the layout as one candidate; where it lies follows from its axis order."""
     near = {
         axis: int(np.floor(ranks_per_tier(group, cluster)[0]))
-        for axis, group in groups(split_strategy(strategy)[0], strategy.axis_order).items()
+        for axis, group in groups(split_strategy(strategy)[0], order_of(strategy)).items()
     }
     share = workload.global_batch_size // strategy.dp
     values = {
