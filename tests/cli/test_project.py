@@ -69,6 +69,16 @@ def test_every_layout_option_reaches_the_strategy(forescale):
     assert strategy["flash_attention"] is False
 
 
+def test_where_ranks_lie_on_the_network(forescale):
+    given = ("project", *DENSE, "--tp", 4, "--pp", 2, "--placement", "tp=4,pp=2")
+    assert document(forescale(*given, "--json"))["strategy"]["placement"] == [
+        {"tp": 4, "cp": 1, "dp": 1, "pp": 2}
+    ]
+    assert "tp=4,pp=2" in forescale(*given).out
+    refused = forescale("project", *DENSE, "--tp", 4, "--placement", "tp=4,pp=3")
+    assert "does not fill tier" in refused.err
+
+
 def test_every_run_option_reaches_the_workload(forescale):
     given = (
         "--optimizer", "lion", "--precision", "fp8", "--fp8-recipe", "delayed", "--grad-dtype", "bf16",

@@ -7,7 +7,7 @@ from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
 from forescale.errors import ReaderError, SpecError, UnknownKeyError, UnknownNameError
 from forescale.io.plan import build_strategy, read_plan, with_overrides, write_plan
-from forescale.spec import DenseFfn, Overlap, Precision, Recompute, Strategy, Workload
+from forescale.spec import DenseFfn, Overlap, Precision, Recompute, Share, Strategy, Workload
 
 PLAN = """
 model = "llama-3.1-70b"
@@ -188,6 +188,7 @@ UNUSUAL = Strategy(
         lambda p: replace(p, model=three_layers(p.model)),
         lambda p: replace(p, cluster=replace(p.cluster, devices_per_node=4)),
         lambda p: replace(p, strategy=UNUSUAL),
+        lambda p: replace(p, strategy=replace(UNUSUAL, placement=(Share(tp=4, dp=2), Share(pp=2)))),
         lambda p: replace(p, workload=Workload(seq_len=1, global_batch_size=1, tokens=1e9)),
     ],
 )

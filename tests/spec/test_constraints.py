@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from tests.small import cluster, dense, moe, workload
 
 from forescale.errors import SpecError
-from forescale.spec import Strategy
+from forescale.spec import Share, Strategy
 from forescale.spec.constraints import CONSTRAINTS, Question, check, legal, minimum_devices
 
 DEGREES = ("tp", "cp", "ep", "etp", "pp", "vpp", "dp_replicate", "dp_shard", "zero", "micro_batch_size")
@@ -59,3 +60,18 @@ def test_all_violations_are_named_at_once():
 )
 def test_minimum_devices(degrees, folded, devices):
     assert minimum_devices(**degrees, folded=folded) == devices
+
+
+@pytest.mark.parametrize(
+    ("placement", "words"),
+    [
+        ((Share(tp=4),), "does not fill tier"),
+        ((Share(tp=2, cp=4),), "puts 4 ranks of cp together; cp is 1"),
+        ((Share(tp=8), Share(pp=2)), "names 2 tiers"),
+    ],
+)
+def test_placements_fill_tiers_and_divide_degrees(placement, words):
+    strategy = Strategy(tp=8, pp=2, placement=placement)
+    with pytest.raises(SpecError, match=words):
+        check(dense(), cluster(16), strategy, workload())
+    check(dense(), cluster(16), replace(strategy, placement=(Share(tp=4, pp=2),)), workload())

@@ -290,9 +290,9 @@ def _changed(spec: DataclassInstance) -> dict[str, Any]:
     return found
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """Return a value of a plan with its dataclasses as tables."""
     if isinstance(value, tuple):
         return tuple(_plain(item) for item in value)
     nested = is_dataclass(value) and not isinstance(value, type)
-    return _changed(value) if nested else value
+    return _changed(value) if nested else value  # type: ignore[arg-type]
