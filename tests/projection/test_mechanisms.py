@@ -9,11 +9,14 @@ import pytest
 from tests.small import cluster, dense, moe, workload
 
 from forescale.catalogue.clusters import load_cluster
+from forescale.cost.select import Costs
+from forescale.graph.layer import layer_block
 from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.modules import casts
-from forescale.project import num_slices, project, setting_of
-from forescale.projection.blocks import NEUTRAL, launch_gap
+from forescale.project import num_slices, pricing_of, project, setting_of
+from forescale.projection.blocks import NEUTRAL
 from forescale.projection.hiding import exposed_time, pipelined_time
+from forescale.projection.launches import launch_gap
 from forescale.projection.step import exposed_gather, exposed_reduction
 from forescale.spec import Precision, Strategy
 from forescale.spec.strategy import Kernels, Overlap
@@ -141,3 +144,17 @@ def test_slices_wait_for_the_slowest_of_them():
     ]
     assert shares[0] == 0.0
     assert shares[1] == pytest.approx(0.03 * (2.0 * math.log(2.0)) ** 0.5)
+
+
+def test_a_call_that_launches_many_kernels_costs_less_than_as_many_calls():
+    run = replace(NEUTRAL, kernel_interval_s=1e-4)
+    costs = Costs()
+    degrees, choices = split_strategy(Strategy(ep=8, dp_shard=8))
+    pricing = pricing_of(moe(), cluster(8), degrees, choices, Strategy().axis_order, run, costs)
+    layout = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=512.0)
+    block = layer_block(moe(), moe().layers[-1], layout)
+    operators = {operator.name: operator for operator in block.operators}
+    calls = {name: float(pricing.kernels(own, own.forward)) for name, own in operators.items()}
+    assert calls["moe.up"] == pytest.approx(1.0 + 0.15 * (2 - 1))  # two experts on a device
+    assert calls["attention.norm"] == 1.0
+    assert calls["attention.gather_query"] == 0.0  # nothing to gather without tensor parallelism

@@ -55,7 +55,9 @@ def test_equal_stages_have_the_textbook_bubble():
     interleaved = project(
         model, cluster(4), Strategy(pp=4, vpp=2, graphs="full"), workload(global_batch_size=16)
     )
-    assert interleaved.time_s["bubble"] == pytest.approx(result.time_s["bubble"] / 2, rel=0.05)
+    each = max(stage.forward_s + stage.backward_s for stage in interleaved.stage_times)
+    assert each > slowest  # the engine steps twice as often
+    assert interleaved.time_s["bubble"] == pytest.approx(3 * each / 2, rel=0.1)
 
 
 def test_full_recompute_keeps_less_and_takes_longer():

@@ -197,7 +197,7 @@ class RunFactors:
     step_overhead_s: Numeric = 0.0
     """Host work per step that nothing hides."""
     microbatch_overhead_s: Numeric = 0.0
-    """Host work per micro-batch and stage that nothing hides."""
+    """Host work per micro-batch and chunk that nothing hides."""
     layer_overhead_s: Numeric = 0.0
     """Launch gaps per layer and pass."""
     straggler: Numeric = 0.0

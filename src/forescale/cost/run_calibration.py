@@ -84,7 +84,7 @@ class SoftwareFactors:
     kernel_interval_s: float = 0.0
     """Seconds between two launches by the host; 0 where whole steps are compiled or captured."""
     microbatch_overhead_s: float = 0.0
-    """Seconds per micro-batch and stage that nothing hides: the pipeline engine, blocking launches."""
+    """Seconds per micro-batch and chunk that nothing hides: the pipeline engine, blocking launches."""
     step_overhead_s: float = 0.0
     note: str = ""
 

@@ -7,19 +7,18 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, TypeAlias, cast
 
-import numpy as np
-
 from forescale.cost.calibration import RunFactors
 from forescale.cost.collectives import CollectiveModel, Priced, Prices
 from forescale.cost.model import ComputeModel
 from forescale.cost.placement import Group
-from forescale.formula import Term, formula, named, total
+from forescale.formula import Term, named, total
 from forescale.graph.operator import Block, Operator, Work
 from forescale.graph.ops import AttentionCore, Collective, CollectiveKind, MeshAxis, Primitive
 from forescale.graph.recompute import Kept
 from forescale.memory.liveness import block_moments
 from forescale.numeric import Numeric
 from forescale.projection.hiding import CHUNKS, Seconds, exposed_time, hide_experts, pipelined_time
+from forescale.projection.launches import calls_of, launch_gap
 from forescale.spec.strategy import LaunchGraphs, Overlap
 
 COMMUNICATION_PART = {"tp": "tensor_comm", "cp": "context_comm", "ep": "expert_comm", "etp": "expert_comm"}
@@ -49,12 +48,12 @@ class Pricing:
     """Prices by communicator and collective, each worked out when first asked for."""
 
     def kernels(self, operator: Operator, work: Work) -> Numeric:
-        """Return how many launches of one pass of an operator the host has to make."""
+        """Return what launching one pass of an operator costs the host, in calls from the framework."""
         if self.graphs == "full" or (self.graphs == "partial" and operator.part != "moe"):
             return 0.0
         result: Numeric = 0.0
         for primitive in work:
-            result = result + getattr(primitive, "kernels", 1.0)
+            result = result + calls_of(primitive, self.groups)
         return result
 
     def seconds(self, op: Primitive) -> Numeric:
@@ -125,16 +124,6 @@ class BlockCost:
             forward_bytes=select(self.forward_bytes),
             backward_bytes=select(self.backward_bytes),
         )
-
-
-@formula(
-    unit="s",
-    source="kernels start in order: the device waits for the host where launches take longer than kernels",
-)
-def launch_gap(*, kernels: Numeric, interval: Numeric, busy: Numeric, blocking: bool = False) -> Numeric:
-    """max(0, kernels · interval − busy); kernels · interval where every launch waits for its kernel."""
-    launches = kernels * interval
-    return launches if blocking else np.maximum(launches - busy, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ from forescale.projection.data_parallel import (
 )
 from forescale.projection.hiding import Seconds
 from forescale.projection.host import device_update, host_update, with_host
+from forescale.projection.launches import engine_time
 from forescale.projection.memory import MemoryParts, StateBytes, memory_parts, message_bytes, state_bytes
 from forescale.projection.outside import Outside, outside_bytes
 from forescale.projection.pieces import Holding, Parts, Piece
@@ -109,7 +110,7 @@ def evaluate(setting: Setting, inputs: Inputs) -> Evaluation:
     copies = 1 if inputs.pipeline is None else inputs.pipeline.copies
     sums = _StageSums(setting, inputs, stages, copies)
     forward = sums.total(lambda cost: cost.forward_seconds)
-    backward = sums.total(lambda cost: cost.backward_seconds) + setting.run.microbatch_overhead_s
+    backward = sums.total(lambda cost: cost.backward_seconds) + _engine(setting, inputs)
     states, kept, passes = _state_bytes(setting, inputs), sums.kept(), (forward, backward)
     data = with_host(_data_parallel(setting, inputs, *passes), setting, inputs, states, kept, passes)
     stage_time = forward + backward + data.waiting
@@ -134,6 +135,10 @@ def evaluate(setting: Setting, inputs: Inputs) -> Evaluation:
         flops=count * named(flops, "flops over stages", unit="FLOP") / degrees.pp,
         parameters=inputs.traffic.dense + inputs.traffic.expert,
     )
+
+
+def _engine(setting: Setting, inputs: Inputs) -> Numeric:
+    return engine_time(overhead=setting.run.microbatch_overhead_s, vpp=inputs.degrees.vpp)
 
 
 def _state_bytes(setting: Setting, inputs: Inputs) -> StateBytes:
@@ -161,7 +166,7 @@ def _add_once(
         parts["data_comm"] = parts["data_comm"] + at.maximum(_between_copies(setting, inputs), stages)
     if inputs.pipeline is None or inputs.pipeline.rank_of_stage[0] != inputs.pipeline.rank_of_stage[-1]:
         parts["data_comm"] = parts["data_comm"] + inputs.traffic.ties
-    host = count * run.microbatch_overhead_s + run.step_overhead_s
+    host = count * _engine(setting, inputs) + run.step_overhead_s
     parts["overhead"] = parts.get("overhead", 0.0) + host
     parts["optimizer"] = device_update(
         setting.model, at.maximum(states.optimizer, stages), setting.workload, inputs.pricing
@@ -359,7 +364,7 @@ def _simulated(
     assert pipeline is not None
     chunks = sums.on(pipeline.stages, copies=1)
     weight = chunks.total(lambda cost: cost.weight_seconds)
-    others = pipeline.per_stage(data.waiting + setting.run.microbatch_overhead_s)
+    others = pipeline.per_stage(data.waiting + _engine(setting, inputs))
     with_messages, alone = pipeline.seconds(
         forward=chunks.total(lambda cost: cost.forward_seconds),
         input_grad=chunks.total(lambda cost: cost.backward_seconds) - weight + others,

@@ -1,0 +1,44 @@
+"""What launching kernels costs: calls of the host, and the device's wait for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from forescale.cost.placement import Group
+from forescale.formula import formula
+from forescale.graph.layout import several
+from forescale.graph.ops import Collective, Elementwise, MeshAxis, Primitive
+from forescale.numeric import Numeric
+
+FURTHER_LAUNCH = 0.15
+"""A kernel that one call launches beside its first, over the call: a launch alone takes about 5 us (grouped products
+and casts in Transformer Engine loop over experts in C++), a call from Python tens of them."""
+
+
+@formula(
+    unit="s",
+    source="kernels start in order: the device waits for the host where launches take longer than kernels",
+)
+def launch_gap(*, kernels: Numeric, interval: Numeric, busy: Numeric, blocking: bool = False) -> Numeric:
+    """max(0, kernels · interval − busy); kernels · interval where every launch waits for its kernel."""
+    launches = kernels * interval
+    return launches if blocking else np.maximum(launches - busy, 0.0)
+
+
+def calls_of(primitive: Primitive, groups: Mapping[MeshAxis, Group]) -> Numeric:
+    """Return what launching a primitive costs the host, in calls from the framework.
+
+    A message within one rank and a step that moves nothing are not launched.
+    """
+    calls = 1.0 + FURTHER_LAUNCH * (getattr(primitive, "kernels", 1.0) - 1.0)
+    if isinstance(primitive, Collective):
+        return calls * several(degree=groups[primitive.axis].num_ranks)
+    return calls * np.minimum(primitive.bytes_moved, 1.0) if isinstance(primitive, Elementwise) else calls
+
+
+@formula(unit="s", source="Megatron-LM, pipeline schedules: the engine steps once per micro-batch and chunk")
+def engine_time(*, overhead: Numeric, vpp: Numeric) -> Numeric:
+    """Overhead · chunks: host work per micro-batch and rank that nothing hides."""
+    return overhead * vpp
