@@ -13,7 +13,7 @@ from tests.small import cluster, dense, moe, workload
 
 from forescale.errors import InfeasibleError
 from forescale.search import Space, bounded, search
-from forescale.search.bounds import cell_bounds, variant_lists, work_bounds
+from forescale.search.bounds import WorkBounds, cell_bounds, variant_lists
 from forescale.search.cells import enumerate_cells, enumerate_layouts
 from forescale.search.evaluate import Question, score
 from forescale.search.rank import RELAXED_MEMORY
@@ -115,8 +115,12 @@ def test_no_layout_is_below_the_bounds_of_its_cell(asked):
     assert (bounds.step_time[:, owner][evaluated] <= scores.step_time[evaluated]).all()
     assert (bounds.peak[:, owner][evaluated] <= scores.peak[evaluated]).all()
     lists = variant_lists(cells.whole.variants)
-    work_alone = work_bounds(question, cells, lists, legal)
+    work_alone = WorkBounds(question=question, cells=cells, lists=lists)
+    values, level = work_alone.coarse(legal)
     for row, each in enumerate(lists):
+        allowed = np.flatnonzero(legal[each.variants[0]])
+        fine = work_alone.fine(np.full(len(allowed), row), allowed)
+        assert (values[level[row, allowed]] <= fine).all()
+        assert (level[row, ~legal[each.variants[0]]] == -1).all()
         for variant in each.variants:
-            allowed = legal[variant]
-            assert (work_alone[row, allowed] <= bounds.step_time[variant, allowed]).all()
+            assert (fine <= bounds.step_time[variant, allowed]).all()

@@ -64,18 +64,15 @@ class Tensor:
     differentiable: bool = True
     copy_of: str | None = None
     """Tensor that this is a narrow copy of: where that is dropped and made again, the copy is not needed."""
+    num_bytes: Numeric = field(init=False, repr=False, compare=False)
+    gradient_bytes: Numeric = field(init=False, repr=False, compare=False)
+    """Bytes of its gradient."""
 
-    @property
-    def num_bytes(self) -> Numeric:
-        """Bytes."""
-        return self.elements * self.element_bytes
-
-    @property
-    def gradient_bytes(self) -> Numeric:
-        """Bytes of its gradient."""
-        if not self.differentiable:
-            return 0.0
-        return self.elements * max(self.element_bytes, NARROWEST_GRADIENT_BYTES)
+    def __post_init__(self) -> None:
+        """Work out both sizes once: they are asked for at every moment of a block."""
+        gradient = max(self.element_bytes, NARROWEST_GRADIENT_BYTES) if self.differentiable else 0.0
+        object.__setattr__(self, "num_bytes", self.elements * self.element_bytes)
+        object.__setattr__(self, "gradient_bytes", self.elements * gradient if gradient else 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -162,13 +162,18 @@ def price_operators(block: Block, pricing: Pricing) -> PricedBlock:
     )
 
 
-def block_cost(
-    priced: PricedBlock, kept: Kept, *, overlap: Overlap = NO_OVERLAP, by_place: bool = False
-) -> BlockCost:
-    """Return what a block costs under a recompute policy, its communication exposed as far as nothing hides it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockSeconds:
+    """The seconds and FLOP of one block, as in `BlockCost`."""
 
-    `by_place` asks for the part that grows with a token's place in its sequence.
-    """
+    forward: Seconds
+    backward: Seconds
+    weight: Seconds
+    flops: Numeric
+
+
+def block_seconds(priced: PricedBlock, replayed: tuple[Operator, ...], *, overlap: Overlap) -> BlockSeconds:
+    """Return the seconds of a block that replays some operators, of communication what nothing hides."""
     forward: Seconds = {}
     backward: Seconds = {}
     weight: Seconds = {}
@@ -184,7 +189,7 @@ def block_cost(
         for into in (backward, weight):
             covers.add(into, own, own.backward_weight, covers.of_backward_weight(own))
         flops = flops + own.flops
-    for operator in kept.replayed:
+    for operator in replayed:
         own = priced.operators[operator.name]
         covers.add(backward, own, own.forward, covers.of_forward(own), part="recompute")
         flops = flops + own.forward_flops
@@ -192,18 +197,30 @@ def block_cost(
     for seconds, kernels in ((forward, forward_kernels), (backward, backward_kernels)):
         hide_experts(seconds, priced, overlap, backward=seconds is backward)
         _add_gap(seconds, kernels, priced.run.kernel_interval_s, blocking=priced.blocking)
+    name = priced.block.name
+    forward, backward = _titled(forward, f"{name} forward"), _titled(backward, f"{name} backward")
+    return BlockSeconds(forward=forward, backward=backward, weight=weight, flops=flops)
+
+
+def block_cost(
+    priced: PricedBlock, kept: Kept, *, overlap: Overlap = NO_OVERLAP, by_place: bool = False
+) -> BlockCost:
+    """Return what a block costs under a recompute policy.
+
+    `by_place` asks for the part that grows with a token's place in its sequence.
+    """
+    seconds = block_seconds(priced, kept.replayed, overlap=overlap)
     moments, name = block_moments(priced.block, kept), priced.block.name
     causal = _causal(priced, kept) if by_place else (0.0, 0.0)
-    forward, backward = _titled(forward, f"{name} forward"), _titled(backward, f"{name} backward")
     return BlockCost(
-        forward=forward,
-        backward=backward,
-        forward_seconds=total(forward, name="block_time", unit="s"),
-        backward_seconds=total(backward, name="block_time", unit="s"),
-        weight_seconds=total(weight, name=f"{name} weight gradients", unit="s"),
+        forward=seconds.forward,
+        backward=seconds.backward,
+        forward_seconds=total(seconds.forward, name="block_time", unit="s"),
+        backward_seconds=total(seconds.backward, name="block_time", unit="s"),
+        weight_seconds=total(seconds.weight, name=f"{name} weight gradients", unit="s"),
         causal_forward=causal[0],
         causal_backward=causal[1],
-        flops=flops,
+        flops=seconds.flops,
         kept_bytes=kept.num_bytes,
         forward_bytes=moments.forward_bytes,
         backward_bytes=moments.backward_bytes,

@@ -1,8 +1,9 @@
 """Branch and bound over cells: the exact best of a space without evaluating all of it.
 
-A cell and a list of variants start with a bound of the work alone; in ascending order of it each gets a bound of
-time and memory from the evaluation itself; in ascending order of that the layouts behind it are evaluated. What
-cannot be among the best any more is discarded at each step, so the result is that of evaluating everything.
+A cell and a list of variants start with a bound of its work without experts; in ascending order of it they get one
+with them; in ascending order of that a bound of time and memory from the evaluation itself; and in ascending order of
+that the layouts behind them are evaluated. What cannot be among the best any more is discarded at each step, so the
+result is that of evaluating everything.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from forescale.numeric import Array
-from forescale.search.bounds import cell_bounds, variant_lists, work_bounds
+from forescale.search.bounds import WorkBounds, cell_bounds, variant_lists
 from forescale.search.cells import Cells, Mask
 from forescale.search.evaluate import Question, score
 from forescale.search.incumbents import Incumbents, Wanted
@@ -22,8 +23,10 @@ from forescale.search.space import Rows
 
 FIRST_CELLS, MOST_CELLS, GROWTH = 2048, 65536, 4
 """Cells bounded at once: few at first, as long as there is nothing to discard by."""
-LAYOUTS_AT_ONCE = 32768
-"""Layouts evaluated at once."""
+REFINED_AT_ONCE = 65536
+"""Cells whose work is bounded at once."""
+FIRST_LAYOUTS, LAYOUTS_AT_ONCE = 4096, 32768
+"""Layouts evaluated at once: fewer, as long as there is nothing to discard by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,27 +105,42 @@ class Bounded:
 
     def __init__(self, question: Question, cells: Cells, wanted: Wanted) -> None:
         self.question, self.cells = question, cells
-        self.legal = cells.legal()
-        self.num_legal = cells.count(self.legal)
+        legal = cells.legal()
+        self.num_legal = cells.count(legal)
         self.incumbents = Incumbents(wanted=wanted, variants=cells.whole.variants)
         self.counts, self.pool = Counts(), Pool()
         self.lists = variant_lists(cells.whole.variants)
+        self.bounds = WorkBounds(question=question, cells=cells, lists=self.lists)
+        values, level = self.bounds.coarse(legal)
+        self.order = _ascending(level.reshape(-1))
+        self.coarse = values[level.reshape(-1)[self.order]]
         self.cursor, self.at_once = 0, FIRST_CELLS
-        bounds = work_bounds(question, cells, self.lists, self.legal).reshape(-1)
-        possible = np.flatnonzero(np.isfinite(bounds))
-        self.order = possible[np.argsort(bounds[possible], kind="stable")]
-        self.work = bounds[self.order]
+        self.near, self.fine = self.order[:0], np.zeros(0)
         self.started = time.perf_counter()
 
     def run(self, watch: Watch | None = None) -> Progress:
         """Settle every layout, or all until `watch` says no; return how far it came."""
         while True:
             progress = self.progress()
-            if (self.cursor == len(self.order) and not len(self.pool)) or (watch and not watch(progress)):
+            if self.done or (watch and not watch(progress)):
                 return progress
-            if self.cursor < len(self.order):
-                self._bound_cells()
+            if len(self.near) == 0 or self.fine[0] > self._next_coarse:
+                self._refine()
+            self._bound_cells()
             self._evaluate()
+
+    @property
+    def done(self) -> bool:
+        """Say whether every layout is settled."""
+        return self.cursor == len(self.order) and not len(self.near) and not len(self.pool)
+
+    @property
+    def _next_coarse(self) -> float:
+        return float(self.coarse[self.cursor]) if self.cursor < len(self.order) else np.inf
+
+    @property
+    def _next_fine(self) -> float:
+        return min(self._next_coarse, float(self.fine[0]) if len(self.near) else np.inf)
 
     def progress(self) -> Progress:
         """Return how far it is."""
@@ -131,8 +149,8 @@ class Bounded:
         values = found.step_time if by_time else found.peak
         best = float(values[0]) if len(values) else np.inf
         left = [best, *(self.pool.step_time if by_time else self.pool.peak)]
-        if self.cursor < len(self.order):
-            left.append(self.work[self.cursor] if by_time else 0.0)
+        if np.isfinite(self._next_fine):
+            left.append(self._next_fine if by_time else 0.0)
         return Progress(
             num_legal=self.num_legal,
             num_evaluated=self.counts.evaluated,
@@ -142,24 +160,34 @@ class Bounded:
             elapsed_s=time.perf_counter() - self.started,
         )
 
-    def _bound_cells(self) -> None:
-        """Bound the next cells by the evaluation itself; all that are left may be beaten by their work alone."""
-        chosen = self.order[self.cursor : self.cursor + self.at_once]
-        beyond = np.searchsorted(self.work, self.incumbents.horizon, side="right")
-        if self.cursor + len(chosen) > beyond:
-            self._discard(self.order[max(beyond, self.cursor) :])
-            chosen = self.order[self.cursor : beyond]
+    def _refine(self) -> None:
+        """Bound the next (list, cell) pairs by all of their work; all that are left may be beaten already."""
+        horizon = self.incumbents.horizon
+        beyond = int(np.searchsorted(self.coarse, horizon, side="right"))
+        end = min(self.cursor + REFINED_AT_ONCE, max(beyond, self.cursor))
+        chosen, self.cursor = self.order[self.cursor : end], end
+        if end >= beyond:
+            self._discard(self.order[end:])
             self.cursor = len(self.order)
-        else:
-            self.cursor += len(chosen)
+        fine = self.bounds.fine(*np.divmod(chosen, len(self.cells)))
+        self.near, self.fine = np.concatenate([self.near, chosen]), np.concatenate([self.fine, fine])
+        order = np.argsort(self.fine, kind="stable")
+        self.near, self.fine = self.near[order], self.fine[order]
+
+    def _bound_cells(self) -> None:
+        """Bound the most promising pairs by the evaluation itself."""
+        beyond = int(np.searchsorted(self.fine, self.incumbents.horizon, side="right"))
+        self._discard(self.near[beyond:])
+        end = self.at_once if self.at_once * 2 < beyond else beyond
+        chosen = self.near[:end]
+        self.near, self.fine = self.near[end:beyond], self.fine[end:beyond]
         self.at_once = min(self.at_once * GROWTH, MOST_CELLS)
-        if len(chosen) == 0:
-            return
-        cells, only = self._flags(chosen)
-        bounds = cell_bounds(self.question, self.cells, cells, only)
-        variant, which = np.nonzero(only)
-        self.pool.add(variant, cells[which], bounds.step_time[only], bounds.peak[only])
-        self._sift()
+        if len(chosen):
+            cells, only = self._flags(chosen)
+            bounds = cell_bounds(self.question, self.cells, cells, only)
+            variant, which = np.nonzero(only)
+            self.pool.add(variant, cells[which], bounds.step_time[only], bounds.peak[only])
+            self._sift()
 
     def _flags(self, nodes: Rows) -> tuple[Rows, Mask]:
         """Return the cells of (list, cell) nodes, and (variants, cells) which pairs they are."""
@@ -190,7 +218,7 @@ class Bounded:
     def _evaluate(self) -> None:
         """Evaluate what waits, most promising first: some at once, then as long as nothing left is more so."""
         by_time = self.incumbents.wanted.objective == "step_time"
-        left = self.work[self.cursor] if self.cursor < len(self.order) else np.inf
+        left = self._next_fine
         first = True
         while len(self.pool):
             value = self.pool.step_time if by_time else self.pool.peak
@@ -198,7 +226,8 @@ class Bounded:
             order = np.lexsort((value, ~fits)) if first else np.argsort(value, kind="stable")
             if not first and (value[order[0]] > left or (not by_time and left < np.inf)):
                 return
-            taken = np.cumsum(self.cells.num_layouts[self.pool.cell[order]]) <= LAYOUTS_AT_ONCE
+            most = LAYOUTS_AT_ONCE if np.isfinite(self.incumbents.bar) else FIRST_LAYOUTS
+            taken = np.cumsum(self.cells.num_layouts[self.pool.cell[order]]) <= most
             taken[0] = True
             self._score(self.pool.take(order[taken]))
             self.pool = self.pool.take(np.sort(order[~taken]))
@@ -214,3 +243,10 @@ class Bounded:
         scores = score(self.question, layouts, only=only[:, owner])
         self.counts.evaluated += int(self.cells.num_layouts[nodes.cell].sum())
         self.incumbents.add(layouts, place, scores)
+
+
+def _ascending(level: Rows) -> Rows:
+    """Return where `level` is not negative, by ascending level, then place; few levels are sorted by counting."""
+    possible = np.flatnonzero(level >= 0)
+    small = np.uint16 if level.max(initial=0) < 2**16 else np.int64
+    return possible[np.argsort(level[possible].astype(small), kind="stable")]

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from forescale.formula import formula
 from forescale.graph.layout import Choices, Degrees, split_strategy
-from forescale.graph.recompute import keep
+from forescale.graph.operator import Block, Operator
+from forescale.graph.ops import Collective, Primitive
 from forescale.graph.stage import plan_stages
 from forescale.numeric import Array, Numeric
 from forescale.project import setting_of
-from forescale.projection.blocks import BlockCost, block_cost
+from forescale.projection.blocks import BlockSeconds, PricedBlock, block_seconds, price_operators
 from forescale.projection.data_parallel import DataTraffic, free_traffic
 from forescale.projection.evaluate import Setting
 from forescale.projection.memory import standing_buffers, state_bytes
-from forescale.projection.pieces import NO_RECOMPUTE, Holding, Parts, holdings, price_blocks
+from forescale.projection.pieces import Holding, Parts, holdings, price_blocks
 from forescale.projection.stages import Stages, over_stages, stack_plans
 from forescale.search.cells import Cells, Mask
 from forescale.search.evaluate import (
@@ -32,7 +33,7 @@ from forescale.search.evaluate import (
     score,
 )
 from forescale.search.space import Columns, Rows, Variant
-from forescale.spec.strategy import Axis
+from forescale.spec.strategy import DEFAULT_AXIS_ORDER, Axis
 
 MARGIN = 1.0 - 1e-9
 """Rounding never lifts a bound above what it bounds by more than this."""
@@ -66,83 +67,156 @@ def variant_lists(variants: tuple[Variant, ...]) -> tuple[VariantList, ...]:
     return tuple(VariantList(variants=tuple(found), first=variants[found[0]]) for found in lists.values())
 
 
-def work_bounds(question: Question, cells: Cells, lists: tuple[VariantList, ...], legal: Mask) -> Array:
-    """Return (lists, cells) seconds that no layout of a cell is faster than: the mean stage's own work.
+COARSE_KEY = ("tp", "cp", "micro_batch_size")
+"""What the work of everything but experts depends on."""
+EXPERT_PARTS = ("moe", "expert_comm", "overhead")
+"""Parts of a step that depend on how experts are laid out; of the wait for the host, how much kernels cover."""
 
-    Infinite where no variant of the list is legal. Recompute, waiting, messages between stages and data-parallel
-    traffic only add to it, and so does any communication whose place depends on what a cell leaves open.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkBounds:
+    """Seconds that no layout of a cell is faster than: the mean stage's own work for all micro-batches.
+
+    Recompute, waiting, messages between stages and data-parallel traffic only add to it.
     """
-    bounds = np.full((len(lists), len(cells)), np.inf)
-    columns = cells.whole.columns
-    by_kind: dict[object, dict[tuple[str, ...], Array]] = {}
-    for row, each in enumerate(lists):
-        kind, away = each.first.cp_kind, displaced(each.first.axis_order)
-        known = by_kind.setdefault(kind, {})
-        if away not in known:
-            known[away] = _work(question, cells, each.first, away)
-        allowed = legal[each.variants[0]]
-        bounds[row, allowed] = known[away][allowed]
-    ranks = question.cluster.num_devices / (columns["tp"] * columns["cp"])
-    setting = _setting(question, Choices())
-    seconds = mean_stage_seconds(
-        model_seconds=bounds,
-        global_batch_size=float(question.workload.global_batch_size),
-        ranks=ranks,
-        micro_batch_size=columns["micro_batch_size"].astype(float),
-    )
-    return np.asarray(seconds * (1.0 + setting.straggler_share) * MARGIN)
+
+    question: Question
+    cells: Cells
+    lists: tuple[VariantList, ...]
+
+    def coarse(self, legal: Mask) -> tuple[Array, Rows]:
+        """Return bounds without experts: ascending values, and which each (list, cell) pair has; -1 if illegal."""
+        columns = self.cells.whole.columns
+        table = distinct(columns, (*COARSE_KEY, "sp"))
+        seconds = np.stack(
+            [
+                self._over(np.full(len(table), row), table.columns, self._coarse)
+                for row in range(len(self.lists))
+            ]
+        )
+        values, of_key = np.unique(seconds, return_inverse=True)
+        allowed = np.stack([legal[each.variants[0]] for each in self.lists])
+        return values, np.where(allowed, of_key.reshape(seconds.shape)[:, table.where], -1)
+
+    def fine(self, rows: Rows, cells: Rows) -> Array:
+        """Return the bounds of some (list, cell) pairs, experts and all."""
+        columns = {name: values[cells] for name, values in self.cells.whole.columns.items()}
+        return self._over(rows, columns, self._fine)
+
+    def _over(self, rows: Rows, columns: Columns, of: Callable[[Rows, Columns, Choices], Array]) -> Array:
+        """Return bounds for the lists `rows` from the work of one micro-batch, which `of` gives by choices."""
+        common, kinds = split_strategy(self.cells.whole.base)[1], [each.first.cp_kind for each in self.lists]
+        work = np.full(len(rows), np.inf)
+        for kind in dict.fromkeys(kinds):
+            of_kind = np.array([each == kind for each in kinds])[rows]
+            for sp in (True, False):
+                pairs = np.flatnonzero(of_kind & (columns["sp"] == sp))
+                if len(pairs):
+                    choices = replace(common, sp=sp, cp_kind=kind)
+                    chosen = {name: each[pairs] for name, each in columns.items()}
+                    work[pairs] = of(rows[pairs], chosen, choices)
+        seconds = mean_stage_seconds(
+            model_seconds=work,
+            global_batch_size=float(self.question.workload.global_batch_size),
+            ranks=self.question.cluster.num_devices / (columns["tp"] * columns["cp"]),
+            micro_batch_size=columns["micro_batch_size"].astype(float),
+        )
+        return np.asarray(seconds * (1.0 + _setting(self.question, Choices()).straggler_share) * MARGIN)
+
+    def _coarse(self, rows: Rows, columns: Columns, choices: Choices) -> Array:
+        table = distinct(columns, COARSE_KEY)
+        orders = {self.lists[row].first.axis_order for row in set(rows.tolist())}
+        pulled = {part for order in orders for part in apart(order)}
+        parts = _model_seconds(self.question, table.columns, choices)
+        return _sum(parts, pulled.union(EXPERT_PARTS))[table.where]
+
+    def _fine(self, rows: Rows, columns: Columns, choices: Choices) -> Array:
+        """Return the work; of communicators that an axis order pulls apart, the exchange of experts alone."""
+        table = distinct(columns, BLOCK_KEY)
+        parts = _model_seconds(self.question, table.columns, choices)
+        work = np.full(len(rows), np.inf)
+        for row in sorted(set(rows.tolist())):
+            order, pairs = self.lists[row].first.axis_order, np.flatnonzero(rows == row)
+            pulled = apart(order)
+            work[pairs] = _sum(parts, pulled)[table.where[pairs]]
+            if pulled == EXCHANGE and not choices.overlap.expert:
+                chosen = {name: each[pairs] for name, each in columns.items()}
+                others = _sum(parts, {*EXCHANGE, "overhead"})[table.where[pairs]]
+                placed = others + _exchange_seconds(self.question, chosen, choices, order)
+                work[pairs] = np.maximum(work[pairs], placed)
+        return work
 
 
-def displaced(order: tuple[Axis, ...]) -> tuple[str, ...]:
-    """Return the parts of a step that an axis order may make slower than blocks of neighbours are."""
-    if order[:2] != ("tp", "cp"):
-        return ("tensor_comm", "context_comm", "expert_comm")
-    return () if order[-1] == "pp" else ("expert_comm",)
+EXCHANGE = frozenset({"expert_comm"})
 
 
-def _work(question: Question, cells: Cells, variant: Variant, without: tuple[str, ...]) -> Array:
-    """Return (cells,) seconds of all layers for one micro-batch, forward and backward, without some parts."""
-    result = np.full(len(cells), np.inf)
-    columns = cells.whole.columns
-    order: tuple[Axis, ...] = variant.axis_order if not without else ("tp", "cp", "dp", "pp")
-    for sp in (True, False):
-        rows = np.flatnonzero(columns["sp"] == sp)
-        if len(rows) == 0:
-            continue
-        table = distinct({name: columns[name][rows] for name in BLOCK_KEY}, BLOCK_KEY)
-        choices = replace(split_strategy(cells.whole.base)[1], sp=sp, cp_kind=variant.cp_kind)
-        found = [
-            _model_seconds(question, as_degrees(part), choices, order, without)
-            for part in _parts(table.columns, KEYS_AT_ONCE)
-        ]
-        result[rows] = np.concatenate(found)[table.where]
-    return result
+def apart(order: tuple[Axis, ...]) -> frozenset[str]:
+    """Return the parts of a step whose communicators an axis order may pull apart, of the default's neighbours."""
+    if order[:2] != DEFAULT_AXIS_ORDER[:2]:
+        return EXCHANGE | {"tensor_comm", "context_comm"}
+    return frozenset() if order[-1] == "pp" else EXCHANGE
 
 
-def _parts(columns: Columns, size: int) -> Iterator[Columns]:
-    total = len(next(iter(columns.values())))
-    for start in range(0, total, size):
-        yield {name: values[start : start + size] for name, values in columns.items()}
+def _sum(parts: dict[str, Array], without: Iterable[str]) -> Array:
+    left = set(without)
+    return np.asarray(sum(values for name, values in parts.items() if name not in left))
 
 
-def _model_seconds(
-    question: Question, degrees: Degrees, choices: Choices, order: tuple[Axis, ...], without: tuple[str, ...]
+def _model_seconds(question: Question, keys: Columns, choices: Choices) -> dict[str, Array]:
+    """Return seconds of one micro-batch through all layers and back, nothing recomputed, by part."""
+    found: dict[str, list[Array]] = {}
+    total = len(next(iter(keys.values())))
+    for start in range(0, total, KEYS_AT_ONCE):
+        degrees = as_degrees({name: values[start : start + KEYS_AT_ONCE] for name, values in keys.items()})
+        pricing = question.pricing(degrees, choices, DEFAULT_AXIS_ORDER)
+        priced = price_blocks(question.blocks(degrees, choices), pricing)
+        for name, values in _summed(question, priced, choices, degrees).items():
+            found.setdefault(name, []).append(values)
+    return {name: np.concatenate(values) for name, values in found.items()}
+
+
+def _exchange_seconds(
+    question: Question, columns: Columns, choices: Choices, order: tuple[Axis, ...]
 ) -> Array:
-    model = question.model
+    """Return seconds of dispatch and combine alone, where an axis order puts the experts of each row."""
+    columns = {**columns, "dp": columns["dp_replicate"] * columns["dp_shard"]}
+    table = distinct(columns, (*BLOCK_KEY, "pp", "dp"))
+    degrees = as_degrees({**table.columns, "dp_shard": table.columns["dp"]})
     pricing = question.pricing(degrees, choices, order)
-    costs = price_blocks(question.blocks(degrees, choices), pricing).map(
-        lambda priced: block_cost(priced, keep(priced.block, NO_RECOMPUTE), overlap=choices.overlap)
-    )
+    priced = question.blocks(degrees, choices).map(lambda block: price_operators(_exchanging(block), pricing))
+    found = _summed(question, priced, choices, degrees)
+    return found.get("expert_comm", np.zeros(len(table)))[table.where]
 
-    def seconds(cost: BlockCost) -> Numeric:
-        away: Numeric = 0.0
-        for name in without:
-            away = away + cost.forward.get(name, 0.0) + cost.backward.get(name, 0.0)
-        return cost.forward_seconds + cost.backward_seconds - away
 
-    whole = stack_plans([plan_stages(model, pp=1)])
-    found = np.asarray(over_stages(whole, costs, seconds, num_mtp=model.num_mtp_layers))
-    return np.asarray(found[0] + 0.0 * degrees.tp)
+def _exchanging(block: Block) -> Block:
+    """Return a block with only the operators that send tokens to experts and back."""
+    own = tuple(operator for operator in block.operators if any(map(_exchanges, _works(operator))))
+    return replace(block, operators=own)
+
+
+def _works(operator: Operator) -> tuple[Primitive, ...]:
+    return (*operator.forward, *operator.backward_input, *operator.backward_weight)
+
+
+def _exchanges(primitive: Primitive) -> bool:
+    return isinstance(primitive, Collective) and primitive.axis in ("ep", "etp")
+
+
+def _summed(
+    question: Question, priced: Parts[PricedBlock], choices: Choices, degrees: Degrees
+) -> dict[str, Array]:
+    """Return the seconds of all layers on one stage, by part."""
+    seconds = priced.map(lambda block: block_seconds(block, (), overlap=choices.overlap))
+    whole = stack_plans([plan_stages(question.model, pp=1)])
+    found: dict[str, Array] = {}
+    for name in dict.fromkeys(part for block in seconds.all() for part in (*block.forward, *block.backward)):
+        summed = over_stages(whole, seconds, _of_part(name), num_mtp=question.model.num_mtp_layers)
+        found[name] = np.asarray(summed)[0] + 0.0 * np.asarray(degrees.tp)
+    return found
+
+
+def _of_part(name: str) -> Callable[[BlockSeconds], Numeric]:
+    return lambda seconds: seconds.forward.get(name, 0.0) + seconds.backward.get(name, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

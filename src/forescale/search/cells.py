@@ -61,7 +61,13 @@ class Cells:
 
     def legal(self) -> Mask:
         """Return (variants, cells): which variants are layouts of their own."""
-        return np.stack([self.whole.allows(variant) for variant in self.whole.variants])
+        known: dict[object, Mask] = {}
+        for variant in self.whole.variants:
+            apart = replace(variant, recompute=self.whole.variants[0].recompute)
+            if apart not in known:
+                known[apart] = self.whole.allows(variant)
+            known[variant] = known[apart]
+        return np.stack([known[variant] for variant in self.whole.variants])
 
     def take(self, cells: Rows) -> Candidates:
         """Return some cells."""
