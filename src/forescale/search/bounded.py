@@ -25,8 +25,8 @@ FIRST_CELLS, MOST_CELLS, GROWTH = 2048, 65536, 4
 """Cells bounded at once: few at first, as long as there is nothing to discard by."""
 REFINED_AT_ONCE = 65536
 """Cells whose work is bounded at once."""
-FIRST_LAYOUTS, LAYOUTS_AT_ONCE = 4096, 32768
-"""Layouts evaluated at once: fewer, as long as there is nothing to discard by."""
+FIRST_LAYOUTS, LAYOUTS_AT_ONCE = 8192, 65536
+"""Layouts evaluated at once: few of the most promising first, to discard others by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +226,7 @@ class Bounded:
             order = np.lexsort((value, ~fits)) if first else np.argsort(value, kind="stable")
             if not first and (value[order[0]] > left or (not by_time and left < np.inf)):
                 return
-            most = LAYOUTS_AT_ONCE if np.isfinite(self.incumbents.bar) else FIRST_LAYOUTS
+            most = FIRST_LAYOUTS if first else LAYOUTS_AT_ONCE
             taken = np.cumsum(self.cells.num_layouts[self.pool.cell[order]]) <= most
             taken[0] = True
             self._score(self.pool.take(order[taken]))
