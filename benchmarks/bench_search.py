@@ -8,7 +8,7 @@ from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
 from forescale.cost.select import Costs
 from forescale.project import project
-from forescale.search import Space
+from forescale.search import Space, search
 from forescale.search.evaluate import Question, score
 from forescale.search.cells import enumerate_layouts
 from forescale.spec import Strategy, Workload
@@ -23,6 +23,25 @@ MODELS = ("roofline", "tile")
 
 
 @pytest.mark.parametrize("compute", MODELS)
+WHOLE = {
+    "llama-3.1-405b on 16384 h100-sxm": ("llama-3.1-405b", "h100-sxm", 16384, 8192, 2048),
+    "deepseek-v3 on 2048 h800-sxm": ("deepseek-v3", "h800-sxm", 2048, 4096, 15360),
+    "llama-3.1-70b on 256 h100-sxm": ("llama-3.1-70b", "h100-sxm", 256, 8192, 1024),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_whole_search(benchmark, name):
+    """The whole default space: at most 3 s and at least 5 million layouts per second on one idle core."""
+    model_name, cluster_name, devices, seq_len, batch = WHOLE[name]
+    model, cluster = load_model(model_name), load_cluster(cluster_name, devices)
+    workload = Workload(seq_len=seq_len, global_batch_size=batch)
+    result = benchmark.pedantic(search, (model, cluster, workload), rounds=3, warmup_rounds=1)
+    benchmark.extra_info["layouts"] = result.num_legal
+    benchmark.extra_info["evaluated"] = result.num_evaluated
+    benchmark.extra_info["layouts_per_s"] = round(result.num_legal / benchmark.stats.stats.min)
+
+
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_layouts_per_second(benchmark, name, compute):
     model_name, cluster_name, devices, seq_len, batch = QUESTIONS[name]

@@ -91,3 +91,18 @@ def test_what_fits_nowhere_gets_a_table(forescale):
     assert "fits" in ran.err
     assert "layouts refused" in ran.err
     assert "memory" in ran.err
+
+
+def test_a_checkpoint_and_a_time_limit_go_with_one_ranking(forescale, tmp_path):
+    file = tmp_path / "search.npz"
+    first = document(forescale("search", *SEARCH, "--json", "--checkpoint", str(file), "--time-limit", "600"))
+    again = document(forescale("search", *SEARCH, "--json", "--checkpoint", str(file)))
+    for name in ("elapsed_s",):
+        del first[name], again[name]
+    assert again == first
+    assert first["gap"] == 0.0
+    assert first["num_evaluated"] + first["num_over_memory"] + first["num_beaten"] == first["num_legal"]
+    ran = forescale("search", *SEARCH, "--pareto", "--checkpoint", str(file))
+    assert ran.code != 0
+    assert "--checkpoint" in ran.err
+    assert forescale("search", *SEARCH, "--time-limit", "0").code != 0

@@ -18,9 +18,11 @@ from forescale.search.cells import enumerate_cells, enumerate_layouts
 from forescale.search.evaluate import Question, score
 from forescale.search.rank import RELAXED_MEMORY
 from forescale.search.space import ORDERS, default_recompute
-from forescale.spec import Overlap, Strategy
+from forescale.spec import Overlap, Precision, Strategy
 
 MODELS = {f"{make.__name__}-{layers}": make(layers) for make in (dense, moe) for layers in (3, 6)}
+
+PRECISIONS = (Precision(), Precision(), Precision(compute="fp8", recipe="blockwise", parameters="fp8"))
 
 
 def some(values, most=3):
@@ -46,10 +48,14 @@ def questions(draw):
         axis_order=draw(some(ORDERS)),
         schedule=draw(st.sampled_from([(None,)] * 6 + [("zb-h1", None), (None, "dualpipe")])),
         base=Strategy(
-            overlap=Overlap(**{name: draw(st.booleans()) for name in Overlap.__dataclass_fields__})
+            overlap=Overlap(**{name: draw(st.booleans()) for name in Overlap.__dataclass_fields__}),
+            reshard=draw(st.sampled_from(["default", "always", "never", 2])),
         ),
     )
-    return model, cluster(devices), workload(seq_len=1024, global_batch_size=batch), space
+    work = replace(
+        workload(seq_len=1024, global_batch_size=batch), precision=draw(st.sampled_from(PRECISIONS))
+    )
+    return model, cluster(devices), work, space
 
 
 def ranked(scores, candidates, fits, objective, top):

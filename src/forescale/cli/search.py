@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar
@@ -49,6 +49,37 @@ class Document(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffortOptions:
+    """How long a search may take, and where it goes on."""
+
+    time_limit: Annotated[
+        float | None,
+        typer.Option(
+            "--time-limit",
+            metavar="SECONDS",
+            help="Stop with the best so far, and say how far from the optimum it may be.",
+            rich_help_panel="Search",
+        ),
+    ] = None
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            "--checkpoint",
+            metavar="FILE",
+            help="Keep what is settled, and go on from it when asked the same again.",
+            rich_help_panel="Search",
+        ),
+    ] = None
+
+    def refuse(self, why: str) -> None:
+        """Refuse options that were given where they mean nothing."""
+        for name, value in (("--time-limit", self.time_limit), ("--checkpoint", self.checkpoint)):
+            if value is not None:
+                msg = f"{name} {why}"
+                raise SpecError(msg)
+
+
 R = TypeVar("R", bound=Document)
 SEARCH = "Search"
 
@@ -72,6 +103,7 @@ def search_command(
             "--max-memory", metavar="SIZE", help="Peak per device, such as 70GiB.", rich_help_panel=SEARCH
         ),
     ] = None,
+    effort: EffortOptions,
     choice: SpaceOptions,
     scan: ScanOptions,
     cost: CostOptions,
@@ -99,6 +131,7 @@ def search_command(
         from forescale.cli.render.study import study_view
 
         scan.refuse(f"does not go with --preset {STUDY}")
+        effort.refuse(f"does not go with --preset {STUDY}")
         found = search_study(
             question, study, fix=choice.fix or (), top=top, objective=objective, max_memory=limit
         )
@@ -106,8 +139,7 @@ def search_command(
         return
     refuse_study_options(study)
     question.refuse_presets("search")
-    if scan.wanted and objective != "step_time":
-        scan.refuse(f"does not go with --objective {objective}")
+    _refuse_unused(scan, effort, objective)
     space = space_of(question, choice, sized=scan.device_counts is None and not scan.has_target)
     if scan.pareto:
         from forescale.cli.render.pareto import pareto_view
@@ -125,27 +157,48 @@ def search_command(
         from forescale.cli.render.search import search_view
         from forescale.cli.table_files import rows_of
 
-        result = ranked(question, space, top=top, objective=objective, max_memory=limit)
+        result = ranked(question, space, top=top, objective=objective, max_memory=limit, effort=effort)
         _write(result, rows_of, search_view, as_json=as_json, csv=csv, parquet=parquet)
 
 
+def _refuse_unused(scan: ScanOptions, effort: EffortOptions, objective: Objective) -> None:
+    """Refuse what a question beyond one ranking does not take."""
+    if scan.wanted:
+        effort.refuse("is of one ranking")
+        if objective != "step_time":
+            scan.refuse(f"does not go with --objective {objective}")
+
+
 def ranked(
-    question: Question, space: Space, *, top: int, objective: Objective, max_memory: float | None
+    question: Question,
+    space: Space,
+    *,
+    top: int,
+    objective: Objective,
+    max_memory: float | None,
+    effort: EffortOptions | None = None,
 ) -> SearchResult:
     """Return the best layouts under our own engine, with what readers had to say."""
+    from forescale.cli.progress import SearchBar
     from forescale.search import search
 
-    asked = question.plan
-    result = search(
-        asked.model,
-        asked.cluster,
-        asked.workload,
-        space=space,
-        objective=objective,
-        top=top,
-        max_memory=max_memory,
-        costs=asked.costs(),
-    )
+    asked, effort = question.plan, effort or EffortOptions()
+    if effort.time_limit is not None:
+        _positive("--time-limit", effort.time_limit, effort.time_limit)
+    with SearchBar() as bar:
+        result = search(
+            asked.model,
+            asked.cluster,
+            asked.workload,
+            space=space,
+            objective=objective,
+            top=top,
+            max_memory=max_memory,
+            costs=asked.costs(),
+            time_limit=effort.time_limit,
+            watch=bar,
+            checkpoint=effort.checkpoint,
+        )
     best = tuple(replace(one, notes=(*one.notes, *question.notes)) for one in result.best)
     return replace(result, best=best)
 

@@ -180,7 +180,7 @@ def memory_parts(
     buffers = largest(first=standing, second=states.update - activations)
     ratio = float(load_overhead().fragmentation[setting.choices.allocator].expected)
     lost = smallest(first=states.update, second=activations) if kernels.flat_update else 0.0
-    weights = states.weights + _narrow_weights(setting, inputs)
+    weights = states.weights + (narrow_weights(setting, inputs) if inputs.floor is None else 0.0)
     allocated = weights + states.gradients + states.optimizer + activations + buffers
     overhead = {
         "outside the allocator": outside.expected,
@@ -225,7 +225,7 @@ def _activations(setting: Setting, inputs: Inputs, kept: Numeric, count: Numeric
     return activations, 0.0 if split is None else split.host
 
 
-def _narrow_weights(setting: Setting, inputs: Inputs) -> Numeric:
+def narrow_weights(setting: Setting, inputs: Held) -> Numeric:
     """Return what weights in 8 or 4 bits add on every stage: copies of theirs, the type of the others."""
     precision, held, degrees = setting.workload.precision, inputs.held, inputs.degrees
     narrow = over_stages(

@@ -122,7 +122,8 @@ class Bounded:
         """Settle every layout, or all until `watch` says no; return how far it came."""
         while True:
             progress = self.progress()
-            if self.done or (watch and not watch(progress)):
+            goes_on = watch is None or watch(progress)
+            if self.done or not goes_on:
                 return progress
             if len(self.near) == 0 or self.fine[0] > self._next_coarse:
                 self._refine()

@@ -17,7 +17,7 @@ from forescale.project import setting_of
 from forescale.projection.blocks import BlockSeconds, PricedBlock, block_seconds, price_operators
 from forescale.projection.data_parallel import DataTraffic, free_traffic
 from forescale.projection.evaluate import Setting
-from forescale.projection.memory import standing_buffers, state_bytes
+from forescale.projection.memory import narrow_weights, standing_buffers, state_bytes
 from forescale.projection.pieces import Holding, Parts, holdings, price_blocks
 from forescale.projection.stages import Stages, over_stages, stack_plans
 from forescale.search.cells import Cells, Mask
@@ -260,8 +260,9 @@ class LeastStates:
         )
         states = state_bytes(model, traffic.dense, traffic.expert, degrees, question.workload, choices)
         sharded = _Sharded(degrees=degrees, stages=stages, held=held, traffic=traffic)
-        standing = standing_buffers(_setting(question, choices), sharded)
-        return np.asarray(states.weights + states.gradients + states.optimizer + standing)
+        setting = _setting(question, choices)
+        beside = standing_buffers(setting, sharded) + narrow_weights(setting, sharded)
+        return np.asarray(states.weights + states.gradients + states.optimizer + beside)
 
 
 def cell_bounds(question: Question, cells: Cells, chosen: Rows, only: Mask) -> Scores:

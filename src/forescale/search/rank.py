@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from forescale.cost.select import Costs
 from forescale.errors import InfeasibleError
 from forescale.project import project
 from forescale.search.bounded import Bounded, Progress, Watch
 from forescale.search.cells import Cells, enumerate_cells
+from forescale.search.checkpoint import Checkpoint
 from forescale.search.evaluate import Question
 from forescale.search.incumbents import Incumbents, Objective, Wanted
 from forescale.search.landscape import Asked, nothing_fits, nothing_legal
@@ -39,6 +41,7 @@ def search(
     costs: Costs | None = None,
     time_limit: float | None = None,
     watch: Watch | None = None,
+    checkpoint: Path | None = None,
 ) -> SearchResult:
     """Rank every legal layout; what is proven to be no better than the best is not evaluated.
 
@@ -53,7 +56,10 @@ def search(
     time_limit
         Seconds after which the search stops with the best so far; `SearchResult.gap` says what is proven of it.
     watch
-        Is told how far the search is, several times per second; False stops it as a time limit does.
+        Is told how far the search is, step by step; False stops it as a time limit does.
+    checkpoint
+        File that keeps what is settled, written every second; a search of the same question goes on from it and
+        ends with the same result.
 
     Raises
     ------
@@ -77,10 +83,9 @@ def search(
     run = Bounded(question, cells, wanted)
     if run.num_legal == 0:
         raise nothing_legal(asked, cells.whole.refused)
-    progress = run.run(timed)
-    complete = progress.num_evaluated + progress.num_irrelevant == progress.num_legal
+    progress = _run(run, timed, None if checkpoint is None else Checkpoint.of(checkpoint, asked, wanted))
     strategies = _best(cells, run.incumbents)
-    if not strategies and complete:
+    if not strategies and run.done:
         raise InfeasibleError(nothing_fits(question, cells, limits[0]), [("memory", run.num_legal)])
     if not strategies:
         msg = f"no layout that fits was found within {format_seconds(progress.elapsed_s)}; give it more time"
@@ -100,6 +105,22 @@ def search(
         relaxations=_relaxations(tuple(fastest), limits),
         asked=asked,
     )
+
+
+def _run(run: Bounded, watch: Watch, checkpoint: Checkpoint | None) -> Progress:
+    """Run a search, from its checkpoint on where there is one."""
+    if checkpoint is None:
+        return run.run(watch)
+    checkpoint.restore(run)
+
+    def tell(progress: Progress) -> bool:
+        if checkpoint.due():
+            checkpoint.save(run)
+        return watch(progress)
+
+    progress = run.run(tell)
+    checkpoint.save(run)
+    return progress
 
 
 def _timed(watch: Watch | None, time_limit: float | None, started: float) -> Watch:
@@ -126,6 +147,8 @@ def _fastest(question: Question, cells: Cells, wanted: Wanted, watch: Watch) -> 
 def _relaxations(fastest: tuple[float, ...], limits: tuple[float, ...]) -> tuple[Relaxation, ...]:
     """Return what more memory would buy, at the steps where the best step time improves."""
     best = fastest[0]
+    if best == float("inf"):
+        return ()
     found: list[Relaxation] = []
     for limit, step_time in zip(limits[1:], fastest[1:], strict=True):
         if step_time < (found[-1].step_time_s if found else best):

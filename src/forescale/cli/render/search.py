@@ -34,10 +34,12 @@ def search_view(result: SearchResult) -> Group:
         f"evaluated, the others proven no better, in {result.elapsed_s:.2f} s; "
         f"ranked by {result.objective.replace('_', ' ')}"
     )
+    gap = f"stopped early: the best there is may be up to {words.percent(result.gap)} better"
+    stopped = [Text(gap, style="yellow")] if result.gap > 0.0 else []
     gains = [_gain(item) for item in result.relaxations]
     notes = [Text(f"note ({note.topic}): {note.text}", style="yellow") for note in first.notes]
     table = ranking(list(enumerate(result.best, start=1)))
-    return Group(header, "", table, "", *legend_of(result.best), Text(counts), *gains, *notes)
+    return Group(header, "", table, "", *legend_of(result.best), Text(counts), *stopped, *gains, *notes)
 
 
 def ranking(ranked: Sequence[tuple[int, Projection]]) -> Table:

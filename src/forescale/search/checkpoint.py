@@ -1,0 +1,98 @@
+"""Searches that go on where they stopped: everything that a search by bounds has settled, in one file."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import zipfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from forescale.errors import SpecError
+from forescale.search.bounded import Bounded, Pool
+from forescale.search.incumbents import Wanted
+from forescale.search.landscape import Asked
+
+SAVED_EVERY_S = 1.0
+POOL = ("variant", "cell", "step_time", "peak")
+BEST = ("step_time", "peak", "variant", "place", "fastest")
+COUNTS = ("evaluated", "over_memory", "beaten")
+
+
+@dataclass(slots=True, kw_only=True)
+class Checkpoint:
+    """The file of one search."""
+
+    path: Path
+    key: str
+    """What is searched: a file of another question is refused."""
+    _saved: float = field(default_factory=time.perf_counter)
+
+    @classmethod
+    def of(cls, path: Path, asked: Asked, wanted: Wanted) -> Checkpoint:
+        """Return the checkpoint of a question in `path`."""
+        return cls(path=path, key=hashlib.sha256(repr((asked, wanted)).encode()).hexdigest())
+
+    def restore(self, run: Bounded) -> None:
+        """Bring a search to where the file left it, if there is one.
+
+        Raises
+        ------
+        SpecError
+            If the file is of another question, or no checkpoint at all.
+        """
+        if not self.path.exists():
+            return
+        try:
+            with np.load(self.path, allow_pickle=False) as saved:
+                state = {name: saved[name] for name in saved.files}
+        except (OSError, ValueError, zipfile.BadZipFile) as error:
+            msg = f"{self.path} is no checkpoint of a search: {error}"
+            raise SpecError(msg) from error
+        if str(state.get("key")) != self.key:
+            msg = f"{self.path} is the checkpoint of another question; name another file or remove it"
+            raise SpecError(msg)
+        _restore(run, state)
+
+    def due(self) -> bool:
+        """Say whether it is time to save."""
+        return time.perf_counter() - self._saved >= SAVED_EVERY_S
+
+    def save(self, run: Bounded) -> None:
+        """Write the file; one that is interrupted leaves the one before."""
+        draft = self.path.with_name(self.path.name + ".part")
+        with draft.open("wb") as file:
+            np.savez(file, key=np.array(self.key), **_state(run))  # type: ignore[arg-type]
+        draft.replace(self.path)
+        self._saved = time.perf_counter()
+
+
+def _state(run: Bounded) -> dict[str, np.ndarray]:
+    found = run.incumbents
+    return {
+        "at": np.array([run.cursor, run.at_once, found.num_feasible]),
+        "bar": np.array(found.bar),
+        "near": run.near,
+        "fine": run.fine,
+        "counts": np.array([getattr(run.counts, name) for name in COUNTS]),
+        **{f"pool.{name}": getattr(run.pool, name) for name in POOL},
+        **{f"best.{name}": getattr(found, name) for name in BEST},
+        **{f"rows.{name}": column for name, column in found.rows.items()},
+    }
+
+
+def _restore(run: Bounded, state: dict[str, np.ndarray]) -> None:
+    found = run.incumbents
+    run.cursor, run.at_once, found.num_feasible = (int(value) for value in state["at"])
+    found.bar = float(state["bar"])
+    run.near, run.fine = state["near"], state["fine"]
+    for name, value in zip(COUNTS, state["counts"].tolist(), strict=True):
+        setattr(run.counts, name, value)
+    run.pool = Pool(**{name: state[f"pool.{name}"] for name in POOL})
+    for name in BEST:
+        setattr(found, name, state[f"best.{name}"])
+    found.rows = {
+        name.removeprefix("rows."): column for name, column in state.items() if name.startswith("rows.")
+    }
