@@ -9,8 +9,8 @@ from forescale.catalogue.models import load_model
 from forescale.cost.select import Costs
 from forescale.project import project
 from forescale.search import Space, search
-from forescale.search.evaluate import Question, score
 from forescale.search.cells import enumerate_layouts
+from forescale.search.evaluate import Question, score
 from forescale.spec import Strategy, Workload
 
 QUESTIONS = {
@@ -22,7 +22,6 @@ QUESTIONS = {
 MODELS = ("roofline", "tile")
 
 
-@pytest.mark.parametrize("compute", MODELS)
 WHOLE = {
     "llama-3.1-405b on 16384 h100-sxm": ("llama-3.1-405b", "h100-sxm", 16384, 8192, 2048),
     "deepseek-v3 on 2048 h800-sxm": ("deepseek-v3", "h800-sxm", 2048, 4096, 15360),
@@ -42,6 +41,7 @@ def test_whole_search(benchmark, name):
     benchmark.extra_info["layouts_per_s"] = round(result.num_legal / benchmark.stats.stats.min)
 
 
+@pytest.mark.parametrize("compute", MODELS)
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_layouts_per_second(benchmark, name, compute):
     model_name, cluster_name, devices, seq_len, batch = QUESTIONS[name]

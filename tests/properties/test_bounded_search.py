@@ -46,7 +46,9 @@ def questions(draw):
         cp_kind=draw(some(["all_gather", "ring", "ulysses"])),
         recompute=draw(st.none() | some(default_recompute(model))),
         axis_order=draw(some(ORDERS)),
-        schedule=draw(st.sampled_from([(None,)] * 6 + [("zb-h1", None), (None, "dualpipe")])),
+        schedule=draw(
+            st.sampled_from([(None,)] * 6 + [("zb-h1", None), (None, "dualpipe"), (None, "seq1f1b")])
+        ),
         base=Strategy(
             overlap=Overlap(**{name: draw(st.booleans()) for name in Overlap.__dataclass_fields__}),
             reshard=draw(st.sampled_from(["default", "always", "never", 2])),
