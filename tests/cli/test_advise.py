@@ -33,3 +33,15 @@ def test_presets_are_refused(forescale):
     ran = forescale("advise", *CASE, "--preset", "playbook")
     assert ran.code == 2
     assert "advise works under the preset default only" in ran.err
+
+
+def test_the_process_and_the_search_share_the_cost_models(forescale):
+    usual, slow = (
+        json.loads(forescale("advise", *CASE, *options, "--json").out)
+        for options in ((), ("--compute", "tile", "--device-clock-mhz", "1000"))
+    )
+    for part in (slow["advised"], slow["best"]):
+        assert part["costs"]["compute"] == "tile"
+        assert part["costs"]["device_clock_hz"] == 1e9
+    assert slow["advised"]["step_time_s"] > 1.2 * usual["advised"]["step_time_s"]
+    assert slow["excess"] >= 0.0

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from forescale.advise.advice import Trial
+from forescale.cost.select import Costs
 from forescale.errors import SpecError
 from forescale.project import project
 from forescale.projection.result import Projection
@@ -24,6 +25,8 @@ class Case:
     workload: Workload
     memory_limit: float
     """Bytes that a device may need."""
+    costs: Costs | None = None
+    """What prices it; by default what is known of the device."""
 
     @property
     def domain(self) -> int:
@@ -38,7 +41,7 @@ class Case:
     def tried(self, move: str, layout: Strategy) -> tuple[Trial, Projection | None]:
         """Return how `layout` does; a layout that is not legal has its reason instead."""
         try:
-            found = project(self.model, self.cluster, layout, self.workload)
+            found = project(self.model, self.cluster, layout, self.workload, costs=self.costs)
         except SpecError as error:
             return Trial(move=move, strategy=layout, problem=str(error)), None
         trial = Trial(

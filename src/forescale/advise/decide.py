@@ -8,6 +8,7 @@ from forescale.advise.advice import Advice, Fact, Step, Trial
 from forescale.advise.case import Case, first
 from forescale.advise.moves import moves, reliefs
 from forescale.advise.tree import doubling, tree
+from forescale.cost.select import Costs
 from forescale.errors import InfeasibleError
 from forescale.graph.parameters import count_parameters
 from forescale.presets.playbook.preset import bytes_per_parameter
@@ -37,6 +38,7 @@ def advise(
     *,
     max_memory: float | None = None,
     exact: bool = True,
+    costs: Costs | None = None,
 ) -> Advice:
     """Walk through the playbook's decision process (How to Find the Best Training Configuration).
 
@@ -46,6 +48,8 @@ def advise(
         Bytes per device that a layout may need; the device's capacity by default.
     exact
         Whether to search the whole space too and say how far the advice is from its best.
+    costs
+        Cost models and calibration, of the process and of the search; by default what is known of the device.
 
     Raises
     ------
@@ -54,11 +58,13 @@ def advise(
     """
     capacity = cluster.device.hbm_bytes
     limit = capacity if max_memory is None else min(capacity, max_memory)
-    case = Case(model=model, cluster=cluster, workload=workload, memory_limit=limit)
+    case = Case(model=model, cluster=cluster, workload=workload, memory_limit=limit, costs=costs)
     fit, layout = _fit(case)
     batch, layout = _batch(case, layout)
     throughput, advised = _throughput(case, layout)
-    best = search(model, cluster, workload, top=1, max_memory=max_memory).best[0] if exact else None
+    best = (
+        search(model, cluster, workload, top=1, max_memory=max_memory, costs=costs).best[0] if exact else None
+    )
     return Advice(
         model=model,
         cluster=cluster,

@@ -7,7 +7,15 @@ from typing import Annotated
 import typer
 
 from forescale.cli.console import console, print_json
-from forescale.cli.options import ClusterOptions, JsonFlag, ModelArgument, PlanOptions, RunOptions, grouped
+from forescale.cli.options import (
+    ClusterOptions,
+    CostOptions,
+    JsonFlag,
+    ModelArgument,
+    PlanOptions,
+    RunOptions,
+    grouped,
+)
 from forescale.errors import SpecError
 
 
@@ -23,6 +31,7 @@ def advise_command(
     exact: Annotated[
         bool, typer.Option("--exact/--no-exact", help="Say how far the advice is from the exact best.")
     ] = True,
+    cost: CostOptions,
     plan: PlanOptions,
     as_json: JsonFlag = False,
 ) -> None:
@@ -35,10 +44,17 @@ def advise_command(
     if limit is not None and limit <= 0:
         msg = f"--max-memory must be greater than 0, got {max_memory}"
         raise SpecError(msg)
-    question = read_question(model, plan, cluster, run)
+    question = read_question(model, plan, cluster, run, cost=cost)
     question.refuse_presets("advise")
     asked = question.plan
-    result = advise(asked.model, asked.cluster, asked.workload, max_memory=limit, exact=exact)
+    result = advise(
+        asked.model,
+        asked.cluster,
+        asked.workload,
+        max_memory=limit,
+        exact=exact,
+        costs=asked.costs(),
+    )
     if as_json:
         print_json(result.to_json())
         return
