@@ -56,6 +56,7 @@ class Local:
         except BaseException:  # an interrupt or an error: nobody wants what they are working on
             for worker in set(active_children()) - before:
                 worker.terminate()
+            pool.shutdown(cancel_futures=True)  # its thread sees them end; left behind, it would fail at exit
             raise
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
