@@ -103,3 +103,8 @@ def test_the_playbooks_own_example():
         )
         assert trial.strategy.dp == devices
         assert trial.problem is None
+
+
+def test_a_batch_that_no_layout_divides_is_said():
+    with pytest.raises(InfeasibleError, match=r"is legal; the first, data parallel.*global_batch_size 64"):
+        advise(small.dense(), small.cluster(7), WORKLOAD)

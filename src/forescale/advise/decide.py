@@ -103,12 +103,7 @@ def _fit(case: Case) -> tuple[Step, Strategy]:
 
     trials, place = first(case, tree(case, activations_lead=lead), refuse=refuse)
     if place is None:
-        msg = (
-            f"nothing that the process tries fits {format_bytes(case.memory_limit)}: its states alone are "
-            f"{format_bytes(states / case.cluster.num_devices)} per device, shared by all "
-            f"{case.cluster.num_devices}; search tries every layout"
-        )
-        raise InfeasibleError(msg)
+        raise _nothing(case, trials, states)
     chosen = replace(trials[place], taken=True)
     trials[place] = chosen
     facts = (
@@ -120,6 +115,19 @@ def _fit(case: Case) -> tuple[Step, Strategy]:
     order = "activations outweigh the states, so context parallelism comes before stages" if lead else ""
     finding = "; ".join(filter(None, [f"{chosen.move} fits", order]))
     return Step(name="fit", question=FIT, facts=facts, trials=tuple(trials), finding=finding), chosen.strategy
+
+
+def _nothing(case: Case, trials: list[Trial], states: float) -> InfeasibleError:
+    """Return the error for a case in which nothing is legal, or nothing fits."""
+    if trials and all(trial.step_time_s is None for trial in trials):
+        msg = f"no layout that the process tries is legal; the first, {trials[0].move}: {trials[0].problem}"
+        return InfeasibleError(msg)
+    each = format_bytes(states / case.cluster.num_devices)
+    msg = (
+        f"nothing that the process tries fits {format_bytes(case.memory_limit)}: its states alone are {each} per "
+        f"device, shared by all {case.cluster.num_devices}; search tries every layout"
+    )
+    return InfeasibleError(msg)
 
 
 def _activations_lead(case: Case) -> bool:
