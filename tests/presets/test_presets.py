@@ -40,3 +40,18 @@ def test_memory_presets_leave_time_out_and_say_so(name):
     for stage in result.memory.stages:
         parts = ("weights", "gradients", "optimizer", "activations", "buffers", "overhead")
         assert stage.peak_bytes == pytest.approx(sum(getattr(stage, f"{part}_bytes") for part in parts))
+
+
+@pytest.mark.parametrize("preset", ["korthikanti2022", "playbook"])
+def test_layers_of_virtual_stages_are_those_of_their_ranks(preset):
+    ranks, chunks = (
+        project(
+            dense(),
+            cluster(2),
+            Strategy(pp=2, vpp=2, stage_layers=layers),
+            workload(),
+            preset=preset,
+        ).memory.peak_bytes
+        for layers in ((3, 5), (1, 2, 2, 3))
+    )
+    assert ranks == chunks

@@ -55,6 +55,15 @@ def explain_command(
             rich_help_panel=OUTPUT,
         ),
     ] = None,
+    stage: Annotated[
+        int | None,
+        typer.Option(
+            "--stage",
+            metavar="RANK",
+            help="Of memory, the pipeline stage meant; the fullest by default.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
     cite: Annotated[
         bool,
         typer.Option("--cite", help="List the sources of all formulas behind it.", rich_help_panel=OUTPUT),
@@ -76,7 +85,9 @@ def explain_command(
     question.refuse_presets("explain")
     asked = question.plan
     costs = asked.costs()
-    node = explain(asked.model, asked.cluster, question.strategy, asked.workload, quantity, costs=costs)
+    node = explain(
+        asked.model, asked.cluster, question.strategy, asked.workload, quantity, stage=stage, costs=costs
+    )
     if as_json:
         from forescale.explain.document import document
 

@@ -52,6 +52,7 @@ def explain(
     workload: Workload,
     quantity: str,
     *,
+    stage: int | None = None,
     costs: Costs | None = None,
 ) -> TermNode:
     """Return how `quantity` of one layout comes about: numbers with unit, formula, inputs and source.
@@ -59,8 +60,9 @@ def explain(
     Parameters
     ----------
     quantity
-        A name of `quantity_names()`, such as "step_time", "step_time.data_comm", "memory.activations" (of the
-        fullest stage) or "mfu".
+        A name of `quantity_names()`, such as "step_time", "step_time.data_comm", "memory.activations" or "mfu".
+    stage
+        Pipeline rank whose memory is meant, from 0; the fullest by default.
     costs
         Cost models that price it.
 
@@ -69,9 +71,9 @@ def explain(
     UnknownNameError
         If there is no such quantity; it names the nearest ones.
     SpecError
-        If the layout is illegal, or the quantity needs what the workload does not say.
+        If the layout is illegal, has no such stage, or the quantity needs what the workload does not say.
     """
-    return Explainer.of(model, cluster, strategy, workload, costs=costs).node(quantity)
+    return Explainer.of(model, cluster, strategy, workload, costs=costs).node(quantity, stage=stage)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,20 +111,23 @@ class Explainer:
         )
         return cls(model=model, cluster=cluster, workload=workload, evaluation=evaluation)
 
-    def node(self, quantity: str) -> TermNode:
-        """Return the tidy tree behind one quantity."""
+    def node(self, quantity: str, *, stage: int | None = None) -> TermNode:
+        """Return the tidy tree behind one quantity; of memory, that of one stage, the fullest by default."""
         if quantity not in quantity_names():
             kind = "quantity"
             raise UnknownNameError(kind, quantity, quantity_names())
-        return tidy(self.term(quantity).renamed(quantity).at(0))
+        return tidy(self.term(quantity, stage=stage).renamed(quantity).at(0))
 
-    def term(self, quantity: str) -> Term:
+    def term(self, quantity: str, *, stage: int | None = None) -> Term:
         """Return the recorded quantity."""
         family, _, part = quantity.partition(".")
+        if family == "memory":
+            return self._memory(part, stage)
+        if stage is not None:
+            msg = f"a stage goes with memory and its parts (memory.activations, ...), not with {quantity}"
+            raise SpecError(msg)
         if family == "params":
             return self._parameters(part)
-        if family == "memory":
-            return self._memory(part)
         if quantity.startswith("model_flops"):
             return self._model_flops(full=quantity.endswith("full_attention"))
         if quantity == "num_microbatches":
@@ -167,10 +172,14 @@ class Explainer:
         devices = float(self.cluster.num_devices)
         return as_term(utilisation(flops=flops, peak_rate=rate, num_devices=devices, step_time=step))
 
-    def _memory(self, part: str) -> Term:
-        fullest = Picker(np.argmax(value_of(self.evaluation.stage_peak), axis=0))
+    def _memory(self, part: str, stage: int | None) -> Term:
+        peaks = value_of(self.evaluation.stage_peak)
+        if stage is not None and not 0 <= stage < len(peaks):
+            msg = f"stage {stage} is none of the pipeline's {len(peaks)} stages, 0 to {len(peaks) - 1}"
+            raise SpecError(msg)
+        rows = np.argmax(peaks, axis=0) if stage is None else np.full(np.shape(peaks)[1:], stage)
         values = self.evaluation.stage_peak if part == "peak" else getattr(self.evaluation.memory, part)
-        return as_term(fullest(values), name=part).renamed(part, unit="byte")
+        return as_term(Picker(rows)(values), name=part).renamed(part, unit="byte")
 
     def _model_flops(self, *, full: bool) -> Term:
         flops = model_flops(self.model, self.workload.seq_len)

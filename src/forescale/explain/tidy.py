@@ -60,7 +60,8 @@ def _rebuilt(node: TermNode, label: str, seen: dict[int, tuple[TermNode, TermNod
         inputs = inputs[:1] if _is(inputs[1][1].value, 0.0) else inputs
     else:
         inputs = _chosen(node, inputs)
-    if len(inputs) == 1 and operation and inputs[0][1].value == node.value:
+    alone = len(inputs) == 1 and operation and inputs[0][1].value == node.value
+    if alone and (inputs[0][0].isdigit() or node.name == operation):  # a labelled part keeps its label
         return inputs[0][1] if is_operation(node) else _adopted(node, inputs[0][1])
     unit = node.unit or _unit(node, inputs) or _unit_of_label(label)
     if operation in {"+", "-"}:

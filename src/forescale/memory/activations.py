@@ -41,11 +41,11 @@ def any_of(*, count: Numeric) -> Numeric:
 
 @formula(unit="byte", source="what fits among freed blocks needs no new ones")
 def smallest(*, first: Numeric, second: Numeric) -> Numeric:
-    """Return the smaller of two working sets."""
+    """Smaller of two working sets."""
     return np.minimum(first, second)
 
 
 @formula(unit="byte", source="one block is replayed, or one head runs, at a time")
 def largest(*, first: Numeric, second: Numeric) -> Numeric:
-    """Return the larger of two working sets that never exist together."""
+    """Larger of two working sets that never exist together."""
     return np.maximum(first, second)

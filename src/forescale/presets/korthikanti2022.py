@@ -211,7 +211,7 @@ class Korthikanti2022:
             msg = f"preset {self.name} has no context parallelism; cp is {strategy.cp}, use cp 1"
             raise SpecError(msg)
         one = activations(model, strategy, workload, heads_of(model, preset=self.name))
-        layers = strategy.stage_layers or tuple(
+        layers = strategy.rank_layers or tuple(
             len(rank) for rank in layers_per_stage(model.num_layers, strategy.pp, strategy.vpp)
         )
         total = count_parameters(model).total

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from forescale.cost.placement import innermost
-from forescale.formula import formula
+from forescale.formula import formula, named
 from forescale.graph.layout import Degrees
 from forescale.graph.ops import Collective, CollectiveKind
 from forescale.numeric import Numeric
@@ -96,6 +96,15 @@ def head_copies(*, pp: Numeric, tied: bool) -> Numeric:
     return np.where((np.asarray(pp) == 1) & tied, 0.0, 1.0)
 
 
+@formula(
+    unit="1",
+    source="Megatron-LM, GPTModel: the stage of multi-token prediction embeds the tokens after the next",
+)
+def second_embedding(*, first: Numeric, last: Numeric) -> Numeric:
+    """1 on the last stage where the embedding stands elsewhere, else 0."""
+    return last * (1.0 - np.minimum(first, 1.0))
+
+
 @formula(unit="s", source="definition")
 def at_stage_3(*, zero: Numeric, sharded: Numeric, otherwise: Numeric) -> Numeric:
     """`sharded` at ZeRO stage 3, `otherwise` below it."""
@@ -122,6 +131,9 @@ def stage_parameters(
     """Return the elements of non-expert and expert parameters on one device of every stage, before sharding."""
     head = stages.last * held.head.vocabulary * head_copies(pp=degrees.pp, tied=tied)
     dense = over_stages(stages, held, lambda block: block.dense, num_mtp=num_mtp) + head
+    if num_mtp:
+        apart = second_embedding(first=stages.first, last=stages.last)
+        dense = dense + apart * named(held.embedding.dense, "embedding for mtp", unit="parameter")
     return dense, over_stages(stages, held, lambda block: block.expert, num_mtp=num_mtp)
 
 
@@ -158,7 +170,7 @@ def data_traffic(
         all_reduce=both("all_reduce", dense * gradient, expert * gradient),
         replicas=pricing.seconds(Collective(kind="all_reduce", axis="dp_replicate", num_bytes=shard)),
         all_gather=both("all_gather", dense * GATHERED_BYTES, expert * GATHERED_BYTES),
-        ties=_ties(pricing, held, gradient) if tied else 0.0,
+        ties=_ties(pricing, held, gradient) if tied or num_mtp else 0.0,
         blocks=held.map(block_traffic),
         dense=dense,
         expert=expert,

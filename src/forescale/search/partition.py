@@ -19,7 +19,7 @@ from forescale.graph.layout import Degrees, split_strategy
 from forescale.numeric import Numeric
 from forescale.project import layout_inputs, project
 from forescale.projection.blocks import BlockCost
-from forescale.projection.data_parallel import head_copies
+from forescale.projection.data_parallel import head_copies, second_embedding
 from forescale.projection.evaluate import Inputs
 from forescale.projection.memory import state_bytes
 from forescale.projection.pieces import Holding, Piece, build_pieces
@@ -118,20 +118,22 @@ def _layers(model: Model, strategy: Strategy, workload: Workload, inputs: Inputs
     again = build_pieces(inputs.priced, FULL, overlap=strategy.overlap)
     now, held = inputs.pieces, inputs.held
 
-    def layer(present: Sequence[Present], name: str) -> Layer:
-        states = _states(model, strategy, workload, inputs, present)
+    def layer(present: Sequence[Present], name: str, beside: float = 0.0) -> Layer:
+        states = _states(model, strategy, workload, inputs, present, beside)
         return _layer(present, states, name, choosing=strategy.recompute.granularity == "none")
 
     kinds = [
         layer([(1.0, own, full, holding)], "layer")
         for own, full, holding in zip(now.layers, again.layers, held.layers, strict=True)
     ]
-    last = [(1.0, now.head, now.head, held.head)]
+    last, again_embedded = [(1.0, now.head, now.head, held.head)], 0.0
     if now.mtp is not None and held.mtp is not None:
         last.append((float(model.num_mtp_layers), now.mtp, now.mtp, held.mtp))
+        apart = second_embedding(first=inputs.stages.first, last=inputs.stages.last)
+        again_embedded = float(np.max(apart)) * _number(held.embedding.dense)
     embedding = layer([(1.0, now.embedding, now.embedding, held.embedding)], "embedding")
     decoder = [kinds[model.layer_kinds.index(each)] for each in model.layers]
-    return [embedding, *decoder, layer(last, "head")]
+    return [embedding, *decoder, layer(last, "head", again_embedded)]
 
 
 def _layer(present: Sequence[Present], states: float, name: str, *, choosing: bool) -> Layer:
@@ -152,11 +154,17 @@ def _layer(present: Sequence[Present], states: float, name: str, *, choosing: bo
 
 
 def _states(
-    model: Model, strategy: Strategy, workload: Workload, inputs: Inputs, present: Sequence[Present]
+    model: Model,
+    strategy: Strategy,
+    workload: Workload,
+    inputs: Inputs,
+    present: Sequence[Present],
+    beside: float,
 ) -> float:
-    """Return the bytes of the states of some blocks on one device."""
+    """Return the bytes of the states of some blocks, and of parameters beside them, on one device."""
     copies = _number(head_copies(pp=inputs.degrees.pp, tied=model.tied_embeddings))
     dense = sum(n * (_number(own.dense) + copies * _number(own.vocabulary)) for n, _, _, own in present)
+    dense += beside
     expert = sum(n * _number(own.expert) for n, _, _, own in present)
     choices = split_strategy(strategy)[1]
     return _number(state_bytes(model, dense, expert, inputs.degrees, workload, choices).total())

@@ -286,6 +286,12 @@ class Strategy:
         return "/".join(share.text for share in self.placement)
 
     @property
+    def rank_layers(self) -> tuple[int, ...] | None:
+        """Decoder layers of each pipeline rank, where `stage_layers` gives them."""
+        given = self.stage_layers
+        return given and tuple(sum(given[rank :: self.pp]) for rank in range(self.pp))
+
+    @property
     def dp(self) -> int:
         """Data-parallel degree of everything but experts."""
         return self.dp_replicate * self.dp_shard

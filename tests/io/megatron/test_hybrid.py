@@ -41,7 +41,7 @@ def test_mamba_is_as_wide_as_megatron_makes_it():
         ("MM--", 2, 1, None),
         ("MM|--", 2, 1, None),
         ("M-M|-", 2, 1, (3, 1)),
-        ("M-|M|-|M-M", 2, 2, (3, 4)),
+        ("M-|M|-|M-M", 2, 2, (2, 1, 1, 3)),
         ("M|-|M|-", 2, 2, None),
     ],
 )

@@ -19,10 +19,11 @@ _VIRTUAL = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """Chunks per rank, and decoder layers of each rank where they differ."""
+    """Chunks per rank, and decoder layers of each rank or of each chunk where they differ."""
 
     vpp: int = 1
     stage_layers: tuple[int, ...] | None = None
+    """One count per rank, or per virtual stage in the order of the model."""
 
 
 def read_split(settings: Settings, *, num_layers: int, pp: int) -> Split:
@@ -52,9 +53,7 @@ def _split(settings: Settings, num_layers: int, pp: int) -> Split:
     vpp = _virtual(settings, num_layers, pp)
     if vpp > 1 and pp == 1:
         settings.refuse(f"{vpp} virtual stages need a pipeline of 2 ranks or more, got 1")
-    if listed and vpp > 1:
-        layers = tuple(sum(layers[rank::pp]) for rank in range(pp))
-    short = next((count for count in layers if count < vpp), None)
+    short = next((count for count in layers if count < vpp), None) if len(layers) == pp else None
     if short is not None and not _accounted(settings):
         settings.refuse(f"a rank of {short} layers cannot have {vpp} virtual stages")
     return Split(vpp=vpp, stage_layers=layers if len(set(layers)) > 1 else None)
@@ -66,7 +65,7 @@ def _segmented(settings: Settings, segments: tuple[str, ...], pp: int) -> Split:
         settings.refuse(
             f"the {len(segments)} stages of the layer pattern are no multiple of the pipeline's {pp}"
         )
-    layers = tuple(sum(map(len, segments[rank::pp])) for rank in range(pp))
+    layers = tuple(map(len, segments))
     return Split(vpp=len(segments) // pp, stage_layers=layers if len(set(layers)) > 1 else None)
 
 
@@ -157,8 +156,4 @@ def _layout(settings: Settings, num_layers: int, pp: int) -> Split:
             f"{key} {text!r} has {len(chunks)} stages of {sum(chunks)} layers; the model has {num_layers} "
             f"layers on {pp} ranks"
         )
-    layers = tuple(sum(chunks[rank::pp]) for rank in range(pp))
-    vpp = len(chunks) // pp
-    if len(set(chunks)) > 1 and vpp > 1:
-        settings.note(f"the chunks of {text!r} differ; each rank's layers are spread evenly over its chunks")
-    return Split(vpp=vpp, stage_layers=layers if len(set(layers)) > 1 else None)
+    return Split(vpp=len(chunks) // pp, stage_layers=tuple(chunks) if len(set(chunks)) > 1 else None)

@@ -82,7 +82,7 @@ class Playbook:
                 num_layers=float(model.num_layers),
             )
         )
-        layers = strategy.stage_layers or tuple(
+        layers = strategy.rank_layers or tuple(
             len(rank) for rank in layers_per_stage(model.num_layers, strategy.pp, strategy.vpp)
         )
         own = total / (strategy.tp * strategy.pp)

@@ -202,7 +202,7 @@ def replays_all(recompute: Recompute) -> bool:
 def layer_chunks(model: Model, strategy: Strategy) -> tuple[tuple[tuple[int, ...], ...], ...]:
     """Return, per rank and virtual stage, the layers: rank r has stages r, r + PP, ..., remainder on the first."""
     if strategy.stage_layers is not None:
-        counts, vpp = strategy.stage_layers, 1
+        counts, vpp = strategy.stage_layers, len(strategy.stage_layers) // strategy.pp
     else:
         vpp = strategy.vpp
         base, extra = divmod(model.num_layers, strategy.pp * vpp)
