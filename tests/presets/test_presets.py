@@ -46,10 +46,10 @@ def test_memory_presets_leave_time_out_and_say_so(name):
 def test_layers_of_virtual_stages_are_those_of_their_ranks(preset):
     ranks, chunks = (
         project(
-            dense(),
-            cluster(2),
+            small.dense(),
+            small.cluster(2),
             Strategy(pp=2, vpp=2, stage_layers=layers),
-            workload(),
+            small.workload(),
             preset=preset,
         ).memory.peak_bytes
         for layers in ((3, 5), (1, 2, 2, 3))
