@@ -100,6 +100,9 @@ def _sourced(result: Projection, costs: Costs, plan: StagePlan, inputs: Inputs) 
     if choice.measured and costs.measurements is not None:
         text = coverage(sources, costs.measurements.source, choice.compute)
         notes = (*notes, Note(topic="measured", text=text))
+    if costs.kernels or costs.links:
+        own = ", ".join(costs.own_fits(result.cluster)) or f"none of {result.cluster.name}"
+        notes = (*notes, Note(topic="calibration", text=f"fits of one's own: {own}"))
     summary = CostSummary(
         compute=f"measured, {choice.compute}" if choice.measured else choice.compute,
         reason=choice.reason,

@@ -39,3 +39,65 @@ def test_bad_input_is_one_sentence(forescale, tmp_path):
     assert unwritable.code == 2
     nothing = forescale("calibrate", RUNS, "--device", "gaudi2", "--output", tmp_path / "own.json")
     assert nothing.code == 2
+
+
+KERNELS = Path(__file__).parent.parent / "data" / "kernels" / "sample.csv"
+LOG = Path(__file__).parent.parent / "data" / "collectives" / "h100_8_nodes_all_reduce.txt"
+ON = ("--cluster", "h100-sxm", "--num-ranks", 64, "--ranks-per-node", 8)
+
+
+def test_kernels_and_collectives_make_one_calibration(forescale, tmp_path):
+    output = tmp_path / "own.json"
+    ran = forescale("calibrate", "--kernels", KERNELS, "--collectives", LOG, *ON, "-o", output, "--json")
+    assert ran.code == 0, ran.err
+    entries = {entry["path"]: entry for entry in json.loads(ran.out)["entries"]}
+    assert {"kernels.h100-sxm.gemm.bf16", "kernels.h100-sxm.tile.bf16", "links.h100-sxm.infiniband"} <= set(
+        entries
+    )
+    network = entries["links.h100-sxm.infiniband"]
+    assert network["after"]["median_abs"] < 0.03 < network["before"]["median_abs"]
+    assert network["held_out"]["rows"] == network["rows"]
+    question = (*DENSE, *LAYOUT)
+    plain = json.loads(forescale("project", *question, "--json").out)
+    own = json.loads(forescale("project", *question, "--calibration", output, "--json").out)
+    assert own["step_time_s"] != plain["step_time_s"]
+    notes = [note["text"] for note in own["notes"] if note["topic"] == "calibration"]
+    assert notes == ["fits of one's own: h100-sxm (own), h100-sxm.infiniband"]
+    other = ("llama-3.1-8b", "--cluster", "b200", "--devices", 16, *DENSE[5:], *LAYOUT)
+    plain = json.loads(forescale("project", *other, "--json").out)
+    own = json.loads(forescale("project", *other, "--calibration", output, "--json").out)
+    assert own["step_time_s"] == plain["step_time_s"]
+    assert own["notes"][-1]["text"] == "fits of one's own: none of b200"
+
+
+def test_parts_are_kept_when_others_are_fitted(forescale, tmp_path):
+    first, second = tmp_path / "first.json", tmp_path / "second.json"
+    assert forescale("calibrate", "--kernels", KERNELS, "--device", "h100-sxm", "-o", first).code == 0
+    ran = forescale("calibrate", RUNS, "--device", "h100-sxm", "--base", first, "-o", second)
+    assert ran.code == 0, ran.err
+    assert "what moved most" in ran.out
+    document = json.loads(second.read_text())
+    assert set(document) == {"schema", "runs", "kernels"}
+    assert document["kernels"] == json.loads(first.read_text())["kernels"]
+
+
+def test_what_is_missing_is_one_sentence(forescale, tmp_path):
+    output = ("-o", tmp_path / "own.json")
+    bad = tmp_path / "bad.csv"
+    bad.write_text("hardware,kind,dtype,m,n,k,time_us\nh100-sxm,gemm,bf16,-4,8,8,1\n")
+    for arguments, problem in (
+        ((), "nothing to fit to"),
+        (("--kernels", KERNELS), "--kernels needs the --device"),
+        (("--collectives", LOG), "--collectives needs the --cluster"),
+        (("--collectives", LOG, "--cluster", "h100-sxm"), "(--num-ranks)"),
+        (("--kernels", KERNELS, "--device", "b200", "--cluster", "h100-sxm"), "leave one of them out"),
+        (("--kernels", bad, "--device", "h100-sxm"), "m must be a number greater than 0, got '-4'"),
+        (("--kernels", tmp_path / "none.csv", "--device", "h100-sxm"), "none.csv"),
+        (("--kernels", KERNELS, "--device", "mi300x"), "no kind of kernel on mi300x was timed 3 times"),
+        (("--kernels", KERNELS, "--device", "v100-sxm3-32gb"), "no rows of v100-sxm3-32gb"),
+    ):
+        ran = forescale("calibrate", *arguments, *output)
+        assert (ran.code, ran.out) == (2, ""), arguments
+        assert problem in ran.err
+        assert len(ran.err.strip().splitlines()) == 1
+    assert not (tmp_path / "own.json").exists()

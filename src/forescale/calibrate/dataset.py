@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -53,6 +53,8 @@ class Run:
     """One measured run."""
 
     case: Case
+    costs: Costs = field(default_factory=Costs)
+    """What prices kernels and collectives, under any run calibration."""
     _prepared: _Prepared | None = field(default=None, repr=False)
 
     @property
@@ -97,7 +99,7 @@ class Run:
         ready = self._prepare(size)
         _, choices = split_strategy(strategy)
         run = calibration.factors(cluster.device, strategy.software)
-        costs = Costs(calibration=calibration)
+        costs = replace(self.costs, calibration=calibration)
         pricing = pricing_of(model, cluster, ready.degrees, choices, order_of(strategy), run, costs)
         pieces = build_pieces(
             price_blocks(ready.blocks, pricing),
@@ -151,13 +153,13 @@ class Run:
         return self._prepared
 
 
-def runs_of(cases: Iterable[Case], calibration: RunCalibration) -> list[Run]:
+def runs_of(cases: Iterable[Case], calibration: RunCalibration, costs: Costs | None = None) -> list[Run]:
     """Return the cases that have a step time and can be projected, in order."""
     found = []
     for case in cases:
         if case.skipped_reason is not None or not case.measured.step_time_s:
             continue
-        run = Run(case=case)
+        run = Run(case=case, costs=costs or Costs())
         try:
             run.log_predicted(calibration)
         except ForescaleError:

@@ -98,12 +98,13 @@ def published(
 
 
 def content_of(calibration: RunCalibration) -> dict[str, Any]:
-    """Return the JSON object that `read_run_calibration` reads back, to four digits."""
-    content: dict[str, Any] = _rounded(asdict(calibration))
+    """Return the JSON object that `run_calibration_of` reads back, to four digits."""
+    content: dict[str, Any] = rounded(asdict(calibration))
     return content
 
 
-def _rounded(item: Any) -> Any:  # noqa: ANN401  (JSON)
+def rounded(item: Any) -> Any:  # noqa: ANN401  (JSON)
+    """Return numbers in tables within tables to four digits."""
     if isinstance(item, Mapping):
-        return {key: _rounded(value) for key, value in item.items()}
+        return {key: rounded(value) for key, value in item.items()}
     return float(f"{item:.{DIGITS}g}") if isinstance(item, float) else item

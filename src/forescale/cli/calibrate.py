@@ -1,94 +1,279 @@
-"""`forescale calibrate`: fit what a cluster's runs lose against kernels alone, and say what moved."""
+"""`forescale calibrate`: fit runs, kernels and collectives of one's own, and say what moved."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from forescale.errors import ForescaleError, SpecError
+from forescale.graph.ops import CollectiveKind
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.table import Table
+
     from forescale.calibrate.cluster import ClusterCalibration
     from forescale.calibrate.dataset import Run
+    from forescale.calibrate.entries import EntryFit, Left
+    from forescale.calibrate.kernels import KernelFits
+    from forescale.calibrate.network import NetworkFits
+    from forescale.calibrate.report import Move
+    from forescale.cost.calibrations import Calibrations
+    from forescale.cost.measured import Measurements
+    from forescale.spec import Cluster, Device
 
 SHOWN = 8
-"""Moves that are printed."""
+"""Runs and their moves that are printed."""
+SHOWN_EACH = 3
+"""Moves that are printed of every other entry."""
 
 
 def calibrate_command(
     runs: Annotated[
-        Path,
-        typer.Argument(metavar="RUNS.csv", help="Measured runs of one cluster.", show_default=False),
-    ],
+        Path | None,
+        typer.Argument(metavar="[RUNS.csv]", help="Measured runs of one cluster.", show_default=False),
+    ] = None,
     *,
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE.json", help="Where the calibration goes.")
     ],
+    kernels: Annotated[
+        list[Path] | None,
+        typer.Option("--kernels", metavar="FILE", help="Timed kernels of one device. Repeatable."),
+    ] = None,
+    collectives: Annotated[
+        list[Path] | None,
+        typer.Option("--collectives", metavar="FILE", help="Timed collectives of --cluster. Repeatable."),
+    ] = None,
     base: Annotated[
         Path | None,
-        typer.Option("--base", metavar="FILE.json", help="Start from this instead of published runs."),
+        typer.Option("--base", metavar="FILE.json", help="Start from this instead of published fits."),
     ] = None,
     device: Annotated[
-        str | None, typer.Option("--device", metavar="NAME", help="Only runs on this catalogue device.")
+        str | None,
+        typer.Option("--device", metavar="NAME", help="Device of the kernels; of runs, only those on it."),
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option("--cluster", metavar="NAME|FILE", help="Cluster that collectives were timed on."),
+    ] = None,
+    generation: Annotated[
+        bool, typer.Option("--generation", help="Let the kernels count for all devices of the generation.")
+    ] = False,
+    per_call: Annotated[
+        bool, typer.Option("--per-call", help="Kernel times hold an unknown constant per call.")
+    ] = False,
+    kind: Annotated[
+        CollectiveKind | None, typer.Option("--kind", help="Collective of logs that do not say.")
+    ] = None,
+    num_ranks: Annotated[
+        int | None, typer.Option("--num-ranks", metavar="N", help="Ranks of logs that do not list them.")
+    ] = None,
+    ranks_per_node: Annotated[
+        int | None,
+        typer.Option("--ranks-per-node", metavar="N", help="Ranks in a node of logs that do not list them."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """Calibrate to a few runs of your own cluster; 3 to 5 are enough to start."""
+    """Calibrate to runs, kernels or collectives of your own; 3 to 5 runs are enough to start."""
     from datetime import date
 
+    from forescale.calibrate.report import rounded
+    from forescale.cost.calibrations import Calibrations, read_calibrations
+
+    if runs is None and not kernels and not collectives:
+        msg = "there is nothing to fit to: give RUNS.csv, --kernels FILE or --collectives FILE"
+        raise SpecError(msg)
+    own = Calibrations() if base is None else read_calibrations(base)
+    today = date.today().isoformat()
+    place = _cluster(cluster)
+    entries: list[EntryFit] = []
+    left: list[Left] = []
+    if kernels:
+        where = _device(device, place)
+        own, kernel_fits = _kernels(
+            own, _read(kernels, where), where, date=today, generation=generation, per_call=per_call
+        )
+        entries, left = [*kernel_fits.entries], [*kernel_fits.left]
+    if collectives:
+        if place is None:
+            msg = "--collectives needs the --cluster that they were timed on"
+            raise SpecError(msg)
+        said = {"kind": kind, "num_ranks": num_ranks, "ranks_per_node": ranks_per_node}
+        timed = _read(collectives, place.device, cluster=place.name, **said)
+        own, link_fits = _links(own, timed, place, date=today)
+        entries, left = [*entries, *link_fits.entries], [*left, *link_fits.left]
+    measured, result = _runs(runs, own, device, name=output.stem, date=today) if runs else ([], None)
+    own = own if result is None else replace(own, runs=result.calibration)
+    _write(output, json.dumps(rounded(own.to_json()), indent=1, allow_nan=False) + "\n")
+    if as_json:
+        typer.echo(json.dumps(_document(measured, result, entries, left), indent=1))
+    else:
+        _show(measured, result, entries, left, output)
+
+
+def _cluster(name: str | None) -> Cluster | None:
+    from forescale.io.named import cluster_of
+
+    return None if name is None else cluster_of(name, 1)
+
+
+def _device(name: str | None, cluster: Cluster | None) -> Device:
+    """Return the device whose kernels are fitted."""
+    from forescale.catalogue.clusters import load_device
+
+    if name is None and cluster is None:
+        msg = "--kernels needs the --device that they were timed on"
+        raise SpecError(msg)
+    if cluster is not None and name in (None, cluster.device.name):
+        return cluster.device
+    if cluster is not None:
+        msg = f"--device is {name}, but {cluster.name} has {cluster.device.name}; leave one of them out"
+        raise SpecError(msg)
+    return load_device(name or "")
+
+
+def _read(paths: Sequence[Path], device: Device, **asked: Any) -> list[Measurements]:  # noqa: ANN401
+    from forescale.io.measurements import read_measurements
+
+    found = [read_measurements(path, device, **asked) for path in paths]
+    for one in found:
+        if one.device and one.device != device.name:
+            msg = f"{one.source} was measured on {one.device}, not on {device.name}"
+            raise SpecError(msg)
+    return found
+
+
+def _kernels(
+    own: Calibrations,
+    measured: Sequence[Measurements],
+    device: Device,
+    *,
+    date: str,
+    generation: bool,
+    per_call: bool,
+) -> tuple[Calibrations, KernelFits]:
+    from forescale.calibrate.kernels import fit_kernels, rows_of
+    from forescale.cost.select import Costs
+
+    key = device.architecture if generation else device.name
+    found = fit_kernels(
+        rows_of(measured, device),
+        Costs(kernels=own.kernels).kernel_calibration(device),
+        device,
+        name=f"{key} (own)",
+        date=date,
+        per_call=per_call,
+    )
+    return replace(own, kernels={**own.kernels, key: found.calibration}), found
+
+
+def _links(
+    own: Calibrations, measured: Sequence[Measurements], cluster: Cluster, *, date: str
+) -> tuple[Calibrations, NetworkFits]:
+    from forescale.calibrate.network import fit_network, timed_of
+
+    found = fit_network(timed_of(measured), cluster, own=own.links, date=date)
+    names = {link.name for link in found.links}
+    kept = tuple(link for link in own.links if link.name not in names)
+    return replace(own, links=(*found.links, *kept)), found
+
+
+def _runs(
+    path: Path, own: Calibrations, device: str | None, *, name: str, date: str
+) -> tuple[list[Run], ClusterCalibration]:
+    """Fit what whole runs lose, against kernels and links of one's own where there are any."""
     from forescale.calibrate.cluster import calibrate_cluster
     from forescale.calibrate.dataset import runs_of
-    from forescale.calibrate.report import content_of
-    from forescale.cost.run_calibration import load_run_calibration, read_run_calibration
+    from forescale.cost.run_calibration import load_run_calibration
+    from forescale.cost.select import Costs
     from forescale.validation.cases import load_cases
 
-    start = load_run_calibration() if base is None else read_run_calibration(base)
-    measured = runs_of(load_cases(runs), start)
+    start = own.runs or load_run_calibration()
+    measured = runs_of(load_cases(path), start, Costs(kernels=own.kernels, links=own.links))
     if device is not None:
         measured = [run for run in measured if run.case.question[1].device.name == device]
-    result = calibrate_cluster(
-        measured,
-        start,
-        name=output.stem,
-        date=date.today().isoformat(),
-        source=f"{len(measured)} runs of {runs.name} around calibration {start.name}",
-    )
-    _write(output, json.dumps(content_of(result.calibration), indent=1) + "\n")
-    if as_json:
-        typer.echo(json.dumps(_document(measured, result), indent=1))
-    else:
-        _show(measured, result, output)
+    source = f"{len(measured)} runs of {path.name} around calibration {start.name}"
+    return measured, calibrate_cluster(measured, start, name=name, date=date, source=source)
 
 
-def _document(runs: list[Run], result: ClusterCalibration) -> dict[str, object]:
-    errors = zip(runs, result.before.tolist(), result.after.tolist(), strict=True)
+def _document(
+    runs: Sequence[Run],
+    result: ClusterCalibration | None,
+    entries: Sequence[EntryFit],
+    left: Sequence[Left],
+) -> dict[str, Any]:
+    errors = () if result is None else zip(runs, result.before.tolist(), result.after.tolist(), strict=True)
+    moves = () if result is None else result.moves
     return {
         "schema": "forescale.calibration/1",
         "runs": [{"id": run.id, "before": -before, "after": -after} for run, before, after in errors],
-        "moves": [{"path": move.path, "before": move.before, "after": move.after} for move in result.moves],
+        "moves": [asdict(move) for move in moves],
+        "entries": [asdict(entry) for entry in entries],
+        "left": [asdict(one) for one in left],
     }
 
 
-def _show(runs: list[Run], result: ClusterCalibration, output: Path) -> None:
+def _show(
+    runs: Sequence[Run],
+    result: ClusterCalibration | None,
+    entries: Sequence[EntryFit],
+    left: Sequence[Left],
+    output: Path,
+) -> None:
+    from forescale.cli.console import console
+
+    if entries:
+        moves = [move for entry in entries for move in entry.moves[:SHOWN_EACH]]
+        console().print(_entry_table(entries), _move_table(moves))
+    if result is not None:
+        console().print(_run_table(runs, result), _move_table(result.moves[:SHOWN]))
+    for one in left:
+        console().print(f"not used: {one.rows} rows of {one.path}, {one.reason}")
+    console().print(f"written to {output}")
+
+
+def _entry_table(entries: Sequence[EntryFit]) -> Table:
+    from rich.table import Table
+
+    table = Table(
+        "entry", "rows", "error before", "after", "unseen rows", title="median |error| (bias) of fits"
+    )
+    for entry in entries:
+        shown = [
+            "too few" if each is None else f"{each.median_abs:.1%} ({each.bias:+.1%})"
+            for each in (entry.before, entry.after, entry.held_out)
+        ]
+        table.add_row(entry.path, str(entry.rows), *shown)
+    return table
+
+
+def _run_table(runs: Sequence[Run], result: ClusterCalibration) -> Table:
     import math
 
     from rich.table import Table
 
-    from forescale.cli.console import console
-
     table = Table("run", "error before", "error after", title=f"{len(runs)} runs")
     for run, before, after in list(zip(runs, result.before, result.after, strict=True))[:SHOWN]:
         table.add_row(run.id, f"{math.expm1(-before):+.1%}", f"{math.expm1(-after):+.1%}")
-    moved = Table("factor", "before", "after", title="what moved")
-    for move in result.moves[:SHOWN]:
-        moved.add_row(move.path, f"{move.before:.4g}", f"{move.after:.4g}")
-    console().print(table, moved, f"written to {output}")
+    return table
+
+
+def _move_table(moves: Sequence[Move]) -> Table:
+    from rich.table import Table
+
+    table = Table("factor", "before", "after", title="what moved most")
+    for move in moves:
+        table.add_row(move.path, f"{move.before:.4g}", f"{move.after:.4g}")
+    return table
 
 
 def _write(path: Path, text: str) -> None:
-    from forescale.errors import ForescaleError
-
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

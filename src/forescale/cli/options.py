@@ -168,7 +168,10 @@ class CostOptions:
         float | None, _cost("--device-clock-mhz", "Clock to predict for; the device's own by default.", "MHZ")
     ] = None
     calibration: Annotated[
-        Path | None, _cost("--calibration", "What runs lose, as `calibrate` wrote it.", "FILE.json")
+        Path | None,
+        _cost(
+            "--calibration", "What was fitted to your own measurements, as `calibrate` wrote it.", "FILE.json"
+        ),
     ] = None
     measurements: Annotated[
         list[Path] | None,

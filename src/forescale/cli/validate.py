@@ -88,7 +88,7 @@ def validate_command(
 
 def _costs(options: CostOptions) -> Costs:
     """Return the cost models asked for; a corpus is of many devices, so none of its kernels are looked up."""
-    from forescale.cost.run_calibration import read_run_calibration
+    from forescale.cost.calibrations import Calibrations, read_calibrations
     from forescale.cost.select import Costs
 
     if options.measurements is not None or options.compute == "measured":
@@ -97,10 +97,13 @@ def _costs(options: CostOptions) -> Costs:
         )
         raise SpecError(msg)
     clock, calibration = options.device_clock_mhz, options.calibration
+    own = Calibrations() if calibration is None else read_calibrations(calibration)
     return Costs(
         compute=options.compute or "auto",
         clock_hz=None if clock is None else clock * 1e6,
-        calibration=None if calibration is None else read_run_calibration(calibration),
+        calibration=own.runs,
+        kernels=own.kernels,
+        links=own.links,
     )
 
 

@@ -295,7 +295,7 @@ def calibration_names() -> frozenset[str]:
 @functools.cache
 def read_calibration(name: str) -> Calibration:
     """Return the packaged calibration `name`."""
-    return calibration_of(_merged(name), where=f"calibration {name}")
+    return calibration_of(inherited(_packaged(name)), where=f"calibration {name}")
 
 
 def calibration_of(content: Mapping[str, Any], *, where: str | Path) -> Calibration:
@@ -352,14 +352,28 @@ def _fit(entry: Mapping[str, Any], key: str, where: str | Path) -> Fit:
     return _record(Fit, data, key, where)
 
 
-def _merged(name: str) -> dict[str, Any]:
-    text = (resources.files("forescale.catalogue") / "calibrations" / f"{name}.json").read_text(
-        encoding="utf-8"
-    )
-    own: dict[str, Any] = json.loads(text)
-    base = _merged(own["base"]) if own.get("base") else {}
+def inherited(own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a calibration with what it leaves to the packaged one that it names as `base`."""
+    base = inherited(_packaged(own["base"])) if own.get("base") else {}
     tables = {key: {**base.get(key, {}), **own.get(key, {})} for key in TABLES}
     return {**base, **own, **tables}
+
+
+def differing(calibration: Calibration, base: str = "generic") -> dict[str, Any]:
+    """Return the JSON object of what `calibration` does not share with the packaged one `base`."""
+    content, prior = content_of(calibration), content_of(read_calibration(base))
+    tables = {
+        section: {key: value for key, value in content[section].items() if value != prior[section].get(key)}
+        for section in TABLES
+    }
+    single = {key: content[key] for key in content if key not in TABLES and content[key] != prior[key]}
+    return {"base": base, **single, **{section: table for section, table in tables.items() if table}}
+
+
+def _packaged(name: str) -> dict[str, Any]:
+    path = resources.files("forescale.catalogue") / "calibrations" / f"{name}.json"
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return content
 
 
 def _slug(name: str) -> str:

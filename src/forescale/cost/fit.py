@@ -66,6 +66,10 @@ TILE_ATTENTION = (
     Parameter(name="tail", start=0.5, low=0.0, high=1.0),
     Parameter(name="launch_s", start=4e-6, low=2e-6, high=1e-5),
 )
+MEMORY = (
+    Parameter(name="bandwidth", start=0.75, low=0.05, high=1.0),
+    Parameter(name="launch_s", start=3e-6, low=5e-7, high=5e-5),
+)
 UNFUSED = (
     Parameter(name="forward_bytes", start=12.0, low=4.0, high=60.0),
     Parameter(name="backward_bytes", start=12.0, low=4.0, high=60.0),
@@ -113,6 +117,7 @@ def fit_entry(
     calls: Sequence[str] = (),
     extras: Sequence[str] = (),
     scale: float = 0.05,
+    pull: float = 0.0,
 ) -> Fitted:
     """Return `calibration` with `entry` fitted to `rows`: least ln(predicted / measured), outliers linear.
 
@@ -124,6 +129,8 @@ def fit_entry(
         Tables whose extra operators cost an unknown multiple of what the model says.
     scale
         Error from which a row weighs linearly instead of squared.
+    pull
+        Error that moving a parameter over its whole range would have to save: it holds what rows do not tell.
     """
     from scipy.optimize import least_squares
 
@@ -139,10 +146,13 @@ def fit_entry(
         extra = {table: values.pop(f"extra {table}") for table in extras}
         return Fitted(calibration=entry.changed(calibration, values), call_s=call_s, extra=extra)
 
-    def objective(position: Array) -> Array:
-        return errors(rows, place(position), model)
-
     start = (np.array([item.start for item in free]) - lows) / spans
+    held = len(parameters)
+
+    def objective(position: Array) -> Array:
+        misfit = errors(rows, place(position), model)
+        return np.concatenate([misfit, pull * (position - start)[:held]]) if pull else misfit
+
     found = least_squares(objective, start, bounds=(0.0, 1.0), loss="soft_l1", f_scale=scale, x_scale="jac")
     return place(found.x)
 

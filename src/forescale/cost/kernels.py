@@ -22,6 +22,11 @@ from forescale.numeric import Array
 from forescale.spec import Device
 
 Op = TypeVar("Op", bound=Compute)
+COLUMNS = (
+    "id", "hardware", "kind", "op", "dtype", "m", "n", "k", "groups", "batch", "heads", "kv_heads", "qk_head_dim",
+    "v_head_dim", "seq_len", "causal", "measured_tflops", "time_us", "library", "notes",
+)  # fmt: skip
+"""Columns that are read; a table has those that its kernels need."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,22 +71,31 @@ def read_kernels(path: Path, devices: Mapping[str, Device]) -> list[KernelRow]:
         rows = list(csv.DictReader(stream))
     if not rows or "kind" not in rows[0]:
         raise ReaderError(path, "a kernel table needs the columns id, hardware, kind, dtype and time_us")
-    parsed = (_row(row, devices[row["hardware"]]) for row in rows if row["hardware"] in devices)
+    parsed = []
+    for number, given in enumerate(rows, start=1):
+        row = {**dict.fromkeys(COLUMNS, ""), **{key: value or "" for key, value in given.items()}}
+        if row["hardware"] in devices:
+            parsed.append(_checked(row, devices[row["hardware"]], f"row {number} ({row['id']})", path))
     return [row for row in parsed if row is not None]
+
+
+def _checked(row: Mapping[str, str], device: Device, where: str, path: Path) -> KernelRow | None:
+    """Return one row; numbers that cannot be are refused."""
+    try:
+        return _row(row, device)
+    except ValueError as error:
+        raise ReaderError(path, f"{where} is no timed {row['kind']}: {error}") from error
 
 
 def _row(row: Mapping[str, str], device: Device) -> KernelRow | None:
     read = _READERS.get(row["kind"])
-    found = read(row) if read else None
-    if found is None:
+    if read is None or not (row["time_us"] or row["measured_tflops"]):
         return None
-    ops, extra, flops = found
+    ops, extra, flops = read(row)
     if row["time_us"]:
-        seconds = float(row["time_us"]) * 1e-6
-    elif row["measured_tflops"]:
-        seconds = flops / (float(row["measured_tflops"]) * 1e12)
+        seconds = _number(row, "time_us") * 1e-6
     else:
-        return None
+        seconds = flops / (_number(row, "measured_tflops") * 1e12)
     table = row["id"].split("-")[0]
     return KernelRow(
         id=row["id"],
@@ -94,16 +108,35 @@ def _row(row: Mapping[str, str], device: Device) -> KernelRow | None:
     )
 
 
+def _number(row: Mapping[str, str], key: str) -> float:
+    """Return what a column says; extents, times and rates are greater than 0."""
+    try:
+        value = float(row[key])
+    except ValueError:
+        value = 0.0
+    if not 0.0 < value < float("inf"):
+        msg = f"{key} must be a number greater than 0, got {row[key]!r}"
+        raise ValueError(msg)
+    return value
+
+
 Parsed: TypeAlias = tuple[tuple[Compute, ...], tuple[Elementwise, ...], float]
 
 
-def _gemm(row: Mapping[str, str]) -> Parsed | None:
+def _gemm(row: Mapping[str, str]) -> Parsed:
     dtype = _dtype(row["dtype"])
-    m, n, k = (float(row[key]) for key in ("m", "n", "k"))
+    m, n, k = (_number(row, key) for key in ("m", "n", "k"))
     gradient = "fp32" in row["dtype"]
     # An fp32 main gradient is read and written (8 bytes) or only written (4) where bf16 output takes 2.
     accumulate = (6.0 if "accumulate=True" in row["notes"] else 2.0) if gradient else 0.0
-    op = Gemm(m=m, n=n, k=k, dtype=dtype, batch=float(row["batch"] or 1), accumulate_bytes=accumulate)
+    op = Gemm(
+        m=m,
+        n=n,
+        k=k,
+        dtype=dtype,
+        batch=_number(row, "batch") if row["batch"] else 1.0,
+        accumulate_bytes=accumulate,
+    )
     quantised = "activation quantisation included" in row["dtype"]
     # One scale per tensor takes a pass for its maximum before the pass that casts.
     per_element, passes = (5.0, 2.0) if dtype == "fp8" else (3.0, 1.0)
@@ -112,9 +145,9 @@ def _gemm(row: Mapping[str, str]) -> Parsed | None:
     return (op,), extra, float(op.flops)
 
 
-def _grouped(row: Mapping[str, str]) -> Parsed | None:
-    groups = float(row["groups"])
-    m, n, k = (float(row[key]) for key in ("m", "n", "k"))
+def _grouped(row: Mapping[str, str]) -> Parsed:
+    groups = _number(row, "groups")
+    m, n, k = (_number(row, key) for key in ("m", "n", "k"))
     weight = row["op"] == "bwd_grad_w"
     accumulate = 6.0 if "accumulate=True" in row["notes"] else 0.0
     op = GroupedGemm(
@@ -129,18 +162,18 @@ def _grouped(row: Mapping[str, str]) -> Parsed | None:
     return (op,), (), float(op.flops)
 
 
-def _attention(row: Mapping[str, str]) -> Parsed | None:
-    length, causal = float(row["seq_len"]), row["causal"] == "y"
-    heads, flash = float(row["heads"]), row["library"] != "PyTorch unfused"
+def _attention(row: Mapping[str, str]) -> Parsed:
+    length, causal = _number(row, "seq_len"), row["causal"] == "y"
+    heads, flash = _number(row, "heads"), row["library"] != "PyTorch unfused"
     forward = AttentionCore(
-        batch=float(row["batch"]),
+        batch=_number(row, "batch"),
         heads=heads,
-        kv_heads=float(row["kv_heads"] or heads),
+        kv_heads=_number(row, "kv_heads") if row["kv_heads"] else heads,
         q_len=length,
         kv_len=length,
         pairs=length * length / 2 if causal else length * length,
-        qk_dim=float(row["qk_head_dim"]),
-        v_dim=float(row["v_head_dim"]),
+        qk_dim=_number(row, "qk_head_dim"),
+        v_dim=_number(row, "v_head_dim"),
         causal=causal,
         flash=flash,
     )
@@ -149,18 +182,13 @@ def _attention(row: Mapping[str, str]) -> Parsed | None:
     # Published rates count 2.5 forwards for the backward, fused or not.
     counted = {"attention_fwd": 1.0, "attention_bwd": 2.5}.get(row["kind"], 3.5)
     # The serving operator splits queries, keys and values and writes the cache: each read and written once.
-    packed = (
-        length
-        * float(row["batch"])
-        * (heads + 2.0 * float(row["kv_heads"] or heads))
-        * float(row["qk_head_dim"])
-    )
+    packed = length * float(forward.batch) * (heads + 2.0 * float(forward.kv_heads)) * float(forward.qk_dim)
     cache = "incl. KV-cache write" in row["op"]
     extra = (Elementwise(bytes_moved=4.0 * packed, family="permute"),) if cache else ()
     return ops, extra, float(forward.flops) * counted
 
 
-_READERS: dict[str, Callable[[Mapping[str, str]], Parsed | None]] = {
+_READERS: dict[str, Callable[[Mapping[str, str]], Parsed]] = {
     "gemm": _gemm,
     "grouped_gemm": _grouped,
     "attention_fwd": _attention,
@@ -215,6 +243,6 @@ def _stack(ops: Sequence[Op]) -> Op:
     extents: dict[str, Any] = {
         item.name: np.array([getattr(op, item.name) for op in ops], dtype=np.float64)
         for item in fields(ops[0])
-        if isinstance(getattr(ops[0], item.name), float) and item.name not in {"accumulate_bytes", "kernels"}
+        if isinstance(getattr(ops[0], item.name), float) and item.name != "accumulate_bytes"
     }
     return replace(ops[0], **extents)

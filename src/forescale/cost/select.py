@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
 from forescale.cost.calibration import Calibration, RunFactors, load_calibration
-from forescale.cost.collectives import AlphaBeta, CollectiveModel, ExpertExchange
+from forescale.cost.collectives import AlphaBeta, CollectiveModel, ExpertExchange, LinkCalibration
 from forescale.cost.measured import Measurements
 from forescale.cost.model import ComputeModel
 from forescale.cost.roofline import Roofline
@@ -44,6 +45,10 @@ class Costs:
     calibration: RunCalibration | None = None
     """What whole runs lose against kernels alone; by default what published runs lost."""
     measurements: Measurements | None = None
+    kernels: Mapping[str, Calibration] = field(default_factory=dict)
+    """Kernels fitted to one's own measurements, by device or generation; the packaged fits elsewhere."""
+    links: tuple[LinkCalibration, ...] = ()
+    """Links fitted to one's own measurements."""
 
     def __post_init__(self) -> None:
         """Check that the model exists and has what it needs.
@@ -92,13 +97,25 @@ class Costs:
             )
         return Choice(compute=fitted, measured=measured, reason=reason)
 
+    def kernel_calibration(self, device: Device) -> Calibration:
+        """Return the fit of the kernels of `device`: one's own of it or of its generation, else the packaged."""
+        own = self.kernels.get(device.name) or self.kernels.get(device.architecture)
+        return own or load_calibration(device)
+
+    def own_fits(self, cluster: Cluster) -> tuple[str, ...]:
+        """Return the names of the fits of one's own that price questions on `cluster`."""
+        kernels = self.kernel_calibration(cluster.device)
+        links = AlphaBeta.of(cluster, own=self.links).calibration.links
+        found = [kernels.name] if kernels in self.kernels.values() else []
+        return (*found, *(link.name for link in links if link in self.links))
+
     def compute_model(self, device: Device, run: RunFactors) -> ComputeModel:
         """Return the model that prices kernels on `device`."""
         choice = self.choice
         model = select(
             choice.compute,
             device,
-            calibration=load_calibration(device).with_run(run),
+            calibration=self.kernel_calibration(device).with_run(run),
             clock_hz=self.clock_hz,
         )
         return self.measurements.compute(model, run) if choice.measured and self.measurements else model
@@ -108,7 +125,7 @@ class Costs:
 
         With `routed` experts tokens travel to them without duplicates; timed all-to-alls are then no measure.
         """
-        base = AlphaBeta.of(cluster)
+        base = AlphaBeta.of(cluster, own=self.links)
         model: CollectiveModel = base
         if routed is not None:
             groups = {"num_groups": routed.num_groups, "top_groups": routed.top_groups}

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 from annotated_types import Gt
 
+from forescale.cost.calibrations import Calibrations, read_calibrations
 from forescale.cost.measured import Measurements
-from forescale.cost.run_calibration import read_run_calibration
 from forescale.cost.select import ComputeKind, Costs
 from forescale.errors import SpecError
 from forescale.io.validation import build
@@ -27,7 +27,8 @@ class CostPlan:
     device_clock_mhz: Annotated[float, Gt(0)] | None = None
     """Clock to predict for; the device's own where it is not given."""
     calibration: str | None = None
-    """Run calibration, as `calibrate` writes it; what published runs lost where it is not given."""
+    """What was fitted to one's own runs, kernels and collectives, as `calibrate` writes it; the packaged fits to
+    published ones where it is not given."""
     measurements: tuple[str, ...] = ()
     """Files of timed kernels and collectives: bench artifacts, kernel tables, output of nccl-tests."""
 
@@ -47,11 +48,14 @@ class CostPlan:
         measurements = Measurements.joined(found) if found else None
         if measurements is not None:
             measurements.check(cluster)
+        own = Calibrations() if self.calibration is None else read_calibrations(self.calibration)
         return Costs(
             compute=self.compute,
             clock_hz=None if self.device_clock_mhz is None else self.device_clock_mhz * 1e6,
-            calibration=None if self.calibration is None else read_run_calibration(self.calibration),
+            calibration=own.runs,
             measurements=measurements,
+            kernels=own.kernels,
+            links=own.links,
         )
 
 

@@ -10,6 +10,7 @@ from forescale.cost.collectives.measured import read_collectives
 from forescale.cost.kernels import read_kernels
 from forescale.cost.measured import Measurements
 from forescale.errors import ReaderError, UnknownNameError
+from forescale.graph.ops import CollectiveKind
 from forescale.io.bench_artifact import BenchArtifact, read_bench
 from forescale.io.nccl_tests import read_nccl_tests
 from forescale.spec import Device
@@ -17,7 +18,15 @@ from forescale.spec import Device
 SUFFIXES = (".json", ".csv", ".txt", ".log", ".out")
 
 
-def read_measurements(path: str | Path, device: Device) -> Measurements:
+def read_measurements(
+    path: str | Path,
+    device: Device,
+    *,
+    cluster: str = "",
+    kind: CollectiveKind | None = None,
+    num_ranks: int | None = None,
+    ranks_per_node: int | None = None,
+) -> Measurements:
     """Return what a file says of kernels and collectives on `device`.
 
     Parameters
@@ -25,6 +34,10 @@ def read_measurements(path: str | Path, device: Device) -> Measurements:
     path
         A bench artifact (.json), a kernel table (.csv, as the validation corpus has it, of which rows of
         other hardware are left out) or what nccl-tests or rccl-tests printed (.txt, .log, .out).
+    cluster
+        Name of a cluster whose rows of a table are taken too.
+    kind, num_ranks, ranks_per_node
+        Of output of nccl-tests that does not say.
 
     Raises
     ------
@@ -36,9 +49,9 @@ def read_measurements(path: str | Path, device: Device) -> Measurements:
         case ".json":
             return _of_artifact(read_bench(file), file)
         case ".csv":
-            return _of_table(file, device)
+            return _of_table(file, device, cluster)
         case ".txt" | ".log" | ".out":
-            run = read_nccl_tests(file)
+            run = read_nccl_tests(file, kind=kind, num_ranks=num_ranks, ranks_per_node=ranks_per_node)
             return Measurements(
                 source=file.name, device=_catalogue_name(run.device), collectives=tuple(run.rows)
             )
@@ -59,20 +72,28 @@ def _of_artifact(bench: BenchArtifact, file: Path) -> Measurements:
     )
 
 
-def _of_table(file: Path, device: Device) -> Measurements:
+def _of_table(file: Path, device: Device, cluster: str) -> Measurements:
     """Return the rows of one device, those that time one operator and nothing besides."""
     try:
         with file.open(newline="", encoding="utf-8") as stream:
-            names = {row.get("hardware") or "" for row in csv.DictReader(stream)}
+            found = list(csv.DictReader(stream))
     except OSError as error:
         raise ReaderError(file, f"it cannot be read ({error.strerror})") from error
-    own = sorted(name for name in names if name and _catalogue_name(name) == device.name)
+    except UnicodeDecodeError as error:
+        raise ReaderError(file, "it is no text, so no kernel table") from error
+    names = {row.get("hardware") or "" for row in found}
+    own = sorted(
+        name
+        for name in names
+        if name and (_catalogue_name(name) == device.name or name.casefold() == cluster.casefold())
+    )
     rows = read_kernels(file, dict.fromkeys(own, device))
     kernels = tuple((row.ops[0], row.seconds) for row in rows if len(row.ops) == 1 and not row.extra)
-    collectives = tuple(row for name in own for row in read_collectives(file, name))
+    timed = sorted({row["hardware"] for row in found if row.get("kind") == "collective"} & set(own))
+    collectives = tuple(row for name in timed for row in read_collectives(file, name))
     if not kernels and not collectives:
-        found = ", ".join(sorted(name for name in names if name)) or "none"
-        raise ReaderError(file, f"it has no rows of {device.name}; its hardware: {found}")
+        others = ", ".join(sorted(name for name in names if name)) or "none"
+        raise ReaderError(file, f"it has no rows of {device.name}; its hardware: {others}")
     return Measurements(source=file.name, device=device.name, kernels=kernels, collectives=collectives)
 
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 
 from forescale.cost.collectives.algorithm import Algorithm, Line
-from forescale.cost.collectives.calibration import NetworkCalibration, calibrate
+from forescale.cost.collectives.calibration import LinkCalibration, NetworkCalibration, calibrate
 from forescale.cost.collectives.catalogue import ALGORITHM_NAMES, ALGORITHMS
 from forescale.cost.collectives.masks import indicator
 from forescale.cost.collectives.model import Prices
@@ -84,8 +84,8 @@ class AlphaBeta:
     calibration: NetworkCalibration
 
     @classmethod
-    def of(cls, cluster: Cluster) -> AlphaBeta:
-        """Return the model of `cluster` with the calibrations of the catalogue.
+    def of(cls, cluster: Cluster, *, own: tuple[LinkCalibration, ...] = ()) -> AlphaBeta:
+        """Return the model of `cluster` with calibrations of one's `own`, else those of the catalogue.
 
         Raises
         ------
@@ -97,7 +97,7 @@ class AlphaBeta:
                 if name not in ALGORITHM_NAMES:
                     kind = "collective algorithm"
                     raise UnknownNameError(kind, name, ALGORITHM_NAMES)
-        return cls(cluster=cluster, calibration=calibrate(cluster))
+        return cls(cluster=cluster, calibration=calibrate(cluster, own=own))
 
     def seconds(self, *, kind: CollectiveKind, num_bytes: Numeric, group: Group) -> Numeric:
         """Return the seconds of one collective of `group`."""

@@ -93,16 +93,25 @@ def link_calibrations() -> tuple[LinkCalibration, ...]:
     return tuple(link_calibration_of(json.loads(f.read_text(encoding="utf-8")), where=f.name) for f in files)
 
 
-def calibrate(cluster: Cluster, links: tuple[LinkCalibration, ...] | None = None) -> NetworkCalibration:
+def calibrate(
+    cluster: Cluster,
+    links: tuple[LinkCalibration, ...] | None = None,
+    *,
+    own: tuple[LinkCalibration, ...] = (),
+) -> NetworkCalibration:
     """Return the closest calibration for each tier of `cluster`.
 
     One that names the device's architecture and a word of the tier's name comes first, then one that names
-    the tier only; else the generic "scale-up" within a node and "scale-out" beyond.
+    the tier only; else the generic "scale-up" within a node and "scale-out" beyond. What was fitted to one's
+    `own` measurements comes before these, and before parameters that the tier itself states.
     """
     known = link_calibrations() if links is None else links
-    return NetworkCalibration(
-        links=tuple(_customised(_closest(cluster, tier, known), tier, cluster) for tier in cluster.tiers)
-    )
+
+    def chosen(tier: Tier) -> LinkCalibration:
+        fitted = _naming(cluster, tier, own)
+        return fitted[0] if fitted else _customised(_closest(cluster, tier, known), tier, cluster)
+
+    return NetworkCalibration(links=tuple(chosen(tier) for tier in cluster.tiers))
 
 
 def _customised(link: LinkCalibration, tier: Tier, cluster: Cluster) -> LinkCalibration:
@@ -133,14 +142,19 @@ def _customised(link: LinkCalibration, tier: Tier, cluster: Cluster) -> LinkCali
     return replace(link, protocols=wires, fit=fit, **given)
 
 
-def _closest(cluster: Cluster, tier: Tier, known: tuple[LinkCalibration, ...]) -> LinkCalibration:
+def _naming(cluster: Cluster, tier: Tier, known: tuple[LinkCalibration, ...]) -> list[LinkCalibration]:
+    """Return the calibrations that name the tier, and the device's generation if they name any."""
     name, architecture = tier.name.casefold(), cluster.device.architecture.casefold()
-    fitting = [
+    return [
         link
         for link in known
         if any(word in name for word in link.tiers)
         and (not link.architectures or architecture in link.architectures)
     ]
+
+
+def _closest(cluster: Cluster, tier: Tier, known: tuple[LinkCalibration, ...]) -> LinkCalibration:
+    fitting = _naming(cluster, tier, known)
     if fitting:
         return max(fitting, key=lambda link: bool(link.architectures))
     generic = "scale-up" if 0 < tier.size <= cluster.devices_per_node else "scale-out"
@@ -167,5 +181,6 @@ def _fit(content: Mapping[str, Any]) -> Fit:
     data = dict(content)
     if data.get("in_sample"):
         data["in_sample"] = Residual(**data["in_sample"])
+    data["machines"] = tuple(data.get("machines", ()))
     data["held_out"] = tuple(Residual(**item) for item in data.get("held_out", ()))
     return Fit(**data)

@@ -115,8 +115,24 @@ def read_collectives(path: Path, hardware: str) -> list[MeasuredCollective]:
     needed = ("id", "hardware", "kind", "op", "msg_bytes", "n_gpus", "nodes", "time_us")
     if not rows or (missing := [name for name in needed if name not in rows[0]]):
         raise ReaderError(path, f"a table of collectives needs the columns {', '.join(missing or needed)}")
-    parsed = (_row(row) for row in rows if row["hardware"].startswith(hardware))
+    parsed = [
+        _checked(row, f"row {number} ({row['id']})", path)
+        for number, row in enumerate(rows, start=1)
+        if (row["hardware"] or "").startswith(hardware)
+    ]
     return [row for row in parsed if row is not None]
+
+
+def _checked(row: Mapping[str, str], where: str, path: Path) -> MeasuredCollective | None:
+    """Return one row; numbers that cannot be are refused."""
+    needed = "msg_bytes, n_gpus, nodes and time_us of a timed collective are numbers greater than 0"
+    try:
+        found = _row(row)
+    except (TypeError, ValueError, ZeroDivisionError) as error:
+        raise ReaderError(path, f"{where}: {needed}") from error
+    if found and not (found.num_bytes > 0.0 and found.seconds > 0.0 and found.num_ranks > 0):
+        raise ReaderError(path, f"{where}: {needed}")
+    return found
 
 
 def _row(row: Mapping[str, str]) -> MeasuredCollective | None:

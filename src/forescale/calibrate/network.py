@@ -1,0 +1,186 @@
+"""Fit the latency and bandwidth of a cluster's links to its timed collectives, held near what is known of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+
+from forescale.calibrate.entries import FEWEST, EntryFit, Left, held_out, interval_of, moves_of
+from forescale.cost import fit
+from forescale.cost.collectives import AlphaBeta, LinkCalibration, NetworkCalibration
+from forescale.cost.collectives.calibration import calibrate
+from forescale.cost.collectives.fit import fit_link, parameters_of
+from forescale.cost.collectives.measured import CollectiveBatch, MeasuredCollective, errors, stack
+from forescale.cost.measured import Measurements
+from forescale.errors import SpecError
+from forescale.graph.ops import CollectiveKind
+from forescale.numeric import Array
+from forescale.spec import Cluster
+
+SHORTEST = 32768.0
+"""Bytes below which a message is all launch; training sends few of them, and their times would outweigh the rest."""
+PULL = 0.1
+"""Error per factor e by which a parameter moves; a choice."""
+EXCHANGES: tuple[CollectiveKind, ...] = ("all_to_all", "p2p")
+Timed: TypeAlias = tuple[str, MeasuredCollective]
+"""File and row."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkFits:
+    """Links of one cluster, and what it took to get there."""
+
+    links: tuple[LinkCalibration, ...]
+    entries: tuple[EntryFit, ...]
+    left: tuple[Left, ...]
+
+
+def timed_of(measurements: Sequence[Measurements]) -> list[Timed]:
+    """Return the timed collectives of several files, each with its file."""
+    return [(one.source, row) for one in measurements for row in one.collectives]
+
+
+def fit_network(
+    timed: Sequence[Timed], cluster: Cluster, *, own: tuple[LinkCalibration, ...] = (), date: str
+) -> NetworkFits:
+    """Return the links of `cluster` that `timed` cross, fitted from the innermost tier out.
+
+    A row fits the outermost tier that it crosses; inner tiers are then known.
+
+    Raises
+    ------
+    SpecError
+        If there is no timed collective, or one has more ranks in a node than the cluster's nodes have devices.
+    """
+    _check(timed, cluster)
+    links = list(calibrate(cluster, own=own).links)
+    entries: list[EntryFit] = []
+    left: list[Left] = []
+    fitted: list[LinkCalibration] = []
+    for index, tier in enumerate(cluster.tiers):
+        path = f"links.{cluster.name}.{tier.name}"
+        crossing = [item for item in timed if _tier_of(item[1], cluster) == index]
+        rows = [item for item in crossing if item[1].num_bytes >= SHORTEST]
+        if len(rows) < FEWEST:
+            if crossing:
+                reason = f"fewer than {FEWEST} rows of at least {SHORTEST:.0f} bytes"
+                left.append(Left(path=path, rows=len(crossing), reason=reason))
+            continue
+        if short := len(crossing) - len(rows):
+            left.append(Left(path=path, rows=short, reason=f"shorter than {SHORTEST:.0f} bytes"))
+        links[index], entry = _fit_tier(rows, cluster, index, tuple(links), path, date=date)
+        fitted.append(links[index])
+        entries.append(entry)
+    if not fitted:
+        msg = f"no tier of {cluster.name} has {FEWEST} timed collectives of at least {SHORTEST:.0f} bytes"
+        raise SpecError(msg)
+    return NetworkFits(links=tuple(fitted), entries=tuple(entries), left=tuple(left))
+
+
+def _check(timed: Sequence[Timed], cluster: Cluster) -> None:
+    if not timed:
+        msg = f"there are no timed collectives of {cluster.name} to fit to"
+        raise SpecError(msg)
+    for file, row in timed:
+        if row.ranks_per_node > cluster.devices_per_node:
+            msg = (
+                f"{file} has {row.ranks_per_node} ranks per node; a node of {cluster.name} has "
+                f"{cluster.devices_per_node} devices"
+            )
+            raise SpecError(msg)
+
+
+def _tier_of(row: MeasuredCollective, cluster: Cluster) -> int:
+    """Return the outermost tier that a row crosses, placed as `stack` does: nodes side by side."""
+    nodes = -(-row.num_ranks // row.ranks_per_node)
+    span = cluster.devices_per_node * (nodes - 1) + row.ranks_per_node
+    fitting = (index for index, tier in enumerate(cluster.tiers) if not tier.size or tier.size >= span)
+    return next(fitting, len(cluster.tiers) - 1)
+
+
+def _fit_tier(
+    rows: Sequence[Timed],
+    cluster: Cluster,
+    index: int,
+    known: tuple[LinkCalibration, ...],
+    path: str,
+    *,
+    date: str,
+) -> tuple[LinkCalibration, EntryFit]:
+    def place(_: CollectiveBatch, link: LinkCalibration) -> NetworkCalibration:
+        return NetworkCalibration(links=(*known[:index], link, *known[index + 1 :]))
+
+    def fitted_to(train: Sequence[Timed]) -> LinkCalibration:
+        link = known[index]
+        for exchanges in (False, True):
+            some = [item for item in train if (item[1].kind in EXCHANGES) is exchanges]
+            if some:
+                names = _names(link, cluster, index, exchanges=exchanges)
+                link = fit_link(_stacked(some, cluster), place, link, names, pull=PULL)
+        return link
+
+    def misses(test: Sequence[Timed], link: LinkCalibration) -> Array:
+        found = [
+            errors(batch, AlphaBeta(cluster=batch.cluster, calibration=place(batch, link)))
+            for batch in _stacked(test, cluster)
+        ]
+        return np.concatenate(found)
+
+    link = fitted_to(rows)
+    after = fit.residual(misses(rows, link), source="rows of the fit")
+    out = held_out(rows, lambda item: item[0], lambda train, test: misses(test, fitted_to(train)))
+    names = [name for across in (False, True) for name in _names(link, cluster, index, exchanges=across)]
+    entry = EntryFit(
+        path=path,
+        rows=len(rows),
+        before=fit.residual(misses(rows, known[index]), source="rows of the fit"),
+        after=after,
+        held_out=out,
+        moves=moves_of(path, parameters_of(known[index], names), parameters_of(link, names)),
+    )
+    return _named(link, cluster, index, entry, sorted({file for file, _ in rows}), date=date), entry
+
+
+def _named(
+    link: LinkCalibration, cluster: Cluster, index: int, entry: EntryFit, files: Sequence[str], *, date: str
+) -> LinkCalibration:
+    """Return the link with where it was measured, and how well it was fitted."""
+    tier = cluster.tiers[index]
+    record = fit.fit_record(
+        source=", ".join(files),
+        in_sample=entry.after,
+        held_out=() if entry.held_out is None else (entry.held_out,),
+        interval=interval_of(entry.after, entry.held_out),
+        machines=(cluster.device.name,),
+    )
+    return replace(
+        link,
+        name=f"{cluster.name}.{tier.name}",
+        tiers=(tier.name.casefold(),),
+        architectures=(cluster.device.architecture.casefold(),),
+        date=date,
+        fit=record,
+    )
+
+
+def _names(link: LinkCalibration, cluster: Cluster, index: int, *, exchanges: bool) -> list[str]:
+    """Return the parameters to fit: of exchanges between all pairs, or of the other collectives."""
+    tier = cluster.tiers[index]
+    if exchanges:
+        names = ["exchange_efficiency", "exchange_launch"]
+        copy = "exchange_copy_bandwidth"
+    else:
+        names = [
+            f"{wire.name}.{key}" for wire in link.protocols for key in ("launch", "hop_factor", "efficiency")
+        ]
+        names += ["reduction_efficiency", "reduction_launch"] if tier.in_network_reduction else []
+        copy = "copy_bandwidth"
+    # Only the innermost tier's copies count, and one without a limit has none to fit.
+    return [*names, copy] if index == 0 and np.isfinite(getattr(link, copy)) else names
+
+
+def _stacked(timed: Sequence[Timed], cluster: Cluster) -> list[CollectiveBatch]:
+    return stack(cluster, (row for _, row in timed))
