@@ -170,7 +170,7 @@ class CostOptions:
     calibration: Annotated[
         Path | None,
         _cost(
-            "--calibration", "What was fitted to your own measurements, as `calibrate` wrote it.", "FILE.json"
+            "--calibration", "Your own fits, as `calibrate` wrote them.", "FILE.json"
         ),
     ] = None
     measurements: Annotated[
