@@ -169,9 +169,7 @@ class CostOptions:
     ] = None
     calibration: Annotated[
         Path | None,
-        _cost(
-            "--calibration", "Your own fits, as `calibrate` wrote them.", "FILE.json"
-        ),
+        _cost("--calibration", "Your own fits, as `calibrate` wrote them.", "FILE.json"),
     ] = None
     measurements: Annotated[
         list[Path] | None,
