@@ -50,7 +50,7 @@ def with_efficiency(link, share):
 
 def test_every_tier_is_found_again_from_the_rows_that_cross_it():
     # Slow enough that the network, not the links inside a node, sets the pace of long messages across.
-    truth = (with_efficiency(KNOWN[0], 0.8), with_efficiency(KNOWN[1], 0.3), *KNOWN[2:])
+    truth = (with_efficiency(KNOWN[0], 0.77), with_efficiency(KNOWN[1], 0.34), *KNOWN[2:])
     found = fit_network(timed(shapes(), truth), CLUSTER, date=DATE)
     inner, outer = found.links
     assert inner.wire(9).efficiency == pytest.approx(truth[0].wire(9).efficiency, rel=0.03)
@@ -77,7 +77,7 @@ def test_no_link_is_faster_than_it_is():
 
 
 def test_own_links_come_before_the_catalogue_and_what_a_tier_states(tmp_path):
-    truth = (KNOWN[0], with_efficiency(KNOWN[1], 0.6), *KNOWN[2:])
+    truth = (KNOWN[0], with_efficiency(KNOWN[1], 0.63), *KNOWN[2:])
     found = fit_network(timed(shapes(nodes=(2, 4)), truth), CLUSTER, date=DATE)
     path = tmp_path / "own.json"
     path.write_text(json.dumps(Calibrations(links=found.links).to_json(), allow_nan=False), encoding="utf-8")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -12,7 +12,7 @@ from forescale.calibrate.entries import FEWEST, EntryFit, Left, held_out, interv
 from forescale.cost import fit
 from forescale.cost.collectives import AlphaBeta, LinkCalibration, NetworkCalibration
 from forescale.cost.collectives.calibration import calibrate
-from forescale.cost.collectives.fit import fit_link, parameters_of
+from forescale.cost.collectives.fit import BOUNDS, fit_link, parameters_of, with_parameters
 from forescale.cost.collectives.measured import CollectiveBatch, MeasuredCollective, errors, stack
 from forescale.cost.measured import Measurements
 from forescale.errors import SpecError
@@ -25,6 +25,10 @@ SHORTEST = 32768.0
 PULL = 0.1
 """Error per factor e by which a parameter moves; a choice."""
 EXCHANGES: tuple[CollectiveKind, ...] = ("all_to_all", "p2p")
+SHARES = (1.0, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.2, 1.4)
+DELAYS = (1.0, 0.5, 2.0, 4.0)
+"""Common factors on efficiencies and on launches from which a fit starts: the one that comes closest."""
+Place: TypeAlias = Callable[[CollectiveBatch, LinkCalibration], NetworkCalibration]
 Timed: TypeAlias = tuple[str, MeasuredCollective]
 """File and row."""
 
@@ -119,7 +123,8 @@ def _fit_tier(
             some = [item for item in train if (item[1].kind in EXCHANGES) is exchanges]
             if some:
                 names = _names(link, cluster, index, exchanges=exchanges)
-                link = fit_link(_stacked(some, cluster), place, link, names, pull=PULL)
+                batches = _stacked(some, cluster)
+                link = fit_link(batches, place, _nearest(batches, place, link, names), names, pull=PULL)
         return link
 
     def misses(test: Sequence[Timed], link: LinkCalibration) -> Array:
@@ -142,6 +147,34 @@ def _fit_tier(
         moves=moves_of(path, parameters_of(known[index], names), parameters_of(link, names)),
     )
     return _named(link, cluster, index, entry, sorted({file for file, _ in rows}), date=date), entry
+
+
+def _nearest(
+    batches: Sequence[CollectiveBatch], place: Place, link: LinkCalibration, names: Sequence[str]
+) -> LinkCalibration:
+    """Return the link with all efficiencies and all launches scaled alike, where that comes closest.
+
+    Of several protocols the fastest counts: a fit that starts far off would leave a protocol out instead of
+    slowing it down.
+    """
+    values = parameters_of(link, names)
+
+    def scaled(share: float, delay: float) -> LinkCalibration:
+        factors = {
+            name: share if name.endswith("efficiency") else delay if name.endswith("launch") else 1.0
+            for name in names
+        }
+        most = {name: BOUNDS[name.rpartition(".")[2]][1] for name in names}
+        return with_parameters(link, {name: min(values[name] * factors[name], most[name]) for name in names})
+
+    def miss(trial: LinkCalibration) -> float:
+        found = [
+            errors(batch, AlphaBeta(cluster=batch.cluster, calibration=place(batch, trial)))
+            for batch in batches
+        ]
+        return float(np.mean(np.abs(np.concatenate(found))))
+
+    return min((scaled(share, delay) for share in SHARES for delay in DELAYS), key=miss)
 
 
 def _named(
