@@ -171,6 +171,7 @@ def layout_inputs(
             tied=model.tied_embeddings,
             num_mtp=model.num_mtp_layers,
             reshard=choices.reshard,
+            tp_kind=choices.tp_kind,
         ),
         pricing=pricing,
         priced=priced,
@@ -219,7 +220,7 @@ def pricing_of(
     return Pricing(
         compute=costs.compute_model(cluster.device, run),
         collectives=costs.collective_model(cluster, routed=routed),
-        groups=groups(degrees, order),
+        groups=groups(degrees, order, choices.tp_kind),
         run=run,
         graphs=choices.graphs,
         blocking=choices.kernels.blocking_launches,

@@ -114,6 +114,7 @@ class Run:
             pricing,
             tied=model.tied_embeddings,
             num_mtp=model.num_mtp_layers,
+            tp_kind=choices.tp_kind,
         )
         inputs = Inputs(
             degrees=ready.degrees,

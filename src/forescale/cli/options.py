@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_type_hints
 
 import typer
 
-from forescale.spec.strategy import Allocator, ContextKind, Dispatcher, RematPolicy
+from forescale.spec.strategy import Allocator, ContextKind, Dispatcher, RematPolicy, TensorKind
 from forescale.spec.workload import ComputeType, OptimizerName, StorageType
 
 F = TypeVar("F", bound=Callable[..., None])
@@ -224,6 +224,13 @@ class LayoutOptions:
     """How it is laid out."""
 
     tp: Annotated[int | None, _degree("--tp", "Tensor parallel.")] = None
+    tp_kind: Annotated[
+        TensorKind | None, _layout("--tp-kind", "How weights lie over tp and cp: 1d, or the grid of summa.")
+    ] = None
+    summa_panels: Annotated[
+        int | None,
+        _layout("--summa-panels", "Panels of SUMMA per block, of the longer side of the grid.", metavar="N"),
+    ] = None
     sp: Annotated[bool | None, _layout("--sp/--no-sp", "Sequence parallel over tp.")] = None
     cp: Annotated[int | None, _degree("--cp", "Context parallel.")] = None
     cp_kind: Annotated[ContextKind | None, _layout("--cp-kind", "How keys and values travel.")] = None

@@ -7,8 +7,9 @@ from typing import Literal
 import numpy as np
 
 from forescale.formula import formula
+from forescale.graph.casts import casts
 from forescale.graph.layout import Extent
-from forescale.graph.modules import casts, elementwise, gather_sequence, linear, linear_out
+from forescale.graph.modules import elementwise, gather_sequence, linear, linear_out
 from forescale.graph.operator import Builder, Names
 from forescale.graph.ops import Collective, CollectiveKind, Elementwise, GroupedGemm
 from forescale.numeric import Numeric

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from forescale.errors import SpecError
 from forescale.formula import formula
 from forescale.graph.attention import full_attention, latent_attention, linear_attention
 from forescale.graph.ffn import dense_ffn, moe_ffn
@@ -9,6 +10,7 @@ from forescale.graph.layout import Extent, Layout
 from forescale.graph.loss import cross_entropy, fused_linear_loss
 from forescale.graph.modules import (
     elementwise,
+    exchange,
     gather_sequence,
     linear,
     norm,
@@ -140,7 +142,7 @@ def embedding_block(model: Model, layout: Layout) -> Block:
     result = b.tensor("embedding.result", local * h)
     if model.patches is not None:
         elements = float(model.patches.patch_elements)
-        patch = b.tensor("patches", tokens * elements, differentiable=False)
+        patch = b.tensor("patches", tokens * elements / layout.split("hidden"), differentiable=False)
         whole: Extent = ("rank", elements)
         linear(
             b,
@@ -167,7 +169,9 @@ def _token_embedding(b: Builder, model: Model, *, ids: str, result: str) -> None
     width, tokens = float(model.embedding_size or h), b.layout.tokens("sequence")
     padding = padded_vocab(vocab_size=vocab, multiple=float(model.vocab_multiple), tp=lay.degrees.tp) / vocab
     b.parameter("embedding.weight", ("vocab", vocab), ("hidden", width), copies=padding)
-    partial = partial_result(b, "embedding", result, h)
+    partial = (
+        b.tensor("embedding.partial", tokens * h) if lay.summa else partial_result(b, "embedding", result, h)
+    )
     looked_up = partial if width == h else b.tensor("embedding.narrow", tokens * width)
     moved = tokens * width * lay.element_bytes
     b.operator(
@@ -182,7 +186,13 @@ def _token_embedding(b: Builder, model: Model, *, ids: str, result: str) -> None
         name = "embedding.project"
         narrow: Extent = ("rank", width)
         linear(b, name, source=looked_up, result=partial, rows=tokens, inputs=narrow, outputs=("hidden", h))
-    scatter_sequence(b, "embedding.scatter", source=partial, result=result, width=h)
+    if not lay.summa:
+        scatter_sequence(b, "embedding.scatter", source=partial, result=result, width=h)
+        return
+    # The table lies as the head's matrix does, so all tokens are looked up in a part of the hidden size.
+    rows = b.tensor("embedding.rows", b.tensors[result].elements)
+    scatter_sequence(b, "embedding.scatter", source=partial, result=rows, width=h)
+    exchange(b, "embedding.turn", axis="cp", num_bytes=b.bytes_of(rows), source=rows, result=result)
 
 
 def head_block(model: Model, layout: Layout) -> Block:
@@ -216,6 +226,9 @@ def _vocabulary_head(b: Builder, model: Model, *, source: str) -> None:
         gathered, source, width = narrow, narrow, inner
     logits = tokens * vocab * padding / lay.split("vocab")
     if lay.choices.kernels.cross_entropy == "fused_linear":
+        if lay.summa:
+            msg = "cross_entropy fused_linear needs the head's matrix whole; with tp_kind summa give another"
+            raise SpecError(msg)
         b.parameter("head.logits.weight", width, ("vocab", vocab), copies=padding)
         if model.head_bias:
             b.parameter("head.logits.bias", ("vocab", vocab), copies=padding)

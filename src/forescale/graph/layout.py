@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -21,6 +22,7 @@ from forescale.spec.strategy import (
     Reshard,
     Routing,
     Strategy,
+    TensorKind,
 )
 from forescale.spec.workload import STORAGE_BYTES, Precision, narrow_bytes
 
@@ -81,6 +83,8 @@ class Degrees:
 class Choices:
     """The half of a strategy that changes the operator list: the key by which search groups candidates."""
 
+    tp_kind: TensorKind = "1d"
+    summa_panels: int = 1
     sp: bool = True
     cp_kind: ContextKind = "all_gather"
     flash_attention: bool = True
@@ -103,6 +107,8 @@ def split_strategy(strategy: Strategy) -> tuple[Degrees, Choices]:
         **{name: float(getattr(strategy, name)) for name in Degrees.__dataclass_fields__},
     )
     choices = Choices(
+        tp_kind=strategy.tp_kind,
+        summa_panels=strategy.summa_panels,
         sp=strategy.sp,
         cp_kind=strategy.cp_kind,
         flash_attention=strategy.flash_attention,
@@ -133,6 +139,25 @@ def head_split(*, tp: Numeric, num_kv_heads: Numeric) -> Numeric:
     return np.minimum(tp, num_kv_heads)
 
 
+def state_shards(degrees: Degrees, tp_kind: TensorKind) -> Numeric:
+    """Return the ranks that the states of non-expert parameters are sharded over.
+
+    Context ranks hold copies of all weights, but of none on the grid of SUMMA.
+    """
+    return degrees.dp_shard if tp_kind == "summa" else degrees.dp_shard * degrees.cp
+
+
+@formula(
+    unit="1",
+    source="van de Geijn and Watts 1997, SUMMA, section 3: a panel lies in one column of the one matrix's blocks "
+    "and one row of the other's",
+)
+def panel_steps(*, tp: Numeric, cp: Numeric, panels: float) -> Numeric:
+    """n_b = lcm(tp, cp) · panels."""
+    grid: Numeric = np.lcm(np.asarray(tp).astype(np.int64), np.asarray(cp).astype(np.int64)).astype(float)
+    return grid * panels
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """Rules from logical dimension to mesh axes, with the degrees they stand for."""
@@ -146,6 +171,10 @@ class Layout:
         """Return the mesh axes that split `dim`."""
         ulysses = self.choices.cp_kind == "ulysses"
         match dim:
+            case "residual" if self.summa:  # the sequence over cp, the hidden size over tp
+                return ("cp", "tp")
+            case "hidden" if self.summa:
+                return ("tp",)
             case "residual":
                 return ("cp", "tp") if self.choices.sp else ("cp",)
             case "sequence":
@@ -165,10 +194,35 @@ class Layout:
 
     def split(self, dim: Dim) -> Numeric:
         """Return into how many parts `dim` is split."""
+        return self._parts(self.axes(dim))
+
+    def weight_split(self, dims: Sequence[Dim]) -> tuple[Numeric, ...]:
+        """Return into how many parts each dimension of a weight is split.
+
+        As those of activations; on the grid of SUMMA rows over cp, and columns and vectors over tp.
+        """
+        axes = [self.axes(dim) for dim in dims]
+        if self.summa and len(dims) > 1:
+            axes = [("cp",), *(() for _ in dims[2:]), ("tp",)]
+        return tuple(map(self._parts, axes))
+
+    def _parts(self, axes: Sequence[Axis]) -> Numeric:
         result: Numeric = 1.0
-        for axis in self.axes(dim):
+        for axis in axes:
             result = result * getattr(self.degrees, axis)
         return result
+
+    @property
+    def summa(self) -> bool:
+        """Whether matrices lie on the grid of SUMMA."""
+        return self.choices.tp_kind == "summa"
+
+    @property
+    def panel_steps(self) -> Numeric:
+        """Steps that SUMMA takes for one product."""
+        return panel_steps(
+            tp=self.degrees.tp, cp=self.degrees.cp, panels=float(self.choices.summa_panels)
+        )
 
     def more_than_one(self, axis: Axis) -> Numeric:
         """Return 1 where the axis has several ranks, else 0: buffers of collectives that one rank skips."""

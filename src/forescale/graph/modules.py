@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
+from forescale.graph.casts import casts
 from forescale.graph.layout import Extent, Layout
-from forescale.graph.operator import NARROWEST_GRADIENT_BYTES, Builder, Names
+from forescale.graph.operator import NARROWEST_GRADIENT_BYTES, Builder, Names, Work
 from forescale.graph.ops import Collective, Elementwise, Gemm, MeshAxis
+from forescale.graph.summa import Passes, panel_passes
 from forescale.numeric import Numeric
 from forescale.spec.model import NormKind
 from forescale.spec.workload import STORAGE_BYTES
-
-CAST_BYTES = {
-    ("fp8", "none"): 4.0,
-    ("fp8", "delayed"): 4.0,
-    ("fp8", "current"): 6.0,
-    ("fp8", "blockwise"): 4.06,
-    ("mxfp8", "none"): 4.06,
-    ("mxfp8", "mxfp8"): 4.06,
-    ("nvfp4", "none"): 5.12,
-}
-"""Bytes moved to quantise one 16-bit element: read (twice where the scale is that of the whole tensor, as for
-current scaling and NVFP4), and written along rows and along columns for the two products that use it, with the
-scales of blocks (Transformer Engine, recipes)."""
 
 
 def linear(
@@ -47,7 +36,7 @@ def linear(
     b.parameter(f"{name}.weight", inputs, outputs, copies=copies, narrow=narrow)
     if bias:
         b.parameter(f"{name}.bias", outputs, copies=copies)
-    k = inputs[1] / b.layout.split(inputs[0])
+    k = inputs[1] if b.layout.summa else inputs[1] / b.layout.split(inputs[0])
     n = outputs[1] / b.layout.split(outputs[0]) * copies
     product(
         b,
@@ -76,45 +65,53 @@ def product(
     own_gradient: bool = False,
     narrow: bool = True,
 ) -> None:
-    """Append a product of rows x k by a weight k x n, and its two products of backward.
+    """Append a product of rows x k by a weight k x n, and its two products of backward; under SUMMA k is whole.
 
     With `own_gradient` the weight gradient exists by itself for a moment, though it is accumulated elsewhere.
     A narrow product of a wide input, which others need as well, keeps a narrow copy of its own.
     """
-    dtype = b.layout.precision.compute if narrow else b.layout.wide_type
-    if not b.layout.choices.kernels.regathers_inputs:
+    lay = b.layout
+    dtype = lay.precision.compute if narrow else lay.wide_type
+    if not lay.choices.kernels.regathers_inputs:
         saved = source
-    size = b.layout.linear_input_bytes
+    size = lay.linear_input_bytes
     if narrow and b.tensors[saved].element_bytes > size:
         saved = b.tensor(f"{name}.input", b.tensors[saved].elements, size, copy_of=saved)
     temporaries: Names = () if saved == source else (source,)
-    if own_gradient or not b.layout.choices.kernels.accumulate_in_product:
-        size = max(STORAGE_BYTES[b.layout.precision.parameters], NARROWEST_GRADIENT_BYTES)
-        temporaries += (b.tensor(f"{name}.weight_gradient", k * n, size, differentiable=False),)
-    accumulate = STORAGE_BYTES[b.layout.precision.gradients]
+    if own_gradient or not lay.choices.kernels.accumulate_in_product:
+        size = max(STORAGE_BYTES[lay.precision.parameters], NARROWEST_GRADIENT_BYTES)
+        held = k * n / lay.degrees.cp if lay.summa else k * n
+        temporaries += (b.tensor(f"{name}.weight_gradient", held, size, differentiable=False),)
+    if lay.summa:
+        sent = lay.sent_input_bytes if narrow else lay.element_bytes
+        passes = panel_passes(lay, rows=rows, k=k, n=n, dtype=dtype, sent_bytes=sent)
+    else:
+        passes = _passes(lay, rows=rows, k=k, n=n, dtype=dtype)
+    buffers: Names = ()
+    if passes.steps is not None:
+        buffers = (b.tensor(f"{name}.panels", passes.buffer_elements, differentiable=False),)
     b.operator(
         name,
-        forward=(*casts(b.layout, rows * k, dtype), Gemm(m=rows, n=n, k=k, dtype=dtype)),
-        backward_input=(*casts(b.layout, rows * n, dtype), Gemm(m=rows, n=k, k=n, dtype=dtype)),
-        backward_weight=(Gemm(m=n, n=k, k=rows, dtype=dtype, accumulate_bytes=accumulate),),
+        forward=passes.forward,
+        backward_input=passes.backward_input,
+        backward_weight=passes.backward_weight,
         reads=(source,),
         writes=results,
         saves=(saved,),
-        backward_temporaries=temporaries,
+        temporaries=buffers,
+        backward_temporaries=(*temporaries, *buffers),
+        panels=passes.steps,
     )
 
 
-def casts(
-    layout: Layout, elements: Numeric, dtype: str, *, kernels: Numeric = 1.0
-) -> tuple[Elementwise, ...]:
-    """Return the quantisation of a product's operand: none where it stays in 16 bits.
-
-    Weights are quantised once a step and not counted.
-    """
-    per_element = CAST_BYTES.get((dtype, layout.precision.recipe)) or CAST_BYTES.get((dtype, "none"))
-    if per_element is None:
-        return ()
-    return (Elementwise(bytes_moved=elements * per_element, family="cast", kernels=kernels),)
+def _passes(layout: Layout, *, rows: Numeric, k: Numeric, n: Numeric, dtype: str) -> Passes:
+    """Return the three products of a linear layer on one device."""
+    accumulate = STORAGE_BYTES[layout.precision.gradients]
+    return Passes(
+        forward=(*casts(layout, rows * k, dtype), Gemm(m=rows, n=n, k=k, dtype=dtype)),
+        backward_input=(*casts(layout, rows * n, dtype), Gemm(m=rows, n=k, k=n, dtype=dtype)),
+        backward_weight=(Gemm(m=n, n=k, k=rows, dtype=dtype, accumulate_bytes=accumulate),),
+    )
 
 
 def norm(
@@ -132,11 +129,13 @@ def norm(
 
     Its result is one linear layer's input, or where not `narrow`, of the activations' type.
     """
-    b.parameter(f"{name}.weight", ("rank", width))
+    extent: Extent = ("hidden", width) if b.layout.summa else ("rank", width)
+    b.parameter(f"{name}.weight", extent)
     if kind == "layer":
-        b.parameter(f"{name}.bias", ("rank", width))
+        b.parameter(f"{name}.bias", extent)
     num_statistics = 1.0 if kind == "rms" else 2.0
-    statistics = b.tensor(f"{result}.statistics", tokens * num_statistics, 4.0)
+    rows = b.layout.tokens("sequence") if b.layout.summa else tokens
+    statistics = b.tensor(f"{result}.statistics", rows * num_statistics, 4.0)
     if result not in b.tensors:
         size = b.layout.linear_input_bytes if narrow else b.layout.element_bytes
         b.tensor(result, tokens * width, size)
@@ -148,11 +147,14 @@ def norm(
             statistics,
             b.tensor(f"{result}.normalised", tokens * width),
         )
+    sums: Work = ()
+    if b.layout.summa:  # each rank of tp has a part of every token, and of its sums in either direction
+        sums = (Collective(kind="all_reduce", axis="tp", num_bytes=b.bytes_of(statistics)),)
     with b.module("layernorm"):
         b.operator(
             name,
-            forward=(Elementwise(bytes_moved=2.0 * moved, family="norm"),),
-            backward_input=(Elementwise(bytes_moved=3.0 * moved, family="norm"),),
+            forward=(Elementwise(bytes_moved=2.0 * moved, family="norm"), *sums),
+            backward_input=(Elementwise(bytes_moved=3.0 * moved, family="norm"), *sums),
             reads=(source,),
             writes=(result,),
             saves=saves,
@@ -192,9 +194,11 @@ def gather_sequence(
     input gathered once more for the weight gradient (only the local part is kept), both behind the products
     of the linear layer it `feeds`; inputs travel in 8 bits where the layer takes them so. Kernels that keep
     the gathered input gather it once. Without: nothing forward, all-reduce of the partial input gradient
-    backward (Megatron-LM's f).
+    backward (Megatron-LM's f). Under SUMMA products take their input as it is.
     """
     lay = b.layout
+    if lay.summa:
+        return source
     elements = lay.tokens("sequence") * width
     size = elements * lay.element_bytes
     if not lay.choices.sp:
@@ -228,7 +232,7 @@ def gather_sequence(
 
 def partial_result(b: Builder, name: str, result: str, width: float) -> str:
     """Declare what a row-split product writes before the sum over tp; without sp that is `result` itself."""
-    if not b.layout.choices.sp:
+    if b.layout.summa or not b.layout.choices.sp:
         return result
     elements = b.layout.tokens("sequence") * width
     return b.tensor(f"{name}.partial", elements * b.layout.more_than_one("tp"))
@@ -261,11 +265,12 @@ def linear_out(
     width: float,
     bias: bool = False,
 ) -> None:
-    """Append the product that ends a tensor-parallel region, and the sum over tp into residual layout."""
+    """Append the product that ends a tensor-parallel region, and the sum over tp into residual layout; SUMMA sums as it goes."""
     partial, tokens = partial_result(b, name, result, width), b.layout.tokens("sequence")
     outputs: Extent = ("hidden", width)
     linear(b, name, source=source, result=partial, rows=tokens, inputs=inputs, outputs=outputs, bias=bias)
-    scatter_sequence(b, scatter, source=partial, result=result, width=width)
+    if not b.layout.summa:
+        scatter_sequence(b, scatter, source=partial, result=result, width=width)
 
 
 def exchange(b: Builder, name: str, *, axis: MeshAxis, num_bytes: Numeric, source: str, result: str) -> None:

@@ -48,6 +48,8 @@ class Operator:
     """Backward hands the gradient of its result on as it is (an addition)."""
     overlaps_itself: bool = False
     """Its collectives run behind its own compute (ring attention)."""
+    panels: Numeric | None = None
+    """Steps of SUMMA: each pass is done so often, and a step's messages run beside the step before."""
     hidden_behind: str | None = None
     """Linear layer whose backward hides this reshard's: the scatter of the input gradient runs behind the
     weight gradient, the second gather of the input behind the input gradient (Megatron-LM's asynchronous
@@ -165,6 +167,7 @@ class Builder:
         gradient_in_saved: bool = False,
         shares_gradient: bool = False,
         overlaps_itself: bool = False,
+        panels: Numeric | None = None,
         hidden_behind: str | None = None,
     ) -> None:
         """Append an operator to this block, in the current part and modules."""
@@ -184,6 +187,7 @@ class Builder:
                 gradient_in_saved=gradient_in_saved,
                 shares_gradient=shares_gradient,
                 overlaps_itself=overlaps_itself,
+                panels=panels,
                 hidden_behind=hidden_behind,
             )
         )
@@ -200,9 +204,10 @@ class Builder:
         """Declare a weight by its logical dimensions; `copies` scales the local part (replicas, padding)."""
         elements: float = 1.0
         local: Numeric = 1.0
-        for dim, size in dims:
+        parts = self.layout.weight_split([dim for dim, _ in dims])
+        for (_, size), split in zip(dims, parts, strict=True):
             elements *= size
-            local = local * (size / self.layout.split(dim))
+            local = local * (size / split)
         self.parameters.append(
             Parameter(
                 name=name,

@@ -14,7 +14,7 @@ from forescale.schedule import family
 from forescale.search.profiles import Profile, load_profile
 from forescale.search.space import NAMES, ORDERS, Space, default_recompute
 from forescale.spec.model import Model
-from forescale.spec.strategy import ContextKind, Overlap, Recompute, RematPolicy
+from forescale.spec.strategy import ContextKind, Overlap, Recompute, RematPolicy, TensorKind
 
 Words = Mapping[str, Sequence[str]]
 """Words by dimension."""
@@ -139,6 +139,7 @@ def _values(space: Space, name: str, text: str, model: Model, where: str) -> tup
     """Return what one value of a dimension means."""
     words: dict[str, dict[str, object]] = {
         "sp": {"true": True, "false": False},
+        "tp_kind": {kind: kind for kind in get_args(TensorKind)},
         "cp_kind": {kind: kind for kind in get_args(ContextKind)},
         "axis_order": {"-".join(order): order for order in ORDERS},
     }

@@ -14,6 +14,8 @@ def product_elements(block: Block) -> dict[str, Numeric]:
     """Return the elements of the weight of every product of a block, by operator; of experts those of one."""
     products: dict[str, Numeric] = {}
     for operator in block.operators:
+        if operator.panels is not None:  # their gradients are summed over ranks before they are accumulated
+            continue
         for primitive in operator.backward_weight:
             if isinstance(primitive, Gemm):
                 products[operator.name] = primitive.m * primitive.n

@@ -17,7 +17,7 @@ from forescale.graph.ops import AttentionCore, Collective, CollectiveKind, MeshA
 from forescale.graph.recompute import Kept
 from forescale.memory.liveness import block_moments
 from forescale.numeric import Numeric
-from forescale.projection.hiding import CHUNKS, Seconds, exposed_time, hide_experts, pipelined_time
+from forescale.projection.hiding import CHUNKS, Seconds, exposed_time, hide_experts, panelled, pipelined_time
 from forescale.projection.launches import calls_of, launch_gap
 from forescale.spec.strategy import LaunchGraphs, Overlap
 
@@ -264,19 +264,29 @@ def _price(operator: Operator, pricing: Pricing) -> PricedOperator:
         ]
         for name in PASSES
     ]
+    times = operator.panels
+    if times is not None:
+        passes = [[(each, times * seconds) for each, seconds in done] for done in passes]
     forward, backward_input, backward_weight = map(_split, passes)
-    forward_flops = _flops(operator.forward)
+    forward_flops = _often(_flops(operator.forward), times)
+    backward = (*operator.backward_input, *operator.backward_weight)
     return PricedOperator(
         operator=operator,
         forward=forward,
         backward_input=backward_input,
         backward_weight=backward_weight,
         forward_flops=forward_flops,
-        flops=forward_flops + _flops(operator.backward_input) + _flops(operator.backward_weight),
-        forward_kernels=pricing.kernels(operator, operator.forward),
-        backward_kernels=pricing.kernels(operator, (*operator.backward_input, *operator.backward_weight)),
+        flops=forward_flops
+        + _often(_flops(operator.backward_input), times)
+        + _often(_flops(operator.backward_weight), times),
+        forward_kernels=_often(pricing.kernels(operator, operator.forward), times),
+        backward_kernels=_often(pricing.kernels(operator, backward), times),
         primitives=tuple(chain.from_iterable(passes)),
     )
+
+
+def _often(amount: Numeric, times: Numeric | None) -> Numeric:
+    return amount if times is None else times * amount
 
 
 def _word(primitive: Primitive) -> str:
@@ -301,7 +311,9 @@ class _Covers:
 
     def __init__(self, priced: PricedBlock, *, asynchronous: bool) -> None:
         self.operators, self.contention = priced.operators, priced.run.contention
-        self.asynchronous = asynchronous
+        self.asynchronous = asynchronous and all(
+            own.operator.panels is None for own in priced.operators.values()
+        )
         self.writer = {
             name: own
             for own in priced.operators.values()
@@ -350,6 +362,10 @@ class _Covers:
         if not isinstance(compute, float) or compute:
             name = part or operator.part
             into[name] = into.get(name, 0.0) + compute
+        if operator.panels is not None:
+            shown = panelled(compute, communication, operator.panels, self.contention)
+            into["tensor_comm"] = into.get("tensor_comm", 0.0) + shown
+            return
         whole, chunked = cover
         hides = operator.overlaps_itself or operator.hidden_behind is not None
         for name, duration in communication.items():

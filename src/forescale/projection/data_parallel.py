@@ -9,14 +9,14 @@ import numpy as np
 
 from forescale.cost.placement import innermost
 from forescale.formula import formula, named
-from forescale.graph.layout import Degrees
+from forescale.graph.layout import Degrees, state_shards
 from forescale.graph.ops import Collective, CollectiveKind
 from forescale.numeric import Numeric
 from forescale.projection.blocks import Pricing, Select
 from forescale.projection.pieces import Holding, Parts
 from forescale.projection.stages import Stages, over_stages
 from forescale.projection.step import beyond_wait, exposed_gather, exposed_reduction
-from forescale.spec.strategy import Reshard
+from forescale.spec.strategy import Reshard, TensorKind
 from forescale.spec.workload import STORAGE_BYTES, Precision
 
 GATHERED_BYTES = 2.0
@@ -50,7 +50,7 @@ class DataTraffic:
     reduce_scatter: Numeric
     all_reduce: Numeric
     replicas: Numeric
-    """All-reduce of the reduced shards among replicas."""
+    """All-reduce of the reduced shards among replicas; of biases and norms under SUMMA, those along cp too."""
     all_gather: Numeric
     ties: Numeric
     """All-reduce of the gradient that embedding and head share, between the stages that hold a copy each."""
@@ -147,6 +147,7 @@ def data_traffic(
     tied: bool,
     num_mtp: int,
     reshard: Reshard = "default",
+    tp_kind: TensorKind = "1d",
 ) -> DataTraffic:
     """Price the data-parallel collectives of every stage and block."""
     dense, expert = stage_parameters(held, stages, degrees, tied=tied, num_mtp=num_mtp)
@@ -164,11 +165,16 @@ def data_traffic(
             reduce=both("reduce_scatter", parameters * gradient, block.expert * gradient),
         )
 
-    shard = dense * gradient / (degrees.dp_shard * degrees.cp)
+    shard = dense * gradient / state_shards(degrees, tp_kind)
+    replicas = pricing.seconds(Collective(kind="all_reduce", axis="dp_replicate", num_bytes=shard))
+    if tp_kind == "summa":
+        copied = over_stages(stages, held, lambda block: block.vectors, num_mtp=num_mtp)
+        size = copied * gradient / degrees.dp_shard
+        replicas = replicas + pricing.seconds(Collective(kind="all_reduce", axis="cp", num_bytes=size))
     return DataTraffic(
         reduce_scatter=both("reduce_scatter", dense * gradient, expert * gradient),
         all_reduce=both("all_reduce", dense * gradient, expert * gradient),
-        replicas=pricing.seconds(Collective(kind="all_reduce", axis="dp_replicate", num_bytes=shard)),
+        replicas=replicas,
         all_gather=both("all_gather", dense * GATHERED_BYTES, expert * GATHERED_BYTES),
         ties=_ties(pricing, held, gradient) if tied or num_mtp else 0.0,
         blocks=held.map(block_traffic),

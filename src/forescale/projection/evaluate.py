@@ -9,7 +9,7 @@ import numpy as np
 
 from forescale.cost.calibration import RunFactors
 from forescale.formula import formula, named, total, value_of
-from forescale.graph.layout import Choices, Degrees
+from forescale.graph.layout import Choices, Degrees, state_shards
 from forescale.graph.ops import Collective
 from forescale.graph.stage import replayed_mtp
 from forescale.numeric import Array, Numeric
@@ -319,7 +319,7 @@ def _between_copies(setting: Setting, inputs: Inputs) -> Numeric:
     """Return the seconds to exchange reduced gradients with the rank that holds the same stages once more."""
     traffic, degrees = inputs.traffic, inputs.degrees
     element = STORAGE_BYTES[setting.workload.precision.gradients]
-    dense = traffic.dense / (degrees.dp_shard * degrees.cp)
+    dense = traffic.dense / state_shards(degrees, setting.choices.tp_kind)
     expert = traffic.expert / degrees.expert_shards
     return inputs.pricing.seconds(Collective(kind="p2p", axis="pp", num_bytes=(dense + expert) * element))
 

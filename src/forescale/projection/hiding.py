@@ -39,6 +39,27 @@ def pipelined_time(
     return shown + contention * (communication - shown)
 
 
+@formula(
+    unit="s",
+    source="Subramanian et al. 2024, arXiv:2410.00273, appendix A, communication in TP: a prologue of one panel, "
+    "then what each step's compute does not hide of the messages of the n_b - 1 others",
+)
+def panel_time(
+    *, communication: Numeric, cover: Numeric, steps: Numeric, contention: Numeric = 0.0
+) -> Numeric:
+    """Return e + contention · (C − e), e = C/n_b + (1 − 1/n_b)·max(C − cover, 0) of the communication C."""
+    shown = communication / steps + (1.0 - 1.0 / steps) * np.maximum(communication - cover, 0.0)
+    return shown + contention * (communication - shown)
+
+
+def panelled(compute: Numeric, communication: Seconds, steps: Numeric, contention: Numeric) -> Numeric:
+    """Return what shows of the messages of all steps of SUMMA, those of both axes one after the other."""
+    spent: Numeric = 0.0
+    for duration in communication.values():
+        spent = spent + duration
+    return panel_time(communication=spent, cover=compute, steps=steps, contention=contention)
+
+
 def hide_experts(seconds: Seconds, priced: PricedBlock, overlap: Overlap, *, backward: bool) -> None:
     """Run dispatch and combine of one pass behind what the overlap allows, if anything."""
     if "expert_comm" not in seconds or not (overlap.expert or overlap.shared_experts):

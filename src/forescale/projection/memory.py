@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from forescale.formula import named, total
-from forescale.graph.layout import Choices, Degrees, Layout, several
+from forescale.graph.layout import Choices, Degrees, Layout, several, state_shards
 from forescale.graph.operator import NARROWEST_GRADIENT_BYTES
 from forescale.memory.activations import any_of, in_flight, largest, saved_bytes, smallest, stage_output_bytes
 from forescale.memory.buffers import (
@@ -127,7 +127,7 @@ def state_bytes(
     expert_state = optimizer_element_bytes(precision, moments.expert)
 
     def over_shards(function: Callable[..., Numeric], size: float, other: float) -> Numeric:
-        shards, zero = degrees.dp_shard * degrees.cp, degrees.zero
+        shards, zero = state_shards(degrees, choices.tp_kind), degrees.zero
         return function(parameters=dense, element_bytes=size, shards=shards, zero=zero) + function(
             parameters=expert, element_bytes=other, shards=degrees.expert_shards, zero=zero
         )
@@ -238,7 +238,7 @@ def narrow_weights(setting: Setting, inputs: Held) -> Numeric:
     if wide == 0.0:
         return added
     others = inputs.traffic.dense + inputs.traffic.expert - narrow
-    shards = degrees.dp_shard * degrees.cp
+    shards = state_shards(degrees, setting.choices.tp_kind)
     return added + weight_bytes(parameters=others, element_bytes=wide, shards=shards, zero=degrees.zero)
 
 
@@ -316,30 +316,31 @@ def _gathered(setting: Setting, inputs: Held) -> Numeric:
     workload, head = setting.workload, inputs.held.head
     buffers: Numeric = 0.0 * stages.first
     groups: list[tuple[Numeric, float, Numeric, Numeric]]
+    shards = state_shards(degrees, setting.choices.tp_kind)
     groups = [(1.0, 2.0, block.dense, block.expert) for block in inputs.held.layers]
     groups.append((stages.last, 1.0, head.dense + head.vocabulary, head.expert))
     for present, copies, dense, expert in groups:
         both: Numeric = 0.0
-        for parameters, shards in ((dense, degrees.dp_shard * degrees.cp), (expert, degrees.expert_shards)):
+        for parameters, ranks in ((dense, shards), (expert, degrees.expert_shards)):
             both = both + gathered_parameter_bytes(
                 parameters=parameters,
                 copies=copies,
                 reduced_bytes=STORAGE_BYTES[workload.precision.gradients],
-                shards=shards,
+                shards=ranks,
                 zero=degrees.zero,
             )
         buffers = largest(first=buffers, second=present * both)
     reshard = setting.choices.reshard
     if not isinstance(reshard, str):
-        return buffers + _copies_among(float(reshard), inputs)
+        return buffers + _copies_among(float(reshard), inputs, shards)
     whole = kept_whole(pp=degrees.pp, reshard=reshard)
-    return resharded_bytes(always=buffers, never=_whole(workload, inputs), whole=whole)
+    return resharded_bytes(always=buffers, never=_whole(workload, inputs, shards), whole=whole)
 
 
-def _copies_among(ranks: float, inputs: Held) -> Numeric:
+def _copies_among(ranks: float, inputs: Held, dense_shards: Numeric) -> Numeric:
     """Return a stage's parameters sharded over some neighbours only, beside the shards of all ranks."""
     degrees, traffic = inputs.degrees, inputs.traffic
-    groups = ((traffic.dense, degrees.dp_shard * degrees.cp), (traffic.expert, degrees.expert_shards))
+    groups = ((traffic.dense, dense_shards), (traffic.expert, degrees.expert_shards))
     dense, expert = (
         resharded_copy_bytes(parameters=parameters, ranks=ranks, shards=shards, zero=degrees.zero)
         for parameters, shards in groups
@@ -347,10 +348,10 @@ def _copies_among(ranks: float, inputs: Held) -> Numeric:
     return dense + expert
 
 
-def _whole(workload: Workload, inputs: Held) -> Numeric:
+def _whole(workload: Workload, inputs: Held, dense_shards: Numeric) -> Numeric:
     """Return a stage's whole parameters and unreduced gradients at stage 3."""
     degrees, reduced = inputs.degrees, STORAGE_BYTES[workload.precision.gradients]
-    dense_shards, expert_shards = degrees.dp_shard * degrees.cp, degrees.expert_shards
+    expert_shards = degrees.expert_shards
     return whole_parameter_bytes(
         parameters=inputs.traffic.dense, reduced_bytes=reduced, shards=dense_shards, zero=degrees.zero
     ) + whole_parameter_bytes(

@@ -14,7 +14,7 @@ from forescale.formula import formula
 from forescale.graph.layout import Degrees
 from forescale.graph.ops import MeshAxis
 from forescale.numeric import Numeric
-from forescale.spec.strategy import Axis, Share, Strategy
+from forescale.spec.strategy import Axis, Share, Strategy, TensorKind
 
 AXES: tuple[Axis, ...] = ("tp", "cp", "dp", "pp")
 
@@ -67,8 +67,11 @@ def inside(share: Share) -> Inside:
     return Inside(tp=float(share.tp), cp=float(share.cp), dp=float(share.dp), pp=float(share.pp))
 
 
-def groups(degrees: Degrees, order: Order) -> dict[MeshAxis, Group]:
-    """Return the communicator of every mesh axis."""
+def groups(degrees: Degrees, order: Order, tp_kind: TensorKind = "1d") -> dict[MeshAxis, Group]:
+    """Return the communicator of every mesh axis.
+
+    Context ranks share the copies of weights, `dp_cp`, but on the grid of SUMMA, where they hold none.
+    """
     parts = _parts(degrees, order)
     placed: dict[Axis, list[Part]] = {axis: [part for each, part in parts if each == axis] for axis in AXES}
     shards, replicas = _shards(degrees, placed["dp"])
@@ -78,7 +81,7 @@ def groups(degrees: Degrees, order: Order) -> dict[MeshAxis, Group]:
         "pp": _group(placed["pp"]),
         "ends": _ends(degrees.pp, placed["pp"]),
         "dp": _group(placed["dp"]),
-        "dp_cp": _group([*placed["cp"], *shards]),
+        "dp_cp": _group(shards if tp_kind == "summa" else [*placed["cp"], *shards]),
         "dp_replicate": _group(replicas),
     }
     result.update(_expert_groups(degrees, parts))

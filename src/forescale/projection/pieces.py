@@ -83,6 +83,8 @@ class Holding:
     """The head's matrix, not in `dense`: one copy with the embedding's where both stand on one stage."""
     products: dict[str, Numeric] = field(default_factory=dict)
     """Elements of the weight of every product: fused weights together, of experts one."""
+    vectors: Numeric = 0.0
+    """Of `dense`, biases and weights of norms."""
     narrow: Numeric = 0.0
     """Of `dense` and `expert`, weights whose products run in the compute type however narrow."""
 
@@ -93,6 +95,7 @@ class Holding:
             expert=select(self.expert),
             vocabulary=select(self.vocabulary),
             products={name: select(elements) for name, elements in self.products.items()},
+            vectors=select(self.vectors),
             narrow=select(self.narrow),
         )
 
@@ -153,6 +156,7 @@ def _holding(block: Block) -> Holding:
         expert=_elements(others, "expert"),
         vocabulary=_elements(vocabulary, "dense"),
         products=product_elements(block),
+        vectors=_elements([each for each in others if not each.matrix], "dense"),
         narrow=_narrow_elements(others),
     )
 

@@ -63,7 +63,7 @@ def variant_lists(variants: tuple[Variant, ...]) -> tuple[VariantList, ...]:
     """Return the variants by operator list, placement and schedule."""
     lists: dict[tuple[object, ...], list[int]] = {}
     for index, each in enumerate(variants):
-        lists.setdefault((each.cp_kind, each.axis_order, each.schedule), []).append(index)
+        lists.setdefault(each.structure, []).append(index)
     return tuple(VariantList(variants=tuple(found), first=variants[found[0]]) for found in lists.values())
 
 
@@ -105,14 +105,15 @@ class WorkBounds:
 
     def _over(self, rows: Rows, columns: Columns, of: Callable[[Rows, Columns, Choices], Array]) -> Array:
         """Return bounds for the lists `rows` from the work of one micro-batch, which `of` gives by choices."""
-        common, kinds = split_strategy(self.cells.whole.base)[1], [each.first.cp_kind for each in self.lists]
+        common = split_strategy(self.cells.whole.base)[1]
+        kinds = [tuple(each.first.choices.items()) for each in self.lists]
         work = np.full(len(rows), np.inf)
         for kind in dict.fromkeys(kinds):
             of_kind = np.array([each == kind for each in kinds])[rows]
             for sp in (True, False):
                 pairs = np.flatnonzero(of_kind & (columns["sp"] == sp))
                 if len(pairs):
-                    choices = replace(common, sp=sp, cp_kind=kind)
+                    choices = replace(common, sp=sp, **dict(kind))
                     chosen = {name: each[pairs] for name, each in columns.items()}
                     work[pairs] = of(rows[pairs], chosen, choices)
         seconds = mean_stage_seconds(

@@ -14,6 +14,7 @@ from forescale.search.space import (
     Columns,
     Rows,
     Space,
+    Variant,
     expert_degrees,
     options,
     shardings,
@@ -21,7 +22,7 @@ from forescale.search.space import (
     virtual_stages,
 )
 from forescale.spec.cluster import Cluster
-from forescale.spec.constraints import Question, legal
+from forescale.spec.constraints import Question, inner_widths, legal
 from forescale.spec.model import Model
 from forescale.spec.workload import Workload
 
@@ -93,7 +94,7 @@ def enumerate_cells(model: Model, cluster: Cluster, workload: Workload, space: S
     found = _Found()
     for tp, cp, pp in _outer(model, cluster, space):
         _Block(model, cluster, workload, space, tp, cp, pp).add_to(found)
-    return found.cells(variants_of(space, model), space, workload)
+    return found.cells(variants_of(space, model), space, workload, inner_widths(model))
 
 
 def enumerate_layouts(model: Model, cluster: Cluster, workload: Workload, space: Space) -> Candidates:
@@ -123,7 +124,9 @@ class _Found:
         self.tables: list[NDArray[np.int64]] = []
         self.flags: list[Mask] = []
 
-    def cells(self, variants: tuple, space: Space, workload: Workload) -> Cells:  # type: ignore[type-arg]
+    def cells(
+        self, variants: tuple[Variant, ...], space: Space, workload: Workload, widths: tuple[int, ...]
+    ) -> Cells:
         """Return all of them."""
         names = self.columns[0] if self.columns else dict.fromkeys(_COLUMNS)
         empty = np.zeros(0, dtype=np.int64)
@@ -135,6 +138,7 @@ class _Found:
             base=space.base,
             global_batch_size=workload.global_batch_size,
             refused=self.refused,
+            widths=widths,
         )
         return Cells(
             whole=whole,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,7 @@ from forescale.projection.stages import Stages, stack_plans
 from forescale.search.space import Candidates, Columns, Rows
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
-from forescale.spec.strategy import Axis, Recompute
+from forescale.spec.strategy import Axis, Recompute, TensorKind
 from forescale.spec.workload import Workload
 
 CHUNK = 16384
@@ -183,12 +183,15 @@ def _batches(
     """Yield all candidates in batches; a named schedule has one batch per shape of its pipeline."""
     plans, plan_of_row = stage_plans(question.model, candidates.columns)
     common = split_strategy(candidates.base)[1]
-    fitting = np.ones(candidates.num_rows, dtype=bool)
+    fitting = {kind: np.ones(candidates.num_rows, dtype=bool) for kind in get_args(TensorKind)}
     if memory_limit < np.inf:
-        fitting = _states(question, candidates.columns, plans, plan_of_row, common) <= memory_limit
+        for kind in {each.tp_kind for each in candidates.variants}:
+            choices = replace(common, tp_kind=kind)
+            states = _states(question, candidates.columns, plans, plan_of_row, choices)
+            fitting[kind] = states <= memory_limit
     by_list: dict[tuple[object, ...], list[int]] = {}
     for index, each in enumerate(candidates.variants):
-        key = (each.cp_kind, each.axis_order, each.schedule, each.recompute.selection)
+        key = (*each.structure, each.recompute.selection)
         by_list.setdefault(key, []).append(index)
     for indices in by_list.values():
         variant = candidates.variants[indices[0]]
@@ -198,7 +201,7 @@ def _batches(
             held, held_by_row = stage_plans(question.model, candidates.columns, selection)
         allowed = candidates.allows(variant) if only is None else only[indices].any(axis=0)
         if variant.schedule is None:
-            allowed = allowed & fitting
+            allowed = allowed & fitting[variant.tp_kind]
         for sp in (True, False):
             rows = np.flatnonzero(allowed & (candidates.columns["sp"] == sp))
             if len(rows) == 0:
@@ -206,7 +209,7 @@ def _batches(
             batch = Batch(
                 rows=rows,
                 variants=indices,
-                choices=replace(common, sp=sp, cp_kind=variant.cp_kind, schedule=variant.schedule),
+                choices=replace(common, sp=sp, **variant.choices, schedule=variant.schedule),
                 order=variant.axis_order,
                 stages=StagesOf(held, held_by_row[rows]),
             )
@@ -335,6 +338,7 @@ class _Group:
             tied=tied,
             num_mtp=num_mtp,
             reshard=choices.reshard,
+            tp_kind=choices.tp_kind,
         )
 
     def inputs(self, part: Rows, pieces: Parts[Piece]) -> Inputs:

@@ -9,19 +9,19 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from forescale.errors import UnknownKeyError
+from forescale.errors import SpecError, UnknownKeyError
 from forescale.numeric import divisors
 from forescale.projection.pipeline import refusal
-from forescale.spec.constraints import Constraint
+from forescale.spec.constraints import Constraint, panels_fit, summa_refusal
 from forescale.spec.model import LatentAttention, Model
-from forescale.spec.strategy import Axis, ContextKind, Recompute, Strategy
+from forescale.spec.strategy import Axis, ContextKind, Recompute, Strategy, TensorKind
 from forescale.spec.workload import num_microbatches
 
 Rows: TypeAlias = NDArray[np.int64]
 Columns: TypeAlias = dict[str, Rows]
 """One integer array per dimension of the space, all of one length."""
 DEGREE_NAMES = ("tp", "cp", "ep", "etp", "pp", "vpp", "dp_replicate", "dp_shard", "zero", "micro_batch_size")
-CHOICE_NAMES = ("sp", "cp_kind", "recompute", "axis_order", "schedule")
+CHOICE_NAMES = ("sp", "tp_kind", "summa_panels", "cp_kind", "recompute", "axis_order", "schedule")
 NAMES = (*DEGREE_NAMES, *CHOICE_NAMES)
 ORDERS: tuple[tuple[Axis, ...], ...] = (("tp", "cp", "dp", "pp"), ("tp", "cp", "pp", "dp"))
 """The orders Megatron-LM can express: default, and --use-tp-pp-dp-mapping."""
@@ -42,6 +42,9 @@ class Space:
     zero: tuple[int, ...] = (0, 1, 2, 3)
     micro_batch_size: tuple[int, ...] | None = None
     sp: tuple[bool, ...] = (True, False)
+    tp_kind: tuple[TensorKind, ...] = ("1d",)
+    summa_panels: tuple[int, ...] = (1, 2, 4)
+    """Tried under SUMMA only."""
     cp_kind: tuple[ContextKind, ...] = ("all_gather", "ring")
     recompute: tuple[Recompute, ...] | None = None
     axis_order: tuple[tuple[Axis, ...], ...] = ORDERS
@@ -69,6 +72,18 @@ class Variant:
     cp_kind: ContextKind
     axis_order: tuple[Axis, ...]
     schedule: str | None = None
+    tp_kind: TensorKind = "1d"
+    summa_panels: int = 1
+
+    @property
+    def structure(self) -> tuple[object, ...]:
+        """Everything but what is recomputed."""
+        return (*self.choices.values(), self.axis_order, self.schedule)
+
+    @property
+    def choices(self) -> dict[str, Any]:
+        """What changes the operators of a block, by name."""
+        return {"tp_kind": self.tp_kind, "summa_panels": self.summa_panels, "cp_kind": self.cp_kind}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +97,8 @@ class Candidates:
     global_batch_size: int
     refused: dict[str, int]
     """Rows that each constraint refused."""
+    widths: tuple[int, ...] = ()
+    """What SUMMA cuts into panels."""
 
     @property
     def num_rows(self) -> int:
@@ -100,12 +117,23 @@ class Candidates:
         """
         first = self.variants[0]
         allowed = np.ones(self.num_rows, dtype=bool)
-        if variant.cp_kind != first.cp_kind:
+        if variant.tp_kind == "summa":
+            allowed &= self._panelled(variant, is_first=first.tp_kind == "summa")
+        elif variant.tp_kind != first.tp_kind:
+            allowed &= self.columns["tp"] * self.columns["cp"] > 1
+        if variant.tp_kind == "1d" and variant.cp_kind != first.cp_kind:
             allowed &= self.columns["cp"] > 1
         if variant.axis_order != first.axis_order:
             dp = self.columns["dp_replicate"] * self.columns["dp_shard"]
             allowed &= (self.columns["pp"] > 1) & (dp > 1)
         return allowed & self._schedulable(variant.schedule, is_first=variant.schedule == first.schedule)
+
+    def _panelled(self, variant: Variant, *, is_first: bool) -> NDArray[np.bool_]:
+        """Return which rows SUMMA can lay out; on one device of a grid only the first kind counts."""
+        tp, cp = self.columns["tp"], self.columns["cp"]
+        fits = panels_fit(tp, cp, variant.summa_panels, self.widths)
+        alone = is_first and variant.summa_panels == self.variants[0].summa_panels
+        return np.asarray(fits & (self.columns["sp"] == 1) & ((tp * cp > 1) | alone), dtype=bool)
 
     def _schedulable(self, schedule: str | None, *, is_first: bool) -> NDArray[np.bool_]:
         """Return which rows a schedule can run; without a pipeline only the first schedule counts."""
@@ -138,6 +166,8 @@ class Candidates:
             self.base,
             **degrees,
             sp=bool(self.columns["sp"][row]),
+            tp_kind=chosen.tp_kind,
+            summa_panels=chosen.summa_panels,
             cp_kind=chosen.cp_kind,
             recompute=chosen.recompute,
             axis_order=chosen.axis_order,
@@ -148,13 +178,33 @@ class Candidates:
 
 def variants_of(space: Space, model: Model) -> tuple[Variant, ...]:
     """Return the choices of a space that are crossed with every row."""
+    if "summa" in space.tp_kind and (reason := summa_refusal(model)) is not None:
+        raise SpecError(reason)
     return tuple(
-        Variant(recompute=recompute, cp_kind=kind, axis_order=order, schedule=schedule)
+        Variant(
+            recompute=recompute,
+            cp_kind=kind,
+            axis_order=order,
+            schedule=schedule,
+            tp_kind=tensor,
+            summa_panels=panels,
+        )
         for schedule in space.schedule
-        for kind in space.cp_kind
+        for tensor, panels, kind in _kinds(space)
         for order in space.axis_order
         for recompute in space.recompute or default_recompute(model)
     )
+
+
+def _kinds(space: Space) -> tuple[tuple[TensorKind, int, ContextKind], ...]:
+    """Return the kinds of tensor and context parallelism that go together; SUMMA gathers keys and values."""
+    found: list[tuple[TensorKind, int, ContextKind]] = []
+    for tensor in space.tp_kind:
+        if tensor == "summa":
+            found += [(tensor, panels, "all_gather") for panels in space.summa_panels]
+        else:
+            found += [(tensor, 1, kind) for kind in space.cp_kind]
+    return tuple(found)
 
 
 def default_recompute(model: Model) -> tuple[Recompute, ...]:

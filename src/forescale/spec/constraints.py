@@ -253,12 +253,78 @@ def _sequence_parts(q: Question) -> Values:
     return parts.item() if parts.ndim == 0 else parts
 
 
+def inner_widths(model: Model) -> tuple[int, ...]:
+    """Return the widths that matrices contract over: what SUMMA cuts into panels."""
+    widths = [model.hidden_size, *_ffn_widths(model)]
+    for kind in model.layer_kinds:
+        if isinstance(kind.attention, FullAttention):
+            widths.append(kind.attention.num_heads * kind.attention.head_dim)
+    if model.patches is not None:
+        widths.append(model.patches.patch_elements)
+    return tuple(dict.fromkeys(widths))
+
+
+def panels_fit(tp: Values, cp: Values, panels: int, widths: Sequence[int]) -> Values:
+    """Return whether every width can be cut into the panels of SUMMA."""
+    steps = np.lcm(tp, cp) * panels
+    return _all([_divides(steps, width) for width in widths])
+
+
+def summa_refusal(model: Model) -> str | None:
+    """Return why a model has no layout by SUMMA, if it has none."""
+    kinds = model.layer_kinds
+    others = any(kind.attention and not isinstance(kind.attention, FullAttention) for kind in kinds)
+    reasons = {
+        "experts": model.is_moe,
+        "latent or linear attention": others,
+        "multi-token prediction": model.num_mtp_layers > 0,
+        "embeddings narrower than the hidden size": bool(
+            model.embedding_size and model.embedding_size != model.hidden_size
+        ),
+    }
+    found = [reason for reason, applies in reasons.items() if applies]
+    if not found:
+        return None
+    return f"tp_kind summa lays out dense models with full attention; {model.name} has {' and '.join(found)}"
+
+
+SUMMA: tuple[Constraint, ...] = (
+    Constraint(
+        name="summa: models",
+        holds=lambda q: summa_refusal(q.model) is None,
+        message=lambda q: str(summa_refusal(q.model)),
+    ),
+    Constraint(
+        name="summa: sequence parallelism",
+        holds=lambda q: q.degrees.sp,
+        message=lambda _: "tp_kind summa splits all activations: leave sp true",
+    ),
+    Constraint(
+        name="summa: keys and values",
+        holds=lambda q: q.degrees.cp_kind == "all_gather",
+        message=lambda q: f"tp_kind summa gathers keys and values: cp_kind is all_gather, not {q.degrees.cp_kind}",
+    ),
+    Constraint(
+        name="summa: panels",
+        holds=lambda q: panels_fit(
+            q.degrees.tp, q.degrees.cp, q.degrees.summa_panels, inner_widths(q.model)
+        ),
+        message=lambda q: (
+            f"lcm(tp {q.degrees.tp}, cp {q.degrees.cp}) × summa_panels {q.degrees.summa_panels} must divide the "
+            f"widths {inner_widths(q.model)} of {q.model.name}"
+        ),
+    ),
+)
+"""What a layout by SUMMA keeps to beyond the constraints of all."""
+
+
 def check(model: Model, cluster: Cluster, strategy: Strategy, workload: Workload) -> None:
     """Raise SpecError with every violated constraint of one layout."""
     question = Question(model=model, cluster=cluster, workload=workload, degrees=strategy)
+    rules = (*CONSTRAINTS, *SUMMA) if strategy.tp_kind == "summa" else CONSTRAINTS
     broken = [
         c.message(question)
-        for c in CONSTRAINTS
+        for c in rules
         if c.applies(question) and not bool(np.all(c.holds(question)))
     ]
     if broken:

@@ -11,6 +11,7 @@ from forescale.errors import SpecError
 
 Degree: TypeAlias = Annotated[int, Gt(0)]
 ContextKind: TypeAlias = Literal["all_gather", "ring", "ulysses"]
+TensorKind: TypeAlias = Literal["1d", "summa"]
 Axis: TypeAlias = Literal["tp", "cp", "dp", "pp"]
 Module: TypeAlias = Literal[
     "core_attn", "layernorm", "mlp", "mla_up_proj", "moe", "moe_act", "shared_experts"
@@ -230,6 +231,12 @@ class Strategy:
     """One layout. Data parallel degree is dp_replicate x dp_shard; ep x etp fold over tp x cp x dp."""
 
     tp: Degree = 1
+    tp_kind: TensorKind = "1d"
+    """1d splits weights over tp and copies them over cp (2D tensor parallelism, where cp > 1); summa splits every
+    matrix over the grid of tp x cp, and its parts travel panel by panel (van de Geijn and Watts 1997)."""
+    summa_panels: Degree = 1
+    """Panels of SUMMA that the longer side of the grid cuts its blocks into: a product takes lcm(tp, cp) times as
+    many steps."""
     sp: bool = True
     """Sequence parallelism: norms and residuals are split over tp along the sequence (needs tp > 1)."""
     cp: Degree = 1

@@ -1,0 +1,33 @@
+"""Quantisation of a product's operands under 8- and 4-bit recipes."""
+
+from __future__ import annotations
+
+from forescale.graph.layout import Layout
+from forescale.graph.ops import Elementwise
+from forescale.numeric import Numeric
+
+CAST_BYTES = {
+    ("fp8", "none"): 4.0,
+    ("fp8", "delayed"): 4.0,
+    ("fp8", "current"): 6.0,
+    ("fp8", "blockwise"): 4.06,
+    ("mxfp8", "none"): 4.06,
+    ("mxfp8", "mxfp8"): 4.06,
+    ("nvfp4", "none"): 5.12,
+}
+"""Bytes moved to quantise one 16-bit element: read (twice where the scale is that of the whole tensor, as for
+current scaling and NVFP4), and written along rows and along columns for the two products that use it, with the
+scales of blocks (Transformer Engine, recipes)."""
+
+
+def casts(
+    layout: Layout, elements: Numeric, dtype: str, *, kernels: Numeric = 1.0
+) -> tuple[Elementwise, ...]:
+    """Return the quantisation of a product's operand: none where it stays in 16 bits.
+
+    Weights are quantised once a step and not counted.
+    """
+    per_element = CAST_BYTES.get((dtype, layout.precision.recipe)) or CAST_BYTES.get((dtype, "none"))
+    if per_element is None:
+        return ()
+    return (Elementwise(bytes_moved=elements * per_element, family="cast", kernels=kernels),)
