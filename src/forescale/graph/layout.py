@@ -171,11 +171,7 @@ class Layout:
         """Return the mesh axes that split `dim`."""
         ulysses = self.choices.cp_kind == "ulysses"
         match dim:
-            case "residual" if self.summa:  # the sequence over cp, the hidden size over tp
-                return ("cp", "tp")
-            case "hidden" if self.summa:
-                return ("tp",)
-            case "residual":
+            case "residual":  # under SUMMA the sequence over cp, the hidden size over tp
                 return ("cp", "tp") if self.choices.sp else ("cp",)
             case "sequence":
                 return ("cp",)
@@ -190,7 +186,7 @@ class Layout:
             case "expert_ffn":
                 return ("etp",)
             case _:
-                return ()
+                return ("tp",) if self.summa and dim == "hidden" else ()
 
     def split(self, dim: Dim) -> Numeric:
         """Return into how many parts `dim` is split."""
@@ -220,9 +216,7 @@ class Layout:
     @property
     def panel_steps(self) -> Numeric:
         """Steps that SUMMA takes for one product."""
-        return panel_steps(
-            tp=self.degrees.tp, cp=self.degrees.cp, panels=float(self.choices.summa_panels)
-        )
+        return panel_steps(tp=self.degrees.tp, cp=self.degrees.cp, panels=float(self.choices.summa_panels))
 
     def more_than_one(self, axis: Axis) -> Numeric:
         """Return 1 where the axis has several ranks, else 0: buffers of collectives that one rank skips."""

@@ -265,7 +265,10 @@ def linear_out(
     width: float,
     bias: bool = False,
 ) -> None:
-    """Append the product that ends a tensor-parallel region, and the sum over tp into residual layout; SUMMA sums as it goes."""
+    """Append the product that ends a tensor-parallel region, and the sum over tp into residual layout.
+
+    SUMMA sums as it goes.
+    """
     partial, tokens = partial_result(b, name, result, width), b.layout.tokens("sequence")
     outputs: Extent = ("hidden", width)
     linear(b, name, source=source, result=partial, rows=tokens, inputs=inputs, outputs=outputs, bias=bias)

@@ -18,7 +18,7 @@ from forescale.graph.recompute import Kept
 from forescale.memory.liveness import block_moments
 from forescale.numeric import Numeric
 from forescale.projection.hiding import CHUNKS, Seconds, exposed_time, hide_experts, panelled, pipelined_time
-from forescale.projection.launches import calls_of, launch_gap
+from forescale.projection.launches import calls_of, calls_of_steps, launch_gap
 from forescale.spec.strategy import LaunchGraphs, Overlap
 
 COMMUNICATION_PART = {"tp": "tensor_comm", "cp": "context_comm", "ep": "expert_comm", "etp": "expert_comm"}
@@ -279,8 +279,8 @@ def _price(operator: Operator, pricing: Pricing) -> PricedOperator:
         flops=forward_flops
         + _often(_flops(operator.backward_input), times)
         + _often(_flops(operator.backward_weight), times),
-        forward_kernels=_often(pricing.kernels(operator, operator.forward), times),
-        backward_kernels=_often(pricing.kernels(operator, backward), times),
+        forward_kernels=calls_of_steps(pricing.kernels(operator, operator.forward), times),
+        backward_kernels=calls_of_steps(pricing.kernels(operator, backward), times),
         primitives=tuple(chain.from_iterable(passes)),
     )
 

@@ -38,6 +38,11 @@ def calls_of(primitive: Primitive, groups: Mapping[MeshAxis, Group]) -> Numeric:
     return calls * np.minimum(primitive.bytes_moved, 1.0) if isinstance(primitive, Elementwise) else calls
 
 
+def calls_of_steps(calls: Numeric, steps: Numeric | None) -> Numeric:
+    """Return what the host pays for steps of `calls` each: the first is called, it launches those of the others."""
+    return calls if steps is None else calls * (1.0 + FURTHER_LAUNCH * (steps - 1.0))
+
+
 @formula(unit="s", source="Megatron-LM, pipeline schedules: the engine steps once per micro-batch and chunk")
 def engine_time(*, overhead: Numeric, vpp: Numeric) -> Numeric:
     """Overhead · chunks: host work per micro-batch and rank that nothing hides."""

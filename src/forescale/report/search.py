@@ -130,12 +130,16 @@ def _columns(best: Sequence[Projection], slowest: Sequence[Projection]) -> tuple
 def _choices(layout: Strategy) -> str:
     """Return the choices of a layout that have an effect and are not the usual ones."""
     found = [
-        layout.cp_kind if layout.cp > 1 else None,
+        _grid(layout) if layout.tp_kind == "summa" else layout.cp_kind if layout.cp > 1 else None,
         "no sp" if layout.tp > 1 and not layout.sp else None,
         layout.schedule if layout.pp > 1 else None,
         layout.rank_order if layout.placement or layout.axis_order != DEFAULT_AXIS_ORDER else None,
     ]
     return ", ".join(filter(None, found))
+
+
+def _grid(layout: Strategy) -> str:
+    return f"summa, panels {layout.summa_panels}"
 
 
 def _degree(name: str) -> Callable[[Projection], str]:

@@ -255,10 +255,8 @@ def _sequence_parts(q: Question) -> Values:
 
 def inner_widths(model: Model) -> tuple[int, ...]:
     """Return the widths that matrices contract over: what SUMMA cuts into panels."""
-    widths = [model.hidden_size, *_ffn_widths(model)]
-    for kind in model.layer_kinds:
-        if isinstance(kind.attention, FullAttention):
-            widths.append(kind.attention.num_heads * kind.attention.head_dim)
+    full = [kind.attention for kind in model.layer_kinds if isinstance(kind.attention, FullAttention)]
+    widths = [model.hidden_size, *_ffn_widths(model), *(each.num_heads * each.head_dim for each in full)]
     if model.patches is not None:
         widths.append(model.patches.patch_elements)
     return tuple(dict.fromkeys(widths))
@@ -302,13 +300,13 @@ SUMMA: tuple[Constraint, ...] = (
     Constraint(
         name="summa: keys and values",
         holds=lambda q: q.degrees.cp_kind == "all_gather",
-        message=lambda q: f"tp_kind summa gathers keys and values: cp_kind is all_gather, not {q.degrees.cp_kind}",
+        message=lambda q: (
+            f"tp_kind summa gathers keys and values: cp_kind is all_gather, not {q.degrees.cp_kind}"
+        ),
     ),
     Constraint(
         name="summa: panels",
-        holds=lambda q: panels_fit(
-            q.degrees.tp, q.degrees.cp, q.degrees.summa_panels, inner_widths(q.model)
-        ),
+        holds=lambda q: panels_fit(q.degrees.tp, q.degrees.cp, q.degrees.summa_panels, inner_widths(q.model)),
         message=lambda q: (
             f"lcm(tp {q.degrees.tp}, cp {q.degrees.cp}) × summa_panels {q.degrees.summa_panels} must divide the "
             f"widths {inner_widths(q.model)} of {q.model.name}"
@@ -323,9 +321,7 @@ def check(model: Model, cluster: Cluster, strategy: Strategy, workload: Workload
     question = Question(model=model, cluster=cluster, workload=workload, degrees=strategy)
     rules = (*CONSTRAINTS, *SUMMA) if strategy.tp_kind == "summa" else CONSTRAINTS
     broken = [
-        c.message(question)
-        for c in rules
-        if c.applies(question) and not bool(np.all(c.holds(question)))
+        c.message(question) for c in rules if c.applies(question) and not bool(np.all(c.holds(question)))
     ]
     if broken:
         raise SpecError("; ".join(broken))

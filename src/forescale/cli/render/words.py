@@ -33,6 +33,8 @@ def variants(strategy: Strategy) -> str:
     words = []
     if strategy.recompute.granularity != "none":
         words.append(recompute(strategy.recompute))
+    if strategy.tp_kind == "summa" and strategy.tp * strategy.cp > 1:
+        words.append(summa(strategy))
     if strategy.tp > 1 and not strategy.sp:
         words.append("no sp")
     if strategy.cp > 1 and strategy.cp_kind != "all_gather":
@@ -53,6 +55,12 @@ def routing(experts: Routing) -> list[str]:
         padded = ", padded" if experts.pad_to_capacity else ""
         words.append(f"capacity {experts.capacity_factor:g}{padded}")
     return words
+
+
+def summa(strategy: Strategy) -> str:
+    """Return the grid's name, and its panels per block where they are several."""
+    panels = strategy.summa_panels
+    return "summa" if panels == 1 else f"summa with {panels} panels"
 
 
 def recompute(policy: Recompute) -> str:

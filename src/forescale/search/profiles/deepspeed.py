@@ -16,6 +16,7 @@ DEEPSPEED = Profile(
         "sp": (False,),
         "etp": (1,),
         "vpp": (1,),
+        "tp_kind": ("1d",),
         "cp_kind": ("ulysses",),
         "recompute": (Recompute(), Recompute(granularity="full")),
         "schedule": (None,),

@@ -25,6 +25,7 @@ MAXTEXT = Profile(
     values={
         "zero": (0, 1, 3),
         "etp": (1,),
+        "tp_kind": ("1d",),
         "cp_kind": ("all_gather", "ring"),
         "recompute": (
             *(Recompute(granularity="policy", policy=policy) for policy in POLICIES),

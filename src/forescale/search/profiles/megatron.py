@@ -13,6 +13,7 @@ MEGATRON = Profile(
     software="megatron-core",
     values={
         "schedule": (None,),
+        "tp_kind": ("1d",),
         "cp_kind": ("all_gather", "ring"),
     },
     others={"cp_kind": ("ulysses",)},

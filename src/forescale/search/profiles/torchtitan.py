@@ -13,6 +13,7 @@ TORCHTITAN = Profile(
         "zero": (0, 2, 3),
         "sp": (True,),
         "etp": (1,),
+        "tp_kind": ("1d",),
         "cp_kind": ("all_gather", "ring"),
         "axis_order": (("tp", "cp", "dp", "pp"),),
         "recompute": (
