@@ -18,6 +18,7 @@ CASES = [
     (dense(), Strategy(dp_shard=16)),
     (dense(), Strategy(tp=2, sp=False, pp=4, vpp=2, dp_shard=2)),
     (dense(), Strategy(cp=4, cp_kind="ring", dp_shard=4, zero=3)),
+    (dense(), Strategy(tp=2, cp=4, tp_kind="summa", summa_panels=2, dp_shard=2)),
     (
         dense(),
         Strategy(

@@ -55,6 +55,8 @@ def test_allowed_values_stand_beside_the_usual_ones_once():
         Space(), {"cp_kind": ["ulysses", "ring"], "recompute": ["full:2"]}, MODEL, where="--allow"
     )
     assert wide.cp_kind == ("all_gather", "ring", "ulysses")
+    grids = wider_space(Space(), {"tp_kind": ["summa"], "summa_panels": ["8"]}, MODEL, where="--allow")
+    assert (grids.tp_kind, grids.summa_panels) == (("1d", "summa"), (1, 2, 4, 8))
     assert wide.recompute == (*default_recompute(MODEL), Recompute(granularity="full", num_layers=2))
     assert wider_space(Space(), {"tp": ["3"]}, MODEL, where="--allow").tp is None
 
@@ -70,6 +72,7 @@ def test_allowed_values_stand_beside_the_usual_ones_once():
         ("[fix]\nrecompute = 'some'", "recompute takes none, selective, full"),
         ("overlap = 'everything'", "overlap takes grad_reduce"),
         ("for = 'deepspeed'\n[allow]\nvpp = 2", "deepspeed has no vpp 2"),
+        ("for = 'megatron'\n[allow]\ntp_kind = 'summa'", "megatron has no tp_kind summa; it takes 1d"),
         ("tp = ", "not TOML"),
     ],
 )

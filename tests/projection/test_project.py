@@ -15,6 +15,7 @@ LAYOUTS = [
     Strategy(tp=2, sp=False, pp=4, vpp=2, dp_shard=2),
     Strategy(cp=4, cp_kind="ring", dp_shard=4, zero=3),
     Strategy(cp=2, cp_kind="ulysses", dp_replicate=2, dp_shard=4, zero=2),
+    Strategy(tp=2, cp=2, tp_kind="summa", pp=2, dp_shard=2, micro_batch_size=2),
 ]
 
 
@@ -22,7 +23,7 @@ LAYOUTS = [
 @pytest.mark.parametrize("model", [dense(), moe()], ids=lambda m: m.name)
 def test_parts_of_a_step_and_of_memory_add_up(model, strategy):
     if model.is_moe and strategy.tp > 1:
-        strategy = replace(strategy, sp=True)
+        strategy = replace(strategy, sp=True, tp_kind="1d")
     result = project(model, cluster(16), strategy, workload())
     assert sum(result.time_s.values()) == pytest.approx(result.step_time_s, rel=1e-12)
     for stage in result.memory.stages:

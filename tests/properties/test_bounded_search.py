@@ -35,7 +35,10 @@ def questions(draw):
     model = MODELS[draw(st.sampled_from(sorted(MODELS)))]
     devices = draw(st.sampled_from([4, 6, 8, 12]))
     batch = draw(st.sampled_from([8, 12, 24]))
+    kinds = [("1d",)] * 3 + ([] if model.is_moe else [("1d", "summa"), ("summa",), ("summa", "1d")])
     space = Space(
+        tp_kind=draw(st.sampled_from(kinds)),
+        summa_panels=draw(some([1, 2, 5])),
         tp=draw(st.none() | some([1, 2, 4])),
         cp=draw(some([1, 2, 4])),
         pp=draw(st.none() | some([1, 2, 3, 4])),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from forescale.errors import SpecError
 from forescale.graph.flops import model_flops
 from forescale.graph.parameters import count_parameters
 from forescale.projection.result import (
@@ -21,7 +22,7 @@ from forescale.projection.result import (
 )
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
-from forescale.spec.strategy import Strategy
+from forescale.spec.strategy import Strategy, TensorKind
 from forescale.spec.workload import Workload, num_microbatches
 
 
@@ -73,6 +74,8 @@ class Account:
     total_parameters: float
     complete: bool = True
     """Whether the account counts every part that fills a device; without, nothing can be said to fit."""
+    tensor_kinds: tuple[TensorKind, ...] = ("1d",)
+    """Kinds of tensor parallelism that the account knows."""
     notes: tuple[Note, ...] = ()
 
 
@@ -91,7 +94,16 @@ def memory_projection(
     strategy: Strategy,
     workload: Workload,
 ) -> Projection:
-    """Return the projection of an account that states memory only."""
+    """Return the projection of an account that states memory only.
+
+    Raises
+    ------
+    SpecError
+        If the account does not know the layout's tensor parallelism.
+    """
+    if strategy.tp_kind not in account.tensor_kinds:
+        msg = f"preset {preset} does not know tp_kind {strategy.tp_kind}; it takes {', '.join(account.tensor_kinds)}"
+        raise SpecError(msg)
     flops = model_flops(model, workload.seq_len)
     nothing = Interval(low=0.0, expected=0.0, high=0.0)
     return Projection(

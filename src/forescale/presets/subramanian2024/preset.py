@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import get_args
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from forescale.projection.rates import days, tokens_per_device_second, utilisati
 from forescale.projection.result import TIME_PARTS, Interval, Note, Projection, StageTime
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
-from forescale.spec.strategy import Recompute, Strategy
+from forescale.spec.strategy import Recompute, Strategy, TensorKind
 from forescale.spec.workload import Workload
 
 _ATTENTION = ("query, key, value", "fused attention", "projection", "projection bias", "attention dropout")
@@ -49,13 +50,14 @@ class Subramanian2024Preset:
         question = Question(
             shape=shape_of(model, seq_len=workload.seq_len),
             machine=machine_of(cluster),
-            kind="2d" if strategy.cp > 1 else "1d",
+            kind="summa" if strategy.tp_kind == "summa" else "2d" if strategy.cp > 1 else "1d",
             quirks=self.quirks,
         )
         layout = _columns(cluster, strategy, workload)
         account = Account(
             stages=[_stage(question, layout, stage) for stage in range(strategy.pp)],
             total_parameters=_parameters(question),
+            tensor_kinds=get_args(TensorKind),
             notes=(_LEFT_OUT,),
         )
         stated = memory_projection(
@@ -98,7 +100,7 @@ def _columns(cluster: Cluster, strategy: Strategy, workload: Workload) -> Column
         "dp": strategy.dp,
         "micro_batch_size": strategy.micro_batch_size,
         "num_microbatches": share // strategy.micro_batch_size,
-        "panels": 1,
+        "panels": np.lcm(strategy.tp, strategy.cp) * strategy.summa_panels,
         "near_tp1": near["tp"],
         "near_tp2": near["cp"],
         "near_pp": near["pp"],
