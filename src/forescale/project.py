@@ -220,7 +220,12 @@ def pricing_of(
     return Pricing(
         compute=costs.compute_model(cluster.device, run),
         collectives=costs.collective_model(cluster, routed=routed),
-        groups=groups(degrees, order, choices.tp_kind),
+        groups=groups(
+            degrees,
+            order,
+            choices.tp_kind,
+            cp_inner=choices.cp_inner if choices.cp_kind == "hierarchical" else None,
+        ),
         run=run,
         graphs=choices.graphs,
         blocking=choices.kernels.blocking_launches,

@@ -89,6 +89,37 @@ def test_ulysses_exchanges_queries_keys_values_and_output_there_and_back():
     assert [size for name, _, size in found if name == "backward_input"] == forward
 
 
+@pytest.mark.parametrize("inner", [2, 4])
+def test_hierarchical_exchanges_heads_inside_and_passes_keys_and_values_around_the_groups(inner):
+    cp = 8
+    strategy = Strategy(cp=cp, cp_kind="hierarchical", cp_inner=inner)
+    queries, keys = SEQ / cp * 16 * 64 * BF16, SEQ / cp * 4 * 64 * BF16
+    near = only(sent(strategy), "cp_inner")
+    assert [size for name, _, size in near if name == "forward"] == [queries, keys, keys, queries]
+    assert {kind for _, kind, _ in near} == {"all_to_all"}
+    assert [size for name, _, size in near if name == "backward_input"] == [queries, keys, keys, queries]
+    around = 2 * keys * cp / inner
+    assert only(sent(strategy), "cp_outer") == [
+        ("forward", "all_gather", around), ("backward_input", "all_gather", around),
+        ("backward_input", "all_gather", around),
+    ]  # fmt: skip
+    assert not only(sent(strategy), "cp")
+
+
+def test_one_group_is_ulysses_and_groups_of_one_are_a_ring():
+    def moved(**chosen):
+        degrees, choices = split_strategy(Strategy(cp=8, **chosen))
+        lay = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=SEQ)
+        block = layer_block(dense(), dense().layer_kinds[0], lay)
+        (core,) = [op for op in block.operators if op.name == "attention.core"]
+        found = sent(Strategy(cp=8, **chosen))
+        ranks = {"cp": 8.0, "cp_inner": lay.degree("cp_inner"), "cp_outer": lay.degree("cp_outer")}
+        return core.forward[0], [each[2:3] + each[4:] for each in found if ranks.get(each[3], 1.0) > 1.0]
+
+    assert moved(cp_kind="hierarchical", cp_inner=8) == moved(cp_kind="ulysses")
+    assert moved(cp_kind="hierarchical", cp_inner=1) == moved(cp_kind="ring")
+
+
 ROWS = SEQ * 4 * HIDDEN * BF16
 """Bytes of a micro-batch's tokens, once for each of 4 experts."""
 

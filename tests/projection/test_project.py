@@ -16,6 +16,7 @@ LAYOUTS = [
     Strategy(cp=4, cp_kind="ring", dp_shard=4, zero=3),
     Strategy(cp=2, cp_kind="ulysses", dp_replicate=2, dp_shard=4, zero=2),
     Strategy(tp=2, cp=2, tp_kind="summa", pp=2, dp_shard=2, micro_batch_size=2),
+    Strategy(cp=4, cp_kind="hierarchical", cp_inner=2, dp_shard=4),
 ]
 
 
@@ -209,3 +210,22 @@ def test_two_copies_of_the_parameters_cost_their_states_not_their_work():
     work = [sum(result.time_s[part] for part in ("attention", "ffn", "norm")) for result in (plain, double)]
     assert work[1] == pytest.approx(work[0], rel=0.2)
     assert double.time_s["data_comm"] > 0.0
+
+
+def test_exchanging_inside_a_node_and_passing_between_nodes_beats_either_alone():
+    work = replace(workload(), seq_len=65536, global_batch_size=16)
+
+    def context(kind, inner=8):
+        layout = Strategy(cp=16, cp_kind=kind, cp_inner=inner)
+        return project(dense(), cluster(16), layout, work).time_s["context_comm"]
+
+    assert context("hierarchical") < context("ulysses")
+    assert context("hierarchical") < context("all_gather")
+
+
+def test_groups_of_context_parallel_ranks_are_whole():
+    with pytest.raises(SpecError, match="cp 4 does not divide into groups of cp_inner 3"):
+        project(
+            dense(), cluster(16), Strategy(cp=4, cp_kind="hierarchical", cp_inner=3, dp_shard=4), workload()
+        )
+    project(dense(), cluster(16), Strategy(cp=4, cp_inner=3, dp_shard=4), workload())

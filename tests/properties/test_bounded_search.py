@@ -46,7 +46,7 @@ def questions(draw):
         zero=draw(some([0, 1, 2, 3], 4)),
         micro_batch_size=draw(some([1, 2, 3, 4])),
         sp=draw(some([True, False])),
-        cp_kind=draw(some(["all_gather", "ring", "ulysses"])),
+        cp_kind=draw(some(["all_gather", "ring", "ulysses", "hierarchical"])),
         recompute=draw(st.none() | some(default_recompute(model))),
         axis_order=draw(some(ORDERS)),
         schedule=draw(
@@ -55,6 +55,7 @@ def questions(draw):
         base=Strategy(
             overlap=Overlap(**{name: draw(st.booleans()) for name in Overlap.__dataclass_fields__}),
             reshard=draw(st.sampled_from(["default", "always", "never", 2])),
+            cp_inner=draw(st.sampled_from([1, 2, 8])),
         ),
     )
     work = replace(

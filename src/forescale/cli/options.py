@@ -234,6 +234,9 @@ class LayoutOptions:
     sp: Annotated[bool | None, _layout("--sp/--no-sp", "Sequence parallel over tp.")] = None
     cp: Annotated[int | None, _degree("--cp", "Context parallel.")] = None
     cp_kind: Annotated[ContextKind | None, _layout("--cp-kind", "How keys and values travel.")] = None
+    cp_inner: Annotated[
+        int | None, _degree("--cp-inner", "Neighbours that exchange heads under cp-kind hierarchical.")
+    ] = None
     ep: Annotated[int | None, _degree("--ep", "Expert parallel.")] = None
     etp: Annotated[int | None, _degree("--etp", "Tensor parallel of experts.")] = None
     pp: Annotated[int | None, _degree("--pp", "Pipeline parallel.")] = None

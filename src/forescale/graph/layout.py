@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 
 import numpy as np
 
@@ -44,8 +44,16 @@ Dim: TypeAlias = Literal[
 attention core; `rank` is a low-rank width, never split."""
 Extent: TypeAlias = tuple[Dim, float]
 """A logical dimension and its global size."""
-Axis: TypeAlias = Literal["tp", "cp", "ep", "etp"]
-"""Mesh axes that split an activation or a weight."""
+Axis: TypeAlias = Literal["tp", "cp", "cp_inner", "cp_outer", "ep", "etp"]
+"""Mesh axes that split an activation or a weight; `cp_inner` and `cp_outer` are the two halves of cp that
+hierarchical context parallelism tells apart."""
+
+CORE_SEQUENCE: Mapping[ContextKind, tuple[Axis, ...]] = {"ulysses": (), "hierarchical": ("cp_outer",)}
+CORE_HEADS: Mapping[ContextKind, tuple[Axis, ...]] = {
+    "ulysses": ("tp", "cp"),
+    "hierarchical": ("tp", "cp_inner"),
+}
+"""What splits the sequence and the heads inside attention, where heads are exchanged for tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +95,7 @@ class Choices:
     summa_panels: int = 1
     sp: bool = True
     cp_kind: ContextKind = "all_gather"
+    cp_inner: int = 8
     flash_attention: bool = True
     recompute: Recompute = field(default_factory=Recompute)
     overlap: Overlap = field(default_factory=Overlap)
@@ -111,6 +120,7 @@ def split_strategy(strategy: Strategy) -> tuple[Degrees, Choices]:
         summa_panels=strategy.summa_panels,
         sp=strategy.sp,
         cp_kind=strategy.cp_kind,
+        cp_inner=strategy.cp_inner,
         flash_attention=strategy.flash_attention,
         recompute=strategy.recompute,
         overlap=strategy.overlap,
@@ -131,6 +141,12 @@ def split_strategy(strategy: Strategy) -> tuple[Degrees, Choices]:
 def several(*, degree: Numeric) -> Numeric:
     """1 where the degree exceeds one, else 0."""
     return np.minimum(degree - 1.0, 1.0)
+
+
+@formula(unit="1", source="Megatron-LM, hierarchical context parallelism: the innermost ranks of the group")
+def inner_context(*, cp: Numeric, wanted: float) -> Numeric:
+    """min(cp, wanted)."""
+    return np.minimum(cp, wanted)
 
 
 @formula(unit="1", source="Megatron-LM: key/value heads are copied when there are fewer than tp ranks")
@@ -169,18 +185,18 @@ class Layout:
 
     def axes(self, dim: Dim) -> tuple[Axis, ...]:
         """Return the mesh axes that split `dim`."""
-        ulysses = self.choices.cp_kind == "ulysses"
+        kind = self.choices.cp_kind
         match dim:
             case "residual":  # under SUMMA the sequence over cp, the hidden size over tp
                 return ("cp", "tp") if self.choices.sp else ("cp",)
             case "sequence":
                 return ("cp",)
             case "core_sequence":
-                return () if ulysses else ("cp",)
+                return CORE_SEQUENCE.get(kind, ("cp",))
             case "heads" | "kv_heads" | "ffn" | "vocab":
                 return ("tp",)
             case "core_heads":
-                return ("tp", "cp") if ulysses else ("tp",)
+                return CORE_HEADS.get(kind, ("tp",))
             case "experts":
                 return ("ep",)
             case "expert_ffn":
@@ -205,7 +221,7 @@ class Layout:
     def _parts(self, axes: Sequence[Axis]) -> Numeric:
         result: Numeric = 1.0
         for axis in axes:
-            result = result * getattr(self.degrees, axis)
+            result = result * self.degree(axis)
         return result
 
     @property
@@ -218,9 +234,16 @@ class Layout:
         """Steps that SUMMA takes for one product."""
         return panel_steps(tp=self.degrees.tp, cp=self.degrees.cp, panels=float(self.choices.summa_panels))
 
+    def degree(self, axis: Axis) -> Numeric:
+        """Return the ranks of an axis."""
+        if axis not in ("cp_inner", "cp_outer"):
+            return cast("Numeric", getattr(self.degrees, axis))
+        inner = inner_context(cp=self.degrees.cp, wanted=float(self.choices.cp_inner))
+        return inner if axis == "cp_inner" else self.degrees.cp / inner
+
     def more_than_one(self, axis: Axis) -> Numeric:
         """Return 1 where the axis has several ranks, else 0: buffers of collectives that one rank skips."""
-        return several(degree=getattr(self.degrees, axis))
+        return several(degree=self.degree(axis))
 
     def tokens(self, dim: Dim = "sequence") -> Numeric:
         """Return the tokens of one micro-batch on one device where the sequence is laid out as `dim`."""

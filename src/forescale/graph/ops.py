@@ -17,7 +17,19 @@ CollectiveKind: TypeAlias = Literal[
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "p2p"
 ]
 MeshAxis: TypeAlias = Literal[
-    "tp", "cp", "ep", "etp", "pp", "ends", "dp", "dp_shard", "dp_replicate", "expert_dp", "dp_cp"
+    "tp",
+    "cp",
+    "cp_inner",
+    "cp_outer",
+    "ep",
+    "etp",
+    "pp",
+    "ends",
+    "dp",
+    "dp_shard",
+    "dp_replicate",
+    "expert_dp",
+    "dp_cp",
 ]
 
 

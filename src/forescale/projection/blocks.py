@@ -21,7 +21,14 @@ from forescale.projection.hiding import CHUNKS, Seconds, exposed_time, hide_expe
 from forescale.projection.launches import calls_of, calls_of_steps, launch_gap
 from forescale.spec.strategy import LaunchGraphs, Overlap
 
-COMMUNICATION_PART = {"tp": "tensor_comm", "cp": "context_comm", "ep": "expert_comm", "etp": "expert_comm"}
+COMMUNICATION_PART = {
+    "tp": "tensor_comm",
+    "cp": "context_comm",
+    "cp_inner": "context_comm",
+    "cp_outer": "context_comm",
+    "ep": "expert_comm",
+    "etp": "expert_comm",
+}
 NEUTRAL = RunFactors()
 NO_OVERLAP = Overlap(tensor=False, expert=False)
 PASSES = ("forward", "backward_input", "backward_weight")

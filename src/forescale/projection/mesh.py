@@ -67,8 +67,10 @@ def inside(share: Share) -> Inside:
     return Inside(tp=float(share.tp), cp=float(share.cp), dp=float(share.dp), pp=float(share.pp))
 
 
-def groups(degrees: Degrees, order: Order, tp_kind: TensorKind = "1d") -> dict[MeshAxis, Group]:
-    """Return the communicator of every mesh axis.
+def groups(
+    degrees: Degrees, order: Order, tp_kind: TensorKind = "1d", *, cp_inner: int | None = None
+) -> dict[MeshAxis, Group]:
+    """Return the communicator of every mesh axis, with `cp_inner` those of hierarchical context parallelism.
 
     Context ranks share the copies of weights, `dp_cp`, but on the grid of SUMMA, where they hold none.
     """
@@ -84,6 +86,9 @@ def groups(degrees: Degrees, order: Order, tp_kind: TensorKind = "1d") -> dict[M
         "dp_cp": _group(shards if tp_kind == "summa" else [*placed["cp"], *shards]),
         "dp_replicate": _group(replicas),
     }
+    if cp_inner is not None:
+        near, far = _halves(placed["cp"], float(cp_inner))
+        result["cp_inner"], result["cp_outer"] = _group(near), _group(far)
     result.update(_expert_groups(degrees, parts))
     return result
 
@@ -126,15 +131,20 @@ def _shards(degrees: Degrees, parts: list[Part]) -> tuple[list[Part], list[Part]
     if len(parts) == 1:
         stride = parts[0][1]
         return [(degrees.dp_shard, stride)], [(degrees.dp_replicate, stride * degrees.dp_shard)]
-    shards: list[Part] = []
-    replicas: list[Part] = []
+    return _halves(parts, degrees.dp_shard)
+
+
+def _halves(parts: list[Part], wanted: Numeric) -> tuple[list[Part], list[Part]]:
+    """Return the `wanted` closest ranks of an axis, and how such groups of them lie."""
+    near: list[Part] = []
+    far: list[Part] = []
     taken: Numeric = 1.0
     for size, stride in parts:
-        share = neighbours(size=size, wanted=degrees.dp_shard, taken=taken)
-        shards.append((share, stride))
-        replicas.append((size / share, stride * share))
+        share = neighbours(size=size, wanted=wanted, taken=taken)
+        near.append((share, stride))
+        far.append((size / share, stride * share))
         taken = taken * share
-    return shards, replicas
+    return near, far
 
 
 def _blocks(parts: list[tuple[Axis, Part]]) -> list[Part]:

@@ -89,7 +89,10 @@ def _exchanges(
     yield "pp", groups["pp"], 2.0
     if experts and choices.dispatcher != "deepep":
         yield "ep", groups["ep"], None
-    if choices.cp_kind != "all_gather":
+    if choices.cp_kind == "hierarchical":
+        yield "cp_inner", groups["cp_inner"], None
+        yield "cp_outer", groups["cp_outer"], 2.0
+    elif choices.cp_kind != "all_gather":
         yield f"cp, {choices.cp_kind}", groups["cp"], 2.0 if choices.cp_kind == "ring" else None
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from forescale.errors import SpecError, UnknownKeyError
 from forescale.numeric import divisors
 from forescale.projection.pipeline import refusal
-from forescale.spec.constraints import Constraint, panels_fit, summa_refusal
+from forescale.spec.constraints import Constraint, halves_evenly, panels_fit, summa_refusal
 from forescale.spec.model import LatentAttention, Model
 from forescale.spec.strategy import Axis, ContextKind, Recompute, Strategy, TensorKind
 from forescale.spec.workload import num_microbatches
@@ -123,6 +123,8 @@ class Candidates:
             allowed &= self.columns["tp"] * self.columns["cp"] > 1
         if variant.tp_kind == "1d" and variant.cp_kind != first.cp_kind:
             allowed &= self.columns["cp"] > 1
+        if variant.cp_kind == "hierarchical":
+            allowed &= halves_evenly(self.columns["cp"], self.base.cp_inner)
         if variant.axis_order != first.axis_order:
             dp = self.columns["dp_replicate"] * self.columns["dp_shard"]
             allowed &= (self.columns["pp"] > 1) & (dp > 1)

@@ -48,6 +48,11 @@ def _divides(part: Numeric, whole: Numeric) -> Values:
     return np.remainder(whole, part) == 0
 
 
+def halves_evenly(cp: Values, inner: int) -> Values:
+    """Return where hierarchical context parallelism has whole groups: `inner` divides cp, or is no less."""
+    return (np.asarray(cp) <= inner) | _divides(inner, cp)
+
+
 def _heads(q: Question) -> list[tuple[int, int]]:
     found = []
     for kind in q.model.layer_kinds:
@@ -185,6 +190,14 @@ CONSTRAINTS: tuple[Constraint, ...] = (
             f"seq_len {q.workload.seq_len} does not divide by {_sequence_parts(q)} "
             f"(twice cp {q.degrees.cp}, times tp {q.degrees.tp} under sp)"
         ),
+    ),
+    Constraint(
+        name="cp_inner divides cp",
+        holds=lambda q: halves_evenly(q.degrees.cp, q.degrees.cp_inner),
+        message=lambda q: (
+            f"cp {q.degrees.cp} does not divide into groups of cp_inner {q.degrees.cp_inner} (hierarchical)"
+        ),
+        applies=lambda q: getattr(q.degrees, "cp_kind", None) == "hierarchical",
     ),
     Constraint(
         name="global batch",

@@ -10,7 +10,7 @@ from annotated_types import Ge, Gt, Le
 from forescale.errors import SpecError
 
 Degree: TypeAlias = Annotated[int, Gt(0)]
-ContextKind: TypeAlias = Literal["all_gather", "ring", "ulysses"]
+ContextKind: TypeAlias = Literal["all_gather", "ring", "ulysses", "hierarchical"]
 TensorKind: TypeAlias = Literal["1d", "summa"]
 Axis: TypeAlias = Literal["tp", "cp", "dp", "pp"]
 Module: TypeAlias = Literal[
@@ -241,6 +241,10 @@ class Strategy:
     """Sequence parallelism: norms and residuals are split over tp along the sequence (needs tp > 1)."""
     cp: Degree = 1
     cp_kind: ContextKind = "all_gather"
+    """How context-parallel ranks see all keys and values: gathered, passed around a ring, exchanged for heads
+    (ulysses), or exchanged in groups of `cp_inner` neighbours that a ring joins (hierarchical)."""
+    cp_inner: Degree = 8
+    """Neighbouring context-parallel ranks that exchange heads under `cp_kind` hierarchical; all if there are fewer."""
     ep: Degree = 1
     etp: Degree = 1
     pp: Degree = 1

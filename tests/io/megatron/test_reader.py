@@ -320,6 +320,15 @@ def test_how_tokens_travel(more, found):
     assert read(f"--num-experts 8 {more}").strategy.dispatcher == found
 
 
+def test_hierarchical_context_parallelism_has_its_two_sizes():
+    cp = "--context-parallel-size 8 --cp-comm-type a2a+p2p "
+    found = read(cp + "--hierarchical-context-parallel-sizes 2 4", 8).strategy
+    assert (found.cp_kind, found.cp_inner) == ("hierarchical", 2)
+    for sizes in ("", "--hierarchical-context-parallel-sizes 2 2", "--hierarchical-context-parallel-sizes 8"):
+        with pytest.raises(ReaderError, match="two sizes whose product is 8"):
+            read(cp + sizes, 8)
+
+
 def test_the_rest_of_the_layout():
     found = read(
         "--tensor-model-parallel-size 2 --sequence-parallel --tp-comm-overlap --cp-comm-type a2a "

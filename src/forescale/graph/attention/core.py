@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -55,23 +56,34 @@ def attention_core(b: Builder, shape: CoreShape) -> str:
     output = b.tensor("attention.core_output", tokens * shape.heads * shape.v_dim / lay.split("heads"))
     with b.module("core_attn"):
         if lay.choices.cp_kind == "ulysses":
-            _ulysses(b, shape, output)
+            _exchanged(b, shape, output, axis="cp")
+        elif lay.choices.cp_kind == "hierarchical":
+            _exchanged(b, shape, output, axis="cp_inner")
         else:
             _gathered_or_ring(b, shape, output)
     return output
 
 
-def _ulysses(b: Builder, shape: CoreShape, output: str) -> None:
-    """Append all-to-alls from sequence shards to head shards and back; both sides' outputs are kept."""
-    several = b.layout.more_than_one("cp")
+def _exchanged(b: Builder, shape: CoreShape, output: str, *, axis: Literal["cp", "cp_inner"]) -> None:
+    """Append all-to-alls from sequence shards to head shards and back; both sides' outputs are kept.
+
+    Among neighbours alone, what each then holds of keys and values goes around the ring of such groups (Fang
+    and Zhao 2024, USP, arXiv:2405.07719; Megatron-LM's a2a+p2p).
+    """
+    several = b.layout.more_than_one(axis)
     inside = []
     for name in QKV:
         tensor = b.tensors[name]
         inside.append(b.tensor(f"{name}.exchanged", tensor.elements))
-        exchange(b, f"{name}.exchange", axis="cp", num_bytes=tensor.num_bytes, source=name, result=inside[-1])
+        exchange(b, f"{name}.exchange", axis=axis, num_bytes=tensor.num_bytes, source=name, result=inside[-1])
     local = b.tensor(f"{output}.exchanged", b.tensors[output].elements * several)
-    _core(b, shape, qkv=(inside[0], inside[1], inside[2]), output=local)
-    exchange(b, f"{output}.exchange", axis="cp", num_bytes=b.bytes_of(output), source=local, result=output)
+    ring: tuple[tuple[Primitive, ...], tuple[Primitive, ...]] = ((), ())
+    if axis == "cp_inner":
+        groups = b.layout.degree("cp_outer")
+        gather = Collective(kind="all_gather", axis="cp_outer", num_bytes=b.bytes_of(*QKV[1:]) * groups)
+        ring = _ring(b, gather, output, groups)
+    _core(b, shape, qkv=(inside[0], inside[1], inside[2]), output=local, ring=ring)
+    exchange(b, f"{output}.exchange", axis=axis, num_bytes=b.bytes_of(output), source=local, result=output)
 
 
 def _gathered_or_ring(b: Builder, shape: CoreShape, output: str) -> None:
@@ -79,7 +91,7 @@ def _gathered_or_ring(b: Builder, shape: CoreShape, output: str) -> None:
     kv_bytes = b.bytes_of(*QKV[1:]) * b.layout.degrees.cp
     gather = Collective(kind="all_gather", axis="cp", num_bytes=kv_bytes)
     if b.layout.choices.cp_kind == "ring":
-        _core(b, shape, qkv=QKV, output=output, ring=_ring(b, gather, output))
+        _core(b, shape, qkv=QKV, output=output, ring=_ring(b, gather, output, b.layout.degrees.cp))
         return
     scatter = Collective(kind="reduce_scatter", axis="cp", num_bytes=kv_bytes)
     b.operator(
@@ -92,14 +104,16 @@ def _gathered_or_ring(b: Builder, shape: CoreShape, output: str) -> None:
     _core(b, shape, qkv=QKV, output=output)
 
 
-def _ring(b: Builder, gather: Collective, output: str) -> tuple[tuple[Primitive, ...], tuple[Primitive, ...]]:
+def _ring(
+    b: Builder, gather: Collective, output: str, ranks: Numeric
+) -> tuple[tuple[Primitive, ...], tuple[Primitive, ...]]:
     """Return what the ring adds to forward and backward: the steps' messages, and merging their results.
 
     Every step after the first rescales the fp32 output so far and adds its own; backward adds up the gradients
     of queries, keys and values likewise, and keys and values travel with their gradients (Liu et al. 2023,
     Ring Attention, arXiv:2310.01889, section 3).
     """
-    merged = (b.layout.degrees.cp - 1.0) * (2.0 * ACCUMULATOR_BYTES + b.layout.element_bytes)
+    merged = (ranks - 1.0) * (2.0 * ACCUMULATOR_BYTES + b.layout.element_bytes)
     forward = Elementwise(bytes_moved=merged * b.tensors[output].elements)
     gradients = sum((b.tensors[name].elements for name in QKV[1:]), start=b.tensors[QKV[0]].elements)
     backward = Elementwise(bytes_moved=merged * gradients, kernels=3.0)
@@ -119,7 +133,8 @@ def _core(
     temporaries: tuple[str, ...] = ()
     if lay.choices.cp_kind != "ulysses":
         local = b.tensors[qkv[1]].elements + b.tensors[qkv[2]].elements
-        temporaries = (b.tensor("attention.gathered_kv", (lay.degrees.cp - 1.0) * local),)
+        around = lay.degree("cp_outer") if lay.choices.cp_kind == "hierarchical" else lay.degrees.cp
+        temporaries = (b.tensor("attention.gathered_kv", (around - 1.0) * local),)
     b.operator(
         "attention.core",
         forward=(_work(b, shape, backward=False), *ring[0]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import lcm
+from math import lcm, prod
 
 from forescale.io.megatron.pipeline import read_split
 from forescale.io.megatron.settings import Settings
@@ -25,8 +25,10 @@ CP_KINDS: dict[str, ContextKind] = {
     "p2p": "ring",
     "a2a": "ulysses",
     "allgather": "all_gather",
-    "a2a+p2p": "ring",
+    "a2a+p2p": "hierarchical",
 }
+LEVELS = 2
+"""Levels of hierarchical context parallelism: an exchange of heads inside, a ring outside."""
 MODULES: dict[str, Module] = {
     "core_attn": "core_attn",
     "layernorm": "layernorm",
@@ -76,6 +78,7 @@ def read_strategy(settings: Settings, *, num_layers: int, num_devices: int | Non
         sp=settings.flag("sequence_parallel") and tp > 1,
         cp=cp,
         cp_kind=_context_kind(settings, cp),
+        cp_inner=_inner_context(settings, cp),
         ep=ep,
         etp=etp,
         pp=pp,
@@ -214,10 +217,24 @@ def _context_kind(settings: Settings, cp: int) -> ContextKind:
             f"{settings.spell('cp_comm_type')} must be one of {', '.join(CP_KINDS)}, got {unknown[0]!r}"
         )
     kinds = {CP_KINDS[word] for word in words} or {"ring"}
-    if cp > 1 and (len(kinds) > 1 or "a2a+p2p" in words):
+    if cp > 1 and len(kinds) > 1:
         settings.note("context parallel mixes kinds of exchange; it is taken as a ring")
         return "ring"
     return CP_KINDS[words[0]] if words else "ring"
+
+
+def _inner_context(settings: Settings, cp: int) -> int:
+    """Return the ranks that exchange heads: the first of two sizes, whose product is that of the group."""
+    sizes = settings.words("hierarchical_context_parallel_sizes")
+    if "a2a+p2p" not in settings.words("cp_comm_type") or cp == 1:
+        return Strategy().cp_inner
+    numbers = [int(size) if size.isdigit() else 0 for size in sizes]
+    if len(numbers) != LEVELS or prod(numbers) != cp:
+        settings.refuse(
+            f"{settings.spell('cp_comm_type')} a2a+p2p needs {settings.spell('hierarchical_context_parallel_sizes')} "
+            f"with two sizes whose product is {cp}, such as {cp} 1; got {' '.join(sizes) or 'none'}"
+        )
+    return numbers[0]
 
 
 def _recompute(settings: Settings) -> Recompute:
