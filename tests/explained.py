@@ -49,6 +49,8 @@ def worked_out(node: TermNode) -> float:
             return values[0] / values[1]
         case "-" if len(values) == 2:
             return values[0] - values[1]
+    if node.text in {"largest", "smallest"}:
+        return max(values) if node.text == "largest" else min(values)
     return float(_formula(node).function(**{label: part.value for label, part in node.inputs}))
 
 

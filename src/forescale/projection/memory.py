@@ -311,14 +311,18 @@ def _dummy_gradients(workload: Workload, inputs: Held) -> Numeric:
 
 
 def _gathered(setting: Setting, inputs: Held) -> Numeric:
-    """Return the gathered parameters and unreduced gradients of the largest block at stage 3."""
+    """Return the gathered parameters and unreduced gradients of the largest block, or weight, at stage 3."""
     degrees, stages = inputs.degrees, inputs.stages
     workload, head = setting.workload, inputs.held.head
     buffers: Numeric = 0.0 * stages.first
     groups: list[tuple[Numeric, float, Numeric, Numeric]]
     shards = state_shards(degrees, setting.choices.tp_kind)
-    groups = [(1.0, 2.0, block.dense, block.expert) for block in inputs.held.layers]
-    groups.append((stages.last, 1.0, head.dense + head.vocabulary, head.expert))
+    if setting.choices.kernels.gathers_each_weight:
+        groups = [(1.0, 2.0, block.dense_weight, block.expert_weight) for block in inputs.held.layers]
+        groups.append((stages.last, 1.0, head.vocabulary, 0.0))
+    else:
+        groups = [(1.0, 2.0, block.dense, block.expert) for block in inputs.held.layers]
+        groups.append((stages.last, 1.0, head.dense + head.vocabulary, head.expert))
     for present, copies, dense, expert in groups:
         both: Numeric = 0.0
         for parameters, ranks in ((dense, shards), (expert, degrees.expert_shards)):

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+import numpy as np
+
 from forescale.formula import named
 from forescale.graph.layer import embedding_block, head_block, layer_block, mtp_block
 from forescale.graph.layout import Layout
@@ -87,6 +89,10 @@ class Holding:
     """Of `dense`, biases and weights of norms."""
     narrow: Numeric = 0.0
     """Of `dense` and `expert`, weights whose products run in the compute type however narrow."""
+    dense_weight: Numeric = 0.0
+    """The largest weight of `dense`."""
+    expert_weight: Numeric = 0.0
+    """The largest of `expert`: that of all of a device's experts."""
 
     def take(self, select: Select) -> Holding:
         """Return the holding with every number passed through `select`."""
@@ -97,6 +103,8 @@ class Holding:
             products={name: select(elements) for name, elements in self.products.items()},
             vectors=select(self.vectors),
             narrow=select(self.narrow),
+            dense_weight=select(self.dense_weight),
+            expert_weight=select(self.expert_weight),
         )
 
 
@@ -158,7 +166,17 @@ def _holding(block: Block) -> Holding:
         products=product_elements(block),
         vectors=_elements([each for each in others if not each.matrix], "dense"),
         narrow=_narrow_elements(others),
+        dense_weight=_largest(others, "dense"),
+        expert_weight=_largest(others, "expert"),
     )
+
+
+def _largest(parameters: Sequence[Parameter], group: str) -> Numeric:
+    result: Numeric = 0.0
+    for parameter in parameters:
+        if parameter.group == group:
+            result = np.maximum(result, named(parameter.local_elements, parameter.name, unit="parameter"))
+    return result
 
 
 def _narrow_elements(parameters: Sequence[Parameter]) -> Numeric:
