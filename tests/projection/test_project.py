@@ -8,6 +8,7 @@ from tests.small import cluster, dense, moe, workload
 from forescale.errors import SpecError
 from forescale.project import project
 from forescale.spec import Recompute, Strategy, Workload
+from forescale.spec.strategy import Kernels
 
 LAYOUTS = [
     Strategy(dp_shard=16),
@@ -229,3 +230,18 @@ def test_groups_of_context_parallel_ranks_are_whole():
             dense(), cluster(16), Strategy(cp=4, cp_kind="hierarchical", cp_inner=3, dp_shard=4), workload()
         )
     project(dense(), cluster(16), Strategy(cp=4, cp_inner=3, dp_shard=4), workload())
+
+
+def test_weights_gathered_one_by_one_take_the_room_of_the_largest():
+    """Two copies in 2 bytes, its gradient and what is reduced: of one weight instead of a whole layer."""
+    model, layout = dense(), Strategy(dp_shard=8, zero=3)
+    weights = replace(layout, kernels=Kernels(gathers_each_weight=True, accumulate_in_product=False))
+    blocks = replace(layout, kernels=Kernels(accumulate_in_product=False))
+    by_weight, by_block = (
+        project(model, cluster(8), each, workload()).memory.stages[0].buffers_bytes
+        for each in (weights, blocks)
+    )
+    vocabulary = 32000 * 1024
+    layer = 1024 * (16 + 2 * 4) * 64 + 1024 * 1024 + 3 * 1024 * 4096 + 2 * 1024
+    standing = by_weight - vocabulary * (2 + 2 + 4)
+    assert by_block == standing + max((layer * (4 + 2 + 4)), (vocabulary + 1024) * (2 + 2 + 4))

@@ -281,3 +281,11 @@ def test_recompute_that_is_not_given_is_the_frameworks_own(row):
     assert strategy.recompute == Recompute(granularity="policy", policy="torch_per_op")
     assert "recompute not given: selective (per-op SAC) assumed" in notes
     assert build(row(source="NeMo", recompute=""))[0].recompute == Recompute()
+
+
+def test_policies_that_offload_and_rows_that_count_layers(row):
+    offloaded, _, _ = build(row(recompute="selective (qkv_proj_offloaded)"))
+    assert offloaded.recompute.policy == "save_qkv_proj"
+    assert offloaded.offload.activation_layers == 32
+    told, _, _ = build(row(notes="activation CPU offload of 20 layers"))
+    assert told.offload.activation_layers == 20

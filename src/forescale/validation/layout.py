@@ -73,7 +73,7 @@ def layout_of(row: Row, model: Model, notes: Notes) -> tuple[Strategy, Workload]
         software=_software(row, conventions),
         graphs=_graphs(row),
         allocator=_allocator(row, conventions),
-        offload=_offload(row),
+        offload=_offload(row, model.num_layers),
         dispatcher="deepep"
         if re.search(r"deepep|hybridep", row.text("notes"), re.IGNORECASE)
         else "all_to_all",
@@ -93,8 +93,11 @@ def _allocator(row: Row, conventions: Mapping[str, Any]) -> Allocator:
     return allocator
 
 
-def _offload(row: Row) -> Offload:
+def _offload(row: Row, num_layers: int) -> Offload:
+    """Return what a row offloads: so many layers, or all that its policy keeps (MaxText's qkv_proj_offloaded)."""
     told = re.search(r"activation CPU offload of (\d+) layers", row.text("notes"))
+    if "qkv_proj_offloaded" in row.text("recompute"):
+        return Offload(activation_layers=num_layers)
     return Offload(activation_layers=int(told[1]) if told else 0)
 
 
