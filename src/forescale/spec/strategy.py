@@ -142,8 +142,8 @@ class Kernels:
     """Without sequence parallelism each tensor-parallel rank sends its share of a stage's output, which the next
     stage gathers (Narayanan et al. 2021, section 4.1)."""
     gathers_each_weight: bool = False
-    """Under zero 3 each weight is gathered before its product, and the next ahead of it (XLA); False gathers a block and
-    the next (FSDP)."""
+    """Under zero 3 each weight is gathered before its product, and the next ahead of it (XLA); False gathers a block
+    and the next (FSDP)."""
     keeps_stage_outputs: bool = False
     """A pipeline stage keeps the output it sent until its backward (DeepSpeed; Megatron-LM before 2022)."""
     grouped_experts: bool = True
