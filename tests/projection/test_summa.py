@@ -16,7 +16,8 @@ from forescale.project import project
 from forescale.projection.hiding import panel_time
 from forescale.projection.mesh import groups
 from forescale.search import Space, search
-from forescale.spec import Kernels, Strategy
+from forescale.search.space import variants_of
+from forescale.spec import Kernels, Recompute, Strategy
 
 GRID = Strategy(tp=4, cp=2, tp_kind="summa", dp_shard=2)
 
@@ -110,8 +111,17 @@ def test_the_loss_fused_with_the_head_needs_another_layout():
 
 
 def test_a_search_finds_the_grid_where_it_is_allowed():
-    space = Space(tp=(4,), cp=(2,), pp=(1,), tp_kind=("1d", "summa"), summa_panels=(1, 2))
-    found = search(dense(), cluster(16), workload(), space=space, top=10_000)
+    space = Space(
+        tp=(4,),
+        cp=(2,),
+        pp=(1,),
+        zero=(1,),
+        micro_batch_size=(1,),
+        recompute=(Recompute(),),
+        tp_kind=("1d", "summa"),
+        summa_panels=(1, 2),
+    )
+    found = search(dense(), cluster(16), workload(), space=space, top=100)
     kinds = {(each.strategy.tp_kind, each.strategy.summa_panels) for each in found.best}
     assert kinds == {("1d", 1), ("summa", 1), ("summa", 2)}
     best = min(found.best, key=lambda each: each.step_time_s)
@@ -121,8 +131,7 @@ def test_a_search_finds_the_grid_where_it_is_allowed():
 
 
 def test_the_usual_space_has_no_grid():
-    found = search(dense(), cluster(16), workload(), top=10_000)
-    assert {each.strategy.tp_kind for each in found.best} == {"1d"}
+    assert {each.tp_kind for each in variants_of(Space(), dense())} == {"1d"}
 
 
 def test_the_published_account_projects_it_too():
