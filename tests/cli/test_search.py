@@ -42,6 +42,7 @@ def test_objective_is_what_is_ranked_by(forescale):
         ("zero=1,2", lambda one: one["zero"] in {1, 2}),
         ("recompute=full", lambda one: one["recompute"]["granularity"] == "full"),
         ("sp=true", lambda one: one["sp"] is True),
+        ("placement=tp=2,dp=4;tp=4,pp=2", lambda one: one["placement"] is not None),
         ("axis-order=tp-cp-pp-dp", lambda one: one["axis_order"] == ["tp", "cp", "pp", "dp"]),
     ],
 )

@@ -8,7 +8,7 @@ from forescale.io.space import held_space, read_space, wider_space
 from forescale.search import Space
 from forescale.search.profiles import load_profile
 from forescale.search.space import default_recompute
-from forescale.spec import Recompute
+from forescale.spec import Recompute, Share
 
 MODEL = small.dense()
 
@@ -98,3 +98,38 @@ def test_a_framework_refuses_what_it_cannot_be_told():
         held_space(profile.space(), {"recompute": ["selective"]}, MODEL, where="--fix", profile=profile)
     with pytest.raises(UnknownKeyError):
         held_space(Space(), {"nothing": ["1"]}, MODEL, where="--fix")
+
+
+def test_placements_and_what_changes_the_question():
+    given = {
+        "placement": ["tp=4,dp=2", "all"],
+        "precision": ["fp8:blockwise"],
+        "overlap": ["tensor+expert", "none"],
+    }
+    wide = wider_space(Space(), {**given, "optimizer_offload": ["0.5"]}, MODEL, where="--allow")
+    assert wide.placement == ("orders", (Share(tp=4, dp=2),), "all")
+    assert wide.precision == (None, ("fp8", "blockwise"))
+    assert wide.overlap == (None, ("tensor", "expert"), ())
+    assert wide.optimizer_offload == (None, 0.5)
+    assert held_space(Space(), {"precision": ["bf16"]}, MODEL, where="--fix").precision == (("bf16", "none"),)
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "said"),
+    [
+        ("precision", "fp9", "precision takes fp32, tf32"),
+        ("overlap", "tensors", "overlap takes grad_reduce"),
+        ("optimizer_offload", "2", "a share from 0 to 1"),
+        ("placement", "near", "takes ranks of tp, cp, dp, pp"),
+    ],
+)
+def test_mistakes_in_them_say_what_is_allowed(name, word, said):
+    with pytest.raises(SpecError, match=said):
+        held_space(Space(), {name: [word]}, MODEL, where="--fix")
+
+
+def test_numbers_of_layers_are_powers_of_two():
+    held = held_space(Space(), {"recompute": ["full:any"]}, MODEL, where="--fix")
+    counts = [each.num_layers for each in held.recompute]
+    assert counts == [2**power for power in range(len(counts))]
+    assert counts[-1] < MODEL.num_layers <= 2 * counts[-1]

@@ -135,7 +135,6 @@ def test_what_lies_inside_a_node_is_quick():
         for share in (Share(tp=8), Share(dp=8))
     )
     assert near.time_s["tensor_comm"] < far.time_s["tensor_comm"]
-    assert near.step_time_s < far.step_time_s
 
 
 def test_explanations_know_the_shares():

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from tests.small import cluster, dense, moe, workload
 
@@ -16,18 +16,36 @@ from forescale.search import Space, bounded, search
 from forescale.search.bounds import WorkBounds, cell_bounds, variant_lists
 from forescale.search.cells import enumerate_cells, enumerate_layouts
 from forescale.search.evaluate import Question, score
+from forescale.search.placing import allowed
 from forescale.search.rank import RELAXED_MEMORY
-from forescale.search.space import ORDERS, default_recompute
-from forescale.spec import Overlap, Precision, Strategy
+from forescale.search.space import ORDERS, default_recompute, partial_recompute
+from forescale.spec import Overlap, Precision, Share, Strategy
 
 MODELS = {f"{make.__name__}-{layers}": make(layers) for make in (dense, moe) for layers in (3, 6)}
 
 PRECISIONS = (Precision(), Precision(), Precision(compute="fp8", recipe="blockwise", parameters="fp8"))
 
 
+PLACEMENTS = [("orders",)] * 3 + [
+    ("all",),
+    ("orders", "all"),
+    ((Share(tp=2, dp=2),), "orders"),
+    ("orders", (Share(dp=4),)),
+]
+
+
 def some(values, most=3):
     """Non-empty lists of distinct values, in any order."""
     return st.lists(st.sampled_from(values), min_size=1, max_size=most, unique=True).map(tuple)
+
+
+@st.composite
+def networks(draw, devices):
+    """Nodes of 4 or 8, and a tier of 8 between nodes of 4 and the fabric."""
+    whole = cluster(devices)
+    node, fabric = whole.tiers
+    small, rack = replace(node, size=4), replace(fabric, name="rack", size=8, bandwidth=150e9)
+    return replace(whole, tiers=draw(st.sampled_from([whole.tiers, (small, fabric), (small, rack, fabric)])))
 
 
 @st.composite
@@ -47,8 +65,9 @@ def questions(draw):
         micro_batch_size=draw(some([1, 2, 3, 4])),
         sp=draw(some([True, False])),
         cp_kind=draw(some(["all_gather", "ring", "ulysses", "hierarchical"])),
-        recompute=draw(st.none() | some(default_recompute(model))),
+        recompute=draw(st.none() | some((*default_recompute(model), *partial_recompute(model)), 5)),
         axis_order=draw(some(ORDERS)),
+        placement=draw(st.sampled_from(PLACEMENTS)),
         schedule=draw(
             st.sampled_from([(None,)] * 6 + [("zb-h1", None), (None, "dualpipe"), (None, "seq1f1b")])
         ),
@@ -61,7 +80,7 @@ def questions(draw):
     work = replace(
         workload(seq_len=1024, global_batch_size=batch), precision=draw(st.sampled_from(PRECISIONS))
     )
-    return model, cluster(devices), work, space
+    return model, draw(networks(devices)), work, space
 
 
 def ranked(scores, candidates, fits, objective, top):
@@ -73,7 +92,7 @@ def ranked(scores, candidates, fits, objective, top):
     found = {}
     for index in feasible[order].tolist():
         variant, row = divmod(index, fits.shape[1])
-        unplaced = replace(candidates.variants[variant], axis_order=())
+        unplaced = replace(candidates.variants[variant], axis_order=(), placement=None)
         found.setdefault((row, unplaced, first[index], second[index]), (variant, row))
     return [candidates.strategy(*index) for index in list(found.values())[:top]]
 
@@ -136,3 +155,29 @@ def test_no_layout_is_below_the_bounds_of_its_cell(asked):
         assert (level[row, ~legal[each.variants[0]]] == -1).all()
         for variant in each.variants:
             assert (fine <= bounds.step_time[variant, allowed]).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(questions())
+def test_placements_that_are_left_out_are_others_by_another_name(asked):
+    """Of shards that straddle nodes the network's model has means, which depend on how their ranks are written."""
+    model, devices, work, space = asked
+    assume(devices.num_devices in (4, 8))
+    space = replace(space, placement=("orders", "all"), schedule=(None,))
+    candidates = enumerate_layouts(model, devices, work, space)
+    if len(candidates) == 0:
+        return
+    question = Question(model=model, cluster=devices, workload=work)
+    dp = candidates.columns["dp_replicate"] * candidates.columns["dp_shard"]
+    degrees = {**{axis: candidates.columns[axis] for axis in ("tp", "cp", "pp")}, "dp": dp}
+    every = np.stack([allowed(each.placing, degrees) for each in candidates.variants])
+    every &= (candidates.columns["cp"] > 1) | np.array(
+        [[each.cp_kind == candidates.variants[0].cp_kind] for each in candidates.variants]
+    )
+    scores = score(question, candidates, only=every)
+    kept = np.stack([candidates.allows(each) for each in candidates.variants])
+    apart = [replace(each, axis_order=(), placement=None) for each in candidates.variants]
+    for variant, row in zip(*np.nonzero(every & ~kept), strict=True):
+        others = [index for index in np.flatnonzero(kept[:, row]) if apart[index] == apart[variant]]
+        own = (scores.step_time[variant, row], scores.peak[variant, row])
+        assert own in {(scores.step_time[index, row], scores.peak[index, row]) for index in others}

@@ -94,7 +94,7 @@ def words(option: str, texts: Sequence[str]) -> dict[str, list[str]]:
         if not equals or not values.strip():
             msg = f"{option} takes NAME=VALUE, such as tp=8; got {text!r}"
             raise SpecError(msg)
-        found[name] = [value.strip() for value in values.split(",")]
+        found[name] = [value.strip() for value in values.split(";" if name == "placement" else ",")]
     return found
 
 

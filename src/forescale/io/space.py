@@ -7,14 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_type_hints
 
 from forescale.errors import ReaderError, SpecError, UnknownKeyError
+from forescale.io.placement import placement_of
 from forescale.schedule import family
 from forescale.search.profiles import Profile, load_profile
-from forescale.search.space import NAMES, ORDERS, Space, default_recompute
+from forescale.search.space import NAMES, ORDERS, SCENARIO_NAMES, Space, default_recompute, partial_recompute
 from forescale.spec.model import Model
 from forescale.spec.strategy import ContextKind, Overlap, Recompute, RematPolicy, TensorKind
+from forescale.spec.workload import ComputeType, Precision
 
 Words = Mapping[str, Sequence[str]]
 """Words by dimension."""
@@ -106,7 +108,7 @@ def _table(document: dict[str, Any], key: str) -> dict[str, list[str]]:
 def _words(key: str, value: object) -> list[str]:
     """Return a value, or a list of them, as words."""
     items = value if isinstance(value, list) else [value]
-    if not items or not all(isinstance(item, str | int) for item in items):
+    if not items or not all(isinstance(item, str | int | float) for item in items):
         msg = f"{key} takes a word, a number or a list of them; got {value!r}"
         raise SpecError(msg)
     return [str(item).lower() if isinstance(item, bool) else str(item) for item in items]
@@ -126,8 +128,8 @@ def overlap_of(names: Sequence[str]) -> Overlap:
 def _meant(space: Space, given: Words, model: Model, where: str, profile: Profile | None) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, words in given.items():
-        if name not in NAMES:
-            raise UnknownKeyError(name, where, NAMES)
+        if name not in (*NAMES, *SCENARIO_NAMES):
+            raise UnknownKeyError(name, where, (*NAMES, *SCENARIO_NAMES))
         found = tuple(chain.from_iterable(_values(space, name, word, model, where) for word in words))
         if profile is not None:
             profile.check(name, found)
@@ -143,6 +145,10 @@ def _values(space: Space, name: str, text: str, model: Model, where: str) -> tup
         "cp_kind": {kind: kind for kind in get_args(ContextKind)},
         "axis_order": {"-".join(order): order for order in ORDERS},
     }
+    if name in SCENARIO_NAMES:
+        return (_scenario(name, text, where),)
+    if name == "placement":
+        return (text,) if text in ("orders", "all") else (placement_of(text, where=f"{where} placement"),)
     if name == "schedule":
         return (None,) if text == "default" else (family(text).name,)
     if name == "recompute":
@@ -165,12 +171,39 @@ def _recompute(space: Space, text: str, model: Model, where: str) -> tuple[Recom
     kind, colon, count = text.partition(":")
     if kind == "full" and colon and count.isdigit() and int(count):
         return (Recompute(granularity="full", num_layers=int(count)),)
+    if text == "full:any":
+        return partial_recompute(model)
     if text in get_args(RematPolicy):
         return (Recompute(granularity="policy", policy=text),)  # type: ignore[arg-type]
     for policies in (space.recompute or (), default_recompute(model)):
         found = tuple(policy for policy in policies if policy.granularity == text)
         if found:
             return found
-    known = ("none", "selective", "full", "full:N", *get_args(RematPolicy))
+    known = ("none", "selective", "full", "full:N", "full:any", *get_args(RematPolicy))
     msg = f"{where} recompute takes {', '.join(known)}; got {text!r}"
     raise SpecError(msg)
+
+
+def _scenario(name: str, text: str, where: str) -> object:
+    """Return a compute type with its recipe, what overlaps too, or a share of the optimizer's states."""
+    if name == "precision":
+        compute, _, recipe = text.partition(":")
+        recipes = get_args(get_type_hints(Precision)["recipe"])
+        if compute not in get_args(ComputeType) or (recipe or "none") not in recipes:
+            msg = (
+                f"{where} precision takes {', '.join(get_args(ComputeType))}, or fp8:blockwise; got {text!r}"
+            )
+            raise SpecError(msg)
+        return compute, recipe or "none"
+    if name == "overlap":
+        names = tuple(text.split("+"))
+        overlap_of(names)
+        return () if names == ("none",) else names
+    try:
+        share = float(text)
+    except ValueError:
+        share = -1.0
+    if not 0.0 <= share <= 1.0:
+        msg = f"{where} optimizer_offload takes a share from 0 to 1; got {text!r}"
+        raise SpecError(msg)
+    return share

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
-from operator import add
 from typing import TypeAlias
 
 import numpy as np
 
 from forescale.cost.placement import Group, neighbours
 from forescale.formula import formula
-from forescale.graph.layout import Degrees
+from forescale.graph.layout import Degrees, several
 from forescale.graph.ops import MeshAxis
 from forescale.numeric import Numeric
-from forescale.spec.strategy import Axis, Share, Strategy, TensorKind
+from forescale.spec.strategy import Axis, Placement, Share, Strategy, TensorKind
 
 AXES: tuple[Axis, ...] = ("tp", "cp", "dp", "pp")
 
@@ -57,9 +56,12 @@ def left_over(*, degree: Numeric, inside: Numeric) -> Numeric:
 
 def order_of(strategy: Strategy) -> Order:
     """Return the order of a layout's ranks."""
-    if strategy.placement is None:
-        return strategy.axis_order
-    return tuple(inside(share) for share in strategy.placement)
+    return placed(strategy.axis_order, strategy.placement)
+
+
+def placed(axis_order: tuple[Axis, ...], placement: Placement | None) -> Order:
+    """Return the order of ranks under an order of axes, or under what replaces it."""
+    return axis_order if placement is None else tuple(inside(share) for share in placement)
 
 
 def inside(share: Share) -> Inside:
@@ -121,9 +123,10 @@ def _group(parts: list[Part]) -> Group:
 
 
 def _ends(pp: Numeric, parts: list[Part]) -> Group:
-    """Return the first and the last stage of a pipeline."""
-    apart = reduce(add, (stride * (size - 1.0) for size, stride in parts))
-    return Group(size=np.minimum(pp, 2.0), stride=np.maximum(apart, parts[0][1]))
+    """Return the first and the last stage of a pipeline, which share a tier where all of it does."""
+    span = reduce(np.maximum, (size * stride * several(degree=size) for size, stride in parts))
+    size = np.minimum(pp, 2.0)
+    return Group(size=size, stride=np.maximum(span / size, parts[0][1]))
 
 
 def _shards(degrees: Degrees, parts: list[Part]) -> tuple[list[Part], list[Part]]:

@@ -18,6 +18,7 @@ from forescale.projection.blocks import BlockSeconds, PricedBlock, block_seconds
 from forescale.projection.data_parallel import DataTraffic, free_traffic
 from forescale.projection.evaluate import Setting
 from forescale.projection.memory import narrow_weights, standing_buffers, state_bytes
+from forescale.projection.mesh import Order
 from forescale.projection.pieces import Holding, Parts, holdings, price_blocks
 from forescale.projection.stages import Stages, over_stages, stack_plans
 from forescale.search.cells import Cells, Mask
@@ -33,7 +34,7 @@ from forescale.search.evaluate import (
     score,
 )
 from forescale.search.space import Columns, Rows, Variant
-from forescale.spec.strategy import DEFAULT_AXIS_ORDER, Axis
+from forescale.spec.strategy import DEFAULT_AXIS_ORDER
 
 MARGIN = 1.0 - 1e-9
 """Rounding never lifts a bound above what it bounds by more than this."""
@@ -53,7 +54,7 @@ def mean_stage_seconds(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariantList:
-    """Variants that differ in what they recompute alone."""
+    """Variants that differ in what they recompute alone, and are legal together."""
 
     variants: tuple[int, ...]
     first: Variant
@@ -63,7 +64,7 @@ def variant_lists(variants: tuple[Variant, ...]) -> tuple[VariantList, ...]:
     """Return the variants by operator list, placement and schedule."""
     lists: dict[tuple[object, ...], list[int]] = {}
     for index, each in enumerate(variants):
-        lists.setdefault(each.structure, []).append(index)
+        lists.setdefault((each.structure, each.recompute.num_layers), []).append(index)
     return tuple(VariantList(variants=tuple(found), first=variants[found[0]]) for found in lists.values())
 
 
@@ -126,7 +127,7 @@ class WorkBounds:
 
     def _coarse(self, rows: Rows, columns: Columns, choices: Choices) -> Array:
         table = distinct(columns, COARSE_KEY)
-        orders = {self.lists[row].first.axis_order for row in set(rows.tolist())}
+        orders = {self.lists[row].first.order for row in set(rows.tolist())}
         pulled = {part for order in orders for part in apart(order)}
         parts = _model_seconds(self.question, table.columns, choices)
         return _sum(parts, pulled.union(EXPERT_PARTS))[table.where]
@@ -137,8 +138,13 @@ class WorkBounds:
         parts = _model_seconds(self.question, table.columns, choices)
         work = np.full(len(rows), np.inf)
         for row in sorted(set(rows.tolist())):
-            order, pairs = self.lists[row].first.axis_order, np.flatnonzero(rows == row)
+            order, pairs = self.lists[row].first.order, np.flatnonzero(rows == row)
             pulled = apart(order)
+            if self.lists[row].first.placement is not None:
+                work[pairs] = self._placed(
+                    order, {name: each[pairs] for name, each in columns.items()}, choices
+                )
+                continue
             work[pairs] = _sum(parts, pulled)[table.where[pairs]]
             if pulled == EXCHANGE and not choices.overlap.expert:
                 chosen = {name: each[pairs] for name, each in columns.items()}
@@ -147,11 +153,16 @@ class WorkBounds:
                 work[pairs] = np.maximum(work[pairs], placed)
         return work
 
+    def _placed(self, order: Order, columns: Columns, choices: Choices) -> Array:
+        """Return the work where ranks are placed: every communicator's place is known."""
+        table = distinct(columns, BLOCK_KEY)
+        return _sum(_model_seconds(self.question, table.columns, choices, order), ())[table.where]
+
 
 EXCHANGE = frozenset({"expert_comm"})
 
 
-def apart(order: tuple[Axis, ...]) -> frozenset[str]:
+def apart(order: Order) -> frozenset[str]:
     """Return the parts of a step whose communicators an axis order may pull apart, of the default's neighbours."""
     if order[:2] != DEFAULT_AXIS_ORDER[:2]:
         return EXCHANGE | {"tensor_comm", "context_comm"}
@@ -163,22 +174,22 @@ def _sum(parts: dict[str, Array], without: Iterable[str]) -> Array:
     return np.asarray(sum(values for name, values in parts.items() if name not in left))
 
 
-def _model_seconds(question: Question, keys: Columns, choices: Choices) -> dict[str, Array]:
+def _model_seconds(
+    question: Question, keys: Columns, choices: Choices, order: Order = DEFAULT_AXIS_ORDER
+) -> dict[str, Array]:
     """Return seconds of one micro-batch through all layers and back, nothing recomputed, by part."""
     found: dict[str, list[Array]] = {}
     total = len(next(iter(keys.values())))
     for start in range(0, total, KEYS_AT_ONCE):
         degrees = as_degrees({name: values[start : start + KEYS_AT_ONCE] for name, values in keys.items()})
-        pricing = question.pricing(degrees, choices, DEFAULT_AXIS_ORDER)
+        pricing = question.pricing(degrees, choices, order)
         priced = price_blocks(question.blocks(degrees, choices), pricing)
         for name, values in _summed(question, priced, choices, degrees).items():
             found.setdefault(name, []).append(values)
     return {name: np.concatenate(values) for name, values in found.items()}
 
 
-def _exchange_seconds(
-    question: Question, columns: Columns, choices: Choices, order: tuple[Axis, ...]
-) -> Array:
+def _exchange_seconds(question: Question, columns: Columns, choices: Choices, order: Order) -> Array:
     """Return seconds of dispatch and combine alone, where an axis order puts the experts of each row."""
     columns = {**columns, "dp": columns["dp_replicate"] * columns["dp_shard"]}
     table = distinct(columns, (*BLOCK_KEY, "pp", "dp"))

@@ -14,7 +14,6 @@ from forescale.search.space import (
     Columns,
     Rows,
     Space,
-    Variant,
     expert_degrees,
     options,
     shardings,
@@ -24,6 +23,7 @@ from forescale.search.space import (
 from forescale.spec.cluster import Cluster
 from forescale.spec.constraints import Question, inner_widths, legal
 from forescale.spec.model import Model
+from forescale.spec.strategy import Recompute
 from forescale.spec.workload import Workload
 
 Mask = NDArray[np.bool_]
@@ -64,7 +64,8 @@ class Cells:
         """Return (variants, cells): which variants are layouts of their own."""
         known: dict[object, Mask] = {}
         for variant in self.whole.variants:
-            apart = replace(variant, recompute=self.whole.variants[0].recompute)
+            layers = Recompute(granularity="full", num_layers=variant.recompute.num_layers)
+            apart = replace(variant, recompute=variant.recompute if layers.num_layers else layers)
             if apart not in known:
                 known[apart] = self.whole.allows(variant)
             known[variant] = known[apart]
@@ -94,7 +95,7 @@ def enumerate_cells(model: Model, cluster: Cluster, workload: Workload, space: S
     found = _Found()
     for tp, cp, pp in _outer(model, cluster, space):
         _Block(model, cluster, workload, space, tp, cp, pp).add_to(found)
-    return found.cells(variants_of(space, model), space, workload, inner_widths(model))
+    return found.cells(model, cluster, workload, space)
 
 
 def enumerate_layouts(model: Model, cluster: Cluster, workload: Workload, space: Space) -> Candidates:
@@ -124,21 +125,21 @@ class _Found:
         self.tables: list[NDArray[np.int64]] = []
         self.flags: list[Mask] = []
 
-    def cells(
-        self, variants: tuple[Variant, ...], space: Space, workload: Workload, widths: tuple[int, ...]
-    ) -> Cells:
+    def cells(self, model: Model, cluster: Cluster, workload: Workload, space: Space) -> Cells:
         """Return all of them."""
         names = self.columns[0] if self.columns else dict.fromkeys(_COLUMNS)
         empty = np.zeros(0, dtype=np.int64)
         columns = {name: np.concatenate([empty, *(each[name] for each in self.columns)]) for name in names}
         own = {name: columns.pop(name) for name in _OWN}
         whole = Candidates(
+            model=model,
             columns=columns,
-            variants=variants,
+            variants=variants_of(space, model, cluster),
             base=space.base,
             global_batch_size=workload.global_batch_size,
+            fill=cluster.tier_fill,
             refused=self.refused,
-            widths=widths,
+            widths=inner_widths(model),
         )
         return Cells(
             whole=whole,

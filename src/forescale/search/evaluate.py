@@ -20,6 +20,7 @@ from forescale.projection.blocks import PricedBlock, Pricing
 from forescale.projection.data_parallel import DataTraffic, data_traffic, free_traffic, stage_parameters
 from forescale.projection.evaluate import Inputs, evaluate
 from forescale.projection.memory import state_bytes
+from forescale.projection.mesh import Order
 from forescale.projection.pieces import (
     Holding,
     Parts,
@@ -34,7 +35,7 @@ from forescale.projection.stages import Stages, stack_plans
 from forescale.search.space import Candidates, Columns, Rows
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
-from forescale.spec.strategy import Axis, Recompute, TensorKind
+from forescale.spec.strategy import Recompute, TensorKind
 from forescale.spec.workload import Workload
 
 CHUNK = 16384
@@ -62,7 +63,7 @@ class Question:
         """What whole runs lose on these devices under this software."""
         return self.costs.run_factors(self.cluster.device, self.software)
 
-    def pricing(self, degrees: Degrees, choices: Choices, order: tuple[Axis, ...]) -> Pricing:
+    def pricing(self, degrees: Degrees, choices: Choices, order: Order) -> Pricing:
         """Return the cost models for all candidates of `degrees`."""
         return pricing_of(self.model, self.cluster, degrees, choices, order, self.run, self.costs)
 
@@ -164,7 +165,7 @@ class Batch:
     rows: Rows
     variants: list[int]
     choices: Choices
-    order: tuple[Axis, ...]
+    order: Order
     stages: StagesOf
     pipeline: Pipeline | None = None
 
@@ -210,7 +211,7 @@ def _batches(
                 rows=rows,
                 variants=indices,
                 choices=replace(common, sp=sp, **variant.choices, schedule=variant.schedule),
-                order=variant.axis_order,
+                order=variant.order,
                 stages=StagesOf(held, held_by_row[rows]),
             )
             if variant.schedule is None:
@@ -312,7 +313,7 @@ class _Group:
         self.pipeline, self.choices = batch.pipeline, batch.choices
         choices = self.choices
         self.degrees = as_degrees(columns)
-        gap = ("pp",) if question.model.is_moe and self.order[-1] != "pp" else ()
+        gap = ("pp",) if question.model.is_moe and self.order[-1] in ("tp", "cp", "dp") else ()
         self.block_table = distinct(columns, (*BLOCK_KEY, *gap))
         degrees = as_degrees(_with_stage_size(self.block_table, columns))
         blocks = question.blocks(degrees, choices)

@@ -30,7 +30,7 @@ class Wanted:
 class Incumbents:
     """Layouts ranked by the objective, ties by the other one, then by the order of the space.
 
-    Of axis orders that make no difference to a layout's time and memory the first stands for all.
+    Of orders of ranks that make no difference to a layout's time and memory the first stands for all.
     """
 
     wanted: Wanted
@@ -75,7 +75,7 @@ class Incumbents:
         values = self.step_time, self.peak
         first, second = values if self.wanted.objective == "step_time" else values[::-1]
         order = np.lexsort((self.place, self.variant, second, first))
-        most = self.wanted.top * len({variant.axis_order for variant in self.variants})
+        most = self.wanted.top * len({variant.placing for variant in self.variants})
         order = order[:most]
         self.step_time, self.peak = self.step_time[order], self.peak[order]
         self.variant, self.place = self.variant[order], self.place[order]
@@ -89,7 +89,7 @@ class Incumbents:
         """Return which of the kept are the best, in order."""
         ranked: dict[object, int] = {}
         for index in range(len(self.place)):
-            unplaced = replace(self.variants[self.variant[index]], axis_order=())
+            unplaced = replace(self.variants[self.variant[index]], axis_order=(), placement=None)
             key = (self.place[index], unplaced, self.step_time[index], self.peak[index])
             ranked.setdefault(key, index)
         return list(ranked.values())[: self.wanted.top]

@@ -16,6 +16,7 @@ from forescale.numeric import Array
 from forescale.project import project
 from forescale.projection.result import Projection
 from forescale.search.landscape import Asked, Landscape, explore
+from forescale.search.scenarios import single
 from forescale.search.space import Rows, Space
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
@@ -91,6 +92,7 @@ def pareto_search(
 def front_of(asked: Asked, *, device_counts: Sequence[int] | None = None) -> ParetoResult:
     """Return the Pareto front of what was asked; see `pareto_search`."""
     started = time.perf_counter()
+    asked = single(asked, "a Pareto front")
     counts = tuple(sorted({asked.cluster.num_devices} if device_counts is None else set(device_counts)))
     if not counts or counts[0] < 1:
         msg = f"numbers of devices must be whole numbers of 1 or more, got {list(counts)}"

@@ -22,6 +22,7 @@ from forescale.projection.blocks import BlockCost
 from forescale.projection.data_parallel import head_copies, second_embedding
 from forescale.projection.evaluate import Inputs
 from forescale.projection.memory import state_bytes
+from forescale.projection.mesh import order_of
 from forescale.projection.pieces import Holding, Piece, build_pieces
 from forescale.projection.pipeline import lay_out
 from forescale.projection.result import Projection
@@ -89,7 +90,7 @@ def _inputs(
     arrays = Degrees(**{name: np.array([getattr(degrees, name)]) for name in Degrees.__dataclass_fields__})
     plan, pipeline = lay_out(model, strategy, workload)
     inputs = layout_inputs(
-        model, cluster, workload, arrays, choices, plan, strategy.axis_order, costs=costs, pipeline=pipeline
+        model, cluster, workload, arrays, choices, plan, order_of(strategy), costs=costs, pipeline=pipeline
     )
     if pipeline is not None:
         ranks = pipeline.rank_of_stage[: pipeline.compiled.schedule.num_stages]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import numpy as np
 
 from forescale.cost.select import Costs
 from forescale.errors import InfeasibleError
@@ -17,6 +19,7 @@ from forescale.search.evaluate import Question
 from forescale.search.incumbents import Incumbents, Objective, Wanted
 from forescale.search.landscape import Asked, nothing_fits, nothing_legal
 from forescale.search.result import Relaxation, SearchResult
+from forescale.search.scenarios import scenarios
 from forescale.search.space import Space
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
@@ -76,35 +79,108 @@ def search(
         max_memory=max_memory,
         costs=costs or Costs(),
     )
-    cells = enumerate_cells(model, cluster, workload, asked.space)
-    question, limits = asked.question, tuple(asked.memory_limit * factor for factor in (1.0, *RELAXED_MEMORY))
+    limits = tuple(asked.memory_limit * factor for factor in (1.0, *RELAXED_MEMORY))
     wanted = Wanted(objective=objective, top=top, memory_limit=limits[0], relaxed=limits)
-    timed = _timed(watch, time_limit, started)
-    run = Bounded(question, cells, wanted)
-    if run.num_legal == 0:
-        raise nothing_legal(asked, cells.whole.refused)
-    progress = _run(run, timed, None if checkpoint is None else Checkpoint.of(checkpoint, asked, wanted))
-    strategies = _best(cells, run.incumbents)
-    if not strategies and run.done:
-        raise InfeasibleError(nothing_fits(question, cells, limits[0]), [("memory", run.num_legal)])
-    if not strategies:
-        msg = f"no layout that fits was found within {format_seconds(progress.elapsed_s)}; give it more time"
-        raise InfeasibleError(msg)
-    fastest = run.incumbents.fastest if objective == "step_time" else _fastest(question, cells, wanted, timed)
+    settled = _Settled(wanted=wanted, watch=_timed(watch, time_limit, started))
+    for each in scenarios(asked):
+        settled.add(each, checkpoint)
+    settled.check(asked)
+    counts = [run.counts for run in settled.runs]
     return SearchResult(
-        best=tuple(project(model, cluster, strategy, workload, costs=costs) for strategy in strategies),
+        best=tuple(project(model, cluster, one, each.workload, costs=costs) for each, one in settled.best()),
         objective=objective,
-        num_legal=run.num_legal,
-        num_feasible=run.incumbents.num_feasible,
-        num_evaluated=run.counts.evaluated,
-        num_over_memory=run.counts.over_memory,
-        num_beaten=run.counts.beaten,
-        gap=progress.gap,
+        num_legal=sum(run.num_legal for run in settled.runs),
+        num_feasible=sum(run.incumbents.num_feasible for run in settled.runs),
+        num_evaluated=sum(each.evaluated for each in counts),
+        num_over_memory=sum(each.over_memory for each in counts),
+        num_beaten=sum(each.beaten for each in counts),
+        gap=settled.progress.gap,
         elapsed_s=time.perf_counter() - started,
-        refused={name: count for name, count in cells.whole.refused.items() if count},
-        relaxations=_relaxations(tuple(fastest), limits),
-        asked=asked,
+        refused=settled.refused,
+        relaxations=_relaxations(settled.fastest(), limits),
+        asked=settled.asked[0],
     )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Settled:
+    """The searches of all scenarios so far; each begins with the best of those before it."""
+
+    wanted: Wanted
+    watch: Watch
+    asked: list[Asked] = field(default_factory=list)
+    runs: list[Bounded] = field(default_factory=list)
+    ends: list[Progress] = field(default_factory=list)
+
+    def add(self, asked: Asked, checkpoint: Path | None) -> None:
+        """Search one scenario."""
+        cells = enumerate_cells(asked.model, asked.cluster, asked.workload, asked.space)
+        run = Bounded(asked.question, cells, self.wanted)
+        for before in self.runs:
+            run.incumbents.fastest = np.minimum(run.incumbents.fastest, before.incumbents.fastest)
+        values = sorted(value for value, *_ in self._ranked())
+        if len(values) >= self.wanted.top:
+            run.incumbents.bar = values[self.wanted.top - 1]
+        if checkpoint is not None and self.runs:
+            checkpoint = checkpoint.with_name(f"{checkpoint.name}.{len(self.runs)}")
+        kept = None if checkpoint is None else Checkpoint.of(checkpoint, asked, self.wanted)
+        self.asked.append(asked)
+        self.ends.append(_run(run, self.watch, kept))
+        self.runs.append(run)
+
+    def _ranked(self) -> list[tuple[float, float, int, int]]:
+        """Return the best of every scenario: objective, the other one, scenario and place among its best."""
+        found = []
+        for nth, run in enumerate(self.runs):
+            pair = run.incumbents.step_time, run.incumbents.peak
+            first, second = pair if self.wanted.objective == "step_time" else pair[::-1]
+            best = run.incumbents.best()
+            found += [(float(first[i]), float(second[i]), nth, place) for place, i in enumerate(best)]
+        return sorted(found)[: self.wanted.top]
+
+    def best(self) -> list[tuple[Asked, Strategy]]:
+        """Return the best layouts of all, each with its question."""
+        layouts = [_best(run.cells, run.incumbents) for run in self.runs]
+        return [(self.asked[nth], layouts[nth][place]) for _, _, nth, place in self._ranked()]
+
+    def fastest(self) -> tuple[float, ...]:
+        """Return the shortest step under each limit of memory."""
+        by_time = self.wanted.objective == "step_time"
+        found = [
+            run.incumbents.fastest if by_time else _fastest(run.question, run.cells, self.wanted, self.watch)
+            for run in self.runs
+        ]
+        return tuple(np.min(np.array(found), axis=0).tolist())
+
+    @property
+    def progress(self) -> Progress:
+        """How far all of them came."""
+        best, bound = (min(getattr(end, name) for end in self.ends) for name in ("best", "bound"))
+        return replace(self.ends[-1], best=best, bound=bound)
+
+    @property
+    def refused(self) -> dict[str, int]:
+        """Rows that each constraint refused."""
+        found: dict[str, int] = {}
+        for run in self.runs:
+            for name, count in run.cells.whole.refused.items():
+                found[name] = found.get(name, 0) + count
+        return {name: count for name, count in found.items() if count}
+
+    def check(self, asked: Asked) -> None:
+        """Raise if there is nothing to rank."""
+        num_legal = sum(run.num_legal for run in self.runs)
+        if num_legal == 0:
+            raise nothing_legal(asked, self.runs[0].cells.whole.refused)
+        if any(len(run.incumbents.step_time) for run in self.runs):
+            return
+        if all(run.done for run in self.runs):
+            first = next(run for run in self.runs if run.num_legal)
+            text = nothing_fits(first.question, first.cells, self.wanted.memory_limit)
+            raise InfeasibleError(text, [("memory", num_legal)])
+        took = format_seconds(self.ends[-1].elapsed_s)
+        msg = f"no layout that fits was found within {took}; give it more time"
+        raise InfeasibleError(msg)
 
 
 def _run(run: Bounded, watch: Watch, checkpoint: Checkpoint | None) -> Progress:

@@ -10,19 +10,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forescale.errors import SpecError, UnknownKeyError
+from forescale.graph.stage import layers_per_chunk
 from forescale.numeric import divisors
+from forescale.projection.mesh import Order, placed
 from forescale.projection.pipeline import refusal
+from forescale.search.placing import Choice, Placing, first_of_its_kind, placings
+from forescale.spec.cluster import Cluster
 from forescale.spec.constraints import Constraint, halves_evenly, panels_fit, summa_refusal
 from forescale.spec.model import LatentAttention, Model
-from forescale.spec.strategy import Axis, ContextKind, Recompute, Strategy, TensorKind
+from forescale.spec.strategy import Axis, ContextKind, Placement, Recompute, Strategy, TensorKind
 from forescale.spec.workload import num_microbatches
 
 Rows: TypeAlias = NDArray[np.int64]
 Columns: TypeAlias = dict[str, Rows]
 """One integer array per dimension of the space, all of one length."""
 DEGREE_NAMES = ("tp", "cp", "ep", "etp", "pp", "vpp", "dp_replicate", "dp_shard", "zero", "micro_batch_size")
-CHOICE_NAMES = ("sp", "tp_kind", "summa_panels", "cp_kind", "recompute", "axis_order", "schedule")
+CHOICE_NAMES = (
+    "sp",
+    "tp_kind",
+    "summa_panels",
+    "cp_kind",
+    "recompute",
+    "axis_order",
+    "placement",
+    "schedule",
+)
 NAMES = (*DEGREE_NAMES, *CHOICE_NAMES)
+SCENARIO_NAMES = ("precision", "overlap", "optimizer_offload")
+"""What changes the question of a search; each combination is a search of its own."""
 ORDERS: tuple[tuple[Axis, ...], ...] = (("tp", "cp", "dp", "pp"), ("tp", "cp", "pp", "dp"))
 """The orders Megatron-LM can express: default, and --use-tp-pp-dp-mapping."""
 
@@ -48,8 +63,16 @@ class Space:
     cp_kind: tuple[ContextKind, ...] = ("all_gather", "ring")
     recompute: tuple[Recompute, ...] | None = None
     axis_order: tuple[tuple[Axis, ...], ...] = ORDERS
+    placement: tuple[Choice, ...] = ("orders",)
+    """Where ranks lie: as the axis orders have it, at given placements, or all there are."""
     schedule: tuple[str | None, ...] = (None,)
     """Names of the schedule library; None is (interleaved) 1F1B, in closed form."""
+    precision: tuple[tuple[str, str] | None, ...] = (None,)
+    """Compute type and scaling recipe of the linear layers; None is as the question says."""
+    overlap: tuple[tuple[str, ...] | None, ...] = (None,)
+    """Communication that runs beside compute too, by names of `Overlap`; () is none at all, None is as in `base`."""
+    optimizer_offload: tuple[float | None, ...] = (None,)
+    """Share of the optimizer's states on the host; None is as in `base`."""
     base: Strategy = field(default_factory=Strategy)
     """What is not searched is as here: overlap, kernels, software, offload and the like; its degrees do not count."""
     rules: tuple[Constraint, ...] = ()
@@ -71,6 +94,7 @@ class Variant:
     recompute: Recompute
     cp_kind: ContextKind
     axis_order: tuple[Axis, ...]
+    placement: Placement | None = None
     schedule: str | None = None
     tp_kind: TensorKind = "1d"
     summa_panels: int = 1
@@ -78,23 +102,36 @@ class Variant:
     @property
     def structure(self) -> tuple[object, ...]:
         """Everything but what is recomputed."""
-        return (*self.choices.values(), self.axis_order, self.schedule)
+        return (*self.choices.values(), self.placing, self.schedule)
 
     @property
     def choices(self) -> dict[str, Any]:
         """What changes the operators of a block, by name."""
         return {"tp_kind": self.tp_kind, "summa_panels": self.summa_panels, "cp_kind": self.cp_kind}
 
+    @property
+    def placing(self) -> Placing:
+        """Where the ranks lie."""
+        return self.axis_order, self.placement
+
+    @property
+    def order(self) -> Order:
+        """The order of the ranks."""
+        return placed(self.axis_order, self.placement)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
     """All legal layouts of a space: rows of degrees, each with the variants it allows."""
 
+    model: Model
     columns: Columns
     """Degrees and sp, one array each."""
     variants: tuple[Variant, ...]
     base: Strategy
     global_batch_size: int
+    fill: tuple[int, ...]
+    """Ranks that fill each tier of the network but the outermost."""
     refused: dict[str, int]
     """Rows that each constraint refused."""
     widths: tuple[int, ...] = ()
@@ -112,8 +149,8 @@ class Candidates:
     def allows(self, variant: Variant) -> NDArray[np.bool_]:
         """Return for which rows `variant` is a layout of its own.
 
-        Equivalent spellings count once: the kind of context parallelism matters where cp > 1, the axis order
-        where both pipeline and data parallelism place something.
+        Equivalent spellings count once: the kind of context parallelism matters where cp > 1, an order of ranks
+        where no other has the same ranks share the tiers of the network.
         """
         first = self.variants[0]
         allowed = np.ones(self.num_rows, dtype=bool)
@@ -125,9 +162,10 @@ class Candidates:
             allowed &= self.columns["cp"] > 1
         if variant.cp_kind == "hierarchical":
             allowed &= halves_evenly(self.columns["cp"], self.base.cp_inner)
-        if variant.axis_order != first.axis_order:
-            dp = self.columns["dp_replicate"] * self.columns["dp_shard"]
-            allowed &= (self.columns["pp"] > 1) & (dp > 1)
+        if variant.placing != first.placing or variant.placement is not None:
+            allowed &= self._placed(variant.placing)
+        if variant.recompute.num_layers is not None:
+            allowed &= self._fewer(variant.recompute)
         return allowed & self._schedulable(variant.schedule, is_first=variant.schedule == first.schedule)
 
     def _panelled(self, variant: Variant, *, is_first: bool) -> NDArray[np.bool_]:
@@ -136,6 +174,27 @@ class Candidates:
         fits = panels_fit(tp, cp, variant.summa_panels, self.widths)
         alone = is_first and variant.summa_panels == self.variants[0].summa_panels
         return np.asarray(fits & (self.columns["sp"] == 1) & ((tp * cp > 1) | alone), dtype=bool)
+
+    def _fewer(self, recompute: Recompute) -> NDArray[np.bool_]:
+        """Return where so many layers of a virtual stage are fewer than all, or the least number that is all.
+
+        All layers by number are what no number means, except for multi-token prediction (`replayed_mtp`).
+        """
+        same = (
+            replace(each.recompute, num_layers=recompute.num_layers) == recompute for each in self.variants
+        )
+        counts = {each.recompute.num_layers for each, alike in zip(self.variants, same, strict=True) if alike}
+        smaller = [count for count in counts if count is not None and count < int(recompute.num_layers or 0)]
+        if None in counts and not self.model.num_mtp_layers:
+            smaller.append(int(recompute.num_layers or 0))
+        longest = longest_chunk(self.model.num_layers, self.columns["pp"], self.columns["vpp"])
+        return np.asarray(longest > max(smaller, default=0))
+
+    def _placed(self, placing: Placing) -> NDArray[np.bool_]:
+        known = list(dict.fromkeys(variant.placing for variant in self.variants))
+        dp = self.columns["dp_replicate"] * self.columns["dp_shard"]
+        degrees: dict[Axis, Rows] = {**{axis: self.columns[axis] for axis in ("tp", "cp", "pp")}, "dp": dp}
+        return first_of_its_kind(placing, known, self.fill, degrees)
 
     def _schedulable(self, schedule: str | None, *, is_first: bool) -> NDArray[np.bool_]:
         """Return which rows a schedule can run; without a pipeline only the first schedule counts."""
@@ -173,12 +232,13 @@ class Candidates:
             cp_kind=chosen.cp_kind,
             recompute=chosen.recompute,
             axis_order=chosen.axis_order,
+            placement=chosen.placement,
             schedule=chosen.schedule,
             stage_layers=None,
         )
 
 
-def variants_of(space: Space, model: Model) -> tuple[Variant, ...]:
+def variants_of(space: Space, model: Model, cluster: Cluster) -> tuple[Variant, ...]:
     """Return the choices of a space that are crossed with every row."""
     if "summa" in space.tp_kind and (reason := summa_refusal(model)) is not None:
         raise SpecError(reason)
@@ -187,13 +247,14 @@ def variants_of(space: Space, model: Model) -> tuple[Variant, ...]:
             recompute=recompute,
             cp_kind=kind,
             axis_order=order,
+            placement=placement,
             schedule=schedule,
             tp_kind=tensor,
             summa_panels=panels,
         )
         for schedule in space.schedule
         for tensor, panels, kind in _kinds(space)
-        for order in space.axis_order
+        for order, placement in placings(cluster, space.axis_order, space.placement)
         for recompute in space.recompute or default_recompute(model)
     )
 
@@ -223,6 +284,21 @@ def default_recompute(model: Model) -> tuple[Recompute, ...]:
         Recompute(granularity="selective", modules=wide),  # type: ignore[arg-type]
         Recompute(granularity="full"),
     )
+
+
+def partial_recompute(model: Model) -> tuple[Recompute, ...]:
+    """Return full recompute of some layers of every virtual stage: 1, 2, 4 and so on."""
+    counts = [2**power for power in range(model.num_layers.bit_length()) if 2**power < model.num_layers]
+    return tuple(Recompute(granularity="full", num_layers=count) for count in counts)
+
+
+def longest_chunk(num_layers: int, pp: Rows, vpp: Rows) -> Rows:
+    """Return the layers of the longest virtual stage of every row."""
+    shapes, where = np.unique(np.stack([pp, vpp]), axis=1, return_inverse=True)
+    longest = [
+        max(map(len, layers_per_chunk(num_layers, p * v, spare_ends=v > 1))) for p, v in shapes.T.tolist()
+    ]
+    return np.array(longest, dtype=np.int64)[where.reshape(-1)]
 
 
 def options(wanted: Sequence[int] | None, possible: Sequence[int]) -> tuple[int, ...]:

@@ -51,14 +51,19 @@ def ranking(ranked: Sequence[tuple[int, Projection]]) -> Table:
     for name in ("#", *(["devices"] if sized else []), *names, *PLACEMENT):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("variants")
+    chosen = [words.scenario(one) for _, one in ranked]
+    varied = len(set(chosen)) > 1
+    if varied:
+        table.add_column("numbers, overlap, host")
     for name in ("step", "tok/s/dev", "MFU", "GiB"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("dominant", no_wrap=True)
-    for place, one in ranked:
+    for (place, one), scenario in zip(ranked, chosen, strict=True):
         table.add_row(
             str(place),
             *([str(one.cluster.num_devices)] if sized else []),
             *layout_cells(one.strategy, names),
+            *([scenario] if varied else []),
             format_seconds(one.step_time_s),
             f"{one.tokens_per_s_per_device:,.0f}",
             words.percent(one.mfu),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
+from forescale.projection.result import Projection
 from forescale.spec.strategy import DEFAULT_AXIS_ORDER, Recompute, Routing, Strategy
 from forescale.spec.workload import Precision, Workload
 from forescale.units import format_bytes, format_count, format_seconds
@@ -72,6 +75,14 @@ def recompute(policy: Recompute) -> str:
         units = "" if policy.unit == 1 else f" in units of {policy.unit}"
         return f"recompute{first}{units}" if first or units else "full recompute"
     return policy.policy or " ".join(policy.modules)
+
+
+def scenario(one: Projection) -> str:
+    """Return precision, overlap and the optimizer's share on the host."""
+    kinds = [item.name for item in fields(one.strategy.overlap) if getattr(one.strategy.overlap, item.name)]
+    share = one.strategy.offload.optimizer
+    host = [f"optimizer {percent(share, 0)} on host"] if share else []
+    return " · ".join([precision(one.workload.precision), " ".join(kinds) or "no overlap", *host])
 
 
 def workload(given: Workload) -> str:

@@ -13,6 +13,7 @@ DEEPSPEED = Profile(
     source="DeepSpeed edaa72212 (2026-08-22), configuration JSON",
     software="torch-eager",
     values={
+        "placement": ("orders",),
         "sp": (False,),
         "etp": (1,),
         "vpp": (1,),

@@ -23,6 +23,7 @@ MAXTEXT = Profile(
     source="MaxText e591f30cb (2026-08-22), src/maxtext/configs/base.yml",
     software="xla",
     values={
+        "placement": ("orders",),
         "zero": (0, 1, 3),
         "etp": (1,),
         "tp_kind": ("1d",),

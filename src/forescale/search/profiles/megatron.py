@@ -12,6 +12,7 @@ MEGATRON = Profile(
     source="Megatron-LM d98e8a64dd (2026-08-22), megatron/training/arguments.py",
     software="megatron-core",
     values={
+        "placement": ("orders",),
         "schedule": (None,),
         "tp_kind": ("1d",),
         "cp_kind": ("all_gather", "ring"),

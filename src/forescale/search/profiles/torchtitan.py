@@ -10,6 +10,7 @@ TORCHTITAN = Profile(
     source="torchtitan b5bcd76c6 (2026-08-21), torchtitan/distributed/parallel_dims.py",
     software="torch-compile",
     values={
+        "placement": ("orders",),
         "zero": (0, 2, 3),
         "sp": (True,),
         "etp": (1,),

@@ -1,0 +1,67 @@
+"""Precision, overlap and offload as choices of a search: as if each had been searched by itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.small import cluster, moe, workload
+
+from forescale.errors import SpecError
+from forescale.search import Space, pareto_search, search
+from forescale.spec import Overlap, Precision, Strategy
+
+MODEL, DEVICES = moe(3), cluster(8)
+WORK = workload(seq_len=1024, global_batch_size=16)
+SMALL = Space(zero=(1,), micro_batch_size=(1, 2), cp=(1,), axis_order=Space().axis_order[:1])
+WIDE = replace(
+    SMALL,
+    precision=(None, ("fp8", "delayed")),
+    overlap=(None, ("tensor", "expert")),
+    optimizer_offload=(None, 0.5),
+)
+
+
+def key(one):
+    strategy = one.strategy
+    return one.step_time_s, one.memory.peak_bytes, one.workload.precision, strategy.overlap, strategy.offload
+
+
+@pytest.mark.parametrize("objective", ["step_time", "peak_memory"])
+def test_several_questions_are_ranked_as_if_each_were_asked(objective):
+    together = search(MODEL, DEVICES, WORK, space=WIDE, objective=objective, top=12)
+    alone = [
+        search(
+            MODEL,
+            DEVICES,
+            replace(WORK, precision=precision),
+            space=replace(
+                SMALL, base=Strategy(overlap=overlap, offload=replace(Strategy().offload, optimizer=share))
+            ),
+            objective=objective,
+            top=12,
+        )
+        for precision in (Precision(), Precision(compute="fp8", recipe="delayed"))
+        for overlap in (Overlap(), Overlap(tensor=True, expert=True))
+        for share in (0.0, 0.5)
+    ]
+    by_time = objective == "step_time"
+    every = sorted(
+        (key(one) for each in alone for one in each.best), key=lambda one: one[:2] if by_time else one[1::-1]
+    )
+    assert [key(one) for one in together.best] == every[:12]
+    assert together.num_legal == sum(each.num_legal for each in alone)
+    assert together.num_evaluated + together.num_over_memory + together.num_beaten == together.num_legal
+    assert together.gap == 0.0
+
+
+def test_what_the_question_has_already_counts_once():
+    once = search(MODEL, DEVICES, WORK, space=SMALL)
+    twice = search(MODEL, DEVICES, WORK, space=replace(SMALL, precision=(None, ("bf16", "none"))))
+    assert twice.num_legal == once.num_legal
+    assert twice.best == once.best
+
+
+def test_a_front_takes_one_question():
+    with pytest.raises(SpecError, match="Pareto front takes one precision"):
+        pareto_search(MODEL, DEVICES, WORK, space=WIDE)
