@@ -19,7 +19,7 @@ from forescale.search.evaluate import Question, score
 from forescale.search.placing import allowed
 from forescale.search.rank import RELAXED_MEMORY
 from forescale.search.space import ORDERS, default_recompute, partial_recompute
-from forescale.spec import Overlap, Precision, Share, Strategy
+from forescale.spec import Overlap, Precision, Recompute, Share, Strategy
 
 MODELS = {f"{make.__name__}-{layers}": make(layers) for make in (dense, moe) for layers in (3, 6)}
 
@@ -163,7 +163,9 @@ def test_placements_that_are_left_out_are_others_by_another_name(asked):
     """Of shards that straddle nodes the network's model has means, which depend on how their ranks are written."""
     model, devices, work, space = asked
     assume(devices.num_devices in (4, 8))
-    space = replace(space, placement=("orders", "all"), schedule=(None,))
+    space = replace(
+        space, placement=("orders", "all"), schedule=(None,), cp_kind=("ring",), recompute=(Recompute(),)
+    )
     candidates = enumerate_layouts(model, devices, work, space)
     if len(candidates) == 0:
         return
