@@ -11,7 +11,14 @@ from tests.small import cluster, dense, moe, workload
 
 from forescale.errors import SpecError
 from forescale.spec import Share, Strategy
-from forescale.spec.constraints import CONSTRAINTS, Question, check, legal, minimum_devices
+from forescale.spec.constraints import (
+    CONSTRAINTS,
+    Question,
+    check,
+    exchanged_heads_divide,
+    legal,
+    minimum_devices,
+)
 
 DEGREES = ("tp", "cp", "ep", "etp", "pp", "vpp", "dp_replicate", "dp_shard", "zero", "micro_batch_size")
 small = st.sampled_from([1, 2, 3, 4, 8])
@@ -75,3 +82,13 @@ def test_placements_fill_tiers_and_divide_degrees(placement, words):
     with pytest.raises(SpecError, match=words):
         check(dense(), cluster(16), strategy, workload())
     check(dense(), cluster(16), replace(strategy, placement=(Share(tp=4, pp=2),)), workload())
+
+
+def test_exchanged_heads_are_whole():
+    """16 heads: tp 2 leaves 8 to exchange among 8 context ranks, not among 16, unless in groups of 8."""
+    heads = (np.array([2, 2, 1]), np.array([8, 16, 1]))
+    assert exchanged_heads_divide(dense(), *heads, "ulysses", 8).tolist() == [True, False, True]
+    assert exchanged_heads_divide(dense(), *heads, "hierarchical", 8).tolist() == [True, True, True]
+    layout = Strategy(tp=2, cp=16, cp_kind="ulysses")
+    with pytest.raises(SpecError, match="ulysses exchanges whole heads: tp 2 × cp 16"):
+        check(dense(), cluster(32), layout, workload())

@@ -16,7 +16,14 @@ from forescale.projection.mesh import Order, placed
 from forescale.projection.pipeline import refusal
 from forescale.search.placing import Choice, Placing, first_of_its_kind, placings
 from forescale.spec.cluster import Cluster
-from forescale.spec.constraints import Constraint, halves_evenly, panels_fit, summa_refusal
+from forescale.spec.constraints import (
+    EXCHANGING,
+    Constraint,
+    exchanged_heads_divide,
+    halves_evenly,
+    panels_fit,
+    summa_refusal,
+)
 from forescale.spec.model import LatentAttention, Model
 from forescale.spec.strategy import Axis, ContextKind, Placement, Recompute, Strategy, TensorKind
 from forescale.spec.workload import num_microbatches
@@ -160,8 +167,11 @@ class Candidates:
             allowed &= self.columns["tp"] * self.columns["cp"] > 1
         if variant.tp_kind == "1d" and variant.cp_kind != first.cp_kind:
             allowed &= self.columns["cp"] > 1
+        tp, cp, inner = self.columns["tp"], self.columns["cp"], self.base.cp_inner
+        if variant.cp_kind in EXCHANGING:
+            allowed &= exchanged_heads_divide(self.model, tp, cp, variant.cp_kind, inner)
         if variant.cp_kind == "hierarchical":
-            allowed &= halves_evenly(self.columns["cp"], self.base.cp_inner)
+            allowed &= halves_evenly(cp, inner)
         if variant.placing != first.placing or variant.placement is not None:
             allowed &= self._placed(variant.placing)
         if variant.recompute.num_layers is not None:

@@ -53,9 +53,19 @@ def halves_evenly(cp: Values, inner: int) -> Values:
     return (np.asarray(cp) <= inner) | _divides(inner, cp)
 
 
-def _heads(q: Question) -> list[tuple[int, int]]:
+EXCHANGING = ("ulysses", "hierarchical")
+"""Kinds of context parallelism that exchange heads for parts of the sequence."""
+
+
+def exchanged_heads_divide(model: Model, tp: Values, cp: Values, kind: str, inner: int) -> Values:
+    """Return where heads divide by tp and the ranks that exchange them: all of cp, or `inner` (hierarchical)."""
+    ranks = np.minimum(cp, inner) if kind == "hierarchical" else np.asarray(cp)
+    return _all([_divides(np.asarray(tp) * ranks, heads) for heads, _ in _heads(model)]) | (ranks == 1)
+
+
+def _heads(model: Model) -> list[tuple[int, int]]:
     found = []
-    for kind in q.model.layer_kinds:
+    for kind in model.layer_kinds:
         match kind.attention:
             case FullAttention(num_heads=heads, num_kv_heads=kv):
                 found.append((heads, kv))
@@ -112,18 +122,19 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     ),
     Constraint(
         name="heads over tp",
-        holds=lambda q: _all([_divides(q.degrees.tp, heads) for heads, _ in _heads(q)]),
+        holds=lambda q: _all([_divides(q.degrees.tp, heads) for heads, _ in _heads(q.model)]),
         message=lambda q: (
-            f"tp {q.degrees.tp} does not divide the {_heads(q)[0][0]} attention heads of {q.model.name}"
+            f"tp {q.degrees.tp} does not divide the {_heads(q.model)[0][0]} attention heads of {q.model.name}"
         ),
     ),
     Constraint(
         name="key/value heads over tp",
         holds=lambda q: _all(
-            [_divides(q.degrees.tp, kv) | _divides(kv, q.degrees.tp) for _, kv in _heads(q)]
+            [_divides(q.degrees.tp, kv) | _divides(kv, q.degrees.tp) for _, kv in _heads(q.model)]
         ),
         message=lambda q: (
-            f"tp {q.degrees.tp} and the {_heads(q)[0][1]} key/value heads of {q.model.name} do not divide each other"
+            f"tp {q.degrees.tp} and the {_heads(q.model)[0][1]} key/value heads of {q.model.name} "
+            "do not divide each other"
         ),
     ),
     Constraint(
@@ -190,6 +201,17 @@ CONSTRAINTS: tuple[Constraint, ...] = (
             f"seq_len {q.workload.seq_len} does not divide by {_sequence_parts(q)} "
             f"(twice cp {q.degrees.cp}, times tp {q.degrees.tp} under sp)"
         ),
+    ),
+    Constraint(
+        name="heads over tp × cp",
+        holds=lambda q: exchanged_heads_divide(
+            q.model, q.degrees.tp, q.degrees.cp, q.degrees.cp_kind, q.degrees.cp_inner
+        ),
+        message=lambda q: (
+            f"{q.degrees.cp_kind} exchanges whole heads: tp {q.degrees.tp} × cp {q.degrees.cp} does not divide the "
+            f"{_heads(q.model)[0][0]} attention heads of {q.model.name}"
+        ),
+        applies=lambda q: getattr(q.degrees, "cp_kind", None) in EXCHANGING,
     ),
     Constraint(
         name="cp_inner divides cp",
