@@ -131,7 +131,7 @@ def test_a_search_finds_the_grid_where_it_is_allowed():
 
 
 def test_the_usual_space_has_no_grid():
-    assert {each.tp_kind for each in variants_of(Space(), dense())} == {"1d"}
+    assert {each.tp_kind for each in variants_of(Space(), dense(), cluster(8))} == {"1d"}
 
 
 def test_the_published_account_projects_it_too():
