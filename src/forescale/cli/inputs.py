@@ -311,15 +311,9 @@ def _overlap(text: str | None) -> dict[str, bool] | None:
     """Return which communication overlaps: exactly the named kinds."""
     if text is None:
         return None
-    from forescale.spec.strategy import Overlap
+    from forescale.io.space import overlap_of
 
-    known = [item.name for item in fields(Overlap)]
-    wanted = [] if text == "none" else _names(text) or []
-    for name in wanted:
-        if name not in known:
-            msg = f"--overlap takes {', '.join(known)} or none; got {name!r}"
-            raise SpecError(msg)
-    return {name: name in wanted for name in known}
+    return asdict(overlap_of(_names(text) or [], where="--overlap"))
 
 
 def _require(values: dict[str, Any]) -> None:

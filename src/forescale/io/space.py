@@ -114,13 +114,13 @@ def _words(key: str, value: object) -> list[str]:
     return [str(item).lower() if isinstance(item, bool) else str(item) for item in items]
 
 
-def overlap_of(names: Sequence[str]) -> Overlap:
-    """Return which communication overlaps: exactly the named kinds, or none."""
+def overlap_of(names: Sequence[str], *, where: str = "overlap") -> Overlap:
+    """Return which communication overlaps: exactly the named kinds, or none; `where` they were written."""
     known = [item.name for item in fields(Overlap)]
     wanted = [name for name in names if name != "none"]
     for name in wanted:
         if name not in known:
-            msg = f"overlap takes {', '.join(known)} or none; got {name!r}"
+            msg = f"{where} takes {', '.join(known)} or none; got {name!r}"
             raise SpecError(msg)
     return Overlap(**{name: name in wanted for name in known})
 
