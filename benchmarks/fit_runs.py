@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=TARGET)
     options = parser.parse_args()
     base, priors = load_run_calibration(), load_priors()
-    runs = runs_of(load_cases(options.runs), base)
+    runs, _ = runs_of(load_cases(options.runs), base)
     parameters, scale = parameters_of(base, priors), priors["scale"]
     fitted = fit(runs, base, parameters, scale=scale)
     inside = measured_of(runs) - fitted.linear.predicted

@@ -101,3 +101,41 @@ def test_what_is_missing_is_one_sentence(forescale, tmp_path):
         assert problem in ran.err
         assert len(ran.err.strip().splitlines()) == 1
     assert not (tmp_path / "own.json").exists()
+
+
+def test_runs_that_were_not_used_are_named_with_the_reason(forescale, tmp_path):
+    header, *rows = RUNS.read_text().splitlines()
+    kept = [line for line in rows if ",B200," in line][:3]
+    output = tmp_path / "own.json"
+    own = tmp_path / "runs.csv"
+    own.write_text("\n".join([header, *kept[:2], kept[2].replace(",B200,", ",Q100,")]))
+    ran = forescale("calibrate", own, "--output", output, "--json")
+    assert ran.code == 0, ran.err
+    document = json.loads(ran.out)
+    assert len(document["runs"]) == 2
+    assert document["left"] == [
+        {"path": kept[2].split(",")[0], "rows": 1, "reason": document["left"][0]["reason"]}
+    ]
+    assert "'Q100'" in document["left"][0]["reason"]
+    own.write_text("\n".join([header, kept[2].replace(",B200,", ",Q100,")]))
+    none = forescale("calibrate", own, "--output", output)
+    assert none.code == 2
+    assert "Q100" in none.err
+    assert "--cluster" in none.err
+
+
+def test_runs_are_of_the_cluster_that_is_given(forescale, tmp_path):
+    header, *rows = RUNS.read_text().splitlines()
+    own = tmp_path / "runs.csv"
+    own.write_text(
+        "\n".join([header, *[line.replace(",B200,", ",ours,") for line in rows if ",B200," in line][:3]])
+    )
+    machine = tmp_path / "ours.toml"
+    machine.write_text('base = "b200"\nname = "ours"\n')
+    output = tmp_path / "own.json"
+    ran = forescale("calibrate", own, "--cluster", machine, "--output", output, "--json")
+    assert ran.code == 0, ran.err
+    assert len(json.loads(ran.out)["runs"]) == 3
+    board = forescale("validate", own, "--cluster", machine, "--json")
+    assert board.code == 0, board.err
+    assert json.loads(board.out)["summary"]["num_skipped"] == 0

@@ -36,6 +36,16 @@ BALANCE = 15.0
 """Rows from which more rows of a source hardly weigh more; a choice."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """Rows that were not used, and why."""
+
+    path: str
+    """Entry of the calibration that they would have moved, or their names."""
+    rows: int
+    reason: str
+
+
 @dataclass(slots=True, kw_only=True)
 class _Prepared:
     """What does not depend on the calibration, for one number of candidates."""
@@ -154,19 +164,34 @@ class Run:
         return self._prepared
 
 
-def runs_of(cases: Iterable[Case], calibration: RunCalibration, costs: Costs | None = None) -> list[Run]:
-    """Return the cases that have a step time and can be projected, in order."""
-    found = []
+def runs_of(
+    cases: Iterable[Case], calibration: RunCalibration, costs: Costs | None = None
+) -> tuple[list[Run], list[Left]]:
+    """Return the cases that have a step time and can be projected, in order, and why the others are left out."""
+    found: list[Run] = []
+    left: dict[str, list[str]] = {}
     for case in cases:
-        if case.skipped_reason is not None or not case.measured.step_time_s:
-            continue
         run = Run(case=case, costs=costs or Costs())
-        try:
-            run.log_predicted(calibration)
-        except ForescaleError:
-            continue
-        found.append(run)
-    return found
+        reason = _unusable(run, calibration)
+        if reason is None:
+            found.append(run)
+        else:
+            left.setdefault(reason, []).append(case.id)
+    return found, [
+        Left(path=", ".join(names), rows=len(names), reason=reason) for reason, names in left.items()
+    ]
+
+
+def _unusable(run: Run, calibration: RunCalibration) -> str | None:
+    if run.case.skipped_reason is not None:
+        return run.case.skipped_reason
+    if not run.case.measured.step_time_s:
+        return "no step time was measured"
+    try:
+        run.log_predicted(calibration)
+    except ForescaleError as error:
+        return str(error)
+    return None
 
 
 def weights_of(runs: Sequence[Run]) -> Array:

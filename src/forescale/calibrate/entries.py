@@ -39,15 +39,6 @@ class EntryFit:
     moves: tuple[Move, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
-    """Rows that were not used, and why."""
-
-    path: str
-    rows: int
-    reason: str
-
-
 def held_out(
     rows: Sequence[T],
     source: Callable[[T], str],

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from forescale.calibrate.entries import FEWEST, EntryFit, Left, held_out, interval_of, moves_of
+from forescale.calibrate.dataset import Left
+from forescale.calibrate.entries import FEWEST, EntryFit, held_out, interval_of, moves_of
 from forescale.cost import fit
 from forescale.cost.calibration import Calibration
 from forescale.cost.kernels import KernelRow, batches

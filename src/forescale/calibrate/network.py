@@ -8,7 +8,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from forescale.calibrate.entries import FEWEST, EntryFit, Left, held_out, interval_of, moves_of
+from forescale.calibrate.dataset import Left
+from forescale.calibrate.entries import FEWEST, EntryFit, held_out, interval_of, moves_of
 from forescale.cost import fit
 from forescale.cost.collectives import AlphaBeta, LinkCalibration, NetworkCalibration
 from forescale.cost.collectives.calibration import calibrate

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from forescale.calibrate.cluster import ClusterCalibration
-    from forescale.calibrate.dataset import Run
-    from forescale.calibrate.entries import EntryFit, Left
+    from forescale.calibrate.dataset import Left, Run
+    from forescale.calibrate.entries import EntryFit
     from forescale.calibrate.kernels import KernelFits
     from forescale.calibrate.network import NetworkFits
     from forescale.calibrate.report import Move
@@ -60,7 +60,11 @@ def calibrate_command(
     ] = None,
     cluster: Annotated[
         str | None,
-        typer.Option("--cluster", metavar="NAME|FILE", help="Cluster that collectives were timed on."),
+        typer.Option(
+            "--cluster",
+            metavar="NAME|FILE",
+            help="Cluster that collectives were timed on; of runs, the one they ran on, whatever their rows say.",
+        ),
     ] = None,
     generation: Annotated[
         bool, typer.Option("--generation", help="Let the kernels count for all devices of the generation.")
@@ -108,8 +112,12 @@ def calibrate_command(
         timed = _read(collectives, place.device, cluster=place.name, **said)
         own, link_fits = _links(own, timed, place, date=today)
         entries, left = [*entries, *link_fits.entries], [*left, *link_fits.left]
-    measured, result = _runs(runs, own, device, name=output.stem, date=today) if runs else ([], None)
-    own = own if result is None else replace(own, runs=result.calibration)
+    measured: list[Run] = []
+    result: ClusterCalibration | None = None
+    if runs is not None:
+        found = _runs(runs, own, device, place, name=output.stem, date=today)
+        measured, result, left = found[0], found[1], [*left, *found[2]]
+        own = replace(own, runs=found[1].calibration)
     _write(output, json.dumps(rounded(own.to_json()), indent=1, allow_nan=False) + "\n")
     if as_json:
         typer.echo(json.dumps(_document(measured, result, entries, left), indent=1))
@@ -185,8 +193,8 @@ def _links(
 
 
 def _runs(
-    path: Path, own: Calibrations, device: str | None, *, name: str, date: str
-) -> tuple[list[Run], ClusterCalibration]:
+    path: Path, own: Calibrations, device: str | None, cluster: Cluster | None, *, name: str, date: str
+) -> tuple[list[Run], ClusterCalibration, list[Left]]:
     """Fit what whole runs lose, against kernels and links of one's own where there are any."""
     from forescale.calibrate.cluster import calibrate_cluster
     from forescale.calibrate.dataset import runs_of
@@ -195,11 +203,16 @@ def _runs(
     from forescale.validation.cases import load_cases
 
     start = own.runs or load_run_calibration()
-    measured = runs_of(load_cases(path), start, Costs(kernels=own.kernels, links=own.links))
+    costs = Costs(kernels=own.kernels, links=own.links)
+    measured, left = runs_of(load_cases(path, cluster=cluster), start, costs)
     if device is not None:
         measured = [run for run in measured if run.case.question[1].device.name == device]
+    if not measured:
+        reasons = "; ".join(f"{one.path}: {one.reason}" for one in left) or f"none of them is on {device}"
+        msg = f"{path}: no run can be used ({reasons})"
+        raise SpecError(msg)
     source = f"{len(measured)} runs of {path.name} around calibration {start.name}"
-    return measured, calibrate_cluster(measured, start, name=name, date=date, source=source)
+    return measured, calibrate_cluster(measured, start, name=name, date=date, source=source), left
 
 
 def _document(
@@ -234,7 +247,8 @@ def _show(
     if result is not None:
         console().print(_run_table(runs, result), _move_table(result.moves[:SHOWN]))
     for one in left:
-        console().print(f"not used: {one.rows} rows of {one.path}, {one.reason}")
+        rows = "1 row" if one.rows == 1 else f"{one.rows} rows"
+        console().print(f"not used: {rows} of {one.path}, {one.reason}")
     console().print(f"written to {output}")
 
 

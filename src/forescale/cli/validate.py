@@ -37,6 +37,14 @@ def validate_command(
     preset: Annotated[
         str, typer.Option("--preset", metavar="NAME", help="Named bundle of modelling choices.")
     ] = "default",
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster",
+            metavar="NAME|FILE",
+            help="Cluster they ran on, whatever the rows call their hardware.",
+        ),
+    ] = None,
     by: Annotated[
         str,
         typer.Option("--by", metavar="DIMENSION", help="Breakdown to print: hardware, source, scale, ..."),
@@ -69,6 +77,7 @@ def validate_command(
     ] = False,
 ) -> None:
     """Project every run of a corpus and compare with what was measured."""
+    from forescale.io.named import cluster_of
     from forescale.validation.cases import load_cases
     from forescale.validation.document import document
     from forescale.validation.peers import LLM_ANALYSIS, compare_peers, llm_analysis_step
@@ -77,7 +86,8 @@ def validate_command(
 
     check_dimension(by)
     costs = _costs(cost)
-    board = score(load_cases(runs), projector_of(preset, costs))
+    place = None if cluster is None else cluster_of(cluster, 1)
+    board = score(load_cases(runs, cluster=place), projector_of(preset, costs))
     peers = compare_peers(board, {LLM_ANALYSIS: llm_analysis_step} if ask_peers else None)
     _write_files(board, peers, runs, preset, markdown=markdown, chart=chart)
     if as_json:

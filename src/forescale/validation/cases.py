@@ -88,10 +88,13 @@ class Case:
         return float(workload.seq_len * workload.global_batch_size)
 
 
-def load_cases(path: str | Path, *, find_model: FindModel | None = None) -> list[Case]:
+def load_cases(
+    path: str | Path, *, find_model: FindModel | None = None, cluster: Cluster | None = None
+) -> list[Case]:
     """Return one case for every row of the CSV file at `path`, in its order; none is left out.
 
-    The file is a table of runs, or of the golden values of Megatron-LM's tests.
+    The file is a table of runs, or of the golden values of Megatron-LM's tests. All runs of a table were made on
+    `cluster` where it is given, whatever their rows call it.
 
     Raises
     ------
@@ -103,13 +106,15 @@ def load_cases(path: str | Path, *, find_model: FindModel | None = None) -> list
     table = read_table(path)
     if set(megatron_ci.COLUMNS) <= set(table.columns):
         return [megatron_ci.ci_case(row) for row in table.rows]
-    return express(read_corpus(path).rows, find_model=find_model)
+    return express(read_corpus(path).rows, find_model=find_model, cluster=cluster)
 
 
-def express(rows: Sequence[Row], *, find_model: FindModel | None = None) -> list[Case]:
+def express(
+    rows: Sequence[Row], *, find_model: FindModel | None = None, cluster: Cluster | None = None
+) -> list[Case]:
     """Return one case for every row, in order."""
     find = find_model or _catalogue_model()
-    return [_case(row, find) for row in rows]
+    return [_case(row, find, cluster) for row in rows]
 
 
 def source_of(identifier: str, reference: str) -> str:
@@ -118,7 +123,7 @@ def source_of(identifier: str, reference: str) -> str:
     return match[1] if match else reference or identifier
 
 
-def _case(row: Row, find: FindModel) -> Case:
+def _case(row: Row, find: FindModel, own: Cluster | None) -> Case:
     notes: list[str] = []
     case = Case(
         id=row.id,
@@ -133,7 +138,7 @@ def _case(row: Row, find: FindModel) -> Case:
     )
     try:
         model = model_of(row, find, notes)
-        cluster = cluster_of(row, notes)
+        cluster = cluster_of(row, notes) if own is None else own.sized(row.integer("n_gpus") or 1)
         strategy, workload = layout_of(row, model, notes)
         measured = _measured(row, model, cluster, strategy, workload)
     except ForescaleError as error:

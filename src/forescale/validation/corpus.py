@@ -146,7 +146,9 @@ def read_table(path: str | Path) -> Table:
             reader = csv.DictReader(file)
             columns = tuple(reader.fieldnames or ())
             rows = tuple(Row(path=str(path), line=reader.line_num, cells=cells) for cells in reader)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except OSError as error:
+        raise ReaderError(path, f"cannot be read: {error.strerror}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
         raise ReaderError(path, f"cannot be read as a CSV file of runs: {error}") from error
     for row in rows:
         if None in row.cells or None in row.cells.values():

@@ -8,7 +8,7 @@ from dataclasses import replace
 from importlib.resources import files
 
 from forescale.catalogue.clusters import cluster_names, hardware_cluster, load_cluster
-from forescale.errors import UnknownNameError
+from forescale.errors import UnknownNameError, nearest
 from forescale.spec.cluster import Cluster, Tier
 from forescale.units import GB
 from forescale.validation.corpus import Row
@@ -39,7 +39,9 @@ def _name(row: Row, notes: Notes) -> str:
     name = _cluster(hardware) or _cluster(bare) or _cluster(bare.lower().replace(" ", "-"))
     name = name or _cluster(_akin(bare, notes))
     if name is None:
-        msg = f"no catalogue cluster is of hardware {hardware!r}"
+        close = nearest(hardware.lower(), cluster_names())
+        hint = f"; did you mean {' or '.join(close)}?" if close else ""
+        msg = f"no catalogue cluster is of hardware {hardware!r}{hint} (--cluster says which they ran on)"
         raise InexpressibleError(msg)
     return _counted_in_cores(row, name, notes)
 
