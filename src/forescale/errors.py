@@ -14,6 +14,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
+LISTED = 24
+"""Allowed keys that a message lists."""
+
 
 class ForescaleError(ValueError):
     """Base of all errors caused by input; its text is one clear sentence for people."""
@@ -35,8 +38,10 @@ class UnknownKeyError(SpecError):
     """A key that is not allowed where it stands."""
 
     def __init__(self, key: str, where: str, known: Iterable[str]) -> None:
-        self.key, self.where, self.suggestions = key, where, nearest(key, known)
-        super().__init__(f"unknown key {key!r} in {where}{_did_you_mean(self.suggestions)}")
+        allowed = tuple(known)
+        self.key, self.where, self.suggestions = key, where, nearest(key, allowed)
+        hint = _did_you_mean(self.suggestions) or _takes(allowed)
+        super().__init__(f"unknown key {key!r} in {where}{hint}")
 
 
 class ReaderError(ForescaleError):
@@ -73,3 +78,11 @@ def _did_you_mean(suggestions: Sequence[str]) -> str:
     if not suggestions:
         return ""
     return f"; did you mean {' or '.join(suggestions)}?"
+
+
+def _takes(known: Sequence[str]) -> str:
+    """Return what is allowed where nothing is near, as far as a sentence holds it."""
+    if not known:
+        return ""
+    more = f" and {len(known) - LISTED} more" if len(known) > LISTED else ""
+    return f"; it takes {', '.join(known[:LISTED])}{more}"

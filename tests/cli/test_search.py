@@ -107,3 +107,21 @@ def test_a_checkpoint_and_a_time_limit_go_with_one_ranking(forescale, tmp_path):
     assert ran.code != 0
     assert "--checkpoint" in ran.err
     assert forescale("search", *SEARCH, "--time-limit", "0").code != 0
+
+
+def test_dispatcher_and_offload_can_be_chosen_and_are_named(forescale):
+    wide = forescale(
+        "search",
+        *SEARCH,
+        "--allow",
+        "activation_offload=all",
+        "--fix",
+        "optimizer_offload=0.5",
+        "--top",
+        "50",
+    )
+    assert wide.code == 0, wide.err
+    assert "50 % of optimizer on host" in " ".join(wide.out.split())
+    wrong = forescale("search", *SEARCH, "--allow", "zzz=1")
+    assert wrong.code == 2
+    assert "it takes tp, cp, ep" in wrong.err

@@ -9,6 +9,7 @@ from forescale.search import Space
 from forescale.search.profiles import load_profile
 from forescale.search.space import default_recompute
 from forescale.spec import Recompute, Share
+from forescale.spec.strategy import ALL_LAYERS
 
 MODEL = small.dense()
 
@@ -96,8 +97,8 @@ def test_a_framework_refuses_what_it_cannot_be_told():
     profile = load_profile("deepspeed")
     with pytest.raises(SpecError, match="deepspeed has no recompute selective"):
         held_space(profile.space(), {"recompute": ["selective"]}, MODEL, where="--fix", profile=profile)
-    with pytest.raises(UnknownKeyError):
-        held_space(Space(), {"nothing": ["1"]}, MODEL, where="--fix")
+    with pytest.raises(UnknownKeyError, match="it takes tp, cp, ep"):
+        held_space(Space(), {"zzz": ["1"]}, MODEL, where="--fix")
 
 
 def test_placements_and_what_changes_the_question():
@@ -106,11 +107,14 @@ def test_placements_and_what_changes_the_question():
         "precision": ["fp8:blockwise"],
         "overlap": ["tensor+expert", "none"],
     }
-    wide = wider_space(Space(), {**given, "optimizer_offload": ["0.5"]}, MODEL, where="--allow")
+    host = {"optimizer_offload": ["0.5"], "activation_offload": ["2", "all"], "dispatcher": ["deepep"]}
+    wide = wider_space(Space(), {**given, **host}, MODEL, where="--allow")
     assert wide.placement == ("orders", (Share(tp=4, dp=2),), "all")
     assert wide.precision == (None, ("fp8", "blockwise"))
     assert wide.overlap == (None, ("tensor", "expert"), ())
     assert wide.optimizer_offload == (None, 0.5)
+    assert wide.activation_offload == (None, 2, ALL_LAYERS)
+    assert wide.dispatcher == (None, "deepep")
     assert held_space(Space(), {"precision": ["bf16"]}, MODEL, where="--fix").precision == (("bf16", "none"),)
 
 
@@ -120,6 +124,8 @@ def test_placements_and_what_changes_the_question():
         ("precision", "fp9", "precision takes fp32, tf32"),
         ("overlap", "tensors", "overlap takes grad_reduce"),
         ("optimizer_offload", "2", "a share from 0 to 1"),
+        ("activation_offload", "some", "a number of layers, or all"),
+        ("dispatcher", "nccl", "dispatcher takes all_to_all, deepep"),
         ("placement", "near", "takes ranks of tp, cp, dp, pp"),
     ],
 )

@@ -32,8 +32,6 @@ ROUTING = ("imbalance", "capacity_factor", "pad_to_capacity")
 OWN_SEARCH = {"almodel": "report", "subramanian2024": "search"}
 """Command that runs the search of a preset that has one."""
 COMMAND_LINE = "command line"
-ALL_LAYERS = 1_000_000
-"""More layers than any stage has."""
 NAMED_KEYS = 8
 """Ignored keys of a file that are named; the rest are counted."""
 
@@ -260,10 +258,9 @@ def _offload(layout: LayoutOptions) -> dict[str, Any] | None:
     given = {"optimizer": layout.offload_optimizer, "parameters": layout.offload_parameters}
     table: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if (layers := layout.offload_activations) is not None:
-        if layers != "all" and not layers.isdigit():
-            msg = f"--offload-activations takes a number of layers, or all; got {layers!r}"
-            raise SpecError(msg)
-        table["activation_layers"] = ALL_LAYERS if layers == "all" else int(layers)
+        from forescale.io.space import offloaded_layers
+
+        table["activation_layers"] = offloaded_layers(layers, where="--offload-activations")
     return table or None
 
 

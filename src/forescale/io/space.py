@@ -15,7 +15,15 @@ from forescale.schedule import family
 from forescale.search.profiles import Profile, load_profile
 from forescale.search.space import NAMES, ORDERS, SCENARIO_NAMES, Space, default_recompute, partial_recompute
 from forescale.spec.model import Model
-from forescale.spec.strategy import ContextKind, Overlap, Recompute, RematPolicy, TensorKind
+from forescale.spec.strategy import (
+    ALL_LAYERS,
+    ContextKind,
+    Dispatcher,
+    Overlap,
+    Recompute,
+    RematPolicy,
+    TensorKind,
+)
 from forescale.spec.workload import ComputeType, Precision
 
 Words = Mapping[str, Sequence[str]]
@@ -185,20 +193,20 @@ def _recompute(space: Space, text: str, model: Model, where: str) -> tuple[Recom
 
 
 def _scenario(name: str, text: str, where: str) -> object:
-    """Return a compute type with its recipe, what overlaps too, or a share of the optimizer's states."""
+    """Return a compute type with its recipe, what overlaps too, a dispatcher, or what is on the host."""
     if name == "precision":
-        compute, _, recipe = text.partition(":")
-        recipes = get_args(get_type_hints(Precision)["recipe"])
-        if compute not in get_args(ComputeType) or (recipe or "none") not in recipes:
-            msg = (
-                f"{where} precision takes {', '.join(get_args(ComputeType))}, or fp8:blockwise; got {text!r}"
-            )
-            raise SpecError(msg)
-        return compute, recipe or "none"
+        return _precision(text, where)
     if name == "overlap":
         names = tuple(text.split("+"))
         overlap_of(names)
         return () if names == ("none",) else names
+    if name == "dispatcher":
+        if text not in get_args(Dispatcher):
+            msg = f"{where} dispatcher takes {', '.join(get_args(Dispatcher))}; got {text!r}"
+            raise SpecError(msg)
+        return text
+    if name == "activation_offload":
+        return offloaded_layers(text, where=f"{where} activation_offload")
     try:
         share = float(text)
     except ValueError:
@@ -207,3 +215,20 @@ def _scenario(name: str, text: str, where: str) -> object:
         msg = f"{where} optimizer_offload takes a share from 0 to 1; got {text!r}"
         raise SpecError(msg)
     return share
+
+
+def _precision(text: str, where: str) -> tuple[str, str]:
+    compute, _, recipe = text.partition(":")
+    recipes = get_args(get_type_hints(Precision)["recipe"])
+    if compute not in get_args(ComputeType) or (recipe or "none") not in recipes:
+        msg = f"{where} precision takes {', '.join(get_args(ComputeType))}, or fp8:blockwise; got {text!r}"
+        raise SpecError(msg)
+    return compute, recipe or "none"
+
+
+def offloaded_layers(text: str, *, where: str) -> int:
+    """Return how many layers of each stage keep their activations on the host: a number, or all of them."""
+    if text != "all" and not text.isdigit():
+        msg = f"{where} takes a number of layers, or all; got {text!r}"
+        raise SpecError(msg)
+    return ALL_LAYERS if text == "all" else int(text)

@@ -25,7 +25,7 @@ from forescale.spec.constraints import (
     summa_refusal,
 )
 from forescale.spec.model import LatentAttention, Model
-from forescale.spec.strategy import Axis, ContextKind, Placement, Recompute, Strategy, TensorKind
+from forescale.spec.strategy import Axis, ContextKind, Dispatcher, Placement, Recompute, Strategy, TensorKind
 from forescale.spec.workload import num_microbatches
 
 Rows: TypeAlias = NDArray[np.int64]
@@ -43,7 +43,7 @@ CHOICE_NAMES = (
     "schedule",
 )
 NAMES = (*DEGREE_NAMES, *CHOICE_NAMES)
-SCENARIO_NAMES = ("precision", "overlap", "optimizer_offload")
+SCENARIO_NAMES = ("precision", "overlap", "dispatcher", "optimizer_offload", "activation_offload")
 """What changes the question of a search; each combination is a search of its own."""
 ORDERS: tuple[tuple[Axis, ...], ...] = (("tp", "cp", "dp", "pp"), ("tp", "cp", "pp", "dp"))
 """The orders Megatron-LM can express: default, and --use-tp-pp-dp-mapping."""
@@ -78,8 +78,12 @@ class Space:
     """Compute type and scaling recipe of the linear layers; None is as the question says."""
     overlap: tuple[tuple[str, ...] | None, ...] = (None,)
     """Communication that runs beside compute too, by names of `Overlap`; () is none at all, None is as in `base`."""
+    dispatcher: tuple[Dispatcher | None, ...] = (None,)
+    """How tokens travel to experts; None is as in `base`."""
     optimizer_offload: tuple[float | None, ...] = (None,)
     """Share of the optimizer's states on the host; None is as in `base`."""
+    activation_offload: tuple[int | None, ...] = (None,)
+    """Layers of each stage whose saved tensors go to the host; None is as in `base`."""
     base: Strategy = field(default_factory=Strategy)
     """What is not searched is as here: overlap, kernels, software, offload and the like; its degrees do not count."""
     rules: tuple[Constraint, ...] = ()

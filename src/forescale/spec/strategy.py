@@ -177,6 +177,10 @@ class Routing:
             raise SpecError(msg)
 
 
+ALL_LAYERS = 1_000_000
+"""More layers than any stage has."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offload:
     """What is kept in host memory instead of the device's."""

@@ -54,7 +54,7 @@ def ranking(ranked: Sequence[tuple[int, Projection]]) -> Table:
     chosen = [words.scenario(one) for _, one in ranked]
     varied = len(set(chosen)) > 1
     if varied:
-        table.add_column("numbers, overlap, host")
+        table.add_column("numbers, overlap")
     for name in ("step", "tok/s/dev", "MFU", "GiB"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("dominant", no_wrap=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 from forescale.projection.result import Projection
-from forescale.spec.strategy import DEFAULT_AXIS_ORDER, Recompute, Routing, Strategy
+from forescale.spec.strategy import ALL_LAYERS, DEFAULT_AXIS_ORDER, Recompute, Routing, Strategy
 from forescale.spec.workload import Precision, Workload
 from forescale.units import format_bytes, format_count, format_seconds
 
@@ -48,7 +48,7 @@ def variants(strategy: Strategy) -> str:
         words.append(strategy.rank_order)
     if strategy.dispatcher != "all_to_all":
         words.append(strategy.dispatcher)
-    return ", ".join([*words, *routing(strategy.routing)])
+    return ", ".join([*words, *routing(strategy.routing), *hosted(strategy)])
 
 
 def routing(experts: Routing) -> list[str]:
@@ -57,6 +57,19 @@ def routing(experts: Routing) -> list[str]:
     if experts.capacity_factor is not None:
         padded = ", padded" if experts.pad_to_capacity else ""
         words.append(f"capacity {experts.capacity_factor:g}{padded}")
+    return words
+
+
+def hosted(strategy: Strategy) -> list[str]:
+    """Return what is kept in host memory."""
+    held, words = strategy.offload, []
+    if held.parameters:
+        words.append("states on host")
+    elif held.optimizer:
+        words.append(f"{percent(held.optimizer, 0)} of optimizer on host")
+    if held.activation_layers:
+        some = "" if held.activation_layers >= ALL_LAYERS else f" of {held.activation_layers} layers"
+        words.append(f"activations{some} on host")
     return words
 
 
@@ -78,11 +91,9 @@ def recompute(policy: Recompute) -> str:
 
 
 def scenario(one: Projection) -> str:
-    """Return precision, overlap and the optimizer's share on the host."""
+    """Return precision and overlap."""
     kinds = [item.name for item in fields(one.strategy.overlap) if getattr(one.strategy.overlap, item.name)]
-    share = one.strategy.offload.optimizer
-    host = [f"optimizer {percent(share, 0)} on host"] if share else []
-    return " · ".join([precision(one.workload.precision), " ".join(kinds) or "no overlap", *host])
+    return " · ".join([precision(one.workload.precision), " ".join(kinds) or "no overlap"])
 
 
 def workload(given: Workload) -> str:
