@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
@@ -234,9 +235,8 @@ def named(item: Numeric, name: str, *, unit: str = "") -> Numeric:
 
 def total(parts: Mapping[str, Numeric], *, name: str, unit: str) -> Numeric:
     """Return the sum of named parts; recorded, it keeps each part under its own name."""
-    values = [value_of(part) for part in parts.values()]
-    result = functools.reduce(np.add, values) if values else 0.0
-    if not any(isinstance(part, Term) for part in parts.values()):
-        return cast("Numeric", result)
+    if Term not in map(type, parts.values()):
+        return functools.reduce(operator.add, parts.values()) if parts else 0.0
+    result = functools.reduce(operator.add, map(value_of, parts.values()))
     inputs = {key: as_term(part, name=key, unit=unit) for key, part in parts.items()}
     return cast("Numeric", Term(result, name=name, unit=unit, text="sum of its parts", inputs=inputs))

@@ -19,13 +19,13 @@ from forescale.graph.parameters import ParameterCount, count_parameters
 from forescale.graph.stage import StagePlan
 from forescale.memory.narrow import narrow_weight_bytes
 from forescale.memory.workspaces import library_workspace_bytes, overlap_workspace_bytes
-from forescale.projection.blocks import Pricing
 from forescale.projection.data_parallel import data_traffic
 from forescale.projection.evaluate import Evaluation, Inputs, Setting, evaluate
 from forescale.projection.loads import stage_loads
 from forescale.projection.mesh import Order, groups, order_of
 from forescale.projection.pieces import build_blocks, build_pieces, holdings, price_blocks
 from forescale.projection.pipeline import Pipeline, lay_out
+from forescale.projection.pricing import Pricing
 from forescale.projection.rates import days, tokens_per_device_second, utilisation
 from forescale.projection.result import (
     TIME_PARTS,
@@ -79,13 +79,12 @@ def project(
             raise SpecError(msg)
         return load_preset(preset).project(model, cluster, strategy, workload)
     degrees, choices = split_strategy(strategy)
-    arrays = Degrees(**{name: np.array([getattr(degrees, name)]) for name in Degrees.__dataclass_fields__})
     plan, pipeline = lay_out(model, strategy, workload)
     costs = costs or Costs()
     spread = costs.runs.spread(cluster.device, workload.precision.compute)
     run = costs.run_factors(cluster.device, strategy.software)
     inputs = layout_inputs(
-        model, cluster, workload, arrays, choices, plan, order_of(strategy), costs=costs, pipeline=pipeline
+        model, cluster, workload, degrees, choices, plan, order_of(strategy), costs=costs, pipeline=pipeline
     )
     evaluation = evaluate(setting_of(model, cluster, workload, choices, run), inputs)
     result = to_projection(model, cluster, strategy, workload, plan, evaluation, preset=preset, spread=spread)
@@ -125,7 +124,7 @@ def evaluate_layout(
     costs: Costs | None = None,
     pipeline: Pipeline | None = None,
 ) -> Evaluation:
-    """Evaluate one layout whose degrees are arrays of one element, or terms of such."""
+    """Evaluate one layout whose degrees are numbers, arrays of one element, or terms of such."""
     costs = costs or Costs()
     run = costs.run_factors(cluster.device, choices.software)
     inputs = layout_inputs(
@@ -251,12 +250,11 @@ def memory_timeline(
     """
     result = project(model, cluster, strategy, workload)
     degrees, choices = split_strategy(strategy)
-    arrays = Degrees(**{name: np.array([getattr(degrees, name)]) for name in Degrees.__dataclass_fields__})
     plan, pipeline = lay_out(model, strategy, workload)
     costs = Costs()
     run = costs.run_factors(cluster.device, strategy.software)
     inputs = layout_inputs(
-        model, cluster, workload, arrays, choices, plan, order_of(strategy), costs=costs, pipeline=pipeline
+        model, cluster, workload, degrees, choices, plan, order_of(strategy), costs=costs, pipeline=pipeline
     )
     standing = standing_of_ranks(result, setting_of(model, cluster, workload, choices, run), inputs)
     count = min(result.num_microbatches, most_microbatches or result.num_microbatches)

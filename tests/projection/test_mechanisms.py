@@ -14,9 +14,9 @@ from forescale.graph.layer import layer_block
 from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.modules import casts
 from forescale.project import num_slices, pricing_of, project, setting_of
-from forescale.projection.blocks import NEUTRAL
 from forescale.projection.hiding import exposed_time, pipelined_time
 from forescale.projection.launches import launch_gap
+from forescale.projection.pricing import NEUTRAL
 from forescale.projection.step import exposed_gather, exposed_reduction
 from forescale.spec import Precision, Strategy
 from forescale.spec.strategy import Kernels, Overlap

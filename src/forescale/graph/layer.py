@@ -252,9 +252,14 @@ def _vocabulary_head(b: Builder, model: Model, *, source: str) -> None:
     cross_entropy(b, "head.logits")
 
 
-def mtp_block(model: Model, layout: Layout) -> Block:
-    """Return one multi-token-prediction layer: two norms, the join, a decoder layer, the shared head."""
-    inner = layer_block(model, model.layers[-1], layout)
+def mtp_block(
+    model: Model, layout: Layout, *, layer: Block | None = None, head: Block | None = None
+) -> Block:
+    """Return one multi-token-prediction layer: two norms, the join, a decoder layer, the shared head.
+
+    `layer` and `head` are the model's last layer and its head, where they are built already.
+    """
+    inner = layer or layer_block(model, model.layers[-1], layout)
     b = Builder(layout=layout)
     local, h = layout.tokens("residual"), float(model.hidden_size)
     stream = b.tensor("mtp.stream", local * h)
@@ -278,7 +283,7 @@ def mtp_block(model: Model, layout: Layout) -> Block:
         b, "mtp.concatenate", reads=normed, writes=(joined,), forward_bytes=2.0 * size, backward_bytes=size
     )
     _join_streams(b, joined, h)
-    head = head_block(model, layout)
+    head = head or head_block(model, layout)
     shared = tuple(parameter for parameter in head.parameters if "norm" in parameter.name)
     return Block(
         name="mtp",

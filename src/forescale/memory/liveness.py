@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from forescale.formula import named
-from forescale.graph.operator import Block, Operator, Tensor
+from forescale.graph.operator import Block, Operator
 from forescale.graph.recompute import Kept
 from forescale.memory.moments import Moment, peak_bytes
 from forescale.numeric import Numeric
+
+Sizes: TypeAlias = dict[str, Numeric]
+"""Bytes by name, in the order in which tensors came to exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,20 +51,21 @@ def block_moments(block: Block, kept: Kept) -> BlockMoments:
 def _forward(
     block: Block, operators: tuple[Operator, ...], keeps: set[str], outside: set[str], phase: str = "forward"
 ) -> tuple[Moment, ...]:
+    size_of = block.tensors
     last_read = {name: index for index, operator in enumerate(operators) for name in operator.reads}
-    live: dict[str, Tensor] = {name: block.tensors[name] for name in outside | keeps & {block.input_name}}
+    live: Sizes = {name: size_of[name].num_bytes for name in outside | keeps & {block.input_name}}
     moments = []
+    passing = list(live)
     for index, operator in enumerate(operators):
-        for name in (*operator.writes, *(name for name in operator.saves if name in keeps)):
-            live[name] = block.tensors[name]
-        extra = {name: block.tensors[name] for name in operator.temporaries}
-        moments.append(_moment(operator, phase, {**live, **extra}.values()))
-        final = index == len(operators) - 1
-        live = {
-            name: tensor
-            for name, tensor in live.items()
-            if name in keeps or last_read.get(name, -1) > index or (final and name in operator.writes)
-        }
+        here = (*operator.writes, *(name for name in operator.saves if name in keeps))
+        live.update({name: size_of[name].num_bytes for name in here})
+        extra = {name: size_of[name].num_bytes for name in operator.temporaries}
+        moments.append(Moment(name=operator.name, phase=phase, tensors=tuple({**live, **extra}.items())))
+        final = operator.writes if index == len(operators) - 1 else ()
+        for name in (*passing, *operator.reads, *here):
+            if name not in keeps and last_read.get(name, -1) <= index and name not in final:
+                live.pop(name, None)
+        passing = []
     return tuple(moments)
 
 
@@ -69,7 +73,7 @@ def _backward(block: Block, kept: Kept) -> tuple[Moment, ...]:
     operators = block.operators
     starts = _replay_starts(operators, kept)
     released = _released(operators)
-    live = {tensor.name: tensor for tensor in kept.tensors}
+    live: Sizes = {tensor.name: tensor.num_bytes for tensor in kept.tensors}
     gradients = _Gradients(block)
     gradients.seed(operators[-1].writes)
     moments: list[Moment] = []
@@ -77,21 +81,27 @@ def _backward(block: Block, kept: Kept) -> tuple[Moment, ...]:
         operator = operators[index]
         for group, names in starts.get(index, ()):
             replay = _forward(block, group, names, set(), "replay")
-            here = (*_sizes(live.values()), *gradients.sizes())
+            here = (*live.items(), *gradients.sizes())
             moments += [Moment(name=m.name, phase=m.phase, tensors=(*here, *m.tensors)) for m in replay]
-            live.update({name: block.tensors[name] for name in names})
+            live.update({name: block.tensors[name].num_bytes for name in names})
             for name in set(group[-1].writes) - names:  # a checkpoint holds the result of its replay
-                again = replace(block.tensors[name], name=f"{name} again")
-                live[again.name], released[again.name] = again, operators.index(group[0])
+                again = f"{name} again"
+                live[again] = block.tensors[name].num_bytes
+                released.setdefault(operators.index(group[0]), []).append(again)
         made = gradients.propagate(operator)
         if operator.gradient_in_saved:
-            live = {name: tensor for name, tensor in live.items() if name not in operator.saves}
-        extra = [block.tensors[name] for name in operator.backward_temporaries]
-        sizes = (*_sizes(live.values()), *gradients.sizes(), *made, *_sizes(extra))
+            _drop(live, operator.saves)
+        extra = [(name, block.tensors[name].num_bytes) for name in operator.backward_temporaries]
+        sizes = (*live.items(), *gradients.sizes(), *made, *extra)
         moments.append(Moment(name=operator.name, phase="backward", tensors=sizes))
         gradients.release(operator)
-        live = {name: tensor for name, tensor in live.items() if released.get(name, 0) != index}
+        _drop(live, released.get(index, ()))
     return tuple(moments)
+
+
+def _drop(live: Sizes, names: Iterable[str]) -> None:
+    for name in names:
+        live.pop(name, None)
 
 
 Replay: TypeAlias = tuple[tuple[Operator, ...], set[str]]
@@ -112,12 +122,15 @@ def _replay_starts(operators: tuple[Operator, ...], kept: Kept) -> dict[int, lis
     return starts
 
 
-def _released(operators: tuple[Operator, ...]) -> dict[str, int]:
-    """Return, by tensor, the first operator that saved it: the last to need it in backward."""
-    released: dict[str, int] = {}
+def _released(operators: tuple[Operator, ...]) -> dict[int, list[str]]:
+    """Return the tensors that are not needed after an operator's backward: it was the first to save them."""
+    first: dict[str, int] = {}
     for index, operator in enumerate(operators):
         for name in operator.saves:
-            released.setdefault(name, index)
+            first.setdefault(name, index)
+    released: dict[int, list[str]] = {}
+    for name, index in first.items():
+        released.setdefault(index, []).append(name)
     return released
 
 
@@ -157,15 +170,5 @@ class _Gradients:
 
     def sizes(self) -> list[tuple[str, Numeric]]:
         """Return name and bytes of every storage."""
-        return [
-            (f"∂{name}", self.block.tensors[name].gradient_bytes)
-            for name in dict.fromkeys(self.storage.values())
-        ]
-
-
-def _moment(operator: Operator, phase: str, tensors: Iterable[Tensor]) -> Moment:
-    return Moment(name=operator.name, phase=phase, tensors=tuple(_sizes(tensors)))
-
-
-def _sizes(tensors: Iterable[Tensor]) -> list[tuple[str, Numeric]]:
-    return [(tensor.name, tensor.num_bytes) for tensor in tensors]
+        tensors = self.block.tensors
+        return [(f"∂{name}", tensors[name].gradient_bytes) for name in dict.fromkeys(self.storage.values())]

@@ -31,16 +31,16 @@ class Moment:
 
 
 def undominated(moments: Sequence[Moment]) -> list[Moment]:
-    """Return the moments whose tensors are not all among those of another: only these can be the peak."""
-    names = [frozenset(name for name, _ in moment.tensors) for moment in moments]
-    return [
-        moment
-        for index, moment in enumerate(moments)
-        if not any(
-            names[index] < other or (names[index] == other and place < index)
-            for place, other in enumerate(names)
-        )
-    ]
+    """Return the moments whose tensors are not all among those of another: only these can be the peak.
+
+    Of moments with the same tensors the first is returned.
+    """
+    names = [frozenset(dict(moment.tensors)) for moment in moments]
+    largest: dict[int, frozenset[str]] = {}
+    for index in sorted(range(len(names)), key=lambda index: -len(names[index])):
+        if not any(map(names[index].issubset, largest.values())):
+            largest[index] = names[index]
+    return [moments[index] for index in sorted(largest)]
 
 
 def peak_bytes(moments: Sequence[Moment]) -> Numeric:
@@ -48,8 +48,8 @@ def peak_bytes(moments: Sequence[Moment]) -> Numeric:
     sums = [moment.num_bytes for moment in undominated(moments)]
     if not sums:
         return 0.0
-    result = functools.reduce(np.maximum, [value_of(item) for item in sums])
-    if not any(isinstance(item, Term) for item in sums):
+    result = functools.reduce(np.maximum, map(value_of, sums))
+    if Term not in map(type, sums):
         return cast("Numeric", result)
     if np.size(result) == 1:
         return max(sums, key=lambda item: float(np.max(value_of(item))))

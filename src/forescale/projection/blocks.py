@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import chain
-from typing import Any, TypeAlias, cast
+from typing import TypeAlias
 
 from forescale.cost.calibration import RunFactors
-from forescale.cost.collectives import CollectiveModel, Priced, Prices
-from forescale.cost.model import ComputeModel
-from forescale.cost.placement import Group
-from forescale.formula import Term, named, total
-from forescale.graph.operator import Block, Operator, Work
-from forescale.graph.ops import AttentionCore, Collective, CollectiveKind, MeshAxis, Primitive
+from forescale.formula import named, total
+from forescale.graph.operator import Block, Operator
+from forescale.graph.ops import AttentionCore, Collective, Primitive
 from forescale.graph.recompute import Kept
 from forescale.memory.liveness import block_moments
 from forescale.numeric import Numeric
 from forescale.projection.hiding import CHUNKS, Seconds, exposed_time, hide_experts, panelled, pipelined_time
-from forescale.projection.launches import calls_of, calls_of_steps, launch_gap
-from forescale.spec.strategy import LaunchGraphs, Overlap
+from forescale.projection.launches import calls_of_steps, launch_gap
+from forescale.projection.pricing import NEUTRAL, Pricing
+from forescale.spec.strategy import Overlap
 
 COMMUNICATION_PART = {
     "tp": "tensor_comm",
@@ -29,67 +27,10 @@ COMMUNICATION_PART = {
     "ep": "expert_comm",
     "etp": "expert_comm",
 }
-NEUTRAL = RunFactors()
 NO_OVERLAP = Overlap(tensor=False, expert=False)
 PASSES = ("forward", "backward_input", "backward_weight")
 Select: TypeAlias = Callable[[Numeric], Numeric]
 """Takes some candidates' numbers."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pricing:
-    """The cost models and communicators that turn operators into seconds."""
-
-    compute: ComputeModel
-    collectives: CollectiveModel
-    groups: Mapping[MeshAxis, Group]
-    run: RunFactors = NEUTRAL
-    """What a run loses against kernels alone; the compute model knows its own share of it."""
-    graphs: LaunchGraphs = "none"
-    blocking: bool = False
-    """The host waits for each kernel before it launches the next."""
-    _prices: dict[MeshAxis, Prices] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _messages: dict[tuple[MeshAxis, CollectiveKind], Priced] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
-    """Prices by communicator and collective, each worked out when first asked for."""
-
-    def kernels(self, operator: Operator, work: Work) -> Numeric:
-        """Return what launching one pass of an operator costs the host, in calls from the framework."""
-        if self.graphs == "full" or (self.graphs == "partial" and operator.part != "moe"):
-            return 0.0
-        result: Numeric = 0.0
-        for primitive in work:
-            result = result + calls_of(primitive, self.groups)
-        return result
-
-    def seconds(self, op: Primitive) -> Numeric:
-        """Return the duration of one primitive [s]."""
-        if isinstance(op, Collective):
-            alone = self._price_of(op)(op.num_bytes)
-            key = "dispatch" if op.axis == "ep" else "network"
-            return alone if key not in self.run.sustained else alone / self.run.rate(key)
-        return self.compute.seconds(op)
-
-    def _price_of(self, op: Collective) -> Priced:
-        where = (op.axis, op.kind)
-        if op.axis not in self._prices:
-            self._prices[op.axis] = self.collectives.within(self.groups[op.axis])
-        if where not in self._messages:
-            self._messages[where] = self._prices[op.axis](op.kind)
-        return self._messages[where]
-
-    def titled(self, op: Primitive, title: str) -> Numeric:
-        """Return the duration [s]; recorded, it has a title and says where its parameters come from."""
-        seconds: Any = self.seconds(op)
-        if not isinstance(seconds, Term):
-            return cast("Numeric", seconds)
-        if isinstance(op, Collective):
-            origin = self.collectives.provenance(kind=op.kind)
-        else:
-            origin = self.compute.provenance(op)
-        source = "; ".join(filter(None, (seconds.source, f"{origin.kind}: {origin.source}")))
-        return cast("Numeric", seconds.renamed(title, unit="s", source=source))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,11 +100,17 @@ class PricedBlock:
     blocking: bool = False
 
 
-def price_operators(block: Block, pricing: Pricing) -> PricedBlock:
-    """Price every operator of a block."""
+def price_operators(
+    block: Block, pricing: Pricing, known: dict[int, PricedOperator] | None = None
+) -> PricedBlock:
+    """Price every operator of a block that is not among the `known`, by identity; they are added to those."""
+    found = {} if known is None else known
+    for operator in block.operators:
+        if id(operator) not in found:
+            found[id(operator)] = _price(operator, pricing)
     return PricedBlock(
         block=block,
-        operators={operator.name: _price(operator, pricing) for operator in block.operators},
+        operators={operator.name: found[id(operator)] for operator in block.operators},
         run=pricing.run,
         blocking=pricing.blocking,
     )
@@ -265,10 +212,7 @@ def _titled(seconds: Seconds, title: str) -> Seconds:
 
 def _price(operator: Operator, pricing: Pricing) -> PricedOperator:
     passes = [
-        [
-            (each, pricing.titled(each, f"{operator.name} {name} {_word(each)}"))
-            for each in getattr(operator, name)
-        ]
+        [(each, pricing.titled(each, operator.name, name)) for each in getattr(operator, name)]
         for name in PASSES
     ]
     times = operator.panels
@@ -294,10 +238,6 @@ def _price(operator: Operator, pricing: Pricing) -> PricedOperator:
 
 def _often(amount: Numeric, times: Numeric | None) -> Numeric:
     return amount if times is None else times * amount
-
-
-def _word(primitive: Primitive) -> str:
-    return primitive.kind if isinstance(primitive, Collective) else type(primitive).__name__
 
 
 def _split(priced: Sequence[tuple[Primitive, Numeric]]) -> tuple[Numeric, Seconds]:

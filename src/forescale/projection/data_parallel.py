@@ -12,8 +12,9 @@ from forescale.formula import formula, named
 from forescale.graph.layout import Degrees, state_shards
 from forescale.graph.ops import Collective, CollectiveKind
 from forescale.numeric import Numeric
-from forescale.projection.blocks import Pricing, Select
+from forescale.projection.blocks import Select
 from forescale.projection.pieces import Holding, Parts
+from forescale.projection.pricing import Pricing
 from forescale.projection.stages import Stages, over_stages
 from forescale.projection.step import beyond_wait, exposed_gather, exposed_reduction
 from forescale.spec.strategy import Reshard, TensorKind

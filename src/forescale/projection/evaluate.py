@@ -13,7 +13,7 @@ from forescale.graph.layout import Choices, Degrees, state_shards
 from forescale.graph.ops import Collective
 from forescale.graph.stage import replayed_mtp
 from forescale.numeric import Array, Numeric
-from forescale.projection.blocks import NEUTRAL, BlockCost, PricedBlock, Pricing
+from forescale.projection.blocks import BlockCost, PricedBlock
 from forescale.projection.data_parallel import (
     DataTraffic,
     Exposed,
@@ -29,6 +29,7 @@ from forescale.projection.memory import MemoryParts, StateBytes, memory_parts, m
 from forescale.projection.outside import Outside, outside_bytes
 from forescale.projection.pieces import Holding, Parts, Piece
 from forescale.projection.pipeline import Pipeline
+from forescale.projection.pricing import NEUTRAL, Pricing
 from forescale.projection.stages import Stages, over_stages
 from forescale.projection.step import bubble_time, exposed_pipeline_time, stage_waits
 from forescale.spec.cluster import Cluster

@@ -23,10 +23,10 @@ from forescale.spec.model import Model
 from forescale.spec.workload import STORAGE_BYTES, Workload
 
 if TYPE_CHECKING:
-    from forescale.projection.blocks import Pricing
     from forescale.projection.data_parallel import Exposed
     from forescale.projection.evaluate import Inputs, Setting
     from forescale.projection.memory import StateBytes
+    from forescale.projection.pricing import Pricing
 
 GRADIENT = STORAGE_BYTES["fp32"]
 """The update on the host works on fp32 gradients."""

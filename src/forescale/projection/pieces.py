@@ -23,11 +23,12 @@ from forescale.projection.blocks import (
     NO_OVERLAP,
     BlockCost,
     PricedBlock,
-    Pricing,
+    PricedOperator,
     Select,
     block_cost,
     price_operators,
 )
+from forescale.projection.pricing import Pricing
 from forescale.schedule import cuts_sequences
 from forescale.spec.model import Model
 from forescale.spec.strategy import Overlap, Recompute
@@ -110,17 +111,21 @@ class Holding:
 
 def build_blocks(model: Model, layout: Layout) -> Parts[Block]:
     """Return the operator lists of every block of `model`."""
+    built = {kind: layer_block(model, kind, layout) for kind in model.layer_kinds}
+    head = head_block(model, layout)
+    last = built[model.layers[-1]] if model.num_mtp_layers else None
     return Parts(
-        layers=tuple(layer_block(model, kind, layout) for kind in model.layer_kinds),
+        layers=tuple(built.values()),
         embedding=embedding_block(model, layout),
-        head=head_block(model, layout),
-        mtp=mtp_block(model, layout) if model.num_mtp_layers else None,
+        head=head,
+        mtp=None if last is None else mtp_block(model, layout, layer=last, head=head),
     )
 
 
 def price_blocks(blocks: Parts[Block], pricing: Pricing) -> Parts[PricedBlock]:
-    """Price every operator of every block."""
-    return blocks.map(lambda block: price_operators(block, pricing))
+    """Price every operator of every block, once where blocks share it."""
+    known: dict[int, PricedOperator] = {}
+    return blocks.map(lambda block: price_operators(block, pricing, known))
 
 
 def build_pieces(

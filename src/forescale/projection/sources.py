@@ -12,8 +12,9 @@ from forescale.cost.model import ProvenanceKind
 from forescale.formula import value_of
 from forescale.graph.ops import Collective
 from forescale.graph.stage import StagePlan
-from forescale.projection.blocks import PricedBlock, Pricing
+from forescale.projection.blocks import PricedBlock
 from forescale.projection.pieces import Parts
+from forescale.projection.pricing import Pricing
 
 SHOWN = 6
 """Operators that a note names."""
@@ -44,9 +45,9 @@ def time_sources(
             for primitive, seconds in own.primitives:
                 spent = count * value_of(seconds)
                 if isinstance(primitive, Collective):
-                    messages[pricing.collectives.provenance(kind=primitive.kind).kind] += spent
+                    messages[pricing.provenance(primitive).kind] += spent
                     continue
-                kind = pricing.compute.provenance(primitive).kind
+                kind = pricing.provenance(primitive).kind
                 kernels[kind] += spent
                 if kind not in ("measured", "interpolated"):
                     missing[own.operator.name] += spent

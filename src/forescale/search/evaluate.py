@@ -16,7 +16,7 @@ from forescale.graph.operator import Block
 from forescale.graph.stage import EVERY_LAYER, plan_stages
 from forescale.numeric import Array, Numeric
 from forescale.project import pricing_of, setting_of
-from forescale.projection.blocks import PricedBlock, Pricing
+from forescale.projection.blocks import PricedBlock
 from forescale.projection.data_parallel import DataTraffic, data_traffic, free_traffic, stage_parameters
 from forescale.projection.evaluate import Inputs, evaluate
 from forescale.projection.memory import state_bytes
@@ -31,6 +31,7 @@ from forescale.projection.pieces import (
     price_blocks,
 )
 from forescale.projection.pipeline import Pipeline, pipeline_of
+from forescale.projection.pricing import Pricing
 from forescale.projection.stages import Stages, stack_plans
 from forescale.search.space import Candidates, Columns, Rows
 from forescale.spec.cluster import Cluster

@@ -1,0 +1,101 @@
+"""What turns the operators of one question into seconds: its cost models, communicators and losses of whole runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from forescale.cost.calibration import RunFactors
+from forescale.cost.collectives import CollectiveModel, Priced, Prices
+from forescale.cost.model import ComputeModel, Provenance
+from forescale.cost.placement import Group
+from forescale.formula import Term
+from forescale.graph.operator import Operator, Work
+from forescale.graph.ops import Collective, CollectiveKind, MeshAxis, Primitive
+from forescale.numeric import Numeric
+from forescale.projection.launches import calls_of
+from forescale.spec.strategy import LaunchGraphs
+
+NEUTRAL = RunFactors()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pricing:
+    """The cost models and communicators that turn operators into seconds."""
+
+    compute: ComputeModel
+    collectives: CollectiveModel
+    groups: Mapping[MeshAxis, Group]
+    run: RunFactors = NEUTRAL
+    """What a run loses against kernels alone; the compute model knows its own share of it."""
+    graphs: LaunchGraphs = "none"
+    blocking: bool = False
+    """The host waits for each kernel before it launches the next."""
+    _prices: dict[MeshAxis, Prices] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _messages: dict[tuple[MeshAxis, CollectiveKind], Priced] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """Prices by communicator and collective, each worked out when first asked for."""
+    _seconds: dict[Primitive, Numeric] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _origins: dict[Primitive, Provenance] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Of primitives whose extents are numbers: equal ones of a layout are looked at once."""
+
+    def kernels(self, operator: Operator, work: Work) -> Numeric:
+        """Return what launching one pass of an operator costs the host, in calls from the framework."""
+        if self.graphs == "full" or (self.graphs == "partial" and operator.part != "moe"):
+            return 0.0
+        result: Numeric = 0.0
+        for primitive in work:
+            result = result + calls_of(primitive, self.groups)
+        return result
+
+    def seconds(self, op: Primitive) -> Numeric:
+        """Return the duration of one primitive [s]."""
+        try:
+            known = self._seconds.get(op)
+        except TypeError:  # extents that are arrays, or terms, have no hash
+            return self._priced(op)
+        if known is None:
+            known = self._seconds[op] = self._priced(op)
+        return known
+
+    def provenance(self, op: Primitive) -> Provenance:
+        """Return where the duration of one primitive comes from."""
+        try:
+            known = self._origins.get(op)
+        except TypeError:
+            return self._origin(op)
+        if known is None:
+            known = self._origins[op] = self._origin(op)
+        return known
+
+    def titled(self, op: Primitive, *title: str) -> Numeric:
+        """Return the duration [s]; recorded, it has a title and says where its parameters come from."""
+        seconds: Any = self.seconds(op)
+        if not isinstance(seconds, Term):
+            return cast("Numeric", seconds)
+        origin = self.provenance(op)
+        source = "; ".join(filter(None, (seconds.source, f"{origin.kind}: {origin.source}")))
+        name = " ".join((*title, op.kind if isinstance(op, Collective) else type(op).__name__))
+        return cast("Numeric", seconds.renamed(name, unit="s", source=source))
+
+    def _priced(self, op: Primitive) -> Numeric:
+        if isinstance(op, Collective):
+            alone = self._price_of(op)(op.num_bytes)
+            key = "dispatch" if op.axis == "ep" else "network"
+            return alone if key not in self.run.sustained else alone / self.run.rate(key)
+        return self.compute.seconds(op)
+
+    def _price_of(self, op: Collective) -> Priced:
+        where = (op.axis, op.kind)
+        if op.axis not in self._prices:
+            self._prices[op.axis] = self.collectives.within(self.groups[op.axis])
+        if where not in self._messages:
+            self._messages[where] = self._prices[op.axis](op.kind)
+        return self._messages[where]
+
+    def _origin(self, op: Primitive) -> Provenance:
+        if isinstance(op, Collective):
+            return self.collectives.provenance(kind=op.kind)
+        return self.compute.provenance(op)
