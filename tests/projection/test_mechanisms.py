@@ -15,7 +15,7 @@ from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.modules import casts
 from forescale.project import num_slices, pricing_of, project, setting_of
 from forescale.projection.hiding import exposed_time, pipelined_time
-from forescale.projection.launches import launch_gap
+from forescale.projection.launches import engine_gap, engine_seconds, launch_gap
 from forescale.projection.pricing import NEUTRAL
 from forescale.projection.step import exposed_gather, exposed_reduction
 from forescale.spec import Precision, Strategy
@@ -102,6 +102,22 @@ def test_launches_that_block_add_to_the_step():
         for on in (False, True)
     )
     assert blocking > 1.01 * free
+
+
+def test_an_engine_that_runs_ahead_delays_only_a_device_that_has_no_lead():
+    assert engine_gap(overhead=3.0, busy=10.0, launches=6.0) == 0.0
+    assert engine_gap(overhead=3.0, busy=10.0, launches=8.0) == 1.0
+    passes = {"overhead": 3.0, "vpp": 2.0, "busy": 10.0, "launches": 0.0}
+    assert engine_seconds(Kernels(), **passes) == 6.0
+    assert engine_seconds(Kernels(runs_ahead=True), **passes) == 0.0
+    assert engine_seconds(Kernels(runs_ahead=True, blocking_launches=True), **passes) == 6.0
+
+
+def test_an_engine_that_runs_ahead_hides_behind_large_kernels():
+    waiting, ahead = (
+        seconds(Strategy(dp_shard=8, kernels=Kernels(runs_ahead=on)), seq_len=16384) for on in (False, True)
+    )
+    assert ahead < waiting
 
 
 def test_the_fused_loss_moves_fewer_bytes():

@@ -138,6 +138,19 @@ def test_a_row_says_that_launches_blocked(row):
     assert strategy.kernels.blocking_launches
 
 
+def test_deepspeed_sends_shares_of_a_message_and_does_not_wait_for_it(row):
+    for dtype in ("fp16", "bf16"):
+        kernels = build(row(source="BigScience", compute_dtype=dtype))[0].kernels
+        assert kernels.shares_messages
+        assert kernels.runs_ahead
+    assert not build(row(source="Korthikanti"))[0].kernels.runs_ahead
+
+
+def test_zero_bubble_trains_with_a_sentence_piece_vocabulary(row):
+    model = model_of(row(model="GPT-1.5B (Zero Bubble paper)", vocab=""), lambda name: None, [])
+    assert model.vocab_size == 32000
+
+
 def test_xla_shards_the_residual_and_is_two_stacks(row):
     tpu, _, _ = build(row(source="MaxText", hardware="TPU v5e", sp="n"))
     gpu, _, _ = build(row(source="MaxText", sp="n"))

@@ -18,12 +18,13 @@ from forescale.graph.flops import model_flops
 from forescale.graph.layout import Degrees, split_strategy
 from forescale.graph.parameters import count_parameters
 from forescale.project import evaluate_layout, peak_rate
-from forescale.projection.evaluate import Evaluation, Picker
+from forescale.projection.evaluate import Evaluation
 from forescale.projection.memory import MemoryParts
 from forescale.projection.mesh import AXES, Inside, Order, order_of
 from forescale.projection.pipeline import lay_out
 from forescale.projection.rates import days, tokens_per_device_second, utilisation
 from forescale.projection.result import TIME_PARTS
+from forescale.projection.stages import Picker
 from forescale.spec.cluster import Cluster
 from forescale.spec.constraints import check
 from forescale.spec.model import Model

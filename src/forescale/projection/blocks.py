@@ -14,7 +14,7 @@ from forescale.graph.ops import AttentionCore, Collective, Primitive
 from forescale.graph.recompute import Kept
 from forescale.memory.liveness import block_moments
 from forescale.numeric import Numeric
-from forescale.projection.hiding import CHUNKS, Seconds, exposed_time, hide_experts, panelled, pipelined_time
+from forescale.projection.hiding import Covers, Seconds, hide_experts
 from forescale.projection.launches import calls_of_steps, launch_gap
 from forescale.projection.pricing import NEUTRAL, Pricing
 from forescale.spec.strategy import Overlap
@@ -48,6 +48,8 @@ class BlockCost:
     """Part of the forward whose work at a token grows with its place; 0 where it was not asked for."""
     causal_backward: Numeric = 0.0
     """The same part of the backward."""
+    launches_seconds: Numeric = 0.0
+    """What the host needs to launch forward and backward."""
     flops: Numeric
     """Executed FLOP, forward and backward, replay included."""
     kept_bytes: Numeric
@@ -67,6 +69,7 @@ class BlockCost:
             weight_seconds=select(self.weight_seconds),
             causal_forward=select(self.causal_forward),
             causal_backward=select(self.causal_backward),
+            launches_seconds=select(self.launches_seconds),
             flops=select(self.flops),
             kept_bytes=select(self.kept_bytes),
             forward_bytes=select(self.forward_bytes),
@@ -124,6 +127,7 @@ class BlockSeconds:
     backward: Seconds
     weight: Seconds
     flops: Numeric
+    launches: Numeric
 
 
 def block_seconds(priced: PricedBlock, replayed: tuple[Operator, ...], *, overlap: Overlap) -> BlockSeconds:
@@ -134,7 +138,7 @@ def block_seconds(priced: PricedBlock, replayed: tuple[Operator, ...], *, overla
     flops: Numeric = 0.0
     forward_kernels: Numeric = 0.0
     backward_kernels: Numeric = 0.0
-    covers = _Covers(priced, asynchronous=overlap.tensor)
+    covers = Covers(priced, asynchronous=overlap.tensor)
     for own in priced.operators.values():
         forward_kernels = forward_kernels + own.forward_kernels
         backward_kernels = backward_kernels + own.backward_kernels
@@ -153,7 +157,8 @@ def block_seconds(priced: PricedBlock, replayed: tuple[Operator, ...], *, overla
         _add_gap(seconds, kernels, priced.run.kernel_interval_s, blocking=priced.blocking)
     name = priced.block.name
     forward, backward = _titled(forward, f"{name} forward"), _titled(backward, f"{name} backward")
-    return BlockSeconds(forward=forward, backward=backward, weight=weight, flops=flops)
+    launches = (forward_kernels + backward_kernels) * priced.run.kernel_interval_s
+    return BlockSeconds(forward=forward, backward=backward, weight=weight, flops=flops, launches=launches)
 
 
 def block_cost(
@@ -174,6 +179,7 @@ def block_cost(
         weight_seconds=total(seconds.weight, name=f"{name} weight gradients", unit="s"),
         causal_forward=causal[0],
         causal_backward=causal[1],
+        launches_seconds=seconds.launches,
         flops=seconds.flops,
         kept_bytes=kept.num_bytes,
         forward_bytes=moments.forward_bytes,
@@ -251,79 +257,6 @@ def _split(priced: Sequence[tuple[Primitive, Numeric]]) -> tuple[Numeric, Second
         else:
             compute = compute + seconds
     return compute, communication
-
-
-class _Covers:
-    """What compute each operator's communication may hide behind, and what shows of it."""
-
-    def __init__(self, priced: PricedBlock, *, asynchronous: bool) -> None:
-        self.operators, self.contention = priced.operators, priced.run.contention
-        self.asynchronous = asynchronous and all(
-            own.operator.panels is None for own in priced.operators.values()
-        )
-        self.writer = {
-            name: own
-            for own in priced.operators.values()
-            for name in own.operator.writes
-            if own.forward[1] == {}
-        }
-
-    def _linear(self, own: PricedOperator) -> PricedOperator | None:
-        """Return the product that a tensor-parallel reshard is pipelined with: the next or the one before."""
-        operator = own.operator
-        if operator.hidden_behind is not None:
-            return self.operators.get(operator.hidden_behind)
-        return (
-            self.writer.get(operator.reads[0]) if operator.reads and "tensor_comm" in own.forward[1] else None
-        )
-
-    def of_forward(self, own: PricedOperator) -> tuple[Numeric, Numeric]:
-        """Return the compute behind which forward communication may run whole, and in chunks."""
-        product = self._linear(own) if self.asynchronous else None
-        return own.forward[0], 0.0 if product is None else product.forward[0]
-
-    def of_backward_input(self, own: PricedOperator) -> tuple[Numeric, Numeric]:
-        """Return the same for the gradient of the input: behind the weight gradient of the product it feeds."""
-        feeds = self.operators.get(own.operator.hidden_behind or "")
-        if feeds is not None:
-            return own.backward_input[0] + feeds.backward_weight[0], 0.0
-        product = self._linear(own) if self.asynchronous else None
-        return own.backward_input[0], 0.0 if product is None else product.backward_input[0]
-
-    def of_backward_weight(self, own: PricedOperator) -> tuple[Numeric, Numeric]:
-        """Return the same for the weight gradient: behind the input gradient of the product it feeds."""
-        feeds = self.operators.get(own.operator.hidden_behind or "")
-        return own.backward_weight[0] + (0.0 if feeds is None else feeds.backward_input[0]), 0.0
-
-    def add(
-        self,
-        into: Seconds,
-        own: PricedOperator,
-        seconds: tuple[Numeric, Seconds],
-        cover: tuple[Numeric, Numeric],
-        part: str | None = None,
-    ) -> None:
-        """Add one pass of one operator: its compute, and what shows of its communication."""
-        compute, communication = seconds
-        operator = own.operator
-        if not isinstance(compute, float) or compute:
-            name = part or operator.part
-            into[name] = into.get(name, 0.0) + compute
-        if operator.panels is not None:
-            shown = panelled(compute, communication, operator.panels, self.contention)
-            into["tensor_comm"] = into.get("tensor_comm", 0.0) + shown
-            return
-        whole, chunked = cover
-        hides = operator.overlaps_itself or operator.hidden_behind is not None
-        for name, duration in communication.items():
-            shown = duration
-            if hides:
-                shown = exposed_time(communication=shown, cover=whole, contention=self.contention)
-            if name == "tensor_comm" and not (isinstance(chunked, float) and chunked == 0.0):
-                shown = pipelined_time(
-                    communication=shown, cover=chunked, chunks=CHUNKS, contention=self.contention
-                )
-            into[name] = into.get(name, 0.0) + shown
 
 
 def _flops(primitives: tuple[Primitive, ...]) -> Numeric:

@@ -82,6 +82,8 @@ class Exposed:
     once: Numeric
     host: Numeric | None = None
     """Copies to and from the host that compute does not hide, per micro-batch; None where nothing is offloaded."""
+    engine: Numeric = 0.0
+    """What the pipeline engine itself adds to a micro-batch; part of the backward that it was asked for."""
 
     @property
     def waiting(self) -> Numeric:

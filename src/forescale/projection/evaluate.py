@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from forescale.cost.calibration import RunFactors
-from forescale.formula import formula, named, total, value_of
+from forescale.formula import formula, named, total
 from forescale.graph.layout import Choices, Degrees, state_shards
 from forescale.graph.ops import Collective
 from forescale.graph.stage import replayed_mtp
@@ -24,13 +22,13 @@ from forescale.projection.data_parallel import (
 )
 from forescale.projection.hiding import Seconds
 from forescale.projection.host import device_update, host_update, with_host
-from forescale.projection.launches import engine_time
+from forescale.projection.launches import engine_seconds
 from forescale.projection.memory import MemoryParts, StateBytes, memory_parts, message_bytes, state_bytes
 from forescale.projection.outside import Outside, outside_bytes
 from forescale.projection.pieces import Holding, Parts, Piece
 from forescale.projection.pipeline import Pipeline
 from forescale.projection.pricing import NEUTRAL, Pricing
-from forescale.projection.stages import Stages, over_stages
+from forescale.projection.stages import Picker, Stages, over_stages, sum_over_stages
 from forescale.projection.step import bubble_time, exposed_pipeline_time, stage_waits
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
@@ -111,9 +109,12 @@ def evaluate(setting: Setting, inputs: Inputs) -> Evaluation:
     copies = 1 if inputs.pipeline is None else inputs.pipeline.copies
     sums = _StageSums(setting, inputs, stages, copies)
     forward = sums.total(lambda cost: cost.forward_seconds)
-    backward = sums.total(lambda cost: cost.backward_seconds) + _engine(setting, inputs)
+    backward = sums.total(lambda cost: cost.backward_seconds)
+    engine = _engine(setting, inputs, sums, forward + backward)
+    backward = backward + engine
     states, kept, passes = _state_bytes(setting, inputs), sums.kept(), (forward, backward)
-    data = with_host(_data_parallel(setting, inputs, *passes), setting, inputs, states, kept, passes)
+    data = replace(_data_parallel(setting, inputs, *passes), engine=engine)
+    data = with_host(data, setting, inputs, states, kept, passes)
     stage_time = forward + backward + data.waiting
     at = Picker.slowest(stage_time, stages)
     parts = {name: count * value for name, value in sums.on(stages.picked(at), copies=copies).parts().items()}
@@ -138,8 +139,17 @@ def evaluate(setting: Setting, inputs: Inputs) -> Evaluation:
     )
 
 
-def _engine(setting: Setting, inputs: Inputs) -> Numeric:
-    return engine_time(overhead=setting.run.microbatch_overhead_s, vpp=inputs.degrees.vpp)
+def _engine(setting: Setting, inputs: Inputs, sums: _StageSums, busy: Numeric) -> Numeric:
+    """Return what the pipeline engine adds to a micro-batch's passes on every stage."""
+    kernels = setting.choices.kernels
+    launches = sums.total(lambda cost: cost.launches_seconds) if kernels.runs_ahead else 0.0
+    return engine_seconds(
+        kernels,
+        overhead=setting.run.microbatch_overhead_s,
+        vpp=inputs.degrees.vpp,
+        busy=busy,
+        launches=launches,
+    )
 
 
 def _state_bytes(setting: Setting, inputs: Inputs) -> StateBytes:
@@ -167,7 +177,7 @@ def _add_once(
         parts["data_comm"] = parts["data_comm"] + at.maximum(_between_copies(setting, inputs), stages)
     if inputs.pipeline is None or inputs.pipeline.rank_of_stage[0] != inputs.pipeline.rank_of_stage[-1]:
         parts["data_comm"] = parts["data_comm"] + inputs.traffic.ties
-    host = count * _engine(setting, inputs) + run.step_overhead_s
+    host = count * at(data.engine) + run.step_overhead_s
     parts["overhead"] = parts.get("overhead", 0.0) + host
     parts["optimizer"] = device_update(
         setting.model, at.maximum(states.optimizer, stages), setting.workload, inputs.pricing
@@ -181,40 +191,6 @@ def _add_once(
     if not isinstance(setting.straggler_share, float) or setting.straggler_share:
         mean = total(parts, name="step of the mean device", unit="s")
         parts["overhead"] = parts["overhead"] + setting.straggler_share * mean
-
-
-@formula(unit="s", source="every stage is crossed once while the pipeline fills and drains")
-def sum_over_stages(*, values: Numeric, multiplicity: Numeric) -> Numeric:
-    """Σ multiplicity · values, each rounded to the largest / 2⁴⁰: then no grouping of equal stages changes it."""
-    largest = np.max(np.where(np.asarray(multiplicity) > 0.0, values, 0.0), axis=0)
-    grid = largest * 2.0**12
-    rounded = (values + grid) - grid
-    summed: Numeric = np.add.reduce(np.asarray(rounded * multiplicity), axis=0)
-    return summed
-
-
-class Picker:
-    """Takes the numbers of one stage per candidate."""
-
-    def __init__(self, rows: Array) -> None:
-        self._rows = rows
-        self._columns = np.arange(len(rows))
-
-    @classmethod
-    def slowest(cls, stage_time: Numeric, stages: Stages) -> Picker:
-        """Return the picker of the stage that sets the pace."""
-        return cls(np.argmax(np.where(stages.multiplicity > 0, value_of(stage_time), -np.inf), axis=0))
-
-    def __call__(self, values: Numeric) -> Numeric:
-        """Return the value of the chosen stage."""
-        if np.ndim(value_of(values)) < 2:
-            return values
-        picked: Numeric = values[self._rows, self._columns]  # type: ignore[index]
-        return picked
-
-    def maximum(self, values: Numeric, stages: Stages) -> Numeric:
-        """Return the largest value over the stages that exist."""
-        return Picker.slowest(values, stages)(values)
 
 
 class _StageSums:
@@ -365,7 +341,7 @@ def _simulated(
     assert pipeline is not None
     chunks = sums.on(pipeline.stages, copies=1)
     weight = chunks.total(lambda cost: cost.weight_seconds)
-    others = pipeline.per_stage(data.waiting + _engine(setting, inputs))
+    others = pipeline.per_stage(data.waiting + data.engine)
     with_messages, alone = pipeline.seconds(
         forward=chunks.total(lambda cost: cost.forward_seconds),
         input_grad=chunks.total(lambda cost: cost.backward_seconds) - weight + others,

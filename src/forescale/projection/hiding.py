@@ -11,7 +11,7 @@ from forescale.numeric import Numeric
 from forescale.spec.strategy import Overlap
 
 if TYPE_CHECKING:
-    from forescale.projection.blocks import PricedBlock
+    from forescale.projection.blocks import PricedBlock, PricedOperator
 
 CHUNKS = 4.0
 """Chunks of a collective pipelined with its product (Transformer Engine's userbuffers, num_splits)."""
@@ -58,6 +58,79 @@ def panelled(compute: Numeric, communication: Seconds, steps: Numeric, contentio
     for duration in communication.values():
         spent = spent + duration
     return panel_time(communication=spent, cover=compute, steps=steps, contention=contention)
+
+
+class Covers:
+    """What compute each operator's communication may hide behind, and what shows of it."""
+
+    def __init__(self, priced: PricedBlock, *, asynchronous: bool) -> None:
+        self.operators, self.contention = priced.operators, priced.run.contention
+        self.asynchronous = asynchronous and all(
+            own.operator.panels is None for own in priced.operators.values()
+        )
+        self.writer = {
+            name: own
+            for own in priced.operators.values()
+            for name in own.operator.writes
+            if own.forward[1] == {}
+        }
+
+    def _linear(self, own: PricedOperator) -> PricedOperator | None:
+        """Return the product that a tensor-parallel reshard is pipelined with: the next or the one before."""
+        operator = own.operator
+        if operator.hidden_behind is not None:
+            return self.operators.get(operator.hidden_behind)
+        return (
+            self.writer.get(operator.reads[0]) if operator.reads and "tensor_comm" in own.forward[1] else None
+        )
+
+    def of_forward(self, own: PricedOperator) -> tuple[Numeric, Numeric]:
+        """Return the compute behind which forward communication may run whole, and in chunks."""
+        product = self._linear(own) if self.asynchronous else None
+        return own.forward[0], 0.0 if product is None else product.forward[0]
+
+    def of_backward_input(self, own: PricedOperator) -> tuple[Numeric, Numeric]:
+        """Return the same for the gradient of the input: behind the weight gradient of the product it feeds."""
+        feeds = self.operators.get(own.operator.hidden_behind or "")
+        if feeds is not None:
+            return own.backward_input[0] + feeds.backward_weight[0], 0.0
+        product = self._linear(own) if self.asynchronous else None
+        return own.backward_input[0], 0.0 if product is None else product.backward_input[0]
+
+    def of_backward_weight(self, own: PricedOperator) -> tuple[Numeric, Numeric]:
+        """Return the same for the weight gradient: behind the input gradient of the product it feeds."""
+        feeds = self.operators.get(own.operator.hidden_behind or "")
+        return own.backward_weight[0] + (0.0 if feeds is None else feeds.backward_input[0]), 0.0
+
+    def add(
+        self,
+        into: Seconds,
+        own: PricedOperator,
+        seconds: tuple[Numeric, Seconds],
+        cover: tuple[Numeric, Numeric],
+        part: str | None = None,
+    ) -> None:
+        """Add one pass of one operator: its compute, and what shows of its communication."""
+        compute, communication = seconds
+        operator = own.operator
+        if not isinstance(compute, float) or compute:
+            name = part or operator.part
+            into[name] = into.get(name, 0.0) + compute
+        if operator.panels is not None:
+            shown = panelled(compute, communication, operator.panels, self.contention)
+            into["tensor_comm"] = into.get("tensor_comm", 0.0) + shown
+            return
+        whole, chunked = cover
+        hides = operator.overlaps_itself or operator.hidden_behind is not None
+        for name, duration in communication.items():
+            shown = duration
+            if hides:
+                shown = exposed_time(communication=shown, cover=whole, contention=self.contention)
+            if name == "tensor_comm" and not (isinstance(chunked, float) and chunked == 0.0):
+                shown = pipelined_time(
+                    communication=shown, cover=chunked, chunks=CHUNKS, contention=self.contention
+                )
+            into[name] = into.get(name, 0.0) + shown
 
 
 def hide_experts(seconds: Seconds, priced: PricedBlock, overlap: Overlap, *, backward: bool) -> None:

@@ -11,6 +11,7 @@ from forescale.formula import formula
 from forescale.graph.layout import several
 from forescale.graph.ops import Collective, Elementwise, MeshAxis, Primitive
 from forescale.numeric import Numeric
+from forescale.spec.strategy import Kernels
 
 FURTHER_LAUNCH = 0.15
 """A kernel that one call launches beside its first, over the call: a launch alone takes about 5 us (grouped products
@@ -45,5 +46,27 @@ def calls_of_steps(calls: Numeric, steps: Numeric | None) -> Numeric:
 
 @formula(unit="s", source="Megatron-LM, pipeline schedules: the engine steps once per micro-batch and chunk")
 def engine_time(*, overhead: Numeric, vpp: Numeric) -> Numeric:
-    """Overhead · chunks: host work per micro-batch and rank that nothing hides."""
+    """Overhead · chunks: host work per micro-batch and rank."""
     return overhead * vpp
+
+
+@formula(
+    unit="s",
+    source="kernels start in order: what the engine does for a micro-batch delays the device where the host is behind",
+)
+def engine_gap(*, overhead: Numeric, busy: Numeric, launches: Numeric) -> Numeric:
+    """max(0, overhead − (busy − launches)): of the engine's own work, what the device's lead does not cover."""
+    return np.maximum(overhead - (busy - launches), 0.0)
+
+
+def engine_seconds(
+    kernels: Kernels, *, overhead: Numeric, vpp: Numeric, busy: Numeric, launches: Numeric
+) -> Numeric:
+    """Return what the pipeline engine adds to a micro-batch's passes, which keep the device busy so long.
+
+    An engine that runs ahead works while the device does, unless every launch waits for its kernel.
+    """
+    own = engine_time(overhead=overhead, vpp=vpp)
+    if kernels.blocking_launches or not kernels.runs_ahead:
+        return own
+    return engine_gap(overhead=own, busy=busy, launches=launches)

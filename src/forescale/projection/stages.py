@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from forescale.formula import Term
+from forescale.formula import Term, formula, value_of
 from forescale.graph.stage import StagePlan
 from forescale.numeric import Array, Numeric
 from forescale.projection.pieces import Parts
@@ -94,3 +94,37 @@ def over_stages(stages: Stages, parts: Parts[T], of: Callable[[T], Numeric], *, 
     if parts.mtp is not None:
         result = result + stages.last * float(num_mtp) * of(parts.mtp)
     return result
+
+
+@formula(unit="s", source="every stage is crossed once while the pipeline fills and drains")
+def sum_over_stages(*, values: Numeric, multiplicity: Numeric) -> Numeric:
+    """Σ multiplicity · values, each rounded to the largest / 2⁴⁰: then no grouping of equal stages changes it."""
+    largest = np.max(np.where(np.asarray(multiplicity) > 0.0, values, 0.0), axis=0)
+    grid = largest * 2.0**12
+    rounded = (values + grid) - grid
+    summed: Numeric = np.add.reduce(np.asarray(rounded * multiplicity), axis=0)
+    return summed
+
+
+class Picker:
+    """Takes the numbers of one stage per candidate."""
+
+    def __init__(self, rows: Array) -> None:
+        self._rows = rows
+        self._columns = np.arange(len(rows))
+
+    @classmethod
+    def slowest(cls, stage_time: Numeric, stages: Stages) -> Picker:
+        """Return the picker of the stage that sets the pace."""
+        return cls(np.argmax(np.where(stages.multiplicity > 0, value_of(stage_time), -np.inf), axis=0))
+
+    def __call__(self, values: Numeric) -> Numeric:
+        """Return the value of the chosen stage."""
+        if np.ndim(value_of(values)) < 2:
+            return values
+        picked: Numeric = values[self._rows, self._columns]  # type: ignore[index]
+        return picked
+
+    def maximum(self, values: Numeric, stages: Stages) -> Numeric:
+        """Return the largest value over the stages that exist."""
+        return Picker.slowest(values, stages)(values)

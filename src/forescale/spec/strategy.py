@@ -152,6 +152,9 @@ class Kernels:
     """Deterministic algorithms, for which the matrix library is given a larger workspace."""
     blocking_launches: bool = False
     """The host waits for every kernel before it launches the next (CUDA_LAUNCH_BLOCKING=1)."""
+    runs_ahead: bool = False
+    """The pipeline engine queues its messages and goes on (DeepSpeed); False waits for each exchange with a
+    neighbouring stage, so that nothing hides what the engine itself does (Megatron-LM synchronises after it)."""
     dropout: bool = False
     """Attention and hidden dropout, whose masks are kept (one byte per element)."""
 
