@@ -60,8 +60,8 @@ def test_full_recompute_makes_everything_again(block: Block) -> None:
 
 def test_temporaries_live_through_one_operator(block: Block) -> None:
     moments = block_moments(block, keep(block, Recompute()))
-    assert "scratch" in dict(moments.backward[0].tensors)
-    assert "scratch" not in dict(moments.backward[1].tensors)
+    assert "scratch" in moments.backward[0].tensors
+    assert "scratch" not in moments.backward[1].tensors
 
 
 def test_an_addition_shares_its_gradient() -> None:
@@ -79,8 +79,8 @@ def test_an_addition_shares_its_gradient() -> None:
 
 
 def test_only_moments_that_can_be_the_peak_are_summed() -> None:
-    small = Moment(name="a", phase="forward", tensors=(("x", 1.0),))
-    large = Moment(name="b", phase="forward", tensors=(("x", 1.0), ("y", 2.0)))
-    other = Moment(name="c", phase="backward", tensors=(("z", 9.0),))
+    small = Moment(name="a", phase="forward", tensors={"x": 1.0})
+    large = Moment(name="b", phase="forward", tensors={"x": 1.0, "y": 2.0})
+    other = Moment(name="c", phase="backward", tensors={"z": 9.0})
     assert undominated((small, large, other, large)) == [large, other]
     assert peak_bytes((small, large, other)) == 9.0

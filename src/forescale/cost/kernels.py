@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import csv
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias
 
 import numpy as np
 
+from forescale.cost.alike import flags_of, stacked
 from forescale.errors import ReaderError
 from forescale.graph.ops import AttentionCore, Compute, Elementwise, Gemm, GroupedGemm
 from forescale.numeric import Array
 from forescale.spec import Device
 
-Op = TypeVar("Op", bound=Compute)
 COLUMNS = (
     "id", "hardware", "kind", "op", "dtype", "m", "n", "k", "groups", "batch", "heads", "kv_heads", "qk_head_dim",
     "v_head_dim", "seq_len", "causal", "measured_tflops", "time_us", "library", "notes",
@@ -216,33 +216,15 @@ def batches(rows: Iterable[KernelRow]) -> list[KernelBatch]:
     """Stack rows that differ in extents only."""
     groups: dict[object, list[KernelRow]] = defaultdict(list)
     for row in rows:
-        groups[row.table, row.device.name, *(_shape_key(op) for op in (*row.ops, *row.extra))].append(row)
+        groups[row.table, row.device.name, *(flags_of(op) for op in (*row.ops, *row.extra))].append(row)
     return [
         KernelBatch(
             device=group[0].device,
             table=group[0].table,
             ids=tuple(row.id for row in group),
-            ops=tuple(_stack([row.ops[index] for row in group]) for index in range(len(group[0].ops))),
-            extra=tuple(_stack([row.extra[index] for row in group]) for index in range(len(group[0].extra))),
+            ops=tuple(stacked([row.ops[index] for row in group]) for index in range(len(group[0].ops))),
+            extra=tuple(stacked([row.extra[index] for row in group]) for index in range(len(group[0].extra))),
             seconds=np.array([row.seconds for row in group]),
         )
         for group in groups.values()
     ]
-
-
-def _shape_key(op: Compute) -> tuple[object, ...]:
-    flags = (getattr(op, item.name) for item in fields(op))
-    return (
-        type(op),
-        *(flag for flag in flags if not isinstance(flag, float) or isinstance(flag, bool)),
-        getattr(op, "accumulate_bytes", 0.0),
-    )
-
-
-def _stack(ops: Sequence[Op]) -> Op:
-    extents: dict[str, Any] = {
-        item.name: np.array([getattr(op, item.name) for op in ops], dtype=np.float64)
-        for item in fields(ops[0])
-        if isinstance(getattr(ops[0], item.name), float) and item.name != "accumulate_bytes"
-    }
-    return replace(ops[0], **extents)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import reduce
 from operator import mul
-from typing import cast
 
 import numpy as np
 
 from forescale.formula import formula
-from forescale.numeric import Numeric
+from forescale.numeric import Numeric, larger, smaller
 from forescale.spec.cluster import Cluster
 
 
@@ -42,7 +41,7 @@ class Group:
 )
 def neighbours(*, size: Numeric, wanted: Numeric, taken: Numeric) -> Numeric:
     """Members of an axis among the `wanted` closest ranks of a group, inner axes having `taken` of them."""
-    return np.minimum(size, np.maximum(wanted / taken, 1.0))
+    return smaller(size, larger(wanted / taken, 1.0))
 
 
 def innermost(group: Group, count: float) -> Group:
@@ -68,10 +67,10 @@ def ranks_within(*, size: Numeric, stride: Numeric, tier_size: float, num_device
     tier = min(tier_size, num_devices)
     num_tiers = np.ceil(num_devices / tier)
     span = size * stride
-    whole = np.floor(tier / np.minimum(span, tier)) * span * num_tiers
+    whole = np.floor(tier / smaller(span, tier)) * span * num_tiers
     straddles = (span <= tier) * (whole < num_devices)
-    blocks = np.minimum(np.ceil(span / tier) + straddles, size)
-    return cast("Numeric", size / blocks)
+    blocks = smaller(np.ceil(span / tier) + straddles, size)
+    return size / blocks
 
 
 def ranks_per_tier(group: Group, cluster: Cluster) -> tuple[Numeric, ...]:

@@ -19,7 +19,7 @@ from forescale.cost.model import Provenance
 from forescale.errors import SpecError
 from forescale.formula import formula, value_of
 from forescale.graph.ops import AttentionCore, Compute, Elementwise, Gemm, GroupedGemm
-from forescale.numeric import Numeric
+from forescale.numeric import Numeric, larger, smaller
 from forescale.spec import Device
 from forescale.spec.workload import MATRIX_RATE
 
@@ -60,7 +60,7 @@ def gemm_tile_flops(
     """Cost of one step of k: 2·(max(tiles, cores) + tail·cores)·(tile + edge·its rows and columns)."""
     tiles = np.ceil(m / tile_m) * np.ceil(n / tile_n) * batch
     per_tile = 2.0 * (tile_m * tile_n + edge * (tile_m + tile_n))
-    return (np.maximum(tiles, num_cores) + tail * num_cores) * per_tile
+    return (larger(tiles, num_cores) + tail * num_cores) * per_tile
 
 
 @formula(unit="byte", source=ROOFLINE)
@@ -83,7 +83,7 @@ def gemm_seconds(
     launch_s: Numeric,
 ) -> Numeric:
     """Launch + max(cost per step of k · (k + fill) / rate, bytes / bandwidth)."""
-    return launch_s + np.maximum(step_flops * (k + fill_k) / rate, num_bytes / bandwidth)
+    return launch_s + larger(step_flops * (k + fill_k) / rate, num_bytes / bandwidth)
 
 
 @formula(unit="FLOP", source=FLASH)
@@ -102,7 +102,7 @@ def attention_work(
     """Pairs, with those computed in vain, times the cost of a pair, over the share of cores kept busy."""
     calls = batch * heads
     groups = calls * np.ceil(q_len / block_q)
-    idle = (np.maximum(groups, num_cores) + tail * num_cores) / groups
+    idle = (larger(groups, num_cores) + tail * num_cores) / groups
     return calls * (pairs + fill * q_len) * pair_flops * idle
 
 
@@ -111,7 +111,7 @@ def attention_seconds(
     *, work: Numeric, rate: Numeric, num_bytes: Numeric, bandwidth: Numeric, launch_s: float
 ) -> Numeric:
     """Launch + max(work / rate, bytes / bandwidth)."""
-    return launch_s + np.maximum(work / rate, num_bytes / bandwidth)
+    return launch_s + larger(work / rate, num_bytes / bandwidth)
 
 
 @formula(unit="s", source=ROOFLINE)
@@ -207,7 +207,7 @@ class Roofline:
         output = max(2.0, operand if operand == 4.0 else 0.0) + accumulate_bytes
         num_bytes = gemm_bytes(m=m, n=n, k=k, batch=batch, operand_bytes=operand, output_bytes=output)
         return gemm_seconds(
-            step_flops=functools.reduce(np.minimum, costs),
+            step_flops=functools.reduce(smaller, costs),
             k=k,
             fill_k=fitted.fill_k,
             rate=rate * fitted.fraction * share * self.calibration.run.rate(dtype),

@@ -12,7 +12,7 @@ from forescale.graph.layout import Extent
 from forescale.graph.modules import elementwise, gather_sequence, linear, linear_out
 from forescale.graph.operator import Builder, Names
 from forescale.graph.ops import Collective, CollectiveKind, Elementwise, GroupedGemm
-from forescale.numeric import Numeric
+from forescale.numeric import Numeric, larger, smaller
 from forescale.spec.model import DenseFfn, Model, MoeFfn
 from forescale.spec.workload import STORAGE_BYTES
 
@@ -184,13 +184,13 @@ def imbalanced_rows(*, rows: Numeric, imbalance: float, several: Numeric) -> Num
 @formula(unit="token", source="definition")
 def fewer(*, rows: Numeric, most: Numeric) -> Numeric:
     """min(rows, most)."""
-    return np.minimum(rows, most)
+    return smaller(rows, most)
 
 
 @formula(unit="token", source="definition: an exchange lasts until its fullest rank is done")
 def more(*, sent: Numeric, received: Numeric) -> Numeric:
     """max(sent, received)."""
-    return np.maximum(sent, received)
+    return larger(sent, received)
 
 
 def _rows(b: Builder, spec: MoeFfn) -> tuple[Numeric, Numeric]:
@@ -319,7 +319,7 @@ def _travel(
 def _moves(b: Builder) -> tuple[Numeric, Numeric]:
     """Return (1 or 0) whether rows move over both ep and etp, and over either; one rank copies nothing."""
     ep, etp = b.layout.more_than_one("ep"), b.layout.more_than_one("etp")
-    return ep * etp, np.maximum(ep, etp)
+    return ep * etp, larger(ep, etp)
 
 
 def _copied_here(b: Builder) -> float:

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias, cast
 import numpy as np
 
 from forescale.formula import formula
-from forescale.numeric import Numeric
+from forescale.numeric import Numeric, smaller
 from forescale.spec.strategy import (
     Allocator,
     ContextKind,
@@ -140,19 +140,19 @@ def split_strategy(strategy: Strategy) -> tuple[Degrees, Choices]:
 @formula(unit="1", source="definition")
 def several(*, degree: Numeric) -> Numeric:
     """1 where the degree exceeds one, else 0."""
-    return np.minimum(degree - 1.0, 1.0)
+    return smaller(degree - 1.0, 1.0)
 
 
 @formula(unit="1", source="Megatron-LM, hierarchical context parallelism: the innermost ranks of the group")
 def inner_context(*, cp: Numeric, wanted: float) -> Numeric:
     """min(cp, wanted)."""
-    return np.minimum(cp, wanted)
+    return smaller(cp, wanted)
 
 
 @formula(unit="1", source="Megatron-LM: key/value heads are copied when there are fewer than tp ranks")
 def head_split(*, tp: Numeric, num_kv_heads: Numeric) -> Numeric:
     """min(tp, num_kv_heads)."""
-    return np.minimum(tp, num_kv_heads)
+    return smaller(tp, num_kv_heads)
 
 
 def state_shards(degrees: Degrees, tp_kind: TensorKind) -> Numeric:

@@ -55,6 +55,11 @@ class Operator:
     weight gradient, the second gather of the input behind the input gradient (Megatron-LM's asynchronous
     linear)."""
 
+    @property
+    def primitives(self) -> Work:
+        """What its three passes do."""
+        return (*self.forward, *self.backward_input, *self.backward_weight)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tensor:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from forescale.formula import formula
-from forescale.numeric import Numeric
+from forescale.numeric import Numeric, larger, smaller
 
 
 @formula(unit="1", source="Narayanan et al. 2021, arXiv:2104.04473, section 2.2")
@@ -30,22 +28,22 @@ def saved_bytes(*, per_microbatch: Numeric, microbatches: Numeric) -> Numeric:
 )
 def stage_output_bytes(*, message_bytes: Numeric, microbatches: Numeric, pp: Numeric) -> Numeric:
     """Message × micro-batches in flight, where there are several stages."""
-    return message_bytes * microbatches * np.minimum(pp - 1.0, 1.0)
+    return message_bytes * microbatches * smaller(pp - 1.0, 1.0)
 
 
 @formula(unit="1", source="definition")
 def any_of(*, count: Numeric) -> Numeric:
     """1 where there is at least one, else 0."""
-    return np.minimum(count, 1.0)
+    return smaller(count, 1.0)
 
 
 @formula(unit="byte", source="what fits among freed blocks needs no new ones")
 def smallest(*, first: Numeric, second: Numeric) -> Numeric:
     """Smaller of two working sets."""
-    return np.minimum(first, second)
+    return smaller(first, second)
 
 
 @formula(unit="byte", source="one block is replayed, or one head runs, at a time")
 def largest(*, first: Numeric, second: Numeric) -> Numeric:
     """Larger of two working sets that never exist together."""
-    return np.maximum(first, second)
+    return larger(first, second)

@@ -7,7 +7,7 @@ import numpy as np
 from forescale.formula import formula
 from forescale.graph.operator import Block
 from forescale.graph.ops import Gemm, GroupedGemm
-from forescale.numeric import Numeric
+from forescale.numeric import Numeric, smaller
 
 
 def product_elements(block: Block) -> dict[str, Numeric]:
@@ -33,7 +33,7 @@ def dummy_gradient_bytes(
     *, elements: Numeric, element_bytes: float, layers: Numeric, zero: Numeric
 ) -> Numeric:
     """Elements × bytes, where a layer on the stage has the shape and gradients accumulate (stage < 3)."""
-    return np.minimum(layers, 1.0) * np.where(np.asarray(zero) < 3, elements * element_bytes, 0.0)
+    return smaller(layers, 1.0) * np.where(np.asarray(zero) < 3, elements * element_bytes, 0.0)
 
 
 @formula(
@@ -67,7 +67,7 @@ def whole_parameter_bytes(
 def resharded_copy_bytes(*, parameters: Numeric, ranks: float, shards: Numeric, zero: Numeric) -> Numeric:
     """2 bytes × parameters / min(ranks, shards): what stays of a stage's parameters between forward and backward."""
     needed = (np.asarray(zero) >= 3) & (np.asarray(shards) > 1)
-    return np.where(needed, 2.0 * parameters / np.minimum(ranks, shards), 0.0)
+    return np.where(needed, 2.0 * parameters / smaller(ranks, shards), 0.0)
 
 
 @formula(unit="byte", source="torchtitan: parallelism.fsdp_reshard_after_forward")

@@ -10,7 +10,7 @@ import numpy as np
 
 from forescale.formula import formula
 from forescale.memory.overhead import read_table
-from forescale.numeric import Numeric
+from forescale.numeric import Numeric, smaller
 from forescale.spec.cluster import Device
 
 P2P = "NCCL 2.30, src/transport/p2p.cc"
@@ -57,7 +57,7 @@ def channels_used(*, size: Numeric, within: Numeric, inside: float, across: floa
 @formula(unit="byte", source=f"{P2P}; rings and chains of trees have two neighbours at any size")
 def ring_bytes(*, size: Numeric, channels: Numeric, connection: float, neighbours: float) -> Numeric:
     """Channels × bytes of a connection × min(size − 1, neighbours)."""
-    return channels * connection * np.minimum(size - 1.0, neighbours)
+    return channels * connection * smaller(size - 1.0, neighbours)
 
 
 @formula(unit="byte", source="NCCL 2.30, src/transport/nvls.cc: ncclNvlsSetup")
@@ -66,7 +66,7 @@ def multicast_bytes(
 ) -> Numeric:
     """Channels × bytes × min(ranks, most), where more than two ranks all share the reducing switches."""
     together = (np.asarray(size) > 2.0) & (np.asarray(size) <= within)
-    return np.where(together, channels * rank_bytes * np.minimum(within, most_ranks), 0.0)
+    return np.where(together, channels * rank_bytes * smaller(within, most_ranks), 0.0)
 
 
 @formula(
@@ -76,7 +76,7 @@ def exchange_bytes(
     *, near: Numeric, far: Numeric, per_peer: Numeric, shared: float, connection: float
 ) -> Numeric:
     """Bytes of a connection × (near peers × channels for each + shared channels where there are far peers)."""
-    return connection * (near * per_peer + np.minimum(far, 1.0) * shared)
+    return connection * (near * per_peer + smaller(far, 1.0) * shared)
 
 
 @cache

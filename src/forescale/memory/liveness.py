@@ -60,7 +60,7 @@ def _forward(
         here = (*operator.writes, *(name for name in operator.saves if name in keeps))
         live.update({name: size_of[name].num_bytes for name in here})
         extra = {name: size_of[name].num_bytes for name in operator.temporaries}
-        moments.append(Moment(name=operator.name, phase=phase, tensors=tuple({**live, **extra}.items())))
+        moments.append(Moment(name=operator.name, phase=phase, tensors={**live, **extra}))
         final = operator.writes if index == len(operators) - 1 else ()
         for name in (*passing, *operator.reads, *here):
             if name not in keeps and last_read.get(name, -1) <= index and name not in final:
@@ -81,8 +81,8 @@ def _backward(block: Block, kept: Kept) -> tuple[Moment, ...]:
         operator = operators[index]
         for group, names in starts.get(index, ()):
             replay = _forward(block, group, names, set(), "replay")
-            here = (*live.items(), *gradients.sizes())
-            moments += [Moment(name=m.name, phase=m.phase, tensors=(*here, *m.tensors)) for m in replay]
+            here = live | gradients.sizes()
+            moments += [Moment(name=m.name, phase=m.phase, tensors={**here, **m.tensors}) for m in replay]
             live.update({name: block.tensors[name].num_bytes for name in names})
             for name in set(group[-1].writes) - names:  # a checkpoint holds the result of its replay
                 again = f"{name} again"
@@ -91,9 +91,9 @@ def _backward(block: Block, kept: Kept) -> tuple[Moment, ...]:
         made = gradients.propagate(operator)
         if operator.gradient_in_saved:
             _drop(live, operator.saves)
-        extra = [(name, block.tensors[name].num_bytes) for name in operator.backward_temporaries]
-        sizes = (*live.items(), *gradients.sizes(), *made, *extra)
-        moments.append(Moment(name=operator.name, phase="backward", tensors=sizes))
+        extra = {name: block.tensors[name].num_bytes for name in operator.backward_temporaries}
+        tensors = {**live, **gradients.sizes(), **made, **extra}
+        moments.append(Moment(name=operator.name, phase="backward", tensors=tensors))
         gradients.release(operator)
         _drop(live, released.get(index, ()))
     return tuple(moments)
@@ -145,10 +145,10 @@ class _Gradients:
         """Start with the gradients that come from the next block."""
         self.storage.update({name: name for name in names})
 
-    def propagate(self, operator: Operator) -> list[tuple[str, Numeric]]:
+    def propagate(self, operator: Operator) -> Sizes:
         """Make the gradients of what `operator` read; return the bytes that are new while it runs."""
         wrote = [self.storage[name] for name in operator.writes if name in self.storage]
-        made = []
+        made: Sizes = {}
         for name in operator.reads:
             tensor = self.block.tensors[name]
             if not tensor.differentiable or name in operator.writes:
@@ -159,7 +159,7 @@ class _Gradients:
             before = self.storage.get(name)
             self.storage[name] = name
             if before is not None and (before == name or before not in self.storage.values()):
-                made.append((f"∂{name}+", tensor.gradient_bytes))  # the summand beside the sum
+                made[f"∂{name}+"] = tensor.gradient_bytes  # the summand beside the sum
         return made
 
     def release(self, operator: Operator) -> None:
@@ -168,7 +168,7 @@ class _Gradients:
             if name not in operator.reads:
                 self.storage.pop(name, None)
 
-    def sizes(self) -> list[tuple[str, Numeric]]:
-        """Return name and bytes of every storage."""
+    def sizes(self) -> Sizes:
+        """Return the bytes of every storage."""
         tensors = self.block.tensors
-        return [(f"∂{name}", tensors[name].gradient_bytes) for name in dict.fromkeys(self.storage.values())]
+        return {f"∂{name}": tensors[name].gradient_bytes for name in self.storage.values()}

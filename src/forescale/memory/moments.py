@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
 
 from forescale.formula import Term, as_term, total, value_of
-from forescale.numeric import Numeric
+from forescale.numeric import Numeric, larger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,13 +21,13 @@ class Moment:
     """The operator."""
     phase: str
     """forward, replay or backward."""
-    tensors: tuple[tuple[str, Numeric], ...]
-    """Name and bytes; gradients are marked ∂."""
+    tensors: Mapping[str, Numeric]
+    """Bytes by name; gradients are marked ∂."""
 
     @property
     def num_bytes(self) -> Numeric:
         """Sum of the tensors."""
-        return total(dict(self.tensors), name=f"{self.phase} {self.name}", unit="byte")
+        return total(self.tensors, name=f"{self.phase} {self.name}", unit="byte")
 
 
 def undominated(moments: Sequence[Moment]) -> list[Moment]:
@@ -35,11 +35,16 @@ def undominated(moments: Sequence[Moment]) -> list[Moment]:
 
     Of moments with the same tensors the first is returned.
     """
-    names = [frozenset(dict(moment.tensors)) for moment in moments]
-    largest: dict[int, frozenset[str]] = {}
-    for index in sorted(range(len(names)), key=lambda index: -len(names[index])):
-        if not any(map(names[index].issubset, largest.values())):
-            largest[index] = names[index]
+    names = [moment.tensors.keys() for moment in moments]
+    sizes = [-len(each) for each in names]
+    largest: list[int] = []
+    for index in sorted(range(len(names)), key=sizes.__getitem__):
+        own = names[index]
+        for other in largest:
+            if own <= names[other]:
+                break
+        else:
+            largest.append(index)
     return [moments[index] for index in sorted(largest)]
 
 
@@ -48,7 +53,7 @@ def peak_bytes(moments: Sequence[Moment]) -> Numeric:
     sums = [moment.num_bytes for moment in undominated(moments)]
     if not sums:
         return 0.0
-    result = functools.reduce(np.maximum, map(value_of, sums))
+    result = functools.reduce(larger, map(value_of, sums))
     if Term not in map(type, sums):
         return cast("Numeric", result)
     if np.size(result) == 1:

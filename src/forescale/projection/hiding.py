@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
-
 from forescale.formula import formula
-from forescale.numeric import Numeric
+from forescale.numeric import Numeric, larger, smaller
 from forescale.spec.strategy import Overlap
 
 if TYPE_CHECKING:
@@ -24,7 +22,7 @@ Seconds: TypeAlias = dict[str, Numeric]
 )
 def exposed_time(*, communication: Numeric, cover: Numeric, contention: Numeric = 0.0) -> Numeric:
     """max(0, communication − cover) + contention · min(communication, cover)."""
-    return np.maximum(communication - cover, 0.0) + contention * np.minimum(communication, cover)
+    return larger(communication - cover, 0.0) + contention * smaller(communication, cover)
 
 
 @formula(
@@ -35,7 +33,7 @@ def pipelined_time(
     *, communication: Numeric, cover: Numeric, chunks: float, contention: Numeric = 0.0
 ) -> Numeric:
     """Return e + contention · (communication − e), e = max(communication − cover, communication / chunks)."""
-    shown = np.maximum(communication - cover, communication / chunks)
+    shown = larger(communication - cover, communication / chunks)
     return shown + contention * (communication - shown)
 
 
@@ -48,7 +46,7 @@ def panel_time(
     *, communication: Numeric, cover: Numeric, steps: Numeric, contention: Numeric = 0.0
 ) -> Numeric:
     """Return e + contention · (C − e), e = C/n_b + (1 − 1/n_b)·max(C − cover, 0) of the communication C."""
-    shown = communication / steps + (1.0 - 1.0 / steps) * np.maximum(communication - cover, 0.0)
+    shown = communication / steps + (1.0 - 1.0 / steps) * larger(communication - cover, 0.0)
     return shown + contention * (communication - shown)
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from forescale.cost.placement import Group
 from forescale.formula import formula
 from forescale.graph.layout import several
 from forescale.graph.ops import Collective, Elementwise, MeshAxis, Primitive
-from forescale.numeric import Numeric
+from forescale.numeric import Numeric, larger, smaller
 from forescale.spec.strategy import Kernels
 
 FURTHER_LAUNCH = 0.15
@@ -25,7 +23,7 @@ and casts in Transformer Engine loop over experts in C++), a call from Python te
 def launch_gap(*, kernels: Numeric, interval: Numeric, busy: Numeric, blocking: bool = False) -> Numeric:
     """max(0, kernels · interval − busy); kernels · interval where every launch waits for its kernel."""
     launches = kernels * interval
-    return launches if blocking else np.maximum(launches - busy, 0.0)
+    return launches if blocking else larger(launches - busy, 0.0)
 
 
 def calls_of(primitive: Primitive, groups: Mapping[MeshAxis, Group]) -> Numeric:
@@ -36,7 +34,7 @@ def calls_of(primitive: Primitive, groups: Mapping[MeshAxis, Group]) -> Numeric:
     calls = 1.0 + FURTHER_LAUNCH * (getattr(primitive, "kernels", 1.0) - 1.0)
     if isinstance(primitive, Collective):
         return calls * several(degree=groups[primitive.axis].num_ranks)
-    return calls * np.minimum(primitive.bytes_moved, 1.0) if isinstance(primitive, Elementwise) else calls
+    return calls * smaller(primitive.bytes_moved, 1.0) if isinstance(primitive, Elementwise) else calls
 
 
 def calls_of_steps(calls: Numeric, steps: Numeric | None) -> Numeric:

@@ -151,7 +151,7 @@ def _sized(owner: str, tensors: Iterable[tuple[str, object]]) -> tuple[Sized, ..
 
 
 def _fullest_moment(owner: str, moments: Sequence[Moment]) -> tuple[Sized, ...]:
-    return max((_sized(owner, moment.tensors) for moment in moments), key=total_bytes, default=())
+    return max((_sized(owner, moment.tensors.items()) for moment in moments), key=total_bytes, default=())
 
 
 def _kept_of_mtp(

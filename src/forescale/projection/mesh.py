@@ -6,13 +6,11 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TypeAlias
 
-import numpy as np
-
 from forescale.cost.placement import Group, neighbours
 from forescale.formula import formula
 from forescale.graph.layout import Degrees, several
 from forescale.graph.ops import MeshAxis
-from forescale.numeric import Numeric
+from forescale.numeric import Numeric, larger, smaller
 from forescale.spec.strategy import Axis, Placement, Share, Strategy, TensorKind
 
 AXES: tuple[Axis, ...] = ("tp", "cp", "dp", "pp")
@@ -37,7 +35,7 @@ Part: TypeAlias = tuple[Numeric, Numeric]
 @formula(unit="1", source="Megatron-LM parallel_state: expert ranks are laid over the stage's ranks in order")
 def inner_share(*, offset: Numeric, size: Numeric, block: Numeric) -> Numeric:
     """Members of an axis of `size` and stride `offset` before a contiguous block of ranks ends."""
-    return np.minimum(np.maximum(block / offset, 1.0), size)
+    return smaller(larger(block / offset, 1.0), size)
 
 
 @formula(
@@ -45,7 +43,7 @@ def inner_share(*, offset: Numeric, size: Numeric, block: Numeric) -> Numeric:
 )
 def folded_stride(*, offset: Numeric, before: Numeric, stride: Numeric) -> Numeric:
     """Device stride from the `offset`-th rank of a stage on, in a block with `before` ranks of it before it."""
-    return stride * np.maximum(offset / before, 1.0)
+    return stride * larger(offset / before, 1.0)
 
 
 @formula(unit="1", source="definition: a mixed-radix number of the rank, the closest ranks first")
@@ -124,9 +122,9 @@ def _group(parts: list[Part]) -> Group:
 
 def _ends(pp: Numeric, parts: list[Part]) -> Group:
     """Return the first and the last stage of a pipeline, which share a tier where all of it does."""
-    span = reduce(np.maximum, (size * stride * several(degree=size) for size, stride in parts))
-    size = np.minimum(pp, 2.0)
-    return Group(size=size, stride=np.maximum(span / size, parts[0][1]))
+    span = reduce(larger, (size * stride * several(degree=size) for size, stride in parts))
+    size = smaller(pp, 2.0)
+    return Group(size=size, stride=larger(span / size, parts[0][1]))
 
 
 def _shards(degrees: Degrees, parts: list[Part]) -> tuple[list[Part], list[Part]]:

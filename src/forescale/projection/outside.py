@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias, cast
-
-import numpy as np
+from typing import TYPE_CHECKING, TypeAlias
 
 from forescale.cost.placement import Group, ranks_per_tier
 from forescale.formula import total
@@ -21,7 +19,7 @@ from forescale.memory.communicators import (
 )
 from forescale.memory.dispatch import expert_buffer_bytes
 from forescale.memory.overhead import Bounds, load_overhead
-from forescale.numeric import Numeric
+from forescale.numeric import Numeric, larger, smaller
 from forescale.spec.cluster import Cluster
 from forescale.spec.workload import STORAGE_BYTES
 
@@ -122,7 +120,7 @@ def _collective(cluster: Cluster, library: Communication, group: Group) -> Bytes
             rank_bytes=library.multicast_bytes,
             most_ranks=library.multicast_ranks,
         )
-    exists = np.minimum(size - 1.0, 1.0)
+    exists = smaller(size - 1.0, 1.0)
     fixed = [exists * each for each in library.fixed_bytes]
     return one + fixed[0], two + switched + fixed[1], two + switched + fixed[2]
 
@@ -132,8 +130,8 @@ def _exchange(cluster: Cluster, library: Communication, group: Group, *, peers: 
     size, within = _size(cluster, group)
     near, far = within - 1.0, size - within
     if peers is not None:
-        near = np.minimum(near, peers)
-        far = np.minimum(far, np.maximum(peers - near, 0.0))
+        near = smaller(near, peers)
+        far = smaller(far, larger(peers - near, 0.0))
     alone = channels_used(size=size, within=within, inside=library.exchange, across=library.exchange_per_peer)
     few, usual = (
         exchange_bytes(
@@ -145,7 +143,7 @@ def _exchange(cluster: Cluster, library: Communication, group: Group, *, peers: 
         )
         for channels in (library.exchange_per_peer, alone)
     )
-    fixed = np.minimum(size - 1.0, 1.0) * library.fixed_bytes[2]
+    fixed = smaller(size - 1.0, 1.0) * library.fixed_bytes[2]
     return few, usual, usual + fixed
 
 
@@ -153,4 +151,4 @@ def _size(cluster: Cluster, group: Group) -> tuple[Numeric, Numeric]:
     """Return the ranks of a communicator, and how many of them share a node."""
     size = group.num_ranks
     shared = ranks_per_tier(group, cluster)
-    return size, cast("Numeric", np.maximum(shared[0], 1.0)) if len(shared) > 1 else size
+    return size, larger(shared[0], 1.0) if len(shared) > 1 else size

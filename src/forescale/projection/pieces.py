@@ -10,15 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-import numpy as np
-
 from forescale.formula import named
 from forescale.graph.layer import embedding_block, head_block, layer_block, mtp_block
 from forescale.graph.layout import Layout
 from forescale.graph.operator import Block, Parameter
 from forescale.graph.recompute import keep
 from forescale.memory.buffers import product_elements
-from forescale.numeric import Numeric
+from forescale.numeric import Numeric, larger
 from forescale.projection.blocks import (
     NO_OVERLAP,
     BlockCost,
@@ -124,6 +122,7 @@ def build_blocks(model: Model, layout: Layout) -> Parts[Block]:
 
 def price_blocks(blocks: Parts[Block], pricing: Pricing) -> Parts[PricedBlock]:
     """Price every operator of every block, once where blocks share it."""
+    pricing.prepare(op for block in blocks.all() for each in block.operators for op in each.primitives)
     known: dict[int, PricedOperator] = {}
     return blocks.map(lambda block: price_operators(block, pricing, known))
 
@@ -180,7 +179,7 @@ def _largest(parameters: Sequence[Parameter], group: str) -> Numeric:
     result: Numeric = 0.0
     for parameter in parameters:
         if parameter.group == group:
-            result = np.maximum(result, named(parameter.local_elements, parameter.name, unit="parameter"))
+            result = larger(result, named(parameter.local_elements, parameter.name, unit="parameter"))
     return result
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import numpy as np
+
+from forescale.cost.alike import flags_of, stacked
 from forescale.cost.calibration import RunFactors
 from forescale.cost.collectives import CollectiveModel, Priced, Prices
 from forescale.cost.model import ComputeModel, Provenance
 from forescale.cost.placement import Group
 from forescale.formula import Term
 from forescale.graph.operator import Operator, Work
-from forescale.graph.ops import Collective, CollectiveKind, MeshAxis, Primitive
+from forescale.graph.ops import Collective, CollectiveKind, Compute, MeshAxis, Primitive
 from forescale.numeric import Numeric
 from forescale.projection.launches import calls_of
 from forescale.spec.strategy import LaunchGraphs
@@ -49,6 +52,23 @@ class Pricing:
         for primitive in work:
             result = result + calls_of(primitive, self.groups)
         return result
+
+    def prepare(self, ops: Iterable[Primitive]) -> None:
+        """Price kernels together that differ in extents only, as a model prices many in the time of a few.
+
+        Where extents are not numbers, an operator stands for many already.
+        """
+        alike: dict[tuple[object, ...], dict[Compute, None]] = {}
+        for op in ops:
+            if isinstance(op, Collective):
+                continue
+            try:
+                alike.setdefault(flags_of(op), {})[op] = None
+            except TypeError:
+                return
+        for group in map(tuple, alike.values()):
+            seconds: Any = self.compute.seconds(stacked(group))
+            self._seconds.update(zip(group, np.broadcast_to(seconds, len(group)).tolist(), strict=True))
 
     def seconds(self, op: Primitive) -> Numeric:
         """Return the duration of one primitive [s]."""

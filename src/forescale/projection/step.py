@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from forescale.formula import formula
-from forescale.numeric import Numeric
+from forescale.numeric import Numeric, larger, smaller
 
 PIPELINE = "Narayanan et al. 2021, arXiv:2104.04473, section 2.2"
 
@@ -46,7 +46,7 @@ def exposed_pipeline_time(
 ) -> Numeric:
     """2(p−1) hops to fill and drain, and 2·v·hop per micro-batch in between less what compute hides."""
     traffic = 2.0 * vpp * hop
-    hidden = np.where((np.asarray(vpp) > 1) & overlapped, np.minimum(slowest_stage_time, traffic), 0.0)
+    hidden = np.where((np.asarray(vpp) > 1) & overlapped, smaller(slowest_stage_time, traffic), 0.0)
     busy = 2.0 * hop * (pp - 1.0) + microbatches * (traffic - hidden)
     return np.where(np.asarray(pp) > 1, busy, 0.0)
 
@@ -60,7 +60,7 @@ def exposed_reduction(
     """Where overlapped e + contention · (reduction − e), e = max(reduction − cover, reduction / buckets); else all."""
     if not overlapped:
         return reduction
-    shown = np.maximum(reduction - cover, reduction / np.maximum(buckets, 1.0))
+    shown = larger(reduction - cover, reduction / larger(buckets, 1.0))
     return shown + contention * (reduction - shown)
 
 
@@ -74,7 +74,7 @@ def exposed_gather(
     """Where prefetched e + contention · (gather − e), e = max(0, gather − compute), per layer; else all."""
     if not overlapped:
         return gather
-    shown = np.maximum(gather - cover, 0.0)
+    shown = larger(gather - cover, 0.0)
     return shown + contention * (gather - shown)
 
 
@@ -89,7 +89,7 @@ def pipeline_wait(*, stage: Numeric, seconds: Numeric, vpp: Numeric) -> Numeric:
 @formula(unit="s", source="definition: what is left when the wait is over")
 def beyond_wait(*, exposed: Numeric, wait: Numeric) -> Numeric:
     """max(0, exposed − wait)."""
-    return np.maximum(exposed - wait, 0.0)
+    return larger(exposed - wait, 0.0)
 
 
 def stage_waits(stage: Numeric, vpp: Numeric, forward: Numeric, backward: Numeric) -> tuple[Numeric, Numeric]:

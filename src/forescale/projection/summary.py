@@ -20,25 +20,21 @@ def memory_summary(
 ) -> MemorySummary:
     """Return the fullest device against its capacity, and every stage."""
     parts = {
-        name: np.asarray(value_of(getattr(evaluation.memory, name)))
+        f"{name}_bytes": _of_stages(getattr(evaluation.memory, name), len(plan.counts))
         for name in MemoryParts.__dataclass_fields__
     }
     outside = evaluation.outside
-    peaks, beside = np.asarray(value_of(evaluation.stage_peak)), _number(outside.expected)
-    lost = np.broadcast_to(parts["overhead"], peaks.shape) - beside
+    beside, others = _number(outside.expected), _number(outside.communicators.expected)
     stages = tuple(
         StageMemory(
             stage=stage,
             num_layers=int(plan.counts[stage].sum()),
-            peak_bytes=float(peaks[stage, 0]),
-            fragmentation_bytes=float(lost[stage, 0]),
-            communicators_bytes=_number(outside.communicators.expected),
-            **{
-                f"{name}_bytes": float(np.broadcast_to(values, peaks.shape)[stage, 0])
-                for name, values in parts.items()
-            },
+            peak_bytes=peak,
+            fragmentation_bytes=parts["overhead_bytes"][stage] - beside,
+            communicators_bytes=others,
+            **{name: values[stage] for name, values in parts.items()},
         )
-        for stage in range(len(peaks))
+        for stage, peak in enumerate(_of_stages(evaluation.stage_peak, len(plan.counts)))
     )
     worst = max(stages, key=lambda stage: stage.peak_bytes)
     held = load_overhead().fragmentation[allocator]
@@ -74,6 +70,11 @@ def fragmentation_note(memory: MemorySummary, allocator: Allocator) -> tuple[Not
         f"(--allocator expandable_segments) it needs at most {format_bytes(memory.peak_high_bytes - saved)}"
     )
     return (Note(topic="allocator", text=text),)
+
+
+def _of_stages(values: object, count: int) -> list[float]:
+    """Return a quantity of one layout on each stage."""
+    return [float(value) for value in np.broadcast_to(np.asarray(value_of(values)), (count, 1))[:, 0]]
 
 
 def _number(value: object) -> float:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from forescale.cost.collectives.algorithm import Line, fixed_seconds
 from forescale.cost.collectives.route import Route
 from forescale.formula import formula
 from forescale.graph.ops import CollectiveKind
-from forescale.numeric import Numeric
+from forescale.numeric import Numeric, larger
 
 _PRIMUS = (
     "Primus projection documentation, all-to-all: (N - 1)/g of the buffer inside a node, (g - N)/g outside"
@@ -54,7 +52,7 @@ class DirectExchange:
                 reach=leg.reach,
                 bandwidth=leg.exchange_bandwidth * leg.link.exchange_efficiency,
             )
-            beta = np.maximum(beta, share)
+            beta = larger(beta, share)
         fixed = fixed_seconds(launch=route.exchange_launch(), passes=1.0, latency=latency)
         yield Line(label=self.name, fixed=fixed, seconds_per_byte=beta)
 

@@ -20,7 +20,7 @@ from forescale.cost.placement import Group
 from forescale.errors import UnknownNameError
 from forescale.formula import Term, formula, value_of
 from forescale.graph.ops import CollectiveKind
-from forescale.numeric import Numeric
+from forescale.numeric import Numeric, smaller
 from forescale.spec.cluster import Cluster
 
 
@@ -33,7 +33,7 @@ def message_seconds(*, num_bytes: Numeric, fixed: Numeric, seconds_per_byte: Num
 @formula(unit="s", source="NCCL: its tuner estimates every algorithm and protocol and takes the fastest")
 def fastest(**seconds: Numeric) -> Numeric:
     """Least of all ways that the library has."""
-    return reduce(np.minimum, seconds.values())
+    return reduce(smaller, seconds.values())
 
 
 @formula(unit="s", source="definition: a group of one rank and an empty message need no communication")

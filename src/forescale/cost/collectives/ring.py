@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from forescale.cost.collectives.algorithm import THAKUR, Line, fixed_seconds, passes
 from forescale.cost.collectives.route import Route
 from forescale.formula import formula
 from forescale.graph.ops import CollectiveKind
-from forescale.numeric import Numeric
+from forescale.numeric import Numeric, larger
 
 
 @formula(unit="s/byte", source=f"{THAKUR}, section 4.1")
@@ -24,7 +22,7 @@ def tightest(route: Route, protocol: int) -> Numeric:
     """Return seconds per byte of ring traffic: those of the tier that is slowest for its load."""
     slowest: Numeric = 0.0
     for leg in route.legs:
-        slowest = np.maximum(slowest, leg.load / (leg.bandwidth * leg.efficiency(protocol)))
+        slowest = larger(slowest, leg.load / (leg.bandwidth * leg.efficiency(protocol)))
     return slowest
 
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from forescale.cost.collectives.algorithm import Line, fixed_seconds, passes
 from forescale.cost.collectives.all_to_all import exchange_seconds_per_byte
 from forescale.cost.collectives.route import Route
 from forescale.graph.ops import CollectiveKind
-from forescale.numeric import Numeric
+from forescale.numeric import Numeric, larger
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +26,13 @@ class SingleShot:
             beta: Numeric = 0.0
             for leg in route.legs:
                 hop = leg.crossed * leg.hop(protocol) + (leg.shared - leg.inner) * leg.link.peer_latency
-                latency = np.maximum(latency, hop)
+                latency = larger(latency, hop)
                 share = exchange_seconds_per_byte(
                     num_ranks=route.num_ranks,
                     inner=leg.inner,
                     reach=leg.reach,
                     bandwidth=leg.exchange_bandwidth * leg.link.wire(protocol).efficiency,
                 )
-                beta = np.maximum(beta, share)
+                beta = larger(beta, share)
             fixed = fixed_seconds(launch=route.launch(protocol), passes=passes(kind), latency=latency)
             yield Line(label=f"{self.name} {wire}", fixed=fixed, seconds_per_byte=passes(kind) * beta)

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from forescale.cost.collectives.algorithm import Line, doublings, fixed_seconds, passes
 from forescale.cost.collectives.masks import indicator
 from forescale.cost.collectives.route import Leg, Route
 from forescale.formula import formula
 from forescale.graph.ops import CollectiveKind
-from forescale.numeric import Numeric
+from forescale.numeric import Numeric, larger
 
 _SANDERS = (
     "Sanders, Speck and Träff 2009, Two-tree algorithms for full bandwidth broadcast, reduction and scan"
@@ -44,7 +42,7 @@ def across(route: Route, *, kind: CollectiveKind, protocol: int) -> tuple[Numeri
     beta: Numeric = 0.0
     for leg in route.legs[1:]:
         latency = latency + doublings(count=leg.fan) * (leg.hop(protocol) * leg.link.tree_hop_factor)
-        beta = np.maximum(beta, _seconds_per_byte(leg, kind, protocol))
+        beta = larger(beta, _seconds_per_byte(leg, kind, protocol))
     return latency, beta
 
 
@@ -78,4 +76,4 @@ class Tree:
                 passes=passes(kind),
                 latency=latency + (first.fan - 1.0) * first.hop(protocol),
             )
-            yield Line(label=f"{self.name} {wire}", fixed=fixed, seconds_per_byte=np.maximum(beta, chain))
+            yield Line(label=f"{self.name} {wire}", fixed=fixed, seconds_per_byte=larger(beta, chain))
