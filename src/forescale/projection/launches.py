@@ -54,7 +54,7 @@ def engine_time(*, overhead: Numeric, vpp: Numeric) -> Numeric:
 )
 def engine_gap(*, overhead: Numeric, busy: Numeric, launches: Numeric) -> Numeric:
     """max(0, overhead − (busy − launches)): of the engine's own work, what the device's lead does not cover."""
-    return np.maximum(overhead - (busy - launches), 0.0)
+    return larger(overhead - (busy - launches), 0.0)
 
 
 def engine_seconds(
