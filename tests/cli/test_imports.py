@@ -33,3 +33,13 @@ def test_the_core_needs_numpy_only(module):
 
 def test_a_search_loads_nothing_heavy():
     assert not loaded(f"from forescale.cli.app import run\nassert run({list(SEARCH)}) == 0") & set(HEAVY)
+
+
+@pytest.mark.parametrize("command", ["project", "search", "explain"])
+def test_help_of_a_command_loads_that_command_alone(command):
+    program = (
+        f"import sys\nfrom forescale.cli.app import COMMANDS, run\nassert run(['{command}', '--help']) == 0\n"
+        "print('loaded', *(name for name in COMMANDS if f'forescale.cli.{name}' in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1].split() == ["loaded", command]

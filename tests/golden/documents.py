@@ -115,9 +115,9 @@ def commands() -> dict[str, Any]:
     """Return every command with its arguments and options."""
     import typer
 
-    from forescale.cli.app import app
+    from forescale.cli.app import application
 
-    return _tree(typer.main.get_command(app))
+    return _tree(typer.main.get_command(application()))
 
 
 def _tree(command: Any) -> dict[str, Any]:

@@ -4,23 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import cast
 
 import typer
 
 from forescale import __version__
-from forescale.cli.advise import advise_command
-from forescale.cli.calibrate import calibrate_command
-from forescale.cli.catalogue import catalogue_app
-from forescale.cli.compare import compare_command
-from forescale.cli.explain import explain_command
-from forescale.cli.memory import memory_app
-from forescale.cli.pipeline import app as pipeline_app
-from forescale.cli.project import project_command
-from forescale.cli.report import report_command
-from forescale.cli.search import search_command
-from forescale.cli.sweep import sweep_command
-from forescale.cli.validate import validate_command
 from forescale.errors import ForescaleError, InfeasibleError
 
 USAGE_ERROR = 2
@@ -28,13 +18,41 @@ INTERRUPTED = 130
 _UsageError = cast("type[Exception]", typer.BadParameter.__mro__[2])
 """Base of all errors in how a command was written, whichever click typer comes with."""
 
-app = typer.Typer(
-    name="forescale",
-    help="Project memory and step time of a training run and find its best layout, before running it.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "project": ("project", "project_command"),
+    "memory": ("memory", "memory_app"),
+    "search": ("search", "search_command"),
+    "advise": ("advise", "advise_command"),
+    "sweep": ("sweep", "sweep_command"),
+    "compare": ("compare", "compare_command"),
+    "explain": ("explain", "explain_command"),
+    "report": ("report", "report_command"),
+    "validate": ("validate", "validate_command"),
+    "calibrate": ("calibrate", "calibrate_command"),
+    "catalogue": ("catalogue", "catalogue_app"),
+    "pipeline": ("pipeline", "app"),
+}
+"""Module and name of every command or group of commands, in the order of the help."""
+
+
+def application(names: Sequence[str] = tuple(COMMANDS)) -> typer.Typer:
+    """Return the application with the named commands; modules of others are not loaded."""
+    app = typer.Typer(
+        name="forescale",
+        help="Project memory and step time of a training run and find its best layout, before running it.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_root)
+    for name in names:
+        module, attribute = COMMANDS[name]
+        command = getattr(import_module(f"forescale.cli.{module}"), attribute)
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name)
+        else:
+            app.command(name)(command)
+    return app
 
 
 def _version(wanted: bool) -> None:
@@ -43,7 +61,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     *,
     version: bool = typer.Option(
@@ -54,20 +71,6 @@ def _root(
     del version
 
 
-app.command("project")(project_command)
-app.add_typer(memory_app, name="memory")
-app.command("search")(search_command)
-app.command("advise")(advise_command)
-app.command("sweep")(sweep_command)
-app.command("compare")(compare_command)
-app.command("explain")(explain_command)
-app.command("report")(report_command)
-app.command("validate")(validate_command)
-app.command("calibrate")(calibrate_command)
-app.add_typer(catalogue_app, name="catalogue")
-app.add_typer(pipeline_app, name="pipeline")
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit: 0 for an answer, 2 for a question that has none."""
     sys.exit(run(arguments))
@@ -75,8 +78,9 @@ def main(arguments: list[str] | None = None) -> None:
 
 def run(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code."""
+    given = sys.argv[1:] if arguments is None else arguments
     try:
-        code = app(arguments, prog_name="forescale", standalone_mode=False)
+        code = application(_needed(given))(given, prog_name="forescale", standalone_mode=False)
         sys.stdout.flush()
     except _UsageError as error:
         return _usage(error)
@@ -90,6 +94,11 @@ def run(arguments: list[str] | None = None) -> int:
     except OSError as error:
         return _refuse(error)
     return code if isinstance(code, int) else 0
+
+
+def _needed(given: Sequence[str]) -> Sequence[str]:
+    """Return the commands that an invocation can reach: all of them, unless it starts with one."""
+    return given[:1] if given and given[0] in COMMANDS else tuple(COMMANDS)
 
 
 def _usage(error: Exception) -> int:
