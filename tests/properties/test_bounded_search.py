@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.small import cluster, dense, moe, workload
 
 from forescale.errors import InfeasibleError
+from forescale.schedule import FAMILIES
 from forescale.search import Space, bounded, search
 from forescale.search.bounds import WorkBounds, cell_bounds, variant_lists
 from forescale.search.cells import enumerate_cells, enumerate_layouts
@@ -49,6 +50,13 @@ def networks(draw, devices):
 
 
 @st.composite
+def schedules(draw):
+    """1F1B; in a quarter of the spaces some schedule of the library beside it or alone."""
+    name = draw(st.sampled_from([each.name for each in FAMILIES]))
+    return draw(st.sampled_from([(None,)] * 6 + [(None, name), (name,)]))
+
+
+@st.composite
 def questions(draw):
     model = MODELS[draw(st.sampled_from(sorted(MODELS)))]
     devices = draw(st.sampled_from([4, 6, 8, 12]))
@@ -68,9 +76,7 @@ def questions(draw):
         recompute=draw(st.none() | some((*default_recompute(model), *partial_recompute(model)), 5)),
         axis_order=draw(some(ORDERS)),
         placement=draw(st.sampled_from(PLACEMENTS)),
-        schedule=draw(
-            st.sampled_from([(None,)] * 6 + [("zb-h1", None), (None, "dualpipe"), (None, "seq1f1b")])
-        ),
+        schedule=draw(schedules()),
         base=Strategy(
             overlap=Overlap(**{name: draw(st.booleans()) for name in Overlap.__dataclass_fields__}),
             reshard=draw(st.sampled_from(["default", "always", "never", 2])),
@@ -116,6 +122,7 @@ def test_the_best_by_bounds_are_the_best_of_all(asked, share, objective, data):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bounded, "FIRST_CELLS", data.draw(st.sampled_from([3, 40])))
         patch.setattr(bounded, "LAYOUTS_AT_ONCE", data.draw(st.sampled_from([5, 300])))
+        patch.setattr(bounded, "SIMULATED_AT_ONCE", data.draw(st.sampled_from([5, 300])))
         result = search(model, devices, work, space=space, objective=objective, top=top, max_memory=limit)
     fits = scores.peak <= min(limit, devices.device.hbm_bytes)
     assert [each.strategy for each in result.best] == ranked(scores, candidates, fits, objective, top)

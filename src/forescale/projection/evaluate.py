@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from forescale.cost.calibration import RunFactors
-from forescale.formula import formula, named, total
+from forescale.formula import named, total
 from forescale.graph.layout import Choices, Degrees, state_shards
 from forescale.graph.ops import Collective
 from forescale.graph.stage import replayed_mtp
@@ -27,9 +27,11 @@ from forescale.projection.memory import MemoryParts, StateBytes, memory_parts, m
 from forescale.projection.outside import Outside, outside_bytes
 from forescale.projection.pieces import Holding, Parts, Piece
 from forescale.projection.pipeline import Pipeline
+from forescale.projection.pipeline_floor import PipelineFloor
 from forescale.projection.pricing import NEUTRAL, Pricing
 from forescale.projection.stages import Picker, Stages, over_stages, sum_over_stages
 from forescale.projection.step import bubble_time, exposed_pipeline_time, stage_waits
+from forescale.projection.waiting import least_waiting, simulated_waiting
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.workload import STORAGE_BYTES, Workload, num_microbatches
@@ -70,8 +72,8 @@ class Inputs:
     pricing: Pricing
     priced: Parts[PricedBlock] | None = None
     """The operators behind the pieces, of one layout."""
-    pipeline: Pipeline | None = None
-    """The simulated schedule of all candidates; None is (interleaved) 1F1B in closed form."""
+    pipeline: Pipeline | PipelineFloor | None = None
+    """The simulated schedule of all candidates, or bounds of it; None is (interleaved) 1F1B in closed form."""
     floor: Numeric | None = None
     """(stages, candidates) bytes that stand for states and standing buffers: a bound instead of a layout's own."""
 
@@ -175,7 +177,7 @@ def _add_once(
     parts["data_comm"] = count * at(data.per_microbatch) + at.maximum(data.once, stages)
     if inputs.pipeline is not None and inputs.pipeline.copies > 1:
         parts["data_comm"] = parts["data_comm"] + at.maximum(_between_copies(setting, inputs), stages)
-    if inputs.pipeline is None or inputs.pipeline.rank_of_stage[0] != inputs.pipeline.rank_of_stage[-1]:
+    if inputs.pipeline is None or inputs.pipeline.ends_apart:
         parts["data_comm"] = parts["data_comm"] + inputs.traffic.ties
     host = count * at(data.engine) + run.step_overhead_s
     parts["overhead"] = parts.get("overhead", 0.0) + host
@@ -308,8 +310,13 @@ def _pipeline(
     degrees, stages = inputs.degrees, inputs.stages
     slowest = Picker.slowest(stage_time, stages)(stage_time)
     hop = _hop(setting, inputs)
+    if isinstance(inputs.pipeline, PipelineFloor):
+        return least_waiting(inputs.pipeline, sums, stage_time, count, count * slowest)
     if inputs.pipeline is not None:
-        return _simulated(setting, inputs, sums, data, hop, count * slowest)
+        others = data.waiting + data.engine
+        return simulated_waiting(
+            inputs.pipeline, sums, others, hop, count * slowest, host_bandwidth=setting.host_bandwidth
+        )
     bubble = bubble_time(
         total_stage_time=sum_over_stages(values=stage_time, multiplicity=stages.multiplicity),
         slowest_stage_time=slowest,
@@ -325,41 +332,6 @@ def _pipeline(
         overlapped=setting.choices.overlap.pipeline,
     )
     return {"bubble": bubble, "pipeline_comm": messages}
-
-
-@formula(unit="s", source="simulated schedule: what its makespan exceeds the slowest rank's work by")
-def beyond(*, makespan: Numeric, work: Numeric) -> Numeric:
-    """Makespan − work."""
-    return makespan - work
-
-
-def _simulated(
-    setting: Setting, inputs: Inputs, sums: _StageSums, data: Exposed, hop: Numeric, work: Numeric
-) -> Seconds:
-    """Return bubble and messages of a simulated schedule, its backward split as the operators are."""
-    pipeline = inputs.pipeline
-    assert pipeline is not None
-    chunks = sums.on(pipeline.stages, copies=1)
-    weight = chunks.total(lambda cost: cost.weight_seconds)
-    others = pipeline.per_stage(data.waiting + data.engine)
-    with_messages, alone = pipeline.seconds(
-        forward=chunks.total(lambda cost: cost.forward_seconds),
-        input_grad=chunks.total(lambda cost: cost.backward_seconds) - weight + others,
-        weight_grad=weight,
-        copied=chunks.kept() / setting.host_bandwidth,
-        hop=hop,
-        causal=_causal(chunks) if pipeline.num_splits > 1 else (0.0, 0.0),
-    )
-    return {
-        "bubble": beyond(makespan=alone, work=work),
-        "pipeline_comm": beyond(makespan=with_messages, work=alone),
-    }
-
-
-def _causal(chunks: _StageSums) -> tuple[Numeric, Numeric]:
-    """Return what of forward and backward grows with a token's place, of every virtual stage."""
-    forward = chunks.total(lambda cost: cost.causal_forward)
-    return forward, chunks.total(lambda cost: cost.causal_backward)
 
 
 def _hop(setting: Setting, inputs: Inputs) -> Numeric:

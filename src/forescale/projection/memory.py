@@ -203,7 +203,7 @@ def _activations(setting: Setting, inputs: Inputs, kept: Numeric, count: Numeric
     degrees, stages, pieces = inputs.degrees, inputs.stages, inputs.pieces
     held = in_flight(stage=stages.index, pp=degrees.pp, vpp=degrees.vpp, num_microbatches=count)
     if inputs.pipeline is not None:
-        held = named(inputs.pipeline.peaks[:, None], "in flight, from the schedule", unit="1")
+        held = named(inputs.pipeline.held, "in flight, from the schedule", unit="1")
     working = _working_set(setting, inputs)
     head = pieces.head.cost
     loss = stages.last * largest(first=head.forward_bytes, second=head.backward_bytes)

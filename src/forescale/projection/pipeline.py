@@ -95,6 +95,16 @@ class Pipeline:
         """Pieces that each sequence is cut into."""
         return self.compiled.schedule.num_splits
 
+    @property
+    def held(self) -> Array:
+        """Most micro-batches in flight, (ranks, 1)."""
+        return self.peaks[:, None]
+
+    @property
+    def ends_apart(self) -> bool:
+        """Whether the first and the last stage lie on different ranks."""
+        return self.rank_of_stage[0] != self.rank_of_stage[-1]
+
     def per_stage(self, per_rank: Numeric) -> Array:
         """Return equal shares of what each rank (ranks, candidates) spends, on each of its virtual stages."""
         placement = self.compiled.schedule.placement

@@ -6,6 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+import numpy as np
+
+from forescale.numeric import Numeric
 from forescale.schedule.errors import ScheduleError
 from forescale.schedule.model import Schedule
 
@@ -33,6 +36,44 @@ class Request:
     """Consecutive micro-batches per chunk of interleaved schedules; None is pp."""
     num_splits: int = 2
     """Sequence pieces of Seq1F1B."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankShape:
+    """Ranks of pipelines of some shapes; numbers, or arrays of them."""
+
+    rank: Numeric
+    pp: Numeric
+    num_microbatches: Numeric
+
+
+Held: TypeAlias = Callable[[RankShape], Numeric]
+"""Micro-batches (of a device's full share) that a rank surely holds at some moment: a bound for a search."""
+
+
+def one_microbatch(_: RankShape) -> Numeric:
+    """One: a micro-batch goes forward through all chunks before it comes back to any of them."""
+    return 1.0
+
+
+def nothing_sure(_: RankShape) -> Numeric:
+    """None: activations may lie on the host."""
+    return 0.0
+
+
+def every_microbatch(of: RankShape) -> Numeric:
+    """All: everything goes forward first."""
+    return of.num_microbatches
+
+
+def filled(of: RankShape) -> Numeric:
+    """As many as there are ranks from this one on: until the first gradient is back, forward goes on."""
+    return np.minimum(of.num_microbatches, of.pp - of.rank)
+
+
+def one_per_rank(of: RankShape) -> Numeric:
+    """As many as there are ranks: what waits for weight gradients evens them out."""
+    return np.minimum(of.num_microbatches, of.pp)
 
 
 Refusal: TypeAlias = Callable[[Request], str]
@@ -63,6 +104,8 @@ class Family:
     splits_sequences: bool = False
     """Whether actions are of pieces of sequences, `Request.num_splits` each."""
     parameter_copies: int = 1
+    held: Held = one_microbatch
+    """What a rank holds at least, in every schedule of the family without a memory limit of its own."""
 
     @property
     def fixed_vpp(self) -> int | None:

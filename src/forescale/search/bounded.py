@@ -27,6 +27,8 @@ REFINED_AT_ONCE = 65536
 """Cells whose work is bounded at once."""
 FIRST_LAYOUTS, LAYOUTS_AT_ONCE = 8192, 65536
 """Layouts evaluated at once: few of the most promising first, to discard others by."""
+SIMULATED_FIRST, SIMULATED_AT_ONCE = 128, 512
+"""The same where schedules are simulated: each shape of a pipeline is built and timed by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,20 +222,26 @@ class Bounded:
         """Evaluate what waits, most promising first: some at once, then as long as nothing left is more so."""
         by_time = self.incumbents.wanted.objective == "step_time"
         left = self._next_fine
-        first = True
+        first, at_once = True, self._at_once
         while len(self.pool):
             value = self.pool.step_time if by_time else self.pool.peak
             fits = self.pool.peak <= self.incumbents.wanted.memory_limit
             order = np.lexsort((value, ~fits)) if first else np.argsort(value, kind="stable")
             if not first and (value[order[0]] > left or (not by_time and left < np.inf)):
                 return
-            most = FIRST_LAYOUTS if first else LAYOUTS_AT_ONCE
-            taken = np.cumsum(self.cells.num_layouts[self.pool.cell[order]]) <= most
+            taken = np.cumsum(self.cells.num_layouts[self.pool.cell[order]]) <= at_once[not first]
             taken[0] = True
             self._score(self.pool.take(order[taken]))
             self.pool = self.pool.take(np.sort(order[~taken]))
             self._sift()
             first = False
+
+    @property
+    def _at_once(self) -> tuple[int, int]:
+        """How many layouts are evaluated first, and then at once."""
+        if any(each.schedule is not None for each in self.cells.whole.variants):
+            return SIMULATED_FIRST, SIMULATED_AT_ONCE
+        return FIRST_LAYOUTS, LAYOUTS_AT_ONCE
 
     def _score(self, nodes: Pool) -> None:
         """Evaluate all layouts behind some pairs."""

@@ -21,18 +21,9 @@ from forescale.projection.memory import narrow_weights, standing_buffers, state_
 from forescale.projection.mesh import Order
 from forescale.projection.pieces import Holding, Parts, holdings, price_blocks
 from forescale.projection.stages import Stages, over_stages, stack_plans
+from forescale.search.batches import Batch, Least, distinct, first_rows
 from forescale.search.cells import Cells, Mask
-from forescale.search.evaluate import (
-    BLOCK_KEY,
-    Batch,
-    Least,
-    Question,
-    Scores,
-    as_degrees,
-    distinct,
-    first_rows,
-    score,
-)
+from forescale.search.evaluate import BLOCK_KEY, Question, Scores, as_degrees, score
 from forescale.search.space import Columns, Rows, Variant
 from forescale.spec.strategy import DEFAULT_AXIS_ORDER
 

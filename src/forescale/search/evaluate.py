@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +11,6 @@ from forescale.cost.calibration import RunFactors
 from forescale.cost.select import Costs
 from forescale.graph.layout import Choices, Degrees, Layout, split_strategy
 from forescale.graph.operator import Block
-from forescale.graph.stage import EVERY_LAYER, plan_stages
 from forescale.numeric import Array, Numeric
 from forescale.project import pricing_of, setting_of
 from forescale.projection.blocks import PricedBlock
@@ -30,13 +27,14 @@ from forescale.projection.pieces import (
     holdings,
     price_blocks,
 )
-from forescale.projection.pipeline import Pipeline, pipeline_of
+from forescale.projection.pipeline_floor import PipelineFloor
 from forescale.projection.pricing import Pricing
-from forescale.projection.stages import Stages, stack_plans
+from forescale.projection.stages import Stages
+from forescale.search.batches import Batch, Least, Table, batches, distinct, first_rows, stage_plans
 from forescale.search.space import Candidates, Columns, Rows
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
-from forescale.spec.strategy import Recompute, TensorKind
+from forescale.spec.strategy import TensorKind
 from forescale.spec.workload import Workload
 
 CHUNK = 16384
@@ -84,18 +82,6 @@ class Scores:
     peak: Array
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """Distinct rows of some columns, and where each candidate's row stands."""
-
-    columns: Columns
-    where: Rows
-
-    def __len__(self) -> int:
-        """Return the number of distinct rows."""
-        return len(next(iter(self.columns.values())))
-
-
 def score(
     question: Question,
     candidates: Candidates,
@@ -121,7 +107,8 @@ def score(
     scores = Scores(step_time=np.full(shape, np.inf), peak=np.full(shape, np.inf))
     if candidates.num_rows == 0:
         return scores
-    for batch in _batches(question, candidates, memory_limit, only):
+    fitting = _fitting(question, candidates, memory_limit)
+    for batch in batches(question.model, candidates, fitting=fitting, only=only, bounded=least is not None):
         rows, choices = batch.rows, batch.choices
         columns = {name: values[rows] for name, values in candidates.columns.items()}
         group = _Group(question, columns, batch, least)
@@ -147,131 +134,20 @@ def score(
     return scores
 
 
-@dataclass(frozen=True, slots=True)
-class StagesOf:
-    """The stage plans of some rows, by their place among those rows."""
-
-    plans: Stages
-    plan: Rows
-
-    def __call__(self, rows: Rows | slice) -> Stages:
-        """Return the plans of some of the rows."""
-        return self.plans.take(self.plan[rows])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """Rows that share operator list, axis order and schedule, with the variants (recompute policies) to try."""
-
-    rows: Rows
-    variants: list[int]
-    choices: Choices
-    order: Order
-    stages: StagesOf
-    pipeline: Pipeline | None = None
-
-
-class Least(Protocol):
-    """Knows how little memory the states of a layout may need, whichever way they are sharded."""
-
-    def __call__(self, batch: Batch) -> Array:
-        """Return (stages, rows) bytes of states and standing buffers."""
-        ...
-
-
-def _batches(
-    question: Question, candidates: Candidates, memory_limit: float, only: NDArray[np.bool_] | None
-) -> Iterator[Batch]:
-    """Yield all candidates in batches; a named schedule has one batch per shape of its pipeline."""
+def _fitting(
+    question: Question, candidates: Candidates, memory_limit: float
+) -> dict[TensorKind, NDArray[np.bool_]]:
+    """Return the rows whose states do not exceed the limit, by kind of tensor parallelism."""
+    kinds = {each.tp_kind for each in candidates.variants}
+    if memory_limit == np.inf:
+        return {kind: np.ones(candidates.num_rows, dtype=bool) for kind in kinds}
     plans, plan_of_row = stage_plans(question.model, candidates.columns)
     common = split_strategy(candidates.base)[1]
-    fitting = {kind: np.ones(candidates.num_rows, dtype=bool) for kind in get_args(TensorKind)}
-    if memory_limit < np.inf:
-        for kind in {each.tp_kind for each in candidates.variants}:
-            choices = replace(common, tp_kind=kind)
-            states = _states(question, candidates.columns, plans, plan_of_row, choices)
-            fitting[kind] = states <= memory_limit
-    by_list: dict[tuple[object, ...], list[int]] = {}
-    for index, each in enumerate(candidates.variants):
-        key = (*each.structure, each.recompute.selection)
-        by_list.setdefault(key, []).append(index)
-    for indices in by_list.values():
-        variant = candidates.variants[indices[0]]
-        selection = variant.recompute.selection
-        held, held_by_row = plans, plan_of_row
-        if selection != EVERY_LAYER:
-            held, held_by_row = stage_plans(question.model, candidates.columns, selection)
-        allowed = candidates.allows(variant) if only is None else only[indices].any(axis=0)
-        if variant.schedule is None:
-            allowed = allowed & fitting[variant.tp_kind]
-        for sp in (True, False):
-            rows = np.flatnonzero(allowed & (candidates.columns["sp"] == sp))
-            if len(rows) == 0:
-                continue
-            batch = Batch(
-                rows=rows,
-                variants=indices,
-                choices=replace(common, sp=sp, **variant.choices, schedule=variant.schedule),
-                order=variant.order,
-                stages=StagesOf(held, held_by_row[rows]),
-            )
-            if variant.schedule is None:
-                yield batch
-            else:
-                yield from _by_shape(question.model, candidates, batch, selection)
-
-
-def _by_shape(model: Model, candidates: Candidates, batch: Batch, recompute: Recompute) -> Iterator[Batch]:
-    """Split a batch of a named schedule by pipeline shape, each with its simulated pipeline."""
-    columns = {name: candidates.columns[name][batch.rows] for name in ("pp", "vpp")}
-    columns["count"] = candidates.num_microbatches[batch.rows]
-    table = distinct(columns, ("pp", "vpp", "count"))
-    for shape in range(len(table)):
-        rows = batch.rows[table.where == shape]
-        pp, vpp, count = (int(table.columns[name][shape]) for name in ("pp", "vpp", "count"))
-        name = str(batch.choices.schedule)
-        pieces = candidates.base.sequence_pieces
-        pipeline = (
-            None
-            if pp == 1
-            else pipeline_of(model, name, pp, vpp, count, recompute=recompute, num_splits=pieces)
-        )
-        plan = plan_stages(model, pp=1, recompute=recompute) if pipeline is None else pipeline.ranks
-        stages = StagesOf(stack_plans([plan]), np.zeros(len(rows), dtype=np.int64))
-        yield replace(batch, rows=rows, stages=stages, pipeline=pipeline)
-
-
-def distinct(columns: Columns, names: tuple[str, ...]) -> Table:
-    """Return the distinct rows of the named columns, in ascending order."""
-    key = np.zeros(len(columns[names[0]]), dtype=np.int64)
-    for name in names:
-        size, code = _codes(columns[name])
-        key = _codes(key * size + code)[1]
-    first = first_rows(key)
-    return Table(columns={name: columns[name][first] for name in names}, where=key)
-
-
-def _codes(values: Rows) -> tuple[int, Rows]:
-    """Return how many distinct non-negative values there are, and the rank of each among them."""
-    present = np.zeros(int(values.max(initial=0)) + 1, dtype=bool)
-    present[values] = True
-    rank = np.cumsum(present) - 1
-    return int(rank[-1]) + 1, rank[values]
-
-
-def first_rows(where: Rows) -> Rows:
-    """Return the first row of every code 0, 1, 2, ... in `where`."""
-    first = np.empty(int(where.max(initial=-1)) + 1, dtype=np.int64)
-    first[where[::-1]] = np.arange(len(where))[::-1]
-    return first
-
-
-def stage_plans(model: Model, columns: Columns, recompute: Recompute = EVERY_LAYER) -> tuple[Stages, Rows]:
-    """Return the compressed stage plan of every distinct (pp, vpp), and each candidate's."""
-    table = distinct(columns, ("pp", "vpp"))
-    pairs = zip(table.columns["pp"].tolist(), table.columns["vpp"].tolist(), strict=True)
-    plans = [plan_stages(model, pp=pp, vpp=vpp, recompute=recompute).compressed() for pp, vpp in pairs]
-    return stack_plans(plans), table.where
+    columns = candidates.columns
+    return {
+        kind: _states(question, columns, plans, plan_of_row, replace(common, tp_kind=kind)) <= memory_limit
+        for kind in kinds
+    }
 
 
 def _states(
@@ -357,7 +233,7 @@ class _Group:
             traffic=self.traffic.take(at_traffic),
             floor=None if self.floor is None else self.floor[:, part],
             pricing=self.question.pricing(degrees, self.choices, self.order),
-            pipeline=self.pipeline,
+            pipeline=self.pipeline.take(part) if isinstance(self.pipeline, PipelineFloor) else self.pipeline,
         )
 
 

@@ -6,7 +6,7 @@ arXiv:2412.19437, section 3.2.1; the order of each rank follows the eight steps 
 
 from __future__ import annotations
 
-from forescale.schedule.family import Family, Request
+from forescale.schedule.family import Family, Request, one_per_rank
 from forescale.schedule.library.emit import opposite_ways
 from forescale.schedule.model import Schedule
 from forescale.schedule.placement import bidirectional
@@ -50,6 +50,7 @@ FAMILY = Family(
     peak="p+1",
     source="DeepSeek-AI 2024, arXiv:2412.19437",
     construct=construct,
+    held=one_per_rank,
     refusal=refusal,
     splits_backward=True,
     parameter_copies=2,

@@ -7,7 +7,7 @@ the next rank's forward in arXiv:2405.15362.
 
 from __future__ import annotations
 
-from forescale.schedule.family import Family, Request
+from forescale.schedule.family import Family, Request, filled
 from forescale.schedule.library.one_f_one_b import with_warmup
 from forescale.schedule.model import Schedule
 
@@ -28,4 +28,5 @@ FAMILY = Family(
     peak="min(m, 2(p-1-r)+1) on rank r",
     source="Zhuang et al. 2022, arXiv:2211.05322",
     construct=construct,
+    held=filled,
 )

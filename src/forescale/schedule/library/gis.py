@@ -6,7 +6,7 @@ g(v - 1) + p chunks. Wan et al. 2025 (PipeOffload), arXiv:2503.01328, table 1.
 
 from __future__ import annotations
 
-from forescale.schedule.family import Family, Request, keep_first
+from forescale.schedule.family import Family, Request, filled, keep_first
 from forescale.schedule.library.emit import interleaved_passes, one_forward_one_backward
 from forescale.schedule.model import Schedule
 from forescale.schedule.placement import loop
@@ -47,6 +47,7 @@ FAMILY = Family(
     peak="(g(v-1)+p)/v",
     source="Wan et al. 2025, arXiv:2503.01328",
     construct=construct,
+    held=filled,
     refusal=refusal,
     splits_backward=True,
 )

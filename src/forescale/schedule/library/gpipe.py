@@ -6,7 +6,7 @@ Any m and p. Idle (p - 1)(tf + tb + tw), peak m micro-batches. Huang et al. 2019
 from __future__ import annotations
 
 from forescale.schedule.actions import Kind, pack
-from forescale.schedule.family import Family, Request
+from forescale.schedule.family import Family, Request, every_microbatch
 from forescale.schedule.model import Schedule
 from forescale.schedule.placement import loop
 
@@ -34,4 +34,5 @@ FAMILY = Family(
     peak="m",
     source="Huang et al. 2019, arXiv:1811.06965",
     construct=construct,
+    held=every_microbatch,
 )

@@ -7,7 +7,7 @@ Idle (p - 1)(tf + tb + tw)/v, peak p + (p - 1)/v for g = p. Narayanan et al. 202
 
 from __future__ import annotations
 
-from forescale.schedule.family import Family, Request, keep_first
+from forescale.schedule.family import Family, Request, filled, keep_first
 from forescale.schedule.library.emit import interleaved_passes, one_forward_one_backward, padded
 from forescale.schedule.model import Schedule
 from forescale.schedule.placement import loop
@@ -60,5 +60,6 @@ FAMILY = Family(
     peak="p+(p-1)/v",
     source="Narayanan et al. 2021, arXiv:2104.04473",
     construct=construct,
+    held=filled,
     refusal=refusal,
 )

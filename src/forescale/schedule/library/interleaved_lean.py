@@ -7,7 +7,7 @@ Building blocks of Qi et al. 2024, arXiv:2405.15362.
 
 from __future__ import annotations
 
-from forescale.schedule.family import Family, Request
+from forescale.schedule.family import Family, Request, filled
 from forescale.schedule.library.interleaved import refusal, with_warmup
 from forescale.schedule.model import Schedule
 
@@ -28,5 +28,6 @@ FAMILY = Family(
     peak="p on rank 0, less on later ranks",
     source="Qi et al. 2024, arXiv:2405.15362",
     construct=construct,
+    held=filled,
     refusal=refusal,
 )

@@ -6,7 +6,7 @@ Any m. Idle (p - 1)(tf + tb - tw)/v, peak p for any v. As in torch.distributed.p
 
 from __future__ import annotations
 
-from forescale.schedule.family import Family, Request
+from forescale.schedule.family import Family, Request, one_per_rank
 from forescale.schedule.library.interleaved import refusal, with_warmup
 from forescale.schedule.model import Schedule
 
@@ -28,6 +28,7 @@ FAMILY = Family(
     peak="p",
     source="Qi et al. 2023, arXiv:2401.10241; torch.distributed.pipelining",
     construct=construct,
+    held=one_per_rank,
     refusal=refusal,
     splits_backward=True,
 )

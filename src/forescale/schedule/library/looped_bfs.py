@@ -6,7 +6,7 @@ Any m and p. Idle (p - 1)(tf + tb + tw)/v for m >= p, peak m. Lamy-Poirier 2022,
 from __future__ import annotations
 
 from forescale.schedule.actions import Kind, pack
-from forescale.schedule.family import Family, Request
+from forescale.schedule.family import Family, Request, every_microbatch
 from forescale.schedule.model import Schedule
 from forescale.schedule.placement import loop
 
@@ -40,4 +40,5 @@ FAMILY = Family(
     peak="m",
     source="Lamy-Poirier 2022, arXiv:2211.05953",
     construct=construct,
+    held=every_microbatch,
 )

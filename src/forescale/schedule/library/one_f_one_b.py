@@ -5,7 +5,7 @@ Any m and p. Idle (p - 1)(tf + tb + tw), peak min(m, p - r). Narayanan et al. 20
 
 from __future__ import annotations
 
-from forescale.schedule.family import Family, Request
+from forescale.schedule.family import Family, Request, filled
 from forescale.schedule.library.emit import one_forward_one_backward
 from forescale.schedule.model import Schedule
 from forescale.schedule.placement import loop
@@ -48,4 +48,5 @@ FAMILY = Family(
     peak="min(m, p-r) on rank r",
     source="Narayanan et al. 2021, arXiv:2104.04473",
     construct=construct,
+    held=filled,
 )

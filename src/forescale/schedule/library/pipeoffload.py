@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from forescale.schedule.actions import KIND_BITS, Kind, unpack
 from forescale.schedule.actions import pack as _pack
-from forescale.schedule.family import Family, Request
+from forescale.schedule.family import Family, Request, nothing_sure
 from forescale.schedule.library import gis
 from forescale.schedule.model import Schedule
 
@@ -57,6 +57,7 @@ FAMILY = Family(
     peak="simulate",
     source="Wan et al. 2025, arXiv:2503.01328",
     construct=construct,
+    held=nothing_sure,
     refusal=gis.refusal,
     splits_backward=True,
 )

@@ -10,9 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
+
+from forescale.numeric import Numeric
 from forescale.schedule.closed_form import v_half_limit_chunks, v_min_limit_chunks
 from forescale.schedule.errors import ScheduleError
-from forescale.schedule.family import Family, Request
+from forescale.schedule.family import Family, RankShape, Request
 from forescale.schedule.library.v_block import search
 from forescale.schedule.model import Schedule
 from forescale.schedule.placement import wave
@@ -47,7 +50,14 @@ def _limit(request: Request, default: int) -> int:
 
 
 def _family(
-    name: str, title: str, alias: str, limit: Callable[[int], int], *, idle: str, peak: str
+    name: str,
+    title: str,
+    alias: str,
+    limit: Callable[[int], int],
+    *,
+    idle: str,
+    peak: str,
+    most: Callable[[Numeric], Numeric],
 ) -> Family:
     def construct(request: Request) -> Schedule:
         return construct_with(request, _limit(request, limit(request.pp)))
@@ -57,6 +67,9 @@ def _family(
         if _limit(request, limit(request.pp)) < least:
             return f"no V schedule fits {request.memory_limit:g} micro-batches; allow {least / 2:g} or more"
         return ""
+
+    def held(of: RankShape) -> Numeric:
+        return np.minimum(of.num_microbatches, most(of.pp))
 
     return Family(
         name=name,
@@ -69,6 +82,7 @@ def _family(
         peak=peak,
         source="Qi et al. 2024, arXiv:2405.15362",
         construct=construct,
+        held=held,
         refusal=refusal,
         splits_backward=True,
     )
@@ -81,6 +95,7 @@ V_HALF = _family(
     lambda pp: min(int(v_half_limit_chunks(pp=pp)), 2 * pp),
     idle="unit times: 3p-7 (even p), 3p-4 (odd) chunk passes",
     peak="floor((p+2)/2)",
+    most=lambda pp: (pp + 2) // 2,
 )
 V_MIN = _family(
     "v-min",
@@ -89,6 +104,7 @@ V_MIN = _family(
     lambda pp: min(int(v_min_limit_chunks(pp=pp)), 2 * pp),
     idle="unit times: at most 4p-{7,5,6}[p mod 3] chunk passes",
     peak="floor((p+4)/3)",
+    most=lambda pp: (pp + 4) // 3,
 )
 V_ZB = _family(
     "v-zb",
@@ -97,4 +113,5 @@ V_ZB = _family(
     lambda pp: 2 * pp,
     idle="unit times: about max(p-1, 6p-1-3k) chunk passes at k chunks",
     peak="the limit given; p by default",
+    most=lambda pp: pp,
 )

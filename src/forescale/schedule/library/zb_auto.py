@@ -14,7 +14,7 @@ from itertools import product
 
 from forescale.schedule.actions import Kind, pack
 from forescale.schedule.errors import ScheduleError
-from forescale.schedule.family import Family, Request
+from forescale.schedule.family import Family, Request, one_per_rank
 from forescale.schedule.model import Schedule
 from forescale.schedule.placement import loop
 
@@ -211,6 +211,7 @@ def _family(name: str, factor: int, alias: tuple[str, ...]) -> Family:
         peak=f"{'p' if factor == 1 else '2p'}, or the limit given",
         source="Qi et al. 2023, arXiv:2401.10241",
         construct=construct,
+        held=one_per_rank,
         refusal=refusal,
         splits_backward=True,
     )

@@ -5,7 +5,7 @@ Any m and p. Idle (p - 1)(tf + tb - tw) for tw <= tb. Qi et al. 2023, arXiv:2401
 
 from __future__ import annotations
 
-from forescale.schedule.family import Family, Request
+from forescale.schedule.family import Family, Request, one_per_rank
 from forescale.schedule.library.one_f_one_b import with_warmup
 from forescale.schedule.model import Schedule
 
@@ -27,5 +27,6 @@ FAMILY = Family(
     peak="min(m, p)",
     source="Qi et al. 2023, arXiv:2401.10241",
     construct=construct,
+    held=one_per_rank,
     splits_backward=True,
 )

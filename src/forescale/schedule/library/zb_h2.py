@@ -6,7 +6,7 @@ times, peak 2p - 1. Qi et al. 2023, arXiv:2401.10241, section 2.2.
 
 from __future__ import annotations
 
-from forescale.schedule.family import Family, Request
+from forescale.schedule.family import Family, Request, one_per_rank
 from forescale.schedule.library.one_f_one_b import with_warmup
 from forescale.schedule.model import Schedule
 
@@ -28,5 +28,6 @@ FAMILY = Family(
     peak="min(m, 2p-1)",
     source="Qi et al. 2023, arXiv:2401.10241",
     construct=construct,
+    held=one_per_rank,
     splits_backward=True,
 )

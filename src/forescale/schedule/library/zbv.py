@@ -7,7 +7,10 @@ torch.distributed.pipelining has it as ScheduleZBVZeroBubble.
 
 from __future__ import annotations
 
-from forescale.schedule.family import Family, Request, keep_first
+import numpy as np
+
+from forescale.numeric import Numeric
+from forescale.schedule.family import Family, RankShape, Request, keep_first
 from forescale.schedule.library.emit import Emitter, counter
 from forescale.schedule.model import Schedule
 from forescale.schedule.placement import wave
@@ -62,6 +65,11 @@ def _rank(rank: int, pp: int, num_microbatches: int) -> tuple[int, ...]:
     return tuple(emit.order)
 
 
+def held(of: RankShape) -> Numeric:
+    """As many as there are ranks, where there are enough to fill all of them; else one is sure."""
+    return np.where(np.asarray(of.num_microbatches) >= 2.0 * of.pp - 1.0, of.pp, 1.0)
+
+
 FAMILY = Family(
     name="zbv",
     aliases=("zb-v", "zbv-formatted", "ScheduleZBVZeroBubble", "zbvzerobubble"),
@@ -73,5 +81,6 @@ FAMILY = Family(
     peak="p",
     source="Qi et al. 2023, arXiv:2401.10241",
     construct=construct,
+    held=held,
     splits_backward=True,
 )
