@@ -48,6 +48,12 @@ NAMES = {
     "MAMF": "best matrix products found (stas00/ml-engineering @744d01e)",
     "DGEMM": "DeepGEMM README, first release (deepseek-ai/DeepGEMM @a6d97a1)",
     "MI355": "MI355X hipBLASLt (AMD-AGI/Primus @b475d603)",
+    "PTG": "Primus-Turbo products (AMD-AGI/Primus-Turbo @23e36d65)",
+    "PTGG": "Primus-Turbo grouped products (AMD-AGI/Primus-Turbo @23e36d65)",
+    "PTA": "Primus-Turbo attention, AITER (AMD-AGI/Primus-Turbo @23e36d65)",
+    "HKG": "HipKittens products, hipBLASLt (HazyResearch/HipKittens @f09e9685)",
+    "HKA": "HipKittens attention, AITER (HazyResearch/HipKittens @f09e9685)",
+    "HBL": "hipBLASLt products of GPT-OSS-20B, tuned (AMD-AGI/Primus @fd1eeabb)",
 }
 
 
@@ -350,6 +356,16 @@ def recipes() -> dict[str, tuple[dict[str, object], tuple[AnyStep, ...]]]:
     def simumax(*names: str) -> Rows:
         return Rows(tables=("SMGEMM",), machines=names, when=products("bf16"))
 
+    def instinct(keys: tuple[str, ...], tables: tuple[str, ...], machines: tuple[str, ...], checks: tuple[Rows, ...] = ()) -> Step:
+        """Products of AMD; below 4096 rows PyTorch's calls, not its kernels, set the pace of HipKittens' baseline."""
+        fits = products(keys[0])
+        train = Rows(tables=tables, machines=machines, when=lambda r: fits(r) and r.ops[0].m >= 2880)
+        return Step(entry=fit.Entry(section="gemm", keys=keys), parameters=fit.GEMM, train=train, checks=checks, widen=1.5)
+
+    def instinct_attention(*, wide: bool) -> Rows:
+        """Forward attention of MI355X by head width: AITER of November 2025 has assembly for 128 only."""
+        return Rows(tables=("HKA",), machines=("mi355x",), when=lambda r: forward(r) and (r.ops[0].qk_dim >= 128.0) is wide)
+
     mxu = "Google Cloud, TPU system architecture: 128 x 128, from v6e 256 x 256"
     mme = "Intel Gaudi 3 white paper: 256 x 256 multiply-accumulate structure"
     neuron = "AWS Neuron documentation, NeuronCore architecture: 128 x 128 tensor engine"
@@ -408,9 +424,19 @@ def recipes() -> dict[str, tuple[dict[str, object], tuple[AnyStep, ...]]]:
             attention_step("forward", Rows(tables=("AICA",), machines=ultra, when=forward), (), ("AICA",)),
             Transfer(like="hopper"),
         )),
-        "cdna3": ({"reference_power_w": 1000.0}, (Anchor(keys=("bf16", "fp16"), rows=best("mi300x", "mi325x")),)),
-        "cdna4": ({}, (Anchor(keys=("fp8", "mxfp8"), rows=Rows(tables=("MI355",), machines=("mi355x",),
-                                                                when=products("fp8"))),)),
+        "cdna4": ({}, (
+            instinct(("bf16", "fp16"), ("HBL", "HKG"), ("mi355x",)),
+            instinct(("fp8", "mxfp8"), ("HBL", "HKG", "MI355"), ("mi355x",)),
+            attention_step("forward", instinct_attention(wide=True), (instinct_attention(wide=False),), widen=1.5),
+            attention_step("backward", Rows(tables=("HKA",), machines=("mi355x",), when=backward), widen=1.5),
+        )),
+        "cdna3": ({"reference_power_w": 1000.0}, (
+            instinct(("bf16", "fp16"), ("PTG", "HKG"), ("mi300x", "mi325x"), (best("mi300x", "mi325x"),)),
+            Step(entry=fit.Entry(section="grouped"), parameters=fit.GROUPED[:2], widen=2.0,
+                 train=Rows(tables=("PTGG",), machines=("mi300x",), when=grouped)),
+            attention_step("forward", Rows(tables=("PTA",), machines=("mi300x",), when=forward), widen=1.5),
+            Transfer(like="cdna4", scaled=True),
+        )),
         "gaudi2": ({}, (Systolic(array=256, source=mme), Anchor(keys=("bf16",), rows=best("gaudi2")),
                         Anchor(keys=("fp8",), rows=best("gaudi2", dtype="fp8")))),
         "gaudi3": ({}, (Systolic(array=256, source=mme), Anchor(keys=("bf16",), rows=best("gaudi3")),
