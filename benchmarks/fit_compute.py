@@ -332,8 +332,13 @@ class Grouped:
 
 
 def run_grouped(calibration: Calibration, step: Grouped, rows: list[KernelRow]) -> Calibration:
-    record = cal.Fit(kind="roofline", low=0.8, high=1.3, source=f"prior: as fitted on {step.like}; {step.source}")
-    return replace(calibration, grouped=replace(calibration.grouped, fraction=step.fraction, group_s=step.group_s, fit=record))
+    record = cal.Fit(
+        kind="roofline", low=0.8, high=1.3, source=f"prior: as fitted on {step.like}; {step.source}"
+    )
+    return replace(
+        calibration,
+        grouped=replace(calibration.grouped, fraction=step.fraction, group_s=step.group_s, fit=record),
+    )
 
 
 AnyStep = Step | Transfer | Anchor | Systolic | Grouped
@@ -372,15 +377,30 @@ def recipes() -> dict[str, tuple[dict[str, object], tuple[AnyStep, ...]]]:
     def simumax(*names: str) -> Rows:
         return Rows(tables=("SMGEMM",), machines=names, when=products("bf16"))
 
-    def instinct(keys: tuple[str, ...], tables: tuple[str, ...], machines: tuple[str, ...], checks: tuple[Rows, ...] = ()) -> Step:
+    def instinct(
+        keys: tuple[str, ...],
+        tables: tuple[str, ...],
+        machines: tuple[str, ...],
+        checks: tuple[Rows, ...] = (),
+    ) -> Step:
         """Products of AMD; below 4096 rows PyTorch's calls, not its kernels, set the pace of HipKittens' baseline."""
         fits = products(keys[0])
         train = Rows(tables=tables, machines=machines, when=lambda r: fits(r) and r.ops[0].m >= 2880)
-        return Step(entry=fit.Entry(section="gemm", keys=keys), parameters=fit.GEMM, train=train, checks=checks, widen=1.5)
+        return Step(
+            entry=fit.Entry(section="gemm", keys=keys),
+            parameters=fit.GEMM,
+            train=train,
+            checks=checks,
+            widen=1.5,
+        )
 
     def instinct_attention(*, wide: bool) -> Rows:
         """Forward attention of MI355X by head width: AITER of November 2025 has assembly for 128 only."""
-        return Rows(tables=("HKA",), machines=("mi355x",), when=lambda r: forward(r) and (r.ops[0].qk_dim >= 128.0) is wide)
+        return Rows(
+            tables=("HKA",),
+            machines=("mi355x",),
+            when=lambda r: forward(r) and (r.ops[0].qk_dim >= 128.0) is wide,
+        )
 
     mxu = "Google Cloud, TPU system architecture: 128 x 128, from v6e 256 x 256"
     mme = "Intel Gaudi 3 white paper: 256 x 256 multiply-accumulate structure"

@@ -20,7 +20,7 @@ DATA = Path(__file__).parents[1] / "data" / "kernels"
 MACHINES = {
     "A100-80GB SXM": "a100-sxm-80gb", "A100-80GB PCIe": "a100-pcie-80gb", "H100 SXM": "h100-sxm",
     "H200 SXM": "h200-sxm", "L40S": "l40s", "B200": "b200", "GB200": "gb200", "B300": "b300",
-    "GB300": "gb300",
+    "GB300": "gb300", "MI300X": "mi300x", "MI325X": "mi325x", "MI355X": "mi355x",
 }  # fmt: skip
 
 
@@ -33,7 +33,7 @@ def _rows():
     machines = {hardware: load_device(name) for hardware, name in MACHINES.items()}
     return [
         row
-        for name in ("sample.csv", "attention_h100_fa3_paper.csv")
+        for name in ("sample.csv", "attention_h100_fa3_paper.csv", "cdna.csv")
         for row in read_kernels(DATA / name, machines)
     ]
 
@@ -118,6 +118,8 @@ def test_an_unseen_machine_is_predicted_within_ten_per_cent(rows, train, unseen,
         (Gemm, "a100-pcie-80gb", "SMGEMM", 0.05),
         (Gemm, "b200", "AICG", 0.10), (Gemm, "gb300", "AICG", 0.10), (Gemm, "l40s", "AICG", 0.10),
         (AttentionCore, "a100-sxm-80gb", "FA2", 0.10), (GroupedGemm, "a100-pcie-80gb", "SMGROUP", 0.05),
+        (Gemm, "mi300x", "PTG", 0.05), (Gemm, "mi355x", "HBL", 0.05), (GroupedGemm, "mi300x", "PTGG", 0.05),
+        (AttentionCore, "mi300x", "PTA", 0.05),
     ],
 )  # fmt: skip
 def test_packaged_calibrations_reproduce_published_kernels(rows, kind, machine, table, bound):
@@ -125,6 +127,16 @@ def test_packaged_calibrations_reproduce_published_kernels(rows, kind, machine, 
     logs = fit.errors(select(rows, kind, machine, table=table), found, roofline)
     assert logs.size >= 5
     assert np.median(np.abs(logs)) <= bound
+
+
+def test_products_of_mi355x_average_what_its_library_reports():
+    """Primus-Turbo @23e36d65, docs/mi300x-vs-mi355x-baseline.md: 1535 TFLOP/s forward over the shapes of 7 models."""
+    machines = {"MI300X": load_device("mi300x")}
+    shapes = [row.ops[0] for row in read_kernels(DATA / "cdna.csv", machines) if row.table == "PTG"]
+    device = load_device("mi355x")
+    model = roofline(load_calibration(device), device)
+    rates = [op.flops / model.seconds(op) for op in shapes]
+    assert np.mean(rates) == pytest.approx(1535e12, rel=0.05)
 
 
 def test_residual_and_record():

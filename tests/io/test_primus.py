@@ -176,6 +176,18 @@ def test_capacity_and_dispatcher_of_experts(repository):
     assert found.dispatcher == "deepep"
 
 
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        ("moe_use_legacy_grouped_gemm", {"narrow_experts": False, "expert_kernels": "each"}),
+        ("use_turbo_grouped_gemm", {"narrow_experts": True, "expert_kernels": "one"}),
+    ],
+)
+def test_grouped_products_of_experts(repository, key, expected):
+    kernels = read(experiment(repository, "lr: 1.0e-5", f"{key}: true")).strategy.kernels
+    assert {name: getattr(kernels, name) for name in expected} == expected
+
+
 ZERO_BUBBLE = "patch_zero_bubble: true\n      enable_zero_bubble: true"
 PIPE = "patch_primus_pipeline: true"
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
-import numpy as np
-
-from forescale.formula import formula
 from forescale.graph.casts import casts
 from forescale.graph.layout import Extent
 from forescale.graph.modules import elementwise, gather_sequence, linear, linear_out
 from forescale.graph.operator import Builder, Names
 from forescale.graph.ops import Collective, CollectiveKind, Elementwise, GroupedGemm
-from forescale.numeric import Numeric, larger, smaller
+from forescale.graph.rows import capacity_rows, fewer, imbalanced_rows, more
+from forescale.numeric import Numeric, larger
 from forescale.spec.model import DenseFfn, Model, MoeFfn
 from forescale.spec.workload import STORAGE_BYTES
 
@@ -166,33 +165,6 @@ def _routed(b: Builder, spec: MoeFfn, *, hidden: float, source: str, result: str
     linear(b, "moe.latent_up", source=back, result=result, rows=local, inputs=narrow, outputs=whole)
 
 
-@formula(
-    unit="token",
-    source="Megatron-LM, moe_utils.py get_capacity: ⌈tokens · top_k / experts · capacity factor⌉",
-)
-def capacity_rows(*, rows: Numeric, num_experts: float, capacity_factor: float) -> Numeric:
-    """Experts × ⌈rows / experts · capacity factor⌉: what all experts together take from one rank."""
-    return num_experts * np.ceil(rows / num_experts * capacity_factor)
-
-
-@formula(unit="token", source="definition: the fullest rank over the mean; a single rank receives the mean")
-def imbalanced_rows(*, rows: Numeric, imbalance: float, several: Numeric) -> Numeric:
-    """Rows × (1 + (imbalance − 1) · 1 where there are several ranks)."""
-    return rows * (1.0 + (imbalance - 1.0) * several)
-
-
-@formula(unit="token", source="definition")
-def fewer(*, rows: Numeric, most: Numeric) -> Numeric:
-    """min(rows, most)."""
-    return smaller(rows, most)
-
-
-@formula(unit="token", source="definition: an exchange lasts until its fullest rank is done")
-def more(*, sent: Numeric, received: Numeric) -> Numeric:
-    """max(sent, received)."""
-    return larger(sent, received)
-
-
 def _rows(b: Builder, spec: MoeFfn) -> tuple[Numeric, Numeric]:
     """Return the rows (copies of tokens) that a rank sends to experts, and that the fullest rank receives.
 
@@ -230,7 +202,7 @@ def _experts(b: Builder, spec: MoeFfn, *, hidden: float, source: str, result: st
         inputs=whole,
         outputs=("expert_ffn", up_width),
     )
-    activated = b.tensor("moe.activated", received * width / lay.split("expert_ffn"), lay.linear_input_bytes)
+    activated = b.tensor("moe.activated", received * width / lay.split("expert_ffn"), lay.expert_input_bytes)
     with b.module("moe_act"):
         _weighted_activation(b, spec, up, activated)
     output = b.tensor("moe.output", received * hidden)
@@ -284,7 +256,7 @@ def _dispatch(
     _travel(b, "moe.dispatch", elements=moved, source=permuted, result=here, narrow="forward")
     gathered = b.tensor("moe.gathered", received * hidden)
     _over_etp(b, "moe.dispatch_etp", here, gathered, received * row, forward="all_gather")
-    dispatched = b.tensor("moe.dispatched", received * hidden, lay.linear_input_bytes)
+    dispatched = b.tensor("moe.dispatched", received * hidden, lay.expert_input_bytes)
     _permute(b, "moe.sort", gathered, dispatched, moved=2.0 * received * row * either)
 
 
@@ -364,29 +336,28 @@ def _grouped(
     """Append the products of all local experts and declare their weights."""
     lay = b.layout
     k, n = inputs[1] / lay.split(inputs[0]), outputs[1] / lay.split(outputs[0])
-    groups = spec.num_experts / lay.split("experts")
-    dtype, active = lay.precision.compute, spec.top_k / spec.num_experts
+    groups, together = spec.num_experts / lay.split("experts"), lay.choices.kernels.expert_kernels == "one"
+    calls = 1.0 if together else groups
+    dtype, active = lay.expert_type, spec.top_k / spec.num_experts
     experts: Extent = ("experts", float(spec.num_experts))
     b.parameter(
-        f"{name}.weight", experts, inputs, outputs, group="expert", active_fraction=active, narrow=True
+        f"{name}.weight",
+        experts,
+        inputs,
+        outputs,
+        group="expert",
+        active_fraction=active,
+        narrow=lay.choices.kernels.narrow_experts,
     )
     if spec.bias:
         b.parameter(f"{name}.bias", experts, outputs, group="expert", active_fraction=active)
-    accumulate = STORAGE_BYTES[lay.precision.gradients]
-    weight = GroupedGemm(
-        groups=groups, m=rows, n=n, k=k, dtype=dtype, contract="m", accumulate_bytes=accumulate
-    )
+    product = partial(GroupedGemm, groups=groups, m=rows, dtype=dtype, together=together)
+    gradients = STORAGE_BYTES[lay.precision.gradients]
     b.operator(
         name,
-        forward=(
-            *casts(lay, rows * k, dtype, kernels=groups),
-            GroupedGemm(groups=groups, m=rows, n=n, k=k, dtype=dtype),
-        ),
-        backward_input=(
-            *casts(lay, rows * n, dtype, kernels=groups),
-            GroupedGemm(groups=groups, m=rows, n=k, k=n, dtype=dtype),
-        ),
-        backward_weight=(weight,),
+        forward=(*casts(lay, rows * k, dtype, kernels=calls), product(n=n, k=k)),
+        backward_input=(*casts(lay, rows * n, dtype, kernels=calls), product(n=k, k=n)),
+        backward_weight=(product(n=n, k=k, contract="m", accumulate_bytes=gradients),),
         reads=(source,),
         writes=(result,),
         saves=(source,),

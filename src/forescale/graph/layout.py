@@ -260,6 +260,21 @@ class Layout:
         return self.precision.activations if self.precision.is_narrow else self.precision.compute
 
     @property
+    def narrows_experts(self) -> bool:
+        """Whether routed experts multiply in an 8- or 4-bit compute type."""
+        return self.precision.is_narrow and self.choices.kernels.narrow_experts
+
+    @property
+    def expert_type(self) -> str:
+        """Compute type of routed experts."""
+        return self.precision.compute if self.narrows_experts else self.wide_type
+
+    @property
+    def expert_input_bytes(self) -> float:
+        """Bytes per element of a routed expert's saved input."""
+        return self.linear_input_bytes if self.narrows_experts else self.element_bytes
+
+    @property
     def linear_input_bytes(self) -> float:
         """Bytes per element of a linear layer's saved input: narrow recipes of Transformer Engine keep it so."""
         return self.sent_input_bytes if self.narrows_inputs else self.element_bytes

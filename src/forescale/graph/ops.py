@@ -63,11 +63,13 @@ class GroupedGemm:
     contract: Literal["k", "m"] = "k"
     """"m": the weight gradient, groups x (k x n) outputs, contracted over rows."""
     accumulate_bytes: float = 0.0
+    together: bool = False
+    """One kernel multiplies for all groups."""
 
     @property
     def kernels(self) -> Numeric:
-        """Launches: one product per expert (Transformer Engine runs them on several streams)."""
-        return self.groups
+        """Launches: one product per expert (Transformer Engine runs them on several streams), or one for all."""
+        return 1.0 if self.together else self.groups
 
     @property
     def flops(self) -> Numeric:

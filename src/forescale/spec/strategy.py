@@ -146,8 +146,17 @@ class Kernels:
     and the next (FSDP)."""
     keeps_stage_outputs: bool = False
     """A pipeline stage keeps the output it sent until its backward (DeepSpeed; Megatron-LM before 2022)."""
+    fused_rotary: bool = False
+    """Latent attention rotates the rotary part of queries in place and that of keys in the kernel that splits them from
+    values (Megatron-LM's apply_rope_fusion); False rotates whole queries and keys."""
     grouped_experts: bool = True
     """The products of experts run together on several streams; False runs one expert after the other."""
+    expert_kernels: Literal["each", "one"] = "each"
+    """Products of experts are launched one by one (Transformer Engine), or as one kernel for all of them, as are the
+    casts of their inputs (Primus-Turbo)."""
+    narrow_experts: bool = True
+    """8- and 4-bit recipes narrow the products of routed experts too (Transformer Engine); False leaves them in the
+    activations' type (Megatron-LM's grouped_gemm library, --moe-use-legacy-grouped-gemm)."""
     deterministic: bool = False
     """Deterministic algorithms, for which the matrix library is given a larger workspace."""
     blocking_launches: bool = False

@@ -76,7 +76,7 @@ def layout_of(row: Row, model: Model, notes: Notes) -> tuple[Strategy, Workload]
         offload=_offload(row, model.num_layers),
         dispatcher="deepep"
         if re.search(r"deepep|hybridep", row.text("notes"), re.IGNORECASE)
-        else "all_to_all",
+        else conventions.get("dispatcher", "all_to_all"),
     )
     workload = Workload(
         seq_len=_seq_len(row, notes),
@@ -332,7 +332,14 @@ def _kernels(row: Row, conventions: Mapping[str, Any], precision: Precision) -> 
     sums_fp32 = precision.parameters == "bf16" and precision.gradients == "fp32"
     name = "bf16_kernels" if sums_fp32 and "bf16_kernels" in conventions else "kernels"
     blocking = "CUDA_LAUNCH_BLOCKING=1" in row.text("notes")
-    return Kernels(**conventions[name], blocking_launches=blocking)
+    narrow = re.search(conventions.get("narrow_experts_if", ""), row.text("notes")) is not None
+    together = re.search(conventions.get("one_kernel_if", "(?!)"), row.text("notes")) is not None
+    return Kernels(
+        **conventions[name],
+        blocking_launches=blocking,
+        narrow_experts=narrow,
+        expert_kernels="one" if together else "each",
+    )
 
 
 def _precision(row: Row, conventions: Mapping[str, Any], notes: Notes) -> Precision:

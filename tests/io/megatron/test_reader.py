@@ -569,6 +569,9 @@ def test_published_test_cases(case):
         ("--no-gradient-accumulation-fusion", {"accumulate_in_product": False}),
         ("--deterministic-mode", {"deterministic": True, "grouped_experts": False}),
         ("--moe-grouped-gemm", {"grouped_experts": True}),
+        ("", {"fused_rotary": False, "narrow_experts": True, "expert_kernels": "each"}),
+        ("--enable-experimental", {"fused_rotary": True}),
+        ("--enable-experimental --no-rope-fusion", {"fused_rotary": False}),
     ],
 )
 def test_kernels(more, expected):

@@ -42,9 +42,9 @@ class CoreShape:
     window: float = float("inf")
 
 
-def rotary(b: Builder) -> None:
-    """Append the rotary embedding of queries and keys, fused: it keeps nothing."""
-    moved = 2.0 * b.bytes_of(*QKV[:2])
+def rotary(b: Builder, *, queries: float = 1.0, keys: float = 1.0) -> None:
+    """Append the rotary embedding of these parts of queries and keys, fused: it keeps nothing."""
+    moved = 2.0 * (queries * b.bytes_of(QKV[0]) + keys * b.bytes_of(QKV[1]))
     name, both = "attention.rotary", QKV[:2]
     elementwise(b, name, reads=both, writes=both, forward_bytes=moved, backward_bytes=moved)
 

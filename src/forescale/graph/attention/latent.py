@@ -21,7 +21,10 @@ def latent_attention(b: Builder, model: Model, spec: LatentAttention, *, source:
     _queries(b, spec, source=source, hidden=h)
     _keys_and_values(b, spec, source=source, hidden=h)
     with b.module("mla_up_proj"):
-        rotary(b)
+        if lay.choices.kernels.fused_rotary:  # keys were rotated where they were split from values
+            rotary(b, queries=spec.qk_rope_head_dim / qk, keys=0.0)
+        else:
+            rotary(b)
     output = attention_core(b, CoreShape(heads=heads, kv_heads=heads, qk_dim=qk, v_dim=v, causal=spec.causal))
     inner: Extent = ("heads", heads * v)
     name, scatter = "attention.output", "attention.scatter"

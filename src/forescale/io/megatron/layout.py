@@ -322,7 +322,11 @@ def _kernels(settings: Settings) -> Kernels:
         cross_entropy=loss,
         weighted_activation=any(settings.flag(key) for key in WEIGHTED_ACTIVATIONS),
         accumulate_in_product=settings.flag("gradient_accumulation_fusion", default=True),
+        fused_rotary=settings.flag("apply_rope_fusion", default=True)
+        and settings.flag("enable_experimental"),
         grouped_experts=settings.flag("moe_grouped_gemm"),
+        expert_kernels="one" if settings.flag("use_turbo_grouped_gemm") else "each",
+        narrow_experts=not settings.flag("moe_use_legacy_grouped_gemm"),
         deterministic=settings.flag("deterministic_mode"),
         dropout=any(dropouts),
     )

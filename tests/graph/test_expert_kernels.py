@@ -1,0 +1,92 @@
+"""How experts and latent attention are computed: type, kernels, fused rotary embedding."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests import small
+
+from forescale.graph.layer import layer_block
+from forescale.graph.layout import Layout, split_strategy
+from forescale.graph.operator import Block
+from forescale.graph.ops import Elementwise, GroupedGemm
+from forescale.projection.launches import calls_of
+from forescale.spec import Kernels, Precision, Strategy
+
+TOKENS = 512
+FP8 = Precision(compute="fp8", recipe="delayed")
+
+
+def block(precision: Precision = FP8, **kernels: object) -> Block:
+    degrees, choices = split_strategy(Strategy(sp=False, kernels=Kernels(**kernels)))
+    layout = Layout(degrees=degrees, choices=choices, precision=precision, seq_len=float(TOKENS))
+    return layer_block(small.moe(), small.MOE_LAYER, layout)
+
+
+def operator(one: Block, name: str):
+    return next(each for each in one.operators if each.name == name)
+
+
+def products(one: Block) -> list[GroupedGemm]:
+    return [
+        op
+        for each in one.operators
+        for op in (*each.forward, *each.backward_input, *each.backward_weight)
+        if isinstance(op, GroupedGemm)
+    ]
+
+
+def casts(one: Block, name: str) -> list[Elementwise]:
+    return [op for op in operator(one, name).forward if isinstance(op, Elementwise) and op.family == "cast"]
+
+
+def test_wide_experts_multiply_in_the_type_of_activations():
+    narrow, wide = block(), block(narrow_experts=False)
+    assert {op.dtype for op in products(narrow)} == {"fp8"}
+    assert {op.dtype for op in products(wide)} == {"bf16"}
+    assert casts(narrow, "moe.up") and not casts(wide, "moe.up")
+    assert operator(wide, "attention.output").forward == operator(narrow, "attention.output").forward
+
+
+def test_wide_experts_keep_wide_inputs_and_weights():
+    narrow, wide = block(), block(narrow_experts=False)
+    for name in ("moe.dispatched", "moe.activated"):
+        assert wide.tensors[name].num_bytes == 2.0 * narrow.tensors[name].num_bytes
+    kept = {parameter.name: parameter.narrow for parameter in wide.parameters}
+    assert not kept["moe.up.weight"]
+    assert kept["shared.up.weight"]
+
+
+def test_experts_of_16_bit_models_are_the_same_either_way():
+    assert products(block(Precision())) == products(block(Precision(), narrow_experts=False))
+
+
+def test_one_kernel_for_all_experts_is_launched_once():
+    each, one = (products(block(expert_kernels=kind)) for kind in ("each", "one"))
+    assert [float(op.kernels) for op in one] == [1.0] * len(each)
+    assert all(calls_of(op, {}) > 1.0 for op in each)
+    assert {calls_of(op, {}) for op in one} == {1.0}
+    assert [op.flops for op in one] == [op.flops for op in each]
+    assert [op.kernels for op in casts(block(expert_kernels="one"), "moe.up")] == [1.0]
+
+
+def test_fused_rotary_embedding_touches_only_the_rotary_part_of_queries():
+    """Megatron-LM, fused_apply_mla_rope_for_q works in place on the last qk_pos_emb_head_dim elements of a head."""
+    spec = small.MLA
+    width, whole = spec.qk_nope_head_dim + spec.qk_rope_head_dim, block(Precision())
+    fused = block(Precision(), fused_rotary=True)
+    queries = whole.tensors["attention.query"].num_bytes
+    (plain,), (own,) = (operator(one, "attention.rotary").forward for one in (whole, fused))
+    assert own.bytes_moved == pytest.approx(2.0 * queries * spec.qk_rope_head_dim / width)
+    assert plain.bytes_moved > 2.0 * queries
+    assert operator(fused, "attention.split_kv").forward == operator(whole, "attention.split_kv").forward
+
+
+def test_layouts_of_an_array_keep_their_experts_type():
+    degrees, choices = split_strategy(Strategy(sp=False, kernels=Kernels(narrow_experts=False)))
+    degrees = replace(degrees, ep=np.array([1.0, 2.0, 4.0]))
+    layout = Layout(degrees=degrees, choices=choices, precision=FP8, seq_len=float(TOKENS))
+    grouped = products(layer_block(small.moe(), small.MOE_LAYER, layout))
+    assert all(op.dtype == "bf16" and np.shape(op.groups) == (3,) for op in grouped)
