@@ -22,7 +22,7 @@ EXTENTS: Mapping[type, tuple[str, ...]] = {
 """What may be an array over operators."""
 FLAGS: Mapping[type, tuple[str, ...]] = {
     Gemm: ("__class__", "dtype", "accumulate_bytes"),
-    GroupedGemm: ("__class__", "dtype", "contract", "accumulate_bytes"),
+    GroupedGemm: ("__class__", "dtype", "contract", "accumulate_bytes", "together"),
     AttentionCore: ("__class__", "backward", "flash", "causal", "dtype"),
     Elementwise: ("__class__", "family"),
 }
