@@ -18,6 +18,7 @@ from forescale.graph.layout import Choices, Degrees, Layout, split_strategy
 from forescale.graph.parameters import ParameterCount, count_parameters
 from forescale.graph.stage import StagePlan
 from forescale.memory.narrow import narrow_weight_bytes
+from forescale.memory.overhead import overhead_of
 from forescale.memory.workspaces import library_workspace_bytes, overlap_workspace_bytes
 from forescale.projection.data_parallel import data_traffic
 from forescale.projection.evaluate import Evaluation, Inputs, Setting, evaluate
@@ -159,7 +160,13 @@ def layout_inputs(
     return Inputs(
         degrees=degrees,
         stages=stages,
-        pieces=build_pieces(priced, choices.recompute, overlap=choices.overlap, schedule=choices.schedule),
+        pieces=build_pieces(
+            priced,
+            choices.recompute,
+            overlap=choices.overlap,
+            schedule=choices.schedule,
+            offloaded=choices.offload.modules,
+        ),
         held=held,
         traffic=data_traffic(
             held,
@@ -186,6 +193,7 @@ def setting_of(
         model=model,
         workload=workload,
         choices=choices,
+        overhead=overhead_of(cluster.device, choices.allocator, varied=workload.varied_lengths),
         run=run,
         straggler_share=run.straggler * expected_maximum(cluster.num_devices)
         + run.slice_straggler * expected_maximum(num_slices(cluster)),
@@ -281,7 +289,7 @@ def to_projection(
     hardware = _number(evaluation.flops) * strategy.num_devices
     tokens = float(workload.global_batch_size * workload.seq_len)
     used = {"peak_rate": peak_rate(cluster, workload), "num_devices": cluster.num_devices, "step_time": step}
-    memory = memory_summary(cluster, strategy.allocator, plan, evaluation)
+    memory = memory_summary(cluster, strategy, workload, plan, evaluation)
     return _checked(
         Projection(
             model=model,
@@ -311,7 +319,7 @@ def to_projection(
             training_days=_number(days(total_tokens=workload.tokens, tokens=tokens, step_time=step))
             if workload.tokens
             else None,
-            notes=(*_notes(model, workload), *fragmentation_note(memory, strategy.allocator)),
+            notes=(*_notes(model, workload), *fragmentation_note(memory, cluster, strategy, workload)),
         )
     )
 

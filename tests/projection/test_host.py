@@ -12,7 +12,7 @@ from forescale.explain import explain
 from forescale.project import memory_timeline, project
 from forescale.search import Space, search
 from forescale.spec import Strategy
-from forescale.spec.strategy import Offload
+from forescale.spec.strategy import Offload, Recompute
 
 BASE = Strategy(dp_shard=8, micro_batch_size=4)
 
@@ -53,6 +53,27 @@ def test_offloaded_layers_leave_the_device_but_for_two():
     assert held[2].host_bytes == pytest.approx(2 * held[1].host_bytes)
     layer = held[1].host_bytes / 4
     assert activations[0] - activations[2] == pytest.approx(6 * layer)
+
+
+def test_offloaded_modules_leave_the_device_but_for_those_of_two_layers():
+    plain, moved, half = (
+        stage(run(Offload(modules=modules, module_share=share)))
+        for modules, share in (((), 1.0), (("attn_norm", "mlp_norm"), 1.0), (("attn_norm", "mlp_norm"), 0.5))
+    )
+    assert moved.host_bytes == pytest.approx(2 * half.host_bytes)
+    layer = moved.host_bytes / 8
+    assert plain.activations_bytes - moved.activations_bytes == pytest.approx(6 * layer)
+    with pytest.raises(SpecError, match=r"leave out offload\.activation_layers"):
+        Offload(modules=("core_attn",), activation_layers=2)
+
+
+def test_all_that_is_kept_offloaded_by_name_is_as_offloading_all_layers():
+    policy = Recompute(granularity="policy", policy="custom", kept=("query_proj", "out_proj"))
+    base = replace(BASE, recompute=policy)
+    by_layer = run(Offload(activation_layers=99), base=base)
+    by_name = run(Offload(modules=("decoder_layer_input", "query_proj", "out_proj")), base=base)
+    assert stage(by_name).activations_bytes == pytest.approx(stage(by_layer).activations_bytes, rel=1e-3)
+    assert by_name.step_time_s == pytest.approx(by_layer.step_time_s, rel=1e-3)
 
 
 def test_every_micro_batch_in_flight_is_on_the_host():

@@ -299,6 +299,60 @@ def test_recompute_that_is_not_given_is_the_frameworks_own(row):
 def test_policies_that_offload_and_rows_that_count_layers(row):
     offloaded, _, _ = build(row(recompute="selective (qkv_proj_offloaded)"))
     assert offloaded.recompute.policy == "save_qkv_proj"
-    assert offloaded.offload.activation_layers == 32
+    assert offloaded.offload.modules == ("query_proj", "key_proj", "value_proj")
     told, _, _ = build(row(notes="activation CPU offload of 20 layers"))
     assert told.offload.activation_layers == 20
+
+
+def test_what_maxtexts_recipes_keep_and_offload(row):
+    """By the recipe's name, as its configuration lists it; the layer's input stays unless it is named."""
+    remarks = "log line; tuning params of llama3_1_70b_8192_bs2@tpu-recipes-v0.1.4: {}"
+    strategy, _, _ = build(row(source="tpu-recipes", recompute="selective (custom)", notes=remarks))
+    assert strategy.recompute.policy == "custom"
+    assert strategy.recompute.kept == ("query_proj", "key_proj", "value_proj")
+    assert strategy.offload.modules == ("decoder_layer_input", "query_proj", "key_proj", "value_proj")
+    remarks = "tuning params of gemma3_12b_32768_v6e256@tpu-recipes-v0.1.5: {}"
+    strategy, _, _ = build(row(source="tpu-recipes", recompute="selective (custom)", notes=remarks))
+    assert strategy.recompute == Recompute(granularity="full", stops_early=True)
+    assert strategy.kernels.cross_entropy == "fused_linear"
+    assert not strategy.offload.modules
+    remarks = "tuning params of llama3_1_70b_8192_bs2_bfloat16_no_collective_matmul@v: {}"
+    workload = build(row(source="tpu-recipes", recompute="selective (custom)", notes=remarks))[1]
+    assert workload.precision.master == "none"
+    assert workload.precision.moments == "bf16"
+
+
+def test_custom_policies_in_words(row):
+    text = "custom (layer input, q/k/v and out_proj offloaded)"
+    strategy, _, _ = build(row(source="tpu-recipes", recompute=text))
+    assert strategy.recompute.kept == ("query_proj", "key_proj", "value_proj", "out_proj")
+    assert "decoder_layer_input" in strategy.offload.modules
+    strategy, _, _ = build(
+        row(source="tpu-recipes", recompute="custom (context and mlpwo offloaded to host)")
+    )
+    assert strategy.recompute.kept == ("context", "mlpwo")
+    assert strategy.offload.modules == ("context", "mlpwo")
+    strategy, _, _ = build(row(source="tpu-recipes", recompute="custom (decoder_layer_input offloaded)"))
+    assert strategy.recompute.granularity == "full"
+    assert strategy.offload.modules == ("decoder_layer_input",)
+
+
+def test_what_torchtitans_checkpoint_keeps_by_how_layers_multiply(row):
+    cells = {"source": "torchtitan", "recompute": "selective (per-op SAC)"}
+    assert build(row(**cells))[0].recompute.policy == "torch_per_op"
+    assert build(row(notes="FSDP + torch.compile", **cells))[0].recompute.policy == "torch_per_op_compiled"
+    narrow = build(row(compute_dtype="nvfp4", **cells))[0].recompute
+    assert narrow.kept == ("context",)
+
+
+def test_lengths_vary_in_fine_tuning_that_does_not_pack(row):
+    assert build(row(notes="SFT; more TP"))[1].varied_lengths
+    assert not build(row(notes="SFT fine-tune, packed sequences"))[1].varied_lengths
+    assert not build(row())[1].varied_lengths
+
+
+def test_sharding_over_slices_shards_everything(row):
+    cells = {"n_gpus": 32, "dp": 8, "zero_or_fsdp": "hsdp", "source": "tpu-recipes"}
+    sharded = build(row(notes="slices=2; {'dcn_fsdp_parallelism': 2}", **cells))[0]
+    copied = build(row(notes="slices=2; {'dcn_fsdp_parallelism': 1}", **cells))[0]
+    assert (sharded.dp_replicate, copied.dp_replicate) == (1, 2)

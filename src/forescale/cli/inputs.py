@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from forescale.cli.options import ClusterOptions, CostOptions, LayoutOptions, PlanOptions, RunOptions
-from forescale.errors import SpecError
+from forescale.errors import SpecError, nearest
 
 if TYPE_CHECKING:
     from forescale.io.plan import Plan
@@ -257,11 +257,30 @@ def _offload(layout: LayoutOptions) -> dict[str, Any] | None:
     """Return the offload table; None where no flag says anything of it."""
     given = {"optimizer": layout.offload_optimizer, "parameters": layout.offload_parameters}
     table: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    if (layers := layout.offload_activations) is not None:
+    if (text := layout.offload_activations) is not None:
         from forescale.io.space import offloaded_layers
 
-        table["activation_layers"] = offloaded_layers(layers, where="--offload-activations")
+        if text == "all" or text.isdigit():
+            table["activation_layers"] = offloaded_layers(text, where="--offload-activations")
+        else:
+            table["modules"] = _offloaded(_names(text) or [])
     return table or None
+
+
+def _offloaded(names: list[str]) -> list[str]:
+    from forescale.spec.strategy import OffloadName
+
+    known = get_args(OffloadName)
+    for name in names:
+        if name not in known:
+            close = nearest(name, known)
+            hint = f"; did you mean {' or '.join(close)}?" if close else ""
+            msg = (
+                "--offload-activations takes a number of layers, all, or modules "
+                f"({', '.join(known)}); got {name!r}{hint}"
+            )
+            raise SpecError(msg)
+    return names
 
 
 def _recompute(layout: LayoutOptions) -> dict[str, Any] | None:

@@ -349,8 +349,8 @@ class LayoutOptions:
         str | None,
         _layout(
             "--offload-activations",
-            "Layers of each stage whose saved activations go to host memory.",
-            metavar="all|N",
+            "Layers of each stage whose saved activations go to host memory, or modules of all layers.",
+            metavar="all|N|A,B",
         ),
     ] = None
     offload_optimizer: Annotated[

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from forescale.graph.casts import casts
 from forescale.graph.layout import Extent
@@ -38,7 +38,8 @@ def two_layers(
 ) -> None:
     """Append a whole feed-forward, from residual layout to residual layout."""
     lay, h = b.layout, float(model.hidden_size)
-    tokens, up_width = lay.tokens("sequence"), width * (2.0 if gated else 1.0)
+    tokens, matrices = lay.tokens("sequence"), 2 if gated else 1
+    up_width = width * matrices
     gathered = gather_sequence(b, f"{prefix}.gather", source=source, width=h, feeds=f"{prefix}.up")
     up = b.tensor(f"{prefix}.up", tokens * up_width / lay.split("ffn"))
     whole: Extent = ("hidden", h)
@@ -52,6 +53,7 @@ def two_layers(
         outputs=("ffn", up_width),
         bias=bias,
         saved=source,
+        matrices=matrices,
     )
     activated = b.tensor(f"{prefix}.activated", tokens * width / lay.split("ffn"), lay.linear_input_bytes)
     _activation(b, f"{prefix}.activation", up, activated, gated=gated)
@@ -340,17 +342,12 @@ def _grouped(
     calls = 1.0 if together else groups
     dtype, active = lay.expert_type, spec.top_k / spec.num_experts
     experts: Extent = ("experts", float(spec.num_experts))
-    b.parameter(
-        f"{name}.weight",
-        experts,
-        inputs,
-        outputs,
-        group="expert",
-        active_fraction=active,
-        narrow=lay.choices.kernels.narrow_experts,
-    )
+    fused = 2 if spec.gated and name == "moe.up" else 1
+    own: dict[str, Any] = {"group": "expert", "active_fraction": active}
+    narrow = lay.choices.kernels.narrow_experts
+    b.parameter(f"{name}.weight", experts, inputs, outputs, **own, narrow=narrow, matrices=fused)
     if spec.bias:
-        b.parameter(f"{name}.bias", experts, outputs, group="expert", active_fraction=active)
+        b.parameter(f"{name}.bias", experts, outputs, **own)
     product = partial(GroupedGemm, groups=groups, m=rows, dtype=dtype, together=together)
     gradients = STORAGE_BYTES[lay.precision.gradients]
     b.operator(

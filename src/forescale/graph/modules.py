@@ -26,14 +26,16 @@ def linear(
     saved: str | None = None,
     own_gradient: bool = False,
     narrow: bool = True,
+    matrices: int = 1,
 ) -> None:
     """Append rows x inputs -> rows x outputs, with its weight and its three products.
 
     `copies` multiplies the local output width (key/value heads replicated over tp). `saved` is kept for the
     weight gradient, by default the source; kernels that do not gather it again keep the source, too. Not
-    `narrow` are products that stay in 16 bits under 8-bit recipes.
+    `narrow` are products that stay in 16 bits under 8-bit recipes. The weight joins `matrices` of a framework that
+    does not fuse them.
     """
-    b.parameter(f"{name}.weight", inputs, outputs, copies=copies, narrow=narrow)
+    b.parameter(f"{name}.weight", inputs, outputs, copies=copies, narrow=narrow, matrices=matrices)
     if bias:
         b.parameter(f"{name}.bias", outputs, copies=copies)
     k = inputs[1] if b.layout.summa else inputs[1] / b.layout.split(inputs[0])

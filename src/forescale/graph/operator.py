@@ -98,6 +98,8 @@ class Parameter:
     """Global sizes of its logical dimensions."""
     narrow: bool = False
     """Whether its product runs in the compute type, however narrow, rather than in that of activations."""
+    matrices: int = 1
+    """How many weights it is where a framework does not fuse them: gate and up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,6 +207,7 @@ class Builder:
         copies: Numeric = 1.0,
         active_fraction: float = 1.0,
         narrow: bool = False,
+        matrices: int = 1,
     ) -> None:
         """Declare a weight by its logical dimensions; `copies` scales the local part (replicas, padding)."""
         elements: float = 1.0
@@ -223,6 +226,7 @@ class Builder:
                 active_fraction=active_fraction,
                 shape=tuple(size for _, size in dims),
                 narrow=narrow,
+                matrices=matrices,
             )
         )
 

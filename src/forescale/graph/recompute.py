@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from forescale.errors import SpecError
 from forescale.formula import total
 from forescale.graph.operator import Block, Operator, Tensor
-from forescale.graph.policies import POLICIES
+from forescale.graph.policies import POLICIES, shares_of
 from forescale.numeric import Numeric
-from forescale.spec.strategy import Recompute, RematPolicy
+from forescale.spec.strategy import Recompute
 
 OUTPUT_DISCARDED = frozenset({"layernorm", "moe_act", "mla_up_proj"})
 """Modules whose result is dropped too, though the next linear layer saved it (Megatron-LM's output-discarding
@@ -56,7 +56,7 @@ def keep(block: Block, recompute: Recompute) -> Kept:
     if recompute.granularity == "full":
         return _kept(block, everything, (block.input_name,), (block.operators,))
     if recompute.granularity == "policy":
-        return _by_policy(block, everything, recompute.policy)
+        return _by_policy(block, everything, recompute)
     wanted = frozenset(recompute.modules)
     replayed = tuple(operator for operator in block.operators if wanted.intersection(operator.modules))
     others = tuple(operator for operator in block.operators if not wanted.intersection(operator.modules))
@@ -72,12 +72,12 @@ def keep(block: Block, recompute: Recompute) -> Kept:
     return _kept(block, everything, kept, _groups(replayed, wanted))
 
 
-def _by_policy(block: Block, everything: tuple[str, ...], policy: RematPolicy | None) -> Kept:
+def _by_policy(block: Block, everything: tuple[str, ...], recompute: Recompute) -> Kept:
     """Keep what a policy lists, some of it in part; replay every operator that something missing comes from."""
-    if policy is None:
+    if recompute.policy is None:
         msg = f"recompute by policy needs its name: one of {', '.join(POLICIES)}"
         raise SpecError(msg)
-    return _by_shares(block, everything, POLICIES[policy])
+    return _by_shares(block, everything, shares_of(recompute, recompute.policy))
 
 
 def _by_shares(block: Block, everything: tuple[str, ...], listed: Mapping[str, float]) -> Kept:

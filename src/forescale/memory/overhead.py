@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from types import MappingProxyType
 from typing import Any
+
+import numpy as np
 
 from forescale.formula import formula
 from forescale.numeric import Numeric
+from forescale.spec.cluster import Device
 from forescale.spec.strategy import Allocator
 
 
@@ -29,9 +31,9 @@ class Overhead:
     """What no operator owns, from the calibration file of memory."""
 
     context: Bounds
-    """Driver context and libraries, outside the allocator [byte]."""
-    fragmentation: Mapping[Allocator, Bounds]
-    """Reserved over allocated, by how the allocator takes memory."""
+    """Driver context and libraries, or what XLA leaves to its runtime: outside the allocator [byte]."""
+    fragmentation: Bounds
+    """Reserved over allocated."""
     source: str
 
 
@@ -43,18 +45,35 @@ def read_table(name: str) -> Any:  # noqa: ANN401  (JSON)
 
 
 @cache
-def load_overhead() -> Overhead:
-    """Return the packaged overhead figures."""
+def overhead_of(device: Device, allocator: Allocator, *, varied: bool = False) -> Overhead:
+    """Return what a device holds beyond what is allocated.
+
+    PyTorch's allocator keeps freed memory in pieces; how small, depends on whether tensors are as large in every
+    step or, where lengths are `varied`, not. XLA places all buffers when it compiles, whatever the `allocator`.
+    """
     data = read_table("overhead")
-    ratios = data["fragmentation"]
+    if device.vendor in (xla := data["xla"])["vendors"]:
+        reserved = xla["reserved_bytes"].get(device.architecture, xla["reserved_bytes"]["other"])
+        return Overhead(
+            context=_bounds(reserved if isinstance(reserved, list) else [reserved] * 3),
+            fragmentation=_bounds(xla["fragmentation"]),
+            source=f"{xla['reserved_source']} {xla['fragmentation_source']}",
+        )
+    torch = data["pytorch"]
+    ratios = torch["fragmentation"][allocator]
     return Overhead(
-        context=_bounds(data["context_bytes"]),
-        fragmentation=MappingProxyType({name: _bounds(each["bounds"]) for name, each in ratios.items()}),
-        source=" ".join([data["context_source"], *(each["source"] for each in ratios.values())]),
+        context=_bounds(torch["context_bytes"]),
+        fragmentation=_bounds(ratios["varied" if varied else "fixed"]),
+        source=f"{torch['context_source']} {ratios['source']}",
     )
 
 
-def _bounds(values: tuple[float, float, float]) -> Bounds:
+def load_residual() -> Bounds:
+    """Return measured over projected allocated memory, of published runs whose configuration is known."""
+    return _bounds(read_table("overhead")["allocated"]["bounds"])
+
+
+def _bounds(values: Sequence[float]) -> Bounds:
     low, expected, high = values
     return Bounds(low=low, expected=expected, high=high)
 
@@ -65,3 +84,9 @@ def _bounds(values: tuple[float, float, float]) -> Bounds:
 def fragmentation_bytes(*, allocated: Numeric, ratio: float) -> Numeric:
     """Allocated × (reserved over allocated − 1)."""
     return allocated * (ratio - 1.0)
+
+
+@formula(unit="byte", source="independent deviations add as squares")
+def away(*, context: Numeric, communicators: Numeric, fragmentation: Numeric, formulas: Numeric) -> Numeric:
+    """Root of the sum of squares of what each source may be away from what is expected of it."""
+    return np.sqrt(context**2 + communicators**2 + fragmentation**2 + formulas**2)

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from forescale.cost.calibration import RunFactors
 from forescale.formula import named, total
+from forescale.graph.offloads import offloaded_bytes
 from forescale.graph.operator import Block, Operator
 from forescale.graph.ops import AttentionCore, Collective, Primitive
 from forescale.graph.recompute import Kept
@@ -17,7 +18,7 @@ from forescale.numeric import Numeric
 from forescale.projection.hiding import Covers, Seconds, hide_experts
 from forescale.projection.launches import calls_of_steps, launch_gap
 from forescale.projection.pricing import NEUTRAL, Pricing
-from forescale.spec.strategy import Overlap
+from forescale.spec.strategy import OffloadName, Overlap
 
 COMMUNICATION_PART = {
     "tp": "tensor_comm",
@@ -54,6 +55,8 @@ class BlockCost:
     """Executed FLOP, forward and backward, replay included."""
     kept_bytes: Numeric
     """Bytes that one micro-batch keeps from forward to backward."""
+    offloaded_bytes: Numeric = 0.0
+    """Of these, what modules that are offloaded saved."""
     forward_bytes: Numeric
     """Most bytes of the block that exist during its forward."""
     backward_bytes: Numeric
@@ -61,19 +64,11 @@ class BlockCost:
 
     def take(self, select: Select) -> BlockCost:
         """Return the cost with every number passed through `select`."""
+        numbers = [name for name in BlockCost.__dataclass_fields__ if name not in ("forward", "backward")]
         return BlockCost(
             forward={part: select(value) for part, value in self.forward.items()},
             backward={part: select(value) for part, value in self.backward.items()},
-            forward_seconds=select(self.forward_seconds),
-            backward_seconds=select(self.backward_seconds),
-            weight_seconds=select(self.weight_seconds),
-            causal_forward=select(self.causal_forward),
-            causal_backward=select(self.causal_backward),
-            launches_seconds=select(self.launches_seconds),
-            flops=select(self.flops),
-            kept_bytes=select(self.kept_bytes),
-            forward_bytes=select(self.forward_bytes),
-            backward_bytes=select(self.backward_bytes),
+            **{name: select(getattr(self, name)) for name in numbers},
         )
 
 
@@ -162,9 +157,14 @@ def block_seconds(priced: PricedBlock, replayed: tuple[Operator, ...], *, overla
 
 
 def block_cost(
-    priced: PricedBlock, kept: Kept, *, overlap: Overlap = NO_OVERLAP, by_place: bool = False
+    priced: PricedBlock,
+    kept: Kept,
+    *,
+    overlap: Overlap = NO_OVERLAP,
+    by_place: bool = False,
+    offloaded: tuple[OffloadName, ...] = (),
 ) -> BlockCost:
-    """Return what a block costs under a recompute policy.
+    """Return what a block costs under a recompute policy, with some modules `offloaded`.
 
     `by_place` asks for the part that grows with a token's place in its sequence.
     """
@@ -182,6 +182,7 @@ def block_cost(
         launches_seconds=seconds.launches,
         flops=seconds.flops,
         kept_bytes=kept.num_bytes,
+        offloaded_bytes=offloaded_bytes(priced.block, kept, offloaded),
         forward_bytes=moments.forward_bytes,
         backward_bytes=moments.backward_bytes,
     )

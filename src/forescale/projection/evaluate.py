@@ -10,6 +10,7 @@ from forescale.formula import named, total
 from forescale.graph.layout import Choices, Degrees, state_shards
 from forescale.graph.ops import Collective
 from forescale.graph.stage import replayed_mtp
+from forescale.memory.overhead import Overhead
 from forescale.numeric import Array, Numeric
 from forescale.projection.blocks import BlockCost, PricedBlock
 from forescale.projection.data_parallel import (
@@ -44,6 +45,8 @@ class Setting:
     model: Model
     workload: Workload
     choices: Choices
+    overhead: Overhead
+    """What the device holds beyond what is allocated."""
     run: RunFactors = NEUTRAL
     """What a run loses against kernels alone."""
     straggler_share: Numeric = 0.0

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from forescale.graph.ops import Elementwise
 from forescale.memory.offload import (
     exposed_copies,
@@ -46,17 +48,41 @@ class Activations:
 
 def split_activations(setting: Setting, inputs: Inputs, kept: Numeric, held: Numeric) -> Activations | None:
     """Return where saved activations lie; None where none are offloaded."""
-    layers = float(setting.choices.offload.activation_layers)
-    if not layers:
+    offload = setting.choices.offload
+    if not offload.activations:
         return None
     on_stage = inputs.stages.num_layers
-    moved = offloaded_share(num_layers=layers, layers_on_stage=on_stage) * kept
+    if offload.modules:
+        layers, moved = np.inf, offload.module_share * _saved_by_modules(setting, inputs)
+    else:
+        layers = float(offload.activation_layers)
+        moved = offloaded_share(num_layers=layers, layers_on_stage=on_stage) * kept
     transit = in_transit_bytes(offloaded=moved, num_layers=layers, layers_on_stage=on_stage)
     return Activations(
         device=resident_bytes(kept=kept, offloaded=moved, microbatches=held, in_transit=transit),
         host=moved * held,
         per_microbatch=moved,
     )
+
+
+def layers_kept(inputs: Inputs, kept: Numeric) -> Numeric:
+    """Return what one micro-batch keeps less what the head does, which lives for a moment only."""
+    copies = 1.0 if inputs.pipeline is None else float(inputs.pipeline.copies)
+    return kept - inputs.stages.last * inputs.pieces.head.cost.kept_bytes / copies
+
+
+def _saved_by_modules(setting: Setting, inputs: Inputs) -> Numeric:
+    """Return what the offloaded modules of every stage save of one micro-batch [byte]."""
+    stages, pieces = inputs.stages, inputs.pieces
+    moved: Numeric = 0.0 * stages.first
+    for kind, piece in enumerate(pieces.layers):
+        replayed, others = stages.counts[kind], 0.0 * stages.counts[kind]
+        if not setting.choices.recompute.takes_all:
+            replayed, others = stages.replayed[kind], stages.counts[kind] - stages.replayed[kind]
+        moved = moved + replayed * piece.cost.offloaded_bytes + others * piece.plain.offloaded_bytes
+    if pieces.mtp is not None:
+        moved = moved + stages.last * float(setting.model.num_mtp_layers) * pieces.mtp.cost.offloaded_bytes
+    return moved if inputs.pipeline is None else moved / float(inputs.pipeline.copies)
 
 
 def link_bandwidth(setting: Setting) -> float:
@@ -76,7 +102,7 @@ def with_host(
     offload = setting.choices.offload
     if not offload.in_passes:
         return data
-    split = split_activations(setting, inputs, kept, 1.0)
+    split = split_activations(setting, inputs, layers_kept(inputs, kept), 1.0)
     activations: Numeric = 0.0 if split is None else split.per_microbatch
     rate, overlapped = link_bandwidth(setting), offload.overlap
     again = 1.0 - kept_whole(pp=inputs.degrees.pp, reshard=setting.choices.reshard)

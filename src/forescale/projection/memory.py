@@ -19,7 +19,7 @@ from forescale.memory.buffers import (
 )
 from forescale.memory.narrow import added_weight_bytes, wide_weight_bytes
 from forescale.memory.optimizers import moments_per_parameter
-from forescale.memory.overhead import fragmentation_bytes, load_overhead
+from forescale.memory.overhead import fragmentation_bytes
 from forescale.memory.states import (
     gradient_bytes,
     optimizer_bytes,
@@ -30,7 +30,7 @@ from forescale.memory.states import (
 )
 from forescale.numeric import Numeric
 from forescale.projection.data_parallel import GATHERED_BYTES, at_stage_3, kept_whole
-from forescale.projection.host import split_activations
+from forescale.projection.host import layers_kept, split_activations
 from forescale.projection.outside import Outside
 from forescale.projection.stages import over_stages
 from forescale.spec.model import Model
@@ -178,7 +178,7 @@ def memory_parts(
     activations, host = _activations(setting, inputs, kept, count)
     standing = standing_buffers(setting, inputs) if inputs.floor is None else 0.0
     buffers = largest(first=standing, second=states.update - activations)
-    ratio = float(load_overhead().fragmentation[setting.choices.allocator].expected)
+    ratio = float(setting.overhead.fragmentation.expected)
     lost = smallest(first=states.update, second=activations) if kernels.flat_update else 0.0
     weights = states.weights + (narrow_weights(setting, inputs) if inputs.floor is None else 0.0)
     allocated = weights + states.gradients + states.optimizer + activations + buffers
@@ -207,13 +207,12 @@ def _activations(setting: Setting, inputs: Inputs, kept: Numeric, count: Numeric
     working = _working_set(setting, inputs)
     head = pieces.head.cost
     loss = stages.last * largest(first=head.forward_bytes, second=head.backward_bytes)
-    copies = 1.0 if inputs.pipeline is None else float(inputs.pipeline.copies)
-    layers_kept = kept - stages.last * head.kept_bytes / copies
+    of_layers = layers_kept(inputs, kept)
     part = 1.0 if inputs.pipeline is None else 1.0 / inputs.pipeline.num_splits
     at_work = largest(first=working, second=loss)
     at_work = at_work if part == 1.0 else part * at_work
-    split = split_activations(setting, inputs, layers_kept, held)
-    saved = saved_bytes(per_microbatch=layers_kept, microbatches=held) if split is None else split.device
+    split = split_activations(setting, inputs, of_layers, held)
+    saved = saved_bytes(per_microbatch=of_layers, microbatches=held) if split is None else split.device
     activations = saved + at_work
     if inputs.pipeline is not None:
         waiting = inputs.pipeline.losses_waiting - part
@@ -317,7 +316,9 @@ def _gathered(setting: Setting, inputs: Held) -> Numeric:
     buffers: Numeric = 0.0 * stages.first
     groups: list[tuple[Numeric, float, Numeric, Numeric]]
     shards = state_shards(degrees, setting.choices.tp_kind)
+    reduced = STORAGE_BYTES[workload.precision.gradients]
     if setting.choices.kernels.gathers_each_weight:
+        reduced = 0.0  # reduced as the product made it
         groups = [(1.0, 2.0, block.dense_weight, block.expert_weight) for block in inputs.held.layers]
         groups.append((stages.last, 1.0, head.vocabulary, 0.0))
     else:
@@ -329,7 +330,7 @@ def _gathered(setting: Setting, inputs: Held) -> Numeric:
             both = both + gathered_parameter_bytes(
                 parameters=parameters,
                 copies=copies,
-                reduced_bytes=STORAGE_BYTES[workload.precision.gradients],
+                reduced_bytes=reduced,
                 shards=ranks,
                 zero=degrees.zero,
             )

@@ -18,7 +18,7 @@ from forescale.memory.communicators import (
     ring_bytes,
 )
 from forescale.memory.dispatch import expert_buffer_bytes
-from forescale.memory.overhead import Bounds, load_overhead
+from forescale.memory.overhead import Bounds
 from forescale.numeric import Numeric, larger, smaller
 from forescale.spec.cluster import Cluster
 from forescale.spec.workload import STORAGE_BYTES
@@ -58,7 +58,7 @@ def outside_bytes(setting: Setting, inputs: Inputs) -> Outside:
     """
     cluster, groups, degrees = setting.cluster, inputs.pricing.groups, inputs.degrees
     choices, experts = setting.choices, setting.model.is_moe
-    context = load_overhead().context
+    context = setting.overhead.context
     library = None if cluster is None else device_communication(cluster.device)
     if cluster is None or library is None:
         none = Bounds(low=0.0, expected=0.0, high=0.0)

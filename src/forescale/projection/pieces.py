@@ -29,7 +29,7 @@ from forescale.projection.blocks import (
 from forescale.projection.pricing import Pricing
 from forescale.schedule import cuts_sequences
 from forescale.spec.model import Model
-from forescale.spec.strategy import Overlap, Recompute
+from forescale.spec.strategy import OffloadName, Overlap, Recompute
 
 NO_RECOMPUTE = Recompute()
 VOCABULARY_WEIGHT = "head.logits.weight"
@@ -133,24 +133,29 @@ def build_pieces(
     *,
     overlap: Overlap = NO_OVERLAP,
     schedule: str | None = None,
+    offloaded: tuple[OffloadName, ...] = (),
 ) -> Parts[Piece]:
-    """Apply a recompute policy to priced blocks; the ends are never recomputed.
+    """Apply a recompute policy to priced blocks; the ends are never recomputed, and not `offloaded`.
 
     Of schedules that cut sequences, attention that grows with a token's place is told apart.
     """
     by_place = cuts_sequences(schedule)
 
-    def piece(block: PricedBlock, policy: Recompute) -> Piece:
-        cost = block_cost(block, keep(block.block, policy), overlap=overlap, by_place=by_place)
+    def priced_by(block: PricedBlock, policy: Recompute, *, end: bool) -> BlockCost:
+        names = () if end else offloaded
+        kept = keep(block.block, policy)
+        return block_cost(block, kept, overlap=overlap, by_place=by_place, offloaded=names)
+
+    def piece(block: PricedBlock, policy: Recompute, *, end: bool = False) -> Piece:
+        cost = priced_by(block, policy, end=end)
         if policy.takes_all:
             return Piece(cost=cost, plain=cost)
-        plain = block_cost(block, keep(block.block, NO_RECOMPUTE), overlap=overlap, by_place=by_place)
-        return Piece(cost=cost, plain=plain)
+        return Piece(cost=cost, plain=priced_by(block, NO_RECOMPUTE, end=end))
 
     return Parts(
         layers=tuple(piece(block, recompute) for block in priced.layers),
-        embedding=piece(priced.embedding, NO_RECOMPUTE),
-        head=piece(priced.head, NO_RECOMPUTE),
+        embedding=piece(priced.embedding, NO_RECOMPUTE, end=True),
+        head=piece(priced.head, NO_RECOMPUTE, end=True),
         mtp=None if priced.mtp is None else piece(priced.mtp, recompute),
     )
 
@@ -179,7 +184,8 @@ def _largest(parameters: Sequence[Parameter], group: str) -> Numeric:
     result: Numeric = 0.0
     for parameter in parameters:
         if parameter.group == group:
-            result = larger(result, named(parameter.local_elements, parameter.name, unit="parameter"))
+            elements = named(parameter.local_elements, parameter.name, unit="parameter")
+            result = larger(result, elements / float(parameter.matrices))
     return result
 
 

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 
 from forescale.formula import value_of
 from forescale.graph.stage import StagePlan
-from forescale.memory.overhead import load_overhead
+from forescale.memory.anchor import fit
+from forescale.memory.overhead import Bounds, Overhead, away, fragmentation_bytes, load_residual, overhead_of
 from forescale.projection.evaluate import Evaluation
 from forescale.projection.memory import MemoryParts
+from forescale.projection.outside import Outside
 from forescale.projection.result import MemorySummary, Note, StageMemory
 from forescale.spec.cluster import Cluster
-from forescale.spec.strategy import Allocator
+from forescale.spec.strategy import Strategy
+from forescale.spec.workload import Workload
 from forescale.units import format_bytes
 
 
 def memory_summary(
-    cluster: Cluster, allocator: Allocator, plan: StagePlan, evaluation: Evaluation
+    cluster: Cluster, strategy: Strategy, workload: Workload, plan: StagePlan, evaluation: Evaluation
 ) -> MemorySummary:
     """Return the fullest device against its capacity, and every stage."""
     parts = {
@@ -37,32 +42,55 @@ def memory_summary(
         for stage, peak in enumerate(_of_stages(evaluation.stage_peak, len(plan.counts)))
     )
     worst = max(stages, key=lambda stage: stage.peak_bytes)
-    held = load_overhead().fragmentation[allocator]
-    low, high = (
-        worst.peak_bytes
-        + worst.allocated_bytes * (_number(getattr(held, end)) - _number(held.expected))
-        + sum(_number(getattr(each, end)) for each in (outside.context, outside.communicators))
-        - beside
-        for end in ("low", "high")
-    )
+    held = overhead_of(cluster.device, strategy.allocator, varied=workload.varied_lengths)
+    low, high = (_away(worst, held, outside, end) for end in ("low", "high"))
     capacity = cluster.device.hbm_bytes
     return MemorySummary(
         peak_bytes=worst.peak_bytes,
-        peak_low_bytes=low,
-        peak_high_bytes=high,
+        peak_low_bytes=worst.peak_bytes - low,
+        peak_high_bytes=worst.peak_bytes + high,
         capacity_bytes=capacity,
-        verdict="OOM" if worst.peak_bytes > capacity else "AT RISK" if high > capacity else "FITS",
+        verdict=fit(
+            point_bytes=worst.peak_bytes - low,
+            upper_bytes=worst.peak_bytes + high,
+            capacity_bytes=capacity,
+        ),
         stages=stages,
     )
 
 
-def fragmentation_note(memory: MemorySummary, allocator: Allocator) -> tuple[Note, ...]:
-    """Say so where segments that grow would make a layout fit for sure."""
-    ratios = load_overhead().fragmentation
-    fullest = max(memory.stages, key=lambda stage: stage.peak_bytes)
-    saved = fullest.allocated_bytes * (
-        _number(ratios[allocator].high) - _number(ratios["expandable_segments"].high)
+def _away(worst: StageMemory, held: Overhead, outside: Outside, end: Literal["low", "high"]) -> float:
+    """Return by how much the peak of the fullest stage may be lower, or higher, than expected.
+
+    Before it gives up, the allocator returns what it holds unused: low is what it cannot return.
+    """
+    ratios, residual = held.fragmentation, load_residual()
+
+    def off(bounds: Bounds) -> float:
+        return _number(getattr(bounds, end)) - _number(bounds.expected)
+
+    usual = fragmentation_bytes(allocated=worst.allocated_bytes, ratio=_number(ratios.expected))
+    returned = worst.fragmentation_bytes - _number(usual) if end == "low" else 0.0
+    return _number(
+        away(
+            context=off(outside.context),
+            communicators=off(outside.communicators),
+            fragmentation=worst.allocated_bytes * off(ratios) - returned,
+            formulas=worst.reserved_bytes * off(residual),
+        )
     )
+
+
+def fragmentation_note(
+    memory: MemorySummary, cluster: Cluster, strategy: Strategy, workload: Workload
+) -> tuple[Note, ...]:
+    """Say so where segments that grow would make a layout fit for sure."""
+    now, then = (
+        overhead_of(cluster.device, allocator, varied=workload.varied_lengths).fragmentation
+        for allocator in (strategy.allocator, "expandable_segments")
+    )
+    fullest = max(memory.stages, key=lambda stage: stage.peak_bytes)
+    saved = fullest.allocated_bytes * (_number(now.high) - _number(then.high))
     if memory.verdict != "AT RISK" or memory.peak_high_bytes - saved > memory.capacity_bytes:
         return ()
     text = (

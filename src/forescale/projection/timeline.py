@@ -157,8 +157,8 @@ def build_timeline(
     standing
         Of every rank.
     """
-    if result.strategy.offload.activation_layers:
-        msg = "a memory timeline does not follow activations to the host; leave offload.activation_layers out"
+    if result.strategy.offload.activations:
+        msg = "a memory timeline does not follow activations to the host; leave activations out of offload"
         raise SpecError(msg)
     simulation = _simulated(result, schedule, loads)
     curves = _Curves(simulation, loads)

@@ -118,7 +118,13 @@ def score(
                 continue
             recompute = candidates.variants[index].recompute
             name = choices.schedule
-            pieces = build_pieces(group.priced, recompute, overlap=choices.overlap, schedule=name)
+            pieces = build_pieces(
+                group.priced,
+                recompute,
+                overlap=choices.overlap,
+                schedule=name,
+                offloaded=choices.offload.modules,
+            )
             setting = setting_of(
                 question.model,
                 question.cluster,

@@ -25,7 +25,14 @@ RematPolicy: TypeAlias = Literal[
     "save_qkv_proj",
     "save_out_proj",
     "torch_per_op",
+    "torch_per_op_compiled",
+    "custom",
 ]
+KeptName: TypeAlias = Literal["query_proj", "key_proj", "value_proj", "context", "out_proj", "mlpwi", "mlpwo"]
+OffloadName: TypeAlias = Literal[
+    "attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act",
+    "decoder_layer_input", "query_proj", "key_proj", "value_proj", "context", "out_proj", "mlpwi", "mlpwo",
+]  # fmt: skip
 Reshard: TypeAlias = Literal["always", "never", "default"] | Annotated[int, Ge(2)]
 LaunchGraphs: TypeAlias = Literal["none", "partial", "full"]
 Allocator: TypeAlias = Literal["segments", "expandable_segments"]
@@ -46,7 +53,10 @@ class Recompute:
 
     granularity: Literal["none", "selective", "full", "policy"] = "none"
     policy: RematPolicy | None = None
-    """MaxText's rematerialisation policies by their names, and PyTorch's selective checkpoint per operator."""
+    """MaxText's rematerialisation policies by their names, and PyTorch's selective checkpoint per operator. `custom`
+    keeps what `kept` lists."""
+    kept: tuple[KeptName, ...] = ()
+    """Results that the policy custom keeps beside the layer's input, by MaxText's names."""
     modules: tuple[Module, ...] = ()
     num_layers: Annotated[int, Ge(0)] | None = None
     """Layers of each virtual stage that are recomputed, its first; None is all of them (Megatron-LM's block)."""
@@ -61,7 +71,10 @@ class Recompute:
     (Megatron-LM's uniform)."""
 
     def __post_init__(self) -> None:
-        """Refuse layers chosen in two ways."""
+        """Refuse layers chosen in two ways, and names that no policy asks for."""
+        if self.kept and self.policy != "custom":
+            msg = f"recompute.kept goes with the policy custom; it is {self.policy or 'none'}"
+            raise SpecError(msg)
         if self.layer_ids and (self.num_layers is not None or self.unit > 1):
             msg = "recompute.layer_ids lists the layers by itself; leave out num_layers and unit"
             raise SpecError(msg)
@@ -199,6 +212,12 @@ class Offload:
 
     activation_layers: Annotated[int, Ge(0)] = 0
     """Decoder layers of each stage whose saved tensors go to the host; more than there are means all."""
+    modules: tuple[OffloadName, ...] = ()
+    """Of all decoder layers, what goes to the host: the tensors that these modules save (Megatron-LM's
+    --offload-modules), or results by MaxText's names. A tensor that another module saves as well stays."""
+    module_share: Annotated[float, Ge(0), Le(1)] = 1.0
+    """Share of the layers, the first of each stage, whose `modules` are offloaded (Megatron-LM's
+    --activation-offload-fraction)."""
     optimizer: Annotated[float, Ge(0), Le(1)] = 0.0
     """Share of the optimizer's states that are held, and updated, on the host."""
     master: bool = True
@@ -209,10 +228,21 @@ class Offload:
     overlap: bool = True
     """Copies run beside compute and beside the update."""
 
+    def __post_init__(self) -> None:
+        """Refuse activations chosen in two ways."""
+        if self.modules and self.activation_layers:
+            msg = "offload.modules takes modules of all layers; leave out offload.activation_layers"
+            raise SpecError(msg)
+
+    @property
+    def activations(self) -> bool:
+        """Whether any activations go to the host."""
+        return self.activation_layers > 0 or bool(self.modules)
+
     @property
     def in_passes(self) -> bool:
         """Whether forward and backward copy anything."""
-        return self.parameters or self.activation_layers > 0
+        return self.parameters or self.activations
 
     @property
     def updates(self) -> bool:

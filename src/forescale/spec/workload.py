@@ -79,3 +79,6 @@ class Workload:
     """Tokens of the whole run, for training days."""
     optimizer: OptimizerName = "adamw"
     precision: Precision = field(default_factory=Precision)
+    varied_lengths: bool = False
+    """Sequences, and with them tensors, differ in length from step to step (fine-tuning without packing or padding):
+    the allocator's memory then breaks into more pieces. `seq_len` is the longest."""

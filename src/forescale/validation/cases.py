@@ -18,6 +18,7 @@ from forescale.validation.corpus import Row, read_corpus, read_table
 from forescale.validation.errors import InexpressibleError
 from forescale.validation.fabric import cluster_of
 from forescale.validation.layout import conventions_of, layout_of
+from forescale.validation.needed import with_needed_recompute
 from forescale.validation.published import published_step_time
 from forescale.validation.shape import FindModel, model_of
 from forescale.validation.tables import first_match
@@ -140,10 +141,11 @@ def _case(row: Row, find: FindModel, own: Cluster | None) -> Case:
         model = model_of(row, find, notes)
         cluster = cluster_of(row, notes) if own is None else own.sized(row.integer("n_gpus") or 1)
         strategy, workload = layout_of(row, model, notes)
+        strategy = _scheduled(row.text("schedule"), model, strategy, workload, notes)
+        strategy = with_needed_recompute(row, model, cluster, strategy, workload, notes)
         measured = _measured(row, model, cluster, strategy, workload)
     except ForescaleError as error:
         return replace(case, skipped_reason=str(error), measured=_printed(row), notes=tuple(notes))
-    strategy = _scheduled(row.text("schedule"), model, strategy, workload, notes)
     return replace(
         case,
         model=model,

@@ -10,18 +10,16 @@ from typing import Any, get_args
 
 from forescale.spec.model import Model
 from forescale.spec.strategy import (
-    Allocator,
+    Dispatcher,
     Kernels,
     LaunchGraphs,
-    Module,
-    Offload,
     Overlap,
-    Recompute,
     Strategy,
 )
 from forescale.spec.workload import OptimizerName, Precision, StorageType, Workload
 from forescale.validation.corpus import Row
 from forescale.validation.errors import InexpressibleError
+from forescale.validation.saved import allocator_of, lengths_vary, saved_of
 from forescale.validation.shape import Notes
 from forescale.validation.tables import first_match, table
 
@@ -52,6 +50,7 @@ def layout_of(row: Row, model: Model, notes: Notes) -> tuple[Strategy, Workload]
     replicate, shard, zero = _sharding(row, degrees, conventions, notes)
     tp, pp, vpp = degrees["tp"], degrees["pp"], degrees["vpp"]
     precision = _precision(row, conventions, notes)
+    saved = saved_of(row, conventions, model.num_layers, pp, vpp, notes)
     strategy = Strategy(
         tp=tp,
         sp=tp > 1 and (conventions["sharded_residual"] or _sequence_parallel(row, tp, notes)),
@@ -65,40 +64,31 @@ def layout_of(row: Row, model: Model, notes: Notes) -> tuple[Strategy, Workload]
         dp_shard=shard,
         zero=zero,
         micro_batch_size=micro,
-        recompute=_recompute(row, conventions, model.num_layers, pp, vpp, notes),
+        recompute=saved.recompute,
         stage_layers=stage_layers(model, pp, vpp),
         overlap=_overlap(row, model, precision, conventions),
         flash_attention=_flash(row, conventions),
         kernels=_kernels(row, conventions, precision),
         software=_software(row, conventions),
         graphs=_graphs(row),
-        allocator=_allocator(row, conventions),
-        offload=_offload(row, model.num_layers),
-        dispatcher="deepep"
-        if re.search(r"deepep|hybridep", row.text("notes"), re.IGNORECASE)
-        else conventions.get("dispatcher", "all_to_all"),
+        allocator=allocator_of(row, conventions),
+        offload=saved.offload,
+        dispatcher=_dispatcher(row, conventions),
     )
     workload = Workload(
         seq_len=_seq_len(row, notes),
         global_batch_size=batch,
         optimizer=_optimizer(row),
         precision=precision,
+        varied_lengths=lengths_vary(row),
     )
     return strategy, workload
 
 
-def _allocator(row: Row, conventions: Mapping[str, Any]) -> Allocator:
-    told = "expandable_segments" in row.text("notes")
-    allocator: Allocator = "expandable_segments" if told else conventions.get("allocator", "segments")
-    return allocator
-
-
-def _offload(row: Row, num_layers: int) -> Offload:
-    """Return what a row offloads: so many layers, or all that its policy keeps (MaxText's qkv_proj_offloaded)."""
-    told = re.search(r"activation CPU offload of (\d+) layers", row.text("notes"))
-    if "qkv_proj_offloaded" in row.text("recompute"):
-        return Offload(activation_layers=num_layers)
-    return Offload(activation_layers=int(told[1]) if told else 0)
+def _dispatcher(row: Row, conventions: Mapping[str, Any]) -> Dispatcher:
+    named = re.search(r"deepep|hybridep", row.text("notes"), re.IGNORECASE)
+    usual: Dispatcher = conventions.get("dispatcher", "all_to_all")
+    return "deepep" if named else usual
 
 
 def _refuse_adapters(row: Row) -> None:
@@ -189,6 +179,8 @@ def _shard_group(
     """Return over how many data-parallel ranks states are sharded, as the row's remarks say."""
     dp = degrees["dp"]
     remarks = f"{row.text('optimizer')}; {row.text('notes')}"
+    if re.search(r"'dcn_fsdp_parallelism': (?!1\b)", remarks):  # sharded over slices, too
+        return dp
     group = re.search(r"shard(?:ing)? group (\d+)|\bFSDP=(\d+)", remarks)
     slices = re.search(r"(\d+) slice\(s\)|slices=(\d+)|= (\d+) chips", remarks)
     if group:
@@ -229,62 +221,6 @@ def stage_layers(model: Model, pp: int, vpp: int) -> tuple[int, ...] | None:
         counts = [max(0, min(per_chunk, layers - index * per_chunk)) for index in range(chunks)]
     ranks = tuple(sum(counts[rank::pp]) for rank in range(pp))
     return ranks if min(ranks) > 0 else None
-
-
-def _recompute_text(row: Row, conventions: Mapping[str, Any], notes: Notes) -> str:
-    text = row.text("recompute")
-    if text:
-        return text
-    notes.append(f"recompute not given: {conventions['recompute']} assumed")
-    return str(conventions["recompute"])
-
-
-def _recompute(
-    row: Row, conventions: Mapping[str, Any], num_layers: int, pp: int, vpp: int, notes: Notes
-) -> Recompute:
-    """Return the policy of a row, replayed as its framework does."""
-    policy = _policy(_recompute_text(row, conventions, notes), num_layers, pp, vpp, notes)
-    return replace(policy, stops_early=policy.granularity == "full" and conventions["stops_early"])
-
-
-def _policy(text: str, num_layers: int, pp: int, vpp: int, notes: Notes) -> Recompute:
-    """Return the policy that `text` spells for a model of `num_layers` layers."""
-    entry = first_match("recomputes", text)
-    if not entry:
-        known = "none, full, full-block(N layers) and selective(MODULES)"
-        msg = f"recompute {text!r} is not understood; {known} are"
-        raise InexpressibleError(msg)
-    if "note" in entry:
-        notes.append(entry["note"])
-    found = re.search(entry["match"], text, re.IGNORECASE)
-    named = found.groupdict() if found else {}
-    if entry["granularity"] == "selective":
-        modules = entry.get("modules") or named.get("modules", "").split("+")
-        return Recompute(granularity="selective", modules=_modules(modules, text))
-    if entry["granularity"] == "policy":
-        return Recompute(granularity="policy", policy=entry["policy"])
-    if "count" not in entry:
-        return Recompute(granularity=entry["granularity"])
-    per_chunk, given = math.ceil(num_layers / (pp * vpp)), int(named.get("layers") or 0)
-    if entry["count"] in ("model", "half"):
-        listed = range(0, num_layers, 2) if entry["count"] == "half" else _spread(given, num_layers)
-        return Recompute(granularity="full", layer_ids=tuple(listed))
-    layers = given if entry["count"] == "chunk" else math.ceil(given / vpp)
-    return Recompute(granularity="full", num_layers=min(per_chunk, layers))
-
-
-def _spread(count: int, num_layers: int) -> list[int]:
-    """Return `count` layers, evenly spread."""
-    return [index * num_layers // count for index in range(count)]
-
-
-def _modules(names: list[str], text: str) -> tuple[Module, ...]:
-    known = get_args(Module)
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        msg = f"recompute {text!r} names {unknown[0]!r}; the modules known are {', '.join(known)}"
-        raise InexpressibleError(msg)
-    return tuple(module for module in known if module in names)
 
 
 def _overlap(row: Row, model: Model, precision: Precision, conventions: Mapping[str, Any]) -> Overlap:
@@ -331,12 +267,14 @@ def _kernels(row: Row, conventions: Mapping[str, Any], precision: Precision) -> 
     """Return the kernels of the framework; DeepSpeed has an optimizer of its own for bf16 with fp32 sums."""
     sums_fp32 = precision.parameters == "bf16" and precision.gradients == "fp32"
     name = "bf16_kernels" if sums_fp32 and "bf16_kernels" in conventions else "kernels"
-    blocking = "CUDA_LAUNCH_BLOCKING=1" in row.text("notes")
-    narrow = re.search(conventions.get("narrow_experts_if", ""), row.text("notes")) is not None
-    together = re.search(conventions.get("one_kernel_if", "(?!)"), row.text("notes")) is not None
+    remarks, chosen = row.text("notes"), dict(conventions[name])
+    if "num_vocab_tiling" in remarks or "vocab_tiles" in first_match("recipes", remarks):
+        chosen["cross_entropy"] = "fused_linear"
+    narrow = re.search(conventions.get("narrow_experts_if", ""), remarks) is not None
+    together = re.search(conventions.get("one_kernel_if", "(?!)"), remarks) is not None
     return Kernels(
-        **conventions[name],
-        blocking_launches=blocking,
+        **chosen,
+        blocking_launches="CUDA_LAUNCH_BLOCKING=1" in remarks,
         narrow_experts=narrow,
         expert_kernels="one" if together else "each",
     )
@@ -364,6 +302,7 @@ def _precision(row: Row, conventions: Mapping[str, Any], notes: Notes) -> Precis
     recipe = entry.get("recipe", conventions["fp8_recipe"] if entry["compute"] == "fp8" else "none")
     in_fp8 = conventions.get("fp8_parameters") and entry["compute"] in ("fp8", "mxfp8")
     narrow: StorageType = "fp8" if in_fp8 and recipe != "blockwise" else storage
+    conventions = {**conventions, **first_match("recipes", row.text("notes")).get("storage", {})}
     precision = Precision(
         compute=entry["compute"],
         recipe=recipe,

@@ -431,9 +431,12 @@ def test_impossible_layouts(more, devices, text):
 
 
 def test_what_cannot_be_said_is_noted():
-    given = "--fine-grained-activation-offloading --recompute-granularity selective --recompute-modules gdn"
+    given = "--distribute-saved-activations --recompute-granularity selective --recompute-modules gdn"
     notes = read(given).notes
-    assert "not expressed: --fine-grained-activation-offloading (activations in host memory)" in notes
+    assert (
+        "not expressed: --distribute-saved-activations (saved activations spread over tensor parallel)"
+        in notes
+    )
     assert "not expressed: recompute of gdn" in notes
 
 
@@ -442,6 +445,16 @@ def test_what_cannot_be_said_is_noted():
     [
         ("", Offload()),
         ("--cpu-offloading-num-layers 4", Offload(activation_layers=4)),
+        (
+            "--fine-grained-activation-offloading --offload-modules attn_proj core_attn",
+            Offload(modules=("core_attn", "attn_proj")),
+        ),
+        (
+            "--fine-grained-activation-offloading --offload-modules fused_group_mlp "
+            "--activation-offload-fraction 0.5",
+            Offload(modules=("expert_fc1", "moe_act"), module_share=0.5),
+        ),
+        ("--offload-modules core_attn", Offload()),
         ("--optimizer-cpu-offload", Offload(optimizer=1.0, master=False, overlap=False)),
         (
             "--optimizer-cpu-offload --optimizer-offload-fraction 0.5 --use-precision-aware-optimizer "

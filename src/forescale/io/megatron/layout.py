@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import lcm, prod
+from typing import get_args
 
 from forescale.io.megatron.pipeline import read_split
 from forescale.io.megatron.settings import Settings
@@ -15,6 +16,7 @@ from forescale.spec.strategy import (
     Kernels,
     Module,
     Offload,
+    OffloadName,
     Overlap,
     Recompute,
     Routing,
@@ -38,9 +40,19 @@ MODULES: dict[str, Module] = {
     "moe_act": "moe_act",
     "shared_experts": "shared_experts",
 }
+OFFLOADED: dict[str, tuple[OffloadName, ...]] = {
+    "attn_norm": ("attn_norm",),
+    "qkv_linear": ("qkv_linear",),
+    "core_attn": ("core_attn",),
+    "attn_proj": ("attn_proj",),
+    "mlp_norm": ("mlp_norm",),
+    "expert_fc1": ("expert_fc1",),
+    "moe_act": ("moe_act",),
+    "fused_group_mlp": ("expert_fc1", "moe_act"),
+}
+"""Modules of --offload-modules. The fused experts' products and their activation save what both save apart."""
 FSDP_LEVELS = {"no_shard": "0", "optim": "1", "optim_grads": "2", "optim_grads_params": "3"}
 NOT_EXPRESSED = {
-    "fine_grained_activation_offloading": "activations in host memory",
     "tensor_parallel_num_weight_shards": "weights sharded further than tensor parallel",
     "expert_tensor_parallel_num_weight_shards": "expert weights sharded further than tensor parallel",
     "distribute_saved_activations": "saved activations spread over tensor parallel",
@@ -141,12 +153,34 @@ def _offload(settings: Settings) -> Offload:
         settings.flag("overlap_cpu_optimizer_d2h_h2d"),
     )
     offloads = settings.flag("optimizer_cpu_offload")
+    modules, module_share = _offload_modules(settings)
+    if modules and layers:
+        settings.refuse(
+            f"{settings.spell('fine_grained_activation_offloading')} does not go with "
+            f"{settings.spell('cpu_offloading_num_layers')}"
+        )
     return Offload(
         activation_layers=layers,
+        modules=modules,
+        module_share=module_share,
         optimizer=(1.0 if share is None else share) if offloads else 0.0,
         master=not offloads or settings.flag("use_precision_aware_optimizer"),
         overlap=copies or not offloads,
     )
+
+
+def _offload_modules(settings: Settings) -> tuple[tuple[OffloadName, ...], float]:
+    """Return the modules whose saved tensors go to the host, and of how many of the layers."""
+    named, share = settings.words("offload_modules"), settings.number("activation_offload_fraction")
+    if not settings.flag("fine_grained_activation_offloading"):
+        return (), 1.0
+    unknown = [name for name in named if name not in OFFLOADED]
+    if unknown:
+        settings.refuse(
+            f"{settings.spell('offload_modules')} {unknown[0]!r} is not one of {', '.join(OFFLOADED)}"
+        )
+    modules = {each for name in named for each in OFFLOADED[name]}
+    return tuple(name for name in get_args(OffloadName) if name in modules), 1.0 if share is None else share
 
 
 def _data_parallel(settings: Settings, num_devices: int | None, inner: int, pp: int, expert: int) -> int:

@@ -22,7 +22,8 @@ from forescale.spec.strategy import Recompute, RematPolicy, Strategy
 from forescale.spec.workload import Workload
 from forescale.units import format_bytes
 
-OF_MAXTEXT = tuple(policy for policy in get_args(RematPolicy) if policy != "torch_per_op")
+OTHERS = ("torch_per_op", "torch_per_op_compiled", "custom")
+OF_MAXTEXT = tuple(policy for policy in get_args(RematPolicy) if policy not in OTHERS)
 POLICIES = (
     Recompute(),
     *(Recompute(granularity="policy", policy=policy) for policy in OF_MAXTEXT),
