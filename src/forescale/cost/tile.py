@@ -135,15 +135,13 @@ class TileModel:
     def provenance(self, op: Compute) -> Provenance:
         """Return the fit behind `op`'s family and data type, with the spread it had where it was checked."""
         fit = self._fit(op)
-        return (
-            self._roofline.provenance(op)
-            if fit is None
-            else provenance_of(fit, self.calibration, self.device)
-        )
+        if fit is None:
+            return self._roofline.provenance(op)
+        return provenance_of(fit, self.calibration, self.device)
 
     def _fit(self, op: Compute) -> Fit | None:
         if isinstance(op, Gemm):
-            return self._limits(op.dtype, 0.0).fitted.fit
+            return self._fitted(op.dtype).fit
         if isinstance(op, AttentionCore) and op.flash and not self._systolic:
             return self._flash(op).fit
         return None
@@ -165,7 +163,7 @@ class TileModel:
         return limits.seconds(m=m, n=n, k=k, batch=op.groups, extra_s=op.groups * grouped.group_s)
 
     def _limits(self, dtype: str, accumulate_bytes: float, share: float = 1.0) -> _Limits:
-        fitted = entry_of(self.calibration.tile, dtype, "tile", self.calibration.name)
+        fitted = self._fitted(dtype)
         operand = OPERAND_BYTES[dtype]
         return _Limits(
             fitted=fitted,
@@ -210,6 +208,9 @@ class TileModel:
             launch_s=fitted.launch_s,
             bandwidth=self._bandwidth(fitted.bandwidth),
         )
+
+    def _fitted(self, dtype: str) -> TileParameters:
+        return entry_of(self.calibration.tile, dtype, "tile", self.calibration.name)
 
     def _flash(self, op: AttentionCore) -> TileAttentionParameters:
         return self.calibration.tile_attention["backward" if op.backward else "forward"]

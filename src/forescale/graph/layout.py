@@ -182,6 +182,8 @@ class Layout:
     choices: Choices
     precision: Precision
     seq_len: Numeric
+    _splits: dict[Dim, Numeric] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Parts of the dimensions that were asked for."""
 
     def axes(self, dim: Dim) -> tuple[Axis, ...]:
         """Return the mesh axes that split `dim`."""
@@ -206,17 +208,18 @@ class Layout:
 
     def split(self, dim: Dim) -> Numeric:
         """Return into how many parts `dim` is split."""
-        return self._parts(self.axes(dim))
+        if dim not in self._splits:
+            self._splits[dim] = self._parts(self.axes(dim))
+        return self._splits[dim]
 
     def weight_split(self, dims: Sequence[Dim]) -> tuple[Numeric, ...]:
         """Return into how many parts each dimension of a weight is split.
 
         As those of activations; on the grid of SUMMA rows over cp, and columns and vectors over tp.
         """
-        axes = [self.axes(dim) for dim in dims]
         if self.summa and len(dims) > 1:
-            axes = [("cp",), *(() for _ in dims[2:]), ("tp",)]
-        return tuple(map(self._parts, axes))
+            return tuple(map(self._parts, [("cp",), *(() for _ in dims[2:]), ("tp",)]))
+        return tuple(map(self.split, dims))
 
     def _parts(self, axes: Sequence[Axis]) -> Numeric:
         result: Numeric = 1.0

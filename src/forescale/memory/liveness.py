@@ -140,6 +140,7 @@ class _Gradients:
     def __init__(self, block: Block) -> None:
         self.block = block
         self.storage: dict[str, str] = {}
+        self._labelled = {name: (f"∂{name}", tensor.gradient_bytes) for name, tensor in block.tensors.items()}
 
     def seed(self, names: Iterable[str]) -> None:
         """Start with the gradients that come from the next block."""
@@ -170,5 +171,4 @@ class _Gradients:
 
     def sizes(self) -> Sizes:
         """Return the bytes of every storage."""
-        tensors = self.block.tensors
-        return {f"∂{name}": tensors[name].gradient_bytes for name in self.storage.values()}
+        return dict(map(self._labelled.__getitem__, self.storage.values()))

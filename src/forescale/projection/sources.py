@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import Any, get_args
-
-import numpy as np
+from typing import get_args
 
 from forescale.cost.model import ProvenanceKind
-from forescale.formula import value_of
 from forescale.graph.ops import Collective
 from forescale.graph.stage import StagePlan
 from forescale.projection.blocks import PricedBlock
@@ -36,25 +33,27 @@ def time_sources(
     priced: Parts[PricedBlock], plan: StagePlan, pricing: Pricing, *, num_mtp: int
 ) -> TimeSources:
     """Return where the seconds of one layout come from; every block counts as often as the model has it."""
-    kernels: dict[str, Any] = dict.fromkeys(get_args(ProvenanceKind), 0.0)
+    kernels: dict[str, float] = dict.fromkeys(get_args(ProvenanceKind), 0.0)
     messages = dict(kernels)
-    missing: dict[str, Any] = defaultdict(float)
+    missing: dict[str, float] = defaultdict(float)
+    known: dict[int, list[ProvenanceKind]] = {}
     times = [*plan.counts.sum(axis=0).tolist(), 1.0, 1.0, float(num_mtp)]
     for block, count in zip(priced.all(), times, strict=False):
         for own in block.operators.values():
-            for primitive, seconds in own.primitives:
-                spent = count * value_of(seconds)
+            if id(own) not in known:
+                known[id(own)] = [pricing.provenance(primitive).kind for primitive, _ in own.primitives]
+            for (primitive, seconds), kind in zip(own.primitives, known[id(own)], strict=True):
+                spent = count * float(seconds)
                 if isinstance(primitive, Collective):
-                    messages[pricing.provenance(primitive).kind] += spent
+                    messages[kind] += spent
                     continue
-                kind = pricing.provenance(primitive).kind
                 kernels[kind] += spent
                 if kind not in ("measured", "interpolated"):
                     missing[own.operator.name] += spent
     return TimeSources(
         shares=_shares({kind: kernels[kind] + messages[kind] for kind in kernels}),
         kernel_shares=_shares(kernels),
-        not_measured=tuple(sorted(missing, key=lambda name: -float(np.max(missing[name])))),
+        not_measured=tuple(sorted(missing, key=lambda name: -missing[name])),
     )
 
 
@@ -72,7 +71,6 @@ def coverage(sources: TimeSources, source: str, fallback: str) -> str:
     return f"{said}; by the {fallback} model: {names}{f' and {more} more' if more > 0 else ''}"
 
 
-def _shares(totals: dict[str, Any]) -> dict[str, float]:
-    seconds = {kind: float(np.max(value)) for kind, value in totals.items()}
+def _shares(seconds: dict[str, float]) -> dict[str, float]:
     whole = sum(seconds.values())
     return {kind: value / whole if whole else 0.0 for kind, value in seconds.items()}

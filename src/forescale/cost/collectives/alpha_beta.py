@@ -106,7 +106,7 @@ class AlphaBeta:
     def within(self, group: Group) -> Prices:
         """Return the prices of `group`, laid over the tiers once."""
         num_ranks = group.num_ranks
-        if not isinstance(num_ranks, Term) and np.max(num_ranks) <= 1.0:
+        if not isinstance(num_ranks, Term) and np.all(num_ranks <= 1.0):
             return lambda _: partial(_nothing, num_ranks)
         route = self.route(group)
         return lambda kind: self.lines(kind=kind, route=route).seconds
