@@ -218,7 +218,8 @@ class Layout:
         As those of activations; on the grid of SUMMA rows over cp, and columns and vectors over tp.
         """
         if self.summa and len(dims) > 1:
-            return tuple(map(self._parts, [("cp",), *(() for _ in dims[2:]), ("tp",)]))
+            axes: list[tuple[Axis, ...]] = [("cp",), *(() for _ in dims[2:]), ("tp",)]
+            return tuple(map(self._parts, axes))
         return tuple(map(self.split, dims))
 
     def _parts(self, axes: Sequence[Axis]) -> Numeric:
