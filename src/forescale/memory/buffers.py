@@ -74,3 +74,14 @@ def resharded_copy_bytes(*, parameters: Numeric, ranks: float, shards: Numeric, 
 def resharded_bytes(*, always: Numeric, never: Numeric, whole: Numeric) -> Numeric:
     """`never` where gathered parameters stay whole through the step, else `always`."""
     return np.where(np.asarray(whole) > 0, never, always)
+
+
+@formula(
+    unit="byte",
+    source="PyTorch FSDP2, torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py: gathers are received in memory "
+    "of their own stream and copied out; the allocator keeps streams apart",
+)
+def gather_stream_bytes(*, parameters: Numeric, shards: Numeric, zero: Numeric) -> Numeric:
+    """2 bytes × parameters of the largest group at stage 3 with several shards, else 0."""
+    needed = (np.asarray(zero) >= 3) & (np.asarray(shards) > 1)
+    return np.where(needed, 2.0 * parameters, 0.0)

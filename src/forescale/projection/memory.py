@@ -12,6 +12,7 @@ from forescale.graph.operator import NARROWEST_GRADIENT_BYTES
 from forescale.memory.activations import any_of, in_flight, largest, saved_bytes, smallest, stage_output_bytes
 from forescale.memory.buffers import (
     dummy_gradient_bytes,
+    gather_stream_bytes,
     gathered_parameter_bytes,
     resharded_bytes,
     resharded_copy_bytes,
@@ -186,6 +187,7 @@ def memory_parts(
         "outside the allocator": outside.expected,
         "fragmentation": fragmentation_bytes(allocated=allocated, ratio=ratio),
         "gradients of the update that find no room": lost,
+        "memory of the gathering stream": _gathered_aside(setting, inputs),
     }
     return MemoryParts(
         weights=weights,
@@ -340,6 +342,22 @@ def _gathered(setting: Setting, inputs: Held) -> Numeric:
         return buffers + _copies_among(float(reshard), inputs, shards)
     whole = kept_whole(pp=degrees.pp, reshard=reshard)
     return resharded_bytes(always=buffers, never=_whole(workload, inputs, shards), whole=whole)
+
+
+def _gathered_aside(setting: Setting, inputs: Inputs) -> Numeric:
+    """Return what the largest group takes where it is received: a block, or what stands at the root of the model."""
+    if inputs.floor is not None or not setting.choices.kernels.gathers_aside:
+        return 0.0
+    held, stages, degrees = inputs.held, inputs.stages, inputs.degrees
+    head, shards = held.head, state_shards(inputs.degrees, setting.choices.tp_kind)
+    groups = [(block.dense, shards) for block in held.layers]
+    groups += [(block.expert, degrees.expert_shards) for block in held.layers]
+    root = stages.first * held.embedding.dense + stages.last * (head.dense + head.vocabulary)
+    buffers: Numeric = 0.0 * stages.first
+    for parameters, ranks in [*groups, (root, shards)]:
+        own = gather_stream_bytes(parameters=parameters, shards=ranks, zero=degrees.zero)
+        buffers = largest(first=buffers, second=own)
+    return buffers
 
 
 def _copies_among(ranks: float, inputs: Held, dense_shards: Numeric) -> Numeric:

@@ -157,6 +157,9 @@ class Kernels:
     gathers_each_weight: bool = False
     """Under zero 3 each weight is gathered before its product, and the next ahead of it (XLA); False gathers a block
     and the next (FSDP)."""
+    gathers_aside: bool = False
+    """Under zero 3 weights are received in memory of the gathering stream, which nothing else can use, and copied out
+    (FSDP2)."""
     keeps_stage_outputs: bool = False
     """A pipeline stage keeps the output it sent until its backward (DeepSpeed; Megatron-LM before 2022)."""
     fused_rotary: bool = False

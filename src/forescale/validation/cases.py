@@ -13,7 +13,7 @@ from forescale.errors import ForescaleError, UnknownNameError
 from forescale.projection.pipeline import lay_out
 from forescale.schedule import family
 from forescale.spec import Cluster, Model, Strategy, Workload
-from forescale.units import GB
+from forescale.units import GB, GIB
 from forescale.validation.corpus import Row, read_corpus, read_table
 from forescale.validation.errors import InexpressibleError
 from forescale.validation.fabric import cluster_of
@@ -198,14 +198,15 @@ def _printed(row: Row) -> Measured:
 
 def _measured(row: Row, model: Model, cluster: Cluster, strategy: Strategy, workload: Workload) -> Measured:
     memory = row.number("measured_peak_mem_gb")
-    peak = None if memory is None else memory * GB
+    told = first_match("memories", row.text("notes"))
+    peak = None if memory is None else memory * (GIB if told.get("unit") == "GiB" else GB)
     step, origin = published_step_time(row, model, cluster, strategy, workload)
     return Measured(step_time_s=step, step_time_from=origin, peak_bytes=peak, **_memory_convention(row))
 
 
 def _memory_convention(row: Row) -> dict[str, Any]:
     """Return what the row's source means by peak memory, or what the row itself says of it."""
-    told = first_match("memories", row.text("notes")) or conventions_of(row)
+    told = {**conventions_of(row), **first_match("memories", row.text("notes"))}
     return {name: told[name] for name in ("peak_measure", "peak_stage") if name in told}
 
 
