@@ -59,7 +59,31 @@ modules:
     options=Options(num_devices=2),
     environment={"PRIMUS_LAYERS": "8", "PRIMUS_EXP_NAME": "other"},
 )
-SAMPLES = {"huggingface": [HUGGINGFACE], "megatron": [MEGATRON], "primus": [PRIMUS]}
+DEEPSPEED = Sample(
+    text=json.dumps(
+        {
+            "train_micro_batch_size_per_gpu": 2,
+            "gradient_accumulation_steps": 4,
+            "gradient_clipping": 1.0,
+            "bf16": {"enabled": True},
+            "zero_optimization": {"stage": 3, "overlap_comm": True},
+        }
+    ),
+    suffix=".json",
+    with_key=lambda text, key: text[:-1] + f', "{key}": 3}}',
+    keys=frozenset(
+        {
+            "train_micro_batch_size_per_gpu",
+            "gradient_accumulation_steps",
+            "gradient_clipping",
+            "bf16.enabled",
+            "zero_optimization.stage",
+            "zero_optimization.overlap_comm",
+        }
+    ),
+    options=Options(num_devices=8),
+)
+SAMPLES = {"deepspeed": [DEEPSPEED], "huggingface": [HUGGINGFACE], "megatron": [MEGATRON], "primus": [PRIMUS]}
 
 
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)

@@ -86,7 +86,7 @@ def read_question(
     _size(written, cluster)
     if cluster.hardware_config is not None:
         written["hardware_config"] = str(cluster.hardware_config.expanduser().resolve())
-    values, notes = _with_file(written, folder, layout=layout is not None)
+    values, notes = _with_file(written, folder, config=plan.config, layout=layout is not None)
     _section(values, "workload", _workload(run))
     _section(values, "precision", {name: getattr(run, option) for option, name in PRECISION_FIELDS.items()})
     if layout is not None:
@@ -131,36 +131,58 @@ def _size(values: dict[str, Any], cluster: ClusterOptions) -> None:
 
 
 def _with_file(
-    written: dict[str, Any], folder: Path | None, *, layout: bool
+    written: dict[str, Any], folder: Path | None, *, config: Path | None, layout: bool
 ) -> tuple[dict[str, Any], tuple[Note, ...]]:
-    """Return `written` laid over what the model's file says, if it is a file; and notes about that file.
+    """Return `written` laid over what the model's file and `config` say; and notes about these files.
 
     Without `layout`, as for a search, only what is not searched counts, such as overlap and kernels.
     """
-    from forescale.catalogue.models import model_names
-
-    text = written.get("model")
-    path = (folder or Path()) / Path(text).expanduser() if isinstance(text, str) else Path()
-    if not isinstance(text, str) or not path.exists() or text in model_names():
-        return written, ()
     from forescale.io.readers import HuggingFaceReader, read_file
     from forescale.io.reading import Options
 
     options = Options(num_devices=_known_devices(written, folder), layout=layout)
-    bare = path.is_dir() or path.suffix == ".json"
-    reading = HuggingFaceReader().read(path, options) if bare else read_file(path, options)
+    readings: list[tuple[Path, Reading]] = []
+    if (path := _model_file(written, folder)) is not None:
+        bare = path.is_dir() or path.suffix == ".json"
+        readings.append((path, HuggingFaceReader().read(path, options) if bare else read_file(path, options)))
+    if config is not None:
+        readings.append((config, read_file(config, options)))
+    values: dict[str, Any] = {}
+    for _, reading in readings:
+        _over(values, _said(reading, layout=layout, sized="nodes" in written))
+    _over(values, written)
+    return values, tuple(note for path, reading in readings for note in _notes(path, reading))
+
+
+def _model_file(written: dict[str, Any], folder: Path | None) -> Path | None:
+    """Return the file that the model's name means, if it is one."""
+    from forescale.catalogue.models import model_names
+
+    text = written.get("model")
+    path = (folder or Path()) / Path(text).expanduser() if isinstance(text, str) else Path()
+    return path if isinstance(text, str) and path.exists() and text not in model_names() else None
+
+
+def _said(reading: Reading, *, layout: bool, sized: bool) -> dict[str, Any]:
+    """Return what a framework's file says, as a plan would; devices unless nodes are given."""
     values: dict[str, Any] = {}
     if reading.strategy is not None:
         own = {**_without_data_parallel(asdict(reading.strategy)), "schedule": _own_schedule(reading)}
         values["strategy"] = own if layout else _not_searched(own)
     if reading.workload is not None:
         values["workload"] = asdict(reading.workload)
-    if reading.num_devices is not None and "nodes" not in written:
+    elif reading.workload_values:
+        values["workload"] = dict(reading.workload_values)
+    if reading.num_devices is not None and not sized:
         values["devices"] = reading.num_devices
-    for name, section in written.items():
+    return values
+
+
+def _over(values: dict[str, Any], more: dict[str, Any]) -> None:
+    """Lay `more` over `values`, section by section."""
+    for name, section in more.items():
         both = isinstance(section, dict) and isinstance(values.get(name), dict)
         values[name] = {**values[name], **section} if both else section
-    return values, _notes(path, reading)
 
 
 def _not_searched(strategy: dict[str, Any]) -> dict[str, Any]:

@@ -112,6 +112,14 @@ class PlanOptions:
     plan: Annotated[
         Path | None, typer.Option("--plan", metavar="FILE", help="Plan file (TOML); flags override it.")
     ] = None
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            help="A framework's own file of layout and batch, beside MODEL (DeepSpeed's JSON).",
+        ),
+    ] = None
     sets: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="A.B=C", help="Override one value, such as strategy.tp=4. Repeatable."),

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from forescale.errors import ReaderError
+from forescale.io.deepspeed import DeepSpeedReader
 from forescale.io.files import read_text
 from forescale.io.huggingface import load_huggingface
 from forescale.io.megatron import MegatronReader
@@ -29,7 +30,7 @@ class HuggingFaceReader:
         return Reading(format=self.name, model=found.model, ignored=found.ignored)
 
 
-READERS: tuple[Reader, ...] = (HuggingFaceReader(), MegatronReader(), PrimusReader())
+READERS: tuple[Reader, ...] = (HuggingFaceReader(), MegatronReader(), PrimusReader(), DeepSpeedReader())
 """All readers; a new one is added here and must pass `forescale.testing.readers.check_reader`."""
 
 

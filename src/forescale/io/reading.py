@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
 
 from forescale.spec import Model, Strategy, Workload
 
@@ -20,6 +20,8 @@ class Reading:
     model: Model | None = None
     strategy: Strategy | None = None
     workload: Workload | None = None
+    workload_values: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    """What it says of the workload where the length of sequences is in no configuration, in the words of a plan."""
     schedule: str | None = None
     """Pipeline schedule by its name in the schedule library; None where the configuration names none."""
     num_devices: int | None = None
