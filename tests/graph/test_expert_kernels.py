@@ -90,3 +90,34 @@ def test_layouts_of_an_array_keep_their_experts_type():
     layout = Layout(degrees=degrees, choices=choices, precision=FP8, seq_len=float(TOKENS))
     grouped = products(layer_block(small.moe(), small.MOE_LAYER, layout))
     assert all(op.dtype == "bf16" and np.shape(op.groups) == (3,) for op in grouped)
+
+
+def biased(**kernels: object) -> Block:
+    layer = replace(small.MOE_LAYER, ffn=replace(small.MOE_LAYER.ffn, bias=True))
+    degrees, choices = split_strategy(Strategy(sp=False, kernels=Kernels(**kernels)))
+    layout = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(TOKENS))
+    return layer_block(small.moe(), layer, layout)
+
+
+def test_biases_of_experts_are_added_expert_by_expert_in_fp32():
+    """Megatron-LM, TEGroupedMLP._apply_bias: torch.cat([t + b * p for ...]).to(t.dtype), p in fp32."""
+    one, spec = biased(), small.MOE_LAYER.ffn
+    elements = one.tensors["moe.output"].elements
+    (forward,), (backward,) = (
+        getattr(operator(one, "moe.bias"), name) for name in ("forward", "backward_input")
+    )
+    assert forward.bytes_moved == (4 + 10 + 8 + 6) * elements
+    assert backward.bytes_moved == (6 + 6 + 4 + 12 + 12) * elements
+    assert (forward.kernels, backward.kernels) == (2.0 * spec.num_experts, 6.0 * spec.num_experts)
+    assert one.tensors["moe.bias.sums"].num_bytes == 4.0 * elements
+
+
+def test_one_kernel_adds_the_biases_of_all_experts():
+    one = biased(expert_kernels="one")
+    (forward,) = operator(one, "moe.bias").forward
+    assert forward.bytes_moved == 4.0 * one.tensors["moe.output"].elements
+    assert forward.kernels == 1.0
+
+
+def test_experts_without_biases_add_none():
+    assert "moe.bias" not in {each.name for each in block().operators}

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, Literal
 
 from forescale.graph.casts import casts
+from forescale.graph.expert_bias import expert_bias
 from forescale.graph.layout import Extent
 from forescale.graph.modules import elementwise, gather_sequence, linear, linear_out
 from forescale.graph.operator import Builder, Names
@@ -210,6 +211,8 @@ def _experts(b: Builder, spec: MoeFfn, *, hidden: float, source: str, result: st
     output = b.tensor("moe.output", received * hidden)
     inner: Extent = ("expert_ffn", width)
     _grouped(b, spec, "moe.down", source=activated, result=output, rows=received, inputs=inner, outputs=whole)
+    if spec.bias:
+        output = expert_bias(b, output, groups=spec.num_experts / lay.split("experts"))
     both, either = _moves(b)
     row = hidden * lay.element_bytes
     unsorted = b.tensor("moe.unsorted", received * hidden * either)
