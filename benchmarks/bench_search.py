@@ -54,9 +54,18 @@ def test_layouts_per_second(benchmark, name, compute):
     benchmark.extra_info["layouts_per_s"] = round(len(candidates) / benchmark.stats.stats.median)
 
 
+LAYOUTS = {
+    "llama-3.1-70b": ("h100-sxm", Strategy(tp=4, pp=4, vpp=5, dp_shard=16), 8192, 512),
+    "deepseek-v3": ("h800-sxm", Strategy(pp=16, ep=64, dp_shard=128), 4096, 15360),
+    "mixtral-8x22b-v0.1": ("h100-sxm", Strategy(tp=2, pp=4, ep=8, dp_shard=8), 4096, 256),
+}
+
+
 @pytest.mark.parametrize("compute", MODELS)
-def test_one_projection(benchmark, compute):
-    model, cluster = load_model("llama-3.1-70b"), load_cluster("h100-sxm", 64)
-    strategy = Strategy(tp=4, pp=4, vpp=5, dp_shard=4)
-    workload = Workload(seq_len=8192, global_batch_size=128)
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_one_projection(benchmark, name, compute):
+    """One layout, warm: at most 5 ms on one idle core for a dense model."""
+    cluster_name, strategy, seq_len, batch = LAYOUTS[name]
+    model, cluster = load_model(name), load_cluster(cluster_name, strategy.num_devices)
+    workload = Workload(seq_len=seq_len, global_batch_size=batch)
     benchmark(project, model, cluster, strategy, workload, costs=Costs(compute=compute))

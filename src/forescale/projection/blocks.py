@@ -139,8 +139,9 @@ def block_seconds(priced: PricedBlock, replayed: tuple[Operator, ...], *, overla
         backward_kernels = backward_kernels + own.backward_kernels
         covers.add(forward, own, own.forward, covers.of_forward(own))
         covers.add(backward, own, own.backward_input, covers.of_backward_input(own))
+        cover = covers.of_backward_weight(own)
         for into in (backward, weight):
-            covers.add(into, own, own.backward_weight, covers.of_backward_weight(own))
+            covers.add(into, own, own.backward_weight, cover)
         flops = flops + own.flops
     for operator in replayed:
         own = priced.operators[operator.name]

@@ -41,7 +41,9 @@ class Pricing:
     )
     """Prices by communicator and collective, each worked out when first asked for."""
     _seconds: dict[Primitive, Numeric] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _origins: dict[Primitive, Provenance] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _origins: dict[Compute | CollectiveKind, Provenance] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
     """Of primitives whose extents are numbers: equal ones of a layout are looked at once."""
 
     def kernels(self, operator: Operator, work: Work) -> Numeric:
@@ -82,12 +84,13 @@ class Pricing:
 
     def provenance(self, op: Primitive) -> Provenance:
         """Return where the duration of one primitive comes from."""
+        key = op.kind if isinstance(op, Collective) else op
         try:
-            known = self._origins.get(op)
+            known = self._origins.get(key)
         except TypeError:
             return self._origin(op)
         if known is None:
-            known = self._origins[op] = self._origin(op)
+            known = self._origins[key] = self._origin(op)
         return known
 
     def titled(self, op: Primitive, *title: str) -> Numeric:

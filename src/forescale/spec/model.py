@@ -188,9 +188,9 @@ class Model:
     @property
     def is_moe(self) -> bool:
         """Whether any layer routes to experts."""
-        return any(isinstance(kind.ffn, MoeFfn) for kind in self.layer_kinds)
+        return any(isinstance(layer.ffn, MoeFfn) for layer in self.layers)
 
     @property
     def moe(self) -> MoeFfn | None:
         """The first routed feed-forward, or None."""
-        return next((kind.ffn for kind in self.layer_kinds if isinstance(kind.ffn, MoeFfn)), None)
+        return next((layer.ffn for layer in self.layers if isinstance(layer.ffn, MoeFfn)), None)
