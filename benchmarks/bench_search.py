@@ -10,7 +10,8 @@ from forescale.cost.select import Costs
 from forescale.project import project
 from forescale.search import Space, search
 from forescale.search.cells import enumerate_layouts
-from forescale.search.evaluate import Question, score
+from forescale.search.evaluate import score
+from forescale.search.question import Question
 from forescale.spec import Strategy, Workload
 
 QUESTIONS = {

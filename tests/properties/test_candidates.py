@@ -10,7 +10,8 @@ from tests.small import cluster, dense, moe, workload
 from forescale.project import project
 from forescale.search import Space
 from forescale.search.cells import enumerate_layouts
-from forescale.search.evaluate import Question, score
+from forescale.search.evaluate import score
+from forescale.search.question import Question
 
 CASES = {}
 

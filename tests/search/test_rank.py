@@ -11,7 +11,8 @@ from forescale.numeric import divisors
 from forescale.project import project
 from forescale.search import Space, search
 from forescale.search.cells import enumerate_layouts
-from forescale.search.evaluate import Question, score
+from forescale.search.evaluate import score
+from forescale.search.question import Question
 from forescale.search.space import default_recompute, virtual_stages
 
 

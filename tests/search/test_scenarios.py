@@ -63,5 +63,5 @@ def test_what_the_question_has_already_counts_once():
 
 
 def test_a_front_takes_one_question():
-    with pytest.raises(SpecError, match="Pareto front takes one precision"):
+    with pytest.raises(SpecError, match="Pareto front takes one value each of precision"):
         pareto_search(MODEL, DEVICES, WORK, space=WIDE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -56,7 +56,7 @@ def outside_bytes(setting: Setting, inputs: Inputs) -> Outside:
 
     Of a bound, what all ways to shard states over data-parallel ranks have at least.
     """
-    cluster, groups, degrees = setting.cluster, inputs.pricing.groups, inputs.degrees
+    cluster, places, degrees = setting.cluster, inputs.pricing.places, inputs.degrees
     choices, experts = setting.choices, setting.model.is_moe
     context = setting.overhead.context
     library = None if cluster is None else device_communication(cluster.device)
@@ -64,13 +64,13 @@ def outside_bytes(setting: Setting, inputs: Inputs) -> Outside:
         none = Bounds(low=0.0, expected=0.0, high=0.0)
         return Outside(context=context, communicators=none)
     world = Group(size=degrees.tp * degrees.cp * degrees.dp * degrees.pp)
-    named_groups: dict[str, Group] = {"world": world}
     left_out = SHARDING if inputs.floor is not None else ()
     axes = [axis for axis in (*COLLECTIVE, *(EXPERT if experts else ())) if axis not in left_out]
-    named_groups.update({axis: groups[axis] for axis in axes})
-    made = {name: _collective(cluster, library, group) for name, group in named_groups.items()}
-    for name, group, peers in _exchanges(groups, choices, experts=experts):
-        made[name] = _exchange(cluster, library, group, peers=peers)
+    made = {"world": _collective(cluster, library, world)}
+    for axis in axes:
+        made[axis] = _least(_collective(cluster, library, group) for group in places(axis))
+    for name, axis, peers in _exchanges(choices, experts=experts):
+        made[name] = _least(_exchange(cluster, library, group, peers=peers) for group in places(axis))
     if experts and choices.dispatcher == "deepep":
         made["DeepEP"] = (_expert_buffers(setting, degrees),) * 3
     low, expected, high = (
@@ -80,18 +80,25 @@ def outside_bytes(setting: Setting, inputs: Inputs) -> Outside:
     return Outside(context=context, communicators=Bounds(low=low, expected=expected, high=high))
 
 
-def _exchanges(
-    groups: Mapping[MeshAxis, Group], choices: Choices, *, experts: bool
-) -> Iterator[tuple[str, Group, float | None]]:
+def _exchanges(choices: Choices, *, experts: bool) -> Iterator[tuple[str, MeshAxis, float | None]]:
     """Yield the groups that send and receive, and with how many neighbours; None is with everybody."""
-    yield "pp", groups["pp"], 2.0
+    yield "pp", "pp", 2.0
     if experts and choices.dispatcher != "deepep":
-        yield "ep", groups["ep"], None
+        yield "ep", "ep", None
     if choices.cp_kind == "hierarchical":
-        yield "cp_inner", groups["cp_inner"], None
-        yield "cp_outer", groups["cp_outer"], 2.0
+        yield "cp_inner", "cp_inner", None
+        yield "cp_outer", "cp_outer", 2.0
     elif choices.cp_kind != "all_gather":
-        yield f"cp, {choices.cp_kind}", groups["cp"], 2.0 if choices.cp_kind == "ring" else None
+        yield f"cp, {choices.cp_kind}", "cp", 2.0 if choices.cp_kind == "ring" else None
+
+
+def _least(places: Iterable[Bytes]) -> Bytes:
+    """Return the bytes of a group where it needs the least, of several places where it may lie."""
+    first, *others = places
+    for other in others:
+        low, expected, high = (smaller(one, two) for one, two in zip(first, other, strict=True))
+        first = low, expected, high
+    return first
 
 
 def _expert_buffers(setting: Setting, degrees: Degrees) -> Numeric:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any, cast
 
 import numpy as np
@@ -16,7 +17,7 @@ from forescale.cost.placement import Group
 from forescale.formula import Term
 from forescale.graph.operator import Operator, Work
 from forescale.graph.ops import Collective, CollectiveKind, Compute, MeshAxis, Primitive
-from forescale.numeric import Numeric
+from forescale.numeric import Numeric, smaller
 from forescale.projection.launches import calls_of
 from forescale.spec.strategy import LaunchGraphs
 
@@ -35,7 +36,11 @@ class Pricing:
     graphs: LaunchGraphs = "none"
     blocking: bool = False
     """The host waits for each kernel before it launches the next."""
-    _prices: dict[MeshAxis, Prices] = field(default_factory=dict, init=False, repr=False, compare=False)
+    elsewhere: Mapping[MeshAxis, tuple[Group, ...]] = field(default_factory=dict)
+    """Where else communicators may lie: a message then takes the least, for bounds."""
+    _prices: dict[MeshAxis, tuple[Prices, ...]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
     _messages: dict[tuple[MeshAxis, CollectiveKind], Priced] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -110,15 +115,26 @@ class Pricing:
             return alone if key not in self.run.sustained else alone / self.run.rate(key)
         return self.compute.seconds(op)
 
+    def places(self, axis: MeshAxis) -> tuple[Group, ...]:
+        """Return the communicators of an axis at every place where they may lie."""
+        return (self.groups[axis], *self.elsewhere.get(axis, ()))
+
     def _price_of(self, op: Collective) -> Priced:
         where = (op.axis, op.kind)
         if op.axis not in self._prices:
-            self._prices[op.axis] = self.collectives.within(self.groups[op.axis])
+            self._prices[op.axis] = tuple(self.collectives.within(group) for group in self.places(op.axis))
         if where not in self._messages:
-            self._messages[where] = self._prices[op.axis](op.kind)
+            self._messages[where] = _least([prices(op.kind) for prices in self._prices[op.axis]])
         return self._messages[where]
 
     def _origin(self, op: Primitive) -> Provenance:
         if isinstance(op, Collective):
             return self.collectives.provenance(kind=op.kind)
         return self.compute.provenance(op)
+
+
+def _least(prices: list[Priced]) -> Priced:
+    """Return the price of a message where it takes the least."""
+    if len(prices) == 1:
+        return prices[0]
+    return lambda num_bytes: reduce(smaller, (price(num_bytes) for price in prices))

@@ -1,9 +1,10 @@
 """Branch and bound over cells: the exact best of a space without evaluating all of it.
 
-A cell and a list of variants start with a bound of its work without experts; in ascending order of it they get one
-with them; in ascending order of that a bound of time and memory from the evaluation itself; and in ascending order of
-that the layouts behind them are evaluated. What cannot be among the best any more is discarded at each step, so the
-result is that of evaluating everything.
+A cell and a list of variants start with a bound of their work without experts, wherever ranks lie; in ascending order
+of it they get one with them; in ascending order of that, and for each recompute policy, a bound of time and memory from
+the evaluation itself, then the same for each placement; and in ascending order of that the layouts behind them are
+evaluated. What cannot be among the best any more is discarded at each step, so the result is that of evaluating
+everything.
 """
 
 from __future__ import annotations
@@ -15,14 +16,19 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from forescale.numeric import Array
-from forescale.search.bounds import WorkBounds, cell_bounds, variant_lists
+from forescale.search.bounds import WorkBounds, cell_bounds
 from forescale.search.cells import Cells, Mask
-from forescale.search.evaluate import Question, score
+from forescale.search.evaluate import score_pairs
 from forescale.search.incumbents import Incumbents, Wanted
+from forescale.search.lists import Legality
+from forescale.search.places import anywhere
+from forescale.search.question import Question
 from forescale.search.space import Rows
 
 FIRST_CELLS, MOST_CELLS, GROWTH = 2048, 65536, 4
 """Cells bounded at once: few at first, as long as there is nothing to discard by."""
+FIRST_PLACED, PLACED_AT_ONCE = 8192, 65536
+"""Placements bounded at once, alike."""
 REFINED_AT_ONCE = 65536
 """Cells whose work is bounded at once."""
 FIRST_LAYOUTS, LAYOUTS_AT_ONCE = 8192, 65536
@@ -76,6 +82,10 @@ class Pool:
         self.step_time = np.concatenate([self.step_time, step_time])
         self.peak = np.concatenate([self.peak, peak])
 
+    def least(self, *, by_time: bool) -> float:
+        """Return the least bound of what waits; infinite if nothing does."""
+        return float((self.step_time if by_time else self.peak).min(initial=np.inf))
+
     def take(self, which: Rows | Mask) -> Pool:
         """Return some of it."""
         return Pool(
@@ -107,15 +117,18 @@ class Bounded:
 
     def __init__(self, question: Question, cells: Cells, wanted: Wanted) -> None:
         self.question, self.cells = question, cells
-        legal = cells.legal()
-        self.num_legal = cells.count(legal)
+        self.legality = Legality.of(cells)
+        self.lists, nodes = self.legality.lists, self.legality.nodes
+        self.layouts = self.legality.num_layouts(cells)
+        self.num_legal = int((nodes @ self.layouts).sum())
         self.incumbents = Incumbents(wanted=wanted, variants=cells.whole.variants)
-        self.counts, self.pool = Counts(), Pool()
-        self.lists = variant_lists(cells.whole.variants)
-        self.bounds = WorkBounds(question=question, cells=cells, lists=self.lists)
-        values, level = self.bounds.coarse(legal)
-        self.order = _ascending(level.reshape(-1))
-        self.coarse = values[level.reshape(-1)[self.order]]
+        self.counts, self.open, self.placed = Counts(), Pool(), Pool()
+        self.anywhere = anywhere(cells.whole, question.cluster)
+        self.bounds = WorkBounds(question, cells, self.lists, self.anywhere)
+        coarse = self.bounds.coarse().reshape(-1)
+        self.order = np.flatnonzero(nodes)
+        self.order = self.order[np.argsort(coarse[self.order], kind="stable")]
+        self.coarse = coarse[self.order]
         self.cursor, self.at_once = 0, FIRST_CELLS
         self.near, self.fine = self.order[:0], np.zeros(0)
         self.started = time.perf_counter()
@@ -135,7 +148,7 @@ class Bounded:
     @property
     def done(self) -> bool:
         """Say whether every layout is settled."""
-        return self.cursor == len(self.order) and not len(self.near) and not len(self.pool)
+        return self.cursor == len(self.order) and not (len(self.near) or len(self.open) or len(self.placed))
 
     @property
     def _next_coarse(self) -> float:
@@ -147,11 +160,10 @@ class Bounded:
 
     def progress(self) -> Progress:
         """Return how far it is."""
-        wanted, found = self.incumbents.wanted, self.incumbents
-        by_time = wanted.objective == "step_time"
+        found, by_time = self.incumbents, self._by_time
         values = found.step_time if by_time else found.peak
         best = float(values[0]) if len(values) else np.inf
-        left = [best, *(self.pool.step_time if by_time else self.pool.peak)]
+        left = [best, self.open.least(by_time=by_time), self.placed.least(by_time=by_time)]
         if np.isfinite(self._next_fine):
             left.append(self._next_fine if by_time else 0.0)
         return Progress(
@@ -162,6 +174,10 @@ class Bounded:
             bound=float(min(left)),
             elapsed_s=time.perf_counter() - self.started,
         )
+
+    @property
+    def _by_time(self) -> bool:
+        return self.incumbents.wanted.objective == "step_time"
 
     def _refine(self) -> None:
         """Bound the next (list, cell) pairs by all of their work; all that are left may be beaten already."""
@@ -178,7 +194,7 @@ class Bounded:
         self.near, self.fine = self.near[order], self.fine[order]
 
     def _bound_cells(self) -> None:
-        """Bound the most promising pairs by the evaluation itself."""
+        """Bound the most promising pairs by the evaluation itself, each recompute policy by itself."""
         beyond = int(np.searchsorted(self.fine, self.incumbents.horizon, side="right"))
         self._discard(self.near[beyond:])
         end = self.at_once if self.at_once * 2 < beyond else beyond
@@ -186,76 +202,92 @@ class Bounded:
         self.near, self.fine = self.near[end:beyond], self.fine[end:beyond]
         self.at_once = min(self.at_once * GROWTH, MOST_CELLS)
         if len(chosen):
-            cells, only = self._flags(chosen)
-            bounds = cell_bounds(self.question, self.cells, cells, only)
-            variant, which = np.nonzero(only)
-            self.pool.add(variant, cells[which], bounds.step_time[only], bounds.peak[only])
+            which, cell = np.divmod(chosen, len(self.cells))
+            policy, node = np.nonzero(self.legality.by_recompute[:, cell])
+            variant = np.stack([each.variants[0] for each in self.lists])[which[node], policy]
+            cells = cell[node]
+            bounds = cell_bounds(self.question, self.cells, variant, cells, self.anywhere)
+            self.open.add(variant, cells, bounds.step_time, bounds.peak)
             self._sift()
-
-    def _flags(self, nodes: Rows) -> tuple[Rows, Mask]:
-        """Return the cells of (list, cell) nodes, and (variants, cells) which pairs they are."""
-        which, cell = np.divmod(nodes, len(self.cells))
-        cells, where = np.unique(cell, return_inverse=True)
-        only = np.zeros((len(self.cells.whole.variants), len(cells)), dtype=bool)
-        for index, each in enumerate(self.lists):
-            of_list = where[which == index]
-            for variant in each.variants:
-                only[variant, of_list] = True
-        return cells, only
 
     def _discard(self, nodes: Rows) -> None:
         """Count the layouts of (list, cell) nodes that their work alone puts behind the best."""
-        which, cell = np.divmod(nodes, len(self.cells))
-        sizes = np.array([len(each.variants) for each in self.lists])
-        self.counts.beaten += int((sizes[which] * self.cells.num_layouts[cell]).sum())
+        self.counts.beaten += int(self.layouts[nodes % len(self.cells)].sum())
 
     def _sift(self) -> None:
-        """Drop from the pool what cannot matter any more."""
-        found, pool = self.incumbents, self.pool
-        matters, fits = found.matters(pool.step_time, pool.peak), found.may_fit(pool.peak)
-        size = self.cells.num_layouts[pool.cell]
-        self.counts.over_memory += int(size[~matters & ~fits].sum())
-        self.counts.beaten += int(size[~matters & fits].sum())
-        self.pool = pool.take(matters)
+        """Drop from the pools what cannot matter any more."""
+        found, sizes = self.incumbents, self.cells.num_layouts
+        self.open, *dropped = _sifted(self.open, found, sizes * self.legality.num_placings)
+        self.placed, *others = _sifted(self.placed, found, sizes)
+        self.counts.over_memory += dropped[0] + others[0]
+        self.counts.beaten += dropped[1] + others[1]
 
     def _evaluate(self) -> None:
         """Evaluate what waits, most promising first: some at once, then as long as nothing left is more so."""
-        by_time = self.incumbents.wanted.objective == "step_time"
+        by_time, first, at_once = self._by_time, True, self._at_once
         left = self._next_fine
-        first, at_once = True, self._at_once
-        while len(self.pool):
-            value = self.pool.step_time if by_time else self.pool.peak
-            fits = self.pool.peak <= self.incumbents.wanted.memory_limit
-            order = np.lexsort((value, ~fits)) if first else np.argsort(value, kind="stable")
-            if not first and (value[order[0]] > left or (not by_time and left < np.inf)):
+        left = left if by_time or left == np.inf else -np.inf
+        while len(self.open) or len(self.placed):
+            waiting, ready = (pool.least(by_time=by_time) for pool in (self.open, self.placed))
+            if not first and min(waiting, ready) > left:
                 return
-            taken = np.cumsum(self.cells.num_layouts[self.pool.cell[order]]) <= at_once[not first]
-            taken[0] = True
-            self._score(self.pool.take(order[taken]))
-            self.pool = self.pool.take(np.sort(order[~taken]))
-            self._sift()
-            first = False
+            if waiting <= ready:
+                self._place(FIRST_PLACED if first else PLACED_AT_ONCE, fitting=first)
+            if len(self.placed):
+                self._score(at_once[not first], fitting=first)
+                first = False
 
     @property
     def _at_once(self) -> tuple[int, int]:
         """How many layouts are evaluated first, and then at once."""
-        if any(each.schedule is not None for each in self.cells.whole.variants):
+        if any(each.first.schedule is not None for each in self.lists):
             return SIMULATED_FIRST, SIMULATED_AT_ONCE
         return FIRST_LAYOUTS, LAYOUTS_AT_ONCE
 
-    def _score(self, nodes: Pool) -> None:
-        """Evaluate all layouts behind some pairs."""
+    def _place(self, most: int, *, fitting: bool) -> None:
+        """Bound the placements of the most promising pairs."""
+        sizes = self.legality.num_placings[self.open.cell]
+        nodes = self._taken("open", sizes, most, fitting=fitting)
+        placing, node = np.nonzero(self.legality.by_placing[:, nodes.cell])
+        list_of, recompute_of = self.legality.list_of, self.legality.recompute_of
+        every = np.stack([each.variants for each in self.lists])
+        variant = every[list_of[nodes.variant[node]], placing, recompute_of[nodes.variant[node]]]
+        cell, step, peak = nodes.cell[node], nodes.step_time[node], nodes.peak[node]
+        if len(every[0]) > 1:
+            bounds = cell_bounds(self.question, self.cells, variant, cell)
+            step, peak = bounds.step_time, bounds.peak
+        self.placed.add(variant, cell, step, peak)
+        self._sift()
+
+    def _score(self, most: int, *, fitting: bool) -> None:
+        """Evaluate all layouts behind the most promising placed pairs."""
+        nodes = self._taken("placed", self.cells.num_layouts[self.placed.cell], most, fitting=fitting)
         cells, where = np.unique(nodes.cell, return_inverse=True)
-        only = np.zeros((len(self.cells.whole.variants), len(cells)), dtype=bool)
-        only[nodes.variant, where] = True
         layouts, owner, place = self.cells.expand(cells)
-        scores = score(self.question, layouts, only=only[:, owner])
-        self.counts.evaluated += int(self.cells.num_layouts[nodes.cell].sum())
-        self.incumbents.add(layouts, place, scores)
+        starts = np.searchsorted(owner, np.arange(len(cells)))
+        width = self.cells.num_layouts[nodes.cell]
+        node = np.repeat(np.arange(len(width)), width)
+        nth = np.arange(len(node)) - np.repeat(np.cumsum(width) - width, width)
+        variant, row = nodes.variant[node], starts[where[node]] + nth
+        scores = score_pairs(self.question, layouts, variant, row)
+        self.counts.evaluated += len(row)
+        self.incumbents.add(layouts, place, variant, row, scores)
+        self._sift()
+
+    def _taken(self, name: str, sizes: Rows, most: int, *, fitting: bool) -> Pool:
+        """Take the most promising pairs of a pool, up to some size in all; first what fits, if asked."""
+        pool: Pool = getattr(self, name)
+        value = pool.step_time if self._by_time else pool.peak
+        fits = pool.peak <= self.incumbents.wanted.memory_limit
+        order = np.lexsort((value, ~fits)) if fitting else np.argsort(value, kind="stable")
+        taken = np.cumsum(sizes[order]) <= most
+        taken[0] = True
+        setattr(self, name, pool.take(np.sort(order[~taken])))
+        return pool.take(order[taken])
 
 
-def _ascending(level: Rows) -> Rows:
-    """Return where `level` is not negative, by ascending level, then place; few levels are sorted by counting."""
-    possible = np.flatnonzero(level >= 0)
-    small = np.uint16 if level.max(initial=0) < 2**16 else np.int64
-    return possible[np.argsort(level[possible].astype(small), kind="stable")]
+def _sifted(pool: Pool, found: Incumbents, sizes: Rows) -> tuple[Pool, int, int]:
+    """Return what of a pool still matters, and how many layouts do not: over every limit of memory, and beaten."""
+    matters, fits = found.matters(pool.step_time, pool.peak), found.may_fit(pool.peak)
+    size = sizes[pool.cell]
+    return pool.take(matters), int(size[~matters & ~fits].sum()), int(size[~matters & fits].sum())

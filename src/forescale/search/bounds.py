@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,188 +17,178 @@ from forescale.project import setting_of
 from forescale.projection.blocks import BlockSeconds, PricedBlock, block_seconds, price_operators
 from forescale.projection.data_parallel import DataTraffic, free_traffic
 from forescale.projection.evaluate import Setting
+from forescale.projection.launches import engine_time
 from forescale.projection.memory import narrow_weights, standing_buffers, state_bytes
-from forescale.projection.mesh import Order
-from forescale.projection.pieces import Holding, Parts, holdings, price_blocks
+from forescale.projection.pieces import Holding, Parts, holdings
+from forescale.projection.pricing import Pricing
 from forescale.projection.stages import Stages, over_stages, stack_plans
-from forescale.search.batches import Batch, Least, distinct, first_rows
-from forescale.search.cells import Cells, Mask
-from forescale.search.evaluate import BLOCK_KEY, Question, Scores, as_degrees, score
-from forescale.search.space import Columns, Rows, Variant
-from forescale.spec.strategy import DEFAULT_AXIS_ORDER
+from forescale.search.batches import Batch
+from forescale.search.cells import Cells
+from forescale.search.evaluate import BLOCK_KEY, Scores, score_pairs
+from forescale.search.lists import VariantList
+from forescale.search.places import Anywhere
+from forescale.search.question import Question
+from forescale.search.space import Columns, Rows
+from forescale.search.tables import as_degrees, distinct, first_rows
 
 MARGIN = 1.0 - 1e-9
 """Rounding never lifts a bound above what it bounds by more than this."""
 KEYS_AT_ONCE = 4096
 """Distinct blocks priced at once."""
-PLACE_KEY = ("tp", "cp", "ep", "etp", "pp", "vpp", "flagged")
+PLACE_KEY = ("tp", "cp", "ep", "etp", "pp", "vpp", "flagged", "plan")
 """What the parameters of a stage and the ways to shard them depend on."""
+DENSE_KEY = ("tp", "cp", "micro_batch_size", "sp")
+"""What the work of everything but experts depends on, beside places."""
+EXPERT_PARTS = ("moe", "expert_comm")
+"""Parts of a step that depend on how experts are laid out."""
 
 
-@formula(unit="s", source="the slowest stage is no faster than the mean, and every micro-batch passes it")
-def mean_stage_seconds(
-    *, model_seconds: Numeric, global_batch_size: float, ranks: Numeric, micro_batch_size: Numeric
+@formula(
+    unit="s",
+    source="every micro-batch passes the slowest stage, which is no faster than the mean; the others are crossed once",
+)
+def least_step_seconds(
+    *,
+    model_seconds: Numeric,
+    global_batch_size: float,
+    ranks: Numeric,
+    micro_batch_size: Numeric,
+    crossed: Numeric,
 ) -> Numeric:
-    """m·(model/p) = B/(dp·p·b)·model; `ranks` is dp·p."""
-    return global_batch_size / (ranks * micro_batch_size) * model_seconds
+    """B/(dp·p·b)·model + crossed·model; `ranks` is dp·p, `crossed` (1 − 1/p)/v where a closed form holds."""
+    return (global_batch_size / (ranks * micro_batch_size) + crossed) * model_seconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VariantList:
-    """Variants that differ in what they recompute alone, and are legal together."""
-
-    variants: tuple[int, ...]
-    first: Variant
-
-
-def variant_lists(variants: tuple[Variant, ...]) -> tuple[VariantList, ...]:
-    """Return the variants by operator list, placement and schedule."""
-    lists: dict[tuple[object, ...], list[int]] = {}
-    for index, each in enumerate(variants):
-        lists.setdefault((each.structure, each.recompute.num_layers), []).append(index)
-    return tuple(VariantList(variants=tuple(found), first=variants[found[0]]) for found in lists.values())
-
-
-COARSE_KEY = ("tp", "cp", "micro_batch_size")
-"""What the work of everything but experts depends on."""
-EXPERT_PARTS = ("moe", "expert_comm", "overhead")
-"""Parts of a step that depend on how experts are laid out; of the wait for the host, how much kernels cover."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkBounds:
-    """Seconds that no layout of a cell is faster than: the mean stage's own work for all micro-batches.
+    """Seconds that no layout of a cell is faster than: its work, spread evenly over stages that nothing delays.
 
-    Recompute, waiting, messages between stages and data-parallel traffic only add to it.
+    Messages lie where they take least; recompute, messages between stages and data-parallel traffic only add to it.
     """
 
-    question: Question
-    cells: Cells
-    lists: tuple[VariantList, ...]
+    def __init__(
+        self, question: Question, cells: Cells, lists: tuple[VariantList, ...], anywhere: Anywhere
+    ) -> None:
+        self.question, self.cells, self.lists, self.anywhere = question, cells, lists, anywhere
+        keys = anywhere.dense.keys(np.arange(len(cells)))
+        columns = {**cells.whole.columns, **keys}
+        table = distinct(columns, (*DENSE_KEY, *keys))
+        self.where, first = table.where, first_rows(table.where)
+        known: dict[tuple[object, ...], Array] = {}
+        for each in lists:
+            kind = tuple(each.first.choices.values())
+            if kind not in known:
+                known[kind] = self._over(each, first, self._dense)
+        self.work = np.stack([known[tuple(each.first.choices.values())] for each in lists])
 
-    def coarse(self, legal: Mask) -> tuple[Array, Rows]:
-        """Return bounds without experts: ascending values, and which each (list, cell) pair has; -1 if illegal."""
-        columns = self.cells.whole.columns
-        table = distinct(columns, (*COARSE_KEY, "sp"))
-        seconds = np.stack(
-            [
-                self._over(np.full(len(table), row), table.columns, self._coarse)
-                for row in range(len(self.lists))
-            ]
+    def coarse(self) -> Array:
+        """Return (lists, cells) bounds, without experts where there are any."""
+        every = np.arange(len(self.cells))
+        return np.stack(
+            [self._step(row, every, self.work[row, self.where]) for row in range(len(self.lists))]
         )
-        values, of_key = np.unique(seconds, return_inverse=True)
-        allowed = np.stack([legal[each.variants[0]] for each in self.lists])
-        return values, np.where(allowed, of_key.reshape(seconds.shape)[:, table.where], -1)
 
     def fine(self, rows: Rows, cells: Rows) -> Array:
         """Return the bounds of some (list, cell) pairs, experts and all."""
-        columns = {name: values[cells] for name, values in self.cells.whole.columns.items()}
-        return self._over(rows, columns, self._fine)
+        bounds = np.empty(len(rows))
+        for row in np.unique(rows).tolist():
+            pairs = np.flatnonzero(rows == row)
+            work = self.work[row, self.where[cells[pairs]]]
+            if self.question.model.is_moe:
+                work = work + self._over(self.lists[row], cells[pairs], self._experts)
+            bounds[pairs] = self._step(row, cells[pairs], work)
+        return bounds
 
-    def _over(self, rows: Rows, columns: Columns, of: Callable[[Rows, Columns, Choices], Array]) -> Array:
-        """Return bounds for the lists `rows` from the work of one micro-batch, which `of` gives by choices."""
-        common = split_strategy(self.cells.whole.base)[1]
-        kinds = [tuple(each.first.choices.items()) for each in self.lists]
-        work = np.full(len(rows), np.inf)
-        for kind in dict.fromkeys(kinds):
-            of_kind = np.array([each == kind for each in kinds])[rows]
-            for sp in (True, False):
-                pairs = np.flatnonzero(of_kind & (columns["sp"] == sp))
-                if len(pairs):
-                    choices = replace(common, sp=sp, **dict(kind))
-                    chosen = {name: each[pairs] for name, each in columns.items()}
-                    work[pairs] = of(rows[pairs], chosen, choices)
-        seconds = mean_stage_seconds(
+    def _step(self, row: int, cells: Rows, work: Array) -> Array:
+        """Return the seconds of a step from those of one micro-batch through all layers and back."""
+        columns = {name: self.cells.whole.columns[name][cells] for name in ("tp", "cp", "pp", "vpp")}
+        pp, vpp = columns["pp"].astype(float), columns["vpp"].astype(float)
+        closed = self.lists[row].first.schedule is None
+        kernels = self.cells.whole.base.kernels
+        if closed and (kernels.blocking_launches or not kernels.runs_ahead):
+            engine = engine_time(overhead=self.question.run.microbatch_overhead_s, vpp=vpp)
+            work = work + pp * engine
+        seconds = least_step_seconds(
             model_seconds=work,
             global_batch_size=float(self.question.workload.global_batch_size),
             ranks=self.question.cluster.num_devices / (columns["tp"] * columns["cp"]),
-            micro_batch_size=columns["micro_batch_size"].astype(float),
+            micro_batch_size=self.cells.whole.columns["micro_batch_size"][cells].astype(float),
+            crossed=(1.0 - 1.0 / pp) / vpp if closed else 0.0,
         )
         return np.asarray(seconds * (1.0 + _setting(self.question, Choices()).straggler_share) * MARGIN)
 
-    def _coarse(self, rows: Rows, columns: Columns, choices: Choices) -> Array:
-        table = distinct(columns, COARSE_KEY)
-        orders = {self.lists[row].first.order for row in set(rows.tolist())}
-        pulled = {part for order in orders for part in apart(order)}
-        parts = _model_seconds(self.question, table.columns, choices)
-        return _sum(parts, pulled.union(EXPERT_PARTS))[table.where]
+    def _over(self, each: VariantList, cells: Rows, of: Callable[[Rows, Columns, Choices], Array]) -> Array:
+        """Return seconds of one micro-batch for some cells under a list, which `of` gives by choices."""
+        common = split_strategy(self.cells.whole.base)[1]
+        columns = {name: values[cells] for name, values in self.cells.whole.columns.items()}
+        seconds = np.empty(len(cells))
+        for sp in (True, False):
+            pairs = np.flatnonzero(columns["sp"] == sp)
+            if len(pairs):
+                choices = replace(common, sp=sp, **each.first.choices)
+                chosen = {name: values[pairs] for name, values in columns.items()}
+                seconds[pairs] = of(cells[pairs], chosen, choices)
+        return seconds
 
-    def _fine(self, rows: Rows, columns: Columns, choices: Choices) -> Array:
-        """Return the work; of communicators that an axis order pulls apart, the exchange of experts alone."""
-        table = distinct(columns, BLOCK_KEY)
-        parts = _model_seconds(self.question, table.columns, choices)
-        work = np.full(len(rows), np.inf)
-        for row in sorted(set(rows.tolist())):
-            order, pairs = self.lists[row].first.order, np.flatnonzero(rows == row)
-            pulled = apart(order)
-            if self.lists[row].first.placement is not None:
-                work[pairs] = self._placed(
-                    order, {name: each[pairs] for name, each in columns.items()}, choices
-                )
-                continue
-            work[pairs] = _sum(parts, pulled)[table.where[pairs]]
-            if pulled == EXCHANGE and not choices.overlap.expert:
-                chosen = {name: each[pairs] for name, each in columns.items()}
-                others = _sum(parts, {*EXCHANGE, "overhead"})[table.where[pairs]]
-                placed = others + _exchange_seconds(self.question, chosen, choices, order)
-                work[pairs] = np.maximum(work[pairs], placed)
-        return work
+    def _dense(self, cells: Rows, columns: Columns, choices: Choices) -> Array:
+        """Return the seconds of everything but experts, or of all where there are none."""
+        without = (*EXPERT_PARTS, "overhead") if self.question.model.is_moe else ()
+        names = ("tp", "cp", "micro_batch_size")
+        return self._priced({name: columns[name] for name in names}, cells, choices, without=without)
 
-    def _placed(self, order: Order, columns: Columns, choices: Choices) -> Array:
-        """Return the work where ranks are placed: every communicator's place is known."""
-        table = distinct(columns, BLOCK_KEY)
-        return _sum(_model_seconds(self.question, table.columns, choices, order), ())[table.where]
+    def _experts(self, cells: Rows, columns: Columns, choices: Choices) -> Array:
+        """Return the seconds of experts, and of sending tokens to them and back."""
+        keys = self.anywhere.experts.keys(cells)
+        table = distinct({**columns, **keys}, (*BLOCK_KEY, *keys))
+        overlap = choices.overlap
+        own = None if overlap.expert or overlap.shared_experts else _of_experts
+        found = self._priced(
+            {name: table.columns[name] for name in BLOCK_KEY},
+            cells[first_rows(table.where)],
+            choices,
+            within=EXPERT_PARTS,
+            operators=own,
+        )
+        return found[table.where]
 
-
-EXCHANGE = frozenset({"expert_comm"})
-
-
-def apart(order: Order) -> frozenset[str]:
-    """Return the parts of a step whose communicators an axis order may pull apart, of the default's neighbours."""
-    if order[:2] != DEFAULT_AXIS_ORDER[:2]:
-        return EXCHANGE | {"tensor_comm", "context_comm"}
-    return frozenset() if order[-1] == "pp" else EXCHANGE
-
-
-def _sum(parts: dict[str, Array], without: Iterable[str]) -> Array:
-    left = set(without)
-    return np.asarray(sum(values for name, values in parts.items() if name not in left))
-
-
-def _model_seconds(
-    question: Question, keys: Columns, choices: Choices, order: Order = DEFAULT_AXIS_ORDER
-) -> dict[str, Array]:
-    """Return seconds of one micro-batch through all layers and back, nothing recomputed, by part."""
-    found: dict[str, list[Array]] = {}
-    total = len(next(iter(keys.values())))
-    for start in range(0, total, KEYS_AT_ONCE):
-        degrees = as_degrees({name: values[start : start + KEYS_AT_ONCE] for name, values in keys.items()})
-        pricing = question.pricing(degrees, choices, order)
-        priced = price_blocks(question.blocks(degrees, choices), pricing)
-        for name, values in _summed(question, priced, choices, degrees).items():
-            found.setdefault(name, []).append(values)
-    return {name: np.concatenate(values) for name, values in found.items()}
+    def _priced(
+        self,
+        columns: Columns,
+        cells: Rows,
+        choices: Choices,
+        *,
+        within: tuple[str, ...] | None = None,
+        without: tuple[str, ...] = (),
+        operators: Callable[[Operator], bool] | None = None,
+    ) -> Array:
+        """Return the seconds of one micro-batch through all layers and back, nothing recomputed, by parts."""
+        question, found = self.question, []
+        for start in range(0, len(cells), KEYS_AT_ONCE):
+            some = slice(start, start + KEYS_AT_ONCE)
+            degrees = as_degrees({name: values[some] for name, values in columns.items()})
+            anywhere = self.anywhere.dense if within is None else self.anywhere.experts
+            pricing = anywhere.pricing(question, degrees, choices, cells[some])
+            priced = question.blocks(degrees, choices).map(_only(operators, pricing))
+            parts = _summed(question, priced, choices, degrees)
+            named = [each for name, each in parts.items() if name not in without]
+            if within is not None:
+                named = [each for name, each in parts.items() if name in within]
+            found.append(np.asarray(sum(named)) + 0.0 * np.asarray(degrees.tp))
+        return np.concatenate(found)
 
 
-def _exchange_seconds(question: Question, columns: Columns, choices: Choices, order: Order) -> Array:
-    """Return seconds of dispatch and combine alone, where an axis order puts the experts of each row."""
-    columns = {**columns, "dp": columns["dp_replicate"] * columns["dp_shard"]}
-    table = distinct(columns, (*BLOCK_KEY, "pp", "dp"))
-    degrees = as_degrees({**table.columns, "dp_shard": table.columns["dp"]})
-    pricing = question.pricing(degrees, choices, order)
-    priced = question.blocks(degrees, choices).map(lambda block: price_operators(_exchanging(block), pricing))
-    found = _summed(question, priced, choices, degrees)
-    return found.get("expert_comm", np.zeros(len(table)))[table.where]
+def _only(operators: Callable[[Operator], bool] | None, pricing: Pricing) -> Callable[[Block], PricedBlock]:
+    """Return what prices the wanted operators of a block."""
+
+    def price(block: Block) -> PricedBlock:
+        own = block.operators if operators is None else tuple(filter(operators, block.operators))
+        return price_operators(replace(block, operators=own), pricing)
+
+    return price
 
 
-def _exchanging(block: Block) -> Block:
-    """Return a block with only the operators that send tokens to experts and back."""
-    own = tuple(operator for operator in block.operators if any(map(_exchanges, _works(operator))))
-    return replace(block, operators=own)
-
-
-def _works(operator: Operator) -> tuple[Primitive, ...]:
-    return (*operator.forward, *operator.backward_input, *operator.backward_weight)
+def _of_experts(operator: Operator) -> bool:
+    works = (*operator.forward, *operator.backward_input, *operator.backward_weight)
+    return operator.part == "moe" or any(map(_exchanges, works))
 
 
 def _exchanges(primitive: Primitive) -> bool:
@@ -245,7 +235,7 @@ class LeastStates:
         """Return (stages, rows) bytes, each stage's least by itself."""
         rows = self.chosen[batch.rows]
         columns = {name: values[rows] for name, values in self.cells.whole.columns.items()}
-        columns["flagged"] = self.cells.flagged[rows]
+        columns |= {"flagged": self.cells.flagged[rows], "plan": batch.stages.plan}
         table = distinct(columns, PLACE_KEY)
         first = first_rows(table.where)
         layouts, owner, _ = self.cells.expand(rows[first])
@@ -268,10 +258,22 @@ class LeastStates:
         return np.asarray(states.weights + states.gradients + states.optimizer + beside)
 
 
-def cell_bounds(question: Question, cells: Cells, chosen: Rows, only: Mask) -> Scores:
-    """Return bounds of step time and peak memory of the flagged (variants, chosen cells); infinite elsewhere."""
-    least: Least = LeastStates(question=question, cells=cells, chosen=chosen)
-    bounds = score(question, cells.take(chosen), only=only, least=least)
+def cell_bounds(
+    question: Question, cells: Cells, variant: Rows, cell: Rows, anywhere: Anywhere | None = None
+) -> Scores:
+    """Return bounds of step time and peak memory of (variant, cell) pairs.
+
+    With `anywhere` they hold for all placements of a variant's ranks.
+    """
+    chosen, where = np.unique(cell, return_inverse=True)
+    bounds = score_pairs(
+        question,
+        cells.take(chosen),
+        variant,
+        where,
+        least=LeastStates(question=question, cells=cells, chosen=chosen),
+        anywhere=None if anywhere is None else anywhere.at(chosen),
+    )
     return Scores(step_time=bounds.step_time * MARGIN, peak=bounds.peak * MARGIN)
 
 

@@ -23,7 +23,6 @@ from forescale.search.space import (
 from forescale.spec.cluster import Cluster
 from forescale.spec.constraints import Question, inner_widths, legal
 from forescale.spec.model import Model
-from forescale.spec.strategy import Recompute
 from forescale.spec.workload import Workload
 
 Mask = NDArray[np.bool_]
@@ -55,21 +54,6 @@ class Cells:
     def __len__(self) -> int:
         """Return the number of cells."""
         return len(self.place)
-
-    def count(self, of: Mask) -> int:
-        """Return the layouts behind (variants, cells) flags."""
-        return int((of @ self.num_layouts).sum())
-
-    def legal(self) -> Mask:
-        """Return (variants, cells): which variants are layouts of their own."""
-        known: dict[object, Mask] = {}
-        for variant in self.whole.variants:
-            layers = Recompute(granularity="full", num_layers=variant.recompute.num_layers)
-            apart = replace(variant, recompute=variant.recompute if layers.num_layers else layers)
-            if apart not in known:
-                known[apart] = self.whole.allows(variant)
-            known[variant] = known[apart]
-        return np.stack([known[variant] for variant in self.whole.variants])
 
     def take(self, cells: Rows) -> Candidates:
         """Return some cells."""

@@ -16,6 +16,7 @@ from forescale.search.incumbents import Wanted
 from forescale.search.landscape import Asked
 
 SAVED_EVERY_S = 1.0
+POOLS = ("open", "placed")
 POOL = ("variant", "cell", "step_time", "peak")
 BEST = ("step_time", "peak", "variant", "place", "fastest")
 COUNTS = ("evaluated", "over_memory", "beaten")
@@ -77,7 +78,7 @@ def _state(run: Bounded) -> dict[str, np.ndarray]:
         "near": run.near,
         "fine": run.fine,
         "counts": np.array([getattr(run.counts, name) for name in COUNTS]),
-        **{f"pool.{name}": getattr(run.pool, name) for name in POOL},
+        **{f"{pool}.{name}": getattr(getattr(run, pool), name) for pool in POOLS for name in POOL},
         **{f"best.{name}": getattr(found, name) for name in BEST},
         **{f"rows.{name}": column for name, column in found.rows.items()},
     }
@@ -90,7 +91,8 @@ def _restore(run: Bounded, state: dict[str, np.ndarray]) -> None:
     run.near, run.fine = state["near"], state["fine"]
     for name, value in zip(COUNTS, state["counts"].tolist(), strict=True):
         setattr(run.counts, name, value)
-    run.pool = Pool(**{name: state[f"pool.{name}"] for name in POOL})
+    for pool in POOLS:
+        setattr(run, pool, Pool(**{name: state[f"{pool}.{name}"] for name in POOL}))
     for name in BEST:
         setattr(found, name, state[f"best.{name}"])
     found.rows = {

@@ -50,19 +50,20 @@ class Incumbents:
         """Start without any."""
         self.fastest = np.full(len(self.wanted.relaxed), np.inf)
 
-    def add(self, layouts: Candidates, place: Rows, scores: Scores) -> None:
-        """Take note of the scores of some layouts, (variants, rows); not evaluated ones are infinite."""
+    def add(self, layouts: Candidates, place: Rows, variant: Rows, row: Rows, scores: Scores) -> None:
+        """Take note of the scores of some (variant, row) pairs of layouts, whose rows have these places."""
         for index, limit in enumerate(self.wanted.relaxed):
             within = scores.step_time[scores.peak <= limit]
             self.fastest[index] = min(self.fastest[index], within.min(initial=np.inf))
         fits = scores.peak <= self.wanted.memory_limit
         self.num_feasible += int(np.count_nonzero(fits))
         first = scores.step_time if self.wanted.objective == "step_time" else scores.peak
-        variant, row = np.nonzero(fits & (first <= self.bar))
-        if len(row) == 0:
+        chosen = np.flatnonzero(fits & (first <= self.bar))
+        if len(chosen) == 0:
             return
-        self.step_time = np.concatenate([self.step_time, scores.step_time[variant, row]])
-        self.peak = np.concatenate([self.peak, scores.peak[variant, row]])
+        variant, row = variant[chosen], row[chosen]
+        self.step_time = np.concatenate([self.step_time, scores.step_time[chosen]])
+        self.peak = np.concatenate([self.peak, scores.peak[chosen]])
         self.variant = np.concatenate([self.variant, variant])
         self.place = np.concatenate([self.place, place[row]])
         added = {name: values[row] for name, values in layouts.columns.items()}

@@ -11,8 +11,9 @@ from forescale.cost.select import Costs
 from forescale.errors import InfeasibleError
 from forescale.search.bounded import Bounded
 from forescale.search.cells import Cells, enumerate_cells, enumerate_layouts
-from forescale.search.evaluate import Question, Scores, score
+from forescale.search.evaluate import Scores, score
 from forescale.search.incumbents import Wanted
+from forescale.search.question import Question
 from forescale.search.space import Candidates, Space
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model

@@ -15,9 +15,9 @@ from forescale.project import project
 from forescale.search.bounded import Bounded, Progress, Watch
 from forescale.search.cells import Cells, enumerate_cells
 from forescale.search.checkpoint import Checkpoint
-from forescale.search.evaluate import Question
 from forescale.search.incumbents import Incumbents, Objective, Wanted
 from forescale.search.landscape import Asked, nothing_fits, nothing_legal
+from forescale.search.question import Question
 from forescale.search.result import Relaxation, SearchResult
 from forescale.search.scenarios import scenarios
 from forescale.search.space import Space

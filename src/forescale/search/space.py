@@ -163,6 +163,10 @@ class Candidates:
         Equivalent spellings count once: the kind of context parallelism matters where cp > 1, an order of ranks
         where no other has the same ranks share the tiers of the network.
         """
+        return self.allows_list(variant) & self.allows_placing(variant) & self.allows_recompute(variant)
+
+    def allows_list(self, variant: Variant) -> NDArray[np.bool_]:
+        """Return for which rows the operators and the schedule of `variant` are possible, and no repetition."""
         first = self.variants[0]
         allowed = np.ones(self.num_rows, dtype=bool)
         if variant.tp_kind == "summa":
@@ -176,11 +180,22 @@ class Candidates:
             allowed &= exchanged_heads_divide(self.model, tp, cp, variant.cp_kind, inner)
         if variant.cp_kind == "hierarchical":
             allowed &= halves_evenly(cp, inner)
-        if variant.placing != first.placing or variant.placement is not None:
-            allowed &= self._placed(variant.placing)
-        if variant.recompute.num_layers is not None:
-            allowed &= self._fewer(variant.recompute)
         return allowed & self._schedulable(variant.schedule, is_first=variant.schedule == first.schedule)
+
+    def allows_placing(self, variant: Variant) -> NDArray[np.bool_]:
+        """Return for which rows ranks can lie as `variant` has it, and under none of those before it as well."""
+        if variant.placing == self.variants[0].placing and variant.placement is None:
+            return np.ones(self.num_rows, dtype=bool)
+        known = list(dict.fromkeys(variant.placing for variant in self.variants))
+        dp = self.columns["dp_replicate"] * self.columns["dp_shard"]
+        degrees: dict[Axis, Rows] = {**{axis: self.columns[axis] for axis in ("tp", "cp", "pp")}, "dp": dp}
+        return first_of_its_kind(variant.placing, known, self.fill, degrees)
+
+    def allows_recompute(self, variant: Variant) -> NDArray[np.bool_]:
+        """Return for which rows `variant` recomputes something else than others do."""
+        if variant.recompute.num_layers is None:
+            return np.ones(self.num_rows, dtype=bool)
+        return self._fewer(variant.recompute)
 
     def _panelled(self, variant: Variant, *, is_first: bool) -> NDArray[np.bool_]:
         """Return which rows SUMMA can lay out; on one device of a grid only the first kind counts."""
@@ -203,12 +218,6 @@ class Candidates:
             smaller.append(int(recompute.num_layers or 0))
         longest = longest_chunk(self.model.num_layers, self.columns["pp"], self.columns["vpp"])
         return np.asarray(longest > max(smaller, default=0))
-
-    def _placed(self, placing: Placing) -> NDArray[np.bool_]:
-        known = list(dict.fromkeys(variant.placing for variant in self.variants))
-        dp = self.columns["dp_replicate"] * self.columns["dp_shard"]
-        degrees: dict[Axis, Rows] = {**{axis: self.columns[axis] for axis in ("tp", "cp", "pp")}, "dp": dp}
-        return first_of_its_kind(placing, known, self.fill, degrees)
 
     def _schedulable(self, schedule: str | None, *, is_first: bool) -> NDArray[np.bool_]:
         """Return which rows a schedule can run; without a pipeline only the first schedule counts."""

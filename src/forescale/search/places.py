@@ -1,0 +1,177 @@
+"""Where communicators may lie, over all placements of a space: for bounds that hold wherever ranks are put."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import mul
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forescale.cost.placement import Group, ranks_per_tier, ranks_within
+from forescale.graph.layout import Choices, Degrees
+from forescale.graph.ops import MeshAxis
+from forescale.numeric import Array, Numeric
+from forescale.projection.mesh import groups
+from forescale.projection.pricing import Pricing
+from forescale.search.question import Question
+from forescale.search.space import Candidates, Columns, Rows
+from forescale.search.tables import as_degrees, distinct, first_rows
+from forescale.spec.cluster import Cluster
+
+Mask = NDArray[np.bool_]
+DENSE: tuple[MeshAxis, ...] = ("tp", "cp", "cp_inner", "cp_outer", "pp")
+EXPERT: tuple[MeshAxis, ...] = ("ep", "etp", "expert_dp")
+DENSE_KEY = ("tp", "cp", "pp")
+EXPERT_KEY = (*DENSE_KEY, "ep", "etp")
+"""What the places of communicators depend on, as the devices are given."""
+APART_FROM_BLOCKS = ("pp", "expert_dp")
+"""Axes whose messages are no part of a block."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sites:
+    """Distinct rows of degrees, and each row's."""
+
+    where: Rows
+    places: dict[MeshAxis, tuple[Group, ...]]
+    """The communicators of every axis at all places where placements put them; some repeat."""
+    codes: dict[MeshAxis, Rows]
+    """Equal numbers mean equal places."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anywhere:
+    """The places of the communicators of candidates, whatever placement they have."""
+
+    sites: tuple[Sites, ...]
+    """Of what experts do not change, and then of what they do."""
+
+    @property
+    def dense(self) -> Anywhere:
+        """Of communicators that experts do not change."""
+        return Anywhere(sites=self.sites[:1])
+
+    @property
+    def experts(self) -> Anywhere:
+        """Of those that they do."""
+        return Anywhere(sites=self.sites[1:])
+
+    def keys(self, rows: Rows) -> Columns:
+        """Return what the price of a block in some rows depends on beside degrees."""
+        return {
+            f"{axis} places": codes[sites.where[rows]]
+            for sites in self.sites
+            for axis, codes in sites.codes.items()
+            if axis not in APART_FROM_BLOCKS
+        }
+
+    def pricing(self, question: Question, degrees: Degrees, choices: Choices, rows: Rows) -> Pricing:
+        """Return the cost models of some rows, whose degrees are given: messages take the least of all places."""
+        at: dict[MeshAxis, tuple[Group, ...]] = {
+            axis: tuple(_taken(group, sites.where[rows]) for group in places)
+            for sites in self.sites
+            for axis, places in sites.places.items()
+        }
+        plain = question.pricing(degrees, choices, ())
+        return replace(
+            plain,
+            groups={**plain.groups, **{axis: places[0] for axis, places in at.items()}},
+            elsewhere={axis: places[1:] for axis, places in at.items()},
+        )
+
+    def at(self, rows: Rows) -> Anywhere:
+        """Return the places of some rows."""
+        return Anywhere(sites=tuple(replace(each, where=each.where[rows]) for each in self.sites))
+
+
+def anywhere(candidates: Candidates, cluster: Cluster) -> Anywhere:
+    """Return where the communicators of candidates may lie under the placements of their variants."""
+    hierarchical = any(each.cp_kind == "hierarchical" for each in candidates.variants)
+    inner = candidates.base.cp_inner if hierarchical else None
+    parts = [(DENSE_KEY, DENSE), *([(EXPERT_KEY, EXPERT)] if candidates.model.is_moe else [])]
+    return Anywhere(
+        sites=tuple(
+            _sites(candidates, cluster, key, axes, inner)
+            for key, axes in parts
+            if len(candidates.columns["tp"])
+        )
+    )
+
+
+def _sites(
+    candidates: Candidates,
+    cluster: Cluster,
+    key: tuple[str, ...],
+    axes: tuple[MeshAxis, ...],
+    cp_inner: int | None,
+) -> Sites:
+    table = distinct(candidates.columns, key)
+    first = first_rows(table.where)
+    rows = replace(candidates, columns={name: each[first] for name, each in candidates.columns.items()})
+    orders = {variant.placing: variant for variant in candidates.variants}
+    allowed = np.stack([rows.allows_placing(variant) for variant in orders.values()])
+    degrees = as_degrees(rows.columns)
+    found = [groups(degrees, variant.order, cp_inner=cp_inner) for variant in orders.values()]
+    places: dict[MeshAxis, tuple[Group, ...]] = {}
+    codes: dict[MeshAxis, Rows] = {}
+    for axis in axes:
+        if axis in found[0]:
+            each = [placed[axis] for placed in found]
+            places[axis], codes[axis] = _distinct(each, allowed, cluster)
+    return Sites(where=table.where, places=places, codes=codes)
+
+
+def _distinct(found: Sequence[Group], allowed: Mask, cluster: Cluster) -> tuple[tuple[Group, ...], Rows]:
+    """Return the distinct ones of each row's allowed groups, and a number per row that says which they are."""
+    size = allowed.shape[1]
+    code = np.zeros(allowed.shape, dtype=np.int64)
+    for level in zip(*(_shares(group, cluster) for group in found), strict=True):
+        values, where = np.unique([np.broadcast_to(each, size) for each in level], return_inverse=True)
+        code = np.unique(code * len(values) + where.reshape(code.shape), return_inverse=True)[1]
+        code = code.reshape(allowed.shape)
+    own = np.where(allowed, np.arange(len(found))[:, None], np.argmax(allowed, axis=0))
+    code = np.take_along_axis(code, own, axis=0)
+    order = np.argsort(code, axis=0, kind="stable")
+    own = np.take_along_axis(own, order, axis=0)
+    ranked = np.take_along_axis(code, order, axis=0)
+    nth = np.cumsum(np.diff(ranked, axis=0, prepend=ranked[:1] - 1) != 0, axis=0) - 1
+    chosen = [np.minimum(index, nth[-1]) for index in range(int(nth.max(initial=0)) + 1)]
+    at = [np.argmax(nth == each, axis=0) for each in chosen]
+    sets = {str(index): ranked[each, np.arange(size)] for index, each in enumerate(at)}
+    return _picked(found, [own[each, np.arange(size)] for each in at]), distinct(sets, tuple(sets)).where
+
+
+def _shares(group: Group, cluster: Cluster) -> list[Numeric]:
+    """Return all that the price of a group may depend on beside its size: ranks per tier, and per node."""
+    node, whole = float(cluster.devices_per_node), float(cluster.num_devices)
+    per_axis = (
+        ranks_within(size=size, stride=stride, tier_size=node, num_devices=whole)
+        for size, stride in group.axes
+    )
+    return [*ranks_per_tier(group, cluster), reduce(mul, per_axis)]
+
+
+def _picked(found: Sequence[Group], which: list[Rows]) -> tuple[Group, ...]:
+    """Return groups whose rows are those of the groups `which` names."""
+    size, length = len(which[0]), max(len(group.axes) for group in found)
+    alone = (1.0, 1.0)
+    axes = [(*group.axes, *[alone] * (length - len(group.axes))) for group in found]
+    parts = np.array([[[np.broadcast_to(each, size) for each in part] for part in group] for group in axes])
+    every = np.arange(size)
+    result = []
+    for rows in which:
+        (inner, stride), *outer = [(own[0], own[1]) for own in parts[rows, :, :, every].transpose(1, 2, 0)]
+        result.append(Group(size=inner, stride=stride, outer=tuple(outer)))
+    return tuple(result)
+
+
+def _taken(group: Group, rows: Rows) -> Group:
+    (size, stride), *outer = [(_at(own, rows), _at(apart, rows)) for own, apart in group.axes]
+    return Group(size=size, stride=stride, outer=tuple(outer))
+
+
+def _at(values: Numeric, rows: Rows) -> Array:
+    return np.asarray(values)[rows]
