@@ -55,8 +55,7 @@ def test_the_floor_of_equal_stages_is_the_makespan(name):
         fill=before[:, None],
         drain=2.0 * before[:, None],
         work=np.full((4, 1), 27.0),
-        delayable=np.full((4, 1), 4.5),
-        splits_backward=False,
+        urgent=np.full((4, 1), 27.0),
     )
     assert least == [makespan] == [36.0]
 
@@ -67,8 +66,7 @@ def test_a_split_backward_drains_without_its_weight_gradients():
         fill=ranks,
         drain=2.0 * ranks,
         work=np.full((4, 1), 30.0),
-        delayable=np.full((4, 1), 4.0),
-        splits_backward=True,
+        urgent=np.full((4, 1), 26.0),
     )
     assert least == [3.0 + 30.0 - 4.0 + 6.0]
 

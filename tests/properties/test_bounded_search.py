@@ -122,7 +122,7 @@ def ranked(scores, candidates, fits, objective, top):
     return [candidates.strategy(*index) for index in list(found.values())[:top]]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=90, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     questions(), st.floats(0.02, 1.0), st.sampled_from(["step_time", "step_time", "peak_memory"]), st.data()
 )
@@ -184,7 +184,7 @@ def no_layout_is_below_the_bounds_of_its_cell(question, space, scores):
         assert (spread[:, owner] <= value).all()
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(questions())
 def test_placements_that_are_left_out_are_others_by_another_name(asked):
     """Of shards that straddle nodes the network's model has means, which depend on how their ranks are written."""

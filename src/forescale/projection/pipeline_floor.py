@@ -53,16 +53,13 @@ class PipelineFloor:
 
 
 @formula(unit="s", source="a rank starts once the first micro-batch reaches it and then does its own work")
-def least_makespan(
-    *, fill: Numeric, drain: Numeric, work: Numeric, delayable: Numeric, splits_backward: bool
-) -> Numeric:
-    """Max over ranks of fill + work; the drain follows what of the work cannot wait for the step's end.
+def least_makespan(*, fill: Numeric, drain: Numeric, work: Numeric, urgent: Numeric) -> Numeric:
+    """Max over ranks of fill + max(work, urgent + drain): the drain follows what cannot wait for the step's end.
 
-    `work` is (ranks, candidates) seconds of all micro-batches, `delayable` what of it are weight gradients, which a
-    schedule that splits backward may leave for last.
+    `work` is (ranks, candidates) seconds of all micro-batches, `urgent` those of it that a schedule cannot leave for
+    last: all, or where it splits backward all but weight gradients.
     """
-    own = np.maximum(work, work - delayable + drain) if splits_backward else work + drain
-    least: Array = np.max(np.asarray(fill + own), axis=0)
+    least: Array = np.max(np.asarray(fill + np.maximum(work, urgent + drain)), axis=0)
     return least
 
 

@@ -80,19 +80,21 @@ def least_waiting(
 ) -> Seconds:
     """Return the least waiting of any schedule of a family; messages may all be hidden."""
     before = sums.on(pipeline.before, copies=1)
-    drain = before.total(lambda cost: cost.backward_seconds)
-    delayable: Numeric = 0.0
+    own = count * stage_time
     if pipeline.splits_backward:
-        drain = drain - before.total(lambda cost: cost.weight_seconds)
-        delayable = count * sums.total(lambda cost: cost.weight_seconds)
+        drain = before.total(_input_gradient)
+        urgent = count * (sums.total(lambda cost: cost.forward_seconds) + sums.total(_input_gradient))
+    else:
+        drain, urgent = before.total(lambda cost: cost.backward_seconds), own
     least = least_makespan(
-        fill=before.total(lambda cost: cost.forward_seconds),
-        drain=drain,
-        work=count * stage_time,
-        delayable=delayable,
-        splits_backward=pipeline.splits_backward,
+        fill=before.total(lambda cost: cost.forward_seconds), drain=drain, work=own, urgent=urgent
     )
     return {"bubble": np.maximum(beyond(makespan=least, work=work), 0.0)}
+
+
+def _input_gradient(cost: BlockCost) -> Numeric:
+    """Return the seconds of the input's gradient, without waiting for the host, which weight gradients may cover."""
+    return cost.backward_seconds - cost.backward.get("overhead", 0.0) - cost.weight_seconds
 
 
 def _causal(chunks: Sums) -> tuple[Numeric, Numeric]:
