@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 from tests import small
 
@@ -12,15 +14,16 @@ from forescale.spec import Recompute, Workload
 WORKLOAD = Workload(seq_len=4096, global_batch_size=32)
 
 
+@cache
 def layouts(name):
+    """Return every layout that a framework can be told: a tuple, as several tests look at it."""
     profile = load_profile(name)
     found = enumerate_layouts(small.dense(), small.cluster(16), WORKLOAD, profile.space())
-    return [
+    return tuple(
         found.strategy(variant, row)
-        for variant in range(len(found.variants))
-        for row in range(found.num_rows)
-        if found.allows(found.variants[variant])[row]
-    ]
+        for variant, each in enumerate(found.variants)
+        for row in found.allows(each).nonzero()[0].tolist()
+    )
 
 
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.name)
