@@ -53,10 +53,18 @@ class ReaderError(ForescaleError):
 
 
 class InfeasibleError(ForescaleError):
-    """No layout satisfies the constraints; `rows` holds (constraint, number of layouts it refused)."""
+    """No layout satisfies the constraints.
 
-    def __init__(self, message: str, rows: Sequence[tuple[str, int]] = ()) -> None:
-        self.rows = tuple(rows)
+    `rows` holds (constraint, number of layouts it refused); `remedies` (what to change, to what, what then).
+    """
+
+    def __init__(
+        self,
+        message: str,
+        rows: Sequence[tuple[str, int]] = (),
+        remedies: Sequence[tuple[str, str, str]] = (),
+    ) -> None:
+        self.rows, self.remedies = tuple(rows), tuple(remedies)
         super().__init__(message)
 
 

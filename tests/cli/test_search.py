@@ -6,6 +6,19 @@ import json
 import pytest
 from tests.cli.questions import DENSE, SEARCH
 
+SURE = (
+    "--cluster",
+    "h100-sxm",
+    "--devices",
+    "8",
+    "--seq-len",
+    "8192",
+    "--global-batch-size",
+    "64",
+    "--top",
+    "3",
+)
+
 
 def document(ran):
     assert ran.code == 0, ran.err
@@ -125,3 +138,42 @@ def test_dispatcher_and_offload_can_be_chosen_and_are_named(forescale):
     wrong = forescale("search", *SEARCH, "--allow", "zzz=1")
     assert wrong.code == 2
     assert "it takes tp, cp, ep" in wrong.err
+
+
+def test_the_fastest_that_fits_for_sure_is_named(forescale):
+    ran = forescale("search", "llama-3.1-8b", *SURE)
+    body = document(forescale("search", "llama-3.1-8b", *SURE, "--json"))
+    verdicts = {one["memory"]["verdict"] for one in body["best"]}
+    assert verdicts == {"AT RISK"}
+    assert body["surest"]["memory"]["verdict"] == "FITS"
+    assert "✓ the fastest that fits even at the upper end of its range" in ran.out
+    safe = document(forescale("search", "llama-3.1-8b", *SURE, "--safe", "--json"))
+    assert safe["best"][0]["strategy"] == body["surest"]["strategy"]
+    assert {one["memory"]["verdict"] for one in safe["best"]} == {"FITS"}
+
+
+def test_relaxed_constraints_are_a_table_and_one_binds(forescale):
+    ran = forescale("search", *SEARCH, "--fix", "tp=8", "--relax")
+    assert ran.code == 0, ran.err
+    assert "binds most: tp free" in " ".join(ran.out.split())
+    body = document(forescale("search", *SEARCH, "--fix", "tp=8", "--relax", "--json"))
+    assert body["binding"] == "tp"
+    assert body["relaxations"][0]["strategy"]["tp"] != 8
+    assert {"network", "memory", "schedule"} <= {item["constraint"] for item in body["relaxations"]}
+
+
+def test_where_nothing_fits_the_changes_that_help_are_listed(forescale):
+    asked = ("llama-3.1-70b", "--cluster", "h100-sxm", "--devices", "8", "--seq-len", "4096")
+    ran = forescale("search", *asked, "--global-batch-size", "16", "--fix", "cp=1")
+    assert ran.code == 2
+    text = " ".join(ran.err.split())
+    assert "more per device fits" in text
+    assert "optimizer_offload 1 fits" in text
+    assert "devices fits" in text
+
+
+@pytest.mark.parametrize("option", ["--relax", "--safe"])
+def test_what_is_of_one_ranking_is_refused_elsewhere(forescale, option):
+    ran = forescale("search", *SEARCH, "--pareto", option)
+    assert ran.code == 2
+    assert f"{option} is of one ranking" in ran.err

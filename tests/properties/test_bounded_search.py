@@ -22,7 +22,7 @@ from forescale.search.places import anywhere
 from forescale.search.placing import allowed
 from forescale.search.profiles import load_profile
 from forescale.search.question import Question
-from forescale.search.rank import RELAXED_MEMORY
+from forescale.search.relax import memory_limits
 from forescale.search.space import ORDERS, default_recompute, partial_recompute
 from forescale.spec import Overlap, Precision, Recompute, Share, Strategy
 from forescale.spec.strategy import Offload
@@ -151,7 +151,7 @@ def test_the_best_by_bounds_are_the_best_of_all(asked, share, objective, data):
     assert result.num_evaluated + result.num_over_memory + result.num_beaten == result.num_legal
     assert result.num_feasible <= fits.sum()
     assert result.gap == 0.0
-    limits = [limit * factor for factor in (1.0, *RELAXED_MEMORY)]
+    limits = memory_limits(min(limit, devices.device.hbm_bytes))
     fastest = [float(scores.step_time[scores.peak <= each].min()) for each in limits]
     steps = [step for before, step in pairwise(fastest) if step < before]
     assert [each.step_time_s for each in result.relaxations] == steps

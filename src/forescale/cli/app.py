@@ -117,9 +117,11 @@ def _refuse(error: Exception) -> int:
     code = _say(str(error))
     if isinstance(error, InfeasibleError) and error.rows:
         from forescale.cli.console import console
-        from forescale.cli.render.infeasible import refusals
+        from forescale.cli.render.infeasible import changes, refusals
 
         console(error=True).print(refusals(error.rows))
+        if error.remedies:
+            console(error=True).print("", changes(error.remedies), sep="\n")
     return code
 
 

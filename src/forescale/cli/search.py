@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,7 +32,7 @@ from forescale.cli.study import (
     study_rows,
     with_own_length,
 )
-from forescale.errors import SpecError
+from forescale.errors import InfeasibleError, SpecError
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -103,6 +104,18 @@ def search_command(
             "--max-memory", metavar="SIZE", help="Peak per device, such as 70GiB.", rich_help_panel=SEARCH
         ),
     ] = None,
+    safe: Annotated[
+        bool,
+        typer.Option(
+            "--safe", help="Only layouts that fit at the upper end of their range.", rich_help_panel=SEARCH
+        ),
+    ] = False,
+    relax: Annotated[
+        bool,
+        typer.Option(
+            "--relax", help="Search with each constraint relaxed too: which binds?", rich_help_panel=SEARCH
+        ),
+    ] = False,
     effort: EffortOptions,
     choice: SpaceOptions,
     scan: ScanOptions,
@@ -139,7 +152,7 @@ def search_command(
         return
     refuse_study_options(study)
     question.refuse_presets("search")
-    _refuse_unused(scan, effort, objective)
+    _refuse_unused(scan, effort, objective, {"--safe": safe, "--relax": relax})
     space = space_of(question, choice, sized=scan.device_counts is None and not scan.has_target)
     if scan.pareto:
         from forescale.cli.render.pareto import pareto_view
@@ -157,14 +170,30 @@ def search_command(
         from forescale.cli.render.search import search_view
         from forescale.cli.table_files import rows_of
 
-        result = ranked(question, space, top=top, objective=objective, max_memory=limit, effort=effort)
-        _write(result, rows_of, search_view, as_json=as_json, csv=csv, parquet=parquet)
+        result = ranked(
+            question,
+            space,
+            top=top,
+            objective=objective,
+            max_memory=limit,
+            effort=effort,
+            safe=safe,
+            relax=relax,
+            surest=True,
+        )
+        view = partial(search_view, relaxed=relax)
+        _write(result, rows_of, view, as_json=as_json, csv=csv, parquet=parquet)
 
 
-def _refuse_unused(scan: ScanOptions, effort: EffortOptions, objective: Objective) -> None:
+def _refuse_unused(
+    scan: ScanOptions, effort: EffortOptions, objective: Objective, flags: Mapping[str, bool]
+) -> None:
     """Refuse what a question beyond one ranking does not take."""
     if scan.wanted:
         effort.refuse("is of one ranking")
+        for name in (name for name, given in flags.items() if given):
+            msg = f"{name} is of one ranking"
+            raise SpecError(msg)
         if objective != "step_time":
             scan.refuse(f"does not go with --objective {objective}")
 
@@ -177,6 +206,9 @@ def ranked(
     objective: Objective,
     max_memory: float | None,
     effort: EffortOptions | None = None,
+    safe: bool = False,
+    relax: bool = False,
+    surest: bool = False,
 ) -> SearchResult:
     """Return the best layouts under our own engine, with what readers had to say."""
     from forescale.cli.progress import SearchBar
@@ -185,22 +217,47 @@ def ranked(
     asked, effort = question.plan, effort or EffortOptions()
     if effort.time_limit is not None:
         _positive("--time-limit", effort.time_limit, effort.time_limit)
-    with SearchBar() as bar:
+    terms: dict[str, Any] = {"space": space, "max_memory": max_memory, "costs": asked.costs(), "safe": safe}
+    with SearchBar() as bar, _remedied(question, terms):
         result = search(
             asked.model,
             asked.cluster,
             asked.workload,
-            space=space,
+            **terms,
             objective=objective,
             top=top,
-            max_memory=max_memory,
-            costs=asked.costs(),
+            relax=relax,
+            surest=surest,
             time_limit=effort.time_limit,
             watch=bar,
             checkpoint=effort.checkpoint,
         )
     best = tuple(replace(one, notes=(*one.notes, *question.notes)) for one in result.best)
     return replace(result, best=best)
+
+
+@contextmanager
+def _remedied(question: Question, terms: dict[str, Any]) -> Iterator[None]:
+    """Add to the error of a question where nothing fits what would."""
+    try:
+        yield
+    except InfeasibleError as error:
+        if [name for name, _ in error.rows] != ["memory"]:
+            raise
+        from forescale.cli.render.words import degrees, gib
+        from forescale.search import remedies
+
+        asked = question.plan
+        found = remedies(asked.model, asked.cluster, asked.workload, **terms)
+        rows = [
+            (
+                each.constraint,
+                each.change,
+                f"{'fits' if each.fits else 'too much'}: {gib(each.peak_bytes)} GiB with {degrees(each.strategy)}",
+            )
+            for each in found
+        ]
+        raise InfeasibleError(str(error), error.rows, rows) from error
 
 
 def _write(

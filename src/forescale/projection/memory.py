@@ -91,6 +91,11 @@ class MemoryParts:
         parts = {f"{name}_bytes": getattr(self, name) for name in PARTS}
         return total(parts, name="peak_bytes", unit="byte")
 
+    @property
+    def allocated(self) -> Numeric:
+        """What tensors take of each stage's peak."""
+        return self.weights + self.gradients + self.optimizer + self.activations + self.buffers
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateBytes:

@@ -10,10 +10,12 @@ from forescale.formula import value_of
 from forescale.graph.stage import StagePlan
 from forescale.memory.anchor import fit
 from forescale.memory.overhead import Bounds, Overhead, away, fragmentation_bytes, load_residual, overhead_of
+from forescale.numeric import Numeric
 from forescale.projection.evaluate import Evaluation
 from forescale.projection.memory import MemoryParts
 from forescale.projection.outside import Outside
 from forescale.projection.result import MemorySummary, Note, StageMemory
+from forescale.projection.stages import Picker, Stages
 from forescale.spec.cluster import Cluster
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
@@ -79,6 +81,21 @@ def _away(worst: StageMemory, held: Overhead, outside: Outside, end: Literal["lo
             formulas=worst.reserved_bytes * off(residual),
         )
     )
+
+
+def highest_peak(evaluation: Evaluation, held: Overhead, stages: Stages) -> Numeric:
+    """Return what the fullest device of every candidate needs at the upper end of its range."""
+    memory, outside = evaluation.memory, evaluation.outside
+    allocated = memory.allocated
+    reserved = allocated + memory.overhead - outside.expected
+    ratios, residual = held.fragmentation, load_residual()
+    peaks = evaluation.stage_peak + away(
+        context=outside.context.high - outside.context.expected,
+        communicators=outside.communicators.high - outside.communicators.expected,
+        fragmentation=allocated * (ratios.high - ratios.expected),
+        formulas=reserved * (residual.high - residual.expected),
+    )
+    return Picker.slowest(peaks, stages)(peaks)
 
 
 def fragmentation_note(

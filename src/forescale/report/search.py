@@ -302,7 +302,8 @@ def _summary(found: SearchResult, slowest: Sequence[Projection]) -> tuple[str, .
         else ()
     )
     gains = tuple(
-        f"{item.change}: {item.step_time_s:.3f}s per step, {item.gain:.1%} less" for item in found.relaxations
+        f"with {item.change}: {item.step_time_s:.3f}s per step, {item.gain:.1%} less"
+        for item in found.relaxations
     )
     return (
         f"Best layout: {layout_name(best)}",

@@ -3,6 +3,7 @@
 from forescale.search.compare import Comparison, compare
 from forescale.search.pareto import ParetoResult, pareto_search
 from forescale.search.rank import search
+from forescale.search.remedy import Remedy, remedies
 from forescale.search.result import Relaxation, SearchResult
 from forescale.search.scan import ScanResult, Target, Terms, fewest_devices, scan_batches, scan_devices
 from forescale.search.space import Space
@@ -11,6 +12,7 @@ __all__ = [
     "Comparison",
     "ParetoResult",
     "Relaxation",
+    "Remedy",
     "ScanResult",
     "SearchResult",
     "Space",
@@ -19,6 +21,7 @@ __all__ = [
     "compare",
     "fewest_devices",
     "pareto_search",
+    "remedies",
     "scan_batches",
     "scan_devices",
     "search",

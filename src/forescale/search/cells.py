@@ -159,6 +159,7 @@ class _Block:
         self.outer = {"tp": tp, "cp": cp, "pp": pp}
         dp = cluster.num_devices // (tp * cp * pp)
         self.dp, batch, self.rules = dp, workload.global_batch_size, space.rules
+        self.waived = space.waived
         batches = options(space.micro_batch_size, divisors(batch // dp)) if batch % dp == 0 else ()
         self.shards = np.array(shardings(space, dp, cp), dtype=np.int64).reshape(-1, 3)
         self.lists = {
@@ -184,7 +185,7 @@ class _Block:
 
     def add_to(self, found: _Found) -> None:
         """Add the cells of the block; their shardings share flags where these depend on the experts alone."""
-        mask, refused = legal(self.question, self.shape, rules=self.rules)
+        mask, refused = legal(self.question, self.shape, rules=self.rules, waived=self.waived)
         for name, count in refused.items():
             found.refused[name] = found.refused.get(name, 0) + count
         size, width = mask.size, self.shape[2]

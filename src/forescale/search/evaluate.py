@@ -17,6 +17,7 @@ from forescale.projection.evaluate import Inputs, evaluate
 from forescale.projection.memory import state_bytes
 from forescale.projection.pieces import Holding, Parts, Piece, build_pieces, holdings, price_blocks
 from forescale.projection.pipeline_floor import PipelineFloor
+from forescale.projection.summary import highest_peak
 from forescale.search.batches import Batch, StagesOf, batches, stages_of
 from forescale.search.places import Anywhere
 from forescale.search.question import Question
@@ -126,7 +127,11 @@ def score_pairs(
                 part = wanted[start : start + chunk]
                 evaluation = evaluate(setting, group.inputs(part, pieces))
                 scores.step_time[batch.pairs[part]] = evaluation.step_time
-                scores.peak[batch.pairs[part]] = evaluation.peak
+                scores.peak[batch.pairs[part]] = (
+                    highest_peak(evaluation, setting.overhead, batch.stages(part))
+                    if question.safe
+                    else evaluation.peak
+                )
     return scores
 
 

@@ -32,6 +32,8 @@ class Asked:
     costs: Costs = field(default_factory=Costs)
     max_memory: float | None = None
     """Bytes per device that a layout may need at its peak; None is the device's capacity."""
+    safe: bool = False
+    """Whether a layout must fit at the upper end of its range."""
 
     @property
     def question(self) -> Question:
@@ -42,6 +44,7 @@ class Asked:
             workload=self.workload,
             software=self.space.base.software,
             costs=self.costs,
+            safe=self.safe,
         )
 
     @property
@@ -97,7 +100,7 @@ def nothing_legal(asked: Asked, refused: dict[str, int]) -> InfeasibleError:
 
 
 def nothing_fits(question: Question, cells: Cells, limit: float) -> str:
-    """Return the sentence for a model that fits nowhere: the smallest layout, and the devices it would need."""
+    """Return the sentence for a model that fits nowhere: the smallest layout, and what it needs."""
     wanted = Wanted(objective="peak_memory", top=1, memory_limit=np.inf)
     run = Bounded(question, cells, wanted)
     run.run()
@@ -108,6 +111,5 @@ def nothing_fits(question: Question, cells: Cells, limit: float) -> str:
     shape = f"tp={strategy.tp} cp={strategy.cp} pp={strategy.pp} dp={strategy.dp} zero={strategy.zero}"
     return (
         f"none of the {run.num_legal:,} legal layouts of {model.name} fits {format_bytes(limit)} on "
-        f"{cluster.num_devices} devices of {cluster.name}; the smallest ({shape}) needs {format_bytes(needed)}: "
-        f"try about {int(np.ceil(cluster.num_devices * needed / limit))} devices"
+        f"{cluster.num_devices} devices of {cluster.name}; the smallest ({shape}) needs {format_bytes(needed)}"
     )

@@ -26,6 +26,8 @@ class Question:
     workload: Workload
     software: str | None = None
     costs: Costs = field(default_factory=Costs)
+    safe: bool = False
+    """Whether memory counts at the upper end of its range, not as expected."""
 
     @property
     def run(self) -> RunFactors:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from forescale.projection.result import Projection
 from forescale.search.landscape import Asked
+from forescale.spec.strategy import Strategy
 
 if TYPE_CHECKING:
     from forescale.search.pareto import ParetoResult
@@ -22,7 +23,9 @@ class Relaxation:
     change: str
     step_time_s: float
     gain: float
-    """Fraction of the step time saved."""
+    """Fraction of the time per token saved."""
+    strategy: Strategy | None = None
+    """The layout that gains it, where it was looked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +33,8 @@ class SearchResult:
     """Layouts ranked by an objective, best first."""
 
     best: tuple[Projection, ...]
+    surest: Projection | None
+    """The fastest layout that fits even at the upper end of its range; None if there is none, or nobody asked."""
     objective: str
     num_legal: int
     num_feasible: int
@@ -52,6 +57,12 @@ class SearchResult:
         """Say whether no more layouts fit: only where all were evaluated, or proven not to."""
         return self.num_evaluated + self.num_over_memory == self.num_legal
 
+    @property
+    def binding(self) -> Relaxation | None:
+        """What would gain most of all that was relaxed; None if nothing would gain."""
+        most = max(self.relaxations, key=lambda item: item.gain, default=None)
+        return most if most is not None and most.gain > 0.0 else None
+
     def pareto(self) -> ParetoResult:
         """Return the Pareto front of the same question over step time and peak memory: all layouts are scored."""
         from forescale.search.pareto import front_of
@@ -73,5 +84,7 @@ class SearchResult:
             "elapsed_s": self.elapsed_s,
             "refused": self.refused,
             "relaxations": [asdict(item) for item in self.relaxations],
+            "binding": None if self.binding is None else self.binding.constraint,
+            "surest": None if self.surest is None else self.surest.to_json(),
             "best": [projection.to_json() for projection in self.best],
         }

@@ -88,6 +88,8 @@ class Space:
     """What is not searched is as here: overlap, kernels, software, offload and the like; its degrees do not count."""
     rules: tuple[Constraint, ...] = ()
     """What a layout must keep to beyond being legal, such as the limits of a framework."""
+    waived: tuple[str, ...] = ()
+    """Names of constraints that do not bind: layouts are priced as if such shares were whole."""
 
     def fixed(self, values: Mapping[str, int | bool]) -> Space:
         """Return the space with some dimensions fixed to one value."""

@@ -363,9 +363,15 @@ def check(model: Model, cluster: Cluster, strategy: Strategy, workload: Workload
 
 
 def legal(
-    question: Question, shape: tuple[int, ...] | None = None, *, rules: Sequence[Constraint] = ()
+    question: Question,
+    shape: tuple[int, ...] | None = None,
+    *,
+    rules: Sequence[Constraint] = (),
+    waived: Sequence[str] = (),
 ) -> tuple[Mask, dict[str, int]]:
     """Return the mask of legal candidates and how many candidates each constraint refused, `rules` included.
+
+    Constraints named in `waived` do not bind.
 
     Degrees may have any shapes that broadcast to `shape`: a condition is looked at once per combination of what
     it depends on.
@@ -373,7 +379,7 @@ def legal(
     masks = {
         c.name: np.asarray(c.holds(question), dtype=bool)
         for c in (*CONSTRAINTS, *rules)
-        if c.applies(question)
+        if c.name not in waived and c.applies(question)
     }
     if shape is None:
         shape = np.broadcast_shapes(*(each.shape for each in masks.values()))

@@ -15,3 +15,13 @@ def refusals(rows: Sequence[tuple[str, int]]) -> Table:
     for name, count in sorted(rows, key=lambda row: -row[1]):
         table.add_row(name, f"{count:,}")
     return table
+
+
+def changes(rows: Sequence[tuple[str, str, str]]) -> Table:
+    """Return what could be changed, to what, and what would come of it."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for name in ("change", "to", "then"):
+        table.add_column(name)
+    for row in rows:
+        table.add_row(*row)
+    return table

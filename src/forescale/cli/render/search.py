@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -17,10 +17,14 @@ from forescale.units import format_seconds
 PLACEMENT = ("dp", "zero", "mbs")
 """Columns of a layout after its degrees."""
 DEGREES = ("tp", "cp", "ep", "etp", "pp", "vpp")
+SURE = "✓"
+SURE_LEGEND = "✓ the fastest that fits even at the upper end of its range; --safe ranks such layouts only"
+VISIBLE = 5e-4
+"""Least gain that a table shows."""
 ALWAYS = frozenset({"tp", "pp"})
 
 
-def search_view(result: SearchResult) -> Group:
+def search_view(result: SearchResult, *, relaxed: bool = False) -> Group:
     """Return the assumptions, the ranking, how many layouts there were, and what limits the best."""
     first = result.best[0]
     header = Text.assemble(
@@ -36,13 +40,16 @@ def search_view(result: SearchResult) -> Group:
     )
     gap = f"stopped early: the best there is may be up to {words.percent(result.gap)} better"
     stopped = [Text(gap, style="yellow")] if result.gap > 0.0 else []
-    gains = [_gain(item) for item in result.relaxations]
+    gains = _gains(result, relaxed=relaxed)
     notes = [Text(f"note ({note.topic}): {note.text}", style="yellow") for note in first.notes]
-    table = ranking(list(enumerate(result.best, start=1)))
-    return Group(header, "", table, "", *legend_of(result.best), Text(counts), *stopped, *gains, *notes)
+    ranked: list[tuple[int | str, Projection]] = list(enumerate(result.best, start=1))
+    sure = [] if result.surest is None or result.surest in result.best else [(SURE, result.surest)]
+    legend = [*legend_of(result.best), *(Text(SURE_LEGEND) for _ in sure)]
+    table = ranking([*ranked, *sure])
+    return Group(header, "", table, "", *legend, Text(counts), *stopped, *gains, *notes)
 
 
-def ranking(ranked: Sequence[tuple[int, Projection]]) -> Table:
+def ranking(ranked: Sequence[tuple[int | str, Projection]]) -> Table:
     """Return one row per layout and its place; degrees that are 1 everywhere have no column."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     layouts = [one.strategy for _, one in ranked]
@@ -98,6 +105,33 @@ def legend_of(shown: Sequence[Projection]) -> list[Text]:
     return [Text(text, style="yellow")] if risky else []
 
 
-def _gain(item: Relaxation) -> Text:
-    step = format_seconds(item.step_time_s)
-    return Text(f"{item.change}: {step} per step, {words.percent(item.gain)} less", style="dim")
+def _gains(result: SearchResult, *, relaxed: bool) -> list[RenderableType]:
+    """Return what would gain: a line each, or a table where everything was relaxed."""
+    if not relaxed:
+        return [Text(f"with {_gain(item)}", style="dim") for item in result.relaxations]
+    gaining = [item for item in result.relaxations if item.gain >= VISIBLE]
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for name, justify in (
+        ("relaxed", "left"),
+        ("to", "left"),
+        ("step", "right"),
+        ("gain", "right"),
+        ("by", "left"),
+    ):
+        table.add_column(name, justify=justify)  # type: ignore[arg-type]
+    for item in gaining:
+        layout = "" if item.strategy is None else words.degrees(item.strategy)
+        table.add_row(
+            item.constraint, item.change, format_seconds(item.step_time_s), words.percent(item.gain), layout
+        )
+    others = [item.change for item in result.relaxations if item.gain < VISIBLE]
+    binding = result.binding
+    found: list[RenderableType] = [""]
+    if binding is None:
+        return [*found, Text("nothing that was relaxed makes the best layout faster")]
+    found += [table, "", Text(f"{binding.constraint} binds most: {_gain(binding)}", style="bold")]
+    return [*found, *([Text(f"no gain: {'; '.join(others)}", style="dim")] if others else [])]
+
+
+def _gain(item: Relaxation) -> str:
+    return f"{item.change}: {format_seconds(item.step_time_s)} per step, {words.percent(item.gain)} less"

@@ -24,6 +24,13 @@ def layout(strategy: Strategy) -> str:
     return " · ".join(filter(None, [*words, variants(strategy)]))
 
 
+def degrees(strategy: Strategy) -> str:
+    """Return how a model is cut and what else is not the usual choice, without data parallelism."""
+    names = ("tp", "cp", "ep", "etp", "pp", "vpp")
+    found = [f"{name} {getattr(strategy, name)}" for name in names if getattr(strategy, name) > 1]
+    return ", ".join(filter(None, [" ".join(found), variants(strategy)])) or "data parallelism alone"
+
+
 def replicas(strategy: Strategy) -> str:
     """Return the data-parallel degree, as replicas × shards where it has both."""
     if strategy.dp_replicate > 1 and strategy.dp_shard > 1:

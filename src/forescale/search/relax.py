@@ -1,0 +1,203 @@
+"""What the best layout would gain if one constraint were relaxed: a search of each relaxed question."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from forescale.errors import SpecError
+from forescale.search.bounded import Watch
+from forescale.search.landscape import Asked
+from forescale.search.result import Relaxation
+from forescale.search.settled import fastest
+from forescale.search.space import NAMES, Space, default_recompute, partial_recompute
+from forescale.spec.strategy import Overlap, Recompute
+from forescale.units import format_bytes
+
+GIB = float(2**30)
+MORE_MEMORY = (1.0 * GIB, 8.0 * GIB)
+"""Bytes per device beyond the limit of memory under which a search says what the best layout would gain."""
+TIMES_MEMORY = (1.5, 2.0)
+"""Multiples of the limit, likewise."""
+SPLIT_BACKWARD = ("zb-h1", "interleaved-zb", "zbv")
+"""Schedules that fill bubbles with weight gradients: what a search does not try unless asked to."""
+INTERLEAVED = "interleaving needs m % pp = 0"
+"""The constraint of the closed form of interleaved 1F1B."""
+UNEVEN = ("heads over tp", "key/value heads over tp", "feed-forward over tp")
+"""Constraints that a tensor-parallel degree divides something."""
+
+
+def memory_limits(limit: float) -> tuple[float, ...]:
+    """Return a limit of memory and the relaxed ones, ascending [byte]."""
+    return tuple(
+        sorted({limit, *(limit + more for more in MORE_MEMORY), *(limit * times for times in TIMES_MEMORY)})
+    )
+
+
+def more_memory(
+    found: Sequence[float], limits: Sequence[float], *, every: bool = False
+) -> tuple[Relaxation, ...]:
+    """Return what more memory would buy, at the limits where the shortest step under each improves, or at every."""
+    best = found[0]
+    if best == float("inf"):
+        return ()
+    gains: list[Relaxation] = []
+    for limit, step_time in zip(limits[1:], found[1:], strict=True):
+        if every or step_time < (gains[-1].step_time_s if gains else best):
+            change = f"{format_bytes(limit - limits[0])} more per device"
+            gain = 1.0 - step_time / best
+            gains.append(
+                Relaxation(constraint="memory", change=change, step_time_s=float(step_time), gain=float(gain))
+            )
+    return tuple(gains)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relaxed:
+    """A question with one constraint relaxed."""
+
+    constraint: str
+    change: str
+    asked: Asked
+
+
+def relaxations(
+    asked: Asked, step_time: float, refused: dict[str, int], watch: Watch
+) -> tuple[Relaxation, ...]:
+    """Return what each relaxed question gains over the best step found [s], most first; 0 where nothing is."""
+    batch = asked.workload.global_batch_size
+    found = []
+    for each in relaxed(asked, refused):
+        tokens = each.asked.workload.global_batch_size / batch
+        try:
+            best = fastest(each.asked, watch=watch, bar=step_time * tokens)
+        except SpecError:
+            continue
+        seconds = step_time * tokens if best is None else best[2]
+        found.append(
+            Relaxation(
+                constraint=each.constraint,
+                change=each.change,
+                step_time_s=seconds,
+                gain=max(0.0, 1.0 - seconds / (step_time * tokens)),
+                strategy=None if best is None else best[1],
+            )
+        )
+    return tuple(sorted(found, key=lambda item: -item.gain))
+
+
+def relaxed(asked: Asked, refused: dict[str, int]) -> Iterator[Relaxed]:
+    """Yield the question with each of its constraints relaxed by itself."""
+    yield from wider(asked)
+    yield from _uneven(asked, refused)
+    yield from _switched_on(asked, refused)
+    yield from _batches(asked)
+    yield from _network(asked)
+
+
+def _in(asked: Asked, **changes: Any) -> Asked:  # noqa: ANN401 (fields of a space)
+    return replace(asked, space=replace(asked.space, **changes))
+
+
+def wider(asked: Asked) -> Iterator[Relaxed]:
+    """Free what is held in fewer values than a search tries anyway, and drop a framework's rules one by one."""
+    usual = {item.name: getattr(Space(), item.name) for item in fields(Space)}
+    usual["recompute"] = default_recompute(asked.model)
+    for name in NAMES:
+        own, free = getattr(asked.space, name), usual[name]
+        if own is None or (free is not None and set(free) <= set(own)):
+            continue
+        if free is None:
+            yield Relaxed(constraint=name, change=f"{name} free", asked=_in(asked, **{name: None}))
+            continue
+        more = tuple(value for value in free if value not in own)
+        change = f"{name} {', '.join(map(_word, more))} too"
+        yield Relaxed(constraint=name, change=change, asked=_in(asked, **{name: (*own, *more)}))
+    for rule in asked.space.rules:
+        left = tuple(each for each in asked.space.rules if each != rule)
+        yield Relaxed(constraint=rule.name, change="without this rule", asked=_in(asked, rules=left))
+
+
+def _uneven(asked: Asked, refused: dict[str, int]) -> Iterator[Relaxed]:
+    """Let tensor parallelism cut what it does not divide, as if parts of heads cost their share."""
+    found = [name for name in UNEVEN if refused.get(name)]
+    if found:
+        change = "tp that need not divide heads and widths, ideally"
+        yield Relaxed(constraint=" and ".join(found), change=change, asked=_in(asked, waived=UNEVEN))
+
+
+def _switched_on(asked: Asked, refused: dict[str, int]) -> Iterator[Relaxed]:
+    """Allow what a search does not try unless asked to."""
+    space, base = asked.space, asked.space.base
+    if space.schedule == (None,):
+        change = f"schedule {', '.join(SPLIT_BACKWARD)} too"
+        yield Relaxed(
+            constraint="schedule", change=change, asked=_in(asked, schedule=(None, *SPLIT_BACKWARD))
+        )
+    if space.schedule == (None,) and refused.get(INTERLEAVED):
+        allowed = _in(asked, schedule=(None, "interleaved-1f1b"))
+        change = "schedule interleaved-1f1b too: any number of micro-batches"
+        yield Relaxed(constraint=INTERLEAVED, change=change, asked=allowed)
+    if "ulysses" not in space.cp_kind:
+        allowed = _in(asked, cp_kind=(*space.cp_kind, "ulysses"))
+        yield Relaxed(constraint="cp_kind", change="cp_kind ulysses too", asked=allowed)
+    counts = partial_recompute(asked.model)
+    if space.recompute is None and counts:
+        allowed = _in(asked, recompute=(*default_recompute(asked.model), *counts))
+        yield Relaxed(constraint="recompute", change="recompute full:any too", asked=allowed)
+    off = [name for name in Overlap.__dataclass_fields__ if not getattr(base.overlap, name)]
+    for name in off:
+        if name in ("expert", "shared_experts") and not asked.model.is_moe:
+            continue
+        allowed = _in(asked, overlap=((name,),))
+        yield Relaxed(constraint="overlap", change=f"overlap {name} too", asked=allowed)
+    if base.offload.optimizer == 0.0 and space.optimizer_offload == (None,):
+        allowed = _in(asked, optimizer_offload=(None, 1.0))
+        yield Relaxed(constraint="optimizer_offload", change="optimizer_offload 1 too", asked=allowed)
+
+
+def _batches(asked: Asked) -> Iterator[Relaxed]:
+    """Take twice the batch, and the next one that more data-parallel degrees divide; gains are per token."""
+    batch, devices = asked.workload.global_batch_size, asked.cluster.num_devices
+    power = devices & -devices
+    even = -(-batch // power) * power
+    for other in dict.fromkeys((even, 2 * batch)):
+        if other != batch:
+            work = replace(asked.workload, global_batch_size=other)
+            change = f"{other:,} sequences, per token"
+            yield Relaxed(constraint="global_batch_size", change=change, asked=replace(asked, workload=work))
+
+
+def _network(asked: Asked) -> Iterator[Relaxed]:
+    """Double the bandwidth of each tier that is in use, and the devices that inner ones join."""
+    cluster, inside = asked.cluster, 1
+    for index, tier in enumerate(cluster.tiers):
+        outermost = index == len(cluster.tiers) - 1
+        if inside >= cluster.num_devices:
+            return
+        link = None if tier.link_bandwidth is None else 2.0 * tier.link_bandwidth
+        faster = replace(tier, bandwidth=2.0 * tier.bandwidth, link_bandwidth=link)
+        change = f"twice the bandwidth of {tier.name}"
+        yield Relaxed(constraint="network", change=change, asked=_with_tier(asked, index, faster))
+        if not outermost and 0 < tier.size < cluster.num_devices:
+            larger = replace(tier, size=2 * tier.size)
+            outer = cluster.tiers[index + 1].size
+            if not outer or larger.size <= outer:
+                change = f"{larger.size} devices in {tier.name}"
+                yield Relaxed(constraint="network", change=change, asked=_with_tier(asked, index, larger))
+        inside = tier.size or cluster.num_devices
+
+
+def _with_tier(asked: Asked, index: int, tier: Any) -> Asked:  # noqa: ANN401 (a Tier)
+    tiers = asked.cluster.tiers
+    changed = (*tiers[:index], tier, *tiers[index + 1 :])
+    return replace(asked, cluster=replace(asked.cluster, tiers=changed))
+
+
+def _word(value: object) -> str:
+    if isinstance(value, Recompute):
+        return str(value.policy or value.granularity)
+    if isinstance(value, tuple):
+        return "-".join(map(str, value))
+    return "1f1b" if value is None else str(value).lower()

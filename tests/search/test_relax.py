@@ -1,0 +1,142 @@
+"""What relaxed constraints gain, against searches that relax them by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.small import cluster, dense, moe, workload
+
+from forescale.search import Space, remedies, search
+from forescale.search.cells import enumerate_layouts
+from forescale.search.evaluate import score
+from forescale.search.profiles import load_profile
+from forescale.search.question import Question
+from forescale.search.relax import memory_limits
+from forescale.spec import Recompute
+
+NARROW = Space(tp=(2,), cp=(1,), zero=(1,), recompute=(Recompute(),))
+
+
+def gained(result, change):
+    (found,) = (item for item in result.relaxations if item.change == change)
+    return found
+
+
+def test_a_dimension_that_is_held_is_freed():
+    result = search(dense(), cluster(8), workload(), space=NARROW, top=1, relax=True)
+    free = search(dense(), cluster(8), workload(), space=replace(NARROW, tp=None), top=1)
+    found = gained(result, "tp free")
+    assert found.constraint == "tp"
+    assert found.step_time_s == free.best[0].step_time_s
+    assert found.gain == pytest.approx(1.0 - free.best[0].step_time_s / result.best[0].step_time_s)
+    assert found.strategy == free.best[0].strategy
+
+
+def test_values_left_out_are_tried_beside_those_held():
+    result = search(dense(), cluster(8), workload(), space=NARROW, top=1, relax=True)
+    wider = search(dense(), cluster(8), workload(), space=replace(NARROW, zero=(1, 0, 2, 3)), top=1)
+    assert gained(result, "zero 0, 2, 3 too").step_time_s == wider.best[0].step_time_s
+
+
+def test_each_rule_of_a_framework_is_dropped_by_itself():
+    space = replace(load_profile("deepspeed").space(), micro_batch_size=(1,))
+    result = search(dense(), cluster(8), workload(), space=space, top=1, relax=True)
+    by_rule = {item.constraint: item for item in result.relaxations if item.change == "without this rule"}
+    assert set(by_rule) == {rule.name for rule in space.rules}
+    without = replace(space, rules=space.rules[1:])
+    best = search(dense(), cluster(8), workload(), space=without, top=1).best[0]
+    assert by_rule[space.rules[0].name].step_time_s == best.step_time_s
+
+
+def test_a_network_twice_as_fast_is_searched_anew():
+    devices = cluster(16)
+    result = search(dense(), devices, workload(), space=NARROW, top=1, relax=True)
+    inner, outer = devices.tiers
+    twice = replace(devices, tiers=(inner, replace(outer, bandwidth=2.0 * outer.bandwidth)))
+    best = search(dense(), twice, workload(), space=NARROW, top=1).best[0]
+    assert gained(result, f"twice the bandwidth of {outer.name}").step_time_s == best.step_time_s
+
+
+def test_batches_are_compared_by_token():
+    result = search(dense(), cluster(8), workload(global_batch_size=12), space=NARROW, top=1, relax=True)
+    for other in (16, 24):
+        best = search(dense(), cluster(8), workload(global_batch_size=other), space=NARROW, top=1).best[0]
+        per_token = best.step_time_s / other / (result.best[0].step_time_s / 12)
+        found = gained(result, f"{other} sequences, per token")
+        assert found.gain == pytest.approx(max(0.0, 1.0 - per_token))
+
+
+def test_heads_that_need_not_divide():
+    model = dense()
+    asked = Space(
+        tp=(3,),
+        cp=(1,),
+        pp=(1,),
+        zero=(1,),
+        waived=("heads over tp", "key/value heads over tp", "feed-forward over tp"),
+    )
+    candidates = enumerate_layouts(model, cluster(6), workload(global_batch_size=12), asked)
+    assert len(candidates)
+    assert not len(
+        enumerate_layouts(model, cluster(6), workload(global_batch_size=12), replace(asked, waived=()))
+    )
+    scores = score(
+        Question(model=model, cluster=cluster(6), workload=workload(global_batch_size=12)), candidates
+    )
+    assert (scores.step_time > 0.0).all()
+
+
+def test_nothing_that_is_relaxed_loses_and_the_most_binds():
+    result = search(moe(), cluster(8), workload(), space=Space(pp=(1, 2), cp=(1,)), top=1, relax=True)
+    gains = [item.gain for item in result.relaxations]
+    assert gains == sorted(gains, reverse=True)
+    assert min(gains) >= 0.0
+    assert result.binding is result.relaxations[0]
+
+
+def test_memory_is_relaxed_by_one_and_eight_gibibytes():
+    assert memory_limits(80.0 * 2**30) == tuple(gib * 2.0**30 for gib in (80, 81, 88, 120, 160))
+
+
+FEW = Space(
+    tp=(1, 2),
+    cp=(1,),
+    vpp=(1,),
+    zero=(1,),
+    sp=(True,),
+    micro_batch_size=(1, 2),
+    recompute=(Recompute(), Recompute(granularity="full")),
+    axis_order=(("tp", "cp", "dp", "pp"),),
+)
+
+
+@pytest.mark.parametrize("size", [4.2, 4.6, 5.0])
+def test_safe_layouts_are_those_that_fit_at_the_upper_end(size):
+    devices = cluster(8, hbm_gb=size)
+    every = search(dense(), devices, workload(), space=FEW, top=1000, surest=True).best
+    sure = [one for one in every if one.memory.verdict == "FITS"]
+    assert 0 < len(sure) < len(every)
+    safe = search(dense(), devices, workload(), space=FEW, top=1000, safe=True)
+    assert list(safe.best) == sure
+    best = search(dense(), devices, workload(), space=FEW, top=1, surest=True)
+    assert best.surest == sure[0]
+    assert best.best[0] == every[0]
+
+
+def test_the_surest_is_looked_for_only_where_asked():
+    assert search(dense(), cluster(8), workload(), space=FEW, top=1).surest is None
+
+
+def test_where_nothing_fits_the_remedies_do():
+    small = cluster(8, hbm_gb=1.5)
+    found = remedies(dense(), small, workload())
+    assert found[0].constraint == "memory"
+    for each in found:
+        assert each.fits == (each.peak_bytes <= small.device.hbm_bytes) or each.constraint == "memory"
+    larger = replace(small, device=replace(small.device, hbm_bytes=found[0].peak_bytes))
+    assert search(dense(), larger, workload(), top=1).num_feasible >= 1
+    more = [each for each in found if each.constraint == "devices" and each.fits]
+    for each in more:
+        count = int(each.change.split()[0].replace(",", ""))
+        assert search(dense(), small.sized(count), workload(), top=1).best
