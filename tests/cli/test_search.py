@@ -16,7 +16,7 @@ SURE = (
     "--global-batch-size",
     "64",
     "--top",
-    "3",
+    "1",
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -81,6 +81,31 @@ class EffortOptions:
                 raise SpecError(msg)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerOptions:
+    """What a ranking says beyond the best."""
+
+    safe: Annotated[
+        bool,
+        typer.Option(
+            "--safe", help="Only layouts that fit at the upper end of their range.", rich_help_panel="Search"
+        ),
+    ] = False
+    relax: Annotated[
+        bool,
+        typer.Option(
+            "--relax", help="Search with each constraint relaxed too: which binds?", rich_help_panel="Search"
+        ),
+    ] = False
+
+    def refuse(self, why: str) -> None:
+        """Refuse options that were given where they mean nothing."""
+        for name, value in (("--safe", self.safe), ("--relax", self.relax)):
+            if value:
+                msg = f"{name} {why}"
+                raise SpecError(msg)
+
+
 R = TypeVar("R", bound=Document)
 SEARCH = "Search"
 
@@ -104,18 +129,7 @@ def search_command(
             "--max-memory", metavar="SIZE", help="Peak per device, such as 70GiB.", rich_help_panel=SEARCH
         ),
     ] = None,
-    safe: Annotated[
-        bool,
-        typer.Option(
-            "--safe", help="Only layouts that fit at the upper end of their range.", rich_help_panel=SEARCH
-        ),
-    ] = False,
-    relax: Annotated[
-        bool,
-        typer.Option(
-            "--relax", help="Search with each constraint relaxed too: which binds?", rich_help_panel=SEARCH
-        ),
-    ] = False,
+    answer: AnswerOptions,
     effort: EffortOptions,
     choice: SpaceOptions,
     scan: ScanOptions,
@@ -134,17 +148,16 @@ def search_command(
 ) -> None:
     """Find the best layouts: the whole legal space, ranked."""
     from forescale.cli.inputs import read_question
-    from forescale.units import parse
 
-    limit = None if max_memory is None else _positive("--max-memory", parse(max_memory, "byte"), max_memory)
+    limit = None if max_memory is None else _bytes("--max-memory", max_memory)
     _positive("--top", top, top)
     cluster, run = complete_question(scan, cluster, run)
     question = read_question(model, plan, cluster, with_own_length(model, plan, run), cost=cost)
     if question.plan.preset == STUDY:
         from forescale.cli.render.study import study_view
 
-        scan.refuse(f"does not go with --preset {STUDY}")
-        effort.refuse(f"does not go with --preset {STUDY}")
+        for options in (scan, effort, answer):
+            options.refuse(f"does not go with --preset {STUDY}")
         found = search_study(
             question, study, fix=choice.fix or (), top=top, objective=objective, max_memory=limit
         )
@@ -152,7 +165,7 @@ def search_command(
         return
     refuse_study_options(study)
     question.refuse_presets("search")
-    _refuse_unused(scan, effort, objective, {"--safe": safe, "--relax": relax})
+    _refuse_unused(scan, effort, answer, objective)
     space = space_of(question, choice, sized=scan.device_counts is None and not scan.has_target)
     if scan.pareto:
         from forescale.cli.render.pareto import pareto_view
@@ -171,29 +184,18 @@ def search_command(
         from forescale.cli.table_files import rows_of
 
         result = ranked(
-            question,
-            space,
-            top=top,
-            objective=objective,
-            max_memory=limit,
-            effort=effort,
-            safe=safe,
-            relax=relax,
-            surest=True,
+            question, space, top=top, objective=objective, max_memory=limit, effort=effort, answer=answer
         )
-        view = partial(search_view, relaxed=relax)
-        _write(result, rows_of, view, as_json=as_json, csv=csv, parquet=parquet)
+        _write(result, rows_of, search_view, as_json=as_json, csv=csv, parquet=parquet)
 
 
 def _refuse_unused(
-    scan: ScanOptions, effort: EffortOptions, objective: Objective, flags: Mapping[str, bool]
+    scan: ScanOptions, effort: EffortOptions, answer: AnswerOptions, objective: Objective
 ) -> None:
     """Refuse what a question beyond one ranking does not take."""
     if scan.wanted:
         effort.refuse("is of one ranking")
-        for name in (name for name, given in flags.items() if given):
-            msg = f"{name} is of one ranking"
-            raise SpecError(msg)
+        answer.refuse("is of one ranking")
         if objective != "step_time":
             scan.refuse(f"does not go with --objective {objective}")
 
@@ -206,9 +208,7 @@ def ranked(
     objective: Objective,
     max_memory: float | None,
     effort: EffortOptions | None = None,
-    safe: bool = False,
-    relax: bool = False,
-    surest: bool = False,
+    answer: AnswerOptions | None = None,
 ) -> SearchResult:
     """Return the best layouts under our own engine, with what readers had to say."""
     from forescale.cli.progress import SearchBar
@@ -217,7 +217,12 @@ def ranked(
     asked, effort = question.plan, effort or EffortOptions()
     if effort.time_limit is not None:
         _positive("--time-limit", effort.time_limit, effort.time_limit)
-    terms: dict[str, Any] = {"space": space, "max_memory": max_memory, "costs": asked.costs(), "safe": safe}
+    terms: dict[str, Any] = {
+        "space": space,
+        "max_memory": max_memory,
+        "costs": asked.costs(),
+        "safe": answer is not None and answer.safe,
+    }
     with SearchBar() as bar, _remedied(question, terms):
         result = search(
             asked.model,
@@ -226,8 +231,8 @@ def ranked(
             **terms,
             objective=objective,
             top=top,
-            relax=relax,
-            surest=surest,
+            relax=answer is not None and answer.relax,
+            surest=answer is not None,
             time_limit=effort.time_limit,
             watch=bar,
             checkpoint=effort.checkpoint,
@@ -280,6 +285,12 @@ def _write(
         print_json(result.to_json())
         return
     console().print(view(result))
+
+
+def _bytes(option: str, text: str) -> float:
+    from forescale.units import parse
+
+    return _positive(option, parse(text, "byte"), text)
 
 
 def _positive(option: str, value: float, given: object) -> float:

@@ -369,12 +369,9 @@ def legal(
     rules: Sequence[Constraint] = (),
     waived: Sequence[str] = (),
 ) -> tuple[Mask, dict[str, int]]:
-    """Return the mask of legal candidates and how many candidates each constraint refused, `rules` included.
+    """Return the mask of legal candidates and how many each constraint refused: with `rules`, without `waived`.
 
-    Constraints named in `waived` do not bind.
-
-    Degrees may have any shapes that broadcast to `shape`: a condition is looked at once per combination of what
-    it depends on.
+    Degrees may have any shapes that broadcast to `shape`: a condition is looked at once per combination it needs.
     """
     masks = {
         c.name: np.asarray(c.holds(question), dtype=bool)

@@ -24,7 +24,7 @@ VISIBLE = 5e-4
 ALWAYS = frozenset({"tp", "pp"})
 
 
-def search_view(result: SearchResult, *, relaxed: bool = False) -> Group:
+def search_view(result: SearchResult) -> Group:
     """Return the assumptions, the ranking, how many layouts there were, and what limits the best."""
     first = result.best[0]
     header = Text.assemble(
@@ -40,7 +40,7 @@ def search_view(result: SearchResult, *, relaxed: bool = False) -> Group:
     )
     gap = f"stopped early: the best there is may be up to {words.percent(result.gap)} better"
     stopped = [Text(gap, style="yellow")] if result.gap > 0.0 else []
-    gains = _gains(result, relaxed=relaxed)
+    gains = _gains(result)
     notes = [Text(f"note ({note.topic}): {note.text}", style="yellow") for note in first.notes]
     ranked: list[tuple[int | str, Projection]] = list(enumerate(result.best, start=1))
     sure = [] if result.surest is None or result.surest in result.best else [(SURE, result.surest)]
@@ -105,9 +105,9 @@ def legend_of(shown: Sequence[Projection]) -> list[Text]:
     return [Text(text, style="yellow")] if risky else []
 
 
-def _gains(result: SearchResult, *, relaxed: bool) -> list[RenderableType]:
+def _gains(result: SearchResult) -> list[RenderableType]:
     """Return what would gain: a line each, or a table where everything was relaxed."""
-    if not relaxed:
+    if all(item.constraint == "memory" for item in result.relaxations):
         return [Text(f"with {_gain(item)}", style="dim") for item in result.relaxations]
     gaining = [item for item in result.relaxations if item.gain >= VISIBLE]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
