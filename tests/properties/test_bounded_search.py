@@ -129,7 +129,8 @@ def ranked(scores, candidates, fits, objective, top):
 def test_the_best_by_bounds_are_the_best_of_all(asked, share, objective, data):
     model, devices, work, space = asked
     candidates = enumerate_layouts(model, devices, work, space)
-    question = Question(model=model, cluster=devices, workload=work)
+    safe = data.draw(st.sampled_from([False, False, True]))
+    question = Question(model=model, cluster=devices, workload=work, safe=safe)
     scores = score(question, candidates)
     peaks = np.sort(scores.peak[np.isfinite(scores.peak)])
     if len(peaks) == 0:
@@ -144,7 +145,8 @@ def test_the_best_by_bounds_are_the_best_of_all(asked, share, objective, data):
         patch.setattr(bounded, "FIRST_PLACED", data.draw(st.sampled_from([5, 100])))
         patch.setattr(bounded, "LAYOUTS_AT_ONCE", data.draw(st.sampled_from([40, 300])))
         patch.setattr(bounded, "SIMULATED_AT_ONCE", data.draw(st.sampled_from([40, 300])))
-        result = search(model, devices, work, space=space, objective=objective, top=top, max_memory=limit)
+        terms = {"objective": objective, "top": top, "max_memory": limit, "safe": safe}
+        result = search(model, devices, work, space=space, **terms)
     fits = scores.peak <= min(limit, devices.device.hbm_bytes)
     assert [each.strategy for each in result.best] == ranked(scores, candidates, fits, objective, top)
     assert result.num_legal == len(candidates)
