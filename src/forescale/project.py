@@ -45,7 +45,7 @@ from forescale.projection.timeline import MemoryTimeline, build_timeline, schedu
 from forescale.spec.cluster import Cluster
 from forescale.spec.constraints import check
 from forescale.spec.model import Model
-from forescale.spec.strategy import Strategy
+from forescale.spec.strategy import SENT_ONCE, Strategy
 from forescale.spec.workload import Workload
 
 
@@ -223,7 +223,7 @@ def pricing_of(
     costs: Costs,
 ) -> Pricing:
     """Return the cost models of a cluster for candidates of one axis order."""
-    routed = model.moe if choices.dispatcher == "deepep" else None
+    routed = model.moe if choices.dispatcher in SENT_ONCE else None
     return Pricing(
         compute=costs.compute_model(cluster.device, run),
         collectives=costs.collective_model(cluster, routed=routed),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from forescale.memory.dispatch import expert_buffer_bytes
+from forescale.memory.dispatch import expert_buffer_bytes, hybrid_buffer_bytes
 
 HIDDEN = 7168 * 2.0
 WORKSPACE = 32 * 2**20
@@ -43,3 +43,25 @@ def test_a_single_rank_has_none_and_arrays_are_their_elements():
     together = expert_buffer_bytes(ranks=ranks, hidden_bytes=HIDDEN)
     assert together[0] == 0.0
     assert list(together) == [float(expert_buffer_bytes(ranks=one, hidden_bytes=HIDDEN)) for one in ranks]
+
+
+def test_hybridep_holds_what_all_ranks_of_a_node_may_send():
+    """8 ranks, 4,096 tokens of 7,168 numbers, 32 experts each: one token buffer for dispatch and combine."""
+    tokens = 4096 * 8
+    found = hybrid_buffer_bytes(ranks=8.0, near=8.0, tokens=4096.0, hidden=7168.0, experts=32.0)
+    assert found == tokens * 7168 * 2 + tokens * 32 * 8 * 4 + tokens * 56 * 4
+
+
+def test_hybridep_between_nodes_has_buffers_for_each_other_node():
+    """16 ranks on two nodes, 16 experts each."""
+    tokens, everybody = 4096, 4096 * 16
+    fast = everybody * (7168 * 2 + 16 * 8 * 4 + 56 * 4)
+    sent = tokens * (7168 * 2 + 16 * 16 * 4 + 56 * 4)
+    dispatched = tokens * (7168 * 2 + 16 * 8 * 4 + 56 * 4)
+    combined = 2 * tokens * (7168 * 2 + 16 * 8 * 4)
+    found = hybrid_buffer_bytes(ranks=16.0, near=8.0, tokens=4096.0, hidden=7168.0, experts=16.0)
+    assert found == fast + sent + dispatched + combined
+
+
+def test_one_rank_needs_no_hybridep():
+    assert hybrid_buffer_bytes(ranks=1.0, near=1.0, tokens=4096.0, hidden=7168.0, experts=8.0) == 0.0

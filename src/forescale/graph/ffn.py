@@ -14,6 +14,7 @@ from forescale.graph.ops import Collective, CollectiveKind, Elementwise, Grouped
 from forescale.graph.rows import capacity_rows, fewer, imbalanced_rows, more
 from forescale.numeric import Numeric, larger
 from forescale.spec.model import DenseFfn, Model, MoeFfn
+from forescale.spec.strategy import SENT_ONCE
 from forescale.spec.workload import STORAGE_BYTES
 
 COUNT_BYTES = 8.0
@@ -219,7 +220,7 @@ def _experts(b: Builder, spec: MoeFfn, *, hidden: float, source: str, result: st
     _permute(b, "moe.unsort", output, unsorted, moved=2.0 * received * row * either)
     reduced = b.tensor("moe.reduced", arrived * hidden * both)
     _over_etp(b, "moe.combine_etp", unsorted, reduced, received * row, forward="reduce_scatter")
-    once = lay.choices.dispatcher == "deepep"  # combined on the way: one row per token comes back
+    once = lay.choices.dispatcher in SENT_ONCE  # combined on the way: one row per token comes back
     returned = b.tensor("moe.returned", (lay.tokens("residual") if once else sent) * hidden)
     moved = more(sent=sent, received=arrived) * hidden
     _travel(b, "moe.combine", elements=moved, source=reduced, result=returned, narrow="backward")
@@ -301,7 +302,7 @@ def _moves(b: Builder) -> tuple[Numeric, Numeric]:
 
 def _copied_here(b: Builder) -> float:
     """Return 1 where rows are copied per expert before they travel and summed after; DeepEP does both on the way."""
-    return 0.0 if b.layout.choices.dispatcher == "deepep" else 1.0
+    return 0.0 if b.layout.choices.dispatcher in SENT_ONCE else 1.0
 
 
 def _permute(

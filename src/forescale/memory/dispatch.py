@@ -1,4 +1,4 @@
-"""Buffers that tokens cross on their way to experts: those of DeepEP, allocated by the driver and for good."""
+"""Buffers that tokens cross on their way to experts: those of DeepEP and HybridEP, allocated by the driver for good."""
 
 from __future__ import annotations
 
@@ -83,3 +83,62 @@ def rdma_buffer_bytes(
     per_node = (2.0 * peers + 2.0) * HEADER_BYTES + tokens * token_bytes
     size = several * channels * (ranks // peers) * 2.0 * per_node
     return np.ceil(size / ALIGNMENT) * ALIGNMENT
+
+
+HYBRID = "DeepEP, branch hybrid-ep @94a9f8f, csrc/hybrid_ep/buffer"
+PROBABILITY_BYTES = 4.0
+SCALES_PER_NUMBER = 1.0 / 128.0
+"""One fp32 scale per 128 numbers of a token, allocated whether tokens travel in 8 bits or not."""
+
+
+def hybrid_buffer_bytes(
+    *, ranks: Numeric, near: Numeric, tokens: Numeric, hidden: float, experts: Numeric
+) -> Numeric:
+    """Return what HybridEP allocates on one of `ranks` expert-parallel ranks; a single rank needs none [byte].
+
+    Parameters
+    ----------
+    ranks
+        Expert-parallel ranks.
+    near
+        Those that share one domain of fast links.
+    tokens
+        Of one micro-batch on one rank.
+    hidden
+        Numbers of a token, which travels in 16 bits.
+    experts
+        On one rank.
+    """
+    several = np.minimum(ranks - 1.0, 1.0)
+    fast = hybrid_fast_bytes(ranks=ranks, near=near, tokens=tokens, hidden=hidden, experts=experts)
+    slow = hybrid_slow_bytes(ranks=ranks, near=near, tokens=tokens, hidden=hidden, experts=experts)
+    return several * (fast + slow)
+
+
+@formula(
+    unit="byte", source=f"{HYBRID}/intranode.cu allocate_combine_buffers, allocate_dispatch_buffers (shared)"
+)
+def hybrid_fast_bytes(
+    *, ranks: Numeric, near: Numeric, tokens: Numeric, hidden: float, experts: Numeric
+) -> Numeric:
+    """Tokens of all ranks · (2 bytes · h + 4 bytes per expert of the domain + scales of 4 bytes)."""
+    scales = PROBABILITY_BYTES * hidden * SCALES_PER_NUMBER
+    return tokens * ranks * (2.0 * hidden + PROBABILITY_BYTES * experts * near + scales)
+
+
+@formula(
+    unit="byte", source=f"{HYBRID}/internode_doca.cu allocate_dispatch_buffers, allocate_combine_buffers"
+)
+def hybrid_slow_bytes(
+    *, ranks: Numeric, near: Numeric, tokens: Numeric, hidden: float, experts: Numeric
+) -> Numeric:
+    """Of several domains: tokens sent with probabilities of all experts, and three buffers per other domain.
+
+    These are tokens that arrive, sums within the domain that leave, and those that arrive, with probabilities of
+    the domain's experts; tokens that arrive have scales, too.
+    """
+    others = np.maximum(ranks / near - 1.0, 0.0)
+    scales = PROBABILITY_BYTES * hidden * SCALES_PER_NUMBER
+    sent = 2.0 * hidden + PROBABILITY_BYTES * experts * ranks + scales
+    each = 3.0 * (2.0 * hidden + PROBABILITY_BYTES * experts * near) + scales
+    return tokens * (np.minimum(others, 1.0) * sent + others * each)

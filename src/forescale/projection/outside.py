@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from forescale.cost.placement import Group, ranks_per_tier
 from forescale.formula import total
+from forescale.graph.layout import Layout
 from forescale.graph.operator import NARROWEST_GRADIENT_BYTES
 from forescale.memory.communicators import (
     Communication,
@@ -17,10 +18,11 @@ from forescale.memory.communicators import (
     multicast_bytes,
     ring_bytes,
 )
-from forescale.memory.dispatch import expert_buffer_bytes
+from forescale.memory.dispatch import expert_buffer_bytes, hybrid_buffer_bytes
 from forescale.memory.overhead import Bounds
 from forescale.numeric import Numeric, larger, smaller
 from forescale.spec.cluster import Cluster
+from forescale.spec.strategy import SENT_ONCE
 from forescale.spec.workload import STORAGE_BYTES
 
 if TYPE_CHECKING:
@@ -73,6 +75,10 @@ def outside_bytes(setting: Setting, inputs: Inputs) -> Outside:
         made[name] = _least(_exchange(cluster, library, group, peers=peers) for group in places(axis))
     if experts and choices.dispatcher == "deepep":
         made["DeepEP"] = (_expert_buffers(setting, degrees),) * 3
+    if experts and choices.dispatcher == "hybridep":
+        made["HybridEP"] = _least(
+            (_hybrid_buffers(setting, cluster, group, degrees),) * 3 for group in places("ep")
+        )
     low, expected, high = (
         total({name: each[index] for name, each in made.items()}, name="communicators", unit="byte")
         for index in range(3)
@@ -83,7 +89,7 @@ def outside_bytes(setting: Setting, inputs: Inputs) -> Outside:
 def _exchanges(choices: Choices, *, experts: bool) -> Iterator[tuple[str, MeshAxis, float | None]]:
     """Yield the groups that send and receive, and with how many neighbours; None is with everybody."""
     yield "pp", "pp", 2.0
-    if experts and choices.dispatcher != "deepep":
+    if experts and choices.dispatcher not in SENT_ONCE:
         yield "ep", "ep", None
     if choices.cp_kind == "hierarchical":
         yield "cp_inner", "cp_inner", None
@@ -107,6 +113,25 @@ def _expert_buffers(setting: Setting, degrees: Degrees) -> Numeric:
     width = float((moe.latent_size if moe is not None else 0) or setting.model.hidden_size)
     size = max(STORAGE_BYTES[precision.activations], NARROWEST_GRADIENT_BYTES)
     return expert_buffer_bytes(ranks=degrees.ep * degrees.etp, hidden_bytes=width * size)
+
+
+def _hybrid_buffers(setting: Setting, cluster: Cluster, group: Group, degrees: Degrees) -> Numeric:
+    """Return the buffers of HybridEP, among the same ranks."""
+    moe, size = setting.model.moe, _size(cluster, group)
+    layout = Layout(
+        degrees=degrees,
+        choices=setting.choices,
+        precision=setting.workload.precision,
+        seq_len=float(setting.workload.seq_len),
+    )
+    count = 0.0 if moe is None else float(moe.num_experts)
+    return hybrid_buffer_bytes(
+        ranks=degrees.ep * degrees.etp,
+        near=size[1] * degrees.etp,
+        tokens=layout.tokens("residual"),
+        hidden=float((moe.latent_size if moe is not None else 0) or setting.model.hidden_size),
+        experts=count / degrees.ep,
+    )
 
 
 def _collective(cluster: Cluster, library: Communication, group: Group) -> Bytes:

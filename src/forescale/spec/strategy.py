@@ -36,7 +36,9 @@ OffloadName: TypeAlias = Literal[
 Reshard: TypeAlias = Literal["always", "never", "default"] | Annotated[int, Ge(2)]
 LaunchGraphs: TypeAlias = Literal["none", "partial", "full"]
 Allocator: TypeAlias = Literal["segments", "expandable_segments"]
-Dispatcher: TypeAlias = Literal["all_to_all", "deepep"]
+Dispatcher: TypeAlias = Literal["all_to_all", "deepep", "hybridep"]
+SENT_ONCE: tuple[Dispatcher, ...] = ("deepep", "hybridep")
+"""Dispatchers that send a token once to each device and node, however many experts it has there."""
 CrossEntropy: TypeAlias = Literal[
     "vocab_parallel", "native", "fused", "fused_linear", "compiled", "eager", "loss_parallel"
 ]
@@ -334,7 +336,8 @@ class Strategy:
     graphs: LaunchGraphs = "none"
     """Launches captured in graphs, which cost the host nothing: all of them, or all but those of experts."""
     dispatcher: Dispatcher = "all_to_all"
-    """How tokens travel to experts: every copy (all_to_all), or once to each device and node (deepep)."""
+    """How tokens travel to experts: every copy (all_to_all), or once to each device and node (deepep, or hybridep with
+    its larger buffers)."""
     routing: Routing = field(default_factory=Routing)
     offload: Offload = field(default_factory=Offload)
     allocator: Allocator = "segments"

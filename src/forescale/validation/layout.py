@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 from forescale.spec.model import Model
 from forescale.spec.strategy import (
+    SENT_ONCE,
     Dispatcher,
     Kernels,
     LaunchGraphs,
@@ -86,9 +87,9 @@ def layout_of(row: Row, model: Model, notes: Notes) -> tuple[Strategy, Workload]
 
 
 def _dispatcher(row: Row, conventions: Mapping[str, Any]) -> Dispatcher:
-    named = re.search(r"deepep|hybridep", row.text("notes"), re.IGNORECASE)
+    remarks = row.text("notes").lower()
     usual: Dispatcher = conventions.get("dispatcher", "all_to_all")
-    return "deepep" if named else usual
+    return next((name for name in SENT_ONCE if name in remarks), usual)
 
 
 def _refuse_adapters(row: Row) -> None:

@@ -313,7 +313,7 @@ def test_padding_to_no_capacity_is_refused():
         ("--moe-token-dispatcher-type alltoall", "all_to_all"),
         ("--moe-token-dispatcher-type flex", "deepep"),
         ("--moe-token-dispatcher-type flex --moe-enable-deepep", "deepep"),
-        ("--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep", "deepep"),
+        ("--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep", "hybridep"),
     ],
 )
 def test_how_tokens_travel(more, found):

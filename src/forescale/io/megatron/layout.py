@@ -116,6 +116,8 @@ def _dispatcher(settings: Settings) -> Dispatcher:
     kind = settings.choice("moe_token_dispatcher_type", "allgather", TOKEN_DISPATCHERS)
     backend = str(settings.get("moe_flex_dispatcher_backend") or "deepep")
     once = settings.flag("moe_enable_deepep") or settings.flag("use_turbo_deepep")
+    if kind == "flex" and backend == "hybridep":
+        return "hybridep"
     if kind == "flex" and backend != "deepep":
         settings.note(
             f"tokens travel by {backend}; taken as DeepEP, which sends them once to each device, too"
