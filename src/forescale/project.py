@@ -166,6 +166,7 @@ def layout_inputs(
             overlap=choices.overlap,
             schedule=choices.schedule,
             offloaded=choices.offload.modules,
+            captured=choices.graphs == "partial",
         ),
         held=held,
         traffic=data_traffic(

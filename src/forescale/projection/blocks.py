@@ -13,7 +13,8 @@ from forescale.graph.offloads import offloaded_bytes
 from forescale.graph.operator import Block, Operator
 from forescale.graph.ops import AttentionCore, Collective, Primitive
 from forescale.graph.recompute import Kept
-from forescale.memory.liveness import block_moments
+from forescale.memory.liveness import BlockMoments, block_moments
+from forescale.memory.moments import peak_bytes
 from forescale.numeric import Numeric
 from forescale.projection.hiding import Covers, Seconds, hide_experts
 from forescale.projection.launches import calls_of_steps, launch_gap
@@ -57,6 +58,8 @@ class BlockCost:
     """Bytes that one micro-batch keeps from forward to backward."""
     offloaded_bytes: Numeric = 0.0
     """Of these, what modules that are offloaded saved."""
+    captured_bytes: tuple[Numeric, Numeric] | None = None
+    """Working sets beyond what is kept, of launches in graphs and of others, where graphs capture some."""
     forward_bytes: Numeric
     """Most bytes of the block that exist during its forward."""
     backward_bytes: Numeric
@@ -64,8 +67,11 @@ class BlockCost:
 
     def take(self, select: Select) -> BlockCost:
         """Return the cost with every number passed through `select`."""
-        numbers = [name for name in BlockCost.__dataclass_fields__ if name not in ("forward", "backward")]
+        apart = ("forward", "backward", "captured_bytes")
+        numbers = [name for name in BlockCost.__dataclass_fields__ if name not in apart]
+        pools = self.captured_bytes
         return BlockCost(
+            captured_bytes=None if pools is None else (select(pools[0]), select(pools[1])),
             forward={part: select(value) for part, value in self.forward.items()},
             backward={part: select(value) for part, value in self.backward.items()},
             **{name: select(getattr(self, name)) for name in numbers},
@@ -164,10 +170,12 @@ def block_cost(
     overlap: Overlap = NO_OVERLAP,
     by_place: bool = False,
     offloaded: tuple[OffloadName, ...] = (),
+    captured: bool = False,
 ) -> BlockCost:
     """Return what a block costs under a recompute policy, with some modules `offloaded`.
 
-    `by_place` asks for the part that grows with a token's place in its sequence.
+    `by_place` asks for the part that grows with a token's place in its sequence, `captured` for the working sets
+    of what graphs capture and of experts apart.
     """
     seconds = block_seconds(priced, kept.replayed, overlap=overlap)
     moments, name = block_moments(priced.block, kept), priced.block.name
@@ -184,9 +192,21 @@ def block_cost(
         flops=seconds.flops,
         kept_bytes=kept.num_bytes,
         offloaded_bytes=offloaded_bytes(priced.block, kept, offloaded),
+        captured_bytes=_pools(priced.block, kept, moments) if captured else None,
         forward_bytes=moments.forward_bytes,
         backward_bytes=moments.backward_bytes,
     )
+
+
+def _pools(block: Block, kept: Kept, moments: BlockMoments) -> tuple[Numeric, Numeric]:
+    """Return the working sets, beyond what is kept, of all operators but experts', and of experts'."""
+    experts = {operator.name for operator in block.operators if operator.part == "moe"}
+    inside, outside = (
+        peak_bytes([each for each in moments.backward if (each.name in experts) is among])
+        for among in (False, True)
+    )
+    none = kept.num_bytes * 0.0
+    return inside - kept.num_bytes, (outside - kept.num_bytes) if experts else none
 
 
 def _causal(priced: PricedBlock, kept: Kept) -> tuple[Numeric, Numeric]:

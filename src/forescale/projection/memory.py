@@ -31,6 +31,7 @@ from forescale.memory.states import (
 )
 from forescale.numeric import Numeric
 from forescale.projection.data_parallel import GATHERED_BYTES, at_stage_3, kept_whole
+from forescale.projection.graphs import pool_bytes
 from forescale.projection.host import layers_kept, split_activations
 from forescale.projection.outside import Outside
 from forescale.projection.stages import over_stages
@@ -183,7 +184,8 @@ def memory_parts(
     kernels = setting.choices.kernels
     activations, host = _activations(setting, inputs, kept, count)
     standing = standing_buffers(setting, inputs) if inputs.floor is None else 0.0
-    buffers = largest(first=standing, second=states.update - activations)
+    freed = 0.0 if setting.choices.graphs == "full" else activations  # a graph's memory is not the update's
+    buffers = largest(first=standing, second=states.update - freed) + pool_bytes(setting, inputs)
     ratio = float(setting.overhead.fragmentation.expected)
     lost = smallest(first=states.update, second=activations) if kernels.flat_update else 0.0
     weights = states.weights + (narrow_weights(setting, inputs) if inputs.floor is None else 0.0)

@@ -134,6 +134,7 @@ def build_pieces(
     overlap: Overlap = NO_OVERLAP,
     schedule: str | None = None,
     offloaded: tuple[OffloadName, ...] = (),
+    captured: bool = False,
 ) -> Parts[Piece]:
     """Apply a recompute policy to priced blocks; the ends are never recomputed, and not `offloaded`.
 
@@ -144,7 +145,14 @@ def build_pieces(
     def priced_by(block: PricedBlock, policy: Recompute, *, end: bool) -> BlockCost:
         names = () if end else offloaded
         kept = keep(block.block, policy)
-        return block_cost(block, kept, overlap=overlap, by_place=by_place, offloaded=names)
+        return block_cost(
+            block,
+            kept,
+            overlap=overlap,
+            by_place=by_place,
+            offloaded=names,
+            captured=captured and not end,
+        )
 
     def piece(block: PricedBlock, policy: Recompute, *, end: bool = False) -> Piece:
         cost = priced_by(block, policy, end=end)

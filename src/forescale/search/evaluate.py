@@ -121,6 +121,7 @@ def score_pairs(
                 overlap=choices.overlap,
                 schedule=choices.schedule,
                 offloaded=choices.offload.modules,
+                captured=choices.graphs == "partial",
             )
             setting = setting_of(question.model, question.cluster, question.workload, choices, question.run)
             for start in range(0, len(wanted), chunk):
