@@ -47,7 +47,7 @@ def layout_of(row: Row, model: Model, notes: Notes) -> tuple[Strategy, Workload]
     _refuse_adapters(row)
     conventions = conventions_of(row)
     degrees = _degrees(row, notes)
-    micro, batch = _batch(row, degrees, notes)
+    micro, batch = _batch(row, degrees, conventions, notes)
     replicate, shard, zero = _sharding(row, degrees, conventions, notes)
     tp, pp, vpp = degrees["tp"], degrees["pp"], degrees["vpp"]
     precision = _precision(row, conventions, notes)
@@ -135,10 +135,12 @@ def _expert_tensor_parallel(row: Row, degrees: Mapping[str, int], notes: Notes) 
     return etp
 
 
-def _batch(row: Row, degrees: Mapping[str, int], notes: Notes) -> tuple[int, int]:
+def _batch(
+    row: Row, degrees: Mapping[str, int], conventions: Mapping[str, Any], notes: Notes
+) -> tuple[int, int]:
     """Return the micro-batch size and the global batch size in sequences."""
     dp, micro, batch = degrees["dp"], row.integer("micro_batch"), row.integer("global_batch")
-    accumulation = row.integer("grad_accum")
+    accumulation = row.integer("grad_accum") or conventions.get("grad_accum")
     if micro is None:
         micro = max(1, batch // (dp * accumulation)) if batch and accumulation else 1
         notes.append(f"micro-batch not given: {micro} assumed")
