@@ -356,3 +356,14 @@ def test_sharding_over_slices_shards_everything(row):
     sharded = build(row(notes="slices=2; {'dcn_fsdp_parallelism': 2}", **cells))[0]
     copied = build(row(notes="slices=2; {'dcn_fsdp_parallelism': 1}", **cells))[0]
     assert (sharded.dp_replicate, copied.dp_replicate) == (1, 2)
+
+
+def test_frameworks_without_accumulation_take_the_batch_at_once(row):
+    cells = {"micro_batch": "", "grad_accum": "", "n_gpus": 8, "tp": 1, "pp": 1, "dp": 8, "global_batch": 64}
+    assert build(row(source="tpu-recipes", **cells))[0].micro_batch_size == 8
+    assert build(row(source="NeMo", **cells))[0].micro_batch_size == 1
+
+
+def test_bigscience_inherits_dropout(row):
+    assert build(row(source="BigScience tr3m-1B3"))[0].kernels.dropout
+    assert not build(row(source="Pythia, gpt-neox"))[0].kernels.dropout

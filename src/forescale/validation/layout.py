@@ -140,7 +140,8 @@ def _batch(
 ) -> tuple[int, int]:
     """Return the micro-batch size and the global batch size in sequences."""
     dp, micro, batch = degrees["dp"], row.integer("micro_batch"), row.integer("global_batch")
-    accumulation = row.integer("grad_accum") or conventions.get("grad_accum")
+    usual = conventions.get("grad_accum") if degrees["pp"] == 1 else None
+    accumulation = row.integer("grad_accum") or usual
     if micro is None:
         micro = max(1, batch // (dp * accumulation)) if batch and accumulation else 1
         notes.append(f"micro-batch not given: {micro} assumed")
