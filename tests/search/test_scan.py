@@ -56,6 +56,20 @@ def test_the_fewest_devices_meet_the_target_and_fewer_do_not():
     assert result.points[6].best.step_time_s > target.step_time_s, "more devices are not always faster"
 
 
+def test_the_cheapest_that_meets_a_target_spends_the_least_device_time():
+    work = workload(global_batch_size=96)
+    every = scan_devices(dense(), cluster(64), work, [8, 24, 32], terms=TERMS)
+    slowest = max(point.best.step_time_s for point in every.points)
+    result = scan_devices(
+        dense(), cluster(64), work, [8, 24, 32], terms=replace(TERMS, target=Target(step_time_s=slowest))
+    )
+    spent = {point.num_devices: point.best.step_time_s * point.num_devices for point in result.points}
+    assert all(point.meets_target for point in result.points)
+    assert result.cheapest.num_devices == min(spent, key=spent.get)
+    assert result.to_json()["cheapest"] == result.cheapest.num_devices
+    assert every.cheapest is None
+
+
 def test_a_target_in_days_is_one_of_step_time():
     run = replace(workload(), tokens=1e9)
     step = scan_devices(dense(), cluster(8), run, [8], terms=TERMS).points[0].best.step_time_s

@@ -142,6 +142,9 @@ def _switched_on(asked: Asked, refused: dict[str, int]) -> Iterator[Relaxed]:
     if "ulysses" not in space.cp_kind:
         allowed = _in(asked, cp_kind=(*space.cp_kind, "ulysses"))
         yield Relaxed(constraint="cp_kind", change="cp_kind ulysses too", asked=allowed)
+    if space.placement == ("orders",):
+        allowed = _in(asked, placement=("orders", "all"))
+        yield Relaxed(constraint="placement", change="placement all too", asked=allowed)
     counts = partial_recompute(asked.model)
     if space.recompute is None and counts:
         allowed = _in(asked, recompute=(*default_recompute(asked.model), *counts))

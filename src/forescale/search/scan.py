@@ -117,15 +117,22 @@ class ScanResult:
         with_best = [(-point.best.tokens_per_s_per_device, point) for point in self.points if point.best]
         return min(with_best, key=lambda pair: pair[0])[1]
 
+    @property
+    def cheapest(self) -> Point | None:
+        """Of the points that meet the target, the one that spends the least device time; None if none does."""
+        met = [(-p.best.tokens_per_s_per_device, p) for p in self.points if p.best and p.meets_target]
+        return min(met, key=lambda pair: pair[0])[1] if met else None
+
     def to_json(self) -> dict[str, Any]:
         """Return the `forescale.scan/1` document."""
-        target, chosen = self.target, self.chosen
+        target, chosen, cheapest = self.target, self.chosen, self.cheapest
         return {
             "schema": SCHEMA,
             "varied": self.varied,
             "target": None if target is None else {"step_time_s": target.step_time_s, "days": target.days},
             "price_per_device_hour": self.price_per_device_hour,
             "chosen": None if chosen is None else getattr(chosen, self.varied),
+            "cheapest": None if cheapest is None else getattr(cheapest, self.varied),
             "elapsed_s": self.elapsed_s,
             "points": [point.to_json() for point in self.points],
         }

@@ -104,7 +104,8 @@ def _conclusion(result: ScanResult) -> str:
         what = (
             f"{value} devices" if result.varied == "num_devices" else f"a global batch of {value} sequences"
         )
-        return f"{what} of the {tried} tried get the most out of each device"
+        verb = "get" if result.varied == "num_devices" else "gets"
+        return f"{what}, of the {tried} tried, {verb} the most out of each device"
     asked = _asked(result.target)
     if chosen is None:
         steps = [(point.best.step_time_s, point) for point in result.points if point.best is not None]
@@ -115,7 +116,17 @@ def _conclusion(result: ScanResult) -> str:
             else f"; the fastest, {fastest[1].num_devices:,}, takes {_taken(fastest[1])}"
         )
         return f"none of the {tried} numbers of devices tried reaches {asked}{of}"
-    return f"{chosen.num_devices:,} devices are the fewest of the {tried} tried that reach {asked}"
+    found = f"{chosen.num_devices:,} devices are the fewest of the {tried} tried that reach {asked}"
+    return found + _cheapest(result, chosen)
+
+
+def _cheapest(result: ScanResult, chosen: Point) -> str:
+    """Return who reaches the target for less, if anybody does."""
+    cheapest = result.cheapest
+    if cheapest is None or cheapest is chosen or chosen.best is None or cheapest.best is None:
+        return ""
+    less = 1.0 - chosen.best.tokens_per_s_per_device / cheapest.best.tokens_per_s_per_device
+    return f"; {cheapest.num_devices:,} are the cheapest: {words.percent(less)} less device time and cost"
 
 
 def _asked(target: Target) -> str:
