@@ -367,3 +367,52 @@ def test_frameworks_without_accumulation_take_the_batch_at_once(row):
 def test_bigscience_inherits_dropout(row):
     assert build(row(source="BigScience tr3m-1B3"))[0].kernels.dropout
     assert not build(row(source="Pythia, gpt-neox"))[0].kernels.dropout
+
+
+BRIDGE = "NVIDIA Megatron Bridge performance summary"
+UNMATCHED = "recompute setting not matched to a perf config; router force-balanced"
+
+
+@pytest.mark.parametrize(
+    ("source", "remarks", "ep", "expected"),
+    [
+        (BRIDGE, UNMATCHED, 8, "deepep"),
+        (BRIDGE, UNMATCHED, 1, "all_to_all"),
+        (BRIDGE, "dispatcher read from perf config X", 8, "all_to_all"),
+        (BRIDGE, "MoE dispatcher=hybridep", 8, "hybridep"),
+        ("Megatron-LM", UNMATCHED, 8, "all_to_all"),
+        ("MoE Training Optimization with Primus", "", 8, "deepep"),
+    ],
+)
+def test_dispatcher_is_told_or_advised(row, source, remarks, ep, expected):
+    cells = {"num_experts": 8, "topk": 2, "ep": ep, "dp": 8, "n_gpus": 8, "tp": 1, "pp": 1, "cp": 1}
+    strategy, _, notes = build(row(source=source, notes=remarks, **cells))
+    assert strategy.dispatcher == expected
+    assumed = any("dispatcher not given" in note for note in notes)
+    assert assumed == (source == BRIDGE and remarks == UNMATCHED and ep > 1)
+
+
+def test_advice_depends_on_the_board(row):
+    cells = {"source": BRIDGE, "notes": UNMATCHED, "num_experts": 8, "topk": 2, "ep": 8, "dp": 8}
+    found = [
+        build(row(hardware=name, **cells, n_gpus=8, tp=1, pp=1, cp=1))[0].dispatcher
+        for name in ("GB200", "GB300", "B200", "H100 SXM")
+    ]
+    assert found == ["hybridep", "hybridep", "deepep", "deepep"]
+
+
+@pytest.mark.parametrize(
+    ("model", "remarks", "narrow", "kernels"),
+    [
+        ("DeepSeek-V3", "tuned layout + 9 recomputed layers of 61", False, "each"),
+        ("Qwen3-30B-A3B", "best configuration", False, "each"),
+        ("Qwen3-30B-A3B", "Turbo-accelerated", True, "one"),
+        ("Qwen3-235B-A22B", "best configuration", True, "each"),
+    ],
+)
+def test_experts_of_primus_recipes(row, model, remarks, narrow, kernels):
+    """AMD-AGI/Primus @fd1eeabb, examples/megatron/configs/MI355X: moe_use_legacy_grouped_gemm."""
+    source = "MoE Training Optimization with Primus (tech blog)"
+    strategy, workload, _ = build(row(source=source, model=model, notes=remarks, compute_dtype="fp8"))
+    assert (strategy.kernels.narrow_experts, strategy.kernels.expert_kernels) == (narrow, kernels)
+    assert (workload.precision.gradients, workload.precision.moments) == ("bf16", "bf16")

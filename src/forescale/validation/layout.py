@@ -74,7 +74,7 @@ def layout_of(row: Row, model: Model, notes: Notes) -> tuple[Strategy, Workload]
         graphs=_graphs(row),
         allocator=allocator_of(row, conventions),
         offload=saved.offload,
-        dispatcher=_dispatcher(row, conventions),
+        dispatcher=_dispatcher(row, degrees["ep"], conventions, notes),
     )
     workload = Workload(
         seq_len=_seq_len(row, notes),
@@ -86,9 +86,16 @@ def layout_of(row: Row, model: Model, notes: Notes) -> tuple[Strategy, Workload]
     return strategy, workload
 
 
-def _dispatcher(row: Row, conventions: Mapping[str, Any]) -> Dispatcher:
+def _dispatcher(row: Row, ep: int, conventions: Mapping[str, Any], notes: Notes) -> Dispatcher:
+    """Return how tokens travel; where the remarks found no configuration that says so, as the framework advises."""
     remarks = row.text("notes").lower()
     usual: Dispatcher = conventions.get("dispatcher", "all_to_all")
+    if ep > 1 and "not matched to a perf config" in remarks:
+        for board, advised in conventions.get("advised_dispatchers", {}).items():
+            if re.search(board, row.text("hardware")):
+                notes.append(f"dispatcher not given: {advised} assumed")
+                usual = advised
+                break
     return next((name for name in SENT_ONCE if name in remarks), usual)
 
 
