@@ -140,3 +140,16 @@ def test_where_nothing_fits_the_remedies_do():
     for each in more:
         count = int(each.change.split()[0].replace(",", ""))
         assert search(dense(), small.sized(count), workload(), top=1).best
+
+
+def test_what_a_search_had_no_time_to_relax_is_left_out():
+    asked = []
+
+    def watch(progress):
+        asked.append(progress)
+        return len(asked) < 4
+
+    result = search(dense(), cluster(8), workload(), space=FEW, top=1, relax=True, watch=watch)
+    found = {item.constraint for item in result.relaxations}
+    assert "memory" in found
+    assert "network" not in found

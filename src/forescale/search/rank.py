@@ -118,7 +118,6 @@ def _surest(asked: Asked, best: Sequence[Projection], watch: Watch) -> Projectio
         if each.memory.verdict == "FITS":
             return each
     found = fastest(replace(asked, safe=True), watch=watch)
-    if found is None:
+    if found.asked is None or found.strategy is None:
         return None
-    scenario, strategy, _ = found
-    return project(asked.model, asked.cluster, strategy, scenario.workload, costs=asked.costs)
+    return project(asked.model, asked.cluster, found.strategy, found.asked.workload, costs=asked.costs)

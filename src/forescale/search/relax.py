@@ -65,7 +65,10 @@ class Relaxed:
 def relaxations(
     asked: Asked, step_time: float, refused: dict[str, int], watch: Watch
 ) -> tuple[Relaxation, ...]:
-    """Return what each relaxed question gains over the best step found [s], most first; 0 where nothing is."""
+    """Return what each relaxed question gains over the best step found [s], most first; 0 where nothing is.
+
+    Those left when the search is stopped are not among them.
+    """
     batch = asked.workload.global_batch_size
     found = []
     for each in relaxed(asked, refused):
@@ -74,14 +77,16 @@ def relaxations(
             best = fastest(each.asked, watch=watch, bar=step_time * tokens)
         except SpecError:
             continue
-        seconds = step_time * tokens if best is None else best[2]
+        if not best.done:
+            break
+        seconds = min(best.step_time, step_time * tokens)
         found.append(
             Relaxation(
                 constraint=each.constraint,
                 change=each.change,
                 step_time_s=seconds,
                 gain=max(0.0, 1.0 - seconds / (step_time * tokens)),
-                strategy=None if best is None else best[1],
+                strategy=best.strategy,
             )
         )
     return tuple(sorted(found, key=lambda item: -item.gain))
@@ -106,7 +111,8 @@ def wider(asked: Asked) -> Iterator[Relaxed]:
     usual["recompute"] = default_recompute(asked.model)
     for name in NAMES:
         own, free = getattr(asked.space, name), usual[name]
-        if own is None or (free is not None and set(free) <= set(own)):
+        idle = name in ("ep", "etp") and not asked.model.is_moe
+        if idle or own is None or (free is not None and set(free) <= set(own)):
             continue
         if free is None:
             yield Relaxed(constraint=name, change=f"{name} free", asked=_in(asked, **{name: None}))
@@ -200,7 +206,7 @@ def _with_tier(asked: Asked, index: int, tier: Any) -> Asked:  # noqa: ANN401 (a
 
 def _word(value: object) -> str:
     if isinstance(value, Recompute):
-        return str(value.policy or value.granularity)
+        return str(value.policy or " ".join(value.modules) or value.granularity)
     if isinstance(value, tuple):
         return "-".join(map(str, value))
     return "1f1b" if value is None else str(value).lower()

@@ -20,14 +20,29 @@ from forescale.spec.strategy import Strategy
 from forescale.units import format_seconds
 
 
-def fastest(asked: Asked, *, watch: Watch, bar: float = np.inf) -> tuple[Asked, Strategy, float] | None:
-    """Return the fastest layout that fits, with its scenario and step time; None if none beats `bar` [s]."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fastest:
+    """The fastest layout of a question that fits, None if there is none or none below a bar."""
+
+    done: bool
+    """Whether the search was not stopped."""
+    step_time: float = np.inf
+    asked: Asked | None = None
+    """The scenario that the layout is of."""
+    strategy: Strategy | None = None
+
+
+def fastest(asked: Asked, *, watch: Watch, bar: float = np.inf) -> Fastest:
+    """Return the fastest layout that fits and is no slower than `bar` [s]."""
     wanted = Wanted(objective="step_time", top=1, memory_limit=asked.memory_limit)
     settled = Settled(wanted=wanted, watch=watch, bar=bar)
     for each in scenarios(asked):
         settled.add(each)
-    found = settled.best()
-    return (*found[0], settled.progress.best) if found else None
+    done = all(run.done for run in settled.runs)
+    if not (found := settled.best()):
+        return Fastest(done=done)
+    scenario, strategy = found[0]
+    return Fastest(done=done, step_time=settled.progress.best, asked=scenario, strategy=strategy)
 
 
 @dataclass(slots=True, kw_only=True)
