@@ -135,24 +135,27 @@ def build_pieces(
     schedule: str | None = None,
     offloaded: tuple[OffloadName, ...] = (),
     captured: bool = False,
+    known: dict[tuple[int, Recompute], BlockCost] | None = None,
 ) -> Parts[Piece]:
     """Apply a recompute policy to priced blocks; the ends are never recomputed, and not `offloaded`.
 
-    Of schedules that cut sequences, attention that grows with a token's place is told apart.
+    Of schedules that cut sequences, attention that grows with a token's place is told apart. `known` keeps what
+    several policies of the same blocks share.
     """
-    by_place = cuts_sequences(schedule)
+    by_place, costs = cuts_sequences(schedule), {} if known is None else known
 
     def priced_by(block: PricedBlock, policy: Recompute, *, end: bool) -> BlockCost:
-        names = () if end else offloaded
-        kept = keep(block.block, policy)
-        return block_cost(
-            block,
-            kept,
-            overlap=overlap,
-            by_place=by_place,
-            offloaded=names,
-            captured=captured and not end,
-        )
+        key = (id(block), policy)
+        if key not in costs:
+            costs[key] = block_cost(
+                block,
+                keep(block.block, policy),
+                overlap=overlap,
+                by_place=by_place,
+                offloaded=() if end else offloaded,
+                captured=captured and not end,
+            )
+        return costs[key]
 
     def piece(block: PricedBlock, policy: Recompute, *, end: bool = False) -> Piece:
         cost = priced_by(block, policy, end=end)

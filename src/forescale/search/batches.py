@@ -174,13 +174,15 @@ def batches(
         Whether named schedules are only bounded, all shapes together: nothing is built or simulated.
     """
     found = _Batches(question, candidates, anywhere, bounded=bounded)
+    stages = found.stages(variant, row)
     for indices in _alike(candidates.variants, placed=anywhere is None):
         of_list = np.zeros(len(candidates.variants), dtype=bool)
         of_list[indices] = True
         for sp in (True, False):
             pairs = np.flatnonzero(of_list[variant] & (candidates.columns["sp"][row] == sp))
             if len(pairs):
-                yield from found.of(pairs, variant[pairs], row[pairs], sp=sp)
+                own = StagesOf(stages.plans, stages.plan[pairs])
+                yield from found.of(pairs, variant[pairs], row[pairs], own, sp=sp)
 
 
 def _alike(variants: tuple[Variant, ...], *, placed: bool) -> list[list[int]]:
@@ -206,7 +208,7 @@ class _Batches:
         self.selections, self.selection = _ranked([each.recompute.selection for each in variants])
         self.placements, self.place = _ranked([each.placement for each in variants])
 
-    def of(self, pairs: Rows, variant: Rows, rows: Rows, *, sp: bool) -> Iterator[Batch]:
+    def of(self, pairs: Rows, variant: Rows, rows: Rows, stages: StagesOf, *, sp: bool) -> Iterator[Batch]:
         """Yield pairs whose variants are alike in one batch, or in one per pipeline of a named schedule."""
         first = self.candidates.variants[variant[0]]
         choices = replace(self.common, sp=sp, **first.choices, schedule=first.schedule)
@@ -218,7 +220,7 @@ class _Batches:
             policy=self.policy[variant],
             choices=choices,
             ranks=self._ranks(variant, rows),
-            stages=self._stages(variant, rows),
+            stages=stages,
         )
         if first.schedule is None:
             yield batch
@@ -265,7 +267,8 @@ class _Batches:
         floor, stages = floor_of(self.model, name, of_shape, recompute=recompute, num_splits=pieces)
         return replace(batch, stages=StagesOf(stages, where), pipeline=floor.take(where))
 
-    def _stages(self, variant: Rows, rows: Rows) -> StagesOf:
+    def stages(self, variant: Rows, rows: Rows) -> StagesOf:
+        """Return the stage plans of pairs under 1F1B."""
         columns = {name: self.candidates.columns[name][rows] for name in ("pp", "vpp")}
         return stages_of(self.model, {**columns, "selection": self.selection[variant]}, self.selections)
 

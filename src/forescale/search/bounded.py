@@ -25,7 +25,7 @@ from forescale.search.places import anywhere
 from forescale.search.question import Question
 from forescale.search.space import Rows
 
-FIRST_CELLS, MOST_CELLS, GROWTH = 2048, 65536, 4
+FIRST_CELLS, MOST_CELLS, GROWTH = 4096, 65536, 4
 """Cells bounded at once: few at first, as long as there is nothing to discard by."""
 FIRST_PLACED, PLACED_AT_ONCE = 8192, 65536
 """Placements bounded at once, alike."""

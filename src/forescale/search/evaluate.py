@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from forescale.graph.layout import Choices, split_strategy
 from forescale.numeric import Array, Numeric
 from forescale.project import setting_of
-from forescale.projection.blocks import PricedBlock
+from forescale.projection.blocks import BlockCost, PricedBlock
 from forescale.projection.data_parallel import DataTraffic, data_traffic, free_traffic, stage_parameters
 from forescale.projection.evaluate import Inputs, evaluate
 from forescale.projection.memory import state_bytes
@@ -23,7 +23,7 @@ from forescale.search.places import Anywhere
 from forescale.search.question import Question
 from forescale.search.space import Candidates, Rows, Variant
 from forescale.search.tables import as_degrees, distinct, first_rows
-from forescale.spec.strategy import TensorKind
+from forescale.spec.strategy import Recompute, TensorKind
 
 CHUNK = 16384
 """Candidates composed at once: small enough for the cache, large enough to hide Python's overhead."""
@@ -122,6 +122,7 @@ def score_pairs(
                 schedule=choices.schedule,
                 offloaded=choices.offload.modules,
                 captured=choices.graphs == "partial",
+                known=group.costs,
             )
             setting = setting_of(question.model, question.cluster, question.workload, choices, question.run)
             for start in range(0, len(wanted), chunk):
@@ -199,6 +200,7 @@ class _Group:
         pricing = batch.ranks.pricing(question, degrees, self.choices, first)
         self.priced: Parts[PricedBlock] = price_blocks(blocks, pricing)
         self.held: Parts[Holding] = holdings(blocks)
+        self.costs: dict[tuple[int, Recompute], BlockCost] = {}
         columns = {**self.columns, "plan": batch.stages.plan, **keys}
         self.traffic_table = distinct(columns, (*TRAFFIC_KEY, "plan", *keys))
         self.traffic = self._traffic()
