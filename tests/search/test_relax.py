@@ -42,7 +42,7 @@ def test_values_left_out_are_tried_beside_those_held():
 def test_each_rule_of_a_framework_is_dropped_by_itself():
     space = replace(load_profile("deepspeed").space(), micro_batch_size=(1,))
     result = search(dense(), cluster(8), workload(), space=space, top=1, relax=True)
-    by_rule = {item.constraint: item for item in result.relaxations if item.change == "without this rule"}
+    by_rule = {item.constraint: item for item in result.relaxations if item.change.startswith("without ")}
     assert set(by_rule) == {rule.name for rule in space.rules}
     without = replace(space, rules=space.rules[1:])
     best = search(dense(), cluster(8), workload(), space=without, top=1).best[0]

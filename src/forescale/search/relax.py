@@ -122,7 +122,7 @@ def wider(asked: Asked) -> Iterator[Relaxed]:
         yield Relaxed(constraint=name, change=change, asked=_in(asked, **{name: (*own, *more)}))
     for rule in asked.space.rules:
         left = tuple(each for each in asked.space.rules if each != rule)
-        yield Relaxed(constraint=rule.name, change="without this rule", asked=_in(asked, rules=left))
+        yield Relaxed(constraint=rule.name, change=f"without {rule.name}", asked=_in(asked, rules=left))
 
 
 def _uneven(asked: Asked, refused: dict[str, int]) -> Iterator[Relaxed]:
