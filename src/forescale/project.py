@@ -44,6 +44,7 @@ from forescale.projection.summary import fragmentation_note, memory_summary
 from forescale.projection.timeline import MemoryTimeline, build_timeline, schedule_of, standing_of_ranks
 from forescale.spec.cluster import Cluster
 from forescale.spec.constraints import check
+from forescale.spec.context import inner_ranks, settled
 from forescale.spec.model import Model
 from forescale.spec.strategy import SENT_ONCE, Strategy
 from forescale.spec.workload import Workload
@@ -79,6 +80,7 @@ def project(
             )
             raise SpecError(msg)
         return load_preset(preset).project(model, cluster, strategy, workload)
+    strategy = settled(strategy, cluster.domain)
     degrees, choices = split_strategy(strategy)
     plan, pipeline = lay_out(model, strategy, workload)
     costs = costs or Costs()
@@ -177,8 +179,7 @@ def layout_inputs(
             pricing,
             tied=model.tied_embeddings,
             num_mtp=model.num_mtp_layers,
-            reshard=choices.reshard,
-            tp_kind=choices.tp_kind,
+            choices=choices,
         ),
         pricing=pricing,
         priced=priced,
@@ -225,6 +226,7 @@ def pricing_of(
 ) -> Pricing:
     """Return the cost models of a cluster for candidates of one axis order."""
     routed = model.moe if choices.dispatcher in SENT_ONCE else None
+    inner = inner_ranks(cp=degrees.cp, tp=degrees.tp, wanted=choices.cp_inner, domain=choices.domain)
     return Pricing(
         compute=costs.compute_model(cluster.device, run),
         collectives=costs.collective_model(cluster, routed=routed),
@@ -232,7 +234,7 @@ def pricing_of(
             degrees,
             order,
             choices.tp_kind,
-            cp_inner=choices.cp_inner if choices.cp_kind == "hierarchical" else None,
+            cp_inner=inner if choices.cp_kind == "hierarchical" else None,
         ),
         run=run,
         graphs=choices.graphs,
@@ -258,6 +260,7 @@ def memory_timeline(
         If the layout is illegal, as `project` does.
     """
     result = project(model, cluster, strategy, workload)
+    strategy = result.strategy
     degrees, choices = split_strategy(strategy)
     plan, pipeline = lay_out(model, strategy, workload)
     costs = Costs()

@@ -159,3 +159,12 @@ def test_capacity_bounds_what_travels():
     tight = replace(free, routing=Routing(capacity_factor=0.5))
     volume = [sum(each[4] for each in sent(s, moe(), kind=1) if each[0] == "moe.dispatch") for s in (free, tight)]  # fmt: skip
     assert volume[1] == volume[0] / 2
+
+
+def test_a_balancing_loss_sums_the_tokens_of_each_expert_over_the_ranks_of_a_sequence():
+    counts = [("forward", "all_reduce", 4 * moe().moe.num_experts)]
+    for layout in ({"tp": 2}, {"cp": 2}, {"tp": 2, "cp": 2}):
+        assert only(sent(Strategy(**layout), moe(), kind=-1), "tp_cp") == counts
+        none = Strategy(**layout, routing=Routing(balance="none"))
+        assert only(sent(none, moe(), kind=-1), "tp_cp") == []
+    assert only(sent(Strategy(), moe(), kind=-1), "tp_cp") == [("forward", "all_reduce", 0.0)]

@@ -172,7 +172,7 @@ def test_capacity_and_dispatcher_of_experts(repository):
         "      use_turbo_deepep: true"
     )
     found = read(experiment(repository, "lr: 1.0e-5", more)).strategy
-    assert found.routing == Routing(capacity_factor=1.25, pad_to_capacity=True)
+    assert found.routing == Routing(capacity_factor=1.25, pad_to_capacity=True, balance="none")
     assert found.dispatcher == "deepep"
 
 

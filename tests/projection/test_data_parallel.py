@@ -5,18 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.small import cluster, dense, workload
+from tests.small import cluster, dense, moe, workload
 
 from forescale.project import project
-from forescale.spec import Strategy
-from forescale.spec.strategy import Overlap
+from forescale.projection.data_parallel import update_owners
+from forescale.spec import MoeFfn, Strategy
+from forescale.spec.strategy import Kernels, Overlap
 
 BARE = Overlap(grad_reduce=False, param_gather=False)
 
 
-def run(batch=128, **changes):
+def run(batch=128, devices=16, **changes):
     layout = replace(Strategy(dp_shard=16, zero=3, overlap=BARE), **changes)
-    return project(dense(), cluster(16), layout, workload(global_batch_size=batch))
+    return project(dense(), cluster(devices), layout, workload(global_batch_size=max(batch, devices)))
 
 
 def test_parameters_kept_whole_are_gathered_once_a_step_however_many_micro_batches():
@@ -58,3 +59,29 @@ def test_below_stage_3_nothing_is_sharded_again():
     runs = [run(zero=1, reshard=way) for way in ("always", "never", 4)]
     assert runs[0].time_s == runs[1].time_s == runs[2].time_s
     assert runs[0].memory == runs[1].memory == runs[2].memory
+
+
+def test_owners_broadcast_what_they_updated():
+    assert update_owners(ranks=16.0, tensors=100.0) == 16.0
+    shares, whole = (
+        run(zero=1, kernels=Kernels(broadcasts_updates=on), dp_shard=512, devices=512) for on in (False, True)
+    )
+    assert whole.time_s["data_comm"] > shares.time_s["data_comm"]
+    near = [run(zero=1, kernels=Kernels(broadcasts_updates=on)).time_s["data_comm"] for on in (False, True)]
+    assert whole.time_s["data_comm"] / shares.time_s["data_comm"] > near[1] / near[0]
+
+
+def test_selection_biases_are_updated_from_the_tokens_of_all_ranks():
+    plain = moe()
+    biased = replace(
+        plain,
+        layers=tuple(
+            replace(layer, ffn=replace(layer.ffn, score_bias=True))
+            if isinstance(layer.ffn, MoeFfn)
+            else layer
+            for layer in plain.layers
+        ),
+    )
+    layout = Strategy(ep=8, dp_shard=16)
+    times = [project(each, cluster(16), layout, workload()).time_s["data_comm"] for each in (plain, biased)]
+    assert times[0] < times[1] < times[0] + 1e-3

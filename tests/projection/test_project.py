@@ -2,12 +2,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from tests.small import cluster, dense, moe, workload
 
 from forescale.errors import SpecError
+from forescale.graph.layer import layer_block
+from forescale.graph.layout import Layout, split_strategy
+from forescale.graph.ops import AttentionCore
 from forescale.project import project
 from forescale.spec import Recompute, Strategy, Workload
+from forescale.spec.context import near_context
 from forescale.spec.strategy import Kernels
 
 LAYOUTS = [
@@ -18,6 +23,7 @@ LAYOUTS = [
     Strategy(cp=2, cp_kind="ulysses", dp_replicate=2, dp_shard=4, zero=2),
     Strategy(tp=2, cp=2, tp_kind="summa", pp=2, dp_shard=2, micro_batch_size=2),
     Strategy(cp=4, cp_kind="hierarchical", cp_inner=2, dp_shard=4),
+    Strategy(cp=8, cp_kind="hierarchical", dp_shard=2),
 ]
 
 
@@ -222,6 +228,41 @@ def test_exchanging_inside_a_node_and_passing_between_nodes_beats_either_alone()
 
     assert context("hierarchical") < context("ulysses")
     assert context("hierarchical") < context("all_gather")
+
+
+def test_heads_are_exchanged_among_those_that_share_a_node_unless_said():
+    work = replace(workload(), seq_len=65536, global_batch_size=16)
+    for tp, inner in ((1, 8), (2, 4), (4, 2)):
+        layout = Strategy(tp=tp, cp=16 // tp, cp_kind="hierarchical")
+        own = project(dense(), cluster(16), layout, work)
+        assert own.strategy.cp_inner == inner
+        said = project(dense(), cluster(16), replace(layout, cp_inner=inner), work)
+        assert own.step_time_s == said.step_time_s
+    assert near_context(cp=12.0, tp=1.0, domain=8.0) == 6.0
+    assert near_context(cp=np.array([2.0, 32.0]), tp=np.array([8.0, 4.0]), domain=72.0).tolist() == [
+        2.0,
+        16.0,
+    ]
+
+
+def test_whole_runs_of_a_causal_sequence_wait_for_the_last():
+    work = replace(workload(), seq_len=65536, global_batch_size=16)
+    for kind, ranks in (("ring", 8.0), ("all_gather", 8.0), ("hierarchical", 2.0), ("ulysses", 1.0)):
+        zigzag = Strategy(cp=8, cp_kind=kind, cp_inner=4, dp_shard=2)
+        runs = replace(zigzag, cp_balanced=False)
+        mean, last = (core_of(layout, work) for layout in (zigzag, runs))
+        assert last.pairs / mean.pairs == pytest.approx(2.0 - 1.0 / ranks, rel=1e-4)
+        assert last.flops == pytest.approx(mean.flops)
+        times = [project(dense(), cluster(16), layout, work) for layout in (zigzag, runs)]
+        assert (times[1].step_time_s > times[0].step_time_s) == (ranks > 1.0)
+        assert times[1].hfu < times[0].hfu or ranks == 1.0
+
+
+def core_of(strategy, work):
+    degrees, choices = split_strategy(strategy)
+    layout = Layout(degrees=degrees, choices=choices, precision=work.precision, seq_len=float(work.seq_len))
+    operators = layer_block(dense(), dense().layer_kinds[0], layout).operators
+    return next(each for own in operators for each in own.forward if isinstance(each, AttentionCore))
 
 
 def test_groups_of_context_parallel_ranks_are_whole():

@@ -97,7 +97,7 @@ def questions(draw):
         base=Strategy(
             overlap=Overlap(**{name: draw(st.booleans()) for name in Overlap.__dataclass_fields__}),
             reshard=draw(st.sampled_from(["default", "always", "never", 2])),
-            cp_inner=draw(st.sampled_from([1, 2, 8])),
+            cp_inner=draw(st.sampled_from([None, 1, 2, 8])),
             offload=draw(st.sampled_from(OFFLOADS)),
         ),
         rules=draw(st.sampled_from(RULES)),

@@ -107,7 +107,7 @@ class Run:
         """Return ln of the step time in seconds under `size` calibrations (arrays in one)."""
         model, cluster, strategy, workload = self.case.question
         ready = self._prepare(size)
-        _, choices = split_strategy(strategy)
+        _, choices = split_strategy(strategy, domain=cluster.domain)
         run = calibration.factors(cluster.device, strategy.software)
         costs = replace(self.costs, calibration=calibration)
         pricing = pricing_of(model, cluster, ready.degrees, choices, order_of(strategy), run, costs)
@@ -115,6 +115,7 @@ class Run:
             price_blocks(ready.blocks, pricing),
             choices.recompute,
             overlap=choices.overlap,
+            schedule=choices.schedule,
         )
         traffic = data_traffic(
             ready.held,
@@ -124,7 +125,7 @@ class Run:
             pricing,
             tied=model.tied_embeddings,
             num_mtp=model.num_mtp_layers,
-            tp_kind=choices.tp_kind,
+            choices=choices,
         )
         inputs = Inputs(
             degrees=ready.degrees,
@@ -141,8 +142,8 @@ class Run:
 
     def _prepare(self, size: int) -> _Prepared:
         if self._prepared is None or self._prepared.size != size:
-            model, _, strategy, workload = self.case.question
-            single, choices = split_strategy(strategy)
+            model, cluster, strategy, workload = self.case.question
+            single, choices = split_strategy(strategy, domain=cluster.domain)
             names = Degrees.__dataclass_fields__
             degrees = Degrees(**{name: np.full(size, getattr(single, name)) for name in names})
             layout = Layout(

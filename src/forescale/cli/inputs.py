@@ -27,7 +27,7 @@ PRECISION_FIELDS = {
 """Field of `Precision` by option."""
 DEGREES = ("tp", "cp", "pp", "dp_replicate", "dp_shard")
 """Degrees whose product is the number of devices."""
-ROUTING = ("imbalance", "capacity_factor", "pad_to_capacity")
+ROUTING = ("imbalance", "capacity_factor", "balance", "pad_to_capacity")
 """Options that are fields of `Routing`: they go over those of a file one by one."""
 OWN_SEARCH = {"almodel": "report", "subramanian2024": "search"}
 """Command that runs the search of a preset that has one."""

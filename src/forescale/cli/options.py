@@ -243,7 +243,14 @@ class LayoutOptions:
     cp: Annotated[int | None, _degree("--cp", "Context parallel.")] = None
     cp_kind: Annotated[ContextKind | None, _layout("--cp-kind", "How keys and values travel.")] = None
     cp_inner: Annotated[
-        int | None, _degree("--cp-inner", "Neighbours that exchange heads under cp-kind hierarchical.")
+        int | None,
+        _degree(
+            "--cp-inner",
+            "Neighbours that exchange heads (cp-kind hierarchical); those in a node unless given.",
+        ),
+    ] = None
+    cp_balanced: Annotated[
+        bool | None, _layout("--cp-balanced/--no-cp-balanced", "Causal parts of cp ranks in zig-zag.")
     ] = None
     ep: Annotated[int | None, _degree("--ep", "Expert parallel.")] = None
     etp: Annotated[int | None, _degree("--etp", "Tensor parallel of experts.")] = None
@@ -320,6 +327,9 @@ class LayoutOptions:
     capacity_factor: Annotated[
         float | None,
         _layout("--capacity-factor", "Tokens an expert takes at most, over the mean.", metavar="F"),
+    ] = None
+    balance: Annotated[
+        Literal["none", "aux_loss"] | None, _layout("--balance", "Loss that spreads tokens over experts.")
     ] = None
     pad_to_capacity: Annotated[
         bool | None,

@@ -16,7 +16,7 @@ Read: TypeAlias = Callable[[Any], tuple[Any, ...]]
 EXTENTS: Mapping[type, tuple[str, ...]] = {
     Gemm: ("m", "n", "k", "batch"),
     GroupedGemm: ("groups", "m", "n", "k"),
-    AttentionCore: ("batch", "heads", "kv_heads", "q_len", "kv_len", "pairs", "qk_dim", "v_dim"),
+    AttentionCore: ("batch", "heads", "kv_heads", "q_len", "kv_len", "pairs", "qk_dim", "v_dim", "busy"),
     Elementwise: ("bytes_moved", "kernels"),
 }
 """What may be an array over operators."""

@@ -27,6 +27,7 @@ from forescale.projection.result import TIME_PARTS
 from forescale.projection.stages import Picker
 from forescale.spec.cluster import Cluster
 from forescale.spec.constraints import check
+from forescale.spec.context import settled
 from forescale.spec.model import Model
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
@@ -98,6 +99,7 @@ class Explainer:
     ) -> Explainer:
         """Evaluate a legal layout with every degree recorded."""
         check(model, cluster, strategy, workload)
+        strategy = settled(strategy, cluster.domain)
         degrees, choices = split_strategy(strategy)
         recorded = Degrees(
             **{

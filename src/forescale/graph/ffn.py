@@ -11,6 +11,7 @@ from forescale.graph.layout import Extent
 from forescale.graph.modules import elementwise, gather_sequence, linear, linear_out
 from forescale.graph.operator import Builder, Names
 from forescale.graph.ops import Collective, CollectiveKind, Elementwise, GroupedGemm
+from forescale.graph.router import router
 from forescale.graph.rows import capacity_rows, fewer, imbalanced_rows, more
 from forescale.numeric import Numeric, larger
 from forescale.spec.model import DenseFfn, Model, MoeFfn
@@ -94,7 +95,7 @@ def moe_ffn(b: Builder, model: Model, spec: MoeFfn, *, source: str, result: str)
     b.part = "moe"
     with b.module("moe"):
         h = float(model.hidden_size)
-        _router(b, spec, hidden=h, source=source)
+        router(b, spec, hidden=h, source=source)
         if not spec.shared_ffn_hidden_size:
             _routed(b, spec, hidden=h, source=source, result=result)
             return
@@ -121,37 +122,6 @@ def _shared(b: Builder, model: Model, spec: MoeFfn, *, source: str, result: str)
         )
         if spec.shared_gate:
             b.parameter("shared.gate.weight", ("hidden", float(model.hidden_size)), ("rank", 1.0))
-
-
-def _router(b: Builder, spec: MoeFfn, *, hidden: float, source: str) -> None:
-    """Append the router's product (fp32 logits over all experts), scores and top-k."""
-    local, experts = b.layout.tokens("residual"), float(spec.num_experts)
-    logits = b.tensor("moe.logits", local * experts, 4.0)
-    probabilities = b.tensor("moe.probabilities", local * experts, 4.0)
-    linear(
-        b,
-        "moe.router",
-        source=source,
-        result=logits,
-        rows=local,
-        inputs=("hidden", hidden),
-        outputs=("rank", experts),
-        bias=spec.router_bias,
-        narrow=False,
-    )
-    if spec.score_bias:
-        b.parameter("moe.score_bias", ("rank", experts))
-    size = 4.0 * b.bytes_of(logits)
-    elementwise(
-        b,
-        "moe.top_k",
-        reads=(logits,),
-        writes=(probabilities,),
-        saves=(probabilities,),
-        forward_bytes=size,
-        backward_bytes=size,
-        kernels=6.0,
-    )
 
 
 def _routed(b: Builder, spec: MoeFfn, *, hidden: float, source: str, result: str) -> None:

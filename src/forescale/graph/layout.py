@@ -10,6 +10,7 @@ import numpy as np
 
 from forescale.formula import formula
 from forescale.numeric import Numeric, smaller
+from forescale.spec.context import inner_ranks
 from forescale.spec.strategy import (
     Allocator,
     ContextKind,
@@ -95,7 +96,10 @@ class Choices:
     summa_panels: int = 1
     sp: bool = True
     cp_kind: ContextKind = "all_gather"
-    cp_inner: int = 8
+    cp_balanced: bool = True
+    cp_inner: int | None = None
+    domain: int = 8
+    """Devices that share the fastest tier, of which `cp_inner` None takes as many as it can."""
     flash_attention: bool = True
     recompute: Recompute = field(default_factory=Recompute)
     overlap: Overlap = field(default_factory=Overlap)
@@ -110,8 +114,11 @@ class Choices:
     offload: Offload = field(default_factory=Offload)
 
 
-def split_strategy(strategy: Strategy) -> tuple[Degrees, Choices]:
-    """Return the numeric degrees (as floats) and the structural choices of one strategy."""
+def split_strategy(strategy: Strategy, *, domain: int = 8) -> tuple[Degrees, Choices]:
+    """Return the numeric degrees (as floats) and the structural choices of one strategy.
+
+    `domain` is of the cluster: the devices that share its fastest tier.
+    """
     degrees = Degrees(
         **{name: float(getattr(strategy, name)) for name in Degrees.__dataclass_fields__},
     )
@@ -120,7 +127,9 @@ def split_strategy(strategy: Strategy) -> tuple[Degrees, Choices]:
         summa_panels=strategy.summa_panels,
         sp=strategy.sp,
         cp_kind=strategy.cp_kind,
+        cp_balanced=strategy.cp_balanced,
         cp_inner=strategy.cp_inner,
+        domain=domain,
         flash_attention=strategy.flash_attention,
         recompute=strategy.recompute,
         overlap=strategy.overlap,
@@ -141,12 +150,6 @@ def split_strategy(strategy: Strategy) -> tuple[Degrees, Choices]:
 def several(*, degree: Numeric) -> Numeric:
     """1 where the degree exceeds one, else 0."""
     return smaller(degree - 1.0, 1.0)
-
-
-@formula(unit="1", source="Megatron-LM, hierarchical context parallelism: the innermost ranks of the group")
-def inner_context(*, cp: Numeric, wanted: float) -> Numeric:
-    """min(cp, wanted)."""
-    return smaller(cp, wanted)
 
 
 @formula(unit="1", source="Megatron-LM: key/value heads are copied when there are fewer than tp ranks")
@@ -242,7 +245,12 @@ class Layout:
         """Return the ranks of an axis."""
         if axis not in ("cp_inner", "cp_outer"):
             return cast("Numeric", getattr(self.degrees, axis))
-        inner = inner_context(cp=self.degrees.cp, wanted=float(self.choices.cp_inner))
+        inner: Numeric = inner_ranks(
+            cp=self.degrees.cp,
+            tp=self.degrees.tp,
+            wanted=self.choices.cp_inner,
+            domain=self.choices.domain,
+        )
         return inner if axis == "cp_inner" else self.degrees.cp / inner
 
     def more_than_one(self, axis: Axis) -> Numeric:

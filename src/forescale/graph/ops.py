@@ -21,6 +21,8 @@ MeshAxis: TypeAlias = Literal[
     "cp",
     "cp_inner",
     "cp_outer",
+    "tp_cp",
+    "stage",
     "ep",
     "etp",
     "pp",
@@ -94,6 +96,8 @@ class AttentionCore:
     flash: bool = True
     causal: bool = True
     dtype: str = "bf16"
+    busy: Numeric = 1.0
+    """Pairs of the mean rank over `pairs`, where these are of the rank that the others wait for."""
 
     @property
     def grows(self) -> bool:
@@ -108,12 +112,13 @@ class AttentionCore:
 
         Backward has 5 products for 2 with flash attention (scores are made again), 4 without.
         """
-        forward = 2.0 * self.batch * self.heads * self.pairs * (self.qk_dim + self.v_dim)
+        pairs = self.pairs * self.busy
+        forward = 2.0 * self.batch * self.heads * pairs * (self.qk_dim + self.v_dim)
         if not self.backward:
             return forward
         if not self.flash:
             return 2.0 * forward
-        return 2.0 * self.batch * self.heads * self.pairs * (3.0 * self.qk_dim + 2.0 * self.v_dim)
+        return 2.0 * self.batch * self.heads * pairs * (3.0 * self.qk_dim + 2.0 * self.v_dim)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

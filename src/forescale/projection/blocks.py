@@ -26,6 +26,7 @@ COMMUNICATION_PART = {
     "cp": "context_comm",
     "cp_inner": "context_comm",
     "cp_outer": "context_comm",
+    "tp_cp": "expert_comm",
     "ep": "expert_comm",
     "etp": "expert_comm",
 }

@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from forescale.cost.placement import innermost
-from forescale.formula import formula, named
-from forescale.graph.layout import Degrees, state_shards
-from forescale.graph.ops import Collective, CollectiveKind
+from forescale.formula import formula, named, value_of
+from forescale.graph.layout import Choices, Degrees, state_shards
+from forescale.graph.ops import Collective, CollectiveKind, MeshAxis
 from forescale.numeric import Numeric
 from forescale.projection.blocks import Select
 from forescale.projection.pieces import Holding, Parts
 from forescale.projection.pricing import Pricing
 from forescale.projection.stages import Stages, over_stages
 from forescale.projection.step import beyond_wait, exposed_gather, exposed_reduction
-from forescale.spec.strategy import Reshard, TensorKind
+from forescale.spec.strategy import Reshard
 from forescale.spec.workload import STORAGE_BYTES, Precision
 
 GATHERED_BYTES = 2.0
@@ -55,6 +55,8 @@ class DataTraffic:
     all_gather: Numeric
     ties: Numeric
     """All-reduce of the gradient that embedding and head share, between the stages that hold a copy each."""
+    statistics: Numeric
+    """All-reduce of the tokens of each expert, by which selection biases are updated."""
     blocks: Parts[ShardTraffic]
     dense: Numeric
     """Elements of a stage's non-expert parameters on one device."""
@@ -68,6 +70,7 @@ class DataTraffic:
             replicas=select(self.replicas),
             all_gather=select(self.all_gather),
             ties=select(self.ties),
+            statistics=select(self.statistics),
             blocks=self.blocks.map(lambda block: block.take(select)),
             dense=select(self.dense),
             expert=select(self.expert),
@@ -149,13 +152,13 @@ def data_traffic(
     *,
     tied: bool,
     num_mtp: int,
-    reshard: Reshard = "default",
-    tp_kind: TensorKind = "1d",
+    choices: Choices,
 ) -> DataTraffic:
     """Price the data-parallel collectives of every stage and block."""
     dense, expert = stage_parameters(held, stages, degrees, tied=tied, num_mtp=num_mtp)
     gradient = STORAGE_BYTES[precision.gradients]
     both = functools.partial(_both_groups, pricing)
+    reshard = choices.reshard
     again = both if isinstance(reshard, str) else functools.partial(_both_groups, _within(pricing, reshard))
 
     def block_traffic(block: Holding) -> ShardTraffic:
@@ -168,28 +171,69 @@ def data_traffic(
             reduce=both("reduce_scatter", parameters * gradient, block.expert * gradient),
         )
 
-    shard = dense * gradient / state_shards(degrees, tp_kind)
+    shard = dense * gradient / state_shards(degrees, choices.tp_kind)
     replicas = pricing.seconds(Collective(kind="all_reduce", axis="dp_replicate", num_bytes=shard))
-    if tp_kind == "summa":
+    if choices.tp_kind == "summa":
         copied = over_stages(stages, held, lambda block: block.vectors, num_mtp=num_mtp)
         size = copied * gradient / degrees.dp_shard
         replicas = replicas + pricing.seconds(Collective(kind="all_reduce", axis="cp", num_bytes=size))
+    tensors = over_stages(stages, held, lambda block: block.tensors, num_mtp=num_mtp)
+    all_reduce = both("all_reduce", dense * gradient, expert * gradient)
+    whole = choices.kernels.broadcasts_updates
     return DataTraffic(
-        reduce_scatter=both("reduce_scatter", dense * gradient, expert * gradient),
-        all_reduce=both("all_reduce", dense * gradient, expert * gradient),
+        reduce_scatter=all_reduce if whole else both("reduce_scatter", dense * gradient, expert * gradient),
+        all_reduce=all_reduce,
         replicas=replicas,
-        all_gather=both("all_gather", dense * GATHERED_BYTES, expert * GATHERED_BYTES),
+        all_gather=_updated(pricing, choices, dense, expert, tensors),
         ties=_ties(pricing, held, gradient) if tied or num_mtp else 0.0,
+        statistics=_statistics(held, stages, pricing, num_mtp=num_mtp),
         blocks=held.map(block_traffic),
         dense=dense,
         expert=expert,
     )
 
 
+@formula(
+    unit="1",
+    source="InternEvo, solver/optimizer/hybrid_zero_optim.py: whole tensors are dealt to ranks",
+)
+def update_owners(*, ranks: Numeric, tensors: Numeric) -> Numeric:
+    """min(ranks, tensors)."""
+    return np.minimum(ranks, tensors)
+
+
+def _updated(
+    pricing: Pricing, choices: Choices, dense: Numeric, expert: Numeric, tensors: Numeric
+) -> Numeric:
+    """Return the seconds in which all ranks get the updated parameters: shares gathered, or one broadcast an owner."""
+    weights = (dense * GATHERED_BYTES, expert * GATHERED_BYTES)
+    if not choices.kernels.broadcasts_updates:
+        return _both_groups(pricing, "all_gather", *weights)
+    seconds: Numeric = 0.0
+    axes: tuple[MeshAxis, ...] = ("dp_cp", "expert_dp")
+    for axis, size in zip(axes, weights, strict=True):
+        owners = update_owners(ranks=pricing.groups[axis].num_ranks, tensors=tensors)
+        message = Collective(kind="broadcast", axis=axis, num_bytes=size / owners)
+        seconds = seconds + owners * pricing.seconds(message)
+    return seconds
+
+
 def _ties(pricing: Pricing, held: Parts[Holding], element_bytes: float) -> Numeric:
     """Return the seconds in which two copies of the vocabulary matrix add up their gradients (Megatron-LM)."""
     size = held.head.vocabulary * element_bytes
     return pricing.seconds(Collective(kind="all_reduce", axis="ends", num_bytes=size))
+
+
+def _statistics(held: Parts[Holding], stages: Stages, pricing: Pricing, *, num_mtp: int) -> Numeric:
+    """Return the seconds in which all ranks of a stage sum the tokens that each of its experts got in the step.
+
+    Megatron-LM, distributed/finalize_model_grads.py: the biases of all layers together, where there are any.
+    """
+    counts = over_stages(stages, held, lambda block: block.score_biases, num_mtp=num_mtp)
+    if not np.any(value_of(counts)):
+        return 0.0
+    size = counts * STORAGE_BYTES["fp32"]
+    return pricing.seconds(Collective(kind="all_reduce", axis="stage", num_bytes=size))
 
 
 def _both_groups(
@@ -217,7 +261,9 @@ def free_traffic(
 ) -> DataTraffic:
     """Return the traffic of a network that takes no time: a bound of every way to shard."""
     dense, expert = stage_parameters(held, stages, degrees, tied=tied, num_mtp=num_mtp)
-    whole = dict.fromkeys(("reduce_scatter", "all_reduce", "replicas", "all_gather", "ties"), 0.0)
+    whole = dict.fromkeys(
+        ("reduce_scatter", "all_reduce", "replicas", "all_gather", "ties", "statistics"), 0.0
+    )
     blocks = held.map(lambda _: ShardTraffic(gather=0.0, regather=0.0, reduce=0.0))
     return DataTraffic(**whole, blocks=blocks, dense=dense, expert=expert)
 

@@ -31,7 +31,13 @@ from forescale.projection.pipeline import Pipeline
 from forescale.projection.pipeline_floor import PipelineFloor
 from forescale.projection.pricing import NEUTRAL, Pricing
 from forescale.projection.stages import Picker, Stages, over_stages, sum_over_stages
-from forescale.projection.step import bubble_time, exposed_pipeline_time, stage_waits
+from forescale.projection.step import (
+    bubble_time,
+    exposed_ends,
+    exposed_pipeline_time,
+    largest_share,
+    stage_waits,
+)
 from forescale.projection.waiting import least_waiting, simulated_waiting
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
@@ -178,6 +184,7 @@ def _add_once(
     """Add what is not a stage's own work: data-parallel traffic, the update, the host, the slowest device."""
     stages, run = inputs.stages, setting.run
     parts["data_comm"] = count * at(data.per_microbatch) + at.maximum(data.once, stages)
+    parts["data_comm"] = parts["data_comm"] + at.maximum(inputs.traffic.statistics, stages)
     if inputs.pipeline is not None and inputs.pipeline.copies > 1:
         parts["data_comm"] = parts["data_comm"] + at.maximum(_between_copies(setting, inputs), stages)
     if inputs.pipeline is None or inputs.pipeline.ends_apart:
@@ -278,7 +285,7 @@ def _data_parallel(setting: Setting, inputs: Inputs, forward: Numeric, backward:
         ),
         num_mtp=setting.model.num_mtp_layers,
     )
-    sharded = sharded + inputs.traffic.blocks.layers[0].gather
+    sharded = sharded + _exposed_ends(setting, inputs)
     once = exposed_once(
         inputs.traffic,
         zero=zero,
@@ -295,6 +302,17 @@ def _data_parallel(setting: Setting, inputs: Inputs, forward: Numeric, backward:
     )
     per_microbatch = at_stage_3(zero=zero * (1.0 - whole), sharded=sharded, otherwise=0.0 * sharded)
     return Exposed(per_microbatch=per_microbatch, once=once)
+
+
+def _exposed_ends(setting: Setting, inputs: Inputs) -> Numeric:
+    """Return what the first layer shows at both ends of a micro-batch: of a layer, or of its largest weight."""
+    first, held = inputs.traffic.blocks.layers[0], inputs.held.layers[0]
+    each = setting.choices.kernels.gathers_each_weight
+    share = largest_share(largest=held.dense_weight, parameters=held.dense) if each else 1.0
+    overlap = setting.choices.overlap
+    return exposed_ends(
+        gather=first.gather, reduction=first.reduce, share=share, overlapped=overlap.param_gather
+    )
 
 
 def _between_copies(setting: Setting, inputs: Inputs) -> Numeric:

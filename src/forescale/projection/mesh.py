@@ -68,7 +68,7 @@ def inside(share: Share) -> Inside:
 
 
 def groups(
-    degrees: Degrees, order: Order, tp_kind: TensorKind = "1d", *, cp_inner: int | None = None
+    degrees: Degrees, order: Order, tp_kind: TensorKind = "1d", *, cp_inner: Numeric | None = None
 ) -> dict[MeshAxis, Group]:
     """Return the communicator of every mesh axis, with `cp_inner` those of hierarchical context parallelism.
 
@@ -85,9 +85,11 @@ def groups(
         "dp": _group(placed["dp"]),
         "dp_cp": _group(shards if tp_kind == "summa" else [*placed["cp"], *shards]),
         "dp_replicate": _group(replicas),
+        "tp_cp": _group([*placed["tp"], *placed["cp"]]),
+        "stage": _group([*placed["tp"], *placed["cp"], *placed["dp"]]),
     }
     if cp_inner is not None:
-        near, far = _halves(placed["cp"], float(cp_inner))
+        near, far = _halves(placed["cp"], cp_inner)
         result["cp_inner"], result["cp_outer"] = _group(near), _group(far)
     result.update(_expert_groups(degrees, parts))
     return result

@@ -33,6 +33,7 @@ from forescale.spec.strategy import OffloadName, Overlap, Recompute
 
 NO_RECOMPUTE = Recompute()
 VOCABULARY_WEIGHT = "head.logits.weight"
+SCORE_BIAS = "moe.score_bias"
 T = TypeVar("T")
 U = TypeVar("U")
 
@@ -92,6 +93,10 @@ class Holding:
     """The largest weight of `dense`."""
     expert_weight: Numeric = 0.0
     """The largest of `expert`: that of all of a device's experts."""
+    score_biases: float = 0.0
+    """Selection biases of its router's experts."""
+    tensors: float = 0.0
+    """Parameters that the framework holds apart."""
 
     def take(self, select: Select) -> Holding:
         """Return the holding with every number passed through `select`."""
@@ -104,6 +109,8 @@ class Holding:
             narrow=select(self.narrow),
             dense_weight=select(self.dense_weight),
             expert_weight=select(self.expert_weight),
+            score_biases=self.score_biases,
+            tensors=self.tensors,
         )
 
 
@@ -188,6 +195,8 @@ def _holding(block: Block) -> Holding:
         narrow=_narrow_elements(others),
         dense_weight=_largest(others, "dense"),
         expert_weight=_largest(others, "expert"),
+        score_biases=sum(each.elements for each in others if each.name == SCORE_BIAS),
+        tensors=float(len(block.parameters)),
     )
 
 

@@ -79,6 +79,22 @@ def exposed_gather(
 
 
 @formula(
+    unit="s",
+    source="Zhao et al. 2023, PyTorch FSDP, arXiv:2304.11277, section 3.3: before the first layer there is nothing to "
+    "hide a gather behind, and after the last gradients nothing to hide their reduction",
+)
+def exposed_ends(*, gather: Numeric, reduction: Numeric, share: Numeric, overlapped: bool) -> Numeric:
+    """Share · (gather + reduction) where they are overlapped with other layers; else both are shown already."""
+    return share * (gather + reduction) if overlapped else 0.0 * gather
+
+
+@formula(unit="1", source="definition")
+def largest_share(*, largest: Numeric, parameters: Numeric) -> Numeric:
+    """Largest / parameters."""
+    return largest / parameters
+
+
+@formula(
     unit="s", source=f"{PIPELINE}: stage s starts s forwards after the first and ends s backwards before it"
 )
 def pipeline_wait(*, stage: Numeric, seconds: Numeric, vpp: Numeric) -> Numeric:

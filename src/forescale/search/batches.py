@@ -203,7 +203,7 @@ class _Batches:
         self.model, self.candidates = question.model, candidates
         self.anywhere, self.bounded = anywhere, bounded
         variants = candidates.variants
-        self.common = split_strategy(candidates.base)[1]
+        self.common = split_strategy(candidates.base, domain=candidates.domain)[1]
         self.policies, self.policy = _ranked([_uncounted(each.recompute) for each in variants])
         self.selections, self.selection = _ranked([each.recompute.selection for each in variants])
         self.placements, self.place = _ranked([each.placement for each in variants])

@@ -118,7 +118,7 @@ class WorkBounds:
 
     def _over(self, each: VariantList, cells: Rows, of: Callable[[Rows, Columns, Choices], Array]) -> Array:
         """Return seconds of one micro-batch for some cells under a list, which `of` gives by choices."""
-        common = split_strategy(self.cells.whole.base)[1]
+        common = split_strategy(self.cells.whole.base, domain=self.cells.whole.domain)[1]
         columns = {name: values[cells] for name, values in self.cells.whole.columns.items()}
         seconds = np.empty(len(cells))
         for sp in (True, False):

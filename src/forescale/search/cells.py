@@ -116,6 +116,7 @@ class _Found:
         columns = {name: np.concatenate([empty, *(each[name] for each in self.columns)]) for name in names}
         own = {name: columns.pop(name) for name in _OWN}
         whole = Candidates(
+            domain=cluster.domain,
             model=model,
             columns=columns,
             variants=variants_of(space, model, cluster),

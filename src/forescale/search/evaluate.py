@@ -160,7 +160,8 @@ def _fitting(
     kinds = {each.tp_kind for each in candidates.variants}
     if memory_limit == np.inf:
         return {kind: np.ones(candidates.num_rows, dtype=bool) for kind in kinds}
-    stages, common = stages_of(question.model, candidates.columns), split_strategy(candidates.base)[1]
+    stages = stages_of(question.model, candidates.columns)
+    common = split_strategy(candidates.base, domain=candidates.domain)[1]
     return {
         kind: _states(question, candidates, stages, replace(common, tp_kind=kind)) <= memory_limit
         for kind in kinds
@@ -222,8 +223,7 @@ class _Group:
             self.batch.ranks.pricing(question, degrees, choices, first),
             tied=tied,
             num_mtp=num_mtp,
-            reshard=choices.reshard,
-            tp_kind=choices.tp_kind,
+            choices=choices,
         )
 
     def inputs(self, part: Rows, pieces: Parts[Piece]) -> Inputs:

@@ -86,7 +86,7 @@ def _inputs(
     model: Model, cluster: Cluster, strategy: Strategy, workload: Workload, costs: Costs
 ) -> tuple[Inputs, tuple[int, ...], list[float]]:
     """Return priced pieces, the rank of every virtual stage, and the micro-batches each rank holds at once."""
-    degrees, choices = split_strategy(strategy)
+    degrees, choices = split_strategy(strategy, domain=cluster.domain)
     arrays = Degrees(**{name: np.array([getattr(degrees, name)]) for name in Degrees.__dataclass_fields__})
     plan, pipeline = lay_out(model, strategy, workload)
     inputs = layout_inputs(

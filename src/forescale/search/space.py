@@ -17,13 +17,12 @@ from forescale.projection.pipeline import refusal
 from forescale.search.placing import Choice, Placing, first_of_its_kind, placings
 from forescale.spec.cluster import Cluster
 from forescale.spec.constraints import (
-    EXCHANGING,
     Constraint,
     exchanged_heads_divide,
-    halves_evenly,
     panels_fit,
     summa_refusal,
 )
+from forescale.spec.context import EXCHANGING, halves_evenly, inner_ranks, settled
 from forescale.spec.model import LatentAttention, Model
 from forescale.spec.strategy import Axis, ContextKind, Dispatcher, Placement, Recompute, Strategy, TensorKind
 from forescale.spec.workload import num_microbatches
@@ -149,6 +148,8 @@ class Candidates:
     """Rows that each constraint refused."""
     widths: tuple[int, ...] = ()
     """What SUMMA cuts into panels."""
+    domain: int = 8
+    """Devices that share the fastest tier."""
 
     @property
     def num_rows(self) -> int:
@@ -177,7 +178,8 @@ class Candidates:
             allowed &= self.columns["tp"] * self.columns["cp"] > 1
         if variant.tp_kind == "1d" and variant.cp_kind != first.cp_kind:
             allowed &= self.columns["cp"] > 1
-        tp, cp, inner = self.columns["tp"], self.columns["cp"], self.base.cp_inner
+        tp, cp = self.columns["tp"], self.columns["cp"]
+        inner = inner_ranks(cp=cp, tp=tp, wanted=self.base.cp_inner, domain=self.domain)
         if variant.cp_kind in EXCHANGING:
             allowed &= exchanged_heads_divide(self.model, tp, cp, variant.cp_kind, inner)
         if variant.cp_kind == "hierarchical":
@@ -248,7 +250,7 @@ class Candidates:
         """Return one layout as a strategy."""
         chosen = self.variants[variant]
         degrees: dict[str, Any] = {name: int(self.columns[name][row]) for name in DEGREE_NAMES}
-        return replace(
+        found = replace(
             self.base,
             **degrees,
             sp=bool(self.columns["sp"][row]),
@@ -261,6 +263,7 @@ class Candidates:
             schedule=chosen.schedule,
             stage_layers=None,
         )
+        return settled(found, self.domain)
 
 
 def variants_of(space: Space, model: Model, cluster: Cluster) -> tuple[Variant, ...]:

@@ -137,6 +137,11 @@ class Cluster:
             filled *= parts[-1]
         return tuple(found)
 
+    @property
+    def domain(self) -> int:
+        """Devices that share the fastest tier."""
+        return min(self.tiers[0].size or self.num_devices, self.num_devices)
+
     def sized(self, num_devices: int) -> Cluster:
         """Return the same cluster with `num_devices` devices."""
         return replace(self, num_devices=num_devices)

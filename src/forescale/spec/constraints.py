@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from forescale.errors import SpecError
 from forescale.numeric import Numeric
 from forescale.spec.cluster import Cluster
+from forescale.spec.context import EXCHANGING, halves_evenly, inner_ranks
 from forescale.spec.model import FullAttention, LatentAttention, LinearAttention, Model, MoeFfn
 from forescale.spec.strategy import Share, Strategy
 from forescale.spec.workload import Workload, num_microbatches
@@ -48,19 +49,16 @@ def _divides(part: Numeric, whole: Numeric) -> Values:
     return np.remainder(whole, part) == 0
 
 
-def halves_evenly(cp: Values, inner: int) -> Values:
-    """Return where hierarchical context parallelism has whole groups: `inner` divides cp, or is no less."""
-    return (np.asarray(cp) <= inner) | _divides(inner, cp)
-
-
-EXCHANGING = ("ulysses", "hierarchical")
-"""Kinds of context parallelism that exchange heads for parts of the sequence."""
-
-
-def exchanged_heads_divide(model: Model, tp: Values, cp: Values, kind: str, inner: int) -> Values:
+def exchanged_heads_divide(model: Model, tp: Values, cp: Values, kind: str, inner: Values) -> Values:
     """Return where heads divide by tp and the ranks that exchange them: all of cp, or `inner` (hierarchical)."""
     ranks = np.minimum(cp, inner) if kind == "hierarchical" else np.asarray(cp)
     return _all([_divides(np.asarray(tp) * ranks, heads) for heads, _ in _heads(model)]) | (ranks == 1)
+
+
+def _inner(q: Question) -> Values:
+    d = q.degrees
+    wanted = getattr(d, "cp_inner", None)
+    return inner_ranks(cp=d.cp, tp=d.tp, wanted=wanted, domain=q.cluster.domain)
 
 
 def _heads(model: Model) -> list[tuple[int, int]]:
@@ -199,13 +197,13 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         holds=lambda q: _divides(_sequence_parts(q), q.workload.seq_len),
         message=lambda q: (
             f"seq_len {q.workload.seq_len} does not divide by {_sequence_parts(q)} "
-            f"(twice cp {q.degrees.cp}, times tp {q.degrees.tp} under sp)"
+            f"(cp {q.degrees.cp}, twice in zig-zag, times tp {q.degrees.tp} under sp)"
         ),
     ),
     Constraint(
         name="heads over tp × cp",
         holds=lambda q: exchanged_heads_divide(
-            q.model, q.degrees.tp, q.degrees.cp, q.degrees.cp_kind, q.degrees.cp_inner
+            q.model, q.degrees.tp, q.degrees.cp, q.degrees.cp_kind, _inner(q)
         ),
         message=lambda q: (
             f"{q.degrees.cp_kind} exchanges whole heads: tp {q.degrees.tp} × cp {q.degrees.cp} does not divide the "
@@ -215,9 +213,9 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     ),
     Constraint(
         name="cp_inner divides cp",
-        holds=lambda q: halves_evenly(q.degrees.cp, q.degrees.cp_inner),
+        holds=lambda q: halves_evenly(q.degrees.cp, _inner(q)),
         message=lambda q: (
-            f"cp {q.degrees.cp} does not divide into groups of cp_inner {q.degrees.cp_inner} (hierarchical)"
+            f"cp {q.degrees.cp} does not divide into groups of cp_inner {_inner(q):.0f} (hierarchical)"
         ),
         applies=lambda q: getattr(q.degrees, "cp_kind", None) == "hierarchical",
     ),
@@ -280,11 +278,11 @@ def _ffn_widths(model: Model) -> tuple[int, ...]:
 
 
 def _sequence_parts(q: Question) -> Values:
-    """Return what must divide the sequence: two zig-zag chunks per context rank, and tp parts under sp."""
+    """Return what must divide the sequence: a context rank's chunks, two in zig-zag, and tp parts under sp."""
     d = q.degrees
     cp, tp = np.asarray(d.cp), np.asarray(d.tp)
-    zigzag = np.where(cp > 1, 2 * cp, 1)
-    parts = np.lcm(zigzag, np.where(np.asarray(d.sp).astype(bool), cp * tp, 1))
+    chunks = 2 if getattr(d, "cp_balanced", True) else 1
+    parts = np.lcm(np.where(cp > 1, chunks * cp, 1), np.where(np.asarray(d.sp).astype(bool), cp * tp, 1))
     return parts.item() if parts.ndim == 0 else parts
 
 

@@ -148,6 +148,9 @@ class Kernels:
     """The weight-gradient product adds to the accumulated gradients; False first makes its own result."""
     keeps_product_gradients: bool = False
     """Gradients in the compute type stay beside their accumulated sum (DeepSpeed's BF16_Optimizer)."""
+    broadcasts_updates: bool = False
+    """Under zero 1 and 2 states are dealt to ranks by whole tensors: gradients are all-reduced, and each rank
+    broadcasts what it updated (InternEvo); False scatters and gathers equal shares (Megatron-Core, DeepSpeed)."""
     flat_update: bool = False
     """The update copies its gradients to one flat fp32 tensor, which finds no room among freed activations
     (DeepSpeed); other optimizers go tensor by tensor."""
@@ -197,6 +200,9 @@ class Routing:
     dispatch: Literal["activations", "fp8"] = "activations"
     """Type in which tokens travel to experts, and gradients of results back to them; results and the gradients of
     tokens travel as activations (DeepSeek-V3: fp8 with a scale per 128 numbers)."""
+    balance: Literal["none", "aux_loss"] = "aux_loss"
+    """The loss that spreads tokens counts those of each expert over the ranks that share a sequence (tp x cp), layer by
+    layer (Megatron-Core's aux_loss and seq_aux_loss); none counts nothing. A selection bias is updated either way."""
     pad_to_capacity: bool = False
     """Every expert is sent its full capacity, padded where fewer tokens chose it; needs a capacity_factor."""
 
@@ -297,8 +303,13 @@ class Strategy:
     cp_kind: ContextKind = "all_gather"
     """How context-parallel ranks see all keys and values: gathered, passed around a ring, exchanged for heads
     (ulysses), or exchanged in groups of `cp_inner` neighbours that a ring joins (hierarchical)."""
-    cp_inner: Degree = 8
-    """Neighbouring context-parallel ranks that exchange heads under `cp_kind` hierarchical; all if there are fewer."""
+    cp_balanced: bool = True
+    """Each context-parallel rank takes a part of the sequence from the front and one from the back, so that all have
+    as much behind a causal mask (zig-zag); False gives out whole runs, and all wait for the rank with the last."""
+    cp_inner: Degree | None = None
+    """Neighbouring context-parallel ranks that exchange heads under `cp_kind` hierarchical; all if there are fewer.
+    None is as many as share the cluster's fastest tier with their tensor-parallel neighbours, next to which the
+    usual order of ranks places them, and divide cp."""
     ep: Degree = 1
     etp: Degree = 1
     pp: Degree = 1

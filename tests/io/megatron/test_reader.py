@@ -286,16 +286,22 @@ def test_recompute(more, found):
     assert read(more).strategy.recompute == found
 
 
+UNBALANCED = Routing(balance="none")
+"""Megatron-LM weighs its balancing loss with 0 unless told."""
+
+
 @pytest.mark.parametrize(
     ("more", "found"),
     [
-        ("", Routing()),
-        ("--moe-expert-capacity-factor 1.25", Routing(capacity_factor=1.25)),
+        ("", UNBALANCED),
+        ("--moe-aux-loss-coeff 1e-2", Routing()),
+        ("--moe-aux-loss-coeff 1e-2 --moe-router-load-balancing-type sinkhorn", UNBALANCED),
+        ("--moe-expert-capacity-factor 1.25", replace(UNBALANCED, capacity_factor=1.25)),
         (
             "--moe-expert-capacity-factor 1.0 --moe-pad-expert-input-to-capacity",
-            Routing(capacity_factor=1.0, pad_to_capacity=True),
+            replace(UNBALANCED, capacity_factor=1.0, pad_to_capacity=True),
         ),
-        ("--moe-expert-capacity-factor -1", Routing()),
+        ("--moe-expert-capacity-factor -1", UNBALANCED),
     ],
 )
 def test_capacity_of_experts(more, found):

@@ -58,10 +58,10 @@ def _seconds_per_byte(leg: Leg, kind: CollectiveKind, protocol: int) -> Numeric:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Double binary tree."""
+    """Double binary tree; NCCL broadcasts and reduces to one rank by rings only (src/graph/tuning.cc)."""
 
     name: str = "tree"
-    kinds: frozenset[CollectiveKind] = frozenset(("all_reduce", "broadcast", "reduce"))
+    kinds: frozenset[CollectiveKind] = frozenset(("all_reduce",))
 
     def lines(self, *, kind: CollectiveKind, route: Route) -> Iterator[Line]:
         """Yield a line per wire protocol."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -27,6 +28,14 @@ def attention_pairs(*, seq_len: Numeric, window: Numeric, causal: bool) -> Numer
     if not causal:
         return seq_len * width
     return width * seq_len - width * (width - 1.0) / 2.0
+
+
+@formula(
+    unit="pair", source="causal mask over whole runs of the sequence, of which the last sees the most keys"
+)
+def last_run_pairs(*, pairs: Numeric, before: Numeric) -> Numeric:
+    """All pairs − those of the queries before the last run: at cp ranks 2 − 1/cp times the mean."""
+    return pairs - before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,14 +177,20 @@ def _work(b: Builder, shape: CoreShape, *, backward: bool) -> AttentionCore:
     """Return the core of one device: its queries against all keys that its mask leaves."""
     lay = b.layout
     parts = lay.split("core_sequence")
-    pairs = attention_pairs(seq_len=lay.seq_len, window=shape.window, causal=shape.causal)
+    pairs_of = partial(attention_pairs, window=shape.window, causal=shape.causal)
+    pairs = pairs_of(seq_len=lay.seq_len) / parts
+    fullest = pairs
+    if shape.causal and not lay.choices.cp_balanced:
+        before = pairs_of(seq_len=lay.seq_len - lay.seq_len / parts)
+        fullest = last_run_pairs(pairs=pairs * parts, before=before)
     return AttentionCore(
         batch=lay.degrees.micro_batch_size,
         heads=shape.heads / lay.split("core_heads"),
         kv_heads=shape.kv_heads / lay.split("core_heads") * shape.kv_copies,
         q_len=lay.seq_len / parts,
         kv_len=lay.seq_len,
-        pairs=pairs / parts,
+        pairs=fullest,
+        busy=pairs / fullest,
         qk_dim=shape.qk_dim,
         v_dim=shape.v_dim,
         flash=lay.choices.flash_attention,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import lcm, prod
-from typing import get_args
+from typing import Literal, get_args
 
 from forescale.io.megatron.pipeline import read_split
 from forescale.io.megatron.settings import Settings
@@ -133,8 +133,19 @@ TOKEN_DISPATCHERS = {
 }
 
 
+COUNTING = frozenset(("aux_loss", "seq_aux_loss", "global_aux_loss"))
+"""Losses of Megatron-Core that count tokens per expert over several ranks."""
+
+
+def _balance(settings: Settings) -> Literal["none", "aux_loss"]:
+    kinds = settings.words("moe_router_load_balancing_type") or ("aux_loss",)
+    weighs = (settings.number("moe_aux_loss_coeff") or 0.0) > 0.0
+    return "aux_loss" if weighs and COUNTING.intersection(kinds) else "none"
+
+
 def _routing(settings: Settings) -> Routing:
     """Return the capacity of experts; Megatron-LM takes a negative factor as none."""
+    balance = _balance(settings)
     factor = settings.number("moe_expert_capacity_factor")
     padded = settings.flag("moe_pad_expert_input_to_capacity")
     if factor is None or factor <= 0:
@@ -143,8 +154,8 @@ def _routing(settings: Settings) -> Routing:
                 f"{settings.spell('moe_pad_expert_input_to_capacity')} needs "
                 f"{settings.spell('moe_expert_capacity_factor')}"
             )
-        return Routing()
-    return Routing(capacity_factor=factor, pad_to_capacity=padded)
+        return Routing(balance=balance)
+    return Routing(capacity_factor=factor, pad_to_capacity=padded, balance=balance)
 
 
 def _offload(settings: Settings) -> Offload:
@@ -259,7 +270,7 @@ def _context_kind(settings: Settings, cp: int) -> ContextKind:
     return CP_KINDS[words[0]] if words else "ring"
 
 
-def _inner_context(settings: Settings, cp: int) -> int:
+def _inner_context(settings: Settings, cp: int) -> int | None:
     """Return the ranks that exchange heads: the first of two sizes, whose product is that of the group."""
     sizes = settings.words("hierarchical_context_parallel_sizes")
     if "a2a+p2p" not in settings.words("cp_comm_type") or cp == 1:
