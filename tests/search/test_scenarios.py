@@ -65,3 +65,18 @@ def test_what_the_question_has_already_counts_once():
 def test_a_front_takes_one_question():
     with pytest.raises(SpecError, match="Pareto front takes one value each of precision"):
         pareto_search(MODEL, DEVICES, WORK, space=WIDE)
+
+
+def test_progress_is_that_of_all_scenarios():
+    told = []
+
+    def watch(progress):
+        told.append(progress)
+        return True
+
+    result = search(MODEL, DEVICES, WORK, space=WIDE, watch=watch)
+    settled = [each.num_evaluated + each.num_irrelevant for each in told]
+    assert settled == sorted(settled)
+    assert {each.num_legal for each in told} == {result.num_legal} == {settled[-1]}
+    assert [each.bound > 0.0 for each in told] == sorted(each.bound > 0.0 for each in told)
+    assert told[-1].gap == 0.0

@@ -60,9 +60,10 @@ def state_of(progress: Progress) -> str:
     """Return rate and gap in words."""
     settled = progress.num_evaluated + progress.num_irrelevant
     rate = settled / progress.elapsed_s / 1e6 if progress.elapsed_s else 0.0
-    gap = (
-        "nothing found yet"
-        if progress.gap == 1.0
-        else f"best within {100.0 * progress.gap:.1f} % of the optimum"
-    )
+    if progress.best == float("inf"):
+        gap = "nothing found yet"
+    elif progress.gap == 1.0:
+        gap = "nothing proven of the best yet"
+    else:
+        gap = f"best within {100.0 * progress.gap:.1f} % of the optimum"
     return f"{settled:,} of {progress.num_legal:,} layouts · {rate:.1f} M/s · {gap}"

@@ -84,8 +84,9 @@ def search(
     limits = memory_limits(asked.memory_limit)
     wanted = Wanted(objective=objective, top=top, memory_limit=limits[0], relaxed=limits)
     watch = timed(watch, time_limit, started)
-    settled = Settled(wanted=wanted, watch=watch)
-    for each in scenarios(asked):
+    questions = scenarios(asked)
+    settled = Settled(wanted=wanted, watch=watch, to_come=len(questions), started=started)
+    for each in questions:
         settled.add(each, checkpoint)
     settled.check(asked)
     counts = [run.counts for run in settled.runs]

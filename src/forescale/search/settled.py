@@ -35,8 +35,9 @@ class Fastest:
 def fastest(asked: Asked, *, watch: Watch, bar: float = np.inf) -> Fastest:
     """Return the fastest layout that fits and is no slower than `bar` [s]."""
     wanted = Wanted(objective="step_time", top=1, memory_limit=asked.memory_limit)
-    settled = Settled(wanted=wanted, watch=watch, bar=bar)
-    for each in scenarios(asked):
+    questions = scenarios(asked)
+    settled = Settled(wanted=wanted, watch=watch, bar=bar, to_come=len(questions))
+    for each in questions:
         settled.add(each)
     done = all(run.done for run in settled.runs)
     if not (found := settled.best()):
@@ -53,6 +54,9 @@ class Settled:
     watch: Watch
     bar: float = np.inf
     """What is worse than this, in the objective, does not matter."""
+    to_come: int = 1
+    """Scenarios that are not settled yet, that under way included."""
+    started: float = field(default_factory=time.perf_counter)
     asked: list[Asked] = field(default_factory=list)
     runs: list[Bounded] = field(default_factory=list)
     ends: list[Progress] = field(default_factory=list)
@@ -71,8 +75,24 @@ class Settled:
             checkpoint = checkpoint.with_name(f"{checkpoint.name}.{len(self.runs)}")
         kept = None if checkpoint is None else Checkpoint.of(checkpoint, asked, self.wanted)
         self.asked.append(asked)
-        self.ends.append(_run(run, self.watch, kept))
+        self.ends.append(_run(run, self._told, kept))
         self.runs.append(run)
+        self.to_come -= 1
+
+    def _told(self, progress: Progress) -> bool:
+        """Tell the watch how far all scenarios are; those to come are taken to be as large as that under way."""
+        every = [*self.ends, progress]
+        more = progress.num_legal * (self.to_come - 1)
+        whole = replace(
+            progress,
+            num_legal=sum(each.num_legal for each in every) + more,
+            num_evaluated=sum(each.num_evaluated for each in every),
+            num_irrelevant=sum(each.num_irrelevant for each in every),
+            best=min(each.best for each in every),
+            bound=0.0 if self.to_come > 1 else min(each.bound for each in every),
+            elapsed_s=time.perf_counter() - self.started,
+        )
+        return self.watch(whole)
 
     def _ranked(self) -> list[tuple[float, float, int, int]]:
         """Return the best of every scenario: objective, the other one, scenario and place among its best."""
