@@ -173,6 +173,8 @@ def batches(
     bounded
         Whether named schedules are only bounded, all shapes together: nothing is built or simulated.
     """
+    if len(row) == 0:
+        return
     found = _Batches(question, candidates, anywhere, bounded=bounded)
     stages = found.stages(variant, row)
     for indices in _alike(candidates.variants, placed=anywhere is None):
