@@ -1,0 +1,68 @@
+"""Where communicators may lie over all placements, and what messages take at best."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.small import cluster, dense, moe, workload
+
+from forescale.graph.layout import split_strategy
+from forescale.graph.ops import Collective
+from forescale.project import project
+from forescale.search import Space
+from forescale.search.cells import enumerate_cells, enumerate_layouts
+from forescale.search.evaluate import score
+from forescale.search.places import anywhere
+from forescale.search.question import Question
+from forescale.search.tables import as_degrees
+
+DEVICES, WORK = cluster(16), workload(seq_len=1024, global_batch_size=16)
+SPACE = Space(zero=(1,), micro_batch_size=(1,), placement=("orders", "all"))
+
+
+def test_a_group_lies_wherever_some_placement_puts_it():
+    cells = enumerate_cells(dense(2), DEVICES, WORK, SPACE)
+    places = anywhere(cells.whole, DEVICES)
+    (sites,) = places.sites
+    columns = cells.whole.columns
+    cell = int(np.flatnonzero((columns["tp"] == 4) & (columns["cp"] == 1) & (columns["pp"] == 1))[0])
+    inside = {float(group.axes[0][0][sites.where[cell]]) for group in sites.places["tp"]}
+    assert inside == {2.0, 4.0}  # of 4 x 4 ranks a node of 8 holds 2 x 4 or 4 x 2
+
+
+@pytest.mark.parametrize(("axis", "kind"), [("tp", "all_gather"), ("ep", "all_to_all"), ("pp", "p2p")])
+def test_a_message_takes_what_it_takes_at_the_best_place(axis, kind):
+    cells = enumerate_cells(moe(2), DEVICES, WORK, SPACE)
+    rows = np.arange(len(cells))
+    question = Question(model=moe(2), cluster=DEVICES, workload=WORK)
+    degrees, choices = as_degrees(cells.whole.columns), split_strategy(SPACE.base)[1]
+    message = Collective(kind=kind, axis=axis, num_bytes=1e8)
+    everywhere = anywhere(cells.whole, DEVICES).pricing(question, degrees, choices, rows)
+    each = [
+        np.where(
+            cells.whole.allows_placing(variant),
+            question.pricing(degrees, choices, variant.order).seconds(message),
+            np.inf,
+        )
+        for variant in {variant.placing: variant for variant in cells.whole.variants}.values()
+    ]
+    best = np.min(each, axis=0)
+    np.testing.assert_array_equal(everywhere.seconds(message), best)
+    assert (best < each[0]).any() == (axis == "pp")
+
+
+def test_a_placement_in_a_batch_of_many_is_that_placement_alone():
+    candidates = enumerate_layouts(moe(2), DEVICES, WORK, SPACE)
+    question = Question(model=moe(2), cluster=DEVICES, workload=WORK)
+    scores = score(question, candidates)
+    placed = [
+        (index, row)
+        for index, variant in enumerate(candidates.variants)
+        if variant.placement is not None
+        for row in np.flatnonzero(candidates.allows(variant))
+    ]
+    assert len({candidates.variants[index].placement for index, _ in placed}) > 5
+    for index, row in placed[:: len(placed) // 25]:
+        alone = project(moe(2), DEVICES, candidates.strategy(index, row), WORK)
+        assert alone.step_time_s == scores.step_time[index, row]
+        assert alone.memory.peak_bytes == scores.peak[index, row]
