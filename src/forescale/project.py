@@ -46,7 +46,7 @@ from forescale.spec.cluster import Cluster
 from forescale.spec.constraints import check
 from forescale.spec.context import inner_ranks, settled
 from forescale.spec.model import Model
-from forescale.spec.strategy import SENT_ONCE, Strategy
+from forescale.spec.strategy import SENT_ONCE, Routing, Strategy
 from forescale.spec.workload import Workload
 
 
@@ -91,6 +91,7 @@ def project(
     )
     evaluation = evaluate(setting_of(model, cluster, workload, choices, run), inputs)
     result = to_projection(model, cluster, strategy, workload, plan, evaluation, preset=preset, spread=spread)
+    _check_physics(result, clock_share=(costs.clock_hz or cluster.device.clock_hz) / cluster.device.clock_hz)
     return _sourced(result, costs, plan, inputs)
 
 
@@ -294,49 +295,46 @@ def to_projection(
     tokens = float(workload.global_batch_size * workload.seq_len)
     used = {"peak_rate": peak_rate(cluster, workload), "num_devices": cluster.num_devices, "step_time": step}
     memory = memory_summary(cluster, strategy, workload, plan, evaluation)
-    return _checked(
-        Projection(
-            model=model,
-            cluster=cluster,
-            strategy=strategy,
-            workload=workload,
-            preset=preset,
-            step_time=Interval(low=spread.low(step), expected=step, high=spread.high(step)),
-            num_microbatches=round(_number(evaluation.num_microbatches)),
-            tokens_per_s_per_device=_number(
-                tokens_per_device_second(tokens=tokens, step_time=step, num_devices=cluster.num_devices)
-            ),
-            mfu=_number(utilisation(flops=per_step, **used)),
-            mfu_full_attention=_number(utilisation(flops=per_step_full, **used)),
-            hfu=_number(utilisation(flops=hardware, **used)),
-            model_flops_per_step=per_step,
-            model_flops_full_attention_per_step=per_step_full,
-            hardware_flops_per_step=hardware,
-            params=ParameterSummary(
-                total=counts.total,
-                active=counts.active,
-                per_device_max=round(float(np.max(value_of(evaluation.parameters)))),
-            ),
-            time_s={part: _number(evaluation.time_parts.get(part, 0.0)) for part in TIME_PARTS},
-            stage_times=_stage_times(evaluation),
-            memory=memory,
-            training_days=_number(days(total_tokens=workload.tokens, tokens=tokens, step_time=step))
-            if workload.tokens
-            else None,
-            notes=(*_notes(model, workload), *fragmentation_note(memory, cluster, strategy, workload)),
-        )
+    return Projection(
+        model=model,
+        cluster=cluster,
+        strategy=strategy,
+        workload=workload,
+        preset=preset,
+        step_time=Interval(low=spread.low(step), expected=step, high=spread.high(step)),
+        num_microbatches=round(_number(evaluation.num_microbatches)),
+        tokens_per_s_per_device=_number(
+            tokens_per_device_second(tokens=tokens, step_time=step, num_devices=cluster.num_devices)
+        ),
+        mfu=_number(utilisation(flops=per_step, **used)),
+        mfu_full_attention=_number(utilisation(flops=per_step_full, **used)),
+        hfu=_number(utilisation(flops=hardware, **used)),
+        model_flops_per_step=per_step,
+        model_flops_full_attention_per_step=per_step_full,
+        hardware_flops_per_step=hardware,
+        params=ParameterSummary(
+            total=counts.total,
+            active=counts.active,
+            per_device_max=round(float(np.max(value_of(evaluation.parameters)))),
+        ),
+        time_s={part: _number(evaluation.time_parts.get(part, 0.0)) for part in TIME_PARTS},
+        stage_times=_stage_times(evaluation),
+        memory=memory,
+        training_days=_number(days(total_tokens=workload.tokens, tokens=tokens, step_time=step))
+        if workload.tokens
+        else None,
+        notes=(*_notes(model, strategy, workload), *fragmentation_note(memory, cluster, strategy, workload)),
     )
 
 
-def _checked(result: Projection) -> Projection:
-    """Return a result that no physical law forbids."""
-    if result.mfu > 1.0 or not np.isfinite(result.step_time_s):
+def _check_physics(result: Projection, *, clock_share: float) -> None:
+    """Refuse a result that a physical law forbids; a clock above the device's own raises its peak as well."""
+    if result.mfu > max(clock_share, 1.0) or not np.isfinite(result.step_time_s):
         msg = (
             f"projected MFU {result.mfu:.3f} of {result.model.name} on {result.cluster.name} breaks the device's "
             "peak rate; please report this"
         )
         raise PhysicsError(msg)
-    return result
 
 
 def _number(value: object) -> float:
@@ -365,8 +363,11 @@ def _stage_times(evaluation: Evaluation) -> tuple[StageTime, ...]:
     )
 
 
-def _notes(model: Model, workload: Workload) -> tuple[Note, ...]:
+def _notes(model: Model, strategy: Strategy, workload: Workload) -> tuple[Note, ...]:
     notes = []
+    if model.moe is None and (strategy.routing != Routing() or strategy.dispatcher != "all_to_all"):
+        text = f"{model.name} has no experts: routing and dispatcher change nothing"
+        notes.append(Note(topic="experts", text=text))
     if model.max_seq_len and workload.seq_len > model.max_seq_len:
         notes.append(
             Note(

@@ -136,3 +136,12 @@ def test_training_days_need_tokens():
 def test_an_illegal_layout_is_refused():
     with pytest.raises(SpecError, match="devices"):
         explain(dense(), cluster(16), Strategy(tp=2), workload(), "step_time")
+
+
+def test_a_collective_says_what_whole_runs_reach_of_its_rate():
+    explainer = Explainer.of(dense(), cluster(16), Strategy(dp_shard=16), workload())
+    found = [
+        node for node in explainer.node("step_time.data_comm").walk() if "rate_share" in dict(node.inputs)
+    ]
+    assert found
+    assert all(node.unit == "s" and "whole runs" in node.text for node in found)

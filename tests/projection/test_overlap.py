@@ -43,6 +43,16 @@ def test_without_a_pipeline_there_are_no_bubbles_to_hide_in():
     assert times(dense(), alone).step_time_s == times(dense(), hidden).step_time_s
 
 
+def test_at_stage_3_gathers_and_reductions_hide_each_for_itself():
+    layout = Strategy(dp_shard=16, zero=3, micro_batch_size=4)
+    both, gathers, reductions, none = (
+        times(dense(), replace(layout, overlap=Overlap(param_gather=gather, grad_reduce=reduce))).step_time_s
+        for gather, reduce in ((True, True), (True, False), (False, True), (False, False))
+    )
+    assert both < gathers < none
+    assert both < reductions < none
+
+
 def test_shared_experts_hide_dispatch_and_combine_in_part_and_another_microbatch_hides_more():
     layout = Strategy(ep=8, dp_shard=8, micro_batch_size=4, graphs="full")
     shown = [

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tests.small import cluster, dense, moe, workload
 
+from forescale.cost.select import Costs
 from forescale.errors import SpecError
 from forescale.graph.layer import layer_block
 from forescale.graph.layout import Layout, split_strategy
@@ -13,7 +14,8 @@ from forescale.graph.ops import AttentionCore
 from forescale.project import project
 from forescale.spec import Recompute, Strategy, Workload
 from forescale.spec.context import near_context
-from forescale.spec.strategy import Kernels
+from forescale.spec.strategy import Kernels, Routing
+from forescale.spec.workload import Precision
 
 LAYOUTS = [
     Strategy(dp_shard=16),
@@ -286,3 +288,34 @@ def test_weights_gathered_one_by_one_take_the_room_of_the_largest():
     layer = 1024 * (16 + 2 * 4) * 64 + 1024 * 1024 + 3 * 1024 * 4096 + 2 * 1024
     standing = by_weight - vocabulary * (2 + 2)
     assert by_block == standing + max((layer * (4 + 2 + 4)), (vocabulary + 1024) * (2 + 2 + 4))
+
+
+def test_a_raised_clock_raises_the_peak_that_nothing_exceeds():
+    device = cluster(8).device
+    fast = Costs(compute="tile", clock_hz=6.0 * device.clock_hz)
+    model = replace(dense(), hidden_size=16384)
+    layout = Strategy(dp_shard=8, micro_batch_size=4)
+    quick = project(model, cluster(8, hbm_gb=8000.0), layout, workload(), costs=fast)
+    plain = project(model, cluster(8, hbm_gb=8000.0), layout, workload(), costs=Costs(compute="tile"))
+    assert plain.mfu < 1.0 < quick.mfu <= 6.0
+
+
+def test_routing_of_a_model_without_experts_is_said_to_change_nothing():
+    layout = Strategy(dp_shard=16)
+    uneven = replace(layout, routing=Routing(imbalance=2.0))
+    plain, noted = (project(dense(), cluster(16), each, workload()) for each in (layout, uneven))
+    assert plain.step_time_s == noted.step_time_s
+    assert [note.topic for note in plain.notes if note.topic == "experts"] == []
+    assert "no experts" in next(note.text for note in noted.notes if note.topic == "experts")
+
+
+def test_block_scales_need_a_device_that_has_them():
+    narrow = replace(workload(), precision=Precision(compute="mxfp8"))
+    with pytest.raises(SpecError, match=r"does not multiply in mxfp8.*use fp8"):
+        project(dense(), cluster(16), Strategy(dp_shard=16), narrow)
+
+
+@pytest.mark.parametrize(("compute", "recipe"), [("fp8", "mxfp8"), ("mxfp8", "delayed")])
+def test_recipes_of_another_type_are_refused(compute, recipe):
+    with pytest.raises(SpecError, match="compute type"):
+        Precision(compute=compute, recipe=recipe)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -23,6 +25,10 @@ SIZES = {
     "trn2-ultraserver": 128,
 }
 CLUSTERS = {name: load_cluster(name, size) for name, size in SIZES.items()}
+CLUSTERS["h100-sxm with SHARP"] = replace(
+    CLUSTERS["h100-sxm"],
+    tiers=tuple(replace(tier, in_network_reduction=True) for tier in CLUSTERS["h100-sxm"].tiers),
+)
 MODELS = {name: AlphaBeta.of(cluster) for name, cluster in CLUSTERS.items()}
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "p2p")
 
@@ -97,6 +103,17 @@ def test_nothing_is_faster_than_the_links_of_a_block(data, name, kind):
             assert seconds >= taken / (inner * outwards) * (1 - 1e-9)
         outwards -= tier.bandwidth
         inner = shared
+
+
+@given(data=st.data(), num_bytes=volumes)
+@settings(max_examples=40, deadline=None)
+def test_switches_that_reduce_never_slow_an_all_reduce_down(data, num_bytes):
+    group = data.draw(groups(CLUSTERS["h100-sxm"]))
+    plain, aided = (
+        float(MODELS[name].seconds(kind="all_reduce", num_bytes=num_bytes, group=group))
+        for name in ("h100-sxm", "h100-sxm with SHARP")
+    )
+    assert aided <= plain
 
 
 @given(data=st.data(), name=names, kind=kinds, num_bytes=volumes)

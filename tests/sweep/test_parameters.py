@@ -145,7 +145,7 @@ def test_max_memory_may_be_a_factor_of_the_capacity_of_each_point():
 
 def test_every_name_can_be_varied():
     samples = {"topology": "switch", "optimizer": "adamw", "vendor": "nvidia", "architecture": "hopper",
-               "in_network_reduction": True, "cp_kind": "ring", "sp": True, "recompute": "none",
+               "in_network_reduction": True, "varied_lengths": True, "cp_kind": "ring", "sp": True, "recompute": "none",
                "axis_order": "tp-cp-dp-pp", "placement": "all", "tp_kind": "1d", "schedule": "default", "scaling": "strong", "model": "llama-3.1-8b",
                "cluster": "h100-sxm", "recipe": "none"}  # fmt: skip
     for name, parameter in parameters(["nvlink", "infiniband"]).items():

@@ -318,6 +318,12 @@ def peak_rate(device: Device, dtype: str) -> float:
         known = [name for name in ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4") if getattr(rates, name)]
         msg = f"device {device.name} has no matrix rate for {dtype}; it has {', '.join(known)}"
         raise SpecError(msg)
+    if dtype == "mxfp8" and rates.fp4 is None:
+        msg = (
+            f"device {device.name} does not multiply in mxfp8: block scales need matrix units that also have a "
+            "4-bit rate (Blackwell, CDNA 4); use fp8 with recipe delayed, current or blockwise"
+        )
+        raise SpecError(msg)
     return rate
 
 

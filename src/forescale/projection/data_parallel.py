@@ -304,11 +304,15 @@ def exposed_block(
     *,
     forward: Numeric,
     backward: Numeric,
-    overlapped: bool,
+    grad_reduce: bool,
+    param_gather: bool,
     contention: Numeric = 0.0,
 ) -> Numeric:
-    """Return what one block at stage 3 shows of its two gathers and its reduction."""
-    shown = functools.partial(exposed_gather, overlapped=overlapped, contention=contention)
-    return shown(gather=traffic.gather, cover=forward) + shown(
-        gather=traffic.regather + traffic.reduce, cover=backward
-    )
+    """Return what one block at stage 3 shows of its two gathers and its reduction, which share the backward."""
+    shown = functools.partial(exposed_gather, contention=contention)
+    gathered = shown(gather=traffic.gather, cover=forward, overlapped=param_gather)
+    if grad_reduce == param_gather:
+        both = traffic.regather + traffic.reduce
+        return gathered + shown(gather=both, cover=backward, overlapped=grad_reduce)
+    again = shown(gather=traffic.regather, cover=backward, overlapped=param_gather)
+    return gathered + again + shown(gather=traffic.reduce, cover=backward, overlapped=grad_reduce)

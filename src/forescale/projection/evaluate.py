@@ -280,7 +280,8 @@ def _data_parallel(setting: Setting, inputs: Inputs, forward: Numeric, backward:
             pair[1],
             forward=pair[0].cost.forward_seconds,
             backward=pair[0].cost.backward_seconds,
-            overlapped=overlap.param_gather,
+            grad_reduce=overlap.grad_reduce,
+            param_gather=overlap.param_gather,
             contention=setting.run.contention,
         ),
         num_mtp=setting.model.num_mtp_layers,
@@ -311,7 +312,10 @@ def _exposed_ends(setting: Setting, inputs: Inputs) -> Numeric:
     share = largest_share(largest=held.dense_weight, parameters=held.dense) if each else 1.0
     overlap = setting.choices.overlap
     return exposed_ends(
-        gather=first.gather, reduction=first.reduce, share=share, overlapped=overlap.param_gather
+        gather=first.gather if overlap.param_gather else 0.0,
+        reduction=first.reduce if overlap.grad_reduce else 0.0,
+        share=share,
+        overlapped=overlap.param_gather or overlap.grad_reduce,
     )
 
 

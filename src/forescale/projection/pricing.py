@@ -14,7 +14,7 @@ from forescale.cost.calibration import RunFactors
 from forescale.cost.collectives import CollectiveModel, Priced, Prices
 from forescale.cost.model import ComputeModel, Provenance
 from forescale.cost.placement import Group
-from forescale.formula import Term
+from forescale.formula import Term, formula
 from forescale.graph.operator import Operator, Work
 from forescale.graph.ops import Collective, CollectiveKind, Compute, MeshAxis, Primitive
 from forescale.numeric import Numeric, smaller
@@ -22,6 +22,12 @@ from forescale.projection.launches import calls_of
 from forescale.spec.strategy import LaunchGraphs
 
 NEUTRAL = RunFactors()
+
+
+@formula(unit="s", source="run calibration: rates that last in whole runs over those of collectives alone")
+def collective_in_a_run(*, seconds: Numeric, rate_share: Numeric) -> Numeric:
+    """Seconds of the collective alone / share of that rate which whole runs reach."""
+    return seconds / rate_share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +118,9 @@ class Pricing:
         if isinstance(op, Collective):
             alone = self._price_of(op)(op.num_bytes)
             key = "dispatch" if op.axis == "ep" else "network"
-            return alone if key not in self.run.sustained else alone / self.run.rate(key)
+            if key not in self.run.sustained:
+                return alone
+            return collective_in_a_run(seconds=alone, rate_share=self.run.rate(key))
         return self.compute.seconds(op)
 
     def places(self, axis: MeshAxis) -> tuple[Group, ...]:

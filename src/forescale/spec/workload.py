@@ -7,6 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from annotated_types import Gt
 
+from forescale.errors import SpecError
 from forescale.formula import formula
 from forescale.numeric import Numeric
 
@@ -47,6 +48,15 @@ class Precision:
     master: StorageType | Literal["none"] = "fp32"
     moments: StorageType = "fp32"
     activations: StorageType = "bf16"
+
+    def __post_init__(self) -> None:
+        """Refuse block scales of one kind with products of another; wider types have no use for a recipe."""
+        if self.compute == "fp8" and self.recipe == "mxfp8":
+            msg = "precision: fp8 has no recipe mxfp8; give compute type mxfp8 (--precision mxfp8)"
+            raise SpecError(msg)
+        if self.compute == "mxfp8" and self.recipe not in ("none", "mxfp8"):
+            msg = f"precision: mxfp8 has its own recipe, got {self.recipe}; leave recipe out, or give compute type fp8"
+            raise SpecError(msg)
 
     @property
     def is_narrow(self) -> bool:

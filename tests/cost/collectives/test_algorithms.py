@@ -84,6 +84,26 @@ def test_in_network_reduction_needs_switches_and_two_ranks():
     assert seconds("in_network", "all_reduce", 8, stride=8, built=built) == float("inf")
 
 
+def test_switches_between_nodes_take_the_sum_up_and_bring_it_down_once():
+    # 8 links leave a node and carry V up while sums come down, where trees move 2·V; a hop to the switch and back.
+    built = cluster(fast(in_network_reduction=True), slow(in_network_reduction=True))
+    slowest = max(9 / 8 / FAST, 1 / (8 * SLOW))
+    assert seconds("in_network", "all_reduce", 64, built=built) == pytest.approx(
+        2 * ALPHA_SLOW + VOLUME * slowest
+    )
+    one_per_node = seconds("in_network", "all_reduce", 8, stride=8, built=built)
+    assert one_per_node == pytest.approx(2 * ALPHA_SLOW + VOLUME / SLOW)
+
+
+def test_switches_between_nodes_work_without_those_inside():
+    built = cluster(fast(), slow(in_network_reduction=True))
+    slowest = max(2 * 7 / 8 / FAST, 1 / (8 * SLOW))
+    assert seconds("in_network", "all_reduce", 64, built=built) == pytest.approx(
+        2 * (7 * ALPHA_FAST + ALPHA_SLOW) + VOLUME * slowest
+    )
+    assert seconds("in_network", "all_reduce", 8, built=built) == float("inf")
+
+
 def test_halving_doubling_exchanges_halves():
     # 8 ranks: V/2 + V/4 + V/8 per pass.
     expected = 2 * (3 * ALPHA_FAST + 7 / 8 * VOLUME / FAST)

@@ -41,13 +41,16 @@ def across(route: Route, *, kind: CollectiveKind, protocol: int) -> tuple[Numeri
     latency: Numeric = 0.0
     beta: Numeric = 0.0
     for leg in route.legs[1:]:
-        latency = latency + doublings(count=leg.fan) * (leg.hop(protocol) * leg.link.tree_hop_factor)
-        beta = larger(beta, _seconds_per_byte(leg, kind, protocol))
+        hops, share = leg_across(leg, kind=kind, protocol=protocol)
+        latency = latency + hops
+        beta = larger(beta, share)
     return latency, beta
 
 
-def _seconds_per_byte(leg: Leg, kind: CollectiveKind, protocol: int) -> Numeric:
-    return tree_seconds_per_byte(
+def leg_across(leg: Leg, *, kind: CollectiveKind, protocol: int) -> tuple[Numeric, Numeric]:
+    """Return latency and seconds per byte of the trees over one tier."""
+    latency = doublings(count=leg.fan) * (leg.hop(protocol) * leg.link.tree_hop_factor)
+    return latency, tree_seconds_per_byte(
         passes=passes(kind),
         fan=leg.fan,
         inner=leg.inner,
