@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -98,7 +99,10 @@ def _dotted(bars: Chart, dots: Sequence[Chart], x: Chart, field: str, scale: Cha
 def line_chart(rows: Sequence[Chart], *, x: str, y: str, colour: str, dash: str) -> Chart:
     """Return lines on two logarithmic axes."""
     order = list(dict.fromkeys(row[dash] for row in rows))
-    encoding = {"strokeDash": {"field": dash, "type": "nominal", "sort": order, "title": None}}
+    legend = {"symbolType": "stroke", "symbolFillColor": "transparent", "symbolSize": 400}
+    encoding = {
+        "strokeDash": {"field": dash, "type": "nominal", "sort": order, "title": None, "legend": legend}
+    }
     return _plot(rows, {"type": "line", "point": True}, x, y, colour, encoding, {"type": "log"})
 
 
@@ -141,8 +145,16 @@ def map_chart(rows: Sequence[Chart], *, x: str, y: str, value: str) -> Chart:
         "x": {"field": x, "type": "ordinal", "sort": across, "axis": {"labelAngle": -30}},
         "y": {"field": y, "type": "ordinal", "sort": "descending"},
     }
-    colour = {"field": value, "type": "quantitative", "scale": {"type": "log", "scheme": "yellowgreenblue"}}
+    colour = {
+        "field": value,
+        "type": "quantitative",
+        "scale": {"type": "log", "scheme": "yellowgreenblue"},
+        "legend": {"format": ".2~g"},
+    }
     text = {"field": value, "type": "quantitative", "format": ".1f"}
+    values = [row[value] for row in rows if row[value] is not None]
+    dark = math.sqrt(min(values) * max(values))
+    ink = {"value": "black", "condition": {"test": f"datum['{value}'] > {dark!r}", "value": "white"}}
     return {
         "$schema": SCHEMA,
         "width": WIDTH,
@@ -150,13 +162,13 @@ def map_chart(rows: Sequence[Chart], *, x: str, y: str, value: str) -> Chart:
         "data": {"values": list(rows)},
         "layer": [
             {"mark": "rect", "encoding": {**places, "color": colour}},
-            {"mark": {"type": "text", "fontSize": 11}, "encoding": {**places, "text": text}},
+            {"mark": {"type": "text", "fontSize": 11}, "encoding": {**places, "text": text, "color": ink}},
         ],
     }
 
 
-def ratio_chart(rows: Sequence[Chart], *, title: str) -> Chart:
-    """Return ratios over degrees on logarithmic axes, with the line below which communication can hide."""
+def ratio_chart(rows: Sequence[Chart], *, title: str, x: str, y: str = RATIO) -> Chart:
+    """Return ratios over degrees on logarithmic axes, with the line where both times are equal."""
     order = list(dict.fromkeys(row["line"] for row in rows))
     lines = {
         "mark": {"type": "line", "point": True},
@@ -166,15 +178,16 @@ def ratio_chart(rows: Sequence[Chart], *, title: str) -> Chart:
                 "type": "quantitative",
                 "scale": {"type": "log", "base": 2},
                 "axis": {"values": sorted({row["degree"] for row in rows})},
+                "title": x,
             },
-            "y": {"field": "ratio", "type": "quantitative", "scale": {"type": "log"}, "title": RATIO},
+            "y": {"field": "ratio", "type": "quantitative", "scale": {"type": "log"}, "title": y},
             "color": {"field": "line", "type": "nominal", "sort": order, "title": None},
         },
     }
     limit = {
         "data": {"values": [{"one": 1}]},
         "mark": {"type": "rule", "strokeDash": [4, 4]},
-        "encoding": {"y": {"field": "one", "type": "quantitative", "title": RATIO}},
+        "encoding": {"y": {"field": "one", "type": "quantitative", "title": y}},
     }
     return {
         "$schema": SCHEMA,

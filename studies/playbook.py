@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from charts import ratio_chart
+from charts import RATIO, ratio_chart
 from subramanian2024 import drawn
 
 from forescale.advise import Advice, advise
@@ -89,7 +89,7 @@ def bubble_rows() -> Iterator[Row]:
     for vpp in (1, 2, 4, 8):
         for pp in DEGREES[:5]:
             value = playbook_bubble_ratio(pp=float(pp), vpp=float(vpp), num_microbatches=32.0)
-            yield {"degree": pp, "ratio": float(value), "line": f"{vpp} chunks"}
+            yield {"degree": pp, "ratio": float(value), "line": "1 chunk" if vpp == 1 else f"{vpp} chunks"}
 
 
 def context_rows() -> Iterator[Row]:
@@ -110,17 +110,31 @@ def context_rows() -> Iterator[Row]:
             yield {"degree": cp, "ratio": float(value), "line": f"{seq_len:,} tokens"}
 
 
-PICTURES: dict[str, tuple[str, Callable[[], Iterator[Row]]]] = {
+BUBBLE = "bubble / ideal time"
+PICTURES: dict[str, tuple[str, str, str, Callable[[], Iterator[Row]]]] = {
     "data": (
         "Gradient all-reduce to backward",
+        "data parallel",
+        RATIO,
         lambda: data_rows(playbook_ddp_ratio, all_replicas=False),
     ),
-    "zero-3": ("ZeRO-3 gather to forward", lambda: data_rows(playbook_fsdp_ratio, all_replicas=True)),
-    "tensor": ("Tensor-parallel gather to feed-forward", tensor_rows),
-    "pipeline": ("Send to the next stage's forward", stage_rows),
-    "context": ("Keys and values to a step of the ring, Llama-3.1-70B", context_rows),
-    "bubble": ("Bubble to ideal time, 32 micro-batches", bubble_rows),
+    "zero-3": (
+        "ZeRO-3 gather to forward",
+        "data parallel",
+        RATIO,
+        lambda: data_rows(playbook_fsdp_ratio, all_replicas=True),
+    ),
+    "tensor": ("Tensor-parallel gather to feed-forward", "tensor parallel", RATIO, tensor_rows),
+    "pipeline": ("Send to the next stage's forward", "pipeline stages", RATIO, stage_rows),
+    "context": (
+        "Keys and values to a step of the ring, Llama-3.1-70B",
+        "context parallel",
+        RATIO,
+        context_rows,
+    ),
+    "bubble": ("Bubble to ideal time, 32 micro-batches", "pipeline stages", BUBBLE, bubble_rows),
 }
+"""Title, both axes and rows by file."""
 
 
 def advice_of(model: str, devices: int, seq_len: int, batch: int) -> Advice:
@@ -155,8 +169,9 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="where pictures and tables go")
     folder = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
-    for name, (title, rows) in PICTURES.items():
-        text = json.dumps(ratio_chart(list(rows()), title=title), indent=1, ensure_ascii=False)
+    for name, (title, x, y, rows) in PICTURES.items():
+        chart = ratio_chart(list(rows()), title=title, x=x, y=y)
+        text = json.dumps(chart, indent=1, ensure_ascii=False)
         (folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
         picture = drawn(text)
         if picture is not None:

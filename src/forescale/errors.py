@@ -15,7 +15,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 
 LISTED = 24
-"""Allowed keys that a message lists."""
+"""Allowed keys or names that a message lists."""
 
 
 class ForescaleError(ValueError):
@@ -30,8 +30,10 @@ class UnknownNameError(SpecError):
     """A name that is in no catalogue."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        self.kind, self.name, self.suggestions = kind, name, nearest(name, known)
-        super().__init__(f"unknown {kind} {name!r}{_did_you_mean(self.suggestions)}")
+        there = tuple(known)
+        self.kind, self.name, self.suggestions = kind, name, nearest(name, there)
+        listed = f"; there are {', '.join(there)}" if 0 < len(there) <= LISTED else ""
+        super().__init__(f"unknown {kind} {name!r}{_did_you_mean(self.suggestions) or listed}")
 
 
 class UnknownKeyError(SpecError):

@@ -14,6 +14,8 @@ BAD = {
     "unknown cluster": (("project", MODEL, "--cluster", "h100-sxn", "--devices", 8, *RUN), "did you mean h100-sxm"),
     "unknown option": (("project", *DENSE, "--tpp", 2), "No such option: --tpp"),
     "unknown command": (("projct", *DENSE), "Did you mean 'project'"),
+    "unknown preset of an incomplete question": (("report", "--preset", "almodl", "--devices", 8), "did you mean almodel"),
+    "name like no other": (("project", *DENSE, "--preset", "zzz"), "there are default, "),
     "unknown choice": (("project", *DENSE, "--precision", "bf17"), "'bf17' is not one of"),
     "unknown quantity": (("explain", MODEL, "step_tme", *MACHINE, *RUN), "did you mean step_time"),
     "unknown override": (("project", *DENSE, "--set", "strategy.tq=2"), "did you mean tp"),
@@ -140,6 +142,20 @@ def test_an_unwritable_file_is_a_sentence(forescale, tmp_path):
     ran = forescale("search", *SEARCH, "--csv", tmp_path / "no" / "folder.csv")
     assert ran.code == 2
     assert "cannot write" in ran.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("report", "--preset", "almodel", "--output"),
+        ("pipeline", "draw", "--schedule", "1f1b", "--pp", 2, "--microbatches", 4, "--output"),
+    ],
+)
+def test_an_unwritable_page_is_a_sentence(forescale, tmp_path, arguments):
+    path = tmp_path / "no" / "page.html"
+    ran = forescale(*arguments, path)
+    assert ran.code == 2
+    assert ran.err.splitlines() == [f"error: cannot write {path}: No such file or directory"]
 
 
 def test_a_defect_is_not_hidden(forescale, monkeypatch):

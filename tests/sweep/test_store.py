@@ -204,3 +204,67 @@ def test_a_file_in_place_of_the_folder_is_one_sentence(tmp_path):
     (tmp_path / "taken").write_text("", encoding="utf-8")
     with pytest.raises(ForescaleError, match="cannot write to"):
         run(grid(devices=[8]), executor=HERE, output=Path(tmp_path / "taken"))
+
+
+def test_a_damaged_point_is_named_and_can_be_asked_again(tmp_path):
+    asked = grid(devices=[8, 16])
+    whole = run(asked, executor=HERE, output=tmp_path)
+    point = tmp_path / "points" / "point-00000001.parquet"
+    for content in (b"", point.read_bytes()[:100]):
+        point.write_bytes(content)
+        with pytest.raises(ForescaleError, match=r"point-00000001\.parquet is damaged .*delete it") as caught:
+            run(asked, executor=HERE, output=tmp_path)
+        assert "\n" not in str(caught.value)
+    point.unlink()
+    found = run(asked, executor=HERE, output=tmp_path)
+    assert found.num_resumed == 1
+    assert found.rows == whole.rows
+
+
+def test_a_damaged_line_is_named(tmp_path):
+    asked = grid(devices=[8, 16])
+    run(asked, executor=HERE, output=tmp_path, table_format="csv")
+    lines = tmp_path / "points" / "points.jsonl"
+    for content in ("{\n", "3\n", "{}\n"):
+        lines.write_text(content, encoding="utf-8")
+        with pytest.raises(ForescaleError, match=r"points\.jsonl is damaged"):
+            run(asked, executor=HERE, output=tmp_path, table_format="csv")
+
+
+def test_a_damaged_definition_is_named(tmp_path):
+    asked = grid(devices=[8])
+    run(asked, executor=HERE, output=tmp_path)
+    (tmp_path / "sweep.json").write_text("{", encoding="utf-8")
+    with pytest.raises(ForescaleError, match=r"sweep\.json is damaged .*--restart"):
+        run(asked, executor=HERE, output=tmp_path)
+    assert run(asked, executor=HERE, output=tmp_path, restart=True).num_resumed == 0
+
+
+def test_two_sweeps_do_not_share_a_folder(tmp_path):
+    pytest.importorskip("fcntl")
+    asked = grid(devices=[8, 16])
+
+    def again(known, _whole):
+        if known == 1:
+            with pytest.raises(ForescaleError, match="another process works in"):
+                run(asked, executor=HERE, output=tmp_path, restart=True)
+
+    assert len(run(asked, executor=HERE, output=tmp_path, progress=again).rows) == 2
+    assert run(asked, executor=HERE, output=tmp_path).num_resumed == 2
+
+
+def test_a_file_is_no_folder(tmp_path):
+    place = tmp_path / "out"
+    place.write_text("mine", encoding="utf-8")
+    with pytest.raises(ForescaleError, match="it is a file, not a folder"):
+        run(grid(devices=[8]), executor=HERE, output=place)
+    assert place.read_text(encoding="utf-8") == "mine"
+
+
+def test_half_written_files_of_a_killed_sweep_are_cleared_away(tmp_path):
+    asked = grid(devices=[8])
+    run(asked, executor=HERE, output=tmp_path)
+    torn = tmp_path / "points" / ".point-00000003.parquet.77.part"
+    torn.write_bytes(b"half")
+    assert run(asked, executor=HERE, output=tmp_path).num_resumed == 1
+    assert not torn.exists()

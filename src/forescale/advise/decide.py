@@ -125,7 +125,7 @@ def _nothing(case: Case, trials: list[Trial], states: float) -> InfeasibleError:
     each = format_bytes(states / case.cluster.num_devices)
     msg = (
         f"nothing that the process tries fits {format_bytes(case.memory_limit)}: its states alone are {each} per "
-        f"device, shared by all {case.cluster.num_devices}; search tries every layout"
+        f"device, even shared by all ({case.cluster.num_devices}); search tries every layout"
     )
     return InfeasibleError(msg)
 
@@ -195,7 +195,8 @@ def _throughput(case: Case, layout: Strategy) -> tuple[Step, Projection]:
     )
     saved = 1.0 - current.step_time_s / started
     finding = (
-        f"{made} changes shorten the step by {saved:.0%}, to {format_seconds(current.step_time_s)}"
+        f"{made} change{'s shorten' if made > 1 else ' shortens'} the step by {saved:.0%}, "
+        f"to {format_seconds(current.step_time_s)}"
         if made
         else "no change makes it shorter"
     )

@@ -92,7 +92,9 @@ def run(arguments: list[str] | None = None) -> int:
     except ForescaleError as error:
         return _refuse(error)
     except OSError as error:
-        return _refuse(error)
+        return _say(
+            f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+        )
     return code if isinstance(code, int) else 0
 
 
@@ -113,7 +115,7 @@ def _usage(error: Exception) -> int:
     return _say(f"{text.rstrip('.')} (see {path} --help)")
 
 
-def _refuse(error: Exception) -> int:
+def _refuse(error: ForescaleError) -> int:
     code = _say(str(error))
     if isinstance(error, InfeasibleError) and error.rows:
         from forescale.cli.console import console

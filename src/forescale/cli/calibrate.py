@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from forescale.errors import ForescaleError, SpecError
+from forescale.cli.written import write_text
+from forescale.errors import SpecError
 from forescale.graph.ops import CollectiveKind
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def calibrate_command(
         found = _runs(runs, own, device, place, name=output.stem, date=today)
         measured, result, left = found[0], found[1], [*left, *found[2]]
         own = replace(own, runs=found[1].calibration)
-    _write(output, json.dumps(rounded(own.to_json()), indent=1, allow_nan=False) + "\n")
+    write_text(output, json.dumps(rounded(own.to_json()), indent=1, allow_nan=False) + "\n")
     if as_json:
         typer.echo(json.dumps(_document(measured, result, entries, left), indent=1))
     else:
@@ -285,11 +286,3 @@ def _move_table(moves: Sequence[Move]) -> Table:
     for move in moves:
         table.add_row(move.path, f"{move.before:.4g}", f"{move.after:.4g}")
     return table
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        msg = f"cannot write {path}: {error.strerror}"
-        raise ForescaleError(msg) from error

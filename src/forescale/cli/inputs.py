@@ -366,8 +366,17 @@ def _require(values: dict[str, Any]) -> None:
         *(["--global-batch-size"] if "global_batch_size" not in workload else []),
     ]
     if missing:
+        _refuse_unknown(values.get("preset"))
         msg = f"{', '.join(missing)} must be given, here or in a plan file (--plan)"
         raise SpecError(msg)
+
+
+def _refuse_unknown(preset: object) -> None:
+    """Refuse a preset that does not exist: it may be why so little was given."""
+    from forescale.presets import load_preset
+
+    if isinstance(preset, str):
+        load_preset(preset)
 
 
 def _devices(strategy: object) -> int:

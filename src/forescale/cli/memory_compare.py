@@ -20,7 +20,8 @@ from forescale.cli.options import (
     RunOptions,
     grouped,
 )
-from forescale.errors import ForescaleError, SpecError
+from forescale.cli.written import write_text
+from forescale.errors import SpecError
 from forescale.spec.strategy import RematPolicy
 
 if TYPE_CHECKING:
@@ -172,8 +173,4 @@ def _write(found: MemoryComparison, path: Path) -> None:
             text = memory_page(found)
         case _:
             text = json.dumps(to_vega_lite(memory_bars(found)), indent=2) + "\n"
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        msg = f"cannot write {path}: {error.strerror or error}"
-        raise ForescaleError(msg) from error
+    write_text(path, text)

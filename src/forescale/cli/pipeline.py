@@ -24,6 +24,7 @@ from forescale.cli.pipeline_options import (
     ScheduleName,
     StageOptions,
 )
+from forescale.cli.written import write_text
 from forescale.errors import ForescaleError, ReaderError
 from forescale.schedule import (
     FAMILIES,
@@ -150,7 +151,7 @@ def draw(
     if output is None:
         typer.echo(text)
     else:
-        output.write_text(text, encoding="utf-8")
+        write_text(output, text)
         typer.echo(f"wrote {output}")
 
 
@@ -207,7 +208,7 @@ def optimise_schedule(
     found = optimise(problem, time_limit_s=time_limit, num_workers=workers)
     result = simulate(found.schedule, problem.times, problem.links, memory_limit=passes.memory_limit)
     if output is not None:
-        output.write_text(to_csv(found.schedule), encoding="utf-8")
+        write_text(output, to_csv(found.schedule))
     if as_json:
         more = {
             "bound": found.bound, "proven": found.proven, "method": found.method,

@@ -21,6 +21,7 @@ from forescale.cli.options import (
 )
 from forescale.cli.search import ranked
 from forescale.cli.space import SpaceOptions, space_of
+from forescale.cli.written import write_text
 from forescale.errors import SpecError
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def _write(report: Report, output: Path | None, *, as_json: bool) -> None:
             ".html": lambda: to_html(report),
             ".json": lambda: json.dumps(report.to_json(), indent=2) + "\n",
         }[output.suffix]()
-        output.write_text(body, encoding="utf-8")
+        write_text(output, body)
     if as_json:
         print_json(report.to_json())
     elif output is None:

@@ -6,6 +6,7 @@ import csv
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from forescale.cli.written import writing
 from forescale.errors import ForescaleError
 from forescale.report.rows import projection_row
 
@@ -40,13 +41,10 @@ def scan_rows(result: ScanResult) -> list[dict[str, Any]]:
 
 def write_csv(rows: list[dict[str, Any]], path: Path) -> None:
     """Write rows as CSV with a header."""
-    try:
-        with path.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, fieldnames=list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
-    except OSError as error:
-        raise _unwritable(path, error) from error
+    with writing(path), path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def write_parquet(rows: list[dict[str, Any]], path: Path) -> None:
@@ -57,11 +55,5 @@ def write_parquet(rows: list[dict[str, Any]], path: Path) -> None:
     except ImportError as error:
         msg = "--parquet needs pyarrow; install it with: pip install 'forescale[sweep]'"
         raise ForescaleError(msg) from error
-    try:
+    with writing(path):
         pq.write_table(pa.Table.from_pylist(rows), path)
-    except OSError as error:
-        raise _unwritable(path, error) from error
-
-
-def _unwritable(path: Path, error: OSError) -> ForescaleError:
-    return ForescaleError(f"cannot write {path}: {error.strerror or error}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from forescale.cli.options import CostOptions, grouped
+from forescale.cli.written import write_text
 from forescale.errors import SpecError
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ def _write_files(
         command = f"forescale validate {runs.name}{asked} --markdown {markdown.name}"
         pictures = _draw(board, peers, markdown.with_suffix(""))
         text = page(board, corpus=runs.name, preset=preset, command=command, peers=peers, pictures=pictures)
-        _write(markdown, text)
+        write_text(markdown, text)
     if chart is not None:
         drawing = time_chart(board)
         if drawing is None:
@@ -144,7 +145,7 @@ def _write_files(
             raise SpecError(msg)
         svg = chart.suffix == ".svg"
         text = lines.to_svg(drawing) if svg else json.dumps(lines.to_vega_lite(drawing), indent=1)
-        _write(chart, text + "\n")
+        write_text(chart, text + "\n")
 
 
 def _draw(board: Scoreboard, peers: Sequence[PeerGroup], folder: Path) -> dict[str, str]:
@@ -158,18 +159,8 @@ def _draw(board: Scoreboard, peers: Sequence[PeerGroup], folder: Path) -> dict[s
     if drawn:
         folder.mkdir(exist_ok=True)
     for name, svg in drawn.items():
-        _write(folder / f"{name}.svg", svg + "\n")
+        write_text(folder / f"{name}.svg", svg + "\n")
     return {name: f"{folder.name}/{name}.svg" for name in drawn}
-
-
-def _write(path: Path, text: str) -> None:
-    from forescale.errors import ForescaleError
-
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        msg = f"cannot write {path}: {error.strerror}"
-        raise ForescaleError(msg) from error
 
 
 def _show(board: Scoreboard, by: str, peers: Sequence[PeerGroup]) -> None:

@@ -37,7 +37,11 @@ def search_report(
             title=f"Layouts of {model.name} on {cluster.num_devices:,} devices of {cluster.name}",
             headers=(
                 model_section(model),
-                training_section(model, work),
+                training_section(
+                    model,
+                    work,
+                    [("… attention with its mask", f"{first.model_flops_per_step / P:,.2f} PFLOPs")],
+                ),
                 hardware_section(cluster, work),
             ),
             columns=_columns(found.best, slowest),

@@ -8,6 +8,7 @@ from pathlib import Path
 from forescale.sweep.columns import columns, table_row
 from forescale.sweep.definition import Sweep, fingerprint
 from forescale.sweep.executors import Executor, Local
+from forescale.sweep.folder import alone
 from forescale.sweep.result import SweepResult
 from forescale.sweep.store import Format, open_store
 
@@ -40,29 +41,29 @@ def run(
     Raises
     ------
     ForescaleError
-        If the folder belongs to another sweep, or an executor cannot be had.
+        If the folder belongs to another sweep, another process works in it, or an executor cannot be had.
     """
     questions = sweep.questions()
     known = columns(sweep.axes)
     folder = None if output is None else Path(output)
-    store = open_store(
-        sweep, fingerprint(questions), known, folder=folder, kind=table_format, restart=restart
-    )
-    rows = store.done()
-    resumed = len(rows)
-    tell = progress or _silent
-    tell(len(rows), len(questions))
-    left = [question for question in questions if question.index not in rows]
-    if left:
-        for found in (executor or Local()).answers(left, sweep.axes.names):
-            row = table_row(found, known)
-            store.keep(row)
-            rows[row["index"]] = row
-            tell(len(rows), len(questions))
-    ordered = tuple(rows[index] for index in sorted(rows))
-    return SweepResult(
-        sweep=sweep, columns=known, rows=ordered, num_resumed=resumed, table=store.write(ordered)
-    )
+    with alone(folder):
+        store = open_store(
+            sweep, fingerprint(questions), known, folder=folder, kind=table_format, restart=restart
+        )
+        rows = store.done()
+        resumed = len(rows)
+        tell = progress or _silent
+        tell(len(rows), len(questions))
+        left = [question for question in questions if question.index not in rows]
+        if left:
+            for found in (executor or Local()).answers(left, sweep.axes.names):
+                row = table_row(found, known)
+                store.keep(row)
+                rows[row["index"]] = row
+                tell(len(rows), len(questions))
+        ordered = tuple(rows[index] for index in sorted(rows))
+        table = store.write(ordered)
+    return SweepResult(sweep=sweep, columns=known, rows=ordered, num_resumed=resumed, table=table)
 
 
 def _silent(_known: int, _all: int) -> None:

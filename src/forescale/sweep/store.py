@@ -19,6 +19,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 from forescale.errors import ForescaleError
 from forescale.sweep.columns import Column, Row
 from forescale.sweep.definition import Sweep
+from forescale.sweep.folder import made, writing
 
 Format: TypeAlias = Literal["parquet", "csv"]
 SCHEMA = "forescale.sweep_folder/1"
@@ -60,15 +61,15 @@ class ParquetFolder:
     def __init__(self, folder: Path, columns: tuple[Column, ...]) -> None:
         self._points, self._table, self._columns = folder / POINTS, folder / f"{RESULTS}.parquet", columns
         self._points.mkdir(parents=True, exist_ok=True)
+        for torn in self._points.glob(".*.part"):  # of a process that was killed
+            torn.unlink(missing_ok=True)
         self._loose = len(list(self._points.glob("point-*.parquet")))
 
     def done(self) -> dict[int, Row]:
         """Return the rows kept so far by index; a point that is there twice counts once."""
-        import pyarrow.parquet as pq
-
         found = {}
         for file in sorted(self._points.glob("*.parquet")):
-            for row in pq.read_table(file, partitioning=None).to_pylist():
+            for row in _read_parquet(file).to_pylist():
                 found[row["index"]] = row
         return found
 
@@ -90,7 +91,7 @@ class ParquetFolder:
         import pyarrow.parquet as pq
 
         files = sorted(self._points.glob("point-*.parquet"))
-        whole = pa.concat_tables([pq.read_table(file, partitioning=None) for file in files])
+        whole = pa.concat_tables([_read_parquet(file) for file in files])
         first = files[0].stem.removeprefix("point-")
         _replace(
             self._points / f"batch-{first}-{len(files)}.parquet", lambda path: pq.write_table(whole, path)
@@ -117,8 +118,11 @@ class CsvFolder:
         """Return the rows kept so far by index."""
         if not self._lines.exists():
             return {}
-        rows = [json.loads(line) for line in self._lines.read_text(encoding="utf-8").splitlines()]
-        return {row["index"]: row for row in rows}
+        try:
+            rows = [json.loads(line) for line in self._lines.read_text(encoding="utf-8").splitlines()]
+            return {row["index"]: row for row in rows}
+        except (ValueError, TypeError, KeyError) as error:
+            raise _damaged(self._lines, error) from error
 
     def keep(self, row: Row) -> None:
         """Append one line and see that it reaches the disk."""
@@ -154,19 +158,16 @@ def open_store(
     Raises
     ------
     ForescaleError
-        If the folder holds points of another sweep, or pyarrow is missing.
+        If the folder holds points of another sweep or cannot be written, or pyarrow is missing.
     """
     if folder is None:
         return Memory()
     if kind == "parquet":
         need_pyarrow()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
+    made(folder)
+    with writing(folder):
         _claim(sweep, fingerprint, folder, kind, restart=restart)
         return ParquetFolder(folder, columns) if kind == "parquet" else CsvFolder(folder, columns)
-    except OSError as error:
-        msg = f"cannot write to {folder}: {error.strerror or error}"
-        raise ForescaleError(msg) from error
 
 
 def need_pyarrow() -> None:
@@ -190,6 +191,27 @@ def write_parquet(rows: list[Row], columns: tuple[Column, ...], path: Path) -> N
     schema = pa.schema([(column.name, kinds[column.kind]) for column in columns])
     table = pa.Table.from_pylist(rows, schema=schema)
     _replace(path, lambda place: pq.write_table(table, place, compression="zstd", store_schema=False))
+
+
+def _read_parquet(file: Path) -> Any:  # noqa: ANN401 (a table of a module that is not always there)
+    """Return the table of finished points that a file holds."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(file, partitioning=None)
+    except pa.ArrowException as error:
+        raise _damaged(file, error) from error
+    if "index" not in table.column_names:
+        raise _damaged(file, "it holds no points")
+    return table
+
+
+def _damaged(file: Path, reason: object) -> ForescaleError:
+    first = str(reason).strip().splitlines()[0].rstrip(".")
+    return ForescaleError(
+        f"{file} is damaged ({first}); delete it and its points are asked again, or all of them with --restart"
+    )
 
 
 def csv_text(rows: Iterable[Row], columns: tuple[Column, ...]) -> str:
@@ -218,7 +240,11 @@ def _claim(sweep: Sweep, fingerprint: str, folder: Path, kind: Format, *, restar
         text = json.dumps(asked, indent=1, ensure_ascii=False) + "\n"
         _replace(note, lambda path: path.write_text(text, encoding="utf-8"))
         return
-    before = json.loads(note.read_text(encoding="utf-8"))
+    try:
+        before = dict(json.loads(note.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        msg = f"{note} is damaged ({error}); take another folder, or discard what is there with --restart"
+        raise ForescaleError(msg) from error
     if before.get("fingerprint") == fingerprint and before.get("format") == kind:
         return
     msg = (

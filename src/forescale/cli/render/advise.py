@@ -93,7 +93,8 @@ def _outcome(result: Advice) -> list[Text]:
     if result.best is None or result.comparison is None or result.excess is None:
         return lines
     if result.agrees:
-        lines.append(Text(f"the exact search agrees: its best is {words.percent(result.excess)} faster"))
+        gain = f"its best is {words.percent(result.excess)} faster" if result.excess else "nothing is faster"
+        lines.append(Text(f"the exact search agrees: {gain}"))
         return lines
     changes = [
         f"{change.name.removeprefix('strategy.')} {_plain(change.a)} → {_plain(change.b)}"
