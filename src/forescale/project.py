@@ -16,6 +16,7 @@ from forescale.formula import Term, value_of
 from forescale.graph.flops import ModelFlops, model_flops
 from forescale.graph.layout import Choices, Degrees, Layout, split_strategy
 from forescale.graph.parameters import ParameterCount, count_parameters
+from forescale.graph.rows import possible_imbalance
 from forescale.graph.stage import StagePlan
 from forescale.memory.narrow import narrow_weight_bytes
 from forescale.memory.overhead import overhead_of
@@ -37,7 +38,7 @@ from forescale.projection.result import (
     Projection,
     StageTime,
 )
-from forescale.projection.sources import coverage, time_sources
+from forescale.projection.sources import coverage, message_coverage, time_sources
 from forescale.projection.stages import stack_plans
 from forescale.projection.step import expected_maximum
 from forescale.projection.summary import fragmentation_note, memory_summary
@@ -45,7 +46,7 @@ from forescale.projection.timeline import MemoryTimeline, build_timeline, schedu
 from forescale.spec.cluster import Cluster
 from forescale.spec.constraints import check
 from forescale.spec.context import inner_ranks, settled
-from forescale.spec.model import Model
+from forescale.spec.model import Model, MoeFfn
 from forescale.spec.strategy import SENT_ONCE, Routing, Strategy
 from forescale.spec.workload import Workload
 
@@ -103,6 +104,11 @@ def _sourced(result: Projection, costs: Costs, plan: StagePlan, inputs: Inputs) 
     if choice.measured and costs.measurements is not None:
         text = coverage(sources, costs.measurements.source, choice.compute)
         notes = (*notes, Note(topic="measured", text=text))
+    if costs.measurements is not None and costs.measurements.collectives:
+        notes = (
+            *notes,
+            Note(topic="measured", text=message_coverage(inputs.pricing, experts=result.model.is_moe)),
+        )
     if costs.kernels or costs.links:
         own = ", ".join(costs.own_fits(result.cluster)) or f"none of {result.cluster.name}"
         notes = (*notes, Note(topic="calibration", text=f"fits of one's own: {own}"))
@@ -363,10 +369,22 @@ def _stage_times(evaluation: Evaluation) -> tuple[StageTime, ...]:
     )
 
 
+def _most_uneven(moe: MoeFfn, ep: int) -> float:
+    limits = {"imbalance": float("inf"), "num_experts": float(moe.num_experts), "top_k": float(moe.top_k)}
+    return _number(possible_imbalance(ep=float(ep), **limits))
+
+
 def _notes(model: Model, strategy: Strategy, workload: Workload) -> tuple[Note, ...]:
     notes = []
     if model.moe is None and (strategy.routing != Routing() or strategy.dispatcher != "all_to_all"):
         text = f"{model.name} has no experts: routing and dispatcher change nothing"
+        notes.append(Note(topic="experts", text=text))
+    uneven = strategy.routing.imbalance
+    if model.moe is not None and strategy.ep > 1 and uneven > (most := _most_uneven(model.moe, strategy.ep)):
+        text = (
+            f"no rank of ep {strategy.ep} can receive {uneven:g} times the mean with {model.moe.top_k} of "
+            f"{model.moe.num_experts} experts a token; {most:g} was used"
+        )
         notes.append(Note(topic="experts", text=text))
     if model.max_seq_len and workload.seq_len > model.max_seq_len:
         notes.append(

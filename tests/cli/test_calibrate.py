@@ -89,7 +89,7 @@ def test_what_is_missing_is_one_sentence(forescale, tmp_path):
         ((), "nothing to fit to"),
         (("--kernels", KERNELS), "--kernels needs the --device"),
         (("--collectives", LOG), "--collectives needs the --cluster"),
-        (("--collectives", LOG, "--cluster", "h100-sxm"), "(--num-ranks)"),
+        (("--collectives", LOG, "--cluster", "h100-sxm"), "(calibrate --num-ranks)"),
         (("--kernels", KERNELS, "--device", "b200", "--cluster", "h100-sxm"), "leave one of them out"),
         (("--kernels", bad, "--device", "h100-sxm"), "m must be a number greater than 0, got '-4'"),
         (("--kernels", tmp_path / "none.csv", "--device", "h100-sxm"), "none.csv"),

@@ -13,6 +13,7 @@ from forescale.graph.layer import layer_block
 from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.ops import Collective, GroupedGemm
 from forescale.graph.recompute import keep
+from forescale.graph.rows import possible_imbalance
 from forescale.project import project
 from forescale.spec import Precision, Recompute, Routing, Strategy
 
@@ -112,3 +113,11 @@ def test_a_step_with_uneven_experts_is_longer_and_larger():
 def test_padding_needs_a_capacity():
     with pytest.raises(SpecError, match="capacity_factor"):
         Routing(pad_to_capacity=True)
+
+
+@pytest.mark.parametrize(("ep", "most"), [(1, 1.0), (2, 2.0), (8, 4.0)])
+def test_no_rank_receives_more_than_all_tokens_can_send_it(ep, most):
+    # 8 experts, 2 a token: on 8 ranks the one expert of a rank gets at most one of a token's two copies.
+    limits = {"ep": float(ep), "num_experts": 8.0, "top_k": 2.0}
+    assert possible_imbalance(imbalance=100.0, **limits) == most
+    assert possible_imbalance(imbalance=1.0, **limits) == 1.0

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from tests.small import cluster, dense, moe, workload
 
+from forescale.cost.collectives.measured import MeasuredCollective
+from forescale.cost.measured import Measurements
 from forescale.cost.select import Costs
 from forescale.errors import SpecError
 from forescale.graph.layer import layer_block
@@ -319,3 +321,34 @@ def test_block_scales_need_a_device_that_has_them():
 def test_recipes_of_another_type_are_refused(compute, recipe):
     with pytest.raises(SpecError, match="compute type"):
         Precision(compute=compute, recipe=recipe)
+
+
+def test_an_imbalance_that_cannot_be_is_the_largest_that_can():
+    layout = Strategy(ep=8, dp_shard=16)
+    most, beyond = (
+        project(moe(), cluster(16), replace(layout, routing=Routing(imbalance=each)), workload())
+        for each in (4.0, 9.0)
+    )
+    assert most.step_time_s == beyond.step_time_s
+    assert [note.topic for note in most.notes if note.topic == "experts"] == []
+    assert "4 was used" in next(note.text for note in beyond.notes if note.topic == "experts")
+
+
+def test_timed_messages_say_what_they_cover_and_what_not():
+    rows = (
+        MeasuredCollective(kind="reduce_scatter", num_bytes=1e6, num_ranks=16, ranks_per_node=8, seconds=1.0),
+        MeasuredCollective(
+            kind="reduce_scatter", num_bytes=1e12, num_ranks=16, ranks_per_node=8, seconds=1.0
+        ),
+    )
+    costs = Costs(measurements=Measurements(source="log.txt", collectives=rows))
+    two, four = (
+        next(
+            note.text
+            for note in project(dense(), cluster(n), Strategy(dp_shard=n), workload(), costs=costs).notes
+            if note.topic == "measured"
+        )
+        for n in (16, 32)
+    )
+    assert "looked up: reduce_scatter over dp_cp;" in two
+    assert "looked up: nothing of this layout" in four

@@ -12,7 +12,7 @@ from forescale.graph.modules import elementwise, gather_sequence, linear, linear
 from forescale.graph.operator import Builder, Names
 from forescale.graph.ops import Collective, CollectiveKind, Elementwise, GroupedGemm
 from forescale.graph.router import router
-from forescale.graph.rows import capacity_rows, fewer, imbalanced_rows, more
+from forescale.graph.rows import capacity_rows, fewer, imbalanced_rows, more, possible_imbalance
 from forescale.numeric import Numeric, larger
 from forescale.spec.model import DenseFfn, Model, MoeFfn
 from forescale.spec.strategy import SENT_ONCE
@@ -146,7 +146,13 @@ def _rows(b: Builder, spec: MoeFfn) -> tuple[Numeric, Numeric]:
     """
     routing = b.layout.choices.routing
     rows = b.layout.tokens("residual") * float(spec.top_k)
-    received = imbalanced_rows(rows=rows, imbalance=routing.imbalance, several=b.layout.more_than_one("ep"))
+    uneven = possible_imbalance(
+        imbalance=routing.imbalance,
+        ep=b.layout.degrees.ep,
+        num_experts=float(spec.num_experts),
+        top_k=float(spec.top_k),
+    )
+    received = imbalanced_rows(rows=rows, imbalance=uneven, several=b.layout.more_than_one("ep"))
     if routing.capacity_factor is None:
         return rows, received
     most = capacity_rows(

@@ -17,8 +17,17 @@ def capacity_rows(*, rows: Numeric, num_experts: float, capacity_factor: float) 
     return num_experts * np.ceil(rows / num_experts * capacity_factor)
 
 
+@formula(
+    unit="1",
+    source="definition: a token goes to top_k different experts, of which a rank holds experts / ep",
+)
+def possible_imbalance(*, imbalance: float, ep: Numeric, num_experts: float, top_k: float) -> Numeric:
+    """min(imbalance, ep, experts / top_k): the most where every token chooses all it can on one rank."""
+    return smaller(smaller(ep, num_experts / top_k), imbalance)
+
+
 @formula(unit="token", source="definition: the fullest rank over the mean; a single rank receives the mean")
-def imbalanced_rows(*, rows: Numeric, imbalance: float, several: Numeric) -> Numeric:
+def imbalanced_rows(*, rows: Numeric, imbalance: Numeric, several: Numeric) -> Numeric:
     """Rows × (1 + (imbalance − 1) · 1 where there are several ranks)."""
     return rows * (1.0 + (imbalance - 1.0) * several)
 

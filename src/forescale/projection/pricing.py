@@ -12,9 +12,10 @@ import numpy as np
 from forescale.cost.alike import flags_of, stacked
 from forescale.cost.calibration import RunFactors
 from forescale.cost.collectives import CollectiveModel, Priced, Prices
+from forescale.cost.measured.messages import MeasuredMessages
 from forescale.cost.model import ComputeModel, Provenance
 from forescale.cost.placement import Group
-from forescale.formula import Term, formula
+from forescale.formula import Term, formula, value_of
 from forescale.graph.operator import Operator, Work
 from forescale.graph.ops import Collective, CollectiveKind, Compute, MeshAxis, Primitive
 from forescale.numeric import Numeric, smaller
@@ -52,9 +53,7 @@ class Pricing:
     )
     """Prices by communicator and collective, each worked out when first asked for."""
     _seconds: dict[Primitive, Numeric] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _origins: dict[Compute | CollectiveKind, Provenance] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+    _origins: dict[Primitive, Provenance] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Of primitives whose extents are numbers: equal ones of a layout are looked at once."""
 
     def kernels(self, operator: Operator, work: Work) -> Numeric:
@@ -95,13 +94,12 @@ class Pricing:
 
     def provenance(self, op: Primitive) -> Provenance:
         """Return where the duration of one primitive comes from."""
-        key = op.kind if isinstance(op, Collective) else op
         try:
-            known = self._origins.get(key)
+            known = self._origins.get(op)
         except TypeError:
             return self._origin(op)
         if known is None:
-            known = self._origins[key] = self._origin(op)
+            known = self._origins[op] = self._origin(op)
         return known
 
     def titled(self, op: Primitive, *title: str) -> Numeric:
@@ -136,9 +134,26 @@ class Pricing:
         return self._messages[where]
 
     def _origin(self, op: Primitive) -> Provenance:
-        if isinstance(op, Collective):
-            return self.collectives.provenance(kind=op.kind)
-        return self.compute.provenance(op)
+        if not isinstance(op, Collective):
+            return self.compute.provenance(op)
+        return self.looked_up(op).provenance(kind=op.kind)
+
+    def looked_up(self, op: Collective) -> CollectiveModel:
+        """Return the model that a message's seconds come from: of timed messages, or what it falls back on."""
+        model = self.collectives
+        if not isinstance(model, MeasuredMessages):
+            return model
+        found = model.covers(kind=op.kind, num_bytes=op.num_bytes, group=self.groups[op.axis])
+        return model if found else model.base
+
+    @property
+    def communicators(self) -> tuple[tuple[MeshAxis, CollectiveKind], ...]:
+        """Communicators of several ranks, and the collectives, that were priced so far."""
+        return tuple(
+            (axis, kind)
+            for axis, kind in self._messages
+            if np.any(value_of(self.groups[axis].num_ranks) > 1.0)
+        )
 
 
 def _least(prices: list[Priced]) -> Priced:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import get_args
 
+from forescale.cost.measured.messages import MeasuredMessages
 from forescale.cost.model import ProvenanceKind
 from forescale.graph.ops import Collective
 from forescale.graph.stage import StagePlan
@@ -13,6 +14,7 @@ from forescale.projection.blocks import PricedBlock
 from forescale.projection.pieces import Parts
 from forescale.projection.pricing import Pricing
 
+EXPERT_AXES = ("ep", "etp", "expert_dp")
 SHOWN = 6
 """Operators that a note names."""
 
@@ -69,6 +71,22 @@ def coverage(sources: TimeSources, source: str, fallback: str) -> str:
     names = ", ".join(sources.not_measured[:SHOWN])
     more = len(sources.not_measured) - SHOWN
     return f"{said}; by the {fallback} model: {names}{f' and {more} more' if more > 0 else ''}"
+
+
+def message_coverage(pricing: Pricing, *, experts: bool) -> str:
+    """Return the sentence that says which messages of a layout may be looked up; all others are not timed."""
+    model = pricing.collectives
+    if not isinstance(model, MeasuredMessages):
+        return "the timed collectives are all-to-alls, and this dispatcher sends no such messages"
+    found = [
+        f"{kind} over {axis}"
+        for axis, kind in pricing.communicators
+        if (experts or axis not in EXPERT_AXES) and model.covers(kind=kind, group=pricing.groups[axis])
+    ]
+    return (
+        f"{model.source} timed {model.timed}; within these sizes looked up: "
+        f"{', '.join(found) or 'nothing of this layout'}; all other messages by the model of links"
+    )
 
 
 def _shares(seconds: dict[str, float]) -> dict[str, float]:

@@ -63,3 +63,12 @@ def test_tokens_without_duplicates_are_no_timed_all_to_all():
 
 def test_the_contract_of_collective_models_holds():
     check_collective_model(MODEL)
+
+
+def test_it_says_what_it_covers():
+    assert MODEL.covers(kind="all_reduce", group=NODE)
+    assert MODEL.covers(kind="all_reduce", group=NODE, num_bytes=np.array([1e6, 1e9]))
+    assert not MODEL.covers(kind="all_reduce", group=NODE, num_bytes=np.array([1e6, 1e10]))
+    assert not MODEL.covers(kind="all_reduce", group=Group(size=8.0, stride=8.0))
+    assert not MODEL.covers(kind="all_gather", group=NODE)
+    assert MODEL.timed == "all_reduce among 8 ranks, 8 a node, 1,000,000 to 1,000,000,000 bytes"

@@ -63,6 +63,24 @@ class MeasuredMessages:
 
         return prices
 
+    def covers(self, *, kind: CollectiveKind, group: Group, num_bytes: Numeric | None = None) -> bool:
+        """Say whether all messages of these sizes (by default of some size) in these groups are looked up."""
+        ranks, per_node = value_of(group.num_ranks), value_of(_ranks_per_node(group, self.cluster))
+        found: Any = False
+        for (timed, count, near), (sizes, _) in self.curves.items():
+            size = sizes[0] if num_bytes is None else value_of(num_bytes)
+            here = np.logical_and(ranks == count, per_node == near) & (timed == kind)
+            found = found | (here & (size >= sizes[0]) & (size <= sizes[-1]))
+        return bool(np.all(found))
+
+    @property
+    def timed(self) -> str:
+        """What was timed, in words."""
+        return ", ".join(
+            f"{kind} among {ranks} ranks, {near} a node, {sizes[0]:,.0f} to {sizes[-1]:,.0f} bytes"
+            for (kind, ranks, near), (sizes, _) in self.curves.items()
+        )
+
     def provenance(self, *, kind: CollectiveKind) -> Provenance:
         """Return the measurements where there are any of `kind`, beside what covers the rest."""
         origin = self.base.provenance(kind=kind)
