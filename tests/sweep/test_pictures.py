@@ -113,7 +113,7 @@ def test_files_are_whole_documents(mapped, tmp_path):
     assert json.loads(files[1].read_text(encoding="utf-8"))["$schema"].endswith("v5.json")
     page = files[2].read_text(encoding="utf-8")
     assert "<svg" in page
-    assert "nothing fits" in page
+    assert '">no layout</td></tr>' in page
     assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
 
 

@@ -84,10 +84,11 @@ def _table(result: SweepResult, axis: str) -> str:
     head = "".join(f"<th>{escape(title(name))}</th>" for name in (axis, *_SHOWN, *_DEGREES))
     rows = []
     for value, best in result.best_by(axis):
-        cells = [say(value, unit_of(result.sweep, axis))]
+        said = f"<td>{escape(say(value, unit_of(result.sweep, axis)))}</td>"
         if best is None:
-            cells.append("nothing fits")
+            said += f'<td colspan="{len(_SHOWN) + len(_DEGREES)}">no layout</td>'
         else:
-            cells += [say(best[name], unit_of(result.sweep, name)) for name in (*_SHOWN, *_DEGREES)]
-        rows.append("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>")
+            shown = (say(best[name], unit_of(result.sweep, name)) for name in (*_SHOWN, *_DEGREES))
+            said += "".join(f"<td>{escape(cell)}</td>" for cell in shown)
+        rows.append(f"<tr>{said}</tr>")
     return f"<h2>Best by {escape(title(axis))}</h2><table><tr>{head}</tr>{''.join(rows)}</table>"

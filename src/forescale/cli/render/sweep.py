@@ -214,6 +214,6 @@ def _basis(result: SweepResult, files: Sequence[Path]) -> list[Text]:
         lines.append(Text("! above the device's memory at the upper end of its range", style="dim"))
     if result.table is not None:
         pictures = sum(file.suffix == ".svg" for file in files)
-        page = f"; {pictures} pictures in {files[-1]}" if files else ""
+        page = f"; {pictures} picture{'s' if pictures != 1 else ''} in {files[-1]}" if files else ""
         lines.append(Text(f"table in {result.table}{page}", style="dim"))
     return lines
