@@ -86,7 +86,7 @@ def _table(result: SweepResult, axis: str) -> str:
     for value, best in result.best_by(axis):
         said = f"<td>{escape(say(value, unit_of(result.sweep, axis)))}</td>"
         if best is None:
-            said += f'<td colspan="{len(_SHOWN) + len(_DEGREES)}">no layout</td>'
+            said += f'<td colspan="{len(_SHOWN) + len(_DEGREES)}" style="text-align:left">no layout</td>'
         else:
             shown = (say(best[name], unit_of(result.sweep, name)) for name in (*_SHOWN, *_DEGREES))
             said += "".join(f"<td>{escape(cell)}</td>" for cell in shown)
