@@ -7,7 +7,7 @@ from forescale.errors import ReaderError, SpecError, UnknownKeyError
 from forescale.io.space import held_space, read_space, wider_space
 from forescale.search import Space
 from forescale.search.profiles import load_profile
-from forescale.search.space import default_recompute
+from forescale.search.space import default_recompute, partial_recompute
 from forescale.spec import Recompute, Share
 from forescale.spec.strategy import ALL_LAYERS
 
@@ -53,12 +53,13 @@ def test_words_of_recompute():
 
 def test_allowed_values_stand_beside_the_usual_ones_once():
     wide = wider_space(
-        Space(), {"cp_kind": ["ulysses", "ring"], "recompute": ["full:2"]}, MODEL, where="--allow"
+        Space(), {"cp_kind": ["ulysses", "ring"], "recompute": ["full:3"]}, MODEL, where="--allow"
     )
     assert wide.cp_kind == ("all_gather", "ring", "ulysses")
     grids = wider_space(Space(), {"tp_kind": ["summa"], "summa_panels": ["8"]}, MODEL, where="--allow")
     assert (grids.tp_kind, grids.summa_panels) == (("1d", "summa"), (1, 2, 4, 8))
-    assert wide.recompute == (*default_recompute(MODEL), Recompute(granularity="full", num_layers=2))
+    usual = (*default_recompute(MODEL), *partial_recompute(MODEL))
+    assert wide.recompute == (*usual, Recompute(granularity="full", num_layers=3))
     assert wider_space(Space(), {"tp": ["3"]}, MODEL, where="--allow").tp is None
 
 
@@ -108,7 +109,7 @@ def test_placements_and_what_changes_the_question():
         "overlap": ["tensor+expert", "none"],
     }
     host = {"optimizer_offload": ["0.5"], "activation_offload": ["2", "all"], "dispatcher": ["deepep"]}
-    wide = wider_space(Space(), {**given, **host}, MODEL, where="--allow")
+    wide = wider_space(Space(placement=("orders",)), {**given, **host}, MODEL, where="--allow")
     assert wide.placement == ("orders", (Share(tp=4, dp=2),), "all")
     assert wide.precision == (None, ("fp8", "blockwise"))
     assert wide.overlap == (None, ("tensor", "expert"), ())

@@ -53,7 +53,7 @@ def wider_space(
 ) -> Space:
     """Return `space` with the values of `allowed` beside those that it has; errors as for `held_space`."""
     values = _meant(space, allowed, model, where, profile)
-    own = {"recompute": space.recompute or default_recompute(model)}
+    own = {"recompute": space.whole(model).recompute}
     for name, more in values.items():
         present = own.get(name, getattr(space, name))
         values[name] = None if present is None else tuple(dict.fromkeys((*present, *more)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
@@ -23,7 +23,7 @@ from forescale.search.tables import distinct
 from forescale.spec.model import Model
 from forescale.spec.strategy import Axis, Placement, Recompute
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Hashable)
 SHAPE = ("pp", "vpp", "count")
 """What the order of a named schedule depends on: ranks, chunks and micro-batches."""
 
@@ -302,5 +302,6 @@ def _uncounted(recompute: Recompute) -> Recompute:
 
 def _ranked(values: Sequence[T]) -> tuple[tuple[T, ...], Rows]:
     """Return distinct values, and which of them each is."""
-    found = tuple(dict.fromkeys(values))
-    return found, np.array([found.index(each) for each in values], dtype=np.int64)
+    rank: dict[T, int] = {}
+    which = np.array([rank.setdefault(each, len(rank)) for each in values], dtype=np.int64)
+    return tuple(rank), which

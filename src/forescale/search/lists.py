@@ -48,6 +48,7 @@ class Legality:
             grid[1, each.variants] = np.arange(each.variants.shape[0])[:, None]
             grid[2, each.variants] = np.arange(each.variants.shape[1])
         first = [variants[index] for index in lists[0].variants[:, 0]]
+        known = tuple(each.placing for each in first)
         policies = [variants[index] for index in lists[0].variants[0]]
         placed, by_place = _rows(cells.whole, ("tp", "cp", "pp"))
         shaped, by_shape = _rows(cells.whole, ("pp", "vpp"))
@@ -57,7 +58,7 @@ class Legality:
             placing_of=grid[1],
             recompute_of=grid[2],
             by_list=np.stack([cells.whole.allows_list(each.first) for each in lists]),
-            by_placing=np.stack([placed.allows_placing(each) for each in first])[:, by_place],
+            by_placing=np.stack([placed.allows_placing(each, known) for each in first])[:, by_place],
             by_recompute=np.stack([shaped.allows_recompute(each) for each in policies])[:, by_shape],
         )
 

@@ -112,7 +112,7 @@ def _sites(
     first = first_rows(table.where)
     rows = replace(candidates, columns={name: each[first] for name, each in candidates.columns.items()})
     orders = {variant.placing: variant for variant in candidates.variants}
-    allowed = np.stack([rows.allows_placing(variant) for variant in orders.values()])
+    allowed = np.stack([rows.allows_placing(variant, tuple(orders)) for variant in orders.values()])
     degrees = as_degrees(rows.columns)
     found = [groups(degrees, variant.order, cp_inner=cp_inner) for variant in orders.values()]
     places: dict[MeshAxis, tuple[Group, ...]] = {}
@@ -127,21 +127,20 @@ def _sites(
 def _distinct(found: Sequence[Group], allowed: Mask, cluster: Cluster) -> tuple[tuple[Group, ...], Rows]:
     """Return the distinct ones of each row's allowed groups, and a number per row that says which they are."""
     size = allowed.shape[1]
-    code = np.zeros(allowed.shape, dtype=np.int64)
+    allowed = allowed | (~allowed.any(axis=0) & (np.arange(len(found)) == 0)[:, None])
+    which, row = np.nonzero(allowed)
+    code = np.zeros(len(which), dtype=np.int64)
     for level in zip(*(_shares(group, cluster) for group in found), strict=True):
-        values, where = np.unique([np.broadcast_to(each, size) for each in level], return_inverse=True)
-        code = np.unique(code * len(values) + where.reshape(code.shape), return_inverse=True)[1]
-        code = code.reshape(allowed.shape)
-    own = np.where(allowed, np.arange(len(found))[:, None], np.argmax(allowed, axis=0))
-    code = np.take_along_axis(code, own, axis=0)
-    order = np.argsort(code, axis=0, kind="stable")
-    own = np.take_along_axis(own, order, axis=0)
-    ranked = np.take_along_axis(code, order, axis=0)
-    nth = np.cumsum(np.diff(ranked, axis=0, prepend=ranked[:1] - 1) != 0, axis=0) - 1
-    chosen = [np.minimum(index, nth[-1]) for index in range(int(nth.max(initial=0)) + 1)]
-    at = [np.argmax(nth == each, axis=0) for each in chosen]
-    sets = {str(index): ranked[each, np.arange(size)] for index, each in enumerate(at)}
-    return _picked(found, [own[each, np.arange(size)] for each in at]), distinct(sets, tuple(sets)).where
+        shares = np.stack([np.broadcast_to(each, size) for each in level])[allowed]
+        values, where = np.unique(shares, return_inverse=True)
+        code = np.unique(code * len(values) + where, return_inverse=True)[1]
+    kinds = int(code.max(initial=0)) + 1
+    pairs, first = np.unique(row * kinds + code, return_index=True)
+    count = np.bincount(pairs // kinds, minlength=size)
+    start = np.cumsum(count) - count
+    chosen = [start + np.minimum(index, count - 1) for index in range(int(count.max(initial=1)))]
+    sets = {str(index): pairs[each] % kinds for index, each in enumerate(chosen)}
+    return _picked(found, [which[first[each]] for each in chosen]), distinct(sets, tuple(sets)).where
 
 
 def _shares(group: Group, cluster: Cluster) -> list[Numeric]:

@@ -11,7 +11,7 @@ from forescale.search.bounded import Watch
 from forescale.search.landscape import Asked
 from forescale.search.result import Relaxation
 from forescale.search.settled import fastest
-from forescale.search.space import NAMES, Space, default_recompute, partial_recompute
+from forescale.search.space import NAMES, Space
 from forescale.spec.strategy import Overlap, Recompute
 from forescale.units import format_bytes
 
@@ -108,7 +108,6 @@ def _in(asked: Asked, **changes: Any) -> Asked:  # noqa: ANN401 (fields of a spa
 def wider(asked: Asked) -> Iterator[Relaxed]:
     """Free what is held in fewer values than a search tries anyway, and drop a framework's rules one by one."""
     usual = {item.name: getattr(Space(), item.name) for item in fields(Space)}
-    usual["recompute"] = default_recompute(asked.model)
     for name in NAMES:
         own, free = getattr(asked.space, name), usual[name]
         idle = name in ("ep", "etp") and not asked.model.is_moe
@@ -148,13 +147,6 @@ def _switched_on(asked: Asked, refused: dict[str, int]) -> Iterator[Relaxed]:
     if "ulysses" not in space.cp_kind:
         allowed = _in(asked, cp_kind=(*space.cp_kind, "ulysses"))
         yield Relaxed(constraint="cp_kind", change="cp_kind ulysses too", asked=allowed)
-    if space.placement == ("orders",):
-        allowed = _in(asked, placement=("orders", "all"))
-        yield Relaxed(constraint="placement", change="placement all too", asked=allowed)
-    counts = partial_recompute(asked.model)
-    if space.recompute is None and counts:
-        allowed = _in(asked, recompute=(*default_recompute(asked.model), *counts))
-        yield Relaxed(constraint="recompute", change="recompute full:any too", asked=allowed)
     off = [name for name in Overlap.__dataclass_fields__ if not getattr(base.overlap, name)]
     for name in off:
         if name in ("expert", "shared_experts") and not asked.model.is_moe:

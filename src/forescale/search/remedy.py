@@ -115,7 +115,7 @@ def _smallest(asked: Asked) -> tuple[float, Strategy] | None:
     """Return the peak of the smallest layout of a question, and that layout; None if none is legal."""
     best: tuple[float, Strategy] | None = None
     for each in scenarios(asked):
-        cells = enumerate_cells(each.model, each.cluster, each.workload, each.space)
+        cells = enumerate_cells(each.model, each.cluster, each.workload, each.space.whole(each.model))
         run = Bounded(each.question, cells, Wanted(objective="peak_memory", top=1, memory_limit=np.inf))
         run.run()
         found = run.incumbents

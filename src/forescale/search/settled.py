@@ -63,7 +63,7 @@ class Settled:
 
     def add(self, asked: Asked, checkpoint: Path | None = None) -> None:
         """Search one scenario."""
-        cells = enumerate_cells(asked.model, asked.cluster, asked.workload, asked.space)
+        cells = enumerate_cells(asked.model, asked.cluster, asked.workload, asked.space.whole(asked.model))
         run = Bounded(asked.question, cells, self.wanted)
         for before in self.runs:
             run.incumbents.fastest = np.minimum(run.incumbents.fastest, before.incumbents.fastest)

@@ -50,7 +50,11 @@ ORDERS: tuple[tuple[Axis, ...], ...] = (("tp", "cp", "dp", "pp"), ("tp", "cp", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """What a search may choose from; None leaves a dimension to every value that can be legal."""
+    """What a search may choose from; None leaves a dimension to every value that can be legal.
+
+    Placements and numbers of recomputed layers that None leaves open are all taken where bounds settle most of them
+    (`whole`); what evaluates every layout takes the axis orders and whole stages.
+    """
 
     tp: tuple[int, ...] | None = None
     cp: tuple[int, ...] | None = None
@@ -69,7 +73,7 @@ class Space:
     cp_kind: tuple[ContextKind, ...] = ("all_gather", "ring")
     recompute: tuple[Recompute, ...] | None = None
     axis_order: tuple[tuple[Axis, ...], ...] = ORDERS
-    placement: tuple[Choice, ...] = ("orders",)
+    placement: tuple[Choice, ...] | None = None
     """Where ranks lie: as the axis orders have it, at given placements, or all there are."""
     schedule: tuple[str | None, ...] = (None,)
     """Names of the schedule library; None is (interleaved) 1F1B, in closed form."""
@@ -89,6 +93,15 @@ class Space:
     """What a layout must keep to beyond being legal, such as the limits of a framework."""
     waived: tuple[str, ...] = ()
     """Names of constraints that do not bind: layouts are priced as if such shares were whole."""
+
+    def whole(self, model: Model) -> Space:
+        """Return the space with every placement and number of recomputed layers that it leaves open.
+
+        Axis orders that are held say where ranks lie.
+        """
+        policies = (*default_recompute(model), *partial_recompute(model))
+        places: tuple[Choice, ...] = ("orders", "all") if self.axis_order == ORDERS else ("orders",)
+        return replace(self, placement=self.placement or places, recompute=self.recompute or policies)
 
     def fixed(self, values: Mapping[str, int | bool]) -> Space:
         """Return the space with some dimensions fixed to one value."""
@@ -186,11 +199,14 @@ class Candidates:
             allowed &= halves_evenly(cp, inner)
         return allowed & self._schedulable(variant.schedule, is_first=variant.schedule == first.schedule)
 
-    def allows_placing(self, variant: Variant) -> NDArray[np.bool_]:
-        """Return for which rows ranks can lie as `variant` has it, and under none of those before it as well."""
+    def allows_placing(self, variant: Variant, known: Sequence[Placing] | None = None) -> NDArray[np.bool_]:
+        """Return for which rows ranks can lie as `variant` has it, and under none of those before it as well.
+
+        `known` are the placings of all variants, in order, where they are at hand.
+        """
         if variant.placing == self.variants[0].placing and variant.placement is None:
             return np.ones(self.num_rows, dtype=bool)
-        known = list(dict.fromkeys(variant.placing for variant in self.variants))
+        known = known or tuple(dict.fromkeys(variant.placing for variant in self.variants))
         dp = self.columns["dp_replicate"] * self.columns["dp_shard"]
         degrees: dict[Axis, Rows] = {**{axis: self.columns[axis] for axis in ("tp", "cp", "pp")}, "dp": dp}
         return first_of_its_kind(variant.placing, known, self.fill, degrees)
@@ -282,7 +298,7 @@ def variants_of(space: Space, model: Model, cluster: Cluster) -> tuple[Variant, 
         )
         for schedule in space.schedule
         for tensor, panels, kind in _kinds(space)
-        for order, placement in placings(cluster, space.axis_order, space.placement)
+        for order, placement in placings(cluster, space.axis_order, space.placement or ("orders",))
         for recompute in space.recompute or default_recompute(model)
     )
 
