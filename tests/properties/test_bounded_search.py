@@ -17,6 +17,7 @@ from forescale.search import Space, bounded, search
 from forescale.search.bounds import WorkBounds, cell_bounds
 from forescale.search.cells import enumerate_cells, enumerate_layouts
 from forescale.search.evaluate import score
+from forescale.search.footprints import MemoryBounds
 from forescale.search.lists import Legality
 from forescale.search.places import anywhere
 from forescale.search.placing import allowed
@@ -176,6 +177,8 @@ def no_layout_is_below_the_bounds_of_its_cell(question, space, scores):
     coarse, fine = work_alone.coarse()[rows, cell], work_alone.fine(rows, cell)
     assert (coarse <= fine).all()
     assert (fine <= best.step_time * ROUNDING).all()
+    least = MemoryBounds(question, cells, legality, everywhere).fine(rows, cell)
+    assert (least <= best.peak * ROUNDING).all()
     own = cell_bounds(question, cells, variant, cell)
     for bound, whole, value in (
         (best.step_time, own.step_time, scores.step_time),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TypeAlias
 
@@ -40,12 +40,12 @@ Select: TypeAlias = Callable[[Numeric], Numeric]
 class BlockCost:
     """One block on one device for one micro-batch."""
 
-    forward: Seconds
-    backward: Seconds
+    forward: Seconds = field(default_factory=dict)
+    backward: Seconds = field(default_factory=dict)
     """Replayed operators under "recompute" and their communication parts."""
-    forward_seconds: Numeric
-    backward_seconds: Numeric
-    weight_seconds: Numeric
+    forward_seconds: Numeric = 0.0
+    backward_seconds: Numeric = 0.0
+    weight_seconds: Numeric = 0.0
     """Part of the backward that makes weight gradients."""
     causal_forward: Numeric = 0.0
     """Part of the forward whose work at a token grows with its place; 0 where it was not asked for."""
@@ -53,7 +53,7 @@ class BlockCost:
     """The same part of the backward."""
     launches_seconds: Numeric = 0.0
     """What the host needs to launch forward and backward."""
-    flops: Numeric
+    flops: Numeric = 0.0
     """Executed FLOP, forward and backward, replay included."""
     kept_bytes: Numeric
     """Bytes that one micro-batch keeps from forward to backward."""
@@ -178,10 +178,11 @@ def block_cost(
     `by_place` asks for the part that grows with a token's place in its sequence, `captured` for the working sets
     of what graphs capture and of experts apart.
     """
-    seconds = block_seconds(priced, kept.replayed, overlap=overlap)
-    moments, name = block_moments(priced.block, kept), priced.block.name
+    seconds, name = block_seconds(priced, kept.replayed, overlap=overlap), priced.block.name
+    held = block_bytes(priced.block, kept, offloaded=offloaded, captured=captured)
     causal = _causal(priced, kept) if by_place else (0.0, 0.0)
-    return BlockCost(
+    return replace(
+        held,
         forward=seconds.forward,
         backward=seconds.backward,
         forward_seconds=total(seconds.forward, name="block_time", unit="s"),
@@ -191,9 +192,18 @@ def block_cost(
         causal_backward=causal[1],
         launches_seconds=seconds.launches,
         flops=seconds.flops,
+    )
+
+
+def block_bytes(
+    block: Block, kept: Kept, *, offloaded: tuple[OffloadName, ...] = (), captured: bool = False
+) -> BlockCost:
+    """Return the bytes of a block under a recompute policy, as of work that takes no time."""
+    moments = block_moments(block, kept)
+    return BlockCost(
         kept_bytes=kept.num_bytes,
-        offloaded_bytes=offloaded_bytes(priced.block, kept, offloaded),
-        captured_bytes=_pools(priced.block, kept, moments) if captured else None,
+        offloaded_bytes=offloaded_bytes(block, kept, offloaded),
+        captured_bytes=_pools(block, kept, moments) if captured else None,
         forward_bytes=moments.forward_bytes,
         backward_bytes=moments.backward_bytes,
     )

@@ -109,14 +109,19 @@ class Evaluation:
     """(stages, candidates) elements held by one device, before sharding over data parallel ranks."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footprint:
+    """The memory of every candidate, as in `Evaluation`."""
+
+    memory: MemoryParts
+    stage_peak: Numeric
+    peak: Numeric
+    outside: Outside
+
+
 def evaluate(setting: Setting, inputs: Inputs) -> Evaluation:
     """Compose priced pieces into steps."""
-    degrees, stages = inputs.degrees, inputs.stages
-    count = num_microbatches(
-        global_batch_size=float(setting.workload.global_batch_size),
-        dp=degrees.dp,
-        micro_batch_size=degrees.micro_batch_size,
-    )
+    degrees, stages, count = inputs.degrees, inputs.stages, _count(setting, inputs)
     copies = 1 if inputs.pipeline is None else inputs.pipeline.copies
     sums = _StageSums(setting, inputs, stages, copies)
     forward = sums.total(lambda cost: cost.forward_seconds)
@@ -131,9 +136,7 @@ def evaluate(setting: Setting, inputs: Inputs) -> Evaluation:
     parts = {name: count * value for name, value in sums.on(stages.picked(at), copies=copies).parts().items()}
     parts.update(_pipeline(setting, inputs, sums, data, stage_time, count))
     _add_once(parts, setting, inputs, data, states, at, count)
-    outside = outside_bytes(setting, inputs)
-    memory = memory_parts(setting, inputs, states, kept, count, outside)
-    peaks = memory.total()
+    held = _footprint(setting, inputs, states, kept, count)
     flops = sum_over_stages(values=sums.total(lambda cost: cost.flops), multiplicity=stages.multiplicity)
     return Evaluation(
         step_time=total(parts, name="step_time_s", unit="s"),
@@ -141,12 +144,37 @@ def evaluate(setting: Setting, inputs: Inputs) -> Evaluation:
         num_microbatches=count,
         stage_forward=forward,
         stage_backward=backward,
-        memory=memory,
-        stage_peak=peaks,
-        peak=at.maximum(peaks, stages),
-        outside=outside,
+        memory=held.memory,
+        stage_peak=held.stage_peak,
+        peak=held.peak,
+        outside=held.outside,
         flops=count * named(flops, "flops over stages", unit="FLOP") / degrees.pp,
         parameters=inputs.traffic.dense + inputs.traffic.expert,
+    )
+
+
+def footprint(setting: Setting, inputs: Inputs) -> Footprint:
+    """Return the memory alone: what pieces take in time is not looked at."""
+    copies = 1 if inputs.pipeline is None else inputs.pipeline.copies
+    kept = _StageSums(setting, inputs, inputs.stages, copies).kept()
+    return _footprint(setting, inputs, _state_bytes(setting, inputs), kept, _count(setting, inputs))
+
+
+def _footprint(
+    setting: Setting, inputs: Inputs, states: StateBytes, kept: Numeric, count: Numeric
+) -> Footprint:
+    outside = outside_bytes(setting, inputs)
+    memory = memory_parts(setting, inputs, states, kept, count, outside)
+    peaks, stages = memory.total(), inputs.stages
+    fullest = Picker.slowest(peaks, stages)(peaks)
+    return Footprint(memory=memory, stage_peak=peaks, peak=fullest, outside=outside)
+
+
+def _count(setting: Setting, inputs: Inputs) -> Numeric:
+    return num_microbatches(
+        global_batch_size=float(setting.workload.global_batch_size),
+        dp=inputs.degrees.dp,
+        micro_batch_size=inputs.degrees.micro_batch_size,
     )
 
 

@@ -11,7 +11,7 @@ from forescale.graph.stage import StagePlan
 from forescale.memory.anchor import fit
 from forescale.memory.overhead import Bounds, Overhead, away, fragmentation_bytes, load_residual, overhead_of
 from forescale.numeric import Numeric
-from forescale.projection.evaluate import Evaluation
+from forescale.projection.evaluate import Evaluation, Footprint
 from forescale.projection.memory import MemoryParts
 from forescale.projection.outside import Outside
 from forescale.projection.result import MemorySummary, Note, StageMemory
@@ -83,7 +83,7 @@ def _away(worst: StageMemory, held: Overhead, outside: Outside, end: Literal["lo
     )
 
 
-def highest_peak(evaluation: Evaluation, held: Overhead, stages: Stages) -> Numeric:
+def highest_peak(evaluation: Evaluation | Footprint, held: Overhead, stages: Stages) -> Numeric:
     """Return what the fullest device of every candidate needs at the upper end of its range."""
     memory, outside = evaluation.memory, evaluation.outside
     allocated = memory.allocated

@@ -206,7 +206,7 @@ class _Batches:
         self.anywhere, self.bounded = anywhere, bounded
         variants = candidates.variants
         self.common = split_strategy(candidates.base, domain=candidates.domain)[1]
-        self.policies, self.policy = _ranked([_uncounted(each.recompute) for each in variants])
+        self.policies, self.policy = _ranked([uncounted(each.recompute) for each in variants])
         self.selections, self.selection = _ranked([each.recompute.selection for each in variants])
         self.placements, self.place = _ranked([each.placement for each in variants])
 
@@ -295,7 +295,7 @@ def stages_of(model: Model, columns: Columns, selections: Sequence[Recompute] = 
     return StagesOf(stack_plans(plans), table.where)
 
 
-def _uncounted(recompute: Recompute) -> Recompute:
+def uncounted(recompute: Recompute) -> Recompute:
     """Return what is recomputed, one count of layers for all."""
     return recompute if recompute.num_layers is None else replace(recompute, num_layers=1)
 

@@ -3,8 +3,8 @@
 A cell and a list of variants start with a bound of their work without experts, wherever ranks lie; in ascending order
 of it they get one with them; in ascending order of that, and for each recompute policy, a bound of time and memory from
 the evaluation itself, then the same for each placement; and in ascending order of that the layouts behind them are
-evaluated. What cannot be among the best any more is discarded at each step, so the result is that of evaluating
-everything.
+evaluated. Where memory is ranked, the first bound is of memory, whatever is recomputed. What cannot be among the best
+any more is discarded at each step, so the result is that of evaluating everything.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from forescale.numeric import Array
 from forescale.search.bounds import WorkBounds, cell_bounds
 from forescale.search.cells import Cells, Mask
 from forescale.search.evaluate import score_pairs
+from forescale.search.footprints import MemoryBounds
 from forescale.search.incumbents import Incumbents, Wanted
 from forescale.search.lists import Legality
 from forescale.search.places import anywhere
@@ -112,8 +113,19 @@ class Counts:
         return self.evaluated + self.over_memory + self.beaten
 
 
+SMALLEST = Wanted(objective="peak_memory", top=1, memory_limit=np.inf)
+
+
 class Bounded:
-    """One search by bounds; `run` does it."""
+    """One search by bounds; `run` does it.
+
+    Attributes
+    ----------
+    smallest
+        The search for the smallest layout, where the first ones did not fit.
+    hopeless
+        Whether not even that fits, so that the search stopped.
+    """
 
     def __init__(self, question: Question, cells: Cells, wanted: Wanted) -> None:
         self.question, self.cells = question, cells
@@ -124,26 +136,53 @@ class Bounded:
         self.incumbents = Incumbents(wanted=wanted, variants=cells.whole.variants)
         self.counts, self.open, self.placed = Counts(), Pool(), Pool()
         self.anywhere = anywhere(cells.whole, question.cluster)
-        self.bounds = WorkBounds(question, cells, self.lists, self.anywhere)
+        self.by_time = wanted.objective == "step_time"
+        self.bounds = (
+            WorkBounds(question, cells, self.lists, self.anywhere)
+            if self.by_time
+            else MemoryBounds(question, cells, self.legality, self.anywhere)
+        )
         coarse = self.bounds.coarse().reshape(-1)
         self.order = np.flatnonzero(nodes)
         self.order = self.order[np.argsort(coarse[self.order], kind="stable")]
         self.coarse = coarse[self.order]
         self.cursor, self.at_once = 0, FIRST_CELLS
         self.near, self.fine = self.order[:0], np.zeros(0)
+        self.smallest: Bounded | None = None
+        self.hopeless = False
         self.started = time.perf_counter()
 
     def run(self, watch: Watch | None = None) -> Progress:
-        """Settle every layout, or all until `watch` says no; return how far it came."""
+        """Settle every layout, or all until `watch` says no or nothing fits; return how far it came."""
         while True:
             progress = self.progress()
             goes_on = watch is None or watch(progress)
-            if self.done or not goes_on:
+            if self.done or self.hopeless or not goes_on:
                 return progress
             if len(self.near) == 0 or self.fine[0] > self._next_coarse:
                 self._refine()
             self._bound_cells()
             self._evaluate()
+            if self.smallest is None and self._finds_nothing:
+                self._look_for_any(watch)
+
+    @property
+    def _finds_nothing(self) -> bool:
+        """Say whether there is no layout that fits so far, nor one to compare with."""
+        return self.by_time and self.incumbents.num_feasible == 0 and self.incumbents.bar == np.inf
+
+    def _look_for_any(self, watch: Watch | None) -> None:
+        """Look for the smallest layout: where not even that fits, the search has its answer."""
+        run = Bounded(self.question, self.cells, SMALLEST)
+        run.run(None if watch is None else lambda _: watch(self.progress()))
+        if run.done:
+            self.smallest = run
+            limit = self.incumbents.wanted.memory_limit
+            self.hopeless = not self.done and not (run.incumbents.peak <= limit).any()
+
+    def go_on(self) -> None:
+        """Let a search in which nothing fits look for what relaxed limits of memory allow."""
+        self.hopeless, self.incumbents.bar = False, 0.0
 
     @property
     def done(self) -> bool:
@@ -160,12 +199,12 @@ class Bounded:
 
     def progress(self) -> Progress:
         """Return how far it is."""
-        found, by_time = self.incumbents, self._by_time
+        found, by_time = self.incumbents, self.by_time
         values = found.step_time if by_time else found.peak
         best = float(values[0]) if len(values) else np.inf
         left = [best, self.open.least(by_time=by_time), self.placed.least(by_time=by_time)]
         if np.isfinite(self._next_fine):
-            left.append(self._next_fine if by_time else 0.0)
+            left.append(self._next_fine)
         return Progress(
             num_legal=self.num_legal,
             num_evaluated=self.counts.evaluated,
@@ -175,18 +214,14 @@ class Bounded:
             elapsed_s=time.perf_counter() - self.started,
         )
 
-    @property
-    def _by_time(self) -> bool:
-        return self.incumbents.wanted.objective == "step_time"
-
     def _refine(self) -> None:
-        """Bound the next (list, cell) pairs by all of their work; all that are left may be beaten already."""
+        """Bound the next (list, cell) pairs more closely; all that are left may be beaten already."""
         horizon = self.incumbents.horizon
         beyond = int(np.searchsorted(self.coarse, horizon, side="right"))
         end = min(self.cursor + REFINED_AT_ONCE, max(beyond, self.cursor))
         chosen, self.cursor = self.order[self.cursor : end], end
         if end >= beyond:
-            self._discard(self.order[end:])
+            self._discard(self.order[end:], self.coarse[end:])
             self.cursor = len(self.order)
         fine = self.bounds.fine(*np.divmod(chosen, len(self.cells)))
         self.near, self.fine = np.concatenate([self.near, chosen]), np.concatenate([self.fine, fine])
@@ -196,7 +231,7 @@ class Bounded:
     def _bound_cells(self) -> None:
         """Bound the most promising pairs by the evaluation itself, each recompute policy by itself."""
         beyond = int(np.searchsorted(self.fine, self.incumbents.horizon, side="right"))
-        self._discard(self.near[beyond:])
+        self._discard(self.near[beyond:], self.fine[beyond:])
         end = self.at_once if self.at_once * 2 < beyond else beyond
         chosen = self.near[:end]
         self.near, self.fine = self.near[end:beyond], self.fine[end:beyond]
@@ -210,9 +245,12 @@ class Bounded:
             self.open.add(variant, cells, bounds.step_time, bounds.peak)
             self._sift()
 
-    def _discard(self, nodes: Rows) -> None:
-        """Count the layouts of (list, cell) nodes that their work alone puts behind the best."""
-        self.counts.beaten += int(self.layouts[nodes % len(self.cells)].sum())
+    def _discard(self, nodes: Rows, bounds: Array) -> None:
+        """Count the layouts of (list, cell) nodes whose bounds put them behind the best, or over every limit."""
+        sizes = self.layouts[nodes % len(self.cells)]
+        over = np.zeros(len(nodes), dtype=bool) if self.by_time else ~self.incumbents.may_fit(bounds)
+        self.counts.over_memory += int(sizes[over].sum())
+        self.counts.beaten += int(sizes[~over].sum())
 
     def _sift(self) -> None:
         """Drop from the pools what cannot matter any more."""
@@ -224,9 +262,8 @@ class Bounded:
 
     def _evaluate(self) -> None:
         """Evaluate what waits, most promising first: some at once, then as long as nothing left is more so."""
-        by_time, first, at_once = self._by_time, True, self._at_once
+        by_time, first, at_once = self.by_time, True, self._at_once
         left = self._next_fine
-        left = left if by_time or left == np.inf else -np.inf
         while len(self.open) or len(self.placed):
             waiting, ready = (pool.least(by_time=by_time) for pool in (self.open, self.placed))
             if not first and min(waiting, ready) > left:
@@ -277,7 +314,7 @@ class Bounded:
     def _taken(self, name: str, sizes: Rows, most: int, *, fitting: bool) -> Pool:
         """Take the most promising pairs of a pool, up to some size in all; first what fits, if asked."""
         pool: Pool = getattr(self, name)
-        value = pool.step_time if self._by_time else pool.peak
+        value = pool.step_time if self.by_time else pool.peak
         fits = pool.peak <= self.incumbents.wanted.memory_limit
         order = np.lexsort((value, ~fits)) if fitting else np.argsort(value, kind="stable")
         taken = np.cumsum(sizes[order]) <= most

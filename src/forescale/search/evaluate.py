@@ -230,7 +230,7 @@ class _Group:
         """Return the priced numbers of some candidates of the group."""
         degrees = as_degrees({name: values[part] for name, values in self.columns.items()})
         pipeline = self.batch.pipeline
-        at_block, at_traffic = _Gather(self.block_table.where[part]), _Gather(self.traffic_table.where[part])
+        at_block, at_traffic = Gather(self.block_table.where[part]), Gather(self.traffic_table.where[part])
         return Inputs(
             degrees=degrees,
             stages=self.batch.stages(part),
@@ -243,13 +243,15 @@ class _Group:
         )
 
 
-class _Gather:
+class Gather:
     """Takes candidates from the last axis; plain numbers stay."""
 
     def __init__(self, where: Rows) -> None:
+        """Take note of which candidates."""
         self.where = where
 
     def __call__(self, value: Numeric) -> Numeric:
+        """Return the numbers of those candidates."""
         if isinstance(value, float) or np.ndim(value) == 0 or np.shape(value)[-1] == 1:
             return value
         return value[..., self.where]

@@ -111,7 +111,7 @@ class Incumbents:
 
     @property
     def horizon(self) -> float:
-        """Seconds beyond which no layout matters, whatever memory it needs."""
+        """Bound of the objective beyond which no layout matters: in seconds, whatever memory it needs."""
         if self.wanted.objective == "peak_memory":
-            return np.inf
+            return min(self.bar, self.wanted.memory_limit)
         return float(max(self.bar, *self.fastest, 0.0))

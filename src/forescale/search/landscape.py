@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -9,10 +10,9 @@ from numpy.typing import NDArray
 
 from forescale.cost.select import Costs
 from forescale.errors import InfeasibleError
-from forescale.search.bounded import Bounded
+from forescale.search.bounded import SMALLEST, Bounded
 from forescale.search.cells import Cells, enumerate_cells, enumerate_layouts
 from forescale.search.evaluate import Scores, score
-from forescale.search.incumbents import Wanted
 from forescale.search.question import Question
 from forescale.search.space import Candidates, Space
 from forescale.spec.cluster import Cluster
@@ -87,7 +87,7 @@ def explore(asked: Asked) -> Landscape:
     fits = scores.peak <= limit
     if not fits.any():
         cells = enumerate_cells(model, cluster, workload, asked.space)
-        raise InfeasibleError(nothing_fits(question, cells, limit), [("memory", num_legal)])
+        raise InfeasibleError(nothing_fits([smallest(question, cells)], limit), [("memory", num_legal)])
     return Landscape(candidates=candidates, scores=scores, fits=fits)
 
 
@@ -99,17 +99,22 @@ def nothing_legal(asked: Asked, refused: dict[str, int]) -> InfeasibleError:
     return InfeasibleError(msg, rows)
 
 
-def nothing_fits(question: Question, cells: Cells, limit: float) -> str:
-    """Return the sentence for a model that fits nowhere: the smallest layout, and what it needs."""
-    wanted = Wanted(objective="peak_memory", top=1, memory_limit=np.inf)
-    run = Bounded(question, cells, wanted)
+def smallest(question: Question, cells: Cells) -> Bounded:
+    """Return the search for the smallest layout, done."""
+    run = Bounded(question, cells, SMALLEST)
     run.run()
-    found = run.incumbents
+    return run
+
+
+def nothing_fits(runs: Sequence[Bounded], limit: float) -> str:
+    """Return the sentence for a model that fits nowhere: the smallest layout of all searches, and what it needs."""
+    run = min((each for each in runs if each.num_legal), key=lambda each: each.incumbents.peak[0])
+    found, num_legal = run.incumbents, sum(each.num_legal for each in runs)
     needed = float(found.peak[0])
-    strategy = replace(cells.whole, columns=found.rows).strategy(int(found.variant[0]), 0)
-    model, cluster = question.model, question.cluster
+    strategy = replace(run.cells.whole, columns=found.rows).strategy(int(found.variant[0]), 0)
+    model, cluster = run.question.model, run.question.cluster
     shape = f"tp={strategy.tp} cp={strategy.cp} pp={strategy.pp} dp={strategy.dp} zero={strategy.zero}"
     return (
-        f"none of the {run.num_legal:,} legal layouts of {model.name} fits {format_bytes(limit)} on "
+        f"none of the {num_legal:,} legal layouts of {model.name} fits {format_bytes(limit)} on "
         f"{cluster.num_devices} devices of {cluster.name}; the smallest ({shape}) needs {format_bytes(needed)}"
     )

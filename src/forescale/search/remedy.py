@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from forescale.cost.select import Costs
 from forescale.errors import SpecError
-from forescale.search.bounded import Bounded
 from forescale.search.cells import enumerate_cells
-from forescale.search.incumbents import Wanted
-from forescale.search.landscape import Asked
+from forescale.search.landscape import Asked, smallest
 from forescale.search.relax import Relaxed, wider
 from forescale.search.scenarios import scenarios
 from forescale.search.space import Space
@@ -66,9 +62,8 @@ def remedies(
         safe=safe,
     )
     limit, found = asked.memory_limit, []
-    smallest = _smallest(asked)
-    if smallest is not None:
-        peak, strategy = smallest
+    if (least := _smallest(asked)) is not None:
+        peak, strategy = least
         change = f"{format_bytes(peak - limit)} more per device"
         found.append(
             Remedy(constraint="memory", change=change, peak_bytes=peak, fits=True, strategy=strategy)
@@ -116,8 +111,7 @@ def _smallest(asked: Asked) -> tuple[float, Strategy] | None:
     best: tuple[float, Strategy] | None = None
     for each in scenarios(asked):
         cells = enumerate_cells(each.model, each.cluster, each.workload, each.space.whole(each.model))
-        run = Bounded(each.question, cells, Wanted(objective="peak_memory", top=1, memory_limit=np.inf))
-        run.run()
+        run = smallest(each.question, cells)
         found = run.incumbents
         if len(found.peak) and (best is None or found.peak[0] < best[0]):
             layouts = replace(cells.whole, columns=found.rows)

@@ -13,7 +13,7 @@ from forescale.search.bounded import Bounded, Progress, Watch
 from forescale.search.cells import Cells, enumerate_cells
 from forescale.search.checkpoint import Checkpoint
 from forescale.search.incumbents import Incumbents, Wanted
-from forescale.search.landscape import Asked, nothing_fits, nothing_legal
+from forescale.search.landscape import Asked, nothing_fits, nothing_legal, smallest
 from forescale.search.question import Question
 from forescale.search.scenarios import scenarios
 from forescale.spec.strategy import Strategy
@@ -39,7 +39,7 @@ def fastest(asked: Asked, *, watch: Watch, bar: float = np.inf) -> Fastest:
     settled = Settled(wanted=wanted, watch=watch, bar=bar, to_come=len(questions))
     for each in questions:
         settled.add(each)
-    done = all(run.done for run in settled.runs)
+    done = all(run.done or run.hopeless for run in settled.runs)
     if not (found := settled.best()):
         return Fastest(done=done)
     scenario, strategy = found[0]
@@ -59,6 +59,7 @@ class Settled:
     started: float = field(default_factory=time.perf_counter)
     asked: list[Asked] = field(default_factory=list)
     runs: list[Bounded] = field(default_factory=list)
+    kept: list[Checkpoint | None] = field(default_factory=list)
     ends: list[Progress] = field(default_factory=list)
 
     def add(self, asked: Asked, checkpoint: Path | None = None) -> None:
@@ -77,7 +78,20 @@ class Settled:
         self.asked.append(asked)
         self.ends.append(_run(run, self._told, kept))
         self.runs.append(run)
+        self.kept.append(kept)
         self.to_come -= 1
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Let scenarios in which nothing fits go on once another has a layout that does: more memory may buy more."""
+        if not any(run.incumbents.num_feasible for run in self.runs):
+            return
+        for nth, run in enumerate(self.runs):
+            if run.hopeless:
+                run.go_on()
+                for other in self.runs:
+                    run.incumbents.fastest = np.minimum(run.incumbents.fastest, other.incumbents.fastest)
+                self.ends[nth] = _run(run, self.watch, self.kept[nth], restored=True)
 
     def _told(self, progress: Progress) -> bool:
         """Tell the watch how far all scenarios are; those to come are taken to be as large as that under way."""
@@ -140,20 +154,21 @@ class Settled:
             raise nothing_legal(asked, self.runs[0].cells.whole.refused)
         if any(len(run.incumbents.step_time) for run in self.runs):
             return
-        if all(run.done for run in self.runs):
-            first = next(run for run in self.runs if run.num_legal)
-            text = nothing_fits(first.question, first.cells, self.wanted.memory_limit)
+        if all(run.done or run.hopeless for run in self.runs):
+            found = [run.smallest or smallest(run.question, run.cells) for run in self.runs if run.num_legal]
+            text = nothing_fits(found, self.wanted.memory_limit)
             raise InfeasibleError(text, [("memory", num_legal)])
         took = format_seconds(self.ends[-1].elapsed_s)
         msg = f"no layout that fits was found within {took}; give it more time"
         raise InfeasibleError(msg)
 
 
-def _run(run: Bounded, watch: Watch, checkpoint: Checkpoint | None) -> Progress:
+def _run(run: Bounded, watch: Watch, checkpoint: Checkpoint | None, *, restored: bool = False) -> Progress:
     """Run a search, from its checkpoint on where there is one."""
     if checkpoint is None:
         return run.run(watch)
-    checkpoint.restore(run)
+    if not restored:
+        checkpoint.restore(run)
 
     def tell(progress: Progress) -> bool:
         if checkpoint.due():
@@ -185,4 +200,7 @@ def _fastest(question: Question, cells: Cells, wanted: Wanted, watch: Watch) -> 
     """Return the shortest step under each limit of memory, where something else was ranked."""
     run = Bounded(question, cells, replace(wanted, objective="step_time", top=1))
     run.run(watch)
+    if run.hopeless:
+        run.go_on()
+        run.run(watch)
     return tuple(run.incumbents.fastest)

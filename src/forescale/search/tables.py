@@ -9,6 +9,9 @@ import numpy as np
 from forescale.graph.layout import Degrees
 from forescale.search.space import Columns, Rows
 
+SPARSE = 8
+"""Numbers per value beyond which sorting the values is faster than counting through the numbers."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
@@ -34,7 +37,11 @@ def distinct(columns: Columns, names: tuple[str, ...]) -> Table:
 
 def _codes(values: Rows) -> tuple[int, Rows]:
     """Return how many distinct non-negative values there are, and the rank of each among them."""
-    present = np.zeros(int(values.max(initial=0)) + 1, dtype=bool)
+    largest = int(values.max(initial=0))
+    if largest > SPARSE * len(values):
+        found, where = np.unique(values, return_inverse=True)
+        return len(found), where
+    present = np.zeros(largest + 1, dtype=bool)
     present[values] = True
     rank = np.cumsum(present) - 1
     return int(rank[-1]) + 1, rank[values]

@@ -1,0 +1,48 @@
+"""The first bounds of memory: never above the peak of any layout, whatever it recomputes or offloads."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.small import cluster, dense, moe, workload
+
+from forescale.search import Space
+from forescale.search.cells import enumerate_cells
+from forescale.search.evaluate import score
+from forescale.search.footprints import MemoryBounds
+from forescale.search.lists import Legality
+from forescale.search.places import anywhere
+from forescale.search.question import Question
+from forescale.spec import Recompute, Strategy
+from forescale.spec.strategy import Offload
+
+PARTLY = (
+    Recompute(granularity="full", num_layers=1),
+    Recompute(granularity="full", layer_ids=(0, 2)),
+    Recompute(granularity="selective", modules=("mlp",), num_layers=1),
+)
+TOGETHER = (Recompute(granularity="full", unit=2), Recompute(granularity="full", unit=4, num_layers=3))
+POLICIES = [(Recompute(granularity="full"),), (Recompute(),), PARTLY, TOGETHER, (*PARTLY, *TOGETHER)]
+OFFLOADS = [Offload(), Offload(modules=("core_attn",)), Offload(activation_layers=1, optimizer=0.5)]
+
+
+@pytest.mark.parametrize("model", [dense(6), moe(6)], ids=["dense", "moe"])
+@pytest.mark.parametrize("recompute", POLICIES, ids=["full", "none", "partly", "units", "several"])
+@pytest.mark.parametrize("offload", OFFLOADS, ids=["device", "modules", "layers"])
+@pytest.mark.parametrize("schedule", [None, "zb-h1"])
+def test_no_layout_needs_less_than_its_cell(model, recompute, offload, schedule):
+    devices, work = cluster(8), workload(seq_len=1024, global_batch_size=8)
+    space = Space(
+        recompute=recompute, base=Strategy(offload=offload), schedule=(schedule,), cp=(1, 2), sp=(True,)
+    )
+    question = Question(model=model, cluster=devices, workload=work)
+    cells = enumerate_cells(model, devices, work, space)
+    layouts, owner, _ = cells.expand(np.arange(len(cells)))
+    peaks = score(question, layouts).peak
+    legality = Legality.of(cells)
+    bounds = MemoryBounds(question, cells, legality, anywhere(cells.whole, devices)).coarse()
+    assert np.isfinite(peaks).any()
+    assert (bounds[legality.list_of][:, owner] <= peaks).all()
+    least = np.min(np.where(np.isfinite(peaks), peaks, np.inf), axis=0)
+    near = bounds.min(axis=0)[owner] / least
+    assert near[np.isfinite(near)].max() > 0.5
