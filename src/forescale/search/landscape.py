@@ -99,9 +99,9 @@ def nothing_legal(asked: Asked, refused: dict[str, int]) -> InfeasibleError:
     return InfeasibleError(msg, rows)
 
 
-def smallest(question: Question, cells: Cells) -> Bounded:
-    """Return the search for the smallest layout, done."""
-    run = Bounded(question, cells, SMALLEST)
+def smallest(question: Question, cells: Cells, most: float = np.inf) -> Bounded:
+    """Return the search for the smallest layout that needs at `most` as much memory, done."""
+    run = Bounded(question, cells, replace(SMALLEST, memory_limit=most))
     run.run()
     return run
 

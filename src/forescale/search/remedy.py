@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from forescale.cost.select import Costs
 from forescale.errors import SpecError
 from forescale.search.cells import enumerate_cells
@@ -77,19 +79,21 @@ def remedies(
 
 def _first_that_fits(series: Iterable[Relaxed], limit: float) -> list[Remedy]:
     """Return the first change of a series that suffices, or what the furthest comes to."""
-    tried: list[Remedy] = []
+    tried: list[Relaxed] = []
     for each in series:
-        found = _tried(each, limit)
-        tried = found or tried
-        if any(one.fits for one in found):
-            break
-    return tried
+        if found := _tried(each, limit, most=limit):
+            return found
+        tried.append(each)
+    for each in reversed(tried):
+        if found := _tried(each, limit):
+            return found
+    return []
 
 
-def _tried(relaxed: Relaxed, limit: float) -> list[Remedy]:
-    """Return what a change comes to; nothing where it makes no legal layout."""
+def _tried(relaxed: Relaxed, limit: float, *, most: float = np.inf) -> list[Remedy]:
+    """Return what a change comes to; nothing where it makes no legal layout, or none that needs at `most` as much."""
     try:
-        found = _smallest(relaxed.asked)
+        found = _smallest(relaxed.asked, most)
     except SpecError:
         return []
     if found is None:
@@ -106,12 +110,12 @@ def _tried(relaxed: Relaxed, limit: float) -> list[Remedy]:
     ]
 
 
-def _smallest(asked: Asked) -> tuple[float, Strategy] | None:
-    """Return the peak of the smallest layout of a question, and that layout; None if none is legal."""
+def _smallest(asked: Asked, most: float = np.inf) -> tuple[float, Strategy] | None:
+    """Return the peak of the smallest layout of a question, and that layout; None if none is legal, or that small."""
     best: tuple[float, Strategy] | None = None
     for each in scenarios(asked):
         cells = enumerate_cells(each.model, each.cluster, each.workload, each.space.whole(each.model))
-        run = smallest(each.question, cells)
+        run = smallest(each.question, cells, most)
         found = run.incumbents
         if len(found.peak) and (best is None or found.peak[0] < best[0]):
             layouts = replace(cells.whole, columns=found.rows)
