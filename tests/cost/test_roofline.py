@@ -276,3 +276,11 @@ def test_unaligned_heads_among_others_cost_what_they_cost_alone():
     op = replace(CAUSAL, flash=False)
     both = a100.seconds(replace(op, qk_dim=widths, v_dim=widths))
     assert both.tolist() == [a100.seconds(replace(op, qk_dim=each, v_dim=each)) for each in (104.0, 108.0)]
+
+
+def test_a_transposed_copy_is_written_only_where_products_read_along_rows():
+    cast = Elementwise(bytes_moved=3e9, family="cast")
+    both = replace(cast, transposed_bytes=1e9)
+    hopper, blackwell = model("h100-sxm"), model("b200")
+    assert hopper.seconds(both) == pytest.approx(hopper.seconds(replace(cast, bytes_moved=4e9)))
+    assert blackwell.seconds(both) == blackwell.seconds(cast)

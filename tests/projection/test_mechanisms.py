@@ -15,7 +15,7 @@ from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.modules import casts
 from forescale.project import num_slices, pricing_of, project, setting_of
 from forescale.projection.hiding import exposed_time, pipelined_time
-from forescale.projection.launches import engine_gap, engine_seconds, launch_gap
+from forescale.projection.launches import engine_gap, engine_seconds, launch_gap, updated_tensors
 from forescale.projection.pricing import NEUTRAL
 from forescale.projection.step import exposed_gather, exposed_reduction
 from forescale.spec import Precision, Strategy
@@ -85,7 +85,31 @@ def test_eight_bits_cost_casts_and_sixteen_do_not():
     assert casts(layout("bf16", "none"), 100.0, "bf16") == ()
     (delayed,) = casts(layout("fp8", "delayed"), 100.0, "fp8")
     (current,) = casts(layout("fp8", "current"), 100.0, "fp8")
-    assert (delayed.bytes_moved, current.bytes_moved) == (400.0, 600.0)
+    assert (delayed.bytes_moved, current.bytes_moved) == (300.0, 500.0)
+
+
+def test_only_one_scale_per_tensor_needs_a_transposed_copy():
+    copies = {
+        recipe: casts(layout(compute, recipe), 100.0, compute)[0].transposed_bytes
+        for compute, recipe in (("fp8", "current"), ("fp8", "blockwise"), ("mxfp8", "mxfp8"))
+    }
+    assert copies == {"current": 100.0, "blockwise": 0.0, "mxfp8": 0.0}
+
+
+def test_sums_of_input_gradients_show_where_kernels_wait_for_them():
+    for sp in (False, True):
+        hidden = Strategy(tp=4, sp=sp, dp_shard=2, graphs="full")
+        waits = replace(hidden, kernels=Kernels(hides_input_sums=False))
+        less, more = (
+            project(dense(), cluster(8), each, workload()).time_s["tensor_comm"] for each in (hidden, waits)
+        )
+        assert less < more
+
+
+def test_products_that_collectives_are_pipelined_with_hide_them_whatever_kernels_wait_for():
+    waits = Kernels(hides_input_sums=False)
+    plain = Strategy(tp=4, dp_shard=2, overlap=Overlap(tensor=True), graphs="full")
+    assert seconds(plain) == seconds(replace(plain, kernels=waits))
 
 
 def test_tokens_that_travel_once_arrive_sooner():
@@ -94,6 +118,20 @@ def test_tokens_that_travel_once_arrive_sooner():
     model, place, work = moe(), cluster(8), workload()
     before, after = (project(model, place, item, work).time_s["expert_comm"] for item in (plain, once))
     assert after < before
+
+
+def test_a_rank_updates_the_tensors_of_its_share_and_under_stage_3_of_all():
+    updated = [updated_tensors(zero=float(zero), sharded=12.0, whole=96.0) for zero in range(4)]
+    assert updated == [96.0, 12.0, 12.0, 96.0]
+
+
+def test_experts_that_are_tensors_of_their_own_take_longer_to_update():
+    each = Strategy(dp_shard=8, ep=1, zero=0, graphs="full")
+    one = replace(each, kernels=Kernels(expert_kernels="one"))
+    apart, together = (
+        project(moe(), cluster(8), item, workload()).time_s["overhead"] for item in (each, one)
+    )
+    assert apart > together > 0.0
 
 
 def test_launches_that_block_add_to_the_step():

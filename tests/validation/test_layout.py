@@ -146,6 +146,18 @@ def test_deepspeed_sends_shares_of_a_message_and_does_not_wait_for_it(row):
     assert not build(row(source="Korthikanti"))[0].kernels.runs_ahead
 
 
+def test_frameworks_that_wait_for_sums_of_input_gradients(row):
+    waits = {
+        source: not build(row(source=source))[0].kernels.hides_input_sums
+        for source in ("Narayanan et al. 2021", "BigScience", "torchtitan", "Korthikanti et al. 2022", "NeMo")
+    }
+    assert [source for source, yes in waits.items() if yes] == [
+        "Narayanan et al. 2021",
+        "BigScience",
+        "torchtitan",
+    ]
+
+
 def test_zero_bubble_trains_with_a_sentence_piece_vocabulary(row):
     model = model_of(row(model="GPT-1.5B (Zero Bubble paper)", vocab=""), lambda name: None, [])
     assert model.vocab_size == 32000

@@ -17,7 +17,7 @@ EXTENTS: Mapping[type, tuple[str, ...]] = {
     Gemm: ("m", "n", "k", "batch"),
     GroupedGemm: ("groups", "m", "n", "k"),
     AttentionCore: ("batch", "heads", "kv_heads", "q_len", "kv_len", "pairs", "qk_dim", "v_dim", "busy"),
-    Elementwise: ("bytes_moved", "kernels"),
+    Elementwise: ("bytes_moved", "kernels", "transposed_bytes"),
 }
 """What may be an array over operators."""
 FLAGS: Mapping[type, tuple[str, ...]] = {

@@ -267,8 +267,9 @@ class Roofline:
 
     def _memory(self, op: Elementwise) -> Numeric:
         fitted = self.calibration.memory[op.family]
+        transposed = op.transposed_bytes if self.device.needs_transposes else 0.0
         return memory_bound_seconds(
-            num_bytes=op.bytes_moved,
+            num_bytes=op.bytes_moved + transposed,
             bandwidth=self._bandwidth(fitted.bandwidth) * self.calibration.run.rate(op.family),
             kernels=op.kernels,
             launch_s=fitted.launch_s,

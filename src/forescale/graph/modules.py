@@ -194,15 +194,17 @@ def gather_sequence(
 
     With sequence parallelism: all-gather forward, reduce-scatter of the input gradient backward, and the
     input gathered once more for the weight gradient (only the local part is kept), both behind the products
-    of the linear layer it `feeds`; inputs travel in 8 bits where the layer takes them so. Kernels that keep
-    the gathered input gather it once. Without: nothing forward, all-reduce of the partial input gradient
-    backward (Megatron-LM's f). Under SUMMA products take their input as it is.
+    of the linear layer it `feeds` unless kernels wait for them; inputs travel in 8 bits where the layer takes
+    them so. Kernels that keep the gathered input gather it once. Without: nothing forward, all-reduce of the
+    partial input gradient backward (Megatron-LM's f). Under SUMMA products take their input as it is.
     """
     lay = b.layout
     if lay.summa:
         return source
     elements = lay.tokens("sequence") * width
     size = elements * lay.element_bytes
+    hides = lay.choices.kernels.hides_input_sums or lay.choices.overlap.tensor
+    behind = feeds if hides else None
     if not lay.choices.sp:
         reduce = Collective(kind="all_reduce", axis="tp", num_bytes=size)
         b.operator(
@@ -210,7 +212,7 @@ def gather_sequence(
             backward_input=(reduce,),
             reads=(source,),
             writes=(source,),
-            hidden_behind=feeds,
+            hidden_behind=behind,
         )
         return source
     gathered = f"{name}.result"
@@ -227,7 +229,7 @@ def gather_sequence(
         backward_weight=(gather,) if again else (),
         reads=(source,),
         writes=(gathered,),
-        hidden_behind=feeds,
+        hidden_behind=behind,
     )
     return gathered
 

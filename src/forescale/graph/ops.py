@@ -132,6 +132,8 @@ class Elementwise:
     )
     kernels: Numeric = 1.0
     """Kernel launches."""
+    transposed_bytes: Numeric = 0.0
+    """HBM bytes of a second copy, transposed, which only devices with `needs_transposes` write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,9 +10,6 @@ from forescale.spec.cluster import Device
 from forescale.spec.strategy import Kernels
 from forescale.spec.workload import STORAGE_BYTES, Precision, narrow_bytes
 
-NEEDS_TRANSPOSE = frozenset({"ada", "hopper"})
-"""Architectures whose 8-bit products contract along rows of both operands only, so that backward needs transposed
-weights (Transformer Engine, nvte_is_non_tn_fp8_gemm_supported); others read one copy either way."""
 ENGINE = (
     "Transformer Engine, pytorch/module/base.py quantize_weight and pytorch/csrc/quantizer.cpp create_tensor"
 )
@@ -28,7 +25,7 @@ def narrow_weight_bytes(device: Device, precision: Precision, kernels: Kernels) 
     if not precision.is_narrow or not (instead or kernels.caches_narrow_weights):
         return 0.0
     per_tensor = precision.compute == "fp8" and precision.recipe != "blockwise"
-    copies = 1.0 if per_tensor and device.architecture not in NEEDS_TRANSPOSE else 2.0
+    copies = 1.0 if per_tensor and not device.needs_transposes else 2.0
     stored = STORAGE_BYTES["fp8"] if instead else 0.0
     return copies * narrow_bytes(precision) - stored
 

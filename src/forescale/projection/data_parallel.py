@@ -13,6 +13,7 @@ from forescale.graph.layout import Choices, Degrees, state_shards
 from forescale.graph.ops import Collective, CollectiveKind, MeshAxis
 from forescale.numeric import Numeric
 from forescale.projection.blocks import Select
+from forescale.projection.launches import updated_tensors
 from forescale.projection.pieces import Holding, Parts
 from forescale.projection.pricing import Pricing
 from forescale.projection.stages import Stages, over_stages
@@ -61,6 +62,14 @@ class DataTraffic:
     dense: Numeric
     """Elements of a stage's non-expert parameters on one device."""
     expert: Numeric
+    tensors: Numeric
+    """Tensors of a stage on one device, those of experts apart."""
+    share: Numeric
+    """Of `tensors`, those that a share of the flat gradients reaches into."""
+
+    def updated(self, zero: Numeric) -> Numeric:
+        """Return the tensors of a stage that one device updates."""
+        return updated_tensors(zero=zero, sharded=self.share, whole=self.tensors)
 
     def take(self, select: Select) -> DataTraffic:
         """Return the traffic with every number passed through `select`."""
@@ -74,6 +83,8 @@ class DataTraffic:
             blocks=self.blocks.map(lambda block: block.take(select)),
             dense=select(self.dense),
             expert=select(self.expert),
+            tensors=select(self.tensors),
+            share=select(self.share),
         )
 
 
@@ -178,6 +189,7 @@ def data_traffic(
         size = copied * gradient / degrees.dp_shard
         replicas = replicas + pricing.seconds(Collective(kind="all_reduce", axis="cp", num_bytes=size))
     tensors = over_stages(stages, held, lambda block: block.tensors, num_mtp=num_mtp)
+    here, share = _tensors(held, stages, degrees, choices, num_mtp=num_mtp)
     all_reduce = both("all_reduce", dense * gradient, expert * gradient)
     whole = choices.kernels.broadcasts_updates
     return DataTraffic(
@@ -190,7 +202,25 @@ def data_traffic(
         blocks=held.map(block_traffic),
         dense=dense,
         expert=expert,
+        tensors=here,
+        share=share,
     )
+
+
+def _tensors(
+    held: Parts[Holding], stages: Stages, degrees: Degrees, choices: Choices, *, num_mtp: int
+) -> tuple[Numeric, Numeric]:
+    """Return the tensors on one device, each expert's apart unless one kernel takes them together, and its share."""
+    together = choices.kernels.expert_kernels == "one"
+    dense, expert = (
+        over_stages(stages, held, of, num_mtp=num_mtp)
+        for of in (
+            lambda block: block.tensors - block.expert_tensors,
+            lambda block: block.expert_tensors * (1.0 if together else block.num_experts),
+        )
+    )
+    local = expert if together else expert / degrees.ep
+    return dense + local, dense / state_shards(degrees, choices.tp_kind) + local / degrees.expert_shards
 
 
 @formula(
@@ -262,7 +292,8 @@ def free_traffic(
     """Return the traffic of a network that takes no time: a bound of every way to shard."""
     dense, expert = stage_parameters(held, stages, degrees, tied=tied, num_mtp=num_mtp)
     whole = dict.fromkeys(
-        ("reduce_scatter", "all_reduce", "replicas", "all_gather", "ties", "statistics"), 0.0
+        ("reduce_scatter", "all_reduce", "replicas", "all_gather", "ties", "statistics", "tensors", "share"),
+        0.0,
     )
     blocks = held.map(lambda _: ShardTraffic(gather=0.0, regather=0.0, reduce=0.0))
     return DataTraffic(**whole, blocks=blocks, dense=dense, expert=expert)

@@ -22,7 +22,7 @@ from forescale.projection.data_parallel import (
     kept_whole,
 )
 from forescale.projection.hiding import Seconds
-from forescale.projection.host import device_update, host_update, with_host
+from forescale.projection.host import device_update, host_update, update_gap, with_host
 from forescale.projection.launches import engine_seconds
 from forescale.projection.memory import MemoryParts, StateBytes, memory_parts, message_bytes, state_bytes
 from forescale.projection.outside import Outside, outside_bytes
@@ -222,6 +222,8 @@ def _add_once(
     parts["optimizer"] = device_update(
         setting.model, at.maximum(states.optimizer, stages), setting.workload, inputs.pricing
     )
+    updated = at.maximum(inputs.traffic.updated(inputs.degrees.zero), stages)
+    parts["overhead"] = parts["overhead"] + update_gap(setting, updated, parts["optimizer"])
     if setting.choices.offload.updates:
         updates, copies = host_update(setting, states)
         parts["optimizer"] = parts["optimizer"] + at.maximum(updates, stages)

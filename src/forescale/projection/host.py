@@ -21,6 +21,7 @@ from forescale.memory.optimizers import moments_per_parameter
 from forescale.memory.states import optimizer_element_bytes
 from forescale.numeric import Numeric
 from forescale.projection.data_parallel import kept_whole
+from forescale.projection.launches import launch_gap
 from forescale.spec.model import Model
 from forescale.spec.workload import STORAGE_BYTES, Workload
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from forescale.projection.data_parallel import Exposed
     from forescale.projection.evaluate import Inputs, Setting
     from forescale.projection.memory import StateBytes
-    from forescale.projection.pricing import Pricing
+from forescale.projection.pricing import Pricing
 
 GRADIENT = STORAGE_BYTES["fp32"]
 """The update on the host works on fp32 gradients."""
@@ -146,3 +147,9 @@ def device_update(model: Model, state: Numeric, workload: Workload, pricing: Pri
     per_state_byte = max(optimizer_element_bytes(precision, moments), 1.0)
     others = (STORAGE_BYTES[precision.gradients] + STORAGE_BYTES[precision.parameters]) / per_state_byte
     return pricing.seconds(Elementwise(bytes_moved=state * (OPTIMIZER_PASSES + others), family="optimizer"))
+
+
+def update_gap(setting: Setting, tensors: Numeric, update: Numeric) -> Numeric:
+    """Return the seconds by which launching the update of so many tensors outlasts the update itself."""
+    interval, blocking = setting.run.kernel_interval_s, setting.choices.kernels.blocking_launches
+    return launch_gap(kernels=tensors, interval=interval, busy=update, blocking=blocking)

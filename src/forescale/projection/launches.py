@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from forescale.cost.placement import Group
 from forescale.formula import formula
 from forescale.graph.layout import several
@@ -40,6 +42,17 @@ def calls_of(primitive: Primitive, groups: Mapping[MeshAxis, Group]) -> Numeric:
 def calls_of_steps(calls: Numeric, steps: Numeric | None) -> Numeric:
     """Return what the host pays for steps of `calls` each: the first is called, it launches those of the others."""
     return calls if steps is None else calls * (1.0 + FURTHER_LAUNCH * (steps - 1.0))
+
+
+@formula(
+    unit="1",
+    source="Megatron-LM, optimizer/distrib_optimizer.py: a rank updates the tensors that its share of the flat "
+    "gradients reaches into; stage 3 shares every tensor",
+)
+def updated_tensors(*, zero: Numeric, sharded: Numeric, whole: Numeric) -> Numeric:
+    """`sharded` under zero 1 and 2, else the `whole`."""
+    stage = np.asarray(zero)
+    return np.where((stage >= 1) & (stage < 3), sharded, whole)
 
 
 @formula(unit="s", source="Megatron-LM, pipeline schedules: the engine steps once per micro-batch and chunk")

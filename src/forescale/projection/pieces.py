@@ -97,6 +97,10 @@ class Holding:
     """Selection biases of its router's experts."""
     tensors: float = 0.0
     """Parameters that the framework holds apart."""
+    expert_tensors: float = 0.0
+    """Of `tensors`, those that every expert has."""
+    num_experts: float = 0.0
+    """Experts, each of which has its own of those."""
 
     def take(self, select: Select) -> Holding:
         """Return the holding with every number passed through `select`."""
@@ -111,6 +115,8 @@ class Holding:
             expert_weight=select(self.expert_weight),
             score_biases=self.score_biases,
             tensors=self.tensors,
+            expert_tensors=self.expert_tensors,
+            num_experts=self.num_experts,
         )
 
 
@@ -186,6 +192,7 @@ def holdings(blocks: Parts[Block]) -> Parts[Holding]:
 def _holding(block: Block) -> Holding:
     vocabulary = [parameter for parameter in block.parameters if parameter.name == VOCABULARY_WEIGHT]
     others = [parameter for parameter in block.parameters if parameter.name != VOCABULARY_WEIGHT]
+    experts = [parameter for parameter in others if parameter.group == "expert"]
     return Holding(
         dense=_elements(others, "dense"),
         expert=_elements(others, "expert"),
@@ -197,6 +204,8 @@ def _holding(block: Block) -> Holding:
         expert_weight=_largest(others, "expert"),
         score_biases=sum(each.elements for each in others if each.name == SCORE_BIAS),
         tensors=float(len(block.parameters)),
+        expert_tensors=float(len(experts)),
+        num_experts=max((each.shape[0] for each in experts), default=0.0),
     )
 
 

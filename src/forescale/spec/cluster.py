@@ -12,6 +12,8 @@ from forescale.numeric import divisors
 
 Topology: TypeAlias = Literal["switch", "mesh", "torus"]
 Rate: TypeAlias = Annotated[float, Gt(0)]
+NEEDS_TRANSPOSES = frozenset({"ada", "hopper"})
+"""Architectures whose 8-bit products read operands along rows only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,14 @@ class Device:
     power_w: Annotated[float, Ge(0)] = 0.0
     price_per_hour: Annotated[float, Ge(0)] = 0.0
     source: str = ""
+
+    @property
+    def needs_transposes(self) -> bool:
+        """Whether 8-bit products contract along rows of both operands only, so that backward needs transposed copies.
+
+        Others read one copy either way (Transformer Engine, nvte_is_non_tn_fp8_gemm_supported).
+        """
+        return self.architecture in NEEDS_TRANSPOSES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -182,6 +182,10 @@ class Kernels:
     """Deterministic algorithms, for which the matrix library is given a larger workspace."""
     blocking_launches: bool = False
     """The host waits for every kernel before it launches the next (CUDA_LAUNCH_BLOCKING=1)."""
+    hides_input_sums: bool = True
+    """Sums of input gradients over tp, and inputs gathered again, run behind the next product of backward (Megatron-LM
+    since 2022, Korthikanti et al. 2022, section 4.2.2); False waits for each (Megatron-LM before, DeepSpeed's fork of
+    it, PyTorch's DTensor), unless tensor-parallel collectives are pipelined with their products."""
     runs_ahead: bool = False
     """The pipeline engine queues its messages and goes on (DeepSpeed); False waits for each exchange with a
     neighbouring stage, so that nothing hides what the engine itself does (Megatron-LM synchronises after it)."""

@@ -54,7 +54,8 @@ def extents_of(op: Compute) -> tuple[tuple[Numeric, ...], tuple[int, ...]]:
             shape = (op.batch * op.heads, op.heads / op.kv_heads, op.q_len, op.kv_len / op.q_len)
             return (*shape, share, op.qk_dim, op.v_dim), (1, 1, 2, 1, 1, 1, 1)
         case Elementwise():
-            return (op.bytes_moved, op.kernels), (1, 1)
+            # Timed traffic is what its device moved: casts with a transposed copy match those with as many bytes.
+            return (op.bytes_moved + op.transposed_bytes, op.kernels), (1, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
