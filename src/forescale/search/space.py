@@ -230,7 +230,9 @@ class Candidates:
         All layers by number are what no number means, except for multi-token prediction (`replayed_mtp`).
         """
         same = (
-            replace(each.recompute, num_layers=recompute.num_layers) == recompute for each in self.variants
+            not each.recompute.layer_ids
+            and replace(each.recompute, num_layers=recompute.num_layers) == recompute
+            for each in self.variants
         )
         counts = {each.recompute.num_layers for each, alike in zip(self.variants, same, strict=True) if alike}
         smaller = [count for count in counts if count is not None and count < int(recompute.num_layers or 0)]
