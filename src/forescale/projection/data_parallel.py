@@ -13,7 +13,6 @@ from forescale.graph.layout import Choices, Degrees, state_shards
 from forescale.graph.ops import Collective, CollectiveKind, MeshAxis
 from forescale.numeric import Numeric
 from forescale.projection.blocks import Select
-from forescale.projection.launches import updated_tensors
 from forescale.projection.pieces import Holding, Parts
 from forescale.projection.pricing import Pricing
 from forescale.projection.stages import Stages, over_stages
@@ -63,13 +62,7 @@ class DataTraffic:
     """Elements of a stage's non-expert parameters on one device."""
     expert: Numeric
     tensors: Numeric
-    """Tensors of a stage on one device, those of experts apart."""
-    share: Numeric
-    """Of `tensors`, those that a share of the flat gradients reaches into."""
-
-    def updated(self, zero: Numeric) -> Numeric:
-        """Return the tensors of a stage that one device updates."""
-        return updated_tensors(zero=zero, sharded=self.share, whole=self.tensors)
+    """Tensors of a stage, those of experts apart, that one rank's share of the flat gradients reaches into."""
 
     def take(self, select: Select) -> DataTraffic:
         """Return the traffic with every number passed through `select`."""
@@ -84,7 +77,6 @@ class DataTraffic:
             dense=select(self.dense),
             expert=select(self.expert),
             tensors=select(self.tensors),
-            share=select(self.share),
         )
 
 
@@ -189,7 +181,6 @@ def data_traffic(
         size = copied * gradient / degrees.dp_shard
         replicas = replicas + pricing.seconds(Collective(kind="all_reduce", axis="cp", num_bytes=size))
     tensors = over_stages(stages, held, lambda block: block.tensors, num_mtp=num_mtp)
-    here, share = _tensors(held, stages, degrees, choices, num_mtp=num_mtp)
     all_reduce = both("all_reduce", dense * gradient, expert * gradient)
     whole = choices.kernels.broadcasts_updates
     return DataTraffic(
@@ -202,15 +193,14 @@ def data_traffic(
         blocks=held.map(block_traffic),
         dense=dense,
         expert=expert,
-        tensors=here,
-        share=share,
+        tensors=_shared_tensors(held, stages, degrees, choices, num_mtp=num_mtp),
     )
 
 
-def _tensors(
+def _shared_tensors(
     held: Parts[Holding], stages: Stages, degrees: Degrees, choices: Choices, *, num_mtp: int
-) -> tuple[Numeric, Numeric]:
-    """Return the tensors on one device, each expert's apart unless one kernel takes them together, and its share."""
+) -> Numeric:
+    """Return the tensors in a rank's share of the gradients, each expert's apart unless one kernel takes them."""
     together = choices.kernels.expert_kernels == "one"
     dense, expert = (
         over_stages(stages, held, of, num_mtp=num_mtp)
@@ -220,7 +210,7 @@ def _tensors(
         )
     )
     local = expert if together else expert / degrees.ep
-    return dense + local, dense / state_shards(degrees, choices.tp_kind) + local / degrees.expert_shards
+    return dense / state_shards(degrees, choices.tp_kind) + local / degrees.expert_shards
 
 
 @formula(
@@ -292,7 +282,7 @@ def free_traffic(
     """Return the traffic of a network that takes no time: a bound of every way to shard."""
     dense, expert = stage_parameters(held, stages, degrees, tied=tied, num_mtp=num_mtp)
     whole = dict.fromkeys(
-        ("reduce_scatter", "all_reduce", "replicas", "all_gather", "ties", "statistics", "tensors", "share"),
+        ("reduce_scatter", "all_reduce", "replicas", "all_gather", "ties", "statistics", "tensors"),
         0.0,
     )
     blocks = held.map(lambda _: ShardTraffic(gather=0.0, regather=0.0, reduce=0.0))

@@ -23,7 +23,7 @@ from forescale.projection.data_parallel import (
 )
 from forescale.projection.hiding import Seconds
 from forescale.projection.host import device_update, host_update, update_gap, with_host
-from forescale.projection.launches import engine_seconds
+from forescale.projection.launches import engine_seconds, updated_tensors
 from forescale.projection.memory import MemoryParts, StateBytes, memory_parts, message_bytes, state_bytes
 from forescale.projection.outside import Outside, outside_bytes
 from forescale.projection.pieces import Holding, Parts, Piece
@@ -222,8 +222,9 @@ def _add_once(
     parts["optimizer"] = device_update(
         setting.model, at.maximum(states.optimizer, stages), setting.workload, inputs.pricing
     )
-    updated = at.maximum(inputs.traffic.updated(inputs.degrees.zero), stages)
-    parts["overhead"] = parts["overhead"] + update_gap(setting, updated, parts["optimizer"])
+    tensors = updated_tensors(zero=inputs.degrees.zero, sharded=inputs.traffic.tensors)
+    gap = update_gap(setting, at.maximum(tensors, stages), parts["optimizer"])
+    parts["overhead"] = parts["overhead"] + gap
     if setting.choices.offload.updates:
         updates, copies = host_update(setting, states)
         parts["optimizer"] = parts["optimizer"] + at.maximum(updates, stages)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from forescale.projection.data_parallel import Exposed
     from forescale.projection.evaluate import Inputs, Setting
     from forescale.projection.memory import StateBytes
-from forescale.projection.pricing import Pricing
+    from forescale.projection.pricing import Pricing
 
 GRADIENT = STORAGE_BYTES["fp32"]
 """The update on the host works on fp32 gradients."""
@@ -150,6 +150,8 @@ def device_update(model: Model, state: Numeric, workload: Workload, pricing: Pri
 
 
 def update_gap(setting: Setting, tensors: Numeric, update: Numeric) -> Numeric:
-    """Return the seconds by which launching the update of so many tensors outlasts the update itself."""
+    """Return the seconds by which launches of the update, one for each of a share's tensors, outlast it."""
+    if setting.choices.kernels.flat_update:
+        return 0.0
     interval, blocking = setting.run.kernel_interval_s, setting.choices.kernels.blocking_launches
     return launch_gap(kernels=tensors, interval=interval, busy=update, blocking=blocking)

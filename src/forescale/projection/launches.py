@@ -46,13 +46,13 @@ def calls_of_steps(calls: Numeric, steps: Numeric | None) -> Numeric:
 
 @formula(
     unit="1",
-    source="Megatron-LM, optimizer/distrib_optimizer.py: a rank updates the tensors that its share of the flat "
-    "gradients reaches into; stage 3 shares every tensor",
+    source="Megatron-LM, optimizer/distrib_optimizer.py: a rank copies each tensor that its share of the flat "
+    "gradients reaches into back by itself; elsewhere one kernel takes many tensors",
 )
-def updated_tensors(*, zero: Numeric, sharded: Numeric, whole: Numeric) -> Numeric:
-    """`sharded` under zero 1 and 2, else the `whole`."""
+def updated_tensors(*, zero: Numeric, sharded: Numeric) -> Numeric:
+    """`sharded` under zero 1 and 2, else 0."""
     stage = np.asarray(zero)
-    return np.where((stage >= 1) & (stage < 3), sharded, whole)
+    return np.where((stage >= 1) & (stage < 3), sharded, 0.0)
 
 
 @formula(unit="s", source="Megatron-LM, pipeline schedules: the engine steps once per micro-batch and chunk")
