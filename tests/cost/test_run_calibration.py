@@ -11,6 +11,7 @@ from tests.small import cluster
 
 from forescale.catalogue.clusters import load_cluster
 from forescale.cost.calibration import load_calibration
+from forescale.cost.calibrations import read_calibrations
 from forescale.cost.run_calibration import (
     DeviceFactors,
     RunCalibration,
@@ -18,7 +19,6 @@ from forescale.cost.run_calibration import (
     SoftwareFactors,
     Spread,
     load_run_calibration,
-    read_run_calibration,
 )
 from forescale.errors import ReaderError, UnknownNameError
 from forescale.validation.tables import table
@@ -84,10 +84,10 @@ def test_unknown_keys_are_refused(tmp_path):
     path = tmp_path / "calibration.json"
     path.write_text(json.dumps({"name": "x", "date": "", "source": "", "devices": {"a": {"wdie": 1.0}}}))
     with pytest.raises(ReaderError, match="wdie"):
-        read_run_calibration(path)
+        read_calibrations(path)
     path.write_text("{")
     with pytest.raises(ReaderError, match="cannot be read"):
-        read_run_calibration(path)
+        read_calibrations(path)
 
 
 def test_devices_are_trained_with_the_usual_software_of_their_vendor():

@@ -193,21 +193,6 @@ def load_run_calibration(name: str = DEFAULT) -> RunCalibration:
     return run_calibration_of(json.loads(path.read_text(encoding="utf-8")), where=f"run calibration {name}")
 
 
-def read_run_calibration(path: str | Path) -> RunCalibration:
-    """Return the run calibration in the JSON file at `path`.
-
-    Raises
-    ------
-    ReaderError
-        If it cannot be read or has unknown keys.
-    """
-    try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ReaderError(path, f"cannot be read as a run calibration: {error}") from error
-    return run_calibration_of(content, where=path)
-
-
 def run_calibration_of(content: Mapping[str, Any], *, where: str | Path) -> RunCalibration:
     """Return the run calibration that a JSON object describes."""
     data = dict(content)

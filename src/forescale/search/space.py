@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -105,11 +105,11 @@ class Space:
 
     def fixed(self, values: Mapping[str, int | bool]) -> Space:
         """Return the space with some dimensions fixed to one value."""
-        known = {item.name: getattr(self, item.name) for item in fields(self)}
         for name in values:
             if name not in NAMES:
                 raise UnknownKeyError(name, "the search space", NAMES)
-        return Space(**{**known, **{name: (value,) for name, value in values.items()}})
+        held: dict[str, Any] = {name: (value,) for name, value in values.items()}
+        return replace(self, **held)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,11 +123,6 @@ class Variant:
     schedule: str | None = None
     tp_kind: TensorKind = "1d"
     summa_panels: int = 1
-
-    @property
-    def structure(self) -> tuple[object, ...]:
-        """Everything but what is recomputed."""
-        return (*self.choices.values(), self.placing, self.schedule)
 
     @property
     def choices(self) -> dict[str, Any]:

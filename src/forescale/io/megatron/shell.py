@@ -11,7 +11,6 @@ from forescale.errors import ReaderError
 _ASSIGNMENT = re.compile(r"^([A-Za-z_]\w*)\+?=(.*)$", re.DOTALL)
 _REFERENCE = re.compile(r"\$\{([A-Za-z_]\w*)(?::?-([^}]*))?\}|\$([A-Za-z_]\w*)")
 _ARRAY = re.compile(r"^\$\{\w+\[[@*]\]\}$")
-_SEPARATORS = frozenset({";", "&", "&&", "|", "||", "\n"})
 
 
 def commands(text: str, variables: Mapping[str, str], where: str) -> list[list[str]]:
