@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "forescale"
-FILE_LINES, FUNCTION_LINES, FORMULA_LINES = 400, 40, 25
+FILE_LINES, FUNCTION_LINES, FORMULA_LINES = 600, 40, 25
 
 
 def main() -> int:
