@@ -16,7 +16,6 @@ from forescale.graph.rows import capacity_rows, fewer, imbalanced_rows, more, po
 from forescale.numeric import Numeric, larger
 from forescale.spec.model import DenseFfn, Model, MoeFfn
 from forescale.spec.strategy import SENT_ONCE
-from forescale.spec.workload import STORAGE_BYTES
 
 COUNT_BYTES = 8.0
 """Bytes of one count of tokens."""
@@ -329,12 +328,11 @@ def _grouped(
     if spec.bias:
         b.parameter(f"{name}.bias", experts, outputs, **own)
     product = partial(GroupedGemm, groups=groups, m=rows, dtype=dtype, together=together)
-    gradients = STORAGE_BYTES[lay.precision.gradients]
     b.operator(
         name,
         forward=(*casts(lay, rows * k, dtype, kernels=calls), product(n=n, k=k)),
         backward_input=(*casts(lay, rows * n, dtype, kernels=calls), product(n=k, k=n)),
-        backward_weight=(product(n=n, k=k, contract="m", accumulate_bytes=gradients),),
+        backward_weight=(product(n=n, k=k, contract="m", accumulate_bytes=lay.accumulate_bytes),),
         reads=(source,),
         writes=(result,),
         saves=(source,),

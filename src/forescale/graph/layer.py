@@ -214,7 +214,7 @@ def head_block(model: Model, layout: Layout) -> Block:
 def _vocabulary_head(b: Builder, model: Model, *, source: str) -> None:
     lay, h, vocab = b.layout, float(model.hidden_size), float(model.vocab_size)
     tokens = lay.tokens("sequence")
-    padding = padded_vocab(vocab_size=vocab, multiple=float(model.vocab_multiple), tp=lay.degrees.tp) / vocab
+    columns = padded_vocab(vocab_size=vocab, multiple=float(model.vocab_multiple), tp=lay.degrees.tp)
     gathered = gather_sequence(b, "head.gather", source=source, width=h, feeds="head.logits", narrow=False)
     width: Extent = ("hidden", h)
     if model.embedding_size and model.embedding_size != model.hidden_size:
@@ -224,17 +224,18 @@ def _vocabulary_head(b: Builder, model: Model, *, source: str) -> None:
             b, name, source=gathered, result=narrow, rows=tokens, inputs=width, outputs=inner, saved=source
         )
         gathered, source, width = narrow, narrow, inner
-    logits = tokens * vocab * padding / lay.split("vocab")
+    local = columns / lay.split("vocab")
     if lay.choices.kernels.cross_entropy == "fused_linear":
         if lay.summa:
             msg = "cross_entropy fused_linear needs the head's matrix whole; with tp_kind summa give another"
             raise SpecError(msg)
+        padding = columns / vocab
         b.parameter("head.logits.weight", width, ("vocab", vocab), copies=padding)
         if model.head_bias:
             b.parameter("head.logits.bias", ("vocab", vocab), copies=padding)
-        fused_linear_loss(b, source=gathered, rows=tokens, k=width[1], n=logits / tokens)
+        fused_linear_loss(b, source=gathered, rows=tokens, k=width[1], n=local)
         return
-    b.tensor("head.logits", logits)
+    b.tensor("head.logits", tokens * local)
     linear(
         b,
         "head.logits",
@@ -244,7 +245,7 @@ def _vocabulary_head(b: Builder, model: Model, *, source: str) -> None:
         inputs=width,
         outputs=("vocab", vocab),
         bias=model.head_bias,
-        copies=padding,
+        padded=columns,
         saved=source,
         own_gradient=True,
         narrow=False,

@@ -272,6 +272,12 @@ class Layout:
         return self.precision.activations if self.precision.is_narrow else self.precision.compute
 
     @property
+    def accumulate_bytes(self) -> float:
+        """Bytes per element of a weight gradient beyond a product's own output: the sum is read and written."""
+        own = 4.0 if self.precision.compute in ("fp32", "tf32") else 2.0
+        return max(2.0 * STORAGE_BYTES[self.precision.gradients] - own, 0.0)
+
+    @property
     def narrows_experts(self) -> bool:
         """Whether routed experts multiply in an 8- or 4-bit compute type."""
         return self.precision.is_narrow and self.choices.kernels.narrow_experts

@@ -22,7 +22,7 @@ def linear(
     inputs: Extent,
     outputs: Extent,
     bias: bool = False,
-    copies: Numeric = 1.0,
+    padded: Numeric | None = None,
     saved: str | None = None,
     own_gradient: bool = False,
     narrow: bool = True,
@@ -30,16 +30,17 @@ def linear(
 ) -> None:
     """Append rows x inputs -> rows x outputs, with its weight and its three products.
 
-    `copies` multiplies the local output width (key/value heads replicated over tp). `saved` is kept for the
-    weight gradient, by default the source; kernels that do not gather it again keep the source, too. Not
+    `padded` is the width of all outputs where it is more than theirs. `saved` is kept for the weight gradient, by default the source; kernels that do not gather it again keep the source, too. Not
     `narrow` are products that stay in 16 bits under 8-bit recipes. The weight joins `matrices` of a framework that
     does not fuse them.
     """
+    width = outputs[1] if padded is None else padded
+    copies = width / outputs[1]
     b.parameter(f"{name}.weight", inputs, outputs, copies=copies, narrow=narrow, matrices=matrices)
     if bias:
         b.parameter(f"{name}.bias", outputs, copies=copies)
     k = inputs[1] if b.layout.summa else inputs[1] / b.layout.split(inputs[0])
-    n = outputs[1] / b.layout.split(outputs[0]) * copies
+    n = width / b.layout.split(outputs[0])
     product(
         b,
         name,
@@ -108,11 +109,10 @@ def product(
 
 def _passes(layout: Layout, *, rows: Numeric, k: Numeric, n: Numeric, dtype: str) -> Passes:
     """Return the three products of a linear layer on one device."""
-    accumulate = STORAGE_BYTES[layout.precision.gradients]
     return Passes(
         forward=(*casts(layout, rows * k, dtype), Gemm(m=rows, n=n, k=k, dtype=dtype)),
         backward_input=(*casts(layout, rows * n, dtype), Gemm(m=rows, n=k, k=n, dtype=dtype)),
-        backward_weight=(Gemm(m=n, n=k, k=rows, dtype=dtype, accumulate_bytes=accumulate),),
+        backward_weight=(Gemm(m=n, n=k, k=rows, dtype=dtype, accumulate_bytes=layout.accumulate_bytes),),
     )
 
 

@@ -29,7 +29,7 @@ class GemmTiming:
     batch: Extent = 1.0
     dtype: KernelType = "bf16"
     accumulate_bytes: Annotated[float, Ge(0)] = 0.0
-    """Bytes read and written besides per output element: 4 where the product is added to fp32 gradients."""
+    """Bytes read and written besides per output element: 6 where a 16-bit product is added to fp32 gradients."""
     seconds: Seconds
 
     @property
