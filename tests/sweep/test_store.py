@@ -240,6 +240,28 @@ def test_a_damaged_definition_is_named(tmp_path):
     assert run(asked, executor=HERE, output=tmp_path, restart=True).num_resumed == 0
 
 
+@pytest.mark.parametrize(
+    "name", ["points/mine.txt", "results.csv", "report.html", "plots/a.svg", "sweep.json"]
+)
+def test_a_strangers_file_stays(tmp_path, name):
+    mine = tmp_path / name
+    mine.parent.mkdir(exist_ok=True)
+    mine.write_text('{"schema": "another/1"}', encoding="utf-8")
+    for restart in (False, True):
+        with pytest.raises(ForescaleError, match=r"is not of a sweep .*take another folder"):
+            run(grid(devices=[8]), executor=HERE, output=tmp_path, restart=restart)
+    assert mine.read_text(encoding="utf-8") == '{"schema": "another/1"}'
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [mine]
+
+
+def test_a_restart_deletes_points_only(tmp_path):
+    run(grid(devices=[8, 16]), executor=HERE, output=tmp_path)
+    mine = tmp_path / "points" / "mine.txt"
+    mine.write_text("mine", encoding="utf-8")
+    assert run(grid(devices=[8]), executor=HERE, output=tmp_path, restart=True).num_resumed == 0
+    assert sorted(path.name for path in mine.parent.iterdir()) == ["mine.txt", "point-00000000.parquet"]
+
+
 def test_two_sweeps_do_not_share_a_folder(tmp_path):
     pytest.importorskip("fcntl")
     asked = grid(devices=[8, 16])

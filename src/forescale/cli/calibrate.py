@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from forescale.cli.written import write_text
 from forescale.errors import SpecError
 from forescale.graph.ops import CollectiveKind
+from forescale.written import writable, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +41,10 @@ def calibrate_command(
     ] = None,
     *,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE.json", help="Where the calibration goes.")
+        Path,
+        typer.Option(
+            "--output", "-o", callback=writable, metavar="FILE.json", help="Where the calibration goes."
+        ),
     ],
     kernels: Annotated[
         list[Path] | None,

@@ -22,6 +22,7 @@ from forescale.cli.options import (
     grouped,
 )
 from forescale.errors import SpecError
+from forescale.written import writable
 
 if TYPE_CHECKING:
     from forescale.cli.inputs import Question
@@ -112,6 +113,7 @@ class TimelineOptions:
         Path | None,
         typer.Option(
             "--export",
+            callback=writable,
             metavar="FILE",
             help="Write the timeline: .json for Perfetto, .pickle for PyTorch's memory_viz.",
             rich_help_panel=OUTPUT,

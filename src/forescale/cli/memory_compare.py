@@ -20,9 +20,9 @@ from forescale.cli.options import (
     RunOptions,
     grouped,
 )
-from forescale.cli.written import write_text
 from forescale.errors import SpecError
 from forescale.spec.strategy import RematPolicy
+from forescale.written import writable, write_text
 
 if TYPE_CHECKING:
     from forescale.projection.result import Projection
@@ -65,6 +65,7 @@ def compare_command(
         Path | None,
         typer.Option(
             "--plot",
+            callback=writable,
             metavar="FILE",
             help="Write stacked bars: .svg, .html, or .json (Vega-Lite).",
             rich_help_panel=OUTPUT,

@@ -24,7 +24,6 @@ from forescale.cli.pipeline_options import (
     ScheduleName,
     StageOptions,
 )
-from forescale.cli.written import write_text
 from forescale.errors import ForescaleError, ReaderError
 from forescale.schedule import (
     FAMILIES,
@@ -52,6 +51,7 @@ from forescale.schedule.draw import (
 from forescale.schedule.simulation import SCHEMA
 from forescale.schedule.torch_csv import from_csv, to_csv
 from forescale.schedule.traces import calibrated_links, median_times, read_run
+from forescale.written import writable, write_text
 
 app = typer.Typer(help="Pipeline schedules: build, check, time, draw and optimise.", no_args_is_help=True)
 app.command("partition")(partition_command)
@@ -127,7 +127,8 @@ def draw(
         DrawFormat, typer.Option("--format", "-f", help="What to write.")
     ] = DrawFormat.terminal,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File; default is standard output.")
+        Path | None,
+        typer.Option("--output", "-o", callback=writable, help="File; default is standard output."),
     ] = None,
     trace: Annotated[
         Path | None, typer.Option("--trace", help="Folder with pp_rank_*.json of a real run.")
@@ -193,7 +194,8 @@ def optimise_schedule(
     ] = 60.0,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Threads of the exact solver.")] = 2,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the schedule as torch's CSV.")
+        Path | None,
+        typer.Option("--output", "-o", callback=writable, help="Write the schedule as torch's CSV."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

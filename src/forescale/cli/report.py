@@ -21,8 +21,8 @@ from forescale.cli.options import (
 )
 from forescale.cli.search import ranked
 from forescale.cli.space import SpaceOptions, space_of
-from forescale.cli.written import write_text
 from forescale.errors import SpecError
+from forescale.written import writable, write_text
 
 if TYPE_CHECKING:
     from forescale.cli.inputs import Question
@@ -57,6 +57,7 @@ def report_command(
         typer.Option(
             "--output",
             "-o",
+            callback=writable,
             metavar="FILE",
             help=".md, .html or .json; Markdown on standard output by default.",
             rich_help_panel=OUTPUT,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar
 
@@ -33,6 +34,7 @@ from forescale.cli.study import (
     with_own_length,
 )
 from forescale.errors import InfeasibleError, SpecError
+from forescale.written import writable
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -67,6 +69,7 @@ class EffortOptions:
         Path | None,
         typer.Option(
             "--checkpoint",
+            callback=writable,
             metavar="FILE",
             help="Keep what is settled, and go on from it when asked the same again.",
             rich_help_panel="Search",
@@ -79,6 +82,14 @@ class EffortOptions:
             if value is not None:
                 msg = f"{name} {why}"
                 raise SpecError(msg)
+
+
+def parquet_writable(path: Path | None) -> Path | None:
+    """Return `path` if a Parquet file can be written there: asked before the search."""
+    if path is not None and find_spec("pyarrow") is None:
+        msg = "--parquet needs pyarrow; install it with: pip install 'forescale[sweep]'"
+        raise SpecError(msg)
+    return writable(path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,11 +150,23 @@ def search_command(
     as_json: JsonFlag = False,
     csv: Annotated[
         Path | None,
-        typer.Option("--csv", metavar="FILE", help="Write the layouts shown.", rich_help_panel=OUTPUT),
+        typer.Option(
+            "--csv",
+            callback=writable,
+            metavar="FILE",
+            help="Write the layouts shown.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = None,
     parquet: Annotated[
         Path | None,
-        typer.Option("--parquet", metavar="FILE", help="Write the layouts shown.", rich_help_panel=OUTPUT),
+        typer.Option(
+            "--parquet",
+            callback=parquet_writable,
+            metavar="FILE",
+            help="Write the layouts shown.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = None,
 ) -> None:
     """Find the best layouts: the whole legal space, ranked."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from forescale.cli.written import writing
-from forescale.errors import ForescaleError
+from forescale.escaping import csv_text
 from forescale.report.rows import projection_row
+from forescale.written import replacing, write_text
 
 if TYPE_CHECKING:
     from forescale.search import ParetoResult, ScanResult, SearchResult
@@ -41,19 +40,13 @@ def scan_rows(result: ScanResult) -> list[dict[str, Any]]:
 
 def write_csv(rows: list[dict[str, Any]], path: Path) -> None:
     """Write rows as CSV with a header."""
-    with writing(path), path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    write_text(path, csv_text(rows, list(rows[0])))
 
 
 def write_parquet(rows: list[dict[str, Any]], path: Path) -> None:
     """Write rows as Parquet, which needs pyarrow."""
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError as error:
-        msg = "--parquet needs pyarrow; install it with: pip install 'forescale[sweep]'"
-        raise ForescaleError(msg) from error
-    with writing(path):
-        pq.write_table(pa.Table.from_pylist(rows), path)
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with replacing(path) as place:
+        pq.write_table(pa.Table.from_pylist(rows), place)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from forescale.cli.options import CostOptions, grouped
-from forescale.cli.written import write_text
 from forescale.errors import SpecError
+from forescale.written import writable, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,6 +59,7 @@ def validate_command(
         Path | None,
         typer.Option(
             "--markdown",
+            callback=writable,
             metavar="FILE",
             help="Write all of it, with pictures beside.",
             rich_help_panel=PANEL,
@@ -68,6 +69,7 @@ def validate_command(
         Path | None,
         typer.Option(
             "--chart",
+            callback=writable,
             metavar="FILE",
             help="Draw it: .svg, else Vega-Lite.",
             rich_help_panel=PANEL,

@@ -33,6 +33,7 @@ from forescale.io.timings import KERNEL_TIMINGS, CollectiveTiming, KernelTiming
 from forescale.io.validation import build
 from forescale.memory.measurement import LayerMeasurement, RankPeak
 from forescale.spec import Strategy
+from forescale.written import write_text
 
 SCHEMA = "forescale.bench/1"
 KEYS = ("schema", "config", "ranks", "layers", "kernels", "collectives", "conditions")
@@ -99,7 +100,7 @@ def read_bench(path: str | Path) -> BenchArtifact:
 def write_bench(artifact: BenchArtifact, path: str | Path) -> None:
     """Write `artifact` as a file that `read_bench` turns into an equal one."""
     text = json.dumps(artifact.to_json(), indent=2, allow_nan=False) + "\n"
-    Path(path).write_text(text, encoding="utf-8")
+    write_text(Path(path), text)
 
 
 def build_bench(document: Mapping[str, Any], *, where: str, folder: Path | None = None) -> BenchArtifact:

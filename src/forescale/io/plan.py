@@ -38,6 +38,7 @@ from forescale.io.named import cluster_of, model_of, named_cluster, named_model
 from forescale.io.toml import dump_toml
 from forescale.io.validation import build
 from forescale.spec import Cluster, Model, Strategy, Workload
+from forescale.written import write_text
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -170,7 +171,7 @@ def build_strategy(values: Mapping[str, Any], num_devices: int, *, where: str) -
 
 def write_plan(plan: Plan, path: str | Path) -> None:
     """Write `plan` as a TOML file that `read_plan` turns into an equal plan."""
-    Path(path).write_text(dump_toml(plan_values(plan)), encoding="utf-8")
+    write_text(Path(path), dump_toml(plan_values(plan)))
 
 
 def plan_values(plan: Plan) -> dict[str, Any]:

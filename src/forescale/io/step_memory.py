@@ -19,6 +19,7 @@ from forescale.projection.timeline import MemoryTimeline, RankTimeline
 from forescale.schedule import Kind
 from forescale.schedule.actions import BACKWARD
 from forescale.schedule.draw import to_perfetto
+from forescale.written import replacing
 
 Event: TypeAlias = dict[str, Any]
 MICRO = 1e6
@@ -41,11 +42,8 @@ def write_timeline(timeline: MemoryTimeline, path: Path) -> None:
         content = json.dumps(step_counters(timeline)).encode()
     else:
         content = pickle.dumps(step_snapshot(timeline), protocol=4)
-    try:
-        path.write_bytes(content)
-    except OSError as error:
-        msg = f"cannot write {path}: {error.strerror or error}"
-        raise ForescaleError(msg) from error
+    with replacing(path) as place:
+        place.write_bytes(content)
 
 
 def step_counters(timeline: MemoryTimeline) -> Event:

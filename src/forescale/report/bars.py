@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
+from forescale.escaping import xml
 from forescale.report.svg import CHARACTER, FAINT, GRID, INK, opening, round_step, text
 
 VEGA_LITE = "https://vega.github.io/schema/vega-lite/v5.json"
@@ -133,7 +133,7 @@ def _stack(chart: BarChart, bar: Bar, ceiling: float, middle: float, wide: float
             top, bottom = _y(below + value, ceiling), _y(below, ceiling)
             found.append(
                 f'<rect x="{middle - wide / 2:.1f}" y="{top:.2f}" width="{wide:.1f}" height="{bottom - top:.2f}" '
-                f'fill="{part.colour}"><title>{escape(f"{part.name}: {value:.2f} {chart.unit}")}</title></rect>'
+                f'fill="{part.colour}"><title>{xml(f"{part.name}: {value:.2f} {chart.unit}")}</title></rect>'
             )
         below += value
     head = _y(below, ceiling)

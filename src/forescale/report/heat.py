@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
+from forescale.escaping import xml
 from forescale.report.axes import word_axis
 from forescale.report.contours import contour
 from forescale.report.svg import CHARACTER, FAINT, INK, opening, text
@@ -152,13 +152,13 @@ def _cell(chart: HeatMap, cell: Cell, x: float, y: float) -> list[str]:
     fill = _EMPTY if shade is None else _hex(shade)
     words = "–" if cell.value is None else chart.say(cell.value)
     ink = "#ffffff" if shade is not None and shade > _DARK else INK
-    remark = escape(f"{words} {cell.remark}".strip())
+    remark = xml(f"{words} {cell.remark}".strip())
     middle, base = x + _CELL_WIDE / 2.0, y + _CELL_HIGH / 2.0 + 4.0
     return [
         f'<rect x="{x:.1f}" y="{y:.1f}" width="{_CELL_WIDE:g}" height="{_CELL_HIGH:g}" fill="{fill}" '
         f'stroke="#ffffff"><title>{remark}</title></rect>',
         f'<text x="{middle:.1f}" y="{base:.1f}" font-size="12" text-anchor="middle" fill="{ink}" '
-        f'pointer-events="none">{escape(words)}</text>',
+        f'pointer-events="none">{xml(words)}</text>',
     ]
 
 
@@ -174,7 +174,7 @@ def _lines(chart: HeatMap, left: float, bottom: float) -> list[str]:
             )
             found.append(
                 f'<polyline points="{path}" fill="none" stroke="{INK}" stroke-width="1.4">'
-                f"<title>{escape(f'{chart.value_name} {chart.say(level)}')}</title></polyline>"
+                f"<title>{xml(f'{chart.value_name} {chart.say(level)}')}</title></polyline>"
             )
             x, y = places[len(places) // 2]
             found.append(text(x, y - 6.0, chart.say(level), size=10, anchor="middle"))

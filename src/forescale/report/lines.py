@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
+from forescale.escaping import xml
 from forescale.report.axes import Axis
 from forescale.report.svg import CHARACTER, FAINT, GRID, INK, SERIES, opening, text
 
@@ -139,7 +139,7 @@ def _line(chart: LineChart, line: Line) -> list[str]:
         found.append(f'<polyline points="{path}" fill="none" stroke="{_colour(line)}"{dash}/>')
     if not line.ideal:
         for dot, (x, y) in zip(line.dots, places, strict=True):
-            words = escape(f"{line.name}: {dot.remark}" if dot.remark else line.name)
+            words = xml(f"{line.name}: {dot.remark}" if dot.remark else line.name)
             found.append(
                 f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.6" fill="{_colour(line)}" stroke="#ffffff" '
                 f'stroke-width="0.8"><title>{words}</title></circle>'

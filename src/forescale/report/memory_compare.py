@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
+from forescale.escaping import script, xml
 from forescale.projection.result import Projection, StageMemory
 from forescale.report.bars import Bar, BarChart, Part, to_svg, to_vega_lite
 from forescale.units import GIB
@@ -88,24 +87,24 @@ def memory_bars(comparison: MemoryComparison) -> BarChart:
 def memory_page(comparison: MemoryComparison) -> str:
     """Return one HTML page with picture, figures and the Vega-Lite specification; it loads nothing."""
     chart = memory_bars(comparison)
-    heads = "".join(f"<th>{escape(name)}</th>" for name in (comparison.across, *PARTS, "peak", "verdict"))
+    heads = "".join(f"<th>{xml(name)}</th>" for name in (comparison.across, *PARTS, "peak", "verdict"))
     lines = "".join(_line(bar) for bar in chart.bars)
-    spec = json.dumps(to_vega_lite(chart)).replace("<", "\\u003c")
+    spec = script(to_vega_lite(chart))
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f"<title>{escape(chart.title)}</title><style>"
+        f"<title>{xml(chart.title)}</title><style>"
         "body{font:14px ui-sans-serif,Helvetica,Arial,sans-serif;color:#1b2430;margin:24px}"
         "table{border-collapse:collapse;margin-top:16px}td,th{padding:4px 12px;text-align:right}"
         "td:first-child,th:first-child{text-align:left}tr+tr td{border-top:1px solid #e3e6ea}svg{max-width:100%}"
         f"</style></head><body>\n{to_svg(chart)}\n<table><tr>{heads}</tr>{lines}</table>"
-        f"<p>All figures in {escape(chart.unit)}.</p>\n"
+        f"<p>All figures in {xml(chart.unit)}.</p>\n"
         f'<script type="application/json" id="vega-lite">{spec}</script>\n</body></html>\n'
     )
 
 
 def _line(bar: Bar) -> str:
     cells = [bar.label, *(f"{value:.2f}" for value in (*bar.values, bar.total)), bar.remark]
-    return "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
+    return "<tr>" + "".join(f"<td>{xml(cell)}</td>" for cell in cells) + "</tr>"
 
 
 def _row(row: Row) -> dict[str, Any]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from html import escape
-
+from forescale.escaping import xml
 from forescale.report.document import Bullets, Content, Paragraph, Report, Section, Table
 
 _STYLE = """
@@ -28,7 +27,7 @@ _MANY = 12
 def to_html(report: Report) -> str:
     """Return the report as a page with a table of contents; wide tables scroll by themselves."""
     parts = [
-        f"<a href='#s{number}'>{escape(section.title)}</a>"
+        f"<a href='#s{number}'>{xml(section.title)}</a>"
         for number, section in enumerate(report.sections)
         if section.level == 1
     ]
@@ -36,23 +35,23 @@ def to_html(report: Report) -> str:
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{escape(report.title)}</title><style>{_STYLE}</style></head><body>\n"
-        f"<h1>{escape(report.title)}</h1>\n<nav>{''.join(parts)}</nav>\n{body}\n</body></html>\n"
+        f"<title>{xml(report.title)}</title><style>{_STYLE}</style></head><body>\n"
+        f"<h1>{xml(report.title)}</h1>\n<nav>{''.join(parts)}</nav>\n{body}\n</body></html>\n"
     )
 
 
 def _section(number: int, section: Section) -> str:
     tag = f"h{section.level + 1}"
     inner = "\n".join(_content(content) for content in section.contents)
-    return f'<section><{tag} id="s{number}">{escape(section.title)}</{tag}>\n{inner}</section>'
+    return f'<section><{tag} id="s{number}">{xml(section.title)}</{tag}>\n{inner}</section>'
 
 
 def _content(content: Content) -> str:
     match content:
         case Paragraph(text=text):
-            return f"<p>{escape(text)}</p>"
+            return f"<p>{xml(text)}</p>"
         case Bullets(items=items):
-            return "<ul>" + "".join(f"<li>{escape(item)}</li>" for item in items) + "</ul>"
+            return "<ul>" + "".join(f"<li>{xml(item)}</li>" for item in items) + "</ul>"
         case Table():
             return _table(content)
 
@@ -60,12 +59,12 @@ def _content(content: Content) -> str:
 def _table(table: Table) -> str:
     kinds = [' class="r"' if heading.align == "right" else "" for heading in table.headings]
     head = "".join(
-        f'<th scope="col"{kind}>{escape(heading.text)}</th>'
+        f'<th scope="col"{kind}>{xml(heading.text)}</th>'
         for kind, heading in zip(kinds, table.headings, strict=True)
     )
     rows = "\n".join(
         "<tr>"
-        + "".join(f"<td{kind}>{escape(cell)}</td>" for kind, cell in zip(kinds, row, strict=True))
+        + "".join(f"<td{kind}>{xml(cell)}</td>" for kind, cell in zip(kinds, row, strict=True))
         + "</tr>"
         for row in table.rows
     )

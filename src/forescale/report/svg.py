@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from html import escape
+
+from forescale.escaping import xml
 
 INK, FAINT, GRID = "#1b2430", "#5b6675", "#e3e6ea"
 CHARACTER = 6.6
@@ -35,5 +36,5 @@ def text(x: float, y: float, words: str, *, size: float, anchor: str = "start", 
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:g}" text-anchor="{anchor}" fill="{colour}" '
         f'stroke="#ffffff" stroke-width="3" paint-order="stroke">'
-        f"{escape(words)}</text>"
+        f"{xml(words)}</text>"
     )

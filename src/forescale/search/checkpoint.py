@@ -14,6 +14,7 @@ from forescale.errors import SpecError
 from forescale.search.bounded import Bounded, Pool
 from forescale.search.incumbents import Wanted
 from forescale.search.landscape import Asked
+from forescale.written import replacing
 
 SAVED_EVERY_S = 1.0
 POOLS = ("open", "placed")
@@ -63,10 +64,8 @@ class Checkpoint:
 
     def save(self, run: Bounded) -> None:
         """Write the file; one that is interrupted leaves the one before."""
-        draft = self.path.with_name(self.path.name + ".part")
-        with draft.open("wb") as file:
+        with replacing(self.path) as place, place.open("wb") as file:
             np.savez(file, key=np.array(self.key), **_state(run))  # type: ignore[arg-type]
-        draft.replace(self.path)
         self._saved = time.perf_counter()
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from forescale.errors import ForescaleError
+from forescale.written import writing
 
 try:
     import fcntl
@@ -28,16 +29,6 @@ def made(folder: Path) -> None:
             msg = f"cannot write to {folder}: it is a file, not a folder"
             raise ForescaleError(msg)
         folder.mkdir(parents=True, exist_ok=True)
-
-
-@contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """Say in a sentence that a folder cannot be written."""
-    try:
-        yield
-    except OSError as error:
-        msg = f"cannot write to {folder}: {error.strerror or error}"
-        raise ForescaleError(msg) from error
 
 
 @contextmanager

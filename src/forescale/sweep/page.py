@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 
-from forescale.errors import ForescaleError
+from forescale.escaping import xml
 from forescale.sweep.labels import say, title, unit_of
 from forescale.sweep.pictures import Picture
 from forescale.sweep.result import SweepResult
+from forescale.written import write_text, writing
 
 _STYLE = """
 body { font-family: ui-sans-serif, Helvetica, Arial, sans-serif; color: #1b2430; margin: 2rem; max-width: 72rem }
@@ -45,20 +45,17 @@ _DEGREES = (
 def write_pictures(result: SweepResult, pictures: Sequence[Picture], folder: Path) -> tuple[Path, ...]:
     """Write every picture as SVG and as Vega-Lite, and a page of all; return the files."""
     files: list[Path] = []
-    try:
-        place = folder / "plots"
+    place = folder / "plots"
+    with writing(place):
         place.mkdir(parents=True, exist_ok=True)
-        for picture in pictures:
-            vega = json.dumps(picture.vega_lite, indent=1, ensure_ascii=False) + "\n"
-            for suffix, text in ((".svg", picture.svg + "\n"), (".vl.json", vega)):
-                file = place / f"{picture.name}{suffix}"
-                file.write_text(text, encoding="utf-8")
-                files.append(file)
-        page = folder / "report.html"
-        page.write_text(to_html(result, pictures), encoding="utf-8")
-    except OSError as error:
-        msg = f"cannot write to {folder}: {error.strerror or error}"
-        raise ForescaleError(msg) from error
+    for picture in pictures:
+        vega = json.dumps(picture.vega_lite, indent=1, ensure_ascii=False) + "\n"
+        for suffix, text in ((".svg", picture.svg + "\n"), (".vl.json", vega)):
+            file = place / f"{picture.name}{suffix}"
+            write_text(file, text)
+            files.append(file)
+    page = folder / "report.html"
+    write_text(page, to_html(result, pictures))
     return (*files, page)
 
 
@@ -67,10 +64,10 @@ def to_html(result: SweepResult, pictures: Sequence[Picture]) -> str:
     counts = ", ".join(f"{count:,} {status}" for status, count in result.counts.items() if count)
     parts = [
         "<!doctype html>",
-        f'<html lang="en"><meta charset="utf-8"><title>{escape(result.sweep.name)}</title>',
+        f'<html lang="en"><meta charset="utf-8"><title>{xml(result.sweep.name)}</title>',
         f"<style>{_STYLE}</style>",
-        f"<h1>{escape(result.sweep.name)}</h1>",
-        f"<p>{len(result.rows):,} points: {counts}. Best by {escape(title(result.metric))}.</p>",
+        f"<h1>{xml(result.sweep.name)}</h1>",
+        f"<p>{len(result.rows):,} points: {counts}. Best by {xml(title(result.metric))}.</p>",
         *(f"<figure>{picture.svg}</figure>" for picture in pictures),
         *(_table(result, name) for name in result.sweep.axes.names),
     ]
@@ -81,14 +78,14 @@ def _table(result: SweepResult, axis: str) -> str:
     """Return the best point of every value; samples would be a row each, so they have none."""
     if any(item.name == axis for item in result.sweep.axes.ranges):
         return ""
-    head = "".join(f"<th>{escape(title(name))}</th>" for name in (axis, *_SHOWN, *_DEGREES))
+    head = "".join(f"<th>{xml(title(name))}</th>" for name in (axis, *_SHOWN, *_DEGREES))
     rows = []
     for value, best in result.best_by(axis):
-        said = f"<td>{escape(say(value, unit_of(result.sweep, axis)))}</td>"
+        said = f"<td>{xml(say(value, unit_of(result.sweep, axis)))}</td>"
         if best is None:
             said += f'<td colspan="{len(_SHOWN) + len(_DEGREES)}" style="text-align:left">no layout</td>'
         else:
             shown = (say(best[name], unit_of(result.sweep, name)) for name in (*_SHOWN, *_DEGREES))
-            said += "".join(f"<td>{escape(cell)}</td>" for cell in shown)
+            said += "".join(f"<td>{xml(cell)}</td>" for cell in shown)
         rows.append(f"<tr>{said}</tr>")
-    return f"<h2>Best by {escape(title(axis))}</h2><table><tr>{head}</tr>{''.join(rows)}</table>"
+    return f"<h2>Best by {xml(title(axis))}</h2><table><tr>{head}</tr>{''.join(rows)}</table>"

@@ -7,23 +7,29 @@ in which order they were found.
 
 from __future__ import annotations
 
-import csv
 import json
 import os
-import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from io import StringIO
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
 from forescale.errors import ForescaleError
+from forescale.escaping import csv_text
 from forescale.sweep.columns import Column, Row
 from forescale.sweep.definition import Sweep
-from forescale.sweep.folder import made, writing
+from forescale.sweep.folder import made
+from forescale.written import replacing, write_text, writing
 
 Format: TypeAlias = Literal["parquet", "csv"]
 SCHEMA = "forescale.sweep_folder/1"
 DEFINITION, POINTS, RESULTS = "sweep.json", "points", "results"
+OWN = (POINTS, f"{RESULTS}.parquet", f"{RESULTS}.csv", "report.html", "plots")
+"""What a sweep writes beside its definition."""
+LINES = "points.jsonl"
+TORN = (".point*.part", ".batch-*.part")
+"""Files that a process was writing when it was killed."""
+KEPT = ("point-*.parquet", "batch-*.parquet", LINES, *TORN)
+"""Files of finished points: nothing else is ever deleted."""
 MERGE_AT = 256
 """Files of single points that are merged into one."""
 
@@ -61,8 +67,7 @@ class ParquetFolder:
     def __init__(self, folder: Path, columns: tuple[Column, ...]) -> None:
         self._points, self._table, self._columns = folder / POINTS, folder / f"{RESULTS}.parquet", columns
         self._points.mkdir(parents=True, exist_ok=True)
-        for torn in self._points.glob(".*.part"):  # of a process that was killed
-            torn.unlink(missing_ok=True)
+        _discard(self._points, TORN)
         self._loose = len(list(self._points.glob("point-*.parquet")))
 
     def done(self) -> dict[int, Row]:
@@ -93,9 +98,8 @@ class ParquetFolder:
         files = sorted(self._points.glob("point-*.parquet"))
         whole = pa.concat_tables([_read_parquet(file) for file in files])
         first = files[0].stem.removeprefix("point-")
-        _replace(
-            self._points / f"batch-{first}-{len(files)}.parquet", lambda path: pq.write_table(whole, path)
-        )
+        with replacing(self._points / f"batch-{first}-{len(files)}.parquet") as place:
+            pq.write_table(whole, place)
         for file in files:
             file.unlink()
         self._loose = 0
@@ -106,7 +110,7 @@ class CsvFolder:
 
     def __init__(self, folder: Path, columns: tuple[Column, ...]) -> None:
         self._lines, self._table, self._columns = (
-            folder / POINTS / "points.jsonl",
+            folder / POINTS / LINES,
             folder / f"{RESULTS}.csv",
             columns,
         )
@@ -133,7 +137,7 @@ class CsvFolder:
 
     def write(self, rows: Iterable[Row]) -> Path:
         """Write the table."""
-        _replace(self._table, lambda path: path.write_text(csv_text(rows, self._columns), encoding="utf-8"))
+        write_text(self._table, csv_text(rows, [column.name for column in self._columns]))
         return self._table
 
     def _drop_torn_line(self) -> None:
@@ -141,7 +145,8 @@ class CsvFolder:
         content = self._lines.read_bytes()
         whole = content[: content.rfind(b"\n") + 1]
         if whole != content:
-            _replace(self._lines, lambda path: path.write_bytes(whole))
+            with replacing(self._lines) as place:
+                place.write_bytes(whole)
 
 
 def open_store(
@@ -190,7 +195,8 @@ def write_parquet(rows: list[Row], columns: tuple[Column, ...], path: Path) -> N
     kinds = {"whole": pa.int64(), "number": pa.float64(), "text": pa.string(), "flag": pa.bool_()}
     schema = pa.schema([(column.name, kinds[column.kind]) for column in columns])
     table = pa.Table.from_pylist(rows, schema=schema)
-    _replace(path, lambda place: pq.write_table(table, place, compression="zstd", store_schema=False))
+    with replacing(path) as place:
+        pq.write_table(table, place, compression="zstd", store_schema=False)
 
 
 def _read_parquet(file: Path) -> Any:  # noqa: ANN401 (a table of a module that is not always there)
@@ -214,21 +220,12 @@ def _damaged(file: Path, reason: object) -> ForescaleError:
     )
 
 
-def csv_text(rows: Iterable[Row], columns: tuple[Column, ...]) -> str:
-    """Return rows as CSV with a header; what is missing is empty."""
-    text = StringIO()
-    writer = csv.DictWriter(text, fieldnames=[column.name for column in columns], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
-
-
 def _claim(sweep: Sweep, fingerprint: str, folder: Path, kind: Format, *, restart: bool) -> None:
     """Note in `folder` what is asked, or see that it is what was asked before."""
     note = folder / DEFINITION
-    if restart:
-        shutil.rmtree(folder / POINTS, ignore_errors=True)
-        note.unlink(missing_ok=True)
+    before = _noted(note, restart=restart)
+    if restart and before is not None:
+        _discard(folder / POINTS, KEPT)
     asked = {
         "schema": SCHEMA,
         "fingerprint": fingerprint,
@@ -236,21 +233,48 @@ def _claim(sweep: Sweep, fingerprint: str, folder: Path, kind: Format, *, restar
         "format": kind,
         "definition": json.loads(json.dumps(sweep.content, default=str)),
     }
-    if not note.exists():
-        text = json.dumps(asked, indent=1, ensure_ascii=False) + "\n"
-        _replace(note, lambda path: path.write_text(text, encoding="utf-8"))
+    if restart or before is None:
+        write_text(note, json.dumps(asked, indent=1, ensure_ascii=False) + "\n")
         return
-    try:
-        before = dict(json.loads(note.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
-        msg = f"{note} is damaged ({error}); take another folder, or discard what is there with --restart"
-        raise ForescaleError(msg) from error
     if before.get("fingerprint") == fingerprint and before.get("format") == kind:
         return
     msg = (
         f"{folder} holds points of another sweep than {sweep.where}: {_difference(before, asked)}; "
         "take another folder, or discard what is there with --restart"
     )
+    raise ForescaleError(msg)
+
+
+def _discard(folder: Path, names: Sequence[str]) -> None:
+    for name in names:
+        for file in folder.glob(name):
+            file.unlink(missing_ok=True)
+
+
+def _noted(note: Path, *, restart: bool) -> dict[str, Any] | None:
+    """Return what a folder says was asked in it: None if it is new, nothing if that is lost and not needed.
+
+    Raises
+    ------
+    ForescaleError
+        If what is there is not of a sweep.
+    """
+    if not note.exists():
+        strange = next((name for name in OWN if (note.parent / name).exists()), None)
+        if strange is None:
+            return None
+        msg = f"{note.parent / strange} is not of a sweep ({DEFINITION} is not there); take another folder"
+        raise ForescaleError(msg)
+    try:
+        found = json.loads(note.read_text(encoding="utf-8"))
+    except ValueError as error:
+        if restart:
+            return {}
+        msg = f"{note} is damaged ({error}); take another folder, or discard what is there with --restart"
+        raise ForescaleError(msg) from error
+    if isinstance(found, dict) and found.get("schema") == SCHEMA:
+        return found
+    msg = f"{note} is not of a sweep (its schema is not {SCHEMA}); take another folder"
     raise ForescaleError(msg)
 
 
@@ -275,12 +299,3 @@ def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
             yield from _leaves(below, f"{path}.{key}" if path else str(key))
     else:
         yield path, value
-
-
-def _replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` make a file that appears at `path` whole, even if the process is killed meanwhile."""
-    whole = path.with_name(f".{path.name}.{os.getpid()}.part")
-    write(whole)
-    with whole.open("rb") as file:
-        os.fsync(file.fileno())
-    whole.replace(path)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
+from forescale.escaping import script
 from forescale.schedule.actions import Kind
 from forescale.schedule.draw.colours import fill, ink
 from forescale.schedule.draw.timeline import Bar, Timeline, of_simulation
@@ -17,7 +17,7 @@ def to_html(pictures: Sequence[Timeline | Simulation], *, title: str = "Pipeline
     """Return a page that shows steps above each other on one time axis; it loads nothing from elsewhere."""
     panels = [_panel(of_simulation(p) if isinstance(p, Simulation) else p) for p in pictures]
     page = (resources.files("forescale.schedule.draw") / "viewer.html").read_text(encoding="utf-8")
-    data = json.dumps({"title": title, "panels": panels}, separators=(",", ":")).replace("</", "<\\/")
+    data = script({"title": title, "panels": panels})
     return page.replace("__DATA__", data)
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from html import escape
-
+from forescale.escaping import xml
 from forescale.schedule.actions import Kind
 from forescale.schedule.draw.colours import FILL, fill, ink
 from forescale.schedule.draw.timeline import Bar, Timeline, of_simulation
@@ -24,8 +23,8 @@ def to_svg(picture: Timeline | Simulation, *, width: float = 1100.0, memory: boo
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" '
         f'viewBox="0 0 {width:g} {height:g}" font-family="ui-sans-serif, Helvetica, Arial, sans-serif">',
         f'<rect width="{width:g}" height="{height:g}" fill="#ffffff"/>',
-        f'<text x="{_LEFT:g}" y="16" font-size="13" fill="#1b2430">{escape(timeline.title)}</text>',
-        f'<text x="{_LEFT:g}" y="32" font-size="11" fill="#5b6675">{escape(timeline.note)}</text>',
+        f'<text x="{_LEFT:g}" y="16" font-size="13" fill="#1b2430">{xml(timeline.title)}</text>',
+        f'<text x="{_LEFT:g}" y="32" font-size="11" fill="#5b6675">{xml(timeline.note)}</text>',
     ]
     for rank in range(timeline.num_ranks):
         parts += _row(timeline, rank, _TOP + pitch * rank, scale, strip)
@@ -58,7 +57,7 @@ def _bar(bar: Bar, top: float, scale: float) -> list[str]:
     parts = [
         f'<rect x="{left:.2f}" y="{top:g}" width="{max(wide, 0.3):.2f}" height="{height:g}" '
         f'fill="{fill(bar.kind, bar.chunk)}" stroke="{edge}" stroke-width="0.6">'
-        f"<title>{escape(bar.name)}: {bar.start:.6g} to {bar.end:.6g}</title></rect>"
+        f"<title>{xml(bar.name)}: {bar.start:.6g} to {bar.end:.6g}</title></rect>"
     ]
     text = str(bar.microbatch)
     if not copies and wide >= 6.5 * len(text):

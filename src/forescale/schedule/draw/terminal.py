@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from forescale.escaping import plain
 from forescale.schedule.actions import Kind
 from forescale.schedule.draw.colours import ANSI
 from forescale.schedule.draw.timeline import Bar, Timeline, of_simulation
@@ -29,7 +30,7 @@ def to_terminal(picture: Timeline | Simulation, *, width: int = 110, colour: boo
             columns = round(fitting)
             break
     scale = columns / (timeline.makespan or 1.0)
-    lines = [timeline.title, timeline.note]
+    lines = [plain(timeline.title), plain(timeline.note)]
     for rank in range(timeline.num_ranks):
         row = _row([b for b in timeline.bars if b.rank == rank], columns, scale, colour)
         lines.append(f"{f'rank {rank}':<{label}}{row} {timeline.bubble(rank):>6.1%}")
