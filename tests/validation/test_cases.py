@@ -90,6 +90,13 @@ def test_schedules_of_the_library_are_projected_and_others_noted(row):
     assert case.notes == ()
 
 
+@pytest.mark.parametrize(("schedule", "chunks"), [("ZB-1p", 4), ("ZB-V", 8)])
+def test_a_named_schedule_keeps_the_layers_that_its_stages_lack(row, schedule, chunks):
+    cells = {"layers": 4 * chunks - 2, "schedule": f"zero-bubble {schedule}", "pp": 4, "dp": 2}
+    (case,) = express([row(**cells)], find_model=lambda _: None)
+    assert case.strategy.stage_layers == (3, *[4] * (chunks - 2), 3)
+
+
 def test_a_skipped_case_keeps_what_the_row_prints(row):
     (case,) = express([row(dp=8, measured_peak_mem_gb=3)])
     assert (case.measured.step_time_s, case.measured.peak_bytes) == (5.0, 3e9)

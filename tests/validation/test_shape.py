@@ -128,6 +128,26 @@ def test_the_catalogue_model_completes_the_row(row):
     assert "vocab_size 1000 instead of 102400" in notes[0]
 
 
+@pytest.mark.parametrize(("first", "dense"), [(0, 0), (2, 2), ("", 1)])
+def test_the_row_says_how_many_layers_before_the_experts_are_dense(row, first, dense):
+    template = replace(CATALOGUE, layers=CATALOGUE.layers[:1] + CATALOGUE.layers[2:])
+    cells = {"model": "DeepSeek-V2", "layers": 3, "first_k_dense": first}
+    model, _ = build(row(**cells), lambda _: template)
+    assert [isinstance(layer.ffn, DenseFfn) for layer in model.layers] == [True] * dense + [False] * (
+        3 - dense
+    )
+    mixed = replace(CATALOGUE, layers=template.layers[1:] + template.layers)
+    model, _ = build(row(**cells), lambda _: mixed)
+    assert [type(layer.ffn) for layer in model.layers] == [type(layer.ffn) for layer in mixed.layers[:3]]
+
+
+def test_the_proxy_of_primus_has_experts_in_every_layer(row):
+    cells = {"model": "DeepSeek-V3 proxy (4 layers + MTP)", "layers": 4, "hidden": 5120}
+    template = replace(CATALOGUE, layers=CATALOGUE.layers[:1] + CATALOGUE.layers[2:])
+    model, _ = build(row(**cells), lambda _: template)
+    assert all(isinstance(layer.ffn, MoeFfn) for layer in model.layers)
+
+
 def test_a_catalogue_model_that_agrees_is_used_as_it_is(row):
     exact = replace(CATALOGUE, layers=CATALOGUE.layers[1:], num_mtp_layers=0)
     cells = {"model": "DeepSeek-V2", "layers": 5, "hidden": 5120, "heads": 128, "kv_heads": 128, "ffn": 1}

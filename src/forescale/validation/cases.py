@@ -17,7 +17,7 @@ from forescale.units import GB, GIB
 from forescale.validation.corpus import Row, read_corpus, read_table
 from forescale.validation.errors import InexpressibleError
 from forescale.validation.fabric import cluster_of
-from forescale.validation.layout import conventions_of, layout_of
+from forescale.validation.layout import conventions_of, layout_of, stage_layers
 from forescale.validation.needed import with_needed_recompute
 from forescale.validation.published import published_step_time
 from forescale.validation.shape import FindModel, model_of
@@ -164,7 +164,8 @@ def _scheduled(text: str, model: Model, strategy: Strategy, workload: Workload, 
     name = SCHEDULES.get(text.lower().removeprefix("zero-bubble").strip())
     if name is not None:
         chunks = family(name).fixed_vpp or strategy.vpp
-        named = replace(strategy, schedule=name, vpp=chunks, stage_layers=None)
+        layers = stage_layers(model, strategy.pp, chunks)
+        named = replace(strategy, schedule=name, vpp=chunks, stage_layers=layers)
         try:
             lay_out(model, named, workload)
         except ForescaleError as error:

@@ -215,7 +215,7 @@ def _sequence_parallel(row: Row, tp: int, notes: Notes) -> bool:
 
 
 def stage_layers(model: Model, pp: int, vpp: int) -> tuple[int, ...] | None:
-    """Return the layers of each rank where they do not divide evenly; None where they do.
+    """Return the layers of each virtual stage where they do not divide evenly; None where they do.
 
     If two more layers would divide, embedding and loss take the place of one layer each, as Megatron's
     `account_for_embedding_in_pipeline_split` and DeepSpeed's partitioning do; else chunks are filled from the
@@ -230,8 +230,7 @@ def stage_layers(model: Model, pp: int, vpp: int) -> tuple[int, ...] | None:
     else:
         per_chunk = math.ceil(layers / chunks)
         counts = [max(0, min(per_chunk, layers - index * per_chunk)) for index in range(chunks)]
-    ranks = tuple(sum(counts[rank::pp]) for rank in range(pp))
-    return ranks if min(ranks) > 0 else None
+    return tuple(counts) if all(sum(counts[rank::pp]) for rank in range(pp)) else None
 
 
 def _overlap(row: Row, model: Model, precision: Precision, conventions: Mapping[str, Any]) -> Overlap:

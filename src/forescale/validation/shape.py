@@ -41,7 +41,7 @@ def model_of(row: Row, find: FindModel, notes: Notes) -> Model:
     traits = first_match("architectures", name)
     template = find(_slug(name))
     if template is not None:
-        model = _from_template(row, template, notes)
+        model = _from_template(row, template, traits, notes)
     elif row.integer("layers") and row.integer("hidden"):
         model = _from_columns(row, traits, notes)
     else:
@@ -54,12 +54,13 @@ def _slug(name: str) -> str:
     return re.sub(r"\s*\(.*?\)|\s+proxy\b", "", name).strip().lower().replace(" ", "-")
 
 
-def _from_template(row: Row, template: Model, notes: Notes) -> Model:
+def _from_template(row: Row, template: Model, traits: Mapping[str, Any], notes: Notes) -> Model:
     """Return `template` with every extent that the row states put in its place."""
-    layers = tuple(_merged(layer, row) for layer in template.layers)
     num_layers = row.integer("layers") or template.num_layers
-    if num_layers < len(layers):
-        layers = layers[:num_layers]
+    given = row.integer("first_k_dense")
+    first = traits.get("first_k_dense") if given is None else given
+    leading = template.layers if first is None else _with_dense(template.layers, first)
+    layers = tuple(_merged(layer, row) for layer in leading[:num_layers])
     layers += (layers[-1],) * (num_layers - len(layers))
     model = replace(
         template,
@@ -80,6 +81,15 @@ def _from_template(row: Row, template: Model, notes: Notes) -> Model:
         changed.append("heads or feed-forward sizes of the row")
     notes.append(f"catalogue model {template.name}" + (f" with {', '.join(changed)}" if changed else ""))
     return model
+
+
+def _with_dense(layers: tuple[Layer, ...], first: int) -> tuple[Layer, ...]:
+    """Return the layers behind `first` dense ones, where a model's dense layers all come before its experts."""
+    dense = [isinstance(layer.ffn, DenseFfn) for layer in layers]
+    leading = sum(dense)
+    if leading == 0 or leading == len(layers) or not all(dense[:leading]):
+        return layers
+    return layers[:1] * first + layers[leading:]
 
 
 def _merged(layer: Layer, row: Row) -> Layer:
