@@ -47,7 +47,7 @@ def test_missing_vpp_of_an_interleaved_schedule_is_two(row):
 @pytest.mark.parametrize(
     ("cells", "micro", "batch"),
     [
-        ({"micro_batch": ""}, 1, 64),
+        ({"micro_batch": "", "source": "Megatron-LM"}, 1, 64),
         ({"micro_batch": "", "grad_accum": 4}, 4, 64),
         ({"global_batch": ""}, 2, 2 * 4 * 16),
         ({"global_batch": "", "grad_accum": 3}, 2, 24),
@@ -229,6 +229,34 @@ def test_an_unknown_compute_type_is_a_reason(row):
 def test_layers_that_do_not_divide(row, layers, pp, vpp, expected):
     model = model_of(row(layers=layers), lambda _: None, [])
     assert stage_layers(model, pp, vpp) == expected
+
+
+def test_nanotron_cuts_stages_by_the_weights_of_layers_and_head(row):
+    cells = {"layers": 28, "hidden": 3072, "ffn": 8192, "vocab": 131072}
+    assert build(row(**cells))[0].stage_layers is None
+    strategy, _, _ = build(row(source="nanotron", **cells))
+    assert strategy.stage_layers == (
+        16,
+        12,
+    )  # 113.2 M weights a layer, 402.7 M in the head: half are 15.7 layers
+    assert build(row(source="nanotron", pp=1, tp=4, **cells))[0].stage_layers is None
+
+
+def test_torchtitan_of_2024_makes_a_micro_batch_for_each_stage(row):
+    cells = {"micro_batch": "", "global_batch": 32}
+    assert build(row(source="torchtitan Dec 2024", **cells))[0].micro_batch_size == 4
+    assert build(row(source="torchtitan Jun 2025", **cells))[0].micro_batch_size == 1
+    assert build(row(source="NeMo", **cells))[0].micro_batch_size == 1
+
+
+def test_torchtitan_compiles_its_loss_since_2025(row):
+    of_date = {
+        date: build(row(source=f"torchtitan {date}"))[0].kernels
+        for date in ("Dec 2024", "benchmarks/x_2025-06.md")
+    }
+    assert [each.cross_entropy for each in of_date.values()] == ["loss_parallel", "compiled"]
+    hashed = build(row(source="torchtitan @a2025b"))[0].kernels
+    assert hashed.cross_entropy == "loss_parallel"
 
 
 def test_etp_cuts_experts_by_tp_where_it_is_not_given(row):

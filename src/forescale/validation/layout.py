@@ -6,9 +6,10 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, get_args
 
-from forescale.spec.model import Model
+from forescale.spec.model import DenseFfn, Model
 from forescale.spec.strategy import (
     SENT_ONCE,
     Dispatcher,
@@ -66,7 +67,7 @@ def layout_of(row: Row, model: Model, notes: Notes) -> tuple[Strategy, Workload]
         zero=zero,
         micro_batch_size=micro,
         recompute=saved.recompute,
-        stage_layers=stage_layers(model, pp, vpp),
+        stage_layers=(_by_cost if conventions.get("stages_by_cost") else stage_layers)(model, pp, vpp),
         overlap=_overlap(row, model, precision, conventions),
         flash_attention=_flash(row, conventions),
         kernels=_kernels(row, conventions, precision),
@@ -150,7 +151,8 @@ def _batch(
     usual = conventions.get("grad_accum") if degrees["pp"] == 1 else None
     accumulation = row.integer("grad_accum") or usual
     if micro is None:
-        micro = max(1, batch // (dp * accumulation)) if batch and accumulation else 1
+        count = accumulation or conventions.get("microbatches_per_stage", 0) * degrees["pp"]
+        micro = max(1, batch // (dp * count)) if batch and count else 1
         notes.append(f"micro-batch not given: {micro} assumed")
     if batch is None:
         accumulation = accumulation or _DEFAULT_MICROBATCHES_PER_STAGE * degrees["pp"]
@@ -231,6 +233,21 @@ def stage_layers(model: Model, pp: int, vpp: int) -> tuple[int, ...] | None:
         per_chunk = math.ceil(layers / chunks)
         counts = [max(0, min(per_chunk, layers - index * per_chunk)) for index in range(chunks)]
     return tuple(counts) if all(sum(counts[rank::pp]) for rank in range(pp)) else None
+
+
+def _by_cost(model: Model, pp: int, vpp: int) -> tuple[int, ...] | None:
+    """Return the layers of each rank where a rank ends with the layer that passes its share of the weights.
+
+    Layers count as gated ones with as many key/value heads as heads, the head as one matrix behind the last.
+    Source: nanotron models/base.py and LlamaModel.get_block_compute_costs.
+    """
+    ffn = model.layers[0].ffn
+    if pp == 1 or not isinstance(ffn, DenseFfn):
+        return stage_layers(model, pp, vpp)
+    layer = 4 * model.hidden_size + 3 * ffn.ffn_hidden_size
+    shares = (layer * model.num_layers + model.vocab_size) / layer / pp
+    ends = [min(math.floor(shares * rank) + 1, model.num_layers) for rank in range(1, pp)]
+    return tuple(high - low for low, high in pairwise((0, *ends, model.num_layers)))
 
 
 def _overlap(row: Row, model: Model, precision: Precision, conventions: Mapping[str, Any]) -> Overlap:
