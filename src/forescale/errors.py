@@ -74,6 +74,14 @@ class PhysicsError(ForescaleError):
     """A result breaks a physical law (a rate above its peak, a sum that does not add up)."""
 
 
+def shown(value: object, most: int = 60) -> str:
+    """Return `value` as a message shows it: as Python writes it, cut where it is long."""
+    if isinstance(value, int) and abs(value) >= 10**most:
+        return f"a number of more than {most} digits"
+    text = repr(value)
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def nearest(name: str, known: Iterable[str], count: int = 3) -> tuple[str, ...]:
     """Return up to `count` known names most like `name`, best first."""
     by_lower = {candidate.lower(): candidate for candidate in known}

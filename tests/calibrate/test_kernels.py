@@ -167,13 +167,13 @@ def test_a_document_gives_back_what_was_fitted(tmp_path):
         ('{"schema": "forescale.calibrations/1", "kernels": {"h100-sxm": {"base": "x"}}}', "whose base is one of"),
         ('{"schema": "forescale.calibrations/1", "kernels": {"a": {"base": "generic", "gemms": 1}}}', "gemms"),
         ('{"schema": "forescale.calibrations/1", "links": {"a": 1}}', "links a list of tables"),
-        ('{"schema": "forescale.calibrations/1", "links": [{"name": "a"}]}', "not a network calibration"),
+        ('{"schema": "forescale.calibrations/1", "links": [{"name": "a"}]}', "network calibration is incomplete"),
         (
             '{"schema": "forescale.calibrations/1", "kernels": {"a": {"base": "hopper", '
             '"memory": {"norm": {"bandwidth": 1.2, "launch_s": 1e-6}}}}}',
-            "memory.norm.bandwidth is a share",
+            "kernels.a.memory.norm.bandwidth must be 1 or less, got 1.2",
         ),
-        ("{", "cannot be read"),
+        ("{", "not whole JSON"),
     ],
 )  # fmt: skip
 def test_documents_that_cannot_be_are_refused(tmp_path, content, problem):

@@ -91,7 +91,7 @@ def test_what_is_missing_is_one_sentence(forescale, tmp_path):
         (("--collectives", LOG), "--collectives needs the --cluster"),
         (("--collectives", LOG, "--cluster", "h100-sxm"), "(calibrate --num-ranks)"),
         (("--kernels", KERNELS, "--device", "b200", "--cluster", "h100-sxm"), "leave one of them out"),
-        (("--kernels", bad, "--device", "h100-sxm"), "m must be a number greater than 0, got '-4'"),
+        (("--kernels", bad, "--device", "h100-sxm"), "line 2, column m: it must be greater than 0, got -4.0"),
         (("--kernels", tmp_path / "none.csv", "--device", "h100-sxm"), "none.csv"),
         (("--kernels", KERNELS, "--device", "mi300x"), "no kind of kernel on mi300x was timed 3 times"),
         (("--kernels", KERNELS, "--device", "v100-sxm3-32gb"), "no rows of v100-sxm3-32gb"),

@@ -183,5 +183,5 @@ def test_stacking_keeps_every_row_and_its_price(rows):
 def test_a_table_without_kernels_is_refused(tmp_path):
     path = tmp_path / "runs.csv"
     path.write_text("a,b\n1,2\n")
-    with pytest.raises(ReaderError, match="a kernel table needs the columns"):
+    with pytest.raises(ReaderError, match="is no table of kernels: it lacks the column hardware, kind"):
         read_kernels(path, {})

@@ -62,8 +62,8 @@ def test_written_and_read_again_it_is_equal(tmp_path):
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        ("{ not json", "not JSON"),
-        ("[1]", "no JSON object"),
+        ("{ not json", "not whole JSON"),
+        ("[1]", "must hold a table of keys"),
         ({"ranks": []}, f"its schema must be {SCHEMA}, got None"),
         ({"schema": "forescale.bench/9"}, f"its schema is forescale.bench/9; this version reads {SCHEMA}"),
     ],

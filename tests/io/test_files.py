@@ -1,7 +1,9 @@
+from itertools import pairwise
+
 import pytest
 
 from forescale.errors import ReaderError
-from forescale.io.files import deep_merge, load_mapping, parse_yaml, parse_yaml_lenient
+from forescale.io.files import deep_merge, load_mapping, parse_toml, parse_yaml, parse_yaml_lenient
 
 
 def test_numbers_in_yaml_are_numbers():
@@ -41,3 +43,49 @@ def test_binary_and_folders(tmp_path):
     (tmp_path / "y.toml").mkdir()
     with pytest.raises(ReaderError, match="cannot be read as text"):
         load_mapping(tmp_path / "y.toml")
+
+
+BOMB = "a: &a [1,2,3,4,5,6,7,8,9]\n" + "\n".join(
+    f"{name}: &{name} [{','.join(['*' + before] * 9)}]" for before, name in pairwise("abcdefgh")
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: &x [*x]", "its anchors stand for more than"),
+        (BOMB, "its anchors stand for more than"),
+        ("a: " + "[" * 50_000, "more than 64 deep"),
+        ("a: " + "9" * 6_000, "digits"),
+        ("a: .inf", "'a' must be a number, got inf"),
+        ("1: 2", "the key 1 must be text"),
+        ("a: !!bool x", "is no value of its kind"),
+        ("a: !!timestamp x", "not valid YAML"),
+        ("a: 1\n" * 300_000, "larger than the 1 MiB"),
+    ],
+)  # fmt: skip
+def test_yaml_without_bounds_is_refused(text, message):
+    with pytest.raises(ReaderError, match=message):
+        parse_yaml(text, "x")
+
+
+def test_dates_in_yaml_are_text_and_tables_merge():
+    assert parse_yaml("a: 2026-99-99\nb: &b {c: 1}\nd: {<<: *b, e: 2}", "x") == {
+        "a": "2026-99-99",
+        "b": {"c": 1},
+        "d": {"c": 1, "e": 2},
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a = " + "[" * 5_000, "more than 64 deep"),
+        ("a = " + "9" * 5_000, "thousands of digits"),
+        ("a = nan", "'a' must be a number, got nan"),
+        ("a = 2026-01-01", "'a' must be no date"),
+    ],
+)
+def test_toml_without_bounds_is_refused(text, message):
+    with pytest.raises(ReaderError, match=message):
+        parse_toml(text, "x")

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from forescale.files import Row
 from forescale.validation import load_cases
 from forescale.validation.cases import Case, Prediction
-from forescale.validation.corpus import Row
 from forescale.validation.published import published_flops
 
 EXCERPT = Path(__file__).parents[1] / "data" / "runs" / "excerpt.csv"

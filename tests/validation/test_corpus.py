@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from forescale.errors import ReaderError
-from forescale.validation.corpus import read_corpus
+from forescale.validation.corpus import COLUMNS, read_corpus
 
 HEADER = "id,model,hardware,n_gpus"
 
@@ -20,9 +23,28 @@ def test_reads_every_row_in_order(tmp_path):
     assert [row.line for row in corpus.rows] == [2, 3]
 
 
-def test_columns_that_nothing_reads_are_listed(tmp_path):
-    corpus = read_corpus(write(tmp_path, f"{HEADER},colour\nA-1,m,h,8,red\n"))
-    assert corpus.ignored_columns == ("colour",)
+def test_a_misspelt_column_is_refused(tmp_path):
+    with pytest.raises(ReaderError, match="the column 'seq_length' is not known; did you mean seq_len"):
+        read_corpus(write(tmp_path, f"{HEADER},seq_length\nA-1,m,h,8,4096\n"))
+
+
+def test_free_text_has_columns_of_its_own(tmp_path):
+    (row,) = read_corpus(write(tmp_path, f"{HEADER},notes (ours)\nA-1,m,h,8,red\n")).rows
+    assert row.text("notes (ours)") == "red"
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-1", "0", "9e30", "4,096", "1_0", "x", "1e400"])
+@pytest.mark.parametrize("column", ["tp", "vpp", "ep", "hidden", "measured_step_s", "n_gpus"])
+def test_a_cell_that_its_column_cannot_hold_is_refused(tmp_path, column, text):
+    cells = {"id": "A-1", "model": "m", "hardware": "h", "n_gpus": "8", column: f'"{text}"'}
+    with pytest.raises(ReaderError, match=f"line 2, column {column}: "):
+        read_corpus(write(tmp_path, f"{','.join(cells)}\n{','.join(cells.values())}\n"))
+
+
+def test_the_page_lists_every_column():
+    page = (Path(__file__).parents[2] / "docs" / "runs.md").read_text(encoding="utf-8")
+    listed = dict(re.findall(r"^\| `(\w+)` \| (.+?) \|$", page, re.MULTILINE))
+    assert listed == {name: column.meaning for name, column in COLUMNS.items()}
 
 
 def test_a_column_the_file_lacks_reads_as_empty(tmp_path):
@@ -38,9 +60,12 @@ def test_a_column_the_file_lacks_reads_as_empty(tmp_path):
         ("id,model,hardwear,n_gpus\nA-1,m,h,8\n", "lacks the column hardware; did you mean hardwear"),
         (f"{HEADER}\n", "no runs below its header"),
         ("", "lacks the column id"),
-        (f"{HEADER}\nA-1,m,h\n", "line 2 has not as many cells"),
-        (f"{HEADER}\nA-1,m,h,8,9\n", "line 2 has not as many cells"),
+        (f"{HEADER}\nA-1,m,h\n", "line 2 has 3 cells, not as many as the 4 columns"),
+        (f"{HEADER}\nA-1,m,h,8,9\n", "line 2 has 5 cells"),
         (f"{HEADER}\n,m,h,8\n", "line 2 has no id"),
+        (f"{HEADER},tp,tp\n", "the column 'tp' is there twice"),
+        (HEADER.replace(",", ";"), "its columns are separated by semicolons"),
+        (f'{HEADER}\nA-1,m,h,"8\n', "line 2 is no CSV"),
         (f"{HEADER}\nA-1,m,h,8\nA-1,m,h,8\n", "line 3 repeats the id 'A-1' of line 2"),
     ],
 )

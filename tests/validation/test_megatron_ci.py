@@ -68,7 +68,7 @@ def test_what_cannot_be_expressed_says_why(cases):
 def test_a_table_with_a_missing_cell_is_refused(tmp_path):
     file = tmp_path / "ci.csv"
     file.write_text("test_case,golden,platform,all_args\na,b\n", encoding="utf-8")
-    with pytest.raises(ReaderError, match="line 2 has not as many cells"):
+    with pytest.raises(ReaderError, match="line 2 has 2 cells, not as many as the 4 columns"):
         load_cases(file)
 
 

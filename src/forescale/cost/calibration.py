@@ -10,16 +10,17 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
-from forescale.errors import ReaderError, SpecError
+from forescale.errors import SpecError
+from forescale.limits import Amount, Measure, Seconds, Share
 from forescale.numeric import Numeric
+from forescale.records import record
 from forescale.spec import Device
 
-T = TypeVar("T")
 NARROW_TYPES = ("fp8", "fp8_blockwise", "mxfp8", "nvfp4")
 TABLES = ("gemm", "attention", "memory", "tile", "tile_attention")
 """Sections that are inherited entry by entry."""
@@ -61,16 +62,16 @@ class Fit:
 class GemmParameters:
     """A tiled matrix product of one data type."""
 
-    fraction: float
+    fraction: Share
     """Of the peak rate that full tiles reach in short kernels; at most 1."""
-    fill_k: float
+    fill_k: Measure
     """Products along k that fill and drain the pipeline would have allowed."""
-    edge: float
+    edge: Measure
     """Cost of a tile's operands: rows + columns loaded per step, in products each."""
-    tail: float
+    tail: Measure
     """Share of a wave lost at the end."""
-    launch_s: float
-    bandwidth: float
+    launch_s: Seconds
+    bandwidth: Share
     """Fraction of the memory bandwidth."""
     tiles: tuple[tuple[int, int], ...]
     """Macro tiles to choose from, rows x columns of the output."""
@@ -81,11 +82,11 @@ class GemmParameters:
 class GroupedParameters:
     """What a grouped product (experts) loses against a dense one of the same tiles."""
 
-    fraction: float
+    fraction: Share
     """Of the dense rate; at most 1."""
-    group_s: float
+    group_s: Seconds
     """Seconds per group beyond the tiles: pointer set-up, or a launch where groups are separate kernels."""
-    contract_m: float
+    contract_m: Share
     """Of that rate again for the weight gradient; at most 1."""
     fit: Fit = field(default_factory=Fit)
 
@@ -94,18 +95,18 @@ class GroupedParameters:
 class AttentionParameters:
     """Fused attention, forward or backward."""
 
-    fraction: float
+    fraction: Share
     """Of the peak rate that the matrix products alone would reach; at most 1."""
-    softmax_flops: float
+    softmax_flops: Measure
     """Cost of one query-key pair outside the matrix products, in FLOP at that rate."""
-    fill: float
+    fill: Measure
     """Keys per query computed in vain (the diagonal's half tiles) or lost to filling the pipeline."""
-    block_q: float
+    block_q: Amount
     """Queries per workgroup."""
-    tail: float
+    tail: Measure
     """Share of a wave lost at the end."""
-    launch_s: float
-    bandwidth: float
+    launch_s: Seconds
+    bandwidth: Share
     fit: Fit = field(default_factory=Fit)
 
 
@@ -113,19 +114,19 @@ class AttentionParameters:
 class TileParameters:
     """A tiled matrix product of one data type, resource by resource."""
 
-    fraction: float
+    fraction: Share
     """Of the peak rate at which a core multiplies while its operands are at hand; at most 1."""
-    l2_bytes_per_clock: float
+    l2_bytes_per_clock: Amount
     """Operand bytes a core takes from the shared cache per clock."""
-    fill_s: float
+    fill_s: Seconds
     """Seconds to fill and drain one tile's pipeline."""
-    tail: float
+    tail: Measure
     """Share of a partial last wave that is lost: 1 with static waves, 0 when work is split evenly."""
-    epilogue: float
+    epilogue: Measure
     """Share of the output's traffic that nothing hides."""
-    bandwidth: float
+    bandwidth: Share
     """Fraction of the memory bandwidth; at most 1."""
-    launch_s: float
+    launch_s: Seconds
     tiles: tuple[tuple[int, int, int], ...]
     """Rows x columns of the output, and the parts k is split into."""
     systolic: int = 0
@@ -137,21 +138,21 @@ class TileParameters:
 class TileAttentionParameters:
     """Fused attention, forward or backward, tile by tile."""
 
-    fraction: float
+    fraction: Share
     """Of the peak rate at which a core multiplies; at most 1."""
-    exp_per_clock: float
+    exp_per_clock: Amount
     """Pairs a core takes through the softmax per clock."""
-    overlap: float
+    overlap: Measure
     """Share of the shorter of products and softmax that runs behind the longer."""
-    fill: float
+    fill: Measure
     """Tiles lost to filling and draining a workgroup's pipeline."""
-    tail: float
+    tail: Measure
     """Share of a workgroup by which the last ones run alone."""
-    l2_bytes_per_clock: float
-    block_q: float
-    block_kv: float
-    launch_s: float
-    bandwidth: float
+    l2_bytes_per_clock: Amount
+    block_q: Amount
+    block_kv: Amount
+    launch_s: Seconds
+    bandwidth: Share
     fit: Fit = field(default_factory=Fit)
 
 
@@ -159,10 +160,10 @@ class TileAttentionParameters:
 class UnfusedParameters:
     """Attention that materialises its scores: batched products and passes over the scores."""
 
-    forward_bytes: float
+    forward_bytes: Measure
     """HBM bytes per score beyond those of the products."""
-    backward_bytes: float
-    launch_s: float
+    backward_bytes: Measure
+    launch_s: Seconds
     """All kernels of one direction."""
     fit: Fit = field(default_factory=Fit)
 
@@ -171,9 +172,9 @@ class UnfusedParameters:
 class MemoryParameters:
     """Kernels bound by memory traffic."""
 
-    bandwidth: float
+    bandwidth: Share
     """Fraction of the memory bandwidth reached by large tensors; at most 1."""
-    launch_s: float
+    launch_s: Seconds
     fit: Fit = field(default_factory=Fit)
 
 
@@ -298,58 +299,15 @@ def read_calibration(name: str) -> Calibration:
     return calibration_of(inherited(_packaged(name)), where=f"calibration {name}")
 
 
-def calibration_of(content: Mapping[str, Any], *, where: str | Path) -> Calibration:
-    """Return the calibration that a JSON object describes; unknown or missing keys are refused."""
-    data = {key: value for key, value in content.items() if key != "base"}
-    tables = {
-        "gemm": GemmParameters,
-        "attention": AttentionParameters,
-        "memory": MemoryParameters,
-        "tile": TileParameters,
-        "tile_attention": TileAttentionParameters,
-    }
-    single = {"grouped": GroupedParameters, "unfused": UnfusedParameters, "run": RunFactors}
-    for key, kind in tables.items():
-        data[key] = {
-            name: _record(kind, entry, f"{key}.{name}", where) for name, entry in data.get(key, {}).items()
-        }
-    for key, kind in single.items():
-        if key in data:
-            data[key] = _record(kind, data[key], key, where)
-    return _record(Calibration, data, "calibration", where)
+def calibration_of(content: Mapping[str, Any], *, where: str | Path, key: str = "") -> Calibration:
+    """Return the calibration that a JSON object (at `key` of its file) describes; others are refused."""
+    own = {name: value for name, value in content.items() if name != "base"}
+    return record(Calibration, own, key, where)
 
 
 def content_of(calibration: Calibration) -> dict[str, Any]:
     """Return the JSON object that `calibration_of` reads back."""
     return asdict(calibration)
-
-
-def _record(kind: type[T], entry: Mapping[str, Any], key: str, where: str | Path) -> T:
-    data = dict(entry)
-    known = {item.name for item in fields(kind)}  # type: ignore[arg-type]
-    if unknown := set(data) - known:
-        raise ReaderError(
-            where, f"unknown key {min(unknown)!r} in {key}; allowed are {', '.join(sorted(known))}"
-        )
-    if isinstance(data.get("fit"), Mapping):
-        data["fit"] = _fit(data["fit"], f"{key}.fit", where)
-    if "tiles" in data:
-        data["tiles"] = tuple(tuple(int(extent) for extent in tile) for tile in data["tiles"])
-    try:
-        return kind(**data)
-    except TypeError as error:
-        raise ReaderError(where, f"{key} is incomplete: {error}") from error
-
-
-def _fit(entry: Mapping[str, Any], key: str, where: str | Path) -> Fit:
-    data = dict(entry)
-    if data.get("in_sample"):
-        data["in_sample"] = _record(Residual, data["in_sample"], f"{key}.in_sample", where)
-    data["machines"] = tuple(data.get("machines", ()))
-    data["held_out"] = tuple(
-        _record(Residual, item, f"{key}.held_out", where) for item in data.get("held_out", ())
-    )
-    return _record(Fit, data, key, where)
 
 
 def inherited(own: Mapping[str, Any]) -> dict[str, Any]:

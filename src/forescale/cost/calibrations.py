@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,10 +11,10 @@ from forescale.cost.calibration import Calibration, calibration_names, calibrati
 from forescale.cost.collectives.calibration import LinkCalibration, link_calibration_of
 from forescale.cost.run_calibration import RunCalibration, run_calibration_of
 from forescale.errors import ReaderError
+from forescale.files import parse_json, read_text
 
 SCHEMA = "forescale.calibrations/1"
 PARTS = ("runs", "kernels", "links")
-SHARES = ("fraction", "bandwidth", "contract_m")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +48,7 @@ def read_calibrations(path: str | Path) -> Calibrations:
     ReaderError
         If it cannot be read, has unknown keys, or holds nothing.
     """
-    try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ReaderError(path, f"cannot be read as a calibration: {error}") from error
+    content = parse_json(read_text(path), path)
     if not isinstance(content, Mapping):
         raise ReaderError(path, f"it holds no table; a calibration has {', '.join(PARTS)}")
     if "schema" not in content:
@@ -82,19 +78,7 @@ def _kernels(entry: Mapping[str, Any], name: str, path: str | Path) -> Calibrati
     if not isinstance(entry, Mapping) or entry.get("base", "generic") not in calibration_names():
         known = ", ".join(sorted(calibration_names()))
         raise ReaderError(path, f"kernels.{name} must be a table whose base is one of {known}")
-    _check_shares(entry, f"kernels.{name}", path)
-    return calibration_of(inherited(entry), where=path)
-
-
-def _check_shares(entry: Mapping[str, Any], where: str, path: str | Path) -> None:
-    """Refuse a share of a peak rate or bandwidth that is not above 0 and at most 1, wherever it stands."""
-    for key, value in entry.items():
-        if isinstance(value, Mapping):
-            _check_shares(value, f"{where}.{key}", path)
-        elif key in SHARES and not (isinstance(value, int | float) and 0.0 < value <= 1.0):
-            raise ReaderError(
-                path, f"{where}.{key} is a share of what the device has, so 0 < it <= 1; got {value!r}"
-            )
+    return calibration_of(inherited(entry), where=path, key=f"kernels.{name}")
 
 
 def _finite(link: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,6 @@ write) becomes `extra` operators.
 
 from __future__ import annotations
 
-import csv
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -17,8 +16,11 @@ from typing import TypeAlias
 import numpy as np
 
 from forescale.cost.alike import flags_of, stacked
-from forescale.errors import ReaderError
+from forescale.cost.collectives.measured import COLUMNS as COLLECTIVE_COLUMNS
+from forescale.errors import SpecError
+from forescale.files import Row, read_table
 from forescale.graph.ops import AttentionCore, Compute, Elementwise, Gemm, GroupedGemm
+from forescale.limits import AMOUNT, within
 from forescale.numeric import Array
 from forescale.spec import Device
 
@@ -27,6 +29,11 @@ COLUMNS = (
     "v_head_dim", "seq_len", "causal", "measured_tflops", "time_us", "library", "notes",
 )  # fmt: skip
 """Columns that are read; a table has those that its kernels need."""
+DESCRIBED = (
+    "source", "layout", "network", "peak_tflops", "efficiency_pct", "measured_busbw_GBps", "measured_algbw_GBps",
+    "mem_bw_GBps", "confidence",
+)  # fmt: skip
+"""Columns for the reader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,77 +74,62 @@ def read_kernels(path: Path, devices: Mapping[str, Device]) -> list[KernelRow]:
     devices
         Device by the table's hardware name; rows of other hardware are left out.
     """
-    with path.open(newline="", encoding="utf-8") as stream:
-        rows = list(csv.DictReader(stream))
-    if not rows or "kind" not in rows[0]:
-        raise ReaderError(path, "a kernel table needs the columns id, hardware, kind, dtype and time_us")
-    parsed = []
-    for number, given in enumerate(rows, start=1):
-        row = {**dict.fromkeys(COLUMNS, ""), **{key: value or "" for key, value in given.items()}}
-        if row["hardware"] in devices:
-            parsed.append(_checked(row, devices[row["hardware"]], f"row {number} ({row['id']})", path))
+    table = read_table(path)
+    table.need(("hardware", "kind"), "table of kernels")
+    table.know((*COLUMNS, *COLLECTIVE_COLUMNS, *DESCRIBED))
+    parsed = [
+        _row(row, devices[row.text("hardware")]) for row in table.rows if row.text("hardware") in devices
+    ]
     return [row for row in parsed if row is not None]
 
 
-def _checked(row: Mapping[str, str], device: Device, where: str, path: Path) -> KernelRow | None:
-    """Return one row; numbers that cannot be are refused."""
-    try:
-        return _row(row, device)
-    except ValueError as error:
-        raise ReaderError(path, f"{where} is no timed {row['kind']}: {error}") from error
-
-
-def _row(row: Mapping[str, str], device: Device) -> KernelRow | None:
-    read = _READERS.get(row["kind"])
-    if read is None or not (row["time_us"] or row["measured_tflops"]):
+def _row(row: Row, device: Device) -> KernelRow | None:
+    read = _READERS.get(row.text("kind"))
+    if read is None or not (row.text("time_us") or row.text("measured_tflops")):
         return None
     ops, extra, flops = read(row)
-    if row["time_us"]:
+    if row.text("time_us"):
         seconds = _number(row, "time_us") * 1e-6
     else:
         seconds = flops / (_number(row, "measured_tflops") * 1e12)
-    table = row["id"].split("-")[0]
+    table = row.id.split("-")[0]
     return KernelRow(
-        id=row["id"],
+        id=row.id,
         table=table,
         device=device,
-        library=row["library"],
+        library=row.text("library"),
         ops=ops,
         extra=extra,
         seconds=seconds,
     )
 
 
-def _number(row: Mapping[str, str], key: str) -> float:
+def _number(row: Row, key: str) -> float:
     """Return what a column says; extents, times and rates are greater than 0."""
     try:
-        value = float(row[key])
-    except ValueError:
-        value = 0.0
-    if not 0.0 < value < float("inf"):
-        msg = f"{key} must be a number greater than 0, got {row[key]!r}"
-        raise ValueError(msg)
-    return value
+        return float(within(row.number(key), AMOUNT, "it"))
+    except SpecError as error:
+        raise row.refused(key, str(error)) from error
 
 
 Parsed: TypeAlias = tuple[tuple[Compute, ...], tuple[Elementwise, ...], float]
 
 
-def _gemm(row: Mapping[str, str]) -> Parsed:
-    dtype = _dtype(row["dtype"])
+def _gemm(row: Row) -> Parsed:
+    dtype = _dtype(row.text("dtype"))
     m, n, k = (_number(row, key) for key in ("m", "n", "k"))
-    gradient = "fp32" in row["dtype"]
+    gradient = "fp32" in row.text("dtype")
     # An fp32 main gradient is read and written (8 bytes) or only written (4) where bf16 output takes 2.
-    accumulate = (6.0 if "accumulate=True" in row["notes"] else 2.0) if gradient else 0.0
+    accumulate = (6.0 if "accumulate=True" in row.text("notes") else 2.0) if gradient else 0.0
     op = Gemm(
         m=m,
         n=n,
         k=k,
         dtype=dtype,
-        batch=_number(row, "batch") if row["batch"] else 1.0,
+        batch=_number(row, "batch") if row.text("batch") else 1.0,
         accumulate_bytes=accumulate,
     )
-    quantised = "activation quantisation included" in row["dtype"]
+    quantised = "activation quantisation included" in row.text("dtype")
     # One scale per tensor takes a pass for its maximum before the pass that casts.
     per_element, passes = (5.0, 2.0) if dtype == "fp8" else (3.0, 1.0)
     cast = Elementwise(bytes_moved=m * k * per_element, family="cast", kernels=passes)
@@ -145,30 +137,30 @@ def _gemm(row: Mapping[str, str]) -> Parsed:
     return (op,), extra, float(op.flops)
 
 
-def _grouped(row: Mapping[str, str]) -> Parsed:
+def _grouped(row: Row) -> Parsed:
     groups = _number(row, "groups")
     m, n, k = (_number(row, key) for key in ("m", "n", "k"))
-    weight = row["op"] == "bwd_grad_w"
-    accumulate = 6.0 if "accumulate=True" in row["notes"] else 0.0
+    weight = row.text("op") == "bwd_grad_w"
+    accumulate = 6.0 if "accumulate=True" in row.text("notes") else 0.0
     op = GroupedGemm(
         groups=groups,
         m=m * groups,
         n=n,
         k=k,
-        dtype=_dtype(row["dtype"]),
+        dtype=_dtype(row.text("dtype")),
         contract="m" if weight else "k",
         accumulate_bytes=accumulate,
     )
     return (op,), (), float(op.flops)
 
 
-def _attention(row: Mapping[str, str]) -> Parsed:
-    length, causal = _number(row, "seq_len"), row["causal"] == "y"
-    heads, flash = _number(row, "heads"), row["library"] != "PyTorch unfused"
+def _attention(row: Row) -> Parsed:
+    length, causal = _number(row, "seq_len"), row.text("causal") == "y"
+    heads, flash = _number(row, "heads"), row.text("library") != "PyTorch unfused"
     forward = AttentionCore(
         batch=_number(row, "batch"),
         heads=heads,
-        kv_heads=_number(row, "kv_heads") if row["kv_heads"] else heads,
+        kv_heads=_number(row, "kv_heads") if row.text("kv_heads") else heads,
         q_len=length,
         kv_len=length,
         pairs=length * length / 2 if causal else length * length,
@@ -178,17 +170,19 @@ def _attention(row: Mapping[str, str]) -> Parsed:
         flash=flash,
     )
     backward = replace(forward, backward=True)
-    ops = {"attention_fwd": (forward,), "attention_bwd": (backward,)}.get(row["kind"], (forward, backward))
+    ops = {"attention_fwd": (forward,), "attention_bwd": (backward,)}.get(
+        row.text("kind"), (forward, backward)
+    )
     # Published rates count 2.5 forwards for the backward, fused or not.
-    counted = {"attention_fwd": 1.0, "attention_bwd": 2.5}.get(row["kind"], 3.5)
+    counted = {"attention_fwd": 1.0, "attention_bwd": 2.5}.get(row.text("kind"), 3.5)
     # The serving operator splits queries, keys and values and writes the cache: each read and written once.
     packed = length * float(forward.batch) * (heads + 2.0 * float(forward.kv_heads)) * float(forward.qk_dim)
-    cache = "incl. KV-cache write" in row["op"]
+    cache = "incl. KV-cache write" in row.text("op")
     extra = (Elementwise(bytes_moved=4.0 * packed, family="permute"),) if cache else ()
     return ops, extra, float(forward.flops) * counted
 
 
-_READERS: dict[str, Callable[[Mapping[str, str]], Parsed]] = {
+_READERS: dict[str, Callable[[Row], Parsed]] = {
     "gemm": _gemm,
     "grouped_gemm": _grouped,
     "attention_fwd": _attention,

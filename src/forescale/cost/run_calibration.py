@@ -11,16 +11,17 @@ import functools
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from forescale.cost.calibration import NARROW_TYPES, RunFactors
-from forescale.errors import ReaderError, UnknownNameError
+from forescale.errors import UnknownNameError
+from forescale.limits import Factor, Measure, Seconds
+from forescale.records import record
 from forescale.spec import Device
 
-T = TypeVar("T")
 USUAL_SOFTWARE = {"Google": "xla", "AWS": "xla"}
 """Software stack by vendor, where nobody says; Megatron-Core elsewhere."""
 WIDE_TYPES = ("bf16", "fp16", "tf32", "fp32")
@@ -40,19 +41,19 @@ def usual_software(device: Device) -> str:
 class SharedFactors:
     """Losses that no generation or software has to itself."""
 
-    memory: float = 1.0
+    memory: Factor = 1.0
     """Of the bandwidth that single kernels reach."""
-    network: float = 1.0
+    network: Factor = 1.0
     """Of the bandwidth that single collectives reach."""
-    dispatch: float = 1.0
+    dispatch: Factor = 1.0
     """The same for all-to-alls of experts, beside `network`: imbalance makes every rank wait for the fullest."""
-    grouped: float = 1.0
+    grouped: Factor = 1.0
     """Rate of expert products, over that of balanced ones."""
-    contention: float = 0.0
+    contention: Measure = 0.0
     """Share of the time of hidden communication by which it slows the compute that hides it."""
-    straggler: float = 0.0
+    straggler: Measure = 0.0
     """Relative standard deviation of one device's step."""
-    slice_straggler: float = 0.0
+    slice_straggler: Measure = 0.0
     """The same of one slice's step: a network of the data centre joins slices, and its delays vary."""
 
 
@@ -60,32 +61,32 @@ class SharedFactors:
 class DeviceFactors:
     """What a generation sustains of its short kernels' rates."""
 
-    wide: float = 1.0
+    wide: Factor = 1.0
     """Products of 16-bit and wider numbers."""
-    narrow: float = 1.0
+    narrow: Factor = 1.0
     """Products of 8-bit numbers."""
-    narrowest: float = 1.0
+    narrowest: Factor = 1.0
     """Products of 4-bit numbers."""
-    attention: float = 1.0
+    attention: Factor = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoftwareFactors:
     """What a software stack makes of the same kernels."""
 
-    passes: float = 1.0
+    passes: Factor = 1.0
     """Memory traffic of elementwise steps, norms and loss, over that of fused kernels."""
-    product: float = 1.0
+    product: Factor = 1.0
     """Rate of products, over that of the generation."""
-    attention: float = 1.0
+    attention: Factor = 1.0
     """Rate of attention, over that of its kernel."""
     attention_kernel: str = ""
     """Attention kernels such as "flash-2", where a calibration knows them apart from its current ones."""
-    kernel_interval_s: float = 0.0
+    kernel_interval_s: Seconds = 0.0
     """Seconds between two launches by the host; 0 where whole steps are compiled or captured."""
-    microbatch_overhead_s: float = 0.0
+    microbatch_overhead_s: Seconds = 0.0
     """Seconds per micro-batch and chunk that nothing hides: the pipeline engine, blocking launches."""
-    step_overhead_s: float = 0.0
+    step_overhead_s: Seconds = 0.0
     note: str = ""
 
 
@@ -195,29 +196,4 @@ def load_run_calibration(name: str = DEFAULT) -> RunCalibration:
 
 def run_calibration_of(content: Mapping[str, Any], *, where: str | Path) -> RunCalibration:
     """Return the run calibration that a JSON object describes."""
-    data = dict(content)
-    if "shared" in data:
-        data["shared"] = _record(SharedFactors, data["shared"], "shared", where)
-    tables = {
-        "devices": DeviceFactors,
-        "software": SoftwareFactors,
-        "in_sample": Spread,
-        "held_out": Spread,
-    }
-    for key, kind in tables.items():
-        data[key] = {
-            name: _record(kind, entry, f"{key}.{name}", where) for name, entry in data.get(key, {}).items()
-        }
-    return _record(RunCalibration, data, "run calibration", where)
-
-
-def _record(kind: type[T], entry: Mapping[str, Any], key: str, where: str | Path) -> T:
-    known = {item.name for item in fields(kind)}  # type: ignore[arg-type]
-    if unknown := set(entry) - known:
-        raise ReaderError(
-            where, f"unknown key {min(unknown)!r} in {key}; allowed are {', '.join(sorted(known))}"
-        )
-    try:
-        return kind(**entry)
-    except TypeError as error:
-        raise ReaderError(where, f"{key} is incomplete: {error}") from error
+    return record(RunCalibration, content, "", where)

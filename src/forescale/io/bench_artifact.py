@@ -27,7 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from forescale.errors import ReaderError, SpecError, UnknownKeyError
-from forescale.io.files import read_text
+from forescale.files import parse_json, read_text
+from forescale.io.files import parse_mapping
 from forescale.io.plan import Plan, build_plan, plan_values
 from forescale.io.timings import KERNEL_TIMINGS, CollectiveTiming, KernelTiming
 from forescale.io.validation import build
@@ -87,12 +88,7 @@ def read_bench(path: str | Path) -> BenchArtifact:
         If anything in it is unknown, missing or impossible.
     """
     file = Path(path)
-    try:
-        document = json.loads(read_text(file))
-    except json.JSONDecodeError as error:
-        raise ReaderError(file, f"it is not JSON: {error.msg} in line {error.lineno}") from error
-    if not isinstance(document, dict):
-        raise ReaderError(file, f"it holds no JSON object; a bench artifact has {', '.join(KEYS)}")
+    document = parse_mapping(read_text(file), file, parse_json)
     _check_schema(document.get("schema"), file)
     return build_bench(document, where=str(file), folder=file.parent)
 

@@ -14,7 +14,8 @@ from types import MappingProxyType
 from typing import Any, Final, get_args
 
 from forescale.errors import ReaderError, UnknownKeyError
-from forescale.io.files import parse_json, parse_mapping, read_text
+from forescale.files import parse_json, read_text
+from forescale.io.files import parse_mapping
 from forescale.io.reading import Options, Reading
 from forescale.spec.strategy import Kernels, Offload, Overlap, Strategy
 from forescale.spec.workload import OptimizerName

@@ -1,8 +1,7 @@
-"""Text and plain mappings from files, with one clear error when that fails."""
+"""Plain mappings from TOML, JSON and YAML files, with one clear error when that fails."""
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -10,17 +9,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from forescale.errors import ReaderError
+from forescale.errors import ReaderError, SpecError, shown
+from forescale.files import DEPTH, check_plain, parse_json, read_text
 
-
-def read_text(path: Path, *, hint: str = "") -> str:
-    """Return the text of `path`; `hint` is added to the message if there is no such file."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise ReaderError(path, f"there is no such file{hint}") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise ReaderError(path, f"it cannot be read as text ({error})") from error
+YAML_BYTES = 2**20
+"""Largest YAML text that is read: its reader takes seconds for one."""
+YAML_VALUES = 200_000
+"""Values of a YAML text, those that anchors repeat counted each time."""
 
 
 def load_mapping(path: Path) -> dict[str, Any]:
@@ -59,20 +54,19 @@ def deep_merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, An
 def parse_toml(text: str, where: object) -> object:
     """Return the content of a TOML text."""
     try:
-        return tomllib.loads(text)
+        content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         end = f"at line {text.count(chr(10)) + 1}, the end of the file"
         problem = str(error).replace("at end of document", end)
         raise ReaderError(where, f"it is not valid TOML: {problem}") from error
-
-
-def parse_json(text: str, where: object) -> object:
-    """Return the content of a JSON text."""
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        problem = f"it is not whole JSON: {error.msg} at line {error.lineno}, column {error.colno}"
-        raise ReaderError(where, problem) from error
+    except RecursionError as error:
+        raise ReaderError(
+            where, f"its tables and lists lie more than {DEPTH} deep inside each other"
+        ) from error
+    except ValueError as error:  # more digits than Python reads
+        raise ReaderError(where, "it has a number with thousands of digits") from error
+    check_plain(content, where)
+    return content
 
 
 def parse_yaml(text: str, where: object) -> object:
@@ -88,14 +82,52 @@ def parse_yaml_lenient(text: str, where: object) -> object:
 def _parse_yaml(text: str, where: object, *, unique: bool) -> object:
     import yaml
 
+    if len(text) > YAML_BYTES:
+        raise ReaderError(
+            where, f"it is larger than the {YAML_BYTES / 2**20:g} MiB that a YAML file may have"
+        )
     try:
-        return yaml.load(text, Loader=_yaml_loader(unique=unique))  # noqa: S506  (a SafeLoader)
+        content = _loaded(_yaml_loader(unique=unique)(text))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise ReaderError(where, f"it is not valid YAML: {error.problem or error.context}{place}") from error
     except yaml.YAMLError as error:
         raise ReaderError(where, f"it is not valid YAML: {' '.join(str(error).split())}") from error
+    except RecursionError as error:
+        raise ReaderError(
+            where, f"its tables and lists lie more than {DEPTH} deep inside each other"
+        ) from error
+    except SpecError as error:
+        raise ReaderError(where, str(error)) from error
+    except (ValueError, KeyError) as error:  # a tag on what it does not fit, more digits than Python reads
+        raise ReaderError(
+            where, f"it is not valid YAML: {shown(str(error))} is no value of its kind"
+        ) from error
+    check_plain(content, where)
+    return content
+
+
+def _loaded(loader: Any) -> object:  # noqa: ANN401  (of a lazy import)
+    """Return the content of the one document, after a look at how much its anchors stand for."""
+    root = loader.get_single_node()
+    if root is None:
+        return None
+    if _expanded(root, {}) > YAML_VALUES:
+        msg = f"its anchors stand for more than {YAML_VALUES:,} values"
+        raise SpecError(msg)
+    return loader.construct_document(root)
+
+
+def _expanded(node: Any, known: dict[int, int]) -> int:  # noqa: ANN401  (a node of a lazy import)
+    """Return how many values `node` stands for where every alias is written out; `known` holds those counted."""
+    if isinstance(node.value, str):
+        return 1
+    if id(node) not in known:
+        known[id(node)] = YAML_VALUES + 1  # an alias inside its own anchor
+        inside = [part for item in node.value for part in (item if isinstance(item, tuple) else (item,))]
+        known[id(node)] = 1 + sum(_expanded(part, known) for part in inside)
+    return known[id(node)]
 
 
 @cache
@@ -105,13 +137,15 @@ def _yaml_loader(*, unique: bool) -> Any:  # noqa: ANN401  (the class is made fr
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """SafeLoader that reads 1e-5 as a number and, if asked, refuses a key given twice."""
+        """SafeLoader that reads 1e-5 as a number, a date as text, and, if asked, refuses a key given twice."""
 
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
             seen: set[object] = set()
             for key_node, _ in node.value:
+                if key_node.tag == "tag:yaml.org,2002:merge":
+                    continue
                 key = self.construct_object(key_node, deep=True)
-                if unique and isinstance(key, str) and key != "<<" and key in seen:
+                if unique and isinstance(key, str) and key in seen:
                     problem = f"the key {key!r} is given twice"
                     raise yaml.MarkedYAMLError(problem=problem, problem_mark=key_node.start_mark)
                 seen.add(key if isinstance(key, str) else repr(key))
@@ -119,6 +153,13 @@ def _yaml_loader(*, unique: bool) -> Any:  # noqa: ANN401  (the class is made fr
 
     number = re.compile(r"^[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9]+)[eE][-+]?[0-9]+$")
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+0123456789."))
+    dates = "tag:yaml.org,2002:timestamp"
+    Loader.yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in known if tag != dates]
+        for first, known in Loader.yaml_implicit_resolvers.items()
+    }
+    for kind in ("timestamp", "binary", "set", "omap", "pairs"):
+        Loader.add_constructor(f"tag:yaml.org,2002:{kind}", Loader.construct_undefined)  # type: ignore[type-var]
     return Loader
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
 from forescale.catalogue.clusters import device_names, hardware_device
@@ -10,6 +9,7 @@ from forescale.cost.collectives.measured import read_collectives
 from forescale.cost.kernels import read_kernels
 from forescale.cost.measured import Measurements
 from forescale.errors import ReaderError, UnknownNameError
+from forescale.files import read_table
 from forescale.graph.ops import CollectiveKind
 from forescale.io.bench_artifact import BenchArtifact, read_bench
 from forescale.io.nccl_tests import read_nccl_tests
@@ -74,14 +74,8 @@ def _of_artifact(bench: BenchArtifact, file: Path) -> Measurements:
 
 def _of_table(file: Path, device: Device, cluster: str) -> Measurements:
     """Return the rows of one device, those that time one operator and nothing besides."""
-    try:
-        with file.open(newline="", encoding="utf-8") as stream:
-            found = list(csv.DictReader(stream))
-    except OSError as error:
-        raise ReaderError(file, f"it cannot be read ({error.strerror})") from error
-    except UnicodeDecodeError as error:
-        raise ReaderError(file, "it is no text, so no kernel table") from error
-    names = {row.get("hardware") or "" for row in found}
+    found = read_table(file).rows
+    names = {row.text("hardware") for row in found}
     own = sorted(
         name
         for name in names
@@ -89,7 +83,7 @@ def _of_table(file: Path, device: Device, cluster: str) -> Measurements:
     )
     rows = read_kernels(file, dict.fromkeys(own, device))
     kernels = tuple((row.ops[0], row.seconds) for row in rows if len(row.ops) == 1 and not row.extra)
-    timed = sorted({row["hardware"] for row in found if row.get("kind") == "collective"} & set(own))
+    timed = sorted({row.text("hardware") for row in found if row.text("kind") == "collective"} & set(own))
     collectives = tuple(row for name in timed for row in read_collectives(file, name))
     if not kernels and not collectives:
         others = ", ".join(sorted(name for name in names if name)) or "none"

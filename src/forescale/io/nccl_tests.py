@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from forescale.cost.collectives.measured import MeasuredCollective, kind_of
 from forescale.errors import ReaderError
+from forescale.files import read_text
 from forescale.graph.ops import CollectiveKind
 
 _PREFIX = re.compile(r"^\s*(?:\[[\d,]+\](?:<stdout>)?:?|\d+:)\s?(?=\s*[#\d])")
@@ -51,9 +52,7 @@ def read_nccl_tests(
     kind, num_ranks, ranks_per_node
         What older versions and trimmed logs do not say; what the log says must agree.
     """
-    lines = [
-        _PREFIX.sub("", line) for line in path.read_text(encoding="utf-8", errors="replace").splitlines()
-    ]
+    lines = [_PREFIX.sub("", line) for line in read_text(path).splitlines()]
     found = _kind(lines)
     hosts, device = _ranks(lines)
     ranks = _agreed(path, "num_ranks", sum(hosts.values()) or None, num_ranks)

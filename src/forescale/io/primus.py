@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from forescale.errors import ReaderError, UnknownKeyError
-from forescale.io.files import deep_merge, parse_mapping, parse_yaml_lenient, read_text
+from forescale.files import read_text
+from forescale.io.files import deep_merge, parse_mapping, parse_yaml_lenient
 from forescale.io.megatron.arguments import known_flags
 from forescale.io.megatron.model import read_model
 from forescale.io.megatron.reader import read_settings

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Final
 
 from forescale.errors import ReaderError
+from forescale.files import read_text
 from forescale.io.deepspeed import DeepSpeedReader
-from forescale.io.files import read_text
 from forescale.io.huggingface import load_huggingface
 from forescale.io.megatron import MegatronReader
 from forescale.io.primus import PrimusReader

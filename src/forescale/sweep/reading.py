@@ -32,7 +32,8 @@ from pathlib import Path
 from typing import Any
 
 from forescale.errors import SpecError, UnknownKeyError
-from forescale.io.files import parse_mapping, parse_toml, read_text
+from forescale.files import read_text
+from forescale.io.files import parse_mapping, parse_toml
 from forescale.io.named import cluster_of, model_of
 from forescale.io.plan import with_overrides
 from forescale.spec import Cluster

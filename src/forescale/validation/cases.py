@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from forescale.errors import ForescaleError, UnknownNameError
+from forescale.files import Row, read_table
 from forescale.projection.pipeline import lay_out
 from forescale.schedule import family
 from forescale.spec import Cluster, Model, Strategy, Workload
 from forescale.units import GB, GIB
-from forescale.validation.corpus import Row, read_corpus, read_table
+from forescale.validation.corpus import read_corpus
 from forescale.validation.errors import InexpressibleError
 from forescale.validation.fabric import cluster_of
 from forescale.validation.layout import conventions_of, layout_of, stage_layers
@@ -106,7 +107,7 @@ def load_cases(
 
     table = read_table(path)
     if set(megatron_ci.COLUMNS) <= set(table.columns):
-        return [megatron_ci.ci_case(row) for row in table.rows]
+        return megatron_ci.ci_cases(table)
     return express(read_corpus(path).rows, find_model=find_model, cluster=cluster)
 
 

@@ -1,168 +1,128 @@
-"""A corpus of measured runs: a CSV file, one run a row, every cell text until it is asked for."""
+"""A corpus of measured runs: a CSV file, one run a row; its columns, and what their cells may hold."""
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
-from forescale.errors import ReaderError, nearest
+from annotated_types import Interval
+
+from forescale.errors import ReaderError, SpecError
+from forescale.files import Row, Table, read_table
+from forescale.limits import AMOUNT, COUNT, DEVICES, EXTENT, LAYERS, within
 
 REQUIRED_COLUMNS: tuple[str, ...] = ("id", "model", "hardware", "n_gpus")
-KNOWN_COLUMNS: tuple[str, ...] = (
-    *REQUIRED_COLUMNS,
-    *("source", "family", "layers", "hidden", "ffn", "heads", "kv_heads", "head_dim", "vocab"),
-    *(
-        "num_experts",
-        "topk",
-        "moe_ffn",
-        "n_shared_experts",
-        "first_k_dense",
-        "mla",
-        "params_b",
-        "gpus_per_node",
-    ),
-    *(
-        "tp",
-        "sp",
-        "cp",
-        "pp",
-        "vpp",
-        "ep",
-        "etp",
-        "dp",
-        "zero_or_fsdp",
-        "seq_len",
-        "micro_batch",
-        "global_batch",
-    ),
-    *("grad_accum", "recompute", "compute_dtype", "schedule", "attention", "optimizer"),
-    *("measured_step_s", "measured_tflops_per_gpu", "tflops_convention", "measured_mfu_pct"),
-    *(
-        "measured_tokens_per_s_per_gpu",
-        "measured_peak_mem_gb",
-        "measured_published",
-        "confidence",
-        "notes",
-        "core",
-    ),
+NOTES = ("notes", "comment", "remark")
+"""Columns whose names start so hold free text."""
+_OPTIONAL = Interval(ge=0, le=EXTENT.le)
+_TRUE, _FALSE = frozenset({"y", "yes", "true", "1"}), frozenset({"n", "no", "false", "0"})
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """What the cells of a column hold."""
+
+    meaning: str
+    numbers: Interval | None = None
+    """Numbers that they may be; None is text."""
+    whole: bool = True
+    flag: bool = False
+    """y or n."""
+
+
+def _measured(meaning: str) -> Column:
+    return Column(meaning, AMOUNT, whole=False)
+
+
+COLUMNS: Mapping[str, Column] = MappingProxyType(
+    {
+        "id": Column("name of the row, no two alike; `SMX-001` is of source SMX"),
+        "source": Column("where it was published; says which framework's conventions hold"),
+        "model": Column("name; of a catalogue model it completes the shape"),
+        "family": Column("`dense` or `moe`"),
+        "layers": Column("decoder layers", LAYERS),
+        "hidden": Column("hidden size", EXTENT),
+        "ffn": Column("feed-forward size", EXTENT),
+        "heads": Column("attention heads", EXTENT),
+        "kv_heads": Column("key/value heads", EXTENT),
+        "head_dim": Column("width of a head", EXTENT),
+        "vocab": Column("entries of the vocabulary", EXTENT),
+        "num_experts": Column("routed experts; 0 has none", _OPTIONAL),
+        "topk": Column("experts of a token", _OPTIONAL),
+        "moe_ffn": Column("feed-forward size of an expert", _OPTIONAL),
+        "n_shared_experts": Column("experts that every token sees", _OPTIONAL),
+        "first_k_dense": Column("layers before the first with experts", _OPTIONAL),
+        "mla": Column("whether attention is latent (MLA)", flag=True),
+        "params_b": Column("billions of parameters, for the reader", AMOUNT, whole=False),
+        "hardware": Column("device or cluster, as people write it"),
+        "gpus_per_node": Column("devices in a node", DEVICES),
+        "n_gpus": Column("devices", DEVICES),
+        "tp": Column("tensor parallel", DEVICES),
+        "sp": Column("whether norms are split over tp", flag=True),
+        "cp": Column("context parallel", DEVICES),
+        "pp": Column("pipeline parallel", DEVICES),
+        "vpp": Column("model chunks of a pipeline rank", DEVICES),
+        "ep": Column("expert parallel", DEVICES),
+        "etp": Column("tensor parallel of experts", DEVICES),
+        "dp": Column("data parallel; by default what is left of the devices", DEVICES),
+        "zero_or_fsdp": Column("ZeRO stage 0 to 3, `fsdp` or `hsdp`; 1 by default"),
+        "seq_len": Column("tokens of a sequence; 4,096 by default", COUNT),
+        "micro_batch": Column("sequences of a micro-batch", COUNT),
+        "global_batch": Column("sequences of a step", COUNT),
+        "grad_accum": Column("micro-batches of a step", COUNT),
+        "recompute": Column("`none`, `full` or `selective(core_attn, …)`"),
+        "compute_dtype": Column("`bf16`, `fp16`, `fp8 (delayed scaling)`, …"),
+        "schedule": Column("pipeline schedule"),
+        "attention": Column("its kernel: `flash`, `unfused`, …"),
+        "optimizer": Column("`adam`, `muon`, …"),
+        "measured_step_s": _measured("seconds of a step"),
+        "measured_tflops_per_gpu": _measured("TFLOP/s of a device"),
+        "tflops_convention": Column("what the FLOPs of that rate, or of the MFU, count"),
+        "measured_mfu_pct": Column(
+            "model FLOPs over the peak, in percent", Interval(gt=0, le=100), whole=False
+        ),
+        "measured_tokens_per_s_per_gpu": _measured("tokens per second and device"),
+        "measured_peak_mem_gb": _measured(
+            "peak memory of a device in GB, or GiB where the source means that"
+        ),
+        "measured_published": Column("which of these the source prints, for the reader"),
+        "confidence": Column("how sure the row is, for the reader"),
+        "notes": Column("free text; settings that no column has are looked for here"),
+        "core": Column("whether every field is known (`y`)", flag=True),
+    }
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One run as written: `line` is its line in the file, `cells` its text by column."""
-
-    path: str
-    line: int
-    cells: Mapping[str, str]
-
-    @property
-    def id(self) -> str:
-        """The row's identifier."""
-        return self.text("id")
-
-    def text(self, column: str) -> str:
-        """Return the stripped text of `column`, empty if the row or the file lacks it."""
-        return (self.cells.get(column) or "").strip()
-
-    def number(self, column: str) -> float | None:
-        """Return `column` as a number, or None if it is empty.
-
-        Raises
-        ------
-        ReaderError
-            If the cell holds something else.
-        """
-        text = self.text(column)
-        if not text:
-            return None
-        try:
-            return float(text)
-        except ValueError:
-            msg = f"line {self.line}, column {column}: {text!r} is not a number"
-            raise ReaderError(self.path, msg) from None
-
-    def integer(self, column: str) -> int | None:
-        """Return `column` as a whole number, or None if it is empty; errors as `number`."""
-        value = self.number(column)
-        if value is None:
-            return None
-        if value != int(value):
-            msg = f"line {self.line}, column {column}: {self.text(column)!r} is not a whole number"
-            raise ReaderError(self.path, msg)
-        return int(value)
-
-    def flag(self, column: str) -> bool | None:
-        """Return `column` as yes (y) or no (n), or None if it is empty."""
-        text = self.text(column).lower()
-        return None if not text else text in {"y", "yes", "true", "1"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """The rows of a CSV file of any kind, and its columns."""
-
-    columns: tuple[str, ...]
-    rows: tuple[Row, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Corpus:
-    """The rows of one file, and its columns that nothing here reads."""
-
-    path: str
-    rows: tuple[Row, ...]
-    ignored_columns: tuple[str, ...] = ()
-
-
-def read_corpus(path: str | Path) -> Corpus:
-    """Return the rows of the CSV file at `path`.
+def read_corpus(path: str | Path) -> Table:
+    """Return the runs in the CSV file at `path`.
 
     Raises
     ------
     ReaderError
-        If the file cannot be read, lacks a required column, repeats an id, or has a row with fewer
-        or more cells than there are columns.
+        If the file cannot be read, lacks a required column or has an unknown one, repeats an id, has a row with
+        fewer or more cells than there are columns, or a cell that its column cannot hold.
     """
     table = read_table(path)
-    _check_columns(path, table.columns)
+    table.need(REQUIRED_COLUMNS, "table of runs")
+    table.know((*COLUMNS, *(name for name in table.columns if name.startswith(NOTES))))
     _check_ids(path, table.rows)
-    ignored = tuple(name for name in table.columns if name not in KNOWN_COLUMNS)
-    return Corpus(path=str(path), rows=table.rows, ignored_columns=ignored)
+    for row in table.rows:
+        check_cells(row, COLUMNS)
+    return table
 
 
-def read_table(path: str | Path) -> Table:
-    """Return the rows of a CSV file, whatever its columns.
-
-    Raises
-    ------
-    ReaderError
-        If the file cannot be read, has no rows, or has a row with fewer or more cells than columns.
-    """
-    try:
-        with Path(path).open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
-            columns = tuple(reader.fieldnames or ())
-            rows = tuple(Row(path=str(path), line=reader.line_num, cells=cells) for cells in reader)
-    except OSError as error:
-        raise ReaderError(path, f"cannot be read: {error.strerror}") from error
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ReaderError(path, f"cannot be read as a CSV file of runs: {error}") from error
-    for row in rows:
-        if None in row.cells or None in row.cells.values():
-            raise ReaderError(path, f"line {row.line} has not as many cells as there are columns")
-    return Table(columns=columns, rows=rows)
-
-
-def _check_columns(path: str | Path, columns: tuple[str, ...]) -> None:
-    missing = [name for name in REQUIRED_COLUMNS if name not in columns]
-    if not missing:
-        return
-    close = nearest(missing[0], columns)
-    hint = f"; did you mean {' or '.join(close)}?" if close else ""
-    raise ReaderError(path, f"is no table of runs: it lacks the column {', '.join(missing)}{hint}")
+def check_cells(row: Row, columns: Mapping[str, Column]) -> None:
+    """Refuse a cell that its column cannot hold."""
+    for name, column in columns.items():
+        if column.flag and (text := row.text(name).lower()) not in (*_TRUE, *_FALSE, ""):
+            raise row.refused(name, f"must be y or n, got {text!r}")
+        if column.numbers is not None and (value := row.number(name)) is not None:
+            try:
+                within(value, column.numbers, "it", whole=column.whole)
+            except SpecError as error:
+                raise row.refused(name, str(error)) from error
 
 
 def _check_ids(path: str | Path, rows: tuple[Row, ...]) -> None:

@@ -9,9 +9,9 @@ from importlib.resources import files
 
 from forescale.catalogue.clusters import cluster_names, hardware_cluster, load_cluster
 from forescale.errors import UnknownNameError, nearest
+from forescale.files import Row
 from forescale.spec.cluster import Cluster, Tier
 from forescale.units import GB
-from forescale.validation.corpus import Row
 from forescale.validation.errors import InexpressibleError
 from forescale.validation.shape import Notes
 from forescale.validation.tables import first_match

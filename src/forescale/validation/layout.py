@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, get_args
 
+from forescale.files import Row
 from forescale.spec.model import DenseFfn, Model
 from forescale.spec.strategy import (
     SENT_ONCE,
@@ -19,7 +20,6 @@ from forescale.spec.strategy import (
     Strategy,
 )
 from forescale.spec.workload import OptimizerName, Precision, StorageType, Workload
-from forescale.validation.corpus import Row
 from forescale.validation.errors import InexpressibleError
 from forescale.validation.saved import allocator_of, lengths_vary, saved_of
 from forescale.validation.shape import Notes

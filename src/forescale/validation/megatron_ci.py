@@ -6,7 +6,6 @@ last rank logs: the peak of what PyTorch's allocator had handed out there.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,16 +13,38 @@ from typing import Any
 
 from forescale.catalogue.clusters import load_cluster
 from forescale.errors import ForescaleError, ReaderError
+from forescale.files import Row, Table, parse_json
 from forescale.io.megatron.reader import read_arguments
 from forescale.io.reading import Options, Reading
+from forescale.limits import AMOUNT, DEVICES
 from forescale.validation.cases import Case, Measured
-from forescale.validation.corpus import Row
+from forescale.validation.corpus import Column, check_cells
 from forescale.validation.errors import InexpressibleError
 from forescale.validation.tables import table
 
 COLUMNS = ("test_case", "golden", "platform", "all_args")
 """Columns by which such a table is known."""
+NUMBERS = {
+    "nodes": Column("nodes", DEVICES),
+    "gpus": Column("devices of a node", DEVICES),
+    "iteration_time_s_median": Column("seconds of a step", AMOUNT, whole=False),
+    "mem_max_allocated_bytes": Column("peak of the last rank", AMOUNT, whole=False),
+}
+DESCRIBED = (
+    "test_group", "layers", "hidden", "ffn", "heads", "kv_groups", "seq_len", "micro_batch", "global_batch", "tp", "pp",
+    "virtual_stage_layers", "cp", "ep", "etp", "sp", "dist_opt", "fsdp", "recompute", "fp8", "experts", "topk",
+    "moe_ffn", "mla", "vocab", "swiglu", "mem_allocated_bytes_note",
+)  # fmt: skip
+"""Columns that repeat what the table of flags says."""
 SOURCE = "MegatronCI"
+
+
+def ci_cases(table: Table) -> list[Case]:
+    """Return the case of every row of a table of golden values."""
+    table.know((*COLUMNS, *NUMBERS, *DESCRIBED))
+    for row in table.rows:
+        check_cells(row, NUMBERS)
+    return [ci_case(row) for row in table.rows]
 
 
 def ci_case(row: Row) -> Case:
@@ -92,8 +113,8 @@ def _read(case: Case, row: Row, reading: Reading) -> Case:
 
 def _flags(row: Row) -> dict[str, Any]:
     try:
-        flags = json.loads(row.text("all_args"))
-    except json.JSONDecodeError as error:
+        flags = parse_json(row.text("all_args"), row.id)
+    except ReaderError as error:
         msg = "its table of flags is cut short"
         raise InexpressibleError(msg) from error
     if not isinstance(flags, dict) or not flags:

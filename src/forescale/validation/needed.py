@@ -6,10 +6,10 @@ import math
 import re
 from dataclasses import replace
 
+from forescale.files import Row
 from forescale.project import project
 from forescale.spec import Cluster, Model, Strategy, Workload
 from forescale.spec.strategy import Recompute
-from forescale.validation.corpus import Row
 from forescale.validation.shape import Notes
 
 

@@ -9,11 +9,11 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from forescale.files import Row
 from forescale.spec import Cluster, Model, Strategy, Workload
 from forescale.spec.model import Attention, DenseFfn, Ffn, FullAttention, LatentAttention, Layer
 from forescale.spec.workload import MATRIX_RATE
 from forescale.units import TB
-from forescale.validation.corpus import Row
 from forescale.validation.tables import all_matches
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
+from forescale.files import Row
 from forescale.spec.strategy import Allocator, KeptName, Module, Offload, OffloadName, Recompute
-from forescale.validation.corpus import Row
 from forescale.validation.errors import InexpressibleError
 from forescale.validation.shape import Notes
 from forescale.validation.tables import first_match

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
 
+from forescale.files import Row
 from forescale.spec.model import (
     Attention,
     DenseFfn,
@@ -17,7 +18,6 @@ from forescale.spec.model import (
     Model,
     MoeFfn,
 )
-from forescale.validation.corpus import Row
 from forescale.validation.errors import InexpressibleError
 from forescale.validation.tables import first_match
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 from typing import Any
 
-from forescale.cost.calibration import Fit, Residual
-from forescale.errors import ReaderError, SpecError
+from forescale.cost.calibration import Fit
+from forescale.errors import SpecError
+from forescale.limits import Amount, Measure, Seconds, Share
+from forescale.records import record
 from forescale.spec.cluster import Cluster, Tier
 
 
@@ -19,11 +21,11 @@ class WireProtocol:
     """How a library puts messages on a link: flags with the data (LL, LL128) or beside it (Simple)."""
 
     name: str
-    launch: float
+    launch: Seconds
     """Seconds before the first byte moves, once per collective; those of all tiers in use add up."""
-    hop_factor: float
+    hop_factor: Measure
     """Time per hop through the library in latencies of the tier."""
-    efficiency: float
+    efficiency: Share
     """Share of the link's bandwidth that a long message reaches; at most 1."""
 
 
@@ -40,27 +42,27 @@ class LinkCalibration:
     """Words in a tier's name that this calibration answers to."""
     architectures: tuple[str, ...] = ()
     """Device generations it was measured with; empty: any."""
-    member_half: float = 0.0
+    member_half: Measure = 0.0
     """A block with g ranks reaches g / (g + member_half) of its links to other blocks."""
-    tree_efficiency: float = 1.0
+    tree_efficiency: Share = 1.0
     """Bandwidth of a tree relative to the ring's."""
-    tree_hop_factor: float = 1.0
+    tree_hop_factor: Measure = 1.0
     """Time of a level of the tree in ring hops."""
-    pair_share: float = 0.5
+    pair_share: Measure = 0.5
     """Bytes that a tree over just two blocks moves, relative to more; 0.5 uses both directions."""
-    reduction_efficiency: float = 1.0
+    reduction_efficiency: Share = 1.0
     """Share of the link's bandwidth that in-network reduction reaches."""
-    reduction_launch: float = 0.0
+    reduction_launch: Seconds = 0.0
     """Seconds before in-network reduction moves its first byte."""
-    exchange_efficiency: float = 1.0
+    exchange_efficiency: Share = 1.0
     """Share of the link's bandwidth that all-to-all and point-to-point traffic reaches."""
-    exchange_launch: float = 0.0
+    exchange_launch: Seconds = 0.0
     """Seconds before the first byte of such traffic."""
-    peer_latency: float = 0.0
+    peer_latency: Seconds = 0.0
     """Seconds per peer of an all-to-all."""
-    copy_bandwidth: float = float("inf")
+    copy_bandwidth: Amount = float("inf")
     """byte/s at which a rank's own part is copied to the output buffer; only the innermost tier's counts."""
-    exchange_copy_bandwidth: float = float("inf")
+    exchange_copy_bandwidth: Amount = float("inf")
     """The same within an all-to-all."""
     date: str = ""
     fit: Fit = field(default_factory=Fit)
@@ -163,24 +165,4 @@ def _closest(cluster: Cluster, tier: Tier, known: tuple[LinkCalibration, ...]) -
 
 def link_calibration_of(content: Mapping[str, Any], *, where: object) -> LinkCalibration:
     """Return the link calibration that a JSON object describes; unknown or missing keys are refused."""
-    data = dict(content)
-    known = {item.name for item in fields(LinkCalibration)}
-    if unknown := set(data) - known:
-        raise ReaderError(where, f"unknown key {min(unknown)!r}; allowed are {', '.join(sorted(known))}")
-    try:
-        data["protocols"] = tuple(WireProtocol(**item) for item in data["protocols"])
-        data["fit"] = _fit(data.get("fit", {}))
-        for key in ("algorithms", "architectures", "tiers"):
-            data[key] = tuple(data.get(key, ()))
-        return LinkCalibration(**data)
-    except (KeyError, TypeError) as error:
-        raise ReaderError(where, f"not a network calibration: {error}") from error
-
-
-def _fit(content: Mapping[str, Any]) -> Fit:
-    data = dict(content)
-    if data.get("in_sample"):
-        data["in_sample"] = Residual(**data["in_sample"])
-    data["machines"] = tuple(data.get("machines", ()))
-    data["held_out"] = tuple(Residual(**item) for item in data.get("held_out", ()))
-    return Fit(**data)
+    return record(LinkCalibration, content, "network calibration", where)

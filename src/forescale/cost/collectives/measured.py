@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,11 +12,16 @@ import numpy as np
 from forescale.cost.calibration import Residual
 from forescale.cost.collectives.model import CollectiveModel
 from forescale.cost.placement import Group
-from forescale.errors import ReaderError
+from forescale.errors import SpecError
+from forescale.files import Row, read_table
 from forescale.graph.ops import CollectiveKind
+from forescale.limits import AMOUNT, DEVICES, within
 from forescale.numeric import Array
 from forescale.spec.cluster import Cluster
 
+NUMBERS = {"msg_bytes": AMOUNT, "n_gpus": DEVICES, "nodes": DEVICES, "time_us": AMOUNT}
+COLUMNS = ("id", "hardware", "kind", "op", *NUMBERS, "gpus_per_node")
+"""Columns of a table of collectives; the last is for the reader."""
 _KINDS: Mapping[str, CollectiveKind] = {
     "all_reduce": "all_reduce",
     "allreduce": "all_reduce",
@@ -110,41 +114,27 @@ def read_collectives(path: Path, hardware: str) -> list[MeasuredCollective]:
     hardware
         Start of the hardware column.
     """
-    with path.open(newline="", encoding="utf-8") as stream:
-        rows = list(csv.DictReader(stream))
-    needed = ("id", "hardware", "kind", "op", "msg_bytes", "n_gpus", "nodes", "time_us")
-    if not rows or (missing := [name for name in needed if name not in rows[0]]):
-        raise ReaderError(path, f"a table of collectives needs the columns {', '.join(missing or needed)}")
-    parsed = [
-        _checked(row, f"row {number} ({row['id']})", path)
-        for number, row in enumerate(rows, start=1)
-        if (row["hardware"] or "").startswith(hardware)
-    ]
+    table = read_table(path)
+    table.need(COLUMNS[:-1], "table of collectives")
+    parsed = [_row(row) for row in table.rows if row.text("hardware").startswith(hardware)]
     return [row for row in parsed if row is not None]
 
 
-def _checked(row: Mapping[str, str], where: str, path: Path) -> MeasuredCollective | None:
-    """Return one row; numbers that cannot be are refused."""
-    needed = "msg_bytes, n_gpus, nodes and time_us of a timed collective are numbers greater than 0"
-    try:
-        found = _row(row)
-    except (TypeError, ValueError, ZeroDivisionError) as error:
-        raise ReaderError(path, f"{where}: {needed}") from error
-    if found and not (found.num_bytes > 0.0 and found.seconds > 0.0 and found.num_ranks > 0):
-        raise ReaderError(path, f"{where}: {needed}")
-    return found
-
-
-def _row(row: Mapping[str, str]) -> MeasuredCollective | None:
-    kind = kind_of(row["op"]) if row["kind"] == "collective" else None
-    if kind is None or not all(row[key] for key in ("msg_bytes", "n_gpus", "nodes", "time_us")):
+def _row(row: Row) -> MeasuredCollective | None:
+    kind = kind_of(row.text("op")) if row.text("kind") == "collective" else None
+    if kind is None or not all(row.text(key) for key in NUMBERS):
         return None
-    ranks, nodes = int(float(row["n_gpus"])), int(float(row["nodes"]))
+    values = {}
+    for key, allowed in NUMBERS.items():
+        try:
+            values[key] = within(row.number(key), allowed, "it", whole=allowed is DEVICES)
+        except SpecError as error:
+            raise row.refused(key, str(error)) from error
     return MeasuredCollective(
         kind=kind,
-        num_bytes=float(row["msg_bytes"]),
-        num_ranks=ranks,
-        ranks_per_node=max(1, ranks // nodes),
-        seconds=float(row["time_us"]) * 1e-6,
-        id=row["id"],
+        num_bytes=float(values["msg_bytes"]),
+        num_ranks=values["n_gpus"],
+        ranks_per_node=max(1, values["n_gpus"] // values["nodes"]),
+        seconds=values["time_us"] * 1e-6,
+        id=row.id,
     )

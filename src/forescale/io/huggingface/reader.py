@@ -6,7 +6,6 @@ The keys are those of transformers 4 and 5. What an architecture makes of them s
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from forescale.errors import ReaderError, nearest
+from forescale.files import parse_json, read_text
 from forescale.io.huggingface.dense import DENSE
 from forescale.io.huggingface.hybrid import HYBRID
 from forescale.io.huggingface.keys import Keys
@@ -48,8 +48,14 @@ def load_huggingface(path: str | Path) -> ReadModel:
     """
     given = Path(path)
     file = given / CONFIG_FILE if given.is_dir() else given
-    config = _load_json(file)
-    name = file.resolve().parent.name if file.name == CONFIG_FILE else file.stem
+    hint = f"; give a {CONFIG_FILE} or a folder that holds one"
+    config = parse_json(
+        read_text(file, hint=hint), file, infinite=True
+    )  # state space models have time steps up to it
+    if not isinstance(config, dict):
+        problem = "it holds no JSON object, so it is not the config.json of a Hugging Face model"
+        raise ReaderError(file, problem)
+    name = file.absolute().parent.name if file.name == CONFIG_FILE else file.stem
     return read_huggingface(config, name=name, where=str(file))
 
 
@@ -103,24 +109,3 @@ def _family(keys: Keys) -> Callable[[Keys], Model]:
         problem = f"the architecture {kind!r} is not supported{hint}; those that are: {supported}"
         raise ReaderError(keys.where, problem)
     return FAMILIES[kind]
-
-
-def _load_json(file: Path) -> Mapping[str, Any]:
-    try:
-        text = file.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise ReaderError(
-            file, f"there is no such file; give a {CONFIG_FILE} or a folder that holds one"
-        ) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise ReaderError(file, f"it cannot be read as text ({error})") from error
-    try:
-        config = json.loads(text)
-    except json.JSONDecodeError as error:
-        problem = f"it is not whole JSON: {error.msg} at line {error.lineno}, column {error.colno}"
-        raise ReaderError(file, problem) from error
-    if not isinstance(config, dict):
-        raise ReaderError(
-            file, "it holds no JSON object, so it is not the config.json of a Hugging Face model"
-        )
-    return config

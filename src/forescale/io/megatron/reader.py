@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from forescale.errors import ForescaleError, ReaderError
-from forescale.io.files import parse_json, parse_yaml, read_text
+from forescale.files import parse_json, read_text
+from forescale.io.files import parse_yaml
 from forescale.io.megatron.arguments import parse_arguments
 from forescale.io.megatron.layout import read_strategy
 from forescale.io.megatron.model import read_model

@@ -1,0 +1,257 @@
+"""What files hold, read in one place: text, JSON and tables, with limits of size, depth and numbers.
+
+Everything that people hand in comes through here, so that a file which is missing, binary, endless or nested beyond
+reason is one sentence wherever it was named.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from forescale.errors import ReaderError, nearest, shown
+
+TEXT_BYTES = 64 * 2**20
+"""Largest file that is read."""
+DEPTH = 64
+"""Tables and lists inside each other."""
+INTEGER = 2**63
+"""Whole numbers stay below."""
+
+
+def place_of(text: str | Path) -> Path:
+    """Return the path that `text` is; ~ is the home folder, where there is one of that name."""
+    return Path(os.path.expanduser(text))  # noqa: PTH111 (pathlib raises for an unknown user)
+
+
+def read_text(path: str | Path, *, hint: str = "", most: int = TEXT_BYTES) -> str:
+    """Return the text of `path`, line ends as newlines and without a byte-order mark.
+
+    Parameters
+    ----------
+    path
+        A file of at most `most` bytes.
+    hint
+        Added to the message if there is no such file.
+
+    Raises
+    ------
+    ReaderError
+        If there is no such file, or it is a folder, too large, or no UTF-8.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(most + 1)
+    except FileNotFoundError as error:
+        raise ReaderError(path, f"there is no such file{hint}") from error
+    except OSError as error:
+        raise ReaderError(path, f"it cannot be read as text ({error.strerror})") from error
+    except ValueError as error:  # a NUL in the name
+        raise ReaderError(repr(str(path)), "it is no name of a file") from error
+    if len(content) > most:
+        raise ReaderError(path, f"it is larger than the {most / 2**20:g} MiB that such a file may have")
+    return _decoded(content, path)
+
+
+def _decoded(content: bytes, path: object) -> str:
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise ReaderError(path, "it cannot be read as text (it is UTF-16; save it as UTF-8)")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ReaderError(path, f"it cannot be read as text (line {line} is not UTF-8)") from error
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise ReaderError(path, f"it cannot be read as text (a zero byte in line {line})")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def parse_json(text: str, where: object, *, infinite: bool = False) -> Any:  # noqa: ANN401 (JSON)
+    """Return the content of a JSON text; a key given twice is refused, and numbers are finite unless `infinite`."""
+
+    def table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            keys = [key for key, _ in pairs]
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise ReaderError(where, f"the key {shown(twice)} is given twice")
+        return found
+
+    try:
+        content = json.loads(text, object_pairs_hook=table)
+    except json.JSONDecodeError as error:
+        problem = f"it is not whole JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+        raise ReaderError(where, problem) from error
+    except RecursionError as error:
+        raise ReaderError(where, _too_deep()) from error
+    except ReaderError:
+        raise
+    except ValueError as error:  # more digits than Python reads
+        raise ReaderError(where, "it has a number with thousands of digits") from error
+    check_plain(content, where, infinite=infinite)
+    return content
+
+
+def check_plain(content: object, where: object, *, infinite: bool = False) -> None:
+    """Refuse content that is nested deeper than `DEPTH`, has keys that are no text, or numbers beyond all use."""
+    level, depth = [content], 0
+    while level:
+        if depth > DEPTH:
+            raise ReaderError(where, _too_deep())
+        inside: list[Any] = []
+        for value in level:
+            if isinstance(value, dict):
+                for key, item in value.items():
+                    _check_key(key, where)
+                    _check_item(item, where, key, infinite=infinite)
+                inside += value.values()
+            elif isinstance(value, list):
+                for item in value:
+                    _check_item(item, where, "a list", infinite=infinite)
+                inside += value
+        level, depth = [value for value in inside if isinstance(value, dict | list)], depth + 1
+
+
+def _too_deep() -> str:
+    return f"its tables and lists lie more than {DEPTH} deep inside each other"
+
+
+def _check_key(key: object, where: object) -> None:
+    if not isinstance(key, str):
+        raise ReaderError(where, f"the key {shown(key)} must be text; write it in quotes")
+
+
+def _check_item(value: object, where: object, key: str, *, infinite: bool) -> None:
+    if not isinstance(value, str | int | float | dict | list | None):
+        raise ReaderError(where, f"{shown(key)} must be no date; write it in quotes")
+    if isinstance(value, float) and not (infinite or math.isfinite(value)):
+        raise ReaderError(where, f"{shown(key)} must be a number, got {value}")
+    if isinstance(value, int) and not -INTEGER < value < INTEGER:
+        raise ReaderError(where, f"{shown(key)} has more digits than any such number: {shown(value)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One row of a table as written: `line` is its line in the file, `cells` its text by column."""
+
+    path: str
+    line: int
+    cells: Mapping[str, str]
+
+    @property
+    def id(self) -> str:
+        """The row's identifier."""
+        return self.text("id")
+
+    def text(self, column: str) -> str:
+        """Return the stripped text of `column`, empty if the row or the table lacks it."""
+        return (self.cells.get(column) or "").strip()
+
+    def number(self, column: str) -> float | None:
+        """Return `column` as a number, or None if it is empty.
+
+        Raises
+        ------
+        ReaderError
+            If the cell holds something else.
+        """
+        text = self.text(column)
+        if not text:
+            return None
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value) or abs(value) >= INTEGER * 1e6 or "_" in text:
+            digits = text.replace(",", "").replace(" ", "")
+            hint = f"; write {digits}" if digits.isdecimal() and digits != text else ""
+            raise self.refused(column, f"{shown(text)} is not a number{hint}")
+        return value
+
+    def integer(self, column: str) -> int | None:
+        """Return `column` as a whole number, or None if it is empty; errors as `number`."""
+        value = self.number(column)
+        if value is None:
+            return None
+        if value != int(value):
+            raise self.refused(column, f"{shown(self.text(column))} is not a whole number")
+        return int(value)
+
+    def flag(self, column: str) -> bool | None:
+        """Return `column` as yes (y) or no (n), or None if it is empty."""
+        text = self.text(column).lower()
+        return None if not text else text in {"y", "yes", "true", "1"}
+
+    def refused(self, column: str, problem: str) -> ReaderError:
+        """Return the error that says what is wrong with a cell."""
+        return ReaderError(self.path, f"line {self.line}, column {column}: {problem}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """The rows of a CSV file of any kind, and its columns."""
+
+    path: str
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+    def need(self, columns: tuple[str, ...], what: str) -> None:
+        """Refuse a table that lacks one of `columns`; `what` it should be."""
+        missing = [name for name in columns if name not in self.columns]
+        if missing:
+            close = nearest(missing[0], self.columns)
+            hint = f"; did you mean {' or '.join(close)}?" if close else ""
+            problem = f"is no {what}: it lacks the column {', '.join(missing)}{hint}"
+            raise ReaderError(self.path, problem + _separated(self.columns))
+
+    def know(self, columns: tuple[str, ...]) -> None:
+        """Refuse a table with columns besides the known ones."""
+        for name in self.columns:
+            if name not in columns:
+                close = nearest(name, columns)
+                hint = f"; did you mean {' or '.join(close)}?" if close else ""
+                raise ReaderError(self.path, f"the column {shown(name)} is not known{hint}")
+
+
+def read_table(path: str | Path) -> Table:
+    """Return the rows of a CSV file, whatever its columns; empty lines are passed over.
+
+    Raises
+    ------
+    ReaderError
+        If the file cannot be read, names a column twice, or has a row with fewer or more cells than columns.
+    """
+    reader = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
+    found: list[tuple[int, list[str]]] = []
+    try:
+        found.extend((reader.line_num, cells) for cells in reader if cells)
+    except csv.Error as error:
+        raise ReaderError(path, f"line {reader.line_num} is no CSV: {error}") from error
+    columns = tuple(name.strip() for name in found[0][1]) if found else ()
+    if twice := [name for name in columns if columns.count(name) > 1]:
+        raise ReaderError(path, f"the column {shown(twice[0])} is there twice")
+    for line, cells in found:
+        if len(cells) != len(columns):
+            problem = f"line {line} has {len(cells)} cells, not as many as the {len(columns)} columns"
+            raise ReaderError(path, problem + _separated(columns))
+    rows = tuple(
+        Row(path=str(path), line=line, cells=dict(zip(columns, cells, strict=True)))
+        for line, cells in found[1:]
+    )
+    return Table(path=str(path), columns=columns, rows=rows)
+
+
+def _separated(columns: tuple[str, ...]) -> str:
+    """Return a hint where one cell holds what looks like a whole header."""
+    marks = {";": "semicolons", "\t": "tabs", "|": "bars"}
+    found = [name for mark, name in marks.items() if len(columns) == 1 and mark in columns[0]]
+    return f" (its columns are separated by {found[0]}, and must be by commas)" if found else ""

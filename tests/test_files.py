@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import pytest
+
+from forescale.errors import ReaderError
+from forescale.files import parse_json, place_of, read_table, read_text
+
+UNREADABLE = {
+    "folder": None,
+    "UTF-16": "tp = 1".encode("utf-16"),
+    "Latin-1": b"ok\nname = \xe9\n",
+    "zero byte": b"a\0b",
+}
+
+
+@pytest.mark.parametrize("kind", UNREADABLE)
+def test_what_is_no_text_is_refused(tmp_path, kind):
+    path, content = tmp_path / "x", UNREADABLE[kind]
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content)
+    with pytest.raises(ReaderError, match=r"x: it cannot be read as text \("):
+        read_text(path)
+
+
+def test_links_in_a_circle_and_endless_files_are_refused(tmp_path):
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    with pytest.raises(ReaderError, match="loop: it cannot be read as text"):
+        read_text(loop)
+    with pytest.raises(ReaderError, match="larger than the 64 MiB"):
+        read_text("/dev/zero")
+    with pytest.raises(ReaderError, match="no name of a file"):
+        read_text("a\0b")
+
+
+def test_marks_and_line_ends_of_other_systems_are_read(tmp_path):
+    path = tmp_path / "x"
+    path.write_bytes(b"\xef\xbb\xbfa\r\nb\rc\n")
+    assert read_text(path) == "a\nb\nc\n"
+
+
+def test_a_home_that_is_nobodys_is_a_plain_name():
+    assert str(place_of("~nobody-here/x")) == "~nobody-here/x"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[" * 100_000, "more than 64 deep"),
+        ("[" * 70 + "]" * 70, "more than 64 deep"),
+        ('{"a": 1, "b": 2, "a": 3}', "the key 'a' is given twice"),
+        ('{"a": NaN}', "'a' must be a number, got nan"),
+        ('{"a": [1e400]}', "must be a number, got inf"),
+        (f'{{"a": {2**63}}}', "'a' has more digits"),
+        ("9" * 5000, "thousands of digits"),
+        ('{"a": 1,}', "not whole JSON"),
+        ("", "not whole JSON"),
+    ],
+)
+def test_json_that_cannot_be(text, message):
+    with pytest.raises(ReaderError, match=message):
+        parse_json(text, "x")
+
+
+def test_time_steps_up_to_infinity_are_read_where_they_are_usual():
+    assert (
+        parse_json('{"time_step_limit": [0.0, Infinity]}', "x", infinite=True)["time_step_limit"][1] > 1e308
+    )
+
+
+def test_tables_pass_over_empty_lines(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_bytes(b'\xef\xbb\xbfid, b\r\n\r\nA,"1,\n2"\r\n')
+    table = read_table(path)
+    assert table.columns == ("id", "b")
+    assert [(row.id, row.text("b"), row.line) for row in table.rows] == [("A", "1,\n2", 4)]
+
+
+def test_a_cell_of_endless_length_is_refused(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text("id\n" + "a" * 200_000)
+    with pytest.raises(ReaderError, match="is no CSV"):
+        read_table(path)
