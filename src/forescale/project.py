@@ -92,7 +92,7 @@ def project(
     )
     evaluation = evaluate(setting_of(model, cluster, workload, choices, run), inputs)
     result = to_projection(model, cluster, strategy, workload, plan, evaluation, preset=preset, spread=spread)
-    _check_physics(result, clock_share=(costs.clock_hz or cluster.device.clock_hz) / cluster.device.clock_hz)
+    _check_physics(result, clock_share=costs.clock_share(cluster.device))
     return _sourced(result, costs, plan, inputs)
 
 
@@ -255,9 +255,10 @@ def memory_timeline(
     strategy: Strategy,
     workload: Workload,
     *,
+    costs: Costs | None = None,
     most_microbatches: int | None = None,
 ) -> MemoryTimeline:
-    """Return memory over one step of one layout, rank by rank, with the peak named.
+    """Return memory over one step of one layout, rank by rank, with the peak named; `costs` as `project` takes it.
 
     `most_microbatches` shortens the step: (interleaved) 1F1B repeats itself once every rank is busy.
 
@@ -266,11 +267,11 @@ def memory_timeline(
     SpecError
         If the layout is illegal, as `project` does.
     """
-    result = project(model, cluster, strategy, workload)
+    costs = costs or Costs()
+    result = project(model, cluster, strategy, workload, costs=costs)
     strategy = result.strategy
     degrees, choices = split_strategy(strategy)
     plan, pipeline = lay_out(model, strategy, workload)
-    costs = Costs()
     run = costs.run_factors(cluster.device, strategy.software)
     inputs = layout_inputs(
         model, cluster, workload, degrees, choices, plan, order_of(strategy), costs=costs, pipeline=pipeline

@@ -102,6 +102,8 @@ def test_a_plan_says_it_and_flags_go_over_it(forescale, tmp_path):
     assert swept["step_time_s"] == over["step_time_s"]
     compared = json.loads(forescale("compare", plan, plan, "--compute", "roofline", "--json").out)
     assert compared["figures"][0]["a"] == over["step_time_s"]
+    remembered = json.loads(forescale("memory", "--plan", plan, "--json").out)
+    assert remembered["step_time_s"] == tile
 
 
 def test_validation_is_of_many_devices(forescale, bench, tmp_path):

@@ -101,7 +101,7 @@ def test_a_checkpoint_of_another_question_is_refused(tmp_path):
     with pytest.raises(SpecError, match="another question"):
         search(dense(4), cluster(8), WORK, top=3, checkpoint=file)
     file.write_bytes(b"something else")
-    with pytest.raises(SpecError, match="no checkpoint"):
+    with pytest.raises(SpecError, match="no whole checkpoint"):
         search(dense(4), cluster(8), WORK, checkpoint=file)
 
 

@@ -13,7 +13,8 @@ from forescale.search.evaluate import score
 from forescale.search.profiles import load_profile
 from forescale.search.question import Question
 from forescale.search.relax import memory_limits
-from forescale.spec import Recompute
+from forescale.search.space import ORDERS
+from forescale.spec import MoeFfn, Recompute
 
 NARROW = Space(tp=(2,), cp=(1,), zero=(1,), recompute=(Recompute(),))
 
@@ -153,3 +154,15 @@ def test_what_a_search_had_no_time_to_relax_is_left_out():
     found = {item.constraint for item in result.relaxations}
     assert "memory" in found
     assert "network" not in found
+
+
+def test_remedies_of_a_router_with_biases_are_found_where_layouts_differ_in_the_batch_alone():
+    plain = moe(2)
+    layers = tuple(
+        replace(each, ffn=replace(each.ffn, score_bias=True)) if isinstance(each.ffn, MoeFfn) else each
+        for each in plain.layers
+    )
+    held = {"tp": (1,), "cp": (1,), "pp": (2,), "vpp": (1,), "ep": (1,), "etp": (1,), "zero": (1,)}
+    space = Space(**held, dp_shard=(4,), recompute=(Recompute(),), axis_order=ORDERS[:1])
+    found = remedies(replace(plain, layers=layers), cluster(8, hbm_gb=1.0), workload(), space=space)
+    assert {each.constraint for each in found} >= {"memory", "devices"}

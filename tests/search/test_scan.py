@@ -3,12 +3,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.small import cluster, dense, workload
+from tests.small import cluster, dense, moe, workload
 
+from forescale.cost.select import Costs
 from forescale.errors import InfeasibleError, SpecError
 from forescale.projection.economy import cost_per_token
 from forescale.search import Space, Target, Terms, fewest_devices, scan_batches, scan_devices, search
-from forescale.search.scan import device_ladder, with_between
+from forescale.search.landscape import Asked
+from forescale.search.scan import _bound, device_ladder, with_between
+from forescale.spec import DenseFfn, FullAttention, Layer, Strategy
+from forescale.spec.strategy import Routing
 
 SMALL = Space(zero=(1,), cp=(1,), micro_batch_size=(1, 2))
 TERMS = Terms(space=SMALL)
@@ -167,3 +171,26 @@ def test_the_bound_is_the_step_at_full_utilisation():
         point = scan_devices(dense(), cluster(8), workload(), [8], terms=asked).points[0]
         assert (point.best is not None) is searched
         assert point.meets_target is False
+
+
+def test_no_target_that_a_layout_meets_at_a_higher_clock_is_refused_beforehand():
+    terms = replace(TERMS, costs=Costs(clock_hz=20e9))
+    layer = Layer(
+        attention=FullAttention(num_heads=64, num_kv_heads=8, head_dim=128),
+        ffn=DenseFfn(ffn_hidden_size=32768),
+    )
+    model = replace(dense(), hidden_size=8192, layers=(layer,) * 2)
+    every = scan_devices(model, cluster(8), workload(), [8], terms=terms)
+    target = Target(step_time_s=every.points[0].best.step_time_s)
+    (point,) = scan_devices(model, cluster(8), workload(), [8], terms=replace(terms, target=target)).points
+    assert point.meets_target
+    assert point.best == every.points[0].best
+
+
+def test_what_peak_rates_allow_is_that_of_the_fastest_scenario():
+    def least(**changes):
+        space = replace(SMALL, **changes)
+        return _bound(Asked(model=moe(), cluster=cluster(8), workload=workload(), space=space))
+
+    assert least(precision=(("fp8", "tensorwise"), None)) == pytest.approx(least() * 989 / 1979)
+    assert least(base=Strategy(routing=Routing(capacity_factor=0.5))) == 0.0

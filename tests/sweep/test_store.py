@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.sweep.questions import TEXT, grid
 
@@ -290,3 +292,22 @@ def test_half_written_files_of_a_killed_sweep_are_cleared_away(tmp_path):
     torn.write_bytes(b"half")
     assert run(asked, executor=HERE, output=tmp_path).num_resumed == 1
     assert not torn.exists()
+
+
+@pytest.mark.parametrize(("kind", "file"), [("parquet", "point-00000001.parquet"), ("csv", "points.jsonl")])
+def test_a_flipped_bit_is_found_or_changes_nothing(tmp_path, kind, file):
+    asked = run(grid(devices=[8, 16]), executor=HERE, output=tmp_path, table_format=kind)
+    rows = {row["index"]: row for row in asked.rows}
+    point = tmp_path / "points" / file
+    whole, found = point.read_bytes(), 0
+    for bit in np.random.default_rng(0).integers(8 * len(whole), size=150).tolist():
+        changed = bytearray(whole)
+        changed[bit // 8] ^= 1 << bit % 8
+        point.write_bytes(changed)
+        kept = store.ParquetFolder if kind == "parquet" else store.CsvFolder
+        try:
+            assert kept(tmp_path, asked.columns).done().items() <= rows.items()
+        except ForescaleError as error:
+            found += 1
+            assert re.fullmatch(rf".*{re.escape(file)} is damaged \(.+\); delete it .*", str(error))
+    assert found > 50

@@ -76,12 +76,9 @@ def _place(text: str) -> tuple[Path, int | None]:
 
 def _projected(path: Path, cost: CostOptions) -> Projection:
     from forescale.cli.inputs import read_question
-    from forescale.project import project
 
     options = (PlanOptions(plan=path), ClusterOptions(), RunOptions(), LayoutOptions())
-    question = read_question(None, *options, cost)
-    asked, of = question.plan, question.strategy
-    return project(asked.model, asked.cluster, of, asked.workload, preset=asked.preset, costs=asked.costs())
+    return read_question(None, *options, cost).project()
 
 
 def _read(path: Path) -> dict[str, Any]:

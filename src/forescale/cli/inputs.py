@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -12,7 +12,7 @@ from forescale.errors import SpecError, nearest
 if TYPE_CHECKING:
     from forescale.io.plan import Plan
     from forescale.io.reading import Reading
-    from forescale.projection.result import Note
+    from forescale.projection.result import Note, Projection
     from forescale.spec.strategy import Strategy
 
 PRECISION_FIELDS = {
@@ -49,6 +49,21 @@ class Question:
         from forescale.spec.strategy import Strategy
 
         return self.plan.strategy or Strategy()
+
+    def project(self) -> Projection:
+        """Return what the preset says of the layout, with the question's cost models, and what readers had to say."""
+        from forescale.project import project
+
+        asked = self.plan
+        result = project(
+            asked.model,
+            asked.cluster,
+            self.strategy,
+            asked.workload,
+            preset=asked.preset,
+            costs=asked.costs(),
+        )
+        return replace(result, notes=(*result.notes, *self.notes))
 
     def refuse_presets(self, command: str, *, works_under: str = "the preset default") -> None:
         """Raise unless the question is asked of our own engine: other accounts project, some also search."""

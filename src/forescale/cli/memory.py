@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -143,13 +143,10 @@ def memory_command(
 ) -> None:
     """Project the memory of one layout, stage by stage."""
     from forescale.cli.inputs import read_question
-    from forescale.project import project
 
     anchor.check()
     question = read_question(model, plan, cluster, run, layout)
-    asked = question.plan
-    result = project(asked.model, asked.cluster, question.strategy, asked.workload, preset=asked.preset)
-    result = replace(result, notes=(*result.notes, *question.notes))
+    result = question.project()
     anchored = None if anchor.mode == "simulate" else _anchored(question, result, anchor)
     timeline = _timeline(question, over_time) if over_time.wanted else None
     if as_json:
@@ -201,7 +198,7 @@ def _anchored(question: Question, result: Projection, anchor: AnchorOptions) -> 
     config = bench.config
     return anchored_memory(
         result,
-        project(config.model, config.cluster, bench.strategy, config.workload),
+        project(config.model, config.cluster, bench.strategy, config.workload, costs=question.plan.costs()),
         ranks=bench.ranks,
         layers=bench.layers,
         safety_margin=MARGIN if anchor.safety_margin is None else anchor.safety_margin,
@@ -213,14 +210,19 @@ def _timeline(question: Question, options: TimelineOptions) -> MemoryTimeline:
     from forescale.project import memory_timeline
 
     question.refuse_presets("--timeline")
-    asked, strategy = question.plan, question.strategy
-    timeline = memory_timeline(asked.model, asked.cluster, strategy, asked.workload)
+    asked, strategy, costs = question.plan, question.strategy, question.plan.costs()
+    timeline = memory_timeline(asked.model, asked.cluster, strategy, asked.workload, costs=costs)
     if options.export is not None:
         enough = strategy.pp * max(SHORTEST, -(-EXPORTED // strategy.pp))
         written = timeline
         if strategy.schedule is None and timeline.schedule.num_microbatches > enough:
             written = memory_timeline(
-                asked.model, asked.cluster, strategy, asked.workload, most_microbatches=enough
+                asked.model,
+                asked.cluster,
+                strategy,
+                asked.workload,
+                costs=costs,
+                most_microbatches=enough,
             )
         write_timeline(written, options.export)
     return timeline

@@ -126,11 +126,8 @@ def _projection(
     model: str | None, cluster: ClusterOptions, run: RunOptions, layout: LayoutOptions, plan: PlanOptions
 ) -> Projection:
     from forescale.cli.inputs import read_question
-    from forescale.project import project
 
-    question = read_question(model, plan, cluster, run, layout)
-    asked = question.plan
-    return project(asked.model, asked.cluster, question.strategy, asked.workload, preset=asked.preset)
+    return read_question(model, plan, cluster, run, layout).project()
 
 
 def _changed(

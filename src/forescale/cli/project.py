@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
-
 from forescale.cli.console import console, print_json
 from forescale.cli.options import (
     ClusterOptions,
@@ -16,10 +13,6 @@ from forescale.cli.options import (
     RunOptions,
     grouped,
 )
-
-if TYPE_CHECKING:
-    from forescale.cli.inputs import Question
-    from forescale.projection.result import Projection
 
 
 @grouped
@@ -36,25 +29,10 @@ def project_command(
     """Project step time and memory of one layout."""
     from forescale.cli.inputs import read_question
 
-    result = _projection(read_question(model, plan, cluster, run, layout, cost))
+    result = read_question(model, plan, cluster, run, layout, cost).project()
     if as_json:
         print_json(result.to_json())
         return
     from forescale.cli.render.projection import projection_view
 
     console().print(projection_view(result))
-
-
-def _projection(question: Question) -> Projection:
-    from forescale.project import project
-
-    asked = question.plan
-    result = project(
-        asked.model,
-        asked.cluster,
-        question.strategy,
-        asked.workload,
-        preset=asked.preset,
-        costs=asked.costs(),
-    )
-    return replace(result, notes=(*result.notes, *question.notes))

@@ -79,6 +79,10 @@ class Costs:
         """Return what whole runs lose on a device under one software stack, by default its usual one."""
         return self.runs.factors(device, software)
 
+    def clock_share(self, device: Device) -> float:
+        """Return the clock that is predicted for over that of the device."""
+        return (self.clock_hz or device.clock_hz) / device.clock_hz
+
     @property
     def choice(self) -> Choice:
         """The compute model that is taken, and why."""

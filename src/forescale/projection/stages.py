@@ -120,9 +120,11 @@ class Picker:
 
     def __call__(self, values: Numeric) -> Numeric:
         """Return the value of the chosen stage."""
-        if np.ndim(value_of(values)) < 2:
+        shape = np.shape(value_of(values))
+        if len(shape) < 2:
             return values
-        picked: Numeric = values[self._rows, self._columns]  # type: ignore[index]
+        columns = 0 * self._columns if shape[1] == 1 else self._columns  # one may stand for all
+        picked: Numeric = values[self._rows, columns]  # type: ignore[index]
         return picked
 
     def maximum(self, values: Numeric, stages: Stages) -> Numeric:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import io
+import struct
 import time
 import zipfile
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from forescale import __version__
 from forescale.errors import SpecError
 from forescale.search.bounded import Bounded, Pool
 from forescale.search.incumbents import Wanted
@@ -17,6 +21,18 @@ from forescale.search.landscape import Asked
 from forescale.written import replacing
 
 SAVED_EVERY_S = 1.0
+UNREADABLE = (
+    OSError,
+    EOFError,
+    ValueError,
+    KeyError,
+    RuntimeError,
+    MemoryError,
+    struct.error,
+    zlib.error,
+    zipfile.BadZipFile,
+)
+"""What reading a damaged file of arrays may raise."""
 POOLS = ("open", "placed")
 POOL = ("variant", "cell", "step_time", "peak")
 BEST = ("step_time", "peak", "variant", "place", "fastest")
@@ -35,7 +51,7 @@ class Checkpoint:
     @classmethod
     def of(cls, path: Path, asked: Asked, wanted: Wanted) -> Checkpoint:
         """Return the checkpoint of a question in `path`."""
-        return cls(path=path, key=hashlib.sha256(repr((asked, wanted)).encode()).hexdigest())
+        return cls(path=path, key=hashlib.sha256(repr((__version__, asked, wanted)).encode()).hexdigest())
 
     def restore(self, run: Bounded) -> None:
         """Bring a search to where the file left it, if there is one.
@@ -43,20 +59,31 @@ class Checkpoint:
         Raises
         ------
         SpecError
-            If the file is of another question, or no checkpoint at all.
+            If the file is of another question, damaged, or no checkpoint at all.
         """
         if not self.path.exists():
             return
-        try:
-            with np.load(self.path, allow_pickle=False) as saved:
-                state = {name: saved[name] for name in saved.files}
-        except (OSError, ValueError, zipfile.BadZipFile) as error:
-            msg = f"{self.path} is no checkpoint of a search: {error}"
-            raise SpecError(msg) from error
-        if str(state.get("key")) != self.key:
+        state = self._read()
+        if str(state["key"]) != self.key:
             msg = f"{self.path} is the checkpoint of another question; name another file or remove it"
             raise SpecError(msg)
         _restore(run, state)
+
+    def _read(self) -> dict[str, np.ndarray]:
+        """Return the arrays of the file, as they were written."""
+        try:
+            with np.load(io.BytesIO(self.path.read_bytes()), allow_pickle=False) as saved:
+                state = {name: saved[name] for name in saved.files}
+        except UNREADABLE as error:
+            raise self._damaged(str(error) or "it is empty") from error
+        if str(state.pop("checksum", "none")) != _checksum(state):
+            raise self._damaged("its checksum is another")  # noqa: EM101, TRY003 (a part of the sentence)
+        return state
+
+    def _damaged(self, reason: str) -> SpecError:
+        first = reason.strip().splitlines()[0].rstrip(".")
+        msg = f"{self.path} is no whole checkpoint of a search ({first}); name another file or remove it"
+        return SpecError(msg)
 
     def due(self) -> bool:
         """Say whether it is time to save."""
@@ -64,9 +91,19 @@ class Checkpoint:
 
     def save(self, run: Bounded) -> None:
         """Write the file; one that is interrupted leaves the one before."""
+        state = {"key": np.array(self.key), **_state(run)}
         with replacing(self.path) as place, place.open("wb") as file:
-            np.savez(file, key=np.array(self.key), **_state(run))  # type: ignore[arg-type]
+            np.savez(file, checksum=np.array(_checksum(state)), **state)  # type: ignore[arg-type]
         self._saved = time.perf_counter()
+
+
+def _checksum(state: dict[str, np.ndarray]) -> str:
+    """Return a digest of all arrays, their names, types and shapes."""
+    digest = hashlib.sha256()
+    for name, array in sorted(state.items()):
+        digest.update(f"{name} {array.dtype} {array.shape}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
 
 
 def _state(run: Bounded) -> dict[str, np.ndarray]:

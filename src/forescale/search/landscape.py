@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from forescale.cost.select import Costs
 from forescale.errors import InfeasibleError
+from forescale.project import project
+from forescale.projection.result import Projection
 from forescale.search.bounded import SMALLEST, Bounded
 from forescale.search.cells import Cells, enumerate_cells, enumerate_layouts
 from forescale.search.evaluate import Scores, score
@@ -17,6 +19,7 @@ from forescale.search.question import Question
 from forescale.search.space import Candidates, Space
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
+from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
 from forescale.units import format_bytes
 
@@ -46,6 +49,10 @@ class Asked:
             costs=self.costs,
             safe=self.safe,
         )
+
+    def project(self, layout: Strategy) -> Projection:
+        """Return what the question says of one layout: with its cost models, as everything is ranked."""
+        return project(self.model, self.cluster, layout, self.workload, costs=self.costs)
 
     @property
     def memory_limit(self) -> float:

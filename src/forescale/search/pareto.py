@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from forescale.cost.select import Costs
 from forescale.errors import InfeasibleError, SpecError
 from forescale.numeric import Array
-from forescale.project import project
 from forescale.projection.result import Projection
 from forescale.search.landscape import Asked, Landscape, explore
 from forescale.search.scenarios import single
@@ -111,9 +110,7 @@ def front_of(asked: Asked, *, device_counts: Sequence[int] | None = None) -> Par
     best = [points[index] for index in pareto_front(*columns[: 2 if device_counts is None else 3])]
     objectives = ("step_time", "peak_memory", "devices")[: 2 if device_counts is None else 3]
     return ParetoResult(
-        front=tuple(
-            project(asked.model, one.cluster, one.strategy, asked.workload, costs=asked.costs) for one in best
-        ),
+        front=tuple(replace(asked, cluster=one.cluster).project(one.strategy) for one in best),
         objectives=objectives,
         num_legal=sum(each.num_legal for each in found),
         num_feasible=sum(each.num_feasible for each in found),

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from forescale.cost.select import Costs
-from forescale.project import project
 from forescale.projection.result import Projection
 from forescale.search.bounded import Watch
 from forescale.search.incumbents import Objective, Wanted
@@ -90,7 +89,7 @@ def search(
         settled.add(each, checkpoint)
     settled.check(asked)
     counts = [run.counts for run in settled.runs]
-    best = tuple(project(model, cluster, one, each.workload, costs=costs) for each, one in settled.best())
+    best = tuple(each.project(one) for each, one in settled.best())
     steps = settled.fastest()
     gains = more_memory(steps, limits, every=relax)
     if relax:
@@ -109,7 +108,7 @@ def search(
         elapsed_s=time.perf_counter() - started,
         refused=settled.refused,
         relaxations=gains,
-        asked=settled.asked[0],
+        asked=asked,
     )
 
 
@@ -121,4 +120,4 @@ def _surest(asked: Asked, best: Sequence[Projection], watch: Watch) -> Projectio
     found = fastest(replace(asked, safe=True), watch=watch)
     if found.asked is None or found.strategy is None:
         return None
-    return project(asked.model, asked.cluster, found.strategy, found.asked.workload, costs=asked.costs)
+    return found.asked.project(found.strategy)

@@ -16,7 +16,9 @@ from forescale.project import peak_rate
 from forescale.projection.economy import cost_per_token, energy_per_token
 from forescale.projection.rates import SECONDS_PER_DAY
 from forescale.projection.result import Projection
+from forescale.search.landscape import Asked
 from forescale.search.rank import search
+from forescale.search.scenarios import scenarios
 from forescale.search.space import Space
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
@@ -244,7 +246,9 @@ def with_between(ladder: Sequence[int], *, node: int) -> tuple[int, ...]:
 def _point(model: Model, cluster: Cluster, workload: Workload, terms: Terms) -> Point:
     point = Point(num_devices=cluster.num_devices, global_batch_size=workload.global_batch_size)
     limit = None if terms.target is None else terms.target.limit(workload)
-    if limit is not None and (fastest := _bound(model, cluster, workload)) > limit:
+    space = terms.space or Space()
+    asked = Asked(model=model, cluster=cluster, workload=workload, space=space, costs=terms.costs)
+    if limit is not None and (fastest := _bound(asked)) > limit:
         problem = f"a step takes at least {format_seconds(fastest)}, even at the devices' peak rate"
         return replace(point, problem=problem, meets_target=False)
     try:
@@ -252,7 +256,7 @@ def _point(model: Model, cluster: Cluster, workload: Workload, terms: Terms) -> 
             model,
             cluster,
             workload,
-            space=terms.space,
+            space=space,
             max_memory=terms.max_memory,
             top=1,
             costs=terms.costs,
@@ -278,10 +282,13 @@ def _point(model: Model, cluster: Cluster, workload: Workload, terms: Terms) -> 
     )
 
 
-def _bound(model: Model, cluster: Cluster, workload: Workload) -> float:
-    """Return the shortest step that the devices' peak rate allows [s]: no layout is faster."""
-    flops = model_flops(model, workload.seq_len).masked * workload.global_batch_size
-    return flops / (peak_rate(cluster, workload) * cluster.num_devices)
+def _bound(asked: Asked) -> float:
+    """Return the shortest step that the devices' peak rate allows [s], in any scenario: no layout is faster."""
+    if asked.space.base.routing.capacity_factor is not None:
+        return 0.0  # tokens that are dropped are not worked on
+    flops = model_flops(asked.model, asked.workload.seq_len).masked * asked.workload.global_batch_size
+    rate = max(peak_rate(each.cluster, each.workload) for each in scenarios(asked))
+    return flops / (rate * asked.costs.clock_share(asked.cluster.device) * asked.cluster.num_devices)
 
 
 def _result(

@@ -368,7 +368,7 @@ def expert_degrees(model: Model, space: Space, stage_devices: int) -> list[tuple
         (ep, etp)
         for ep in options(space.ep, possible_ep)
         for etp in options(space.etp, possible_etp)
-        if stage_devices % (ep * etp) == 0 and etp <= 8
+        if stage_devices % (ep * etp) == 0
     ]
 
 

@@ -7,6 +7,7 @@ in which order they were found.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,6 +31,7 @@ TORN = (".point*.part", ".batch-*.part")
 """Files that a process was writing when it was killed."""
 KEPT = ("point-*.parquet", "batch-*.parquet", LINES, *TORN)
 """Files of finished points: nothing else is ever deleted."""
+CHECKSUM = "checksum"
 MERGE_AT = 256
 """Files of single points that are merged into one."""
 
@@ -72,15 +74,14 @@ class ParquetFolder:
 
     def done(self) -> dict[int, Row]:
         """Return the rows kept so far by index; a point that is there twice counts once."""
-        found = {}
+        found: dict[int, Row] = {}
         for file in sorted(self._points.glob("*.parquet")):
-            for row in _read_parquet(file).to_pylist():
-                found[row["index"]] = row
+            found.update((row["index"], row) for row in _read_points(file).to_pylist())
         return found
 
     def keep(self, row: Row) -> None:
         """Write one row to a file of its own."""
-        write_parquet([row], self._columns, self._points / f"point-{row['index']:08d}.parquet")
+        _write_points(_table([row], self._columns), self._points / f"point-{row['index']:08d}.parquet")
         self._loose += 1
         if self._loose >= MERGE_AT:
             self._merge()
@@ -93,13 +94,11 @@ class ParquetFolder:
     def _merge(self) -> None:
         """Put single points into one file; until they are gone their rows are there twice, which is harmless."""
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
         files = sorted(self._points.glob("point-*.parquet"))
-        whole = pa.concat_tables([_read_parquet(file) for file in files])
+        whole = pa.concat_tables([_read_points(file) for file in files])
         first = files[0].stem.removeprefix("point-")
-        with replacing(self._points / f"batch-{first}-{len(files)}.parquet") as place:
-            pq.write_table(whole, place)
+        _write_points(whole, self._points / f"batch-{first}-{len(files)}.parquet")
         for file in files:
             file.unlink()
         self._loose = 0
@@ -123,15 +122,15 @@ class CsvFolder:
         if not self._lines.exists():
             return {}
         try:
-            rows = [json.loads(line) for line in self._lines.read_text(encoding="utf-8").splitlines()]
-            return {row["index"]: row for row in rows}
-        except (ValueError, TypeError, KeyError) as error:
+            rows = [_checked(line) for line in self._lines.read_text(encoding="utf-8").splitlines()]
+        except (ValueError, TypeError, AttributeError) as error:
             raise _damaged(self._lines, error) from error
+        return {row["index"]: row for row in rows}
 
     def keep(self, row: Row) -> None:
         """Append one line and see that it reaches the disk."""
         with self._lines.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row, allow_nan=False) + "\n")
+            file.write(json.dumps({**row, CHECKSUM: _checksum([row])}, allow_nan=False) + "\n")
             file.flush()
             os.fsync(file.fileno())
 
@@ -189,32 +188,61 @@ def need_pyarrow() -> None:
 
 def write_parquet(rows: list[Row], columns: tuple[Column, ...], path: Path) -> None:
     """Write rows as Parquet; equal rows make equal files, byte for byte."""
+    _write_table(_table(rows, columns), path)
+
+
+def _table(rows: list[Row], columns: tuple[Column, ...]) -> Any:  # noqa: ANN401 (of a module that is not always there)
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     kinds = {"whole": pa.int64(), "number": pa.float64(), "text": pa.string(), "flag": pa.bool_()}
-    schema = pa.schema([(column.name, kinds[column.kind]) for column in columns])
-    table = pa.Table.from_pylist(rows, schema=schema)
+    return pa.Table.from_pylist(rows, schema=pa.schema([(each.name, kinds[each.kind]) for each in columns]))
+
+
+def _write_table(table: Any, path: Path, *, noted: bool = False) -> None:  # noqa: ANN401
+    """Write a table, with what its schema has `noted` or the same bytes for the same rows everywhere."""
+    import pyarrow.parquet as pq
+
     with replacing(path) as place:
-        pq.write_table(table, place, compression="zstd", store_schema=False)
+        pq.write_table(table, place, compression="zstd", store_schema=noted)
 
 
-def _read_parquet(file: Path) -> Any:  # noqa: ANN401 (a table of a module that is not always there)
-    """Return the table of finished points that a file holds."""
+def _write_points(table: Any, path: Path) -> None:  # noqa: ANN401
+    """Write finished points with their checksum."""
+    checksum = {CHECKSUM: _checksum(table.to_pylist())}
+    _write_table(table.replace_schema_metadata(checksum), path, noted=True)
+
+
+def _read_points(file: Path) -> Any:  # noqa: ANN401
+    """Return the table of finished points that a file holds, as they were written."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         table = pq.read_table(file, partitioning=None)
-    except pa.ArrowException as error:
+        rows, noted = table.to_pylist(), table.schema.metadata or {}
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, MemoryError) as error:
         raise _damaged(file, error) from error
-    if "index" not in table.column_names:
-        raise _damaged(file, "it holds no points")
-    return table
+    if noted.get(CHECKSUM.encode()) != _checksum(rows).encode():
+        raise _damaged(file, "its checksum is another")
+    return table.replace_schema_metadata(None)
+
+
+def _checked(line: str) -> Row:
+    """Return the point of a line that ends with its checksum."""
+    row: Row = json.loads(line)
+    if row.pop(CHECKSUM, None) != _checksum([row]):
+        msg = "the checksum of a line is another"
+        raise ValueError(msg)
+    return row
+
+
+def _checksum(rows: list[Row]) -> str:
+    """Return a digest of points."""
+    return hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
 
 
 def _damaged(file: Path, reason: object) -> ForescaleError:
-    first = str(reason).strip().splitlines()[0].rstrip(".")
+    first = (str(reason).strip().splitlines() or [type(reason).__name__])[0].rstrip(".")
     return ForescaleError(
         f"{file} is damaged ({first}); delete it and its points are asked again, or all of them with --restart"
     )

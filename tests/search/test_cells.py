@@ -1,0 +1,36 @@
+"""What is enumerated against what a constraint allows, layout by layout."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from itertools import product
+
+import pytest
+from tests.small import cluster, dense, moe, workload
+
+from forescale.errors import SpecError
+from forescale.search import Space
+from forescale.search.cells import enumerate_layouts
+from forescale.spec import Strategy
+from forescale.spec.constraints import check
+
+NAMES = ("tp", "cp", "ep", "etp", "dp_shard", "dp_replicate")
+POWERS = (1, 2, 4, 8, 16)
+
+
+@pytest.mark.parametrize("model", [dense(2), moe(2)], ids=["dense", "moe"])
+def test_every_layout_that_is_legal_is_enumerated(model):
+    devices, work = cluster(16), workload(global_batch_size=16)
+    space = Space(pp=(1,), zero=(1,), micro_batch_size=(1,), sp=(True,))
+    found = enumerate_layouts(model, devices, work, space).columns
+    legal = set()
+    for values in product(POWERS, repeat=len(NAMES)):
+        degrees = dict(zip(NAMES, values, strict=True))
+        tp, cp, _, _, shard, replicas = values
+        one_spelling = shard * cp > 1 or replicas == 1  # one shard is stage 0
+        if tp * cp * shard * replicas != devices.num_devices or not one_spelling:
+            continue
+        with suppress(SpecError):
+            check(model, devices, Strategy(**degrees, zero=1, sp=True), work)
+            legal.add(values)
+    assert set(zip(*(found[name].tolist() for name in NAMES), strict=True)) == legal
