@@ -66,6 +66,10 @@ def test_intervals_widen_for_generations_without_runs():
     other = EXAMPLE.spread(replace(H100, name="other", architecture="unheard-of"), "bf16")
     assert known.low(1.0) == pytest.approx(math.exp(-0.2))
     assert other.low(1.0) < known.low(1.0) < 1.0 < known.high(1.0) < other.high(1.0)
+    everything = EXAMPLE.held_out["all"]
+    assert other.low(1.0) == pytest.approx(math.exp(everything.p10) ** 1.5)  # half as wide again
+    assert other.high(1.0) == pytest.approx(math.exp(everything.p90) ** 1.5)
+    assert (other.median_abs, other.bias) == (everything.median_abs * 1.5, everything.bias)
 
 
 def test_published_factors_are_bounded_and_cover_every_framework():

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests import toy
 from tests.small import cluster, dense, moe, workload
 
 from forescale.errors import SpecError
 from forescale.explain import explain
+from forescale.memory.offload import load_host_rates
 from forescale.project import memory_timeline, project
 from forescale.search import Space, search
-from forescale.spec import Strategy
+from forescale.spec import Precision, Strategy
 from forescale.spec.strategy import Offload, Recompute
 
 BASE = Strategy(dp_shard=8, micro_batch_size=4)
@@ -124,3 +126,32 @@ def test_a_search_keeps_to_it():
 def test_a_timeline_says_that_it_does_not_follow():
     with pytest.raises(SpecError, match="offload"):
         memory_timeline(dense(), cluster(8), replace(BASE, offload=Offload(activation_layers=2)), workload())
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_the_host_updates_from_fp32_gradients(overlap):
+    """Master copy and moments read and written, gradients read: 2 x 12 + 4 bytes; gradients out, weights back in fp32."""
+    layout = Strategy(dp_shard=8, offload=Offload(optimizer=1.0, overlap=overlap))
+    work = replace(workload(), precision=Precision(gradients="bf16"))
+    result = project(dense(), toy.cluster(8), layout, work, costs=toy.costs())
+    rates, layer = load_host_rates(), 2 * 1024 + 1024 * (16 + 2 * 4) * 64 + 1024 * 1024 + 3 * 1024 * 4096
+    share = (8 * layer + 1024 + 2 * 32000 * 1024) / 8
+    update, each = share * (2 * 12 + 4) / rates.update_bandwidth, 4 * share / (10e9 * rates.link_share)
+    assert result.time_s["optimizer"] == pytest.approx(update, rel=1e-9)
+    assert result.time_s["host_comm"] == pytest.approx(max(each - update, 0.0) if overlap else 2 * each)
+    assert stage(result).host_bytes == pytest.approx((12 + 4) * share)
+
+
+def test_copies_of_activations_hide_behind_the_pass_that_makes_them():
+    """Out behind forward and back behind backward, at 10 GB/s; both shown where nothing overlaps."""
+    layout = Strategy(dp_shard=1, offload=Offload(activation_layers=8))
+    work = workload(global_batch_size=2)
+    hidden, bare = (
+        project(dense(), toy.cluster(1), replace(layout, offload=each), work, costs=toy.costs())
+        for each in (layout.offload, replace(layout.offload, overlap=False))
+    )
+    moved = stage(hidden).host_bytes / (10e9 * load_host_rates().link_share)
+    (times,) = hidden.stage_times
+    shown = max(moved - times.forward_s, 0) + max(moved - times.backward_s, 0)
+    assert hidden.time_s["host_comm"] == pytest.approx(2 * shown)
+    assert bare.time_s["host_comm"] == pytest.approx(2 * 2 * moved)

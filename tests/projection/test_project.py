@@ -82,7 +82,12 @@ def test_full_recompute_keeps_less_and_takes_longer():
     assert plain.step_time_s < between.step_time_s < replayed.step_time_s
     peaks = [result.memory.stages[0].activations_bytes for result in (plain, between, replayed)]
     assert peaks[0] > peaks[1] > peaks[2]
-    assert plain.mfu_full_attention == pytest.approx(plain.mfu * 1.0, rel=0.2)
+    weights = 8 * (1024 * (16 + 2 * 4) * 64 + 1024 * 1024 + 3 * 1024 * 4096) + 1024 * 32000
+    masked, full = (
+        2 * weights + 8 * 4 * 16 * 64 * keys for keys in (2049 / 2, 2048)
+    )  # of a token, 1 to 2,048 keys
+    assert plain.model_flops_per_step == 3 * 64 * 2048 * masked
+    assert plain.mfu_full_attention / plain.mfu == pytest.approx(full / masked)
     assert replayed.hfu > plain.hfu * plain.step_time_s / replayed.step_time_s
 
 
@@ -219,7 +224,7 @@ def test_two_copies_of_the_parameters_cost_their_states_not_their_work():
     held = [sum(stage.weights_bytes for stage in result.memory.stages) for result in (plain, double)]
     assert held[1] == pytest.approx(2 * held[0])
     work = [sum(result.time_s[part] for part in ("attention", "ffn", "norm")) for result in (plain, double)]
-    assert work[1] == pytest.approx(work[0], rel=0.2)
+    assert work[1] == pytest.approx(work[0])
     assert double.time_s["data_comm"] > 0.0
 
 

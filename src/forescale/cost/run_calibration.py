@@ -29,7 +29,7 @@ PASS_FAMILIES = ("elementwise", "norm")
 """Families of traffic that eager software passes over more often than fused software."""
 DEFAULT = "published"
 UNSEEN = 1.5
-"""Logarithmic interval of a device generation without runs, over that of all runs; a choice."""
+"""Logarithmic interval of a device generation without runs, over that of all runs; a choice, not a measurement."""
 
 
 def usual_software(device: Device) -> str:

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from forescale.projection.blocks import PricedBlock, PricedOperator
 
 CHUNKS = 4.0
-"""Chunks of a collective pipelined with its product (Transformer Engine's userbuffers, num_splits)."""
+"""Chunks of a collective pipelined with its product (Transformer Engine, module/base.py, userbuffers' default
+num_splits)."""
 Seconds: TypeAlias = dict[str, Numeric]
 """Seconds by part."""
 

@@ -1,0 +1,54 @@
+"""Tensor-parallel collectives behind products, worked out by hand on the toy."""
+
+from __future__ import annotations
+
+import pytest
+from tests import toy
+
+from forescale.project import project
+from forescale.spec import DenseFfn, Layer, Model, Strategy, Workload
+from forescale.spec.strategy import Overlap
+
+TOKENS, HIDDEN = 2 * 512, 512
+
+
+def seconds(width, **overlap):
+    """Return the tensor-parallel messages of one micro-batch and layer, ends apart."""
+    layer = Layer(attention=None, ffn=DenseFfn(ffn_hidden_size=width), num_norms=1)
+    layout = Strategy(tp=2, micro_batch_size=2, overlap=Overlap(**overlap))
+    one, two = (
+        project(
+            Model(name="by-hand", hidden_size=HIDDEN, layers=(layer,) * count, vocab_size=2),
+            toy.cluster(2),
+            layout,
+            Workload(seq_len=512, global_batch_size=2),
+            costs=toy.costs(),
+        ).time_s["tensor_comm"]
+        for count in (1, 2)
+    )
+    return two - one
+
+
+def product(k, n):
+    forward = max(2 * TOKENS * k * n / 100e12, 2 * (TOKENS * k + k * n + TOKENS * n) / 1e12)
+    return forward, max(2 * TOKENS * k * n / 100e12, (2 * TOKENS * (k + n) + 8 * k * n) / 1e12)
+
+
+GATHER = TOKENS * HIDDEN * 2 / 2 / 100e9
+
+
+@pytest.mark.parametrize("width", [256, 768, 4096])
+def test_messages_in_four_chunks_show_one_of_them_or_what_the_product_leaves(width):
+    """Userbuffers cut a message in 4 (Transformer Engine, module/base.py get_default_config, num_splits).
+
+    Forward, the gather runs with up and the scatter with down; backward, the mirrors of those: the second gather and
+    the scatter of gradients behind the other product of the layer that they feed.
+    """
+    up, down = product(HIDDEN, width), product(width / 2, HIDDEN)
+
+    def chunked(cover):
+        return max(GATHER - cover, GATHER / 4)
+
+    behind = max(GATHER - up[1], 0) + max(GATHER - up[0], 0)
+    assert seconds(width, tensor=True) == pytest.approx(chunked(up[0]) + 2 * chunked(down[0]) + behind)
+    assert seconds(width) == pytest.approx(3 * GATHER + behind)

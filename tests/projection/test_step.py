@@ -1,0 +1,297 @@
+"""Two whole steps on a cluster of round numbers, every part worked out by hand.
+
+100 TFLOP/s, 1 TB/s of memory, links that their traffic fills: a product takes the longer of its arithmetic and its
+memory traffic, a pass over memory its bytes, a ring (n - 1)/n of its bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import log, sqrt
+
+import pytest
+from tests import toy
+
+from forescale.cost.run_calibration import SharedFactors, SoftwareFactors
+from forescale.project import project
+from forescale.spec import DenseFfn, FullAttention, Layer, Model, MoeFfn, Strategy, Tier, Workload
+from forescale.spec.strategy import Overlap
+
+RATE, HBM = 100e12, 1e12
+
+
+def product(rows, k, n):
+    """Forward and input gradient alike; the weight gradient, whose fp32 sum is read and written."""
+    passed = max(2 * rows * k * n / RATE, 2 * (rows * k + k * n + rows * n) / HBM)
+    return passed, passed, max(2 * rows * k * n / RATE, (2 * rows * (k + n) + 8 * k * n) / HBM)
+
+
+def experts(rows, groups, k, n):
+    passed = max(2 * rows * k * n / RATE, 2 * (rows * k + groups * k * n + rows * n) / HBM)
+    return passed, passed, max(2 * rows * k * n / RATE, (2 * rows * (k + n) + 8 * groups * k * n) / HBM)
+
+
+def core(batch, seq, heads, kv, size):
+    """Causal: half of the square and the diagonal; two products forward, five backward."""
+    pairs = seq * (seq + 1) / 2 + seq / 2
+    moved = 2 * batch * seq * (2 * heads + 2 * kv) * size / HBM
+    each = 2 * batch * heads * pairs * size / RATE
+    return max(2 * each, moved), max(5 * each, 2 * moved)
+
+
+def ring(size, ranks, link):
+    return (ranks - 1) / ranks * size / link
+
+
+LAYER = Layer(
+    attention=FullAttention(num_heads=8, num_kv_heads=4, head_dim=64), ffn=DenseFfn(ffn_hidden_size=1536)
+)
+DENSE = Model(name="toy-dense", hidden_size=512, layers=(LAYER,) * 4, vocab_size=8000, vocab_multiple=1)
+LAYOUT = Strategy(tp=2, pp=2, dp_shard=3, micro_batch_size=2)
+WORK = Workload(seq_len=512, global_batch_size=24)
+COUNT = 24 / (3 * 2)
+SOFTWARE = SoftwareFactors(step_overhead_s=0.125, microbatch_overhead_s=0.003)
+
+
+def dense_stages():
+    """Return seconds of one micro-batch by part, forward and backward, of both stages: tp 2 with its sequence."""
+    tokens, h, link = 2 * 512, 512, 100e9
+    stream = 2 * (tokens / 2) * h / HBM
+    gather = ring(2 * tokens * h, 2, link)
+    qkv, out = product(tokens, h, (4 + 2 * 2) * 64), product(tokens, 4 * 64, h)
+    up, down = product(tokens, h, 2 * 768), product(tokens, 768, h)
+    rotary = 2 * 2 * tokens * (4 + 2) * 64 / HBM
+    scores = core(2, 512, 4, 2, 64)
+    activation = 2 * tokens * 768 / HBM
+
+    def entered(linear):
+        """Gradients scattered behind the weight gradient, the input gathered again behind the input gradient."""
+        return max(gather - linear[2], 0) + max(gather - linear[1], 0)
+
+    layer = {
+        "norm": (2 * (2 + 3) * stream, 2 * (3 + 1) * stream),  # norm and addition, twice each
+        "attention": (qkv[0] + rotary + scores[0] + out[0], sum(qkv[1:]) + rotary + scores[1] + sum(out[1:])),
+        "ffn": (up[0] + 3 * activation + down[0], sum(up[1:]) + 5 * activation + sum(down[1:])),
+        "tensor_comm": (4 * gather, 2 * gather + entered(qkv) + entered(up)),
+    }
+    both = {part: (2 * forward, 2 * backward) for part, (forward, backward) in layer.items()}
+    rows = 2 * tokens * h / HBM
+    first = both | {
+        "embedding": (2 * rows, 5 * rows),
+        "tensor_comm": tuple(each + gather for each in both["tensor_comm"]),
+    }
+    logits, local = product(tokens, h, 4000), tokens * 4000 / HBM
+    forward, backward = both["tensor_comm"]
+    loss = 2 * ring(3 * 4 * tokens, 2, link)
+    last = both | {
+        "head": (2 * stream + logits[0] + 38 * local, 3 * stream + sum(logits[1:]) + 14 * local),
+        "tensor_comm": (forward + gather + loss, backward + entered(logits)),
+    }
+    return first, last
+
+
+def total(stage, index):
+    return sum(each[index] for each in stage.values())
+
+
+def run(model, layout, work, fabric=None, shared=None):
+    fabric = fabric or toy.cluster(layout.num_devices)
+    result = project(model, fabric, layout, work, costs=toy.costs(SOFTWARE, shared))
+    return {part: seconds for part, seconds in result.time_s.items() if seconds}, result
+
+
+def per_layer():
+    """Weights of one layer on one of two tensor-parallel ranks: norms whole, the rest by half."""
+    return 2 * 512 + (512 * (8 + 2 * 4) * 64 + 512 * 512 + 3 * 512 * 1536) / 2
+
+
+def dense_parts():
+    """Return the parts of the whole step: the last stage, with the head, is the slower one."""
+    stages, link = dense_stages(), 100e9
+    engine = 0.003  # once per micro-batch
+    times = [total(stage, 0) + total(stage, 1) + engine for stage in stages]
+    assert times[1] > times[0]
+    parts = {part: COUNT * sum(each) for part, each in stages[1].items()}
+    hop = 2 * (2 * 512 / 2) * 512 / link
+    held = [2 * per_layer() + 8000 / 2 * 512, 2 * per_layer() + 512 + 8000 / 2 * 512]
+    shown = []
+    for stage, parameters in zip(stages, held, strict=True):
+        forward, backward = total(stage, 0), total(stage, 1) + engine
+        reduced, gathered = ring(4 * parameters, 3, link), ring(2 * parameters, 3, link)
+        shown.append(max(reduced - backward, reduced / 2) + max(gathered - forward, gathered / 2))
+    return parts | {
+        "bubble": times[0],  # (p - 1) of the others' time
+        "pipeline_comm": 2 * (2 - 1) * hop + COUNT * 2 * hop,
+        "data_comm": max(shown),
+        "optimizer": (2 * 12 + 4 + 2) * max(held) / 3 / HBM,  # states read and written, gradient, weight
+        "overhead": COUNT * engine + 0.125,
+    }
+
+
+def test_dense_step():
+    """Llama-like over tp 2 x pp 2 x dp 3, ZeRO 1, four micro-batches: 1F1B."""
+    parts, result = run(DENSE, LAYOUT, WORK)
+    assert parts == pytest.approx(dense_parts(), rel=1e-9)
+    assert result.step_time_s == pytest.approx(sum(dense_parts().values()), rel=1e-9)
+    for stage, found in zip(dense_stages(), result.stage_times, strict=True):
+        assert found.forward_s == pytest.approx(total(stage, 0), rel=1e-9)
+        assert found.backward_s == pytest.approx(total(stage, 1) + 0.003, rel=1e-9)
+
+
+def test_replicas_and_stages_of_zero_exchange_different_bytes():
+    """Without overlap, all of it shows: an all-reduce, or its two halves with weights for the second."""
+    bare, link, held = (
+        Overlap(grad_reduce=False, param_gather=False),
+        100e9,
+        2 * per_layer() + 512 + 4000 * 512,
+    )
+
+    def shown(**changes):
+        return run(DENSE, replace(LAYOUT, overlap=bare, **changes), WORK)[0]["data_comm"]
+
+    assert shown(zero=0) == pytest.approx(2 * ring(4 * held, 3, link))
+    for zero in (1, 2):
+        assert shown(zero=zero) == pytest.approx(ring(4 * held, 3, link) + ring(2 * held, 3, link))
+    # Parameters stay whole behind a pipeline: once a step, too.
+    assert shown(zero=3) == pytest.approx(ring(4 * held, 3, link) + ring(2 * held, 3, link))
+    # 3 replicas that hold everything: sums travel twice, nothing is sharded or gathered.
+    assert shown(dp_replicate=3, dp_shard=1) == pytest.approx(2 * ring(4 * held, 3, link))
+
+
+def test_sharding_parameters_gathers_them_twice_and_reduces_once_per_micro_batch():
+    """FSDP over 3 without pipeline, block by block; HSDP sums the shards of 2 replicas once a step."""
+    bare, link = Overlap(grad_reduce=False, param_gather=False), 100e9
+    layout = Strategy(tp=2, dp_shard=3, zero=3, micro_batch_size=2, overlap=bare)
+    held = 4 * per_layer() + 8000 / 2 * 512 + 512 + 8000 / 2 * 512
+    each = 2 * ring(2 * held, 3, link) + ring(4 * held, 3, link)
+    assert run(DENSE, layout, WORK)[0]["data_comm"] == pytest.approx(COUNT * each)
+    once = 2 * ring(4 * held / 3, 2, link)
+    hybrid = run(DENSE, replace(layout, dp_replicate=2), replace(WORK, global_batch_size=48))[0]
+    assert hybrid["data_comm"] == pytest.approx(COUNT * each + once)
+
+
+def test_context_ranks_share_the_reduction_of_what_they_copy():
+    """cp 3 and dp 2 hold the same weights: six shards."""
+    bare, link = Overlap(grad_reduce=False, param_gather=False), 100e9
+    layout = Strategy(tp=2, cp=3, dp_shard=2, overlap=bare)
+    held = 4 * per_layer() + 8000 * 512 + 512
+    work = Workload(seq_len=384, global_batch_size=4)
+    assert run(DENSE, layout, work)[0]["data_comm"] == pytest.approx(
+        ring(4 * held, 6, link) + ring(2 * held, 6, link)
+    )
+
+
+def test_what_a_slower_link_shows_beyond_the_pass_that_hides_it():
+    """Per block: the gather beyond forward; gather and reduction beyond backward; and the ends of the step."""
+    layout = Strategy(dp_shard=3, zero=3, micro_batch_size=2)
+    model = replace(DENSE, layers=(LAYER,) * 2)
+    fabric = toy.cluster(3, Tier(name="toy", size=0, bandwidth=1e9, latency=0.0))
+    result = project(model, fabric, layout, WORK, costs=toy.costs())
+    parts = result.time_s
+    layer = 2 * 512 + 512 * 16 * 64 + 512 * 512 + 3 * 512 * 1536
+    blocks = [layer, layer, 8000 * 512, 8000 * 512 + 512]
+    gathers = [ring(2 * each, 3, 1e9) for each in blocks]
+    hidden = (parts["attention"] + parts["ffn"] + parts["norm"] + parts["embedding"] + parts["head"]) / COUNT
+    each = sum(4 * gather for gather in gathers) - hidden + 3 * gathers[0]
+    assert parts["data_comm"] == pytest.approx(
+        COUNT * each
+    )  # all compute hides something: gathers are longer
+
+
+ROUTED = Layer(
+    attention=FullAttention(num_heads=8, num_kv_heads=4, head_dim=64),
+    ffn=MoeFfn(num_experts=16, top_k=2, ffn_hidden_size=384, shared_ffn_hidden_size=256),
+)
+MOE = Model(name="toy-moe", hidden_size=512, layers=(ROUTED,) * 8, vocab_size=6000, vocab_multiple=1)
+NEAR, FAR = 400e9, 50e9
+TIERS = (
+    Tier(name="toy node", size=8, bandwidth=NEAR, latency=0.0),
+    Tier(name="toy network", size=0, bandwidth=FAR, latency=0.0),
+)
+
+
+def moe_stages():
+    """Return seconds by part of both ranks: 4 layers each in 2 chunks, experts over ep 4, no tp."""
+    tokens, h = 2 * 512, 512
+    rows, stream = 2 * tokens, 2 * tokens * h / HBM
+    qkv, out = product(tokens, h, (8 + 2 * 4) * 64), product(tokens, 8 * 64, h)
+    rotary, scores = 2 * 2 * tokens * (8 + 4) * 64 / HBM, core(2, 512, 8, 4, 64)
+    router = product(tokens, h, 16)
+    shared_up, shared_down = product(tokens, h, 2 * 256), product(tokens, 256, h)
+    up, down = experts(rows, 4, h, 2 * 384), experts(rows, 4, 384, h)
+    top_k = 16 * tokens * 16 / HBM
+    moved = 2 * rows * h / HBM
+    activation, shared = 2 * rows * 384 / HBM, 2 * tokens * 256 / HBM
+    exchange = 3 / 4 * 2 * rows * h / NEAR
+    counts = ring(16 * 8 * 4, 4, NEAR)
+    permutes = 4 * 2 * moved
+    linears = (router, up, down, shared_up, shared_down)
+    layer = {
+        "norm": (2 * (2 + 3) * stream, 2 * (3 + 1) * stream),
+        "attention": (qkv[0] + rotary + scores[0] + out[0], sum(qkv[1:]) + rotary + scores[1] + sum(out[1:])),
+        "moe": (
+            sum(each[0] for each in linears) + top_k + permutes + 3 * activation + 3 * shared + 3 * stream,
+            sum(each[1] + each[2] for each in linears) + top_k + permutes + 5 * activation + 5 * shared,
+        ),
+        "expert_comm": (counts + 2 * exchange, 2 * exchange),
+    }
+    both = {part: (4 * forward, 4 * backward) for part, (forward, backward) in layer.items()}
+    logits, local = product(tokens, h, 6000), tokens * 6000 / HBM
+    first = both | {"embedding": (2 * stream, 5 * stream)}
+    last = both | {"head": (2 * stream + logits[0] + 38 * local, 3 * stream + sum(logits[1:]) + 14 * local)}
+    return first, last
+
+
+def moe_parts():
+    stages, engine, count = moe_stages(), 2 * 0.003, 4  # two chunks
+    times = [total(stage, 0) + total(stage, 1) + engine for stage in stages]
+    assert times[1] > times[0]
+    parts = {part: count * sum(each) for part, each in stages[1].items()}
+    hop = 2 * 2 * 512 * 512 / FAR  # ranks of a pipeline stand on different nodes
+    traffic = 2 * 2 * hop
+    dense = 4 * (2 * 512 + 512 * 16 * 64 + 512 * 512 + 512 * 16 + 3 * 512 * 256)
+    expert = 4 * 3 * 4 * 512 * 384  # of 16 experts, four
+    held = [dense + 6000 * 512, dense + 512 + 6000 * 512]
+    shown = []
+    for stage, parameters in zip(stages, held, strict=True):
+        forward, backward = total(stage, 0), total(stage, 1) + engine
+        reduced = ring(4 * parameters, 8, NEAR) + ring(4 * expert, 2, NEAR)
+        gathered = ring(2 * parameters, 8, NEAR) + ring(2 * expert, 2, NEAR)
+        shown.append(
+            sum(
+                max(sent - cover, sent / 4) + 0.25 * (sent - max(sent - cover, sent / 4))
+                for sent, cover in ((reduced, backward), (gathered, forward))
+            )
+        )
+    parts |= {
+        "bubble": times[0] / 2,  # interleaved in two
+        "pipeline_comm": 2 * hop + count * (traffic - min(times[1], traffic)),
+        "data_comm": max(shown),
+        "optimizer": (2 * 12 + 4 + 2) * (max(held) / 8 + expert / 2) / HBM,
+        "overhead": count * engine + 0.125,
+    }
+    parts["overhead"] += 0.02 * sqrt(2 * log(16)) * sum(parts.values())  # the slowest of 16 devices
+    return parts
+
+
+def test_moe_step():
+    """Interleaved over pp 2 x vpp 2, ep 4 within dp 8, two nodes; hidden messages cost a quarter of their time."""
+    layout = Strategy(pp=2, vpp=2, dp_shard=8, ep=4, micro_batch_size=2)
+    work = Workload(seq_len=512, global_batch_size=64)
+    shared = SharedFactors(contention=0.25, straggler=0.02)
+    parts, _ = run(MOE, layout, work, toy.cluster(16, *TIERS), shared)
+    assert parts == pytest.approx(moe_parts(), rel=1e-9)
+
+
+def test_messages_of_interleaved_stages_wait_where_nothing_hides_them():
+    layout = Strategy(pp=2, vpp=2, dp_shard=8, ep=4, micro_batch_size=2, overlap=Overlap(pipeline=False))
+    work = Workload(seq_len=512, global_batch_size=64)
+    parts, _ = run(MOE, layout, work, toy.cluster(16, *TIERS))
+    hop = 2 * 2 * 512 * 512 / FAR
+    assert parts["pipeline_comm"] == pytest.approx(2 * hop + 4 * 2 * 2 * hop)
+
+
+def test_without_sequence_parallelism_every_rank_sends_the_whole_message():
+    parts, _ = run(DENSE, replace(LAYOUT, sp=False), WORK)
+    hop = 2 * 2 * 512 * 512 / 100e9
+    assert parts["pipeline_comm"] == pytest.approx(2 * hop + COUNT * 2 * hop)
