@@ -259,6 +259,23 @@ def test_torchtitan_compiles_its_loss_since_2025(row):
     assert hashed.cross_entropy == "loss_parallel"
 
 
+@pytest.mark.parametrize(
+    ("remark", "graphs"),
+    [
+        ("cuda graph impl=none scope=full_iteration", "none"),
+        ("recompute; cuda graph impl=local scope=full_iteration; x", "full"),
+        ("cuda graph impl=full_iteration scope=[]", "full"),
+        ("cuda graph impl=transformer_engine scope=['mamba', 'attn', 'moe_router']", "partial"),
+        ("cuda graph impl=transformer_engine scope=['moe_router', 'moe_preprocess']", "none"),
+        ("TE CUDA graphs moe_router+moe_preprocess, forced balance", "none"),
+        ("TE CUDA graphs; without recompute OOM", "partial"),
+        ("CUDA graphs off", "none"),
+    ],
+)
+def test_remarks_name_captured_launches_as_megatron_does(row, remark, graphs):
+    assert build(row(notes=remark))[0].graphs == graphs
+
+
 def test_etp_cuts_experts_by_tp_where_it_is_not_given(row):
     moe = {"model": "Mixtral-8x7B", "num_experts": 8, "topk": 2, "moe_ffn": 14336}
     assert build(row(**moe, ep=2, etp=""))[0].etp == 2

@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any, get_args
 
 from forescale.files import Row
+from forescale.io.megatron.graphs import launch_graphs
 from forescale.spec.model import DenseFfn, Model
 from forescale.spec.strategy import (
     SENT_ONCE,
@@ -277,10 +278,12 @@ def _software(row: Row, conventions: Mapping[str, Any]) -> str:
 
 def _graphs(row: Row) -> LaunchGraphs:
     """Return which launches the remarks say are captured."""
-    remarks = row.text("notes")
-    if re.search(r"cuda graph impl=(?!none)\S+ scope=full", remarks):
-        return "full"
-    return "partial" if re.search(r"cuda graph impl=(?!none)\S+ scope=\[[^]]*'attn'", remarks) else "none"
+    told = re.search(
+        r"cuda graph impl=(\S+) scope=(\[[^]]*\]|\w+)|TE CUDA graphs([\w+ ]*)", row.text("notes")
+    )
+    if told is None:
+        return "none"
+    return launch_graphs(told[1] or "transformer_engine", re.findall(r"\w+", told[2] or told[3]))
 
 
 def _flash(row: Row, conventions: Mapping[str, Any]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import lcm, prod
 from typing import Literal, get_args
 
+from forescale.io.megatron.graphs import read_graphs
 from forescale.io.megatron.pipeline import read_split
 from forescale.io.megatron.settings import Settings
 from forescale.spec.strategy import (
@@ -106,6 +107,7 @@ def read_strategy(settings: Settings, *, num_layers: int, num_devices: int | Non
         overlap=_overlap(settings, tp=tp, vpp=split.vpp),
         flash_attention=_flash(settings),
         kernels=_kernels(settings),
+        graphs=read_graphs(settings),
         dispatcher=_dispatcher(settings) if routed else "all_to_all",
         routing=_routing(settings) if routed else Routing(),
     )
