@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 from tests.golden.documents import DOCUMENTS, GOLDEN, commands, shape
+from tests.golden.scoreboard import pins, sample
 
 from forescale.cli.app import run
 
@@ -20,6 +21,7 @@ def _write(name: str, content: Any) -> None:
 
 def main() -> None:
     _write("commands.json", commands())
+    _write("scoreboard.json", pins(sample()))
     for name, arguments in DOCUMENTS.items():
         output = io.StringIO()
         with contextlib.redirect_stdout(output):
