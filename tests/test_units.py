@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from forescale.errors import SpecError
-from forescale.units import format_bytes, format_count, format_seconds, parse
+from forescale.units import counted, format_bytes, format_count, format_seconds, parse
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,19 @@ def test_formats():
     assert format_seconds(12.34) == "12.340 s"
     assert format_seconds(2.5e-6) == "2.500 µs"
     assert format_count(70.55e9) == "70.55 B"
+
+
+@pytest.mark.parametrize(
+    ("count", "noun", "said"),
+    [
+        (1, "layer", "1 layer"),
+        (0, "layer", "0 layers"),
+        (1200, "micro-batch", "1,200 micro-batches"),
+        (1, "search", "1 search"),
+        (2, "pass", "2 passes"),
+        (1.0, "micro-batch", "1 micro-batch"),
+        (2.5, "micro-batch", "2.5 micro-batches"),
+    ],
+)
+def test_one_thing_is_not_several(count, noun, said):
+    assert counted(count, noun) == said

@@ -37,6 +37,7 @@ from forescale.projection.result import (
     ParameterSummary,
     Projection,
     StageTime,
+    left_out,
 )
 from forescale.projection.sources import coverage, message_coverage, time_sources
 from forescale.projection.stages import stack_plans
@@ -80,7 +81,8 @@ def project(
                 f"preset {preset} knows recompute of all layers or a stage's first; use recompute.num_layers"
             )
             raise SpecError(msg)
-        return load_preset(preset).project(model, cluster, strategy, workload)
+        account = load_preset(preset).project(model, cluster, strategy, workload)
+        return replace(account, notes=(*left_out(model), *account.notes))
     strategy = settled(strategy, cluster.domain)
     degrees, choices = split_strategy(strategy)
     plan, pipeline = lay_out(model, strategy, workload)
@@ -376,7 +378,7 @@ def _most_uneven(moe: MoeFfn, ep: int) -> float:
 
 
 def _notes(model: Model, strategy: Strategy, workload: Workload) -> tuple[Note, ...]:
-    notes = []
+    notes = [*left_out(model)]
     if model.moe is None and (strategy.routing != Routing() or strategy.dispatcher != "all_to_all"):
         text = f"{model.name} has no experts: routing and dispatcher change nothing"
         notes.append(Note(topic="experts", text=text))

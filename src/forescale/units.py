@@ -57,6 +57,12 @@ def parse(text: str | float, dimension: str) -> float:
     return float(number * Decimal(repr(scales.get(match[2] or "", 1.0))))
 
 
+def counted(count: float, noun: str) -> str:
+    """Return "1 layer", "2 layers", "3 searches"."""
+    ending = "" if count == 1 else "es" if noun.endswith(("s", "ch")) else "s"
+    return f"{count:{',.0f' if float(count).is_integer() else ',.4g'}} {noun}{ending}"
+
+
 def format_bytes(value: float) -> str:
     """Return `value` bytes in GiB (or MiB, KiB) with sensible digits."""
     for name, scale in (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):

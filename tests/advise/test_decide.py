@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+from dataclasses import fields, replace
+
 import pytest
 from tests import small
 
 from forescale.advise import advise
+from forescale.advise.case import Case
+from forescale.advise.moves import reliefs
 from forescale.errors import InfeasibleError
 from forescale.search import search
-from forescale.spec import Workload
+from forescale.spec import Recompute, Strategy, Workload
 
 WORKLOAD = Workload(seq_len=4096, global_batch_size=64)
 
@@ -108,3 +112,23 @@ def test_the_playbooks_own_example():
 def test_a_batch_that_no_layout_divides_is_said():
     with pytest.raises(InfeasibleError, match=r"is legal; the first, data parallel.*global_batch_size 64"):
         advise(small.dense(), small.cluster(7), WORKLOAD)
+
+
+def test_recompute_that_a_move_drops_does_not_come_back_in_the_same_move():
+    case = Case(model=small.dense(), cluster=small.cluster(8), workload=WORKLOAD, memory_limit=1e9)
+    plain = Strategy(dp_shard=8)
+    full = replace(plain, recompute=Recompute(granularity="full"))
+    assert [what for what, _ in reliefs(case, plain, before=full)] == ["zero 2"]
+    assert any("recompute" in what for what, _ in reliefs(case, plain, before=plain))
+
+
+def test_changes_are_counted_one_by_one():
+    cluster = small.cluster(16, hbm_gb=8.0)
+    steps = steps_of(advise(small.moe(), cluster, WORKLOAD, exact=False))
+    before, after = taken(steps["batch"])[0].strategy, taken(steps["throughput"])[-1].strategy
+    made = [
+        item.name
+        for item in fields(Strategy)
+        if not item.name.startswith("dp_") and getattr(before, item.name) != getattr(after, item.name)
+    ]
+    assert steps["throughput"].finding.startswith(f"{len(made)} change")

@@ -89,7 +89,7 @@ def test_what_is_missing_is_one_sentence(forescale, tmp_path):
         ((), "nothing to fit to"),
         (("--kernels", KERNELS), "--kernels needs the --device"),
         (("--collectives", LOG), "--collectives needs the --cluster"),
-        (("--collectives", LOG, "--cluster", "h100-sxm"), "(calibrate --num-ranks)"),
+        (("--collectives", LOG, "--cluster", "h100-sxm"), "or give --num-ranks"),
         (("--kernels", KERNELS, "--device", "b200", "--cluster", "h100-sxm"), "leave one of them out"),
         (("--kernels", bad, "--device", "h100-sxm"), "line 2, column m: it must be greater than 0, got -4.0"),
         (("--kernels", tmp_path / "none.csv", "--device", "h100-sxm"), "none.csv"),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from tests.cli.questions import DENSE, LAYOUT
@@ -256,3 +257,14 @@ def test_padding_without_a_capacity_is_refused(forescale):
     )  # fmt: skip
     assert ran.code == 2
     assert "routing.capacity_factor" in ran.err
+
+
+def test_parts_that_are_not_projected_are_said_first(forescale):
+    multimodal = Path(__file__).parents[1] / "data" / "huggingface" / "multimodal"
+    for command in (("project", multimodal), ("memory", multimodal), ("explain", multimodal, "mfu")):
+        head = forescale(*command, *DENSE[1:]).out.splitlines()[:4]
+        assert any(line.startswith("left out: vision_config (about ") for line in head), command
+    notes = document(forescale("project", multimodal, *DENSE[1:], "--json"))["notes"]
+    assert notes[0]["topic"] == "left out"
+    assert "neither its memory nor its time is counted" in notes[0]["text"]
+    assert all("vision_config" not in note["text"] for note in notes[1:])

@@ -2,9 +2,13 @@ from __future__ import annotations
 
 import csv
 import json
+from pathlib import Path
 
 import pytest
 from tests.cli.questions import DENSE, SEARCH
+
+from forescale.cli.render.words import replicas
+from forescale.spec import Strategy
 
 SURE = (
     "--cluster",
@@ -146,7 +150,7 @@ def test_the_fastest_that_fits_for_sure_is_named(forescale):
     verdicts = {one["memory"]["verdict"] for one in body["best"]}
     assert verdicts == {"AT RISK"}
     assert body["surest"]["memory"]["verdict"] == "FITS"
-    assert "✓ the fastest that fits even at the upper end of its range" in ran.out
+    assert "✓ the fastest that fits by the upper estimate too" in ran.out
     safe = document(forescale("search", "llama-3.1-8b", *SURE, "--safe", "--json"))
     assert safe["best"][0]["strategy"] == body["surest"]["strategy"]
     assert {one["memory"]["verdict"] for one in safe["best"]} == {"FITS"}
@@ -177,3 +181,18 @@ def test_what_is_of_one_ranking_is_refused_elsewhere(forescale, option):
     ran = forescale("search", *SEARCH, "--pareto", option)
     assert ran.code == 2
     assert f"{option} is of one ranking" in ran.err
+
+
+def test_the_safest_layout_is_shown_once_whatever_file_the_question_came_from(forescale):
+    folder = Path(__file__).parents[1] / "data" / "huggingface" / "llama-like"
+    ran = forescale("search", folder, *SEARCH[1:])
+    assert ran.code == 0, ran.err
+    assert "note (reader)" in ran.out
+    assert "✓" not in ran.out  # the best layout is the safest, too
+    assert document(forescale("search", folder, *SEARCH[1:], "--json"))["surest"]["notes"]
+
+
+def test_replicas_and_shards_are_told_apart():
+    assert replicas(Strategy(dp_replicate=2, dp_shard=1)) == "2×1"
+    assert replicas(Strategy(dp_replicate=1, dp_shard=2)) == "2"
+    assert replicas(Strategy(dp_replicate=2, dp_shard=8)) == "2×8"

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from forescale.errors import ReaderError
+from forescale.graph.parameters import count_parameters
 from forescale.io.huggingface import load_huggingface, read_huggingface, supported_model_types
+from forescale.io.huggingface.towers import left_out, towers
 from forescale.spec import DenseFfn, FullAttention, LatentAttention, LinearAttention, Model, MoeFfn
 
 DATA = Path(__file__).parents[1] / "data" / "huggingface"
@@ -49,6 +51,32 @@ def sparse_layers(model: Model) -> list[int]:
     return [i for i, layer in enumerate(model.layers) if isinstance(layer.ffn, MoeFfn)]
 
 
+class TestTowers:
+    """Parts beside the decoder are said to be left out, with their share where the file allows."""
+
+    # SigLIP So400m as Gemma 3 has it: "vision encoder 417M" (Gemma 3 technical report, table 1).
+    SIGLIP: ClassVar[dict[str, Any]] = {
+        "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "patch_size": 14, "image_size": 896
+    }  # fmt: skip
+
+    def test_sizes_as_towers_spell_them(self):
+        qwen = {"embed_dim": 1280, "hidden_size": 3584, "depth": 32, "mlp_ratio": 4, "patch_size": 14}
+        found = towers({"vision_config": self.SIGLIP, "visual": qwen, "audio_config": {"hidden_size": 8}})
+        assert found["vision_config"] == pytest.approx(417e6, abs=0.5e6)
+        assert found["visual"] == pytest.approx(630e6, rel=0.02)
+        assert found["audio_config"] is None
+
+    def test_what_holds_no_weights_is_no_tower(self):
+        assert towers({"quantization_config": {"bits": 4}, "rope_scaling": {"factor": 8.0}}) == {}
+
+    def test_the_share_is_of_the_whole_model(self):
+        model = load_huggingface(DATA / "llama-like").model
+        total = count_parameters(model).total
+        assert left_out({"a": total, "b": None}, model).endswith(
+            "50.0% of the model), b (parameters unknown)"
+        )
+
+
 class TestFiles:
     def test_folder_and_file_give_the_same_model_named_after_the_folder(self):
         folder = load_huggingface(DATA / "llama-like")
@@ -76,7 +104,9 @@ class TestFiles:
         assert read_model.model.hidden_size == 256
         assert read_model.model.tied_embeddings
         assert windows(read_model.model) == [128] * 5 + [None] + [128] * 2
-        assert {"vision_config", "text_config.rope_parameters"} <= set(read_model.ignored)
+        assert "text_config.rope_parameters" in read_model.ignored
+        assert "vision_config" not in read_model.ignored
+        assert read_model.model.left_out.startswith("vision_config (about ")
 
     def test_missing_file_says_what_to_give(self):
         with pytest.raises(ReaderError, match=r"nowhere.*no such file; give a config\.json or a folder"):

@@ -76,7 +76,7 @@ def test_wrong_results_are_left_out_and_counted(tmp_path):
 
 def test_what_is_missing_or_contradicts_is_an_error(tmp_path):
     path = DATA / "mi300x_2_nodes_all_reduce.txt"
-    with pytest.raises(ReaderError, match=r"does not say num_ranks; .* or pass num_ranks="):
+    with pytest.raises(ReaderError, match=r"does not say num_ranks; .* or give --num-ranks"):
         read_nccl_tests(path)
     with pytest.raises(ReaderError, match="says kind is all_reduce, but all_gather was given"):
         read_nccl_tests(path, kind="all_gather", num_ranks=16, ranks_per_node=8)

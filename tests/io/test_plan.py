@@ -121,7 +121,11 @@ def test_later_overrides_win_and_the_input_is_left_alone():
         ("model=7", SpecError, "model must be a name, a file or a table, got 7"),
         ("model=llama-3.1-70bb", UnknownNameError, "llama-3.1-70b"),
         ("cluster=h100sxm", UnknownNameError, "did you mean h100-sxm"),
-        ("devices=100", SpecError, r"100 devices are no multiple of the 32 .* the nearest are 96 or 128"),
+        (
+            "devices=100",
+            SpecError,
+            r"the number of devices, 100, is no multiple of the 32 .* the nearest are 96 or 128",
+        ),
         ("devices=8", SpecError, "the nearest are 32"),
     ],
 )

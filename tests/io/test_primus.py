@@ -262,7 +262,7 @@ def test_bad_experiments(repository, old, new, error, text):
 
 def test_a_schedule_with_the_wrong_virtual_stages(repository):
     more = "patch_primus_pipeline: true\n      pp_algorithm: v-half\n      pipeline_model_parallel_size: 2"
-    with pytest.raises(ReaderError, match="'v-half' runs with 2 virtual stages per rank, got 1"):
+    with pytest.raises(ReaderError, match="'v-half' takes 2 virtual stages per rank, got 1"):
         read(experiment(repository, "lr: 1.0e-5", more))
 
 

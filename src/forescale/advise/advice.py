@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
+from forescale.brief import Brief
 from forescale.presets.playbook.ratios import Ratio
 from forescale.projection.result import Projection
 from forescale.search.compare import Comparison
@@ -68,8 +69,8 @@ class Step:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Advice(Brief):
     """The layout that the process arrives at, and the exact search's."""
 
     model: Model

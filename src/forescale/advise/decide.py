@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from forescale.advise.advice import Advice, Fact, Step, Trial
 from forescale.advise.case import Case, first
@@ -20,8 +20,10 @@ from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
-from forescale.units import format_bytes, format_seconds
+from forescale.units import counted, format_bytes, format_seconds
 
+_CHOICES = [item.name for item in fields(Strategy) if item.name not in ("dp_replicate", "dp_shard")]
+"""What a change changes; data parallelism follows."""
 LEAST_GAIN = 1e-3
 """A move that gains less of the step than this is not worth making."""
 MOST_MOVES = 40
@@ -166,8 +168,8 @@ def _batch(case: Case, layout: Strategy) -> tuple[Step, Strategy]:
         Fact(name="gradient accumulation steps", value=float(count), unit="1"),
     )
     finding = (
-        f"{layout.dp} replicas × {chosen.move} × {count} accumulation steps make the global batch of "
-        f"{case.workload.global_batch_size}"
+        f"{counted(layout.dp, 'replica')} × {chosen.move} × {counted(count, 'accumulation step')} make the global "
+        f"batch of {case.workload.global_batch_size}"
     )
     return Step(
         name="batch", question=BATCH, facts=facts, trials=tuple(trials), finding=finding
@@ -178,7 +180,7 @@ def _throughput(case: Case, layout: Strategy) -> tuple[Step, Projection]:
     """Step 3: make the best change as long as one gains."""
     _, current = case.tried("", layout)
     assert current is not None  # it was tried before
-    started, trials, made = current.step_time_s, list[Trial](), 0
+    started, trials = current.step_time_s, list[Trial]()
     for _ in range(MOST_MOVES):
         tried = _neighbours(case, current)
         trial, found = min(tried, key=_time)
@@ -187,16 +189,16 @@ def _throughput(case: Case, layout: Strategy) -> tuple[Step, Projection]:
             trials += [each for each, _ in sorted(tried, key=_time)]
             break
         trials.append(replace(trial, taken=True))
-        current, made = found, made + 1
+        current = found
     facts = (
         Fact(name="step before", value=started, unit="s"),
         Fact(name="step after", value=current.step_time_s, unit="s"),
         Fact(name="model FLOP utilisation after", value=current.mfu, unit="share"),
     )
     saved = 1.0 - current.step_time_s / started
+    made = sum(getattr(layout, name) != getattr(current.strategy, name) for name in _CHOICES)
     finding = (
-        f"{made} change{'s shorten' if made > 1 else ' shortens'} the step by {saved:.0%}, "
-        f"to {format_seconds(current.step_time_s)}"
+        f"{counted(made, 'change')}: a step of {format_seconds(current.step_time_s)}, {saved:.0%} shorter"
         if made
         else "no change makes it shorter"
     )
@@ -212,7 +214,7 @@ def _neighbours(case: Case, current: Projection) -> list[tuple[Trial, Projection
         trial, found = case.tried(what, layout)
         tried.append((trial, found))
         if found is not None and not trial.fits and found.step_time_s < current.step_time_s:
-            more = reliefs(case, layout)
+            more = reliefs(case, layout, before=current.strategy)
             tried += [case.tried(f"{what}, {relief}", relieved) for relief, relieved in more]
     return tried
 

@@ -10,6 +10,7 @@ from forescale.advise.case import Case
 from forescale.numeric import divisors
 from forescale.search.space import default_recompute, virtual_stages
 from forescale.spec.strategy import Recompute, Strategy
+from forescale.units import counted
 
 EXCHANGED = (("tp", "pp"), ("tp", "cp"), ("cp", "pp"))
 """Degrees of which one is doubled and the other halved, data parallel left as it is."""
@@ -23,13 +24,16 @@ def moves(case: Case, layout: Strategy) -> Iterator[tuple[str, Strategy]]:
             yield what, filled
 
 
-def reliefs(case: Case, layout: Strategy) -> Iterator[tuple[str, Strategy]]:
-    """Yield what makes room for a faster layout that does not fit: gradients sharded, cheap recompute, both."""
+def reliefs(case: Case, layout: Strategy, *, before: Strategy) -> Iterator[tuple[str, Strategy]]:
+    """Yield what makes room for a faster layout that does not fit: gradients sharded, cheap recompute, both.
+
+    Recompute that the move `before` -> `layout` has just dropped does not come back.
+    """
     cheap = default_recompute(case.model)[1]
     sharded = replace(layout, zero=2)
     if layout.zero < 2:
         yield "zero 2", sharded
-    if layout.recompute.granularity == "none":
+    if layout.recompute.granularity == "none" == before.recompute.granularity:
         yield _recompute(cheap), replace(layout, recompute=cheap)
         if layout.zero < 2:
             yield f"zero 2, {_recompute(cheap)}", replace(sharded, recompute=cheap)
@@ -47,7 +51,7 @@ def _changed(case: Case, layout: Strategy) -> Iterator[tuple[str, Strategy]]:
     for size in _beside(layout.micro_batch_size, divisors(most)):
         yield f"micro-batch of {size}", replace(layout, micro_batch_size=size)
     for vpp in _beside(layout.vpp, virtual_stages(case.model.num_layers, layout.pp)):
-        yield f"{vpp} model chunks per device", replace(layout, vpp=vpp)
+        yield f"{counted(vpp, 'model chunk')} per device", replace(layout, vpp=vpp)
 
 
 def _degrees(case: Case, layout: Strategy) -> Iterator[tuple[str, Strategy]]:

@@ -18,6 +18,7 @@ from forescale.errors import SpecError
 from forescale.graph.ops import AttentionCore, Compute, Elementwise, Gemm, GroupedGemm
 from forescale.numeric import Array
 from forescale.spec import Device
+from forescale.units import counted
 
 PULL = 0.2
 """What moving a parameter from end to end of its range must save, in errors: four rows that are 5 % off; a choice."""
@@ -106,7 +107,7 @@ def fit_kernels(
             calibration, entry = _fit_one(members, calibration, device, wanted, per_call=per_call)
             entries.append(entry)
     if not entries:
-        msg = f"no kind of kernel on {device.name} was timed {FEWEST} times; the files have {len(rows)} rows"
+        msg = f"no kind of kernel on {device.name} was timed {FEWEST} times; the files have {counted(len(rows), 'row')}"
         raise SpecError(msg)
     return KernelFits(calibration=calibration, entries=tuple(entries), left=tuple(left))
 

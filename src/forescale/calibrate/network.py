@@ -20,6 +20,7 @@ from forescale.errors import SpecError
 from forescale.graph.ops import CollectiveKind
 from forescale.numeric import Array
 from forescale.spec import Cluster
+from forescale.units import counted
 
 SHORTEST = 32768.0
 """Bytes below which a message is all launch; training sends few of them, and their times would outweigh the rest."""
@@ -92,8 +93,8 @@ def _check(timed: Sequence[Timed], cluster: Cluster) -> None:
     for file, row in timed:
         if row.ranks_per_node > cluster.devices_per_node:
             msg = (
-                f"{file} has {row.ranks_per_node} ranks per node; a node of {cluster.name} has "
-                f"{cluster.devices_per_node} devices"
+                f"{file} has {counted(row.ranks_per_node, 'rank')} per node; a node of {cluster.name} has "
+                f"{counted(cluster.devices_per_node, 'device')}"
             )
             raise SpecError(msg)
 

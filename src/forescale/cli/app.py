@@ -11,6 +11,7 @@ from typing import cast
 import typer
 
 from forescale import __version__
+from forescale.cli.help import Commands
 from forescale.errors import ForescaleError, InfeasibleError
 
 USAGE_ERROR = 2
@@ -37,7 +38,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
 
 def application(names: Sequence[str] = tuple(COMMANDS)) -> typer.Typer:
     """Return the application with the named commands; modules of others are not loaded."""
-    app = typer.Typer(
+    app = Commands(
         name="forescale",
         help="Project memory and step time of a training run and find its best layout, before running it.",
         no_args_is_help=True,

@@ -11,6 +11,7 @@ import typer
 
 from forescale.errors import SpecError
 from forescale.graph.ops import CollectiveKind
+from forescale.units import counted
 from forescale.written import writable, write_text
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ SHOWN_EACH = 3
 def calibrate_command(
     runs: Annotated[
         Path | None,
-        typer.Argument(metavar="[RUNS.csv]", help="Measured runs of one cluster.", show_default=False),
+        typer.Argument(metavar="RUNS.csv", help="Measured runs of one cluster.", show_default=False),
     ] = None,
     *,
     output: Annotated[
@@ -215,7 +216,7 @@ def _runs(
         reasons = "; ".join(f"{one.path}: {one.reason}" for one in left) or f"none of them is on {device}"
         msg = f"{path}: no run can be used ({reasons})"
         raise SpecError(msg)
-    source = f"{len(measured)} runs of {path.name} around calibration {start.name}"
+    source = f"{counted(len(measured), 'run')} of {path.name} around calibration {start.name}"
     return measured, calibrate_cluster(measured, start, name=name, date=date, source=source), left
 
 
@@ -276,7 +277,7 @@ def _run_table(runs: Sequence[Run], result: ClusterCalibration) -> Table:
 
     from rich.table import Table
 
-    table = Table("run", "error before", "error after", title=f"{len(runs)} runs")
+    table = Table("run", "error before", "error after", title=f"{counted(len(runs), 'run')}")
     for run, before, after in list(zip(runs, result.before, result.after, strict=True))[:SHOWN]:
         table.add_row(run.id, f"{math.expm1(-before):+.1%}", f"{math.expm1(-after):+.1%}")
     return table

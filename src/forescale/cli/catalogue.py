@@ -7,12 +7,13 @@ from typing import Annotated
 import typer
 
 from forescale.cli.console import console, print_json
+from forescale.cli.help import Commands
 from forescale.cli.options import JsonFlag
 
 SCHEMA = "forescale.catalogue/1"
-catalogue_app = typer.Typer(help="List the models, devices and clusters known by name.", no_args_is_help=True)
+catalogue_app = Commands(help="List the models, devices and clusters known by name.", no_args_is_help=True)
 Filter = Annotated[
-    str | None, typer.Argument(metavar="[TEXT]", help="Only names that contain it.", show_default=False)
+    str | None, typer.Argument(metavar="TEXT", help="Only names that contain it.", show_default=False)
 ]
 
 

@@ -94,5 +94,7 @@ def explain_command(
         print_json(document(node, depth=JSON_DEPTH if depth is None else depth))
         return
     from forescale.cli.render.explain import explanation_view
+    from forescale.cli.render.words import left_out
 
-    console().print(explanation_view(node, depth=depth, cite=cite))
+    view = explanation_view(node, depth=depth, cite=cite)
+    console().print(*left_out(asked.model), view, sep="\n")

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from typer.core import TyperGroup
 
 from forescale.cli.console import console, print_json
+from forescale.cli.help import Commands, Group
 from forescale.cli.memory_compare import compare_command
 from forescale.cli.options import (
     OUTPUT,
@@ -38,7 +38,7 @@ EXPORTED, SHORTEST = 64, 4
 """Micro-batches that a file holds, at least so many per pipeline rank; (interleaved) 1F1B repeats itself."""
 
 
-class DefaultGroup(TyperGroup):
+class DefaultGroup(Group):
     """Commands of which one runs where none is named, so that `forescale memory MODEL` needs no more words."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  (whichever click typer has)
@@ -48,7 +48,7 @@ class DefaultGroup(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-memory_app = typer.Typer(cls=DefaultGroup, help="Project the memory of one layout, or compare layouts.")
+memory_app = Commands(cls=DefaultGroup, help="Project the memory of one layout, or compare layouts.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

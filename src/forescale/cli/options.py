@@ -11,12 +11,16 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_type_hints
 
 import typer
 
+from forescale.cli.help import Rare
 from forescale.spec.strategy import Allocator, ContextKind, Dispatcher, RematPolicy, TensorKind
 from forescale.spec.workload import ComputeType, OptimizerName, StorageType
 
 F = TypeVar("F", bound=Callable[..., None])
 
-LAYOUT, RUN, MACHINE, OUTPUT, COST = "Layout", "Run", "Cluster", "Output", "Cost models"
+LAYOUT, RUN, MACHINE, OUTPUT = "Layout", "Run", "Cluster", "Output"
+COST, TYPES, GRID = Rare("Cost models"), Rare("Data types"), Rare("Context and SUMMA")
+STAGES, REPLAY, EXPERTS = Rare("Stages"), Rare("Recompute"), Rare("Experts")
+RANKS, HOST = Rare("Ranks and overlap"), Rare("Memory")
 
 
 def grouped(function: F) -> F:
@@ -81,7 +85,7 @@ def complete_presets(incomplete: str) -> list[str]:
 MODEL_HELP = "Catalogue name, Hugging Face config.json or folder, or a framework's own config file."
 ModelArgument: TypeAlias = Annotated[
     str | None,
-    typer.Argument(metavar="[MODEL]", help=MODEL_HELP, autocompletion=complete_models, show_default=False),
+    typer.Argument(metavar="MODEL", help=MODEL_HELP, autocompletion=complete_models, show_default=False),
 ]
 MasterType: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8", "none"]
 JsonFlag: TypeAlias = Annotated[
@@ -89,20 +93,20 @@ JsonFlag: TypeAlias = Annotated[
 ]
 
 
-def _degree(name: str, text: str) -> Any:  # noqa: ANN401 (as typer.Option)
-    return typer.Option(name, metavar="N", help=text, rich_help_panel=LAYOUT)
+def _degree(name: str, text: str, panel: str = LAYOUT) -> Any:  # noqa: ANN401 (as typer.Option)
+    return typer.Option(name, metavar="N", help=text, rich_help_panel=panel)
 
 
-def _layout(name: str, text: str, **more: Any) -> Any:  # noqa: ANN401
-    return typer.Option(name, help=text, rich_help_panel=LAYOUT, **more)
+def _layout(name: str, text: str, panel: str = LAYOUT, **more: Any) -> Any:  # noqa: ANN401
+    return typer.Option(name, help=text, rich_help_panel=panel, **more)
 
 
 def _cost(name: str, text: str, metavar: str) -> Any:  # noqa: ANN401
     return typer.Option(name, help=text, metavar=metavar, rich_help_panel=COST)
 
 
-def _run(name: str, text: str, **more: Any) -> Any:  # noqa: ANN401
-    return typer.Option(name, help=text, rich_help_panel=RUN, **more)
+def _run(name: str, text: str, panel: str = RUN, **more: Any) -> Any:  # noqa: ANN401
+    return typer.Option(name, help=text, rich_help_panel=panel, **more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +133,7 @@ class PlanOptions:
         typer.Option(
             "--preset",
             metavar="NAME",
-            help="Whose account: default is ours, others reproduce published ones.",
+            help="Modelling preset: default, or a published account of memory and time.",
             autocompletion=complete_presets,
         ),
     ] = None
@@ -214,17 +218,21 @@ class RunOptions:
     )
     fp8_recipe: Annotated[
         Literal["none", "delayed", "current", "blockwise", "mxfp8"] | None,
-        _run("--fp8-recipe", "Scaling recipe of fp8."),
+        _run("--fp8-recipe", "Scaling recipe of fp8.", TYPES),
     ] = None
-    param_dtype: Annotated[StorageType | None, _run("--param-dtype", "Type of the weights.")] = None
+    param_dtype: Annotated[StorageType | None, _run("--param-dtype", "Type of the weights.", TYPES)] = None
     grad_dtype: Annotated[
-        StorageType | None, _run("--grad-dtype", "Type in which gradients are reduced.")
+        StorageType | None, _run("--grad-dtype", "Type in which gradients are reduced.", TYPES)
     ] = None
-    master_dtype: Annotated[MasterType | None, _run("--master-dtype", "Type of the master copy.")] = None
+    master_dtype: Annotated[MasterType | None, _run("--master-dtype", "Type of the master copy.", TYPES)] = (
+        None
+    )
     moment_dtype: Annotated[
-        StorageType | None, _run("--moment-dtype", "Type of the optimizer's moments.")
+        StorageType | None, _run("--moment-dtype", "Type of the optimizer's moments.", TYPES)
     ] = None
-    activation_dtype: Annotated[StorageType | None, _run("--activation-dtype", "Type of activations.")] = None
+    activation_dtype: Annotated[
+        StorageType | None, _run("--activation-dtype", "Type of activations.", TYPES)
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,24 +241,28 @@ class LayoutOptions:
 
     tp: Annotated[int | None, _degree("--tp", "Tensor parallel.")] = None
     tp_kind: Annotated[
-        TensorKind | None, _layout("--tp-kind", "How weights lie over tp and cp: 1d, or the grid of summa.")
+        TensorKind | None,
+        _layout("--tp-kind", "Tensor-parallel split: 1-D or SUMMA (a grid of tp x cp).", GRID),
     ] = None
     summa_panels: Annotated[
         int | None,
-        _layout("--summa-panels", "Panels of SUMMA per block, of the longer side of the grid.", metavar="N"),
+        _layout(
+            "--summa-panels", "Panels of SUMMA per block, of the longer side of the grid.", GRID, metavar="N"
+        ),
     ] = None
     sp: Annotated[bool | None, _layout("--sp/--no-sp", "Sequence parallel over tp.")] = None
     cp: Annotated[int | None, _degree("--cp", "Context parallel.")] = None
-    cp_kind: Annotated[ContextKind | None, _layout("--cp-kind", "How keys and values travel.")] = None
+    cp_kind: Annotated[ContextKind | None, _layout("--cp-kind", "Context-parallel method.", GRID)] = None
     cp_inner: Annotated[
         int | None,
         _degree(
             "--cp-inner",
             "Neighbours that exchange heads (cp-kind hierarchical); those in a node unless given.",
+            GRID,
         ),
     ] = None
     cp_balanced: Annotated[
-        bool | None, _layout("--cp-balanced/--no-cp-balanced", "Causal parts of cp ranks in zig-zag.")
+        bool | None, _layout("--cp-balanced/--no-cp-balanced", "Causal parts of cp ranks in zig-zag.", GRID)
     ] = None
     ep: Annotated[int | None, _degree("--ep", "Expert parallel.")] = None
     etp: Annotated[int | None, _degree("--etp", "Tensor parallel of experts.")] = None
@@ -267,7 +279,10 @@ class LayoutOptions:
     sequence_pieces: Annotated[
         int | None,
         _layout(
-            "--sequence-pieces", "Pieces of a sequence, for schedules that cut them (seq1f1b).", metavar="N"
+            "--sequence-pieces",
+            "Pieces of a sequence, for schedules that cut them (seq1f1b).",
+            STAGES,
+            metavar="N",
         ),
     ] = None
     dp_replicate: Annotated[
@@ -289,6 +304,7 @@ class LayoutOptions:
         _layout(
             "--reshard",
             "Under zero 3: whether weights are sharded again after forward, or over how many neighbours.",
+            RANKS,
             metavar="default|always|never|N",
         ),
     ] = None
@@ -300,57 +316,73 @@ class LayoutOptions:
     ] = None
     recompute_modules: Annotated[
         str | None,
-        _layout("--recompute-modules", "Modules under selective, such as core_attn,mlp.", metavar="A,B"),
+        _layout(
+            "--recompute-modules", "Modules under selective, such as core_attn,mlp.", REPLAY, metavar="A,B"
+        ),
     ] = None
     recompute_policy: Annotated[
-        RematPolicy | None, _layout("--recompute-policy", "Named policy: what is kept, the rest is replayed.")
+        RematPolicy | None,
+        _layout("--recompute-policy", "Named policy: what is kept, the rest is replayed.", REPLAY),
     ] = None
     recompute_layers: Annotated[
         int | None,
-        _layout("--recompute-layers", "Under full, the first layers of each virtual stage.", metavar="N"),
+        _layout(
+            "--recompute-layers", "Under full, the first layers of each virtual stage.", REPLAY, metavar="N"
+        ),
     ] = None
     recompute_layer_ids: Annotated[
         str | None,
-        _layout("--recompute-layer-ids", "Under full, these layers, numbered from 0.", metavar="N,N"),
+        _layout("--recompute-layer-ids", "Under full, these layers, numbered from 0.", REPLAY, metavar="N,N"),
     ] = None
     recompute_unit: Annotated[
         int | None,
-        _layout("--recompute-unit", "Under full, layers that share one kept input.", metavar="N"),
+        _layout("--recompute-unit", "Under full, layers that share one kept input.", REPLAY, metavar="N"),
     ] = None
-    dispatcher: Annotated[Dispatcher | None, _layout("--dispatcher", "How tokens travel to experts.")] = None
+    dispatcher: Annotated[
+        Dispatcher | None, _layout("--dispatcher", "How tokens travel to experts.", EXPERTS)
+    ] = None
     imbalance: Annotated[
         float | None,
         _layout(
-            "--expert-imbalance", "Tokens of the fullest expert-parallel rank over the mean.", metavar="F"
+            "--expert-imbalance",
+            "Tokens of the fullest expert-parallel rank over the mean.",
+            EXPERTS,
+            metavar="F",
         ),
     ] = None
     capacity_factor: Annotated[
         float | None,
-        _layout("--capacity-factor", "Tokens an expert takes at most, over the mean.", metavar="F"),
+        _layout("--capacity-factor", "Tokens an expert takes at most, over the mean.", EXPERTS, metavar="F"),
     ] = None
     balance: Annotated[
-        Literal["none", "aux_loss"] | None, _layout("--balance", "Loss that spreads tokens over experts.")
+        Literal["none", "aux_loss"] | None,
+        _layout("--balance", "Loss that spreads tokens over experts.", EXPERTS),
     ] = None
     pad_to_capacity: Annotated[
         bool | None,
-        _layout("--pad-to-capacity/--no-pad-to-capacity", "Whether experts are sent their full capacity."),
+        _layout(
+            "--pad-to-capacity/--no-pad-to-capacity", "Whether experts are sent their full capacity.", EXPERTS
+        ),
     ] = None
     stage_layers: Annotated[
         str | None,
         _layout(
             "--stage-layers",
             "Layers of each pipeline rank or virtual stage, such as 16,15,15,15.",
+            STAGES,
             metavar="N,N",
         ),
     ] = None
     axis_order: Annotated[
-        str | None, _layout("--axis-order", "Axes from the closest ranks outwards.", metavar="tp,cp,dp,pp")
+        str | None,
+        _layout("--axis-order", "Axes from the closest ranks outwards.", RANKS, metavar="tp,cp,dp,pp"),
     ] = None
     placement: Annotated[
         str | None,
         _layout(
             "--placement",
             "Ranks of each axis inside each network tier from the innermost out, instead of --axis-order.",
+            RANKS,
             metavar="tp=4,dp=2/pp=2",
         ),
     ] = None
@@ -360,6 +392,7 @@ class LayoutOptions:
             "--overlap",
             "What runs beside compute: grad_reduce, param_gather, tensor, pipeline, expert, shared_experts, "
             "bubbles; or none.",
+            RANKS,
             metavar="A,B",
         ),
     ] = None
@@ -368,6 +401,7 @@ class LayoutOptions:
         _layout(
             "--offload-activations",
             "Layers of each stage whose saved activations go to host memory, or modules of all layers.",
+            HOST,
             metavar="all|N|A,B",
         ),
     ] = None
@@ -376,6 +410,7 @@ class LayoutOptions:
         _layout(
             "--offload-optimizer",
             "Share of the optimizer's states held and updated on the host.",
+            HOST,
             metavar="0-1",
         ),
     ] = None
@@ -384,11 +419,12 @@ class LayoutOptions:
         _layout(
             "--offload-parameters/--no-offload-parameters",
             "Under zero 3: shards of weights, gradients and states on the host.",
+            HOST,
         ),
     ] = None
     allocator: Annotated[
-        Allocator | None, _layout("--allocator", "How PyTorch's allocator takes memory.")
+        Allocator | None, _layout("--allocator", "How PyTorch's allocator takes memory.", HOST)
     ] = None
     flash_attention: Annotated[
-        bool | None, _layout("--flash-attention/--no-flash-attention", "Fused attention.")
+        bool | None, _layout("--flash-attention/--no-flash-attention", "Fused attention.", HOST)
     ] = None

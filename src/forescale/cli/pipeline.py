@@ -11,6 +11,7 @@ import typer
 from rich.table import Table
 
 from forescale.cli.console import console, print_json
+from forescale.cli.help import Commands
 from forescale.cli.options import grouped
 from forescale.cli.partition import partition_command
 from forescale.cli.pipeline_options import (
@@ -51,9 +52,10 @@ from forescale.schedule.draw import (
 from forescale.schedule.simulation import SCHEMA
 from forescale.schedule.torch_csv import from_csv, to_csv
 from forescale.schedule.traces import calibrated_links, median_times, read_run
+from forescale.units import counted
 from forescale.written import writable, write_text
 
-app = typer.Typer(help="Pipeline schedules: build, check, time, draw and optimise.", no_args_is_help=True)
+app = Commands(help="Pipeline schedules: build, check, time, draw and optimise.", no_args_is_help=True)
 app.command("partition")(partition_command)
 
 
@@ -169,8 +171,9 @@ def check_file(
     if as_json:
         print_json(_report_json(schedule, report))
     elif report.valid:
-        place = f"{schedule.num_ranks} ranks, {schedule.num_stages} stages ({schedule.placement.style})"
-        typer.echo(f"valid: {place}, {schedule.num_microbatches} micro-batches; free of deadlock")
+        place = f"{counted(schedule.num_stages, 'stage')} ({schedule.placement.style})"
+        passes = counted(schedule.num_microbatches, "micro-batch")
+        typer.echo(f"valid: {counted(schedule.num_ranks, 'rank')}, {place}, {passes}; free of deadlock")
     else:
         for violation in report.violations[:20]:
             typer.echo(f"{violation.rule}: {violation.message}")

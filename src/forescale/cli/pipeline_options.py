@@ -13,6 +13,7 @@ from forescale.numeric import Array
 from forescale.schedule import LinkTimes, Request, Schedule, ScheduleError, Simulation, from_share, simulate
 from forescale.schedule.optimise import Problem
 from forescale.schedule.placement import loop, wave
+from forescale.units import counted
 
 
 class DrawFormat(StrEnum):
@@ -157,6 +158,6 @@ def _numbers(text: str | None, count: int, default: float) -> Array:
     except ValueError:
         values = []
     if len(values) != count:
-        message = f"{text!r}: give {count} numbers separated by commas, one per stage"
+        message = f"{text!r}: give {counted(count, 'number')} separated by commas, one per stage"
         raise ScheduleError(message)
     return np.array(values)

@@ -38,7 +38,7 @@ class ScanOptions:
         str | None, _option("--device-counts", "N,N", "The best layout on each number of devices.")
     ] = None
     target_days: Annotated[
-        float | None, _option("--target-days", "DAYS", "The fewest devices that train --tokens in so long.")
+        float | None, _option("--target-days", "DAYS", "The fewest devices that train --tokens within DAYS.")
     ] = None
     target_step_time: Annotated[
         str | None, _option("--target-step-time", "TIME", "The fewest devices with a step of at most this.")

@@ -99,7 +99,7 @@ class AnswerOptions:
     safe: Annotated[
         bool,
         typer.Option(
-            "--safe", help="Only layouts that fit at the upper end of their range.", rich_help_panel="Search"
+            "--safe", help="Only layouts that fit by the upper estimate of memory.", rich_help_panel="Search"
         ),
     ] = False
     relax: Annotated[
@@ -260,8 +260,11 @@ def ranked(
             watch=bar,
             checkpoint=effort.checkpoint,
         )
-    best = tuple(replace(one, notes=(*one.notes, *question.notes)) for one in result.best)
-    return replace(result, best=best)
+    best, surest = (
+        tuple(replace(one, notes=(*one.notes, *question.notes)) for one in of)
+        for of in (result.best, filter(None, [result.surest]))
+    )
+    return replace(result, best=best, surest=next(iter(surest), None))
 
 
 @contextmanager

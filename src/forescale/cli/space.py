@@ -103,5 +103,5 @@ def _refuse_idle_devices(space: Space, held: dict[str, list[str]], num_devices: 
     for name, texts in held.items():
         if name in PLACED and all(num_devices % degree for degree in getattr(space, name)):
             values = ",".join(texts)
-            msg = f"--fix {name}={values}: {num_devices} devices are no multiple of {values}"
+            msg = f"--fix {name}={values}: the number of devices, {num_devices}, is no multiple of {values}"
             raise SpecError(msg)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from forescale.cli.help import Rare
 from forescale.cli.options import PlanOptions, RunOptions
 from forescale.errors import SpecError, UnknownNameError
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from forescale.presets.subramanian2024 import Quirks, StudyResult
 
 STUDY = "subramanian2024"
-PANEL = "Preset subramanian2024"
+PANEL = Rare("Preset subramanian2024")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -93,11 +94,12 @@ def sweep_command(
             restart=restart,
             progress=progress,
         )
+    result = replace(result, asked_metric=metric)
     pictures = () if output is None else _pictures(result, plots, output)
     if as_json:
-        print_json(result.to_json(metric))
+        print_json(result.to_json())
     else:
-        console().print(sweep_view(result, metric, pictures))
+        console().print(sweep_view(result, pictures))
 
 
 def _check(

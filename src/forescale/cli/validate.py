@@ -10,6 +10,7 @@ import typer
 
 from forescale.cli.options import CostOptions, grouped
 from forescale.errors import SpecError
+from forescale.units import counted
 from forescale.written import writable, write_text
 
 if TYPE_CHECKING:
@@ -173,15 +174,19 @@ def _show(board: Scoreboard, by: str, peers: Sequence[PeerGroup]) -> None:
     groups = board.headline() if by == "headline" else board.by(by)
     console = Console()
     console.print(_table([*groups, board.total(core=True), board.total(core=False)], by))
-    skipped = f"{len(board.skipped)} of {len(board.outcomes)} rows skipped"
+    skipped = f"{len(board.skipped)} of {counted(len(board.outcomes), 'row')} skipped"
     console.print(f"{skipped} ({_percent(board.core_skipped_share)} of the core rows)")
     if board.sweeps:
         spearman, regret = mean_spearman(board.sweeps), mean_regret(board.sweeps)
         rank = "–" if spearman is None else f"{spearman:.2f}"
-        console.print(f"{len(board.sweeps)} sweeps: mean Spearman {rank}, mean regret {_percent(regret)}")
+        console.print(
+            f"{counted(len(board.sweeps), 'sweep')}: mean Spearman {rank}, mean regret {_percent(regret)}"
+        )
     for group in peers:
         theirs, ours = (_percent(summary.median_abs) for summary in (group.time, group.our_time))
-        console.print(f"{group.peer}: median {theirs} on {group.time.count} rows, ours there {ours}")
+        console.print(
+            f"{group.peer}: median {theirs} on {counted(group.time.count, 'row')}, ours there {ours}"
+        )
     console.print("Every row with --json; the whole scoreboard with --markdown FILE.")
 
 

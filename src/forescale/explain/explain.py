@@ -31,6 +31,7 @@ from forescale.spec.context import settled
 from forescale.spec.model import Model
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
+from forescale.units import counted
 
 PALM = "Chowdhery et al. 2022, PaLM, arXiv:2204.02311, appendix B"
 MEMORY_PARTS = tuple(MemoryParts.__dataclass_fields__)
@@ -178,7 +179,7 @@ class Explainer:
     def _memory(self, part: str, stage: int | None) -> Term:
         peaks = value_of(self.evaluation.stage_peak)
         if stage is not None and not 0 <= stage < len(peaks):
-            msg = f"stage {stage} is none of the pipeline's {len(peaks)} stages, 0 to {len(peaks) - 1}"
+            msg = f"stage {stage} is none of the pipeline's {counted(len(peaks), 'stage')}, 0 to {len(peaks) - 1}"
             raise SpecError(msg)
         rows = np.argmax(peaks, axis=0) if stage is None else np.full(np.shape(peaks)[1:], stage)
         values = self.evaluation.stage_peak if part == "peak" else getattr(self.evaluation.memory, part)

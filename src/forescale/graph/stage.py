@@ -14,6 +14,7 @@ from forescale.errors import SpecError
 from forescale.numeric import Array
 from forescale.spec.model import Model
 from forescale.spec.strategy import Recompute
+from forescale.units import counted
 
 Chunks: TypeAlias = tuple[tuple[tuple[int, ...], ...], ...]
 """Layers by rank and chunk."""
@@ -180,7 +181,7 @@ def given_chunks(
         )
         msg = (
             f"stage_layers {tuple(stage_layers)} must be {counts} that add up to the "
-            f"{model.num_layers} layers of {model.name}; "
+            f"{counted(model.num_layers, 'layer')} of {model.name}; "
             f"they are {len(stage_layers)} and add up to {sum(stage_layers)}"
         )
         raise SpecError(msg)

@@ -19,6 +19,7 @@ from forescale.io.files import parse_mapping
 from forescale.io.reading import Options, Reading
 from forescale.spec.strategy import Kernels, Offload, Overlap, Strategy
 from forescale.spec.workload import OptimizerName
+from forescale.units import counted
 
 _BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 BUCKET_ELEMENTS = 5e8
@@ -142,7 +143,7 @@ def _strategy(config: _Config, num_devices: int | None) -> Strategy:
     group = config.count(f"{ZERO}.mics_shard_size") or dp
     if dp % group:
         raise ReaderError(
-            config.path, f"{ZERO}.mics_shard_size {group} does not divide {dp} data-parallel ranks"
+            config.path, f"{ZERO}.mics_shard_size {group} does not divide {counted(dp, 'data-parallel rank')}"
         )
     hpz = config.count(f"{ZERO}.zero_hpz_partition_size") or 1
     return Strategy(
@@ -170,11 +171,14 @@ def _data_parallel(config: _Config, num_devices: int | None, inner: int) -> int:
     if num_devices is not None:
         if num_devices % inner:
             raise ReaderError(
-                config.path, f"{num_devices} devices are no multiple of {inner} ranks of a model"
+                config.path,
+                f"the number of devices, {num_devices}, is no multiple of {inner} ranks of a model",
             )
         dp = num_devices // inner
         if whole and micro and steps and whole != micro * steps * dp:
-            problem = f"train_batch_size {whole} is not {micro} x {steps} x {dp} data-parallel ranks"
+            problem = (
+                f"train_batch_size {whole} is not {micro} x {steps} x {counted(dp, 'data-parallel rank')}"
+            )
             raise ReaderError(config.path, problem)
         return dp
     if whole and micro:

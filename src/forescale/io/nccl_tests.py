@@ -78,8 +78,8 @@ def _agreed(path: Path, name: str, found: T | None, given: T | None) -> T:
     if found is None and given is None:
         raise ReaderError(
             path,
-            f"the log does not say {name}; keep what the test prints of its ranks, or pass {name}= "
-            f"(calibrate --{name.replace('_', '-')})",
+            f"the log does not say {name}; keep what the test prints of its ranks, or give "
+            f"--{name.replace('_', '-')}",
         )
     if found is not None and given is not None and found != given:
         raise ReaderError(path, f"the log says {name} is {found}, but {given} was given")

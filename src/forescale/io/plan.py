@@ -162,8 +162,9 @@ def build_strategy(values: Mapping[str, Any], num_devices: int, *, where: str) -
         below, above = num_devices // fixed * fixed, -(-num_devices // fixed) * fixed
         nearest = f"{below} or {above}" if below else str(above)
         msg = (
-            f"{where}, strategy: {num_devices} devices are no multiple of the {fixed} that tp {given.tp}, "
-            f"cp {given.cp}, pp {given.pp} and the data parallel degree given need; the nearest are {nearest}"
+            f"{where}, strategy: the number of devices, {num_devices}, is no multiple of the {fixed} that "
+            f"tp {given.tp}, cp {given.cp}, pp {given.pp} and the data parallel degree given need; "
+            f"the nearest are {nearest}"
         )
         raise SpecError(msg)
     return build(Strategy, {**values, free: num_devices // fixed}, where=f"{where}, strategy")

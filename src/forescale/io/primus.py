@@ -24,6 +24,7 @@ from forescale.io.megatron.model import read_model
 from forescale.io.megatron.reader import read_settings
 from forescale.io.megatron.settings import Settings
 from forescale.io.reading import Options, Reading
+from forescale.units import counted
 
 _TOP = ("work_group", "user_name", "exp_name", "workspace", "platform", "modules", "extends", "bases")
 _MODULE = ("framework", "config", "model", "overrides", "name")
@@ -228,7 +229,7 @@ def _check_chunks(reading: Reading, path: Path) -> None:
     wanted = CHUNKS.get(reading.schedule or "")
     given = reading.strategy.vpp if reading.strategy is not None else wanted
     if wanted is not None and given != wanted:
-        problem = f"the schedule {reading.schedule!r} runs with {wanted} virtual stages per rank, got {given}"
+        problem = f"the schedule {reading.schedule!r} takes {counted(wanted, 'virtual stage')} per rank, got {given}"
         raise ReaderError(path, problem)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from forescale.brief import Brief
 from forescale.errors import SpecError
 from forescale.memory.anchor import (
     Estimate,
@@ -43,8 +44,8 @@ class AnchoredStage:
     estimate: Estimate
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnchoredMemory:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class AnchoredMemory(Brief):
     """What a measurement says of the target, beside what formulas alone say."""
 
     measured: RankPeak

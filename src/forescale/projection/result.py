@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import Any, Literal, TypeAlias
 
+from forescale.brief import Brief
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.strategy import Strategy
@@ -112,6 +113,12 @@ class Note:
     text: str
 
 
+def left_out(model: Model) -> tuple[Note, ...]:
+    """Return the note, first of all, on what of a model is not projected; none if all of it is."""
+    text = f"{model.left_out}: neither its memory nor its time is counted"
+    return (Note(topic="left out", text=text),) if model.left_out else ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostSummary:
     """Which cost models priced a projection, and where its seconds come from."""
@@ -128,8 +135,8 @@ class CostSummary:
     """Shares of all kernels' and messages' seconds that are measured, interpolated, fitted or roofline."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Projection:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Projection(Brief):
     """Memory and time of one layout."""
 
     model: Model
@@ -157,6 +164,19 @@ class Projection:
     notes: tuple[Note, ...] = field(default=())
     costs: CostSummary | None = None
     """None under other presets, which price by their own account."""
+
+    def essentials(self) -> dict[str, Any]:
+        """Return the question, step time, utilisation and memory."""
+        return {
+            "model": self.model,
+            "cluster": f"{self.cluster.num_devices} x {self.cluster.name}",
+            "strategy": self.strategy,
+            "workload": self.workload,
+            "step_time_s": self.step_time_s,
+            "mfu": self.mfu,
+            "peak_bytes": self.memory.peak_bytes,
+            "verdict": self.memory.verdict,
+        }
 
     @property
     def step_time_s(self) -> float:

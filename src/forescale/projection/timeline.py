@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from forescale.brief import Brief
 from forescale.errors import SpecError
 from forescale.numeric import Array
 from forescale.projection.evaluate import Inputs, Setting
@@ -88,8 +89,8 @@ class RankTimeline:
         return everything
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class MemoryTimeline:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class MemoryTimeline(Brief):
     """One step of all pipeline ranks."""
 
     simulation: Simulation
@@ -97,6 +98,10 @@ class MemoryTimeline:
     ranks: tuple[RankTimeline, ...]
     step_time_s: float
     """Compute of the pipeline, then the update; data-parallel communication is left out."""
+
+    def essentials(self) -> dict[str, Any]:
+        """Return the schedule, the step and the peak."""
+        return {"schedule": self.schedule, "step_time_s": self.step_time_s, "peak": self.peak}
 
     @property
     def schedule(self) -> Schedule:

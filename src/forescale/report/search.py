@@ -10,7 +10,7 @@ from forescale.report.headers import P, hardware_section, model_section, trainin
 from forescale.report.layouts import Layouts, Ranking, layouts_report
 from forescale.search.result import SearchResult
 from forescale.spec.strategy import DEFAULT_AXIS_ORDER, Recompute, Strategy
-from forescale.units import GIB
+from forescale.units import GIB, counted
 
 COMPUTE = ("attention", "ffn", "moe", "norm", "embedding", "head", "recompute")
 """Parts of a step that are compute."""
@@ -34,7 +34,7 @@ def search_report(
     objective = found.objective.replace("_", " ")
     return layouts_report(
         Layouts(
-            title=f"Layouts of {model.name} on {cluster.num_devices:,} devices of {cluster.name}",
+            title=f"Layouts of {model.name} on {counted(cluster.num_devices, 'device')} of {cluster.name}",
             headers=(
                 model_section(model),
                 training_section(
@@ -53,7 +53,7 @@ def search_report(
                     "legal. Memory in GiB on the fullest device, times in seconds per step.",
                 ),
             ),
-            slowest=Ranking(title=f"Slowest {len(slowest)} layouts that fit", entries=slowest),
+            slowest=Ranking(title=f"Slowest {counted(len(slowest), 'layout')} that fit", entries=slowest),
             name=layout_name,
             details=_details,
             num_detailed=num_detailed,
@@ -260,7 +260,7 @@ def _batch(one: Projection) -> Table:
     layout = one.strategy
     return properties(
         [
-            ("Micro-batch", f"{layout.micro_batch_size} sequences per data-parallel rank"),
+            ("Micro-batch", f"{counted(layout.micro_batch_size, 'sequence')} per data-parallel rank"),
             ("Micro-batches per step", f"{one.num_microbatches}"),
             ("Data-parallel ranks", f"{layout.dp} ({layout.dp_replicate} × {layout.dp_shard})"),
             ("Useful FLOPs", f"{one.model_flops_per_step / P:,.1f} PFLOP"),
@@ -313,6 +313,6 @@ def _summary(found: SearchResult, slowest: Sequence[Projection]) -> tuple[str, .
         f"Best layout: {layout_name(best)}",
         f"Best step time: {best.step_time_s:.3f}s, MFU: {100 * best.mfu:.1f}%",
         *span,
-        f"{found.num_legal:,} legal layouts; {_fitting(found)} fit",
+        f"{counted(found.num_legal, 'legal layout')}; {_fitting(found)} fit",
         *gains,
     )

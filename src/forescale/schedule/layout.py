@@ -10,6 +10,7 @@ from forescale.numeric import Array
 from forescale.schedule.compiled import Durations
 from forescale.schedule.errors import ScheduleError
 from forescale.schedule.times import LinkTimes, StageTimes
+from forescale.units import counted
 
 if TYPE_CHECKING:
     from forescale.schedule.compiled import CompiledSchedule
@@ -42,7 +43,7 @@ def _shares(times: StageTimes, num_splits: int) -> Array:
     if times.split_shares is None:
         return np.full(num_splits, 1.0 / num_splits)
     if len(times.split_shares) != num_splits:
-        msg = f"split_shares: give {num_splits} parts, one per sequence piece; got {len(times.split_shares)}"
+        msg = f"split_shares: give {counted(num_splits, 'part')}, one per sequence piece; got {len(times.split_shares)}"
         raise ScheduleError(msg)
     return np.array(times.split_shares)
 

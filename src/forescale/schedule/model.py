@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from forescale.brief import Brief
 from forescale.numeric import Numeric
 from forescale.schedule.actions import MICROBATCH_SHIFT, Cell, decode, encode, parse
 from forescale.schedule.errors import ScheduleError
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
     from forescale.schedule.simulation import Simulation
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Schedule(Brief):
     """One step of a pipeline as data: each rank's compute actions in order.
 
     Sends and receives are not part of it; `forescale.schedule.lower` derives them.
@@ -29,6 +30,15 @@ class Schedule:
     """Per rank, packed actions in order (see `forescale.schedule.actions`); `actions` shows them."""
     num_splits: int = 1
     """Pieces each sequence is cut into (Seq1F1B); the micro-batch field then counts pieces."""
+
+    def essentials(self) -> dict[str, Any]:
+        """Return its size."""
+        return {
+            "name": self.name,
+            "num_ranks": self.num_ranks,
+            "num_stages": self.num_stages,
+            "num_microbatches": self.num_microbatches,
+        }
 
     def __post_init__(self) -> None:
         """Check the counts against the placement."""

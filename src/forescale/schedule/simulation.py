@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from forescale.brief import Brief
 from forescale.numeric import Array
 from forescale.schedule.checker import CheckReport, check
 from forescale.schedule.compiled import CompiledSchedule, Durations, Timing, compile_schedule
@@ -17,8 +18,8 @@ from forescale.schedule.times import FREE, LinkTimes, StageTimes
 SCHEMA = "forescale.pipeline/1"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Simulation:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Simulation(Brief):
     """What one step of a schedule does when; made by `simulate`."""
 
     schedule: Schedule
@@ -32,6 +33,16 @@ class Simulation:
     report: CheckReport
     step_time: float
     """Makespan, then gradient reductions that outlast it, then the optimizer."""
+
+    def essentials(self) -> dict[str, Any]:
+        """Return the schedule, its time, idle share and peak."""
+        return {
+            "schedule": self.schedule,
+            "makespan": self.makespan,
+            "step_time": self.step_time,
+            "bubble_rate_makespan": self.bubble_rate_makespan,
+            "peak_activations": float(self.peak_activations.max()),
+        }
 
     @property
     def makespan(self) -> float:

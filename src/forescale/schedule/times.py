@@ -8,6 +8,7 @@ import numpy as np
 
 from forescale.numeric import Array, Numeric
 from forescale.schedule.errors import ScheduleError
+from forescale.units import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -144,7 +145,7 @@ def _per_stage(value: Numeric, num_stages: int, name: str) -> Array:
     if array.ndim == 0:
         return np.full((num_stages, 1), float(array))
     if array.shape[0] != num_stages:
-        msg = f"{name}: give a number or one value per stage; got {array.shape[0]} for {num_stages} stages"
+        msg = f"{name}: give a number or one value per stage; got {array.shape[0]} for {counted(num_stages, 'stage')}"
         raise ScheduleError(msg)
     return array if array.ndim == 2 else array[:, None]
 

@@ -21,7 +21,7 @@ from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
-from forescale.units import format_bytes
+from forescale.units import counted, format_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,9 @@ def nothing_legal(asked: Asked, refused: dict[str, int]) -> InfeasibleError:
     """Return the error for a space without a legal layout: what refused how many."""
     rows = [(name, count) for name, count in refused.items() if count]
     cluster = asked.cluster
-    msg = f"no legal layout of {asked.model.name} on {cluster.num_devices} devices of {cluster.name}"
+    msg = (
+        f"no legal layout of {asked.model.name} on {counted(cluster.num_devices, 'device')} of {cluster.name}"
+    )
     return InfeasibleError(msg, rows)
 
 
@@ -122,6 +124,7 @@ def nothing_fits(runs: Sequence[Bounded], limit: float) -> str:
     model, cluster = run.question.model, run.question.cluster
     shape = f"tp={strategy.tp} cp={strategy.cp} pp={strategy.pp} dp={strategy.dp} zero={strategy.zero}"
     return (
-        f"none of the {num_legal:,} legal layouts of {model.name} fits {format_bytes(limit)} on "
-        f"{cluster.num_devices} devices of {cluster.name}; the smallest ({shape}) needs {format_bytes(needed)}"
+        f"none of the {counted(num_legal, 'legal layout')} of {model.name} fits {format_bytes(limit)} on "
+        f"{counted(cluster.num_devices, 'device')} of {cluster.name}; the smallest ({shape}) needs "
+        f"{format_bytes(needed)}"
     )

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forescale.brief import Brief
 from forescale.cost.select import Costs
 from forescale.errors import InfeasibleError, SpecError
 from forescale.numeric import Array
@@ -25,8 +26,8 @@ from forescale.spec.workload import Workload
 SCHEMA = "forescale.pareto/1"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParetoResult:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ParetoResult(Brief):
     """Layouts none of which is beaten in every objective, fastest first."""
 
     front: tuple[Projection, ...]

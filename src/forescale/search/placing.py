@@ -13,6 +13,7 @@ from forescale.errors import SpecError
 from forescale.numeric import divisors
 from forescale.spec.cluster import Cluster
 from forescale.spec.strategy import DEFAULT_AXIS_ORDER, Axis, Placement, Share
+from forescale.units import counted
 
 Placing: TypeAlias = tuple[tuple[Axis, ...], Placement | None]
 """An order of axes, or where a placement replaces it."""
@@ -36,7 +37,8 @@ def placings(
     fitting = [each for each in dict.fromkeys(found) if fills(each[1] or (), cluster)]
     if not fitting:
         where = " × ".join(map(str, cluster.tier_fill))
-        msg = f"no placement fills the tiers of {cluster.num_devices} devices of {cluster.name}, which take {where}"
+        devices = f"{counted(cluster.num_devices, 'device')} of {cluster.name}"
+        msg = f"no placement fills the tiers of {devices}, which take {where}"
         raise SpecError(msg)
     return fitting
 

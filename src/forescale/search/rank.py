@@ -51,7 +51,7 @@ def search(
     costs
         Cost models that price every layout.
     safe
-        Whether memory counts at the upper end of its range: what is ranked fits for sure.
+        Whether memory counts by its upper estimate: what is ranked fits for sure.
     surest
         Whether to look also for the fastest layout that fits for sure, where the best are no such.
     relax

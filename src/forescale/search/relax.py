@@ -13,7 +13,7 @@ from forescale.search.result import Relaxation
 from forescale.search.settled import fastest
 from forescale.search.space import NAMES, Space
 from forescale.spec.strategy import Overlap, Recompute
-from forescale.units import format_bytes
+from forescale.units import counted, format_bytes
 
 GIB = float(2**30)
 MORE_MEMORY = (1.0 * GIB, 8.0 * GIB)
@@ -166,7 +166,7 @@ def _batches(asked: Asked) -> Iterator[Relaxed]:
     for other in dict.fromkeys((even, 2 * batch)):
         if other != batch:
             work = replace(asked.workload, global_batch_size=other)
-            change = f"{other:,} sequences, per token"
+            change = f"{counted(other, 'sequence')}, per token"
             yield Relaxed(constraint="global_batch_size", change=change, asked=replace(asked, workload=work))
 
 
@@ -185,7 +185,7 @@ def _network(asked: Asked) -> Iterator[Relaxed]:
             larger = replace(tier, size=2 * tier.size)
             outer = cluster.tiers[index + 1].size
             if not outer or larger.size <= outer:
-                change = f"{larger.size} devices in {tier.name}"
+                change = f"{counted(larger.size, 'device')} in {tier.name}"
                 yield Relaxed(constraint="network", change=change, asked=_with_tier(asked, index, larger))
         inside = tier.size or cluster.num_devices
 

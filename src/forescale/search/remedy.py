@@ -18,7 +18,7 @@ from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.strategy import ALL_LAYERS, Strategy
 from forescale.spec.workload import Workload
-from forescale.units import format_bytes
+from forescale.units import counted, format_bytes
 
 DOUBLINGS = 8
 """Times that the number of devices is doubled, or a sequence halved, at most."""
@@ -147,7 +147,7 @@ def _more_devices(asked: Asked) -> Iterator[Relaxed]:
             cluster = asked.cluster.sized(count)
         except SpecError:
             return
-        change = f"{cluster.num_devices:,} devices"
+        change = f"{counted(cluster.num_devices, 'device')}"
         yield Relaxed(constraint="devices", change=change, asked=replace(asked, cluster=cluster))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from forescale.brief import Brief
 from forescale.projection.result import Projection
 from forescale.search.landscape import Asked
 from forescale.spec.strategy import Strategy
@@ -28,8 +29,8 @@ class Relaxation:
     """The layout that gains it, where it was looked for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchResult:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class SearchResult(Brief):
     """Layouts ranked by an objective, best first."""
 
     best: tuple[Projection, ...]

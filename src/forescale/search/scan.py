@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Literal, TypeAlias
 
+from forescale.brief import Brief
 from forescale.cost.select import Costs
 from forescale.errors import InfeasibleError, SpecError
 from forescale.graph.flops import model_flops
@@ -57,8 +58,8 @@ class Target:
         return min(limits)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Point(Brief):
     """One value of what is varied, with its best layout."""
 
     num_devices: int
@@ -101,8 +102,8 @@ class Point:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScanResult:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ScanResult(Brief):
     """Points by ascending value of what is varied; at least one has a layout."""
 
     points: tuple[Point, ...]

@@ -9,6 +9,7 @@ from annotated_types import Ge, Gt, Le
 
 from forescale.errors import SpecError
 from forescale.numeric import divisors
+from forescale.units import counted
 
 Topology: TypeAlias = Literal["switch", "mesh", "torus"]
 Rate: TypeAlias = Annotated[float, Gt(0)]
@@ -128,7 +129,7 @@ class Cluster:
         if sizes[-1] < self.num_devices:
             last = self.tiers[-1]
             msg = (
-                f"cluster {self.name}: its outermost tier {last.name!r} joins at most {last.size} devices; "
+                f"cluster {self.name}: its outermost tier {last.name!r} joins at most {counted(last.size, 'device')}; "
                 f"asked for {self.num_devices}"
             )
             raise SpecError(msg)

@@ -17,6 +17,7 @@ from forescale.spec.context import EXCHANGING, halves_evenly, inner_ranks
 from forescale.spec.model import FullAttention, LatentAttention, LinearAttention, Model, MoeFfn
 from forescale.spec.strategy import Share, Strategy
 from forescale.spec.workload import Workload, num_microbatches
+from forescale.units import counted
 
 Mask: TypeAlias = NDArray[np.bool_]
 Values: TypeAlias = Any
@@ -165,7 +166,7 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         ),
         message=lambda q: (
             f"ep {q.degrees.ep} × etp {q.degrees.etp} does not divide the tp × cp × dp_shard = "
-            f"{q.degrees.tp * q.degrees.cp * q.degrees.dp_shard} devices it folds over"
+            f"{counted(q.degrees.tp * q.degrees.cp * q.degrees.dp_shard, 'device')} it folds over"
         ),
         applies=lambda q: q.model.is_moe,
     ),
@@ -263,7 +264,7 @@ def _misplaced(q: Question) -> str:
         degree = _dp(q.degrees) if axis == "dp" else getattr(q.degrees, axis)
         near = prod(getattr(share, axis) for share in shares)
         if degree % near:
-            return f"placement puts {near} ranks of {axis} together; {axis} is {degree}"
+            return f"placement puts {counted(near, 'rank')} of {axis} together; {axis} is {degree}"
     return ""
 
 

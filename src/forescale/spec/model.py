@@ -173,6 +173,8 @@ class Model:
     max_seq_len: NonNegative = 0
     """Longest sequence the model was made for; 0 is unknown. A ceiling to note, not a limit."""
     source: str = ""
+    left_out: str = ""
+    """Parts of the model as its file has it that are not described here, and so not projected, in words."""
 
     @property
     def num_layers(self) -> int:

@@ -18,6 +18,7 @@ from forescale.spec import Cluster, Model, Workload
 from forescale.sweep.axes import Axes, Point, Setting
 from forescale.sweep.draft import Draft, Factor
 from forescale.sweep.parameters import CLUSTER, MODEL
+from forescale.units import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,8 +163,8 @@ def _workload(draft: Draft, num_devices: int) -> Workload:
         batch, rest = divmod(values["global_batch_size"] * num_devices, draft.base_devices)
         if rest:
             msg = (
-                f"weak scaling: {values['global_batch_size']} sequences on {draft.base_devices} devices are "
-                f"no whole number on {num_devices}"
+                f"weak scaling: {counted(values['global_batch_size'], 'sequence')} on {draft.base_devices} "
+                f"devices are no whole number on {num_devices}"
             )
             raise SpecError(msg)
         values["global_batch_size"] = batch

@@ -10,6 +10,7 @@ from forescale.escaping import xml
 from forescale.sweep.labels import say, title, unit_of
 from forescale.sweep.pictures import Picture
 from forescale.sweep.result import SweepResult
+from forescale.units import counted
 from forescale.written import write_text, writing
 
 _STYLE = """
@@ -67,7 +68,7 @@ def to_html(result: SweepResult, pictures: Sequence[Picture]) -> str:
         f'<html lang="en"><meta charset="utf-8"><title>{xml(result.sweep.name)}</title>',
         f"<style>{_STYLE}</style>",
         f"<h1>{xml(result.sweep.name)}</h1>",
-        f"<p>{len(result.rows):,} points: {counts}. Best by {xml(title(result.metric))}.</p>",
+        f"<p>{counted(len(result.rows), 'point')}: {counts}. Best by {xml(title(result.metric))}.</p>",
         *(f"<figure>{picture.svg}</figure>" for picture in pictures),
         *(_table(result, name) for name in result.sweep.axes.names),
     ]

@@ -22,6 +22,7 @@ from forescale.sweep.definition import Plot
 from forescale.sweep.labels import say, title, unit_of
 from forescale.sweep.parameters import CASE, DEVICES, NODES, SCALING
 from forescale.sweep.result import METRICS, SweepResult
+from forescale.units import counted
 
 Chart: TypeAlias = LineChart | HeatMap | BarChart
 PARTS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
@@ -263,7 +264,7 @@ def _values(result: SweepResult, name: str) -> list[Any]:
     """Return the values of one side of a map: numbers ascending, words as they come."""
     found = [value for value in dict.fromkeys(result.column(name)) if value is not None]
     if len(found) > MOST_CELLS:
-        msg = f"a map over {name} would have {len(found)} values; give it steps, or draw a line over it"
+        msg = f"a map over {name} would have {counted(len(found), 'value')}; give it steps, or draw a line over it"
         raise SpecError(msg)
     return found if any(isinstance(value, str) for value in found) else sorted(found)
 

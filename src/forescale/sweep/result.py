@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from forescale.brief import Brief
 from forescale.errors import UnknownNameError
 from forescale.sweep.axes import varies
 from forescale.sweep.columns import VARIED, Column, Row
@@ -44,8 +45,8 @@ class Exponents:
     """Share of the variance of the metric's logarithm that this explains."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepResult:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class SweepResult(Brief):
     """The table of a sweep, one row per point by ascending index."""
 
     sweep: Sweep
@@ -55,6 +56,14 @@ class SweepResult:
     """Points that were known before."""
     table: Path | None = None
     """The file that holds the table."""
+    asked_metric: str | None = None
+    """What points are to be compared by; None for what suits the sweep."""
+
+    def essentials(self) -> dict[str, Any]:
+        """Return how many points became what, and the best of them."""
+        best = self.best()
+        shown = {} if best is None else {name: best[name] for name in ("index", self.metric)}
+        return {"name": self.sweep.name, "counts": self.counts, "best": shown}
 
     @property
     def counts(self) -> dict[str, int]:
@@ -69,7 +78,9 @@ class SweepResult:
 
     @property
     def metric(self) -> str:
-        """What points are compared by: step time, or the throughput of a device where steps differ in work."""
+        """What points are compared by: unless asked, step time, or a device's throughput where steps differ in work."""
+        if self.asked_metric is not None:
+            return self.asked_metric
         if self.sweep.objective == "peak_memory":
             return "peak_bytes"
         different = any(varies([row[name] for row in self.feasible]) for name in _EQUAL_WORK)
@@ -130,26 +141,26 @@ class SweepResult:
         of = {item: float(value) for item, value in zip(numbers, fitted[1:], strict=False)}
         return Exponents(metric=name, of=of, r_squared=1.0 - left / spread)
 
-    def to_json(self, metric: str | None = None) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return the `forescale.sweep/1` document."""
-        best, exponents = self.best(metric), self.exponents(metric)
+        best, exponents = self.best(), self.exponents()
         return {
             "schema": SCHEMA,
             "name": self.sweep.name,
             "num_points": len(self.rows),
             "counts": self.counts,
-            "metric": metric or self.metric,
+            "metric": self.metric,
             "best": None if best is None else best["index"],
-            "axes": [{"name": name, "values": self._values(name, metric)} for name in self.sweep.axes.names],
+            "axes": [{"name": name, "values": self._values(name)} for name in self.sweep.axes.names],
             "exponents": None if exponents is None else asdict(exponents),
             "columns": [asdict(column) for column in self.columns],
             "rows": list(self.rows),
         }
 
-    def _values(self, axis: str, metric: str | None) -> list[dict[str, Any]]:
+    def _values(self, axis: str) -> list[dict[str, Any]]:
         return [
             {"value": value, "best": None if row is None else row["index"]}
-            for value, row in self.best_by(axis, metric)
+            for value, row in self.best_by(axis)
         ]
 
     def _varied(self, rows: Sequence[Row]) -> tuple[list[str], list[str]]:

@@ -359,8 +359,12 @@ def test_the_rest_of_the_layout():
 @pytest.mark.parametrize(
     ("more", "devices", "text"),
     [
-        ("--tensor-model-parallel-size 3", 8, "8 devices are no multiple of tp x cp x pp = 3"),
-        (MOE + "--expert-model-parallel-size 8", 4, "4 devices are no multiple of ep x etp x pp = 8"),
+        ("--tensor-model-parallel-size 3", 8, "the number of devices, 8, is no multiple of tp x cp x pp = 3"),
+        (
+            MOE + "--expert-model-parallel-size 8",
+            4,
+            "the number of devices, 4, is no multiple of ep x etp x pp = 8",
+        ),
         ("--expert-model-parallel-size 2", 2, "--expert-model-parallel-size 2 needs experts; it has none"),
         ("--tensor-model-parallel-size 0", None, "--tensor-model-parallel-size must be 1 or more, got 0"),
         (PP + "3", None, "4 layers are no multiple of the pipeline's 3 ranks"),

@@ -24,10 +24,10 @@ def advice_view(result: Advice, *, notes: Sequence[Note] = ()) -> Group:
         (result.model.name, "bold"),
         f" on {result.cluster.num_devices:,} × {result.cluster.name} · {words.workload(result.workload)}",
     )
-    parts: list[RenderableType] = [header]
+    parts: list[RenderableType] = [header, *words.left_out(result.model)]
     for number, step in enumerate(result.steps, start=1):
         parts += ["", *_step(number, step)]
-    said = [Text(f"note ({note.topic}): {note.text}", style="yellow") for note in notes]
+    said = words.notes(notes)
     return Group(*parts, "", *_outcome(result), *said)
 
 

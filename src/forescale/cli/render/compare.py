@@ -63,7 +63,7 @@ def _times(result: Comparison) -> Table:
     """Return seconds by part, the largest difference first."""
     table = _table("seconds")
     for part in sorted(result.time_parts, key=lambda part: -abs(part.difference or 0.0)):
-        _row(table, part, _seconds)
+        _row(table, replace(part, name=words.time_part(part.name)), _seconds)
     _row(table, replace(result.step_time, name="step"), _seconds, "bold")
     return table
 
@@ -118,5 +118,6 @@ def _outcome(result: Comparison) -> Text:
     share = words.percent(abs(b - a) / max(a, b))
     return Text.assemble(
         (f"{faster} is faster", "bold"),
-        f" by {format_seconds(abs(b - a))} ({share} of {slower}); the largest part of it is {part.name}: {most}",
+        f" by {format_seconds(abs(b - a))} ({share} of {slower}); the largest part of it is "
+        f"{words.time_part(part.name)}: {most}",
     )

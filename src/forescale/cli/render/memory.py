@@ -8,12 +8,12 @@ from rich.table import Table
 from rich.text import Text
 
 from forescale.cli.render import words
-from forescale.cli.render.projection import STATE_COLUMNS, VERDICT_STYLE, header, notes
+from forescale.cli.render.projection import STATE_COLUMNS, VERDICT_STYLE, header
 from forescale.projection.anchored import AnchoredMemory
 from forescale.projection.result import Projection
 from forescale.projection.timeline import UPDATE, MemoryTimeline, PeakMoment, RankTimeline
 from forescale.report.memory_compare import PARTS, MemoryComparison
-from forescale.units import GIB, format_seconds
+from forescale.units import GIB, counted, format_seconds
 
 LEVELS = "▁▂▃▄▅▆▇█"
 MOST_RANKS, MOST_TENSORS = 8, 10
@@ -51,7 +51,17 @@ def anchored_view(result: Projection, anchored: AnchoredMemory) -> Group:
         f"allocated, {_gib(measured.peak_reserved_bytes)} reserved; formulas say "
         f"{_gib(anchored.analytical_at_bench_bytes)} allocated"
     )
-    return Group(*header(result), "", there, *corrections, "", table, "", _verdict(anchored), *notes(result))
+    return Group(
+        *header(result),
+        "",
+        there,
+        *corrections,
+        "",
+        table,
+        "",
+        _verdict(anchored),
+        *words.notes(result.notes),
+    )
 
 
 def deltas_view(result: Projection, anchored: AnchoredMemory) -> Group:
@@ -63,7 +73,7 @@ def deltas_view(result: Projection, anchored: AnchoredMemory) -> Group:
         table.add_row(name, *cells, style="bold" if name == "peak" else None)
     simulated_verdict = result.memory.verdict
     said = Text.assemble("simulate: ", (simulated_verdict, VERDICT_STYLE[simulated_verdict]))
-    return Group(*header(result), "", table, "", said, _verdict(anchored), *notes(result))
+    return Group(*header(result), "", table, "", said, _verdict(anchored), *words.notes(result.notes))
 
 
 def _both(result: Projection, anchored: AnchoredMemory) -> list[tuple[str, float, float]]:
@@ -108,11 +118,11 @@ def timeline_view(result: Projection, timeline: MemoryTimeline, *, width: int) -
         for rank in shown
     ]
     hidden = len(timeline.ranks) - len(shown)
-    more = [Text(f"{hidden} more ranks (all with --json)", style="dim")] if hidden else []
+    more = [Text(f"{counted(hidden, 'more rank')} (all with --json)", style="dim")] if hidden else []
     schedule = timeline.schedule
     title = Text(
-        f"{schedule.name}, {schedule.num_microbatches} micro-batches, {format_seconds(timeline.step_time_s)}; "
-        f"allocated, blocks from {_gib(low)} to {_gib(high)} GiB"
+        f"{schedule.name}, {counted(schedule.num_microbatches, 'micro-batch')}, "
+        f"{format_seconds(timeline.step_time_s)}; allocated, blocks from {_gib(low)} to {_gib(high)} GiB"
     )
     return Group(*header(result), "", title, *lines, *more, "", _named(peak, result), _tensors(peak))
 
@@ -146,7 +156,8 @@ def _named(peak: PeakMoment, result: Projection) -> Text:
     where = (
         "while the optimizer updates"
         if peak.action == UPDATE
-        else f"in {peak.action} (stage {peak.stage}) at {format_seconds(peak.time_s)}, {peak.in_flight} passes held"
+        else f"in {peak.action} (stage {peak.stage}) at {format_seconds(peak.time_s)}, "
+        f"{counted(peak.in_flight, 'pass')} held"
     )
     capacity = result.memory.capacity_bytes
     share = words.percent(peak.allocated_bytes / capacity)
@@ -165,7 +176,7 @@ def _tensors(peak: PeakMoment) -> Table:
     if rest:
         size = sum(tensor.num_bytes for tensor in rest)
         share = words.percent(size / peak.allocated_bytes)
-        table.add_row(f"{len(rest)} others", _gib(size), share, style="dim")
+        table.add_row(f"{counted(len(rest), 'other')}", _gib(size), share, style="dim")
     return table
 
 

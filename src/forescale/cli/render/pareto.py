@@ -8,6 +8,7 @@ from rich.text import Text
 from forescale.cli.render import words
 from forescale.cli.render.search import legend_of, ranking
 from forescale.search import ParetoResult
+from forescale.units import counted
 
 
 def pareto_view(result: ParetoResult, *, most: int) -> Group:
@@ -22,14 +23,15 @@ def pareto_view(result: ParetoResult, *, most: int) -> Group:
     )
     objectives = ", ".join(name.replace("_", " ") for name in result.objectives)
     counts = (
-        f"{result.num_legal:,} legal layouts, {result.num_feasible:,} fit; {len(result.front):,} on the front of "
-        f"{objectives}; evaluated in {result.elapsed_s:.2f} s"
+        f"{counted(result.num_legal, 'legal layout')}, {result.num_feasible:,} fit; {len(result.front):,} on the "
+        f"front of {objectives}; evaluated in {result.elapsed_s:.2f} s"
     )
     left = len(result.front) - len(shown)
     more = [Text(f"{left} more between those shown (all with --json, --csv or a larger --top)", style="dim")]
-    notes = [Text(f"note ({note.topic}): {note.text}", style="yellow") for note in first.notes]
+    notes = words.notes(first.notes)
     legend = legend_of([one for _, one in shown])
-    return Group(header, "", ranking(shown), "", *legend, Text(counts), *(more if left else []), *notes)
+    head = [header, *words.left_out(first.model), Text()]
+    return Group(*head, ranking(shown), "", *legend, Text(counts), *(more if left else []), *notes)
 
 
 def spread(count: int, most: int) -> list[int]:

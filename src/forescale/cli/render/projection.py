@@ -8,7 +8,7 @@ from rich.text import Text
 
 from forescale.cli.render import words
 from forescale.projection.result import MemorySummary, Projection, StageMemory
-from forescale.units import GIB, format_count, format_seconds
+from forescale.units import GIB, counted, format_count, format_seconds
 
 MAX_PARTS = 9
 MAX_STAGES = 4
@@ -33,7 +33,9 @@ def projection_view(result: Projection) -> Group:
         return memory_view(result)
     side_by_side = Table.grid(padding=(0, 4))
     side_by_side.add_row(_times(result), _figures(result))
-    return Group(*header(result), "", side_by_side, "", _memory_table(result.memory), *notes(result))
+    return Group(
+        *header(result), "", side_by_side, "", _memory_table(result.memory), *words.notes(result.notes)
+    )
 
 
 def memory_view(result: Projection) -> Group:
@@ -46,12 +48,7 @@ def memory_view(result: Projection) -> Group:
         Text(f"parameters {_parameters(result)}, {on_device} on the fullest device"),
     ]
     table = _memory_table(result.memory, most=MEMORY_STAGES)
-    return Group(*header(result), "", table, "", *lines, *notes(result))
-
-
-def notes(result: Projection) -> list[Text]:
-    """Return what the reader should know, one line each."""
-    return [Text(f"note ({note.topic}): {note.text}", style="yellow") for note in result.notes]
+    return Group(*header(result), "", table, "", *lines, *words.notes(result.notes))
 
 
 def header(result: Projection) -> list[Text]:
@@ -64,9 +61,10 @@ def header(result: Projection) -> list[Text]:
             f" · preset {result.preset}",
         ),
         Text(
-            f"{words.layout(result.strategy)} · {result.num_microbatches} micro-batches per step",
+            f"{words.layout(result.strategy)} · {counted(result.num_microbatches, 'micro-batch')} per step",
             style="cyan",
         ),
+        *words.left_out(result.model),
     ]
 
 
@@ -78,9 +76,9 @@ def _times(result: Projection) -> Table:
     table.add_column("share", justify="right")
     parts = sorted(((value, name) for name, value in result.time_s.items() if value), reverse=True)
     shown, rest = (parts, []) if len(parts) <= MAX_PARTS else (parts[: MAX_PARTS - 1], parts[MAX_PARTS - 1 :])
-    rows = [*shown, *([(sum(value for value, _ in rest), f"{len(rest)} others")] if rest else [])]
+    rows = [*shown, *([(sum(value for value, _ in rest), f"{counted(len(rest), 'other')}")] if rest else [])]
     for value, name in rows:
-        table.add_row(name, f"{value:.3f}", words.percent(value / result.step_time_s))
+        table.add_row(words.time_part(name), f"{value:.3f}", words.percent(value / result.step_time_s))
     table.add_row("step", f"{result.step_time_s:.3f}", words.percent(1.0), style="bold")
     return table
 
@@ -135,10 +133,8 @@ def _memory_table(memory: MemorySummary, most: int = MAX_STAGES) -> Group:
             _stage_name(group, marked=marked), *_stage_cells(group[0]), style="bold" if marked else None
         )
     hidden = len(memory.stages) - sum(len(group) for group in shown)
-    rest = (
-        [Text(f"{hidden} more stages, each below the worst (all with --json)", style="dim")] if hidden else []
-    )
-    return Group(table, *rest)
+    more = f"{counted(hidden, 'more stage')}, each below the worst (all with --json)"
+    return Group(table, *([Text(more, style="dim")] if hidden else []))
 
 
 def _grouped(stages: tuple[StageMemory, ...], worst: StageMemory, most: int) -> list[list[StageMemory]]:

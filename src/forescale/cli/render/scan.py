@@ -14,7 +14,7 @@ from forescale.cli.render.search import PLACEMENT, degrees_of, layout_cells, leg
 from forescale.projection.result import Projection
 from forescale.search import ScanResult
 from forescale.search.scan import Point, Target
-from forescale.units import format_count, format_seconds
+from forescale.units import counted, format_count, format_seconds
 
 Found: TypeAlias = list[tuple[Point, Projection]]
 VARIED = {"num_devices": "devices", "global_batch_size": "batch"}
@@ -36,10 +36,9 @@ def scan_view(result: ScanResult) -> Group:
     if not found:
         return Group(*lines)
     first = found[0][1]
-    notes = [Text(f"note ({note.topic}): {note.text}", style="yellow") for note in first.notes]
-    return Group(
-        _header(result, first), "", _table(result, found), "", *lines, *_basis(result, first), *notes
-    )
+    notes = words.notes(first.notes)
+    head = [_header(result, first), *words.left_out(first.model), Text()]
+    return Group(*head, _table(result, found), "", *lines, *_basis(result, first), *notes)
 
 
 def _header(result: ScanResult, first: Projection) -> Text:
@@ -154,5 +153,5 @@ def _basis(result: ScanResult, first: Projection) -> list[Text]:
         lines.append(
             f"J/tok: devices at their rated {power:g} W throughout, an upper bound; nothing else counted"
         )
-    searched = f"{len(result.points)} searches in {result.elapsed_s:.2f} s"
+    searched = f"{counted(len(result.points), 'search')} in {result.elapsed_s:.2f} s"
     return [Text(" · ".join([searched, *lines]), style="dim")]

@@ -12,13 +12,13 @@ from forescale.cli.render import words
 from forescale.projection.result import Projection
 from forescale.search import Relaxation, SearchResult
 from forescale.spec.strategy import Strategy
-from forescale.units import format_seconds
+from forescale.units import counted, format_seconds
 
 PLACEMENT = ("dp", "zero", "mbs")
 """Columns of a layout after its degrees."""
 DEGREES = ("tp", "cp", "ep", "etp", "pp", "vpp")
 SURE = "✓"
-SURE_LEGEND = "✓ the fastest that fits even at the upper end of its range; --safe ranks such layouts only"
+SURE_LEGEND = "✓ the fastest that fits by the upper estimate too; --safe ranks such layouts only"
 VISIBLE = 5e-4
 """Least gain that a table shows."""
 ALWAYS = frozenset({"tp", "pp"})
@@ -34,19 +34,21 @@ def search_view(result: SearchResult) -> Group:
     )
     least = "" if result.num_feasible_is_exact else "at least "
     counts = (
-        f"{result.num_legal:,} legal layouts, {least}{result.num_feasible:,} fit; {result.num_evaluated:,} "
+        f"{counted(result.num_legal, 'legal layout')}, {least}{result.num_feasible:,} fit; {result.num_evaluated:,} "
         f"evaluated, the others proven no better, in {result.elapsed_s:.2f} s; "
         f"ranked by {result.objective.replace('_', ' ')}"
     )
     gap = f"stopped early: the best there is may be up to {words.percent(result.gap)} better"
     stopped = [Text(gap, style="yellow")] if result.gap > 0.0 else []
     gains = _gains(result)
-    notes = [Text(f"note ({note.topic}): {note.text}", style="yellow") for note in first.notes]
+    notes = words.notes(first.notes)
     ranked: list[tuple[int | str, Projection]] = list(enumerate(result.best, start=1))
     sure = [] if result.surest is None or result.surest in result.best else [(SURE, result.surest)]
     legend = [*legend_of(result.best), *(Text(SURE_LEGEND) for _ in sure)]
     table = ranking([*ranked, *sure])
-    return Group(header, "", table, "", *legend, Text(counts), *stopped, *gains, *notes)
+    return Group(
+        header, *words.left_out(first.model), "", table, "", *legend, Text(counts), *stopped, *gains, *notes
+    )
 
 
 def ranking(ranked: Sequence[tuple[int | str, Projection]]) -> Table:
@@ -75,7 +77,7 @@ def ranking(ranked: Sequence[tuple[int | str, Projection]]) -> Table:
             f"{one.tokens_per_s_per_device:,.0f}",
             words.percent(one.mfu),
             words.gib(one.memory.peak_bytes) + (" " if one.memory.verdict == "FITS" else "!"),
-            f"{one.dominant_cost} {words.percent(one.time_s[one.dominant_cost] / one.step_time_s, 0)}",
+            f"{words.time_part(one.dominant_cost)} {words.percent(one.time_s[one.dominant_cost] / one.step_time_s, 0)}",
         )
     return table
 
@@ -101,8 +103,7 @@ def layout_cells(layout: Strategy, degrees: Sequence[str]) -> list[str]:
 def legend_of(shown: Sequence[Projection]) -> list[Text]:
     """Return what the mark beside memory means, if any layout has it."""
     risky = any(one.memory.verdict != "FITS" for one in shown)
-    text = "! above the device's memory at the upper end of its range"
-    return [Text(text, style="yellow")] if risky else []
+    return [Text(words.RISKY, style="yellow")] if risky else []
 
 
 def _gains(result: SearchResult) -> list[RenderableType]:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from forescale.cli.render import words
 from forescale.presets.subramanian2024 import Configuration, Ranked, StudyResult
-from forescale.units import GB, format_seconds
+from forescale.units import GB, counted, format_seconds
 
 TIMES = {
     "compute": "compute",
@@ -31,7 +31,7 @@ def study_view(result: StudyResult) -> Group:
         f" · global_batch_size {result.global_batch_size:,} · preset subramanian2024, {result.tensor_parallel}",
     )
     counts = (
-        f"{result.num_candidates:,} configurations, {result.num_feasible:,} fit; "
+        f"{counted(result.num_candidates, 'configuration')}, {result.num_feasible:,} fit; "
         f"evaluated in {result.elapsed_s:.3f} s; ranked by step time"
     )
     left_out = [name for name, kept in asdict(result.quirks).items() if not kept]

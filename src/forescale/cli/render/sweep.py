@@ -16,7 +16,7 @@ from forescale.sweep.axes import Range, plain, varies
 from forescale.sweep.columns import VARIED, Row
 from forescale.sweep.labels import say, title, unit_of
 from forescale.sweep.result import METRICS
-from forescale.units import format_seconds
+from forescale.units import counted, format_seconds
 
 MOST_VALUES = 10
 """Values of one parameter that are shown."""
@@ -33,10 +33,10 @@ _DEGREES = {
 """Degrees of a layout and how they are spelt where there is little room."""
 
 
-def sweep_view(result: SweepResult, metric: str | None, files: Sequence[Path] = ()) -> Group:
+def sweep_view(result: SweepResult, files: Sequence[Path] = ()) -> Group:
     """Return what was asked, the best per value, how the metric follows the parameters, and where files are."""
-    chosen = metric or result.metric
-    parts: list[Any] = [_header(result.sweep), ""]
+    chosen = result.metric
+    parts: list[Any] = [_header(result.sweep), *_left_out(result.sweep), ""]
     if not result.feasible:
         parts.append(Text(f"nothing fits at any point; the first: {result.rows[0]['problem']}", style="bold"))
         return Group(*parts, *_basis(result, files))
@@ -51,6 +51,10 @@ def sweep_view(result: SweepResult, metric: str | None, files: Sequence[Path] = 
     return Group(*parts, *_follows(result, chosen), *_basis(result, files))
 
 
+def _left_out(sweep: Sweep) -> list[Text]:
+    return [] if sweep.base.model is None else words.left_out(sweep.base.model)
+
+
 def plan_view(sweep: Sweep) -> Group:
     """Return what a sweep would ask."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
@@ -63,13 +67,15 @@ def plan_view(sweep: Sweep) -> Group:
         table.add_row(axis.name, ", ".join(say(plain(value), unit) for value in axis.values))
     for item in sweep.axes.ranges:
         table.add_row(item.name, _span(sweep, item))
-    return Group(_header(sweep), "", table, "", Text(f"{sweep.axes.num_points:,} points", style="bold"))
+    return Group(
+        _header(sweep), "", table, "", Text(f"{counted(sweep.axes.num_points, 'point')}", style="bold")
+    )
 
 
 def _span(sweep: Sweep, item: Range) -> str:
     unit = unit_of(sweep, item.name)
     spread = "evenly in the logarithm" if item.log else "evenly"
-    return f"{say(item.low, unit)} to {say(item.high, unit)}, {sweep.axes.num_samples} samples {spread}"
+    return f"{say(item.low, unit)} to {say(item.high, unit)}, {counted(sweep.axes.num_samples, 'sample')} {spread}"
 
 
 def _header(sweep: Sweep) -> Text:
@@ -111,7 +117,7 @@ def _table(result: SweepResult, axis: str, metric: str) -> Table:
             mark + label, *_cells(result, row, metric, others), style="bold" if row is best else None
         )
     if len(shown) < len(found):
-        table.caption = f"{len(found) - len(shown)} values not shown"
+        table.caption = f"{counted(len(found) - len(shown), 'value')} not shown"
     return table
 
 
@@ -201,7 +207,7 @@ def _follows(result: SweepResult, metric: str) -> list[Text]:
 def _basis(result: SweepResult, files: Sequence[Path]) -> list[Text]:
     """Return how many points there were, what became of the others, and where everything is."""
     counts = result.counts
-    said = [f"{len(result.rows):,} points, {counts['ok']:,} with a layout"]
+    said = [f"{counted(len(result.rows), 'point')}, {counts['ok']:,} with a layout"]
     said += [f"{counts[name]:,} {name}" for name in ("infeasible", "impossible", "defect") if counts[name]]
     said += [f"{result.num_resumed:,} known before"] if result.num_resumed else []
     lines = [Text(", ".join(said), style="dim")]
@@ -211,9 +217,9 @@ def _basis(result: SweepResult, files: Sequence[Path]) -> list[Text]:
             style = "red" if status == "defect" else "dim"
             lines.append(Text(f"{status} at point {first['index']}: {first['problem']}", style=style))
     if any(row["verdict"] not in (None, "FITS") for row in result.feasible):
-        lines.append(Text("! above the device's memory at the upper end of its range", style="dim"))
+        lines.append(Text(words.RISKY, style="dim"))
     if result.table is not None:
         pictures = sum(file.suffix == ".svg" for file in files)
-        page = f"; {pictures} picture{'s' if pictures != 1 else ''} in {files[-1]}" if files else ""
+        page = f"; {counted(pictures, 'picture')} in {files[-1]}" if files else ""
         lines.append(Text(f"table in {result.table}{page}", style="dim"))
     return lines

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 
-from forescale.projection.result import Projection
+from rich.text import Text
+
+from forescale.projection import result
+from forescale.projection.result import Note, Projection
+from forescale.spec.model import Model
 from forescale.spec.strategy import ALL_LAYERS, DEFAULT_AXIS_ORDER, Recompute, Routing, Strategy
 from forescale.spec.workload import Precision, Workload
-from forescale.units import format_bytes, format_count, format_seconds
+from forescale.units import counted, format_bytes, format_count, format_seconds
 
 _PREFIXES = (("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
+
+
+RISKY = "! may not fit (upper estimate)"
+"""What the mark beside memory means."""
 
 
 def layout(strategy: Strategy) -> str:
@@ -32,8 +41,8 @@ def degrees(strategy: Strategy) -> str:
 
 
 def replicas(strategy: Strategy) -> str:
-    """Return the data-parallel degree, as replicas × shards where it has both."""
-    if strategy.dp_replicate > 1 and strategy.dp_shard > 1:
+    """Return the data-parallel degree, as replicas × shards where it has replicas."""
+    if strategy.dp_replicate > 1:
         return f"{strategy.dp_replicate}×{strategy.dp_shard}"
     return str(strategy.dp)
 
@@ -67,6 +76,25 @@ def routing(experts: Routing) -> list[str]:
     return words
 
 
+def notes(given: Sequence[Note]) -> list[Text]:
+    """Return what the reader should know, a line each; `left_out` stands below the header instead."""
+    return [
+        Text(f"note ({note.topic}): {note.text}", style="yellow")
+        for note in given
+        if note.topic != "left out"
+    ]
+
+
+def left_out(model: Model) -> list[Text]:
+    """Return what of the model is not projected, for the line below the header."""
+    return [Text(f"{note.topic}: {note.text}", style="bold yellow") for note in result.left_out(model)]
+
+
+def time_part(name: str) -> str:
+    """Return a part of the step's time by a name that no part of memory has."""
+    return "run overhead" if name == "overhead" else name
+
+
 def hosted(strategy: Strategy) -> list[str]:
     """Return what is kept in host memory."""
     held, words = strategy.offload, []
@@ -75,7 +103,9 @@ def hosted(strategy: Strategy) -> list[str]:
     elif held.optimizer:
         words.append(f"{percent(held.optimizer, 0)} of optimizer on host")
     if held.activation_layers:
-        some = "" if held.activation_layers >= ALL_LAYERS else f" of {held.activation_layers} layers"
+        some = (
+            "" if held.activation_layers >= ALL_LAYERS else f" of {counted(held.activation_layers, 'layer')}"
+        )
         words.append(f"activations{some} on host")
     return words
 
@@ -90,8 +120,8 @@ def recompute(policy: Recompute) -> str:
     """Return what is computed again."""
     if policy.granularity == "full":
         if policy.layer_ids:
-            return f"recompute of {len(policy.layer_ids)} listed layers"
-        first = "" if policy.num_layers is None else f" of {policy.num_layers} layers"
+            return f"recompute of {counted(len(policy.layer_ids), 'listed layer')}"
+        first = "" if policy.num_layers is None else f" of {counted(policy.num_layers, 'layer')}"
         units = "" if policy.unit == 1 else f" in units of {policy.unit}"
         return f"recompute{first}{units}" if first or units else "full recompute"
     return policy.policy or " ".join(policy.modules)

@@ -18,6 +18,7 @@ from forescale.io.huggingface.parts import (
     num_layers,
 )
 from forescale.spec.model import Attention, LinearAttention, Model, MoeFfn
+from forescale.units import counted
 
 PARTS: Mapping[str, str] = MappingProxyType(
     {
@@ -121,7 +122,7 @@ def _one_part_layers(keys: Keys) -> Sequence[str]:
     kinds = [PARTS.get(kind, kind) for kind in listed]
     if len(kinds) != num_layers(keys) or not set(kinds) <= set(PARTS.values()):
         problem = (
-            f"'hybrid_override_pattern' must name each of the {num_layers(keys)} layers "
+            f"'hybrid_override_pattern' must name each of the {counted(num_layers(keys), 'layer')} "
             f"by one of M, *, - and E; got {listed!r}"
         )
         raise ReaderError(keys.where, problem)

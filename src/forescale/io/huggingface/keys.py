@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from forescale.errors import ReaderError
+from forescale.units import counted
 
 
 class Keys:
@@ -62,7 +63,7 @@ class Keys:
                 self.where, f"the key {name!r} must be a list of names or numbers; got {value!r}"
             )
         if length is not None and len(value) != length:
-            problem = f"the key {name!r} lists {len(value)} layers, but there are {length}"
+            problem = f"the key {name!r} lists {counted(len(value), 'layer')}, but there are {length}"
             raise ReaderError(self.where, problem)
         return value
 
@@ -89,6 +90,14 @@ class Keys:
         own = [f"{prefix}{name}" for name in self._data if name not in self._used]
         nested = [key for name, child in self._children.items() for key in child.unread(f"{prefix}{name}.")]
         return tuple(sorted([*own, *nested]))
+
+    def unread_parts(self) -> dict[str, Mapping[str, Any]]:
+        """Return the objects under keys that nobody asked for."""
+        return {
+            name: value
+            for name, value in self._data.items()
+            if name not in self._used and isinstance(value, Mapping)
+        }
 
     def _whole(self, name: str, value: object, *, least: int) -> int:
         if isinstance(value, float) and value.is_integer():

@@ -18,6 +18,7 @@ from forescale.io.huggingface.dense import DENSE
 from forescale.io.huggingface.hybrid import HYBRID
 from forescale.io.huggingface.keys import Keys
 from forescale.io.huggingface.moe import MOE
+from forescale.io.huggingface.towers import left_out, towers
 from forescale.spec.model import Model
 
 CONFIG_FILE = "config.json"
@@ -27,7 +28,7 @@ FAMILIES: Mapping[str, Callable[[Keys], Model]] = MappingProxyType({**DENSE, **M
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadModel:
-    """A model and the keys of its file that do not describe it (token ids, rope scaling, vision tower)."""
+    """A model and the keys of its file that do not describe it (token ids, rope scaling)."""
 
     model: Model
     ignored: tuple[str, ...]
@@ -80,7 +81,9 @@ def read_huggingface(config: Mapping[str, Any], *, name: str, where: str) -> Rea
     keys = _language_part(outer)
     family = _family(keys)
     model = family(keys)
-    return ReadModel(model=replace(model, name=name, source=where), ignored=outer.unread())
+    beside = towers(outer.unread_parts())
+    model = replace(model, name=name, source=where, left_out=left_out(beside, model) if beside else "")
+    return ReadModel(model=model, ignored=tuple(key for key in outer.unread() if key not in beside))
 
 
 def _language_part(outer: Keys) -> Keys:

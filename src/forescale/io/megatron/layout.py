@@ -204,9 +204,13 @@ def _data_parallel(settings: Settings, num_devices: int | None, inner: int, pp: 
         replicas = settings.degree("num_distributed_optimizer_instances")
         return lcm(lcm(inner, expert) // inner, replicas)
     if num_devices % (inner * pp):
-        settings.refuse(f"{num_devices} devices are no multiple of tp x cp x pp = {inner * pp}")
+        settings.refuse(
+            f"the number of devices, {num_devices}, is no multiple of tp x cp x pp = {inner * pp}"
+        )
     if num_devices % (expert * pp):
-        settings.refuse(f"{num_devices} devices are no multiple of ep x etp x pp = {expert * pp}")
+        settings.refuse(
+            f"the number of devices, {num_devices}, is no multiple of ep x etp x pp = {expert * pp}"
+        )
     return num_devices // (inner * pp)
 
 

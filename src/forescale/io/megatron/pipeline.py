@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from forescale.io.megatron.hybrid import hybrid_segments
 from forescale.io.megatron.settings import Settings
+from forescale.units import counted
 
 _REPEATED_GROUP = re.compile(r"\(([^()]*)\)\*(\d+)")
 _REPEATED_LETTER = re.compile(r"([EtmL|])\*(\d+)")
@@ -55,7 +56,7 @@ def _split(settings: Settings, num_layers: int, pp: int) -> Split:
         settings.refuse(f"{vpp} virtual stages need a pipeline of 2 ranks or more, got 1")
     short = next((count for count in layers if count < vpp), None) if len(layers) == pp else None
     if short is not None and not _accounted(settings):
-        settings.refuse(f"a rank of {short} layers cannot have {vpp} virtual stages")
+        settings.refuse(f"a rank of {counted(short, 'layer')} cannot have {counted(vpp, 'virtual stage')}")
     return Split(vpp=vpp, stage_layers=layers if len(set(layers)) > 1 else None)
 
 
@@ -131,8 +132,8 @@ def _manual(settings: Settings, listed: tuple[str, ...], num_layers: int, pp: in
     layers = tuple(int(word) for word in listed)
     if sum(layers) != num_layers or len(layers) % pp:
         settings.refuse(
-            f"{key} lists {len(layers)} stages of {sum(layers)} layers; the model has {num_layers} "
-            f"layers on {pp} ranks"
+            f"{key} lists {counted(len(layers), 'stage')} of {counted(sum(layers), 'layer')}; the model has "
+            f"{counted(num_layers, 'layer')} on {counted(pp, 'rank')}"
         )
     return layers
 
@@ -153,7 +154,7 @@ def _layout(settings: Settings, num_layers: int, pp: int) -> Split:
     chunks = [chunk.count("t") for chunk in plain.split("|")]
     if sum(chunks) != num_layers or len(chunks) % pp:
         settings.refuse(
-            f"{key} {text!r} has {len(chunks)} stages of {sum(chunks)} layers; the model has {num_layers} "
-            f"layers on {pp} ranks"
+            f"{key} {text!r} has {counted(len(chunks), 'stage')} of {counted(sum(chunks), 'layer')}; the "
+            f"model has {counted(num_layers, 'layer')} on {counted(pp, 'rank')}"
         )
     return Split(vpp=len(chunks) // pp, stage_layers=tuple(chunks) if len(set(chunks)) > 1 else None)

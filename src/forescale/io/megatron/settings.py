@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import NoReturn, overload
 
 from forescale.errors import ReaderError
+from forescale.units import counted
 
 
 class Settings:
@@ -119,7 +120,7 @@ class Settings:
             return found
         assert isinstance(found, list)
         if len(found) != length:
-            self.refuse(f"{self.spell(key)} lists {len(found)} layers, but the model has {length}")
+            self.refuse(f"{self.spell(key)} lists {counted(len(found), 'layer')}, but the model has {length}")
         return tuple(found)
 
     def _evaluate(self, key: str, text: str) -> int | list[int]:

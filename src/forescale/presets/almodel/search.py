@@ -20,7 +20,7 @@ from forescale.spec.constraints import Question, legal
 from forescale.spec.model import Model
 from forescale.spec.strategy import Recompute, RematPolicy, Strategy
 from forescale.spec.workload import Workload
-from forescale.units import format_bytes
+from forescale.units import counted, format_bytes
 
 OTHERS = ("torch_per_op", "torch_per_op_compiled", "custom")
 OF_MAXTEXT = tuple(policy for policy in get_args(RematPolicy) if policy not in OTHERS)
@@ -98,12 +98,12 @@ def search_almodel(
     clock = Clock(model=model, cluster=cluster, workload=workload, terms=account.terms)
     columns, refused = _columns(model, cluster, workload)
     if len(columns["cp"]) == 0:
-        msg = f"no legal layout of {model.name} on {cluster.num_devices} devices of {cluster.name}"
+        msg = f"no legal layout of {model.name} on {counted(cluster.num_devices, 'device')} of {cluster.name}"
         raise InfeasibleError(msg, tuple(refused.items()))
     found = _Scores.of(account, clock, columns)
     if not len(found.rows):
         room = format_bytes(cluster.device.hbm_bytes)
-        msg = f"no layout of {model.name} fits {room} on {cluster.num_devices} devices"
+        msg = f"no layout of {model.name} fits {room} on {counted(cluster.num_devices, 'device')}"
         raise InfeasibleError(msg, [*refused.items(), ("memory", len(columns["cp"]) * len(POLICIES))])
     fastest = found.fastest_of_each_layout()
 

@@ -26,7 +26,7 @@ from forescale.presets.subramanian2024.shape import shape_of
 from forescale.presets.subramanian2024.space import Columns, Integers, Space, TensorParallel, enumerate_space
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
-from forescale.units import format_bytes
+from forescale.units import counted, format_bytes
 
 
 def search_subramanian2024(
@@ -76,7 +76,7 @@ def search_subramanian2024(
     )
     counts = space.num_candidates()
     if not counts.sum():
-        msg = f"no legal configuration of {model.name} on {cluster.num_devices} devices of {cluster.name}"
+        msg = f"no legal configuration of {model.name} on {counted(cluster.num_devices, 'device')} of {cluster.name}"
         raise InfeasibleError(msg)
     memory = np.asarray(question.memory(space.rows).total)
     fitting = np.flatnonzero(memory <= machine.hbm_bytes)
@@ -149,7 +149,7 @@ def _nothing_fits(model: Model, cluster: Cluster, memory: Array, counts: Integer
     smallest = float(memory[counts > 0].min())
     return InfeasibleError(
         f"none of the {int(counts.sum()):,} configurations of {model.name} fits "
-        f"{format_bytes(cluster.device.hbm_bytes)} on {cluster.num_devices} devices of {cluster.name}; the "
+        f"{format_bytes(cluster.device.hbm_bytes)} on {counted(cluster.num_devices, 'device')} of {cluster.name}; the "
         f"smallest needs {format_bytes(smallest)}: try more devices",
         [("memory", int(counts.sum()))],
     )

@@ -15,7 +15,7 @@ from forescale.report.document import Heading, Report, Section, Table
 from forescale.report.headers import hardware_section, model_section, training_section
 from forescale.report.layouts import Layouts, Ranking, layouts_report
 from forescale.spec.strategy import Recompute
-from forescale.units import GB, GIB
+from forescale.units import GB, GIB, counted
 
 SHORT: dict[CollectiveKind, str] = {
     "all_reduce": "AR",
@@ -39,7 +39,7 @@ def almodel_report(
     other = () if first_table is None else (_of_first_table(first_table),)
     return layouts_report(
         Layouts(
-            title=f"Parallelism strategies of {found.model.name} on {found.cluster.num_devices} devices "
+            title=f"Parallelism strategies of {found.model.name} on {counted(found.cluster.num_devices, 'device')} "
             "(preset almodel)",
             headers=_headers(found),
             columns=COLUMNS,
@@ -54,7 +54,7 @@ def almodel_report(
             ),
             legend=(_policies(),),
             slowest=Ranking(
-                title=f"Slowest {len(slowest)} layouts",
+                title=f"Slowest {counted(len(slowest), 'layout')}",
                 entries=slowest,
                 lead="Of all layouts and policies, each with the largest micro-batch that fits.",
             ),

@@ -10,6 +10,7 @@ from forescale.schedule.actions import Kind
 from forescale.schedule.flat import crossing
 from forescale.schedule.simulation import Simulation
 from forescale.schedule.traces import MeasuredStep
+from forescale.units import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,10 +79,10 @@ def of_simulation(simulation: Simulation) -> Timeline:
     note = (
         f"makespan {simulation.makespan:.6g}, bubble {simulation.bubble_rate_makespan:.1%} "
         f"(longest span {simulation.longest_span:.6g}, {simulation.bubble_rate_span:.1%}), "
-        f"peak {simulation.peak_activations.max():.4g} micro-batches"
+        f"peak {counted(float(simulation.peak_activations.max()), 'micro-batch')}"
     )
     return Timeline(
-        title=f"{schedule.name}, pp {schedule.num_ranks}, {schedule.num_microbatches} micro-batches",
+        title=f"{schedule.name}, pp {schedule.num_ranks}, {counted(schedule.num_microbatches, 'micro-batch')}",
         num_ranks=schedule.num_ranks,
         makespan=simulation.makespan,
         bars=bars,

@@ -10,6 +10,7 @@ from forescale.schedule.family import Family, Request, one_per_rank
 from forescale.schedule.library.emit import opposite_ways
 from forescale.schedule.model import Schedule
 from forescale.schedule.placement import bidirectional
+from forescale.units import counted
 
 
 def construct(request: Request) -> Schedule:
@@ -34,7 +35,7 @@ def _rank(rank: int, request: Request) -> tuple[int, ...]:
 def refusal(request: Request) -> str:
     """Return why p or m does not do."""
     if request.pp % 2 or request.num_microbatches % 2 or request.num_microbatches < 2 * request.pp:
-        got = f"got pp {request.pp} and {request.num_microbatches} micro-batches"
+        got = f"got pp {request.pp} and {counted(request.num_microbatches, 'micro-batch')}"
         return f"pp must be even and micro-batches even and at least 2 pp; {got}"
     return ""
 

@@ -19,6 +19,7 @@ from forescale.schedule.family import Family, RankShape, Request
 from forescale.schedule.library.v_block import search
 from forescale.schedule.model import Schedule
 from forescale.schedule.placement import wave
+from forescale.units import counted
 
 
 def construct_with(request: Request, limit: int) -> Schedule:
@@ -32,7 +33,7 @@ def construct_with(request: Request, limit: int) -> Schedule:
     orders = search(request.pp, request.num_microbatches, limit)
     if orders is None:
         least = int(v_min_limit_chunks(pp=request.pp)) / 2
-        held = f"{limit / 2:g} micro-batches at pp {request.pp}"
+        held = f"{counted(limit / 2, 'micro-batch')} at pp {request.pp}"
         msg = f"no V schedule fits {held}; allow {least:g} (V-Min) or more"
         raise ScheduleError(msg)
     return Schedule(

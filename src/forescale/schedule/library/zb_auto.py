@@ -17,6 +17,7 @@ from forescale.schedule.errors import ScheduleError
 from forescale.schedule.family import Family, Request, one_per_rank
 from forescale.schedule.model import Schedule
 from forescale.schedule.placement import loop
+from forescale.units import counted
 
 _SLACK = 1e-9
 
@@ -147,7 +148,7 @@ class _Builder:
         rank = self.ranks[r]
         while rank.held + 1.0 > self.limit:
             if rank.num_w >= len(rank.ends_b):
-                msg = f"the memory limit of {self.limit:g} micro-batches is too low for rank {r}"
+                msg = f"the memory limit of {counted(self.limit, 'micro-batch')} is too low for rank {r}"
                 raise ScheduleError(msg)
             self._put(r, Kind.W)
         if r > 0:

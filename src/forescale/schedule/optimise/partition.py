@@ -14,6 +14,7 @@ import numpy as np
 
 from forescale.numeric import Array
 from forescale.schedule.errors import ScheduleError
+from forescale.units import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +102,7 @@ def partition_layers(
             best[stage, end] = longest[chosen], uneven[chosen]
             cut[stage, end] = begins[chosen]
     if not np.isfinite(best[num_stages, count, 0]):
-        what = f"{count} layers over {num_stages} stages"
+        what = f"{counted(count, 'layer')} over {counted(num_stages, 'stage')}"
         msg = f"no partition of {what} fits {memory_limit:g}, even with all recomputed"
         raise ScheduleError(msg)
     return _read_off(layers, cut, in_flight, memory_limit)

@@ -14,6 +14,7 @@ from forescale.schedule.memory import ActivationSizes, peak_memory
 from forescale.schedule.model import Schedule
 from forescale.schedule.placement import Placement
 from forescale.schedule.times import LinkTimes, StageTimes
+from forescale.units import counted
 
 KINDS = (Kind.F, Kind.I, Kind.W)
 
@@ -52,7 +53,7 @@ class Problem:
         }
         for name, length in lengths.items():
             if getattr(self, name).shape != (length,):
-                msg = f"{name}: give {length} values; got {getattr(self, name).shape[0]}"
+                msg = f"{name}: give {counted(length, 'value')}; got {getattr(self, name).shape[0]}"
                 raise ScheduleError(msg)
         least = max(self.saved[list(mine)].sum() for mine in self.stages_of_rank)
         if self.memory_limit is not None and least > self.memory_limit * (1 + 1e-9):

@@ -1,0 +1,107 @@
+"""What `--help` prints: plain text for 80 columns, options by group, rare groups by name only until `--help-all`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from textwrap import wrap
+from typing import Any, TypeVar
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+F = TypeVar("F", bound=Callable[..., Any])
+MOST = 29
+"""Columns of an option with its values; longer lists of values go into the text."""
+EVERYTHING = "--help-all"
+KINDS = {
+    "<int>": "N",
+    "<int range>": "N",
+    "<float>": "X",
+    "<float range>": "X",
+    "<path>": "FILE",
+    "<str>": "TEXT",
+}
+"""Short words for kinds of values that have no name of their own."""
+
+
+class Rare(str):
+    """Title of a group of options that few questions need: `--help` only names them."""
+
+    __slots__ = ()
+
+
+class Command(TyperCommand):
+    """A command whose help never cuts a name."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  (whichever click typer has)
+        """Take `--help-all` for `--help` with nothing folded."""
+        ctx.meta[EVERYTHING] = EVERYTHING in args
+        return super().parse_args(ctx, ["--help"] if ctx.meta[EVERYTHING] else args)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
+        """Write options group by group, and the names of those that are folded."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            names, text = parameter.get_help_record(ctx) or ("", "")
+            if parameter.param_type_name == "argument":
+                groups.setdefault("Arguments", []).append((names.split()[0], text))
+            else:
+                panel = getattr(parameter, "rich_help_panel", None) or "Options"
+                groups.setdefault(panel, []).append(_short(names, text))
+        rare = () if ctx.meta[EVERYTHING] else [name for name in groups if isinstance(name, Rare)]
+        folded = {name: groups.pop(name) for name in rare}
+        for name, records in groups.items():
+            _section(formatter, name, records)
+        if folded:
+            rows = [
+                (name, ", ".join(names.split()[0].rstrip(",") for names, _ in records))
+                for name, records in folded.items()
+            ]
+            _section(formatter, f"More ({EVERYTHING} describes them)", rows)
+
+
+class Group(TyperGroup):
+    """A group of commands that says of each what it does, at length."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
+        """Write the commands."""
+        known = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        rows = [(name, (each.help or "").partition("\n\n")[0]) for name, each in known if each is not None]
+        _section(formatter, "Commands", rows)
+
+
+class Commands(typer.Typer):
+    """A group of such commands."""
+
+    def __init__(self, **settings: Any) -> None:  # noqa: ANN401  (as typer.Typer)
+        super().__init__(rich_markup_mode=None, **{"cls": Group, **settings})
+
+    def command(self, name: str | None = None, **settings: Any) -> Callable[[F], F]:  # noqa: ANN401
+        """Register a command."""
+        return super().command(name, cls=Command, **settings)
+
+
+def _short(names: str, text: str) -> tuple[str, str]:
+    """Move a long list of values from an option's name into its text; name other values in a word."""
+    for kind, word in KINDS.items():
+        names = names.replace(kind, word)
+    flags, _, values = names.rpartition(" ")
+    if len(names) <= MOST or "|" not in values or values[0] not in "<[":
+        return names, text
+    listed = values.strip("<>[]").replace("|", ", ")
+    said, bracket, default = text.partition("  [")
+    return f"{flags} WORD", f"{said} One of {listed}.{bracket}{default}"
+
+
+def _section(formatter: Any, title: str, rows: Iterable[tuple[str, str]]) -> None:  # noqa: ANN401
+    """Write names and what they mean, which starts below names that are long; no word is broken."""
+    rows = list(rows)
+    column = min(max(len(name) for name, _ in rows), MOST) + 2
+    with formatter.section(title):
+        indent = formatter.current_indent
+        for name, text in rows:
+            lines = wrap(text, max(20, formatter.width - column - indent), break_on_hyphens=False)
+            beside = lines[:1] if len(name) + 2 <= column else []
+            formatter.write(f"{'':{indent}}{name:{column}}{''.join(beside)}".rstrip() + "\n")
+            for line in lines[len(beside) :]:
+                formatter.write(f"{'':{indent + column}}{line}\n")

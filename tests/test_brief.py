@@ -1,0 +1,37 @@
+"""What a notebook shows of a result is a few lines, however many layouts are within."""
+
+from __future__ import annotations
+
+import pytest
+
+from forescale.advise import advise
+from forescale.catalogue.clusters import load_cluster
+from forescale.catalogue.models import load_model
+from forescale.schedule import Request, build_schedule
+from forescale.search import compare, search
+from forescale.spec import Workload
+
+LONGEST = 900
+
+
+@pytest.fixture(scope="module")
+def found():
+    model, cluster = load_model("llama-3.1-8b"), load_cluster("h100-sxm", 16)
+    return search(model, cluster, Workload(seq_len=4096, global_batch_size=64), fixed={"tp": 2, "cp": 1})
+
+
+def test_a_search_and_its_layouts_are_a_few_lines(found):
+    best = found.best[0]
+    for result in (found, found.pareto(), best, compare(best, found.best[1])):
+        assert len(repr(result)) < LONGEST
+    assert f"best=({best!r}, … {len(found.best) - 1} more)" in repr(found)
+    assert "model=llama-3.1-8b, cluster='16 x h100-sxm', strategy=Strategy(tp=2, sp=False" in repr(best)
+    assert f"step_time_s={best.step_time_s:.6g}, mfu={best.mfu:.6g}" in repr(best)
+
+
+def test_advice_schedules_and_simulations_too(found):
+    asked = found.asked
+    assert len(repr(advise(asked.model, asked.cluster, asked.workload, exact=False))) < LONGEST
+    schedule = build_schedule("zbv", Request(pp=4, num_microbatches=16))
+    assert repr(schedule) == "Schedule(name='zbv', num_ranks=4, num_stages=8, num_microbatches=16)"
+    assert "makespan=49.5" in repr(schedule.simulate(forward=1.0, input_grad=1.0, weight_grad=1.0))
