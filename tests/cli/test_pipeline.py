@@ -110,7 +110,7 @@ def test_check_accepts_what_draw_wrote_and_refuses_what_is_wrong(tmp_path):
     found = as_json("check", str(path), code=1)
     assert found["violations"][0]["rule"] == "complete"
     assert "stage 0, micro-batch 0" in run("check", str(path), code=1)
-    with pytest.raises(ForescaleError, match="No such file"):
+    with pytest.raises(ForescaleError, match="no such file"):
         run("check", str(tmp_path / "none.csv"))
 
 
@@ -170,3 +170,115 @@ def test_partition_gives_options_that_are_faster():
 def test_optimise_says_what_messages_it_takes():
     with pytest.raises(ForescaleError, match="only delay"):
         run("optimise", "--pp", "2", "-m", "2", "--comm", "0.1", "--comm-mode", "blocking")
+
+
+def test_ranks_start_and_end_as_they_do():
+    # 1F1B, p = 2, m = 2: rank 0 F0 F1 . B0 . B1, rank 1 . F0 B0 F1 B1
+    found = as_json("simulate", "-s", "basic_1f1b", "--pp", "2", "-m", "2")
+    assert found["schedule"] == "1f1b"
+    assert (found["rank_starts"], found["rank_ends"], found["rank_busy"]) == (
+        [0.0, 1.0],
+        [9.0, 7.0],
+        [6.0, 6.0],
+    )
+    assert "   1      1    7     6     1" in run("simulate", "-s", "basic_1f1b", "--pp", "2", "-m", "2")
+    assert "--json has" in run("simulate", "-s", "1f1b", "--pp", "33", "-m", "2")
+
+
+def test_what_weight_gradients_need_is_all_that_waits_for_them():
+    # ZB-H1, p = 4: rank r holds p - r whole micro-batches and r of those that only wait for W
+    found = as_json("simulate", "-s", "zb-h1", "--pp", "4", "-m", "8", "--weight-part", "0.5")
+    assert found["peak_activations"] == [4.0, 3.5, 3.0, 2.5]
+    limited = ("simulate", "-s", "zb-h1", "--pp", "4", "-m", "8", "--memory-limit", "4")
+    assert as_json(*limited, "--weight-part", "0.5")["valid"]
+
+
+def test_a_table_of_schedules(tmp_path):
+    path = tmp_path / "pp_simulation.yaml"
+    path.write_text(
+        "fwd_time: 1000\nbwd_time: 1000\nwgrad_time: 1000\nschedulers:\n"
+        "  - {name: basic_1f1b, pp_size: 8, vpp_size: 1, micro_batches: 32}\n"
+        "  - {name: formatted, class: x.ScheduleZBVFormatted, pp_size: 8, vpp_size: 2, micro_batches: 32}\n"
+    )
+    found = as_json("simulate", str(path))["schedules"]
+    assert [(each["schedule"], each["makespan"]) for each in found] == [
+        ("basic_1f1b", 1000 * 3 * (32 + 7)), ("formatted", 1000 * (3 * 32 + 3.5)),
+    ]  # fmt: skip
+    assert "formatted" in run("simulate", str(path))
+    with pytest.raises(ForescaleError, match="leave those options out"):
+        run("simulate", str(path), "--forward", "2")
+
+
+SHAPE = ("--pp", "4", "-m", "8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("simulate", "-s", "1f1b", "--pp", "4"), "give --schedule, --pp and --microbatches"),
+        (
+            ("simulate", "-s", "1f1b", *SHAPE, "--forward", "inf"),
+            "forward must be a duration from 0 to 1e.100; got inf",
+        ),
+        (("simulate", "-s", "1f1b", *SHAPE, "--forward", "1e308"), "forward must be a duration"),
+        (("simulate", "-s", "1f1b", *SHAPE, "--comm", "inf"), "comm must be a duration"),
+        (("simulate", "-s", "1f1b", "--pp", "100000", "-m", "1000000"), "at most 32767 stages; got 100000"),
+        (("simulate", "-s", "1f1b", "--pp", "9" * 30, "-m", "1"), "at most 32767 stages"),
+        (("simulate", "-s", "1f1b", "--pp", "32767", "-m", "1000000"), "65,534,000,000 actions are too many"),
+        (("simulate", "-s", "seq1f1b", *SHAPE, "--splits", "100000"), "6,400,000 actions are too many"),
+        (("simulate", "-s", "interleaved", *SHAPE, "--vpp", "20000"), "at most 32767 stages"),
+        (("simulate", "-s", "hanayo", "--pp", "512", "-m", "2048", "--vpp", "2"), "too many to build"),
+        (("simulate", "-s", "v-half", "--pp", "512", "-m", "64"), "up to 64 ranks; got 512"),
+        (
+            ("simulate", "-s", "1f1b", "--pp", "512", "-m", "4096", "--comm-mode", "serial"),
+            "too many to time one by one",
+        ),
+        (("simulate", "-s", "zbv-gredy", *SHAPE), "did you mean zbv-greedy"),
+        (("compare", *SHAPE, "--forward", "inf"), "no schedule applies; gpipe: forward must be"),
+        (("compare", "--pp", "100000", "-m", "1000000"), "no schedule applies"),
+        (("draw", "-s", "1f1b", *SHAPE, "-f", "perfetto", "--forward", "inf"), "forward must be a duration"),
+        (("draw", "-s", "1f1b", "--pp", "512", "-m", "4096"), "4,194,304 actions are too many to draw"),
+        (
+            ("optimise", *SHAPE, "--forward", "0", "--input-grad", "0", "--weight-grad", "0"),
+            "all durations are zero",
+        ),
+        (("optimise", *SHAPE, "--forward", "inf"), "forward: give numbers from 0 to"),
+        (("optimise", *SHAPE, "--stage-forward", "1,2,nan,4"), "forward: give numbers from 0 to"),
+        (("optimise", *SHAPE, "--stage-forward", "1,2,3,-4"), "forward: give numbers from 0 to"),
+        (("optimise", *SHAPE, "--comm", "inf"), "comm: give numbers from 0 to"),
+        (("optimise", "--pp", "100000", "-m", "1000000"), "too many to optimise"),
+        (("optimise", *SHAPE, "--vpp", "100000"), "too many to optimise"),
+    ],
+)
+def test_what_cannot_run_is_refused_before_work_begins(arguments, says):
+    with pytest.raises(ForescaleError, match=says):
+        run(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "the table is empty"),
+        ("0F0,0B0\n0F99999999\n", "micro-batch 99999999 is named, and there are only 3 actions"),
+        ("0F0,99999F0\n", "row 1, column 2: '99999F0' is beyond what a schedule has"),
+        (f"0F{'9' * 5000}\n", "beyond what a schedule has"),
+        ("0F0,7F0\n", "stages must be 0 to n - 1 without a gap; found 0, 7"),
+        ('"0F0\n', "comma-separated cells"),
+        ("0F0,\0\n", "a zero byte in line 1"),
+        (f'"{"x" * 200000}"\n', "not a table of comma-separated cells"),
+        ("{}", "is not an action"),
+    ],
+)
+def test_files_that_are_no_schedule(text, says, tmp_path):
+    path = tmp_path / "schedule.csv"
+    path.write_text(text)
+    with pytest.raises(ForescaleError, match=says):
+        run("check", str(path))
+
+
+def test_files_of_any_size_are_refused_in_time(tmp_path):
+    path = tmp_path / "schedule.csv"
+    with path.open("wb") as file:
+        file.truncate(200_000_000)
+    with pytest.raises(ForescaleError, match="larger than the 16 MiB"):
+        run("check", str(path))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +18,8 @@ from forescale.cli.partition import partition_command
 from forescale.cli.pipeline_options import (
     AsJson,
     DrawFormat,
+    MaybeMicrobatches,
+    MaybePp,
     MemoryLimit,
     Microbatches,
     PassOptions,
@@ -25,7 +28,9 @@ from forescale.cli.pipeline_options import (
     ScheduleName,
     StageOptions,
 )
-from forescale.errors import ForescaleError, ReaderError
+from forescale.errors import ForescaleError
+from forescale.files import read_text
+from forescale.io.schedule_table import read_schedule_table
 from forescale.schedule import (
     FAMILIES,
     CheckReport,
@@ -35,6 +40,7 @@ from forescale.schedule import (
     Schedule,
     Simulation,
     StageTimes,
+    Step,
     build_schedule,
     check,
     family,
@@ -54,6 +60,10 @@ from forescale.schedule.torch_csv import from_csv, to_csv
 from forescale.schedule.traces import calibrated_links, median_times, read_run
 from forescale.units import counted
 from forescale.written import writable, write_text
+
+MOST_RANKS_PRINTED = 32
+MOST_BYTES = 1 << 24
+"""Bytes of the largest schedule file that is read."""
 
 app = Commands(help="Pipeline schedules: build, check, time, draw and optimise.", no_args_is_help=True)
 app.command("partition")(partition_command)
@@ -80,22 +90,39 @@ def list_schedules(*, as_json: AsJson = False) -> None:
 @grouped
 def simulate_schedule(
     *,
-    schedule: ScheduleName,
-    pp: Pp,
-    microbatches: Microbatches,
+    table: Annotated[
+        Path | None,
+        typer.Argument(help="Table of schedules and durations: YAML of Primus' pipeline simulator."),
+    ] = None,
+    schedule: ScheduleName = None,
+    pp: MaybePp = None,
+    microbatches: MaybeMicrobatches = None,
     passes: PassOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Simulate one step of a schedule.
+    """Simulate one step of a schedule, or of each in a table.
 
     Durations are those of one micro-batch through a device's full share; a chunk takes 1/vpp of them.
     """
-    built = build_schedule(schedule, passes.request(pp, microbatches), vpp=passes.vpp)
-    result = passes.run(built)
+    if table is not None:
+        if schedule is not None or pp is not None or microbatches is not None or passes.says_what:
+            message = f"{table} says which schedules, shapes and durations; leave those options out"
+            raise ForescaleError(message)
+        results = [passes.listed(each) for each in read_schedule_table(table)]
+        if as_json:
+            print_json({"schema": SCHEMA, "schedules": [each.to_json() for each in results]})
+        else:
+            _print_results(results)
+        return
+    if schedule is None or pp is None or microbatches is None:
+        message = "give --schedule, --pp and --microbatches, or a file with a table of schedules"
+        raise ForescaleError(message)
+    result = passes.run(build_schedule(schedule, passes.request(pp, microbatches), vpp=passes.vpp))
     if as_json:
         print_json(result.to_json())
-    else:
-        _print_results([result])
+        return
+    _print_results([result])
+    _print_ranks(result)
 
 
 @app.command()
@@ -106,6 +133,10 @@ def compare(*, pp: Pp, microbatches: Microbatches, passes: PassOptions, as_json:
     Schedules that run with any vpp use --vpp, or 2.
     """
     results, refused = _compare(passes, pp, microbatches)
+    if not results:
+        name, reason = next(iter(refused.items()))
+        message = f"no schedule applies; {name}: {reason}"
+        raise ForescaleError(message)
     results.sort(key=lambda each: each.makespan)
     if as_json:
         print_json({"schema": SCHEMA, "schedules": [r.to_json() for r in results], "refused": refused})
@@ -147,7 +178,7 @@ def draw(
         request = passes.request(pp, microbatches)
         for name in schedule or ["1f1b"]:
             fixed = family(name).fixed_vpp
-            pictures.append(passes.run(build_schedule(name, request, vpp=fixed or passes.vpp)))
+            pictures.append(passes.picture(build_schedule(name, request, vpp=fixed or passes.vpp)))
     else:
         pictures += _trace_pictures(trace, iteration)
     text = _rendered(pictures, wanted, width, colour=output is None)
@@ -166,7 +197,7 @@ def check_file(
     as_json: AsJson = False,
 ) -> None:
     """Check a schedule file: completeness, order, deadlock, message order, memory. Exit status 1 if wrong."""
-    schedule, lowered = from_csv(_text(file), name=file.stem)
+    schedule, lowered = from_csv(read_text(file, most=MOST_BYTES), name=file.stem)
     report = check(schedule, lowered=lowered, memory_limit=memory_limit)
     if as_json:
         print_json(_report_json(schedule, report))
@@ -211,7 +242,9 @@ def optimise_schedule(
 
     problem = stages.problem(pp, microbatches, passes, placement)
     found = optimise(problem, time_limit_s=time_limit, num_workers=workers)
-    result = simulate(found.schedule, problem.times, problem.links, memory_limit=passes.memory_limit)
+    result = simulate(
+        found.schedule, problem.times, problem.links, sizes=problem.sizes, memory_limit=passes.memory_limit
+    )
     if output is not None:
         write_text(output, to_csv(found.schedule))
     if as_json:
@@ -244,13 +277,6 @@ def _report_json(schedule: Schedule, report: CheckReport) -> dict[str, Any]:
     }
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ReaderError(path, str(error)) from error
-
-
 def _family_row(each: Family) -> dict[str, Any]:
     return {
         "name": each.name,
@@ -272,7 +298,7 @@ def _vpp_text(each: Family) -> str:
     return f"{low}" if low == high else f"{low}+" if high is None else f"{low}-{high}"
 
 
-def _compare(passes: PassOptions, pp: int, microbatches: int) -> tuple[list[Simulation], dict[str, str]]:
+def _compare(passes: PassOptions, pp: int, microbatches: int) -> tuple[list[Step], dict[str, str]]:
     results, refused = [], {}
     request = passes.request(pp, microbatches)
     for each in FAMILIES:
@@ -289,7 +315,7 @@ def _compare(passes: PassOptions, pp: int, microbatches: int) -> tuple[list[Simu
     return results, refused
 
 
-def _print_results(results: list[Simulation]) -> None:
+def _print_results(results: Sequence[Step]) -> None:
     table = Table(box=None, pad_edge=False)
     table.add_column("schedule")
     for title in ("vpp", "makespan", "bubble", "longest span", "bubble", "peak", "messages", "valid"):
@@ -310,6 +336,21 @@ def _print_results(results: list[Simulation]) -> None:
     for each in results:
         for violation in each.report.violations:
             typer.echo(f"{each.schedule.name}: {violation.message}")
+
+
+def _print_ranks(result: Step) -> None:
+    ranks = result.schedule.num_ranks
+    if ranks > MOST_RANKS_PRINTED:
+        typer.echo(f"--json has the start, end, busy time and peak of each of the {ranks} ranks")
+        return
+    table = Table(box=None, pad_edge=False)
+    for title in ("rank", "start", "end", "busy", "peak"):
+        table.add_column(title, justify="right")
+    timing = result.timing
+    columns = (timing.first_start, timing.last_end, timing.busy, result.peak_activations)
+    for rank, values in enumerate(zip(*(each.tolist() for each in columns), strict=True)):
+        table.add_row(str(rank), *(f"{value:.6g}" for value in values))
+    console().print(table)
 
 
 def _trace_pictures(folder: Path, iteration: int | None) -> list[Timeline | Simulation]:

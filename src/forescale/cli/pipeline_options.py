@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 import typer
 
+from forescale.io.schedule_table import Listed
 from forescale.numeric import Array
-from forescale.schedule import LinkTimes, Request, Schedule, ScheduleError, Simulation, from_share, simulate
+from forescale.schedule import (
+    ActivationSizes,
+    LinkTimes,
+    Request,
+    Schedule,
+    ScheduleError,
+    Simulation,
+    Step,
+    family,
+    from_share,
+    simulate,
+    time_step,
+)
 from forescale.schedule.optimise import Problem
 from forescale.schedule.placement import loop, wave
 from forescale.units import counted
+
+MOST_DRAWN = 1 << 16
+"""Actions of the largest schedule that is drawn."""
 
 
 class DrawFormat(StrEnum):
@@ -26,13 +42,15 @@ class DrawFormat(StrEnum):
     csv = "csv"
 
 
+_PP = typer.Option("--pp", min=1, help="Pipeline ranks.")
+_MICROBATCHES = typer.Option("--microbatches", "-m", min=1, help="Micro-batches per step.")
 ScheduleName: TypeAlias = Annotated[
-    str, typer.Option("--schedule", "-s", help="Name or alias; see `pipeline list`.")
+    str | None, typer.Option("--schedule", "-s", help="Name or alias; see `pipeline list`.")
 ]
-Pp: TypeAlias = Annotated[int, typer.Option("--pp", min=1, help="Pipeline ranks.")]
-Microbatches: TypeAlias = Annotated[
-    int, typer.Option("--microbatches", "-m", min=1, help="Micro-batches per step.")
-]
+Pp: TypeAlias = Annotated[int, _PP]
+MaybePp: TypeAlias = Annotated[int | None, _PP]
+Microbatches: TypeAlias = Annotated[int, _MICROBATCHES]
+MaybeMicrobatches: TypeAlias = Annotated[int | None, _MICROBATCHES]
 MemoryLimit: TypeAlias = Annotated[
     float | None,
     typer.Option("--memory-limit", min=0, help="Most micro-batches (of a full share) a rank may hold."),
@@ -68,6 +86,15 @@ class PassOptions:
         typer.Option("--comm-mode", help="Messages only delay, queue on their link, or block compute."),
     ] = CommMode.overlapped
     memory_limit: MemoryLimit = None
+    weight_part: Annotated[
+        float,
+        typer.Option(
+            "--weight-part",
+            min=0,
+            max=1,
+            help="Part of a pass's memory that its weight gradient still needs.",
+        ),
+    ] = 1.0
     group_size: Annotated[
         int | None, typer.Option("--group-size", min=1, help="Micro-batches per group (interleaved).")
     ] = None
@@ -83,25 +110,57 @@ class PassOptions:
             weight_grad=self.weight_grad,
             comm=self.comm,
             memory_limit=self.memory_limit,
+            weight_part=self.weight_part,
             group_size=self.group_size,
             num_splits=self.splits,
         )
 
-    def run(self, schedule: Schedule) -> Simulation:
-        """Return the simulated step of a schedule."""
+    @property
+    def says_what(self) -> bool:
+        """Whether options say what a table of schedules says too."""
+        said = ("vpp", "forward", "input_grad", "weight_grad", "memory_limit", "group_size", "splits")
+        return any(getattr(self, name) != getattr(type(self)(), name) for name in said)
+
+    def listed(self, listed: Listed) -> Step:
+        """Return what a step of a schedule in a table takes, with these options for the rest."""
+        asked = replace(listed.request, comm=self.comm, weight_part=self.weight_part)
+        own = replace(
+            self,
+            forward=asked.forward,
+            input_grad=asked.input_grad,
+            weight_grad=asked.weight_grad,
+            memory_limit=asked.memory_limit,
+        )
+        return own.run(family(listed.schedule).build(asked).renamed(listed.label))
+
+    def run(self, schedule: Schedule) -> Step:
+        """Return what a step of a schedule takes."""
+        return time_step(schedule, **self._setting(schedule.placement.vpp))
+
+    def picture(self, schedule: Schedule) -> Simulation:
+        """Return the simulated step of a schedule, action by action.
+
+        Raises
+        ------
+        ScheduleError
+            If there are more actions than a picture shows.
+        """
+        if (count := schedule.num_actions) > MOST_DRAWN:
+            message = f"{schedule.name}: {count:,} actions are too many to draw; draw up to {MOST_DRAWN:,}"
+            raise ScheduleError(message)
+        return simulate(schedule, **self._setting(schedule.placement.vpp))
+
+    def _setting(self, vpp: float) -> dict[str, Any]:
         times = from_share(
-            forward=self.forward,
-            input_grad=self.input_grad,
-            weight_grad=self.weight_grad,
-            vpp=schedule.placement.vpp,
+            forward=self.forward, input_grad=self.input_grad, weight_grad=self.weight_grad, vpp=vpp
         )
-        return simulate(
-            schedule,
-            times,
-            LinkTimes(transfer=self.comm),
-            comm=self.comm_mode.value,
-            memory_limit=self.memory_limit,
-        )
+        return {
+            "times": times,
+            "links": LinkTimes(transfer=self.comm),
+            "comm": self.comm_mode.value,
+            "sizes": ActivationSizes(saved=1.0 / vpp, weight_part=self.weight_part),
+            "memory_limit": self.memory_limit,
+        }
 
 
 class PlacementName(StrEnum):
@@ -147,6 +206,7 @@ class StageOptions:
             comm=np.full(stages - 1, passes.comm),
             saved=np.full(stages, 1.0 / vpp),
             memory_limit=passes.memory_limit,
+            weight_part=passes.weight_part,
         )
 
 

@@ -5,19 +5,21 @@ with one, `compile_schedule` turns one into arrays that are timed for many durat
 one step in full.
 """
 
-from forescale.schedule.actions import Action, Kind, Overlapped
+from forescale.schedule.actions import Action, Kind, Order, Overlapped
 from forescale.schedule.checker import CheckReport, Violation, check
-from forescale.schedule.compiled import CompiledSchedule, Durations, Timing, compile_schedule
+from forescale.schedule.compiled import CompiledSchedule, compile_schedule
 from forescale.schedule.errors import ScheduleError
 from forescale.schedule.family import Family, Request
+from forescale.schedule.layout import Durations
 from forescale.schedule.library import FAMILIES, build_schedule, cuts_sequences, family
 from forescale.schedule.lowering import LoweredSchedule, lower
 from forescale.schedule.memory import ActivationSizes, peak_activations, peak_memory
 from forescale.schedule.model import Schedule, from_actions
 from forescale.schedule.placement import Placement
-from forescale.schedule.simulation import Simulation, simulate
+from forescale.schedule.simulation import Simulation, Step, simulate, time_step
 from forescale.schedule.step import StepCosts
 from forescale.schedule.times import LinkTimes, StageTimes, from_share
+from forescale.schedule.timing import Timing
 
 __all__ = [
     "FAMILIES",
@@ -30,6 +32,7 @@ __all__ = [
     "Kind",
     "LinkTimes",
     "LoweredSchedule",
+    "Order",
     "Overlapped",
     "Placement",
     "Request",
@@ -37,6 +40,7 @@ __all__ = [
     "ScheduleError",
     "Simulation",
     "StageTimes",
+    "Step",
     "StepCosts",
     "Timing",
     "Violation",
@@ -51,4 +55,5 @@ __all__ = [
     "peak_activations",
     "peak_memory",
     "simulate",
+    "time_step",
 ]

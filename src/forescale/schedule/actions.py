@@ -8,15 +8,21 @@ micro-batch. `Action` is the same thing for people.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TypeAlias
+from typing import TypeAlias, overload
+
+import numpy as np
+from numpy.typing import NDArray
 
 from forescale.schedule.errors import ScheduleError
 
 KIND_BITS, STAGE_SHIFT, MICROBATCH_SHIFT = 0xF, 5, 20
 JOINED = 1 << 4
 STAGE_BITS = (1 << (MICROBATCH_SHIFT - STAGE_SHIFT)) - 1
+DIGITS = 9
+"""Longest number of a stage or micro-batch in an action's text."""
 
 
 class Kind(IntEnum):
@@ -75,6 +81,43 @@ class Overlapped:
 Cell: TypeAlias = Action | Overlapped
 
 
+class Order(Sequence[int]):
+    """Packed actions of one rank in an array: reads like a tuple of ints at a fifth of the memory."""
+
+    __slots__ = ("codes",)
+
+    def __init__(self, codes: NDArray[np.int64]) -> None:
+        self.codes = codes
+
+    def __len__(self) -> int:
+        return self.codes.size
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.codes.tolist())
+
+    @overload
+    def __getitem__(self, at: int) -> int: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[int, ...]: ...
+    def __getitem__(self, at: int | slice) -> int | tuple[int, ...]:
+        found = self.codes[at].tolist()
+        return tuple(found) if isinstance(at, slice) else found
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, (Order, tuple)) and np.array_equal(self.codes, as_codes(other))
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return f"Order({', '.join(map(str, decode(self[:8])))}{', ...' if len(self) > 8 else ''})"
+
+
+def as_codes(order: Sequence[int]) -> NDArray[np.int64]:
+    """Return packed actions as an array."""
+    return order.codes if isinstance(order, Order) else np.array(order, dtype=np.int64)
+
+
 def pack(kind: int, stage: int, microbatch: int = 0) -> int:
     """Return an action as one int."""
     return microbatch << MICROBATCH_SHIFT | stage << STAGE_SHIFT | kind
@@ -93,7 +136,7 @@ def encode(cell: Cell) -> tuple[int, ...]:
     return (pack(cell.kind, cell.stage, cell.microbatch),)
 
 
-def decode(codes: tuple[int, ...]) -> tuple[Cell, ...]:
+def decode(codes: Sequence[int]) -> tuple[Cell, ...]:
     """Return the cells of one rank's ints."""
     cells: list[Cell] = []
     pending: Action | None = None
@@ -127,8 +170,13 @@ def parse(text: str) -> Cell:
                 return Overlapped(first, second)
     elif match := _PATTERN.match(stripped):
         kind = Kind[match[2]]
+        stage, microbatch = match[1].lstrip("0") or "0", match[3].lstrip("0") or "0"
+        if len(stage) > DIGITS or len(microbatch) > DIGITS or int(stage) > STAGE_BITS:
+            msg = f"{stripped[:40]!r} is beyond what a schedule has: stages 0 to {STAGE_BITS}"
+            raise ScheduleError(msg)
         if match[3] or kind in _WITHOUT_MICROBATCH:
-            return Action(kind, int(match[1]), int(match[3] or 0))
+            return Action(kind, int(stage), int(microbatch))
     ask = "write stage, kind and micro-batch such as 0F3, 2I1, 1W0 or (1F3;2B0)OVERLAP_F_B"
-    msg = f"{text!r} is not an action; {ask}"
+    shown = text if len(text) <= 80 else f"{text[:80]}..."
+    msg = f"{shown!r} is not an action; {ask}"
     raise ScheduleError(msg)

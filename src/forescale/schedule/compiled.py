@@ -13,69 +13,20 @@ from typing import TypeAlias
 
 import numpy as np
 
-from forescale.numeric import Array, Numeric
+from forescale.numeric import Array
 from forescale.schedule.flat import ABSENT, Ints
+from forescale.schedule.layout import Durations, lay_out
 from forescale.schedule.model import Schedule
 from forescale.schedule.program import Comm, Program, Sizes, build, sizes
 from forescale.schedule.sweep import Room, Waits, sweep
 from forescale.schedule.times import FREE, LinkTimes, StageTimes
+from forescale.schedule.timing import Timing
 
 MAX_CANDIDATES = 128
 """Candidates timed together, so that a state stays in the cache."""
 MAX_STRAIGHT_NODES = 4096
 """Programs up to this size are written out as straight-line code from their second single timing on."""
 Straight: TypeAlias = Callable[[list[float], list[float]], tuple[tuple[float, ...], tuple[float, ...]]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Durations:
-    """Stage and link times laid out by the classes of one compiled schedule."""
-
-    nodes: Array
-    """(num_classes + 1,) or (num_classes + 1, N); the last is zero."""
-    delays: Array
-    """(num_delays + 1,), or (num_delays + 1, N) where they differ by candidate; the last is zero."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Timing:
-    """What a step takes; arrays over ranks (p,) or over ranks and candidates (p, N)."""
-
-    first_start: Array
-    last_end: Array
-    runs: tuple[tuple[Ints, Array], ...]
-    """Pairs (duration class of each rank, how often it runs there) that add up to the busy time."""
-    nodes: Array
-    """Durations by class."""
-
-    @property
-    def busy(self) -> Array:
-        """Time each rank computes."""
-        total = np.zeros_like(self.last_end)
-        for classes, counts in self.runs:
-            spent = self.nodes[classes]
-            total += spent * counts.reshape(-1, *([1] * (spent.ndim - 1)))
-        return total
-
-    @property
-    def makespan(self) -> Numeric:
-        """Time from the step's start to the last end of any rank: what an optimizer barrier waits for."""
-        return _scalar(self.last_end.max(axis=0))
-
-    @property
-    def longest_span(self) -> Numeric:
-        """Longest time of one rank from its first start to its last end (the zero-bubble papers' measure)."""
-        return _scalar((self.last_end - self.first_start).max(axis=0))
-
-    @property
-    def bubble_rate_makespan(self) -> Numeric:
-        """Idle share of all ranks' time under an optimizer barrier."""
-        return _idle_share(self.busy.mean(axis=0), self.last_end.max(axis=0))
-
-    @property
-    def bubble_rate_span(self) -> Numeric:
-        """Idle share of all ranks' time where each rank's step is as long as the longest span."""
-        return _idle_share(self.busy.mean(axis=0), (self.last_end - self.first_start).max(axis=0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -110,9 +61,8 @@ class CompiledSchedule:
 
     def durations(self, times: StageTimes, links: LinkTimes = FREE) -> Durations:
         """Return stage and link times laid out for this schedule."""
-        from forescale.schedule.layout import lay_out
-
-        return lay_out(self, times, links)
+        blocks = self.program.blocks
+        return lay_out(self.schedule, times, links, blocks=blocks, passing=self.comm == "overlapped")
 
     def time(self, times: StageTimes | Durations, links: LinkTimes = FREE) -> Timing:
         """Return how long a step takes; arrays over candidates give arrays.
@@ -308,12 +258,3 @@ def _columns(laid: Durations, low: int, high: int) -> Durations:
     same = laid.delays.ndim == 1 or laid.delays.shape[1] == 1
     delays = laid.delays if same else laid.delays[:, low:high]
     return Durations(nodes=np.ascontiguousarray(laid.nodes[:, low:high]), delays=delays)
-
-
-def _idle_share(busy: Array, total: Array) -> Numeric:
-    """Return the idle part of a time; none of no time."""
-    return _scalar(1.0 - np.divide(busy, total, out=np.ones_like(busy), where=np.asarray(total) > 0))
-
-
-def _scalar(value: Array) -> Numeric:
-    return float(value) if np.ndim(value) == 0 else value

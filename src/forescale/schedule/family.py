@@ -9,8 +9,16 @@ from typing import TypeAlias
 import numpy as np
 
 from forescale.numeric import Numeric
+from forescale.schedule.actions import MICROBATCH_SHIFT, STAGE_BITS, Order, as_codes
 from forescale.schedule.errors import ScheduleError
 from forescale.schedule.model import Schedule
+
+MOST_ACTIONS = 1 << 24
+"""Actions of the largest schedule that is built."""
+MOST_IN_FULL = 1 << 21
+"""Actions of the largest schedule whose actions are timed and shown one by one."""
+LONGEST = 1e100
+"""Longest duration: sums over a step stay finite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +112,8 @@ class Family:
     splits_sequences: bool = False
     """Whether actions are of pieces of sequences, `Request.num_splits` each."""
     parameter_copies: int = 1
+    most_actions: int = MOST_ACTIONS
+    """Actions beyond which a request is refused: what it builds in seconds."""
     held: Held = one_microbatch
     """What a rank holds at least, in every schedule of the family without a memory limit of its own."""
 
@@ -117,10 +127,26 @@ class Family:
         low, high = self.vpp
         if request.pp < 1 or request.num_microbatches < 1:
             return f"pp and micro-batches must be at least 1; got {request.pp} and {request.num_microbatches}"
+        for name in ("forward", "input_grad", "weight_grad", "comm"):
+            if not 0.0 <= (value := getattr(request, name)) <= LONGEST:
+                return f"{name} must be a duration from 0 to {LONGEST:g}; got {value:g}"
+        if not 0.0 <= request.weight_part <= 1.0:
+            return f"the weight part must be 0 to 1; got {request.weight_part:g}"
         if request.vpp < low or (high is not None and request.vpp > high):
             allowed = f"{low}" if low == high else f"{low} or more" if high is None else f"{low} to {high}"
             return f"vpp must be {allowed}; got {request.vpp}"
-        return self.refusal(request)
+        return self._too_large(request) or self.refusal(request)
+
+    def _too_large(self, request: Request) -> str:
+        stages = request.pp * request.vpp * self.parameter_copies
+        if stages > STAGE_BITS:
+            return f"a schedule has at most {STAGE_BITS} stages; got {stages}"
+        pieces = request.num_splits if self.splits_sequences else 1
+        passes = request.pp * request.vpp * request.num_microbatches * pieces
+        actions = passes * (3 if self.splits_backward else 2)
+        if actions > self.most_actions:
+            return f"{actions:,} actions are too many to build; it takes up to {self.most_actions:,}"
+        return ""
 
     def build(self, request: Request) -> Schedule:
         """Return the schedule for a request.
@@ -141,8 +167,9 @@ def keep_first(schedule: Schedule, num_microbatches: int) -> Schedule:
 
     Dropping whole micro-batches leaves every remaining wait and order as it was.
     """
-    from forescale.schedule.actions import MICROBATCH_SHIFT
-
     end = num_microbatches * schedule.num_splits << MICROBATCH_SHIFT
-    orders = tuple(tuple(code for code in order if code < end) for order in schedule.orders)
+    if num_microbatches == schedule.num_microbatches:
+        return schedule
+    codes = (as_codes(order) for order in schedule.orders)
+    orders = tuple(Order(each[each < end]) for each in codes)
     return replace(schedule, num_microbatches=num_microbatches, orders=orders)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -15,6 +16,7 @@ from forescale.schedule.actions import (
     STAGE_BITS,
     STAGE_SHIFT,
     Kind,
+    as_codes,
     unpack,
 )
 from forescale.schedule.errors import ScheduleError
@@ -45,13 +47,13 @@ class Flat:
         return f"{unpack(int(self.code[index]))} (rank {rank}, position {index - int(self.bounds[rank])})"
 
 
-def flatten(orders: tuple[tuple[int, ...], ...]) -> Flat:
+def flatten(orders: Sequence[Sequence[int]]) -> Flat:
     """Return packed actions as flat arrays."""
     lengths = [len(order) for order in orders]
     bounds = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
     code = np.empty(int(bounds[-1]), dtype=np.int64)
     for rank, order in enumerate(orders):
-        code[bounds[rank] : bounds[rank + 1]] = order
+        code[bounds[rank] : bounds[rank + 1]] = as_codes(order)
     return Flat(
         code=code,
         rank=np.repeat(np.arange(len(orders)), lengths),

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import numpy as np
 
 from forescale.numeric import Array
-from forescale.schedule.compiled import Durations
 from forescale.schedule.errors import ScheduleError
+from forescale.schedule.flat import Ints
+from forescale.schedule.model import Schedule
 from forescale.schedule.times import LinkTimes, StageTimes
 from forescale.units import counted
 
-if TYPE_CHECKING:
-    from forescale.schedule.compiled import CompiledSchedule
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Durations:
+    """Stage and link times laid out by the classes of one compiled schedule."""
+
+    nodes: Array
+    """(num_classes + 1,) or (num_classes + 1, N); the last is zero."""
+    delays: Array
+    """(num_delays + 1,), or (num_delays + 1, N) where they differ by candidate; the last is zero."""
 
 
-def lay_out(compiled: CompiledSchedule, times: StageTimes, links: LinkTimes) -> Durations:
-    """Return durations by class: single actions (split, kind, stage), blocks, messages, and a final zero."""
-    schedule = compiled.schedule
+def lay_out(
+    schedule: Schedule, times: StageTimes, links: LinkTimes, *, blocks: Ints, passing: bool
+) -> Durations:
+    """Return durations by class: single actions (split, kind, stage), blocks, messages, and a final zero.
+
+    `blocks` are pairs of classes that run as one (num_blocks, 2); `passing` messages delay nothing but their
+    receiver, so that their transfer is part of the delay.
+    """
     stages, replicas = schedule.num_stages, schedule.placement.num_replicas
     shares = _shares(times, schedule.num_splits)
     passes = _spread(times.table(stages), shares, replicas)
@@ -28,10 +41,9 @@ def lay_out(compiled: CompiledSchedule, times: StageTimes, links: LinkTimes) -> 
     latency, transfer = links.tables(stages)
     sent = _spread(transfer, shares, replicas)
     late = _spread(latency, np.ones_like(shares), replicas)
-    blocks = compiled.program.blocks
     forward, backward = passes[blocks[:, 0]], passes[blocks[:, 1]]
     joined = forward + backward - times.overlap_saving * np.minimum(forward, backward)
-    delay = _added(late, sent) if compiled.comm == "overlapped" else late
+    delay = _added(late, sent) if passing else late
     tail = np.broadcast_shapes(passes.shape[1:], sent.shape[1:], late.shape[1:])
     if tail:
         passes, joined, sent = (_widen(part, tail[0]) for part in (passes, joined, sent))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
@@ -71,9 +70,8 @@ def memory_during(
 
 def peak_memory(schedule: Schedule, sizes: ActivationSizes | None = None) -> Array:
     """Return the most each rank holds at once; shape (num_ranks,), in the unit of `sizes`."""
-    flat = flatten(schedule.orders)
-    highest = memory_during(schedule, sizes, flat)
-    return np.array([highest[low:high].max(initial=0.0) for low, high in pairwise(flat.bounds.tolist())])
+    by_rank = (memory_during(schedule, sizes, flatten((order,))) for order in schedule.orders)
+    return np.array([highest.max(initial=0.0) for highest in by_rank])
 
 
 def peak_receive_buffers(schedule: Schedule) -> Array:
@@ -96,6 +94,10 @@ def peak_receive_buffers(schedule: Schedule) -> Array:
     return peaks
 
 
-def peak_activations(schedule: Schedule) -> Array:
-    """Return the most micro-batches (of a device's full share) each rank holds; shape (num_ranks,)."""
-    return np.round(peak_memory(schedule), 9)
+def peak_activations(schedule: Schedule, weight_part: float | Array = 1.0) -> Array:
+    """Return the most micro-batches (of a device's full share) each rank holds; shape (num_ranks,).
+
+    `weight_part` of each stays from the input gradient to the weight gradient.
+    """
+    sizes = ActivationSizes(saved=1.0 / schedule.placement.vpp, weight_part=weight_part)
+    return np.round(peak_memory(schedule, sizes), 9)

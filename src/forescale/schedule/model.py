@@ -26,7 +26,7 @@ class Schedule(Brief):
     name: str
     placement: Placement
     num_microbatches: int
-    orders: tuple[tuple[int, ...], ...]
+    orders: tuple[Sequence[int], ...]
     """Per rank, packed actions in order (see `forescale.schedule.actions`); `actions` shows them."""
     num_splits: int = 1
     """Pieces each sequence is cut into (Seq1F1B); the micro-batch field then counts pieces."""
@@ -60,6 +60,11 @@ class Schedule(Brief):
     def num_stages(self) -> int:
         """Stages the model is cut into."""
         return self.placement.num_stages
+
+    @property
+    def num_actions(self) -> int:
+        """Actions of all ranks."""
+        return sum(map(len, self.orders))
 
     @property
     def num_units(self) -> int:
@@ -125,6 +130,9 @@ def from_actions(
     orders = tuple(tuple(code for cell in rank for code in encode(cell)) for rank in cells)
     if num_microbatches is None:
         num_microbatches = max((code >> MICROBATCH_SHIFT for rank in orders for code in rank), default=-1) + 1
+        if num_microbatches > (actions := sum(map(len, orders))):
+            msg = f"{name}: micro-batch {num_microbatches - 1} is named, and there are only {actions} actions"
+            raise ScheduleError(msg)
     return Schedule(
         name=name,
         placement=placement or _placement_of(cells),
@@ -139,6 +147,7 @@ def _placement_of(cells: Sequence[Sequence[Cell]]) -> Placement:
         for code in (code for cell in row for code in encode(cell)):
             ranks.setdefault(code >> 5 & 0x7FFF, rank)
     if sorted(ranks) != list(range(len(ranks))):
-        msg = f"stages must be 0 to n - 1; found {sorted(ranks)}"
+        shown = ", ".join(map(str, sorted(ranks)[:8])) + (" ..." if len(ranks) > 8 else "")
+        msg = f"stages must be 0 to n - 1 without a gap; found {shown or 'none'}"
         raise ScheduleError(msg)
     return Placement(rank_of_stage=tuple(ranks[stage] for stage in range(len(ranks))))

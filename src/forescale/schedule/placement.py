@@ -24,7 +24,7 @@ class Placement:
         """Check that ranks are 0..p-1 without a gap and replicas are of one length."""
         ranks = set(self.rank_of_stage)
         if not ranks or ranks != set(range(len(ranks))):
-            msg = f"a placement uses ranks 0 to p - 1, each at least once; got {sorted(ranks)}"
+            msg = f"a placement uses ranks 0 to p - 1, each at least once; got {sorted(ranks)[:16]}"
             raise ScheduleError(msg)
         if self.num_replicas < 1 or len(self.rank_of_stage) % self.num_replicas:
             msg = f"{len(self.rank_of_stage)} stages do not split over {self.num_replicas} replicas"

@@ -11,7 +11,8 @@ from forescale.numeric import Array
 from forescale.schedule.flat import Ints
 
 if TYPE_CHECKING:
-    from forescale.schedule.compiled import CompiledSchedule, Durations
+    from forescale.schedule.compiled import CompiledSchedule
+    from forescale.schedule.layout import Durations
 
 Waits: TypeAlias = tuple[tuple[Ints, Array | None], ...]
 """Of one level: (cells waited for, their delays or None), each (num_streams,)."""

@@ -38,6 +38,14 @@ def to_csv(schedule: Schedule, *, format: Format = "compute_only") -> str:  # no
     return text.getvalue()
 
 
+def _rows(text: str) -> list[list[str]]:
+    try:
+        return list(csv.reader(io.StringIO(text), strict=True))
+    except csv.Error as error:
+        msg = f"it is not a table of comma-separated cells: {error}"
+        raise ScheduleError(msg) from error
+
+
 def _expressible(schedule: Schedule) -> None:
     copies = any(code & KIND_BITS in _COPIES for order in schedule.orders for code in order)
     reasons = (
@@ -71,7 +79,7 @@ def from_csv(
         If a cell is not an action; the message names its row and column.
     """
     orders: list[tuple[int, ...]] = []
-    for row, cells in enumerate(csv.reader(io.StringIO(text))):
+    for row, cells in enumerate(_rows(text)):
         codes: list[int] = []
         for column, cell in enumerate(cells):
             if not cell.strip():

@@ -11,6 +11,7 @@ from forescale.schedule.actions import Action, Kind, Overlapped
 from forescale.schedule.checker import check
 from forescale.schedule.compiled import compile_schedule
 from forescale.schedule.deadlock import SEMANTICS
+from forescale.schedule.lowering import lower
 from forescale.schedule.model import Schedule, from_actions
 from forescale.schedule.times import LinkTimes, StageTimes
 
@@ -28,7 +29,7 @@ def check_schedule(
     written and read, timed alike one at a time and in bulk and by a plain event loop, and never faster when
     a duration grows.
     """
-    report = check(schedule, memory_limit=memory_limit)
+    report = check(schedule, lowered=lower(schedule), memory_limit=memory_limit)
     assert report.valid, report.violations[0].message
     assert report.deadlock_free == SEMANTICS
     _written_and_read(schedule)

@@ -9,7 +9,7 @@ arXiv:2107.06925.
 from __future__ import annotations
 
 from forescale.schedule.actions import Kind, pack
-from forescale.schedule.family import Family, Request
+from forescale.schedule.family import MOST_IN_FULL, Family, Request
 from forescale.schedule.model import Schedule
 from forescale.schedule.placement import bidirectional
 
@@ -54,6 +54,7 @@ FAMILY = Family(
     peak="p/2+1 to p",
     source="Li and Hoefler 2021, arXiv:2107.06925",
     construct=construct,
+    most_actions=MOST_IN_FULL,
     refusal=refusal,
     parameter_copies=2,
 )

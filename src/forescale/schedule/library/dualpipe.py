@@ -6,7 +6,7 @@ arXiv:2412.19437, section 3.2.1; the order of each rank follows the eight steps 
 
 from __future__ import annotations
 
-from forescale.schedule.family import Family, Request, one_per_rank
+from forescale.schedule.family import MOST_IN_FULL, Family, Request, one_per_rank
 from forescale.schedule.library.emit import opposite_ways
 from forescale.schedule.model import Schedule
 from forescale.schedule.placement import bidirectional
@@ -51,6 +51,7 @@ FAMILY = Family(
     peak="p+1",
     source="DeepSeek-AI 2024, arXiv:2412.19437",
     construct=construct,
+    most_actions=MOST_IN_FULL,
     held=one_per_rank,
     refusal=refusal,
     splits_backward=True,

@@ -7,7 +7,7 @@ ScheduleDualPipeV. The order of each rank follows the eight steps of the publish
 
 from __future__ import annotations
 
-from forescale.schedule.family import Family, Request, one_per_rank
+from forescale.schedule.family import MOST_IN_FULL, Family, Request, one_per_rank
 from forescale.schedule.library.emit import opposite_ways
 from forescale.schedule.model import Schedule
 from forescale.schedule.placement import wave
@@ -41,6 +41,7 @@ FAMILY = Family(
     peak="p+1/2",
     source="deepseek-ai/DualPipe; torch.distributed.pipelining",
     construct=construct,
+    most_actions=MOST_IN_FULL,
     held=one_per_rank,
     refusal=refusal,
     splits_backward=True,

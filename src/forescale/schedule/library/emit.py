@@ -5,51 +5,59 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
-from forescale.schedule.actions import JOINED, Kind, pack
+import numpy as np
+from numpy.typing import NDArray
 
+from forescale.schedule.actions import JOINED, MICROBATCH_SHIFT, STAGE_SHIFT, Kind, Order, pack
+
+Ints: TypeAlias = NDArray[np.int64]
 Pass: TypeAlias = tuple[int, int]
 """(stage, micro-batch)."""
 
 
+def passes(stage: int | Ints, units: Ints) -> Ints:
+    """Return the passes of micro-batches through a stage (or stages), packed without a kind."""
+    return units << MICROBATCH_SHIFT | stage << STAGE_SHIFT
+
+
 def one_forward_one_backward(
-    *, forward: Sequence[Pass], backward: Sequence[Pass], warmup: int, delay: int | None = None
-) -> tuple[int, ...]:
+    *, forward: Ints, backward: Ints, warmup: int, delay: int | None = None
+) -> Order:
     """Return warm-up forwards, then a forward and a backward in turn, then the remaining backwards.
 
     With `delay`, backwards are split and each weight gradient runs `delay` backwards later.
     """
-    warmup = min(warmup, len(forward))
-    order = [pack(Kind.F, *each) for each in forward[:warmup]]
-    ahead = iter(forward[warmup:])
-    for index, each in enumerate(backward):
-        following = next(ahead, None)
-        if following is not None:
-            order.append(pack(Kind.F, *following))
-        if delay is None:
-            order.append(pack(Kind.B, *each))
-            continue
-        order.append(pack(Kind.I, *each))
-        if index >= delay:
-            order.append(pack(Kind.W, *backward[index - delay]))
-    if delay is not None:
-        order += [pack(Kind.W, *each) for each in backward[max(0, len(backward) - delay) :]]
-    return tuple(order)
+    warmup, ahead = min(warmup, forward.size), forward | Kind.F
+    if delay is None:
+        return Order(np.concatenate((ahead[:warmup], in_turn(ahead[warmup:], backward | Kind.B))))
+    late = np.concatenate((np.full(min(delay, backward.size), -1), backward | Kind.W))
+    return Order(np.concatenate((ahead[:warmup], in_turn(ahead[warmup:], backward | Kind.I, late))))
+
+
+def in_turn(*columns: Ints) -> Ints:
+    """Return the first of every column, then the second, and so on; a column may be short, -1 is nothing."""
+    rows = np.full((max(column.size for column in columns), len(columns)), -1, dtype=np.int64)
+    for index, column in enumerate(columns):
+        rows[: column.size, index] = column
+    return rows[rows >= 0]
 
 
 def interleaved_passes(
     *, rank: int, pp: int, vpp: int, num_microbatches: int, group_size: int
-) -> tuple[list[Pass], list[Pass]]:
+) -> tuple[Ints, Ints]:
     """Return a rank's forward and backward passes, depth-first: `group_size` micro-batches per chunk in turn.
 
     A remainder of fewer micro-batches forms the last group. Source: Megatron-Core's schedule table;
     Narayanan et al. 2021, arXiv:2104.04473.
     """
-    forward, backward = [], []
-    for low in range(0, num_microbatches, group_size):
-        group = range(low, min(low + group_size, num_microbatches))
-        for chunk in range(vpp):
-            forward += [(chunk * pp + rank, unit) for unit in group]
-            backward += [((vpp - 1 - chunk) * pp + rank, unit) for unit in group]
+    whole = num_microbatches - num_microbatches % group_size
+    units = np.arange(num_microbatches)
+    groups = (units[:whole].reshape(-1, 1, min(group_size, max(whole, 1))), units[whole:].reshape(1, 1, -1))
+    stages = (np.arange(vpp) * pp + rank)[None, :, None]
+    forward, backward = (
+        np.concatenate([passes(turn, group).reshape(-1) for group in groups])
+        for turn in (stages, stages[:, ::-1])
+    )
     return forward, backward
 
 

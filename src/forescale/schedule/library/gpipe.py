@@ -5,23 +5,8 @@ Any m and p. Idle (p - 1)(tf + tb + tw), peak m micro-batches. Huang et al. 2019
 
 from __future__ import annotations
 
-from forescale.schedule.actions import Kind, pack
-from forescale.schedule.family import Family, Request, every_microbatch
-from forescale.schedule.model import Schedule
-from forescale.schedule.placement import loop
-
-
-def construct(request: Request) -> Schedule:
-    """Return the schedule."""
-    units = range(request.num_microbatches)
-    orders = tuple(
-        tuple([pack(Kind.F, rank, unit) for unit in units] + [pack(Kind.B, rank, unit) for unit in units])
-        for rank in range(request.pp)
-    )
-    return Schedule(
-        name="gpipe", placement=loop(request.pp), num_microbatches=request.num_microbatches, orders=orders
-    )
-
+from forescale.schedule.family import Family, every_microbatch
+from forescale.schedule.library.looped_bfs import construct
 
 FAMILY = Family(
     name="gpipe",

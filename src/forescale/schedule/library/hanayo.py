@@ -100,5 +100,6 @@ FAMILY = Family(
     peak="simulate",
     source="Liu et al. 2023, arXiv:2308.15762",
     construct=construct,
+    most_actions=1 << 20,
     refusal=lambda request: "" if request.vpp % 2 == 0 else f"vpp must be even; got {request.vpp}",
 )

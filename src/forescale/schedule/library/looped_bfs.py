@@ -5,21 +5,21 @@ Any m and p. Idle (p - 1)(tf + tb + tw)/v for m >= p, peak m. Lamy-Poirier 2022,
 
 from __future__ import annotations
 
-from forescale.schedule.actions import Kind, pack
+import numpy as np
+
+from forescale.schedule.actions import Kind, Order
 from forescale.schedule.family import Family, Request, every_microbatch
+from forescale.schedule.library.emit import passes
 from forescale.schedule.model import Schedule
 from forescale.schedule.placement import loop
 
 
 def construct(request: Request) -> Schedule:
     """Return the schedule."""
-    units, chunks = range(request.num_microbatches), range(request.vpp)
+    units, chunks = np.arange(request.num_microbatches), request.pp * np.arange(request.vpp)[:, None]
     orders = tuple(
-        tuple(
-            [pack(Kind.F, chunk * request.pp + rank, unit) for chunk in chunks for unit in units]
-            + [pack(Kind.B, chunk * request.pp + rank, unit) for chunk in reversed(chunks) for unit in units]
-        )
-        for rank in range(request.pp)
+        Order(np.concatenate((forward | Kind.F, forward[::-1] | Kind.B), axis=None))
+        for forward in (passes(chunks + rank, units) for rank in range(request.pp))
     )
     return Schedule(
         name="looped-bfs",

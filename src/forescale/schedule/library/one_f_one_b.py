@@ -5,8 +5,11 @@ Any m and p. Idle (p - 1)(tf + tb + tw), peak min(m, p - r). Narayanan et al. 20
 
 from __future__ import annotations
 
+import numpy as np
+
 from forescale.schedule.family import Family, Request, filled
 from forescale.schedule.library.emit import one_forward_one_backward
+from forescale.schedule.library.emit import passes as stage_passes
 from forescale.schedule.model import Schedule
 from forescale.schedule.placement import loop
 
@@ -20,7 +23,7 @@ def with_warmup(request: Request, warmup: list[int], delay: list[int] | None = N
     """Return a 1F1B order with the given warm-up forwards, and put-off weight gradients, of each rank."""
     orders = []
     for rank in range(request.pp):
-        passes = [(rank, unit) for unit in range(request.num_microbatches)]
+        passes = stage_passes(rank, np.arange(request.num_microbatches))
         orders.append(
             one_forward_one_backward(
                 forward=passes,
@@ -39,7 +42,7 @@ def with_warmup(request: Request, warmup: list[int], delay: list[int] | None = N
 
 FAMILY = Family(
     name="1f1b",
-    aliases=("Schedule1F1B", "pipedream-flush", "dapple"),
+    aliases=("basic-1f1b", "Schedule1F1B", "pipedream-flush", "dapple"),
     title="1F1B",
     placement="loop",
     vpp=(1, 1),

@@ -7,11 +7,12 @@ compute between them. Any m. Wan et al. 2025, arXiv:2503.01328.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from forescale.schedule.actions import KIND_BITS, Kind, unpack
 from forescale.schedule.actions import pack as _pack
-from forescale.schedule.family import Family, Request, nothing_sure
+from forescale.schedule.family import MOST_IN_FULL, Family, Request, nothing_sure
 from forescale.schedule.library import gis
 from forescale.schedule.model import Schedule
 
@@ -26,7 +27,7 @@ def construct(request: Request) -> Schedule:
     return replace(schedule, orders=tuple(with_offload(order, offloaded) for order in schedule.orders))
 
 
-def with_offload(order: tuple[int, ...], num_stages: int) -> tuple[int, ...]:
+def with_offload(order: Sequence[int], num_stages: int) -> tuple[int, ...]:
     """Return the order with copies out and back for the stages below `num_stages`."""
     where = {(code & KIND_BITS, code >> 5): index for index, code in enumerate(order)}
     after: dict[int, list[int]] = {}
@@ -57,6 +58,7 @@ FAMILY = Family(
     peak="simulate",
     source="Wan et al. 2025, arXiv:2503.01328",
     construct=construct,
+    most_actions=MOST_IN_FULL,
     held=nothing_sure,
     refusal=gis.refusal,
     splits_backward=True,

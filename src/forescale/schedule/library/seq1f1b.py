@@ -6,19 +6,21 @@ Idle (p - 1)(tf + tb + tw)/k for equal pieces, peak (p - r + k - 1)/k. Ao et al.
 
 from __future__ import annotations
 
-from forescale.schedule.family import Family, Request
-from forescale.schedule.library.emit import one_forward_one_backward
+import numpy as np
+
+from forescale.schedule.family import MOST_IN_FULL, Family, Request
+from forescale.schedule.library.emit import one_forward_one_backward, passes
 from forescale.schedule.model import Schedule
 from forescale.schedule.placement import loop
 
 
 def construct(request: Request) -> Schedule:
     """Return the schedule."""
-    pieces, units = request.num_splits, range(request.num_microbatches)
+    pieces = request.num_splits
+    units = np.arange(request.num_microbatches * pieces).reshape(-1, pieces)
     orders = []
     for rank in range(request.pp):
-        forward = [(rank, unit * pieces + piece) for unit in units for piece in range(pieces)]
-        backward = [(rank, unit * pieces + piece) for unit in units for piece in reversed(range(pieces))]
+        forward, backward = (passes(rank, each.reshape(-1)) for each in (units, units[:, ::-1]))
         warmup = request.pp - 1 - rank + pieces - 1
         orders.append(one_forward_one_backward(forward=forward, backward=backward, warmup=warmup))
     return Schedule(
@@ -46,6 +48,7 @@ FAMILY = Family(
     peak="(p-r+k-1)/k on rank r",
     source="Ao et al. 2024, arXiv:2406.03488",
     construct=construct,
+    most_actions=MOST_IN_FULL,
     refusal=refusal,
     splits_sequences=True,
 )

@@ -15,11 +15,14 @@ import numpy as np
 from forescale.numeric import Numeric
 from forescale.schedule.closed_form import v_half_limit_chunks, v_min_limit_chunks
 from forescale.schedule.errors import ScheduleError
-from forescale.schedule.family import Family, RankShape, Request
+from forescale.schedule.family import MOST_IN_FULL, Family, RankShape, Request
 from forescale.schedule.library.v_block import search
 from forescale.schedule.model import Schedule
 from forescale.schedule.placement import wave
 from forescale.units import counted
+
+MOST_RANKS = 64
+"""Ranks of the largest pipeline whose block is found in seconds."""
 
 
 def construct_with(request: Request, limit: int) -> Schedule:
@@ -47,13 +50,13 @@ def construct_with(request: Request, limit: int) -> Schedule:
 def _limit(request: Request, default: int) -> int:
     if request.memory_limit is None:
         return default
-    return math.floor(2 * request.memory_limit + 1e-9)
+    return math.floor(min(2 * request.memory_limit + 1e-9, 2 * max(request.pp, request.num_microbatches)))
 
 
 def _family(
     name: str,
     title: str,
-    alias: str,
+    aliases: tuple[str, ...],
     limit: Callable[[int], int],
     *,
     idle: str,
@@ -64,6 +67,8 @@ def _family(
         return construct_with(request, _limit(request, limit(request.pp)))
 
     def refusal(request: Request) -> str:
+        if request.pp > MOST_RANKS:
+            return f"its search takes up to {MOST_RANKS} ranks; got {request.pp}"
         least = min(int(v_min_limit_chunks(pp=request.pp)), 2 * request.pp)
         if _limit(request, limit(request.pp)) < least:
             return f"no V schedule fits {request.memory_limit:g} micro-batches; allow {least / 2:g} or more"
@@ -74,7 +79,7 @@ def _family(
 
     return Family(
         name=name,
-        aliases=(alias,),
+        aliases=aliases,
         title=title,
         placement="V",
         vpp=(2, 2),
@@ -83,6 +88,7 @@ def _family(
         peak=peak,
         source="Qi et al. 2024, arXiv:2405.15362",
         construct=construct,
+        most_actions=MOST_IN_FULL,
         held=held,
         refusal=refusal,
         splits_backward=True,
@@ -92,7 +98,7 @@ def _family(
 V_HALF = _family(
     "v-half",
     "V-Half",
-    "vhalf",
+    ("vhalf", "zbv-greedy-half"),
     lambda pp: min(int(v_half_limit_chunks(pp=pp)), 2 * pp),
     idle="unit times: 3p-7 (even p), 3p-4 (odd) chunk passes",
     peak="floor((p+2)/2)",
@@ -101,7 +107,7 @@ V_HALF = _family(
 V_MIN = _family(
     "v-min",
     "V-Min",
-    "vmin",
+    ("vmin", "zbv-greedy-min"),
     lambda pp: min(int(v_min_limit_chunks(pp=pp)), 2 * pp),
     idle="unit times: at most 4p-{7,5,6}[p mod 3] chunk passes",
     peak="floor((p+4)/3)",
@@ -110,7 +116,7 @@ V_MIN = _family(
 V_ZB = _family(
     "v-zb",
     "V-ZB (any memory limit)",
-    "v-limited",
+    ("v-limited", "zbv-greedy", "ScheduleZBVGreedy"),
     lambda pp: 2 * pp,
     idle="unit times: about max(p-1, 6p-1-3k) chunk passes at k chunks",
     peak="the limit given; p by default",

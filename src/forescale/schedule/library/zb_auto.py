@@ -218,5 +218,5 @@ def _family(name: str, factor: int, alias: tuple[str, ...]) -> Family:
     )
 
 
-ZB_1P = _family("zb-1p", 1, ("zb1p", "zero-bubble-heuristic"))
+ZB_1P = _family("zb-1p", 1, ("zb1p", "zerobubble-heuristic", "zero-bubble-heuristic"))
 ZB_2P = _family("zb-2p", 2, ("zb2p",))

@@ -18,7 +18,7 @@ def construct(request: Request) -> Schedule:
 
 FAMILY = Family(
     name="zb-h1",
-    aliases=("zbh1", "zerobubble", "zero-bubble"),
+    aliases=("zbh1", "zerobubble", "zero-bubble", "ScheduleZeroBubble"),
     title="ZB-H1",
     placement="loop",
     vpp=(1, 1),

@@ -10,8 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from forescale.numeric import Numeric
+from forescale.schedule.actions import Kind, Order
 from forescale.schedule.family import Family, RankShape, Request, keep_first
-from forescale.schedule.library.emit import Emitter, counter
+from forescale.schedule.library.emit import in_turn, passes
 from forescale.schedule.model import Schedule
 from forescale.schedule.placement import wave
 
@@ -28,41 +29,29 @@ def construct(request: Request) -> Schedule:
     return keep_first(schedule, request.num_microbatches)
 
 
-def _rank(rank: int, pp: int, num_microbatches: int) -> tuple[int, ...]:
-    stages = (rank, 2 * pp - 1 - rank)
-    forward = [counter(stage) for stage in stages]
-    backward = [counter(stage) for stage in stages]
-    emit = Emitter()
-
-    def back_and_weight(chunk: int) -> None:
-        emit.backward(next(backward[chunk]), split=True)
-        emit.weight()
-
-    for _ in range(2 * (pp - rank) - 1):
-        emit.forward(next(forward[0]))
-    for _ in range(rank):
-        emit.forward(next(forward[1]))
-        emit.forward(next(forward[0]))
-    for _ in range(pp - rank):
-        emit.forward(next(forward[1]))
-        back_and_weight(1)
-    started = 2 * pp - 1 - rank
-    for index in range(num_microbatches - pp):
-        if started + index < num_microbatches:
-            emit.forward(next(forward[0]))
-        back_and_weight(0)
-        emit.forward(next(forward[1]))
-        back_and_weight(1)
-    for _ in range(rank):
-        emit.backward(next(backward[0]), split=True)
-        emit.backward(next(backward[1]), split=True)
-    emit.pending.sort()  # the first chunk's weight gradients come first: they follow its backwards closely
-    for _ in range(pp - rank):
-        emit.backward(next(backward[0]), split=True)
-        emit.weight()
-    while emit.pending:
-        emit.weight()
-    return tuple(emit.order)
+def _rank(rank: int, pp: int, num_microbatches: int) -> Order:
+    units, near = np.arange(num_microbatches), pp - rank
+    down, up = passes(rank, units), passes(2 * pp - 1 - rank, units)
+    first, second = down | Kind.F, up | Kind.F
+    back, back_up = down | Kind.I, up | Kind.I
+    weight, weight_up = down | Kind.W, up | Kind.W
+    warm, steady = 2 * near - 1, num_microbatches - pp
+    ends = steady + rank
+    # the first chunk's weight gradients come first: they follow its backwards closely
+    left = np.concatenate((weight[steady:ends], weight_up[near + steady :], weight[ends:]))
+    parts = (
+        first[:warm],
+        in_turn(second[:rank], first[warm : warm + rank]),
+        in_turn(second[rank:pp], back_up[:near], weight_up[:near]),
+        in_turn(
+            first[warm + rank :], back[:steady], weight[:steady],
+            second[pp:], back_up[near : near + steady], weight_up[near : near + steady],
+        ),
+        in_turn(back[steady:ends], back_up[near + steady :]),
+        in_turn(back[ends:], left[:near]),
+        left[near:],
+    )  # fmt: skip
+    return Order(np.concatenate(parts))
 
 
 def held(of: RankShape) -> Numeric:
@@ -72,7 +61,7 @@ def held(of: RankShape) -> Numeric:
 
 FAMILY = Family(
     name="zbv",
-    aliases=("zb-v", "zbv-formatted", "ScheduleZBVZeroBubble", "zbvzerobubble"),
+    aliases=("zb-v", "zbv-formatted", "ScheduleZBVFormatted", "ScheduleZBVZeroBubble", "zbvzerobubble"),
     title="ZBV",
     placement="V",
     vpp=(2, 2),

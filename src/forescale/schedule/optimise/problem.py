@@ -10,12 +10,15 @@ from forescale.numeric import Array
 from forescale.schedule.actions import KIND_BITS, Kind, pack, unpack
 from forescale.schedule.compiled import compile_schedule
 from forescale.schedule.errors import ScheduleError
+from forescale.schedule.family import LONGEST
 from forescale.schedule.memory import ActivationSizes, peak_memory
 from forescale.schedule.model import Schedule
 from forescale.schedule.placement import Placement
 from forescale.schedule.times import LinkTimes, StageTimes
 from forescale.units import counted
 
+MOST_PASSES = 1 << 17
+"""Passes of the largest problem that is taken on."""
 KINDS = (Kind.F, Kind.I, Kind.W)
 
 
@@ -55,6 +58,16 @@ class Problem:
             if getattr(self, name).shape != (length,):
                 msg = f"{name}: give {counted(length, 'value')}; got {getattr(self, name).shape[0]}"
                 raise ScheduleError(msg)
+            if not np.all((getattr(self, name) >= 0.0) & (getattr(self, name) <= LONGEST)):
+                msg = f"{name}: give numbers from 0 to {LONGEST:g}"
+                raise ScheduleError(msg)
+        if not np.any(self.forward + self.input_grad + self.weight_grad):
+            msg = "all durations are zero; the optimiser needs at least one pass that takes time"
+            raise ScheduleError(msg)
+        passes = 3 * stages * self.num_microbatches
+        if passes > MOST_PASSES:
+            msg = f"{passes:,} passes are too many to optimise; it takes up to {MOST_PASSES:,}"
+            raise ScheduleError(msg)
         least = max(self.saved[list(mine)].sum() for mine in self.stages_of_rank)
         if self.memory_limit is not None and least > self.memory_limit * (1 + 1e-9):
             got = f"got {self.memory_limit:g}"
@@ -80,6 +93,11 @@ class Problem:
         """Messages as the simulator takes them."""
         return LinkTimes(latency=self.comm)
 
+    @property
+    def sizes(self) -> ActivationSizes:
+        """What the stages hold as the simulator takes it."""
+        return ActivationSizes(saved=self.saved, weight_part=self.weight_part)
+
     def duration(self, kind: Kind, stage: int) -> float:
         """Return how long a pass takes."""
         return float({Kind.F: self.forward, Kind.I: self.input_grad, Kind.W: self.weight_grad}[kind][stage])
@@ -92,8 +110,7 @@ class Problem:
         """Return whether a schedule stays within the memory limit."""
         if self.memory_limit is None:
             return True
-        sizes = ActivationSizes(saved=self.saved, weight_part=self.weight_part)
-        return bool(peak_memory(schedule, sizes).max() <= self.memory_limit * (1 + 1e-9))
+        return bool(peak_memory(schedule, self.sizes).max() <= self.memory_limit * (1 + 1e-9))
 
     def lower_bound(self) -> float:
         """Return a makespan that no order can beat: a rank's work between its earliest start and tail."""

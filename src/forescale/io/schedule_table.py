@@ -1,0 +1,108 @@
+"""Tables of schedules as Primus' pipeline simulator reads them: durations, and what to run with them.
+
+Format: AMD-AGI/Primus, primus/core/projection/configs/pp_simulation.yaml. Durations are those of one micro-batch
+through a device's full share; `bwd_time` is the input gradient, `wgrad_time` the weight gradient.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from forescale.errors import ReaderError, UnknownKeyError, UnknownNameError
+from forescale.io.files import load_mapping
+from forescale.schedule import Request, family
+
+DURATIONS: Mapping[str, str] = MappingProxyType(
+    {"fwd_time": "forward", "bwd_time": "input_grad", "wgrad_time": "weight_grad"}
+)
+KEYS = (*DURATIONS, "schedulers", "print_simulation_result", "output_dir")
+SHAPE: Mapping[str, str] = MappingProxyType(
+    {"pp_size": "pp", "vpp_size": "vpp", "micro_batches": "num_microbatches"}
+)
+GREEDY: Mapping[object, str] = MappingProxyType({"half": "v-half", "min": "v-min"})
+"""Schedules of the greedy V algorithm by `memory_config`."""
+ENTRY_KEYS = ("name", "class", *SHAPE, "memory_config", "cached_fwd_chunks_limit")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """One schedule of a table."""
+
+    label: str
+    """What the table calls it."""
+    schedule: str
+    """Its name in the library."""
+    request: Request
+
+
+def read_schedule_table(path: Path) -> tuple[Listed, ...]:
+    """Return the schedules of a table, in its order.
+
+    Raises
+    ------
+    ReaderError
+        If the file cannot be read, or a key is missing, unknown, or has a value that cannot be.
+    """
+    given = load_mapping(path)
+    for key in given:
+        if key not in KEYS:
+            raise UnknownKeyError(str(key), str(path), KEYS)
+    durations = {name: _duration(path, key, given.get(key)) for key, name in DURATIONS.items()}
+    entries = given.get("schedulers")
+    if not isinstance(entries, list) or not entries:
+        raise ReaderError(path, "schedulers must list one schedule or more")
+    return tuple(_listed(path, index, entry, durations) for index, entry in enumerate(entries))
+
+
+def _listed(path: Path, index: int, entry: object, durations: Mapping[str, float]) -> Listed:
+    where = f"schedulers[{index}]"
+    if not isinstance(entry, dict):
+        raise ReaderError(path, f"{where} must be a table with {', '.join(('name', *SHAPE))}")
+    for key in entry:
+        if key not in ENTRY_KEYS:
+            raise UnknownKeyError(str(key), f"{path}, {where}", ENTRY_KEYS)
+    shape = {name: _count(path, f"{where}.{key}", entry.get(key)) for key, name in SHAPE.items()}
+    limit = entry.get("cached_fwd_chunks_limit")
+    chunks = None if limit is None else _count(path, f"{where}.cached_fwd_chunks_limit", limit)
+    held = None if chunks is None else chunks / shape["vpp"]
+    request = Request(
+        pp=shape["pp"],
+        num_microbatches=shape["num_microbatches"],
+        vpp=shape["vpp"],
+        memory_limit=held,
+        forward=durations["forward"],
+        input_grad=durations["input_grad"],
+        weight_grad=durations["weight_grad"],
+    )
+    label = str(entry.get("name") or entry.get("class") or "")
+    return Listed(label=label, schedule=_schedule(path, where, entry), request=request)
+
+
+def _schedule(path: Path, where: str, entry: Mapping[object, object]) -> str:
+    """Return the library's name of an entry: by its class, else by its name."""
+    named = str(entry.get("class") or entry.get("name") or "").rpartition(".")[2]
+    wanted = entry.get("memory_config")
+    if wanted is not None:
+        if not isinstance(wanted, str) or wanted not in GREEDY:
+            raise ReaderError(path, f"{where}.memory_config must be half or min; got {wanted!r}")
+        return GREEDY[wanted]
+    try:
+        return family(named).name
+    except UnknownNameError as error:
+        raise ReaderError(path, f"{where}: {error}") from error
+
+
+def _duration(path: Path, key: str, value: object) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0:
+        return float(value)
+    raise ReaderError(path, f"{key} must be a duration of zero or more; got {value!r}")
+
+
+def _count(path: Path, key: str, value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    raise ReaderError(path, f"{key} must be a whole number of 1 or more; got {value!r}")

@@ -1,0 +1,69 @@
+"""Primus' table of schedules: what is read, and what is said where it cannot be."""
+
+import pytest
+
+from forescale.errors import ForescaleError
+from forescale.io.schedule_table import read_schedule_table
+from forescale.schedule import Request
+
+HEAD = "fwd_time: 10\nbwd_time: 12.5\nwgrad_time: 8\nprint_simulation_result: true\n"
+ENTRY = "schedulers:\n  - {{name: {name}, class: a.b.{kind}, pp_size: 8, vpp_size: {vpp}, micro_batches: 32{more}}}\n"
+
+
+def read(tmp_path, text):
+    path = tmp_path / "pp_simulation.yaml"
+    path.write_text(text)
+    return read_schedule_table(path)
+
+
+def entry(name="x", kind="Schedule1F1B", vpp=1, more=""):
+    return ENTRY.format(name=name, kind=kind, vpp=vpp, more=more)
+
+
+@pytest.mark.parametrize(
+    ("kind", "vpp", "more", "schedule", "limit"),
+    [
+        ("Schedule1F1B", 1, "", "1f1b", None), ("ScheduleZeroBubble", 1, "", "zb-h1", None),
+        ("ScheduleInterleaved1F1B", 2, "", "interleaved-1f1b", None),
+        ("ScheduleZBVFormatted", 2, "", "zbv", None),
+        ("ScheduleZBVGreedy", 2, ", memory_config: half", "v-half", None),
+        ("ScheduleZBVGreedy", 2, ", memory_config: min", "v-min", None),
+        ("ScheduleZBVGreedy", 2, ", cached_fwd_chunks_limit: 12", "v-zb", 6.0),
+    ],
+)  # fmt: skip
+def test_schedules_by_their_class(kind, vpp, more, schedule, limit, tmp_path):
+    (found,) = read(tmp_path, HEAD + entry("mine", kind, vpp, more))
+    assert (found.label, found.schedule) == ("mine", schedule)
+    assert found.request == Request(
+        pp=8, num_microbatches=32, vpp=vpp, forward=10.0, input_grad=12.5, weight_grad=8.0, memory_limit=limit
+    )
+
+
+def test_an_entry_without_a_class_goes_by_its_name(tmp_path):
+    text = HEAD + "schedulers:\n  - {name: basic_1f1b, pp_size: 4, vpp_size: 1, micro_batches: 8}\n"
+    assert read(tmp_path, text)[0].schedule == "1f1b"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("fwd_tme: 1\n", "unknown key 'fwd_tme'.*did you mean fwd_time"),
+        (HEAD, "schedulers must list one schedule or more"),
+        (HEAD + "schedulers: 3\n", "schedulers must list one schedule or more"),
+        (HEAD + "schedulers: [3]\n", r"schedulers\[0\] must be a table"),
+        (HEAD.replace("12.5", ".nan") + entry(), "'bwd_time' must be a number, got nan"),
+        (HEAD.replace("12.5", ".inf") + entry(), "'bwd_time' must be a number, got inf"),
+        (HEAD.replace("12.5", "-1") + entry(), "bwd_time must be a duration"),
+        (HEAD.replace("12.5", "yes") + entry(), "bwd_time must be a duration"),
+        (entry(), "fwd_time must be a duration of zero or more; got None"),
+        (HEAD + entry(vpp=0), r"schedulers\[0\].vpp_size must be a whole number of 1 or more; got 0"),
+        (HEAD + entry(vpp=1.5), r"vpp_size must be a whole number of 1 or more; got 1.5"),
+        (HEAD + entry(more=", micro_batch: 3"), "unknown key 'micro_batch'.*did you mean micro_batches"),
+        (HEAD + entry(kind="ScheduleZBVFormat"), r"schedulers\[0\]: unknown schedule.*ScheduleZBVFormatted"),
+        (HEAD + entry(more=", memory_config: tiny"), "memory_config must be half or min; got 'tiny'"),
+        (HEAD + entry(more=", memory_config: [1]"), r"memory_config must be half or min; got \[1\]"),
+    ],
+)
+def test_what_cannot_be_is_said_with_its_place(text, says, tmp_path):
+    with pytest.raises(ForescaleError, match=says):
+        read(tmp_path, text)
