@@ -45,7 +45,7 @@ def test_time_a_small_schedule_again(benchmark, name, vpp, delay):
     compiled = ready(name, 8, 64, vpp)
     laid = compiled.durations(UNIT, LinkTimes(latency=delay))
     benchmark(compiled.time, laid)
-    assert benchmark.stats.stats.min <= 50e-6
+    assert benchmark.stats.stats.min <= (60e-6 if delay else 50e-6)
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.1])

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from scripts import pages
 from tests.golden.documents import DOCUMENTS, GOLDEN
 
 ROOT = Path(__file__).parents[2]
@@ -52,9 +53,73 @@ def test_links_between_pages_lead_somewhere():
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-def test_the_readme_shows_commands_that_exist():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_pages_show_commands_that_exist():
     frozen = json.loads((GOLDEN / "commands.json").read_text(encoding="utf-8"))["commands"]
-    used = re.findall(r"^(?: *\./scripts/|\$ )?forescale ([a-z]+)", readme, flags=re.MULTILINE)
+    used = {
+        name
+        for page in pages.pages()
+        for block in pages.blocks(page.read_text(encoding="utf-8").splitlines())
+        for name in re.findall(r"^(?:\./scripts/)?forescale ([a-z]+)", block.source, flags=re.MULTILINE)
+    }
     assert used
-    assert set(used) <= set(frozen)
+    assert used <= set(frozen)
+
+
+@pytest.mark.parametrize("page", pages.pages(), ids=lambda page: page.name)
+def test_what_a_page_shows_is_what_happens(page):
+    """Fails after a change of what is printed: `python scripts/pages.py` writes it anew."""
+    text = page.read_text(encoding="utf-8")
+    with pages.workplace():
+        assert pages.refreshed(text) == text
+
+
+PAGE = """\
+    forescale --version   # said
+
+```
+old
+```
+
+<!-- not run: a sketch -->
+    forescale nosuchcommand [MODEL]
+
+```toml
+# own.toml
+a = 1
+```
+
+```python
+from pathlib import Path
+print(Path("own.toml").read_text().splitlines()[1])
+2 * 3  #> 5
+```
+
+```
+old
+```
+
+Text with ```code``` and a formula:
+
+    a = b
+"""
+
+
+def test_blocks_are_run_and_what_they_show_is_replaced():
+    with pages.workplace():
+        new = pages.refreshed(PAGE)
+    assert "2 * 3  #> 6\n```\n\n```\na = 1\n```\n" in new
+    assert "old" not in new
+    assert "```\nforescale 0." in new
+    assert "nosuchcommand" in new
+    assert pages.CLOCK.sub("", "fits, in 0.91 s; so") == "fits, ; so"
+
+
+def test_a_command_that_fails_is_an_error():
+    with pages.workplace(), pytest.raises(RuntimeError, match="exit code 2: error: No such command"):
+        pages.refreshed("\n    forescale nosuchcommand\n")
+
+
+def test_what_is_not_run_says_why():
+    for page in pages.pages():
+        for block in pages.blocks(page.read_text(encoding="utf-8").splitlines()):
+            assert not block.mark or len(block.reason) > 8
