@@ -31,8 +31,8 @@ def linear(
     """Append rows x inputs -> rows x outputs, with its weight and its three products.
 
     `padded` is the width of all outputs where it is more than theirs. `saved` is kept for the weight gradient, by
-    default the source; kernels that do not gather it again keep the source, too. Not `narrow` are products that stay in 16 bits under 8-bit recipes. The weight joins `matrices` of a framework that
-    does not fuse them.
+    default the source; kernels that do not gather it again keep the source, too. Not `narrow` are products that
+    stay in 16 bits under 8-bit recipes. The weight joins `matrices` of a framework that does not fuse them.
     """
     width = outputs[1] if padded is None else padded
     copies = width / outputs[1]
