@@ -11,6 +11,7 @@ from io import StringIO
 
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 """Characters that steer a terminal or turn text around, and those that XML forbids; tab and newline are none."""
+_MARKS = {ord(mark): f"\\u{ord(mark):04x}" for mark in "<>&"}
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """What spreadsheets take for the start of a formula."""
 
@@ -27,7 +28,7 @@ def xml(text: str) -> str:
 
 def script(value: object) -> str:
     """Return a value as JSON that stays inside an HTML script element."""
-    return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
+    return json.dumps(value, separators=(",", ":")).translate(_MARKS)
 
 
 def markdown(text: str) -> str:

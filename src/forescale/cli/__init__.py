@@ -1,5 +1,23 @@
 """The command line: `forescale`."""
 
-from forescale.cli.app import main
+from __future__ import annotations
+
+import sys
+
+INTERRUPTED = 130
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit: 0 for an answer, 2 for a question that has none, 130 after an interrupt."""
+    try:
+        from forescale.cli.app import run
+        from forescale.cli.streams import readied
+
+        readied()
+        code = run(arguments)
+    except KeyboardInterrupt:  # while it loads, too
+        code = INTERRUPTED
+    sys.exit(code)
+
 
 __all__ = ["main"]

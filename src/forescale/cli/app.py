@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import cast
 
 import typer
 
 from forescale import __version__
+from forescale.cli import INTERRUPTED
+from forescale.cli.console import say
 from forescale.cli.help import Commands
+from forescale.cli.streams import dropped
 from forescale.errors import ForescaleError, InfeasibleError
 
 USAGE_ERROR = 2
-INTERRUPTED = 130
 _UsageError = cast("type[Exception]", typer.BadParameter.__mro__[2])
 """Base of all errors in how a command was written, whichever click typer comes with."""
 
@@ -58,7 +60,7 @@ def application(names: Sequence[str] = tuple(COMMANDS)) -> typer.Typer:
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"forescale {__version__}")
+        say(f"forescale {__version__}")
         raise typer.Exit
 
 
@@ -72,30 +74,29 @@ def _root(
     del version
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and exit: 0 for an answer, 2 for a question that has none."""
-    sys.exit(run(arguments))
-
-
 def run(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     given = sys.argv[1:] if arguments is None else arguments
     try:
-        code = application(_needed(given))(given, prog_name="forescale", standalone_mode=False)
+        code = _run(given)
         sys.stdout.flush()
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
+    except BrokenPipeError:  # nobody reads on
+        code = 0
+    except OSError as error:
+        code = _say(f"{error.filename or 'standard output'}: {error.strerror or error}")
+    dropped()
+    return code
+
+
+def _run(given: Sequence[str]) -> int:
+    try:
+        code = application(_needed(given))(given, prog_name="forescale", standalone_mode=False)
     except _UsageError as error:
         return _usage(error)
-    except (KeyboardInterrupt, typer.Abort):
-        return INTERRUPTED
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except ForescaleError as error:
         return _refuse(error)
-    except OSError as error:
-        return _say(
-            f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
-        )
     return code if isinstance(code, int) else 0
 
 
@@ -129,5 +130,6 @@ def _refuse(error: ForescaleError) -> int:
 
 
 def _say(text: str) -> int:
-    typer.echo(f"error: {' '.join(text.split())}", err=True)
+    with suppress(OSError):  # nobody reads that either
+        say(f"error: {' '.join(text.split())}", error=True)
     return USAGE_ERROR

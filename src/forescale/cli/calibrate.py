@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from forescale.cli.console import console, print_json
 from forescale.errors import SpecError
 from forescale.graph.ops import CollectiveKind
 from forescale.units import counted
@@ -125,7 +126,7 @@ def calibrate_command(
         own = replace(own, runs=found[1].calibration)
     write_text(output, json.dumps(rounded(own.to_json()), indent=1, allow_nan=False) + "\n")
     if as_json:
-        typer.echo(json.dumps(_document(measured, result, entries, left), indent=1))
+        print_json(_document(measured, result, entries, left))
     else:
         _show(measured, result, entries, left, output)
 
@@ -244,8 +245,6 @@ def _show(
     left: Sequence[Left],
     output: Path,
 ) -> None:
-    from forescale.cli.console import console
-
     if entries:
         moves = [move for entry in entries for move in entry.moves[:SHOWN_EACH]]
         console().print(_entry_table(entries), _move_table(moves))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from forescale.cli.console import console, print_json
+from forescale.cli.console import console, print_json, say
 from forescale.cli.help import Commands, Group
 from forescale.cli.memory_compare import compare_command
 from forescale.cli.options import (
@@ -158,7 +158,7 @@ def memory_command(
         return
     _show(result, anchored, timeline if over_time.timeline else None, both=anchor.mode == "both")
     if over_time.export is not None:
-        typer.echo(f"wrote {over_time.export}")
+        say(f"wrote {over_time.export}")
 
 
 memory_app.command("compare")(compare_command)

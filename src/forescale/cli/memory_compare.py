@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, cast, get_
 
 import typer
 
-from forescale.cli.console import console, print_json
+from forescale.cli.console import console, print_json, say
 from forescale.cli.options import (
     OUTPUT,
     ClusterOptions,
@@ -88,7 +88,7 @@ def compare_command(
 
     console().print(comparison_view(found))
     if plot is not None:
-        typer.echo(f"wrote {plot}")
+        say(f"wrote {plot}")
 
 
 def _compared(

@@ -5,10 +5,9 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-import typer
 from rich.table import Table
 
-from forescale.cli.console import console, print_json
+from forescale.cli.console import console, print_json, say
 from forescale.cli.options import (
     ClusterOptions,
     CostOptions,
@@ -87,14 +86,14 @@ def _print(found: Partitioned) -> None:
             f"{cut.stage_memory[stage] / 2**30:.4g} GiB",
         )
     console().print(table)
-    typer.echo(f"as given  {given.step_time_s:.4g} s a step, peak {given.memory.peak_bytes / 2**30:.4g} GiB")
+    say(f"as given  {given.step_time_s:.4g} s a step, peak {given.memory.peak_bytes / 2**30:.4g} GiB")
     chosen = found.strategy
     if now is given:
-        typer.echo("the cut is not faster in a whole step; keep the layout as given")
+        say("the cut is not faster in a whole step; keep the layout as given")
         return
-    typer.echo(f"this cut  {now.step_time_s:.4g} s a step, peak {now.memory.peak_bytes / 2**30:.4g} GiB")
+    say(f"this cut  {now.step_time_s:.4g} s a step, peak {now.memory.peak_bytes / 2**30:.4g} GiB")
     options = f"--stage-layers {','.join(map(str, chosen.stage_layers or ()))}"
     if chosen.recompute.layer_ids:
         ids = ",".join(map(str, chosen.recompute.layer_ids))
         options += f" --recompute full --recompute-layer-ids {ids}"
-    typer.echo(f"options   {options}")
+    say(f"options   {options}")

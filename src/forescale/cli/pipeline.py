@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from forescale.cli.console import console, print_json
+from forescale.cli.console import PLAIN_WIDTH, console, print_json, say
 from forescale.cli.help import Commands
 from forescale.cli.options import grouped
 from forescale.cli.partition import partition_command
@@ -81,9 +82,7 @@ def list_schedules(*, as_json: AsJson = False) -> None:
     for each in FAMILIES:
         table.add_row(each.name, _vpp_text(each), each.constraint, each.idle, each.peak)
     console().print(table)
-    typer.echo(
-        "p ranks, v chunks, m micro-batches; tf, tb, tw of a device's full share. --json adds sources."
-    )
+    say("p ranks, v chunks, m micro-batches; tf, tb, tw of a device's full share. --json adds sources.")
 
 
 @app.command("simulate")
@@ -143,7 +142,7 @@ def compare(*, pp: Pp, microbatches: Microbatches, passes: PassOptions, as_json:
         return
     _print_results(results)
     for name, reason in refused.items():
-        typer.echo(f"{name}: {reason}")
+        say(f"{name}: {reason}")
 
 
 @app.command()
@@ -167,7 +166,10 @@ def draw(
         Path | None, typer.Option("--trace", help="Folder with pp_rank_*.json of a real run.")
     ] = None,
     iteration: Annotated[int | None, typer.Option("--iteration", help="Iteration of the trace.")] = None,
-    width: Annotated[int, typer.Option("--width", min=40, help="Columns of the terminal picture.")] = 110,
+    width: Annotated[
+        int | None,
+        typer.Option("--width", min=40, help="Columns of the terminal picture, by default its own."),
+    ] = None,
 ) -> None:
     """Draw schedules in the terminal, as SVG, as one HTML page, as Perfetto JSON or as torch's CSV.
 
@@ -183,10 +185,10 @@ def draw(
         pictures += _trace_pictures(trace, iteration)
     text = _rendered(pictures, wanted, width, colour=output is None)
     if output is None:
-        typer.echo(text)
+        sys.stdout.write(f"{text}\n")
     else:
         write_text(output, text)
-        typer.echo(f"wrote {output}")
+        say(f"wrote {output}")
 
 
 @app.command("check")
@@ -204,10 +206,10 @@ def check_file(
     elif report.valid:
         place = f"{counted(schedule.num_stages, 'stage')} ({schedule.placement.style})"
         passes = counted(schedule.num_microbatches, "micro-batch")
-        typer.echo(f"valid: {counted(schedule.num_ranks, 'rank')}, {place}, {passes}; free of deadlock")
+        say(f"valid: {counted(schedule.num_ranks, 'rank')}, {place}, {passes}; free of deadlock")
     else:
         for violation in report.violations[:20]:
-            typer.echo(f"{violation.rule}: {violation.message}")
+            say(f"{violation.rule}: {violation.message}")
     if not report.valid:
         raise typer.Exit(1)
 
@@ -257,9 +259,7 @@ def optimise_schedule(
     _print_results([result])
     gain = 1.0 - found.makespan / found.library_makespan
     state = "proven optimal" if found.proven else f"no order is shorter than {found.bound:.6g}"
-    typer.echo(
-        f"{found.method}: {gain:.2%} shorter than {found.library} ({found.library_makespan:.6g}); {state}"
-    )
+    say(f"{found.method}: {gain:.2%} shorter than {found.library} ({found.library_makespan:.6g}); {state}")
 
 
 def _report_json(schedule: Schedule, report: CheckReport) -> dict[str, Any]:
@@ -335,13 +335,13 @@ def _print_results(results: Sequence[Step]) -> None:
     console().print(table)
     for each in results:
         for violation in each.report.violations:
-            typer.echo(f"{each.schedule.name}: {violation.message}")
+            say(f"{each.schedule.name}: {violation.message}")
 
 
 def _print_ranks(result: Step) -> None:
     ranks = result.schedule.num_ranks
     if ranks > MOST_RANKS_PRINTED:
-        typer.echo(f"--json has the start, end, busy time and peak of each of the {ranks} ranks")
+        say(f"--json has the start, end, busy time and peak of each of the {ranks} ranks")
         return
     table = Table(box=None, pad_edge=False)
     for title in ("rank", "start", "end", "busy", "peak"):
@@ -366,12 +366,16 @@ def _trace_pictures(folder: Path, iteration: int | None) -> list[Timeline | Simu
     return [of_trace(step), of_simulation(simulated)]
 
 
-def _rendered(pictures: list[Timeline | Simulation], wanted: DrawFormat, width: int, *, colour: bool) -> str:
+def _rendered(
+    pictures: list[Timeline | Simulation], wanted: DrawFormat, width: int | None, *, colour: bool
+) -> str:
     if wanted is DrawFormat.html:
         return to_html(pictures)
     if wanted is DrawFormat.terminal:
-        painted = colour and console().is_terminal
-        return "\n\n".join(to_terminal(each, width=width, colour=painted) for each in pictures)
+        screen = console()
+        painted = colour and screen.color_system is not None and not screen.no_color
+        columns = width or min(screen.width, PLAIN_WIDTH)
+        return "\n\n".join(to_terminal(each, width=columns, colour=painted) for each in pictures)
     if len(pictures) > 1 and wanted is not DrawFormat.svg:
         message = f"{wanted} holds one schedule; draw one, or use html"
         raise ForescaleError(message)

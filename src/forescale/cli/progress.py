@@ -20,7 +20,7 @@ class SearchBar:
     """Told how far a search is, shows it on standard error: only on a terminal, and only once it takes a while."""
 
     def __init__(self) -> None:
-        self._console = console(error=True)
+        self._console = console(error=True, least=0)
         self._bar: Bar | None = None
 
     def __enter__(self) -> SearchBar:

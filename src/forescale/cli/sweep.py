@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from forescale.cli.console import console, print_json
+from forescale.cli.console import console, print_json, say
 from forescale.cli.options import OUTPUT, JsonFlag
 from forescale.errors import SpecError
 
@@ -153,9 +153,7 @@ def _resumable(output: Path | None) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         if output is not None:
-            typer.echo(
-                f"interrupted; the points known so far are in {output}: the same command goes on", err=True
-            )
+            say(f"interrupted; the points known so far are in {output}: the same command goes on", error=True)
         raise
 
 
@@ -165,7 +163,7 @@ def _progress(sweep: Sweep) -> Iterator[Progress | None]:
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
-    screen = console(error=True)
+    screen = console(error=True, least=0)
     if not screen.is_terminal:
         yield None
         return

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from forescale.cli.console import console, print_json
 from forescale.cli.options import CostOptions, grouped
 from forescale.errors import SpecError
 from forescale.units import counted
@@ -95,7 +96,7 @@ def validate_command(
     peers = compare_peers(board, {LLM_ANALYSIS: llm_analysis_step} if ask_peers else None)
     _write_files(board, peers, runs, preset, markdown=markdown, chart=chart)
     if as_json:
-        typer.echo(json.dumps(document(board, peers), indent=1, allow_nan=False))
+        print_json(document(board, peers))
     else:
         _show(board, by, peers)
 
@@ -167,27 +168,25 @@ def _draw(board: Scoreboard, peers: Sequence[PeerGroup], folder: Path) -> dict[s
 
 
 def _show(board: Scoreboard, by: str, peers: Sequence[PeerGroup]) -> None:
-    from rich.console import Console
-
     from forescale.validation.sweeps import mean_regret, mean_spearman
 
     groups = board.headline() if by == "headline" else board.by(by)
-    console = Console()
-    console.print(_table([*groups, board.total(core=True), board.total(core=False)], by))
+    screen = console()
+    screen.print(_table([*groups, board.total(core=True), board.total(core=False)], by))
     skipped = f"{len(board.skipped)} of {counted(len(board.outcomes), 'row')} skipped"
-    console.print(f"{skipped} ({_percent(board.core_skipped_share)} of the core rows)")
+    screen.print(f"{skipped} ({_percent(board.core_skipped_share)} of the core rows)")
     if board.sweeps:
         spearman, regret = mean_spearman(board.sweeps), mean_regret(board.sweeps)
         rank = "–" if spearman is None else f"{spearman:.2f}"
-        console.print(
+        screen.print(
             f"{counted(len(board.sweeps), 'sweep')}: mean Spearman {rank}, mean regret {_percent(regret)}"
         )
     for group in peers:
         theirs, ours = (_percent(summary.median_abs) for summary in (group.time, group.our_time))
-        console.print(
+        screen.print(
             f"{group.peer}: median {theirs} on {counted(group.time.count, 'row')}, ours there {ours}"
         )
-    console.print("Every row with --json; the whole scoreboard with --markdown FILE.")
+    screen.print("Every row with --json; the whole scoreboard with --markdown FILE.")
 
 
 def _table(groups: list[Group], by: str) -> Table:

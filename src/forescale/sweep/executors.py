@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
+import signal as signals
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from multiprocessing import active_children, get_context, parent_process
 from multiprocessing.connection import wait as wait_for
-from signal import SIG_IGN, SIGINT, signal
 from threading import Thread
 from typing import Any, Protocol, TypeAlias
 
@@ -105,7 +106,7 @@ def available_cores() -> int:
 
 def _start_worker() -> None:
     """Leave interrupts to the process that started this one, and end with it: a kill would go unnoticed."""
-    signal(SIGINT, SIG_IGN)
+    signals.signal(signals.SIGINT, signals.SIG_IGN)
     parent = parent_process()
     assert parent is not None
 
@@ -116,11 +117,25 @@ def _start_worker() -> None:
     Thread(target=watch, daemon=True).start()
 
 
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Hold interrupts back, also from processes that start meanwhile and do not yet leave them to this one."""
+    if not hasattr(signals, "pthread_sigmask"):
+        yield
+        return
+    before = signals.pthread_sigmask(signals.SIG_BLOCK, {signals.SIGINT})
+    try:
+        yield
+    finally:
+        signals.pthread_sigmask(signals.SIG_SETMASK, before)
+
+
 def _in_flight(
     questions: Iterator[Asked], most: int, submit: Callable[[Asked], Future[Row]]
 ) -> Iterator[Row]:
     """Return results as they come, with at most `most` questions handed out at any time."""
-    busy = {submit(question) for question in islice(questions, most)}
+    with _undisturbed():
+        busy = {submit(question) for question in islice(questions, most)}
     while busy:
         found, busy = wait(busy, return_when=FIRST_COMPLETED)
         for future in found:

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from forescale.cost.run_calibration import load_run_calibration
+from forescale.escaping import markdown as safe
+from forescale.escaping import plain
 from forescale.validation.metrics import ErrorSummary
 from forescale.validation.peers import PeerGroup
 from forescale.validation.scoreboard import DIMENSIONS, Group, Outcome, Scoreboard
@@ -60,8 +62,8 @@ def _opening(board: Scoreboard, corpus: str, preset: str, command: str) -> str:
     core = sum(outcome.case.core for outcome in board.outcomes)
     return (
         "# Accuracy\n\n"
-        f"`{command}` writes this page: {count} measured runs of `{corpus}`, projected under the preset "
-        f"`{preset}`. {skipped} rows could not be projected; each is listed below with the reason. "
+        f"`{_code(command)}` writes this page: {count} measured runs of `{_code(corpus)}`, projected under the "
+        f"preset `{_code(preset)}`. {skipped} rows could not be projected; each is listed below with the reason. "
         f"{core} rows are *core*: every field of their configuration is known. "
         f"{_percent(board.core_skipped_share)} of them were skipped.\n\n"
         "An error is projected / measured − 1, so above zero the projection is too slow or too large; the "
@@ -222,11 +224,12 @@ def _skipped(board: Scoreboard) -> str:
         reasons.setdefault(outcome.skipped or "", []).append(_marked(outcome))
     rows = [[str(len(ids)), reason, ", ".join(ids)] for reason, ids in reasons.items()]
     rows.sort(key=lambda row: (-int(row[0]), row[1]))
-    return "## Rows not projected\n\nCore rows in bold.\n\n" + table(["rows", "reason", "ids"], rows)
+    return "## Rows not projected\n\nCore rows in bold.\n\n" + table(["rows", "reason", "ids"], rows, ready=1)
 
 
 def _marked(outcome: Outcome) -> str:
-    return f"**{outcome.case.id}**" if outcome.case.core else outcome.case.id
+    name = safe(outcome.case.id)
+    return f"**{name}**" if outcome.case.core else name
 
 
 def _assumptions(board: Scoreboard) -> str:
@@ -274,19 +277,25 @@ def _cells(summary: ErrorSummary) -> list[str]:
     ]
 
 
-def table(title: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table; columns of which every cell starts like a number are aligned to the right."""
+def table(title: Sequence[str], rows: Sequence[Sequence[str]], *, ready: int = 0) -> str:
+    """Return a Markdown table; columns of which every cell starts like a number are aligned to the right.
+
+    Cells of the last `ready` columns are Markdown already.
+    """
     numeric = [all(_is_number(row[column]) for row in rows) for column in range(len(title))]
-    lines = [list(title), ["---:" if right else "---" for right in numeric], *rows]
-    return "\n".join("| " + " | ".join(_escaped(cell) for cell in line) + " |" for line in lines)
+    own = len(title) - ready
+    cells = [[*map(safe, row[:own]), *row[own:]] for row in rows]
+    lines = [list(title), ["---:" if right else "---" for right in numeric], *cells]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _is_number(cell: str) -> bool:
     return cell in {"", "–"} or cell.lstrip("+−-")[:1].isdigit()
 
 
-def _escaped(cell: str) -> str:
-    return cell.replace("|", "\\|").replace("\n", " ")
+def _code(text: str) -> str:
+    """Return text that stays inside `such marks`."""
+    return plain(text).replace("`", "'")
 
 
 def _percent(value: float | None) -> str:
