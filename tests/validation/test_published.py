@@ -1,11 +1,22 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from forescale.spec import Strategy
+from forescale.spec import (
+    DenseFfn,
+    FullAttention,
+    LatentAttention,
+    Layer,
+    LinearAttention,
+    Model,
+    MoeFfn,
+    Strategy,
+)
 from forescale.validation.cases import express
 from forescale.validation.corpus import read_corpus
-from forescale.validation.published import convention_peak, published_flops
+from forescale.validation.published import convention_peak, layer_flops, published_flops
 from forescale.validation.tables import all_matches
 
 from .conftest import EXCERPT
@@ -105,3 +116,46 @@ def test_rows_that_print_both_agree_with_their_own_convention(cases):
         assert seconds == pytest.approx(case.measured.step_time_s, rel=0.04), row.id
         checked += 1
     assert checked >= 8
+
+
+def forward_flops(attention=None, ffn=None, *, halved=False):
+    return layer_flops(Layer(attention=attention, ffn=ffn), 130, 462, halved=halved)
+
+
+def test_flops_of_each_kind_of_layer_by_hand():
+    """Two per weight and token, and two per pair, head and number of a score or a value."""
+    full = FullAttention(num_heads=12, num_kv_heads=4, head_dim=38)
+    weights = 130 * 38 * (12 + 4 + 4) + 12 * 38 * 130
+    assert forward_flops(full) == 2 * weights + 4 * 12 * 38 * 462
+    assert forward_flops(full, halved=True) == 2 * weights + 4 * 12 * 38 * 462 / 2
+    assert forward_flops(replace(full, window=97)) == 2 * weights + 4 * 12 * 38 * 97
+    latent = LatentAttention(
+        num_heads=6, q_lora_rank=74, kv_lora_rank=58, qk_nope_head_dim=22, qk_rope_head_dim=10, v_head_dim=26
+    )
+    queries, others = 130 * 74 + 74 * 6 * 32, 130 * (58 + 10) + 58 * 6 * (22 + 26) + 6 * 26 * 130
+    assert forward_flops(latent) == 2 * (queries + others) + 2 * 6 * (32 + 26) * 462
+    assert forward_flops(replace(latent, q_lora_rank=None)) == 2 * (130 * 6 * 32 + others) + 2 * 6 * 58 * 462
+    state = LinearAttention(num_heads=10, num_key_heads=6, key_head_dim=14, value_head_dim=22, chunk_size=66)
+    widths = 2 * 6 * 14 + 3 * 10 * 22  # queries and keys; values, gate and output
+    assert forward_flops(state) == 2 * 130 * widths + 2 * 10 * (14 + 22) * 66
+    assert forward_flops(replace(state, output_gate=False)) == 2 * 130 * (widths - 220) + 2 * 10 * 36 * 66
+    assert forward_flops(ffn=DenseFfn(ffn_hidden_size=46)) == 2 * 3 * 130 * 46
+    assert forward_flops(ffn=DenseFfn(ffn_hidden_size=46, gated=False)) == 2 * 2 * 130 * 46
+    routed = MoeFfn(num_experts=20, top_k=6, ffn_hidden_size=34, shared_ffn_hidden_size=58)
+    assert forward_flops(ffn=routed) == 2 * 130 * (20 + 3 * 6 * 34 + 3 * 58)
+    inside = 2 * 130 * (20 + 3 * 58 + 2 * 42) + 2 * 42 * 3 * 6 * 34
+    assert forward_flops(ffn=replace(routed, latent_size=42)) == inside
+
+
+def test_flops_of_a_token_by_hand():
+    """Forward once and backward twice; a multi-token-prediction layer joins 2h to h and has logits of its own."""
+    layer = Layer(attention=None, ffn=DenseFfn(ffn_hidden_size=46))
+    model = Model(name="by-hand", hidden_size=130, layers=(layer,) * 5, vocab_size=950)
+    one, logits = 2 * 3 * 130 * 46, 2 * 130 * 950
+    assert published_flops(model, 462, Strategy(), {}) == 3 * (5 * one + logits)
+    again = {"recompute": True}
+    assert published_flops(model, 462, full_recompute(), again) == 4 * 5 * one + 3 * logits
+    assert published_flops(model, 462, Strategy(), again) == 3 * (5 * one + logits)
+    extra = replace(model, num_mtp_layers=2)
+    assert published_flops(extra, 462, Strategy(), {}) == 3 * (7 * one + 2 * 2 * 2 * 130**2 + 3 * logits)
+    assert published_flops(model, 462, Strategy(), {"formula": "parameters"}) == 3 * 2 * 12 * 5 * 130**2
