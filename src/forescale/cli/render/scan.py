@@ -99,12 +99,11 @@ def _conclusion(result: ScanResult) -> str:
     chosen, tried = result.chosen, len(result.points)
     if result.target is None:
         assert chosen is not None
-        value = f"{getattr(chosen, result.varied):,}"
-        what = (
-            f"{value} devices" if result.varied == "num_devices" else f"a global batch of {value} sequences"
+        most = counted(
+            getattr(chosen, result.varied), "device" if result.varied == "num_devices" else "sequence"
         )
-        verb = "get" if result.varied == "num_devices" else "gets"
-        return f"{what}, of the {tried} tried, {verb} the most out of each device"
+        what = most if result.varied == "num_devices" else f"a global batch of {most}"
+        return f"the most out of each device, of the {tried} tried: {what}"
     asked = _asked(result.target)
     if chosen is None:
         steps = [(point.best.step_time_s, point) for point in result.points if point.best is not None]
@@ -114,8 +113,8 @@ def _conclusion(result: ScanResult) -> str:
             if fastest is None
             else f"; the fastest, {fastest[1].num_devices:,}, takes {_taken(fastest[1])}"
         )
-        return f"none of the {tried} numbers of devices tried reaches {asked}{of}"
-    found = f"{chosen.num_devices:,} devices are the fewest of the {tried} tried that reach {asked}"
+        return f"no number of devices, of the {tried} tried, reaches {asked}{of}"
+    found = f"{counted(chosen.num_devices, 'device')}: the fewest of the {tried} tried to reach {asked}"
     return found + _cheapest(result, chosen)
 
 
@@ -125,12 +124,12 @@ def _cheapest(result: ScanResult, chosen: Point) -> str:
     if cheapest is None or cheapest is chosen or chosen.best is None or cheapest.best is None:
         return ""
     less = 1.0 - chosen.best.tokens_per_s_per_device / cheapest.best.tokens_per_s_per_device
-    return f"; {cheapest.num_devices:,} are the cheapest: {words.percent(less)} less device time and cost"
+    return f"; the cheapest: {cheapest.num_devices:,}, {words.percent(less)} less device time and cost"
 
 
 def _asked(target: Target) -> str:
     step = [] if target.step_time_s is None else [f"a step of {format_seconds(target.step_time_s)}"]
-    days = [] if target.days is None else [f"{target.days:g} days"]
+    days = [] if target.days is None else [counted(target.days, "day")]
     return " and ".join([*step, *days])
 
 
