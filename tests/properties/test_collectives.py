@@ -145,3 +145,46 @@ def test_more_links_out_of_a_node_never_slow_long_gathers_down(name, data, num_b
         for p in (1.0, 2.0)
     )
     assert two <= one
+
+
+@given(data=st.data(), name=names, kind=kinds, num_bytes=volumes)
+@settings(max_examples=60, deadline=None)
+def test_a_collective_takes_what_its_fastest_algorithm_takes_alone(data, name, kind, num_bytes):
+    """And in no case less than its own parts: a line is what starts it and what each byte takes."""
+    group, model = data.draw(groups(CLUSTERS[name])), MODELS[name]
+    if group.size == 1:
+        return
+    lines = model.lines(kind=kind, route=model.route(group)).lines
+    each = [float(line.fixed) + num_bytes * float(line.seconds_per_byte) for line in lines]
+    assert min(map(min, [(float(line.fixed), float(line.seconds_per_byte)) for line in lines])) >= 0.0
+    assert float(model.seconds(kind=kind, num_bytes=num_bytes, group=group)) == pytest.approx(
+        min(each), rel=1e-12
+    )
+
+
+def _alone(algorithm, cluster):
+    """Return the model of a network whose library knows one algorithm."""
+    known = AlphaBeta.of(cluster)
+    links = tuple(replace(link, algorithms=(algorithm,)) for link in known.calibration.links)
+    return replace(known, calibration=replace(known.calibration, links=links))
+
+
+@given(data=st.data(), num_bytes=volumes)
+@settings(max_examples=30, deadline=None)
+def test_by_levels_a_sum_takes_no_less_than_each_level(data, num_bytes):
+    cluster = CLUSTERS["h100-sxm"]
+    per_node = float(cluster.devices_per_node)
+    nodes = float(data.draw(st.integers(2, cluster.num_devices // 8)))
+    levels, rings = _alone("hierarchical", cluster), _alone("ring", cluster)
+    whole = float(levels.seconds(kind="all_reduce", num_bytes=num_bytes, group=Group(size=nodes * per_node)))
+    inner, outer = (
+        min(
+            size * float(line.seconds_per_byte)
+            for line in rings.lines(kind="all_reduce", route=rings.route(group)).lines
+        )
+        for size, group in (
+            (num_bytes, Group(size=per_node)),
+            (num_bytes / per_node, Group(size=nodes, stride=per_node)),
+        )
+    )
+    assert whole >= max(inner, outer) * (1.0 - 1e-9)

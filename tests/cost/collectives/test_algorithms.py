@@ -216,3 +216,63 @@ def test_a_recorded_message_says_which_way_won():
     term = AlphaBeta.of(built).seconds(kind="all_gather", num_bytes=size, group=group)
     texts = {node.name: node.text for node in term.at(0).walk()}
     assert texts["fastest"] == "ring Simple, the fastest of 3 ways"
+
+
+def test_halving_doubling_over_nodes_leaves_an_eighth_to_the_slow_network():
+    # 3 steps inside with V/2 + V/4 + V/8, then 3 outside with V/16 + V/32 + V/64.
+    expected = 3 * ALPHA_FAST + 3 * ALPHA_SLOW + 7 / 8 * VOLUME / FAST + 7 / 64 * VOLUME / SLOW
+    assert seconds("halving_doubling", "all_gather", 64) == pytest.approx(expected)
+    assert seconds("halving_doubling", "all_reduce", 64) == pytest.approx(2 * expected)
+
+
+def test_bruck_over_nodes_crosses_their_border_in_every_step():
+    expected = 6 * ALPHA_SLOW + 63 / 64 * VOLUME / SLOW
+    assert seconds("bruck", "all_gather", 64) == pytest.approx(expected)
+    assert seconds("bruck", "reduce_scatter", 64) == pytest.approx(expected)
+    assert seconds("bruck", "all_reduce", 64) == pytest.approx(2 * expected)
+
+
+def test_a_single_shot_over_nodes_takes_one_hop_of_the_slow_network():
+    expected = ALPHA_SLOW + 56 / 64 * VOLUME / SLOW
+    assert seconds("single_shot", "all_gather", 64) == pytest.approx(expected)
+    assert seconds("single_shot", "all_reduce", 64) == pytest.approx(2 * expected)
+
+
+def test_a_tree_in_one_node_is_a_chain():
+    assert seconds("tree", "all_reduce", 8) == pytest.approx(2 * (7 * ALPHA_FAST + 7 / 8 * VOLUME / FAST))
+
+
+def test_peers_of_an_exchange_are_started_one_by_one():
+    direct = seconds("direct_exchange", "all_to_all", 16, peer_latency=1e-6, exchange_launch=3e-6)
+    assert direct == pytest.approx(2 * 3e-6 + 15e-6 + 8 / 16 * VOLUME / SLOW)  # a launch per tier in use
+    rails = seconds("hierarchical_exchange", "all_to_all", 16, peer_latency=1e-6)
+    assert rails == pytest.approx(
+        8e-6 + VOLUME * (7 / 8 / FAST + 1 / 2 / SLOW)
+    )  # 7 in the node, 1 on the rail
+
+
+def test_of_two_wire_protocols_the_faster_is_taken():
+    quick = WireProtocol(name="LL", launch=1e-6, hop_factor=2.0, efficiency=0.25)
+    wide = WireProtocol(name="Simple", launch=9e-6, hop_factor=5.0, efficiency=0.75)
+    link = LinkCalibration(name="ideal", protocols=(quick, wide), algorithms=("ring", "single_shot"))
+    both = AlphaBeta(cluster=two_level(), calibration=NetworkCalibration(links=(link, link)))
+
+    def ways(volume):
+        for wire in (quick, wide):
+            moved = 7 / 8 * volume / (wire.efficiency * FAST)
+            yield wire.launch + 7 * wire.hop_factor * ALPHA_FAST + moved
+            yield wire.launch + wire.hop_factor * ALPHA_FAST + moved
+
+    for volume in (1e3, 1e6, 1e7, 1e9):
+        found = both.seconds(kind="all_gather", num_bytes=volume, group=Group(size=8.0))
+        assert float(found) == pytest.approx(min(ways(volume)))
+
+
+@pytest.mark.parametrize(
+    "way", [way for way in ALGORITHMS if way.name != "in_network"], ids=lambda way: way.name
+)
+def test_on_switches_more_ranks_never_take_less(way):
+    for kind in sorted(way.kinds - {"p2p"}):
+        taken = [seconds(way.name, kind, size) for size in (2, 4, 8, 16, 32, 64)]
+        assert taken == pytest.approx(sorted(taken), rel=1e-9)
+        assert taken[-1] > taken[0] > 0.0

@@ -1,0 +1,107 @@
+"""Every bound of a search beside what it bounds: all layouts of a small space, evaluated one by one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forescale.search.bounds import WorkBounds, cell_bounds
+from forescale.search.cells import Cells, enumerate_cells, enumerate_layouts
+from forescale.search.evaluate import Scores, score
+from forescale.search.footprints import MemoryBounds
+from forescale.search.lists import Legality
+from forescale.search.places import Anywhere, anywhere
+from forescale.search.question import Question
+from forescale.search.space import Rows, Space
+
+Values = NDArray[np.float64]
+TIME = ("coarse", "fine", "cell", "placed")
+MEMORY = ("least", "cell", "placed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounded:
+    """Bounds of (variant, cell) pairs, and the least of what lies behind each: infinite where nothing is legal."""
+
+    time: dict[str, Values]
+    memory: dict[str, Values]
+    least_time: dict[str, Values]
+    least_memory: dict[str, Values]
+
+    def ratios(self) -> dict[str, Values]:
+        """Return each bound over the least of what it bounds, (nodes,) by "time coarse" and so on."""
+        found = {}
+        for kind, bounds, least in (
+            ("time", self.time, self.least_time),
+            ("memory", self.memory, self.least_memory),
+        ):
+            for name, values in bounds.items():
+                found[f"{kind} {name}"] = values / least[name]
+        return found
+
+
+def every_bound(question: Question, space: Space, scores: Scores | None = None) -> Bounded:
+    """Return the bounds of all nodes of a search, beside what lies behind them; `scores` are of every layout.
+
+    "coarse", "fine" and "least" are of all placements and recomputes of a list, "cell" of all placements, "placed"
+    of one variant; each of all ways to shard.
+    """
+    cells = enumerate_cells(question.model, question.cluster, question.workload, space)
+    _, owner, place = cells.expand(np.arange(len(cells)))
+    owner = owner[np.argsort(place)]
+    legality, everywhere = Legality.of(cells), anywhere(cells.whole, question.cluster)
+    legal = np.stack([cells.whole.allows(each) for each in cells.whole.variants])
+    variant, cell = np.nonzero(legal)
+    node = legality.list_of[variant]
+    work = WorkBounds(question, cells, legality.lists, everywhere)
+    least = MemoryBounds(question, cells, legality, everywhere)
+    of = _in_parts if scores is None else cell_bounds
+    wherever, placed = of(question, cells, variant, cell, everywhere), of(question, cells, variant, cell)
+    groups = {
+        "coarse": (node, cell),
+        "fine": (node, cell),
+        "least": (node, cell),
+        "cell": (node, legality.recompute_of[variant], cell),
+        "placed": (variant, cell),
+    }
+
+    if scores is None:
+        layouts = enumerate_layouts(question.model, question.cluster, question.workload, space)
+        scores = score(question, layouts)
+
+    def behind(values: Values, name: str) -> Values:
+        """Return the least of what lies behind each pair under the bound `name`."""
+        own = np.full((len(legal), len(cells)), np.inf)
+        for row, each in enumerate(values):
+            np.minimum.at(own[row], owner, each)
+        shape = tuple(int(part.max()) + 1 for part in groups[name])
+        grouped = np.full(shape, np.inf)
+        np.minimum.at(grouped, groups[name], own[variant, cell])
+        found: Values = grouped[groups[name]]
+        return found
+
+    return Bounded(
+        time={
+            "coarse": work.coarse()[node, cell],
+            "fine": work.fine(node, cell),
+            "cell": wherever.step_time,
+            "placed": placed.step_time,
+        },
+        memory={"least": least.fine(node, cell), "cell": wherever.peak, "placed": placed.peak},
+        least_time={name: behind(scores.step_time, name) for name in TIME},
+        least_memory={name: behind(scores.peak, name) for name in MEMORY},
+    )
+
+
+def _in_parts(
+    question: Question, cells: Cells, variant: Rows, cell: Rows, everywhere: Anywhere | None = None
+) -> Scores:
+    """Return the bounds of pairs, of cells with even and with odd numbers apart: a search takes some at a time."""
+    step, peak = np.empty(len(cell)), np.empty(len(cell))
+    for parity in (0, 1):
+        part = np.flatnonzero(cell % 2 == parity)
+        found = cell_bounds(question, cells, variant[part], cell[part], everywhere)
+        step[part], peak[part] = found.step_time, found.peak
+    return Scores(step_time=step, peak=peak)

@@ -1,0 +1,340 @@
+"""Bounds of a search against every layout behind them: none above the least, and none far below it.
+
+The cases leave little between a bound and a layout: what data-parallel traffic and the update add is small, so that
+a bound that counts something twice, or leaves something out, shows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.bounded import every_bound
+from tests.small import MLA, cluster, workload
+
+from forescale.cost.select import Costs
+from forescale.search.question import Question
+from forescale.search.space import ORDERS, Space, default_recompute, partial_recompute
+from forescale.spec import (
+    Cluster,
+    DenseFfn,
+    FullAttention,
+    Layer,
+    Model,
+    MoeFfn,
+    Overlap,
+    Precision,
+    Recompute,
+    Share,
+    Strategy,
+    Workload,
+)
+from forescale.spec.constraints import Constraint
+from forescale.spec.strategy import Kernels, Offload
+
+WORK = workload(8192, 8)
+SHORT = workload(256, 16)
+FULL = Recompute(granularity="full")
+NARROW = Precision(compute="fp8", recipe="blockwise", parameters="fp8")
+NO_OVERLAP = Overlap(**dict.fromkeys(Overlap.__dataclass_fields__, False))
+
+
+def uniform(num_layers: int = 8) -> Model:
+    """Equal layers, next to no vocabulary: every stage takes as long."""
+    layer = Layer(
+        attention=FullAttention(num_heads=32, num_kv_heads=8, head_dim=128),
+        ffn=DenseFfn(ffn_hidden_size=16384),
+    )
+    return Model(name="uniform", hidden_size=4096, layers=(layer,) * num_layers, vocab_size=16)
+
+
+def latent() -> Model:
+    """Latent attention, and a vocabulary that both ends share."""
+    layer = Layer(attention=MLA, ffn=DenseFfn(ffn_hidden_size=8192))
+    return Model(name="latent", hidden_size=2048, layers=(layer,) * 4, vocab_size=32000, tied_embeddings=True)
+
+
+def experts(width: int = 2048, num_mtp_layers: int = 0) -> Model:
+    """Layers of experts of one width, whose router has biases."""
+    ffn = MoeFfn(
+        num_experts=16, top_k=4, ffn_hidden_size=width, shared_ffn_hidden_size=width, score_bias=True
+    )
+    layers = (Layer(attention=MLA, ffn=ffn),) * 4
+    return Model(
+        name="experts", hidden_size=2048, layers=layers, vocab_size=16, num_mtp_layers=num_mtp_layers
+    )
+
+
+def swift(num_devices: int) -> Cluster:
+    """A network whose messages take next to no time."""
+    given = cluster(num_devices)
+    return replace(given, tiers=tuple(replace(tier, bandwidth=1e15, latency=0.0) for tier in given.tiers))
+
+
+def nodes(num_devices: int, bandwidth: float = 50e9) -> Cluster:
+    """Nodes of 4."""
+    given = cluster(num_devices)
+    node, fabric = given.tiers
+    return replace(
+        given, devices_per_node=4, tiers=(replace(node, size=4), replace(fabric, bandwidth=bandwidth))
+    )
+
+
+def racks(num_devices: int) -> Cluster:
+    """Nodes of 4 in racks of 8."""
+    given = cluster(num_devices)
+    node, fabric = given.tiers
+    tiers = (replace(node, size=4), replace(fabric, name="rack", size=8, bandwidth=150e9), fabric)
+    return replace(given, devices_per_node=4, tiers=tiers)
+
+
+def asked(model: Model, devices: Cluster, work: Workload = WORK, clock: float | None = None, **changes):
+    return Question(model=model, cluster=devices, workload=work, costs=Costs(clock_hz=clock), **changes)
+
+
+def space(**changes) -> Space:
+    """One way to shard and to recompute, in one order, where nothing else is said."""
+    usual = {
+        "sp": (True,),
+        "zero": (1,),
+        "recompute": (Recompute(),),
+        "cp_kind": ("ring",),
+        "axis_order": ORDERS[:1],
+    }
+    if changes.pop("anywhere", False):
+        changes["placement"] = ("orders", "all")
+    base = {name: changes.pop(name) for name in BASE if name in changes}
+    return Space(**{**usual, "base": Strategy(**base), **changes})
+
+
+BASE = ("cp_inner", "overlap", "offload", "kernels", "reshard", "graphs", "dispatcher")
+ALONE = {"tp": (1,), "cp": (1,)}
+DENSE = uniform()
+COUNTED = (*default_recompute(DENSE), *partial_recompute(DENSE))
+LISTED = (Recompute(granularity="full", unit=2), Recompute(granularity="full", layer_ids=(0, 2)))
+KINDS = ("all_gather", "ring", "ulysses", "hierarchical")
+SLOW = 0.2e9
+ONE_SEQUENCE = Constraint(
+    name="zero 3 of one sequence",
+    holds=lambda q: (q.degrees.zero < 3) | (q.degrees.micro_batch_size == 1),
+    message=lambda _: "zero 3 takes one sequence at a time",
+)
+"""A rule that says of a batch how it may be sharded."""
+
+CASES = {
+    "stages of a pipeline": (asked(DENSE, swift(8), clock=SLOW), space(**ALONE)),
+    "few micro-batches": (
+        asked(DENSE, swift(8), workload(8192, 2), clock=SLOW),
+        space(**ALONE, pp=(4, 8)),
+    ),
+    "messages between stages": (
+        asked(DENSE, cluster(8), workload(8192, 4)),
+        space(**ALONE, pp=(8,), sp=(False,)),
+    ),
+    "stages anywhere": (
+        asked(DENSE, racks(8)),
+        space(tp=(1, 2), cp=(1,), pp=(2, 4), anywhere=True),
+    ),
+    "tensor parallel anywhere": (
+        asked(DENSE, racks(16)),
+        space(cp=(1,), pp=(1,), sp=(True, False), anywhere=True),
+    ),
+    "context parallel anywhere": (
+        asked(DENSE, racks(16)),
+        space(tp=(1, 2), pp=(1,), cp_kind=KINDS, anywhere=True),
+    ),
+    "overlapped": (
+        asked(DENSE, racks(16)),
+        space(cp=(1, 2), pp=(1, 2), anywhere=True, overlap=Overlap(tensor=True, bubbles=True)),
+    ),
+    "nothing overlapped": (asked(DENSE, cluster(8)), space(cp=(1, 2), pp=(1, 2), overlap=NO_OVERLAP)),
+    "summa": (
+        asked(DENSE, cluster(8)),
+        space(tp_kind=("summa", "1d"), summa_panels=(1, 2), cp_kind=("all_gather",)),
+    ),
+    "hardly any experts": (
+        asked(experts(16), cluster(8), clock=SLOW),
+        space(tp=(1, 2), cp=(1,), pp=(1, 2), ep=(1,)),
+    ),
+    "experts": (asked(experts(), cluster(8), clock=SLOW), space(tp=(1, 2), cp=(1,), pp=(1, 2))),
+    "experts anywhere": (
+        asked(experts(num_mtp_layers=1), racks(16)),
+        space(tp=(1, 2), cp=(1, 2), pp=(1, 2), ep=(1, 4, 8), etp=(1, 2), anywhere=True),
+    ),
+    "experts overlapped": (
+        asked(experts(), racks(8), clock=SLOW),
+        space(tp=(1, 2), cp=(1,), pp=(1, 2), overlap=Overlap(expert=True, shared_experts=True)),
+    ),
+    "experts sent once": (
+        asked(experts(), racks(16), workload(8192, 16)),
+        space(**ALONE, pp=(1,), ep=(8, 16), dispatcher="deepep", anywhere=True),
+    ),
+    "held tensor ranks": (
+        asked(DENSE, nodes(8)),
+        space(tp=(2,), cp=(1,), pp=(1, 2), placement=((Share(dp=4),), (Share(tp=2, pp=2),))),
+    ),
+    "held tensor ranks in racks": (
+        asked(DENSE, racks(16)),
+        space(
+            tp=(8,),
+            cp=(1,),
+            pp=(1,),
+            placement=((Share(tp=4), Share(dp=2)), (Share(tp=4), Share(tp=2))),
+        ),
+    ),
+    "held context ranks": (
+        asked(DENSE, nodes(16), workload(8192, 16)),
+        space(tp=(1,), cp=(4,), pp=(1,), placement=((Share(dp=4),),), cp_kind=KINDS, cp_inner=2),
+    ),
+    "held expert ranks": (
+        asked(experts(), nodes(8), workload(8192, 32)),
+        space(**ALONE, pp=(2,), ep=(4,), etp=(1, 2), placement=((Share(pp=2, dp=2),),)),
+    ),
+    "messages anywhere": (
+        asked(DENSE, nodes(8, bandwidth=2e9), workload(8192, 1024)),
+        space(**ALONE, pp=(2,), micro_batch_size=(1,), anywhere=True),
+    ),
+    "experts that wait for launches": (asked(experts(), cluster(8), workload(256, 512)), space(**ALONE)),
+    "experts behind all else": (
+        asked(experts(8192), nodes(8, bandwidth=20e9), workload(8192, 64)),
+        space(**ALONE, ep=(8,), micro_batch_size=(2,), overlap=Overlap(expert=True, shared_experts=True)),
+    ),
+    "shards and replicas": (asked(latent(), cluster(8)), space(cp=(1, 2), pp=(1, 2), zero=(0, 1, 2, 3))),
+    "shards of experts": (asked(experts(), cluster(8)), space(**ALONE, pp=(1, 2), zero=(0, 1, 2, 3))),
+    "kept whole": (asked(latent(), cluster(8)), space(**ALONE, zero=(3,), reshard="never")),
+    "kept among two": (asked(latent(), cluster(8)), space(**ALONE, zero=(3,), reshard=2)),
+    "counts of layers": (asked(DENSE, swift(4)), space(**ALONE, recompute=COUNTED)),
+    "layers together": (asked(DENSE, swift(4)), space(**ALONE, recompute=LISTED)),
+    "many layers together": (
+        asked(uniform(64), swift(8), workload(65536, 8)),
+        space(**ALONE, pp=(8,), vpp=(1,), recompute=(Recompute(granularity="full", unit=2),)),
+    ),
+    "all recomputed": (asked(DENSE, swift(4)), space(**ALONE, recompute=(FULL,))),
+    "shards by rule": (
+        asked(latent(), cluster(8)),
+        space(**ALONE, zero=(0, 3), rules=(ONE_SEQUENCE,), micro_batch_size=(1, 2)),
+    ),
+    "states on the host": (
+        asked(DENSE, cluster(8)),
+        space(**ALONE, zero=(1, 3), offload=Offload(optimizer=0.5, overlap=False)),
+    ),
+    "activations on the host": (
+        asked(DENSE, cluster(8)),
+        space(**ALONE, pp=(1, 2), offload=Offload(activation_layers=2)),
+    ),
+    "modules on the host": (
+        asked(DENSE, cluster(8)),
+        space(**ALONE, pp=(1, 2), recompute=(Recompute(), FULL), offload=Offload(modules=("core_attn",))),
+    ),
+    "modules of kept layers on the host": (
+        asked(DENSE, cluster(8)),
+        space(**ALONE, pp=(1, 2), offload=Offload(modules=("core_attn",))),
+    ),
+    "parameters on the host": (
+        asked(DENSE, cluster(8)),
+        space(**ALONE, zero=(3,), offload=Offload(parameters=True)),
+    ),
+    "narrow": (
+        asked(experts(), cluster(8), replace(WORK, precision=NARROW), clock=SLOW),
+        space(tp=(1, 2), cp=(1,), pp=(1, 2)),
+    ),
+    "an engine that waits": (
+        asked(uniform(4), swift(4), workload(256, 256)),
+        space(**ALONE, kernels=Kernels(blocking_launches=True)),
+    ),
+    "an engine that runs ahead": (
+        asked(uniform(4), cluster(4), SHORT),
+        space(
+            **ALONE,
+            kernels=Kernels(runs_ahead=True, keeps_stage_outputs=True, bucket_elements=5e8, flat_update=True),
+        ),
+    ),
+    "graphs": (asked(uniform(4), cluster(4), SHORT), space(**ALONE, graphs="partial")),
+    "at the upper end": (
+        asked(latent(), cluster(8), safe=True),
+        space(cp=(1,), zero=(0, 1, 3), anywhere=True),
+    ),
+    **{
+        name: (
+            asked(DENSE, swift(4), workload(8192, 16)),
+            space(**ALONE, pp=(2, 4), micro_batch_size=(1, 2), schedule=(name,)),
+        )
+        for name in (
+            "1f1b",
+            "gpipe",
+            "interleaved-1f1b",
+            "looped-bfs",
+            "zb-h1",
+            "zb-h2",
+            "zbv",
+            "dualpipe",
+            "dualpipev",
+            "seq1f1b",
+        )
+    },
+}
+
+FLOORS = {
+    "stages of a pipeline": (0.989, 0.989, 0.999, 0.999, 1.000, 1.000, 1.000),
+    "few micro-batches": (0.986, 0.986, 0.998, 0.998, 1.000, 1.000, 1.000),
+    "messages between stages": (0.916, 0.916, 0.993, 0.993, 1.000, 1.000, 1.000),
+    "stages anywhere": (0.891, 0.891, 0.975, 0.978, 1.000, 1.000, 1.000),
+    "tensor parallel anywhere": (0.800, 0.800, 0.934, 0.953, 1.000, 1.000, 1.000),
+    "context parallel anywhere": (0.771, 0.771, 0.917, 0.930, 1.000, 1.000, 1.000),
+    "overlapped": (0.809, 0.809, 0.951, 0.956, 1.000, 1.000, 1.000),
+    "nothing overlapped": (0.866, 0.866, 0.959, 0.959, 1.000, 1.000, 1.000),
+    "summa": (0.903, 0.903, 0.981, 0.981, 1.000, 1.000, 1.000),
+    "hardly any experts": (0.562, 0.808, 0.961, 0.961, 1.000, 1.000, 1.000),
+    "experts": (0.254, 0.914, 0.980, 0.980, 1.000, 1.000, 1.000),
+    "experts anywhere": (0.142, 0.402, 0.942, 0.935, 1.000, 1.000, 1.000),
+    "experts overlapped": (0.259, 0.910, 0.979, 0.979, 1.000, 1.000, 1.000),
+    "experts sent once": (0.145, 0.642, 0.953, 0.953, 1.000, 1.000, 1.000),
+    "held tensor ranks": (0.860, 0.860, 0.943, 0.943, 1.000, 1.000, 1.000),
+    "held tensor ranks in racks": (0.809, 0.809, 0.939, 0.954, 1.000, 1.000, 1.000),
+    "held context ranks": (0.825, 0.825, 0.909, 0.909, 1.000, 1.000, 1.000),
+    "held expert ranks": (0.165, 0.907, 0.988, 0.988, 1.000, 1.000, 1.000),
+    "messages anywhere": (0.953, 0.953, 0.959, 0.979, 1.000, 1.000, 1.000),
+    "experts that wait for launches": (0.081, 0.426, 0.978, 0.978, 1.000, 1.000, 1.000),
+    "experts behind all else": (0.082, 0.963, 0.988, 0.988, 1.000, 1.000, 1.000),
+    "shards and replicas": (0.718, 0.718, 0.983, 0.983, 1.000, 1.000, 1.000),
+    "shards of experts": (0.164, 0.697, 0.965, 0.965, 1.000, 1.000, 1.000),
+    "kept whole": (0.649, 0.649, 0.970, 0.970, 1.000, 1.000, 1.000),
+    "kept among two": (0.626, 0.626, 0.935, 0.935, 1.000, 1.000, 1.000),
+    "counts of layers": (0.939, 0.939, 0.988, 0.988, 0.857, 1.000, 1.000),
+    "layers together": (0.849, 0.849, 0.989, 0.989, 0.745, 1.000, 1.000),
+    "many layers together": (0.768, 0.768, 1.000, 1.000, 0.552, 1.000, 1.000),
+    "all recomputed": (0.717, 0.717, 0.990, 0.990, 1.000, 1.000, 1.000),
+    "shards by rule": (0.619, 0.619, 0.961, 0.961, 1.000, 1.000, 1.000),
+    "states on the host": (0.595, 0.595, 0.643, 0.643, 1.000, 1.000, 1.000),
+    "activations on the host": (0.504, 0.504, 0.975, 0.975, 1.000, 1.000, 1.000),
+    "modules on the host": (0.868, 0.868, 0.964, 0.964, 0.895, 1.000, 1.000),
+    "modules of kept layers on the host": (0.868, 0.868, 0.960, 0.960, 0.989, 1.000, 1.000),
+    "parameters on the host": (0.495, 0.495, 0.534, 0.534, 1.000, 1.000, 1.000),
+    "narrow": (0.333, 0.880, 0.973, 0.973, 1.000, 1.000, 1.000),
+    "an engine that waits": (0.902, 0.902, 0.987, 0.987, 1.000, 1.000, 1.000),
+    "an engine that runs ahead": (0.488, 0.488, 0.911, 0.911, 1.000, 1.000, 1.000),
+    "graphs": (0.431, 0.431, 0.879, 0.879, 1.000, 1.000, 1.000),
+    "at the upper end": (0.714, 0.714, 0.985, 0.985, 1.000, 1.000, 1.000),
+    "1f1b": (0.778, 0.778, 0.992, 0.992, 1.000, 1.000, 1.000),
+    "gpipe": (0.778, 0.778, 0.992, 0.992, 0.973, 0.973, 0.973),
+    "interleaved-1f1b": (0.867, 0.867, 0.976, 0.976, 0.903, 0.903, 0.903),
+    "looped-bfs": (0.840, 0.840, 0.984, 0.984, 0.976, 0.976, 0.976),
+    "zb-h1": (0.847, 0.847, 0.953, 0.953, 1.000, 1.000, 1.000),
+    "zb-h2": (0.882, 0.882, 0.992, 0.992, 0.754, 0.754, 0.754),
+    "zbv": (0.905, 0.905, 0.978, 0.978, 1.000, 1.000, 1.000),
+    "dualpipe": (0.912, 0.912, 0.951, 0.951, 0.878, 0.878, 0.878),
+    "dualpipev": (0.861, 0.861, 0.930, 0.930, 0.912, 0.912, 0.912),
+    "seq1f1b": (0.795, 0.795, 0.833, 0.833, 0.791, 0.791, 0.791),
+}
+"""The mean of each bound over the least that it bounds, of the time and then of the memory."""
+BELOW = {"time": 0.01, "memory": 0.002}
+"""By how much a mean may fall when what is bounded changes."""
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bounds_are_below_every_layout_and_near_the_least(name):
+    question, layouts = CASES[name]
+    ratios = every_bound(question, layouts).ratios()
+    for (bound, ratio), floor in zip(ratios.items(), FLOORS[name], strict=True):
+        assert ratio.max() <= 1.0, bound
+        assert ratio.mean() >= floor - BELOW[bound.split()[0]], bound
