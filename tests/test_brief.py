@@ -7,9 +7,12 @@ import pytest
 from forescale.advise import advise
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
+from forescale.explain import explain
+from forescale.presets.subramanian2024.search import search_subramanian2024
 from forescale.schedule import Request, build_schedule
 from forescale.search import compare, search
-from forescale.spec import Workload
+from forescale.search.partition import partition_stages
+from forescale.spec import Strategy, Workload
 
 LONGEST = 900
 
@@ -27,6 +30,25 @@ def test_a_search_and_its_layouts_are_a_few_lines(found):
     assert f"best=({best!r}, … {len(found.best) - 1} more)" in repr(found)
     assert "model=llama-3.1-8b, cluster='16 x h100-sxm', strategy=Strategy(tp=2, sp=False" in repr(best)
     assert f"step_time_s={best.step_time_s:.6g}, mfu={best.mfu:.6g}" in repr(best)
+
+
+def test_explanations_name_what_a_number_was_made_of(found):
+    best, asked = found.best[0], found.asked
+    told = repr(explain(asked.model, asked.cluster, best.strategy, asked.workload, "memory.optimizer"))
+    assert told.startswith("TermNode(name='memory.optimizer', value=")
+    assert "inputs=('parameters', 'element_bytes', " in told
+    assert len(told) < LONGEST
+
+
+def test_cuts_and_studies_too(found):
+    asked = found.asked
+    layout = Strategy(tp=4, pp=2, dp_shard=2)
+    assert len(repr(partition_stages(asked.model, asked.cluster, layout, asked.workload))) < 2 * LONGEST
+    cluster = load_cluster("b200-nvs8", 256)
+    study = search_subramanian2024(
+        load_model("gpt3-1t"), cluster, tensor_parallel="1d", global_batch_size=4096, top=2
+    )
+    assert len(repr(study)) < 2 * LONGEST
 
 
 def test_advice_schedules_and_simulations_too(found):

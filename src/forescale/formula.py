@@ -19,6 +19,7 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
+from forescale.brief import Brief
 from forescale.numeric import Numeric
 
 P = ParamSpec("P")
@@ -153,8 +154,8 @@ class Term(NDArrayOperatorsMixin):
         return _node(self, candidate, None, {})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TermNode:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class TermNode(Brief):
     """One node of an explanation: a number, where it comes from, and the numbers it was made of.
 
     A quantity that every pipeline stage has is a tuple, unless one stage was picked: then `stage` says which.
@@ -167,6 +168,17 @@ class TermNode:
     text: str
     inputs: tuple[tuple[str, TermNode], ...]
     stage: int | None = None
+
+    def essentials(self) -> dict[str, Any]:
+        """Return the number and the names of what it was made of."""
+        inputs = tuple(label for label, _ in self.inputs)
+        return {
+            "name": self.name,
+            "value": self.value,
+            "unit": self.unit,
+            "text": self.text,
+            "inputs": inputs,
+        }
 
     def walk(self) -> Iterator[TermNode]:
         """Yield this node and all below it, depth first."""

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from forescale.brief import Brief
 from forescale.cost.select import Costs
 from forescale.formula import value_of
 from forescale.graph.layout import Degrees, split_strategy
@@ -36,8 +37,8 @@ from forescale.spec.workload import Workload, num_microbatches
 FULL = Recompute(granularity="full")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Partitioned:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Partitioned(Brief):
     """The cut, and what it changes."""
 
     partition: Partition

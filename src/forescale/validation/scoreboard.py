@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeAlias
 
+from forescale.brief import Brief
 from forescale.errors import ForescaleError, UnknownNameError
 from forescale.spec.model import LatentAttention, LinearAttention
 from forescale.validation import naive
@@ -62,13 +63,21 @@ class Group:
     """Share of measured step times inside the projected interval."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scoreboard:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Scoreboard(Brief):
     """All outcomes of a corpus, and what they add up to."""
 
     outcomes: tuple[Outcome, ...]
     sweeps: tuple[Sweep, ...]
     naive_rates: naive.Rates
+
+    def essentials(self) -> dict[str, int]:
+        """Return how many runs and sweeps there are."""
+        return {
+            "num_rows": len(self.outcomes),
+            "num_skipped": len(self.skipped),
+            "num_sweeps": len(self.sweeps),
+        }
 
     @property
     def skipped(self) -> tuple[Outcome, ...]:

@@ -10,6 +10,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from forescale.brief import Brief
 from forescale.errors import InfeasibleError
 from forescale.graph.layout import Choices, Degrees
 from forescale.numeric import Array, divisors
@@ -35,8 +36,8 @@ LARGEST_CP = 8
 SCHEMA = "forescale.almodel/1"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlmodelResult:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class AlmodelResult(Brief):
     """What the search found."""
 
     model: Model

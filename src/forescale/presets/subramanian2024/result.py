@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from forescale.brief import Brief
 from forescale.presets.subramanian2024.quirks import Quirks
 from forescale.presets.subramanian2024.space import TensorParallel
 from forescale.spec.cluster import Cluster
@@ -80,8 +81,8 @@ class Ranked:
     """Of one step; attention's vector work is counted at the matrix rate."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudyResult:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class StudyResult(Brief):
     """Configurations by step time, fastest first."""
 
     model: Model
