@@ -445,10 +445,10 @@ BY_PASSES = {
 
 @pytest.mark.parametrize("kind", BY_PASSES)
 def test_losses(kind):
-    """Half of the vocabulary over tp 2, padded to 476 from 475 (952 is a multiple of 4 · tp); norm on this rank's tokens."""
-    model = replace(MODEL, vocab_multiple=4)
+    """Half of the vocabulary over tp 2, padded to 480 from 475 (960 is a multiple of 6 · tp); norm on this rank's tokens."""
+    model = replace(MODEL, vocab_multiple=6)
     block = ends(head_block, model, tp=2, kernels=Kernels(cross_entropy=kind))
-    local = 952 / 2
+    local = 960 / 2
     forward, backward = BY_PASSES[kind]
     stream = 2 * TOKENS / 2 * HIDDEN
     num_bytes = {

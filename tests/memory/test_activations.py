@@ -200,6 +200,16 @@ def test_micro_batches_in_flight(stage, pp, vpp, count, held):
     assert in_flight(stage=float(stage), pp=float(pp), vpp=float(vpp), num_microbatches=float(count)) == held
 
 
+@pytest.mark.parametrize(("kind", "others"), [("all_gather", 2), ("ring", 2), ("ulysses", None)])
+def test_keys_of_other_context_ranks_exist_while_attention_runs(kind, others):
+    """Two of three parts of this rank's 2 key heads, beside its own."""
+    block = layer_block(MODEL, DENSE, rules(cp=3, cp_kind=kind))
+    moments = block_moments(block, keep(block, Recompute()))
+    (core,) = [each for each in moments.backward if each.name == "attention.core"]
+    keys = 2 * 2 * TOKENS / 3 * 2 * 38
+    assert core.tensors.get("attention.gathered_kv") == (others and pytest.approx(others * keys))
+
+
 def test_outputs_of_stages_are_kept_where_there_are_several():
     assert stage_output_bytes(message_bytes=7.0, microbatches=3.0, pp=4.0) == 21.0
     assert stage_output_bytes(message_bytes=7.0, microbatches=3.0, pp=1.0) == 0.0

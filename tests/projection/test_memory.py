@@ -123,6 +123,14 @@ def test_overhead():
         assert stage.allocated_bytes == pytest.approx(allocated)
 
 
+def test_context_ranks_share_states():
+    """They hold the same weights: 3 x cp 2 shards."""
+    (found,) = stages(Strategy(cp=2, dp_shard=3, zero=2), work=Workload(seq_len=64, global_batch_size=3))
+    held = 6 * PER_LAYER + 2 * HIDDEN * VOCAB + HIDDEN
+    assert found.optimizer_bytes == pytest.approx(12 * held / 6)
+    assert found.gradients_bytes == pytest.approx(4 * held / 6)
+
+
 def test_experts_are_sharded_over_their_own_replicas():
     """ep 2 of dp 8: a device holds 5 of 10 experts, whose states lie on 4 ranks; the router's on 8."""
     layer = replace(LAYER, ffn=MoeFfn(num_experts=10, top_k=2, ffn_hidden_size=WIDTH))
