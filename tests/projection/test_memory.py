@@ -145,3 +145,10 @@ def test_experts_are_sharded_over_their_own_replicas():
     (hybrid,) = stages(Strategy(dp_replicate=2, dp_shard=4, ep=2, zero=2), model, work)
     assert hybrid.optimizer_bytes == pytest.approx(12 * (dense / 4 + expert / 2))
     assert hybrid.gradients_bytes == pytest.approx(4 * (dense / 4 + expert / 2))
+
+
+def test_a_tied_matrix_is_held_once_on_one_stage_and_on_both_ends_of_several():
+    tied = replace(MODEL, tied_embeddings=True)
+    (found,) = stages(Strategy(dp_shard=5, micro_batch_size=2), tied)
+    assert found.weights_bytes == 2 * (6 * PER_LAYER + HIDDEN * VOCAB + HIDDEN)
+    assert of(stages(model=tied), "weights") == pytest.approx([2 * held for held in HELD])

@@ -14,7 +14,7 @@ from tests import toy
 
 from forescale.cost.run_calibration import SharedFactors, SoftwareFactors
 from forescale.project import project
-from forescale.spec import DenseFfn, FullAttention, Layer, Model, MoeFfn, Strategy, Tier, Workload
+from forescale.spec import DenseFfn, FullAttention, Layer, Model, MoeFfn, Recompute, Strategy, Tier, Workload
 from forescale.spec.strategy import Overlap
 
 RATE, HBM = 100e12, 1e12
@@ -295,3 +295,54 @@ def test_without_sequence_parallelism_every_rank_sends_the_whole_message():
     parts, _ = run(DENSE, replace(LAYOUT, sp=False), WORK)
     hop = 2 * 2 * 512 * 512 / 100e9
     assert parts["pipeline_comm"] == pytest.approx(2 * hop + COUNT * 2 * hop)
+
+
+def test_messages_longer_than_a_stage_show_what_is_left():
+    """Interleaved: per micro-batch 2 v hops, less the slower stage's own time."""
+    layout = Strategy(pp=2, vpp=2, micro_batch_size=2)
+    fabric = toy.cluster(2, Tier(name="toy", size=0, bandwidth=1e9, latency=0.0))
+    result = project(DENSE, fabric, layout, Workload(seq_len=512, global_batch_size=8), costs=toy.costs())
+    hop, busy = (
+        2 * 2 * 512 * 512 / 1e9,
+        max(stage.forward_s + stage.backward_s for stage in result.stage_times),
+    )
+    assert busy < 4 * hop
+    assert result.time_s["pipeline_comm"] == pytest.approx(2 * hop + 4 * (4 * hop - busy))
+
+
+@pytest.mark.parametrize("zero", [1, 2])
+def test_gradients_that_are_sharded_travel_once_a_step(zero):
+    bare, link = Overlap(grad_reduce=False, param_gather=False), 100e9
+    layout = Strategy(tp=2, dp_shard=3, zero=zero, micro_batch_size=2, overlap=bare)
+    held = 4 * per_layer() + 8000 * 512 + 512
+    assert run(DENSE, layout, WORK)[0]["data_comm"] == pytest.approx(
+        ring(4 * held, 3, link) + ring(2 * held, 3, link)
+    )
+
+
+def test_reductions_hide_behind_backward_and_gathers_behind_forward():
+    layout = Strategy(dp_shard=3, micro_batch_size=2)
+    fabric = toy.cluster(3, Tier(name="toy", size=0, bandwidth=5e9, latency=0.0))
+    result = project(DENSE, fabric, layout, WORK, costs=toy.costs())
+    held = 4 * (2 * per_layer() - 2 * 512) + 2 * 8000 * 512 + 512
+    reduced, gathered, (stage,) = ring(4 * held, 3, 5e9), ring(2 * held, 3, 5e9), result.stage_times
+    shown = (reduced - stage.backward_s) + (gathered - stage.forward_s)
+    assert min(reduced * 3 / 4 - stage.backward_s, gathered * 3 / 4 - stage.forward_s) > 0
+    assert result.time_s["data_comm"] == pytest.approx(shown)
+
+
+def test_flops_of_a_step():
+    """Executed: three products for each weight; attention 2 products forward and 5 backward, once more if replayed."""
+    weights = 4 * (512 * (8 + 2 * 4) * 64 + 512 * 512 + 3 * 512 * 1536)
+    tokens, pairs = 24 * 512, 4 * 24 * 8 * 512 * 513 / 2
+    _, result = run(DENSE, LAYOUT, WORK)
+    products = 2 * tokens * (weights + 512 * 8000)
+    assert result.model_flops_per_step == pytest.approx(3 * products + 3 * 4 * 64 * pairs)
+    assert result.hardware_flops_per_step == pytest.approx(3 * products + (4 + 10) * 64 * pairs)
+    assert result.hfu == pytest.approx(result.hardware_flops_per_step / (RATE * 12 * result.step_time_s))
+    _, again = run(DENSE, replace(LAYOUT, recompute=Recompute(granularity="full")), WORK)
+    more = again.hardware_flops_per_step - result.hardware_flops_per_step
+    assert more == pytest.approx(2 * tokens * weights + 4 * 64 * pairs)
+    last = dense_stages()[1]
+    replayed = last["attention"][0] + last["ffn"][0] + last["norm"][0]
+    assert again.time_s["recompute"] == pytest.approx(COUNT * replayed)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests import toy
 
 from forescale.catalogue.clusters import load_cluster
 from forescale.cost.collectives import AlphaBeta, ExpertExchange
-from forescale.cost.collectives.expert_exchange import reachable_blocks
+from forescale.cost.collectives.expert_exchange import distinct_blocks, reachable_blocks
 from forescale.cost.collectives.measured import errors, read_collectives, stack
 from forescale.cost.placement import Group
 from forescale.io.nccl_tests import read_nccl_tests
+from forescale.spec import Tier
 
 DATA = Path(__file__).parents[2] / "data/collectives"
 SAMPLE = DATA / "nccl_tests_sample.csv"
@@ -138,3 +141,64 @@ def test_provenance_is_that_of_the_widest_tier():
     assert "NCCL 2.19" in fitted.source
     assert 0 < fitted.low < 1 < fitted.high
     assert AlphaBeta.of(load_cluster("tpu-v5p", 64)).provenance(kind="all_gather").kind == "roofline"
+
+
+def test_blocks_that_a_tokens_experts_fall_into():
+    """Of 4 blocks two even choices hit 4 · (1 - (3/4)²); of at most 2, 2 · (1 - (1/2)²)."""
+    assert distinct_blocks(num_blocks=4.0, top_k=2, limit=4.0) == 4 * (1 - 9 / 16)
+    assert distinct_blocks(num_blocks=4.0, top_k=2, limit=2.0) == 2 * (1 - 1 / 4)
+    assert distinct_blocks(num_blocks=1.0, top_k=8, limit=1.0) == 1.0
+
+
+def test_a_ring_between_nodes_leaves_an_eighth_of_the_links_inside_idle():
+    """Of 8 ranks in a node one sends outwards for each ring: links inside carry 7/8, and set the pace if they are slow."""
+    near, far = (
+        Tier(name="toy node", size=8, bandwidth=100e9, latency=0.0),
+        Tier(name="toy network", size=0, bandwidth=400e9, latency=0.0),
+    )
+    model = AlphaBeta.of(toy.cluster(16, near, far), own=toy.links())
+    group = Group(size=16.0)
+    assert model.seconds(kind="all_reduce", num_bytes=1e9, group=group) == pytest.approx(
+        2 * 15 / 16 * 7 / 8 * 1e9 / 100e9
+    )
+    assert model.seconds(kind="all_gather", num_bytes=1e9, group=group) == pytest.approx(
+        15 / 16 * 7 / 8 * 1e9 / 100e9
+    )
+    # 7 of 16 parts go to the same node, 8 to the other over links that carry an eighth of the ranks' each.
+    slow = AlphaBeta.of(
+        toy.cluster(16, near, Tier(name="toy network", size=0, bandwidth=10e9, latency=0.0)), own=toy.links()
+    )
+    assert slow.seconds(kind="all_reduce", num_bytes=1e9, group=group) == pytest.approx(
+        2 * 15 / 16 / 8 * 1e9 / 10e9
+    )
+    assert slow.seconds(kind="all_to_all", num_bytes=1e9, group=group) == pytest.approx(8 / 16 * 1e9 / 10e9)
+    assert slow.seconds(kind="p2p", num_bytes=1e9, group=group) == pytest.approx(1e9 / 10e9)
+
+
+def test_links_behind_the_same_nic_start_up_once():
+    """A node, a pod of switches and what joins pods: the node's links start, and the NIC's."""
+    tiers = (
+        Tier(name="toy node", size=8, bandwidth=400e9, latency=0.0),
+        Tier(name="toy pod", size=32, bandwidth=50e9, latency=0.0),
+        Tier(name="toy core", size=0, bandwidth=50e9, latency=0.0),
+    )
+    (link,) = toy.links()
+    slow = replace(link, protocols=(replace(link.protocols[0], launch=1.0),), exchange_launch=3.0)
+    model = AlphaBeta.of(toy.cluster(64, *tiers), own=(slow,))
+    for ranks, starts in ((8.0, 1), (32.0, 2), (64.0, 2)):
+        for kind, each in (("all_gather", 1.0), ("all_to_all", 3.0)):
+            found = model.seconds(kind=kind, num_bytes=1.0, group=Group(size=ranks))
+            assert found == pytest.approx(starts * each, rel=1e-6)
+
+
+def test_a_single_shot_sums_in_two_passes():
+    """Each rank sends its 7 of 8 parts, adds up what it got, and sends its sum to all."""
+    one = replace(toy.links()[0], algorithms=("single_shot",))
+    model = AlphaBeta.of(toy.cluster(8), own=(one,))
+    seconds = {
+        kind: model.seconds(kind=kind, num_bytes=1e9, group=Group(size=8.0))
+        for kind in ("all_reduce", "all_gather")
+    }
+    assert seconds == pytest.approx(
+        {"all_reduce": 2 * 7 / 8 * 1e9 / 100e9, "all_gather": 7 / 8 * 1e9 / 100e9}
+    )
