@@ -32,6 +32,21 @@ def test_bubble_fraction_of_the_documentation():
     assert cf.bubble_fraction(pp=4, vpp=2, num_microbatches=8) == pytest.approx(3 / 19)
 
 
+def test_figures_by_hand():
+    # zero bubble at equal passes: each rank waits (p-1) of 3 m + p - 1; p 8, m 32: 7/103
+    unit = {"forward": 1.0, "input_grad": 1.0, "weight_grad": 1.0}
+    idle, work = cf.idle_zb_h1(pp=8, vpp=1, **unit), cf.work_time(num_microbatches=32, **unit)
+    assert cf.bubble_rate(idle=idle, work=work) == pytest.approx(7 / 103)
+    assert simulated("zb-h1", 8, 32, **unit).bubble_rate_makespan == pytest.approx(7 / 103)
+    # 1F1B is the interleaved order of one chunk: it holds p, no more, p 8
+    assert cf.in_flight_microbatches(stage=0, pp=8, vpp=1, num_microbatches=32) == 8
+    assert peak_activations(family("1f1b").build(Request(pp=8, num_microbatches=32))).max() == 8
+    # two chunks: p + (p-1)/2 = 11.5, and half the idle time: 7/(64 + 7)
+    found = family("interleaved-1f1b").build(Request(pp=8, num_microbatches=32, vpp=2))
+    assert peak_activations(found).max() == 11.5
+    assert simulated("interleaved-1f1b", 8, 32, 2, **unit).bubble_rate_makespan == pytest.approx(7 / 71)
+
+
 TIMES = {"forward": 1.3, "input_grad": 1.5, "weight_grad": 0.9}
 
 

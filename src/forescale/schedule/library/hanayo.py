@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from forescale.schedule.actions import Kind, pack
 from forescale.schedule.family import Family, Request
+from forescale.schedule.library.timed import never_worse
 from forescale.schedule.model import Schedule
 from forescale.schedule.placement import Placement, wave
 
@@ -99,7 +100,7 @@ FAMILY = Family(
     idle="simulate",
     peak="simulate",
     source="Liu et al. 2023, arXiv:2308.15762",
-    construct=construct,
+    construct=never_worse(construct),
     most_actions=1 << 20,
     refusal=lambda request: "" if request.vpp % 2 == 0 else f"vpp must be even; got {request.vpp}",
 )

@@ -9,13 +9,15 @@ Qi et al. 2024, arXiv:2405.15362, sections 3 and 4.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise, product
 from typing import TypeAlias
 
 from forescale.schedule.actions import MICROBATCH_SHIFT, Kind, pack
 from forescale.schedule.closed_form import idle_v_limited
+from forescale.schedule.family import Request
+from forescale.schedule.library.timed import SLACKS, WeightsByTime
 
 PERIOD = 6
 F0, F1, B1, B0, W = range(5)
@@ -172,15 +174,17 @@ class Squeezer:
 
 _BUDGET = 400_000
 """Rank-ticks that the comparison may simulate."""
+_BUDGET_BY_TIME = 100_000
+"""The same where no goal ends it early."""
 _FINALISTS = 2
 """Candidates built in full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Candidate:
-    """A block and how it was squeezed; `excess` is its idle time at the comparison's micro-batches."""
+    """A block and how it was squeezed; `excess` is what it takes for the comparison's micro-batches."""
 
-    excess: int
+    excess: float
     block: list[list[int]]
     pull: bool
     rounds: int
@@ -204,12 +208,42 @@ def search(pp: int, num_microbatches: int, limit: int) -> list[list[int]] | None
     return None if best is None else best.orders
 
 
-def _compare(pp: int, tried: int, limit: int, goal: int) -> list[_Candidate]:
-    """Return candidates, best first; ends early with as many finalists as needed that meet the goal."""
+def search_by_time(request: Request, limit: int) -> list[list[int]] | None:
+    """Return each rank's passes of the block that is shortest at a request's durations; None if none fits.
+
+    Candidates are squeezed as for `search`; then their weight gradients go where ranks wait.
+    """
+    pp, count = request.pp, request.num_microbatches
+    tried = count if count <= 4 * pp + 4 else 2 * pp + 2
+
+    def timed(squeezed: Squeezed) -> float:
+        return WeightsByTime(request, limit, SLACKS[1]).run(squeezed.orders)[0]
+
+    best: tuple[float, list[list[int]]] | None = None
+    for candidate in _compare(pp, tried, limit, None, timed)[:_FINALISTS]:
+        built = _squeezed(pp, count, limit, candidate)
+        if built is None:
+            continue
+        for slack in SLACKS:
+            found = WeightsByTime(request, limit, slack).run(built.orders)
+            if best is None or found[0] < best[0]:
+                best = found
+    return None if best is None else best[1]
+
+
+def _compare(
+    pp: int,
+    tried: int,
+    limit: int,
+    goal: int | None,
+    measured: Callable[[Squeezed], float] = lambda squeezed: squeezed.length,
+) -> list[_Candidate]:
+    """Return candidates, best first; ends early with as many finalists as needed that meet the goal, if any."""
     found: list[_Candidate] = []
     spent = meeting = 0
+    budget = _BUDGET if goal is not None else _BUDGET_BY_TIME
     for block, pull in product(list(blocks(pp)), (False, True)):
-        if meeting >= _FINALISTS or (spent > _BUDGET and found):
+        if meeting >= _FINALISTS or (spent > budget and found):
             break
         plan, length = _repeated(block, tried), _FAR
         for rounds in range(1, 5):
@@ -218,8 +252,9 @@ def _compare(pp: int, tried: int, limit: int, goal: int) -> list[_Candidate]:
             if squeezed is None or squeezed.length >= length:
                 break
             plan, length = squeezed.plan, squeezed.length
-            found.append(_Candidate(excess=length - PERIOD * tried, block=block, pull=pull, rounds=rounds))
-        meeting += length - PERIOD * tried <= goal
+            excess = measured(squeezed)
+            found.append(_Candidate(excess=excess, block=block, pull=pull, rounds=rounds))
+        meeting += goal is not None and length - PERIOD * tried <= goal
     return sorted(found, key=lambda candidate: (candidate.excess, candidate.rounds))
 
 

@@ -16,7 +16,9 @@ from forescale.numeric import Numeric
 from forescale.schedule.closed_form import v_half_limit_chunks, v_min_limit_chunks
 from forescale.schedule.errors import ScheduleError
 from forescale.schedule.family import MOST_IN_FULL, Family, RankShape, Request
-from forescale.schedule.library.v_block import search
+from forescale.schedule.library import zbv
+from forescale.schedule.library.timed import at_equal_times, never_worse
+from forescale.schedule.library.v_block import search, search_by_time
 from forescale.schedule.model import Schedule
 from forescale.schedule.placement import wave
 from forescale.units import counted
@@ -33,7 +35,10 @@ def construct_with(request: Request, limit: int) -> Schedule:
     ScheduleError
         If no block fits the limit.
     """
-    orders = search(request.pp, request.num_microbatches, limit)
+    if at_equal_times(request) == request:
+        orders = search(request.pp, request.num_microbatches, limit)
+    else:
+        orders = search_by_time(request, limit)
     if orders is None:
         least = int(v_min_limit_chunks(pp=request.pp)) / 2
         held = f"{counted(limit / 2, 'micro-batch')} at pp {request.pp}"
@@ -66,6 +71,9 @@ def _family(
     def construct(request: Request) -> Schedule:
         return construct_with(request, _limit(request, limit(request.pp)))
 
+    def others(request: Request) -> list[Schedule]:
+        return [zbv.construct(request)] if _limit(request, limit(request.pp)) >= 2 * request.pp else []
+
     def refusal(request: Request) -> str:
         if request.pp > MOST_RANKS:
             return f"its search takes up to {MOST_RANKS} ranks; got {request.pp}"
@@ -87,7 +95,7 @@ def _family(
         idle=idle,
         peak=peak,
         source="Qi et al. 2024, arXiv:2405.15362",
-        construct=construct,
+        construct=never_worse(construct, others),
         most_actions=MOST_IN_FULL,
         held=held,
         refusal=refusal,

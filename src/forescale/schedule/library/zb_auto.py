@@ -5,186 +5,259 @@ arrives, then per micro-batch one optional forward and one backward, with weight
 would wait. The eight settings: allow a bubble before the first backward, put backward before forward, fill
 every wait with a weight gradient. Any m and p. Limits of p and 2p micro-batches; Qi et al. 2023,
 arXiv:2401.10241, section 3.1 and appendix; its code gives the settings.
+
+Time is counted in whole ticks, so that a round which leaves all ranks as the one before did is known to come
+back: the rounds until the first rank runs out of forwards are then copied.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from itertools import product
+from typing import TypeAlias
 
-from forescale.schedule.actions import Kind, pack
+import numpy as np
+
+from forescale.schedule.actions import Kind, Order
 from forescale.schedule.errors import ScheduleError
 from forescale.schedule.family import Family, Request, one_per_rank
+from forescale.schedule.library.emit import passes
+from forescale.schedule.library.timed import never_worse
 from forescale.schedule.model import Schedule
 from forescale.schedule.placement import loop
 from forescale.units import counted
 
 _SLACK = 1e-9
-
-
-@dataclass(slots=True, kw_only=True)
-class _Rank:
-    """What one rank has done so far."""
-
-    order: list[int] = field(default_factory=list)
-    ends_f: list[float] = field(default_factory=list)
-    ends_b: list[float] = field(default_factory=list)
-    num_w: int = 0
-    held: float = 0.0
-    end: float = 0.0
-    bubble: float = 0.0
+_TICKS = 1 << 40
+"""Ticks of the longest duration."""
+_F, _I, _W = int(Kind.F), int(Kind.I), int(Kind.W)
+Setting: TypeAlias = tuple[bool, bool, bool]
+"""Early bubble, backward first, fill."""
 
 
 class _Builder:
-    """Builds the order of all ranks for one setting."""
+    """Builds the order of all ranks for one setting; lists are over ranks, times in ticks."""
 
-    def __init__(self, request: Request, limit: float, setting: tuple[bool, bool, bool]) -> None:
-        self.request, self.limit = request, limit + _SLACK
+    def __init__(self, request: Request, limit: float, setting: Setting) -> None:
+        self.pp, self.count, self.part = request.pp, request.num_microbatches, request.weight_part
+        self.limit = limit + _SLACK
         self.early_bubble, self.backward_first, self.fill = setting
-        self.ranks = [_Rank() for _ in range(request.pp)]
+        given = (request.forward, request.input_grad, request.weight_grad, request.comm)
+        scale = _TICKS / (max(given) or 1.0)
+        self.forward, self.input_grad, self.weight_grad, self.comm = (round(each * scale) for each in given)
+        ranks = range(request.pp)
+        self.kinds = [bytearray() for _ in ranks]
+        self.ends_f: list[list[int]] = [[] for _ in ranks]
+        self.ends_b: list[list[int]] = [[] for _ in ranks]
+        self.first, self.end, self.bubble, self.num_w = ([0] * request.pp for _ in range(4))
+        self.mattered = [False, False, False]
+        """Whether the other choice of each setting may give another order."""
 
-    def build(self) -> list[_Rank]:
-        """Return the finished ranks."""
-        self._warm_up()
-        for _ in range(1, self.request.num_microbatches):
-            for r, wanted in enumerate(self._wanted_forwards()):
-                if wanted:
-                    self._forward(r)
-            for r in reversed(range(self.request.pp)):
-                self._backward(r)
-        for r, rank in enumerate(self.ranks):
-            while rank.num_w < self.request.num_microbatches:
-                self._put(r, Kind.W)
-        return self.ranks
+    def build(self) -> None:
+        """Run all ranks to their end."""
+        for r in range(self.pp):
+            self._run_forward(r)
+            self.first[r] = self.end[r] - self.forward
+        extras = self._extra_forwards(early_bubble=True), self._extra_forwards(early_bubble=False)
+        self.mattered[0] = extras[0] != extras[1]
+        for r, extra in enumerate(extras[0 if self.early_bubble else 1]):
+            for _ in range(extra):
+                self._run_forward(r)
+        for r in reversed(range(self.pp)):
+            self._run_backward(r)
+        rounds, known, jumped = 1, self._state(0), False
+        while rounds < self.count:
+            begun, clock = [len(kinds) for kinds in self.kinds], self.end[0]
+            self._round()
+            if not jumped:
+                state = self._state(rounds)
+                if jumped := state == known:
+                    rounds += self._jump(begun, self.end[0] - clock)
+                known = state
+            rounds += 1
+        for r in range(self.pp):
+            while self.num_w[r] < self.count:
+                self._run_weight(r)
 
-    def span(self) -> float:
+    def span(self) -> int:
         """Return the longest time of a rank from its first start to its last end."""
-        return max(rank.end - rank.ends_f[0] + self.request.forward for rank in self.ranks)
+        return max(end - first for end, first in zip(self.end, self.first, strict=True))
 
-    def _put(self, r: int, kind: Kind) -> None:
-        rank, ask = self.ranks[r], self.request
-        cost = {Kind.F: ask.forward, Kind.I: ask.input_grad, Kind.W: ask.weight_grad}[kind]
-        free = rank.end
-        arrival = self._arrival(r, kind)
-        start = max(free, arrival)
-        if rank.ends_f:
-            rank.bubble += start - free
-        rank.end = start + cost
-        if kind is Kind.F:
-            rank.order.append(pack(kind, r, len(rank.ends_f)))
-            rank.ends_f.append(rank.end)
-            rank.held += 1.0
-        elif kind is Kind.I:
-            rank.order.append(pack(kind, r, len(rank.ends_b)))
-            rank.ends_b.append(rank.end)
-            rank.held -= 1.0 - ask.weight_part
-        else:
-            rank.order.append(pack(kind, r, rank.num_w))
-            rank.num_w += 1
-            rank.held -= ask.weight_part
+    def orders(self) -> tuple[Order, ...]:
+        """Return the packed order of each rank."""
+        return tuple(_packed(rank, kinds) for rank, kinds in enumerate(self.kinds))
 
-    def _arrival(self, r: int, kind: Kind) -> float:
-        """Return when the input of the rank's next F or I arrives."""
-        rank, comm = self.ranks[r], self.request.comm
-        if kind is Kind.F and r > 0:
-            return self.ranks[r - 1].ends_f[len(rank.ends_f)] + comm
-        if kind is Kind.I and r + 1 < self.request.pp:
-            return self.ranks[r + 1].ends_b[len(rank.ends_b)] + comm
-        return 0.0
+    def _round(self) -> None:
+        for r, wanted in enumerate(self._wanted_forwards()):
+            if wanted:
+                self._forward(r)
+        for r in reversed(range(self.pp)):
+            self._backward(r)
 
-    def _warm_up(self) -> None:
-        ask, pp = self.request, self.request.pp
-        for r in range(pp):
-            self._put(r, Kind.F)
+    def _state(self, rounds: int) -> tuple[object, ...]:
+        """Return all that the rounds to come depend on, relative to the first rank's clock."""
+        clock, idle = self.end[0], self.bubble[0]
+        after = [len(ends) for ends in self.ends_f[1:]]
+        return (
+            [end - clock for end in self.end],
+            [idle - each for each in self.bubble],
+            [len(ends) - rounds for ends in self.ends_f],
+            [each - rounds for each in self.num_w],
+            [
+                [end - clock for end in ends[used:]]
+                for ends, used in zip(self.ends_f[:-1], after, strict=True)
+            ],
+        )
+
+    def _jump(self, begun: list[int], took: int) -> int:
+        """Copy the round that began at those actions until a rank has one forward left; return how often."""
+        rounds = max(0, self.count - 1 - max(map(len, self.ends_f)))
+        for r, kinds in enumerate(self.kinds):
+            again = kinds[begun[r] :]
+            work = sum((self.forward, 0, self.input_grad, self.weight_grad)[kind] for kind in again)
+            kinds.extend(again * rounds)
+            self.end[r] += took * rounds
+            self.bubble[r] += (took - work) * rounds
+            self.num_w[r] += again.count(_W) * rounds
+            for ends in (self.ends_f[r], self.ends_b[r]):
+                ends[:] = [0] * rounds + [end + took * rounds for end in ends]
+        return rounds
+
+    def _run_forward(self, r: int) -> None:
+        arrival = self.ends_f[r - 1][len(self.ends_f[r])] + self.comm if r else 0
+        self._wait(r, arrival)
+        self.end[r] += self.forward
+        self.ends_f[r].append(self.end[r])
+        self.kinds[r].append(_F)
+
+    def _run_backward(self, r: int) -> None:
+        self._wait(r, self._gradient(r))
+        self.end[r] += self.input_grad
+        self.ends_b[r].append(self.end[r])
+        self.kinds[r].append(_I)
+
+    def _run_weight(self, r: int) -> None:
+        self.end[r] += self.weight_grad
+        self.num_w[r] += 1
+        self.kinds[r].append(_W)
+
+    def _wait(self, r: int, arrival: int) -> None:
+        if arrival > self.end[r]:
+            if self.ends_f[r]:
+                self.bubble[r] += arrival - self.end[r]
+            self.end[r] = arrival
+
+    def _gradient(self, r: int) -> int:
+        """Return when the input of the rank's next backward arrives."""
+        return self.ends_b[r + 1][len(self.ends_b[r])] + self.comm if r + 1 < self.pp else 0
+
+    def _held(self, r: int) -> float:
+        """Return the micro-batches a rank holds."""
+        backward = len(self.ends_b[r])
+        return len(self.ends_f[r]) - backward + self.part * (backward - self.num_w[r])
+
+    def _extra_forwards(self, *, early_bubble: bool) -> list[int]:
+        """Return how many forwards each rank runs before its first backward, after the first of all ranks."""
+        pp, count = self.pp, self.count
         extra = [0] * pp
-        arrival = self.ranks[-1].end + ask.input_grad
+        arrival = self.end[-1] + self.input_grad
         for r in range(pp - 2, -1, -1):
-            clock, held = self.ranks[r].end, self.ranks[r].held
-            while 1 + extra[r] < ask.num_microbatches and held + 1.0 <= self.limit:
-                late = clock + ask.forward if self.early_bubble else clock
-                if late > arrival + ask.comm or (not self.early_bubble and late >= arrival + ask.comm):
+            clock, held = self.end[r], self._held(r)
+            while 1 + extra[r] < count and held + 1.0 <= self.limit:
+                late = clock + self.forward if early_bubble else clock
+                due = arrival + self.comm
+                if late > due or (not early_bubble and late >= due):
                     break
-                clock, held, extra[r] = clock + ask.forward, held + 1.0, extra[r] + 1
-            arrival = max(clock, arrival + ask.comm) + ask.input_grad
+                clock, held, extra[r] = clock + self.forward, held + 1.0, extra[r] + 1
+            arrival = max(clock, arrival + self.comm) + self.input_grad
         for r in range(1, pp):
-            while extra[r] > 0 and extra[r] >= extra[r - 1] and 1 + extra[r] < ask.num_microbatches:
+            while extra[r] > 0 and extra[r] >= extra[r - 1] and 1 + extra[r] < count:
                 extra[r] -= 1
-        for r in range(pp):
-            for _ in range(extra[r]):
-                self._put(r, Kind.F)
-        for r in reversed(range(pp)):
-            self._put(r, Kind.I)
+        return extra
 
     def _wanted_forwards(self) -> list[bool]:
         """Return which ranks run a forward before their next backward."""
-        wanted = [self._wants_forward(r) for r in range(self.request.pp)]
-        for r in range(self.request.pp - 2, -1, -1):
+        wanted = [self._wants_forward(r) for r in range(self.pp)]
+        for r in range(self.pp - 2, -1, -1):
             wanted[r] = wanted[r] and wanted[r + 1]
         return wanted
 
     def _wants_forward(self, r: int) -> bool:
-        ask, rank = self.request, self.ranks[r]
-        if len(rank.ends_f) >= ask.num_microbatches:
+        if len(self.ends_f[r]) >= self.count:
             return False
-        if not self.backward_first or r + 1 == ask.pp:
+        if not self.backward_first or r + 1 == self.pp:
             return True
-        after = self.ranks[r + 1]
-        if len(rank.ends_f) < len(after.ends_f) + 2:
+        if len(self.ends_f[r]) < len(self.ends_f[r + 1]) + 2 or self._comes_before(r):
             return True
-        next_arrival = after.end + ask.forward + ask.input_grad + ask.comm
-        if rank.end >= next_arrival:
-            return False
-        freed, held, count = 0.0, rank.held + 1.0, 0
-        while held > self.limit and rank.num_w + count < len(rank.ends_b):
-            freed, held, count = freed + ask.weight_grad, held - ask.weight_part, count + 1
-        if rank.end + ask.forward + freed <= next_arrival:
-            return True
-        return next_arrival - rank.end > self._worst_bubble() - rank.bubble
+        self.mattered[1] = True
+        return False
 
-    def _worst_bubble(self) -> float:
-        return max(rank.bubble for rank in self.ranks)
+    def _comes_before(self, r: int) -> bool:
+        """Return whether a forward is over before the next gradient arrives, or the wait for it does no harm."""
+        end = self.end[r]
+        arrival = self.end[r + 1] + self.forward + self.input_grad + self.comm
+        if end >= arrival:
+            return False
+        freed, held, taken = 0, self._held(r) + 1.0, 0
+        while held > self.limit and self.num_w[r] + taken < len(self.ends_b[r]):
+            freed, held, taken = freed + self.weight_grad, held - self.part, taken + 1
+        return end + self.forward + freed <= arrival or arrival - end > max(self.bubble) - self.bubble[r]
 
     def _forward(self, r: int) -> None:
-        rank = self.ranks[r]
-        while rank.held + 1.0 > self.limit:
-            if rank.num_w >= len(rank.ends_b):
+        while self._held(r) + 1.0 > self.limit:
+            if self.num_w[r] >= len(self.ends_b[r]):
                 msg = f"the memory limit of {counted(self.limit, 'micro-batch')} is too low for rank {r}"
                 raise ScheduleError(msg)
-            self._put(r, Kind.W)
+            self._run_weight(r)
         if r > 0:
-            self._fill_wait(r, Kind.F)
-        self._put(r, Kind.F)
+            self._fill_wait(r, self.ends_f[r - 1][len(self.ends_f[r])] + self.comm)
+        self._run_forward(r)
 
     def _backward(self, r: int) -> None:
-        rank, ask = self.ranks[r], self.request
-        if r + 1 < ask.pp:
-            self._fill_wait(r, Kind.I)
-        if r == 0 and len(rank.ends_f) == ask.num_microbatches:
-            while rank.num_w < len(rank.ends_b):
-                self._put(r, Kind.W)
-        self._put(r, Kind.I)
+        if r + 1 < self.pp:
+            self._fill_wait(r, self._gradient(r))
+        if r == 0 and len(self.ends_f[0]) == self.count:
+            while self.num_w[0] < len(self.ends_b[0]):
+                self._run_weight(0)
+        self._run_backward(r)
 
-    def _fill_wait(self, r: int, kind: Kind) -> None:
+    def _fill_wait(self, r: int, arrival: int) -> None:
         """Run weight gradients while the input of the next action has not arrived."""
-        rank, cost = self.ranks[r], self.request.weight_grad
-        arrival = self._arrival(r, kind)
-        while rank.num_w < len(rank.ends_b) and rank.end + cost <= arrival:
-            self._put(r, Kind.W)
-        if rank.num_w < len(rank.ends_b) and rank.end < arrival:
-            tolerable = arrival - rank.end <= self._worst_bubble() - rank.bubble
+        due = len(self.ends_b[r])
+        while self.num_w[r] < due and self.end[r] + self.weight_grad <= arrival:
+            self._run_weight(r)
+        if self.num_w[r] < due and self.end[r] < arrival:
+            tolerable = arrival - self.end[r] <= max(self.bubble) - self.bubble[r]
+            self.mattered[2] = self.mattered[2] or tolerable
             if self.fill or not tolerable:
-                self._put(r, Kind.W)
+                self._run_weight(r)
+
+
+def _packed(rank: int, kinds: bytearray) -> Order:
+    """Return kinds as packed actions: those of one kind take the micro-batches in order."""
+    kind = np.frombuffer(kinds, dtype=np.uint8).astype(np.int64)
+    units = np.empty(kind.size, dtype=np.int64)
+    for each in (_F, _I, _W):
+        mine = kind == each
+        units[mine] = np.arange(np.count_nonzero(mine))
+    return Order(passes(rank, units) | kind)
 
 
 def construct_with(request: Request, limit: float) -> Schedule:
     """Return the best of the eight settings under a limit in micro-batches."""
-    best: tuple[float, tuple[tuple[int, ...], ...]] | None = None
-    flags = (True, False)
-    for setting in product(flags, flags, flags):
+    best: tuple[int, tuple[Order, ...]] | None = None
+    same: set[Setting] = set()
+    for setting in product((True, False), (True, False), (True, False)):
+        if setting in same:
+            continue
         builder = _Builder(request, limit, setting)
-        orders = tuple(tuple(rank.order) for rank in builder.build())
+        builder.build()
         if best is None or builder.span() < best[0]:
-            best = (builder.span(), orders)
+            best = (builder.span(), builder.orders())
+        early, first, fill = (
+            (chosen,) if mattered else (chosen, False)
+            for chosen, mattered in zip(setting, builder.mattered, strict=True)
+        )
+        same |= set(product(early, first, fill))
     assert best is not None
     return Schedule(
         name="zb", placement=loop(request.pp), num_microbatches=request.num_microbatches, orders=best[1]
@@ -211,7 +284,7 @@ def _family(name: str, factor: int, alias: tuple[str, ...]) -> Family:
         idle="simulate",
         peak=f"{'p' if factor == 1 else '2p'}, or the limit given",
         source="Qi et al. 2023, arXiv:2401.10241",
-        construct=construct,
+        construct=never_worse(construct),
         held=one_per_rank,
         refusal=refusal,
         splits_backward=True,

@@ -1,0 +1,111 @@
+"""Schedules built for durations: never slower than those built for equal ones, within memory, and copied rounds exact."""
+
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forescale.schedule import LinkTimes, Request, compile_schedule, family, from_share, peak_activations
+from forescale.schedule.library import zb_auto
+from forescale.schedule.library.timed import at_equal_times, fastest
+from forescale.testing.schedules import check_schedule
+
+
+def timing(schedule, request):
+    times = from_share(
+        forward=request.forward,
+        input_grad=request.input_grad,
+        weight_grad=request.weight_grad,
+        vpp=schedule.placement.vpp,
+    )
+    return compile_schedule(schedule).time(times, LinkTimes(latency=request.comm))
+
+
+@pytest.mark.parametrize(
+    ("name", "at_equal", "at_most"),
+    [("v-half", 0.132, 0.049), ("v-zb", 0.132, 0.0202), ("v-min", 0.269, 0.27)],
+)
+def test_idle_share_of_v_schedules_at_unequal_durations(name, at_equal, at_most):
+    request = Request(pp=4, num_microbatches=32, vpp=2, forward=1.0, input_grad=1.4, weight_grad=0.8)
+    built, equal = (family(name).build(each) for each in (request, at_equal_times(request)))
+    assert timing(equal, request).bubble_rate_makespan == pytest.approx(at_equal, abs=1e-3)
+    assert timing(built, request).bubble_rate_makespan <= at_most
+    assert peak_activations(built).max() <= peak_activations(equal).max()
+
+
+durations = st.one_of(st.integers(1, 4).map(float), st.floats(0.2, 3.0))
+requests = st.builds(
+    Request,
+    pp=st.integers(1, 4),
+    num_microbatches=st.integers(1, 14),
+    vpp=st.just(2),
+    forward=durations,
+    input_grad=durations,
+    weight_grad=durations,
+    comm=st.floats(0.0, 0.5),
+)
+
+
+@pytest.mark.parametrize("name", ["v-half", "v-min", "v-zb", "zb-1p", "zb-2p", "hanayo"])
+def test_no_slower_than_what_is_built_for_equal_durations(name):
+    found = family(name)
+
+    @settings(max_examples=6, deadline=None, derandomize=True)
+    @given(request=requests)
+    def run(request):
+        asked = request if found.fixed_vpp != 1 else Request(**{**_fields(request), "vpp": 1})
+        built, equal = (found.build(each) for each in (asked, at_equal_times(asked)))
+        assert timing(built, asked).makespan <= timing(equal, asked).makespan
+        limit = peak_activations(equal).max() if name.startswith("v-") else None
+        check_schedule(built, memory_limit=limit)
+
+    run()
+
+
+def _fields(request):
+    return {name: getattr(request, name) for name in Request.__dataclass_fields__}
+
+
+def test_the_first_of_equals_is_taken():
+    plain = family("1f1b").build(Request(pp=3, num_microbatches=4))
+    late = family("gpipe").build(Request(pp=3, num_microbatches=4))
+    times = from_share(forward=1.0, input_grad=1.0, weight_grad=1.0, vpp=1)
+    assert fastest([late, plain], times) is late
+    zb = family("zb-h1").build(Request(pp=3, num_microbatches=4))
+    assert fastest([late, plain, zb], times) is zb
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    request=requests,
+    more=st.integers(0, 60),
+    factor=st.sampled_from([1.0, 1.5, 2.0]),
+    part=st.floats(0.0, 1.0),
+)
+def test_copied_rounds_of_the_heuristic_are_those_it_would_run(request, more, factor, part):
+    asked = Request(
+        **{
+            **_fields(request),
+            "vpp": 1,
+            "num_microbatches": request.num_microbatches + more,
+            "weight_part": part,
+        }
+    )
+    best = None
+    for setting in product((True, False), (True, False), (True, False)):
+        quick, plain = (zb_auto._Builder(asked, factor * asked.pp, setting) for _ in range(2))
+        plain._jump = lambda *_: 0
+        quick.build()
+        plain.build()
+        assert quick.kinds == plain.kinds
+        assert (quick.end, quick.first, quick.bubble) == (plain.end, plain.first, plain.bubble)
+        best = plain if best is None or plain.span() < best.span() else best
+    assert zb_auto.construct_with(asked, factor * asked.pp).orders == best.orders()
+
+
+def test_large_pipelines_of_the_heuristic():
+    built = family("zb-1p").build(Request(pp=64, num_microbatches=2048))
+    # of 3 m passes each rank waits for p - 1 at unit times: (p - 1)/(3 m + p - 1)
+    assert timing(built, Request(pp=64, num_microbatches=2048)).makespan == 3 * 2048 + 63
+    assert peak_activations(built).max() == 64
