@@ -60,3 +60,23 @@ def test_what_cannot_fit_is_refused():
         partition_layers([BLOCK] * 4, 2, in_flight=[1.0, 1.0], memory_limit=1.0)
     with pytest.raises(ScheduleError, match="do not fill"):
         partition_layers([BLOCK] * 2, 3, in_flight=[1.0] * 3)
+
+
+def test_many_layers_of_few_kinds():
+    """500 layers on 5 stages: 100 each; the first holds most and recomputes what does not fit."""
+    layer = Layer(
+        forward=1.0, input_grad=1.0, weight_grad=1.0, activation=4.0, recomputed_activation=1.0, state=2.0
+    )
+    cut = partition_layers([layer] * 500, 5, in_flight=[5.0, 4.0, 3.0, 2.0, 1.0])
+    assert cut.bounds == (0, 100, 200, 300, 400, 500)
+    # a stage of n layers with h in flight needs n (2 + 4 h), each recomputed layer frees 3 h
+    cut = partition_layers([layer] * 500, 5, in_flight=[5.0, 4.0, 3.0, 2.0, 1.0], memory_limit=1400.0)
+    assert max(cut.stage_memory) <= 1400.0
+    for low, high, held, again in zip(
+        cut.bounds, cut.bounds[1:], (5, 4, 3, 2, 1), cut.recomputed, strict=False
+    ):
+        count = high - low
+        assert len(again) == max(0, -(-(count * (2 + 4 * held) - 1400) // (3 * held)))
+    assert cut.longest == max(
+        3 * (b - a) + len(c) for a, b, c in zip(cut.bounds, cut.bounds[1:], cut.recomputed, strict=False)
+    )

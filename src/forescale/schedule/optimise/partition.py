@@ -92,15 +92,16 @@ def partition_layers(
     best = np.full((num_stages + 1, count + 1, 2), np.inf)
     best[0, 0] = 0.0
     cut = np.zeros((num_stages + 1, count + 1), dtype=np.int64)
+    at = np.arange(count + 1)
+    room = at[None, :] - at[:, None] >= min_layers
     for stage in range(1, num_stages + 1):
-        times = cost[in_flight[stage - 1]]
-        for end in range(stage * min_layers, count + 1):
-            begins = np.arange((stage - 1) * min_layers, end - min_layers + 1)
-            longest = np.maximum(best[stage - 1, begins, 0], times[begins, end])
-            uneven = best[stage - 1, begins, 1] + times[begins, end] ** 2
-            chosen = np.lexsort((uneven, longest))[0]
-            best[stage, end] = longest[chosen], uneven[chosen]
-            cut[stage, end] = begins[chosen]
+        times = np.where(room, cost[in_flight[stage - 1]], np.inf)
+        longest = np.maximum(best[stage - 1, :, :1], times)
+        best[stage, :, 0] = longest.min(axis=0)
+        uneven = best[stage - 1, :, 1:] + times**2
+        uneven[longest > best[stage, :, 0]] = np.inf
+        cut[stage] = uneven.argmin(axis=0)
+        best[stage, :, 1] = uneven[cut[stage], at]
     if not np.isfinite(best[num_stages, count, 0]):
         what = f"{counted(count, 'layer')} over {counted(num_stages, 'stage')}"
         msg = f"no partition of {what} fits {memory_limit:g}, even with all recomputed"
@@ -115,27 +116,45 @@ def _costs(layers: Sequence[Layer], held: float, limit: float) -> Array:
     memory = np.concatenate(([0.0], np.cumsum([layer.state + held * layer.activation for layer in layers])))
     begin, end = np.meshgrid(np.arange(count + 1), np.arange(count + 1), indexing="ij")
     table = np.where(end >= begin, time[end] - time[begin], np.inf)
-    for low, high in np.argwhere((end > begin) & (memory[end] - memory[begin] > limit)).tolist():
-        chosen = _recompute(layers, low, high, held, limit)
-        extra = np.inf if chosen is None else sum(layers[i].forward for i in chosen)
-        table[low, high] += extra
+    kinds = list(dict.fromkeys(layers))
+    kind = np.array([kinds.index(layer) for layer in layers])
+    over = np.where(end > begin, memory[end] - memory[begin], 0.0) - limit * (1 + 1e-12)
+    for index in sorted(range(len(kinds)), key=lambda index: _worth(kinds[index], held)):
+        saving, before = _saving(kinds[index], held), np.concatenate(([0], np.cumsum(kind == index)))
+        if saving <= 0 or not np.any(over > 0):
+            break
+        needed = np.ceil(np.maximum(over, 0.0) / saving)
+        chosen = np.minimum(needed, before[end] - before[begin])
+        over -= chosen * saving
+        table += chosen * kinds[index].forward
+    table[over > 0] = np.inf
     return np.asarray(table)
+
+
+def _saving(layer: Layer, held: float) -> float:
+    """Return the memory that recompute of a layer frees."""
+    return held * (layer.activation - layer.recomputed_activation)
+
+
+def _worth(layer: Layer, held: float) -> float:
+    """Return the order of layers to recompute: most memory per second first."""
+    return -_saving(layer, held) / max(layer.forward, 1e-300)
 
 
 def _recompute(
     layers: Sequence[Layer], begin: int, end: int, held: float, limit: float
 ) -> tuple[int, ...] | None:
     """Return layers to recompute so that a stage fits, most memory per second first; None if it cannot."""
-    used = sum(layers[i].state + held * layers[i].activation for i in range(begin, end))
-    saving = {i: held * (layers[i].activation - layers[i].recomputed_activation) for i in range(begin, end)}
-    order = sorted(saving, key=lambda i: (-saving[i] / max(layers[i].forward, 1e-300), i))
+    mine = range(begin, end)
+    used = sum(layers[i].state + held * layers[i].activation for i in mine)
+    kinds = list(dict.fromkeys(layers))
     chosen = []
-    for i in order:
+    for i in sorted(mine, key=lambda i: (_worth(layers[i], held), kinds.index(layers[i]), i)):
         if used <= limit * (1 + 1e-12):
             break
-        if saving[i] > 0:
+        if (saving := _saving(layers[i], held)) > 0:
             chosen.append(i)
-            used -= saving[i]
+            used -= saving
     return tuple(sorted(chosen)) if used <= limit * (1 + 1e-12) else None
 
 
