@@ -11,10 +11,10 @@ from forescale.limits import AMOUNT, DEVICES, SECONDS, within
 @pytest.mark.parametrize(
     ("value", "allowed", "whole", "problem"),
     [
-        (0, DEVICES, True, "must be greater than 0, got 0"),
+        (0, DEVICES, True, "must be a whole number of 1 or more, got 0"),
         (10**18, DEVICES, True, "must be 16,777,216 or less, got 1000000000000000000"),
-        (1.5, DEVICES, True, "must be a whole number, got 1.5"),
-        (True, DEVICES, True, "must be a whole number, got True"),
+        (1.5, DEVICES, True, "must be a whole number of 1 or more, got 1.5"),
+        (True, DEVICES, True, "must be a whole number of 1 or more, got True"),
         ("8", AMOUNT, False, "must be a number, got '8'"),
         (math.nan, AMOUNT, False, "must be a number, got nan"),
         (math.inf, AMOUNT, False, "must be a number, got inf"),

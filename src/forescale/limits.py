@@ -9,7 +9,8 @@ from annotated_types import Ge, Gt, Interval, Le
 
 from forescale.errors import SpecError, shown
 
-EXTENT = Interval(gt=0, le=10**7)
+DIGITS = 15
+EXTENT = Interval(gt=0, le=2**24)
 """Sizes of a model: widths, heads, experts, entries of a vocabulary."""
 LAYERS = Interval(gt=0, le=10_000)
 DEVICES = Interval(gt=0, le=2**24)
@@ -18,16 +19,27 @@ COUNT = Interval(gt=0, le=10**9)
 """Tokens of a sequence, sequences of a batch."""
 AMOUNT = Interval(gt=0, le=1e24)
 """Rates, bytes, tokens of a run."""
+JOBS = Interval(gt=0, le=1_024)
+"""Points worked on at once."""
+SWEPT = Interval(gt=0, le=100_000)
+"""Points of a sweep."""
+TIME = Interval(gt=0, le=1e9)
+"""Seconds or days that somebody waits."""
+PRICE = Interval(ge=0, le=1e9)
+SHOWN = Interval(gt=0, le=10_000)
+"""Rows that are shown."""
+REST = Interval(ge=0, le=10_000)
+"""Rows that may be left out altogether."""
 SECONDS = Interval(ge=0, le=1e6)
 """Latencies."""
 
-Extent: TypeAlias = Annotated[int, Gt(0), Le(10**7)]
-OptionalExtent: TypeAlias = Annotated[int, Ge(0), Le(10**7)]
+Extent: TypeAlias = Annotated[int, Gt(0), Le(2**24)]
+OptionalExtent: TypeAlias = Annotated[int, Ge(0), Le(2**24)]
 """An extent that 0 leaves out."""
 Devices: TypeAlias = Annotated[int, Gt(0), Le(2**24)]
 Count: TypeAlias = Annotated[int, Gt(0), Le(10**9)]
 Amount: TypeAlias = Annotated[float, Gt(0), Le(1e24)]
-Rate: TypeAlias = Annotated[float, Gt(0), Ge(1.0), Le(1e24)]
+Rate: TypeAlias = Annotated[float, Ge(1.0), Le(1e24)]
 """FLOP/s, byte/s, bytes and hertz of hardware."""
 Seconds: TypeAlias = Annotated[float, Ge(0), Le(1e6)]
 Share: TypeAlias = Annotated[float, Gt(0), Le(1)]
@@ -36,30 +48,40 @@ Factor: TypeAlias = Annotated[float, Gt(0), Le(1e3)]
 Measure: TypeAlias = Annotated[float, Ge(0), Le(1e24)]
 
 
-def within(value: Any, allowed: Interval, what: str, *, whole: bool = False) -> Any:  # noqa: ANN401 (a number)
+def within(value: Any, allowed: Any, what: str, *, whole: bool = False) -> Any:  # noqa: ANN401 (a number, an Interval)
     """Return `value` if it is a number that `allowed` holds; `what` it is, for the message.
 
     Raises
     ------
     SpecError
-        If it is no finite number (or no `whole` one), or lies outside.
+        If it is no finite number (or no `whole` one), or lies outside; an interval has a lower and an upper end.
     """
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not (isinstance(value, int) or math.isfinite(value)):
-        problem = "must be a whole number" if whole else "must be a number"
-    elif whole and value != int(value):
-        problem = "must be a whole number"
-    elif allowed.gt is not None and not value > allowed.gt:
-        problem = f"must be greater than {allowed.gt}"
-    elif allowed.ge is not None and not value >= allowed.ge:
-        problem = f"must be {allowed.ge} or more"
-    elif allowed.le is not None and not value <= allowed.le:
-        problem = f"must be {_written(allowed.le)} or less"
+    finite = number and (isinstance(value, int) or math.isfinite(value))
+    low = finite and not (value > allowed.gt if allowed.gt is not None else value >= allowed.ge)
+    if whole and (low or not finite or value != int(value)):
+        least = allowed.ge if allowed.gt is None else allowed.gt + 1
+        problem = f"must be a whole number of {least} or more"
+    elif not finite:
+        problem = "must be a number"
+    elif low:
+        problem = (
+            f"must be {allowed.ge} or more" if allowed.gt is None else f"must be greater than {allowed.gt}"
+        )
+    elif value > allowed.le:
+        problem = f"must be {written(allowed.le)} or less"
     else:
         return int(value) if whole else value
     msg = f"{what} {problem}, got {shown(value)}"
     raise SpecError(msg)
 
 
-def _written(bound: Any) -> str:  # noqa: ANN401 (a number)
+def whole_of(text: str) -> int | None:
+    """Return the whole number that `text` is: at most fifteen plain digits; None if it is anything else."""
+    digits = text.strip()
+    return int(digits) if digits.isascii() and digits.isdecimal() and len(digits) <= DIGITS else None
+
+
+def written(bound: Any) -> str:  # noqa: ANN401 (a number)
+    """Return a bound as messages write it."""
     return f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"

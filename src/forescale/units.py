@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 
-from forescale.errors import SpecError
+from annotated_types import Interval
+
+from forescale.errors import SpecError, shown
+from forescale.limits import within
 
 KIB, MIB, GIB, TIB = 2.0**10, 2.0**20, 2.0**30, 2.0**40
 KB, MB, GB, TB = 1e3, 1e6, 1e9, 1e12
@@ -35,7 +38,9 @@ _SCALES: dict[str, dict[str, float]] = {
     "watt": {"W": 1.0, "kW": 1e3},
     "token": {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12},
 }
-_QUANTITY = re.compile(r"^\s*([-+]?[0-9][0-9_,]*\.?[0-9]*(?:[eE][-+]?[0-9]+)?)\s*([^\s0-9]\S*)?\s*$")
+_ANY = Interval(ge=-1e24, le=1e24)
+_LONGEST = 60
+_QUANTITY = re.compile(r"^\s*([-+]?[0-9][0-9_,]*\.?[0-9]*(?:[eE][-+]?[0-9]{1,3})?)\s*([^\s0-9]\S*)?\s*$")
 
 
 def parse(text: str | float, dimension: str) -> float:
@@ -46,15 +51,17 @@ def parse(text: str | float, dimension: str) -> float:
     SpecError
         If `text` is not a number with a unit of `dimension`; the message lists the units allowed.
     """
-    if isinstance(text, int | float):
-        return float(text)
-    match = _QUANTITY.match(text)
     scales = _SCALES[dimension]
+    if isinstance(text, int | float):
+        return float(within(text, _ANY, f"a quantity in {dimension}"))
+    match = _QUANTITY.match(text) if len(text) <= _LONGEST else None
     if match is None or (match[2] or "") not in {*scales, ""}:
-        msg = f"{text!r} is not a quantity in {dimension}; write a number and one of {', '.join(filter(None, scales))}"
+        units = ", ".join(filter(None, scales))
+        msg = f"{shown(text)} is not a quantity in {dimension}; write a number and one of {units}"
         raise SpecError(msg)
     number = Decimal(match[1].replace("_", "").replace(",", ""))
-    return float(number * Decimal(repr(scales.get(match[2] or "", 1.0))))
+    value = float(number * Decimal(repr(scales.get(match[2] or "", 1.0))))
+    return float(within(value, _ANY, shown(text)))
 
 
 def counted(count: float, noun: str) -> str:

@@ -71,8 +71,8 @@ def test_one_report_in_three_forms(forescale):
     ("arguments", "says"),
     [
         (("--preset", "almodel", "--output", "r.pdf"), "ends in .md, .html, .json; got r.pdf"),
-        (("--preset", "almodel", "--top", "0"), "--top must be at least 1"),
-        (("--preset", "almodel", "--worst", "-1"), "--worst must be 0 or more"),
+        (("--preset", "almodel", "--top", "0"), "--top must be a whole number of 1 or more"),
+        (("--preset", "almodel", "--worst", "-1"), "--worst must be a whole number of 0 or more"),
         (
             ("--preset", "almodel", "--fix", "cp=1"),
             "--space, --for, --fix and --allow do not go with --preset almodel",

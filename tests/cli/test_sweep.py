@@ -101,7 +101,7 @@ def test_the_page_says_what_points_are_compared_by(forescale, file, tmp_path):
     ("options", "said"),
     [
         (("--metric", "mfuu"), "did you mean mfu"),
-        (("--jobs", "0"), "--jobs must be 1 or more"),
+        (("--jobs", "0"), "--jobs must be a whole number of 1 or more"),
         (("--restart",), "--restart goes with --output"),
         (("--plot", "scaling"), "--plot goes with --output"),
         (("--set", "vary.devises=[8]"), "unknown key 'devises'"),

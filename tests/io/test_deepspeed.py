@@ -99,7 +99,7 @@ def test_what_hugging_face_fills_in_is_not_given(read):
             {"train_batch_sise": 2, "zero_optimization": {}},
             "unknown key 'train_batch_sise' .* did you mean train_batch_size",
         ),
-        ({"train_batch_size": 1.5}, "must be a whole number of at least 1, got 1.5"),
+        ({"train_batch_size": 1.5}, "must be a whole number of 1 or more, got 1.5"),
         (
             {"bf16": {"enabled": "yes"}, "train_batch_size": 2},
             "bf16.enabled must be true or false, got 'yes'",

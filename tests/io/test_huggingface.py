@@ -164,7 +164,9 @@ class TestRefusals:
             ReaderError, match="hidden size 256 does not divide over 3 heads; give the key 'head_dim'"
         ):
             read("llama", num_attention_heads=3)
-        assert attention(read("llama", num_attention_heads=3, head_dim=80)).head_dim == 80
+        assert (
+            attention(read("llama", num_attention_heads=3, num_key_value_heads=3, head_dim=80)).head_dim == 80
+        )
 
     def test_what_the_model_cannot_express_is_refused(self):
         with pytest.raises(ReaderError, match="'qk_layernorm' is set"):

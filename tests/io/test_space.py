@@ -75,7 +75,7 @@ def test_allowed_values_stand_beside_the_usual_ones_once():
         ("overlap = 'everything'", "overlap takes grad_reduce"),
         ("for = 'deepspeed'\n[allow]\nvpp = 2", "deepspeed has no vpp 2"),
         ("for = 'megatron'\n[allow]\ntp_kind = 'summa'", "megatron has no tp_kind summa; it takes 1d"),
-        ("tp = ", "not TOML"),
+        ("tp = ", "not valid TOML"),
     ],
 )
 def test_mistakes_name_the_file_and_what_is_allowed(tmp_path, text, said):

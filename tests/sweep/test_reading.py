@@ -27,7 +27,7 @@ CASES = [
     ("[vary]\nhbm_capacity = { from = 'x1' }", 1, "needs to", ""),
     ("[vary]\nhbm_capacity = { from = 'x1', to = '80 GiB' }", 1, "from a value to a factor", ""),
     ("[vary]\nhbm_capacity = { from = 'x2', to = 'x1', steps = 3 }", 1, "from must be less than to", ""),
-    ("[vary]\nhbm_capacity = { from = 'x1', to = 'x2', steps = 1 }", 1, "steps must be", "2 or more"),
+    ("[vary]\nhbm_capacity = { from = 'x1', to = 'x2', steps = 1 }", 1, "steps must be", "from 2 to 10,000"),
     ("[vary]\nhbm_capacity = { from = 'x1', to = 'x2', scale = 'cubic' }", 1, "log or linear", ""),
     ("[vary]\nprecision = ['bf16', 'fp9']", 1, "'fp9'", "did you mean 'fp8'?"),
     ("[vary]\nprecision = { from = 1, to = 2 }", 1, "list its values", ""),

@@ -15,8 +15,8 @@ from forescale.cli.options import (
     PlanOptions,
     RunOptions,
     grouped,
+    memory_limit,
 )
-from forescale.errors import SpecError
 
 
 @grouped
@@ -38,12 +38,7 @@ def advise_command(
     """Find a layout step by step: what fits, then the batch, then throughput, with the numbers of each."""
     from forescale.advise import advise
     from forescale.cli.inputs import read_question
-    from forescale.units import parse
 
-    limit = None if max_memory is None else parse(max_memory, "byte")
-    if limit is not None and limit <= 0:
-        msg = f"--max-memory must be greater than 0, got {max_memory}"
-        raise SpecError(msg)
     question = read_question(model, plan, cluster, run, cost=cost)
     question.refuse_presets("advise")
     asked = question.plan
@@ -51,7 +46,7 @@ def advise_command(
         asked.model,
         asked.cluster,
         asked.workload,
-        max_memory=limit,
+        max_memory=memory_limit(max_memory),
         exact=exact,
         costs=asked.costs(),
     )

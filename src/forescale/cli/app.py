@@ -18,6 +18,8 @@ from forescale.cli.streams import dropped
 from forescale.errors import ForescaleError, InfeasibleError
 
 USAGE_ERROR = 2
+LONGEST = 2_000
+"""Characters of an error that are shown."""
 _UsageError = cast("type[Exception]", typer.BadParameter.__mro__[2])
 """Base of all errors in how a command was written, whichever click typer comes with."""
 
@@ -130,6 +132,7 @@ def _refuse(error: ForescaleError) -> int:
 
 
 def _say(text: str) -> int:
+    sentence = " ".join(text.split())
     with suppress(OSError):  # nobody reads that either
-        say(f"error: {' '.join(text.split())}", error=True)
+        say(f"error: {sentence if len(sentence) <= LONGEST else sentence[:LONGEST] + '…'}", error=True)
     return USAGE_ERROR

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from forescale.cli.console import console, print_json
+from forescale.cli.options import bounded
 from forescale.errors import SpecError
 from forescale.graph.ops import CollectiveKind
+from forescale.limits import DEVICES
 from forescale.units import counted
 from forescale.written import writable, write_text
 
@@ -82,11 +84,22 @@ def calibrate_command(
         CollectiveKind | None, typer.Option("--kind", help="Collective of logs that do not say.")
     ] = None,
     num_ranks: Annotated[
-        int | None, typer.Option("--num-ranks", metavar="N", help="Ranks of logs that do not list them.")
+        int | None,
+        typer.Option(
+            "--num-ranks",
+            callback=bounded(DEVICES),
+            metavar="N",
+            help="Ranks of logs that do not list them.",
+        ),
     ] = None,
     ranks_per_node: Annotated[
         int | None,
-        typer.Option("--ranks-per-node", metavar="N", help="Ranks in a node of logs that do not list them."),
+        typer.Option(
+            "--ranks-per-node",
+            callback=bounded(DEVICES),
+            metavar="N",
+            help="Ranks in a node of logs that do not list them.",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +18,8 @@ from forescale.cli.options import (
     grouped,
 )
 from forescale.errors import ReaderError
+from forescale.files import parse_json, place_of, read_text
+from forescale.limits import whole_of
 
 if TYPE_CHECKING:
     from forescale.projection.result import Projection
@@ -53,25 +54,36 @@ def _projection(text: str, cost: CostOptions) -> Projection | dict[str, Any]:
         return _projected(path, cost)
     if path.suffix.lower() != ".json":
         raise ReaderError(text, f"compare takes {KINDS}")
-    document = _read(path)
+    document = parse_json(read_text(path), path)
     best = document.get("best") or document.get("front") if isinstance(document, dict) else None
     if not isinstance(best, list):
         if place is not None:
             raise ReaderError(path, f"it is no search, so it has no layout #{place}")
-        return document
+        return _checked(document, path)
     place = 1 if place is None else place
     if not 1 <= place <= len(best):
         raise ReaderError(path, f"it has layouts #1 to #{len(best)}, not #{place}")
-    found: dict[str, Any] = best[place - 1]
-    return found
+    return _checked(best[place - 1], path)
+
+
+def _checked(document: Any, path: Path) -> dict[str, Any]:  # noqa: ANN401 (JSON)
+    """Return a projection whose question could have been asked; the rest is left to the comparison."""
+    from forescale.io.validation import build
+    from forescale.spec import Strategy, Workload
+
+    kinds: dict[str, type[Any]] = {"strategy": Strategy, "workload": Workload}
+    for name, kind in kinds.items():
+        if isinstance(document, dict) and isinstance(document.get(name), dict):
+            build(kind, document[name], where=f"{path}, {name}")
+    return document  # type: ignore[no-any-return]
 
 
 def _place(text: str) -> tuple[Path, int | None]:
     """Split FILE#N."""
     name, mark, number = text.rpartition("#")
-    if mark and number.isdecimal() and not Path(text).exists():
-        return Path(name).expanduser(), int(number)
-    return Path(text).expanduser(), None
+    if mark and whole_of(number) is not None and not Path(text).exists():
+        return place_of(name), whole_of(number)
+    return place_of(text), None
 
 
 def _projected(path: Path, cost: CostOptions) -> Projection:
@@ -79,13 +91,3 @@ def _projected(path: Path, cost: CostOptions) -> Projection:
 
     options = (PlanOptions(plan=path), ClusterOptions(), RunOptions(), LayoutOptions())
     return read_question(None, *options, cost).project()
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ReaderError(path, "there is no such file") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ReaderError(path, f"not whole JSON: {error}") from error
-    return found

@@ -15,9 +15,11 @@ from forescale.cli.options import (
     LayoutOptions,
     PlanOptions,
     RunOptions,
+    bounded,
     grouped,
 )
 from forescale.errors import SpecError
+from forescale.limits import REST
 
 JSON_DEPTH = 4
 
@@ -50,6 +52,7 @@ def explain_command(
         int | None,
         typer.Option(
             "--depth",
+            callback=bounded(REST),
             metavar="N",
             help="Levels of the tree; by default what fits one screen.",
             rich_help_panel=OUTPUT,
@@ -59,6 +62,7 @@ def explain_command(
         int | None,
         typer.Option(
             "--stage",
+            callback=bounded(REST),
             metavar="RANK",
             help="Of memory, the pipeline stage meant; the fullest by default.",
             rich_help_panel=OUTPUT,
@@ -74,9 +78,6 @@ def explain_command(
     from forescale.cli.inputs import read_question
     from forescale.explain import explain
 
-    if depth is not None and depth < 0:
-        msg = f"--depth must be 0 or more, got {depth}"
-        raise SpecError(msg)
     if len(words) > 2:
         msg = f"explain takes a model and one quantity; got {' '.join(words)}"
         raise SpecError(msg)

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from forescale.cli.options import ClusterOptions, CostOptions, LayoutOptions, PlanOptions, RunOptions
-from forescale.errors import SpecError, nearest
+from forescale.errors import SpecError, nearest, shown
+from forescale.files import place_of
+from forescale.limits import whole_of
 
 if TYPE_CHECKING:
     from forescale.io.plan import Plan
@@ -100,7 +102,7 @@ def read_question(
     )
     _size(written, cluster)
     if cluster.hardware_config is not None:
-        written["hardware_config"] = str(cluster.hardware_config.expanduser().resolve())
+        written["hardware_config"] = str(place_of(cluster.hardware_config).absolute())
     values, notes = _with_file(written, folder, config=plan.config, layout=layout is not None)
     _section(values, "workload", _workload(run))
     _section(values, "precision", {name: getattr(run, option) for option, name in PRECISION_FIELDS.items()})
@@ -174,7 +176,7 @@ def _model_file(written: dict[str, Any], folder: Path | None) -> Path | None:
     from forescale.catalogue.models import model_names
 
     text = written.get("model")
-    path = (folder or Path()) / Path(text).expanduser() if isinstance(text, str) else Path()
+    path = (folder or Path()) / place_of(text) if isinstance(text, str) else Path()
     return path if isinstance(text, str) and path.exists() and text not in model_names() else None
 
 
@@ -246,9 +248,9 @@ def _notes(path: Path, reading: Reading) -> tuple[Note, ...]:
 
 def _apart(text: str | None, plan: PlanOptions) -> str | None:
     """Return a file given as a flag so that it is not looked for beside the plan file."""
-    if text is None or plan.plan is None or not Path(text).expanduser().exists():
+    if text is None or plan.plan is None or not place_of(text).exists():
         return text
-    return str(Path(text).expanduser().resolve())
+    return str(place_of(text).absolute())
 
 
 def _lay(values: dict[str, Any], given: dict[str, Any]) -> None:
@@ -297,7 +299,7 @@ def _offload(layout: LayoutOptions) -> dict[str, Any] | None:
     if (text := layout.offload_activations) is not None:
         from forescale.io.space import offloaded_layers
 
-        if text == "all" or text.isdigit():
+        if text == "all" or whole_of(text) is not None:
             table["activation_layers"] = offloaded_layers(text, where="--offload-activations")
         else:
             table["modules"] = _offloaded(_names(text) or [])
@@ -349,15 +351,16 @@ def _names(text: str | None) -> list[str] | None:
 
 
 def _word_or_count(text: str | None) -> str | int | None:
-    return int(text) if text is not None and text.isdigit() else text
+    number = None if text is None else whole_of(text)
+    return text if number is None else number
 
 
 def _counts(text: str, option: str, example: str) -> list[int]:
-    try:
-        return [int(count) for count in text.split(",")]
-    except ValueError as error:
-        msg = f"{option} takes whole numbers such as {example}; got {text!r}"
-        raise SpecError(msg) from error
+    counts = [whole_of(count) for count in text.split(",")]
+    if None in counts:
+        msg = f"{option} takes whole numbers such as {example}; got {shown(text)}"
+        raise SpecError(msg)
+    return [count for count in counts if count is not None]
 
 
 def _overlap(text: str | None) -> dict[str, bool] | None:

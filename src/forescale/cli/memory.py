@@ -19,9 +19,11 @@ from forescale.cli.options import (
     ModelArgument,
     PlanOptions,
     RunOptions,
+    bounded,
     grouped,
 )
 from forescale.errors import SpecError
+from forescale.limits import PRICE
 from forescale.written import writable
 
 if TYPE_CHECKING:
@@ -77,6 +79,7 @@ class AnchorOptions:
         float | None,
         typer.Option(
             "--safety-margin",
+            callback=bounded(PRICE, whole=False),
             metavar="SHARE",
             help=f"Of the measured residual, added to the upper bound; {MARGIN} by default.",
             rich_help_panel=ANCHOR,

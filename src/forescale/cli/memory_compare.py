@@ -21,6 +21,7 @@ from forescale.cli.options import (
     grouped,
 )
 from forescale.errors import SpecError
+from forescale.limits import whole_of
 from forescale.spec.strategy import RematPolicy
 from forescale.written import writable, write_text
 
@@ -136,12 +137,12 @@ def _changed(
     """Return the options with one value of what is compared."""
     if across == "recompute":
         return run, _with_recompute(layout, value)
-    if not value.isdigit():
+    if (number := whole_of(value)) is None:
         msg = f"--values of {across} are whole numbers such as {USUAL[across]}; got {value!r}"
         raise SpecError(msg)
     if across == "seq-len":
-        return replace(run, seq_len=int(value)), layout
-    changed: dict[str, Any] = {across.replace("-", "_"): int(value)}
+        return replace(run, seq_len=number), layout
+    changed: dict[str, Any] = {across.replace("-", "_"): number}
     return run, replace(layout, **changed)
 
 

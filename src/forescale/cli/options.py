@@ -10,8 +10,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_type_hints
 
 import typer
+from annotated_types import Interval
 
 from forescale.cli.help import Rare
+from forescale.errors import SpecError
+from forescale.files import place_of
+from forescale.limits import within
 from forescale.spec.strategy import Allocator, ContextKind, Dispatcher, RematPolicy, TensorKind
 from forescale.spec.workload import ComputeType, OptimizerName, StorageType
 
@@ -91,6 +95,26 @@ MasterType: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8", "none"]
 JsonFlag: TypeAlias = Annotated[
     bool, typer.Option("--json", help="Print JSON instead of tables.", rich_help_panel=OUTPUT)
 ]
+
+
+def bounded(allowed: Interval, *, whole: bool = True) -> Callable[[typer.CallbackParam, Any], Any]:
+    """Return the callback of an option whose number must be `allowed`."""
+
+    def check(param: typer.CallbackParam, value: Any) -> Any:  # noqa: ANN401 (a number or None)
+        return None if value is None else within(value, allowed, param.opts[0], whole=whole)
+
+    return check
+
+
+def memory_limit(text: str | None) -> float | None:
+    """Return the bytes of --max-memory."""
+    from forescale.units import parse
+
+    value = None if text is None else parse(text, "byte")
+    if value is not None and value <= 0:
+        msg = f"--max-memory must be greater than 0, got {text}"
+        raise SpecError(msg)
+    return value
 
 
 def _degree(name: str, text: str, panel: str = LAYOUT) -> Any:  # noqa: ANN401 (as typer.Option)
@@ -194,10 +218,10 @@ class CostOptions:
         return {
             "compute": self.compute,
             "device_clock_mhz": self.device_clock_mhz,
-            "calibration": None if calibration is None else str(calibration.expanduser().resolve()),
+            "calibration": None if calibration is None else str(place_of(calibration).absolute()),
             "measurements": None
             if measurements is None
-            else [str(path.expanduser().resolve()) for path in measurements],
+            else [str(place_of(path).absolute()) for path in measurements],
         }
 
 

@@ -17,11 +17,13 @@ from forescale.cli.options import (
     ModelArgument,
     PlanOptions,
     RunOptions,
+    bounded,
     grouped,
 )
 from forescale.cli.search import ranked
 from forescale.cli.space import SpaceOptions, space_of
 from forescale.errors import SpecError
+from forescale.limits import REST, SHOWN
 from forescale.written import writable, write_text
 
 if TYPE_CHECKING:
@@ -42,13 +44,26 @@ def report_command(
     cluster: ClusterOptions,
     run: RunOptions,
     top: Annotated[
-        int, typer.Option("--top", metavar="N", help="Layouts in the ranking.", rich_help_panel=PANEL)
+        int,
+        typer.Option(
+            "--top",
+            callback=bounded(SHOWN),
+            metavar="N",
+            help="Layouts in the ranking.",
+            rich_help_panel=PANEL,
+        ),
     ] = 10,
     details: Annotated[
-        int, typer.Option("--details", metavar="N", help="Layouts in detail.", rich_help_panel=PANEL)
+        int,
+        typer.Option(
+            "--details", callback=bounded(REST), metavar="N", help="Layouts in detail.", rich_help_panel=PANEL
+        ),
     ] = 5,
     worst: Annotated[
-        int, typer.Option("--worst", metavar="N", help="Slowest layouts.", rich_help_panel=PANEL)
+        int,
+        typer.Option(
+            "--worst", callback=bounded(REST), metavar="N", help="Slowest layouts.", rich_help_panel=PANEL
+        ),
     ] = 10,
     choice: SpaceOptions,
     plan: PlanOptions,
@@ -71,10 +86,6 @@ def report_command(
     """
     from forescale.cli.inputs import read_question
 
-    for name, number in (("--top", top), ("--details", details + 1), ("--worst", worst + 1)):
-        if number < 1:
-            msg = f"{name} must be {'at least 1' if name == '--top' else '0 or more'}"
-            raise SpecError(msg)
     if output is not None and output.suffix not in SUFFIXES:
         msg = f"--output takes a file that ends in {', '.join(SUFFIXES)}; got {output.name}"
         raise SpecError(msg)

@@ -6,20 +6,25 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from annotated_types import Interval
 
-from forescale.cli.options import ClusterOptions, RunOptions
-from forescale.errors import SpecError
+from forescale.cli.options import ClusterOptions, RunOptions, bounded
+from forescale.errors import SpecError, shown
+from forescale.limits import COUNT, DEVICES, PRICE, TIME, whole_of, within
 
 if TYPE_CHECKING:
     from forescale.cli.inputs import Question
     from forescale.projection.result import Note, Projection
     from forescale.search import ParetoResult, ScanResult, Space, Target
 
+SCANNED = 1_000
+"""Numbers of devices or batches that one command goes through."""
 PANEL = "Fronts, targets and batches"
 
 
-def _option(name: str, metavar: str, text: str) -> Any:  # noqa: ANN401 (as typer.Option)
-    return typer.Option(name, metavar=metavar, help=text, rich_help_panel=PANEL)
+def _option(name: str, metavar: str, text: str, allowed: Interval | None = None) -> Any:  # noqa: ANN401 (as typer.Option)
+    callback = None if allowed is None else bounded(allowed, whole=False)
+    return typer.Option(name, metavar=metavar, help=text, rich_help_panel=PANEL, callback=callback)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +43,8 @@ class ScanOptions:
         str | None, _option("--device-counts", "N,N", "The best layout on each number of devices.")
     ] = None
     target_days: Annotated[
-        float | None, _option("--target-days", "DAYS", "The fewest devices that train --tokens within DAYS.")
+        float | None,
+        _option("--target-days", "DAYS", "The fewest devices that train --tokens within DAYS.", TIME),
     ] = None
     target_step_time: Annotated[
         str | None, _option("--target-step-time", "TIME", "The fewest devices with a step of at most this.")
@@ -47,7 +53,8 @@ class ScanOptions:
         str | None, _option("--batches", "N,N", "The best layout at each global batch size.")
     ] = None
     price_per_device_hour: Annotated[
-        float | None, _option("--price-per-device-hour", "PRICE", "Price for cost, in any currency.")
+        float | None,
+        _option("--price-per-device-hour", "PRICE", "Price for cost, in any currency.", PRICE),
     ] = None
 
     @property
@@ -95,9 +102,6 @@ def _refuse_combinations(scan: ScanOptions) -> None:
         raise SpecError(msg)
     if scan.price_per_device_hour is not None and (scan.pareto or not scan.wanted):
         msg = "--price-per-device-hour goes with a target, --device-counts or --batches"
-        raise SpecError(msg)
-    if scan.price_per_device_hour is not None and scan.price_per_device_hour < 0.0:
-        msg = f"--price-per-device-hour must be 0 or more, got {scan.price_per_device_hour:g}"
         raise SpecError(msg)
 
 
@@ -156,20 +160,22 @@ def _target(scan: ScanOptions) -> Target | None:
         return None
     text = scan.target_step_time
     step = None if text is None else parse(text, "second")
-    for option, value in (("--target-days", scan.target_days), ("--target-step-time", step)):
-        if value is not None and value <= 0.0:
-            msg = f"{option} must be greater than 0, got {text if option.endswith('time') else value}"
-            raise SpecError(msg)
+    if step is not None and step <= 0.0:
+        msg = f"--target-step-time must be greater than 0, got {text}"
+        raise SpecError(msg)
     return Target(step_time_s=step, days=scan.target_days)
 
 
 def _counts(option: str, text: str) -> list[int]:
     """Return a list of whole numbers, ascending and each once."""
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        msg = f"{option} takes whole numbers of 1 or more, such as 64,128,256; got {text!r}"
+    parts = [whole_of(part) for part in text.split(",")]
+    counts = sorted({part for part in parts if part})
+    if None in parts or 0 in parts or len(counts) > SCANNED:
+        msg = f"{option} takes at most {SCANNED} whole numbers of 1 or more, such as 64,128,256; got {shown(text)}"
         raise SpecError(msg)
-    return sorted({int(part) for part in parts})
+    return [
+        within(count, COUNT if option == "--batches" else DEVICES, option, whole=True) for count in counts
+    ]
 
 
 def _noted(projection: Projection, notes: tuple[Note, ...]) -> Projection:

@@ -21,7 +21,9 @@ from forescale.cli.options import (
     ModelArgument,
     PlanOptions,
     RunOptions,
+    bounded,
     grouped,
+    memory_limit,
 )
 from forescale.cli.scan import ScanOptions, complete_question, front, scanned
 from forescale.cli.space import SpaceOptions, space_of
@@ -34,6 +36,7 @@ from forescale.cli.study import (
     with_own_length,
 )
 from forescale.errors import InfeasibleError, SpecError
+from forescale.limits import SHOWN, TIME
 from forescale.written import writable
 
 if TYPE_CHECKING:
@@ -60,6 +63,7 @@ class EffortOptions:
         float | None,
         typer.Option(
             "--time-limit",
+            callback=bounded(TIME, whole=False),
             metavar="SECONDS",
             help="Stop with the best so far, and say how far from the optimum it may be.",
             rich_help_panel="Search",
@@ -132,7 +136,10 @@ def search_command(
         typer.Option("--objective", help="What to minimise.", rich_help_panel=SEARCH),
     ] = "step_time",
     top: Annotated[
-        int, typer.Option("--top", metavar="N", help="Layouts to show.", rich_help_panel=SEARCH)
+        int,
+        typer.Option(
+            "--top", callback=bounded(SHOWN), metavar="N", help="Layouts to show.", rich_help_panel=SEARCH
+        ),
     ] = 10,
     max_memory: Annotated[
         str | None,
@@ -172,8 +179,7 @@ def search_command(
     """Find the best layouts: the whole legal space, ranked."""
     from forescale.cli.inputs import read_question
 
-    limit = None if max_memory is None else _bytes("--max-memory", max_memory)
-    _positive("--top", top, top)
+    limit = memory_limit(max_memory)
     cluster, run = complete_question(scan, cluster, run)
     question = read_question(model, plan, cluster, with_own_length(model, plan, run), cost=cost)
     if question.plan.preset == STUDY:
@@ -238,8 +244,6 @@ def ranked(
     from forescale.search import search
 
     asked, effort = question.plan, effort or EffortOptions()
-    if effort.time_limit is not None:
-        _positive("--time-limit", effort.time_limit, effort.time_limit)
     terms: dict[str, Any] = {
         "space": space,
         "max_memory": max_memory,
@@ -311,16 +315,3 @@ def _write(
         print_json(result.to_json())
         return
     console().print(view(result))
-
-
-def _bytes(option: str, text: str) -> float:
-    from forescale.units import parse
-
-    return _positive(option, parse(text, "byte"), text)
-
-
-def _positive(option: str, value: float, given: object) -> float:
-    if value <= 0:
-        msg = f"{option} must be greater than 0, got {given}"
-        raise SpecError(msg)
-    return value

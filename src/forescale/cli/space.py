@@ -80,6 +80,8 @@ def space_of(question: Question, options: SpaceOptions, *, sized: bool) -> Space
     space = wider_space(
         space, words("--allow", options.allow or ()), asked.model, where="--allow", profile=profile
     )
+    if space.base.offload.parameters:
+        space = held_space(space, {"zero": ["3"]}, asked.model, where="offload.parameters", profile=profile)
     if sized:
         _refuse_idle_devices(space, held, asked.cluster.num_devices)
     return space

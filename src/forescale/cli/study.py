@@ -11,6 +11,7 @@ import typer
 from forescale.cli.help import Rare
 from forescale.cli.options import PlanOptions, RunOptions
 from forescale.errors import SpecError, UnknownNameError
+from forescale.limits import whole_of
 
 if TYPE_CHECKING:
     from forescale.cli.inputs import Question
@@ -121,8 +122,8 @@ def _fixed(fixes: Sequence[str]) -> dict[str, int]:
     held: dict[str, int] = {}
     for text in fixes:
         name, _, value = text.partition("=")
-        if not value.strip().isdigit():
+        if (number := whole_of(value)) is None:
             msg = f"--fix takes NAME=NUMBER under --preset {STUDY}, such as tp1=8; got {text!r}"
             raise SpecError(msg)
-        held[name.strip().replace("-", "_")] = int(value)
+        held[name.strip().replace("-", "_")] = number
     return held

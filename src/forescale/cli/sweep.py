@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from annotated_types import Interval
 
 from forescale.cli.console import console, print_json, say
-from forescale.cli.options import OUTPUT, JsonFlag
+from forescale.cli.options import OUTPUT, JsonFlag, bounded
 from forescale.errors import SpecError
+from forescale.limits import JOBS
 
 if TYPE_CHECKING:
     from forescale.sweep import Executor, Sweep, SweepResult
@@ -22,8 +24,9 @@ WORKERS = "Workers"
 Progress = Callable[[int, int], None]
 
 
-def _workers(name: str, text: str, metavar: str | None = None) -> object:
-    return typer.Option(name, help=text, metavar=metavar, rich_help_panel=WORKERS)
+def _workers(name: str, text: str, metavar: str | None = None, allowed: Interval | None = None) -> object:
+    callback = None if allowed is None else bounded(allowed)
+    return typer.Option(name, help=text, metavar=metavar, rich_help_panel=WORKERS, callback=callback)
 
 
 def sweep_command(
@@ -37,7 +40,7 @@ def sweep_command(
         Literal["local", "ray"], _workers("--executor", "Who answers: this machine, or a Ray cluster.")
     ] = "local",
     jobs: Annotated[
-        int | None, _workers("--jobs", "Points worked on at once; by default one per core.", "N")
+        int | None, _workers("--jobs", "Points worked on at once; by default one per core.", "N", JOBS)
     ] = None,
     ray_address: Annotated[
         str, _workers("--ray-address", "The Ray cluster: auto, HOST:PORT, or local for one of its own.", "ADDRESS")
@@ -79,7 +82,7 @@ def sweep_command(
     from forescale.sweep.plots import parse_plot
     from forescale.sweep.result import METRICS
 
-    _check(output=output, plot=plot, restart=restart, jobs=jobs, metric=metric, known=METRICS)
+    _check(output=output, plot=plot, restart=restart, metric=metric, known=METRICS)
     sweep = _read(file, sets)
     plots = tuple(parse_plot(text, column_names(sweep.axes)) for text in plot or ())
     if dry_run:
@@ -107,7 +110,6 @@ def _check(
     output: Path | None,
     plot: list[str] | None,
     restart: bool,
-    jobs: int | None,
     metric: str | None,
     known: dict[str, str],
 ) -> None:
@@ -115,9 +117,6 @@ def _check(
 
     if output is None and (plot or restart):
         msg = f"{'--plot' if plot else '--restart'} goes with --output"
-        raise SpecError(msg)
-    if jobs is not None and jobs < 1:
-        msg = f"--jobs must be 1 or more, got {jobs}"
         raise SpecError(msg)
     if metric is not None and metric not in known:
         what = "metric"

@@ -83,6 +83,7 @@ def validate_command(
 ) -> None:
     """Project every run of a corpus and compare with what was measured."""
     from forescale.io.named import cluster_of
+    from forescale.presets import load_preset
     from forescale.validation.cases import load_cases
     from forescale.validation.document import document
     from forescale.validation.peers import LLM_ANALYSIS, compare_peers, llm_analysis_step
@@ -90,6 +91,7 @@ def validate_command(
     from forescale.validation.scoreboard import check_dimension, score
 
     check_dimension(by)
+    load_preset(preset)
     costs = _costs(cost)
     place = None if cluster is None else cluster_of(cluster, 1)
     board = score(load_cases(runs, cluster=place), projector_of(preset, costs))

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from annotated_types import Gt
+from annotated_types import Gt, Le
 
 from forescale.cost.calibrations import Calibrations, read_calibrations
 from forescale.cost.measured import Measurements
 from forescale.cost.select import ComputeKind, Costs
 from forescale.errors import SpecError
+from forescale.files import place_of
 from forescale.io.validation import build
 from forescale.spec import Cluster
 
@@ -24,7 +25,7 @@ class CostPlan:
     compute: ComputeKind = "auto"
     """Model of kernels: roofline, tile, measured; auto looks up what was measured, and leaves the rest to the model
     that the calibration was fitted with."""
-    device_clock_mhz: Annotated[float, Gt(0)] | None = None
+    device_clock_mhz: Annotated[float, Gt(0), Le(10_000)] | None = None
     """Clock to predict for; the device's own where it is not given."""
     calibration: str | None = None
     """What was fitted to one's own runs, kernels and collectives, as `calibrate` writes it; the packaged fits to
@@ -78,4 +79,4 @@ def build_cost_plan(values: object, *, where: str, folder: Path | None) -> CostP
 
 
 def _path(text: str, folder: Path) -> str:
-    return str(folder / Path(text).expanduser())
+    return str(folder / place_of(text))

@@ -13,10 +13,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, get_args
 
-from forescale.errors import ReaderError, UnknownKeyError
+from forescale.errors import ReaderError, SpecError, UnknownKeyError, shown
 from forescale.files import parse_json, read_text
 from forescale.io.files import parse_mapping
 from forescale.io.reading import Options, Reading
+from forescale.limits import COUNT, within
 from forescale.spec.strategy import Kernels, Offload, Overlap, Strategy
 from forescale.spec.workload import OptimizerName
 from forescale.units import counted
@@ -86,6 +87,8 @@ class _Config:
         self.given = dict(_flat({key: value for key, value in content.items() if key in tops}))
         for section, keys in table["sections"].items():
             inside = content.get(section)
+            if section in content and not isinstance(inside, dict | None):
+                raise ReaderError(path, f"{section} must be a table, got {shown(inside)}")
             wrong = [key for key in inside if key not in keys] if isinstance(inside, dict) else []
             if wrong and strict:
                 raise UnknownKeyError(wrong[0], f"{path}, {section}", keys)
@@ -112,15 +115,16 @@ class _Config:
         value = self.get(key)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value) or value < 1:
-            raise ReaderError(self.path, f"{key} must be a whole number of at least 1, got {value!r}")
-        return int(value)
+        try:
+            return int(within(value, COUNT, key, whole=True))
+        except SpecError as error:
+            raise ReaderError(self.path, str(error)) from error
 
     def flag(self, key: str, *, default: bool = False) -> bool:
         """Return a switch."""
         value = self.get(key)
         if value is not None and not isinstance(value, bool):
-            raise ReaderError(self.path, f"{key} must be true or false, got {value!r}")
+            raise ReaderError(self.path, f"{key} must be true or false, got {shown(value)}")
         return default if value is None else value
 
 
@@ -134,8 +138,8 @@ def _flat(content: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, A
 
 def _strategy(config: _Config, num_devices: int | None) -> Strategy:
     stage = config.get(f"{ZERO}.stage")
-    if stage is not None and stage not in (0, 1, 2, 3):
-        raise ReaderError(config.path, f"{ZERO}.stage must be 0, 1, 2 or 3, got {stage!r}")
+    if stage is not None and (type(stage) is not int or stage not in (0, 1, 2, 3)):
+        raise ReaderError(config.path, f"{ZERO}.stage must be 0, 1, 2 or 3, got {shown(stage)}")
     zero = int(stage or 0) if isinstance(stage, int) else 0
     pp, cp = config.count("pipeline.stages") or 1, config.count("sequence_parallel_size") or 1
     tp = config.count("tensor_parallel.autotp_size") or config.count("tensor_parallel.tp.tp_size") or 1
@@ -189,10 +193,11 @@ def _data_parallel(config: _Config, num_devices: int | None, inner: int) -> int:
 def _kernels(config: _Config, zero: int) -> Kernels:
     """Return what DeepSpeed's optimizers keep: buckets, and gradients beside their fp32 sum."""
     size = config.get(f"{ZERO}.reduce_bucket_size")
-    if size is not None and (isinstance(size, bool) or not isinstance(size, int | float) or size < 0):
-        raise ReaderError(
-            config.path, f"{ZERO}.reduce_bucket_size must be a number of elements, got {size!r}"
-        )
+    if size is not None and (
+        isinstance(size, bool) or not isinstance(size, int | float) or not 0 <= size < 1e15
+    ):
+        problem = f"{ZERO}.reduce_bucket_size must be a number of elements, got {shown(size)}"
+        raise ReaderError(config.path, problem)
     elements = float(size) if isinstance(size, int | float) else BUCKET_ELEMENTS
     types = _types(config)
     beside = zero == 1 and types["gradients"] == "fp32" != types["parameters"]  # BF16_Optimizer
@@ -213,6 +218,10 @@ def _offload(config: _Config, zero: int) -> Offload:
     on_host = {part: device in ("cpu", "nvme") for part, device in where.items()}
     if on_host["param"] and zero < FULLY_SHARDED:
         raise ReaderError(config.path, f"{ZERO}.offload_param needs stage 3; it is {zero}")
+    if share is not None and not (isinstance(share, int | float) and 0 <= share <= 1):
+        raise ReaderError(
+            config.path, f"{ZERO}.offload_optimizer.ratio must be from 0 to 1, got {shown(share)}"
+        )
     whole = 1.0 if not isinstance(share, int | float) else float(share)
     inputs = config.flag("activation_checkpointing.cpu_checkpointing")
     return Offload(
@@ -225,8 +234,10 @@ def _offload(config: _Config, zero: int) -> Offload:
 def _types(config: _Config) -> dict[str, str]:
     """Return the types of weights, gradients and the master copy."""
     kept = config.get("data_types.grad_accum_dtype")
-    if kept is not None and kept not in TYPES:
-        raise ReaderError(config.path, f"data_types.grad_accum_dtype {kept!r} is none of {', '.join(TYPES)}")
+    if kept is not None and (not isinstance(kept, str) or kept not in TYPES):
+        raise ReaderError(
+            config.path, f"data_types.grad_accum_dtype {shown(kept)} is none of {', '.join(TYPES)}"
+        )
     half = "fp16" if config.flag("fp16.enabled") else "fp32"
     compute = "bf16" if config.flag("bf16.enabled") else half
     gradients = TYPES[kept] if isinstance(kept, str) else compute

@@ -11,8 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from annotated_types import Interval
+
 from forescale.errors import SpecError, UnknownKeyError
 from forescale.io.files import load_mapping
+from forescale.limits import within
 from forescale.spec.cluster import Cluster, LinkParameters, Tier
 
 SECTION = "hardware_config"
@@ -145,7 +148,7 @@ def build_hardware_config(values: Mapping[str, Any], *, where: str) -> HardwareC
     return HardwareConfig(where=where, values=given)
 
 
-def _check(key: str, value: object, where: str) -> None:
+def _check(key: str, value: Any, where: str) -> None:  # noqa: ANN401 (as written)
     if key in AMBIGUOUS:
         msg = f"{where}: {key} has no certain unit; give node_bw (GB/s per device) and pod_bw (GB/s per NIC)"
         raise SpecError(msg)
@@ -159,9 +162,8 @@ def _check(key: str, value: object, where: str) -> None:
         raise SpecError(msg)
     if key in ("node_topology", "switch_topology"):
         return
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-        msg = f"{where}: {key} must be a number of 0 or more, got {value!r}"
-        raise SpecError(msg)
+    whole = key.endswith("_size")
+    within(value, Interval(ge=0, le=2**24 if whole else 1e15), f"{where}: {key}", whole=whole)
     if key in ("bw_eff", "p2p_bw_eff") and not 0 < value <= 1:
         msg = f"{where}: {key} is a share of the bandwidth, above 0 and at most 1; got {value!r}"
         raise SpecError(msg)

@@ -7,8 +7,10 @@ from pathlib import Path
 from forescale.catalogue.clusters import cluster_names, load_cluster
 from forescale.catalogue.models import load_model, model_names
 from forescale.errors import ReaderError
+from forescale.files import place_of
 from forescale.io.cluster import read_cluster_file
 from forescale.io.huggingface import load_huggingface
+from forescale.io.validation import checked_model
 from forescale.spec import Cluster, Model
 
 _SUFFIXES = frozenset({".json", ".toml", ".yaml", ".yml", ".sh", ".txt"})
@@ -28,13 +30,13 @@ def model_of(text: str, *, folder: Path | None = None) -> Model:
     if file is None:
         return load_model(text)
     if file.is_dir() or file.suffix == ".json":
-        return load_huggingface(file).model
+        return checked_model(load_huggingface(file).model, where=str(file))
     from forescale.io.readers import read_file
 
     reading = read_file(file)
     if reading.model is None:
         raise ReaderError(file, "it describes no model")
-    return reading.model
+    return checked_model(reading.model, where=str(file))
 
 
 def cluster_of(text: str, num_devices: int, *, folder: Path | None = None) -> Cluster:
@@ -60,6 +62,6 @@ def named_cluster(cluster: Cluster) -> str | None:
 
 def _file(text: str, folder: Path | None, *, known: bool) -> Path | None:
     """Return the path that `text` is, or None if it is a name; a catalogue name beats a file of that name."""
-    path = (folder or Path()) / Path(text).expanduser()
+    path = (folder or Path()) / place_of(text)
     looks = "/" in text or Path(text).suffix in _SUFFIXES
     return path if looks or (not known and path.exists()) else None

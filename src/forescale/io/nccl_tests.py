@@ -13,7 +13,10 @@ from forescale.cost.collectives.measured import MeasuredCollective, kind_of
 from forescale.errors import ReaderError
 from forescale.files import read_text
 from forescale.graph.ops import CollectiveKind
+from forescale.limits import whole_of
 
+LONGEST = 2_000
+"""Characters of a line that are read."""
 _PREFIX = re.compile(r"^\s*(?:\[[\d,]+\](?:<stdout>)?:?|\d+:)\s?(?=\s*[#\d])")
 _RANK = re.compile(r"#\s+Rank\s+(\d+)\b.*?\bon\s+(\S+)\s+device\s+\d+\s*(?:\[[^\]]*\]\s*(.*))?")
 _STARTING = re.compile(r"Collective test starting:\s*(\w+)")
@@ -52,7 +55,7 @@ def read_nccl_tests(
     kind, num_ranks, ranks_per_node
         What older versions and trimmed logs do not say; what the log says must agree.
     """
-    lines = [_PREFIX.sub("", line) for line in read_text(path).splitlines()]
+    lines = [_PREFIX.sub("", line[:LONGEST]) for line in read_text(path).splitlines()]
     found = _kind(lines)
     hosts, device = _ranks(lines)
     ranks = _agreed(path, "num_ranks", sum(hosts.values()) or None, num_ranks)
@@ -140,7 +143,7 @@ def _results(lines: list[str]) -> Iterator[tuple[float, float, str]]:
         if "size" in words and "time" in words:
             rooted = "root" in words
             continue
-        if len(words) < 7 or not (words[0].isdigit() and words[1].isdigit()) or _NUMBER.match(words[2]):
+        if len(words) < 7 or None in map(whole_of, words[:2]) or _NUMBER.match(words[2]):
             continue
         # size count type [redop [root]] time algbw busbw wrong ...
         start = 3 if _NUMBER.match(words[3]) else 4 + rooted

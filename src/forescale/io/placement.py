@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from forescale.errors import SpecError
+from forescale.errors import SpecError, shown
+from forescale.limits import whole_of
 from forescale.spec.strategy import Placement, Share
 
 AXES = ("tp", "cp", "dp", "pp")
@@ -23,11 +24,11 @@ def _share(part: str, text: str, where: str) -> Share:
     ranks: dict[str, int] = {}
     for item in part.split(","):
         axis, _, count = (word.strip() for word in item.partition("="))
-        if axis not in AXES or axis in ranks or not count.isdigit() or not int(count):
+        if axis not in AXES or axis in ranks or not whole_of(count):
             msg = (
                 f"{where} takes ranks of {', '.join(AXES)} inside each tier, such as tp=4,dp=2 or tp=8/pp=4; "
-                f"got {text!r}"
+                f"got {shown(text)}"
             )
             raise SpecError(msg)
-        ranks[axis] = int(count)
+        ranks[axis] = whole_of(count) or 1
     return Share(**ranks)

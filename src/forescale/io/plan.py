@@ -29,7 +29,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forescale.cost.select import Costs
-from forescale.errors import ReaderError, SpecError, UnknownKeyError
+from forescale.errors import ReaderError, SpecError, UnknownKeyError, shown
+from forescale.files import check_plain, place_of
 from forescale.io.cluster import build_cluster
 from forescale.io.costs import CostPlan, build_cost_plan
 from forescale.io.files import load_mapping
@@ -37,6 +38,7 @@ from forescale.io.hardware_config import read_hardware_config
 from forescale.io.named import cluster_of, model_of, named_cluster, named_model
 from forescale.io.toml import dump_toml
 from forescale.io.validation import build
+from forescale.limits import DEVICES, within
 from forescale.spec import Cluster, Model, Strategy, Workload
 from forescale.written import write_text
 
@@ -204,16 +206,13 @@ def _check_sections(values: Mapping[str, Any], where: str) -> None:
         raise SpecError(msg)
     for key in _TABLES:
         if key in values and not isinstance(values[key], Mapping):
-            msg = f"{where}: {key} must be a table ([{key}]), got {values[key]!r}"
+            msg = f"{where}: {key} must be a table ([{key}]), got {shown(values[key])}"
             raise SpecError(msg)
 
 
 def _count(values: Mapping[str, Any], key: str, where: str) -> int | None:
     count = values.get(key)
-    if count is not None and (type(count) is not int or count < 1):
-        msg = f"{where}: {key} must be a whole number of 1 or more, got {count!r}"
-        raise SpecError(msg)
-    return count
+    return None if count is None else within(count, DEVICES, f"{where}: {key}", whole=True)
 
 
 def _cluster(given: object, where: str, folder: Path | None, *, config: object) -> Cluster:
@@ -224,14 +223,14 @@ def _cluster(given: object, where: str, folder: Path | None, *, config: object) 
         inside = {key: value for key, value in given.items() if key != "num_devices"}
         cluster = build_cluster(inside, 1, where=f"{where}, cluster", name="cluster")
     else:
-        msg = f"{where}: cluster must be a name, a file or a table, got {given!r}"
+        msg = f"{where}: cluster must be a name, a file or a table, got {shown(given)}"
         raise SpecError(msg)
     if config is None:
         return cluster
     if not isinstance(config, str):
-        msg = f"{where}: hardware_config must be a file, got {config!r}"
+        msg = f"{where}: hardware_config must be a file, got {shown(config)}"
         raise SpecError(msg)
-    return read_hardware_config((folder or Path()) / Path(config).expanduser()).applied(cluster)
+    return read_hardware_config((folder or Path()) / place_of(config)).applied(cluster)
 
 
 def _sized(cluster: Cluster, given: object, devices: int | None, nodes: int | None, where: str) -> Cluster:
@@ -248,7 +247,7 @@ def _model(given: object, where: str, folder: Path | None) -> Model:
     if isinstance(given, str):
         return model_of(given, folder=folder)
     if not isinstance(given, Mapping):
-        msg = f"{where}: model must be a name, a file or a table, got {given!r}"
+        msg = f"{where}: model must be a name, a file or a table, got {shown(given)}"
         raise SpecError(msg)
     values = dict(given)
     base = values.pop("base", None)
@@ -266,7 +265,7 @@ def _set(values: dict[str, Any], keys: list[str], value: object, override: str) 
         if isinstance(below, str) and key in ("model", "cluster", "device"):
             below = {"base": below}
         if not isinstance(below, Mapping):
-            msg = f"the override {override!r} goes through {key!r}, which holds {below!r} and no table"
+            msg = f"the override {override!r} goes through {key!r}, which holds {shown(below)} and no table"
             raise SpecError(msg)
         place[key] = dict(below)
         place = place[key]
@@ -275,9 +274,11 @@ def _set(values: dict[str, Any], keys: list[str], value: object, override: str) 
 
 def _literal(text: str) -> object:
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except (ValueError, RecursionError):
         return text
+    check_plain(value, "--set")
+    return value
 
 
 def _changed(spec: DataclassInstance) -> dict[str, Any]:

@@ -141,13 +141,13 @@ def _places(folder: str, path: Path, folders: tuple[Path, ...]) -> Iterator[Path
     for given in folders:
         yield given
         yield given / folder / "megatron"
-    for above in path.resolve().parents:
+    for above in path.absolute().parents:
         yield above / "primus" / "configs" / folder / "megatron"
 
 
 def _resolved(path: Path, variables: Mapping[str, str], seen: tuple[Path, ...]) -> dict[str, Any]:
     """Return a file's content over that of the files it extends, placeholders replaced."""
-    here = path.resolve()
+    here = path.absolute()
     if here in seen:
         chain = " -> ".join(each.name for each in (*seen, here))
         raise ReaderError(path, f"its chain of extends comes back to itself: {chain}")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from forescale.errors import ReaderError, SpecError, UnknownKeyError
+from forescale.errors import ReaderError, SpecError, UnknownKeyError, shown
+from forescale.files import read_text
+from forescale.io.files import parse_mapping, parse_toml
 from forescale.io.placement import placement_of
+from forescale.limits import DEVICES, whole_of
 from forescale.schedule import family
 from forescale.search.profiles import Profile, load_profile
 from forescale.search.space import NAMES, ORDERS, SCENARIO_NAMES, Space, default_recompute, partial_recompute
@@ -73,12 +75,7 @@ def read_space(
     ReaderError
         If the file cannot be read, or says something that no space has.
     """
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ReaderError(path, "there is no such file" if not path.exists() else str(error)) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ReaderError(path, f"not TOML: {error}") from error
+    document = parse_mapping(read_text(path), path, parse_toml)
     try:
         return _space_of(document, model, base or Space(), profile)
     except SpecError as error:
@@ -108,7 +105,7 @@ def _space_of(
 def _table(document: dict[str, Any], key: str) -> dict[str, list[str]]:
     table = document.get(key, {})
     if not isinstance(table, dict):
-        msg = f"{key} is a table of dimensions, such as [{key}] tp = [4, 8]; got {table!r}"
+        msg = f"{key} is a table of dimensions, such as [{key}] tp = [4, 8]; got {shown(table)}"
         raise SpecError(msg)
     return {name: _words(f"{key}.{name}", value) for name, value in table.items()}
 
@@ -117,7 +114,7 @@ def _words(key: str, value: object) -> list[str]:
     """Return a value, or a list of them, as words."""
     items = value if isinstance(value, list) else [value]
     if not items or not all(isinstance(item, str | int | float) for item in items):
-        msg = f"{key} takes a word, a number or a list of them; got {value!r}"
+        msg = f"{key} takes a word, a number or a list of them; got {shown(value)}"
         raise SpecError(msg)
     return [str(item).lower() if isinstance(item, bool) else str(item) for item in items]
 
@@ -128,7 +125,7 @@ def overlap_of(names: Sequence[str], *, where: str = "overlap") -> Overlap:
     wanted = [name for name in names if name != "none"]
     for name in wanted:
         if name not in known:
-            msg = f"{where} takes {', '.join(known)} or none; got {name!r}"
+            msg = f"{where} takes {', '.join(known)} or none; got {shown(name)}"
             raise SpecError(msg)
     return Overlap(**{name: name in wanted for name in known})
 
@@ -163,22 +160,23 @@ def _values(space: Space, name: str, text: str, model: Model, where: str) -> tup
         return _recompute(space, text, model, where)
     if name in words:
         if text not in words[name]:
-            msg = f"{where} {name} takes {', '.join(words[name])}; got {text!r}"
+            msg = f"{where} {name} takes {', '.join(words[name])}; got {shown(text)}"
             raise SpecError(msg)
         return (words[name][text],)
     least = 0 if name == "zero" else 1
-    if not text.isdigit() or int(text) < least or (name == "zero" and int(text) > 3):
+    number = whole_of(text)
+    if number is None or not least <= number <= (3 if name == "zero" else DEVICES.le):  # type: ignore[operator]
         allowed = "0, 1, 2 or 3" if name == "zero" else "a whole number of 1 or more"
-        msg = f"{where} {name} takes {allowed}; got {text!r}"
+        msg = f"{where} {name} takes {allowed}; got {shown(text)}"
         raise SpecError(msg)
-    return (int(text),)
+    return (number,)
 
 
 def _recompute(space: Space, text: str, model: Model, where: str) -> tuple[Recompute, ...]:
     """Return the policies of a granularity that a search tries, full recompute of N layers, or a named policy."""
     kind, colon, count = text.partition(":")
-    if kind == "full" and colon and count.isdigit() and int(count):
-        return (Recompute(granularity="full", num_layers=int(count)),)
+    if kind == "full" and colon and (layers := whole_of(count)):
+        return (Recompute(granularity="full", num_layers=layers),)
     if text == "full:any":
         return partial_recompute(model)
     if text in get_args(RematPolicy):
@@ -188,7 +186,7 @@ def _recompute(space: Space, text: str, model: Model, where: str) -> tuple[Recom
         if found:
             return found
     known = ("none", "selective", "full", "full:N", "full:any", *get_args(RematPolicy))
-    msg = f"{where} recompute takes {', '.join(known)}; got {text!r}"
+    msg = f"{where} recompute takes {', '.join(known)}; got {shown(text)}"
     raise SpecError(msg)
 
 
@@ -202,7 +200,7 @@ def _scenario(name: str, text: str, where: str) -> object:
         return () if names == ("none",) else names
     if name == "dispatcher":
         if text not in get_args(Dispatcher):
-            msg = f"{where} dispatcher takes {', '.join(get_args(Dispatcher))}; got {text!r}"
+            msg = f"{where} dispatcher takes {', '.join(get_args(Dispatcher))}; got {shown(text)}"
             raise SpecError(msg)
         return text
     if name == "activation_offload":
@@ -212,7 +210,7 @@ def _scenario(name: str, text: str, where: str) -> object:
     except ValueError:
         share = -1.0
     if not 0.0 <= share <= 1.0:
-        msg = f"{where} optimizer_offload takes a share from 0 to 1; got {text!r}"
+        msg = f"{where} optimizer_offload takes a share from 0 to 1; got {shown(text)}"
         raise SpecError(msg)
     return share
 
@@ -221,14 +219,17 @@ def _precision(text: str, where: str) -> tuple[str, str]:
     compute, _, recipe = text.partition(":")
     recipes = get_args(get_type_hints(Precision)["recipe"])
     if compute not in get_args(ComputeType) or (recipe or "none") not in recipes:
-        msg = f"{where} precision takes {', '.join(get_args(ComputeType))}, or fp8:blockwise; got {text!r}"
+        msg = (
+            f"{where} precision takes {', '.join(get_args(ComputeType))}, or fp8:blockwise; got {shown(text)}"
+        )
         raise SpecError(msg)
     return compute, recipe or "none"
 
 
 def offloaded_layers(text: str, *, where: str) -> int:
     """Return how many layers of each stage keep their activations on the host: a number, or all of them."""
-    if text != "all" and not text.isdigit():
-        msg = f"{where} takes a number of layers, or all; got {text!r}"
+    number = ALL_LAYERS if text == "all" else whole_of(text)
+    if number is None:
+        msg = f"{where} takes a number of layers, or all; got {shown(text)}"
         raise SpecError(msg)
-    return ALL_LAYERS if text == "all" else int(text)
+    return number

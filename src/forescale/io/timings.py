@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 
 from forescale.cost.collectives.measured import MeasuredCollective
 from forescale.graph.ops import AttentionCore, CollectiveKind, Elementwise, Gemm, GroupedGemm
+from forescale.limits import Devices
 
-Extent: TypeAlias = Annotated[float, Gt(0)]
-Seconds: TypeAlias = Annotated[float, Gt(0)]
+Extent: TypeAlias = Annotated[float, Gt(0), Le(1e18)]
+Seconds: TypeAlias = Annotated[float, Ge(1e-12), Le(1e6)]
 KernelType: TypeAlias = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp8_blockwise", "mxfp8", "nvfp4"]
 TrafficFamily: TypeAlias = Literal[
     "elementwise", "norm", "softmax", "permute", "embedding", "loss", "optimizer", "cast"
@@ -28,7 +29,7 @@ class GemmTiming:
     k: Extent
     batch: Extent = 1.0
     dtype: KernelType = "bf16"
-    accumulate_bytes: Annotated[float, Ge(0)] = 0.0
+    accumulate_bytes: Annotated[float, Ge(0), Le(1e3)] = 0.0
     """Bytes read and written besides per output element: 6 where a 16-bit product is added to fp32 gradients."""
     seconds: Seconds
 
@@ -57,7 +58,7 @@ class GroupedGemmTiming:
     dtype: KernelType = "bf16"
     contract: Literal["k", "m"] = "k"
     """"m": the weight gradient, contracted over rows."""
-    accumulate_bytes: Annotated[float, Ge(0)] = 0.0
+    accumulate_bytes: Annotated[float, Ge(0), Le(1e3)] = 0.0
     seconds: Seconds
 
     @property
@@ -138,8 +139,8 @@ class CollectiveTiming:
 
     kind: CollectiveKind
     num_bytes: Extent
-    num_ranks: Annotated[int, Gt(1)]
-    ranks_per_node: Annotated[int, Gt(0)]
+    num_ranks: Annotated[int, Gt(1), Le(2**24)]
+    ranks_per_node: Devices
     seconds: Seconds
 
     @property

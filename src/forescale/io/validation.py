@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import ast
 import inspect
+import math
 import textwrap
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
 from typing import (
@@ -28,8 +29,9 @@ from typing import (
 )
 
 from forescale.catalogue.clusters import DEVICE_DIMENSIONS, LINK_DIMENSIONS, TIER_DIMENSIONS
-from forescale.errors import SpecError, UnknownKeyError, nearest
-from forescale.spec import Device, LinkParameters, MatrixRates, Tier, Workload
+from forescale.errors import SpecError, UnknownKeyError, nearest, shown
+from forescale.limits import written
+from forescale.spec import Device, LinkParameters, MatrixRates, Model, Tier, Workload
 from forescale.units import parse
 
 if TYPE_CHECKING:
@@ -79,6 +81,15 @@ def build(kind: type[T], values: Mapping[str, Any], *, where: str) -> T:
     raise SpecError(msg)
 
 
+def checked_model(model: Model, *, where: str) -> Model:
+    """Return a model that a reader made, if `build` would make it from its fields."""
+    values = {item.name: getattr(model, item.name) for item in fields(Model)}
+    values["layers"] = [asdict(kind) for kind in model.layer_kinds]
+    values["patches"] = None if model.patches is None else asdict(model.patches)
+    build(Model, values, where=where)
+    return model
+
+
 def problems(kind: Hint, values: Mapping[str, Any], *, where: str) -> tuple[str, ...]:
     """Return every problem that `build` would find, one sentence each; empty if there is none."""
     walk = _Walk(where)
@@ -117,7 +128,7 @@ class _Walk:
         if choices and not any(isinstance(value, choice) for choice in choices):
             if value is None and NoneType in _union_of(hint):
                 return None
-            return self._refuse(path, f"must be a table, got {value!r}")
+            return self._refuse(path, f"must be a table, got {shown(value)}")
         item = _item_hint(hint)
         if item is not None and isinstance(value, list | tuple):
             return tuple(self.visit(item, part, (*path, str(at))) for at, part in enumerate(value))
@@ -163,12 +174,16 @@ class _Walk:
         """Refuse what would pass by silent conversion: text, or true, where a number belongs."""
         kinds = {get_args(part)[0] if _origin(part) is Annotated else part for part in _union_of(hint)}
         wanted = [word for kind, word in _NUMBER_WORDS.items() if kind in kinds]
+        if isinstance(value, float) and not math.isfinite(value):
+            return self._refuse(path, f"must be {wanted[0] if wanted else 'something else'}, got {value}")
         if wanted and not kinds & {str} and type(value) not in kinds:
             whole = isinstance(value, float) and value.is_integer() and int in kinds
             number = type(value) is int and float in kinds
             literal = any(value in get_args(part) for part in kinds if _origin(part) is Literal)
-            if not (whole or number or literal):
-                return self._refuse(path, f"must be {wanted[0]}, got {value!r}")
+            if whole and not number:
+                return int(value)  # type: ignore[call-overload]
+            if not (number or literal):
+                return self._refuse(path, f"must be {wanted[0]}, got {shown(value)}")
         return value
 
     def _refuse(self, path: tuple[str, ...], text: str) -> None:
@@ -179,18 +194,18 @@ def _sentence(place: str, detail: Mapping[str, Any]) -> str:
     """Return one pydantic error as what a person reads."""
     got, context = detail["input"], detail.get("ctx", {})
     bounds: dict[str, Callable[[], str]] = {
-        "greater_than": lambda: f"must be greater than {context['gt']}, got {got!r}",
-        "greater_than_equal": lambda: f"must be {context['ge']} or more, got {got!r}",
-        "less_than_equal": lambda: f"must be {context['le']} or less, got {got!r}",
+        "greater_than": lambda: f"must be greater than {context['gt']}, got {shown(got)}",
+        "greater_than_equal": lambda: f"must be {context['ge']} or more, got {shown(got)}",
+        "less_than_equal": lambda: f"must be {written(context['le'])} or less, got {shown(got)}",
         "missing": lambda: "must be given",
         "literal_error": lambda: (
-            f"must be {context['expected']}, got {got!r}{_hint(got, context['expected'])}"
+            f"must be {context['expected']}, got {shown(got)}{_hint(got, context['expected'])}"
         ),
     }
     if detail["type"] in bounds:
         return f"{place} {bounds[detail['type']]()}"
     text = str(detail["msg"]).removeprefix("Value error, ")
-    return text if detail["type"] == "value_error" else f"{place} is not valid ({text}), got {got!r}"
+    return text if detail["type"] == "value_error" else f"{place} is not valid ({text}), got {shown(got)}"
 
 
 def _hint(got: object, expected: str) -> str:

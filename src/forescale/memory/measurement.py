@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
-
-from annotated_types import Ge, Gt
 
 from forescale.errors import SpecError
+from forescale.limits import Amount, OptionalExtent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPeak:
     """Peaks of one device over a step [byte]."""
 
-    rank: Annotated[int, Ge(0)] = 0
-    stage: Annotated[int, Ge(0)] = 0
+    rank: OptionalExtent = 0
+    stage: OptionalExtent = 0
     """Pipeline rank of the device."""
-    peak_allocated_bytes: Annotated[float, Gt(0)]
+    peak_allocated_bytes: Amount
     """Most that the allocator handed out (torch.cuda.max_memory_allocated)."""
-    peak_reserved_bytes: Annotated[float, Gt(0)]
+    peak_reserved_bytes: Amount
     """Most that the allocator held (torch.cuda.max_memory_reserved)."""
-    peak_device_bytes: Annotated[float, Gt(0)] | None = None
+    peak_device_bytes: Amount | None = None
     """Most that was used of the device by the driver's count, context and communicators included."""
 
     def __post_init__(self) -> None:
@@ -51,7 +49,7 @@ class LayerMeasurement:
 
     kind: str
     """Attention and feed-forward such as "attention+dense"; or one of the two, where it says enough."""
-    activation_bytes: Annotated[float, Gt(0)] | None = None
+    activation_bytes: Amount | None = None
     """What the layer keeps from forward to backward."""
-    forward_s: Annotated[float, Gt(0)] | None = None
-    backward_s: Annotated[float, Gt(0)] | None = None
+    forward_s: Amount | None = None
+    backward_s: Amount | None = None

@@ -6,8 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
+from annotated_types import Interval
+
 from forescale.brief import Brief
 from forescale.errors import SpecError
+from forescale.limits import within
 from forescale.projection.result import SCHEMA as PROJECTION
 from forescale.projection.result import TIME_PARTS, Projection
 
@@ -25,6 +28,7 @@ FIGURES = (
     "num_microbatches",
     "training_days",
 )
+FIGURE = Interval(ge=0, le=1e24)
 MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "buffers", "overhead")
 """Parts of a stage's peak, in the order of reports."""
 
@@ -132,7 +136,7 @@ def compare(
             name_b=name_b,
             question=_changes(one, other, QUESTION),
             layout=_changes(one, other, ("strategy",)),
-            figures=tuple(Difference(name=name, a=one[name], b=other[name]) for name in FIGURES),
+            figures=tuple(_difference(name, one[name], other[name]) for name in FIGURES),
             time_parts=tuple(_time_parts(one["time_s"], other["time_s"])),
             memory=_memory(one["memory"], other["memory"]),
         )
@@ -172,9 +176,15 @@ def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
 
 def _time_parts(a: Mapping[str, float], b: Mapping[str, float]) -> Iterator[Difference]:
     for name in dict.fromkeys([*TIME_PARTS, *a, *b]):
-        one, other = float(a.get(name, 0.0)), float(b.get(name, 0.0))
-        if one or other:
-            yield Difference(name=name, a=one, b=other)
+        found = _difference(name, a.get(name, 0.0), b.get(name, 0.0))
+        if found.a or found.b:
+            yield found
+
+
+def _difference(name: str, a: object, b: object) -> Difference:
+    """Return two figures side by side; they are numbers, or unknown."""
+    one, other = (None if each is None else float(within(each, FIGURE, name)) for each in (a, b))
+    return Difference(name=name, a=one, b=other)
 
 
 def _memory(a: Document, b: Document) -> MemoryDifference:
@@ -184,8 +194,6 @@ def _memory(a: Document, b: Document) -> MemoryDifference:
         stage_b=other["stage"],
         verdict_a=a["verdict"],
         verdict_b=b["verdict"],
-        peak=Difference(name="peak", a=one["peak_bytes"], b=other["peak_bytes"]),
-        parts=tuple(
-            Difference(name=name, a=one[f"{name}_bytes"], b=other[f"{name}_bytes"]) for name in MEMORY_PARTS
-        ),
+        peak=_difference("peak", one["peak_bytes"], other["peak_bytes"]),
+        parts=tuple(_difference(name, one[f"{name}_bytes"], other[f"{name}_bytes"]) for name in MEMORY_PARTS),
     )

@@ -8,11 +8,11 @@ from typing import Annotated, Literal, TypeAlias
 from annotated_types import Ge, Gt, Le
 
 from forescale.errors import SpecError
+from forescale.limits import Devices, Extent, Measure, Rate, Seconds, Share
 from forescale.numeric import divisors
 from forescale.units import counted
 
 Topology: TypeAlias = Literal["switch", "mesh", "torus"]
-Rate: TypeAlias = Annotated[float, Gt(0)]
 NEEDS_TRANSPOSES = frozenset({"ada", "hopper"})
 """Architectures whose 8-bit products read operands along rows only."""
 
@@ -43,14 +43,14 @@ class Device:
     hbm_bytes: Rate
     hbm_bandwidth: Rate
     """byte/s"""
-    num_cores: Annotated[int, Gt(0)]
+    num_cores: Extent
     """SMs, CUs or matrix units: what a kernel's tiles are spread over."""
     clock_hz: Rate
-    l2_bytes: Annotated[float, Ge(0)] = 0.0
+    l2_bytes: Measure = 0.0
     host_bandwidth: Rate = 32e9
     """byte/s per direction between device and host memory."""
-    power_w: Annotated[float, Ge(0)] = 0.0
-    price_per_hour: Annotated[float, Ge(0)] = 0.0
+    power_w: Measure = 0.0
+    price_per_hour: Measure = 0.0
     source: str = ""
 
     @property
@@ -66,17 +66,17 @@ class Device:
 class LinkParameters:
     """What somebody measured of the collectives on a tier; None leaves the catalogue's calibration."""
 
-    efficiency: Annotated[float, Gt(0), Le(1)] | None = None
+    efficiency: Share | None = None
     """Share of the bandwidth that long messages reach."""
-    exchange_efficiency: Annotated[float, Gt(0), Le(1)] | None = None
+    exchange_efficiency: Share | None = None
     """The same of all-to-all and point-to-point traffic."""
-    reduction_efficiency: Annotated[float, Gt(0), Le(1)] | None = None
+    reduction_efficiency: Share | None = None
     """The same of reduction in the network."""
-    launch: Annotated[float, Ge(0)] | None = None
+    launch: Seconds | None = None
     """Seconds before the first byte of a collective moves."""
-    exchange_launch: Annotated[float, Ge(0)] | None = None
+    exchange_launch: Seconds | None = None
     """The same of all-to-all and point-to-point traffic."""
-    peer_latency: Annotated[float, Ge(0)] | None = None
+    peer_latency: Seconds | None = None
     """Seconds per peer of an all-to-all."""
     algorithms: tuple[str, ...] | None = None
     """What the library can do here, such as ring, tree and direct_exchange."""
@@ -87,18 +87,18 @@ class Tier:
     """One level of the network, innermost first."""
 
     name: str
-    size: Annotated[int, Ge(0)]
+    size: Annotated[int, Ge(0), Le(2**24)]
     """Devices that reach each other within this tier, inner tiers included; 0 is without limit."""
     bandwidth: Rate
     """byte/s per device and direction, all of the device's links of this tier together."""
-    latency: Annotated[float, Ge(0)]
+    latency: Seconds
     """Seconds per hop."""
     topology: Topology = "switch"
     link_bandwidth: Rate | None = None
     """byte/s per direction between one pair of neighbours, where it is less than `bandwidth` (mesh, torus)."""
-    dimensions: Annotated[int, Ge(0)] = 0
+    dimensions: Annotated[int, Ge(0), Le(8)] = 0
     """Dimensions of a torus."""
-    nics_per_device: Annotated[float, Gt(0)] = 1.0
+    nics_per_device: Annotated[float, Gt(0), Le(1e3)] = 1.0
     in_network_reduction: bool = False
     """The switches can reduce (NVLS, SHARP)."""
     parameters: LinkParameters | None = None
@@ -111,8 +111,8 @@ class Cluster:
 
     name: str
     device: Device
-    num_devices: Annotated[int, Gt(0)]
-    devices_per_node: Annotated[int, Gt(0)]
+    num_devices: Devices
+    devices_per_node: Devices
     tiers: tuple[Tier, ...]
     source: str = ""
 

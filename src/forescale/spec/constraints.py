@@ -237,6 +237,14 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         applies=lambda q: getattr(q.degrees, "schedule", None) is None,
     ),
     Constraint(
+        name="offloaded parameters under zero 3",
+        holds=lambda q: q.degrees.zero == 3,
+        message=lambda q: (
+            f"offload.parameters keeps the shards of zero 3 on the host; zero is {q.degrees.zero}"
+        ),
+        applies=lambda q: getattr(q.degrees, "offload", None) is not None and q.degrees.offload.parameters,
+    ),
+    Constraint(
         name="placement",
         holds=lambda q: not _misplaced(q),
         message=lambda q: _misplaced(q),  # noqa: PLW0108

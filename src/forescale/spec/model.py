@@ -7,12 +7,11 @@ Every field is a fact about the architecture, never about its layout on devices.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
-from annotated_types import Ge, Gt
+from forescale.errors import SpecError
+from forescale.limits import LAYERS, Extent, OptionalExtent, within
 
-Positive: TypeAlias = Annotated[int, Gt(0)]
-NonNegative: TypeAlias = Annotated[int, Ge(0)]
 NormKind: TypeAlias = Literal["rms", "layer", "layer_no_bias"]
 """RMS norm; layer norm with weight and bias; layer norm with weight only (DBRX, MPT, Command R)."""
 
@@ -21,11 +20,11 @@ NormKind: TypeAlias = Literal["rms", "layer", "layer_no_bias"]
 class FullAttention:
     """Softmax attention with any number of key/value heads (MHA, GQA, MQA), optionally windowed."""
 
-    num_heads: Positive
-    num_kv_heads: Positive
-    head_dim: Positive
+    num_heads: Extent
+    num_kv_heads: Extent
+    head_dim: Extent
     causal: bool = True
-    window: Positive | None = None
+    window: Extent | None = None
     """Tokens a query sees (sliding window or chunk); None sees all."""
     qkv_bias: bool = False
     output_bias: bool = False
@@ -37,18 +36,24 @@ class FullAttention:
     """The query projection also makes a gate of the output (Qwen3-Next)."""
     rotary: bool = True
 
+    def __post_init__(self) -> None:
+        """Refuse queries that share no whole number of key/value heads."""
+        if self.num_heads % max(self.num_kv_heads, 1):
+            msg = f"{self.num_heads} attention heads are no multiple of {self.num_kv_heads} key/value heads"
+            raise SpecError(msg)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatentAttention:
     """Multi-head latent attention (DeepSeek-V2): queries and keys/values through low ranks."""
 
-    num_heads: Positive
-    q_lora_rank: Positive | None = None
+    num_heads: Extent
+    q_lora_rank: Extent | None = None
     """None projects queries directly."""
-    kv_lora_rank: Positive
-    qk_nope_head_dim: Positive
-    qk_rope_head_dim: NonNegative
-    v_head_dim: Positive
+    kv_lora_rank: Extent
+    qk_nope_head_dim: Extent
+    qk_rope_head_dim: OptionalExtent
+    v_head_dim: Extent
     causal: bool = True
     projection_bias: bool = False
     """Biases on the q-down, kv-down and output projections (`attention_bias` of DeepSeek's configs)."""
@@ -58,26 +63,26 @@ class LatentAttention:
 class LinearAttention:
     """Attention with a recurrent state: gated linear attention, gated delta net, lightning attention."""
 
-    num_heads: Positive
+    num_heads: Extent
     """Value heads; each owns one state of key_head_dim x value_head_dim."""
-    num_key_heads: Positive
-    key_head_dim: Positive
-    value_head_dim: Positive
-    conv_kernel: NonNegative = 0
+    num_key_heads: Extent
+    key_head_dim: Extent
+    value_head_dim: Extent
+    conv_kernel: OptionalExtent = 0
     """Width of the depthwise convolution over queries, keys and values; 0 has none."""
     conv_bias: bool = False
     """The convolution has a bias per channel (Mamba-2 of Nemotron-H)."""
     output_gate: bool = True
     """A full projection hidden -> heads x value_head_dim that gates the output."""
-    num_gates_per_head: NonNegative = 1
+    num_gates_per_head: OptionalExtent = 1
     """Scalars per head and token (decay, beta) projected from the hidden state."""
-    gate_lora_rank: NonNegative = 0
+    gate_lora_rank: OptionalExtent = 0
     """Rank of a low-rank projection to one decay per key dimension (GLA); 0 has none."""
-    num_head_parameters: NonNegative = 0
+    num_head_parameters: OptionalExtent = 0
     """Learned scalars per head (A_log, dt_bias)."""
     output_norm: Literal["none", "head", "hidden"] = "head"
     """Norm of the output: none, one weight per value dimension, or over all heads."""
-    chunk_size: Positive = 64
+    chunk_size: Extent = 64
     fused_scan: bool = False
     """Convolution, recurrence and gate are one kernel, which keeps its inputs and the recurrence's output and makes
     the rest again (Mamba-2); a norm of the output is apart."""
@@ -90,7 +95,7 @@ Attention: TypeAlias = FullAttention | LatentAttention | LinearAttention
 class DenseFfn:
     """Two-matrix (ungated) or three-matrix (gated, SwiGLU-like) feed-forward."""
 
-    ffn_hidden_size: Positive
+    ffn_hidden_size: Extent
     gated: bool = True
     bias: bool = False
 
@@ -99,17 +104,17 @@ class DenseFfn:
 class MoeFfn:
     """Routed experts, optionally with a shared expert that sees every token."""
 
-    num_experts: Positive
-    top_k: Positive
-    ffn_hidden_size: Positive
+    num_experts: Extent
+    top_k: Extent
+    ffn_hidden_size: Extent
     """Intermediate size of one routed expert."""
     gated: bool = True
     bias: bool = False
     """Biases inside the experts (gpt-oss)."""
-    latent_size: NonNegative = 0
+    latent_size: OptionalExtent = 0
     """Width of the space that routed experts work in, projected to before dispatch and back after combine
     (Nemotron 3 Super); 0 is the hidden size itself. Router and shared experts see the hidden size."""
-    shared_ffn_hidden_size: NonNegative = 0
+    shared_ffn_hidden_size: OptionalExtent = 0
     """Intermediate size of all shared experts together; 0 has none."""
     shared_gate: bool = False
     """A hidden -> 1 gate on the shared expert (Qwen2-MoE, Qwen3-Next)."""
@@ -117,10 +122,22 @@ class MoeFfn:
     """A learned bias of the router's linear (gpt-oss)."""
     score_bias: bool = False
     """A per-expert selection bias kept beside the weights (`e_score_correction_bias`)."""
-    num_groups: NonNegative = 0
+    num_groups: OptionalExtent = 0
     """Groups of experts for node-limited routing; 0 has none (DeepSeek-V3: 8)."""
-    top_groups: NonNegative = 0
+    top_groups: OptionalExtent = 0
     """Groups that a token's experts may lie in (DeepSeek-V3: 4); 0 is all of them."""
+
+    def __post_init__(self) -> None:
+        """Refuse more experts per token than there are, and groups that they do not fill."""
+        if self.top_k > self.num_experts:
+            msg = f"{self.top_k} experts per token are more than the {self.num_experts} experts there are"
+            raise SpecError(msg)
+        if self.num_groups and (self.num_experts % self.num_groups or self.top_groups > self.num_groups):
+            msg = (
+                f"{self.num_experts} experts in {self.num_groups} groups, of which a token may use "
+                f"{self.top_groups}: groups divide the experts, and a token uses as many at most"
+            )
+            raise SpecError(msg)
 
 
 Ffn: TypeAlias = DenseFfn | MoeFfn
@@ -132,7 +149,7 @@ class Layer:
 
     attention: Attention | None
     ffn: Ffn | None
-    num_norms: NonNegative = 2
+    num_norms: OptionalExtent = 2
     """Norms over the hidden size: 2 (pre-norm), 4 (Gemma 2/3: also post-norms), 1 (parallel blocks)."""
     parallel: bool = False
     """Attention and feed-forward read the same norm and are added together (Falcon, Phi-2)."""
@@ -142,9 +159,9 @@ class Layer:
 class Patches:
     """Input of a vision transformer: image patches instead of tokens."""
 
-    patch_elements: Positive
+    patch_elements: Extent
     """Values per patch (height x width x channels)."""
-    num_classes: NonNegative = 0
+    num_classes: OptionalExtent = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,29 +169,33 @@ class Model:
     """A whole model. `layers` lists every decoder layer in order; equal layers share one object."""
 
     name: str
-    hidden_size: Positive
+    hidden_size: Extent
     layers: tuple[Layer, ...]
-    vocab_size: NonNegative = 0
-    vocab_multiple: Positive = 128
+    vocab_size: OptionalExtent = 0
+    vocab_multiple: Extent = 128
     """Frameworks pad the vocabulary to a multiple of this times tp; parameter totals do not count it."""
     tied_embeddings: bool = False
     norm: NormKind = "rms"
     final_norm: bool = True
-    learned_positions: NonNegative = 0
+    learned_positions: OptionalExtent = 0
     """Rows of a learned position table."""
     embedding_norm: bool = False
     """A norm on the embedding's output (BLOOM)."""
-    embedding_size: NonNegative = 0
+    embedding_size: OptionalExtent = 0
     """Width of the token embedding where it differs from hidden_size (projected in and out); 0 is equal."""
     head_bias: bool = False
-    num_mtp_layers: NonNegative = 0
+    num_mtp_layers: OptionalExtent = 0
     """Multi-token-prediction layers, each like the last decoder layer."""
     patches: Patches | None = None
-    max_seq_len: NonNegative = 0
+    max_seq_len: OptionalExtent = 0
     """Longest sequence the model was made for; 0 is unknown. A ceiling to note, not a limit."""
     source: str = ""
     left_out: str = ""
     """Parts of the model as its file has it that are not described here, and so not projected, in words."""
+
+    def __post_init__(self) -> None:
+        """Refuse a model without layers, and with more than any has."""
+        within(len(self.layers), LAYERS, f"the number of layers of {self.name}")
 
     @property
     def num_layers(self) -> int:

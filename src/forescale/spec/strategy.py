@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, TypeAlias
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Le
 
 from forescale.errors import SpecError
+from forescale.limits import Devices, Extent, Factor, Measure, OptionalExtent
 
-Degree: TypeAlias = Annotated[int, Gt(0)]
+Degree: TypeAlias = Devices
 ContextKind: TypeAlias = Literal["all_gather", "ring", "ulysses", "hierarchical"]
 TensorKind: TypeAlias = Literal["1d", "summa"]
 Axis: TypeAlias = Literal["tp", "cp", "dp", "pp"]
@@ -33,7 +34,7 @@ OffloadName: TypeAlias = Literal[
     "attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act",
     "decoder_layer_input", "query_proj", "key_proj", "value_proj", "context", "out_proj", "mlpwi", "mlpwo",
 ]  # fmt: skip
-Reshard: TypeAlias = Literal["always", "never", "default"] | Annotated[int, Ge(2)]
+Reshard: TypeAlias = Literal["always", "never", "default"] | Annotated[int, Ge(2), Le(2**24)]
 LaunchGraphs: TypeAlias = Literal["none", "partial", "full"]
 Allocator: TypeAlias = Literal["segments", "expandable_segments"]
 Dispatcher: TypeAlias = Literal["all_to_all", "deepep", "hybridep"]
@@ -60,15 +61,15 @@ class Recompute:
     kept: tuple[KeptName, ...] = ()
     """Results that the policy custom keeps beside the layer's input, by MaxText's names."""
     modules: tuple[Module, ...] = ()
-    num_layers: Annotated[int, Ge(0)] | None = None
+    num_layers: OptionalExtent | None = None
     """Layers of each virtual stage that are recomputed, its first; None is all of them (Megatron-LM's block)."""
     stops_early: bool = False
     """`full` replays only what backward needs: PyTorch's checkpoint without reentry stops at the last tensor that
     was kept, and XLA drops dead code; Megatron-LM's runs the whole layer again."""
-    layer_ids: tuple[Annotated[int, Ge(0)], ...] = ()
+    layer_ids: tuple[OptionalExtent, ...] = ()
     """Layers that are recomputed, by their number in the model from 0 on, multi-token prediction after the
     decoder's (Primus); none listed leaves it to `num_layers`."""
-    unit: Annotated[int, Gt(0)] = 1
+    unit: Extent = 1
     """Consecutive layers under `full` that are replayed together, of which only the first input is kept
     (Megatron-LM's uniform)."""
 
@@ -154,7 +155,7 @@ class Kernels:
     flat_update: bool = False
     """The update copies its gradients to one flat fp32 tensor, which finds no room among freed activations
     (DeepSpeed); other optimizers go tensor by tensor."""
-    bucket_elements: Annotated[float, Ge(0)] = 0.0
+    bucket_elements: Measure = 0.0
     """Elements of reduction buckets beside the gradients, in their type (DeepSpeed's reduce_bucket_size)."""
     shares_messages: bool = False
     """Without sequence parallelism each tensor-parallel rank sends its share of a stage's output, which the next
@@ -197,9 +198,9 @@ class Kernels:
 class Routing:
     """How evenly tokens spread over experts, and what becomes of those beyond an expert's capacity."""
 
-    imbalance: Annotated[float, Ge(1)] = 1.0
+    imbalance: Annotated[float, Ge(1), Le(1e3)] = 1.0
     """Tokens that the fullest expert-parallel rank receives over the mean of the ranks; 1 is balanced."""
-    capacity_factor: Annotated[float, Gt(0)] | None = None
+    capacity_factor: Factor | None = None
     """Tokens that one expert takes from one rank at most, over the mean; the rest are dropped. None drops none."""
     dispatch: Literal["activations", "fp8"] = "activations"
     """Type in which tokens travel to experts, and gradients of results back to them; results and the gradients of
@@ -225,7 +226,7 @@ ALL_LAYERS = 1_000_000
 class Offload:
     """What is kept in host memory instead of the device's."""
 
-    activation_layers: Annotated[int, Ge(0)] = 0
+    activation_layers: OptionalExtent = 0
     """Decoder layers of each stage whose saved tensors go to the host; more than there are means all."""
     modules: tuple[OffloadName, ...] = ()
     """Of all decoder layers, what goes to the host: the tensors that these modules save (Megatron-LM's
@@ -358,6 +359,13 @@ class Strategy:
     allocator: Allocator = "segments"
     """How PyTorch's allocator takes memory: in segments of fixed size (its default), or in segments that grow
     (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True), which fragment less."""
+
+    def __post_init__(self) -> None:
+        """Refuse an order that is no order of all axes."""
+        if sorted(self.axis_order) != sorted(DEFAULT_AXIS_ORDER):
+            given = ",".join(map(str, self.axis_order))
+            msg = f"axis_order names each of {', '.join(DEFAULT_AXIS_ORDER)} once; got {given or 'none'}"
+            raise SpecError(msg)
 
     @property
     def rank_order(self) -> str:

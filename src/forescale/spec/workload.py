@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, TypeAlias
-
-from annotated_types import Gt
+from typing import Literal, TypeAlias
 
 from forescale.errors import SpecError
 from forescale.formula import formula
+from forescale.limits import Amount, Count
 from forescale.numeric import Numeric
 
 OptimizerName: TypeAlias = Literal["adamw", "adafactor", "lion", "muon", "sgd"]
@@ -81,11 +80,11 @@ def narrow_bytes(precision: Precision) -> float:
 class Workload:
     """One training step's input, and how many tokens the whole run sees."""
 
-    seq_len: Annotated[int, Gt(0)]
+    seq_len: Count
     """Tokens (or patches) per sequence."""
-    global_batch_size: Annotated[int, Gt(0)]
+    global_batch_size: Count
     """Sequences per optimizer step over all devices."""
-    tokens: Annotated[float, Gt(0)] | None = None
+    tokens: Amount | None = None
     """Tokens of the whole run, for training days."""
     optimizer: OptimizerName = "adamw"
     precision: Precision = field(default_factory=Precision)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -106,7 +107,7 @@ class Axes:
     def num_points(self) -> int:
         """Number of points."""
         sizes = [len(self.cases) or 1, *(len(axis.values) for axis in self.grid), self.num_samples]
-        return int(np.prod(sizes, dtype=np.int64))
+        return math.prod(sizes)
 
     def points(self) -> tuple[Point, ...]:
         """Return all points; samples vary fastest, then the last grid, cases slowest."""

@@ -36,6 +36,7 @@ from forescale.files import read_text
 from forescale.io.files import parse_mapping, parse_toml
 from forescale.io.named import cluster_of, model_of
 from forescale.io.plan import with_overrides
+from forescale.limits import SWEPT, within
 from forescale.spec import Cluster
 from forescale.sweep.axes import Axes, Axis, Case, Range, Setting, plain
 from forescale.sweep.base import PRICE, read_base, read_max_memory, read_objective, read_price
@@ -44,7 +45,7 @@ from forescale.sweep.definition import Impossible, Plot, Sweep
 from forescale.sweep.parameters import CLUSTER, DEVICES, MODEL, NODES, parameter, parameters
 from forescale.sweep.plots import PLOT_KEYS, plot_of
 from forescale.sweep.source import Source
-from forescale.sweep.values import RANGE_KEYS, axis_of, value_of
+from forescale.sweep.values import POINTS, RANGE_KEYS, axis_of, value_of
 
 SECTIONS = (
     "name", "model", "cluster", "devices", "nodes", "scaling", "workload", "precision", "cost", "space",
@@ -208,13 +209,15 @@ class _Reader:
             raise SpecError(msg)
         cases = tuple(self._case(index, tiers) for index in range(len(self.source.values.get("case", []))))
         self._check_names(cases, [*(axis.name for axis in grid), *(item.name for item in ranges)])
-        return Axes(
+        axes = Axes(
             cases=cases,
             grid=tuple(grid),
             ranges=tuple(ranges),
-            num_samples=1 if sample is None else self.source.count("sample", "points", least=1),
-            seed=0 if sample is None else self.source.count("sample", "seed", least=0, default=0),
+            num_samples=1 if sample is None else self.source.count("sample", "points", least=1, most=POINTS),
+            seed=0 if sample is None else self.source.count("sample", "seed", least=0, most=2**32, default=0),
         )
+        within(axes.num_points, SWEPT, f"{self.source.where}: the number of points")
+        return axes
 
     def _case(self, index: int, tiers: tuple[str, ...]) -> Case:
         given = dict(self.source.values["case"][index])

@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from annotated_types import Interval
+
 from forescale.errors import ForescaleError, SpecError, UnknownKeyError
 from forescale.io.lines import line_of
+from forescale.limits import within
 
 T = TypeVar("T")
 _SUBJECT = re.compile(r"unknown key '([\w.]+)'|(?:^|[:;,] )([\w.]+) (?:must be|= )")
@@ -50,13 +53,11 @@ class Source:
             msg = f"{self.at(*path)}: {error}"
             raise SpecError(msg) from error
 
-    def count(self, section: str, key: str, *, least: int, default: int | None = None) -> int:
+    def count(self, section: str, key: str, *, least: int, most: int, default: int | None = None) -> int:
         """Return a whole number of a section."""
         value = self.values[section].get(key, default)
-        if type(value) is not int or value < least:
-            msg = f"{self.at(section, key)}: {section}.{key} must be a whole number of {least} or more, got {value!r}"
-            raise SpecError(msg)
-        return value
+        what = f"{self.at(section, key)}: {section}.{key}"
+        return within(value, Interval(ge=least, le=most), what, whole=True)  # type: ignore[no-any-return]
 
     def located(self, error: ForescaleError) -> ForescaleError:
         """Return an error of a section with the line of the key that it is about."""

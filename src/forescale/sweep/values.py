@@ -12,6 +12,8 @@ from forescale.sweep.draft import Factor, Value
 from forescale.sweep.parameters import Parameter
 from forescale.units import parse
 
+POINTS = 10_000
+"""Steps of one range, and samples."""
 RANGE_KEYS = ("from", "to", "steps", "scale", "multiple")
 _FACTOR = re.compile(r"^\s*[x×]\s*([0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*$")
 
@@ -122,8 +124,8 @@ def _built(
         problem = f"multiple must be a whole number of 1 or more, got {multiple!r}"
     elif multiple > 1 and (parameter.kind != "whole" or factors):
         problem = "multiple is for ranges of whole numbers"
-    elif steps is not None and (type(steps) is not int or steps < 2):
-        problem = f"steps must be a whole number of 2 or more, got {steps!r}"
+    elif steps is not None and (type(steps) is not int or not 2 <= steps <= POINTS):
+        problem = f"steps must be a whole number from 2 to {POINTS:,}, got {steps!r}"
     if problem is not None:
         msg = f"{where}, {parameter.name}: {problem}"
         raise SpecError(msg)

@@ -173,7 +173,7 @@ def test_vocabulary_from_the_tokenizer():
             "--moe-layer-freq must be a whole number or a list such as",
         ),
         (MOE + "--moe-layer-freq 0", "--moe-layer-freq must be 1 or more, got 0"),
-        (MOE + "--moe-router-topk 9", "--moe-router-topk 9 is more than the 8 experts"),
+        (MOE + "--moe-router-topk 9", "9 experts per token are more than the 8 experts there are"),
         ("--hybrid-layer-pattern M*M*M", "--num-layers 4 is not the 5 of the pattern"),
         ("--img-h 336", "--img-h asks for a vision tower"),
         ("--encoder-num-layers 4 --decoder-num-layers 4", "it has an encoder and a decoder"),

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from forescale.errors import ReaderError
+from forescale.errors import ReaderError, shown
+from forescale.limits import EXTENT, LAYERS
 from forescale.units import counted
+
+_LAYERS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers", "num_nextn_predict_layers")
 
 
 class Keys:
@@ -50,7 +53,7 @@ class Keys:
         if value is None:
             return default
         if not isinstance(value, bool):
-            raise ReaderError(self.where, f"the key {names[0]!r} must be true or false; got {value!r}")
+            raise ReaderError(self.where, f"the key {names[0]!r} must be true or false; got {shown(value)}")
         return value
 
     def items(self, name: str, length: int | None = None) -> Sequence[Any] | None:
@@ -60,7 +63,7 @@ class Keys:
             return None
         if not isinstance(value, list | tuple) or not all(isinstance(item, str | int) for item in value):
             raise ReaderError(
-                self.where, f"the key {name!r} must be a list of names or numbers; got {value!r}"
+                self.where, f"the key {name!r} must be a list of names or numbers; got {shown(value)}"
             )
         if length is not None and len(value) != length:
             problem = f"the key {name!r} lists {counted(len(value), 'layer')}, but there are {length}"
@@ -103,8 +106,11 @@ class Keys:
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            problem = f"the key {name!r} must be a whole number of at least {least}; got {value!r}"
+            problem = f"the key {name!r} must be a whole number of at least {least}; got {shown(value)}"
             raise ReaderError(self.where, problem)
+        most = LAYERS.le if name in _LAYERS else EXTENT.le
+        if value > most:  # type: ignore[operator]
+            raise ReaderError(self.where, f"the key {name!r} must be {most:,} or less; got {shown(value)}")
         return value
 
     def _also(self, names: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from forescale.errors import ReaderError, nearest
+from forescale.errors import ReaderError, SpecError, nearest
 from forescale.files import parse_json, read_text
 from forescale.io.huggingface.dense import DENSE
 from forescale.io.huggingface.hybrid import HYBRID
@@ -80,9 +80,12 @@ def read_huggingface(config: Mapping[str, Any], *, name: str, where: str) -> Rea
     outer = Keys(config, where)
     keys = _language_part(outer)
     family = _family(keys)
-    model = family(keys)
-    beside = towers(outer.unread_parts())
-    model = replace(model, name=name, source=where, left_out=left_out(beside, model) if beside else "")
+    try:
+        model = family(keys)
+        beside = towers(outer.unread_parts())
+        model = replace(model, name=name, source=where, left_out=left_out(beside, model) if beside else "")
+    except SpecError as error:
+        raise ReaderError(where, str(error)) from error
     return ReadModel(model=model, ignored=tuple(key for key in outer.unread() if key not in beside))
 
 

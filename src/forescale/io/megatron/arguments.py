@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 from forescale.errors import ReaderError, UnknownKeyError
 from forescale.io.megatron.settings import Settings
 from forescale.io.megatron.shell import commands
+from forescale.limits import whole_of
 
 Pair: TypeAlias = tuple[str, object]
 """A flag and its values: a list of words, or what a table holds."""
@@ -131,5 +132,5 @@ def _pairs(words: Sequence[str]) -> list[Pair]:
 
 
 def _world(launcher: Mapping[str, str]) -> int | None:
-    each, nodes = launcher.get("--nproc-per-node", ""), launcher.get("--nnodes", "1")
-    return int(each) * int(nodes) if each.isdigit() and nodes.isdigit() else None
+    each, nodes = (whole_of(launcher.get(key, "1")) for key in ("--nproc-per-node", "--nnodes"))
+    return each * nodes if each and nodes and "--nproc-per-node" in launcher else None

@@ -8,6 +8,7 @@ from typing import Literal, get_args
 from forescale.io.megatron.graphs import read_graphs
 from forescale.io.megatron.pipeline import read_split
 from forescale.io.megatron.settings import Settings
+from forescale.limits import whole_of
 from forescale.spec.strategy import (
     DEFAULT_AXIS_ORDER,
     Axis,
@@ -281,7 +282,7 @@ def _inner_context(settings: Settings, cp: int) -> int | None:
     sizes = settings.words("hierarchical_context_parallel_sizes")
     if "a2a+p2p" not in settings.words("cp_comm_type") or cp == 1:
         return Strategy().cp_inner
-    numbers = [int(size) if size.isdigit() else 0 for size in sizes]
+    numbers = [whole_of(size) or 0 for size in sizes]
     if len(numbers) != LEVELS or prod(numbers) != cp:
         settings.refuse(
             f"{settings.spell('cp_comm_type')} a2a+p2p needs {settings.spell('hierarchical_context_parallel_sizes')} "
@@ -323,7 +324,7 @@ def _recompute(settings: Settings) -> Recompute:
 
 def _listed(settings: Settings, words: tuple[str, ...]) -> Recompute:
     """Return the recompute of layers listed by their numbers (Primus)."""
-    wrong = next((word for word in words if not word.isdigit()), None)
+    wrong = next((word for word in words if whole_of(word) is None), None)
     if wrong is not None:
         settings.refuse(f"{settings.spell('recompute_layer_ids')} must be numbers of layers, got {wrong!r}")
     return Recompute(granularity="full", layer_ids=tuple(dict.fromkeys(int(word) for word in words)))

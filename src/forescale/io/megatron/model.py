@@ -13,6 +13,7 @@ from importlib.resources import files
 
 from forescale.io.megatron.hybrid import hybrid_layers, hybrid_segments
 from forescale.io.megatron.settings import Settings
+from forescale.limits import whole_of
 from forescale.spec.model import (
     Attention,
     DenseFfn,
@@ -53,7 +54,7 @@ def read_model(settings: Settings, *, name: str, vocab_size: int | None = None) 
         hidden_size=hidden,
         layers=layers,
         vocab_size=padded or _vocabulary(settings, vocab_size),
-        vocab_multiple=settings.count("make_vocab_size_divisible_by", 128) if padded is None else 1,
+        vocab_multiple=(1 if padded else settings.size("make_vocab_size_divisible_by", 128)),
         tied_embeddings=not settings.flag("untie_embeddings_and_output_weights"),
         norm="rms" if settings.choice("normalization", "LayerNorm", NORMS) == "rms" else "layer",
         learned_positions=_learned_positions(settings),
@@ -167,7 +168,7 @@ def _windowed(settings: Settings, full: Attention, num_layers: int) -> Sequence[
     sides = settings.words("window_size")
     if not sides or not isinstance(full, FullAttention):
         return [full] * num_layers
-    if not sides[0].lstrip("-").isdigit():
+    if whole_of(sides[0].removeprefix("-")) is None:
         settings.refuse(f"{settings.spell('window_size')} must be like 127,0, got {' '.join(sides)!r}")
     left = int(sides[0])
     if left < 0:
@@ -183,7 +184,10 @@ def _windowed(settings: Settings, full: Attention, num_layers: int) -> Sequence[
 
 
 def _dense_ffn(settings: Settings, hidden: int) -> DenseFfn:
-    gated = settings.flag("swiglu") or settings.flag("quick_geglu")
+    kinds = [key for key in ("swiglu", "quick_geglu", "squared_relu") if settings.flag(key)]
+    if len(kinds) > 1:
+        settings.refuse(f"{' and '.join(map(settings.spell, kinds))} are two activations; give one of them")
+    gated = bool(kinds) and kinds != ["squared_relu"]
     width = settings.count("ffn_hidden_size")
     if not width:
         width = int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden
@@ -194,9 +198,8 @@ def _dense_ffn(settings: Settings, hidden: int) -> DenseFfn:
 
 def _routed_ffn(settings: Settings, dense: DenseFfn) -> MoeFfn:
     """Return the experts, which are like `dense` where the settings do not say otherwise."""
-    num_experts = settings.size("num_experts")
-    moe = MoeFfn(
-        num_experts=num_experts,
+    return MoeFfn(
+        num_experts=settings.size("num_experts"),
         top_k=settings.count("moe_router_topk", 2),
         ffn_hidden_size=settings.count("moe_ffn_hidden_size") or dense.ffn_hidden_size,
         gated=dense.gated,
@@ -208,11 +211,6 @@ def _routed_ffn(settings: Settings, dense: DenseFfn) -> MoeFfn:
         num_groups=settings.count("moe_router_num_groups", 0),
         top_groups=settings.count("moe_router_group_topk", 0),
     )
-    if moe.top_k > num_experts:
-        settings.refuse(
-            f"{settings.spell('moe_router_topk')} {moe.top_k} is more than the {num_experts} experts"
-        )
-    return moe
 
 
 def _ffn_layers(settings: Settings, num_layers: int, hidden: int) -> Sequence[Ffn]:

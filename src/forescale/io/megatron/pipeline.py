@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from forescale.errors import shown
 from forescale.io.megatron.hybrid import hybrid_segments
 from forescale.io.megatron.settings import Settings
+from forescale.limits import whole_of
 from forescale.units import counted
 
+LONGEST = 50_000
+"""Letters of a layout."""
 _REPEATED_GROUP = re.compile(r"\(([^()]*)\)\*(\d+)")
 _REPEATED_LETTER = re.compile(r"([EtmL|])\*(\d+)")
 _VIRTUAL = (
@@ -127,9 +131,10 @@ def _stages(settings: Settings, num_layers: int, pp: int) -> tuple[int, ...]:
 
 def _manual(settings: Settings, listed: tuple[str, ...], num_layers: int, pp: int) -> tuple[int, ...]:
     key = settings.spell("decoder_pipeline_manual_split_list")
-    if not all(word.isdigit() for word in listed):
-        settings.refuse(f"{key} must list whole numbers, got {' '.join(listed)!r}")
-    layers = tuple(int(word) for word in listed)
+    counts = [whole_of(word) for word in listed]
+    layers = tuple(count for count in counts if count is not None)
+    if len(layers) < len(counts):
+        settings.refuse(f"{key} must list whole numbers, got {shown(' '.join(listed))}")
     if sum(layers) != num_layers or len(layers) % pp:
         settings.refuse(
             f"{key} lists {counted(len(layers), 'stage')} of {counted(sum(layers), 'layer')}; the model has "
@@ -146,15 +151,22 @@ def _layout(settings: Settings, num_layers: int, pp: int) -> Split:
     text = str(settings.get("pipeline_model_parallel_layout"))
     key = settings.spell("pipeline_model_parallel_layout")
     plain = text.replace(",", "").strip("'\" ")
-    while plain != (plain := _REPEATED_GROUP.sub(lambda m: m[1] * int(m[2]), plain)):
+
+    def repeated(match: re.Match[str]) -> str:
+        times = whole_of(match[2])
+        if times is None or times * len(match[1]) + len(plain) > LONGEST:
+            settings.refuse(f"{key} has more than {LONGEST:,} letters: {shown(text)}")
+        return match[1] * times
+
+    while plain != (plain := _REPEATED_GROUP.sub(repeated, plain, count=1)):
         pass
-    plain = _REPEATED_LETTER.sub(lambda m: m[1] * int(m[2]), plain)
+    plain = _REPEATED_LETTER.sub(repeated, plain)
     if set(plain) - set("EtmL|"):
-        settings.refuse(f"{key} must be made of E, t, m, L, | and (...)*n, got {text!r}")
+        settings.refuse(f"{key} must be made of E, t, m, L, | and (...)*n, got {shown(text)}")
     chunks = [chunk.count("t") for chunk in plain.split("|")]
     if sum(chunks) != num_layers or len(chunks) % pp:
         settings.refuse(
-            f"{key} {text!r} has {counted(len(chunks), 'stage')} of {counted(sum(chunks), 'layer')}; the "
+            f"{key} {shown(text)} has {counted(len(chunks), 'stage')} of {counted(sum(chunks), 'layer')}; the "
             f"model has {counted(num_layers, 'layer')} on {counted(pp, 'rank')}"
         )
     return Split(vpp=len(chunks) // pp, stage_layers=tuple(chunks) if len(set(chunks)) > 1 else None)

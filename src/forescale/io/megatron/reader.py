@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from forescale.errors import ForescaleError, ReaderError
+from forescale.errors import ForescaleError, ReaderError, UnknownKeyError
 from forescale.files import parse_json, read_text
 from forescale.io.files import parse_yaml
 from forescale.io.megatron.arguments import parse_arguments
@@ -104,8 +104,10 @@ def read_settings(
                 f"the number of devices is not stated; it is read for the fewest, {strategy.num_devices}"
             )
         workload = read_workload(settings, strategy)
-    except ForescaleError:
+    except (ReaderError, UnknownKeyError):
         raise
+    except ForescaleError as error:
+        raise ReaderError(settings.where, str(error)) from error
     except (TypeError, ValueError) as error:
         raise ReaderError(settings.where, f"it holds a value that cannot be read: {error}") from error
     return Reading(

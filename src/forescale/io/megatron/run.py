@@ -24,6 +24,7 @@ RECIPES: dict[str, Recipe] = {
     "blockwise": "blockwise",
     "mxfp8": "mxfp8",
 }
+FP8_FORMATS = {name: name for name in ("e4m3", "hybrid", "True", "true")}
 STORAGE: dict[str, StorageType] = {"fp32": "fp32", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8"}
 _WIDTH = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
 
@@ -94,6 +95,8 @@ def read_precision(settings: Settings) -> Precision:
 
 def _compute(settings: Settings, base: StorageType) -> tuple[ComputeType, Recipe]:
     fp4, fp8 = settings.get("fp4"), settings.get("fp8")
+    if fp8:
+        settings.choice("fp8", "hybrid", FP8_FORMATS)
     named = str(settings.get("fp8_recipe") or "delayed")
     if fp4 and fp8:
         settings.refuse(f"{settings.spell('fp4')} and {settings.spell('fp8')} cannot both be set")

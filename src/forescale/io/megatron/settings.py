@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Mapping
 from typing import NoReturn, overload
 
-from forescale.errors import ReaderError
+from forescale.errors import ReaderError, shown
+from forescale.limits import COUNT, EXTENT, LAYERS, whole_of
 from forescale.units import counted
+
+LONG = frozenset(
+    ("seq_length", "global_batch_size", "train_samples", "train_iters", "max_position_embeddings")
+)
+"""Counts that may be larger than a model's extents."""
+MOST = 1e24
+LONGEST = 10_000
+"""Characters of a list that are read."""
 
 
 class Settings:
@@ -52,14 +62,17 @@ class Settings:
             return default
         text = str(value).replace("_", "")
         whole = isinstance(value, float) and value.is_integer()
-        number = int(value) if whole else int(text) if text.isdigit() else None  # type: ignore[call-overload]
+        number = int(value) if whole else whole_of(text)  # type: ignore[call-overload]
         if number is None or isinstance(value, bool):
-            self.refuse(f"{self.spell(key)} must be a whole number of 0 or more, got {value!r}")
+            self.refuse(f"{self.spell(key)} must be a whole number of 0 or more, got {shown(value)}")
+        most = LAYERS.le if key == "num_layers" else COUNT.le if key in LONG else EXTENT.le
+        if number > most:  # type: ignore[operator]
+            self.refuse(f"{self.spell(key)} must be {most:,} or less, got {number}")
         return int(number)
 
-    def size(self, key: str) -> int:
-        """Return a whole number of 1 or more that must be given."""
-        value = self.count(key)
+    def size(self, key: str, default: int | None = None) -> int:
+        """Return a whole number of 1 or more that must be given, unless it has a `default`."""
+        value = self.count(key) if default is None else self.count(key, default)
         if not value:
             given = "" if value is None else f", got {value}"
             self.refuse(f"{self.spell(key)} must be given as a whole number of 1 or more{given}")
@@ -76,9 +89,12 @@ class Settings:
         """Return a number, or None if it is not given."""
         value = self.get(key)
         try:
-            return None if value is None else float(str(value))
+            number = None if value is None else float(str(value))
         except ValueError:
-            self.refuse(f"{self.spell(key)} must be a number, got {value!r}")
+            number = math.nan
+        if number is not None and not abs(number) <= MOST:
+            self.refuse(f"{self.spell(key)} must be a number, got {shown(value)}")
+        return number
 
     def flag(self, key: str, *, default: bool = False) -> bool:
         """Return true or false."""
@@ -87,14 +103,14 @@ class Settings:
             return default
         known = {"true": True, "1": True, "false": False, "0": False}.get(str(value).lower())
         if known is None:
-            self.refuse(f"{self.spell(key)} must be true or false, got {value!r}")
+            self.refuse(f"{self.spell(key)} must be true or false, got {shown(value)}")
         return known
 
     def choice(self, key: str, default: str, choices: Mapping[str, str]) -> str:
         """Return what `choices` makes of the value; `default` (a key of it) if it is not given."""
         value = str(self.get(key) or default)
         if value not in choices:
-            self.refuse(f"{self.spell(key)} must be one of {', '.join(choices)}, got {value!r}")
+            self.refuse(f"{self.spell(key)} must be one of {', '.join(choices)}, got {shown(value)}")
         return choices[value]
 
     def words(self, key: str) -> tuple[str, ...]:
@@ -111,7 +127,7 @@ class Settings:
         if value is None:
             return None
         if isinstance(value, list):
-            found: object = [int(str(item)) for item in value]
+            found: object = self._evaluate(key, f"[{','.join(map(str, value))}]")
         else:
             found = self._evaluate(key, str(value))
         if isinstance(found, int):
@@ -125,10 +141,12 @@ class Settings:
 
     def _evaluate(self, key: str, text: str) -> int | list[int]:
         try:
+            if len(text) > LONGEST:
+                raise ValueError(len(text))  # noqa: TRY301
             return _sum_of_lists(ast.parse(text.strip(), mode="eval").body)
-        except (ValueError, SyntaxError, TypeError):
+        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
             self.refuse(
-                f"{self.spell(key)} must be a whole number or a list such as ([0]*3+[1]*58), got {text!r}"
+                f"{self.spell(key)} must be a whole number or a list such as ([0]*3+[1]*58), got {shown(text)}"
             )
 
     def spell(self, key: str) -> str:
@@ -164,9 +182,9 @@ def _sum_of_lists(node: ast.expr) -> int | list[int]:
             return _sum_of_lists(left) + _sum_of_lists(right)  # type: ignore[operator]
         case ast.BinOp(left=left, op=ast.Mult(), right=right):
             parts = _sum_of_lists(left), _sum_of_lists(right)
-            times = next((part for part in parts if isinstance(part, int)), 0)
-            if times > 10_000:
-                raise ValueError(times)
+            sizes = [part if isinstance(part, int) else len(part) for part in parts]
+            if sizes[0] * sizes[1] > LAYERS.le:  # type: ignore[operator]
+                raise ValueError(sizes)
             return parts[0] * parts[1]  # type: ignore[operator]
         case _:
             raise ValueError(ast.dump(node))

@@ -6,7 +6,10 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
-from forescale.errors import ReaderError
+from forescale.errors import ReaderError, SpecError
+
+LONGEST = 2**20
+"""Characters of a script, and of one word of it with its variables put in."""
 
 _ASSIGNMENT = re.compile(r"^([A-Za-z_]\w*)\+?=(.*)$", re.DOTALL)
 _REFERENCE = re.compile(r"\$\{([A-Za-z_]\w*)(?::?-([^}]*))?\}|\$([A-Za-z_]\w*)")
@@ -20,13 +23,20 @@ def commands(text: str, variables: Mapping[str, str], where: str) -> list[list[s
     flags inside assignments (`ARGS="--a 1"`, `ARGS=(--a 1)`) count as a command of their own. In a script,
     commands that neither start with a flag nor run a Python file are left out.
     """
+    if len(text) > LONGEST:
+        raise ReaderError(where, f"it is longer than the {LONGEST / 2**20:g} MiB that a script may have")
     known = dict(variables)
     found: list[list[str]] = []
     statements = list(_statements(_words(text, where)))
     for statement in statements:
-        words = _assigned(statement, known)
-        if words is None:
-            words = [word for raw in statement for word in _split(raw, known)]
+        try:
+            words = _assigned(statement, known)
+            plain = words is None
+            if words is None:
+                words = [word for raw in statement for word in _split(raw, known)]
+        except SpecError as error:
+            raise ReaderError(where, str(error)) from error
+        if plain:
             runs = any(word.endswith(".py") for word in words)
             if not (runs or len(statements) == 1 or (words and words[0].startswith("--"))):
                 continue
@@ -46,10 +56,13 @@ def _words(text: str, where: str) -> list[str]:
 
 
 def _without_comment(line: str) -> str:
+    seen, single, double = 0, 0, 0
     for match in re.finditer(r"(?:^|\s)#", line):
-        before = line[: match.start()]
-        if before.count("'") % 2 == 0 and before.count('"') % 2 == 0:
-            return before
+        single += line.count("'", seen, match.start())
+        double += line.count('"', seen, match.start())
+        seen = match.start()
+        if single % 2 == 0 and double % 2 == 0:
+            return line[:seen]
     return line
 
 
@@ -101,4 +114,9 @@ def _expand(text: str, known: Mapping[str, str]) -> str:
         name = match[1] or match[3]
         return known.get(name, match[2] if match[2] is not None else match[0])
 
+    if "$" not in text:
+        return text
+    if len(text) + sum(len(value(match)) for match in _REFERENCE.finditer(text)) > LONGEST:
+        msg = f"its variables stand for more than {LONGEST / 2**20:g} MiB of text"
+        raise SpecError(msg)
     return _REFERENCE.sub(value, text)
