@@ -96,7 +96,7 @@ class Tier:
     topology: Topology = "switch"
     link_bandwidth: Rate | None = None
     """byte/s per direction between one pair of neighbours, where it is less than `bandwidth` (mesh, torus)."""
-    dimensions: Annotated[int, Ge(0), Le(8)] = 0
+    dimensions: Annotated[int, Ge(0), Le(16)] = 0
     """Dimensions of a torus."""
     nics_per_device: Annotated[float, Gt(0), Le(1e3)] = 1.0
     in_network_reduction: bool = False
