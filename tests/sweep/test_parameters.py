@@ -153,7 +153,11 @@ def test_every_name_can_be_varied():
         text = samples.get(last, 1 if name.startswith("space.") else "bf16")
         values = {
             "whole": 16,
-            "number": 0.5 if ".parameters." in name else 1.0 if last.endswith("latency") else 1e12,
+            "number": 0.5
+            if ".parameters." in name
+            else 1.0
+            if last.endswith("latency") or "nics" in last
+            else 1e12,
         }
         value = values.get(parameter.kind, text) if parameter.takes_values else "x1"
         (found,) = grid(**{name: [value]}).questions()
