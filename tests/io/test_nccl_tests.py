@@ -84,3 +84,15 @@ def test_what_is_missing_or_contradicts_is_an_error(tmp_path):
     empty.write_text("# all_reduce_perf\n")
     with pytest.raises(ReaderError, match="no results"):
         read_nccl_tests(empty, num_ranks=8, ranks_per_node=8)
+
+
+def test_rows_whose_errors_are_no_number_are_wrong_and_endless_ones_no_rows(tmp_path):
+    text = (DATA / "mi300x_1_node_all_reduce.txt").read_text(encoding="utf-8")
+    whole = read_nccl_tests(DATA / "mi300x_1_node_all_reduce.txt")
+    line = next(line for line in text.splitlines() if line.split()[:1] == [f"{whole.rows[-1].num_bytes:.0f}"])
+    words = line.split()
+    for number, word in ((8, "all"), (5, "9" * 400)):
+        changed = " ".join([*words[:number], word, *words[number + 1 :]])
+        path = tmp_path / "log.txt"
+        path.write_text(text.replace(line, changed), encoding="utf-8")
+        assert len(read_nccl_tests(path).rows) == len(whole.rows) - 1

@@ -15,6 +15,8 @@ from forescale.files import read_text
 from forescale.graph.ops import CollectiveKind
 from forescale.limits import whole_of
 
+MOST = 1e15
+"""Bytes and microseconds of one message."""
 LONGEST = 2_000
 """Characters of a line that are read."""
 _PREFIX = re.compile(r"^\s*(?:\[[\d,]+\](?:<stdout>)?:?|\d+:)\s?(?=\s*[#\d])")
@@ -118,10 +120,10 @@ def _rows(
 ) -> tuple[list[MeasuredCollective], int]:
     rows, wrong = [], 0
     for size, time_us, errors in _results(lines):
-        if errors not in ("0", "N/A", "0e+00") and float(errors) > _TOLERANCE:
+        if errors != "N/A" and not (_NUMBER.match(errors) and float(errors) <= _TOLERANCE):
             wrong += 1
             continue
-        if size > 0:
+        if 0 < size < MOST and 0 < time_us < MOST:
             rows.append(
                 MeasuredCollective(
                     kind=kind, num_bytes=size, num_ranks=num_ranks, ranks_per_node=ranks_per_node,
