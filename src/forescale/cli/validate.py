@@ -140,9 +140,9 @@ def _write_files(
 
     if markdown is not None:
         asked = " --peers" if any(group.peer == LLM_ANALYSIS for group in peers) else ""
-        command = f"forescale validate {runs.name}{asked} --markdown {markdown.name}"
+        command = f"forescale validate {_shown(runs)}{asked} --markdown {_shown(markdown)}"
         pictures = _draw(board, peers, markdown.with_suffix(""))
-        text = page(board, corpus=runs.name, preset=preset, command=command, peers=peers, pictures=pictures)
+        text = page(board, corpus=_shown(runs), preset=preset, command=command, peers=peers, pictures=pictures)
         write_text(markdown, text)
     if chart is not None:
         drawing = time_chart(board)
@@ -152,6 +152,11 @@ def _write_files(
         svg = chart.suffix == ".svg"
         text = lines.to_svg(drawing) if svg else json.dumps(lines.to_vega_lite(drawing), indent=1)
         write_text(chart, text + "\n")
+
+
+def _shown(path: Path) -> str:
+    """Return a path as it was given, unless it holds for this machine only."""
+    return path.name if path.is_absolute() else path.as_posix()
 
 
 def _draw(board: Scoreboard, peers: Sequence[PeerGroup], folder: Path) -> dict[str, str]:
