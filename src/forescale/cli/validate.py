@@ -142,7 +142,9 @@ def _write_files(
         asked = " --peers" if any(group.peer == LLM_ANALYSIS for group in peers) else ""
         command = f"forescale validate {_shown(runs)}{asked} --markdown {_shown(markdown)}"
         pictures = _draw(board, peers, markdown.with_suffix(""))
-        text = page(board, corpus=_shown(runs), preset=preset, command=command, peers=peers, pictures=pictures)
+        text = page(
+            board, corpus=_shown(runs), preset=preset, command=command, peers=peers, pictures=pictures
+        )
         write_text(markdown, text)
     if chart is not None:
         drawing = time_chart(board)
