@@ -11,7 +11,7 @@ from tests.small import cluster, dense, workload
 from forescale.calibrate.cluster import calibrate_cluster
 from forescale.calibrate.cross_validate import folds_of, held_out
 from forescale.calibrate.dataset import Run, measured_of, predict, weights_of
-from forescale.calibrate.fit import bounded_least_squares, fit
+from forescale.calibrate.fit import fit
 from forescale.calibrate.parameters import Parameter, load_priors, logs_of, parameters_of, with_logs
 from forescale.calibrate.report import content_of, moves, spread_of, spreads
 from forescale.cost.run_calibration import load_run_calibration, run_calibration_of
@@ -87,17 +87,6 @@ def test_no_factor_leaves_its_bounds():
     runs = [run(layout, factor=0.1) for layout in LAYOUTS]
     found = fit(runs, BASE, PARAMETERS, scale=0.01, rounds=8)
     assert found.calibration.devices[ARCHITECTURE].wide == pytest.approx(1.0)
-
-
-def test_bounded_least_squares_agrees_with_scipy():
-    optimize = pytest.importorskip("scipy.optimize")
-    random = np.random.default_rng(0)
-    for _ in range(20):
-        matrix, target = random.normal(size=(30, 6)), random.normal(size=30)
-        lows, highs = np.full(6, -0.05), np.full(6, 0.1)
-        ours = bounded_least_squares(matrix, target, lows, highs)
-        theirs = optimize.lsq_linear(matrix, target, bounds=(lows, highs), tol=1e-12).x
-        np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
 def test_folds_leave_whole_sources_out():

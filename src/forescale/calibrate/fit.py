@@ -12,6 +12,7 @@ import numpy as np
 
 from forescale.calibrate.dataset import Run, measured_of, predict, weights_of
 from forescale.calibrate.parameters import Parameter, logs_of, with_logs
+from forescale.cost.least_squares import bounded_least_squares
 from forescale.cost.run_calibration import RunCalibration
 from forescale.numeric import Array
 
@@ -105,20 +106,3 @@ def best_step(
         target = np.concatenate([-errors * strength, away])
         step = bounded_least_squares(matrix, target, lows, highs)
     return step
-
-
-def bounded_least_squares(matrix: Array, target: Array, lows: Array, highs: Array) -> Array:
-    """Return the x in [lows, highs] that brings `matrix` x nearest to `target`: cyclic coordinate descent.
-
-    The problem is strictly convex (priors make the matrix of full rank), so coordinates alone reach it.
-    """
-    gram, right = matrix.T @ matrix, matrix.T @ target
-    position: Array = np.clip(np.linalg.solve(gram, right), lows, highs)
-    for _ in range(500):
-        before = position.copy()
-        for index in range(len(position)):
-            slope = right[index] - gram[index] @ position
-            position[index] = np.clip(position[index] + slope / gram[index, index], lows[index], highs[index])
-        if np.max(np.abs(position - before)) < 1e-7:
-            break
-    return position

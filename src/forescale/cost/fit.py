@@ -14,6 +14,7 @@ import numpy as np
 
 from forescale.cost.calibration import Calibration, Fit, Residual
 from forescale.cost.kernels import KernelBatch
+from forescale.cost.least_squares import robust_least_squares
 from forescale.cost.model import ComputeModel
 from forescale.numeric import Array
 from forescale.spec import Device
@@ -132,8 +133,6 @@ def fit_entry(
     pull
         Error that moving a parameter over its whole range would have to save: it holds what rows do not tell.
     """
-    from scipy.optimize import least_squares
-
     constants = [Parameter(name=f"call {table}", start=3e-6, low=0.0, high=3e-5) for table in calls]
     factors = [Parameter(name=f"extra {table}", start=1.0, low=0.3, high=5.0) for table in extras]
     free = (*parameters, *constants, *factors)
@@ -153,8 +152,9 @@ def fit_entry(
         misfit = errors(rows, place(position), model)
         return np.concatenate([misfit, pull * (position - start)[:held]]) if pull else misfit
 
-    found = least_squares(objective, start, bounds=(0.0, 1.0), loss="soft_l1", f_scale=scale, x_scale="jac")
-    return place(found.x)
+    return place(
+        robust_least_squares(objective, start, np.zeros_like(start), np.ones_like(start), scale=scale)
+    )
 
 
 def errors(rows: Sequence[KernelBatch], fitted: Fitted, model: ModelOf) -> Array:

@@ -10,6 +10,7 @@ import numpy as np
 from forescale.cost.collectives.alpha_beta import AlphaBeta
 from forescale.cost.collectives.calibration import LinkCalibration, NetworkCalibration, WireProtocol
 from forescale.cost.collectives.measured import CollectiveBatch, errors
+from forescale.cost.least_squares import robust_least_squares
 from forescale.numeric import Array
 
 BOUNDS: Mapping[str, tuple[float, float]] = {
@@ -82,8 +83,6 @@ def fit_link(
     pull
         Weight of staying at `start`, in errors per factor e; it holds what the rows do not tell.
     """
-    from scipy.optimize import least_squares
-
     low, high = (np.log([BOUNDS[name.rpartition(".")[2]][side] for name in names]) for side in (0, 1))
     values = list(parameters_of(start, names).values())
     first = np.clip(np.log(np.maximum(values, 1e-300)), low + 1e-6, high - 1e-6)
@@ -94,5 +93,5 @@ def fit_link(
         rows = [errors(b, model) for b, model in zip(batches, models, strict=True)]
         return np.concatenate([*rows, pull * (position - first)])
 
-    found = least_squares(misfit, first, bounds=(low, high), loss="soft_l1", f_scale=scale)
-    return with_parameters(start, {n: float(f"{v:.4g}") for n, v in zip(names, np.exp(found.x), strict=True)})
+    found = robust_least_squares(misfit, first, low, high, scale=scale)
+    return with_parameters(start, {n: float(f"{v:.4g}") for n, v in zip(names, np.exp(found), strict=True)})

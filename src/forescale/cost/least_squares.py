@@ -1,0 +1,89 @@
+"""Bounded least squares in which outliers count linearly: Levenberg and Marquardt's method, on numpy alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from forescale.numeric import Array
+
+ROUNDS, TRIALS = 200, 12
+"""Derivatives taken, and steps tried with each, at most."""
+CLOSE_ENOUGH = 1e-9
+"""Relative gain of a round that ends the search."""
+LEAST_SHARE = 1e-12
+"""Of the largest curvature: a parameter that no residual feels stays where it is."""
+
+
+def robust_least_squares(
+    residuals: Callable[[Array], Array], start: Array, lows: Array, highs: Array, *, scale: float
+) -> Array:
+    """Return the position in [lows, highs] with the least soft-l1 loss Σ 2·(√(1 + (r / scale)²) − 1).
+
+    Parameters
+    ----------
+    residuals
+        (positions,) -> (rows,).
+    start
+        Where the search begins.
+    scale
+        Residual from which a row weighs linearly instead of squared.
+    """
+    position: Array = np.clip(start, lows, highs)
+    errors = residuals(position) / scale
+    loss, damping, curvature = _loss(errors), 1.0, np.zeros(len(position))
+    for _ in range(ROUNDS):
+        strength = (1.0 + errors * errors) ** -0.25
+        slopes = _slopes(residuals, position, errors * scale, highs) / scale * strength[:, None]
+        curvature = np.maximum(curvature, np.sum(slopes * slopes, axis=0))
+        held = np.sqrt(np.maximum(curvature, LEAST_SHARE * np.max(curvature)))
+        if not np.any(held):
+            break
+        before = loss
+        for _ in range(TRIALS):
+            matrix = np.concatenate([slopes, np.diag(np.sqrt(damping) * held)])
+            target = np.concatenate([-errors * strength, np.zeros(len(position))])
+            trial = position + bounded_least_squares(matrix, target, lows - position, highs - position)
+            found = residuals(np.clip(trial, lows, highs)) / scale
+            if _loss(found) < loss:
+                position, errors, loss = np.clip(trial, lows, highs), found, _loss(found)
+                damping = max(damping / 5.0, 1e-12)
+                break
+            damping *= 5.0
+        if before - loss <= CLOSE_ENOUGH * before:
+            break
+    return position
+
+
+def bounded_least_squares(matrix: Array, target: Array, lows: Array, highs: Array) -> Array:
+    """Return the x in [lows, highs] that brings `matrix` x nearest to `target`: cyclic coordinate descent.
+
+    The problem is strictly convex (priors make the matrix of full rank), so coordinates alone reach it.
+    """
+    gram, right = matrix.T @ matrix, matrix.T @ target
+    position: Array = np.clip(np.linalg.solve(gram, right), lows, highs)
+    for _ in range(500):
+        before = position.copy()
+        for index in range(len(position)):
+            slope = right[index] - gram[index] @ position
+            position[index] = np.clip(position[index] + slope / gram[index, index], lows[index], highs[index])
+        if np.max(np.abs(position - before)) < 1e-7:
+            break
+    return position
+
+
+def _loss(errors: Array) -> float:
+    return float(np.sum(np.sqrt(1.0 + errors * errors) - 1.0))
+
+
+def _slopes(residuals: Callable[[Array], Array], position: Array, errors: Array, highs: Array) -> Array:
+    """Return derivatives by forward differences (rows, positions), backward at an upper bound."""
+    columns = []
+    for index, value in enumerate(position):
+        step = 1e-7 * max(1.0, abs(value))
+        step = -step if value + step > highs[index] else step
+        moved = position.copy()
+        moved[index] += step
+        columns.append((residuals(moved) - errors) / step)
+    return np.stack(columns, axis=1)

@@ -1,0 +1,135 @@
+"""A plain install: every command works once where nothing but the declared dependencies can be imported."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+import typer
+from packaging.requirements import Requirement
+from tests.cli.questions import DENSE, LAYOUT, SEARCH
+
+import forescale
+from forescale.cli.app import COMMANDS, application
+
+DATA = Path(__file__).parents[1] / "data"
+PIPELINE = ("--pp", 2, "--microbatches", 4)
+SMALL = (*SEARCH[:-2], "--fix", "tp=4", "--fix", "pp=1", "--top", 2)
+SWEEP = """
+model = "llama-3.1-8b"
+cluster = "h100-sxm"
+[workload]
+seq_len = 4096
+global_batch_size = 64
+[space]
+cp = 1
+pp = 1
+[vary]
+devices = [8, 16]
+"""
+OWN_KERNELS = {
+    "schema": "forescale.bench/1",
+    "conditions": {"device": "H100 SXM", "software": "torch 2.8", "date": "2026-08-01"},
+    "kernels": [
+        {"op": "gemm", "m": m, "n": n, "k": 4096, "seconds": 2.0 * m * n * 4096 / 6e14 + 5e-6}
+        for m in (1024, 2048, 4096, 8192)
+        for n in (2048, 4096, 8192)
+    ],
+}
+QUESTIONS = {
+    "project": ("project", *DENSE, *LAYOUT),
+    "memory": ("memory", *DENSE, *LAYOUT, "--timeline"),
+    "memory compare": ("memory", "compare", *DENSE, *LAYOUT, "--across", "zero", "--values", "0,1"),
+    "search": ("search", *SMALL, "--csv", "layouts.csv"),
+    "advise": ("advise", *DENSE),
+    "sweep": ("sweep", "sweep.toml", "--output", "out", "--format", "csv", "--jobs", 1),
+    "compare": ("compare", "a.toml", "b.toml"),
+    "explain": ("explain", DENSE[0], "mfu", *DENSE[1:]),
+    "report": ("report", *SMALL, "--details", 1, "--worst", 1, "--output", "report.html"),
+    "validate": ("validate", DATA / "runs" / "excerpt.csv", "--markdown", "page.md"),
+    "calibrate": ("calibrate", DATA / "runs" / "excerpt.csv", "--device", "h100-sxm", "--output", "runs.json"),
+    "calibrate --kernels": ("calibrate", "--kernels", "kernels.json", "--device", "h100-sxm", "--output", "own.json"),
+    "calibrate --collectives": (
+        *("calibrate", "--collectives", DATA / "collectives" / "h100_2_nodes_all_reduce.txt"),
+        *("--kind", "all_reduce", "--num-ranks", 16, "--ranks-per-node", 8),
+        *("--cluster", "h100-sxm", "--output", "links.json"),
+    ),
+    "catalogue": ("catalogue", "models"),
+    "pipeline list": ("pipeline", "list"),
+    "pipeline simulate": ("pipeline", "simulate", "--schedule", "1f1b", *PIPELINE),
+    "pipeline compare": ("pipeline", "compare", *PIPELINE),
+    "pipeline draw": ("pipeline", "draw", "--schedule", "zbv", *PIPELINE, "--format", "csv", "--output", "zbv.csv"),
+    "pipeline check": ("pipeline", "check", "zbv.csv"),
+    "pipeline optimise": ("pipeline", "optimise", *PIPELINE, "--time-limit", 1),
+    "pipeline partition": ("pipeline", "partition", *DENSE, "--pp", 2),
+}  # fmt: skip
+PROGRAM = """
+import json, sys
+sys.path[:0] = [sys.argv[1]]
+from forescale.cli.app import run
+for name, arguments in json.loads(sys.argv[2]).items():
+    print(f"\\n== {name}", flush=True)
+    print(f"== {name} ended with {run(arguments)}", flush=True)
+"""
+
+
+def closure(name, found=None):
+    """Return the distributions that `name` needs without extras, itself left out."""
+    found = {} if found is None else found
+    for text in distribution(name).requires or ():
+        needed = Requirement(text)
+        if needed.name not in found and (needed.marker is None or needed.marker.evaluate({"extra": ""})):
+            found[needed.name] = distribution(needed.name)
+            closure(needed.name, found)
+    return found
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """Return a folder that holds links to the package and to what it declares, and nothing else."""
+    folder = tmp_path_factory.mktemp("site")
+    (folder / "forescale").symlink_to(Path(forescale.__file__).parent)
+    for each in closure("forescale").values():
+        for top in {file.parts[0] for file in each.files or ()} - {"..", "__pycache__"}:
+            if not (folder / top).exists():
+                (folder / top).symlink_to(Path(str(each.locate_file(top))))
+    return folder
+
+
+def isolated(site, program, *arguments, folder):
+    words = [sys.executable, "-I", "-S", "-c", program, str(site), *arguments]
+    return subprocess.run(words, capture_output=True, text=True, check=False, cwd=folder)
+
+
+@pytest.mark.parametrize(
+    "module", ["scipy", "torch", "pyarrow", "ray", "ortools", "hypothesis", "pytest", "sympy"]
+)
+def test_what_is_not_declared_cannot_be_imported(site, tmp_path, module):
+    ran = isolated(site, f"import sys; sys.path[:0] = [sys.argv[1]]; import {module}", folder=tmp_path)
+    assert f"No module named '{module}'" in ran.stderr
+
+
+def test_every_command_is_asked():
+    names = set()
+    for name in COMMANDS:
+        command = typer.main.get_command(application((name,)))
+        below = command.commands[name] if hasattr(command, "commands") else command
+        names |= {f"{name} {each}" for each in below.commands} if name == "pipeline" else {name}
+    assert names <= set(QUESTIONS)
+
+
+def test_every_command_works(site, tmp_path):
+    plan = 'model = "llama-3.1-8b"\ncluster = "h100-sxm"\ndevices = 16\n[workload]\nseq_len = 4096\nglobal_batch_size = 64\n'
+    (tmp_path / "a.toml").write_text(plan, encoding="utf-8")
+    (tmp_path / "b.toml").write_text(f"{plan}[strategy]\ntp = 2\n", encoding="utf-8")
+    (tmp_path / "sweep.toml").write_text(SWEEP, encoding="utf-8")
+    (tmp_path / "kernels.json").write_text(json.dumps(OWN_KERNELS), encoding="utf-8")
+    asked = {name: [str(word) for word in words] for name, words in QUESTIONS.items()}
+    ran = isolated(site, PROGRAM, json.dumps(asked), folder=tmp_path)
+    codes = dict(re.findall(r"^== (.+) ended with (\d+)$", ran.stdout, re.MULTILINE))
+    assert codes == dict.fromkeys(QUESTIONS, "0"), ran.stderr
