@@ -69,6 +69,7 @@ def test_tiles_are_counted_up_and_fill_the_cores():
     assert tiles(256.0, 128.0) == 108.0, "one tile takes as long as a full wave"
     assert tiles(256.0 * 12 + 1, 128.0 * 9) == 117.0
     assert tiles(256.0 * 12, 128.0 * 9, batch=2.0, tail=0.5) == 216.0 + 54.0
+    assert tiles(256.0, 128.0, edge=2.0) == 108.0 * (1.0 + 2.0 * (256 + 128) / (256 * 128))
 
 
 def test_roofline_takes_the_slower_of_arithmetic_and_traffic():

@@ -152,3 +152,9 @@ def test_a_tied_matrix_is_held_once_on_one_stage_and_on_both_ends_of_several():
     (found,) = stages(Strategy(dp_shard=5, micro_batch_size=2), tied)
     assert found.weights_bytes == 2 * (6 * PER_LAYER + HIDDEN * VOCAB + HIDDEN)
     assert of(stages(model=tied), "weights") == pytest.approx([2 * held for held in HELD])
+
+
+def test_a_small_vocabulary_leaves_the_most_to_gather_to_a_layer():
+    """This layer's weights and the next one's, a gradient as made and as reduced."""
+    (found,) = stages(Strategy(dp_shard=5, zero=3, micro_batch_size=2), replace(MODEL, vocab_size=8))
+    assert found.buffers_bytes == (2 * 2 + 2 + 4) * PER_LAYER

@@ -346,3 +346,35 @@ def test_flops_of_a_step():
     last = dense_stages()[1]
     replayed = last["attention"][0] + last["ffn"][0] + last["norm"][0]
     assert again.time_s["recompute"] == pytest.approx(COUNT * replayed)
+
+
+def test_a_busy_network_slows_every_message_and_dispatch_once_more():
+    layout = Strategy(
+        dp_shard=8, ep=4, micro_batch_size=2, overlap=Overlap(grad_reduce=False, param_gather=False)
+    )
+    work = Workload(seq_len=512, global_batch_size=16)
+    alone, busy = (
+        run(MOE, layout, work, shared=shared)[0]
+        for shared in (SharedFactors(), SharedFactors(network=0.8, dispatch=0.5))
+    )
+    assert busy["data_comm"] == pytest.approx(alone["data_comm"] / 0.8)
+    assert busy["expert_comm"] == pytest.approx(alone["expert_comm"] / (0.8 * 0.5))
+
+
+def test_gradients_scatter_behind_weight_gradients_and_inputs_return_behind_input_gradients():
+    """Few tokens: the weight gradient takes longer than the input gradient, and a message as long as neither."""
+    layer = Layer(attention=None, ffn=DenseFfn(ffn_hidden_size=4096), num_norms=1)
+    fabric = toy.cluster(2, Tier(name="toy", size=0, bandwidth=5e9, latency=0.0))
+    one, two = (
+        project(
+            Model(name="few-tokens", hidden_size=512, layers=(layer,) * count, vocab_size=2),
+            fabric,
+            Strategy(tp=2),
+            Workload(seq_len=128, global_batch_size=1),
+            costs=toy.costs(),
+        ).time_s["tensor_comm"]
+        for count in (1, 2)
+    )
+    up, gather = product(128, 512, 4096), ring(2 * 128 * 512, 2, 5e9)
+    assert up[1] < gather < up[2]
+    assert two - one == pytest.approx(3 * gather + gather - up[1])
