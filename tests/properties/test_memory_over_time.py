@@ -43,6 +43,28 @@ def test_under_1f1b_the_curve_tops_at_the_projection(pp, tp, zero, policy, batch
         assert rank.activations[-1] == pytest.approx(0.0, abs=1.0)
 
 
+@settings(max_examples=25, deadline=None)
+@given(
+    vpp=st.sampled_from([2, 3]),
+    layers=st.integers(min_value=6, max_value=14),
+    rounds=st.integers(min_value=1, max_value=3),
+    policy=st.sampled_from(POLICIES),
+    routed=st.booleans(),
+)
+def test_so_it_does_where_chunks_differ(vpp, layers, rounds, policy, routed):
+    if layers < 4 * vpp - 2:
+        layers += 8
+    model = replace(moe(layers), num_mtp_layers=1) if routed else dense(layers)
+    layout = Strategy(pp=4, vpp=vpp, dp_shard=4, recompute=policy)
+    asked = replace(workload(), global_batch_size=16 * rounds)
+    timeline = memory_timeline(model, cluster(16), layout, asked)
+    projected = project(model, cluster(16), layout, asked).memory.stages
+    for rank, stage in zip(timeline.ranks, projected, strict=True):
+        beyond = stage.allocated_bytes / rank.peak.allocated_bytes - 1.0
+        # a rank's fullest block is taken to work at the fullest moment, on whichever chunk it stands
+        assert -1e-9 <= beyond <= (0.03 if routed else 1e-9)
+
+
 @settings(max_examples=15, deadline=None)
 @given(
     schedule=st.sampled_from(["gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zbv", "v-half", "looped-bfs"]),

@@ -5,6 +5,7 @@ import pytest
 
 from forescale.schedule import Request, StageTimes, compile_schedule, family, from_share, peak_activations
 from forescale.schedule import closed_form as cf
+from forescale.schedule.memory import ActivationSizes, live_passes, peak_memory
 
 
 def test_interleaving_holds_p_plus_p_minus_1_over_v():
@@ -24,6 +25,26 @@ def test_in_flight_is_what_the_schedule_holds(vpp, m):
     schedule = family(name).build(Request(pp=4, num_microbatches=m, vpp=vpp))
     expected = cf.in_flight_microbatches(stage=np.arange(4.0), pp=4, vpp=vpp, num_microbatches=m)
     np.testing.assert_allclose(peak_activations(schedule), expected, atol=1e-8)
+
+
+def test_live_passes_chunk_by_chunk_worked_by_hand():
+    # the last of two ranks: F0 F0 | F1 B1 F1 B1 F0 B0 F0 B0 ...: beside the two first, one of chunk 1 or a third
+    live = cf.live_chunks(2, 2)[:, 1]
+    assert live[0].tolist() == [2, 1]
+    assert {tuple(each) for each in live[1:].tolist()} == {(2, 1), (3, 0)}
+
+
+@pytest.mark.parametrize(("vpp", "rounds"), [(2, 1), (2, 2), (3, 1), (3, 3), (4, 2)])
+def test_live_passes_are_those_of_the_schedule_whatever_chunks_keep(vpp, rounds):
+    pp, sizes = 4, np.random.default_rng(vpp).integers(0, 5, size=(6, 4 * vpp)).astype(float)
+    schedule = family("interleaved-1f1b").build(Request(pp=pp, num_microbatches=rounds * pp, vpp=vpp))
+    of_rank = np.arange(vpp)[None, :] * pp + np.arange(pp)[:, None]
+    live = cf.live_chunks(pp, vpp)[:1] if rounds == 1 else cf.live_chunks(pp, vpp)[1:]
+    for saved in sizes:
+        expected = peak_memory(schedule, ActivationSizes(saved=saved))
+        np.testing.assert_allclose((live * saved[of_rank]).sum(axis=2).max(axis=0), expected)
+        named = (live_passes(schedule) * saved[of_rank]).sum(axis=2).max(axis=0)
+        np.testing.assert_allclose(named, expected)
 
 
 def test_bubble_fraction_of_the_documentation():

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from forescale.errors import SpecError
 from forescale.numeric import Array
@@ -39,22 +40,31 @@ class StagePlan:
     """(stages, kinds) layers of `counts` that the recompute policy takes."""
     heads: Array
     """(stages, kinds) layers of `replayed` whose input is kept: the first of each unit."""
+    moments: tuple[StagePlan, ...] = ()
+    """Layers × passes of theirs in flight, at the moments at which a rank may hold most; none where all of a
+    rank's layers are in flight equally often."""
+    of_chunks: Array | None = None
+    """(stages, ...) the same numbers chunk by chunk, by which ranks with `moments` are told apart."""
+
+    @property
+    def rows(self) -> Array:
+        """(stages, ...) layers and ends of each row."""
+        return np.column_stack([self.counts, self.replayed, self.heads, self.first, self.last])
 
     def compressed(self) -> StagePlan:
         """Return one row per distinct rank: times add up, memory is largest at the lowest rank."""
-        rows = np.column_stack([self.counts, self.replayed, self.heads, self.first, self.last])
+        rows = self.rows if self.of_chunks is None else self.of_chunks
         _, where, times = np.unique(rows, axis=0, return_index=True, return_counts=True)
         order = np.argsort(where)
-        keep = where[order]
-        return StagePlan(
-            counts=self.counts[keep],
-            first=self.first[keep],
-            last=self.last[keep],
-            index=self.index[keep],
-            multiplicity=times[order].astype(float),
-            replayed=self.replayed[keep],
-            heads=self.heads[keep],
-        )
+        return replace(self.taken(where[order]), multiplicity=times[order].astype(float))
+
+    def taken(self, keep: NDArray[np.int64]) -> StagePlan:
+        """Return some rows."""
+        arrays = {each.name: getattr(self, each.name) for each in fields(self)}
+        some: dict[str, Any] = {
+            name: values[keep] for name, values in arrays.items() if isinstance(values, np.ndarray)
+        }
+        return StagePlan(**some, moments=tuple(each.taken(keep) for each in self.moments))
 
 
 def layers_per_stage(num_layers: int, pp: int, vpp: int = 1) -> tuple[tuple[int, ...], ...]:
@@ -120,19 +130,79 @@ def plan_placed(chunks: StagePlan, rank_of_stage: Sequence[int], num_replicas: i
 
     With replicas, ranks hold the stages of each (DualPipe: stage r of one and p−1−r of the other).
     """
-    ranks = np.arange(max(rank_of_stage) + 1)
-    num_stages = len(rank_of_stage) // num_replicas
-    holds = (np.asarray(rank_of_stage)[None, :] == ranks[:, None]).astype(float)
-    holds = holds.reshape(len(ranks), num_replicas, num_stages).sum(axis=1)
-    return StagePlan(
-        counts=holds @ chunks.counts,
-        first=holds @ chunks.first,
-        last=holds @ chunks.last,
-        index=ranks.astype(float),
-        multiplicity=np.ones(len(ranks)),
-        replayed=holds @ chunks.replayed,
-        heads=holds @ chunks.heads,
+    stage_of = stages_of_ranks(rank_of_stage, num_replicas)
+    return _weighted(chunks, stage_of, np.ones(stage_of.shape))
+
+
+def stages_of_ranks(rank_of_stage: Sequence[int], num_replicas: int = 1) -> NDArray[np.int64]:
+    """Return the virtual stages of every rank, (ranks, chunks), replica after replica."""
+    stages = np.argsort(rank_of_stage, kind="stable").reshape(max(rank_of_stage) + 1, -1)
+    return stages % (len(rank_of_stage) // num_replicas)
+
+
+def with_moments(
+    plan: StagePlan, chunks: StagePlan, stage_of: NDArray[np.int64], live: Array, *, apart: int = 0
+) -> StagePlan:
+    """Return a plan of ranks with what they hold when they may hold most, whatever a layer keeps.
+
+    Parameters
+    ----------
+    plan
+        The ranks.
+    chunks
+        The virtual stages.
+    stage_of
+        (ranks, chunks) which of them each rank has.
+    live
+        (moments, ranks, chunks) passes in flight.
+    apart
+        How many of the moments stay the first, as they are.
+    """
+    of_kind = np.column_stack([chunks.heads, chunks.counts - chunks.replayed, chunks.first, chunks.last])
+    held = np.einsum("mrc,rcd->mrd", live[apart:], of_kind[stage_of])
+    order = greatest(held) + apart
+    ranks = np.arange(len(stage_of))
+    found = [*live[:apart], *(live[moment, ranks] for moment in order)]
+    return replace(
+        plan,
+        moments=tuple(_weighted(chunks, stage_of, each) for each in found),
+        of_chunks=chunks.rows[stage_of].reshape(len(ranks), -1),
     )
+
+
+def least_chunks(chunks: StagePlan, stage_of: NDArray[np.int64]) -> StagePlan:
+    """Return ranks that have of every layer as many in each chunk as the chunk that has fewest."""
+    size = float(stage_of.shape[1])
+    least = {
+        name: size * getattr(chunks, name)[stage_of].min(axis=1)
+        for name in ("replayed", "heads", "first", "last")
+    }
+    others = size * (chunks.counts - chunks.replayed)[stage_of].min(axis=1)
+    ranks = np.arange(len(stage_of))
+    counts = others + least["replayed"]
+    return StagePlan(**least, counts=counts, index=ranks.astype(float), multiplicity=np.ones(len(ranks)))
+
+
+def greatest(held: Array) -> NDArray[np.int64]:
+    """Return, rank by rank, the moments of (moments, ranks, quantities) that no other exceeds in every quantity.
+
+    Ranks with fewer of them repeat the first.
+    """
+    covers: NDArray[np.bool_] = np.all(held[:, None] >= held[None, :], axis=-1)
+    earlier = np.arange(len(held))[:, None] < np.arange(len(held))
+    beaten = np.any(covers & (~covers.swapaxes(0, 1) | earlier[:, :, None]), axis=0)
+    order = np.argsort(beaten, axis=0, kind="stable")[: int((~beaten).sum(axis=0).max())]
+    return np.where(np.take_along_axis(beaten, order, axis=0), order[:1], order)
+
+
+def _weighted(chunks: StagePlan, stage_of: NDArray[np.int64], live: Array) -> StagePlan:
+    """Return the layers of ranks × (ranks, chunks) passes of theirs."""
+    ranks = np.arange(len(stage_of))
+    summed: dict[str, Any] = {
+        name: np.einsum("rc,rc...->r...", live, getattr(chunks, name)[stage_of])
+        for name in ("counts", "first", "last", "replayed", "heads")
+    }
+    return StagePlan(**summed, index=ranks.astype(float), multiplicity=np.ones(len(ranks)))
 
 
 def plan_stages(

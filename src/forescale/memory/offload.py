@@ -46,11 +46,9 @@ def in_transit_bytes(*, offloaded: Numeric, num_layers: float, layers_on_stage: 
 
 
 @formula(unit="byte", source=TE)
-def resident_bytes(
-    *, kept: Numeric, offloaded: Numeric, microbatches: Numeric, in_transit: Numeric
-) -> Numeric:
-    """Bytes kept on the device × micro-batches in flight, and layers in transit."""
-    return (kept - offloaded) * microbatches + in_transit
+def resident_bytes(*, kept: Numeric, in_transit: Numeric) -> Numeric:
+    """Bytes at work and kept on the device by micro-batches in flight, and layers in transit."""
+    return kept + in_transit
 
 
 @formula(unit="s", source="copies out and back run at once; what the pass does not hide shows")

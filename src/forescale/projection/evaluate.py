@@ -38,7 +38,7 @@ from forescale.projection.step import (
     largest_share,
     stage_waits,
 )
-from forescale.projection.waiting import least_waiting, simulated_waiting
+from forescale.projection.waiting import Sums, least_waiting, simulated_waiting
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.workload import STORAGE_BYTES, Workload, num_microbatches
@@ -128,15 +128,15 @@ def evaluate(setting: Setting, inputs: Inputs) -> Evaluation:
     backward = sums.total(lambda cost: cost.backward_seconds)
     engine = _engine(setting, inputs, sums, forward + backward)
     backward = backward + engine
-    states, kept, passes = _state_bytes(setting, inputs), sums.kept(), (forward, backward)
+    states, passes = _state_bytes(setting, inputs), (forward, backward)
     data = replace(_data_parallel(setting, inputs, *passes), engine=engine)
-    data = with_host(data, setting, inputs, states, kept, passes)
+    data = with_host(data, setting, inputs, states, sums, passes)
     stage_time = forward + backward + data.waiting
     at = Picker.slowest(stage_time, stages)
     parts = {name: count * value for name, value in sums.on(stages.picked(at), copies=copies).parts().items()}
     parts.update(_pipeline(setting, inputs, sums, data, stage_time, count))
     _add_once(parts, setting, inputs, data, states, at, count)
-    held = _footprint(setting, inputs, states, kept, count)
+    held = _footprint(setting, inputs, states, sums, count)
     flops = sum_over_stages(values=sums.total(lambda cost: cost.flops), multiplicity=stages.multiplicity)
     return Evaluation(
         step_time=total(parts, name="step_time_s", unit="s"),
@@ -156,15 +156,13 @@ def evaluate(setting: Setting, inputs: Inputs) -> Evaluation:
 def footprint(setting: Setting, inputs: Inputs) -> Footprint:
     """Return the memory alone: what pieces take in time is not looked at."""
     copies = 1 if inputs.pipeline is None else inputs.pipeline.copies
-    kept = _StageSums(setting, inputs, inputs.stages, copies).kept()
-    return _footprint(setting, inputs, _state_bytes(setting, inputs), kept, _count(setting, inputs))
+    sums = _StageSums(setting, inputs, inputs.stages, copies)
+    return _footprint(setting, inputs, _state_bytes(setting, inputs), sums, _count(setting, inputs))
 
 
-def _footprint(
-    setting: Setting, inputs: Inputs, states: StateBytes, kept: Numeric, count: Numeric
-) -> Footprint:
+def _footprint(setting: Setting, inputs: Inputs, states: StateBytes, sums: Sums, count: Numeric) -> Footprint:
     outside = outside_bytes(setting, inputs)
-    memory = memory_parts(setting, inputs, states, kept, count, outside)
+    memory = memory_parts(setting, inputs, states, sums, count, outside)
     peaks, stages = memory.total(), inputs.stages
     fullest = Picker.slowest(peaks, stages)(peaks)
     return Footprint(memory=memory, stage_peak=peaks, peak=fullest, outside=outside)

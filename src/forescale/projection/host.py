@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +15,6 @@ from forescale.memory.offload import (
     in_transit_bytes,
     load_host_rates,
     offloaded_share,
-    resident_bytes,
 )
 from forescale.memory.optimizers import moments_per_parameter
 from forescale.memory.states import optimizer_element_bytes
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
     from forescale.projection.evaluate import Inputs, Setting
     from forescale.projection.memory import StateBytes
     from forescale.projection.pricing import Pricing
+    from forescale.projection.stages import Stages
+    from forescale.projection.waiting import Sums
 
 GRADIENT = STORAGE_BYTES["fp32"]
 """The update on the host works on fp32 gradients."""
@@ -37,44 +38,31 @@ OPTIMIZER_PASSES = 2.0
 """Master copy and moments are read and written once each."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Activations:
-    """Saved activations of every stage, split between device and host [byte]."""
-
-    device: Numeric
-    host: Numeric
-    per_microbatch: Numeric
-    """What one micro-batch sends to the host."""
-
-
-def split_activations(setting: Setting, inputs: Inputs, kept: Numeric, held: Numeric) -> Activations | None:
-    """Return where saved activations lie; None where none are offloaded."""
+def offloaded_bytes(setting: Setting, inputs: Inputs, on: Stages, kept: Numeric) -> Numeric:
+    """Return what of the bytes that one micro-batch has `kept` on layers goes to the host."""
     offload = setting.choices.offload
-    if not offload.activations:
-        return None
-    on_stage = inputs.stages.num_layers
     if offload.modules:
-        layers, moved = np.inf, offload.module_share * _saved_by_modules(setting, inputs)
-    else:
-        layers = float(offload.activation_layers)
-        moved = offloaded_share(num_layers=layers, layers_on_stage=on_stage) * kept
-    transit = in_transit_bytes(offloaded=moved, num_layers=layers, layers_on_stage=on_stage)
-    return Activations(
-        device=resident_bytes(kept=kept, offloaded=moved, microbatches=held, in_transit=transit),
-        host=moved * held,
-        per_microbatch=moved,
-    )
+        return offload.module_share * _saved_by_modules(setting, inputs, on)
+    layers = float(offload.activation_layers)
+    return offloaded_share(num_layers=layers, layers_on_stage=inputs.stages.num_layers) * kept
 
 
-def layers_kept(inputs: Inputs, kept: Numeric) -> Numeric:
-    """Return what one micro-batch keeps less what the head does, which lives for a moment only."""
-    copies = 1.0 if inputs.pipeline is None else float(inputs.pipeline.copies)
-    return kept - inputs.stages.last * inputs.pieces.head.cost.kept_bytes / copies
+def in_transit(setting: Setting, inputs: Inputs, moved: Numeric) -> Numeric:
+    """Return what of the bytes that one micro-batch moves to the host is on the device for a while."""
+    offload = setting.choices.offload
+    layers = np.inf if offload.modules else float(offload.activation_layers)
+    return in_transit_bytes(offloaded=moved, num_layers=layers, layers_on_stage=inputs.stages.num_layers)
 
 
-def _saved_by_modules(setting: Setting, inputs: Inputs) -> Numeric:
+def layers_kept(inputs: Inputs, on: Stages, sums: Sums) -> Numeric:
+    """Return what one micro-batch keeps on layers less what the head does, which lives for a moment only."""
+    copies = 1 if inputs.pipeline is None else inputs.pipeline.copies
+    return sums.on(on, copies=copies).kept() - on.last * inputs.pieces.head.cost.kept_bytes / float(copies)
+
+
+def _saved_by_modules(setting: Setting, inputs: Inputs, stages: Stages) -> Numeric:
     """Return what the offloaded modules of every stage save of one micro-batch [byte]."""
-    stages, pieces = inputs.stages, inputs.pieces
+    pieces = inputs.pieces
     moved: Numeric = 0.0 * stages.first
     for kind, piece in enumerate(pieces.layers):
         replayed, others = stages.counts[kind], 0.0 * stages.counts[kind]
@@ -96,15 +84,17 @@ def with_host(
     setting: Setting,
     inputs: Inputs,
     states: StateBytes,
-    kept: Numeric,
+    sums: Sums,
     passes: tuple[Numeric, Numeric],
 ) -> Exposed:
     """Return what one micro-batch waits for, copies to and from the host included."""
     offload = setting.choices.offload
     if not offload.in_passes:
         return data
-    split = split_activations(setting, inputs, layers_kept(inputs, kept), 1.0)
-    activations: Numeric = 0.0 if split is None else split.per_microbatch
+    activations: Numeric = 0.0
+    if offload.activations:
+        kept = layers_kept(inputs, inputs.stages, sums)
+        activations = offloaded_bytes(setting, inputs, inputs.stages, kept)
     rate, overlapped = link_bandwidth(setting), offload.overlap
     again = 1.0 - kept_whole(pp=inputs.degrees.pp, reshard=setting.choices.reshard)
     forward, backward = passes

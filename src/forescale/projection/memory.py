@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from forescale.formula import named, total
+from forescale.formula import total
 from forescale.graph.layout import Choices, Degrees, Layout, several, state_shards
 from forescale.graph.operator import NARROWEST_GRADIENT_BYTES
-from forescale.memory.activations import any_of, in_flight, largest, saved_bytes, smallest, stage_output_bytes
+from forescale.memory.activations import any_of, largest, smallest, stage_output_bytes
 from forescale.memory.buffers import (
     dummy_gradient_bytes,
     gather_stream_bytes,
@@ -19,6 +19,7 @@ from forescale.memory.buffers import (
     whole_parameter_bytes,
 )
 from forescale.memory.narrow import added_weight_bytes, wide_weight_bytes
+from forescale.memory.offload import resident_bytes
 from forescale.memory.optimizers import moments_per_parameter
 from forescale.memory.overhead import fragmentation_bytes
 from forescale.memory.states import (
@@ -32,7 +33,8 @@ from forescale.memory.states import (
 from forescale.numeric import Numeric
 from forescale.projection.data_parallel import GATHERED_BYTES, at_stage_3, kept_whole
 from forescale.projection.graphs import pool_bytes
-from forescale.projection.host import layers_kept, split_activations
+from forescale.projection.host import in_transit, layers_kept, offloaded_bytes
+from forescale.projection.in_flight import most_held, shares_in_flight
 from forescale.projection.outside import Outside
 from forescale.projection.stages import over_stages
 from forescale.spec.model import Model
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from forescale.projection.evaluate import Inputs, Setting
     from forescale.projection.pieces import Holding, Parts
     from forescale.projection.stages import Stages
+    from forescale.projection.waiting import Sums
 
 
 class Held(Protocol):
@@ -176,13 +179,13 @@ def memory_parts(
     setting: Setting,
     inputs: Inputs,
     states: StateBytes,
-    kept: Numeric,
+    sums: Sums,
     count: Numeric,
     outside: Outside,
 ) -> MemoryParts:
-    """Return the memory of every stage; `kept` is what one micro-batch keeps on it."""
+    """Return the memory of every stage; `sums` are over the costs of its layers."""
     kernels = setting.choices.kernels
-    activations, host = _activations(setting, inputs, kept, count)
+    activations, host = _activations(setting, inputs, sums, count)
     standing = standing_buffers(setting, inputs) if inputs.floor is None else 0.0
     freed = 0.0 if setting.choices.graphs == "full" else activations  # a graph's memory is not the update's
     buffers = largest(first=standing, second=states.update - freed) + pool_bytes(setting, inputs)
@@ -207,30 +210,38 @@ def memory_parts(
     )
 
 
-def _activations(setting: Setting, inputs: Inputs, kept: Numeric, count: Numeric) -> tuple[Numeric, Numeric]:
+def _activations(setting: Setting, inputs: Inputs, sums: Sums, count: Numeric) -> tuple[Numeric, Numeric]:
     """Return what activations take on the device, at work and in flight, and what of them lies on the host."""
-    degrees, stages, pieces = inputs.degrees, inputs.stages, inputs.pieces
-    held = in_flight(stage=stages.index, pp=degrees.pp, vpp=degrees.vpp, num_microbatches=count)
-    if inputs.pipeline is not None:
-        held = named(inputs.pipeline.held, "in flight, from the schedule", unit="1")
-    working = _working_set(setting, inputs)
-    head = pieces.head.cost
-    loss = stages.last * largest(first=head.forward_bytes, second=head.backward_bytes)
-    of_layers = layers_kept(inputs, kept)
+    degrees, stages, head = inputs.degrees, inputs.stages, inputs.pieces.head.cost
+    offloads = setting.choices.offload.activations
+
+    def kept(on: Stages) -> Numeric:
+        return layers_kept(inputs, on, sums)
+
+    def moved(on: Stages) -> Numeric:
+        return offloaded_bytes(setting, inputs, on, kept(on))
+
+    saved, beside_loss = most_held(inputs, count, (lambda on: kept(on) - moved(on)) if offloads else kept)
     part = 1.0 if inputs.pipeline is None else 1.0 / inputs.pipeline.num_splits
-    at_work = largest(first=working, second=loss)
-    at_work = at_work if part == 1.0 else part * at_work
-    split = split_activations(setting, inputs, of_layers, held)
-    saved = saved_bytes(per_microbatch=of_layers, microbatches=held) if split is None else split.device
-    activations = saved + at_work
+    loss = stages.last * largest(first=head.forward_bytes, second=head.backward_bytes)
+    activations: Numeric = largest(
+        first=saved + part * _working_set(setting, inputs), second=beside_loss + part * loss
+    )
+    host: Numeric = 0.0
+    if offloads:
+        host, _ = most_held(inputs, count, moved)
+        activations = resident_bytes(kept=activations, in_transit=in_transit(setting, inputs, moved(stages)))
     if inputs.pipeline is not None:
         waiting = inputs.pipeline.losses_waiting - part
         activations = activations + stages.last * waiting * head.kept_bytes
     if setting.choices.kernels.keeps_stage_outputs:
-        message = message_bytes(setting, inputs)
-        outputs = stage_output_bytes(message_bytes=message, microbatches=held, pp=degrees.pp)
+        outputs = stage_output_bytes(
+            message_bytes=message_bytes(setting, inputs),
+            microbatches=shares_in_flight(inputs, count),
+            pp=degrees.pp,
+        )
         activations = activations + (1.0 - stages.last) * outputs
-    return activations, 0.0 if split is None else split.host
+    return activations, host
 
 
 def narrow_weights(setting: Setting, inputs: Held) -> Numeric:

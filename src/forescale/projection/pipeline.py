@@ -17,10 +17,12 @@ from forescale.graph.stage import (
     StagePlan,
     check_layer_ids,
     plan_placed,
-    plan_stages,
+    stages_of_ranks,
     virtual_stages,
+    with_moments,
 )
 from forescale.numeric import Array, Numeric
+from forescale.projection.in_flight import interleaved_stages
 from forescale.projection.stages import Stages, stack_plans
 from forescale.schedule import (
     CompiledSchedule,
@@ -33,7 +35,7 @@ from forescale.schedule import (
     cuts_sequences,
     family,
 )
-from forescale.schedule.memory import ActivationSizes, peak_activations, peak_memory
+from forescale.schedule.memory import ActivationSizes, live_passes, peak_activations, peak_memory
 from forescale.spec.model import Model
 from forescale.spec.strategy import Recompute, Strategy
 from forescale.spec.workload import Workload, num_microbatches
@@ -145,9 +147,13 @@ def pipeline_of(
     placement = built.placement
     of_stage = placement.rank_of_stage[: placement.num_stages]
     stages = virtual_stages(model, of_stage, stage_layers=stage_layers, recompute=recompute)
+    ranks = plan_placed(stages, placement.rank_of_stage, placement.num_replicas)
+    stage_of = stages_of_ranks(placement.rank_of_stage, placement.num_replicas)
+    if stage_of.shape[1] > 1:  # of a rank's copies a sum over its layers is the mean
+        ranks = with_moments(ranks, stages, stage_of, live_passes(built) * placement.num_replicas)
     return Pipeline(
         compiled=compile_schedule(built),
-        ranks=plan_placed(stages, placement.rank_of_stage, placement.num_replicas),
+        ranks=ranks,
         stages=stack_plans([stages]),
         rank_of_stage=placement.rank_of_stage,
         peaks=peak_activations(built),
@@ -176,7 +182,7 @@ def lay_out(model: Model, strategy: Strategy, workload: Workload) -> tuple[Stage
         If the schedule cannot be projected for this shape, or explicit stage layers do not fit.
     """
     if strategy.schedule is None or strategy.pp == 1:
-        plan = plan_stages(
+        plan = interleaved_stages(
             model,
             pp=strategy.pp,
             vpp=strategy.vpp,

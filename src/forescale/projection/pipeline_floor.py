@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forescale.formula import formula
-from forescale.graph.stage import StagePlan, plan_placed, virtual_stages
+from forescale.graph.stage import StagePlan, least_chunks, plan_placed, stages_of_ranks, virtual_stages
 from forescale.numeric import Array, Numeric
 from forescale.projection.stages import Stages, stack_plans
 from forescale.schedule import Family, Placement, family
@@ -103,10 +103,14 @@ def _plans(
     of_stage = placement.rank_of_stage[: placement.num_stages]
     chunks = virtual_stages(model, of_stage, recompute=recompute)
     ranks = plan_placed(chunks, placement.rank_of_stage, placement.num_replicas)
+    stage_of = stages_of_ranks(placement.rank_of_stage, placement.num_replicas)
+    if stage_of.shape[1] > 1:
+        ranks = replace(ranks, moments=(least_chunks(chunks, stage_of),))
     whole = ranks.compressed()
     one_path = placement.num_replicas == 1 and not kind.splits_sequences
     starts = [of_stage.index(_last_alike(ranks, int(rank))) if one_path else 0 for rank in whole.index]
-    return whole, replace(whole, **{name: _sums(getattr(chunks, name), starts) for name in _SUMMED})
+    summed: dict[str, Any] = {name: _sums(getattr(chunks, name), starts) for name in _SUMMED}
+    return whole, replace(whole, **summed, moments=())
 
 
 _SUMMED = ("counts", "replayed", "heads", "first", "last")

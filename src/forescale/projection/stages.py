@@ -36,6 +36,8 @@ class Stages:
     """Layers by kind that the recompute policy takes."""
     heads: tuple[Array, ...]
     """Of those, layers whose input is kept."""
+    moments: tuple[Stages, ...] = ()
+    """As in `StagePlan`, of as many moments as any candidate has; of those that have none, their layers."""
 
     @property
     def num_layers(self) -> Array:
@@ -56,17 +58,17 @@ class Stages:
 
     def picked(self, pick: Callable[[Numeric], Numeric]) -> Stages:
         """Return one stage of every candidate, (candidates,)."""
-        return self._mapped(lambda values: cast("Array", pick(values)))
+        return self.mapped(lambda values: cast("Array", pick(values)))
 
     def take(self, candidates: NDArray[np.int64]) -> Stages:
         """Return the plans of some candidates."""
-        return self._mapped(lambda values: values[:, candidates])
+        return self.mapped(lambda values: values[:, candidates])
 
-    def _mapped(self, of: Callable[[Array], Array]) -> Stages:
+    def mapped(self, of: Callable[[Array], Array]) -> Stages:
         """Return the plans with every array passed through `of`."""
         changed: dict[str, Any] = {name: of(getattr(self, name)) for name in OF_STAGE}
         changed |= {name: tuple(of(count) for count in getattr(self, name)) for name in BY_KIND}
-        return Stages(**changed)
+        return Stages(**changed, moments=tuple(each.mapped(of) for each in self.moments))
 
 
 def stack_plans(plans: Sequence[StagePlan]) -> Stages:
@@ -83,7 +85,14 @@ def stack_plans(plans: Sequence[StagePlan]) -> Stages:
     fields: dict[str, Any] = {name: stack(attrgetter(name)) for name in OF_STAGE}
     for name in BY_KIND:
         fields[name] = tuple(stack(lambda plan, n=name, k=kind: getattr(plan, n)[:, k]) for kind in kinds)  # type: ignore[misc]
-    return Stages(**fields)
+    most = max(len(plan.moments) for plan in plans)
+    moments = tuple(stack_plans([_moment(plan, at) for plan in plans]) for at in range(most))
+    return Stages(**fields, moments=moments)
+
+
+def _moment(plan: StagePlan, at: int) -> StagePlan:
+    """Return a moment, the last again where there are fewer, or the plan where there are none."""
+    return replace(plan, moments=()) if not plan.moments else plan.moments[min(at, len(plan.moments) - 1)]
 
 
 def over_stages(stages: Stages, parts: Parts[T], of: Callable[[T], Numeric], *, num_mtp: int) -> Numeric:

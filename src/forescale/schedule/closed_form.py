@@ -7,9 +7,11 @@ has no closed form (greedy V schedules off their unit-time laws), simulate it in
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from forescale.numeric import Numeric
+from forescale.numeric import Array, Numeric
 
 
 def in_flight_microbatches(
@@ -41,6 +43,27 @@ def in_flight_microbatches(
     chunks = 2.0 * (pp - 1 - stage) + (vpp - 1) * pp + 1
     looped = np.minimum(chunks / vpp, num_microbatches)
     return _where(np.asarray(vpp) > 1, looped, plain)
+
+
+def live_chunks(pp: int, vpp: int) -> Array:
+    """Return the passes of each chunk whose activations a rank holds under interleaved 1F1B.
+
+    (1 + 2v, ranks, v): after the last warm-up pass and one more of m = p micro-batches; then the moments of m >= 2p at
+    which the forward or the backward passes go on to another chunk. Between two moments passes change evenly, so
+    that a rank holds most at one of them, whatever its chunks keep. Chunks are passed p micro-batches at a time, in
+    order forward and in reverse backward (Narayanan et al. 2021, arXiv:2104.04473, section 2.2).
+    """
+    chunk = np.arange(vpp)
+    warmup = 2 * (pp - 1 - np.arange(pp))[:, None] + (vpp - 1) * pp
+
+    def passes(count: Any, chunks: Any) -> Any:  # noqa: ANN401  (index arrays)
+        rounds, rest = np.divmod(count[..., None], pp * vpp)
+        return rounds * pp + np.clip(rest - chunks * pp, 0, pp)
+
+    few = passes(np.minimum(warmup + 1, pp * vpp), chunk)
+    gone = np.concatenate([chunk * pp + 0 * warmup, (-warmup - 1) % pp + chunk * pp], axis=1)
+    live = np.concatenate([few, passes(warmup + 1 + gone, chunk) - passes(gone, vpp - 1 - chunk)], axis=1)
+    return live.swapaxes(0, 1).astype(float)
 
 
 def bubble_fraction(*, pp: Numeric, vpp: Numeric, num_microbatches: Numeric) -> Numeric:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from forescale.graph.stage import greatest
 from forescale.numeric import Array
 from forescale.schedule.actions import KIND_BITS, STAGE_SHIFT, Kind
 from forescale.schedule.flat import Flat, flatten
@@ -72,6 +73,26 @@ def peak_memory(schedule: Schedule, sizes: ActivationSizes | None = None) -> Arr
     """Return the most each rank holds at once; shape (num_ranks,), in the unit of `sizes`."""
     by_rank = (memory_during(schedule, sizes, flatten((order,))) for order in schedule.orders)
     return np.array([highest.max(initial=0.0) for highest in by_rank])
+
+
+def live_passes(schedule: Schedule) -> Array:
+    """Return (moments, ranks, chunks) passes whose activations ranks hold, at moments that differ.
+
+    Chunks are a rank's stages in ascending order. Ranks with fewer moments repeat the first. All is kept until W.
+    """
+    flat = flatten(schedule.orders)
+    step = np.isin(flat.kind, (Kind.F, Kind.RELOAD)) * 1.0 - np.isin(
+        flat.kind, (Kind.B, Kind.W, Kind.OFFLOAD)
+    )
+    found = []
+    for low, high in pairwise(flat.bounds.tolist()):
+        stages = np.unique(flat.stage[low:high])
+        held = np.cumsum((flat.stage[low:high, None] == stages) * step[low:high, None], axis=0)
+        distinct = np.unique(held[step[low:high] > 0], axis=0)[::-1]
+        found.append(distinct[greatest(distinct[:, None])[:, 0]])
+    most = max(map(len, found))
+    live = [np.concatenate([each, np.repeat(each[:1], most - len(each), axis=0)]) for each in found]
+    return np.stack(live, axis=1) / schedule.num_splits
 
 
 def peak_receive_buffers(schedule: Schedule) -> Array:

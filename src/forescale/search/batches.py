@@ -11,6 +11,7 @@ import numpy as np
 from forescale.graph.layout import Choices, Degrees, split_strategy
 from forescale.graph.stage import EVERY_LAYER, plan_stages
 from forescale.numeric import Array
+from forescale.projection.in_flight import interleaved_stages
 from forescale.projection.mesh import AXES, Inside, Order
 from forescale.projection.pipeline import Pipeline, pipeline_of
 from forescale.projection.pipeline_floor import PipelineFloor, Shape, floor_of
@@ -289,7 +290,7 @@ def stages_of(model: Model, columns: Columns, selections: Sequence[Recompute] = 
     names = tuple(name for name in ("pp", "vpp", "selection") if name in columns)
     table = distinct(columns, names)
     plans = [
-        plan_stages(model, pp=pp, vpp=vpp, recompute=selections[sum(others)]).compressed()
+        interleaved_stages(model, pp=pp, vpp=vpp, recompute=selections[sum(others)]).compressed()
         for pp, vpp, *others in zip(*(table.columns[name].tolist() for name in names), strict=True)
     ]
     return StagesOf(stack_plans(plans), table.where)
