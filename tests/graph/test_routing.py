@@ -121,3 +121,15 @@ def test_no_rank_receives_more_than_all_tokens_can_send_it(ep, most):
     limits = {"ep": float(ep), "num_experts": 8.0, "top_k": 2.0}
     assert possible_imbalance(imbalance=100.0, **limits) == most
     assert possible_imbalance(imbalance=1.0, **limits) == 1.0
+
+
+def test_ranks_that_have_the_same_tokens_send_their_parts_and_gather_the_results():
+    """Hand-worked: 512 tokens to 4 experts each on 4 tensor-parallel ranks; kept bytes fall with tp."""
+    shared = block(tp=4, etp=4, ep=1, dp_shard=1)
+    assert rows(shared, "moe.permuted") == TOKENS / 4 * TOP_K
+    assert rows(shared, "moe.dispatched") == TOKENS * TOP_K
+    assert rows(shared, "moe.own") == TOKENS / 4
+    assert exchanged(shared, "moe.share") == TOKENS
+    kept = [keep(block(tp=tp, etp=tp, ep=1, dp_shard=1), Recompute()).num_bytes for tp in (1, 2, 4)]
+    assert kept == sorted(kept, reverse=True)
+    assert rows(block(tp=4, etp=1, ep=1, dp_shard=1), "moe.dispatched") == TOKENS * TOP_K / 4

@@ -45,12 +45,13 @@ def test_dummy_gradients_exist_where_a_layer_does_and_gradients_accumulate():
     assert found.tolist() == [0, 20, 20, 0]
 
 
-def test_gathered_parameters_at_stage_3_over_several_shards():
-    zero, shards = np.array([2.0, 3.0, 3.0]), np.array([8.0, 1.0, 8.0])
+def test_gathered_parameters_and_whole_gradients_over_several_shards():
+    zero, shards = np.array([1.0, 2.0, 3.0, 3.0]), np.array([8.0, 8.0, 1.0, 8.0])
     shared = {"parameters": 10.0, "reduced_bytes": 4.0, "shards": shards, "zero": zero}
     # two copies in bf16, a gradient in bf16 and its fp32 copy
-    assert gathered_parameter_bytes(copies=2.0, **shared).tolist() == [0, 0, 100]
-    assert whole_parameter_bytes(**shared).tolist() == [0, 0, 60]
+    assert gathered_parameter_bytes(copies=2.0, **shared).tolist() == [0, 60, 0, 100]
+    # weights in bf16; of fp32 gradients 7 in 8, as the shards are counted already
+    assert whole_parameter_bytes(**shared).tolist() == [0, 35, 0, 55]
 
 
 def test_resharding_by_default_depends_on_stages():

@@ -300,3 +300,23 @@ def test_every_part_is_what_its_explanation_says(question, part):
     stages = project(model, cluster(layout.num_devices), layout, work).memory.stages
     fullest = max(stages, key=lambda stage: stage.peak_bytes)
     assert float(np.asarray(node.value)) == pytest.approx(getattr(fullest, f"{part}_bytes"), rel=1e-15)
+
+
+@FEW
+@given(
+    model=st.sampled_from((dense(16), moe(16))),
+    tp=st.sampled_from((1, 2)),
+    pp=st.sampled_from((1, 2, 4)),
+    shard=st.sampled_from((2, 4, 16)),
+    reshard=st.sampled_from(("default", "always", "never")),
+)
+def test_no_stage_of_zero_raises_memory_but_by_the_shards_beside_gathered_weights(
+    model, tp, pp, shard, reshard
+):
+    layouts = [Strategy(tp=tp, pp=pp, dp_shard=shard, zero=zero, reshard=reshard) for zero in (1, 2, 3)]
+    found = [run(model, layout, 1024, batch=64).memory.stages for layout in layouts]
+    whole = reshard == "never" or (reshard == "default" and pp > 1)
+    for first, second, third in zip(*found, strict=True):
+        assert second.allocated_bytes <= first.allocated_bytes * (1.0 + 1e-12)
+        beside = third.weights_bytes if whole else 0.0
+        assert third.allocated_bytes <= (second.allocated_bytes + beside) * (1.0 + 1e-12)

@@ -89,7 +89,8 @@ def moe_ffn(b: Builder, model: Model, spec: MoeFfn, *, source: str, result: str)
     """Append router -> dispatch -> experts -> combine, and the shared expert beside them.
 
     Tokens stay in residual layout up to the dispatch, so with tp > 1 each rank routes its own part of the
-    sequence (Megatron-LM demands sequence parallelism there).
+    sequence. Without sequence parallelism, which Megatron-LM demands there, each sends its part of the tokens that
+    all of them have, and they gather the results (DeepSpeed, moe/mappings.py: drop_tokens, gather_tokens).
     """
     b.part = "moe"
     with b.module("moe"):
@@ -138,13 +139,19 @@ def _routed(b: Builder, spec: MoeFfn, *, hidden: float, source: str, result: str
     linear(b, "moe.latent_up", source=back, result=result, rows=local, inputs=narrow, outputs=whole)
 
 
+def _own_tokens(b: Builder) -> Numeric:
+    """Return the tokens that a rank sends to experts: its part of those that tensor-parallel ranks share."""
+    shared = 1.0 if b.layout.choices.sp else b.layout.degrees.tp
+    return b.layout.tokens("residual") / shared
+
+
 def _rows(b: Builder, spec: MoeFfn) -> tuple[Numeric, Numeric]:
     """Return the rows (copies of tokens) that a rank sends to experts, and that the fullest rank receives.
 
     Capacity cuts both; padded to it, both are the capacity whatever the routing.
     """
     routing = b.layout.choices.routing
-    rows = b.layout.tokens("residual") * float(spec.top_k)
+    rows = _own_tokens(b) * float(spec.top_k)
     uneven = possible_imbalance(
         imbalance=routing.imbalance,
         ep=b.layout.degrees.ep,
@@ -196,10 +203,14 @@ def _experts(b: Builder, spec: MoeFfn, *, hidden: float, source: str, result: st
     reduced = b.tensor("moe.reduced", arrived * hidden * both)
     _over_etp(b, "moe.combine_etp", unsorted, reduced, received * row, forward="reduce_scatter")
     once = lay.choices.dispatcher in SENT_ONCE  # combined on the way: one row per token comes back
-    returned = b.tensor("moe.returned", (lay.tokens("residual") if once else sent) * hidden)
+    returned = b.tensor("moe.returned", (_own_tokens(b) if once else sent) * hidden)
     moved = more(sent=sent, received=arrived) * hidden
     _travel(b, "moe.combine", elements=moved, source=reduced, result=returned, narrow="backward")
-    _permute(b, "moe.unpermute", returned, result, moved=2.0 * sent * row * _copied_here(b))
+    own = result if lay.choices.sp else b.tensor("moe.own", _own_tokens(b) * hidden * lay.more_than_one("tp"))
+    _permute(b, "moe.unpermute", returned, own, moved=2.0 * sent * row * _copied_here(b))
+    if own != result:  # forward each rank gets the others' parts, backward the others' gradients
+        shared = Collective(kind="all_gather", axis="tp", num_bytes=lay.tokens("residual") * row)
+        b.operator("moe.share", forward=(shared,), backward_input=(shared,), reads=(own,), writes=(result,))
 
 
 def _weighted_activation(b: Builder, spec: MoeFfn, up: str, activated: str) -> None:
@@ -229,7 +240,7 @@ def _dispatch(
     received = arrived * lay.degrees.etp
     both, either = _moves(b)
     permuted = b.tensor("moe.permuted", sent * hidden * either * _copied_here(b))
-    entries = lay.tokens("residual") * spec.num_experts
+    entries = _own_tokens(b) * spec.num_experts
     _permute(b, "moe.permute", source, permuted, moved=2.0 * sent * row * _copied_here(b), rows=entries)
     here = b.tensor("moe.arrived", arrived * hidden * both)
     moved = more(sent=sent, received=arrived) * hidden

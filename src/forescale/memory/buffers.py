@@ -44,21 +44,27 @@ def dummy_gradient_bytes(
 def gathered_parameter_bytes(
     *, parameters: Numeric, copies: float, reduced_bytes: float, shards: Numeric, zero: Numeric
 ) -> Numeric:
-    """Parameters × (2·copies + 2 + bytes of the reduction) at stage 3 with several shards, else 0."""
-    needed = (np.asarray(zero) >= 3) & (np.asarray(shards) > 1)
-    return np.where(needed, parameters * (2.0 * copies + 2.0 + reduced_bytes), 0.0)
+    """Parameters × (2·copies at stage 3, and 2 + bytes of the reduction from 2) with several shards, else 0."""
+    gathered = np.where(np.asarray(zero) >= 3, 2.0 * copies, 0.0)
+    needed = (np.asarray(zero) >= 2) & (np.asarray(shards) > 1)
+    return np.where(needed, parameters * (gathered + 2.0 + reduced_bytes), 0.0)
 
 
 @formula(
     unit="byte",
-    source="PyTorch FSDP2 with reshard_after_forward=False and gradients reduced after the last micro-batch",
+    source="PyTorch 2.13, distributed/pipelining/stage.py: FSDP2 neither reduces nor shards again before a stage's last "
+    "backward (set_requires_gradient_sync, set_reshard_after_backward); gradients add up in the reduction's type",
 )
 def whole_parameter_bytes(
     *, parameters: Numeric, reduced_bytes: float, shards: Numeric, zero: Numeric
 ) -> Numeric:
-    """Parameters × (2 + bytes of accumulated gradients) at stage 3 with several shards, else 0."""
-    needed = (np.asarray(zero) >= 3) & (np.asarray(shards) > 1)
-    return np.where(needed, parameters * (2.0 + reduced_bytes), 0.0)
+    """Parameters × (2 at stage 3, and bytes of accumulated gradients from 2) with several shards, else 0.
+
+    Of gradients what is beyond their shards, which come to be as the whole ones go.
+    """
+    gathered = np.where(np.asarray(zero) >= 3, 2.0, 0.0)
+    needed = (np.asarray(zero) >= 2) & (np.asarray(shards) > 1)
+    return np.where(needed, parameters * (gathered + reduced_bytes * (1.0 - 1.0 / shards)), 0.0)
 
 
 @formula(

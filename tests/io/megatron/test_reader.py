@@ -197,15 +197,18 @@ def test_degrees_and_what_data_parallel_is_left():
 
 
 def test_experts_take_the_tensor_degree_unless_told():
-    assert read(MOE + "--tensor-model-parallel-size 2 --expert-model-parallel-size 4", 8).strategy.etp == 2
-    told = "--tensor-model-parallel-size 2 --expert-model-parallel-size 4 --expert-tensor-parallel-size 1"
+    split = "--sequence-parallel --tensor-model-parallel-size 2 --expert-model-parallel-size 4 "
+    assert read(MOE + split, 8).strategy.etp == 2
+    told = split + "--expert-tensor-parallel-size 1"
     assert read(MOE + told, 8).strategy.etp == 1
     assert read("--tensor-model-parallel-size 2", 8).strategy.etp == 1
 
 
 def test_the_fewest_devices_if_nobody_says():
     found = read(
-        MOE + "--tensor-model-parallel-size 2 --expert-model-parallel-size 4 --expert-tensor-parallel-size 1"
+        MOE
+        + "--sequence-parallel --tensor-model-parallel-size 2 --expert-model-parallel-size 4 "
+        + "--expert-tensor-parallel-size 1"
     )
     assert found.strategy.num_devices == 4
     assert found.num_devices is None
@@ -433,6 +436,11 @@ def test_the_rest_of_the_layout():
             "--recompute-granularity some",
             None,
             "--recompute-granularity must be full or selective, got 'some'",
+        ),
+        (
+            MOE + "--tensor-model-parallel-size 2",
+            8,
+            "experts under tensor parallelism need --sequence-parallel",
         ),
     ],
 )

@@ -81,6 +81,10 @@ def read_strategy(settings: Settings, *, num_layers: int, num_devices: int | Non
         etp = 1
         if ep > 1:
             settings.refuse(f"{settings.spell('expert_model_parallel_size')} {ep} needs experts; it has none")
+    if routed and tp > 1 and not settings.flag("sequence_parallel"):
+        settings.refuse(
+            f"experts under tensor parallelism need {settings.spell('sequence_parallel')}; tp is {tp}"
+        )
     dp = _data_parallel(settings, num_devices, tp * cp, pp, ep * etp)
     zero, replicate = _sharding(settings, dp, pp, ep)
     split = read_split(settings, num_layers=num_layers, pp=pp)

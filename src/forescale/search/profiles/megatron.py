@@ -20,6 +20,14 @@ MEGATRON = Profile(
     others={"cp_kind": ("ulysses",)},
     rules=(
         Constraint(
+            name="megatron: experts under tp need sp",
+            holds=lambda q: (np.asarray(q.degrees.tp) == 1) | np.asarray(q.degrees.sp).astype(bool),
+            message=lambda q: (
+                f"core/transformer/moe/moe_layer.py refuses tp {q.degrees.tp} without sp in training"
+            ),
+            applies=lambda q: q.model.is_moe,
+        ),
+        Constraint(
             name="megatron: stages 2 and 3 have no pipeline",
             holds=lambda q: (np.asarray(q.degrees.zero) < 2) | (np.asarray(q.degrees.pp) == 1),
             message=lambda q: (
