@@ -52,7 +52,7 @@ def gathered_parameter_bytes(
 
 @formula(
     unit="byte",
-    source="PyTorch 2.13, distributed/pipelining/stage.py: FSDP2 neither reduces nor shards again before a stage's last "
+    source="PyTorch 2.13, distributed/pipelining/stage.py: FSDP2 neither reduces nor reshards before a stage's last "
     "backward (set_requires_gradient_sync, set_reshard_after_backward); gradients add up in the reduction's type",
 )
 def whole_parameter_bytes(
