@@ -76,15 +76,11 @@ def read_strategy(settings: Settings, *, num_layers: int, num_devices: int | Non
     tp, cp = settings.degree("tensor_model_parallel_size"), settings.degree("context_parallel_size")
     pp, ep = settings.degree("pipeline_model_parallel_size"), settings.degree("expert_model_parallel_size")
     etp = settings.count("expert_tensor_parallel_size") or tp
-    routed = bool(settings.count("num_experts"))
+    routed = _routed(settings, tp)
     if not routed:
         etp = 1
         if ep > 1:
             settings.refuse(f"{settings.spell('expert_model_parallel_size')} {ep} needs experts; it has none")
-    if routed and tp > 1 and not settings.flag("sequence_parallel"):
-        settings.refuse(
-            f"experts under tensor parallelism need {settings.spell('sequence_parallel')}; tp is {tp}"
-        )
     dp = _data_parallel(settings, num_devices, tp * cp, pp, ep * etp)
     zero, replicate = _sharding(settings, dp, pp, ep)
     split = read_split(settings, num_layers=num_layers, pp=pp)
@@ -116,6 +112,16 @@ def read_strategy(settings: Settings, *, num_layers: int, num_devices: int | Non
         dispatcher=_dispatcher(settings) if routed else "all_to_all",
         routing=_routing(settings) if routed else Routing(),
     )
+
+
+def _routed(settings: Settings, tp: int) -> bool:
+    """Return whether there are experts; refuses them under tensor parallelism without sequence parallelism."""
+    routed = bool(settings.count("num_experts"))
+    if routed and tp > 1 and not settings.flag("sequence_parallel"):
+        settings.refuse(
+            f"experts under tensor parallelism need {settings.spell('sequence_parallel')}; tp is {tp}"
+        )
+    return routed
 
 
 def _dispatcher(settings: Settings) -> Dispatcher:
