@@ -40,7 +40,13 @@ def block_of(attention, ffn, *, model=None, precision=None, **layout):
     return layer_block(whole, layer, toy.layout(Strategy(micro_batch_size=5, **layout), SEQ, precision))
 
 
-MODEL = Model(name="by-hand", hidden_size=HIDDEN, layers=(), vocab_size=VOCAB, vocab_multiple=1)
+MODEL = Model(
+    name="by-hand",
+    hidden_size=HIDDEN,
+    layers=(Layer(attention=ATTENTION, ffn=FFN),),
+    vocab_size=VOCAB,
+    vocab_multiple=1,
+)
 
 
 def product_flops(rows, k, n):
