@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from operator import itemgetter
 
 import numpy as np
 
@@ -298,7 +299,7 @@ def to_projection(
 ) -> Projection:
     """Return the result value of one evaluated layout."""
     step = _number(evaluation.step_time)
-    flops, counts = _facts(model, workload.seq_len)
+    flops, counts = _facts(model, workload.seq_len, strategy.routing.share)
     per_step, per_step_full = (each * workload.global_batch_size for each in (flops.masked, flops.full))
     hardware = _number(evaluation.flops) * strategy.num_devices
     tokens = float(workload.global_batch_size * workload.seq_len)
@@ -338,10 +339,11 @@ def to_projection(
 
 def _check_physics(result: Projection, *, clock_share: float) -> None:
     """Refuse a result that a physical law forbids; a clock above the device's own raises its peak as well."""
-    if result.mfu > max(clock_share, 1.0) or not np.isfinite(result.step_time_s):
+    name, most = max(("MFU", result.mfu), ("HFU", result.hfu), key=itemgetter(1))
+    if most > max(clock_share, 1.0) or not np.isfinite(result.step_time_s):
         msg = (
-            f"projected MFU {result.mfu:.3f} of {result.model.name} on {result.cluster.name} breaks the device's "
-            "peak rate; please report this"
+            f"projected {name} {most:.3f} of {result.model.name} on {result.cluster.name} breaks the device's peak "
+            "rate; please report this"
         )
         raise PhysicsError(msg)
 
@@ -351,9 +353,9 @@ def _number(value: object) -> float:
 
 
 @cache
-def _facts(model: Model, seq_len: int) -> tuple[ModelFlops, ParameterCount]:
-    """Return what is the same for all layouts of a model."""
-    return model_flops(model, seq_len), count_parameters(model)
+def _facts(model: Model, seq_len: int, routed_share: float) -> tuple[ModelFlops, ParameterCount]:
+    """Return what is the same for all layouts of a model that drop as many tokens."""
+    return model_flops(model, seq_len, routed_share=routed_share), count_parameters(model)
 
 
 def peak_rate(cluster: Cluster, workload: Workload) -> float:

@@ -193,4 +193,4 @@ def test_what_peak_rates_allow_is_that_of_the_fastest_scenario():
         return _bound(Asked(model=moe(), cluster=cluster(8), workload=workload(), space=space))
 
     assert least(precision=(("fp8", "tensorwise"), None)) == pytest.approx(least() * 989 / 1979)
-    assert least(base=Strategy(routing=Routing(capacity_factor=0.5))) == 0.0
+    assert 0.0 < least(base=Strategy(routing=Routing(capacity_factor=0.5))) < least()

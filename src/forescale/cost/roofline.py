@@ -219,12 +219,14 @@ class Roofline:
     def _attention(self, op: AttentionCore, dtype: str) -> Numeric:
         fitted = self._flash(op)
         qk_products, v_products = (6.0, 4.0) if op.backward else (2.0, 2.0)
+        usual = attention_dtype(self.device, "bf16")  # softmax is in fp32 whatever the products are in
+        slower = self._rate(dtype) / self._rate(usual) if getattr(self.device.matrix_flops, usual) else 1.0
         work = attention_work(
             batch=op.batch,
             heads=op.heads,
             q_len=op.q_len,
             pairs=op.pairs,
-            pair_flops=qk_products * op.qk_dim + v_products * op.v_dim + fitted.softmax_flops,
+            pair_flops=qk_products * op.qk_dim + v_products * op.v_dim + fitted.softmax_flops * slower,
             fill=fitted.fill + (0.5 * fitted.block_q if op.causal else 0.0),
             block_q=fitted.block_q,
             tail=fitted.tail,
@@ -329,7 +331,7 @@ def peak_rate(device: Device, dtype: str) -> float:
 
 
 def attention_dtype(device: Device, dtype: str) -> str:
-    """Return the 16-bit type that attention runs in on `device`: where it lacks one, the other."""
+    """Return the type that attention runs in on `device`: where it lacks one of the 16-bit types, the other."""
     return "fp16" if dtype == "bf16" and device.matrix_flops.bf16 is None else dtype
 
 

@@ -85,6 +85,7 @@ class Explainer:
 
     model: Model
     cluster: Cluster
+    strategy: Strategy
     workload: Workload
     evaluation: Evaluation
 
@@ -113,7 +114,7 @@ class Explainer:
         evaluation = evaluate_layout(
             model, cluster, workload, recorded, choices, plan, order, costs=costs, pipeline=pipeline
         )
-        return cls(model=model, cluster=cluster, workload=workload, evaluation=evaluation)
+        return cls(model=model, cluster=cluster, strategy=strategy, workload=workload, evaluation=evaluation)
 
     def node(self, quantity: str, *, stage: int | None = None) -> TermNode:
         """Return the tidy tree behind one quantity; of memory, that of one stage, the fullest by default."""
@@ -186,7 +187,8 @@ class Explainer:
         return as_term(Picker(rows)(values), name=part).renamed(part, unit="byte")
 
     def _model_flops(self, *, full: bool) -> Term:
-        flops = model_flops(self.model, self.workload.seq_len)
+        share = self.strategy.routing.share
+        flops = model_flops(self.model, self.workload.seq_len, routed_share=share)
         convention = (
             "every query-key pair counted" if full else "only the query-key pairs that the mask leaves"
         )

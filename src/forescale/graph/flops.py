@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from forescale.graph.layer import embedding_block, head_block, layer_block, mtp_block
 from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.operator import Block
-from forescale.graph.ops import AttentionCore, Collective, Elementwise, Primitive
+from forescale.graph.ops import AttentionCore, Collective, Elementwise, GroupedGemm, Primitive
 from forescale.numeric import Numeric
 from forescale.spec.model import Model
 from forescale.spec.strategy import Strategy
@@ -16,6 +16,7 @@ from forescale.spec.workload import Precision
 
 Convention: TypeAlias = Literal["masked", "full"]
 """masked: attention counts the query-key pairs that its mask leaves; full: every pair, as many reports do."""
+CONVENTIONS: tuple[Convention, Convention] = get_args(Convention)
 BACKWARD_PER_FORWARD = 2.0
 """Every product of forward has two in backward: for its input and for its weight (or other operand)."""
 
@@ -58,8 +59,11 @@ def primitive_flops(primitive: Primitive, convention: Convention) -> Numeric:
     return primitive.flops
 
 
-def model_flops(model: Model, seq_len: int) -> ModelFlops:
-    """Return the FLOP of one training sequence: 3 times those of the forward products (PaLM, appendix B)."""
+def model_flops(model: Model, seq_len: int, *, routed_share: float = 1.0) -> ModelFlops:
+    """Return the FLOP of one training sequence: 3 times those of the forward products (PaLM, appendix B).
+
+    `routed_share` of the tokens that choose an expert are not dropped.
+    """
     degrees, choices = split_strategy(Strategy())
     plain = replace(model, vocab_multiple=1)
     layout = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(seq_len))
@@ -68,6 +72,17 @@ def model_flops(model: Model, seq_len: int) -> ModelFlops:
     if model.num_mtp_layers:
         blocks.append((mtp_block(plain, layout), model.num_mtp_layers))
     scale = 1.0 + BACKWARD_PER_FORWARD
-    masked = sum(times * block_flops(block, "masked").forward for block, times in blocks)
-    full = sum(times * block_flops(block, "full").forward for block, times in blocks)
+    masked, full = (
+        sum(times * _forward(block, convention, routed_share) for block, times in blocks)
+        for convention in CONVENTIONS
+    )
     return ModelFlops(masked=float(masked) * scale, full=float(full) * scale)
+
+
+def _forward(block: Block, convention: Convention, routed_share: float) -> Numeric:
+    dropped: Numeric = 0.0
+    for operator in block.operators:
+        for primitive in operator.forward:
+            if isinstance(primitive, GroupedGemm):
+                dropped = dropped + (1.0 - routed_share) * primitive.flops
+    return block_flops(block, convention).forward - dropped

@@ -278,6 +278,11 @@ class Layout:
         return max(2.0 * STORAGE_BYTES[self.precision.gradients] - own, 0.0)
 
     @property
+    def core_type(self) -> str:
+        """Compute type of attention cores, which no recipe narrows: that of wide products, in 16 bits at least."""
+        return "bf16" if self.wide_type == "fp8" else self.wide_type
+
+    @property
     def narrows_experts(self) -> bool:
         """Whether routed experts multiply in an 8- or 4-bit compute type."""
         return self.precision.is_narrow and self.choices.kernels.narrow_experts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -91,6 +92,8 @@ class PricedOperator:
     flops: Numeric
     forward_kernels: Numeric = 0.0
     backward_kernels: Numeric = 0.0
+    weight_kernels: Numeric = 0.0
+    """Of `backward_kernels`, those of weight gradients."""
     primitives: tuple[tuple[Primitive, Numeric], ...] = ()
     """Every kernel and message of the three passes, with its seconds."""
 
@@ -132,18 +135,25 @@ class BlockSeconds:
     launches: Numeric
 
 
-def block_seconds(priced: PricedBlock, replayed: tuple[Operator, ...], *, overlap: Overlap) -> BlockSeconds:
-    """Return the seconds of a block that replays some operators, of communication what nothing hides."""
+def block_seconds(
+    priced: PricedBlock, replayed: tuple[Operator, ...], *, overlap: Overlap, split: bool = False
+) -> BlockSeconds:
+    """Return the seconds of a block that replays some operators, of communication what nothing hides.
+
+    `split` is of schedules that run weight gradients apart, which then hide nothing of the input's gradient.
+    """
     forward: Seconds = {}
     backward: Seconds = {}
     weight: Seconds = {}
     flops: Numeric = 0.0
     forward_kernels: Numeric = 0.0
     backward_kernels: Numeric = 0.0
-    covers = Covers(priced, asynchronous=overlap.tensor)
+    weight_kernels: Numeric = 0.0
+    covers = Covers(priced, asynchronous=overlap.tensor, split=split)
     for own in priced.operators.values():
         forward_kernels = forward_kernels + own.forward_kernels
         backward_kernels = backward_kernels + own.backward_kernels
+        weight_kernels = weight_kernels + own.weight_kernels
         covers.add(forward, own, own.forward, covers.of_forward(own))
         covers.add(backward, own, own.backward_input, covers.of_backward_input(own))
         cover = covers.of_backward_weight(own)
@@ -157,7 +167,8 @@ def block_seconds(priced: PricedBlock, replayed: tuple[Operator, ...], *, overla
         backward_kernels = backward_kernels + own.forward_kernels
     for seconds, kernels in ((forward, forward_kernels), (backward, backward_kernels)):
         hide_experts(seconds, priced, overlap, backward=seconds is backward)
-        _add_gap(seconds, kernels, priced.run.kernel_interval_s, blocking=priced.blocking)
+        apart = (weight, weight_kernels) if split and seconds is backward else None
+        _add_gaps(seconds, kernels, priced, apart)
     name = priced.block.name
     forward, backward = _titled(forward, f"{name} forward"), _titled(backward, f"{name} backward")
     launches = (forward_kernels + backward_kernels) * priced.run.kernel_interval_s
@@ -170,15 +181,16 @@ def block_cost(
     *,
     overlap: Overlap = NO_OVERLAP,
     by_place: bool = False,
+    split: bool = False,
     offloaded: tuple[OffloadName, ...] = (),
     captured: bool = False,
 ) -> BlockCost:
     """Return what a block costs under a recompute policy, with some modules `offloaded`.
 
-    `by_place` asks for the part that grows with a token's place in its sequence, `captured` for the working sets
-    of what graphs capture and of experts apart.
+    `split` is as in `block_seconds`. `by_place` asks for the part that grows with a token's place in its sequence,
+    `captured` for the working sets of what graphs capture and of experts apart.
     """
-    seconds, name = block_seconds(priced, kept.replayed, overlap=overlap), priced.block.name
+    seconds, name = block_seconds(priced, kept.replayed, overlap=overlap, split=split), priced.block.name
     held = block_bytes(priced.block, kept, offloaded=offloaded, captured=captured)
     causal = _causal(priced, kept) if by_place else (0.0, 0.0)
     return replace(
@@ -235,14 +247,28 @@ def _causal(priced: PricedBlock, kept: Kept) -> tuple[Numeric, Numeric]:
     return forward, backward
 
 
-def _add_gap(into: Seconds, kernels: Numeric, interval: Numeric, *, blocking: bool) -> None:
-    """Add the time that the device waits for the host."""
+def _add_gaps(
+    into: Seconds, kernels: Numeric, priced: PricedBlock, apart: tuple[Seconds, Numeric] | None
+) -> None:
+    """Add the time that the device waits for the host, of weight gradients that run `apart` by themselves."""
+    interval = priced.run.kernel_interval_s
     if isinstance(interval, float) and interval == 0.0:
         return
+    busy, gap = _sum(into), functools.partial(launch_gap, interval=interval, blocking=priced.blocking)
+    if apart is None:
+        into["overhead"] = gap(kernels=kernels, busy=busy)
+        return
+    weight, few = apart
+    spent = _sum(weight)
+    weight["overhead"] = gap(kernels=few, busy=spent)
+    into["overhead"] = gap(kernels=kernels - few, busy=busy - spent) + weight["overhead"]
+
+
+def _sum(seconds: Seconds) -> Numeric:
     busy: Numeric = 0.0
-    for seconds in into.values():
-        busy = busy + seconds
-    into["overhead"] = launch_gap(kernels=kernels, interval=interval, busy=busy, blocking=blocking)
+    for each in seconds.values():
+        busy = busy + each
+    return busy
 
 
 def _titled(seconds: Seconds, title: str) -> Seconds:
@@ -271,6 +297,7 @@ def _price(operator: Operator, pricing: Pricing) -> PricedOperator:
         + _often(_flops(operator.backward_weight), times),
         forward_kernels=calls_of_steps(pricing.kernels(operator, operator.forward), times),
         backward_kernels=calls_of_steps(pricing.kernels(operator, backward), times),
+        weight_kernels=calls_of_steps(pricing.kernels(operator, operator.backward_weight), times),
         primitives=tuple(chain.from_iterable(passes)),
     )
 

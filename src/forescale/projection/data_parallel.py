@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -80,6 +81,10 @@ class DataTraffic:
         )
 
 
+Passes: TypeAlias = tuple[Numeric, Numeric, Numeric]
+"""Seconds of forward, of backward, and of weight gradients where a schedule runs them apart."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exposed:
     """What data-parallel traffic adds to a stage: per micro-batch (stage 3) and once per step."""
@@ -88,6 +93,8 @@ class Exposed:
     once: Numeric
     host: Numeric | None = None
     """Copies to and from the host that compute does not hide, per micro-batch; None where nothing is offloaded."""
+    passes: Passes | None = None
+    """Under a simulated schedule, what a micro-batch waits for on each virtual stage, the engine included."""
     engine: Numeric = 0.0
     """What the pipeline engine itself adds to a micro-batch; part of the backward that it was asked for."""
 
@@ -325,15 +332,22 @@ def exposed_block(
     *,
     forward: Numeric,
     backward: Numeric,
+    weight: Numeric | None,
     grad_reduce: bool,
     param_gather: bool,
     contention: Numeric = 0.0,
-) -> Numeric:
-    """Return what one block at stage 3 shows of its two gathers and its reduction, which share the backward."""
+) -> Passes:
+    """Return what one block at stage 3 shows of its two gathers and its reduction.
+
+    They share the backward, unless of its seconds those of weight gradients run apart: then weights are gathered
+    behind the rest of it, and gradients reduced behind `weight`.
+    """
     shown = functools.partial(exposed_gather, contention=contention)
     gathered = shown(gather=traffic.gather, cover=forward, overlapped=param_gather)
-    if grad_reduce == param_gather:
+    if weight is None and grad_reduce == param_gather:
         both = traffic.regather + traffic.reduce
-        return gathered + shown(gather=both, cover=backward, overlapped=grad_reduce)
-    again = shown(gather=traffic.regather, cover=backward, overlapped=param_gather)
-    return gathered + again + shown(gather=traffic.reduce, cover=backward, overlapped=grad_reduce)
+        return gathered, shown(gather=both, cover=backward, overlapped=grad_reduce), 0.0
+    before, after = (backward, backward) if weight is None else (backward - weight, weight)
+    again = shown(gather=traffic.regather, cover=before, overlapped=param_gather)
+    reduced = shown(gather=traffic.reduce, cover=after, overlapped=grad_reduce)
+    return (gathered, again + reduced, 0.0) if weight is None else (gathered, again, reduced)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 from forescale.cost.calibration import RunFactors
 from forescale.formula import named, total
@@ -16,13 +17,15 @@ from forescale.projection.blocks import BlockCost, PricedBlock
 from forescale.projection.data_parallel import (
     DataTraffic,
     Exposed,
+    Passes,
+    ShardTraffic,
     at_stage_3,
     exposed_block,
     exposed_once,
     kept_whole,
 )
 from forescale.projection.hiding import Seconds
-from forescale.projection.host import device_update, host_update, update_gap, with_host
+from forescale.projection.host import device_update, host_update, host_waits, update_gap
 from forescale.projection.launches import engine_seconds, updated_tensors
 from forescale.projection.memory import MemoryParts, StateBytes, memory_parts, message_bytes, state_bytes
 from forescale.projection.outside import Outside, outside_bytes
@@ -38,7 +41,8 @@ from forescale.projection.step import (
     largest_share,
     stage_waits,
 )
-from forescale.projection.waiting import Sums, least_waiting, simulated_waiting
+from forescale.projection.waiting import Sums, least_waiting, seconds_of, simulated_waiting
+from forescale.schedule import splits_backward
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.workload import STORAGE_BYTES, Workload, num_microbatches
@@ -126,11 +130,9 @@ def evaluate(setting: Setting, inputs: Inputs) -> Evaluation:
     sums = _StageSums(setting, inputs, stages, copies)
     forward = sums.total(lambda cost: cost.forward_seconds)
     backward = sums.total(lambda cost: cost.backward_seconds)
-    engine = _engine(setting, inputs, sums, forward + backward)
-    backward = backward + engine
-    states, passes = _state_bytes(setting, inputs), (forward, backward)
-    data = replace(_data_parallel(setting, inputs, *passes), engine=engine)
-    data = with_host(data, setting, inputs, states, sums, passes)
+    states = _state_bytes(setting, inputs)
+    data = _exposed(setting, inputs, sums, states, (forward, backward, 0.0))
+    backward = backward + data.engine
     stage_time = forward + backward + data.waiting
     at = Picker.slowest(stage_time, stages)
     parts = {name: count * value for name, value in sums.on(stages.picked(at), copies=copies).parts().items()}
@@ -177,8 +179,13 @@ def _count(setting: Setting, inputs: Inputs) -> Numeric:
 
 
 def _engine(setting: Setting, inputs: Inputs, sums: _StageSums, busy: Numeric) -> Numeric:
-    """Return what the pipeline engine adds to a micro-batch's passes on every stage."""
+    """Return what the pipeline engine adds to a micro-batch's passes on every stage.
+
+    It runs ahead in its own 1F1B; under a named schedule it waits for each pass.
+    """
     kernels = setting.choices.kernels
+    if isinstance(inputs.pipeline, Pipeline):
+        kernels = replace(kernels, runs_ahead=False)
     launches = sums.total(lambda cost: cost.launches_seconds) if kernels.runs_ahead else 0.0
     return engine_seconds(
         kernels,
@@ -290,48 +297,93 @@ def _of_part(name: str) -> Callable[[BlockCost], Numeric]:
     return lambda cost: cost.forward.get(name, 0.0) + cost.backward.get(name, 0.0)
 
 
-def _data_parallel(setting: Setting, inputs: Inputs, forward: Numeric, backward: Numeric) -> Exposed:
-    """Return exposed data-parallel communication of every stage."""
-    overlap, zero = setting.choices.overlap, inputs.degrees.zero
-    whole = kept_whole(pp=inputs.degrees.pp, reshard=setting.choices.reshard)
-    paired = Parts(
-        layers=tuple(zip(inputs.pieces.layers, inputs.traffic.blocks.layers, strict=True)),
-        embedding=(inputs.pieces.embedding, inputs.traffic.blocks.embedding),
-        head=(inputs.pieces.head, inputs.traffic.blocks.head),
-        mtp=None
-        if inputs.pieces.mtp is None or inputs.traffic.blocks.mtp is None
-        else (inputs.pieces.mtp, inputs.traffic.blocks.mtp),
+def _exposed(
+    setting: Setting, inputs: Inputs, sums: _StageSums, states: StateBytes, passes: Passes
+) -> Exposed:
+    """Return what shows of data-parallel traffic, of the pipeline engine, and of copies to and from the host.
+
+    The engine runs ahead, and copies run, also while a pass waits for parameters; a step's own traffic while it
+    waits for any. Under a simulated schedule each virtual stage hides by its own passes.
+    """
+    pipeline, split, vpp, stages, own = inputs.pipeline, False, 1.0, inputs.stages, passes
+    if isinstance(pipeline, Pipeline):
+        split, stages = splits_backward(setting.choices.schedule), pipeline.stages
+        vpp = pipeline.compiled.schedule.placement.vpp
+        forward, backward, weight = seconds_of(sums.on(stages, copies=1))
+        own = (forward, backward, weight) if split else (forward, backward + weight, 0.0)
+    on_ranks = pipeline.per_rank if isinstance(pipeline, Pipeline) else _same
+    sharded = _sharded(setting, inputs, stages, split=split, vpp=vpp)
+    waits = on_ranks(sum(sharded))
+    engine = _engine(setting, inputs, sums, sum(passes) + waits)
+    beside = (
+        0.0,
+        pipeline.per_stage(engine + 0.0 * waits) if isinstance(pipeline, Pipeline) else engine,
+        0.0,
     )
-    sharded = over_stages(
-        inputs.stages,
-        paired,
-        lambda pair: exposed_block(
-            pair[1],
-            forward=pair[0].cost.forward_seconds,
-            backward=pair[0].cost.backward_seconds,
+    host = host_waits(setting, inputs, states, _longer(_longer(own, beside), sharded), split=split)
+    shown = _longer(beside, sharded if host is None else _longer(sharded, host))
+    whole = (on_ranks(shown[0]), on_ranks(shown[1] + shown[2]), 0.0)
+    return Exposed(
+        per_microbatch=waits,
+        once=_exposed_once(setting, inputs, _longer(passes, whole)),
+        host=None if host is None else on_ranks(sum(host)),
+        engine=engine,
+        passes=shown if isinstance(pipeline, Pipeline) else None,
+    )
+
+
+def _same(values: Numeric) -> Numeric:
+    return values
+
+
+def _longer(passes: Passes, waits: Passes) -> Passes:
+    return passes[0] + waits[0], passes[1] + waits[1], passes[2] + waits[2]
+
+
+def _sharded(setting: Setting, inputs: Inputs, stages: Stages, *, split: bool, vpp: float) -> Passes:
+    """Return what a micro-batch's passes show of gathers and reductions at stage 3, on every stage."""
+    overlap, pieces, blocks = setting.choices.overlap, inputs.pieces, inputs.traffic.blocks
+    whole = kept_whole(pp=inputs.degrees.pp, reshard=setting.choices.reshard)
+    sharded = at_stage_3(zero=inputs.degrees.zero * (1.0 - whole), sharded=1.0, otherwise=0.0)
+
+    def exposed(piece: Piece, traffic: ShardTraffic) -> Passes:
+        cost = piece.cost
+        return exposed_block(
+            traffic,
+            forward=cost.forward_seconds,
+            backward=cost.backward_seconds,
+            weight=cost.weight_seconds if split else None,
             grad_reduce=overlap.grad_reduce,
             param_gather=overlap.param_gather,
             contention=setting.run.contention,
-        ),
-        num_mtp=setting.model.num_mtp_layers,
+        )
+
+    shown = pieces.zipped(blocks, exposed)
+    forward, backward, weight = (
+        over_stages(stages, shown, itemgetter(index), num_mtp=setting.model.num_mtp_layers)
+        for index in range(3)
     )
-    sharded = sharded + _exposed_ends(setting, inputs)
-    once = exposed_once(
+    backward = backward + _exposed_ends(setting, inputs) / vpp
+    return sharded * forward, sharded * backward, sharded * weight
+
+
+def _exposed_once(setting: Setting, inputs: Inputs, passes: Passes) -> Numeric:
+    """Return what shows of the traffic of a whole step on every stage."""
+    overlap, (forward, backward, _) = setting.choices.overlap, passes
+    return exposed_once(
         inputs.traffic,
-        zero=zero,
+        zero=inputs.degrees.zero,
         forward=forward,
         backward=backward,
         buckets=inputs.stages.num_layers,
         grad_reduce=overlap.grad_reduce,
         param_gather=overlap.param_gather,
         contention=setting.run.contention,
-        whole=whole,
+        whole=kept_whole(pp=inputs.degrees.pp, reshard=setting.choices.reshard),
         waits=stage_waits(inputs.stages.index, inputs.degrees.vpp, forward, backward)
         if overlap.bubbles and inputs.pipeline is None
         else (0.0, 0.0),
     )
-    per_microbatch = at_stage_3(zero=zero * (1.0 - whole), sharded=sharded, otherwise=0.0 * sharded)
-    return Exposed(per_microbatch=per_microbatch, once=once)
 
 
 def _exposed_ends(setting: Setting, inputs: Inputs) -> Numeric:
@@ -367,9 +419,8 @@ def _pipeline(
     if isinstance(inputs.pipeline, PipelineFloor):
         return least_waiting(inputs.pipeline, sums, stage_time, count, count * slowest)
     if inputs.pipeline is not None:
-        others = data.waiting + data.engine
         return simulated_waiting(
-            inputs.pipeline, sums, others, hop, count * slowest, host_bandwidth=setting.host_bandwidth
+            inputs.pipeline, sums, data, hop, count * slowest, host_bandwidth=setting.host_bandwidth
         )
     bubble = bubble_time(
         total_stage_time=sum_over_stages(values=stage_time, multiplicity=stages.multiplicity),

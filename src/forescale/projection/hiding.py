@@ -62,8 +62,8 @@ def panelled(compute: Numeric, communication: Seconds, steps: Numeric, contentio
 class Covers:
     """What compute each operator's communication may hide behind, and what shows of it."""
 
-    def __init__(self, priced: PricedBlock, *, asynchronous: bool) -> None:
-        self.operators, self.contention = priced.operators, priced.run.contention
+    def __init__(self, priced: PricedBlock, *, asynchronous: bool, split: bool = False) -> None:
+        self.operators, self.contention, self.split = priced.operators, priced.run.contention, split
         self.asynchronous = asynchronous and all(
             own.operator.panels is None for own in priced.operators.values()
         )
@@ -73,6 +73,10 @@ class Covers:
             for name in own.operator.writes
             if own.forward[1] == {}
         }
+
+    def _fed(self, own: PricedOperator) -> PricedOperator | None:
+        """Return the product whose other half of backward runs beside, unless a schedule splits the two."""
+        return None if self.split else self.operators.get(own.operator.hidden_behind or "")
 
     def _linear(self, own: PricedOperator) -> PricedOperator | None:
         """Return the product that a tensor-parallel reshard is pipelined with: the next or the one before."""
@@ -90,7 +94,7 @@ class Covers:
 
     def of_backward_input(self, own: PricedOperator) -> tuple[Numeric, Numeric]:
         """Return the same for the gradient of the input: behind the weight gradient of the product it feeds."""
-        feeds = self.operators.get(own.operator.hidden_behind or "")
+        feeds = self._fed(own)
         if feeds is not None:
             return own.backward_input[0] + feeds.backward_weight[0], 0.0
         product = self._linear(own) if self.asynchronous else None
@@ -98,7 +102,7 @@ class Covers:
 
     def of_backward_weight(self, own: PricedOperator) -> tuple[Numeric, Numeric]:
         """Return the same for the weight gradient: behind the input gradient of the product it feeds."""
-        feeds = self.operators.get(own.operator.hidden_behind or "")
+        feeds = self._fed(own)
         return own.backward_weight[0] + (0.0 if feeds is None else feeds.backward_input[0]), 0.0
 
     def add(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,14 +19,15 @@ from forescale.memory.offload import (
 )
 from forescale.memory.optimizers import moments_per_parameter
 from forescale.memory.states import optimizer_element_bytes
-from forescale.numeric import Numeric
-from forescale.projection.data_parallel import kept_whole
+from forescale.numeric import Array, Numeric
+from forescale.projection.blocks import BlockCost
+from forescale.projection.data_parallel import Passes, kept_whole
 from forescale.projection.launches import launch_gap
+from forescale.projection.pipeline import Pipeline
 from forescale.spec.model import Model
 from forescale.spec.workload import STORAGE_BYTES, Workload
 
 if TYPE_CHECKING:
-    from forescale.projection.data_parallel import Exposed
     from forescale.projection.evaluate import Inputs, Setting
     from forescale.projection.memory import StateBytes
     from forescale.projection.pricing import Pricing
@@ -38,13 +40,14 @@ OPTIMIZER_PASSES = 2.0
 """Master copy and moments are read and written once each."""
 
 
-def offloaded_bytes(setting: Setting, inputs: Inputs, on: Stages, kept: Numeric) -> Numeric:
-    """Return what of the bytes that one micro-batch has `kept` on layers goes to the host."""
+def offloaded_bytes(setting: Setting, inputs: Inputs, on: Stages) -> Numeric:
+    """Return what goes to the host of the bytes that one micro-batch keeps on decoder layers."""
     offload = setting.choices.offload
     if offload.modules:
         return offload.module_share * _saved_by_modules(setting, inputs, on)
+    saved = _saved_by(setting, inputs, on, lambda cost: cost.kept_bytes, on.heads)
     layers = float(offload.activation_layers)
-    return offloaded_share(num_layers=layers, layers_on_stage=inputs.stages.num_layers) * kept
+    return offloaded_share(num_layers=layers, layers_on_stage=inputs.stages.num_layers) * saved
 
 
 def in_transit(setting: Setting, inputs: Inputs, moved: Numeric) -> Numeric:
@@ -60,18 +63,32 @@ def layers_kept(inputs: Inputs, on: Stages, sums: Sums) -> Numeric:
     return sums.on(on, copies=copies).kept() - on.last * inputs.pieces.head.cost.kept_bytes / float(copies)
 
 
-def _saved_by_modules(setting: Setting, inputs: Inputs, stages: Stages) -> Numeric:
-    """Return what the offloaded modules of every stage save of one micro-batch [byte]."""
+def _saved_by(
+    setting: Setting,
+    inputs: Inputs,
+    stages: Stages,
+    of: Callable[[BlockCost], Numeric],
+    replayed: tuple[Array, ...],
+) -> Numeric:
+    """Return what decoder layers of `stages` save of one micro-batch [byte], of those `replayed` so often."""
     pieces = inputs.pieces
     moved: Numeric = 0.0 * stages.first
     for kind, piece in enumerate(pieces.layers):
-        replayed, others = stages.counts[kind], 0.0 * stages.counts[kind]
-        if not setting.choices.recompute.takes_all:
-            replayed, others = stages.replayed[kind], stages.counts[kind] - stages.replayed[kind]
-        moved = moved + replayed * piece.cost.offloaded_bytes + others * piece.plain.offloaded_bytes
-    if pieces.mtp is not None:
-        moved = moved + stages.last * float(setting.model.num_mtp_layers) * pieces.mtp.cost.offloaded_bytes
+        if setting.choices.recompute.takes_all:
+            moved = moved + stages.counts[kind] * of(piece.cost)
+        else:
+            others = stages.counts[kind] - stages.replayed[kind]
+            moved = moved + replayed[kind] * of(piece.cost) + others * of(piece.plain)
     return moved if inputs.pipeline is None else moved / float(inputs.pipeline.copies)
+
+
+def _saved_by_modules(setting: Setting, inputs: Inputs, on: Stages) -> Numeric:
+    """Return what the offloaded modules of every stage save of one micro-batch [byte]."""
+    moved = _saved_by(setting, inputs, on, lambda cost: cost.offloaded_bytes, on.replayed)
+    if inputs.pieces.mtp is None:
+        return moved
+    more = float(setting.model.num_mtp_layers) * inputs.pieces.mtp.cost.offloaded_bytes
+    return moved + on.last * (more if inputs.pipeline is None else more / float(inputs.pipeline.copies))
 
 
 def link_bandwidth(setting: Setting) -> float:
@@ -79,39 +96,34 @@ def link_bandwidth(setting: Setting) -> float:
     return setting.host_bandwidth * load_host_rates().link_share
 
 
-def with_host(
-    data: Exposed,
-    setting: Setting,
-    inputs: Inputs,
-    states: StateBytes,
-    sums: Sums,
-    passes: tuple[Numeric, Numeric],
-) -> Exposed:
-    """Return what one micro-batch waits for, copies to and from the host included."""
+def host_waits(
+    setting: Setting, inputs: Inputs, states: StateBytes, passes: Passes, *, split: bool
+) -> Passes | None:
+    """Return what one micro-batch's passes show of copies to and from the host; None where nothing is offloaded.
+
+    `passes` are on stages, or on the virtual stages of a simulated schedule, over which a rank's copies are shared
+    out. Where a schedule has them `split`, what comes back hides behind the input's gradient only, and gradients
+    leave behind those of weights.
+    """
     offload = setting.choices.offload
     if not offload.in_passes:
-        return data
-    activations: Numeric = 0.0
-    if offload.activations:
-        kept = layers_kept(inputs, inputs.stages, sums)
-        activations = offloaded_bytes(setting, inputs, inputs.stages, kept)
-    rate, overlapped = link_bandwidth(setting), offload.overlap
+        return None
+    activations = offloaded_bytes(setting, inputs, inputs.stages) if offload.activations else 0.0
     again = 1.0 - kept_whole(pp=inputs.degrees.pp, reshard=setting.choices.reshard)
-    forward, backward = passes
-    host = exposed_copies(
-        out=activations,
-        back=states.host_weights * again,
-        bandwidth=rate,
-        cover=forward,
-        overlapped=overlapped,
-    ) + exposed_copies(
-        out=states.host_gradients * again,
-        back=activations + states.host_weights * again,
-        bandwidth=rate,
-        cover=backward,
-        overlapped=overlapped,
-    )
-    return replace(data, host=host)
+    weights, gradients = (each * again for each in (states.host_weights, states.host_gradients))
+    if isinstance(inputs.pipeline, Pipeline):
+        ranks, copies = 0.0 * inputs.stages.index, float(inputs.pipeline.copies)
+        activations, weights, gradients = (
+            inputs.pipeline.per_stage(each + ranks)
+            for each in (activations, weights / copies, gradients / copies)
+        )
+    shown = partial(exposed_copies, bandwidth=link_bandwidth(setting), overlapped=offload.overlap)
+    forward, backward, weight = passes
+    before = shown(out=activations, back=weights, cover=forward)
+    if not split:
+        return before, shown(out=gradients, back=activations + weights, cover=backward), 0.0
+    behind = shown(out=0.0, back=activations + weights, cover=backward)
+    return before, behind, shown(out=gradients, back=0.0, cover=weight)
 
 
 def host_update(setting: Setting, states: StateBytes) -> tuple[Numeric, Numeric]:

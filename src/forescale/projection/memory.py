@@ -219,7 +219,7 @@ def _activations(setting: Setting, inputs: Inputs, sums: Sums, count: Numeric) -
         return layers_kept(inputs, on, sums)
 
     def moved(on: Stages) -> Numeric:
-        return offloaded_bytes(setting, inputs, on, kept(on))
+        return offloaded_bytes(setting, inputs, on)
 
     saved, beside_loss = most_held(inputs, count, (lambda on: kept(on) - moved(on)) if offloads else kept)
     part = 1.0 if inputs.pipeline is None else 1.0 / inputs.pipeline.num_splits

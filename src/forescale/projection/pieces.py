@@ -27,7 +27,7 @@ from forescale.projection.blocks import (
     price_operators,
 )
 from forescale.projection.pricing import Pricing
-from forescale.schedule import cuts_sequences
+from forescale.schedule import cuts_sequences, splits_backward
 from forescale.spec.model import Model
 from forescale.spec.strategy import OffloadName, Overlap, Recompute
 
@@ -36,6 +36,7 @@ VOCABULARY_WEIGHT = "head.logits.weight"
 SCORE_BIAS = "moe.score_bias"
 T = TypeVar("T")
 U = TypeVar("U")
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +55,15 @@ class Parts(Generic[T]):
             embedding=of(self.embedding),
             head=of(self.head),
             mtp=None if self.mtp is None else of(self.mtp),
+        )
+
+    def zipped(self, other: Parts[U], of: Callable[[T, U], V]) -> Parts[V]:
+        """Return `of` applied to every block of both."""
+        return Parts(
+            layers=tuple(map(of, self.layers, other.layers)),
+            embedding=of(self.embedding, other.embedding),
+            head=of(self.head, other.head),
+            mtp=None if self.mtp is None or other.mtp is None else of(self.mtp, other.mtp),
         )
 
     def all(self) -> tuple[T, ...]:
@@ -152,10 +162,12 @@ def build_pieces(
 ) -> Parts[Piece]:
     """Apply a recompute policy to priced blocks; the ends are never recomputed, and not `offloaded`.
 
-    Of schedules that cut sequences, attention that grows with a token's place is told apart. `known` keeps what
+    Of schedules that cut sequences, attention that grows with a token's place is told apart; of those that split
+    backward, weight gradients are passes of their own. `known` keeps what
     several policies of the same blocks share.
     """
-    by_place, costs = cuts_sequences(schedule), {} if known is None else known
+    by_place, split = cuts_sequences(schedule), splits_backward(schedule)
+    costs = {} if known is None else known
 
     def priced_by(block: PricedBlock, policy: Recompute, *, end: bool) -> BlockCost:
         key = (id(block), policy)
@@ -165,6 +177,7 @@ def build_pieces(
                 keep(block.block, policy),
                 overlap=overlap,
                 by_place=by_place,
+                split=split,
                 offloaded=() if end else offloaded,
                 captured=captured and not end,
             )

@@ -114,6 +114,13 @@ class Pipeline:
         share: Array = np.asarray(value_of(per_rank))[of_stage] / placement.vpp
         return share
 
+    def per_rank(self, per_stage: Numeric) -> Array:
+        """Return what a micro-batch spends on each rank, of (virtual stages, candidates)."""
+        passing = np.tile(np.asarray(value_of(per_stage)), (self.copies, 1))
+        spent = np.zeros((self.compiled.schedule.num_ranks, passing.shape[1]))
+        np.add.at(spent, np.asarray(self.rank_of_stage), passing)
+        return spent / self.copies
+
 
 @lru_cache(maxsize=64)
 def pipeline_of(

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-import numpy as np
-
 from forescale.formula import formula
-from forescale.numeric import Numeric
+from forescale.numeric import Numeric, larger
 from forescale.projection.blocks import BlockCost
+from forescale.projection.data_parallel import Exposed, Passes
 from forescale.projection.hiding import Seconds
 from forescale.projection.pipeline import Pipeline
 from forescale.projection.pipeline_floor import PipelineFloor, least_makespan
@@ -34,12 +33,19 @@ class Sums(Protocol):
 
 @formula(unit="s", source="simulated schedule: what its makespan exceeds the slowest rank's work by")
 def beyond(*, makespan: Numeric, work: Numeric) -> Numeric:
-    """Makespan − work."""
-    return makespan - work
+    """max(0, makespan − work)."""
+    return larger(makespan - work, 0.0)
+
+
+def seconds_of(sums: Sums) -> Passes:
+    """Return the seconds of forward, of the input's gradient, and of weight gradients, on every stage."""
+    weight = sums.total(lambda cost: cost.weight_seconds)
+    backward = sums.total(lambda cost: cost.backward_seconds)
+    return sums.total(lambda cost: cost.forward_seconds), backward - weight, weight
 
 
 def simulated_waiting(
-    pipeline: Pipeline, sums: Sums, others: Numeric, hop: Numeric, work: Numeric, *, host_bandwidth: Numeric
+    pipeline: Pipeline, sums: Sums, data: Exposed, hop: Numeric, work: Numeric, *, host_bandwidth: Numeric
 ) -> Seconds:
     """Return bubble and messages of a simulated schedule, its backward split as the operators are.
 
@@ -49,8 +55,8 @@ def simulated_waiting(
         The schedule.
     sums
         Costs of the layers on stages.
-    others
-        (ranks, candidates) seconds that a micro-batch waits on a rank beside its operators.
+    data
+        What a micro-batch waits for beside its operators.
     hop
         Seconds of a micro-batch's message between stages.
     work
@@ -59,12 +65,13 @@ def simulated_waiting(
         byte/s between a device and its host.
     """
     chunks = sums.on(pipeline.stages, copies=1)
-    weight = chunks.total(lambda cost: cost.weight_seconds)
-    waits = pipeline.per_stage(others)
+    forward, backward, weight = seconds_of(chunks)
+    assert data.passes is not None
+    before, behind, beside = data.passes
     with_messages, alone = pipeline.seconds(
-        forward=chunks.total(lambda cost: cost.forward_seconds),
-        input_grad=chunks.total(lambda cost: cost.backward_seconds) - weight + waits,
-        weight_grad=weight,
+        forward=forward + before,
+        input_grad=backward + behind,
+        weight_grad=weight + beside,
         copied=chunks.kept() / host_bandwidth,
         hop=hop,
         causal=_causal(chunks) if pipeline.num_splits > 1 else (0.0, 0.0),
@@ -89,12 +96,11 @@ def least_waiting(
     least = least_makespan(
         fill=before.total(lambda cost: cost.forward_seconds), drain=drain, work=own, urgent=urgent
     )
-    return {"bubble": np.maximum(beyond(makespan=least, work=work), 0.0)}
+    return {"bubble": beyond(makespan=least, work=work)}
 
 
 def _input_gradient(cost: BlockCost) -> Numeric:
-    """Return the seconds of the input's gradient, without waiting for the host, which weight gradients may cover."""
-    return cost.backward_seconds - cost.backward.get("overhead", 0.0) - cost.weight_seconds
+    return cost.backward_seconds - cost.weight_seconds
 
 
 def _causal(chunks: Sums) -> tuple[Numeric, Numeric]:

@@ -11,7 +11,7 @@ from forescale.schedule.compiled import CompiledSchedule, compile_schedule
 from forescale.schedule.errors import ScheduleError
 from forescale.schedule.family import Family, Request
 from forescale.schedule.layout import Durations
-from forescale.schedule.library import FAMILIES, build_schedule, cuts_sequences, family
+from forescale.schedule.library import FAMILIES, build_schedule, cuts_sequences, family, splits_backward
 from forescale.schedule.lowering import LoweredSchedule, lower
 from forescale.schedule.memory import ActivationSizes, peak_activations, peak_memory
 from forescale.schedule.model import Schedule, from_actions
@@ -55,5 +55,6 @@ __all__ = [
     "peak_activations",
     "peak_memory",
     "simulate",
+    "splits_backward",
     "time_step",
 ]

@@ -285,9 +285,9 @@ def _point(model: Model, cluster: Cluster, workload: Workload, terms: Terms) -> 
 
 def _bound(asked: Asked) -> float:
     """Return the shortest step that the devices' peak rate allows [s], in any scenario: no layout is faster."""
-    if asked.space.base.routing.capacity_factor is not None:
-        return 0.0  # tokens that are dropped are not worked on
-    flops = model_flops(asked.model, asked.workload.seq_len).masked * asked.workload.global_batch_size
+    share = asked.space.base.routing.share
+    one = model_flops(asked.model, asked.workload.seq_len, routed_share=share).masked
+    flops = one * asked.workload.global_batch_size
     rate = max(peak_rate(each.cluster, each.workload) for each in scenarios(asked))
     return flops / (rate * asked.costs.clock_share(asked.cluster.device) * asked.cluster.num_devices)
 

@@ -211,6 +211,11 @@ class Routing:
     pad_to_capacity: bool = False
     """Every expert is sent its full capacity, padded where fewer tokens chose it; needs a capacity_factor."""
 
+    @property
+    def share(self) -> float:
+        """Most of the tokens that choose an expert that experts take: what capacity drops is no work."""
+        return min(1.0, self.capacity_factor or 1.0)
+
     def __post_init__(self) -> None:
         """Refuse padding to a capacity that is not there."""
         if self.pad_to_capacity and self.capacity_factor is None:

@@ -38,7 +38,7 @@ class Precision:
     """Data types of compute and of every state; bytes per element follow from the name."""
 
     compute: ComputeType = "bf16"
-    """Type of the linear layers' matrix multiplications; attention stays in bf16 or fp16."""
+    """Type of the linear layers' matrix multiplications; attention is never narrower than 16 bits."""
     recipe: Literal["none", "delayed", "current", "blockwise", "mxfp8"] = "none"
     """Scaling recipe of fp8 compute."""
     parameters: StorageType = "bf16"

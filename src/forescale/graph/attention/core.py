@@ -196,4 +196,5 @@ def _work(b: Builder, shape: CoreShape, *, backward: bool) -> AttentionCore:
         flash=lay.choices.flash_attention,
         causal=shape.causal,
         backward=backward,
+        dtype=lay.core_type,
     )

@@ -105,8 +105,9 @@ def _core(b: Builder, spec: LinearAttention, *, values: float) -> str:
         pairs=chunk * chunk,
         qk_dim=dk,
         v_dim=dv,
+        dtype=lay.core_type,
     )
-    state = Gemm(m=chunk, n=dv, k=dk, batch=2.0 * tokens / chunk * heads)
+    state = Gemm(m=chunk, n=dv, k=dk, batch=2.0 * tokens / chunk * heads, dtype=lay.core_type)
     decay = (("attention.decay",) if spec.num_gates_per_head else ()) + (
         ("attention.decay_up",) if spec.gate_lora_rank else ()
     )

@@ -77,6 +77,11 @@ def cuts_sequences(name: str | None) -> bool:
     return name is not None and family(name).splits_sequences
 
 
+def splits_backward(name: str | None) -> bool:
+    """Return whether the schedule of a name runs weight gradients apart from those of inputs."""
+    return name is not None and family(name).splits_backward
+
+
 def build_schedule(name: str, request: Request, *, vpp: int | None = None) -> Schedule:
     """Return the schedule of a family; `vpp` None is what the family fixes.
 

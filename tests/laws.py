@@ -1,0 +1,288 @@
+"""What must hold of every projection, as functions that say what does not; and a long seeded run of them.
+
+    python -m tests.laws 3000 --seed 1
+
+prints every law that a random layout breaks, with the layout, and how many were tried.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from tests.layouts import Asked, question
+
+from forescale.errors import PhysicsError, SpecError
+from forescale.project import project
+from forescale.projection.result import Projection
+from forescale.search.compare import compare
+from forescale.spec import Cluster, MatrixRates
+
+CLOSE = 1e-9
+"""Relative slack of sums in floating point."""
+Change = Callable[[Asked], Asked | None]
+
+
+def slower_products(asked: Asked) -> Asked:
+    device = asked.cluster.device
+    rates = {
+        name: rate and rate / 2.0
+        for name in MatrixRates.__dataclass_fields__
+        for rate in [getattr(device.matrix_flops, name)]
+    }
+    slow = replace(device, matrix_flops=MatrixRates(**rates), vector_flops=device.vector_flops / 2.0)
+    return replace(asked, cluster=replace(asked.cluster, device=slow))
+
+
+def _device(asked: Asked, name: str) -> Asked:
+    slow = replace(asked.cluster.device, **{name: getattr(asked.cluster.device, name) / 2.0})
+    return replace(asked, cluster=replace(asked.cluster, device=slow))
+
+
+def slower_memory(asked: Asked) -> Asked:
+    return _device(asked, "hbm_bandwidth")
+
+
+def slower_host(asked: Asked) -> Asked:
+    return _device(asked, "host_bandwidth")
+
+
+def _tier(cluster: Cluster, index: int) -> Cluster:
+    tier = cluster.tiers[index]
+    link = tier.link_bandwidth and tier.link_bandwidth / 2.0
+    slow = replace(tier, bandwidth=tier.bandwidth / 2.0, link_bandwidth=link, latency=2.0 * tier.latency)
+    return replace(cluster, tiers=(*cluster.tiers[:index], slow, *cluster.tiers[index + 1 :]))
+
+
+def slower_inner_link(asked: Asked) -> Asked:
+    return replace(asked, cluster=_tier(asked.cluster, 0))
+
+
+def slower_outer_link(asked: Asked) -> Asked:
+    return replace(asked, cluster=_tier(asked.cluster, len(asked.cluster.tiers) - 1))
+
+
+def longer(asked: Asked) -> Asked:
+    return replace(asked, workload=replace(asked.workload, seq_len=2 * asked.workload.seq_len))
+
+
+def larger_batch(asked: Asked) -> Asked:
+    work = asked.workload
+    return replace(asked, workload=replace(work, global_batch_size=2 * work.global_batch_size))
+
+
+def deeper(asked: Asked) -> Asked | None:
+    """Every layer twice, so that what each stage holds doubles where layers divide evenly."""
+    if asked.strategy.recompute.layer_ids or asked.model.num_layers % (
+        asked.strategy.pp * asked.strategy.vpp
+    ):
+        return None
+    layers = tuple(layer for layer in asked.model.layers for _ in range(2))
+    return replace(asked, model=replace(asked.model, layers=layers))
+
+
+TIME = {
+    each.__name__: each
+    for each in (
+        slower_products,
+        slower_memory,
+        slower_host,
+        slower_inner_link,
+        slower_outer_link,
+        longer,
+        larger_batch,
+        deeper,
+    )
+}
+"""After which a step takes no less time."""
+
+
+def smaller_zero(asked: Asked) -> Asked | None:
+    zero = asked.strategy.zero
+    return replace(asked, strategy=replace(asked.strategy, zero=zero - 1)) if zero else None
+
+
+def replicated(asked: Asked) -> Asked | None:
+    layout = asked.strategy
+    if layout.dp_shard % 2:
+        return None
+    return replace(
+        asked,
+        strategy=replace(layout, dp_shard=layout.dp_shard // 2, dp_replicate=2 * layout.dp_replicate),
+    )
+
+
+def _halved(asked: Asked, axis: str) -> Asked | None:
+    layout = asked.strategy
+    if getattr(layout, axis) % 2:
+        return None
+    halved = replace(layout, **{axis: getattr(layout, axis) // 2})
+    cluster = replace(asked.cluster, num_devices=halved.num_devices)
+    return replace(asked, strategy=halved, cluster=cluster)
+
+
+def half_the_tensor_ranks(asked: Asked) -> Asked | None:
+    return _halved(asked, "tp")
+
+
+def half_the_context_ranks(asked: Asked) -> Asked | None:
+    return _halved(asked, "cp")
+
+
+def half_the_expert_ranks(asked: Asked) -> Asked | None:
+    return _halved(asked, "ep")
+
+
+SHARDING = {
+    each.__name__: each
+    for each in (
+        smaller_zero,
+        replicated,
+        half_the_tensor_ranks,
+        half_the_context_ranks,
+        half_the_expert_ranks,
+    )
+}
+"""What leaves a device with more of the model."""
+MEMORY = {**TIME, **SHARDING}
+"""After which no less memory is needed."""
+
+
+def broken(asked: Asked) -> list[tuple[str, str]]:
+    """Return the laws that a layout breaks, each with its numbers.
+
+    Raises
+    ------
+    SpecError
+        If the layout is no layout.
+    """
+    result = project(*asked.arguments)
+    found = [(law.__name__, text) for law in ALONE for text in law(asked, result)]
+    changed: dict[str, Projection] = {}
+    for name, change in MEMORY.items():
+        other = change(asked)
+        try:
+            changed[name] = project(*other.arguments) if other else result
+        except SpecError:
+            continue
+    for name in TIME.keys() & changed.keys():
+        if name not in excused(asked) and changed[name].step_time_s < result.step_time_s * (1.0 - CLOSE):
+            found.append((f"time: {name}", f"{result.step_time_s:.6g} s → {changed[name].step_time_s:.6g} s"))
+    for name in MEMORY.keys() & changed.keys():
+        before, after = (_needed(name, asked, each) for each in (result, changed[name]))
+        if after < before * (1.0 - CLOSE):
+            found.append((f"memory: {name}", f"{before / 2**30:.4f} → {after / 2**30:.4f} GiB"))
+    return sorted(found)
+
+
+def _needed(name: str, asked: Asked, result: Projection) -> float:
+    """Return the bytes that a law of memory is about: what tensors take of the fullest stage.
+
+    Buffers of communicators go with a group of ranks that is no longer there. Under zero 3, whole weights and gradients
+    stand gathered beside the shards, and there is nothing to gather of what is not sharded: there states are compared.
+    """
+    stages = result.memory.stages
+    if asked.strategy.zero == 3 and name in SHARDING:
+        parts = ("weights_bytes", "gradients_bytes", "optimizer_bytes", "host_bytes")
+        return max(sum(getattr(stage, part) for part in parts) for stage in stages)
+    return max(stage.allocated_bytes for stage in stages)
+
+
+def excused(asked: Asked) -> set[str]:
+    """Return the changes after which a step may be shorter, for the reason beside each."""
+    return set()
+
+
+def parts_sum(_: Asked, result: Projection) -> Iterator[str]:
+    total = sum(result.time_s.values())
+    if abs(total - result.step_time_s) > CLOSE * total:
+        yield f"parts sum to {total:.9g} s of {result.step_time_s:.9g} s"
+    for name, seconds in result.time_s.items():
+        if seconds < -CLOSE * total:
+            yield f"{name} takes {seconds:.3g} s"
+    for stage in result.memory.stages:
+        parts = [
+            getattr(stage, f"{name}_bytes")
+            for name in ("weights", "gradients", "optimizer", "activations", "buffers", "overhead")
+        ]
+        if abs(sum(parts) - stage.peak_bytes) > CLOSE * stage.peak_bytes or min(parts) < 0.0:
+            yield f"stage {stage.stage}: {parts} sum to {sum(parts):.9g} of {stage.peak_bytes:.9g} bytes"
+
+
+def utilisation_is_a_share(_: Asked, result: Projection) -> Iterator[str]:
+    if not 0.0 < result.mfu <= result.hfu * (1.0 + CLOSE):
+        yield f"MFU {result.mfu:.6f}, HFU {result.hfu:.6f}"
+    if result.hfu > 1.0:
+        yield f"HFU {result.hfu:.4f}"
+
+
+def states_fit_the_peak(_: Asked, result: Projection) -> Iterator[str]:
+    memory = result.memory
+    for stage in memory.stages:
+        states = stage.weights_bytes + stage.gradients_bytes + stage.optimizer_bytes
+        if stage.peak_bytes < states or stage.peak_bytes > memory.peak_bytes * (1.0 + CLOSE):
+            yield f"stage {stage.stage} needs {stage.peak_bytes:.6g}, its states {states:.6g}, the peak is {memory.peak_bytes:.6g}"
+    if not memory.peak_low_bytes <= memory.peak_bytes <= memory.peak_high_bytes:
+        yield "the interval of memory does not hold its middle"
+    if not result.step_time.low <= result.step_time.expected <= result.step_time.high:
+        yield "the interval of time does not hold its middle"
+
+
+def reads_back(_: Asked, result: Projection) -> Iterator[str]:
+    document = json.loads(json.dumps(result.to_json()))
+    difference = compare(result, document)
+    if difference.question or difference.layout:
+        yield f"read back with other {[each.name for each in (*difference.question, *difference.layout)]}"
+    for each in (*difference.figures, *difference.time_parts):
+        if each.a != each.b:
+            yield f"{each.name} read back as {each.b} instead of {each.a}"
+
+
+ALONE: Sequence[Callable[[Asked, Projection], Iterator[str]]] = (
+    parts_sum,
+    utilisation_is_a_share,
+    states_fit_the_peak,
+    reads_back,
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("layouts", type=int)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", default="")
+    options = parser.parse_args(arguments)
+    source, tried, drawn, counts = random.Random(options.seed), 0, 0, Counter[str]()
+    while tried < options.layouts:
+        drawn += 1
+        seed = source.getrandbits(40)
+        asked = question(random.Random(seed).choice)
+        try:
+            project(*asked.arguments)
+        except SpecError:
+            continue
+        except PhysicsError:
+            pass
+        try:
+            found = broken(asked)
+        except Exception as error:
+            found = [(type(error).__name__, str(error)[:300])]
+        tried += 1
+        for law, text in found:
+            counts[law] += 1
+            if options.only in law:
+                sys.stdout.write(f"{law}: {text}\n    {asked}\n")
+    total = sum(counts.values())
+    sys.stdout.write(
+        f"{tried} layouts (of {drawn} drawn), {total} violations: {dict(counts.most_common())}\n"
+    )
+    return 1 if counts else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,140 @@
+"""Laws of the whole program over random layouts of everything; `python -m tests.laws` runs them at length."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from tests.laws import broken, main
+from tests.layouts import Asked, questions
+
+from forescale.catalogue.clusters import load_cluster
+from forescale.catalogue.models import load_model
+from forescale.errors import InfeasibleError, SpecError
+from forescale.project import project
+from forescale.search import Space, search
+from forescale.search.cells import enumerate_layouts
+from forescale.search.evaluate import score
+from forescale.search.question import Question
+from forescale.spec import Precision, Strategy, Workload
+from forescale.spec.strategy import Offload, Routing
+
+SLOW = settings(deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def projected(asked: Asked):
+    """Return the projection, of layouts that are legal and lie in stages of their own making."""
+    try:
+        return project(*asked.arguments)
+    except SpecError:
+        assume(False)
+
+
+def space_of(asked: Asked, **more) -> Space:
+    """Return the space that holds one layout only, or more."""
+    layout = asked.strategy
+    names = (
+        "tp",
+        "cp",
+        "ep",
+        "etp",
+        "pp",
+        "vpp",
+        "dp_replicate",
+        "dp_shard",
+        "zero",
+        "micro_batch_size",
+        "sp",
+    )
+    names += ("tp_kind", "summa_panels", "cp_kind", "recompute", "axis_order", "schedule")
+    held = {name: (getattr(layout, name),) for name in names}
+    return Space(**{**held, "placement": ("orders",), "base": layout, **more})
+
+
+def test_no_law_is_broken():
+    assert main(["40", "--seed", "11"]) == 0
+
+
+@settings(SLOW, max_examples=25)
+@given(questions())
+def test_a_projection_equals_its_row_of_a_search(asked):
+    result = projected(asked)
+    layouts = enumerate_layouts(asked.model, asked.cluster, asked.workload, space_of(asked))
+    question = Question(
+        model=asked.model, cluster=asked.cluster, workload=asked.workload, software=asked.strategy.software
+    )
+    assume(len(layouts) == 1)
+    scores = score(question, layouts)
+    row = np.isfinite(scores.step_time)
+    assert scores.step_time[row] == [result.step_time_s]
+    assert scores.peak[row] == [result.memory.peak_bytes]
+
+
+@settings(SLOW, max_examples=12)
+@given(questions())
+def test_nothing_that_fits_beats_the_best_of_a_search(asked):
+    result = projected(asked)
+    layout = asked.strategy
+    others = {"zero": (0, 1, 2, 3), "dp_shard": None, "dp_replicate": None, "micro_batch_size": None}
+    try:
+        best = search(
+            asked.model, asked.cluster, asked.workload, space=space_of(asked, **others), top=1
+        ).best[0]
+    except InfeasibleError:
+        assert result.memory.peak_bytes > result.memory.capacity_bytes
+        return
+    if result.memory.peak_bytes <= result.memory.capacity_bytes:
+        assert best.step_time_s <= result.step_time_s * (1.0 + 1e-9), layout
+    assert best == project(asked.model, asked.cluster, best.strategy, asked.workload)
+
+
+FULL_32 = Precision(compute="fp32", parameters="fp32", gradients="fp32", master="none", activations="fp32")
+FOUND = {
+    "fp32": (
+        "qwen3-4b",
+        ("h100-sxm", 8),
+        Strategy(dp_shard=8),
+        Workload(seq_len=32768, global_batch_size=8, precision=Precision(compute="fp32")),
+    ),
+    "fp32-a100": (
+        "llama-3.1-8b",
+        ("a100-sxm-80gb", 8),
+        Strategy(dp_shard=8),
+        Workload(seq_len=32768, global_batch_size=8, precision=FULL_32),
+    ),
+    "offloaded-activations": (
+        "llama-3.1-70b",
+        ("mi355x", 16),
+        Strategy(
+            pp=2, dp_shard=8, zero=3, reshard="never", schedule="zb-1p", offload=Offload(activation_layers=99)
+        ),
+        Workload(seq_len=1024, global_batch_size=16),
+    ),
+    "offloaded-parameters": (
+        "falcon-180b",
+        ("h200-sxm", 32),
+        Strategy(cp=2, pp=2, dp_shard=8, zero=3, reshard="always", offload=Offload(parameters=True)),
+        Workload(seq_len=1024, global_batch_size=32),
+    ),
+    "gathers-under-a-v-schedule": (
+        "qwen3-14b",
+        ("gaudi3", 16),
+        Strategy(pp=8, vpp=2, dp_shard=2, zero=3, reshard="always", schedule="v-zb"),
+        Workload(seq_len=512, global_batch_size=16),
+    ),
+    "dropped-tokens": (
+        "grok-1",
+        ("h100-sxm", 64),
+        Strategy(tp=4, ep=8, pp=2, dp_shard=8, routing=Routing(capacity_factor=0.5)),
+        Workload(seq_len=2048, global_batch_size=256),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_layouts_that_broke_a_law_break_none(name):
+    model, network, strategy, workload = FOUND[name]
+    asked = Asked(
+        model=load_model(model), cluster=load_cluster(*network), strategy=strategy, workload=workload
+    )
+    assert broken(asked) == []
