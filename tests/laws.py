@@ -183,14 +183,12 @@ def broken(asked: Asked) -> list[tuple[str, str]]:
 def _needed(name: str, asked: Asked, result: Projection) -> float:
     """Return the bytes that a law of memory is about: what tensors take of the fullest stage.
 
-    Buffers of communicators go with a group of ranks that is no longer there. Under zero 3, whole weights and gradients
-    stand gathered beside the shards, and there is nothing to gather of what is not sharded: there states are compared.
+    Buffers of communicators go with a group of ranks that is no longer there. From zero 2 on, blocks stand whole beside
+    their shards, weights gathered or gradients unreduced, and there is nothing to gather of what is not sharded: these
+    buffers are left out where shards are compared.
     """
-    stages = result.memory.stages
-    if asked.strategy.zero == 3 and name in SHARDING:
-        parts = ("weights_bytes", "gradients_bytes", "optimizer_bytes", "host_bytes")
-        return max(sum(getattr(stage, part) for part in parts) for stage in stages)
-    return max(stage.allocated_bytes for stage in stages)
+    stages, left_out = result.memory.stages, asked.strategy.zero >= 2 and name in SHARDING
+    return max(stage.allocated_bytes - left_out * stage.buffers_bytes for stage in stages)
 
 
 def excused(asked: Asked) -> set[str]:

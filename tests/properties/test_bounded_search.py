@@ -23,7 +23,7 @@ from forescale.search.profiles import load_profile
 from forescale.search.question import Question
 from forescale.search.relax import memory_limits
 from forescale.search.space import ORDERS, default_recompute, partial_recompute
-from forescale.spec import DenseFfn, Layer, Overlap, Precision, Recompute, Share, Strategy
+from forescale.spec import DEFAULT_AXIS_ORDER, DenseFfn, Layer, Overlap, Precision, Recompute, Share, Strategy
 from forescale.spec.strategy import Offload
 
 MODELS = {f"{make.__name__}-{layers}": make(layers) for make in (dense, moe) for layers in (3, 6)}
@@ -118,7 +118,7 @@ def ranked(scores, candidates, fits, objective, top):
     found = {}
     for index in feasible[order].tolist():
         variant, row = divmod(index, fits.shape[1])
-        unplaced = replace(candidates.variants[variant], axis_order=(), placement=None)
+        unplaced = replace(candidates.variants[variant], axis_order=DEFAULT_AXIS_ORDER, placement=None)
         found.setdefault((row, unplaced, first[index], second[index]), (variant, row))
     return [candidates.strategy(*index) for index in list(found.values())[:top]]
 
@@ -193,7 +193,7 @@ def test_placements_that_are_left_out_are_others_by_another_name(asked):
     )
     scores = score(question, candidates, only=every)
     kept = np.stack([candidates.allows(each) for each in candidates.variants])
-    apart = [replace(each, axis_order=(), placement=None) for each in candidates.variants]
+    apart = [replace(each, axis_order=DEFAULT_AXIS_ORDER, placement=None) for each in candidates.variants]
     for variant, row in zip(*np.nonzero(every & ~kept), strict=True):
         others = [index for index in np.flatnonzero(kept[:, row]) if apart[index] == apart[variant]]
         own = (scores.step_time[variant, row], scores.peak[variant, row])

@@ -14,6 +14,7 @@ from forescale.search.cells import enumerate_layouts
 from forescale.search.evaluate import score
 from forescale.search.question import Question
 from forescale.search.space import default_recompute, virtual_stages
+from forescale.spec import DEFAULT_AXIS_ORDER
 
 
 def layouts(candidates):
@@ -57,7 +58,11 @@ def test_the_best_of_search_is_the_best_of_projecting_everything(model):
     assert result.num_legal == len(candidates)
     assert result.num_feasible == len(fitting)
     apart = {
-        (replace(item.strategy, axis_order=()), item.step_time_s, item.memory.peak_bytes): item.step_time_s
+        (
+            replace(item.strategy, axis_order=DEFAULT_AXIS_ORDER),
+            item.step_time_s,
+            item.memory.peak_bytes,
+        ): item.step_time_s
         for item in fitting
     }
     assert [item.step_time_s for item in result.best] == sorted(apart.values())[:5]

@@ -11,6 +11,7 @@ from forescale.numeric import Array
 from forescale.search.cells import Mask
 from forescale.search.evaluate import Scores
 from forescale.search.space import Candidates, Rows, Variant
+from forescale.spec import DEFAULT_AXIS_ORDER
 
 Objective: TypeAlias = Literal["step_time", "peak_memory"]
 
@@ -90,7 +91,9 @@ class Incumbents:
         """Return which of the kept are the best, in order."""
         ranked: dict[object, int] = {}
         for index in range(len(self.place)):
-            unplaced = replace(self.variants[self.variant[index]], axis_order=(), placement=None)
+            unplaced = replace(
+                self.variants[self.variant[index]], axis_order=DEFAULT_AXIS_ORDER, placement=None
+            )
             key = (self.place[index], unplaced, self.step_time[index], self.peak[index])
             ranked.setdefault(key, index)
         return list(ranked.values())[: self.wanted.top]
