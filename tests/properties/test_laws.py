@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
-from tests.laws import broken, main
+from tests.laws import broken
 from tests.layouts import Asked, questions
 
 from forescale.catalogue.clusters import load_cluster
@@ -51,8 +51,11 @@ def space_of(asked: Asked, **more) -> Space:
     return Space(**{**held, "placement": ("orders",), "base": layout, **more})
 
 
-def test_no_law_is_broken():
-    assert main(["40", "--seed", "11"]) == 0
+@settings(SLOW, max_examples=60)
+@given(questions())
+def test_no_law_is_broken(asked):
+    projected(asked)
+    assert broken(asked) == []
 
 
 @settings(SLOW, max_examples=25)

@@ -26,8 +26,9 @@ def test_every_layout_that_is_legal_is_enumerated(model):
     legal = set()
     for values in product(POWERS, repeat=len(NAMES)):
         degrees = dict(zip(NAMES, values, strict=True))
-        tp, cp, _, _, shard, replicas = values
-        one_spelling = shard * cp > 1 or replicas == 1  # one shard is stage 0
+        tp, cp, ep, etp, shard, replicas = values
+        shares = model.is_moe and tp * cp * shard > ep * etp  # experts are sharded over replicas of their own
+        one_spelling = shares or shard * cp > 1 or replicas == 1  # one shard is stage 0
         if tp * cp * shard * replicas != devices.num_devices or not one_spelling:
             continue
         with suppress(SpecError):

@@ -162,7 +162,9 @@ class _Block:
         self.dp, batch, self.rules = dp, workload.global_batch_size, space.rules
         self.waived = space.waived
         batches = options(space.micro_batch_size, divisors(batch // dp)) if batch % dp == 0 else ()
-        self.shards = np.array(shardings(space, dp, cp), dtype=np.int64).reshape(-1, 3)
+        self.lowest = min(space.zero)
+        shared = tp * cp if model.is_moe else cp
+        self.shards = np.array(shardings(space, dp, shared), dtype=np.int64).reshape(-1, 3)
         self.lists = {
             "expert": np.array(expert_degrees(model, space, tp * cp * dp), dtype=np.int64).reshape(-1, 2),
             "vpp": np.array(options(space.vpp, virtual_stages(model.num_layers, pp)), dtype=np.int64),
@@ -190,7 +192,7 @@ class _Block:
         for name, count in refused.items():
             found.refused[name] = found.refused.get(name, 0) + count
         size, width = mask.size, self.shape[2]
-        mask = np.moveaxis(mask, 2, -1)
+        mask = np.moveaxis(mask & self._distinct(), 2, -1)
         cells = np.nonzero(mask.any(axis=-1))
         if len(cells[0]):
             flags, flagged = self._flags(mask, cells)
@@ -220,6 +222,14 @@ class _Block:
         found.tables.append(self.shards)
         found.num_shardings += width
         found.place += size
+
+    def _distinct(self) -> Mask:
+        """Return which shardings are not stage 0 by another name: experts may have replicas where others have none."""
+        tp, cp, (_, shard, zero) = self.outer["tp"], self.outer["cp"], self.shards.T
+        folded = self.lists["expert"].prod(axis=1)[:, np.newaxis]
+        alone = (zero == self.lowest) & (self.dp * cp == 1)
+        distinct = (zero == 0) | (shard * cp > 1) | (tp * cp * shard > folded) | alone
+        return np.asarray(distinct).reshape(len(folded), 1, len(zero), 1, 1)
 
     def _flags(self, mask: Mask, cells: tuple[Rows, ...]) -> tuple[Mask, Rows]:
         """Return distinct rows of flags over shardings, and which row is each cell's."""

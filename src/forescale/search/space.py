@@ -372,14 +372,17 @@ def expert_degrees(model: Model, space: Space, stage_devices: int) -> list[tuple
     ]
 
 
-def shardings(space: Space, dp: int, cp: int) -> list[tuple[int, int, int]]:
-    """Return the distinct (dp_replicate, dp_shard, zero): stage 0 shards nothing, one shard is stage 0."""
+def shardings(space: Space, dp: int, shared: int) -> list[tuple[int, int, int]]:
+    """Return the distinct (dp_replicate, dp_shard, zero): stage 0 shards nothing, one shard is stage 0.
+
+    `shared` ranks that are no data-parallel ones hold the same parameters, some of them at least.
+    """
     lowest = min(space.zero)
     found = [
         (dp // shard, shard, zero)
         for zero in sorted(space.zero)
         for shard in divisors(dp)
-        if (shard == dp if zero == 0 or (zero == lowest and dp * cp == 1) else shard * cp > 1)
+        if (shard == dp if zero == 0 or (zero == lowest and dp * shared == 1) else shard * shared > 1)
     ]
     if space.dp_shard is not None:
         found = [item for item in found if item[1] in space.dp_shard]
