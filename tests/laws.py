@@ -135,8 +135,9 @@ def half_the_context_ranks(asked: Asked) -> Asked | None:
 
 
 def half_the_expert_ranks(asked: Asked) -> Asked | None:
-    """Only where experts are met evenly: the fullest of fewer groups of experts has less above its share."""
-    return _halved(asked, "ep") if asked.strategy.routing.imbalance == 1.0 else None
+    """Where experts are met evenly (the fullest of fewer groups has less above its share) and some exchange stays."""
+    even = asked.strategy.routing.imbalance == 1.0
+    return _halved(asked, "ep") if even and asked.strategy.ep > 2 else None
 
 
 SHARDING = {

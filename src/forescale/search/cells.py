@@ -244,10 +244,10 @@ def _column(value: Rows | int, size: int) -> Rows:
 
 
 def _sequence_parallel(space: Space, model: Model, tp: int) -> list[int]:
-    """Return sp or not: nothing to choose without tp, and experts under tp demand it."""
+    """Return sp or not: nothing to choose without tp, and experts under tp have it unless it is held off."""
     if tp == 1:
         return [int(value) for value in space.sp if value == (True in space.sp)]
-    return [int(value) for value in space.sp if value or not model.is_moe]
+    return [int(value) for value in space.sp if value or not model.is_moe or True not in space.sp]
 
 
 class _Degrees:
