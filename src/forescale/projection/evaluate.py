@@ -268,18 +268,24 @@ class _StageSums:
         return result if self._copies == 1 else result / float(self._copies)
 
     def _sum(self, of: Callable[[BlockCost], Numeric], taken: tuple[Array, ...]) -> Numeric:
-        """Sum a quantity over layers under the policy, which counts as often as `taken` says, and the others."""
+        return self.over(self.pieces.map(lambda piece: (of(piece.cost), of(piece.plain))), taken)
+
+    def over(self, parts: Parts[tuple[Numeric, Numeric]], taken: tuple[Array, ...]) -> Numeric:
+        """Sum a quantity over layers under the policy, which counts as often as `taken` says, and the others.
+
+        Of each block it is given as under the policy and as without.
+        """
         if self.recompute.takes_all:
-            return over_stages(self.stages, self.pieces, lambda piece: of(piece.cost), num_mtp=self.num_mtp)
+            return over_stages(self.stages, parts, itemgetter(0), num_mtp=self.num_mtp)
         ends = replace(self.stages, counts=tuple(0.0 * count for count in self.stages.counts))
-        result = over_stages(ends, self.pieces, lambda piece: of(piece.cost), num_mtp=self._replayed_mtp)
-        if self.pieces.mtp is not None:
+        result = over_stages(ends, parts, itemgetter(0), num_mtp=self._replayed_mtp)
+        if parts.mtp is not None:
             left = float(self.num_mtp - self._replayed_mtp)
-            result = result + self.stages.last * left * of(self.pieces.mtp.plain)
-        for kind, piece in enumerate(self.pieces.layers):
-            result = result + taken[kind] * of(piece.cost)
+            result = result + self.stages.last * left * parts.mtp[1]
+        for kind, (under, plain) in enumerate(parts.layers):
+            result = result + taken[kind] * under
             left_out = self.stages.counts[kind] - self.stages.replayed[kind]
-            result = result + left_out * of(piece.plain)
+            result = result + left_out * plain
         return result
 
     def parts(self) -> Seconds:
@@ -312,7 +318,7 @@ def _exposed(
         forward, backward, weight = seconds_of(sums.on(stages, copies=1))
         own = (forward, backward, weight) if split else (forward, backward + weight, 0.0)
     on_ranks = pipeline.per_rank if isinstance(pipeline, Pipeline) else _same
-    sharded = _sharded(setting, inputs, stages, split=split, vpp=vpp)
+    sharded = _sharded(setting, inputs, sums.on(stages, copies=1), split=split, vpp=vpp)
     waits = on_ranks(sum(sharded))
     engine = _engine(setting, inputs, sums, sum(passes) + waits)
     beside = (
@@ -340,14 +346,13 @@ def _longer(passes: Passes, waits: Passes) -> Passes:
     return passes[0] + waits[0], passes[1] + waits[1], passes[2] + waits[2]
 
 
-def _sharded(setting: Setting, inputs: Inputs, stages: Stages, *, split: bool, vpp: float) -> Passes:
-    """Return what a micro-batch's passes show of gathers and reductions at stage 3, on every stage."""
+def _sharded(setting: Setting, inputs: Inputs, sums: _StageSums, *, split: bool, vpp: float) -> Passes:
+    """Return what a micro-batch's passes show of gathers and reductions at stage 3, on every stage of `sums`."""
     overlap, pieces, blocks = setting.choices.overlap, inputs.pieces, inputs.traffic.blocks
     whole = kept_whole(pp=inputs.degrees.pp, reshard=setting.choices.reshard)
     sharded = at_stage_3(zero=inputs.degrees.zero * (1.0 - whole), sharded=1.0, otherwise=0.0)
 
-    def exposed(piece: Piece, traffic: ShardTraffic) -> Passes:
-        cost = piece.cost
+    def exposed(cost: BlockCost, traffic: ShardTraffic) -> Passes:
         return exposed_block(
             traffic,
             forward=cost.forward_seconds,
@@ -358,9 +363,13 @@ def _sharded(setting: Setting, inputs: Inputs, stages: Stages, *, split: bool, v
             contention=setting.run.contention,
         )
 
-    shown = pieces.zipped(blocks, exposed)
+    def both(piece: Piece, traffic: ShardTraffic) -> tuple[Passes, Passes]:
+        under = exposed(piece.cost, traffic)
+        return under, under if piece.plain is piece.cost else exposed(piece.plain, traffic)
+
+    shown = pieces.zipped(blocks, both)
     forward, backward, weight = (
-        over_stages(stages, shown, itemgetter(index), num_mtp=setting.model.num_mtp_layers)
+        sums.over(shown.map(lambda pair, index=index: (pair[0][index], pair[1][index])), sums.stages.replayed)  # type: ignore[misc]
         for index in range(3)
     )
     backward = backward + _exposed_ends(setting, inputs) / vpp
