@@ -198,7 +198,7 @@ def apply(mutant: Mutant) -> bool:
     alive = [
         item
         for item in gc.get_objects()
-        if isinstance(item, FunctionType)
+        if type(item) is FunctionType  # isinstance would ask objects that answer with warnings
         and item.__code__.co_filename == str(path)
         and item.__code__.co_qualname == mutant.function
     ]
@@ -324,6 +324,9 @@ class Runner(Shortened):
 
     def _settle(self, file: TextIO, mutant: Mutant, tests: int, status: int) -> None:
         code = os.waitstatus_to_exitcode(status)
+        if code == 4:
+            msg = f"trying {mutant} failed"
+            raise RuntimeError(msg)
         self._note(file, mutant, {0: "survived", 3: "not alive"}.get(code, "killed"), tests)
 
     def _note(self, file: TextIO, mutant: Mutant, outcome: str, tests: int) -> None:
@@ -335,14 +338,17 @@ class Runner(Shortened):
 
 
 def _fork(session: pytest.Session, mutant: Mutant, tests: list[pytest.Item], limit: float) -> int:
-    """Start a child that runs `tests` under `mutant`: exit 0 survived, 1 killed, 3 not alive, a signal if endless."""
+    """Start a child that runs `tests` under `mutant`: exit 0 survived, 1 killed, 3 not alive, a signal if endless.
+
+    Whatever else ends it is a defect of this script, exit 4.
+    """
     child = os.fork()
     if child:
         return child
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)
-    code = 1
+    code = 4
     with contextlib.suppress(BaseException):
         resource.setrlimit(resource.RLIMIT_CPU, (int(limit), int(limit) + 5))
         resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))

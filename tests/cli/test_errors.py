@@ -155,6 +155,87 @@ def test_plans_that_cannot_be(forescale, tmp_path, content, sentence):
     assert sentence in ran.err
 
 
+SCRIPT = (
+    "#!/bin/bash\ntorchrun pretrain_gpt.py --num-layers 32 --hidden-size 4096 --num-attention-heads 32 "
+    "--ffn-hidden-size 11008 --seq-length 4096 --max-position-embeddings 4096 --vocab-size 32000 "
+    "--micro-batch-size 1 --global-batch-size 64 "
+)
+DOUBLING = "V=aaaaaaaaaaaaaaaa\n" + "V=$V$V\n" * 60
+TORUS = (
+    'device = "tpu-v5p"\ndevices_per_node = 4\n[[tiers]]\nname = "ici"\nsize = 64\nbandwidth = "600 GB/s"\n'
+    'latency = "1 us"\ntopology = "torus"\ndimensions = 99999999\n'
+)
+HEADS = {"model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 5} | {
+    "num_hidden_layers": 2,
+    "intermediate_size": 11008,
+    "vocab_size": 32000,
+}
+GRID = PLAN.replace(
+    "[workload]", "[vary]\nhbm_bandwidth = { from = 'x1', to = 'x4', steps = 100000000 }\n[workload]"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "arguments", "sentence"),
+    [
+        (
+            "a.sh",
+            SCRIPT + "--make-vocab-size-divisible-by 0",
+            ("project", "a.sh", *MACHINE),
+            "1 or more, got 0",
+        ),
+        ("a.sh", SCRIPT + "--kv-channels 0", ("project", "a.sh", *MACHINE), "must be greater than 0, got 0"),
+        ("a.sh", SCRIPT + "--fp8-format zzz", ("project", "a.sh", *MACHINE), "one of e4m3, hybrid"),
+        (
+            "a.sh",
+            SCRIPT + "--swiglu --squared-relu",
+            ("project", "a.sh", *MACHINE),
+            "two activations; give one",
+        ),
+        (
+            "a.sh",
+            SCRIPT + "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'Et*9999999999|L'",
+            ("project", "a.sh", *MACHINE),
+            "more than 50,000 letters",
+        ),
+        ("a.sh", DOUBLING + SCRIPT + "--data-path $V", ("project", "a.sh", *MACHINE), "a.sh"),
+        (
+            "d.json",
+            '{"zero_optimization": 3}',
+            ("project", "--config", "d.json", *DENSE),
+            "zero_optimization",
+        ),
+        (
+            "config.json",
+            json.dumps(HEADS),
+            ("project", "config.json", *DENSE[1:]),
+            "no multiple of 5 key/value heads",
+        ),
+        ("c.toml", TORUS, ("project", MODEL, "--cluster", "c.toml", "--devices", 64, *RUN), "16 or less"),
+        ("s.toml", GRID, ("sweep", "s.toml"), "steps"),
+    ],
+)
+def test_the_impossible_is_refused_before_work_begins(
+    forescale, tmp_path, monkeypatch, name, content, arguments, sentence
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    ran = forescale(*arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert len(ran.err.splitlines()) == 1
+    assert sentence in ran.err
+
+
+def test_a_compared_document_is_checked_like_a_plan(forescale, tmp_path):
+    document = json.loads(forescale("project", *DENSE, "--json").out)
+    document["strategy"]["vpp"] = 1e308
+    path = tmp_path / "mutated.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    ran = forescale("compare", path, path)
+    assert (ran.code, ran.out) == (2, "")
+    assert "mutated.json, strategy: vpp must be" in ran.err
+
+
 def test_an_unwritable_file_is_a_sentence(forescale, tmp_path):
     ran = forescale("search", *SEARCH, "--csv", tmp_path / "no" / "folder.csv")
     assert ran.code == 2
