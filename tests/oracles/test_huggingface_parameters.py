@@ -74,7 +74,8 @@ def class_parameters(config: Mapping[str, Any]) -> tuple[int, list[int]]:
 def our_parameters(model: Model) -> tuple[int, list[int]]:
     """Return the same of our model, without the multi-token prediction that transformers leaves out."""
     model = replace(model, num_mtp_layers=0)
-    rest = count_parameters(replace(model, layers=())).total
+    one, two = (count_parameters(replace(model, layers=model.layers[:1] * times)).total for times in (1, 2))
+    rest = 2 * one - two
     each = {kind: count_parameters(replace(model, layers=(kind,))).total - rest for kind in model.layer_kinds}
     return count_parameters(model).total, [each[layer] for layer in model.layers]
 
