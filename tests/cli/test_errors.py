@@ -198,7 +198,6 @@ GRID = PLAN.replace(
             ("project", "a.sh", *MACHINE),
             "more than 50,000 letters",
         ),
-        ("a.sh", DOUBLING + SCRIPT + "--data-path $V", ("project", "a.sh", *MACHINE), "a.sh"),
         (
             "d.json",
             '{"zero_optimization": 3}',
@@ -224,6 +223,14 @@ def test_the_impossible_is_refused_before_work_begins(
     assert (ran.code, ran.out) == (2, "")
     assert len(ran.err.splitlines()) == 1
     assert sentence in ran.err
+
+
+def test_a_variable_that_doubles_itself_does_not_grow_without_end(forescale, tmp_path):
+    path = tmp_path / "a.sh"
+    path.write_text(DOUBLING + SCRIPT + "--data-path $V", encoding="utf-8")
+    ran = forescale("project", path, *MACHINE)
+    assert ran.code == 0
+    assert len(ran.out + ran.err) < 10_000
 
 
 def test_a_compared_document_is_checked_like_a_plan(forescale, tmp_path):
