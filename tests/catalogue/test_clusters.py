@@ -131,7 +131,7 @@ def test_unknown_names_suggest_the_nearest():
 
 
 def test_a_pod_holds_only_so_many():
-    with pytest.raises(SpecError, match="at most 9216"):
+    with pytest.raises(SpecError, match="at most 9,216"):
         load_cluster("almodel-pod", 10000)
 
 
