@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.bounded import every_bound
 from tests.small import MLA, MOE_LAYER, cluster, dense, moe, workload
 
-from forescale.errors import InfeasibleError
+from forescale.errors import InfeasibleError, SpecError
 from forescale.schedule import FAMILIES
 from forescale.search import Space, bounded, search
 from forescale.search.cells import enumerate_cells, enumerate_layouts
@@ -130,7 +130,10 @@ def ranked(scores, candidates, fits, objective, top):
 def test_the_best_by_bounds_are_the_best_of_all(asked, share, objective, data):
     model, devices, work, space = asked
     whole = space.whole(model)
-    candidates = enumerate_layouts(model, devices, work, whole)
+    try:
+        candidates = enumerate_layouts(model, devices, work, whole)
+    except SpecError:
+        assume(False)  # SUMMA lays out dense models with full attention only
     safe = data.draw(st.sampled_from([False, False, True]))
     question = Question(model=model, cluster=devices, workload=work, safe=safe)
     scores = score(question, candidates)

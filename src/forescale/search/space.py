@@ -375,12 +375,14 @@ def expert_degrees(model: Model, space: Space, stage_devices: int) -> list[tuple
 def shardings(space: Space, dp: int, shared: int) -> list[tuple[int, int, int]]:
     """Return the distinct (dp_replicate, dp_shard, zero): stage 0 shards nothing, one shard is stage 0.
 
-    `shared` ranks that are no data-parallel ones hold the same parameters, some of them at least.
+    `shared` ranks that are no data-parallel ones hold the same parameters, some of them at least. Parameters on the
+    host are shards of stage 3.
     """
+    stages = sorted(zero for zero in space.zero if zero == 3 or not space.base.offload.parameters)
     lowest = min(space.zero)
     found = [
         (dp // shard, shard, zero)
-        for zero in sorted(space.zero)
+        for zero in stages
         for shard in divisors(dp)
         if (shard == dp if zero == 0 or (zero == lowest and dp * shared == 1) else shard * shared > 1)
     ]
