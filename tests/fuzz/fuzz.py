@@ -16,7 +16,7 @@ import sys
 import tempfile
 import traceback
 import warnings
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -289,7 +289,7 @@ MUTATIONS = (
 
 
 def ask(question: Broken, folder: Path) -> Broken:
-    """Ask one question in `folder` and note what is wrong with how it ended."""
+    """Ask one question in `folder`, where what it writes lands, and note what is wrong with how it ended."""
     if question.name:
         (folder / question.name).write_bytes(question.content)
     places = {
@@ -300,7 +300,8 @@ def ask(question: Broken, folder: Path) -> Broken:
     given = [places.get(word, word) for word in question.arguments]
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
     code: int | None = None
-    with redirect_stdout(out), redirect_stderr(err), warnings.catch_warnings(record=True) as heard:
+    caught = warnings.catch_warnings(record=True)
+    with chdir(folder), redirect_stdout(out), redirect_stderr(err), caught as heard:
         warnings.simplefilter("always")
         try:
             code = run(given)
