@@ -8,11 +8,12 @@ from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
 from forescale.cost.select import Costs
 from forescale.project import project
-from forescale.search import Space, search
+from forescale.search import search
 from forescale.search.cells import enumerate_layouts
 from forescale.search.evaluate import score
 from forescale.search.question import Question
 from forescale.spec import Strategy, Workload
+from forescale.spec.space import Space
 
 QUESTIONS = {
     "llama-3.1-70b on 256 h100-sxm": ("llama-3.1-70b", "h100-sxm", 256, 8192, 1024),

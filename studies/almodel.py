@@ -28,8 +28,9 @@ from forescale.projection.result import Projection
 from forescale.report.almodel import almodel_report
 from forescale.report.markdown import to_markdown
 from forescale.report.search import layout_name
-from forescale.search import Space, search
+from forescale.search import search
 from forescale.spec import Cluster, Strategy, Workload
+from forescale.spec.space import Space
 from forescale.units import GIB
 
 MODEL = load_model(QUESTION.model)

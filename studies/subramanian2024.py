@@ -20,8 +20,9 @@ from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
 from forescale.errors import InfeasibleError
 from forescale.presets.subramanian2024 import Quirks, Ranked, TensorParallel, search_subramanian2024
-from forescale.search import Space, search
+from forescale.search import search
 from forescale.spec import Cluster, Workload
+from forescale.spec.space import Space
 
 BATCH = 4096
 SCALES = tuple(2**power for power in range(7, 15))

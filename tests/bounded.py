@@ -14,7 +14,8 @@ from forescale.search.footprints import MemoryBounds
 from forescale.search.lists import Legality
 from forescale.search.places import Anywhere, anywhere
 from forescale.search.question import Question
-from forescale.search.space import Rows, Space
+from forescale.search.space import Rows
+from forescale.spec.space import Space
 
 Values = NDArray[np.float64]
 TIME = ("coarse", "fine", "cell", "placed")

@@ -5,10 +5,9 @@ from tests import small
 
 from forescale.errors import ReaderError, SpecError, UnknownKeyError
 from forescale.io.space import held_space, read_space, wider_space
-from forescale.search import Space
 from forescale.search.profiles import load_profile
-from forescale.search.space import default_recompute, partial_recompute
 from forescale.spec import Recompute, Share
+from forescale.spec.space import Space, default_recompute, partial_recompute
 from forescale.spec.strategy import ALL_LAYERS
 
 MODEL = small.dense()

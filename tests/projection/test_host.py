@@ -12,8 +12,9 @@ from forescale.errors import SpecError
 from forescale.explain import explain
 from forescale.memory.offload import load_host_rates
 from forescale.project import memory_timeline, project
-from forescale.search import Space, search
+from forescale.search import search
 from forescale.spec import Precision, Strategy
+from forescale.spec.space import Space
 from forescale.spec.strategy import Offload, Recompute
 
 BASE = Strategy(dp_shard=8, micro_batch_size=4)

@@ -10,10 +10,10 @@ from forescale.projection.pipeline_floor import least_makespan, placement_of
 from forescale.schedule import FAMILIES, Request, build_schedule, compile_schedule, peak_activations
 from forescale.schedule.family import RankShape
 from forescale.schedule.times import StageTimes
-from forescale.search import Space
 from forescale.search.cells import enumerate_layouts
 from forescale.search.evaluate import Question, score
 from forescale.spec import Recompute
+from forescale.spec.space import Space
 
 SHAPES = [(2, 1), (2, 3), (3, 7), (4, 3), (4, 13), (6, 12)]
 

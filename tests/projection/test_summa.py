@@ -15,9 +15,10 @@ from forescale.graph.layout import split_strategy
 from forescale.project import project
 from forescale.projection.hiding import panel_time
 from forescale.projection.mesh import groups
-from forescale.search import Space, search
+from forescale.search import search
 from forescale.search.space import variants_of
 from forescale.spec import Kernels, Recompute, Strategy
+from forescale.spec.space import Space
 
 GRID = Strategy(tp=4, cp=2, tp_kind="summa", dp_shard=2)
 

@@ -14,7 +14,7 @@ from tests.small import MLA, MOE_LAYER, cluster, dense, moe, workload
 
 from forescale.errors import InfeasibleError, SpecError
 from forescale.schedule import FAMILIES
-from forescale.search import Space, bounded, search
+from forescale.search import bounded, search
 from forescale.search.cells import enumerate_cells, enumerate_layouts
 from forescale.search.evaluate import score
 from forescale.search.lists import Legality
@@ -22,8 +22,8 @@ from forescale.search.placing import allowed
 from forescale.search.profiles import load_profile
 from forescale.search.question import Question
 from forescale.search.relax import memory_limits
-from forescale.search.space import ORDERS, default_recompute, partial_recompute
 from forescale.spec import DEFAULT_AXIS_ORDER, DenseFfn, Layer, Overlap, Precision, Recompute, Share, Strategy
+from forescale.spec.space import ORDERS, Space, default_recompute, partial_recompute
 from forescale.spec.strategy import Offload
 
 MODELS = {f"{make.__name__}-{layers}": make(layers) for make in (dense, moe) for layers in (3, 6)}

@@ -14,7 +14,6 @@ from tests.small import MLA, cluster, workload
 
 from forescale.cost.select import Costs
 from forescale.search.question import Question
-from forescale.search.space import ORDERS, Space, default_recompute, partial_recompute
 from forescale.spec import (
     Cluster,
     DenseFfn,
@@ -30,6 +29,7 @@ from forescale.spec import (
     Workload,
 )
 from forescale.spec.constraints import Constraint
+from forescale.spec.space import ORDERS, Space, default_recompute, partial_recompute
 from forescale.spec.strategy import Kernels, Offload
 
 WORK = workload(8192, 8)

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from tests.small import cluster, dense, moe, workload
 
 from forescale.project import project
-from forescale.search import Space
 from forescale.search.cells import enumerate_layouts
 from forescale.search.evaluate import score
 from forescale.search.question import Question
+from forescale.spec.space import Space
 
 CASES = {}
 

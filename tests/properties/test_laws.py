@@ -12,11 +12,12 @@ from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
 from forescale.errors import InfeasibleError, SpecError
 from forescale.project import project
-from forescale.search import Space, search
+from forescale.search import search
 from forescale.search.cells import enumerate_layouts
 from forescale.search.evaluate import score
 from forescale.search.question import Question
 from forescale.spec import Precision, Strategy, Workload
+from forescale.spec.space import Space
 from forescale.spec.strategy import Offload, Routing
 
 SLOW = settings(deadline=None, suppress_health_check=list(HealthCheck))

@@ -8,10 +8,11 @@ from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
 from forescale.report.document import Table
 from forescale.report.search import layout_name, search_report
-from forescale.search import Space, search
+from forescale.search import search
 from forescale.search.landscape import explore
 from forescale.search.slowest import slowest_of
 from forescale.spec import Workload
+from forescale.spec.space import Space
 
 SPACE = Space(micro_batch_size=(1,), zero=(1,), vpp=(1,), cp=(1, 2))
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.small import cluster, dense, workload
 
-from forescale.search import Space, search
+from forescale.search import search
 from forescale.spec import Strategy
+from forescale.spec.space import Space
 from forescale.spec.strategy import Kernels
 
 

@@ -6,12 +6,13 @@ import pytest
 from tests.small import cluster, dense, moe, workload
 
 from forescale.errors import InfeasibleError, SpecError
-from forescale.search import Space, bounded, search
+from forescale.search import bounded, search
 from forescale.search.bounded import Bounded
 from forescale.search.cells import enumerate_cells
 from forescale.search.incumbents import Wanted
 from forescale.search.question import Question
 from forescale.search.relax import memory_limits
+from forescale.spec.space import Space
 from forescale.units import format_bytes
 
 WORK = workload(global_batch_size=16)

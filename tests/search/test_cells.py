@@ -9,10 +9,10 @@ import pytest
 from tests.small import cluster, dense, moe, workload
 
 from forescale.errors import SpecError
-from forescale.search import Space
 from forescale.search.cells import enumerate_layouts
 from forescale.spec import Strategy
 from forescale.spec.constraints import check
+from forescale.spec.space import Space
 
 NAMES = ("tp", "cp", "ep", "etp", "dp_shard", "dp_replicate")
 POWERS = (1, 2, 4, 8, 16)

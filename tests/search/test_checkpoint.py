@@ -9,13 +9,14 @@ import pytest
 from tests.small import cluster, dense, workload
 
 from forescale.errors import SpecError
-from forescale.search import Space, search
+from forescale.search import search
 from forescale.search.bounded import Bounded
 from forescale.search.cells import enumerate_cells
 from forescale.search.checkpoint import Checkpoint
 from forescale.search.incumbents import Wanted
 from forescale.search.landscape import Asked
 from forescale.search.relax import memory_limits
+from forescale.spec.space import Space
 
 WORK = workload(global_batch_size=16)
 SPACE = Space(tp=(1, 2), cp=(1,), vpp=(1,), micro_batch_size=(1,))

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from tests.small import cluster, dense, moe, workload
 
-from forescale.search import Space
 from forescale.search.cells import enumerate_cells
 from forescale.search.evaluate import score
 from forescale.search.footprints import MemoryBounds
@@ -14,6 +13,7 @@ from forescale.search.lists import Legality
 from forescale.search.places import anywhere
 from forescale.search.question import Question
 from forescale.spec import Recompute, Strategy
+from forescale.spec.space import Space
 from forescale.spec.strategy import Offload
 
 PARTLY = (

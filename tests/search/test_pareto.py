@@ -6,9 +6,9 @@ from tests.small import cluster, dense, moe, workload
 
 from forescale.errors import InfeasibleError, SpecError
 from forescale.project import project
-from forescale.search import Space, pareto_search, search
+from forescale.search import pareto_search, search
 from forescale.search.cells import enumerate_layouts
-from forescale.search.space import default_recompute
+from forescale.spec.space import Space, default_recompute
 
 SMALL = Space(zero=(1, 3), micro_batch_size=(1, 4), cp=(1,))
 

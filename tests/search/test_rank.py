@@ -9,12 +9,13 @@ from tests.small import cluster, dense, moe, workload
 from forescale.errors import InfeasibleError, UnknownKeyError
 from forescale.numeric import divisors
 from forescale.project import project
-from forescale.search import Space, search
+from forescale.search import search
 from forescale.search.cells import enumerate_layouts
 from forescale.search.evaluate import score
 from forescale.search.question import Question
-from forescale.search.space import default_recompute, virtual_stages
+from forescale.search.space import virtual_stages
 from forescale.spec import DEFAULT_AXIS_ORDER
+from forescale.spec.space import Space, default_recompute
 
 
 def layouts(candidates):

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 from tests.small import cluster, dense, moe, workload
 
-from forescale.search import Space, remedies, search
+from forescale.search import remedies, search
 from forescale.search.cells import enumerate_layouts
 from forescale.search.evaluate import score
 from forescale.search.profiles import load_profile
 from forescale.search.question import Question
 from forescale.search.relax import memory_limits
-from forescale.search.space import ORDERS
 from forescale.spec import MoeFfn, Recompute
+from forescale.spec.space import ORDERS, Space
 
 NARROW = Space(tp=(2,), cp=(1,), zero=(1,), recompute=(Recompute(),))
 

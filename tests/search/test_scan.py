@@ -8,10 +8,11 @@ from tests.small import cluster, dense, moe, workload
 from forescale.cost.select import Costs
 from forescale.errors import InfeasibleError, SpecError
 from forescale.projection.economy import cost_per_token
-from forescale.search import Space, Target, Terms, fewest_devices, scan_batches, scan_devices, search
+from forescale.search import Target, Terms, fewest_devices, scan_batches, scan_devices, search
 from forescale.search.landscape import Asked
 from forescale.search.scan import _bound, device_ladder, with_between
 from forescale.spec import DenseFfn, FullAttention, Layer, Strategy
+from forescale.spec.space import Space
 from forescale.spec.strategy import Routing
 
 SMALL = Space(zero=(1,), cp=(1,), micro_batch_size=(1, 2))

@@ -8,8 +8,9 @@ import pytest
 from tests.small import cluster, moe, workload
 
 from forescale.errors import SpecError
-from forescale.search import Space, pareto_search, search
+from forescale.search import pareto_search, search
 from forescale.spec import Overlap, Precision, Strategy
+from forescale.spec.space import Space
 
 MODEL, DEVICES = moe(3), cluster(8)
 WORK = workload(seq_len=1024, global_batch_size=16)

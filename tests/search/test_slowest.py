@@ -6,10 +6,11 @@ import pytest
 from tests.small import cluster, dense, workload
 
 from forescale.cost.select import Costs
-from forescale.search import Space, search
+from forescale.search import search
 from forescale.search.landscape import explore
 from forescale.search.scenarios import scenarios
 from forescale.search.slowest import slowest_of
+from forescale.spec.space import Space
 
 SPACE = Space(tp=(1, 2), cp=(1,), vpp=(1,), zero=(1,), micro_batch_size=(1,))
 

@@ -8,7 +8,8 @@ from tests.sweep.questions import grid, sweep
 
 from forescale.errors import PhysicsError, UnknownNameError
 from forescale.io.space import held_space
-from forescale.search import Space, search
+from forescale.search import search
+from forescale.spec.space import Space
 from forescale.sweep import Local, run
 from forescale.sweep.columns import columns
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from forescale.advise.case import Case
 from forescale.numeric import divisors
-from forescale.search.space import default_recompute
+from forescale.spec.space import default_recompute
 from forescale.spec.strategy import Recompute, Strategy
 
 STAGES = ("all states everywhere", "optimizer sharded", "and gradients sharded", "and weights sharded")

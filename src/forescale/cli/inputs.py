@@ -203,7 +203,7 @@ def _over(values: dict[str, Any], more: dict[str, Any]) -> None:
 
 
 def _not_searched(strategy: dict[str, Any]) -> dict[str, Any]:
-    from forescale.search.space import NAMES
+    from forescale.spec.space import NAMES
 
     return {name: value for name, value in strategy.items() if name not in (*NAMES, "stage_layers")}
 

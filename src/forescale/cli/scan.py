@@ -15,7 +15,8 @@ from forescale.limits import COUNT, DEVICES, PRICE, TIME, whole_of, within
 if TYPE_CHECKING:
     from forescale.cli.inputs import Question
     from forescale.projection.result import Note, Projection
-    from forescale.search import ParetoResult, ScanResult, Space, Target
+    from forescale.search import ParetoResult, ScanResult, Target
+    from forescale.spec.space import Space
 
 SCANNED = 1_000
 """Numbers of devices or batches that one command goes through."""

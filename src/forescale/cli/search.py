@@ -43,8 +43,9 @@ if TYPE_CHECKING:
     from rich.console import Group
 
     from forescale.cli.inputs import Question
-    from forescale.search import SearchResult, Space
+    from forescale.search import SearchResult
     from forescale.search.incumbents import Objective
+    from forescale.spec.space import Space
 
 
 class Document(Protocol):

@@ -13,7 +13,7 @@ from forescale.errors import SpecError
 
 if TYPE_CHECKING:
     from forescale.cli.inputs import Question
-    from forescale.search import Space
+    from forescale.spec.space import Space
 
 PANEL = "Space"
 PLACED = frozenset({"tp", "cp", "pp", "dp_replicate", "dp_shard"})
@@ -65,8 +65,8 @@ class SpaceOptions:
 def space_of(question: Question, options: SpaceOptions, *, sized: bool) -> Space:
     """Return what may be chosen; the number of devices is known where the question is `sized`."""
     from forescale.io.space import held_space, read_space, wider_space
-    from forescale.search import Space
     from forescale.search.profiles import load_profile
+    from forescale.spec.space import Space
 
     asked = question.plan
     space = Space() if asked.strategy is None else Space(base=asked.strategy)

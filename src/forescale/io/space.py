@@ -15,8 +15,8 @@ from forescale.io.placement import placement_of
 from forescale.limits import DEVICES, whole_of
 from forescale.schedule import family
 from forescale.search.profiles import Profile, load_profile
-from forescale.search.space import NAMES, ORDERS, SCENARIO_NAMES, Space, default_recompute, partial_recompute
 from forescale.spec.model import Model
+from forescale.spec.space import NAMES, ORDERS, SCENARIO_NAMES, Space, default_recompute, partial_recompute
 from forescale.spec.strategy import (
     ALL_LAYERS,
     ContextKind,

@@ -6,7 +6,6 @@ from forescale.search.rank import search
 from forescale.search.remedy import Remedy, remedies
 from forescale.search.result import Relaxation, SearchResult
 from forescale.search.scan import ScanResult, Target, Terms, fewest_devices, scan_batches, scan_devices
-from forescale.search.space import Space
 
 __all__ = [
     "Comparison",
@@ -15,7 +14,6 @@ __all__ = [
     "Remedy",
     "ScanResult",
     "SearchResult",
-    "Space",
     "Target",
     "Terms",
     "compare",

@@ -13,7 +13,6 @@ from forescale.search.space import (
     Candidates,
     Columns,
     Rows,
-    Space,
     expert_degrees,
     options,
     shardings,
@@ -23,6 +22,7 @@ from forescale.search.space import (
 from forescale.spec.cluster import Cluster
 from forescale.spec.constraints import Question, inner_widths, legal
 from forescale.spec.model import Model
+from forescale.spec.space import Space
 from forescale.spec.workload import Workload
 
 Mask = NDArray[np.bool_]

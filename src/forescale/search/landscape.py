@@ -16,9 +16,10 @@ from forescale.search.bounded import SMALLEST, Bounded
 from forescale.search.cells import Cells, enumerate_cells, enumerate_layouts
 from forescale.search.evaluate import Scores, score
 from forescale.search.question import Question
-from forescale.search.space import Candidates, Space
+from forescale.search.space import Candidates
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
+from forescale.spec.space import Space
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
 from forescale.units import counted, format_bytes

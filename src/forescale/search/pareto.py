@@ -17,9 +17,10 @@ from forescale.numeric import Array
 from forescale.projection.result import Projection
 from forescale.search.landscape import Asked, Landscape, explore
 from forescale.search.scenarios import single
-from forescale.search.space import Rows, Space
+from forescale.search.space import Rows
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
+from forescale.spec.space import Space
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
 

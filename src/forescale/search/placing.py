@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import product
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,20 +12,19 @@ from numpy.typing import NDArray
 from forescale.errors import SpecError
 from forescale.numeric import divisors
 from forescale.spec.cluster import Cluster
+from forescale.spec.space import PlacementChoice
 from forescale.spec.strategy import DEFAULT_AXIS_ORDER, Axis, Placement, Share
 from forescale.units import counted
 
 Placing: TypeAlias = tuple[tuple[Axis, ...], Placement | None]
 """An order of axes, or where a placement replaces it."""
-Choice: TypeAlias = Placement | Literal["orders", "all"]
-"""A placement, those of the axis orders of a space, or every one there is."""
 Codes: TypeAlias = NDArray[np.int64]
 ODD = -1
 """Code of ranks that do not fill tiers in whole parts."""
 
 
 def placings(
-    cluster: Cluster, orders: Sequence[tuple[Axis, ...]], choices: Sequence[Choice]
+    cluster: Cluster, orders: Sequence[tuple[Axis, ...]], choices: Sequence[PlacementChoice]
 ) -> list[Placing]:
     """Return what a search tries, each once: axis orders before placements."""
     found: list[Placing] = [(order, None) for order in orders] if "orders" in choices else []

@@ -16,9 +16,9 @@ from forescale.search.relax import memory_limits, more_memory, relaxations
 from forescale.search.result import SearchResult
 from forescale.search.scenarios import scenarios
 from forescale.search.settled import Settled, fastest, timed
-from forescale.search.space import Space
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
+from forescale.spec.space import Space
 from forescale.spec.workload import Workload
 
 

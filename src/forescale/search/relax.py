@@ -11,7 +11,7 @@ from forescale.search.bounded import Watch
 from forescale.search.landscape import Asked
 from forescale.search.result import Relaxation
 from forescale.search.settled import fastest
-from forescale.search.space import NAMES, Space
+from forescale.spec.space import NAMES, Space
 from forescale.spec.strategy import Overlap, Recompute
 from forescale.units import counted, format_bytes
 

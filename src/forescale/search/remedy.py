@@ -13,9 +13,9 @@ from forescale.search.cells import enumerate_cells
 from forescale.search.landscape import Asked, smallest
 from forescale.search.relax import Relaxed, wider
 from forescale.search.scenarios import scenarios
-from forescale.search.space import Space
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
+from forescale.spec.space import Space
 from forescale.spec.strategy import ALL_LAYERS, Strategy
 from forescale.spec.workload import Workload
 from forescale.units import counted, format_bytes

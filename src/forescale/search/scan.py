@@ -20,9 +20,9 @@ from forescale.projection.result import Projection
 from forescale.search.landscape import Asked
 from forescale.search.rank import search
 from forescale.search.scenarios import scenarios
-from forescale.search.space import Space
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
+from forescale.spec.space import Space
 from forescale.spec.workload import Workload
 from forescale.units import format_seconds
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from forescale.errors import SpecError
 from forescale.search.landscape import Asked
-from forescale.search.space import SCENARIO_NAMES
+from forescale.spec.space import SCENARIO_NAMES
 from forescale.spec.strategy import Overlap
 
 

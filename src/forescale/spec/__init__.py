@@ -1,4 +1,4 @@
-"""Frozen descriptions of the question: model, cluster, strategy, workload."""
+"""Frozen descriptions of the question: model, cluster, strategy or space, workload."""
 
 from forescale.spec.cluster import Cluster, Device, LinkParameters, MatrixRates, Tier
 from forescale.spec.model import (
@@ -13,6 +13,7 @@ from forescale.spec.model import (
     MoeFfn,
     Patches,
 )
+from forescale.spec.space import Space
 from forescale.spec.strategy import DEFAULT_AXIS_ORDER, Kernels, Overlap, Recompute, Routing, Share, Strategy
 from forescale.spec.workload import Precision, Workload
 
@@ -38,6 +39,7 @@ __all__ = [
     "Recompute",
     "Routing",
     "Share",
+    "Space",
     "Strategy",
     "Tier",
     "Workload",

@@ -11,8 +11,8 @@ from forescale.cost.select import Costs
 from forescale.errors import ForescaleError, SpecError
 from forescale.io.plan import Plan, build_plan
 from forescale.io.space import held_space
-from forescale.search import Space
 from forescale.search.incumbents import Objective
+from forescale.spec.space import Space
 from forescale.sweep.axes import Axes, Setting
 from forescale.sweep.draft import Draft, Factor
 from forescale.sweep.parameters import CLUSTER, DEVICES, MODEL, NODES, SCALING, parameter

@@ -12,9 +12,9 @@ from forescale.cost.select import Costs
 from forescale.errors import SpecError
 from forescale.io.space import held_space
 from forescale.io.validation import build
-from forescale.search import Space
 from forescale.search.incumbents import Objective
 from forescale.spec import Cluster, Model, Workload
+from forescale.spec.space import Space
 from forescale.sweep.axes import Axes, Point, Setting
 from forescale.sweep.draft import Draft, Factor
 from forescale.sweep.parameters import CLUSTER, MODEL

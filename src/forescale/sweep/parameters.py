@@ -14,9 +14,9 @@ from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 from forescale.catalogue.clusters import DEVICE_DIMENSIONS, TIER_DIMENSIONS
 from forescale.errors import SpecError, UnknownKeyError
-from forescale.search.space import NAMES
 from forescale.spec import Cluster, Device, MatrixRates, Precision, Tier, Workload
 from forescale.spec.cluster import LinkParameters
+from forescale.spec.space import NAMES
 from forescale.sweep.draft import Draft, Factor, Path, Value
 
 Kind: TypeAlias = Literal["whole", "number", "text"]

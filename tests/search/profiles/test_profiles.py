@@ -6,10 +6,11 @@ import pytest
 from tests import small
 
 from forescale.errors import SpecError, UnknownNameError
-from forescale.search import Space, search
+from forescale.search import search
 from forescale.search.cells import enumerate_layouts
 from forescale.search.profiles import PROFILES, load_profile
 from forescale.spec import Recompute, Workload
+from forescale.spec.space import Space
 
 WORKLOAD = Workload(seq_len=4096, global_batch_size=32)
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from forescale.errors import SpecError
-from forescale.search.space import Space
 from forescale.spec.constraints import Constraint
+from forescale.spec.space import Space
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

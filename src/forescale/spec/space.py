@@ -1,0 +1,117 @@
+"""What a search may choose from: values by dimension, and what stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
+
+from forescale.errors import UnknownKeyError
+from forescale.spec.constraints import Constraint
+from forescale.spec.model import LatentAttention, Model
+from forescale.spec.strategy import Axis, ContextKind, Dispatcher, Placement, Recompute, Strategy, TensorKind
+
+PlacementChoice: TypeAlias = Placement | Literal["orders", "all"]
+"""A placement, those of the axis orders of a space, or every one there is."""
+DEGREE_NAMES = ("tp", "cp", "ep", "etp", "pp", "vpp", "dp_replicate", "dp_shard", "zero", "micro_batch_size")
+CHOICE_NAMES = (
+    "sp",
+    "tp_kind",
+    "summa_panels",
+    "cp_kind",
+    "recompute",
+    "axis_order",
+    "placement",
+    "schedule",
+)
+NAMES = (*DEGREE_NAMES, *CHOICE_NAMES)
+SCENARIO_NAMES = ("precision", "overlap", "dispatcher", "optimizer_offload", "activation_offload")
+"""What changes the question of a search; each combination is a search of its own."""
+ORDERS: tuple[tuple[Axis, ...], ...] = (("tp", "cp", "dp", "pp"), ("tp", "cp", "pp", "dp"))
+"""The orders Megatron-LM can express: default, and --use-tp-pp-dp-mapping."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """What a search may choose from; None leaves a dimension to every value that can be legal.
+
+    Placements and numbers of recomputed layers that None leaves open are all taken where bounds settle most of them
+    (`whole`); what evaluates every layout takes the axis orders and whole stages.
+    """
+
+    tp: tuple[int, ...] | None = None
+    cp: tuple[int, ...] | None = None
+    ep: tuple[int, ...] | None = None
+    etp: tuple[int, ...] | None = None
+    pp: tuple[int, ...] | None = None
+    vpp: tuple[int, ...] | None = None
+    dp_replicate: tuple[int, ...] | None = None
+    dp_shard: tuple[int, ...] | None = None
+    zero: tuple[int, ...] = (0, 1, 2, 3)
+    micro_batch_size: tuple[int, ...] | None = None
+    sp: tuple[bool, ...] = (True, False)
+    tp_kind: tuple[TensorKind, ...] = ("1d",)
+    summa_panels: tuple[int, ...] = (1, 2, 4)
+    """Tried under SUMMA only."""
+    cp_kind: tuple[ContextKind, ...] = ("all_gather", "ring")
+    recompute: tuple[Recompute, ...] | None = None
+    axis_order: tuple[tuple[Axis, ...], ...] = ORDERS
+    placement: tuple[PlacementChoice, ...] | None = None
+    """Where ranks lie: as the axis orders have it, at given placements, or all there are."""
+    schedule: tuple[str | None, ...] = (None,)
+    """Names of the schedule library; None is (interleaved) 1F1B, in closed form."""
+    precision: tuple[tuple[str, str] | None, ...] = (None,)
+    """Compute type and scaling recipe of the linear layers; None is as the question says."""
+    overlap: tuple[tuple[str, ...] | None, ...] = (None,)
+    """Communication that runs beside compute too, by names of `Overlap`; () is none at all, None is as in `base`."""
+    dispatcher: tuple[Dispatcher | None, ...] = (None,)
+    """How tokens travel to experts; None is as in `base`."""
+    optimizer_offload: tuple[float | None, ...] = (None,)
+    """Share of the optimizer's states on the host; None is as in `base`."""
+    activation_offload: tuple[int | None, ...] = (None,)
+    """Layers of each stage whose saved tensors go to the host; None is as in `base`."""
+    base: Strategy = field(default_factory=Strategy)
+    """What is not searched is as here: overlap, kernels, software, offload and the like; its degrees do not count."""
+    rules: tuple[Constraint, ...] = ()
+    """What a layout must keep to beyond being legal, such as the limits of a framework."""
+    waived: tuple[str, ...] = ()
+    """Names of constraints that do not bind: layouts are priced as if such shares were whole."""
+
+    def whole(self, model: Model) -> Space:
+        """Return the space with every placement and number of recomputed layers that it leaves open.
+
+        Axis orders that are held say where ranks lie.
+        """
+        policies = (*default_recompute(model), *partial_recompute(model))
+        places: tuple[PlacementChoice, ...] = ("orders", "all") if self.axis_order == ORDERS else ("orders",)
+        return replace(self, placement=self.placement or places, recompute=self.recompute or policies)
+
+    def fixed(self, values: Mapping[str, int | bool]) -> Space:
+        """Return the space with some dimensions fixed to one value."""
+        for name in values:
+            if name not in NAMES:
+                raise UnknownKeyError(name, "the search space", NAMES)
+        held: dict[str, Any] = {name: (value,) for name, value in values.items()}
+        return replace(self, **held)
+
+
+def default_recompute(model: Model) -> tuple[Recompute, ...]:
+    """Return the policies a search tries: none, the cheap modules, the feed-forward, everything."""
+    cheap = ["layernorm"]
+    if any(isinstance(kind.attention, LatentAttention) for kind in model.layer_kinds):
+        cheap.append("mla_up_proj")
+    if model.is_moe:
+        cheap.append("moe_act")
+    wide = (*cheap, "moe" if model.is_moe else "mlp")
+    return (
+        Recompute(),
+        Recompute(granularity="selective", modules=tuple(cheap)),  # type: ignore[arg-type]
+        Recompute(granularity="selective", modules=wide),  # type: ignore[arg-type]
+        Recompute(granularity="full"),
+    )
+
+
+def partial_recompute(model: Model) -> tuple[Recompute, ...]:
+    """Return full recompute of some layers of every virtual stage: 1, 2, 4 and so on."""
+    counts = [2**power for power in range(model.num_layers.bit_length()) if 2**power < model.num_layers]
+    return tuple(Recompute(granularity="full", num_layers=count) for count in counts)
