@@ -26,7 +26,7 @@ from forescale.presets.almodel.search import POLICIES
 from forescale.project import project
 from forescale.projection.result import Projection
 from forescale.report.almodel import almodel_report
-from forescale.report.markdown import to_markdown
+from forescale.report.document import to_markdown
 from forescale.report.search import layout_name
 from forescale.search import search
 from forescale.spec import Cluster, Strategy, Workload

@@ -6,7 +6,7 @@ import json
 import pytest
 from tests.cli.questions import DENSE, MACHINE, RUN, SEARCH
 
-from forescale.cli.render.pareto import spread
+from forescale.cli.render.search import spread
 
 HELD = ("--fix", "micro_batch_size=1", "--fix", "cp=1", "--fix", "zero=1")
 MODEL = "llama-3.1-8b"

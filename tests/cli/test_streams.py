@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from tests.cli.questions import DENSE, LAYOUT, SEARCH
 
-from forescale.cli import streams
+from forescale.cli import console
 from forescale.cli.app import run
 
-SOURCE = Path(streams.__file__).parents[1]
+SOURCE = Path(console.__file__).parents[1]
 PROJECT = ("project", *DENSE, *LAYOUT)
 
 
@@ -111,7 +111,7 @@ def test_a_terminal_of_few_characters_shows_every_line(monkeypatch, arguments, e
     for name in ("stdout", "stderr"):
         shown[name] = io.BytesIO()
         monkeypatch.setattr(sys, name, io.TextIOWrapper(shown[name], encoding=encoding))
-    streams.readied()
+    console.readied()
     assert run([str(argument) for argument in arguments]) in (0, 2)
     text = b"".join(stream.getvalue() for stream in shown.values()).decode(encoding)
     assert "?" not in text.replace("did you mean", "").replace("grosse?", "")
@@ -123,13 +123,13 @@ def test_every_character_of_our_own_is_spelt_out_in_ascii():
     own = set(re.findall(r"[^\x00-\x7f]", "".join(path.read_text(encoding="utf-8") for path in files)))
     assert {"×", "–", "▶", "→", "µ"} <= own
     spelt = {
-        character: character.encode("ascii", streams.HANDLER).decode() for character in own if _readied()
+        character: character.encode("ascii", console.HANDLER).decode() for character in own if _readied()
     }
     assert [character for character, word in spelt.items() if not word or "\\" in word] == []
 
 
 def _readied():
-    streams.readied()
+    console.readied()
     return True
 
 

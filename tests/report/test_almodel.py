@@ -7,8 +7,7 @@ from tests.presets.almodel.published import CLUSTER, MODEL, WORKLOAD, rows
 
 from forescale.presets.almodel import Almodel, first_table_terms, search_almodel
 from forescale.report.almodel import almodel_report
-from forescale.report.document import Table
-from forescale.report.markdown import to_markdown
+from forescale.report.document import Table, to_markdown
 
 TEXT = frozenset({"remat", "bottleneck"})
 SLACK = {"gb": 0.11, "pflop": 0.15, "percent": 1.0, "s": 0.011}

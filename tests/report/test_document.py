@@ -14,9 +14,9 @@ from forescale.report.document import (
     legend,
     properties,
     ranking,
+    to_html,
+    to_markdown,
 )
-from forescale.report.markdown import to_markdown
-from forescale.report.page import to_html
 
 COLUMNS = (
     Column(heading="tp", meaning="degrees", show=lambda one: str(one["tp"])),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 
-INTERRUPTED = 130
+from forescale.cli.codes import INTERRUPTED
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit: 0 for an answer, 2 for a question that has none, 130 after an interrupt."""
     try:
         from forescale.cli.app import run
-        from forescale.cli.streams import readied
+        from forescale.cli.console import readied
 
         readied()
         code = run(arguments)

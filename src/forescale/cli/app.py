@@ -11,13 +11,11 @@ from typing import cast
 import typer
 
 from forescale import __version__
-from forescale.cli import INTERRUPTED
-from forescale.cli.console import say
+from forescale.cli.codes import INTERRUPTED, USAGE_ERROR
+from forescale.cli.console import dropped, say
 from forescale.cli.help import Commands
-from forescale.cli.streams import dropped
 from forescale.errors import ForescaleError, InfeasibleError
 
-USAGE_ERROR = 2
 LONGEST = 2_000
 """Characters of an error that are shown."""
 _UsageError = cast("type[Exception]", typer.BadParameter.__mro__[2])
@@ -123,7 +121,7 @@ def _refuse(error: ForescaleError) -> int:
     code = _say(str(error))
     if isinstance(error, InfeasibleError) and error.rows:
         from forescale.cli.console import console
-        from forescale.cli.render.infeasible import changes, refusals
+        from forescale.cli.render.search import changes, refusals
 
         console(error=True).print(refusals(error.rows))
         if error.remedies:

@@ -154,8 +154,7 @@ def _write(report: Report, output: Path | None, *, as_json: bool) -> None:
     """Write the file asked for, or the report itself to standard output."""
     import json
 
-    from forescale.report.markdown import to_markdown
-    from forescale.report.page import to_html
+    from forescale.report.document import to_html, to_markdown
 
     if output is not None:
         body = {

@@ -198,20 +198,20 @@ def search_command(
     _refuse_unused(scan, effort, answer, objective)
     space = space_of(question, choice, sized=scan.device_counts is None and not scan.has_target)
     if scan.pareto:
-        from forescale.cli.render.pareto import pareto_view
-        from forescale.cli.table_files import front_rows
+        from forescale.cli.render.search import pareto_view
+        from forescale.report.rows import front_rows
 
         whole = front(question, scan, space=space, max_memory=limit)
         _write(whole, front_rows, partial(pareto_view, most=top), as_json=as_json, csv=csv, parquet=parquet)
     elif scan.wanted:
         from forescale.cli.render.scan import scan_view
-        from forescale.cli.table_files import scan_rows
+        from forescale.report.rows import scan_rows
 
         points = scanned(question, scan, space=space, max_memory=limit)
         _write(points, scan_rows, scan_view, as_json=as_json, csv=csv, parquet=parquet)
     else:
         from forescale.cli.render.search import search_view
-        from forescale.cli.table_files import rows_of
+        from forescale.report.rows import rows_of
 
         result = ranked(
             question, space, top=top, objective=objective, max_memory=limit, effort=effort, answer=answer
@@ -306,7 +306,7 @@ def _write(
     parquet: Path | None,
 ) -> None:
     """Write the tables asked for, and print the document or the view."""
-    from forescale.cli.table_files import write_csv, write_parquet
+    from forescale.report.rows import write_csv, write_parquet
 
     if csv is not None:
         write_csv(rows(result), csv)

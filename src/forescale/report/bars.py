@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from forescale.escaping import xml
-from forescale.report.svg import CHARACTER, FAINT, GRID, INK, opening, round_step, text
+from forescale.report.axes import CHARACTER, FAINT, GRID, INK, opening, round_step, text
 
 VEGA_LITE = "https://vega.github.io/schema/vega-lite/v5.json"
 _LEFT, _TOP, _PLOT, _FOOT = 62.0, 76.0, 300.0, 74.0

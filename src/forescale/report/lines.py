@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from forescale.escaping import xml
-from forescale.report.axes import Axis
-from forescale.report.svg import CHARACTER, FAINT, GRID, INK, SERIES, opening, text
+from forescale.report.axes import CHARACTER, FAINT, GRID, INK, SERIES, Axis, opening, text
 
 VEGA_LITE = "https://vega.github.io/schema/vega-lite/v5.json"
 _LEFT, _TOP, _WIDE, _HIGH, _FOOT = 92.0, 76.0, 520.0, 320.0, 62.0

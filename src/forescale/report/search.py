@@ -6,8 +6,15 @@ from collections.abc import Callable, Sequence
 
 from forescale.projection.result import TIME_PARTS, Projection, StageMemory
 from forescale.report.document import Bullets, Column, Heading, Report, Section, Table, properties
-from forescale.report.headers import P, hardware_section, model_section, training_section
-from forescale.report.layouts import Layouts, Ranking, layouts_report
+from forescale.report.layouts import (
+    Layouts,
+    P,
+    Ranking,
+    hardware_section,
+    layouts_report,
+    model_section,
+    training_section,
+)
 from forescale.search.result import SearchResult
 from forescale.spec.strategy import DEFAULT_AXIS_ORDER, Recompute, Strategy
 from forescale.units import GIB, counted

@@ -11,11 +11,10 @@ from typing import Any, TypeAlias
 
 from forescale.errors import SpecError
 from forescale.report import bars, heat, lines
-from forescale.report.axes import Axis, data_axis, value_axis, word_axis
+from forescale.report.axes import Axis, data_axis, round_step, value_axis, word_axis
 from forescale.report.bars import Bar, BarChart, Part
 from forescale.report.heat import Cell, HeatMap
 from forescale.report.lines import Dot, Line, LineChart
-from forescale.report.svg import round_step
 from forescale.sweep.axes import varies
 from forescale.sweep.columns import COMMUNICATION, Row
 from forescale.sweep.definition import Plot

@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from forescale.report.axes import Axis, value_axis
+from forescale.report.axes import SERIES, Axis, value_axis
 from forescale.report.bars import Bar, BarChart, Part
 from forescale.report.lines import Dot, Line, LineChart
-from forescale.report.svg import SERIES
 from forescale.units import GB
 from forescale.validation.peers import PeerGroup
 from forescale.validation.scoreboard import Label, Outcome, Scoreboard, headline_label

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from forescale.cli.render import words
 from forescale.projection.result import Projection
-from forescale.search import Relaxation, SearchResult
+from forescale.search import ParetoResult, Relaxation, SearchResult
 from forescale.spec.strategy import Strategy
 from forescale.units import counted, format_seconds
 
@@ -136,3 +136,53 @@ def _gains(result: SearchResult) -> list[RenderableType]:
 
 def _gain(item: Relaxation) -> str:
     return f"{item.change}: {format_seconds(item.step_time_s)} per step, {words.percent(item.gain)} less"
+
+
+def pareto_view(result: ParetoResult, *, most: int) -> Group:
+    """Return the assumptions, at most `most` layouts spread over the front, and how many there were."""
+    first = result.front[0]
+    shown = [(place + 1, result.front[place]) for place in spread(len(result.front), most)]
+    sizes = sorted({one.cluster.num_devices for one in result.front})
+    devices = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
+    header = Text.assemble(
+        (first.model.name, "bold"),
+        f" on {devices} × {first.cluster.name} · {words.workload(first.workload)} · preset {first.preset}",
+    )
+    objectives = ", ".join(name.replace("_", " ") for name in result.objectives)
+    counts = (
+        f"{counted(result.num_legal, 'legal layout')}, {result.num_feasible:,} fit; {len(result.front):,} on the "
+        f"front of {objectives}; evaluated in {result.elapsed_s:.2f} s"
+    )
+    left = len(result.front) - len(shown)
+    more = [Text(f"{left} more between those shown (all with --json, --csv or a larger --top)", style="dim")]
+    notes = words.notes(first.notes)
+    legend = legend_of([one for _, one in shown])
+    head = [header, *words.left_out(first.model), Text()]
+    return Group(*head, ranking(shown), "", *legend, Text(counts), *(more if left else []), *notes)
+
+
+def spread(count: int, most: int) -> list[int]:
+    """Return at most `most` of the places below `count`, evenly spaced, first and last among them."""
+    if count <= most:
+        return list(range(count))
+    return sorted({round(place * (count - 1) / max(1, most - 1)) for place in range(most)})
+
+
+def refusals(rows: Sequence[tuple[str, int]]) -> Table:
+    """Return the constraints that failed, with how many layouts each refused, most first."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("constraint")
+    table.add_column("layouts refused", justify="right")
+    for name, count in sorted(rows, key=lambda row: -row[1]):
+        table.add_row(name, f"{count:,}")
+    return table
+
+
+def changes(rows: Sequence[tuple[str, str, str]]) -> Table:
+    """Return what could be changed, to what, and what would come of it."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for name in ("change", "to", "then"):
+        table.add_column(name)
+    for row in rows:
+        table.add_row(*row)
+    return table

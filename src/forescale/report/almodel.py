@@ -1,0 +1,427 @@
+"""The report of the ALModel analysis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from forescale.graph.ops import CollectiveKind
+from forescale.graph.parameters import count_parameters
+from forescale.numeric import Numeric
+from forescale.presets.almodel import AlmodelResult, Ranked, Terms
+from forescale.presets.almodel.flops import sequence_flops
+from forescale.presets.almodel.memory import almodel_device_parameters, almodel_state_bytes
+from forescale.presets.almodel.step import Message
+from forescale.report.document import Bullets, Column, Heading, Paragraph, Report, Section, Table
+from forescale.report.layouts import (
+    Layouts,
+    P,
+    Ranking,
+    hardware_section,
+    layouts_report,
+    model_section,
+    training_section,
+)
+from forescale.spec.strategy import Recompute
+from forescale.units import GB, GIB, counted
+
+LABELS = {
+    "none": "save_all",
+    "minimal_with_context": "min+ctx",
+    "minimal": "minimal",
+    "save_dot_with_context_except_mlp": "dot-mlp+ctx",
+    "save_dot_except_mlpwi": "dot-mlpwi",
+    "save_dot_except_mlp": "dot-mlp",
+    "save_qkv_proj": "qkv_proj",
+    "save_out_proj": "out_proj",
+    "full": "full",
+}
+"""Short names of policies in the analysis."""
+
+
+def bottleneck(one: Ranked) -> str:
+    """Return the largest part of a step."""
+    step = one.step
+    parts = {
+        "Compute": step.compute,
+        "TP": step.tp.seconds,
+        "EP": step.ep.seconds,
+        "FSDP": step.fsdp_exposed,
+        "DP": step.dp.seconds,
+        "CP": step.cp.seconds,
+        "Bubble": step.bubble,
+        "Optimizer": step.optimizer.seconds,
+    }
+    return max(parts, key=lambda name: float(parts[name]))
+
+
+def _gb(part: str) -> Callable[[Ranked], str]:
+    return lambda one: f"{getattr(one.memory, part) / GIB:.1f}"
+
+
+def _seconds(value: Callable[[Ranked], Numeric]) -> Callable[[Ranked], str]:
+    return lambda one: f"{float(value(one)):.2f}"
+
+
+_DEGREES = "Tensor / Data / Pipeline / Expert / Fully-sharded-data / Context parallelism degree"
+COLUMNS: tuple[Column[Ranked], ...] = (
+    Column(heading="TP", meaning=_DEGREES, show=lambda one: str(one.strategy.tp)),
+    Column(heading="DP", meaning=_DEGREES, show=lambda one: str(one.strategy.dp_replicate)),
+    Column(heading="PP", meaning=_DEGREES, show=lambda one: str(one.strategy.pp)),
+    Column(heading="EP", meaning=_DEGREES, show=lambda one: str(one.strategy.ep)),
+    Column(heading="FSDP", meaning=_DEGREES, show=lambda one: str(one.fsdp)),
+    Column(heading="CP", meaning=_DEGREES, show=lambda one: str(one.strategy.cp)),
+    Column(
+        heading="Remat",
+        meaning="Policy of rematerialisation: what is kept, the rest is computed again",
+        show=lambda one: LABELS[one.strategy.recompute.policy or one.strategy.recompute.granularity],
+        align="left",
+    ),
+    Column(
+        heading="PDB",
+        meaning="per_device_batch_size of MaxText",
+        show=lambda one: f"{one.per_device_batch:g}",
+    ),
+    Column(
+        heading="MB",
+        meaning="Sequences per micro-batch of a data-parallel rank: PDB × TP × CP",
+        show=lambda one: str(one.strategy.micro_batch_size),
+    ),
+    Column(
+        heading="GA",
+        meaning="Gradient accumulation steps",
+        show=lambda one: str(one.projection.num_microbatches),
+    ),
+    Column(heading="W(GB)", meaning="Weights per device, fp32", show=_gb("weights")),
+    Column(
+        heading="O(GB)",
+        meaning="Optimizer states per device: both moments of Adam, fp32",
+        show=_gb("optimizer"),
+    ),
+    Column(heading="G(GB)", meaning="Gradients per device, fp32", show=_gb("gradients")),
+    Column(
+        heading="FBuf",
+        meaning="Buffer of gathered weights (GB): 2 layers × full layer weight × (FSDP−1)/FSDP",
+        show=_gb("buffer"),
+    ),
+    Column(
+        heading="Act(GB)",
+        meaning="Activations per device, by micro-batch and policy",
+        show=_gb("activations"),
+    ),
+    Column(
+        heading="Rsv", meaning="Reserve for XLA (GB): a share of everything modelled", show=_gb("reserve")
+    ),
+    Column(heading="Tot(GB)", meaning="HBM per device: W + O + G + FBuf + Act + Rsv", show=_gb("total")),
+    Column(
+        heading="Trn(PF)",
+        meaning="Useful FLOPs per step (PFLOP): forward and backward, nothing recomputed",
+        show=lambda one: f"{one.projection.model_flops_full_attention_per_step / P:.1f}",
+    ),
+    Column(
+        heading="Rmt%",
+        meaning="What recompute adds to them",
+        show=lambda one: f"{100 * one.flops.overhead:.0f}",
+    ),
+    Column(
+        heading="Comp",
+        meaning="Compute (s): executed FLOPs / (devices × peak)",
+        show=_seconds(lambda one: one.step.compute),
+    ),
+    Column(
+        heading="TP(s)", meaning="All-reduces of TP, exposed", show=_seconds(lambda one: one.step.tp.seconds)
+    ),
+    Column(
+        heading="EP(s)",
+        meaning="Exchange of tokens between experts, exposed",
+        show=_seconds(lambda one: one.step.ep.seconds),
+    ),
+    Column(
+        heading="FSDP+",
+        meaning="Gathers and scatters of FSDP (s) that compute does not hide: total − 85 % of Comp",
+        show=_seconds(lambda one: one.step.fsdp_exposed),
+    ),
+    Column(
+        heading="DP(s)",
+        meaning="All-reduce of gradients, exposed",
+        show=_seconds(lambda one: one.step.dp.seconds),
+    ),
+    Column(
+        heading="CP(s)",
+        meaning="Gather of keys and values, scatter of their gradients, exposed",
+        show=_seconds(lambda one: one.step.cp.seconds),
+    ),
+    Column(
+        heading="PP+(s)",
+        meaning="Sends between stages, hidden entirely",
+        show=_seconds(lambda one: one.step.pp.seconds),
+    ),
+    Column(
+        heading="Bub",
+        meaning="Pipeline bubble (s): (PP−1)/(num_repeats × GA + PP−1) of compute and bubble",
+        show=_seconds(lambda one: one.step.bubble),
+    ),
+    Column(
+        heading="Opt",
+        meaning="Optimizer step (s): 28 bytes per parameter at the rate of HBM",
+        show=_seconds(lambda one: one.step.optimizer.seconds),
+    ),
+    Column(
+        heading="Step(s)",
+        meaning="Step time: Comp + exposed communication + Bub + Opt",
+        show=_seconds(lambda one: one.step.total),
+    ),
+    Column(
+        heading="MFU%",
+        meaning="Useful FLOPs / (step time × devices × peak), attention counted without its mask",
+        show=lambda one: f"{100 * one.projection.mfu_full_attention:.1f}",
+    ),
+    Column(
+        heading="Bottleneck",
+        meaning="The largest part of the step",
+        show=bottleneck,
+        align="left",
+    ),
+)
+
+
+SHORT: dict[CollectiveKind, str] = {
+    "all_reduce": "AR",
+    "all_gather": "AG",
+    "reduce_scatter": "RS",
+    "all_to_all": "A2A (inferred)",
+}
+
+
+def almodel_report(
+    found: AlmodelResult, first_table: AlmodelResult | None = None, *, num_detailed: int = 5
+) -> Report:
+    """Return the whole report.
+
+    Parameters
+    ----------
+    first_table
+        The same search on the terms of the analysis's first table, listed as a second ranking.
+    """
+    best, slowest = found.best, found.slowest
+    other = () if first_table is None else (_of_first_table(first_table),)
+    return layouts_report(
+        Layouts(
+            title=f"Parallelism strategies of {found.model.name} on {counted(found.cluster.num_devices, 'device')} "
+            "(preset almodel)",
+            headers=_headers(found),
+            columns=COLUMNS,
+            best=(
+                Ranking(
+                    title="Layouts by step time",
+                    entries=best,
+                    lead=f"The best {len(best)} of {found.num_layouts} layouts, each with the policy and the largest "
+                    "micro-batch that are fastest for it; GB are 2^30 bytes. The printed rates, 30 % in reserve.",
+                ),
+                *other,
+            ),
+            legend=(_policies(),),
+            slowest=Ranking(
+                title=f"Slowest {counted(len(slowest), 'layout')}",
+                entries=slowest,
+                lead="Of all layouts and policies, each with the largest micro-batch that fits.",
+            ),
+            name=_name,
+            details=partial(details, found),
+            num_detailed=num_detailed,
+            summary=_summary(found),
+            notes=tuple(note.text for note in best[0].projection.notes) if best else (),
+        )
+    )
+
+
+def _of_first_table(found: AlmodelResult) -> Ranking[Ranked]:
+    return Ranking(
+        title="Layouts on the terms of the analysis's first table",
+        entries=found.best,
+        lead="The analysis printed this table with other rates than those of its hardware table, and with 25 % in "
+        "reserve. FSDP at 131.5 GB/s, the rates of CP by group size and of DP are inferred from its rows; the "
+        "formulas are the same. Layouts with an MFU of 20 % or more.",
+    )
+
+
+def _headers(found: AlmodelResult) -> tuple[Section, ...]:
+    model, work, terms = found.model, found.workload, found.preset.terms
+    full = sequence_flops(
+        model, seq_len=work.seq_len, recompute=Recompute(granularity="full"), quirks=terms.quirks
+    )
+    counts = count_parameters(model)
+    copy = float(almodel_state_bytes(parameters=float(counts.total), copies=1.0)) / GIB
+    states = f"W={copy:.1f}GB + O={2 * copy:.1f}GB + G={copy:.1f}GB = {4 * copy:.1f}GB"
+    return (
+        model_section(model),
+        training_section(model, work, [("Remat overhead (full)", f"{100 * full.overhead:+.1f}%")]),
+        hardware_section(
+            found.cluster,
+            work,
+            [
+                ("Measured rates by group size (GB/s)", _rates(terms)),
+                ("PP ppermute", f"{terms.rates.bandwidth['p2p'][2] / GB:,.0f} GB/s (overlapped)"),
+                ("FSDP overlap", f"{terms.overlap:.0%}"),
+                ("XLA reserve", f"{terms.reserve:.0%}"),
+                ("Total memory (no parallelism)", states),
+            ],
+        ),
+    )
+
+
+def _policies() -> Table:
+    """Return the analysis's short names of policies."""
+    rows = tuple((label, "save_all" if name == "none" else name) for name, label in LABELS.items())
+    return Table(
+        headings=(Heading(text="Remat", align="left"), Heading(text="Policy", align="left")), rows=rows
+    )
+
+
+def _rates(terms: Terms) -> str:
+    return ", ".join(
+        f"{short}={{{', '.join(f'{size}: {rate / GB:.1f}' for size, rate in terms.rates.bandwidth[kind].items())}}}"
+        for kind, short in SHORT.items()
+    )
+
+
+def _name(one: Ranked) -> str:
+    layout = one.strategy
+    return (
+        f"TP={layout.tp} DP={layout.dp_replicate} PP={layout.pp} EP={layout.ep} FSDP={one.fsdp} "
+        f"CP={layout.cp} remat={policy_name(layout.recompute)}"
+    )
+
+
+def _summary(found: AlmodelResult) -> tuple[str, ...]:
+    if not found.best or not found.slowest:
+        return ()
+    best, worst = found.best[0], found.slowest[0]
+    low, high = (100 * one.projection.mfu_full_attention for one in (worst, best))
+    return (
+        f"Best layout: {_name(best)}",
+        f"Best step time: {best.step.total:.3f}s, MFU: {high:.1f}%",
+        f"MFU range: {low:.1f}% - {high:.1f}%",
+        f"Step time range: {best.step.total:.3f}s - {worst.step.total:.3f}s",
+        f"{found.num_candidates:,} layouts with policies and micro-batches; {found.num_feasible:,} layouts with "
+        "policies fit",
+    )
+
+
+def policy_name(recompute: Recompute) -> str:
+    """Return the analysis's name of a policy."""
+    return recompute.policy or {"none": "save_all"}.get(recompute.granularity, recompute.granularity)
+
+
+def details(found: AlmodelResult, one: Ranked) -> Sequence[Section]:
+    """Return the sections of one layout."""
+    return (
+        Section(title="Memory per device", contents=(_memory(found, one),), level=3),
+        Section(title="Batch", contents=(Paragraph(text=_batch(found, one)),), level=3),
+        Section(title="FLOPs", contents=(Paragraph(text=_flops(one)),), level=3),
+        Section(title="Communication", contents=(_communication(found, one),), level=3),
+        Section(title="Performance", contents=(_performance(one),), level=3),
+    )
+
+
+def _memory(found: AlmodelResult, one: Ranked) -> Table:
+    memory, layout = one.memory, one.strategy
+    count = found.cluster.device.hbm_bytes / GIB
+    in_flight = min(layout.pp, one.projection.num_microbatches)
+    rows = (
+        ("Weights", memory.weights, _weights(found, one)),
+        ("Optimizer", memory.optimizer, "Adam mu + nu"),
+        ("Gradients", memory.gradients, ""),
+        ("FSDP buffer", memory.buffer, "peak of gathers: 2 layers × full layer weight × (FSDP−1)/FSDP"),
+        (
+            "Activations",
+            memory.activations,
+            f"micro_batch={layout.micro_batch_size} × inflight={in_flight}, remat={policy_name(layout.recompute)}",
+        ),
+        ("XLA reserve", memory.reserve, f"{found.preset.terms.reserve:.0%} of everything modelled"),
+        ("Total", memory.total, f"of {count:g} GiB HBM ({float(memory.total) / GIB / count:.0%} used)"),
+    )
+    return Table(
+        headings=(
+            Heading(text="Component", align="left"),
+            Heading(text="Size (GB)"),
+            Heading(text="Detail", align="left"),
+        ),
+        rows=tuple((name, f"{float(size) / GIB:.2f}", detail) for name, size, detail in rows),
+    )
+
+
+def _weights(found: AlmodelResult, one: Ranked) -> str:
+    """Return how the weights of a device divide into experts and the rest."""
+    layout, expert = one.strategy, float(count_parameters(found.model).expert)
+    elements = almodel_device_parameters(
+        expert=expert, other=0.0, ep=layout.ep, fsdp=one.fsdp, model_ranks=layout.tp * layout.pp
+    )
+    own = float(almodel_state_bytes(parameters=elements, copies=1.0))
+    return f"expert: {own / GIB:.2f} + non-expert: {(float(one.memory.weights) - own) / GIB:.2f}"
+
+
+def _batch(found: AlmodelResult, one: Ranked) -> str:
+    count, size = one.projection.num_microbatches, one.strategy.micro_batch_size
+    return (
+        f"per_device_batch={one.per_device_batch:g}, micro_batch={size} (PDB × TP × CP), GA={count}, "
+        f"data-parallel ranks={one.strategy.dp}, sequences per rank and step={count * size}, "
+        f"devices={found.cluster.num_devices}"
+    )
+
+
+def _flops(one: Ranked) -> str:
+    projection = one.projection
+    return (
+        f"useful={projection.model_flops_full_attention_per_step / P:.1f} PFLOPs, "
+        f"actual={projection.hardware_flops_per_step / P:.1f} PFLOPs, remat={100 * one.flops.overhead:+.0f}%"
+    )
+
+
+def _communication(found: AlmodelResult, one: Ranked) -> Table:
+    step, terms = one.step, found.preset.terms
+    exposed = f"{float(step.fsdp.seconds):.2f} total, {float(step.fsdp_exposed):.2f} exposed"
+    device = found.cluster.device
+    rows = (
+        _row("TP all-reduce", step.tp, "exposed"),
+        _row("EP all-to-all", step.ep, "exposed"),
+        ("FSDP gather + scatter", _gib(step.fsdp.volume), exposed, f"overlap={terms.overlap:.0%} of compute"),
+        _row("DP all-reduce", step.dp, "exposed"),
+        _row("CP all-gather (KV)", step.cp, "exposed"),
+        _row("PP ppermute", step.pp, "hidden"),
+        _row(
+            "Optimizer (AdamW)",
+            step.optimizer,
+            f"memory-bound, {terms.optimizer_bytes_per_parameter:g}B/param, HBM={device.hbm_bandwidth / GB:,.0f}GB/s",
+        ),
+    )
+    return Table(
+        headings=(
+            Heading(text="Type", align="left"),
+            Heading(text="Volume (GB)"),
+            Heading(text="Time (s)"),
+            Heading(text="Note", align="left"),
+        ),
+        rows=rows,
+    )
+
+
+def _row(name: str, message: Message, note: str) -> tuple[str, ...]:
+    return (name, _gib(message.volume), f"{float(message.seconds):.2f}", note)
+
+
+def _gib(volume: Numeric) -> str:
+    return f"{float(volume) / GIB:.1f}"
+
+
+def _performance(one: Ranked) -> Bullets:
+    step = one.step
+    bubble = f" + bubble={step.bubble:.3f}" if step.bubble else ""
+    return Bullets(
+        items=(
+            f"Step time: {step.total:.3f}s (compute={step.compute:.3f} + comm={step.communication:.3f}{bubble} + "
+            f"optimizer={step.optimizer.seconds:.3f})",
+            f"MFU: {100 * one.projection.mfu_full_attention:.1f}%",
+            f"Bottleneck: {bottleneck(one)}",
+        )
+    )
