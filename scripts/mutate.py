@@ -35,7 +35,17 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "forescale"
 STATE = ROOT / ".mutation"
-FORMULAS = ("graph", "cost", "memory", "projection", "search/bound", "search/footprints", "search/places")
+FORMULAS = (
+    "graph",
+    "cost",
+    "memory",
+    "time",
+    "evaluate",
+    "projection",
+    "search/bound",
+    "search/footprints",
+    "search/places",
+)
 """Where the formulas are: what the paths of mutated files begin with."""
 LEFT_OUT = ("tests/fuzz",)
 """Tests that take too long per mutant, or start processes that a mutant does not reach."""

@@ -9,26 +9,24 @@ from operator import itemgetter
 import numpy as np
 
 from forescale.cost.calibration import RunFactors
+from forescale.cost.mesh import Order, groups, order_of
 from forescale.cost.roofline import peak_rate as device_peak_rate
 from forescale.cost.run_calibration import Spread
 from forescale.cost.select import Costs
 from forescale.errors import PhysicsError, SpecError
+from forescale.evaluate import Evaluation, Inputs, Setting, evaluate
 from forescale.formula import Term, value_of
 from forescale.graph.flops import ModelFlops, model_flops
 from forescale.graph.layout import Choices, Degrees, Layout, split_strategy
 from forescale.graph.parameters import ParameterCount, count_parameters
 from forescale.graph.rows import possible_imbalance
 from forescale.graph.stage import StagePlan
+from forescale.memory.loads import stage_loads
 from forescale.memory.narrow import narrow_weight_bytes
 from forescale.memory.overhead import overhead_of
+from forescale.memory.summary import fragmentation_note, memory_summary
+from forescale.memory.timeline import MemoryTimeline, build_timeline, schedule_of, standing_of_ranks
 from forescale.memory.workspaces import library_workspace_bytes, overlap_workspace_bytes
-from forescale.projection.data_parallel import data_traffic
-from forescale.projection.evaluate import Evaluation, Inputs, Setting, evaluate
-from forescale.projection.loads import stage_loads
-from forescale.projection.mesh import Order, groups, order_of
-from forescale.projection.pieces import build_blocks, build_pieces, holdings, price_blocks
-from forescale.projection.pipeline import Pipeline, lay_out
-from forescale.projection.pricing import Pricing
 from forescale.projection.rates import days, tokens_per_device_second, utilisation
 from forescale.projection.result import (
     TIME_PARTS,
@@ -40,17 +38,19 @@ from forescale.projection.result import (
     StageTime,
     left_out,
 )
-from forescale.projection.sources import coverage, message_coverage, time_sources
-from forescale.projection.stages import stack_plans
-from forescale.projection.step import expected_maximum
-from forescale.projection.summary import fragmentation_note, memory_summary
-from forescale.projection.timeline import MemoryTimeline, build_timeline, schedule_of, standing_of_ranks
 from forescale.spec.cluster import Cluster
 from forescale.spec.constraints import check
 from forescale.spec.context import inner_ranks, settled
 from forescale.spec.model import Model, MoeFfn
 from forescale.spec.strategy import SENT_ONCE, Routing, Strategy
 from forescale.spec.workload import Workload
+from forescale.time.data_parallel import data_traffic
+from forescale.time.pieces import build_blocks, build_pieces, holdings, price_blocks
+from forescale.time.pipeline import Pipeline, lay_out
+from forescale.time.price import Pricing
+from forescale.time.sources import coverage, message_coverage, time_sources
+from forescale.time.stages import stack_plans
+from forescale.time.step import expected_maximum
 
 
 def project(

@@ -12,8 +12,8 @@ from forescale.graph.layer import layer_block
 from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.operator import Block
 from forescale.graph.ops import Elementwise, GroupedGemm
-from forescale.projection.launches import calls_of
 from forescale.spec import Kernels, Precision, Strategy
+from forescale.time.launches import calls_of
 
 TOKENS = 512
 FP8 = Precision(compute="fp8", recipe="delayed")

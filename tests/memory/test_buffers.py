@@ -14,9 +14,9 @@ from forescale.memory.buffers import (
     resharded_bytes,
     whole_parameter_bytes,
 )
-from forescale.projection.data_parallel import kept_whole
 from forescale.spec import Strategy
 from forescale.spec.workload import Precision
+from forescale.time.data_parallel import kept_whole
 
 
 def products(model, strategy):

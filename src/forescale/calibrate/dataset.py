@@ -7,17 +7,17 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from forescale.cost.mesh import order_of
 from forescale.cost.run_calibration import RunCalibration, group_of, usual_software
 from forescale.cost.select import Costs
 from forescale.errors import ForescaleError
+from forescale.evaluate import Inputs, evaluate
 from forescale.graph.layout import Degrees, Layout, split_strategy
 from forescale.graph.operator import Block
 from forescale.numeric import Array
 from forescale.project import pricing_of, setting_of
-from forescale.projection.data_parallel import data_traffic
-from forescale.projection.evaluate import Inputs, evaluate
-from forescale.projection.mesh import order_of
-from forescale.projection.pieces import (
+from forescale.time.data_parallel import data_traffic
+from forescale.time.pieces import (
     Holding,
     Parts,
     build_blocks,
@@ -25,8 +25,8 @@ from forescale.projection.pieces import (
     holdings,
     price_blocks,
 )
-from forescale.projection.pipeline import Pipeline, lay_out
-from forescale.projection.stages import Stages, stack_plans
+from forescale.time.pipeline import Pipeline, lay_out
+from forescale.time.stages import Stages, stack_plans
 from forescale.validation.cases import Case
 
 CORE_WEIGHT = 1.0

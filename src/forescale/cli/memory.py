@@ -29,9 +29,9 @@ from forescale.written import writable, write_text
 
 if TYPE_CHECKING:
     from forescale.cli.inputs import Question
-    from forescale.projection.anchored import AnchoredMemory
+    from forescale.memory.anchored import AnchoredMemory
+    from forescale.memory.timeline import MemoryTimeline
     from forescale.projection.result import Projection
-    from forescale.projection.timeline import MemoryTimeline
     from forescale.report.memory_compare import MemoryComparison
 
 
@@ -183,8 +183,8 @@ def _show(
 
 def _anchored(question: Question, result: Projection, anchor: AnchorOptions) -> AnchoredMemory:
     from forescale.io.bench_artifact import read_bench
+    from forescale.memory.anchored import anchored_memory
     from forescale.project import project
-    from forescale.projection.anchored import anchored_memory
 
     question.refuse_presets("--memory-mode benchmark")
     assert anchor.load_benchmark is not None

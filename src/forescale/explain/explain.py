@@ -10,27 +10,27 @@ from typing import Any
 
 import numpy as np
 
+from forescale.cost.mesh import AXES, Inside, Order, order_of
 from forescale.cost.select import Costs
 from forescale.errors import SpecError, UnknownNameError
+from forescale.evaluate import Evaluation
 from forescale.explain.tidy import tidy
 from forescale.formula import Term, TermNode, as_term, value_of
 from forescale.graph.flops import model_flops
 from forescale.graph.layout import Degrees, split_strategy
 from forescale.graph.parameters import count_parameters
+from forescale.memory.peak import MemoryParts
 from forescale.project import evaluate_layout, peak_rate
-from forescale.projection.evaluate import Evaluation
-from forescale.projection.memory import MemoryParts
-from forescale.projection.mesh import AXES, Inside, Order, order_of
-from forescale.projection.pipeline import lay_out
 from forescale.projection.rates import days, tokens_per_device_second, utilisation
 from forescale.projection.result import TIME_PARTS
-from forescale.projection.stages import Picker
 from forescale.spec.cluster import Cluster
 from forescale.spec.constraints import check
 from forescale.spec.context import settled
 from forescale.spec.model import Model
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
+from forescale.time.pipeline import lay_out
+from forescale.time.stages import Picker
 from forescale.units import counted
 
 PALM = "Chowdhery et al. 2022, PaLM, arXiv:2204.02311, appendix B"

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from forescale.errors import ForescaleError
-from forescale.projection.loads import Sized
-from forescale.projection.timeline import MemoryTimeline, RankTimeline
+from forescale.memory.loads import Sized
+from forescale.memory.timeline import MemoryTimeline, RankTimeline
 from forescale.schedule import Kind
 from forescale.schedule.actions import BACKWARD
 from forescale.schedule.draw import to_perfetto

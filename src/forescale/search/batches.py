@@ -8,21 +8,21 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
+from forescale.cost.mesh import AXES, Inside, Order
 from forescale.graph.layout import Choices, Degrees, split_strategy
 from forescale.graph.stage import EVERY_LAYER, plan_stages
+from forescale.memory.in_flight import interleaved_stages
 from forescale.numeric import Array
-from forescale.projection.in_flight import interleaved_stages
-from forescale.projection.mesh import AXES, Inside, Order
-from forescale.projection.pipeline import Pipeline, pipeline_of
-from forescale.projection.pipeline_floor import PipelineFloor, Shape, floor_of
-from forescale.projection.pricing import Pricing
-from forescale.projection.stages import Stages, stack_plans
 from forescale.search.places import Anywhere
 from forescale.search.question import Question
 from forescale.search.space import Candidates, Columns, Rows, Variant
 from forescale.search.tables import distinct
 from forescale.spec.model import Model
 from forescale.spec.strategy import Axis, Placement, Recompute
+from forescale.time.pipeline import Pipeline, pipeline_of
+from forescale.time.pipeline_floor import PipelineFloor, Shape, floor_of
+from forescale.time.price import Pricing
+from forescale.time.stages import Stages, stack_plans
 
 T = TypeVar("T", bound=Hashable)
 SHAPE = ("pp", "vpp", "count")

@@ -7,21 +7,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from forescale.evaluate import Setting
 from forescale.formula import formula
 from forescale.graph.layout import Choices, Degrees, split_strategy
 from forescale.graph.operator import Block, Operator
 from forescale.graph.ops import Collective, Primitive
 from forescale.graph.stage import plan_stages
+from forescale.memory.peak import narrow_weights, standing_buffers, state_bytes
 from forescale.numeric import Array, Numeric
 from forescale.project import setting_of
-from forescale.projection.blocks import BlockSeconds, PricedBlock, block_seconds, price_operators
-from forescale.projection.data_parallel import DataTraffic, free_traffic
-from forescale.projection.evaluate import Setting
-from forescale.projection.launches import engine_time
-from forescale.projection.memory import narrow_weights, standing_buffers, state_bytes
-from forescale.projection.pieces import Holding, Parts, holdings
-from forescale.projection.pricing import Pricing
-from forescale.projection.stages import Stages, over_stages, stack_plans
 from forescale.search.batches import Batch
 from forescale.search.cells import Cells
 from forescale.search.evaluate import BLOCK_KEY, Scores, score_pairs
@@ -30,6 +24,12 @@ from forescale.search.places import Anywhere
 from forescale.search.question import Question
 from forescale.search.space import Columns, Rows
 from forescale.search.tables import as_degrees, distinct, first_rows
+from forescale.time.blocks import BlockSeconds, PricedBlock, block_seconds, price_operators
+from forescale.time.data_parallel import DataTraffic, free_traffic
+from forescale.time.launches import engine_time
+from forescale.time.pieces import Holding, Parts, holdings
+from forescale.time.price import Pricing
+from forescale.time.stages import Stages, over_stages, stack_plans
 
 MARGIN = 1.0 - 1e-9
 """Rounding never lifts a bound above what it bounds by more than this."""

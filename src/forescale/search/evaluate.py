@@ -8,22 +8,22 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from forescale.evaluate import Inputs, evaluate
 from forescale.graph.layout import Choices, split_strategy
+from forescale.memory.peak import state_bytes
+from forescale.memory.summary import highest_peak
 from forescale.numeric import Array, Numeric
 from forescale.project import setting_of
-from forescale.projection.blocks import BlockCost, PricedBlock
-from forescale.projection.data_parallel import DataTraffic, data_traffic, free_traffic, stage_parameters
-from forescale.projection.evaluate import Inputs, evaluate
-from forescale.projection.memory import state_bytes
-from forescale.projection.pieces import Holding, Parts, Piece, build_pieces, holdings, price_blocks
-from forescale.projection.pipeline_floor import PipelineFloor
-from forescale.projection.summary import highest_peak
 from forescale.search.batches import Batch, StagesOf, batches, stages_of
 from forescale.search.places import Anywhere
 from forescale.search.question import Question
 from forescale.search.space import Candidates, Rows, Variant
 from forescale.search.tables import as_degrees, distinct, first_rows
 from forescale.spec.strategy import Recompute, TensorKind
+from forescale.time.blocks import BlockCost, PricedBlock
+from forescale.time.data_parallel import DataTraffic, data_traffic, free_traffic, stage_parameters
+from forescale.time.pieces import Holding, Parts, Piece, build_pieces, holdings, price_blocks
+from forescale.time.pipeline_floor import PipelineFloor
 
 CHUNK = 16384
 """Candidates composed at once: small enough for the cache, large enough to hide Python's overhead."""

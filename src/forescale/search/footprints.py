@@ -9,17 +9,13 @@ from operator import methodcaller
 
 import numpy as np
 
+from forescale.evaluate import Inputs, footprint
 from forescale.graph.layout import Choices
 from forescale.graph.operator import Block
 from forescale.graph.recompute import keep
+from forescale.memory.summary import highest_peak
 from forescale.numeric import Array, smaller
 from forescale.project import setting_of
-from forescale.projection.blocks import BlockCost, block_bytes
-from forescale.projection.data_parallel import free_traffic
-from forescale.projection.evaluate import Inputs, footprint
-from forescale.projection.pieces import NO_RECOMPUTE, Parts, Piece, holdings
-from forescale.projection.pipeline_floor import PipelineFloor
-from forescale.projection.summary import highest_peak
 from forescale.search.batches import Batch, batches, uncounted
 from forescale.search.bounds import MARGIN, LeastStates
 from forescale.search.cells import Cells
@@ -30,6 +26,10 @@ from forescale.search.question import Question
 from forescale.search.space import Rows
 from forescale.search.tables import as_degrees, distinct
 from forescale.spec.strategy import Recompute
+from forescale.time.blocks import BlockCost, block_bytes
+from forescale.time.data_parallel import free_traffic
+from forescale.time.pieces import NO_RECOMPUTE, Parts, Piece, holdings
+from forescale.time.pipeline_floor import PipelineFloor
 
 
 class MemoryBounds:

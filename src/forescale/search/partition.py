@@ -14,18 +14,14 @@ from typing import TypeAlias
 import numpy as np
 
 from forescale.brief import Brief
+from forescale.cost.mesh import order_of
 from forescale.cost.select import Costs
+from forescale.evaluate import Inputs
 from forescale.formula import value_of
 from forescale.graph.layout import Degrees, split_strategy
+from forescale.memory.peak import state_bytes
 from forescale.numeric import Numeric
 from forescale.project import layout_inputs, project
-from forescale.projection.blocks import BlockCost
-from forescale.projection.data_parallel import head_copies, second_embedding
-from forescale.projection.evaluate import Inputs
-from forescale.projection.memory import state_bytes
-from forescale.projection.mesh import order_of
-from forescale.projection.pieces import Holding, Piece, build_pieces
-from forescale.projection.pipeline import lay_out
 from forescale.projection.result import Projection
 from forescale.schedule.closed_form import in_flight_microbatches
 from forescale.schedule.optimise.partition import Layer, Partition, partition_layers
@@ -33,6 +29,10 @@ from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.strategy import Recompute, Strategy
 from forescale.spec.workload import Workload, num_microbatches
+from forescale.time.blocks import BlockCost
+from forescale.time.data_parallel import head_copies, second_embedding
+from forescale.time.pieces import Holding, Piece, build_pieces
+from forescale.time.pipeline import lay_out
 
 FULL = Recompute(granularity="full")
 

@@ -10,16 +10,16 @@ from operator import mul
 import numpy as np
 from numpy.typing import NDArray
 
+from forescale.cost.mesh import groups
 from forescale.cost.placement import Group, ranks_per_tier, ranks_within
 from forescale.graph.layout import Choices, Degrees
 from forescale.graph.ops import MeshAxis
 from forescale.numeric import Array, Numeric
-from forescale.projection.mesh import groups
-from forescale.projection.pricing import Pricing
 from forescale.search.question import Question
 from forescale.search.space import Candidates, Columns, Rows
 from forescale.search.tables import as_degrees, distinct, first_rows
 from forescale.spec.cluster import Cluster
+from forescale.time.price import Pricing
 
 Mask = NDArray[np.bool_]
 DENSE: tuple[MeshAxis, ...] = ("tp", "cp", "cp_inner", "cp_outer", "pp")

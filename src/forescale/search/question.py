@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from forescale.cost.calibration import RunFactors
+from forescale.cost.mesh import Order
 from forescale.cost.select import Costs
 from forescale.graph.layout import Choices, Degrees, Layout
 from forescale.graph.operator import Block
 from forescale.project import pricing_of
-from forescale.projection.mesh import Order
-from forescale.projection.pieces import Parts, build_blocks
-from forescale.projection.pricing import Pricing
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.workload import Workload
+from forescale.time.pieces import Parts, build_blocks
+from forescale.time.price import Pricing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

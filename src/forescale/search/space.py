@@ -9,11 +9,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from forescale.cost.mesh import Order, placed
 from forescale.errors import SpecError
 from forescale.graph.stage import layers_per_chunk
 from forescale.numeric import divisors
-from forescale.projection.mesh import Order, placed
-from forescale.projection.pipeline import refusal
 from forescale.search.placing import Placing, first_of_its_kind, placings
 from forescale.spec.cluster import Cluster
 from forescale.spec.constraints import (
@@ -26,6 +25,7 @@ from forescale.spec.model import Model
 from forescale.spec.space import DEGREE_NAMES, Space, default_recompute
 from forescale.spec.strategy import Axis, ContextKind, Placement, Recompute, Strategy, TensorKind
 from forescale.spec.workload import num_microbatches
+from forescale.time.pipeline import refusal
 
 Rows: TypeAlias = NDArray[np.int64]
 Columns: TypeAlias = dict[str, Rows]

@@ -11,9 +11,9 @@ from typing import Any, Literal, TypeAlias
 
 from forescale.errors import ForescaleError, UnknownNameError
 from forescale.files import Row, read_table
-from forescale.projection.pipeline import lay_out
 from forescale.schedule import family
 from forescale.spec import Cluster, Model, Strategy, Workload
+from forescale.time.pipeline import lay_out
 from forescale.units import GB, GIB
 from forescale.validation.corpus import read_corpus
 from forescale.validation.errors import InexpressibleError

@@ -9,9 +9,9 @@ from rich.text import Text
 
 from forescale.cli.render import words
 from forescale.cli.render.projection import STATE_COLUMNS, VERDICT_STYLE, header
-from forescale.projection.anchored import AnchoredMemory
+from forescale.memory.anchored import AnchoredMemory
+from forescale.memory.timeline import UPDATE, MemoryTimeline, PeakMoment, RankTimeline
 from forescale.projection.result import Projection
-from forescale.projection.timeline import UPDATE, MemoryTimeline, PeakMoment, RankTimeline
 from forescale.report.memory_compare import PARTS, MemoryComparison
 from forescale.units import GIB, counted, format_seconds
 

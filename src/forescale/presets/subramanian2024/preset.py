@@ -7,6 +7,7 @@ from typing import get_args
 
 import numpy as np
 
+from forescale.cost.mesh import groups, order_of
 from forescale.cost.placement import ranks_per_tier
 from forescale.errors import SpecError
 from forescale.graph.layout import split_strategy
@@ -19,7 +20,6 @@ from forescale.presets.subramanian2024.quirks import Quirks
 from forescale.presets.subramanian2024.shape import shape_of
 from forescale.presets.subramanian2024.sources import CODE, FP16_BYTES
 from forescale.presets.subramanian2024.space import Columns
-from forescale.projection.mesh import groups, order_of
 from forescale.projection.rates import days, tokens_per_device_second, utilisation
 from forescale.projection.result import TIME_PARTS, Interval, Note, Projection, StageTime
 from forescale.spec.cluster import Cluster

@@ -1,0 +1,186 @@
+"""What lies outside the allocator of every candidate: context, and a communicator per group of its layout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from forescale.cost.placement import Group, ranks_per_tier
+from forescale.formula import total
+from forescale.graph.layout import Layout
+from forescale.graph.operator import NARROWEST_GRADIENT_BYTES
+from forescale.memory.communicators import (
+    Communication,
+    channels_used,
+    device_communication,
+    exchange_bytes,
+    multicast_bytes,
+    ring_bytes,
+)
+from forescale.memory.dispatch import expert_buffer_bytes, hybrid_buffer_bytes
+from forescale.memory.overhead import Bounds
+from forescale.numeric import Numeric, larger, smaller
+from forescale.spec.cluster import Cluster
+from forescale.spec.strategy import SENT_ONCE
+from forescale.spec.workload import STORAGE_BYTES
+
+if TYPE_CHECKING:
+    from forescale.evaluate import Inputs, Setting
+    from forescale.graph.layout import Choices, Degrees
+    from forescale.graph.ops import MeshAxis
+
+COLLECTIVE: tuple[MeshAxis, ...] = ("tp", "cp", "dp_cp", "dp_replicate")
+SHARDING: tuple[MeshAxis, ...] = ("dp_cp", "dp_replicate")
+EXPERT: tuple[MeshAxis, ...] = ("etp", "expert_dp")
+"""Groups with collectives of their own beside the world's, of which those that depend on how states are sharded,
+and those that experts add."""
+Bytes: TypeAlias = tuple[Numeric, Numeric, Numeric]
+"""Low, expected, high."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outside:
+    """Bytes of one device outside the allocator."""
+
+    context: Bounds
+    communicators: Bounds
+
+    @property
+    def expected(self) -> Numeric:
+        """What is expected of both."""
+        parts = {"context": self.context.expected, "communicators": self.communicators.expected}
+        return total(parts, name="outside the allocator", unit="byte")
+
+
+def outside_bytes(setting: Setting, inputs: Inputs) -> Outside:
+    """Return what lies outside the allocator; without a cluster, no communicators.
+
+    Of a bound, what all ways to shard states over data-parallel ranks have at least.
+    """
+    cluster, places, degrees = setting.cluster, inputs.pricing.places, inputs.degrees
+    choices, experts = setting.choices, setting.model.is_moe
+    context = setting.overhead.context
+    library = None if cluster is None else device_communication(cluster.device)
+    if cluster is None or library is None:
+        none = Bounds(low=0.0, expected=0.0, high=0.0)
+        return Outside(context=context, communicators=none)
+    world = Group(size=degrees.tp * degrees.cp * degrees.dp * degrees.pp)
+    left_out = SHARDING if inputs.floor is not None else ()
+    axes = [axis for axis in (*COLLECTIVE, *(EXPERT if experts else ())) if axis not in left_out]
+    made = {"world": _collective(cluster, library, world)}
+    for axis in axes:
+        made[axis] = _least(_collective(cluster, library, group) for group in places(axis))
+    for name, axis, peers in _exchanges(choices, experts=experts):
+        made[name] = _least(_exchange(cluster, library, group, peers=peers) for group in places(axis))
+    if experts and choices.dispatcher == "deepep":
+        made["DeepEP"] = (_expert_buffers(setting, degrees),) * 3
+    if experts and choices.dispatcher == "hybridep":
+        made["HybridEP"] = _least(
+            (_hybrid_buffers(setting, cluster, group, degrees),) * 3 for group in places("ep")
+        )
+    low, expected, high = (
+        total({name: each[index] for name, each in made.items()}, name="communicators", unit="byte")
+        for index in range(3)
+    )
+    return Outside(context=context, communicators=Bounds(low=low, expected=expected, high=high))
+
+
+def _exchanges(choices: Choices, *, experts: bool) -> Iterator[tuple[str, MeshAxis, float | None]]:
+    """Yield the groups that send and receive, and with how many neighbours; None is with everybody."""
+    yield "pp", "pp", 2.0
+    if experts and choices.dispatcher not in SENT_ONCE:
+        yield "ep", "ep", None
+    if choices.cp_kind == "hierarchical":
+        yield "cp_inner", "cp_inner", None
+        yield "cp_outer", "cp_outer", 2.0
+    elif choices.cp_kind != "all_gather":
+        yield f"cp, {choices.cp_kind}", "cp", 2.0 if choices.cp_kind == "ring" else None
+
+
+def _least(places: Iterable[Bytes]) -> Bytes:
+    """Return the bytes of a group where it needs the least, of several places where it may lie."""
+    first, *others = places
+    for other in others:
+        low, expected, high = (smaller(one, two) for one, two in zip(first, other, strict=True))
+        first = low, expected, high
+    return first
+
+
+def _expert_buffers(setting: Setting, degrees: Degrees) -> Numeric:
+    """Return the buffers of DeepEP, among expert-parallel ranks and those that share their experts."""
+    moe, precision = setting.model.moe, setting.workload.precision
+    width = float((moe.latent_size if moe is not None else 0) or setting.model.hidden_size)
+    size = max(STORAGE_BYTES[precision.activations], NARROWEST_GRADIENT_BYTES)
+    return expert_buffer_bytes(ranks=degrees.ep * degrees.etp, hidden_bytes=width * size)
+
+
+def _hybrid_buffers(setting: Setting, cluster: Cluster, group: Group, degrees: Degrees) -> Numeric:
+    """Return the buffers of HybridEP, among the same ranks."""
+    moe, size = setting.model.moe, _size(cluster, group)
+    layout = Layout(
+        degrees=degrees,
+        choices=setting.choices,
+        precision=setting.workload.precision,
+        seq_len=float(setting.workload.seq_len),
+    )
+    count = 0.0 if moe is None else float(moe.num_experts)
+    return hybrid_buffer_bytes(
+        ranks=degrees.ep * degrees.etp,
+        near=size[1] * degrees.etp,
+        tokens=layout.tokens("residual"),
+        hidden=float((moe.latent_size if moe is not None else 0) or setting.model.hidden_size),
+        experts=count / degrees.ep,
+    )
+
+
+def _collective(cluster: Cluster, library: Communication, group: Group) -> Bytes:
+    size, within = _size(cluster, group)
+    channels = channels_used(
+        size=size, within=within, inside=library.collective, across=library.collective_across
+    )
+    one, two = (
+        ring_bytes(size=size, channels=channels, connection=library.connection_bytes, neighbours=count)
+        for count in (1.0, 2.0)
+    )
+    switched: Numeric = 0.0
+    if cluster.tiers[0].in_network_reduction and library.multicast:
+        switched = multicast_bytes(
+            size=size,
+            within=within,
+            channels=library.multicast,
+            rank_bytes=library.multicast_bytes,
+            most_ranks=library.multicast_ranks,
+        )
+    exists = smaller(size - 1.0, 1.0)
+    fixed = [exists * each for each in library.fixed_bytes]
+    return one + fixed[0], two + switched + fixed[1], two + switched + fixed[2]
+
+
+def _exchange(cluster: Cluster, library: Communication, group: Group, *, peers: float | None) -> Bytes:
+    """Return the bytes of sends and receives with `peers` neighbours, or with everybody."""
+    size, within = _size(cluster, group)
+    near, far = within - 1.0, size - within
+    if peers is not None:
+        near = smaller(near, peers)
+        far = smaller(far, larger(peers - near, 0.0))
+    alone = channels_used(size=size, within=within, inside=library.exchange, across=library.exchange_per_peer)
+    few, usual = (
+        exchange_bytes(
+            near=near,
+            far=far,
+            per_peer=channels,
+            shared=library.exchange_across,
+            connection=library.connection_bytes,
+        )
+        for channels in (library.exchange_per_peer, alone)
+    )
+    fixed = smaller(size - 1.0, 1.0) * library.fixed_bytes[2]
+    return few, usual, usual + fixed
+
+
+def _size(cluster: Cluster, group: Group) -> tuple[Numeric, Numeric]:
+    """Return the ranks of a communicator, and how many of them share a node."""
+    size = group.num_ranks
+    shared = ranks_per_tier(group, cluster)
+    return size, larger(shared[0], 1.0) if len(shared) > 1 else size

@@ -1,0 +1,344 @@
+"""Memory over one step, rank by rank: what the schedule holds when, where it peaks, and what lives there.
+
+Activations follow the schedule's own memory curve. An action works beside what is held: forward and backward
+of a chunk add the fullest moment of one of its blocks. Everything else stands throughout, but for the update,
+which comes when activations are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from forescale.brief import Brief
+from forescale.errors import SpecError
+from forescale.memory.loads import Sized, StageLoad, total_bytes
+from forescale.memory.peak import standing_buffers, state_bytes
+from forescale.numeric import Array
+from forescale.projection.result import Projection
+from forescale.schedule import Kind, Simulation, StageTimes, build_schedule, simulate
+from forescale.schedule.actions import BACKWARD, unpack
+from forescale.schedule.family import Request
+from forescale.schedule.flat import Flat
+from forescale.schedule.memory import ActivationSizes
+from forescale.schedule.model import Schedule
+from forescale.spec.strategy import Strategy
+
+if TYPE_CHECKING:
+    from forescale.evaluate import Inputs, Setting
+
+SCHEMA = "forescale.memory_timeline/1"
+UPDATE = "update"
+"""Name of the moment at which the optimizer runs."""
+STATES = ("weights", "gradients", "optimizer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What one rank holds besides activations [byte]."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+    buffers: float
+    """Throughout forward and backward."""
+    update: float
+    """During the update, instead of activations and buffers."""
+
+    @property
+    def states(self) -> float:
+        """Weights, gradients and optimizer states."""
+        return self.weights + self.gradients + self.optimizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeakMoment:
+    """Where a rank's memory peaks."""
+
+    rank: int
+    stage: int | None
+    """Virtual stage; None in the update."""
+    action: str
+    """In torch's notation, such as 3B0: backward of micro-batch 0 on stage 3; or the update."""
+    time_s: float
+    allocated_bytes: float
+    in_flight: int
+    """Chunk passes whose activations are held."""
+    tensors: tuple[Sized, ...]
+    """What lives there, largest first; the sizes add up to the allocated bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RankTimeline:
+    """Memory of one rank: from each time on, that many bytes of activations."""
+
+    rank: int
+    time_s: Array
+    activations: Array
+    """(points,) bytes held and at work."""
+    update: Array
+    """(points,) bytes of the update beyond the buffers, zero until it runs."""
+    standing: Standing
+    peak: PeakMoment
+
+    @property
+    def allocated(self) -> Array:
+        """(points,) bytes of everything."""
+        everything: Array = self.activations + self.update + self.standing.states + self.standing.buffers
+        return everything
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class MemoryTimeline(Brief):
+    """One step of all pipeline ranks."""
+
+    simulation: Simulation
+    loads: tuple[StageLoad, ...]
+    ranks: tuple[RankTimeline, ...]
+    step_time_s: float
+    """Compute of the pipeline, then the update; data-parallel communication is left out."""
+
+    def essentials(self) -> dict[str, Any]:
+        """Return the schedule, the step and the peak."""
+        return {"schedule": self.schedule, "step_time_s": self.step_time_s, "peak": self.peak}
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule that the ranks follow."""
+        return self.simulation.schedule
+
+    @property
+    def peak(self) -> PeakMoment:
+        """The peak of the fullest rank."""
+        return max((rank.peak for rank in self.ranks), key=lambda peak: peak.allocated_bytes)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the `forescale.memory_timeline/1` document."""
+        return {
+            "schema": SCHEMA,
+            "schedule": self.schedule.name,
+            "num_microbatches": self.schedule.num_microbatches,
+            "step_time_s": self.step_time_s,
+            "peak": asdict(self.peak),
+            "ranks": [
+                {
+                    "rank": rank.rank,
+                    "peak": asdict(rank.peak),
+                    "time_s": rank.time_s.tolist(),
+                    "allocated_bytes": rank.allocated.tolist(),
+                }
+                for rank in self.ranks
+            ],
+        }
+
+
+def schedule_of(strategy: Strategy, num_microbatches: int) -> Schedule:
+    """Return the schedule that a layout runs: the one it names, else 1F1B, interleaved where vpp > 1."""
+    named = strategy.schedule if strategy.pp > 1 else None
+    name = named or ("interleaved-1f1b" if strategy.vpp > 1 else "1f1b")
+    request = Request(
+        pp=strategy.pp,
+        num_microbatches=num_microbatches,
+        vpp=strategy.vpp,
+        num_splits=strategy.sequence_pieces,
+    )
+    return build_schedule(name, request, vpp=strategy.vpp)
+
+
+def build_timeline(
+    result: Projection, schedule: Schedule, loads: Sequence[StageLoad], standing: Sequence[Standing]
+) -> MemoryTimeline:
+    """Return memory over one step of a projected layout.
+
+    Parameters
+    ----------
+    result
+        The projection; its stage times say when things happen.
+    schedule
+        What every rank does in which order.
+    loads
+        Of every virtual stage.
+    standing
+        Of every rank.
+    """
+    if result.strategy.offload.activations:
+        msg = "a memory timeline does not follow activations to the host; leave activations out of offload"
+        raise SpecError(msg)
+    simulation = _simulated(result, schedule, loads)
+    curves = _Curves(simulation, loads)
+    update_s = result.time_s.get("optimizer", 0.0)
+    return MemoryTimeline(
+        simulation=simulation,
+        loads=tuple(loads),
+        ranks=tuple(_rank(curves, rank, standing[rank], update_s) for rank in range(schedule.num_ranks)),
+        step_time_s=simulation.makespan + update_s,
+    )
+
+
+def standing_of_ranks(result: Projection, setting: Setting, inputs: Inputs) -> tuple[Standing, ...]:
+    """Return what every rank of a projected layout holds besides activations."""
+    traffic, stages = inputs.traffic, result.memory.stages
+    states = state_bytes(
+        setting.model,
+        traffic.dense,
+        traffic.expert,
+        inputs.degrees,
+        setting.workload,
+        setting.choices,
+    )
+    buffers, update = (
+        np.broadcast_to(np.asarray(values), (len(stages), 1))[:, 0].tolist()
+        for values in (standing_buffers(setting, inputs), states.update)
+    )
+    return tuple(
+        Standing(
+            weights=stage.weights_bytes,
+            gradients=stage.gradients_bytes,
+            optimizer=stage.optimizer_bytes,
+            buffers=own,
+            update=copies,
+        )
+        for stage, own, copies in zip(stages, buffers, update, strict=True)
+    )
+
+
+def _simulated(result: Projection, schedule: Schedule, loads: Sequence[StageLoad]) -> Simulation:
+    if schedule.num_splits > 1:
+        msg = f"a memory timeline is of whole sequences; {schedule.name} cuts them into pieces"
+        raise SpecError(msg)
+    vpp = schedule.placement.vpp
+    ranks = list(schedule.placement.rank_of_stage[: schedule.num_stages])
+    forward, backward = (
+        np.array([getattr(time, name) for time in result.stage_times])[ranks] / vpp
+        for name in ("forward_s", "backward_s")
+    )
+    times = StageTimes(forward=forward, input_grad=backward / 2.0, weight_grad=backward / 2.0)
+    saved = [total_bytes(load.kept) for load in loads[: schedule.num_stages]]
+    sizes = ActivationSizes(saved=np.array(saved))
+    return simulate(schedule, times, sizes=sizes)
+
+
+class _Curves:
+    """Bytes of activations while each action runs, and after it; arrays over all actions."""
+
+    def __init__(self, simulation: Simulation, loads: Sequence[StageLoad]) -> None:
+        self.simulation, self.loads = simulation, loads
+        self.flat: Flat = simulation.compiled.program.flat
+        flat, kind, stage = self.flat, self.flat.kind, self.flat.stage
+        saved = simulation.memory
+        before = np.concatenate(([0.0], saved[:-1]))
+        before[flat.bounds[:-1][np.diff(flat.bounds) > 0]] = 0.0
+        work = {
+            name: np.array([total_bytes(getattr(load, name)) for load in loads])
+            for name in ("forward", "backward", "between")
+        }
+        forward, backward = kind == Kind.F, np.isin(kind, BACKWARD)
+        step = np.where(forward, 1.0, np.where(backward, -1.0, 0.0)) * work["between"][stage]
+        total = np.cumsum(step)
+        between = total - np.repeat(np.concatenate(([0.0], total))[flat.bounds[:-1]], np.diff(flat.bounds))
+        others = np.where(forward, between - step, between)
+        self.after: Array = saved + between
+        at_work = np.where(forward, saved + work["forward"][stage], np.maximum(before, saved))
+        self.during: Array = np.where(backward, before + work["backward"][stage], at_work) + others
+
+    def live(self, action: int) -> list[int]:
+        """Return, per stage, the passes of its rank whose activations are held while an action runs."""
+        low = int(self.flat.bounds[int(self.flat.rank[action])])
+        made = np.isin(self.flat.kind[low : action + 1], (Kind.F, Kind.RELOAD))
+        gone = np.isin(self.flat.kind[low:action], (Kind.B, Kind.W, Kind.OFFLOAD))
+        stages = len(self.loads)
+        born = np.bincount(self.flat.stage[low : action + 1][made], minlength=stages)
+        dead = np.bincount(self.flat.stage[low:action][gone], minlength=stages)
+        return (born - dead).tolist()  # type: ignore[no-any-return]
+
+    def waiting(self, action: int) -> int:
+        """Return the other passes of the last stage that are between forward and backward."""
+        low = int(self.flat.bounds[int(self.flat.rank[action])])
+        ends = np.array([bool(load.between) for load in self.loads])
+        own = ends[self.flat.stage[low : action + 1]]
+        kinds = self.flat.kind[low : action + 1][own]
+        count = int(np.sum(kinds == Kind.F) - np.sum(np.isin(kinds, BACKWARD)))
+        return count - int(self.flat.kind[action] == Kind.F and ends[self.flat.stage[action]])
+
+
+def _rank(curves: _Curves, rank: int, standing: Standing, update_s: float) -> RankTimeline:
+    """Return one rank's curve and peak."""
+    flat, simulation = curves.flat, curves.simulation
+    low, high = int(flat.bounds[rank]), int(flat.bounds[rank + 1])
+    begin, end = simulation.start[low:high], simulation.end[low:high]
+    during, after = curves.during[low:high], curves.after[low:high]
+    makespan = simulation.makespan
+    times = np.concatenate(([0.0], np.stack([begin, end], axis=1).ravel(), [makespan, makespan + update_s]))
+    held = np.concatenate(([0.0], np.stack([during, after], axis=1).ravel(), [0.0, 0.0]))
+    beyond = max(0.0, standing.update - standing.buffers)
+    update = np.zeros_like(times)
+    update[-2] = beyond
+    fullest = low + int(np.argmax(during))
+    if float(during.max(initial=0.0)) >= beyond:
+        peak = _peak_of_action(curves, fullest, standing)
+    else:
+        peak = _peak_of_update(rank, makespan, standing)
+    return RankTimeline(
+        rank=rank,
+        time_s=np.maximum.accumulate(times),
+        activations=held,
+        update=update,
+        standing=standing,
+        peak=peak,
+    )
+
+
+def _peak_of_action(curves: _Curves, action: int, standing: Standing) -> PeakMoment:
+    flat, loads = curves.flat, curves.loads
+    live, stage = curves.live(action), int(flat.stage[action])
+    kind = int(flat.kind[action])
+    work: tuple[Sized, ...] = ()
+    if kind == Kind.F:
+        work = loads[stage].forward
+    elif kind in BACKWARD:
+        work = loads[stage].backward
+    tensors = [(tensor, count) for load, count in zip(loads, live, strict=True) for tensor in load.kept]
+    tensors += [(tensor, 1) for tensor in work]
+    tensors += [(tensor, curves.waiting(action)) for tensor in loads[-1].between]
+    tensors += [(tensor, 1) for tensor in _states(standing, standing.buffers)]
+    return PeakMoment(
+        rank=int(flat.rank[action]),
+        stage=stage,
+        action=str(unpack(int(flat.code[action]))),
+        time_s=float(curves.simulation.start[action]),
+        allocated_bytes=float(curves.during[action]) + standing.states + standing.buffers,
+        in_flight=sum(live),
+        tensors=_together(tensors),
+    )
+
+
+def _peak_of_update(rank: int, when: float, standing: Standing) -> PeakMoment:
+    most = max(standing.update, standing.buffers)
+    copies = Sized(owner="states", name="fp32 gradients of the update", num_bytes=most)
+    return PeakMoment(
+        rank=rank,
+        stage=None,
+        action=UPDATE,
+        time_s=when,
+        allocated_bytes=standing.states + most,
+        in_flight=0,
+        tensors=_together([(tensor, 1) for tensor in (*_states(standing, 0.0), copies)]),
+    )
+
+
+def _states(standing: Standing, buffers: float) -> list[Sized]:
+    held = [Sized(owner="states", name=name, num_bytes=getattr(standing, name)) for name in STATES]
+    return [*held, Sized(owner="buffers", name="buffers and workspaces", num_bytes=buffers)]
+
+
+def _together(tensors: Sequence[tuple[Sized, int]]) -> tuple[Sized, ...]:
+    """Return equal names as one, largest first."""
+    sizes: dict[tuple[str, str], float] = {}
+    for tensor, count in tensors:
+        key = (tensor.owner, tensor.name)
+        sizes[key] = sizes.get(key, 0.0) + count * tensor.num_bytes
+    merged = [Sized(owner=owner, name=name, num_bytes=size) for (owner, name), size in sizes.items() if size]
+    return tuple(sorted(merged, key=lambda tensor: -tensor.num_bytes))

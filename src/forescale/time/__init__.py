@@ -1,0 +1,1 @@
+"""Seconds of a step: operators priced, what hides behind what, traffic, the pipeline, the update."""

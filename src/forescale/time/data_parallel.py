@@ -1,0 +1,353 @@
+"""Data-parallel traffic: gradients reduced, parameters gathered, at every ZeRO stage."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+
+from forescale.cost.placement import innermost
+from forescale.formula import formula, named, value_of
+from forescale.graph.layout import Choices, Degrees, state_shards
+from forescale.graph.ops import Collective, CollectiveKind, MeshAxis
+from forescale.numeric import Numeric
+from forescale.spec.strategy import Reshard
+from forescale.spec.workload import STORAGE_BYTES, Precision
+from forescale.time.blocks import Select
+from forescale.time.pieces import Holding, Parts
+from forescale.time.price import Pricing
+from forescale.time.stages import Stages, over_stages
+from forescale.time.step import beyond_wait, exposed_gather, exposed_reduction
+
+GATHERED_BYTES = 2.0
+"""Parameters travel in 16 bits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardTraffic:
+    """Seconds for one block at stage 3."""
+
+    gather: Numeric
+    """Before forward, from all shards."""
+    regather: Numeric
+    """Before backward, from the ranks that the parameters were sharded over again."""
+    reduce: Numeric
+
+    def take(self, select: Select) -> ShardTraffic:
+        """Return the traffic with every number passed through `select`."""
+        return ShardTraffic(
+            gather=select(self.gather), regather=select(self.regather), reduce=select(self.reduce)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataTraffic:
+    """Seconds of data-parallel collectives; depends on the layout of parameters only, not on micro-batches.
+
+    Whole-stage figures have shape (stages, candidates), block figures (candidates,).
+    """
+
+    reduce_scatter: Numeric
+    all_reduce: Numeric
+    replicas: Numeric
+    """All-reduce of the reduced shards among replicas; of biases and norms under SUMMA, those along cp too."""
+    all_gather: Numeric
+    ties: Numeric
+    """All-reduce of the gradient that embedding and head share, between the stages that hold a copy each."""
+    statistics: Numeric
+    """All-reduce of the tokens of each expert, by which selection biases are updated."""
+    blocks: Parts[ShardTraffic]
+    dense: Numeric
+    """Elements of a stage's non-expert parameters on one device."""
+    expert: Numeric
+    tensors: Numeric
+    """Tensors of a stage, those of experts apart, that one rank's share of the flat gradients reaches into."""
+
+    def take(self, select: Select) -> DataTraffic:
+        """Return the traffic with every number passed through `select`."""
+        return DataTraffic(
+            reduce_scatter=select(self.reduce_scatter),
+            all_reduce=select(self.all_reduce),
+            replicas=select(self.replicas),
+            all_gather=select(self.all_gather),
+            ties=select(self.ties),
+            statistics=select(self.statistics),
+            blocks=self.blocks.map(lambda block: block.take(select)),
+            dense=select(self.dense),
+            expert=select(self.expert),
+            tensors=select(self.tensors),
+        )
+
+
+Passes: TypeAlias = tuple[Numeric, Numeric, Numeric]
+"""Seconds of forward, of backward, and of weight gradients where a schedule runs them apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exposed:
+    """What data-parallel traffic adds to a stage: per micro-batch (stage 3) and once per step."""
+
+    per_microbatch: Numeric
+    once: Numeric
+    host: Numeric | None = None
+    """Copies to and from the host that compute does not hide, per micro-batch; None where nothing is offloaded."""
+    passes: Passes | None = None
+    """Under a simulated schedule, what a micro-batch waits for on each virtual stage, the engine included."""
+    engine: Numeric = 0.0
+    """What the pipeline engine itself adds to a micro-batch; part of the backward that it was asked for."""
+
+    @property
+    def waiting(self) -> Numeric:
+        """What a micro-batch waits for."""
+        return self.per_microbatch if self.host is None else self.per_microbatch + self.host
+
+
+@formula(
+    unit="1", source="Megatron-LM: tied embedding and head share one matrix on one stage, two copies on two"
+)
+def head_copies(*, pp: Numeric, tied: bool) -> Numeric:
+    """1; 0 where tied and both ends stand on one stage."""
+    return np.where((np.asarray(pp) == 1) & tied, 0.0, 1.0)
+
+
+@formula(
+    unit="1",
+    source="Megatron-LM, GPTModel: the stage of multi-token prediction embeds the tokens after the next",
+)
+def second_embedding(*, first: Numeric, last: Numeric) -> Numeric:
+    """1 on the last stage where the embedding stands elsewhere, else 0."""
+    return last * (1.0 - np.minimum(first, 1.0))
+
+
+@formula(unit="s", source="definition")
+def at_stage_3(*, zero: Numeric, sharded: Numeric, otherwise: Numeric) -> Numeric:
+    """`sharded` at ZeRO stage 3, `otherwise` below it."""
+    return np.where(np.asarray(zero) >= 3, sharded, otherwise)
+
+
+@formula(unit="1", source="torchtitan: parallelism.fsdp_reshard_after_forward")
+def kept_whole(*, pp: Numeric, reshard: Reshard) -> Numeric:
+    """1 where gathered parameters stay until the step ends: under never, and by default with several stages."""
+    if reshard == "default":
+        return np.where(np.asarray(pp) > 1, 1.0, 0.0)
+    return 1.0 if reshard == "never" else 0.0
+
+
+@formula(unit="s", source="definition")
+def from_stage_1(*, zero: Numeric, sharded: Numeric, otherwise: Numeric) -> Numeric:
+    """`sharded` from ZeRO stage 1 (reduce-scatter and gather), `otherwise` without (all-reduce)."""
+    return np.where(np.asarray(zero) >= 1, sharded, otherwise)
+
+
+def stage_parameters(
+    held: Parts[Holding], stages: Stages, degrees: Degrees, *, tied: bool, num_mtp: int
+) -> tuple[Numeric, Numeric]:
+    """Return the elements of non-expert and expert parameters on one device of every stage, before sharding."""
+    head = stages.last * held.head.vocabulary * head_copies(pp=degrees.pp, tied=tied)
+    dense = over_stages(stages, held, lambda block: block.dense, num_mtp=num_mtp) + head
+    if num_mtp:
+        apart = second_embedding(first=stages.first, last=stages.last)
+        dense = dense + apart * named(held.embedding.dense, "embedding for mtp", unit="parameter")
+    return dense, over_stages(stages, held, lambda block: block.expert, num_mtp=num_mtp)
+
+
+def data_traffic(
+    held: Parts[Holding],
+    stages: Stages,
+    degrees: Degrees,
+    precision: Precision,
+    pricing: Pricing,
+    *,
+    tied: bool,
+    num_mtp: int,
+    choices: Choices,
+) -> DataTraffic:
+    """Price the data-parallel collectives of every stage and block."""
+    dense, expert = stage_parameters(held, stages, degrees, tied=tied, num_mtp=num_mtp)
+    gradient = STORAGE_BYTES[precision.gradients]
+    both = functools.partial(_both_groups, pricing)
+    reshard = choices.reshard
+    again = both if isinstance(reshard, str) else functools.partial(_both_groups, _within(pricing, reshard))
+
+    def block_traffic(block: Holding) -> ShardTraffic:
+        parameters = block.dense + block.vocabulary
+        weights = (parameters * GATHERED_BYTES, block.expert * GATHERED_BYTES)
+        gather = both("all_gather", *weights)
+        return ShardTraffic(
+            gather=gather,
+            regather=gather if again is both else again("all_gather", *weights),
+            reduce=both("reduce_scatter", parameters * gradient, block.expert * gradient),
+        )
+
+    shard = dense * gradient / state_shards(degrees, choices.tp_kind)
+    replicas = pricing.seconds(Collective(kind="all_reduce", axis="dp_replicate", num_bytes=shard))
+    if choices.tp_kind == "summa":
+        copied = over_stages(stages, held, lambda block: block.vectors, num_mtp=num_mtp)
+        size = copied * gradient / degrees.dp_shard
+        replicas = replicas + pricing.seconds(Collective(kind="all_reduce", axis="cp", num_bytes=size))
+    tensors = over_stages(stages, held, lambda block: block.tensors, num_mtp=num_mtp)
+    all_reduce = both("all_reduce", dense * gradient, expert * gradient)
+    whole = choices.kernels.broadcasts_updates
+    return DataTraffic(
+        reduce_scatter=all_reduce if whole else both("reduce_scatter", dense * gradient, expert * gradient),
+        all_reduce=all_reduce,
+        replicas=replicas,
+        all_gather=_updated(pricing, choices, dense, expert, tensors),
+        ties=_ties(pricing, held, gradient) if tied or num_mtp else 0.0,
+        statistics=_statistics(held, stages, pricing, num_mtp=num_mtp),
+        blocks=held.map(block_traffic),
+        dense=dense,
+        expert=expert,
+        tensors=_shared_tensors(held, stages, degrees, choices, num_mtp=num_mtp),
+    )
+
+
+def _shared_tensors(
+    held: Parts[Holding], stages: Stages, degrees: Degrees, choices: Choices, *, num_mtp: int
+) -> Numeric:
+    """Return the tensors in a rank's share of the gradients, each expert's apart unless one kernel takes them."""
+    together = choices.kernels.expert_kernels == "one"
+    dense, expert = (
+        over_stages(stages, held, of, num_mtp=num_mtp)
+        for of in (
+            lambda block: block.tensors - block.expert_tensors,
+            lambda block: block.expert_tensors * (1.0 if together else block.num_experts),
+        )
+    )
+    local = expert if together else expert / degrees.ep
+    return dense / state_shards(degrees, choices.tp_kind) + local / degrees.expert_shards
+
+
+@formula(
+    unit="1",
+    source="InternEvo, solver/optimizer/hybrid_zero_optim.py: whole tensors are dealt to ranks",
+)
+def update_owners(*, ranks: Numeric, tensors: Numeric) -> Numeric:
+    """min(ranks, tensors)."""
+    return np.minimum(ranks, tensors)
+
+
+def _updated(
+    pricing: Pricing, choices: Choices, dense: Numeric, expert: Numeric, tensors: Numeric
+) -> Numeric:
+    """Return the seconds in which all ranks get the updated parameters: shares gathered, or one broadcast an owner."""
+    weights = (dense * GATHERED_BYTES, expert * GATHERED_BYTES)
+    if not choices.kernels.broadcasts_updates:
+        return _both_groups(pricing, "all_gather", *weights)
+    seconds: Numeric = 0.0
+    axes: tuple[MeshAxis, ...] = ("dp_cp", "expert_dp")
+    for axis, size in zip(axes, weights, strict=True):
+        owners = update_owners(ranks=pricing.groups[axis].num_ranks, tensors=tensors)
+        message = Collective(kind="broadcast", axis=axis, num_bytes=size / owners)
+        seconds = seconds + owners * pricing.seconds(message)
+    return seconds
+
+
+def _ties(pricing: Pricing, held: Parts[Holding], element_bytes: float) -> Numeric:
+    """Return the seconds in which two copies of the vocabulary matrix add up their gradients (Megatron-LM)."""
+    size = held.head.vocabulary * element_bytes
+    return pricing.seconds(Collective(kind="all_reduce", axis="ends", num_bytes=size))
+
+
+def _statistics(held: Parts[Holding], stages: Stages, pricing: Pricing, *, num_mtp: int) -> Numeric:
+    """Return the seconds in which all ranks of a stage sum the tokens that each of its experts got in the step.
+
+    Megatron-LM, distributed/finalize_model_grads.py: the biases of all layers together, where there are any.
+    """
+    counts = over_stages(stages, held, lambda block: block.score_biases, num_mtp=num_mtp)
+    if not np.any(value_of(counts)):
+        return 0.0
+    size = counts * STORAGE_BYTES["fp32"]
+    return pricing.seconds(Collective(kind="all_reduce", axis="stage", num_bytes=size))
+
+
+def _both_groups(
+    pricing: Pricing, kind: CollectiveKind, dense_bytes: Numeric, expert_bytes: Numeric
+) -> Numeric:
+    """Return the seconds of a collective over non-expert parameters, then over experts."""
+    seconds = pricing.seconds(Collective(kind=kind, axis="dp_cp", num_bytes=dense_bytes))
+    if isinstance(expert_bytes, float) and expert_bytes == 0.0:
+        return seconds
+    return seconds + pricing.seconds(Collective(kind=kind, axis="expert_dp", num_bytes=expert_bytes))
+
+
+def _within(pricing: Pricing, size: int) -> Pricing:
+    """Return the pricing of collectives among `size` neighbours of each group that shards parameters."""
+    groups = dict(pricing.groups)
+    groups["dp_cp"], groups["expert_dp"] = (
+        innermost(pricing.groups["dp_cp"], float(size)),
+        innermost(pricing.groups["expert_dp"], float(size)),
+    )
+    return replace(pricing, groups=groups)
+
+
+def free_traffic(
+    held: Parts[Holding], stages: Stages, degrees: Degrees, *, tied: bool, num_mtp: int
+) -> DataTraffic:
+    """Return the traffic of a network that takes no time: a bound of every way to shard."""
+    dense, expert = stage_parameters(held, stages, degrees, tied=tied, num_mtp=num_mtp)
+    whole = dict.fromkeys(
+        ("reduce_scatter", "all_reduce", "replicas", "all_gather", "ties", "statistics", "tensors"),
+        0.0,
+    )
+    blocks = held.map(lambda _: ShardTraffic(gather=0.0, regather=0.0, reduce=0.0))
+    return DataTraffic(**whole, blocks=blocks, dense=dense, expert=expert)
+
+
+def exposed_once(
+    traffic: DataTraffic,
+    *,
+    zero: Numeric,
+    forward: Numeric,
+    backward: Numeric,
+    buckets: Numeric,
+    grad_reduce: bool,
+    param_gather: bool,
+    contention: Numeric = 0.0,
+    whole: Numeric = 0.0,
+    waits: tuple[Numeric, Numeric] = (0.0, 0.0),
+) -> Numeric:
+    """Return what each stage shows of its once-per-step traffic behind one micro-batch's passes.
+
+    `waits` are the seconds that a stage waits before its first forward and after its last backward.
+
+    At stage 3 this is the exchange among replicas, and all of it where parameters stay `whole` through the step.
+    """
+    reduction = from_stage_1(zero=zero, sharded=traffic.reduce_scatter, otherwise=traffic.all_reduce)
+    gather = from_stage_1(zero=zero, sharded=traffic.all_gather, otherwise=0.0 * traffic.all_gather)
+    shown = functools.partial(exposed_reduction, buckets=buckets, contention=contention)
+    reduced = shown(reduction=reduction + traffic.replicas, cover=backward, overlapped=grad_reduce)
+    gathered = shown(reduction=gather, cover=forward, overlapped=param_gather)
+    below = beyond_wait(exposed=gathered, wait=waits[0]) + beyond_wait(exposed=reduced, wait=waits[1])
+    replicas = beyond_wait(
+        exposed=shown(reduction=traffic.replicas, cover=backward, overlapped=grad_reduce), wait=waits[1]
+    )
+    return at_stage_3(zero=zero * (1.0 - whole), sharded=replicas, otherwise=below)
+
+
+def exposed_block(
+    traffic: ShardTraffic,
+    *,
+    forward: Numeric,
+    backward: Numeric,
+    weight: Numeric | None,
+    grad_reduce: bool,
+    param_gather: bool,
+    contention: Numeric = 0.0,
+) -> Passes:
+    """Return what one block at stage 3 shows of its two gathers and its reduction.
+
+    They share the backward, unless of its seconds those of weight gradients run apart: then weights are gathered
+    behind the rest of it, and gradients reduced behind `weight`.
+    """
+    shown = functools.partial(exposed_gather, contention=contention)
+    gathered = shown(gather=traffic.gather, cover=forward, overlapped=param_gather)
+    if weight is None and grad_reduce == param_gather:
+        both = traffic.regather + traffic.reduce
+        return gathered, shown(gather=both, cover=backward, overlapped=grad_reduce), 0.0
+    before, after = (backward, backward) if weight is None else (backward - weight, weight)
+    again = shown(gather=traffic.regather, cover=before, overlapped=param_gather)
+    reduced = shown(gather=traffic.reduce, cover=after, overlapped=grad_reduce)
+    return (gathered, again + reduced, 0.0) if weight is None else (gathered, again, reduced)

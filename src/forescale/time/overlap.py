@@ -1,0 +1,166 @@
+"""What of a communication shows behind the compute that hides it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from forescale.formula import formula
+from forescale.numeric import Numeric, larger, smaller
+from forescale.spec.strategy import Overlap
+
+if TYPE_CHECKING:
+    from forescale.time.blocks import PricedBlock, PricedOperator
+
+CHUNKS = 4.0
+"""Chunks of a collective pipelined with its product (Transformer Engine, module/base.py, userbuffers' default
+num_splits)."""
+Seconds: TypeAlias = dict[str, Numeric]
+"""Seconds by part."""
+
+
+@formula(
+    unit="s", source="two queues, one for compute and one for communication: what does not fit behind shows"
+)
+def exposed_time(*, communication: Numeric, cover: Numeric, contention: Numeric = 0.0) -> Numeric:
+    """max(0, communication − cover) + contention · min(communication, cover)."""
+    return larger(communication - cover, 0.0) + contention * smaller(communication, cover)
+
+
+@formula(
+    unit="s",
+    source="Wang et al. 2023, Overlap communication with dependent computation via decomposition (ASPLOS), section 4",
+)
+def pipelined_time(
+    *, communication: Numeric, cover: Numeric, chunks: float, contention: Numeric = 0.0
+) -> Numeric:
+    """Return e + contention · (communication − e), e = max(communication − cover, communication / chunks)."""
+    shown = larger(communication - cover, communication / chunks)
+    return shown + contention * (communication - shown)
+
+
+@formula(
+    unit="s",
+    source="Subramanian et al. 2024, arXiv:2410.00273, appendix A, communication in TP: a prologue of one panel, "
+    "then what each step's compute does not hide of the messages of the n_b - 1 others",
+)
+def panel_time(
+    *, communication: Numeric, cover: Numeric, steps: Numeric, contention: Numeric = 0.0
+) -> Numeric:
+    """Return e + contention · (C − e), e = C/n_b + (1 − 1/n_b)·max(C − cover, 0) of the communication C."""
+    shown = communication / steps + (1.0 - 1.0 / steps) * larger(communication - cover, 0.0)
+    return shown + contention * (communication - shown)
+
+
+def panelled(compute: Numeric, communication: Seconds, steps: Numeric, contention: Numeric) -> Numeric:
+    """Return what shows of the messages of all steps of SUMMA, those of both axes one after the other."""
+    spent: Numeric = 0.0
+    for duration in communication.values():
+        spent = spent + duration
+    return panel_time(communication=spent, cover=compute, steps=steps, contention=contention)
+
+
+class Covers:
+    """What compute each operator's communication may hide behind, and what shows of it."""
+
+    def __init__(self, priced: PricedBlock, *, asynchronous: bool, split: bool = False) -> None:
+        self.operators, self.contention, self.split = priced.operators, priced.run.contention, split
+        self.asynchronous = asynchronous and all(
+            own.operator.panels is None for own in priced.operators.values()
+        )
+        self.writer = {
+            name: own
+            for own in priced.operators.values()
+            for name in own.operator.writes
+            if own.forward[1] == {}
+        }
+
+    def _fed(self, own: PricedOperator) -> PricedOperator | None:
+        """Return the product whose other half of backward runs beside, unless a schedule splits the two."""
+        return None if self.split else self.operators.get(own.operator.hidden_behind or "")
+
+    def _linear(self, own: PricedOperator) -> PricedOperator | None:
+        """Return the product that a tensor-parallel reshard is pipelined with: the next or the one before."""
+        operator = own.operator
+        if operator.hidden_behind is not None:
+            return self.operators.get(operator.hidden_behind)
+        return (
+            self.writer.get(operator.reads[0]) if operator.reads and "tensor_comm" in own.forward[1] else None
+        )
+
+    def of_forward(self, own: PricedOperator) -> tuple[Numeric, Numeric]:
+        """Return the compute behind which forward communication may run whole, and in chunks."""
+        product = self._linear(own) if self.asynchronous else None
+        return own.forward[0], 0.0 if product is None else product.forward[0]
+
+    def of_backward_input(self, own: PricedOperator) -> tuple[Numeric, Numeric]:
+        """Return the same for the gradient of the input: behind the weight gradient of the product it feeds."""
+        feeds = self._fed(own)
+        if feeds is not None:
+            return own.backward_input[0] + feeds.backward_weight[0], 0.0
+        product = self._linear(own) if self.asynchronous else None
+        return own.backward_input[0], 0.0 if product is None else product.backward_input[0]
+
+    def of_backward_weight(self, own: PricedOperator) -> tuple[Numeric, Numeric]:
+        """Return the same for the weight gradient: behind the input gradient of the product it feeds."""
+        feeds = self._fed(own)
+        return own.backward_weight[0] + (0.0 if feeds is None else feeds.backward_input[0]), 0.0
+
+    def add(
+        self,
+        into: Seconds,
+        own: PricedOperator,
+        seconds: tuple[Numeric, Seconds],
+        cover: tuple[Numeric, Numeric],
+        part: str | None = None,
+    ) -> None:
+        """Add one pass of one operator: its compute, and what shows of its communication."""
+        compute, communication = seconds
+        operator = own.operator
+        if not isinstance(compute, float) or compute:
+            name = part or operator.part
+            into[name] = into.get(name, 0.0) + compute
+        if operator.panels is not None:
+            shown = panelled(compute, communication, operator.panels, self.contention)
+            into["tensor_comm"] = into.get("tensor_comm", 0.0) + shown
+            return
+        whole, chunked = cover
+        hides = operator.overlaps_itself or operator.hidden_behind is not None
+        for name, duration in communication.items():
+            shown = duration
+            if hides:
+                shown = exposed_time(communication=shown, cover=whole, contention=self.contention)
+            if name == "tensor_comm" and not (isinstance(chunked, float) and chunked == 0.0):
+                shown = pipelined_time(
+                    communication=shown, cover=chunked, chunks=CHUNKS, contention=self.contention
+                )
+            into[name] = into.get(name, 0.0) + shown
+
+
+def hide_experts(seconds: Seconds, priced: PricedBlock, overlap: Overlap, *, backward: bool) -> None:
+    """Run dispatch and combine of one pass behind what the overlap allows, if anything."""
+    if "expert_comm" not in seconds or not (overlap.expert or overlap.shared_experts):
+        return
+    cover = _own_compute(seconds) if overlap.expert else _shared_compute(priced, backward=backward)
+    seconds["expert_comm"] = exposed_time(
+        communication=seconds["expert_comm"], cover=cover, contention=priced.run.contention
+    )
+
+
+def _own_compute(seconds: Seconds) -> Numeric:
+    """Return a block's own compute, which then belongs to another micro-batch."""
+    cover: Numeric = 0.0
+    for name, value in seconds.items():
+        if not name.endswith("_comm"):
+            cover = cover + value
+    return cover
+
+
+def _shared_compute(priced: PricedBlock, *, backward: bool) -> Numeric:
+    """Return the compute of a layer's shared experts, which need nothing that travels."""
+    cover: Numeric = 0.0
+    for own in priced.operators.values():
+        if "shared_experts" in own.operator.modules:
+            passes = (own.backward_input, own.backward_weight) if backward else (own.forward,)
+            for compute, _ in passes:
+                cover = cover + compute
+    return cover

@@ -1,0 +1,163 @@
+"""What turns the operators of one question into seconds: its cost models, communicators and losses of whole runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Any, cast
+
+import numpy as np
+
+from forescale.cost.alike import flags_of, stacked
+from forescale.cost.calibration import RunFactors
+from forescale.cost.collectives import CollectiveModel, Priced, Prices
+from forescale.cost.measured.messages import MeasuredMessages
+from forescale.cost.model import ComputeModel, Provenance
+from forescale.cost.placement import Group
+from forescale.formula import Term, formula, value_of
+from forescale.graph.operator import Operator, Work
+from forescale.graph.ops import Collective, CollectiveKind, Compute, MeshAxis, Primitive
+from forescale.numeric import Numeric, smaller
+from forescale.spec.strategy import LaunchGraphs
+from forescale.time.launches import calls_of
+
+NEUTRAL = RunFactors()
+
+
+@formula(unit="s", source="run calibration: rates that last in whole runs over those of collectives alone")
+def collective_in_a_run(*, seconds: Numeric, rate_share: Numeric) -> Numeric:
+    """Seconds of the collective alone / share of that rate which whole runs reach."""
+    return seconds / rate_share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pricing:
+    """The cost models and communicators that turn operators into seconds."""
+
+    compute: ComputeModel
+    collectives: CollectiveModel
+    groups: Mapping[MeshAxis, Group]
+    run: RunFactors = NEUTRAL
+    """What a run loses against kernels alone; the compute model knows its own share of it."""
+    graphs: LaunchGraphs = "none"
+    blocking: bool = False
+    """The host waits for each kernel before it launches the next."""
+    elsewhere: Mapping[MeshAxis, tuple[Group, ...]] = field(default_factory=dict)
+    """Where else communicators may lie: a message then takes the least, for bounds."""
+    _prices: dict[MeshAxis, tuple[Prices, ...]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    _messages: dict[tuple[MeshAxis, CollectiveKind], Priced] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """Prices by communicator and collective, each worked out when first asked for."""
+    _seconds: dict[Primitive, Numeric] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _origins: dict[Primitive, Provenance] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Of primitives whose extents are numbers: equal ones of a layout are looked at once."""
+
+    def kernels(self, operator: Operator, work: Work) -> Numeric:
+        """Return what launching one pass of an operator costs the host, in calls from the framework."""
+        if self.graphs == "full" or (self.graphs == "partial" and operator.part != "moe"):
+            return 0.0
+        result: Numeric = 0.0
+        for primitive in work:
+            result = result + calls_of(primitive, self.groups)
+        return result
+
+    def prepare(self, ops: Iterable[Primitive]) -> None:
+        """Price kernels together that differ in extents only, as a model prices many in the time of a few.
+
+        Where extents are not numbers, an operator stands for many already.
+        """
+        alike: dict[tuple[object, ...], dict[Compute, None]] = {}
+        for op in ops:
+            if isinstance(op, Collective):
+                continue
+            try:
+                alike.setdefault(flags_of(op), {})[op] = None
+            except TypeError:
+                return
+        for group in map(tuple, alike.values()):
+            seconds: Any = self.compute.seconds(stacked(group))
+            self._seconds.update(zip(group, np.broadcast_to(seconds, len(group)).tolist(), strict=True))
+
+    def seconds(self, op: Primitive) -> Numeric:
+        """Return the duration of one primitive [s]."""
+        try:
+            known = self._seconds.get(op)
+        except TypeError:  # extents that are arrays, or terms, have no hash
+            return self._priced(op)
+        if known is None:
+            known = self._seconds[op] = self._priced(op)
+        return known
+
+    def provenance(self, op: Primitive) -> Provenance:
+        """Return where the duration of one primitive comes from."""
+        try:
+            known = self._origins.get(op)
+        except TypeError:
+            return self._origin(op)
+        if known is None:
+            known = self._origins[op] = self._origin(op)
+        return known
+
+    def titled(self, op: Primitive, *title: str) -> Numeric:
+        """Return the duration [s]; recorded, it has a title and says where its parameters come from."""
+        seconds: Any = self.seconds(op)
+        if not isinstance(seconds, Term):
+            return cast("Numeric", seconds)
+        origin = self.provenance(op)
+        source = "; ".join(filter(None, (seconds.source, f"{origin.kind}: {origin.source}")))
+        name = " ".join((*title, op.kind if isinstance(op, Collective) else type(op).__name__))
+        return cast("Numeric", seconds.renamed(name, unit="s", source=source))
+
+    def _priced(self, op: Primitive) -> Numeric:
+        if isinstance(op, Collective):
+            alone = self._price_of(op)(op.num_bytes)
+            key = "dispatch" if op.axis == "ep" else "network"
+            if key not in self.run.sustained:
+                return alone
+            return collective_in_a_run(seconds=alone, rate_share=self.run.rate(key))
+        return self.compute.seconds(op)
+
+    def places(self, axis: MeshAxis) -> tuple[Group, ...]:
+        """Return the communicators of an axis at every place where they may lie."""
+        return (self.groups[axis], *self.elsewhere.get(axis, ()))
+
+    def _price_of(self, op: Collective) -> Priced:
+        where = (op.axis, op.kind)
+        if op.axis not in self._prices:
+            self._prices[op.axis] = tuple(self.collectives.within(group) for group in self.places(op.axis))
+        if where not in self._messages:
+            self._messages[where] = _least([prices(op.kind) for prices in self._prices[op.axis]])
+        return self._messages[where]
+
+    def _origin(self, op: Primitive) -> Provenance:
+        if not isinstance(op, Collective):
+            return self.compute.provenance(op)
+        return self.looked_up(op).provenance(kind=op.kind)
+
+    def looked_up(self, op: Collective) -> CollectiveModel:
+        """Return the model that a message's seconds come from: of timed messages, or what it falls back on."""
+        model = self.collectives
+        if not isinstance(model, MeasuredMessages):
+            return model
+        found = model.covers(kind=op.kind, num_bytes=op.num_bytes, group=self.groups[op.axis])
+        return model if found else model.base
+
+    @property
+    def communicators(self) -> tuple[tuple[MeshAxis, CollectiveKind], ...]:
+        """Communicators of several ranks, and the collectives, that were priced so far."""
+        return tuple(
+            (axis, kind)
+            for axis, kind in self._messages
+            if np.any(value_of(self.groups[axis].num_ranks) > 1.0)
+        )
+
+
+def _least(prices: list[Priced]) -> Priced:
+    """Return the price of a message where it takes the least."""
+    if len(prices) == 1:
+        return prices[0]
+    return lambda num_bytes: reduce(smaller, (price(num_bytes) for price in prices))

@@ -1,0 +1,150 @@
+"""The timeline is the projection seen over time: same peaks, named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from forescale.catalogue.clusters import load_cluster
+from forescale.catalogue.models import load_model
+from forescale.errors import SpecError
+from forescale.memory.loads import stage_loads, total_bytes
+from forescale.memory.timeline import build_timeline, schedule_of
+from forescale.project import memory_timeline, project
+from forescale.schedule import Request, build_schedule
+from forescale.schedule.placement import loop
+from forescale.spec import Precision, Recompute, Strategy, Workload
+
+DENSE, MOE, MLA = (load_model(name) for name in ("llama-3.1-8b", "mixtral-8x7b", "deepseek-v2-lite"))
+CLUSTER = load_cluster("h100-sxm", 16)
+WORKLOAD = Workload(seq_len=4096, global_batch_size=64)
+LAYOUT = Strategy(tp=2, pp=4, dp_shard=2)
+RECOMPUTE = {
+    "none": Recompute(),
+    "selective": Recompute(granularity="selective", modules=("core_attn", "mlp")),
+    "full": Recompute(granularity="full"),
+    "of two layers": Recompute(granularity="full", num_layers=2),
+    "of listed layers": Recompute(granularity="full", layer_ids=(0, 3, 5, 20)),
+    "in units": Recompute(granularity="full", unit=3),
+    "policy": Recompute(granularity="policy", policy="minimal"),
+}
+
+
+@pytest.mark.parametrize("recompute", RECOMPUTE)
+@pytest.mark.parametrize("model", [DENSE, MOE], ids=["dense", "moe"])
+def test_under_1f1b_every_rank_peaks_where_the_projection_says(model, recompute):
+    layout = replace(LAYOUT, recompute=RECOMPUTE[recompute])
+    timeline = memory_timeline(model, CLUSTER, layout, WORKLOAD)
+    projected = project(model, CLUSTER, layout, WORKLOAD).memory.stages
+    for rank, stage in zip(timeline.ranks, projected, strict=True):
+        assert rank.peak.allocated_bytes == pytest.approx(stage.allocated_bytes, rel=1e-12)
+
+
+@pytest.mark.parametrize("recompute", RECOMPUTE)
+def test_loads_are_what_the_projection_sums(recompute):
+    layout = replace(LAYOUT, pp=1, dp_shard=8, recompute=RECOMPUTE[recompute])
+    (load,) = stage_loads(MLA, layout, WORKLOAD, loop(1))
+    activations = project(MLA, CLUSTER, layout, WORKLOAD).memory.stages[0].activations_bytes
+    work = max(total_bytes(load.forward), total_bytes(load.backward))
+    assert total_bytes(load.kept) + work == pytest.approx(activations, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("vpp", "schedule"), [(1, None), (2, None), (4, None), (2, "zbv"), (1, "zb-h1"), (1, "gpipe")]
+)
+def test_what_lives_at_the_peak_adds_up_to_it(vpp, schedule):
+    layout = replace(LAYOUT, vpp=vpp, schedule=schedule)
+    timeline = memory_timeline(DENSE, CLUSTER, layout, WORKLOAD)
+    for rank in timeline.ranks:
+        named = sum(tensor.num_bytes for tensor in rank.peak.tensors)
+        assert named == pytest.approx(rank.peak.allocated_bytes, rel=1e-12)
+        assert rank.allocated.max() == pytest.approx(rank.peak.allocated_bytes, rel=1e-12)
+        assert rank.activations[0] == rank.activations[-1] == pytest.approx(0.0, abs=1.0)
+        assert (rank.time_s[1:] >= rank.time_s[:-1]).all()
+
+
+@pytest.mark.parametrize("vpp", [2, 4])
+def test_interleaving_agrees_with_the_closed_form(vpp):
+    layout = replace(LAYOUT, vpp=vpp)
+    timeline = memory_timeline(DENSE, CLUSTER, layout, WORKLOAD)
+    for rank, stage in zip(
+        timeline.ranks, project(DENSE, CLUSTER, layout, WORKLOAD).memory.stages, strict=True
+    ):
+        assert rank.peak.allocated_bytes == pytest.approx(stage.allocated_bytes, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "vpp"),
+    [("eager-1f1b", 1), ("zb-h1", 1), ("zb-h2", 1), ("zbv", 2), ("v-min", 2), ("dualpipe", 1), ("dualpipev", 2), ("chimera", 1), ("hanayo", 2), ("pipeoffload", 2)],
+)  # fmt: skip
+def test_other_schedules_agree_with_the_projection(schedule, vpp):
+    layout = replace(LAYOUT, vpp=vpp, schedule=schedule)
+    timeline = memory_timeline(DENSE, CLUSTER, layout, WORKLOAD)
+    stages = project(DENSE, CLUSTER, layout, WORKLOAD).memory.stages
+    for rank, stage in zip(timeline.ranks, stages, strict=True):
+        assert rank.peak.allocated_bytes == pytest.approx(stage.allocated_bytes, rel=1e-4)
+        named = sum(tensor.num_bytes for tensor in rank.peak.tensors)
+        assert named == pytest.approx(rank.peak.allocated_bytes, rel=1e-9)
+
+
+def test_sequence_pieces_are_refused():
+    request = Request(pp=4, num_microbatches=8)
+    cut = build_schedule("seq1f1b", request)
+    loads = stage_loads(DENSE, LAYOUT, WORKLOAD, cut.placement)
+    with pytest.raises(SpecError, match="cuts them into pieces"):
+        build_timeline(project(DENSE, CLUSTER, LAYOUT, WORKLOAD), cut, loads, ())
+
+
+def test_the_first_rank_peaks_in_its_first_backward_with_all_in_flight():
+    peak = memory_timeline(DENSE, CLUSTER, LAYOUT, WORKLOAD).peak
+    assert (peak.rank, peak.stage, peak.action, peak.in_flight) == (0, 0, "0B0", 4)
+    assert [tensor.name for tensor in peak.tensors[:3]] == ["optimizer", "gradients", "ffn.up"]
+
+
+def test_fewer_microbatches_than_ranks_hold_fewer():
+    workload = replace(WORKLOAD, global_batch_size=4)
+    timeline = memory_timeline(DENSE, CLUSTER, LAYOUT, workload)
+    assert [rank.peak.in_flight for rank in timeline.ranks] == [2, 2, 2, 1]
+
+
+def test_gpipe_keeps_the_losses_of_all_microbatches_on_the_last_rank():
+    few, many = (
+        memory_timeline(DENSE, CLUSTER, replace(LAYOUT, schedule="gpipe"), replace(WORKLOAD, global_batch_size=2 * count))
+        for count in (2, 3)
+    )  # fmt: skip
+    softmax = [
+        next(tensor.num_bytes for tensor in each.ranks[3].peak.tensors if tensor.name == "head.softmax")
+        for each in (few, many)
+    ]
+    assert softmax[1] / softmax[0] == pytest.approx(1.5)
+
+
+def test_where_little_is_kept_the_update_is_the_peak():
+    precision = Precision(gradients="bf16")
+    workload = Workload(seq_len=128, global_batch_size=4, precision=precision)
+    layout = Strategy(tp=1, pp=1, dp_replicate=16, zero=0, recompute=Recompute(granularity="full"))
+    workload = replace(workload, global_batch_size=16)
+    timeline = memory_timeline(DENSE, CLUSTER, layout, workload)
+    assert (timeline.peak.stage, timeline.peak.action) == (None, "update")
+    assert sum(tensor.num_bytes for tensor in timeline.peak.tensors) == pytest.approx(
+        timeline.peak.allocated_bytes
+    )
+    projected = project(DENSE, CLUSTER, layout, workload).memory.stages[0]
+    assert timeline.peak.allocated_bytes == pytest.approx(projected.allocated_bytes)
+
+
+def test_uneven_stages_keep_what_stands_on_them():
+    layout = replace(LAYOUT, stage_layers=(5, 9, 9, 9))
+    schedule = schedule_of(layout, 32)
+    loads = stage_loads(DENSE, layout, WORKLOAD, schedule.placement)
+    assert total_bytes(loads[1].kept) / total_bytes(loads[2].kept) == pytest.approx(1.0)
+    assert total_bytes(loads[0].kept) / total_bytes(loads[1].kept) == pytest.approx(5 / 9, rel=1e-3)
+
+
+def test_the_document_holds_the_curve():
+    timeline = memory_timeline(DENSE, CLUSTER, LAYOUT, WORKLOAD)
+    body = timeline.to_json()
+    assert body["schema"] == "forescale.memory_timeline/1"
+    assert max(body["ranks"][0]["allocated_bytes"]) == pytest.approx(body["peak"]["allocated_bytes"])
+    assert len(body["ranks"]) == 4

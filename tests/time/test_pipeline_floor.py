@@ -1,0 +1,91 @@
+"""Bounds of named schedules against the schedules themselves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.small import cluster, dense, workload
+
+from forescale.schedule import FAMILIES, Request, build_schedule, compile_schedule, peak_activations
+from forescale.schedule.family import RankShape
+from forescale.schedule.times import StageTimes
+from forescale.search.cells import enumerate_layouts
+from forescale.search.evaluate import Question, score
+from forescale.spec import Recompute
+from forescale.spec.space import Space
+from forescale.time.pipeline_floor import least_makespan, placement_of
+
+SHAPES = [(2, 1), (2, 3), (3, 7), (4, 3), (4, 13), (6, 12)]
+
+
+def built(family):
+    """All schedules of a family in a few shapes."""
+    for pp, count in SHAPES:
+        for vpp in (1, 2, 3):
+            request = Request(pp=pp, vpp=vpp, num_microbatches=count)
+            if not family.why_not(request):
+                yield request, build_schedule(family.name, request, vpp=vpp)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda each: each.name)
+def test_no_schedule_holds_less_than_its_family_says(family):
+    found = 0
+    for request, schedule in built(family):
+        ranks = np.arange(request.pp, dtype=float)
+        least = family.held(RankShape(rank=ranks, pp=request.pp, num_microbatches=request.num_microbatches))
+        assert (least <= peak_activations(schedule)).all(), request
+        found += 1
+    assert found
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda each: each.name)
+def test_stages_lie_where_the_floor_puts_them(family):
+    for request, schedule in built(family):
+        assert schedule.placement == placement_of(family, request.pp, request.vpp)
+
+
+@pytest.mark.parametrize("name", ["gpipe", "1f1b", "looped-bfs"])
+def test_the_floor_of_equal_stages_is_the_makespan(name):
+    schedule = build_schedule(name, Request(pp=4, num_microbatches=9), vpp=1)
+    makespan = (
+        compile_schedule(schedule).time(StageTimes(forward=1.0, input_grad=1.5, weight_grad=0.5)).makespan
+    )
+    before = np.arange(4.0)
+    least = least_makespan(
+        fill=before[:, None],
+        drain=2.0 * before[:, None],
+        work=np.full((4, 1), 27.0),
+        urgent=np.full((4, 1), 27.0),
+    )
+    assert least == [makespan] == [36.0]
+
+
+def test_a_split_backward_drains_without_its_weight_gradients():
+    ranks = np.arange(4.0)[:, None]
+    least = least_makespan(
+        fill=ranks,
+        drain=2.0 * ranks,
+        work=np.full((4, 1), 30.0),
+        urgent=np.full((4, 1), 26.0),
+    )
+    assert least == [3.0 + 30.0 - 4.0 + 6.0]
+
+
+def test_few_shapes_are_simulated_for_the_best():
+    """The bound alone discards what a search need not build: most of the shapes of a pipeline."""
+    from forescale.search import search
+    from forescale.time.pipeline import pipeline_of
+
+    schedules = (None, "gpipe", "looped-bfs", "zb-h1", "interleaved-zb", "zbv")
+    space = Space(
+        schedule=schedules, tp=(1, 2), cp=(1,), zero=(1,), micro_batch_size=(1, 2), recompute=(Recompute(),)
+    )
+    model, devices, work = dense(12), cluster(16), workload(global_batch_size=48)
+    pipeline_of.cache_clear()
+    result = search(model, devices, work, space=space, top=1)
+    simulated = pipeline_of.cache_info().misses
+    candidates = enumerate_layouts(model, devices, work, space)
+    pipeline_of.cache_clear()
+    scores = score(Question(model=model, cluster=devices, workload=work), candidates)
+    assert result.best[0].step_time_s == scores.step_time[scores.peak <= devices.device.hbm_bytes].min()
+    assert simulated < 0.5 * pipeline_of.cache_info().misses

@@ -1,0 +1,108 @@
+"""Equal operators of one layout are priced once; operators over arrays stand for themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from tests.small import cluster, dense, moe, workload
+
+from forescale.cost.calibration import RunFactors
+from forescale.cost.mesh import order_of
+from forescale.cost.model import ComputeModel
+from forescale.cost.select import Costs
+from forescale.formula import Term
+from forescale.graph.layout import Degrees, Layout, split_strategy
+from forescale.graph.ops import Elementwise, Gemm
+from forescale.project import pricing_of
+from forescale.spec import Strategy
+from forescale.time.pieces import build_blocks, price_blocks
+from forescale.time.price import Pricing
+
+STRATEGY = Strategy(tp=2, dp_shard=4)
+
+
+@dataclass
+class Counted:
+    """A compute model that knows what it was asked."""
+
+    model: ComputeModel
+    asked: list = field(default_factory=list)
+
+    def seconds(self, op):
+        self.asked.append(op)
+        return self.model.seconds(op)
+
+    def provenance(self, op):
+        self.asked.append(op)
+        return self.model.provenance(op)
+
+
+def pricing(degrees=None):
+    plain, choices = split_strategy(STRATEGY)
+    base = pricing_of(
+        dense(), cluster(8), degrees or plain, choices, order_of(STRATEGY), RunFactors(), Costs()
+    )
+    return Pricing(compute=Counted(base.compute), collectives=base.collectives, groups=base.groups)
+
+
+def blocks(model, degrees=None):
+    plain, choices = split_strategy(STRATEGY)
+    given = workload()
+    return build_blocks(
+        model,
+        Layout(
+            degrees=degrees or plain,
+            choices=choices,
+            precision=given.precision,
+            seq_len=float(given.seq_len),
+        ),
+    )
+
+
+def everything(priced):
+    return [
+        (op, seconds)
+        for block in priced.all()
+        for own in block.operators.values()
+        for op, seconds in own.primitives
+    ]
+
+
+def arrays(count):
+    plain, _ = split_strategy(STRATEGY)
+    return Degrees(**{name: np.full(count, getattr(plain, name)) for name in Degrees.__dataclass_fields__})
+
+
+def test_equal_operators_are_priced_once():
+    own = pricing()
+    for _ in range(3):
+        own.seconds(Gemm(m=4096.0, n=512.0, k=1024.0))
+        own.provenance(Gemm(m=4096.0, n=512.0, k=1024.0))
+    assert len(own.compute.asked) == 2
+
+
+def test_operators_over_arrays_or_terms_are_priced_as_they_come():
+    own = pricing()
+    for size in (np.array([1.0, 2.0]), Term(1.0, name="size")):
+        for _ in range(2):
+            own.seconds(Elementwise(bytes_moved=size))
+            own.provenance(Elementwise(bytes_moved=size))
+    assert len(own.compute.asked) == 8
+
+
+@pytest.mark.parametrize("model", [dense(), moe()], ids=["dense", "moe"])
+def test_prepared_or_not_a_layout_takes_the_same(model):
+    alone, together = pricing(), pricing()
+    priced = everything(price_blocks(blocks(model), together))
+    assert [seconds for _, seconds in priced] == [alone.seconds(op) for op, _ in priced]
+    assert len(together.compute.asked) < len(alone.compute.asked)
+
+
+def test_a_layout_in_numbers_takes_what_it_takes_among_others():
+    numbers = everything(price_blocks(blocks(moe()), pricing()))
+    among = everything(price_blocks(blocks(moe(), arrays(3)), pricing(arrays(3))))
+    assert len(numbers) == len(among)
+    for (_, alone), (_, each) in zip(numbers, among, strict=True):
+        assert np.all(np.asarray(each) == alone)
