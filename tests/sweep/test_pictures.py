@@ -10,9 +10,8 @@ from forescale.errors import ForescaleError, SpecError
 from forescale.sweep import Local, run
 from forescale.sweep.columns import column_names
 from forescale.sweep.definition import Plot
-from forescale.sweep.page import write_pictures
-from forescale.sweep.pictures import draw, usual_plots
-from forescale.sweep.plots import parse_plot
+from forescale.sweep.pictures import draw, usual_plots, write_pictures
+from forescale.sweep.reading import parse_plot
 
 HERE = Local(jobs=1)
 SVG = "{http://www.w3.org/2000/svg}"

@@ -79,7 +79,7 @@ def sweep_command(
     from forescale.cli.render.sweep import plan_view, sweep_view
     from forescale.sweep import run
     from forescale.sweep.columns import column_names
-    from forescale.sweep.plots import parse_plot
+    from forescale.sweep.reading import parse_plot
     from forescale.sweep.result import METRICS
 
     _check(output=output, plot=plot, restart=restart, metric=metric, known=METRICS)
@@ -138,8 +138,7 @@ def _executor(name: str, jobs: int | None, address: str) -> Executor:
 
 def _pictures(result: SweepResult, plots: tuple[Plot, ...], output: Path) -> tuple[Path, ...]:
     """Write the pictures asked for: by --plot, else by the file, else those that suit what is varied."""
-    from forescale.sweep.page import write_pictures
-    from forescale.sweep.pictures import draw, usual_plots
+    from forescale.sweep.pictures import draw, usual_plots, write_pictures
 
     wanted = plots or result.sweep.plots or usual_plots(result)
     return write_pictures(result, draw(result, wanted), output)

@@ -13,8 +13,7 @@ from forescale.projection.result import TIME_PARTS, Projection
 from forescale.report.rows import projection_row, strategy_row
 from forescale.search import search
 from forescale.spec import Cluster, Strategy
-from forescale.sweep.axes import Axes
-from forescale.sweep.definition import Impossible, Question
+from forescale.sweep.definition import Axes, Impossible, Question
 from forescale.sweep.parameters import scale_up_tier
 
 Row: TypeAlias = dict[str, Any]

@@ -3,22 +3,170 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import math
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import product
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from forescale import __version__
 from forescale.cost.select import Costs
-from forescale.errors import SpecError
+from forescale.errors import SpecError, UnknownKeyError
 from forescale.io.space import held_space
 from forescale.io.validation import build
+from forescale.numeric import Array
 from forescale.search.incumbents import Objective
 from forescale.spec import Cluster, Model, Workload
 from forescale.spec.space import Space
-from forescale.sweep.axes import Axes, Point, Setting
-from forescale.sweep.draft import Draft, Factor
-from forescale.sweep.parameters import CLUSTER, MODEL
-from forescale.units import counted
+from forescale.sweep.parameters import CASE, CLUSTER, MODEL, Draft, Factor, Parameter, Plain, Value
+from forescale.units import counted, parse
+
+Setting: TypeAlias = tuple[Parameter, Value]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """One parameter with its values on a grid."""
+
+    parameter: Parameter
+    values: tuple[Value, ...]
+
+    @property
+    def name(self) -> str:
+        """What the axis is called."""
+        return self.parameter.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """One parameter between two values; evenly spread, or evenly in its logarithm."""
+
+    parameter: Parameter
+    low: float
+    high: float
+    factors: bool
+    """Whether the ends are factors."""
+    log: bool
+    multiple: int = 1
+    """Whole numbers are rounded to a multiple of this."""
+
+    @property
+    def name(self) -> str:
+        """What the range is called."""
+        return self.parameter.name
+
+    def at(self, share: float) -> Value:
+        """Return the value at `share` of the way, 0 to 1."""
+        if share in (0.0, 1.0):
+            value = self.high if share else self.low
+        elif self.log:
+            value = float(np.exp((1.0 - share) * np.log(self.low) + share * np.log(self.high)))
+        else:
+            value = (1.0 - share) * self.low + share * self.high
+        if self.factors:
+            return Factor(by=value)
+        if self.parameter.kind == "whole":
+            return self.multiple * max(1, round(value / self.multiple))
+        return value
+
+    def spread(self, steps: int) -> tuple[Value, ...]:
+        """Return `steps` values from end to end, each once."""
+        return tuple(dict.fromkeys(self.at(step / (steps - 1)) for step in range(steps)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A named set of parameters that change together."""
+
+    name: str
+    settings: tuple[Setting, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One question of a sweep."""
+
+    index: int
+    settings: tuple[Setting, ...]
+    """What is changed against the base, in the order in which it is applied."""
+    shown: tuple[Plain, ...]
+    """A value per column of what is varied; factors as numbers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axes:
+    """Everything that is varied."""
+
+    cases: tuple[Case, ...] = ()
+    grid: tuple[Axis, ...] = ()
+    ranges: tuple[Range, ...] = ()
+    num_samples: int = 1
+    """Samples of the ranges at each point of the grid; the same samples everywhere."""
+    seed: int = 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of what is varied: cases first, then grids, then ranges."""
+        named = [CASE] if self.cases else []
+        return (*named, *(axis.name for axis in self.grid), *(item.name for item in self.ranges))
+
+    @property
+    def num_points(self) -> int:
+        """Number of points."""
+        sizes = [len(self.cases) or 1, *(len(axis.values) for axis in self.grid), self.num_samples]
+        return math.prod(sizes)
+
+    def points(self) -> tuple[Point, ...]:
+        """Return all points; samples vary fastest, then the last grid, cases slowest."""
+        samples = self._samples()
+        choices = [[(axis.parameter, value) for value in axis.values] for axis in self.grid]
+        found: list[Point] = []
+        for case in self.cases or (None,):
+            for chosen in product(*choices):
+                for sample in samples:
+                    named = () if case is None else (case.name,)
+                    shown = (*named, *(plain(value) for _, value in (*chosen, *sample)))
+                    settings = (*(case.settings if case else ()), *chosen, *sample)
+                    ordered = tuple(sorted(settings, key=lambda item: item[0].phase))
+                    found.append(Point(index=len(found), settings=ordered, shown=shown))
+        return tuple(found)
+
+    def _samples(self) -> list[tuple[Setting, ...]]:
+        if not self.ranges:
+            return [()]
+        shares = latin_hypercube(self.num_samples, len(self.ranges), seed=self.seed)
+        return [
+            tuple(
+                (item.parameter, item.at(float(share))) for item, share in zip(self.ranges, row, strict=True)
+            )
+            for row in shares
+        ]
+
+
+def latin_hypercube(num_points: int, num_dimensions: int, *, seed: int) -> Array:
+    """Return points in the unit cube (points, dimensions): one in each of `num_points` slices per dimension.
+
+    McKay, Beckman and Conover 1979, "A Comparison of Three Methods for Selecting Values of Input Variables".
+    """
+    random = np.random.default_rng(seed)
+    slices = [random.permutation(num_points) for _ in range(num_dimensions)]
+    within = random.random((num_points, num_dimensions))
+    return np.asarray((np.stack(slices, axis=1) + within) / num_points, dtype=np.float64)
+
+
+def plain(value: Value) -> Plain:
+    """Return a value as a column holds it: factors as numbers, lists as text."""
+    if isinstance(value, Factor):
+        return value.by
+    return "+".join(value) if isinstance(value, tuple) else value
+
+
+def varies(values: Sequence[Plain]) -> bool:
+    """Whether there is more than one value."""
+    return len(set(values)) > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,3 +317,132 @@ def _workload(draft: Draft, num_devices: int) -> Workload:
             raise SpecError(msg)
         values["global_batch_size"] = batch
     return build(Workload, values, where="workload")
+
+
+POINTS = 10_000
+"""Steps of one range, and samples."""
+RANGE_KEYS = ("from", "to", "steps", "scale", "multiple")
+_FACTOR = re.compile(r"^\s*[x×]\s*([0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*$")
+
+
+def factor_of(value: object) -> Factor | None:
+    """Return the factor that text such as "x2" or "×0.5" is, or None if it is none."""
+    match = _FACTOR.match(value) if isinstance(value, str) else None
+    return None if match is None else Factor(by=float(match[1]))
+
+
+def value_of(parameter: Parameter, given: object, *, where: str) -> Value:
+    """Return one value of a parameter.
+
+    Raises
+    ------
+    SpecError
+        If the parameter cannot have it; the message says what it can.
+    """
+    factor = factor_of(given) if parameter.takes_factors else None
+    if factor is not None:
+        if factor.by <= 0.0:
+            msg = f"{where}: {parameter.name} = {given!r}: a factor must be greater than 0"
+            raise SpecError(msg)
+        return factor
+    if not parameter.takes_values:
+        msg = f"{where}: {parameter.name} takes factors such as 'x2'; got {given!r} (one type has a value: flops.bf16)"
+        raise SpecError(msg)
+    if parameter.kind == "text":
+        return _word(parameter, given, where)
+    if isinstance(given, str) and parameter.dimension is not None:
+        try:
+            return parse(given, parameter.dimension)
+        except SpecError as error:
+            msg = f"{where}: {parameter.name}: {error}; or a factor such as 'x2'"
+            raise SpecError(msg) from error
+    number = float(given) if isinstance(given, int | float) and not isinstance(given, bool) else None
+    if number is None or (parameter.kind == "whole" and not number.is_integer()):
+        wanted = "a whole number" if parameter.kind == "whole" else "a number"
+        msg = f"{where}: {parameter.name} must be {wanted} or a factor such as 'x2', got {given!r}"
+        raise SpecError(msg)
+    return int(number) if parameter.kind == "whole" else number
+
+
+def axis_of(parameter: Parameter, given: object, *, where: str) -> Axis | Range:
+    """Return what `given` makes of a parameter: a list is a grid, a table a range, anything else one value."""
+    if isinstance(given, Mapping):
+        return _range(parameter, given, where)
+    listed = given if isinstance(given, list | tuple) else [given]
+    values = tuple(value_of(parameter, item, where=where) for item in listed)
+    if not values:
+        msg = f"{where}: {parameter.name} has no values"
+        raise SpecError(msg)
+    if len({isinstance(value, Factor) for value in values}) > 1:
+        msg = f"{where}: {parameter.name} mixes values and factors; give one or the other"
+        raise SpecError(msg)
+    twice = [value for index, value in enumerate(values) if value in values[:index]]
+    if twice:
+        msg = f"{where}: {parameter.name} has the value {listed[values.index(twice[0])]!r} twice"
+        raise SpecError(msg)
+    return Axis(parameter=parameter, values=values)
+
+
+def _word(parameter: Parameter, given: object, where: str) -> Value:
+    if parameter.name.startswith("space.") and isinstance(given, list | tuple) and given:
+        return words_of(given)
+    if not isinstance(given, str | int | bool):
+        msg = f"{where}: {parameter.name} must be one word or number, got {given!r}"
+        raise SpecError(msg)
+    return given
+
+
+def words_of(given: object) -> tuple[str, ...]:
+    """Return one or several values of a dimension of the search as words."""
+    listed = given if isinstance(given, list | tuple) else [given]
+    return tuple(str(item).lower() if isinstance(item, bool) else str(item) for item in listed)
+
+
+def _range(parameter: Parameter, given: Mapping[str, Any], where: str) -> Axis | Range:
+    for key in given:
+        if key not in RANGE_KEYS:
+            raise UnknownKeyError(key, f"{where}, {parameter.name}", RANGE_KEYS)
+    if parameter.kind == "text":
+        msg = f"{where}: {parameter.name} has no range; list its values"
+        raise SpecError(msg)
+    missing = [key for key in ("from", "to") if key not in given]
+    if missing:
+        msg = f"{where}: the range of {parameter.name} needs {' and '.join(missing)}"
+        raise SpecError(msg)
+    low, high = (value_of(parameter, given[key], where=where) for key in ("from", "to"))
+    if isinstance(low, Factor) != isinstance(high, Factor):
+        msg = f"{where}: {parameter.name} goes from a value to a factor; give two of one kind"
+        raise SpecError(msg)
+    return _built(parameter, given, _plain_number(low), _plain_number(high), isinstance(low, Factor), where)
+
+
+def _built(
+    parameter: Parameter, given: Mapping[str, Any], low: float, high: float, factors: bool, where: str
+) -> Axis | Range:
+    scale, multiple, steps = given.get("scale", "log"), given.get("multiple", 1), given.get("steps")
+    problem = None
+    if scale not in ("log", "linear"):
+        problem = f"scale must be log or linear, got {scale!r}"
+    elif not low < high:
+        problem = f"from must be less than to, got {given['from']!r} and {given['to']!r}"
+    elif scale == "log" and low <= 0.0:
+        problem = "a logarithmic range starts above 0; say scale = 'linear'"
+    elif type(multiple) is not int or multiple < 1:
+        problem = f"multiple must be a whole number of 1 or more, got {multiple!r}"
+    elif multiple > 1 and (parameter.kind != "whole" or factors):
+        problem = "multiple is for ranges of whole numbers"
+    elif steps is not None and (type(steps) is not int or not 2 <= steps <= POINTS):
+        problem = f"steps must be a whole number from 2 to {POINTS:,}, got {steps!r}"
+    if problem is not None:
+        msg = f"{where}, {parameter.name}: {problem}"
+        raise SpecError(msg)
+    found = Range(
+        parameter=parameter, low=low, high=high, factors=factors, log=scale == "log", multiple=multiple
+    )
+    return found if steps is None else Axis(parameter=parameter, values=found.spread(steps))
+
+
+def _plain_number(value: Value) -> float:
+    found = value.by if isinstance(value, Factor) else value
+    assert isinstance(found, int | float)
+    return float(found)

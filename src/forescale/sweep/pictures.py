@@ -2,26 +2,121 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from forescale.errors import SpecError
+from forescale.escaping import xml
 from forescale.report import bars, heat, lines
 from forescale.report.axes import Axis, data_axis, round_step, value_axis, word_axis
 from forescale.report.bars import Bar, BarChart, Part
 from forescale.report.heat import Cell, HeatMap
 from forescale.report.lines import Dot, Line, LineChart
-from forescale.sweep.axes import varies
-from forescale.sweep.columns import COMMUNICATION, Row
-from forescale.sweep.definition import Plot
-from forescale.sweep.labels import say, title, unit_of
-from forescale.sweep.parameters import CASE, DEVICES, NODES, SCALING
+from forescale.sweep.columns import COMMUNICATION, VARIED, Row
+from forescale.sweep.definition import Plot, Sweep, varies
+from forescale.sweep.parameters import CASE, DEVICES, NODES, SCALING, Factor
 from forescale.sweep.result import METRICS, SweepResult
-from forescale.units import counted
+from forescale.units import GIB, counted, format_count
+from forescale.written import write_text, writing
+
+Unit: TypeAlias = str
+"""What a column is measured in: "factor", "share", "count", "text", "plain" or a unit."""
+_SCALES = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
+_TITLES = {
+    "step_time_s": "step time",
+    "tokens_per_s": "tokens/s",
+    "tokens_per_s_per_device": "tokens/s per device",
+    "mfu": "MFU",
+    "hfu": "HFU",
+    "mfu_full_attention": "MFU, attention unmasked",
+    "peak_bytes": "peak memory",
+    "num_devices": "devices",
+    "global_batch_size": "global batch",
+    "seq_len": "sequence length",
+    "training_days": "training days",
+    "cost_per_million_tokens": "cost per million tokens",
+    "energy_per_token_max_j": "energy per token (upper bound)",
+    "communication_share": "exposed communication",
+    "bubble_share": "bubble",
+    "device_flops": "matrix rate",
+    "scale_up_devices": "scale-up domain",
+}
+_SHARES = frozenset({"mfu", "hfu", "mfu_full_attention", "communication_share", "bubble_share", "efficiency"})
+
+
+def title(name: str) -> str:
+    """Return a column's name for people."""
+    plain = name.removeprefix(VARIED)
+    return _TITLES.get(plain, plain if "." in plain else plain.replace("_", " "))
+
+
+def unit_of(sweep: Sweep, name: str) -> Unit:
+    """Return what the values of a column, or of what is varied, are measured in."""
+    axes = sweep.axes
+    for axis in axes.grid:
+        if axis.name == name:
+            return _unit(axis.parameter.dimension, axis.parameter.kind, isinstance(axis.values[0], Factor))
+    for item in axes.ranges:
+        if item.name == name:
+            return _unit(item.parameter.dimension, item.parameter.kind, item.factors)
+    if name in _SHARES:
+        return "share"
+    for ending, unit in (("_bytes", "byte"), ("_bandwidth", "byte/s"), ("_flops", "FLOP/s"), ("_j", "J")):
+        if name.endswith(ending):
+            return unit
+    if name.endswith("_s") and not name.startswith("tokens_"):
+        return "second"
+    return (
+        "count" if name.startswith(("tokens_", "num_", "global_", "seq_", "scale_up_d", "cost")) else "plain"
+    )
+
+
+def say(value: object, unit: Unit) -> str:
+    """Return a value in few characters."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return "–" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    if unit == "factor":
+        return f"×{value:.3g}"
+    if unit == "share":
+        return f"{100.0 * value:.3g} %"
+    if unit == "byte":
+        return f"{value / GIB:.4g} GiB"
+    if unit == "second":
+        return _said_seconds(value)
+    if unit in ("byte/s", "FLOP/s"):
+        return _prefixed(value, unit.replace("byte", "B"))
+    return _said_number(value)
+
+
+def _prefixed(value: float, unit: str) -> str:
+    prefix, scale = next(pair for pair in _SCALES if abs(value) >= pair[1] or pair[1] == 1.0)
+    return f"{value / scale:.4g} {prefix}{unit}"
+
+
+def _said_number(value: float) -> str:
+    if abs(value) >= 1e5:
+        return format_count(value)
+    return f"{value:,.0f}" if abs(value) >= 1e3 or float(value).is_integer() else f"{value:.4g}"
+
+
+def _unit(dimension: str | None, kind: str, factors: bool) -> Unit:
+    if factors:
+        return "factor"
+    return dimension or {"whole": "count", "number": "plain", "text": "text"}[kind]
+
+
+def _said_seconds(value: float) -> str:
+    for name, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)):
+        if abs(value) >= scale:
+            return f"{value / scale:.4g} {name}"
+    return f"{value:g} s"
+
 
 Chart: TypeAlias = LineChart | HeatMap | BarChart
 PARTS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
@@ -341,3 +436,82 @@ def _remark(result: SweepResult, row: Row) -> str:
 _CHARTS: Mapping[str, Callable[[SweepResult, Plot], Sequence[tuple[str, Chart]]]] = MappingProxyType(
     {"scaling": _scaling, "line": _line, "bars": _bars, "map": _map}
 )
+
+
+_STYLE = """
+body { font-family: ui-sans-serif, Helvetica, Arial, sans-serif; color: #1b2430; margin: 2rem; max-width: 72rem }
+h1 { font-size: 1.4rem } h2 { font-size: 1.05rem; margin-top: 2rem } figure { margin: 1.2rem 0 }
+svg { max-width: 100%; height: auto } table { border-collapse: collapse; font-size: 0.85rem }
+td { white-space: nowrap }
+td, th { padding: 0.2rem 0.7rem; text-align: right; border-bottom: 1px solid #e3e6ea }
+th:first-child, td:first-child { text-align: left } p { color: #5b6675 }
+"""
+_SHOWN = (
+    "step_time_s",
+    "tokens_per_s_per_device",
+    "mfu",
+    "peak_bytes",
+    "communication_share",
+    "bubble_share",
+)
+_DEGREES = (
+    "tp",
+    "cp",
+    "ep",
+    "pp",
+    "vpp",
+    "dp_replicate",
+    "dp_shard",
+    "zero",
+    "micro_batch_size",
+    "recompute",
+)
+
+
+def write_pictures(result: SweepResult, pictures: Sequence[Picture], folder: Path) -> tuple[Path, ...]:
+    """Write every picture as SVG and as Vega-Lite, and a page of all; return the files."""
+    files: list[Path] = []
+    place = folder / "plots"
+    with writing(place):
+        place.mkdir(parents=True, exist_ok=True)
+    for picture in pictures:
+        vega = json.dumps(picture.vega_lite, indent=1, ensure_ascii=False) + "\n"
+        for suffix, text in ((".svg", picture.svg + "\n"), (".vl.json", vega)):
+            file = place / f"{picture.name}{suffix}"
+            write_text(file, text)
+            files.append(file)
+    page = folder / "report.html"
+    write_text(page, to_html(result, pictures))
+    return (*files, page)
+
+
+def to_html(result: SweepResult, pictures: Sequence[Picture]) -> str:
+    """Return a page with the pictures and, for everything varied, the best point of every value."""
+    counts = ", ".join(f"{count:,} {status}" for status, count in result.counts.items() if count)
+    parts = [
+        "<!doctype html>",
+        f'<html lang="en"><meta charset="utf-8"><title>{xml(result.sweep.name)}</title>',
+        f"<style>{_STYLE}</style>",
+        f"<h1>{xml(result.sweep.name)}</h1>",
+        f"<p>{counted(len(result.rows), 'point')}: {counts}. Best by {xml(title(result.metric))}.</p>",
+        *(f"<figure>{picture.svg}</figure>" for picture in pictures),
+        *(_best_table(result, name) for name in result.sweep.axes.names),
+    ]
+    return "\n".join([*parts, "</html>", ""])
+
+
+def _best_table(result: SweepResult, axis: str) -> str:
+    """Return the best point of every value; samples would be a row each, so they have none."""
+    if any(item.name == axis for item in result.sweep.axes.ranges):
+        return ""
+    head = "".join(f"<th>{xml(title(name))}</th>" for name in (axis, *_SHOWN, *_DEGREES))
+    rows = []
+    for value, best in result.best_by(axis):
+        said = f"<td>{xml(say(value, unit_of(result.sweep, axis)))}</td>"
+        if best is None:
+            said += f'<td colspan="{len(_SHOWN) + len(_DEGREES)}" style="text-align:left">no layout</td>'
+        else:
+            shown = (say(best[name], unit_of(result.sweep, name)) for name in (*_SHOWN, *_DEGREES))
+            said += "".join(f"<td>{xml(cell)}</td>" for cell in shown)
+        rows.append(f"<tr>{said}</tr>")
+    return f"<h2>Best by {xml(title(axis))}</h2><table><tr>{head}</tr>{''.join(rows)}</table>"

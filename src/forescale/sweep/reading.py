@@ -25,27 +25,276 @@ seed = 1
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from copy import deepcopy
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
-from forescale.errors import SpecError, UnknownKeyError
+from annotated_types import Interval
+
+from forescale.cost.select import Costs
+from forescale.errors import ForescaleError, SpecError, UnknownKeyError, UnknownNameError
 from forescale.files import read_text
 from forescale.io.files import parse_mapping, parse_toml
+from forescale.io.lines import line_of
 from forescale.io.named import cluster_of, model_of
-from forescale.io.plan import with_overrides
+from forescale.io.plan import Plan, build_plan, with_overrides
+from forescale.io.space import held_space
 from forescale.limits import SWEPT, within
+from forescale.search.incumbents import Objective
 from forescale.spec import Cluster
-from forescale.sweep.axes import Axes, Axis, Case, Range, Setting, plain
-from forescale.sweep.base import PRICE, read_base, read_max_memory, read_objective, read_price
+from forescale.spec.space import Space
 from forescale.sweep.columns import column_names
-from forescale.sweep.definition import Impossible, Plot, Sweep
-from forescale.sweep.parameters import CLUSTER, DEVICES, MODEL, NODES, parameter, parameters
-from forescale.sweep.plots import PLOT_KEYS, plot_of
-from forescale.sweep.source import Source
-from forescale.sweep.values import POINTS, RANGE_KEYS, axis_of, value_of
+from forescale.sweep.definition import (
+    POINTS,
+    RANGE_KEYS,
+    Axes,
+    Axis,
+    Case,
+    Impossible,
+    Plot,
+    Range,
+    Setting,
+    Sweep,
+    axis_of,
+    factor_of,
+    plain,
+    value_of,
+    words_of,
+)
+from forescale.sweep.parameters import (
+    CLUSTER,
+    DEVICES,
+    MODEL,
+    NODES,
+    SCALING,
+    Draft,
+    Factor,
+    parameter,
+    parameters,
+)
+from forescale.units import parse
+
+T = TypeVar("T")
+_SUBJECT = re.compile(r"unknown key '([\w.]+)'|(?:^|[:;,] )([\w.]+) (?:must be|= )")
+_BASE_SECTIONS = ("workload", "precision", "cost", "cluster", "model")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """The content of a sweep file."""
+
+    values: Mapping[str, Any]
+    where: str
+    """Its name, for messages."""
+    folder: Path | None
+    """Folder that relative paths start from."""
+    text: str
+    """What the values were read from, for line numbers."""
+
+    def at(self, *path: str | int) -> str:
+        """Return file and line of a key, for messages."""
+        line = line_of(self.text, path)
+        return self.where if line is None else f"{self.where}, line {line}"
+
+    def section(self, name: str) -> Mapping[str, Any]:
+        """Return a table, empty where it is not given."""
+        found: Mapping[str, Any] = self.values.get(name, {})
+        return found
+
+    def tables(self, name: str) -> list[Mapping[str, Any]]:
+        """Return the tables of a list, in order."""
+        return list(self.values.get(name, []))
+
+    def load(self, load: Callable[[], T], path: tuple[str | int, ...]) -> T:
+        """Return what `load` reads; its errors say where it was asked for."""
+        try:
+            return load()
+        except ForescaleError as error:
+            msg = f"{self.at(*path)}: {error}"
+            raise SpecError(msg) from error
+
+    def count(self, section: str, key: str, *, least: int, most: int, default: int | None = None) -> int:
+        """Return a whole number of a section."""
+        value = self.values[section].get(key, default)
+        what = f"{self.at(section, key)}: {section}.{key}"
+        return within(value, Interval(ge=least, le=most), what, whole=True)  # type: ignore[no-any-return]
+
+    def located(self, error: ForescaleError) -> ForescaleError:
+        """Return an error of a section with the line of the key that it is about."""
+        name = error.key if isinstance(error, UnknownKeyError) else None
+        if name is None:
+            match = _SUBJECT.search(str(error).removeprefix(f"{self.where}, ").removeprefix(self.where))
+            name = (match[1] or match[2]) if match else None
+        if name is None:
+            return error
+        for section in _BASE_SECTIONS:
+            for path in ((section, *name.split(".")), (section, *name.split(".")[1:])):
+                line = line_of(self.text, path)
+                if len(path) > 1 and line is not None and line != line_of(self.text, path[:-1]):
+                    text = str(error).replace(self.where, f"{self.where}, line {line}", 1)
+                    return SpecError(text)
+        line = line_of(self.text, (name,))
+        if line is None:
+            return error
+        return SpecError(str(error).replace(self.where, f"{self.where}, line {line}", 1))
+
+
+PRICE = "price_per_device_hour"
+_PLAN_SECTIONS = ("model", "cluster", "devices", "nodes", "workload", "precision", "cost")
+
+
+def read_base(source: Source, axes: Axes) -> tuple[Draft, Costs]:
+    """Return the question that points start from, and the cost models that price all of them."""
+    values = _plan_values(source, axes)
+    try:
+        plan = build_plan(values, where=source.where, folder=source.folder)
+        costs = _costs(source, plan)
+    except ForescaleError as error:
+        raise source.located(error) from error
+    draft = Draft(model=plan.model, num_devices=plan.cluster.num_devices)
+    draft.place(plan.cluster)
+    draft.base_devices = plan.cluster.num_devices
+    draft.num_nodes = values.get("nodes")
+    draft.workload = asdict(plan.workload)
+    if SCALING in source.values:
+        scaling, value = _setting(source, SCALING, source.values[SCALING], (SCALING,))
+        source.load(lambda: scaling.apply(draft, value), (SCALING,))
+    draft.held = {name: words_of(given) for name, given in source.section("space").items()}
+    for name, words in draft.held.items():
+        held_space(Space(), {name: words}, plan.model, where=f"{source.at('space', name)}, space")
+    return draft, costs
+
+
+def read_price(source: Source) -> tuple[Setting, ...]:
+    """Return the price of a device and hour, where the file says one."""
+    price = source.section("search").get(PRICE)
+    return () if price is None else (_setting(source, PRICE, price, ("search", PRICE)),)
+
+
+def read_objective(source: Source) -> Objective:
+    """Return what a search minimises."""
+    given = source.section("search").get("objective", "step_time")
+    if given not in ("step_time", "peak_memory"):
+        where = source.at("search", "objective")
+        msg = f"{where}: objective must be step_time or peak_memory, got {given!r}"
+        raise SpecError(msg)
+    return cast("Objective", given)
+
+
+def read_max_memory(source: Source) -> float | Factor | None:
+    """Return the bytes that a layout may need, or their share of the capacity."""
+    given = source.section("search").get("max_memory")
+    if given is None:
+        return None
+    where = source.at("search", "max_memory")
+    try:
+        found = factor_of(given) or parse(given, "byte")
+    except (SpecError, TypeError) as error:
+        allowed = "a size such as '70 GiB' or a factor of the capacity such as 'x0.9'"
+        msg = f"{where}: max_memory is {allowed}; got {given!r}"
+        raise SpecError(msg) from error
+    if (found.by if isinstance(found, Factor) else found) <= 0.0:
+        msg = f"{where}: max_memory must be greater than 0, got {given!r}"
+        raise SpecError(msg)
+    return found
+
+
+def _plan_values(source: Source, axes: Axes) -> dict[str, Any]:
+    """Return the base as a plan file; what is only varied has its first value there."""
+    values = {key: deepcopy(source.values[key]) for key in _PLAN_SECTIONS if key in source.values}
+    values.setdefault("workload", {})
+    first = _first_values(axes)
+    sized = "devices" in values or "nodes" in values or _sized(values.get("cluster"))
+    for name in (MODEL, CLUSTER, *(() if sized else (DEVICES, NODES))):
+        if name in first:
+            values.setdefault(name, first[name])
+    for name in ("seq_len", "global_batch_size"):
+        for spelt in (name, f"workload.{name}"):
+            if spelt in first:
+                values["workload"].setdefault(name, first[spelt])
+    return values
+
+
+def _costs(source: Source, plan: Plan) -> Costs:
+    if plan.cost.measurements:
+        where = source.at("cost", "measurements")
+        msg = f"{where}: measurements are of one device, and a sweep changes it; leave them out of [cost]"
+        raise SpecError(msg)
+    return plan.costs()
+
+
+def _setting(source: Source, name: str, given: object, path: tuple[str, ...]) -> Setting:
+    where = source.at(*path)
+    kind = parameter(name, (), where=where)
+    return kind, value_of(kind, given, where=where)
+
+
+def _first_values(axes: Axes) -> dict[str, Any]:
+    """Return the first value of everything that is set, for the question that points start from."""
+    settings = [setting for case in axes.cases[:1] for setting in case.settings]
+    settings += [(axis.parameter, axis.values[0]) for axis in axes.grid]
+    settings += [(item.parameter, item.at(0.0)) for item in axes.ranges]
+    return {kind.name: value for kind, value in settings if not isinstance(value, Factor)}
+
+
+def _sized(cluster: object) -> bool:
+    return isinstance(cluster, Mapping) and "num_devices" in cluster
+
+
+KINDS: Mapping[str, tuple[str, ...]] = {
+    "scaling": ("by", "title"),
+    "line": ("x", "y", "by", "title"),
+    "bars": ("x", "title"),
+    "map": ("x", "y", "value", "title"),
+}
+"""Kinds of pictures and the keys that each takes."""
+PLOT_KEYS = ("kind", "x", "y", "value", "by", "title")
+
+
+def plot_of(given: Mapping[str, Any], columns: Collection[str], *, where: str) -> Plot:
+    """Return one picture.
+
+    Raises
+    ------
+    SpecError
+        If it asks for a column that the sweep does not have, or lacks one that its kind needs.
+    """
+    kind = str(given.get("kind"))
+    if kind not in KINDS:
+        msg = f"{where}: a plot's kind must be {', '.join(KINDS)}; got {kind!r}"
+        raise SpecError(msg)
+    for key, value in given.items():
+        if key != "kind" and key not in KINDS[kind]:
+            raise UnknownKeyError(key, f"{where}, plot of kind {kind}", KINDS[kind])
+        if not isinstance(value, str):
+            msg = f"{where}: {key} of a plot must be the name of a column, got {value!r}"
+            raise SpecError(msg)
+        if key in ("x", "y", "value", "by") and value not in columns:
+            what = f"column ({where}, {key} of plot)"
+            raise UnknownNameError(what, value, columns)
+    needed = [key for key in ("x", "y") if key in KINDS[kind] and key not in given]
+    if needed:
+        msg = f"{where}: a plot of kind {kind} needs {' and '.join(needed)}"
+        raise SpecError(msg)
+    return Plot(**given)
+
+
+def parse_plot(text: str, columns: Collection[str]) -> Plot:
+    """Return the picture that `--plot` asks for: "map:x=hbm_capacity,y=nic_bandwidth,value=mfu"."""
+    kind, _, rest = text.partition(":")
+    given: dict[str, str] = {"kind": kind.strip()}
+    for part in filter(None, (piece.strip() for piece in rest.split(","))):
+        key, equals, value = part.partition("=")
+        if not equals or not value.strip():
+            msg = f"--plot takes KIND:KEY=COLUMN,KEY=COLUMN, such as line:x=devices,y=mfu; got {text!r}"
+            raise SpecError(msg)
+        given[key.strip()] = value.strip()
+    return plot_of(given, columns, where=f"--plot {text}")
+
 
 SECTIONS = (
     "name", "model", "cluster", "devices", "nodes", "scaling", "workload", "precision", "cost", "space",

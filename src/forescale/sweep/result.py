@@ -12,9 +12,8 @@ import numpy as np
 
 from forescale.brief import Brief
 from forescale.errors import UnknownNameError
-from forescale.sweep.axes import varies
 from forescale.sweep.columns import VARIED, Column, Row
-from forescale.sweep.definition import Sweep
+from forescale.sweep.definition import Sweep, varies
 
 SCHEMA = "forescale.sweep/1"
 METRICS = {

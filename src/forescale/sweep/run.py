@@ -8,9 +8,8 @@ from pathlib import Path
 from forescale.sweep.columns import columns, table_row
 from forescale.sweep.definition import Sweep, fingerprint
 from forescale.sweep.executors import Executor, Local
-from forescale.sweep.folder import alone
 from forescale.sweep.result import SweepResult
-from forescale.sweep.store import Format, open_store
+from forescale.sweep.store import Format, alone, open_store
 
 
 def run(

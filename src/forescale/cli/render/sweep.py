@@ -12,9 +12,9 @@ from rich.text import Text
 
 from forescale.cli.render import words
 from forescale.sweep import Sweep, SweepResult
-from forescale.sweep.axes import Range, plain, varies
 from forescale.sweep.columns import VARIED, Row
-from forescale.sweep.labels import say, title, unit_of
+from forescale.sweep.definition import Range, plain, varies
+from forescale.sweep.pictures import say, title, unit_of
 from forescale.sweep.result import METRICS
 from forescale.units import counted, format_seconds
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.sweep.questions import grid, sweep
 
-from forescale.sweep.axes import latin_hypercube
+from forescale.sweep.definition import latin_hypercube
 
 
 @given(points=st.integers(1, 40), dimensions=st.integers(1, 6), seed=st.integers(0, 2**31))
