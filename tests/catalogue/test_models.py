@@ -11,8 +11,8 @@ import pytest
 import forescale.catalogue
 from forescale.catalogue.models import load_model, model_names, model_record, resolve_model_name
 from forescale.errors import UnknownNameError
+from forescale.frameworks.huggingface import read_huggingface
 from forescale.graph.parameters import count_parameters
-from forescale.io.huggingface import read_huggingface
 from forescale.spec import FullAttention, LatentAttention, LinearAttention, Model
 
 FOLDER = Path(forescale.catalogue.__file__).parent

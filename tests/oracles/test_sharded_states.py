@@ -19,7 +19,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from forescale.io.huggingface import read_huggingface
+from forescale.frameworks.huggingface import read_huggingface
 from forescale.project import project
 from forescale.spec import Precision, Strategy, Workload
 

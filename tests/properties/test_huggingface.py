@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from forescale.catalogue.models import model_names, model_record
 from forescale.errors import ReaderError
-from forescale.io.huggingface import read_huggingface
+from forescale.frameworks.huggingface import read_huggingface
 
 CONFIGS = [record["huggingface"] for record in map(model_record, model_names()) if "huggingface" in record]
 VALUES = st.one_of(

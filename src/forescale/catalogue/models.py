@@ -61,7 +61,7 @@ def resolve_model_name(name: str) -> str:
 
 @cache
 def _load(name: str) -> Model:
-    from forescale.io.huggingface import read_huggingface
+    from forescale.frameworks.huggingface import read_huggingface
 
     record, where = _record(name), f"catalogue model {name}"
     if "huggingface" in record:

@@ -12,8 +12,8 @@ from forescale.files import place_of
 from forescale.limits import whole_of
 
 if TYPE_CHECKING:
+    from forescale.frameworks.reading import Reading
     from forescale.io.plan import Plan
-    from forescale.io.reading import Reading
     from forescale.projection.result import Note, Projection
     from forescale.spec.strategy import Strategy
 
@@ -123,7 +123,7 @@ def read_question(
 
 def _hardware_notes(values: dict[str, Any], folder: Path | None) -> tuple[Note, ...]:
     """Return what of a hardware configuration changes nothing here."""
-    from forescale.io.hardware_config import read_hardware_config
+    from forescale.frameworks.primus.hardware import read_hardware_config
     from forescale.projection.result import Note
 
     if not isinstance(values.get("hardware_config"), str):
@@ -154,8 +154,8 @@ def _with_file(
 
     Without `layout`, as for a search, only what is not searched counts, such as overlap and kernels.
     """
-    from forescale.io.readers import HuggingFaceReader, read_file
-    from forescale.io.reading import Options
+    from forescale.frameworks.readers import HuggingFaceReader, read_file
+    from forescale.frameworks.reading import Options
 
     options = Options(num_devices=_known_devices(written, folder), layout=layout)
     readings: list[tuple[Path, Reading]] = []

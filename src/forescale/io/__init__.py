@@ -1,1 +1,1 @@
-"""Readers and writers: other tools' files, plan files, cluster files, validation at the edge."""
+"""Readers and writers of our own files: plans, clusters, spaces, measurements; validation at the edge."""

@@ -8,10 +8,10 @@ from typing import Any
 
 from forescale.catalogue.clusters import cluster_names, cluster_record, device_record, load_cluster
 from forescale.errors import SpecError
-from forescale.io.files import deep_merge, load_mapping
-from forescale.io.hardware_config import build_hardware_config, is_hardware_config
+from forescale.frameworks.primus.hardware import build_hardware_config, is_hardware_config
 from forescale.io.validation import build
 from forescale.spec.cluster import Cluster
+from forescale.syntax import deep_merge, load_mapping
 
 _REMARKS = ("date", "estimated")
 

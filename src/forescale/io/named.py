@@ -8,8 +8,8 @@ from forescale.catalogue.clusters import cluster_names, load_cluster
 from forescale.catalogue.models import load_model, model_names
 from forescale.errors import ReaderError
 from forescale.files import place_of
+from forescale.frameworks.huggingface import load_huggingface
 from forescale.io.cluster import read_cluster_file
-from forescale.io.huggingface import load_huggingface
 from forescale.io.validation import checked_model
 from forescale.spec import Cluster, Model
 
@@ -31,7 +31,7 @@ def model_of(text: str, *, folder: Path | None = None) -> Model:
         return load_model(text)
     if file.is_dir() or file.suffix == ".json":
         return checked_model(load_huggingface(file).model, where=str(file))
-    from forescale.io.readers import read_file
+    from forescale.frameworks.readers import read_file
 
     reading = read_file(file)
     if reading.model is None:

@@ -31,15 +31,15 @@ from typing import TYPE_CHECKING, Any
 from forescale.cost.select import Costs
 from forescale.errors import ReaderError, SpecError, UnknownKeyError, shown
 from forescale.files import check_plain, place_of
+from forescale.frameworks.primus.hardware import read_hardware_config
 from forescale.io.cluster import build_cluster
 from forescale.io.costs import CostPlan, build_cost_plan
-from forescale.io.files import load_mapping
-from forescale.io.hardware_config import read_hardware_config
 from forescale.io.named import cluster_of, model_of, named_cluster, named_model
 from forescale.io.toml import dump_toml
 from forescale.io.validation import build
 from forescale.limits import DEVICES, within
 from forescale.spec import Cluster, Model, Strategy, Workload
+from forescale.syntax import load_mapping
 from forescale.written import write_text
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from forescale.errors import ReaderError, UnknownKeyError, UnknownNameError
-from forescale.io.files import load_mapping
 from forescale.schedule import Request, family
+from forescale.syntax import load_mapping
 
 DURATIONS: Mapping[str, str] = MappingProxyType(
     {"fwd_time": "forward", "bwd_time": "input_grad", "wgrad_time": "weight_grad"}

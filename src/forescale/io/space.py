@@ -10,7 +10,6 @@ from typing import Any, get_args, get_type_hints
 
 from forescale.errors import ReaderError, SpecError, UnknownKeyError, shown
 from forescale.files import read_text
-from forescale.io.files import parse_mapping, parse_toml
 from forescale.io.placement import placement_of
 from forescale.limits import DEVICES, whole_of
 from forescale.schedule import family
@@ -27,6 +26,7 @@ from forescale.spec.strategy import (
     TensorKind,
 )
 from forescale.spec.workload import ComputeType, Precision
+from forescale.syntax import parse_mapping, parse_toml
 
 Words = Mapping[str, Sequence[str]]
 """Words by dimension."""

@@ -38,7 +38,6 @@ from annotated_types import Interval
 from forescale.cost.select import Costs
 from forescale.errors import ForescaleError, SpecError, UnknownKeyError, UnknownNameError
 from forescale.files import read_text
-from forescale.io.files import parse_mapping, parse_toml
 from forescale.io.lines import line_of
 from forescale.io.named import cluster_of, model_of
 from forescale.io.plan import Plan, build_plan, with_overrides
@@ -76,6 +75,7 @@ from forescale.sweep.parameters import (
     parameter,
     parameters,
 )
+from forescale.syntax import parse_mapping, parse_toml
 from forescale.units import parse
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from unittest import mock
 
 from forescale.errors import ForescaleError, ReaderError, UnknownKeyError
-from forescale.io.reading import Options, Reader, Reading
+from forescale.frameworks.reading import Options, Reader, Reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

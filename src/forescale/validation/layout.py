@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any, get_args
 
 from forescale.files import Row
-from forescale.io.megatron.graphs import launch_graphs
+from forescale.frameworks.megatron.graphs import launch_graphs
 from forescale.spec.model import DenseFfn, Model
 from forescale.spec.strategy import (
     SENT_ONCE,

@@ -14,8 +14,8 @@ from typing import Any
 from forescale.catalogue.clusters import load_cluster
 from forescale.errors import ForescaleError, ReaderError
 from forescale.files import Row, Table, parse_json
-from forescale.io.megatron.reader import read_arguments
-from forescale.io.reading import Options, Reading
+from forescale.frameworks.megatron.reader import read_arguments
+from forescale.frameworks.reading import Options, Reading
 from forescale.limits import AMOUNT, DEVICES
 from forescale.validation.cases import Case, Measured
 from forescale.validation.corpus import Column, check_cells

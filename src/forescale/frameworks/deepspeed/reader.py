@@ -1,0 +1,269 @@
+"""DeepSpeed's JSON configuration: batch, ZeRO stage, offload and types; the model is in another file.
+
+"auto", which Hugging Face's trainer fills in, counts as not given.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, get_args
+
+from forescale.errors import ReaderError, SpecError, UnknownKeyError, shown
+from forescale.files import parse_json, read_text
+from forescale.frameworks.reading import Options, Reading
+from forescale.limits import COUNT, within
+from forescale.spec.strategy import Kernels, Offload, Overlap, Strategy
+from forescale.spec.workload import OptimizerName
+from forescale.syntax import parse_mapping
+from forescale.units import counted
+
+_BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+BUCKET_ELEMENTS = 5e8
+"""DeepSpeed's own reduce_bucket_size."""
+ZERO = "zero_optimization"
+FULLY_SHARDED = 3
+"""The stage that shards parameters, too."""
+TYPES = {
+    "fp32": "fp32",
+    "float32": "fp32",
+    "bf16": "bf16",
+    "bfloat16": "bf16",
+    "fp16": "fp16",
+    "float16": "fp16",
+}
+OPTIMIZERS: Mapping[str, OptimizerName] = MappingProxyType(
+    {"adam": "adamw", "fusedadam": "adamw", "deepspeedcpuadam": "adamw", "muon": "muon", "lion": "lion"}
+)
+
+
+@cache
+def _table() -> Any:  # noqa: ANN401  (JSON)
+    return json.loads((files("forescale.frameworks.deepspeed") / "keys.json").read_text("utf-8"))
+
+
+class DeepSpeedReader:
+    """The JSON configuration of DeepSpeed: a layout without a model."""
+
+    name: Final = "deepspeed"
+    title: Final = "DeepSpeed configuration in JSON (beside a model)"
+
+    def recognises(self, text: str) -> bool:
+        """Whether `text` is JSON with a key that only DeepSpeed has."""
+        own = ("zero_optimization", *_BATCH[:2])
+        return text.lstrip().startswith("{") and any(f'"{key}"' in text for key in own)
+
+    def read(self, path: Path, options: Options) -> Reading:
+        """Return what the configuration at `path` says of layout and batch."""
+        content = parse_mapping(read_text(path), path, parse_json)
+        config = _Config(content, path, strict=options.strict)
+        strategy = _strategy(config, options.num_devices)
+        return Reading(
+            format=self.name,
+            strategy=strategy,
+            workload_values=_workload(config, strategy),
+            num_devices=options.num_devices,
+            used=tuple(config.used),
+            ignored=tuple(key for key in config.given if key not in config.used),
+            unknown=tuple(config.unknown),
+            notes=tuple(dict.fromkeys(config.notes)),
+        )
+
+
+class _Config:
+    """The settings of one file by dotted key, and which of them were read."""
+
+    def __init__(self, content: Mapping[str, Any], path: Path, *, strict: bool) -> None:
+        self.path, table = path, _table()
+        known = {*table["read"], *table["not_expressed"], *table["ignored"]}
+        tops = tuple(dict.fromkeys(key.split(".")[0] for key in known))
+        self.unknown = [key for key in content if key not in tops]
+        if self.unknown and strict:
+            raise UnknownKeyError(self.unknown[0], str(path), tops)
+        self.given = dict(_flat({key: value for key, value in content.items() if key in tops}))
+        for section, keys in table["sections"].items():
+            inside = content.get(section)
+            if section in content and not isinstance(inside, dict | None):
+                raise ReaderError(path, f"{section} must be a table, got {shown(inside)}")
+            wrong = [key for key in inside if key not in keys] if isinstance(inside, dict) else []
+            if wrong and strict:
+                raise UnknownKeyError(wrong[0], f"{path}, {section}", keys)
+            self.unknown += [f"{section}.{key}" for key in wrong]
+        self.used: dict[str, None] = {}
+        self.notes: list[str] = []
+        for key, what in table["not_expressed"].items():
+            if any(name == key or name.startswith(f"{key}.") for name, value in self.given.items() if value):
+                self.notes.append(f"not expressed: {key} ({what})")
+
+    def get(self, key: str) -> object:
+        """Return a setting; None where it is not given, or "auto"."""
+        if key not in self.given:
+            return None
+        self.used[key] = None
+        value = self.given[key]
+        if value == "auto":
+            self.notes.append(f"{key} is auto: not given")
+            return None
+        return value
+
+    def count(self, key: str) -> int | None:
+        """Return a whole number of at least 1."""
+        value = self.get(key)
+        if value is None:
+            return None
+        try:
+            return int(within(value, COUNT, key, whole=True))
+        except SpecError as error:
+            raise ReaderError(self.path, str(error)) from error
+
+    def flag(self, key: str, *, default: bool = False) -> bool:
+        """Return a switch."""
+        value = self.get(key)
+        if value is not None and not isinstance(value, bool):
+            raise ReaderError(self.path, f"{key} must be true or false, got {shown(value)}")
+        return default if value is None else value
+
+
+def _flat(content: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in content.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}", value
+
+
+def _strategy(config: _Config, num_devices: int | None) -> Strategy:
+    stage = config.get(f"{ZERO}.stage")
+    if stage is not None and (type(stage) is not int or stage not in (0, 1, 2, 3)):
+        raise ReaderError(config.path, f"{ZERO}.stage must be 0, 1, 2 or 3, got {shown(stage)}")
+    zero = int(stage or 0) if isinstance(stage, int) else 0
+    pp, cp = config.count("pipeline.stages") or 1, config.count("sequence_parallel_size") or 1
+    tp = config.count("tensor_parallel.autotp_size") or config.count("tensor_parallel.tp.tp_size") or 1
+    dp = _data_parallel(config, num_devices, tp * pp * cp)
+    group = config.count(f"{ZERO}.mics_shard_size") or dp
+    if dp % group:
+        raise ReaderError(
+            config.path, f"{ZERO}.mics_shard_size {group} does not divide {counted(dp, 'data-parallel rank')}"
+        )
+    hpz = config.count(f"{ZERO}.zero_hpz_partition_size") or 1
+    return Strategy(
+        tp=tp,
+        sp=False,
+        cp=cp,
+        cp_kind="ulysses",
+        pp=pp,
+        dp_replicate=dp // group,
+        dp_shard=group,
+        zero=zero,
+        micro_batch_size=config.count("train_micro_batch_size_per_gpu") or 1,
+        overlap=Overlap(
+            grad_reduce=config.flag(f"{ZERO}.overlap_comm", default=zero == 3), param_gather=zero == 3
+        ),
+        kernels=_kernels(config, zero),
+        offload=_offload(config, zero),
+        reshard=hpz if hpz > 1 and zero == FULLY_SHARDED else "default",
+    )
+
+
+def _data_parallel(config: _Config, num_devices: int | None, inner: int) -> int:
+    """Return data parallel, from the devices or from the three batch sizes, which must agree."""
+    whole, micro, steps = (config.count(key) for key in _BATCH)
+    if num_devices is not None:
+        if num_devices % inner:
+            raise ReaderError(
+                config.path,
+                f"the number of devices, {num_devices}, is no multiple of {inner} ranks of a model",
+            )
+        dp = num_devices // inner
+        if whole and micro and steps and whole != micro * steps * dp:
+            problem = (
+                f"train_batch_size {whole} is not {micro} x {steps} x {counted(dp, 'data-parallel rank')}"
+            )
+            raise ReaderError(config.path, problem)
+        return dp
+    if whole and micro:
+        return max(1, whole // (micro * (steps or 1)))
+    return 1
+
+
+def _kernels(config: _Config, zero: int) -> Kernels:
+    """Return what DeepSpeed's optimizers keep: buckets, and gradients beside their fp32 sum."""
+    size = config.get(f"{ZERO}.reduce_bucket_size")
+    if size is not None and (
+        isinstance(size, bool) or not isinstance(size, int | float) or not 0 <= size < 1e15
+    ):
+        problem = f"{ZERO}.reduce_bucket_size must be a number of elements, got {shown(size)}"
+        raise ReaderError(config.path, problem)
+    elements = float(size) if isinstance(size, int | float) else BUCKET_ELEMENTS
+    types = _types(config)
+    beside = zero == 1 and types["gradients"] == "fp32" != types["parameters"]  # BF16_Optimizer
+    return Kernels(
+        bucket_elements=elements if zero else 0.0,
+        accumulate_in_product=False,
+        keeps_product_gradients=beside,
+        flat_update=zero < FULLY_SHARDED and not beside,
+        keeps_stage_outputs=config.count("pipeline.stages") is not None,
+    )
+
+
+def _offload(config: _Config, zero: int) -> Offload:
+    where = {part: config.get(f"{ZERO}.offload_{part}.device") for part in ("optimizer", "param")}
+    share = config.get(f"{ZERO}.offload_optimizer.ratio")
+    if "nvme" in where.values():
+        config.notes.append("not expressed: offload to NVMe; projected as offload to the host's memory")
+    on_host = {part: device in ("cpu", "nvme") for part, device in where.items()}
+    if on_host["param"] and zero < FULLY_SHARDED:
+        raise ReaderError(config.path, f"{ZERO}.offload_param needs stage 3; it is {zero}")
+    if share is not None and not (isinstance(share, int | float) and 0 <= share <= 1):
+        raise ReaderError(
+            config.path, f"{ZERO}.offload_optimizer.ratio must be from 0 to 1, got {shown(share)}"
+        )
+    whole = 1.0 if not isinstance(share, int | float) else float(share)
+    inputs = config.flag("activation_checkpointing.cpu_checkpointing")
+    return Offload(
+        optimizer=whole if on_host["optimizer"] else 0.0,
+        parameters=on_host["param"],
+        modules=("decoder_layer_input",) if inputs else (),
+    )
+
+
+def _types(config: _Config) -> dict[str, str]:
+    """Return the types of weights, gradients and the master copy."""
+    kept = config.get("data_types.grad_accum_dtype")
+    if kept is not None and (not isinstance(kept, str) or kept not in TYPES):
+        raise ReaderError(
+            config.path, f"data_types.grad_accum_dtype {shown(kept)} is none of {', '.join(TYPES)}"
+        )
+    half = "fp16" if config.flag("fp16.enabled") else "fp32"
+    compute = "bf16" if config.flag("bf16.enabled") else half
+    gradients = TYPES[kept] if isinstance(kept, str) else compute
+    if compute == "fp32":
+        return {
+            "compute": "tf32",
+            "parameters": "fp32",
+            "gradients": "fp32",
+            "master": "none",
+            "activations": "fp32",
+        }
+    return {"compute": compute, "parameters": compute, "gradients": gradients, "activations": compute}
+
+
+def _workload(config: _Config, strategy: Strategy) -> dict[str, Any]:
+    """Return what the file says of the workload; the sequence's length is not in it."""
+    whole, micro, steps = (config.count(key) for key in _BATCH)
+    values: dict[str, Any] = {"precision": _types(config)}
+    if whole is None and micro and steps:
+        whole = micro * steps * strategy.dp
+    if whole is not None:
+        values["global_batch_size"] = whole
+    named = config.get("optimizer.type")
+    if isinstance(named, str):
+        plain = named.lower()
+        if plain not in get_args(OptimizerName) and plain not in OPTIMIZERS:
+            config.notes.append(f"optimizer.type {named}: states taken as AdamW's")
+        values["optimizer"] = OPTIMIZERS.get(plain, plain if plain in get_args(OptimizerName) else "adamw")
+    return values

@@ -1,0 +1,117 @@
+"""Read a Hugging Face `config.json` as a model.
+
+The keys are those of transformers 4 and 5. What an architecture makes of them stands in `dense`, `moe` and
+`hybrid` beside this module; keys that nobody used are reported, never dropped in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from forescale.errors import ReaderError, SpecError, nearest
+from forescale.files import parse_json, read_text
+from forescale.frameworks.huggingface.dense import DENSE
+from forescale.frameworks.huggingface.hybrid import HYBRID
+from forescale.frameworks.huggingface.keys import Keys
+from forescale.frameworks.huggingface.moe import MOE
+from forescale.frameworks.huggingface.towers import left_out, towers
+from forescale.spec.model import Model
+
+CONFIG_FILE = "config.json"
+FAMILIES: Mapping[str, Callable[[Keys], Model]] = MappingProxyType({**DENSE, **MOE, **HYBRID})
+"""What reads each `model_type`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadModel:
+    """A model and the keys of its file that do not describe it (token ids, rope scaling)."""
+
+    model: Model
+    ignored: tuple[str, ...]
+
+
+def supported_model_types() -> tuple[str, ...]:
+    """Return every `model_type` that can be read, sorted."""
+    return tuple(sorted(FAMILIES))
+
+
+def load_huggingface(path: str | Path) -> ReadModel:
+    """Read a `config.json`, or the one inside a folder; the model is named after the folder or the file.
+
+    Raises
+    ------
+    ReaderError
+        If the file is missing, cut short, no Hugging Face configuration, or of an unsupported architecture.
+    """
+    given = Path(path)
+    file = given / CONFIG_FILE if given.is_dir() else given
+    hint = f"; give a {CONFIG_FILE} or a folder that holds one"
+    config = parse_json(
+        read_text(file, hint=hint), file, infinite=True
+    )  # state space models have time steps up to it
+    if not isinstance(config, dict):
+        problem = "it holds no JSON object, so it is not the config.json of a Hugging Face model"
+        raise ReaderError(file, problem)
+    name = file.absolute().parent.name if file.name == CONFIG_FILE else file.stem
+    return read_huggingface(config, name=name, where=str(file))
+
+
+def read_huggingface(config: Mapping[str, Any], *, name: str, where: str) -> ReadModel:
+    """Read the parsed content of a `config.json`.
+
+    Parameters
+    ----------
+    config
+        The parsed file. Of a multimodal model the part under `text_config` is read.
+    name
+        Name of the resulting model.
+    where
+        The file (or other place) that error messages point to.
+
+    Raises
+    ------
+    ReaderError
+        If the architecture is not supported or a required key is missing or has an impossible value.
+    """
+    outer = Keys(config, where)
+    keys = _language_part(outer)
+    family = _family(keys)
+    try:
+        model = family(keys)
+        beside = towers(outer.unread_parts())
+        model = replace(model, name=name, source=where, left_out=left_out(beside, model) if beside else "")
+    except SpecError as error:
+        raise ReaderError(where, str(error)) from error
+    return ReadModel(model=model, ignored=tuple(key for key in outer.unread() if key not in beside))
+
+
+def _language_part(outer: Keys) -> Keys:
+    """Return the keys of the language model: the file's own, or those of its `text_config`."""
+    kind = outer.get("model_type")
+    inner = outer.child("text_config")
+    if inner is None or (kind in FAMILIES and inner.get("hidden_size") is None):
+        return outer
+    for shared in ("tie_word_embeddings", "vocab_size"):
+        inner.fall_back(shared, outer)
+    if inner.get("model_type") is None:
+        inner.fall_back("model_type", outer)
+    return inner
+
+
+def _family(keys: Keys) -> Callable[[Keys], Model]:
+    kind = keys.get("model_type")
+    if not isinstance(kind, str) or not kind:
+        raise ReaderError(
+            keys.where, "it has no model_type, so it is not the config.json of a Hugging Face model"
+        )
+    if kind not in FAMILIES:
+        close = nearest(kind, FAMILIES)
+        hint = f" (nearest: {', '.join(close)})" if close else ""
+        supported = ", ".join(supported_model_types())
+        problem = f"the architecture {kind!r} is not supported{hint}; those that are: {supported}"
+        raise ReaderError(keys.where, problem)
+    return FAMILIES[kind]

@@ -1,0 +1,401 @@
+"""Megatron's settings as a layout: degrees, sharding, recompute, overlap."""
+
+from __future__ import annotations
+
+from math import lcm, prod
+from typing import Literal, get_args
+
+from forescale.frameworks.megatron.graphs import read_graphs
+from forescale.frameworks.megatron.pipeline import read_split
+from forescale.frameworks.megatron.settings import Settings
+from forescale.limits import whole_of
+from forescale.spec.strategy import (
+    DEFAULT_AXIS_ORDER,
+    Axis,
+    ContextKind,
+    CrossEntropy,
+    Dispatcher,
+    Kernels,
+    Module,
+    Offload,
+    OffloadName,
+    Overlap,
+    Recompute,
+    Routing,
+    Strategy,
+)
+
+CP_KINDS: dict[str, ContextKind] = {
+    "p2p": "ring",
+    "a2a": "ulysses",
+    "allgather": "all_gather",
+    "a2a+p2p": "hierarchical",
+}
+LEVELS = 2
+"""Levels of hierarchical context parallelism: an exchange of heads inside, a ring outside."""
+MODULES: dict[str, Module] = {
+    "core_attn": "core_attn",
+    "layernorm": "layernorm",
+    "mlp": "mlp",
+    "mla_up_proj": "mla_up_proj",
+    "moe": "moe",
+    "moe_act": "moe_act",
+    "shared_experts": "shared_experts",
+}
+OFFLOADED: dict[str, tuple[OffloadName, ...]] = {
+    "attn_norm": ("attn_norm",),
+    "qkv_linear": ("qkv_linear",),
+    "core_attn": ("core_attn",),
+    "attn_proj": ("attn_proj",),
+    "mlp_norm": ("mlp_norm",),
+    "expert_fc1": ("expert_fc1",),
+    "moe_act": ("moe_act",),
+    "fused_group_mlp": ("expert_fc1", "moe_act"),
+}
+"""Modules of --offload-modules. The fused experts' products and their activation save what both save apart."""
+FSDP_LEVELS = {"no_shard": "0", "optim": "1", "optim_grads": "2", "optim_grads_params": "3"}
+NOT_EXPRESSED = {
+    "tensor_parallel_num_weight_shards": "weights sharded further than tensor parallel",
+    "expert_tensor_parallel_num_weight_shards": "expert weights sharded further than tensor parallel",
+    "distribute_saved_activations": "saved activations spread over tensor parallel",
+    "moe_expert_rank_capacity_factor": "a fixed budget of tokens per expert-parallel rank",
+    "rampup_batch_size": "a growing batch",
+    "step_batch_size_schedule": "a growing batch",
+    "hybrid_context_parallel": "context parallel that changes with the sequence",
+    "offload": "activations in host memory",
+    "defer_embedding_wgrad_compute": "logits kept for a later gradient of the head",
+}
+"""Settings that change memory or time and that a Strategy cannot say: each becomes a note."""
+
+WEIGHTED_ACTIVATIONS = ("swiglu", "quick_geglu", "use_fused_weighted_squared_relu")
+"""Activations of experts for which Megatron-Core has a kernel that takes the routing weight."""
+
+
+def read_strategy(settings: Settings, *, num_layers: int, num_devices: int | None) -> Strategy:
+    """Return the layout on `num_devices`; if None, on the fewest that it can run on."""
+    tp, cp = settings.degree("tensor_model_parallel_size"), settings.degree("context_parallel_size")
+    pp, ep = settings.degree("pipeline_model_parallel_size"), settings.degree("expert_model_parallel_size")
+    etp = settings.count("expert_tensor_parallel_size") or tp
+    routed = _routed(settings, tp)
+    if not routed:
+        etp = 1
+        if ep > 1:
+            settings.refuse(f"{settings.spell('expert_model_parallel_size')} {ep} needs experts; it has none")
+    dp = _data_parallel(settings, num_devices, tp * cp, pp, ep * etp)
+    zero, replicate = _sharding(settings, dp, pp, ep)
+    split = read_split(settings, num_layers=num_layers, pp=pp)
+    for key, what in NOT_EXPRESSED.items():
+        if settings.get(key) not in (None, False, "false", 0, "0", "", []):
+            settings.note(f"not expressed: {settings.spell(key)} ({what})")
+    return Strategy(
+        tp=tp,
+        sp=settings.flag("sequence_parallel") and tp > 1,
+        cp=cp,
+        cp_kind=_context_kind(settings, cp),
+        cp_inner=_inner_context(settings, cp),
+        ep=ep,
+        etp=etp,
+        pp=pp,
+        vpp=split.vpp,
+        dp_replicate=replicate,
+        dp_shard=dp // replicate,
+        zero=zero,
+        micro_batch_size=settings.size("micro_batch_size"),
+        recompute=_recompute(settings),
+        offload=_offload(settings),
+        stage_layers=split.stage_layers,
+        axis_order=_axis_order(settings),
+        overlap=_overlap(settings, tp=tp, vpp=split.vpp),
+        flash_attention=_flash(settings),
+        kernels=_kernels(settings),
+        graphs=read_graphs(settings),
+        dispatcher=_dispatcher(settings) if routed else "all_to_all",
+        routing=_routing(settings) if routed else Routing(),
+    )
+
+
+def _routed(settings: Settings, tp: int) -> bool:
+    """Return whether there are experts; refuses them under tensor parallelism without sequence parallelism."""
+    routed = bool(settings.count("num_experts"))
+    if routed and tp > 1 and not settings.flag("sequence_parallel"):
+        settings.refuse(
+            f"experts under tensor parallelism need {settings.spell('sequence_parallel')}; tp is {tp}"
+        )
+    return routed
+
+
+def _dispatcher(settings: Settings) -> Dispatcher:
+    """Return how tokens travel: the flexible dispatcher has DeepEP behind it, or kernels like it."""
+    kind = settings.choice("moe_token_dispatcher_type", "allgather", TOKEN_DISPATCHERS)
+    backend = str(settings.get("moe_flex_dispatcher_backend") or "deepep")
+    once = settings.flag("moe_enable_deepep") or settings.flag("use_turbo_deepep")
+    if kind == "flex" and backend == "hybridep":
+        return "hybridep"
+    if kind == "flex" and backend != "deepep":
+        settings.note(
+            f"tokens travel by {backend}; taken as DeepEP, which sends them once to each device, too"
+        )
+    return "deepep" if kind == "flex" or once else "all_to_all"
+
+
+TOKEN_DISPATCHERS = {
+    "allgather": "all_to_all",
+    "alltoall": "all_to_all",
+    "alltoall_seq": "all_to_all",
+    "flex": "flex",
+}
+
+
+COUNTING = frozenset(("aux_loss", "seq_aux_loss", "global_aux_loss"))
+"""Losses of Megatron-Core that count tokens per expert over several ranks."""
+
+
+def _balance(settings: Settings) -> Literal["none", "aux_loss"]:
+    kinds = settings.words("moe_router_load_balancing_type") or ("aux_loss",)
+    weighs = (settings.number("moe_aux_loss_coeff") or 0.0) > 0.0
+    return "aux_loss" if weighs and COUNTING.intersection(kinds) else "none"
+
+
+def _routing(settings: Settings) -> Routing:
+    """Return the capacity of experts; Megatron-LM takes a negative factor as none."""
+    balance = _balance(settings)
+    factor = settings.number("moe_expert_capacity_factor")
+    padded = settings.flag("moe_pad_expert_input_to_capacity")
+    if factor is None or factor <= 0:
+        if padded:
+            settings.refuse(
+                f"{settings.spell('moe_pad_expert_input_to_capacity')} needs "
+                f"{settings.spell('moe_expert_capacity_factor')}"
+            )
+        return Routing(balance=balance)
+    return Routing(capacity_factor=factor, pad_to_capacity=padded, balance=balance)
+
+
+def _offload(settings: Settings) -> Offload:
+    """Return what goes to the host: first layers' activations, a fraction of the optimizer."""
+    layers = settings.count("cpu_offloading_num_layers", 0)
+    share, copies = (
+        settings.number("optimizer_offload_fraction"),
+        settings.flag("overlap_cpu_optimizer_d2h_h2d"),
+    )
+    offloads = settings.flag("optimizer_cpu_offload")
+    modules, module_share = _offload_modules(settings)
+    if modules and layers:
+        settings.refuse(
+            f"{settings.spell('fine_grained_activation_offloading')} does not go with "
+            f"{settings.spell('cpu_offloading_num_layers')}"
+        )
+    return Offload(
+        activation_layers=layers,
+        modules=modules,
+        module_share=module_share,
+        optimizer=(1.0 if share is None else share) if offloads else 0.0,
+        master=not offloads or settings.flag("use_precision_aware_optimizer"),
+        overlap=copies or not offloads,
+    )
+
+
+def _offload_modules(settings: Settings) -> tuple[tuple[OffloadName, ...], float]:
+    """Return the modules whose saved tensors go to the host, and of how many of the layers."""
+    named, share = settings.words("offload_modules"), settings.number("activation_offload_fraction")
+    if not settings.flag("fine_grained_activation_offloading"):
+        return (), 1.0
+    unknown = [name for name in named if name not in OFFLOADED]
+    if unknown:
+        settings.refuse(
+            f"{settings.spell('offload_modules')} {unknown[0]!r} is not one of {', '.join(OFFLOADED)}"
+        )
+    modules = {each for name in named for each in OFFLOADED[name]}
+    return tuple(name for name in get_args(OffloadName) if name in modules), 1.0 if share is None else share
+
+
+def _data_parallel(settings: Settings, num_devices: int | None, inner: int, pp: int, expert: int) -> int:
+    """Return data parallel over `inner` (tp x cp) devices a stage; experts need a multiple of ep x etp."""
+    if num_devices is None:
+        replicas = settings.degree("num_distributed_optimizer_instances")
+        return lcm(lcm(inner, expert) // inner, replicas)
+    if num_devices % (inner * pp):
+        settings.refuse(
+            f"the number of devices, {num_devices}, is no multiple of tp x cp x pp = {inner * pp}"
+        )
+    if num_devices % (expert * pp):
+        settings.refuse(
+            f"the number of devices, {num_devices}, is no multiple of ep x etp x pp = {expert * pp}"
+        )
+    return num_devices // (inner * pp)
+
+
+def _sharding(settings: Settings, dp: int, pp: int, ep: int) -> tuple[int, int]:
+    """Return the ZeRO level and how many data-parallel replicas hold whole states."""
+    distributed = settings.flag("use_distributed_optimizer")
+    instances = settings.degree("num_distributed_optimizer_instances")
+    replicas = settings.degree("data_parallel_replicate_degree")
+    if settings.flag("overlap_param_gather"):
+        _check_param_gather(settings, distributed=distributed)
+    if settings.flag("use_torch_fsdp2"):
+        _check_torch_fsdp2(settings, pp=pp, ep=ep, distributed=distributed)
+        return 3, _replicas(settings, replicas, dp, "data_parallel_replicate_degree")
+    if settings.flag("use_megatron_fsdp") or settings.flag("use_custom_fsdp"):
+        level = settings.choice("data_parallel_sharding_strategy", "optim_grads_params", FSDP_LEVELS)
+        zero = int(level)
+        return zero, _replicas(settings, instances, dp, "num_distributed_optimizer_instances") if zero else 1
+    settings.get("data_parallel_sharding_strategy")
+    if distributed:
+        return 1, _replicas(settings, instances, dp, "num_distributed_optimizer_instances")
+    return 0, 1
+
+
+def _replicas(settings: Settings, count: int, dp: int, key: str) -> int:
+    if dp % count:
+        settings.refuse(f"{settings.spell(key)} {count} does not divide the data parallel degree {dp}")
+    return count
+
+
+def _check_param_gather(settings: Settings, *, distributed: bool) -> None:
+    sharded = distributed or settings.flag("use_megatron_fsdp") or settings.flag("use_custom_fsdp")
+    name = settings.spell("overlap_param_gather")
+    if not sharded and not str(settings.get("optimizer")).startswith("dist_"):
+        settings.refuse(f"{name} needs {settings.spell('use_distributed_optimizer')} or Megatron's FSDP")
+    if not settings.flag("overlap_grad_reduce"):
+        settings.refuse(f"{name} needs {settings.spell('overlap_grad_reduce')}")
+
+
+def _check_torch_fsdp2(settings: Settings, *, pp: int, ep: int, distributed: bool) -> None:
+    against = {
+        "pipeline parallel": pp > 1,
+        "expert parallel": ep > 1,
+        "the distributed optimizer": distributed,
+        "fp16": settings.flag("fp16"),
+        "tied embeddings": not settings.flag("untie_embeddings_and_output_weights"),
+    }
+    clash = next((what for what, present in against.items() if present), None)
+    if clash:
+        settings.refuse(f"{settings.spell('use_torch_fsdp2')} does not go with {clash}")
+
+
+def _context_kind(settings: Settings, cp: int) -> ContextKind:
+    words = settings.words("cp_comm_type")
+    unknown = [word for word in words if word not in CP_KINDS]
+    if unknown:
+        settings.refuse(
+            f"{settings.spell('cp_comm_type')} must be one of {', '.join(CP_KINDS)}, got {unknown[0]!r}"
+        )
+    kinds = {CP_KINDS[word] for word in words} or {"ring"}
+    if cp > 1 and len(kinds) > 1:
+        settings.note("context parallel mixes kinds of exchange; it is taken as a ring")
+        return "ring"
+    return CP_KINDS[words[0]] if words else "ring"
+
+
+def _inner_context(settings: Settings, cp: int) -> int | None:
+    """Return the ranks that exchange heads: the first of two sizes, whose product is that of the group."""
+    sizes = settings.words("hierarchical_context_parallel_sizes")
+    if "a2a+p2p" not in settings.words("cp_comm_type") or cp == 1:
+        return Strategy().cp_inner
+    numbers = [whole_of(size) or 0 for size in sizes]
+    if len(numbers) != LEVELS or prod(numbers) != cp:
+        settings.refuse(
+            f"{settings.spell('cp_comm_type')} a2a+p2p needs {settings.spell('hierarchical_context_parallel_sizes')} "
+            f"with two sizes whose product is {cp}, such as {cp} 1; got {' '.join(sizes) or 'none'}"
+        )
+    return numbers[0]
+
+
+def _recompute(settings: Settings) -> Recompute:
+    granularity = settings.get("recompute_granularity")
+    if granularity is None and (
+        settings.flag("recompute_activations") or settings.flag("moe_layer_recompute")
+    ):
+        granularity = "selective"
+    method = settings.get("recompute_method")
+    if granularity is None:
+        return Recompute()
+    if granularity == "selective":
+        if method is not None:
+            settings.refuse(f"{settings.spell('recompute_method')} goes with full recompute only")
+        return _selective(settings)
+    if granularity != "full":
+        settings.refuse(
+            f"{settings.spell('recompute_granularity')} must be full or selective, got {granularity!r}"
+        )
+    layers = settings.count("recompute_num_layers")
+    listed = settings.words("recompute_layer_ids")
+    if listed:
+        return _listed(settings, listed)
+    if method is None or layers is None:
+        missing = "recompute_method" if method is None else "recompute_num_layers"
+        settings.refuse(f"{settings.spell(missing)} must be given with full recompute")
+    if method == "block":
+        return Recompute(granularity="full", num_layers=layers) if layers else Recompute()
+    if method != "uniform":
+        settings.refuse(f"{settings.spell('recompute_method')} must be uniform or block, got {method!r}")
+    return Recompute(granularity="full", unit=max(layers, 1))
+
+
+def _listed(settings: Settings, words: tuple[str, ...]) -> Recompute:
+    """Return the recompute of layers listed by their numbers (Primus)."""
+    wrong = next((word for word in words if whole_of(word) is None), None)
+    if wrong is not None:
+        settings.refuse(f"{settings.spell('recompute_layer_ids')} must be numbers of layers, got {wrong!r}")
+    return Recompute(granularity="full", layer_ids=tuple(dict.fromkeys(int(word) for word in words)))
+
+
+def _selective(settings: Settings) -> Recompute:
+    words = settings.words("recompute_modules") or ("core_attn",)
+    if settings.flag("moe_layer_recompute"):
+        words = (*words, "moe")
+    for word in words:
+        if word not in MODULES:
+            settings.note(f"not expressed: recompute of {word}")
+    modules = tuple(dict.fromkeys(MODULES[word] for word in words if word in MODULES))
+    return Recompute(granularity="selective", modules=modules) if modules else Recompute()
+
+
+def _axis_order(settings: Settings) -> tuple[Axis, ...]:
+    return ("tp", "cp", "pp", "dp") if settings.flag("use_tp_pp_dp_mapping") else DEFAULT_AXIS_ORDER
+
+
+def _overlap(settings: Settings, *, tp: int, vpp: int) -> Overlap:
+    tensor = settings.flag("tp_comm_overlap")
+    if tensor and tp > 1 and not settings.flag("sequence_parallel"):
+        settings.refuse(f"{settings.spell('tp_comm_overlap')} needs {settings.spell('sequence_parallel')}")
+    return Overlap(
+        grad_reduce=settings.flag("overlap_grad_reduce"),
+        param_gather=settings.flag("overlap_param_gather"),
+        tensor=tensor and tp > 1,
+        pipeline=settings.flag("overlap_p2p_comm", default=True) and vpp > 1,
+        expert=settings.flag("overlap_moe_expert_parallel_comm"),
+        shared_experts=settings.flag("moe_shared_expert_overlap"),
+    )
+
+
+def _flash(settings: Settings) -> bool:
+    backend = str(settings.get("attention_backend") or "auto").rpartition(".")[2]
+    local = settings.get("transformer_impl") == "local" and not settings.flag("use_flash_attn")
+    return backend not in ("unfused", "local") and not (local and backend == "auto")
+
+
+def _kernels(settings: Settings) -> Kernels:
+    """Return which kernels train; Megatron-LM drops out a tenth of attention and hidden states unless told."""
+    implementation = settings.choice("cross_entropy_fusion_impl", "native", {"native": "native", "te": "te"})
+    loss: CrossEntropy = "vocab_parallel"
+    if settings.flag("cross_entropy_loss_fusion"):
+        loss = "fused" if implementation == "te" else "native"
+    dropouts = [_rate(settings, f"{place}_dropout") for place in ("attention", "hidden")]
+    return Kernels(
+        cross_entropy=loss,
+        weighted_activation=any(settings.flag(key) for key in WEIGHTED_ACTIVATIONS),
+        accumulate_in_product=settings.flag("gradient_accumulation_fusion", default=True),
+        fused_rotary=settings.flag("apply_rope_fusion", default=True)
+        and settings.flag("enable_experimental"),
+        grouped_experts=settings.flag("moe_grouped_gemm"),
+        expert_kernels="one" if settings.flag("use_turbo_grouped_gemm") else "each",
+        narrow_experts=not settings.flag("moe_use_legacy_grouped_gemm"),
+        deterministic=settings.flag("deterministic_mode"),
+        dropout=any(dropouts),
+    )
+
+
+def _rate(settings: Settings, key: str) -> float:
+    value = settings.number(key)
+    return 0.1 if value is None else value

@@ -1,0 +1,284 @@
+"""Megatron's settings as a model.
+
+Defaults and rules are those of Megatron-LM's `arguments.py`, `transformer_config.py` and
+`gpt_layer_specs.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+
+from forescale.frameworks.megatron.hybrid import hybrid_layers, hybrid_segments
+from forescale.frameworks.megatron.settings import Settings
+from forescale.limits import whole_of
+from forescale.spec.model import (
+    Attention,
+    DenseFfn,
+    Ffn,
+    FullAttention,
+    LatentAttention,
+    Layer,
+    LinearAttention,
+    Model,
+    MoeFfn,
+)
+
+UNSUPPORTED = {
+    "heterogeneous_layers_config_path": "layers that differ by a file of their own",
+    "heterogeneous_layers_config_encoded_json": "layers that differ by a list of their own",
+    "routed_expert_hidden_size": "experts in a narrower space",
+    "compress_ratios": "compressed sparse attention",
+    "lfm_layer_types": "layers of short convolutions",
+    "retro_add_retriever": "a retriever",
+    "export_kd_teacher_load": "a teacher model beside the student",
+    "dataloader_seq_length": "a vision tower",
+    "disable_vision_class_token": "a vision tower",
+    "enable_hyper_connections": "hyper-connections",
+    "mtp_use_repeated_layer": "one multi-token-prediction layer used many times",
+}
+"""Settings that change the architecture in ways that a `Model` cannot say."""
+LINEAR_VARIANTS = frozenset({"gated_delta_net", "gdn"})
+
+
+def read_model(settings: Settings, *, name: str, vocab_size: int | None = None) -> Model:
+    """Return the model; `vocab_size` is used where the settings name a tokenizer only."""
+    _refuse_unsupported(settings)
+    hidden = settings.size("hidden_size")
+    layers = _layers(settings, hidden)
+    padded = settings.count("padded_vocab_size")
+    return Model(
+        name=name,
+        hidden_size=hidden,
+        layers=layers,
+        vocab_size=padded or _vocabulary(settings, vocab_size),
+        vocab_multiple=(1 if padded else settings.size("make_vocab_size_divisible_by", 128)),
+        tied_embeddings=not settings.flag("untie_embeddings_and_output_weights"),
+        norm="rms" if settings.choice("normalization", "LayerNorm", NORMS) == "rms" else "layer",
+        learned_positions=_learned_positions(settings),
+        num_mtp_layers=settings.count("mtp_num_layers", 0),
+        max_seq_len=settings.count("max_position_embeddings", 0),
+        source=settings.where,
+    )
+
+
+def _layers(settings: Settings, hidden: int) -> tuple[Layer, ...]:
+    segments = hybrid_segments(settings)
+    if segments:
+        return hybrid_layers(
+            settings,
+            segments,
+            hidden=hidden,
+            attention=lambda: _softmax_attention(settings, hidden),
+            dense=lambda: _dense_ffn(settings, hidden),
+            routed=lambda: _routed_ffn(settings, _dense_ffn(settings, hidden)),
+        )
+    num_layers = settings.size("num_layers")
+    attention = _attention_layers(settings, num_layers, hidden)
+    ffn = _ffn_layers(settings, num_layers, hidden)
+    kinds: dict[Layer, Layer] = {}
+    return tuple(
+        kinds.setdefault(layer, layer)
+        for layer in (Layer(attention=a, ffn=f) for a, f in zip(attention, ffn, strict=True))
+    )
+
+
+NORMS = {"LayerNorm": "layer", "RMSNorm": "rms"}
+
+
+def _refuse_unsupported(settings: Settings) -> None:
+    for key, what in UNSUPPORTED.items():
+        value = settings.get(key)
+        if value not in (None, False, "false", 0, "0", [], ""):
+            settings.refuse(f"{settings.spell(key)} asks for {what}, which cannot be expressed")
+    encoder, decoder = settings.count("encoder_num_layers"), settings.count("decoder_num_layers")
+    if encoder and decoder:
+        settings.refuse("it has an encoder and a decoder, which cannot be expressed")
+
+
+def _attention_layers(settings: Settings, num_layers: int, hidden: int) -> Sequence[Attention]:
+    full = _softmax_attention(settings, hidden)
+    variant = settings.get("experimental_attention_variant")
+    if variant is None:
+        return _windowed(settings, full, num_layers)
+    if variant not in LINEAR_VARIANTS:
+        settings.refuse(f"the attention variant {variant!r} cannot be expressed")
+    linear = LinearAttention(
+        num_heads=settings.count("linear_num_value_heads", 32),
+        num_key_heads=settings.count("linear_num_key_heads", 16),
+        key_head_dim=settings.count("linear_key_head_dim", 128),
+        value_head_dim=settings.count("linear_value_head_dim", 128),
+        conv_kernel=settings.count("linear_conv_kernel_dim", 4),
+        num_gates_per_head=2,
+        num_head_parameters=2,
+    )
+    pattern = settings.pattern("linear_attention_freq", num_layers)
+    if pattern is None:
+        settings.refuse(f"{settings.spell('linear_attention_freq')} must be given with a linear attention")
+    if isinstance(pattern, int):
+        pattern = tuple(int((at + 1) % pattern != 0) for at in range(num_layers))
+    return [linear if is_linear else full for is_linear in pattern]
+
+
+def _softmax_attention(settings: Settings, hidden: int) -> Attention:
+    heads = settings.size("num_attention_heads")
+    if settings.flag("multi_latent_attention"):
+        return LatentAttention(
+            num_heads=heads,
+            q_lora_rank=settings.count("q_lora_rank"),
+            kv_lora_rank=settings.count("kv_lora_rank", 32),
+            qk_nope_head_dim=settings.count("qk_head_dim", 128),
+            qk_rope_head_dim=settings.count("qk_pos_emb_head_dim", 64),
+            v_head_dim=settings.count("v_head_dim", 128),
+            projection_bias=settings.flag("add_bias_linear", default=True),
+        )
+    head_dim = settings.count("kv_channels")
+    if head_dim is None:
+        if hidden % heads:
+            settings.refuse(
+                f"{settings.spell('hidden_size')} {hidden} is no multiple of "
+                f"{settings.spell('num_attention_heads')} {heads}; give {settings.spell('kv_channels')}"
+            )
+        head_dim = hidden // heads
+    groups = settings.count("num_query_groups")
+    grouped = settings.flag("group_query_attention")
+    if grouped and groups is None:
+        settings.refuse(f"{settings.spell('num_query_groups')} must be given with grouped queries")
+    bias = settings.flag("add_bias_linear", default=True)
+    return FullAttention(
+        num_heads=heads,
+        num_kv_heads=groups if grouped and groups else heads,
+        head_dim=head_dim,
+        qkv_bias=bias or settings.flag("add_qkv_bias"),
+        output_bias=bias,
+        qk_norm="head" if settings.flag("qk_layernorm") else "none",
+        sinks=settings.choice("softmax_type", "vanilla", SOFTMAX) == "learnable",
+        output_gate=settings.flag("attention_output_gate"),
+        rotary=_position(settings) == "rotary",
+    )
+
+
+SOFTMAX = {"vanilla": "vanilla", "off-by-one": "vanilla", "learnable": "learnable"}
+
+
+def _windowed(settings: Settings, full: Attention, num_layers: int) -> Sequence[Attention]:
+    """Give the sliding window to the layers that have one."""
+    sides = settings.words("window_size")
+    if not sides or not isinstance(full, FullAttention):
+        return [full] * num_layers
+    if whole_of(sides[0].removeprefix("-")) is None:
+        settings.refuse(f"{settings.spell('window_size')} must be like 127,0, got {' '.join(sides)!r}")
+    left = int(sides[0])
+    if left < 0:
+        return [full] * num_layers
+    shape = {name: getattr(full, name) for name in FullAttention.__dataclass_fields__}
+    windowed = FullAttention(**{**shape, "window": left + 1})
+    skip = settings.pattern("window_attn_skip_freq", num_layers)
+    if skip is None:
+        return [windowed] * num_layers
+    if isinstance(skip, int):
+        return [windowed if (at + 1) % skip else full for at in range(num_layers)]
+    return [windowed if slides else full for slides in skip]
+
+
+def _dense_ffn(settings: Settings, hidden: int) -> DenseFfn:
+    kinds = [key for key in ("swiglu", "quick_geglu", "squared_relu") if settings.flag(key)]
+    if len(kinds) > 1:
+        settings.refuse(f"{' and '.join(map(settings.spell, kinds))} are two activations; give one of them")
+    gated = bool(kinds) and kinds != ["squared_relu"]
+    width = settings.count("ffn_hidden_size")
+    if not width:
+        width = int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden
+        settings.note(f"ffn_hidden_size is not given; Megatron-LM takes {width}")
+    bias = settings.flag("add_bias_linear", default=True)
+    return DenseFfn(ffn_hidden_size=width, gated=gated, bias=bias)
+
+
+def _routed_ffn(settings: Settings, dense: DenseFfn) -> MoeFfn:
+    """Return the experts, which are like `dense` where the settings do not say otherwise."""
+    return MoeFfn(
+        num_experts=settings.size("num_experts"),
+        top_k=settings.count("moe_router_topk", 2),
+        ffn_hidden_size=settings.count("moe_ffn_hidden_size") or dense.ffn_hidden_size,
+        gated=dense.gated,
+        bias=dense.bias,
+        latent_size=settings.count("moe_latent_size", 0),
+        shared_ffn_hidden_size=settings.count("moe_shared_expert_intermediate_size", 0),
+        shared_gate=settings.flag("moe_shared_expert_gate"),
+        score_bias=settings.flag("moe_router_enable_expert_bias"),
+        num_groups=settings.count("moe_router_num_groups", 0),
+        top_groups=settings.count("moe_router_group_topk", 0),
+    )
+
+
+def _ffn_layers(settings: Settings, num_layers: int, hidden: int) -> Sequence[Ffn]:
+    dense = _dense_ffn(settings, hidden)
+    if not settings.count("num_experts"):
+        return [dense] * num_layers
+    moe = _routed_ffn(settings, dense)
+    pattern = settings.pattern("moe_layer_freq", num_layers)
+    if pattern is None or isinstance(pattern, int):
+        every = pattern or 1
+        pattern = tuple(int(at % every == 0) for at in range(num_layers))
+    return [moe if routed else dense for routed in pattern]
+
+
+POSITIONS = {
+    "learned_absolute": "learned",
+    "rope": "rotary",
+    "yarn": "rotary",
+    "mrope": "rotary",
+    "relative": "none",
+    "none": "none",
+}
+
+
+def _position(settings: Settings) -> str:
+    if settings.flag("use_rotary_position_embeddings"):
+        return "rotary"
+    return settings.choice("position_embedding_type", "learned_absolute", POSITIONS)
+
+
+def _learned_positions(settings: Settings) -> int:
+    learned = _position(settings) == "learned" and settings.flag("add_position_embedding", default=True)
+    rows = settings.count("max_position_embeddings", 0)
+    return rows if learned else 0
+
+
+@cache
+def _tokenizers() -> dict[str, int]:
+    data = json.loads(
+        (files("forescale.frameworks.megatron") / "tokenizers.json").read_text(encoding="utf-8")
+    )
+    return dict(data["vocab_size"])
+
+
+def _vocabulary(settings: Settings, given: int | None) -> int:
+    """Return the vocabulary: stated, told by the caller, or that of the tokenizer."""
+    stated = settings.count("vocab_size")
+    extra = settings.count("vocab_extra_ids", 0)
+    if stated:
+        return stated + extra
+    if given:
+        return given
+    model, kind = str(settings.get("tokenizer_model") or ""), str(settings.get("tokenizer_type") or "")
+    found = _vocabulary_of(model) or _tokenizers().get(kind)
+    if not found and not kind and "merge_file" in settings:
+        kind, found = "GPT2BPETokenizer", _tokenizers()["GPT2BPETokenizer"]
+    if not found:
+        named = f" (it names the tokenizer {model or kind})" if model or kind else ""
+        settings.refuse(f"it does not state the vocabulary{named}; give vocab_size")
+    settings.note(f"the vocabulary of {found} entries is that of the tokenizer {model or kind}")
+    return found + extra
+
+
+def _vocabulary_of(model: str) -> int | None:
+    """Return the vocabulary of the model ("organisation/name") that a tokenizer comes with."""
+    from forescale.catalogue.models import load_model, model_names
+
+    name = model.rstrip("/").rpartition("/")[2].lower()
+    if name in model_names():
+        return load_model(name).vocab_size
+    return _tokenizers().get(name)

@@ -1,0 +1,135 @@
+"""Megatron-LM's command line as specifications."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from forescale.errors import ForescaleError, ReaderError, UnknownKeyError
+from forescale.files import parse_json, read_text
+from forescale.frameworks.megatron.arguments import parse_arguments
+from forescale.frameworks.megatron.layout import read_strategy
+from forescale.frameworks.megatron.model import read_model
+from forescale.frameworks.megatron.run import read_workload
+from forescale.frameworks.megatron.settings import Settings
+from forescale.frameworks.reading import Options, Reading
+from forescale.syntax import parse_yaml
+
+ARGUMENTS = "MODEL_ARGS"
+"""Key under which Megatron-LM's own test cases keep their table of flags."""
+_HALLMARK = re.compile(r"--(?:num-layers|hidden-size|tensor-model-parallel-size|micro-batch-size)\b")
+
+
+class MegatronReader:
+    """Launch scripts and argument lists of Megatron-LM, and tables of its flags in JSON or YAML."""
+
+    name: Final = "megatron"
+    title: Final = "Megatron-LM command line, launch script or table of flags"
+
+    def recognises(self, text: str) -> bool:
+        """Whether `text` holds flags that only Megatron-LM has."""
+        return _HALLMARK.search(text) is not None
+
+    def read(self, path: Path, options: Options) -> Reading:
+        """Return what the file at `path` says."""
+        text = read_text(path)
+        table = _table(text, path) if path.suffix in (".json", ".yaml", ".yml") else None
+        return read_arguments(
+            text if table is None else table, where=str(path), name=path.stem, options=options
+        )
+
+
+def read_arguments(
+    arguments: str | Sequence[str] | Mapping[str, Any],
+    *,
+    where: str = "the arguments",
+    name: str = "megatron",
+    options: Options | None = None,
+) -> Reading:
+    """Return what a Megatron-LM command line says.
+
+    Parameters
+    ----------
+    arguments
+        Shell text, a list of words, or a table of flags such as {"--num-layers": 12, "--bf16": True}.
+    where
+        Its origin, for messages.
+    name
+        Name of the resulting model.
+    options
+        What the command line does not say: devices, vocabulary, shell variables.
+
+    Raises
+    ------
+    UnknownKeyError
+        If a flag does not exist (unless `options.strict` is off).
+    ReaderError
+        If something is missing, or cannot run or be expressed.
+    """
+    told = options or Options()
+    line = parse_arguments(arguments, where=where, variables=told.variables, strict=told.strict)
+    if "img_h" in line.settings:
+        line.settings.refuse("--img-h asks for a vision tower, which cannot be expressed")
+    num_devices = told.num_devices or line.num_devices
+    return read_settings(
+        line.settings,
+        name=name,
+        num_devices=num_devices,
+        layout=told.layout,
+        vocab_size=told.vocab_size,
+        unknown=line.unknown,
+    )
+
+
+def read_settings(
+    settings: Settings,
+    *,
+    name: str,
+    num_devices: int | None,
+    layout: bool = True,
+    vocab_size: int | None = None,
+    unknown: Sequence[str] = (),
+    form: str = "megatron",
+    schedule: str | None = None,
+) -> Reading:
+    """Return what Megatron's settings say, wherever they were written."""
+    try:
+        model = read_model(settings, name=name, vocab_size=vocab_size)
+        devices = num_devices if layout else None
+        strategy = read_strategy(settings, num_layers=model.num_layers, num_devices=devices)
+        if num_devices is None and layout:
+            settings.note(
+                f"the number of devices is not stated; it is read for the fewest, {strategy.num_devices}"
+            )
+        workload = read_workload(settings, strategy)
+    except (ReaderError, UnknownKeyError):
+        raise
+    except ForescaleError as error:
+        raise ReaderError(settings.where, str(error)) from error
+    except (TypeError, ValueError) as error:
+        raise ReaderError(settings.where, f"it holds a value that cannot be read: {error}") from error
+    return Reading(
+        format=form,
+        model=model,
+        strategy=strategy,
+        workload=workload,
+        schedule=schedule,
+        num_devices=num_devices,
+        used=settings.used(),
+        ignored=settings.unread(),
+        unknown=tuple(unknown),
+        notes=tuple(settings.notes),
+    )
+
+
+def _table(text: str, path: Path) -> dict[str, Any]:
+    """Return the table of flags of a JSON or YAML file, alone or under MODEL_ARGS."""
+    loaded = parse_json(text, path) if path.suffix == ".json" else parse_yaml(text, path)
+    inside = loaded.get(ARGUMENTS, loaded) if isinstance(loaded, dict) else loaded
+    if not isinstance(inside, dict) or not all(str(key).startswith("--") for key in inside):
+        raise ReaderError(
+            path, f"it must hold a table of flags (--num-layers: 12), alone or under {ARGUMENTS}"
+        )
+    return inside

@@ -1,0 +1,1 @@
+"""Primus: experiments and model presets for its Megatron backend, and its files of hardware."""

@@ -1,0 +1,243 @@
+"""Primus experiments: YAML whose Megatron settings come from a module, a model preset and overrides.
+
+Presets named by `model` and `config` are looked for beside the file, in the folders that the caller names,
+and in the `primus/configs` of the repository that the file lies in. `extends` (or `bases`) names files
+relative to the one it stands in. `${NAME:default}` takes the caller's value, else the default, never that of
+the environment.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+from forescale.errors import ReaderError, UnknownKeyError
+from forescale.files import read_text
+from forescale.frameworks.megatron.arguments import known_flags
+from forescale.frameworks.megatron.model import read_model
+from forescale.frameworks.megatron.reader import read_settings
+from forescale.frameworks.megatron.settings import Settings
+from forescale.frameworks.reading import Options, Reading
+from forescale.syntax import deep_merge, parse_mapping, parse_yaml_lenient
+from forescale.units import counted
+
+_TOP = ("work_group", "user_name", "exp_name", "workspace", "platform", "modules", "extends", "bases")
+_MODULE = ("framework", "config", "model", "overrides", "name")
+_PLACEHOLDER = re.compile(r"\$\{([^:{}]+)(?::([^}]*))?\}")
+_MODULES_LINE = re.compile(r"^modules:", re.MULTILINE)
+_FLAT_LINE = re.compile(r"^(?:num_layers\s*:|hidden_size\s*:|extends\s*:|bases\s*:)", re.MULTILINE)
+SCHEDULES: Mapping[str, str] = {
+    "1f1b": "1f1b",
+    "1f1b-interleaved": "interleaved-1f1b",
+    "zero-bubble": "zb-h1",
+    "zero-bubble-heuristic": "zb-1p",
+    "zbv-formatted": "zbv",
+    "v-half": "v-half",
+    "v-min": "v-min",
+}
+"""Primus's `pp_algorithm` by our schedule's name (Primus-pipeline documentation)."""
+
+
+class PrimusReader:
+    """Experiments and model presets of Primus for its Megatron backend."""
+
+    name: Final = "primus"
+    title: Final = "Primus experiment or model preset in YAML (Megatron backend)"
+
+    def recognises(self, text: str) -> bool:
+        """Whether `text` is YAML with Primus's modules, or with Megatron's keys or extends at the top."""
+        return bool(_FLAT_LINE.search(text) or (_MODULES_LINE.search(text) and "framework:" in text))
+
+    def read(self, path: Path, options: Options) -> Reading:
+        """Return what the experiment or preset at `path` says; a preset alone has a model only."""
+        content = _resolved(path, options.variables, ())
+        if "modules" not in content:
+            return _read_preset(content, path, options)
+        for key in content:
+            if key not in _TOP:
+                raise UnknownKeyError(str(key), str(path), _TOP)
+        module = _module(content["modules"], path)
+        settings, unknown = _settings(_merged(module, path, options), path, strict=options.strict)
+        schedule = _schedule(settings)
+        reading = read_settings(
+            settings,
+            name=_name(module, path),
+            num_devices=options.num_devices,
+            layout=options.layout,
+            vocab_size=options.vocab_size,
+            unknown=unknown,
+            form=self.name,
+            schedule=schedule,
+        )
+        _check_chunks(reading, path)
+        return reading
+
+
+def _read_preset(content: Mapping[str, Any], path: Path, options: Options) -> Reading:
+    settings, unknown = _settings(content, path, strict=options.strict)
+    model = read_model(settings, name=path.stem, vocab_size=options.vocab_size)
+    return Reading(
+        format=PrimusReader.name,
+        model=model,
+        used=settings.used(),
+        ignored=settings.unread(),
+        unknown=unknown,
+        notes=tuple(settings.notes),
+    )
+
+
+def _module(modules: object, path: Path) -> dict[str, Any]:
+    """Return the one module that trains with Megatron."""
+    if not isinstance(modules, dict) or not modules:
+        raise ReaderError(path, "modules must be a table of modules, such as pre_trainer")
+    found = {
+        name: module for name, module in modules.items() if isinstance(module, dict) and "framework" in module
+    }
+    megatron = [module for module in found.values() if module["framework"] == "megatron"]
+    if len(megatron) != 1:
+        frameworks = ", ".join(sorted({str(module["framework"]) for module in found.values()})) or "none"
+        problem = (
+            f"it must have one module of the framework 'megatron'; it has {len(megatron)} ({frameworks})"
+        )
+        raise ReaderError(path, problem)
+    for key in megatron[0]:
+        if key not in _MODULE:
+            raise UnknownKeyError(str(key), f"{path}, modules", _MODULE)
+    return dict(megatron[0])
+
+
+def _merged(module: Mapping[str, Any], path: Path, options: Options) -> dict[str, Any]:
+    """Return the module's settings, then the model's over them, then the overrides."""
+    merged: dict[str, Any] = {}
+    for key, folder in (("config", "modules"), ("model", "models")):
+        if module.get(key) is not None:
+            merged = deep_merge(merged, _preset(str(module[key]), folder, path, options))
+    overrides = module.get("overrides") or {}
+    if not isinstance(overrides, Mapping):
+        raise ReaderError(path, f"overrides must be a table, got {overrides!r}")
+    return deep_merge(merged, overrides)
+
+
+def _preset(name: str, folder: str, path: Path, options: Options) -> dict[str, Any]:
+    file = Path(name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
+    places = list(_places(folder, path, options.folders))
+    for place in places:
+        if (place / file).is_file():
+            return _resolved(place / file, options.variables, ())
+    problem = (
+        f"its preset {name!r} is neither beside it nor in a primus/configs/{folder}/megatron above it; "
+        "say where presets are"
+    )
+    raise ReaderError(path, problem)
+
+
+def _places(folder: str, path: Path, folders: tuple[Path, ...]) -> Iterator[Path]:
+    yield path.parent
+    for given in folders:
+        yield given
+        yield given / folder / "megatron"
+    for above in path.absolute().parents:
+        yield above / "primus" / "configs" / folder / "megatron"
+
+
+def _resolved(path: Path, variables: Mapping[str, str], seen: tuple[Path, ...]) -> dict[str, Any]:
+    """Return a file's content over that of the files it extends, placeholders replaced."""
+    here = path.absolute()
+    if here in seen:
+        chain = " -> ".join(each.name for each in (*seen, here))
+        raise ReaderError(path, f"its chain of extends comes back to itself: {chain}")
+    hint = f"; {seen[-1].name} extends it" if seen else ""
+    content = parse_mapping(read_text(path, hint=hint), path, parse_yaml_lenient)
+    content = _without_placeholders(content, variables, path)
+    merged: dict[str, Any] = {}
+    for key in ("extends", "bases"):
+        names = content.pop(key, None) or []
+        for name in [names] if isinstance(names, str) else names:
+            merged = deep_merge(merged, _resolved(path.parent / str(name), variables, (*seen, here)))
+    return deep_merge(merged, content)
+
+
+def _without_placeholders(value: Any, variables: Mapping[str, str], path: Path) -> Any:  # noqa: ANN401
+    if isinstance(value, dict):
+        return {key: _without_placeholders(part, variables, path) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_without_placeholders(part, variables, path) for part in value]
+    if not isinstance(value, str) or "${" not in value:
+        return value
+
+    def found(match: re.Match[str]) -> str:
+        name, default = match[1], match[2]
+        if name in variables:
+            return str(variables[name])
+        if default is None:
+            raise ReaderError(path, f"the placeholder {match[0]} has no default; give a value for {name}")
+        return default
+
+    replaced = _PLACEHOLDER.sub(found, value)
+    return parse_yaml_lenient(replaced, path) if _PLACEHOLDER.fullmatch(value) else replaced
+
+
+@cache
+def _primus_keys() -> frozenset[str]:
+    data = json.loads((files("forescale.frameworks.primus") / "keys.json").read_text(encoding="utf-8"))
+    return frozenset(data["keys"])
+
+
+@cache
+def _megatron_keys() -> frozenset[str]:
+    return frozenset(key for key, _ in known_flags().values())
+
+
+def _settings(values: Mapping[str, Any], path: Path, *, strict: bool) -> tuple[Settings, tuple[str, ...]]:
+    """Return the settings by Megatron's keys; a key spelled like a flag (no_x) is turned into its key."""
+    found: dict[str, object] = {}
+    spelling: dict[str, str] = {}
+    unknown = []
+    for name, value in values.items():
+        flag = known_flags().get("--" + str(name).replace("_", "-"))
+        if name in _megatron_keys() or name in _primus_keys():
+            found[name] = value
+        elif flag is not None:
+            key, kind = flag
+            spelling[key] = name
+            found[key] = not value if kind == "false" and isinstance(value, bool) else value
+        else:
+            unknown.append(str(name))
+    if unknown and strict:
+        raise UnknownKeyError(unknown[0], str(path), [*_megatron_keys(), *_primus_keys()])
+    return Settings(found, str(path), spelling), tuple(unknown)
+
+
+def _schedule(settings: Settings) -> str | None:
+    """Return the pipeline schedule that Primus is told to run, by our name."""
+    if settings.flag("patch_primus_pipeline"):
+        return settings.choice("pp_algorithm", "1f1b-interleaved", SCHEDULES)
+    if settings.flag("patch_zero_bubble") and settings.flag("enable_zero_bubble"):
+        if settings.flag("zero_bubble_v_schedule"):
+            return settings.choice("zero_bubble_v_schedule_mem_setup", "half", V_SCHEDULES)
+        return "zb-1p"
+    return None
+
+
+def _check_chunks(reading: Reading, path: Path) -> None:
+    """Refuse a schedule with a number of virtual stages that Primus does not run it with."""
+    wanted = CHUNKS.get(reading.schedule or "")
+    given = reading.strategy.vpp if reading.strategy is not None else wanted
+    if wanted is not None and given != wanted:
+        problem = f"the schedule {reading.schedule!r} takes {counted(wanted, 'virtual stage')} per rank, got {given}"
+        raise ReaderError(path, problem)
+
+
+CHUNKS: Mapping[str, int] = {"1f1b": 1, "zb-h1": 1, "zb-1p": 1, "zbv": 2, "v-half": 2, "v-min": 2}
+"""Virtual stages per rank of the schedules that fix them."""
+V_SCHEDULES: Mapping[str, str] = {"half": "v-half", "min": "v-min", "zb": "zbv"}
+
+
+def _name(module: Mapping[str, Any], path: Path) -> str:
+    preset = module.get("model")
+    return path.stem if preset is None else re.sub(r"\.ya?ml$", "", Path(str(preset)).name)

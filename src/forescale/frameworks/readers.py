@@ -1,0 +1,57 @@
+"""Every reader of a framework's configuration, and finding the right one by a file's content."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from forescale.errors import ReaderError
+from forescale.files import read_text
+from forescale.frameworks.deepspeed.reader import DeepSpeedReader
+from forescale.frameworks.huggingface import load_huggingface
+from forescale.frameworks.megatron import MegatronReader
+from forescale.frameworks.primus.reader import PrimusReader
+from forescale.frameworks.reading import Options, Reader, Reading
+
+
+class HuggingFaceReader:
+    """The `config.json` of a Hugging Face model: a model, no layout."""
+
+    name: Final = "huggingface"
+    title: Final = "Hugging Face config.json"
+
+    def recognises(self, text: str) -> bool:
+        """Whether `text` is JSON with an architecture's key."""
+        return text.lstrip().startswith("{") and ('"model_type"' in text or '"architectures"' in text)
+
+    def read(self, path: Path, options: Options) -> Reading:  # noqa: ARG002  (nothing is left open)
+        """Return the model at `path`."""
+        found = load_huggingface(path)
+        return Reading(format=self.name, model=found.model, ignored=found.ignored)
+
+
+READERS: tuple[Reader, ...] = (HuggingFaceReader(), MegatronReader(), PrimusReader(), DeepSpeedReader())
+"""All readers; a new one is added here and must pass `forescale.testing.readers.check_reader`."""
+
+
+def read_file(path: str | Path, options: Options | None = None) -> Reading:
+    """Return what a framework's configuration file says, in whichever known format it is.
+
+    Raises
+    ------
+    ReaderError
+        If no reader knows the format; the message lists those that can be read.
+    """
+    file = Path(path)
+    if file.is_dir():
+        return HuggingFaceReader().read(file, options or Options())
+    return reader_of(read_text(file), file).read(file, options or Options())
+
+
+def reader_of(text: str, where: object) -> Reader:
+    """Return the reader that recognises `text`."""
+    for reader in READERS:
+        if reader.recognises(text):
+            return reader
+    titles = "; ".join(reader.title for reader in READERS)
+    raise ReaderError(where, f"its format is not known; what can be read: {titles}")

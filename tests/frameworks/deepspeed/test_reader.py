@@ -1,0 +1,119 @@
+"""DeepSpeed's JSON: ZeRO, batch, types and offload as a layout; what it cannot say is refused or noted."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from forescale.errors import ForescaleError
+from forescale.frameworks.deepspeed.reader import DeepSpeedReader
+from forescale.frameworks.reading import Options
+
+BATCH = {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4}
+
+
+@pytest.fixture
+def read(tmp_path):
+    def reading(content, devices=None, *, strict=True):
+        path = tmp_path / "ds_config.json"
+        path.write_text(json.dumps(content))
+        return DeepSpeedReader().read(path, Options(num_devices=devices, strict=strict))
+
+    return reading
+
+
+def test_stage_batch_and_types(read):
+    found = read({**BATCH, "bf16": {"enabled": True}, "zero_optimization": {"stage": 2}}, 8)
+    layout = found.strategy
+    assert (layout.zero, layout.dp_shard, layout.micro_batch_size) == (2, 8, 2)
+    assert found.workload_values["global_batch_size"] == 64
+    assert found.workload_values["precision"] == {
+        "compute": "bf16", "parameters": "bf16", "gradients": "bf16", "activations": "bf16",
+    }  # fmt: skip
+    assert layout.kernels.bucket_elements == 5e8
+    assert not layout.overlap.grad_reduce
+
+
+def test_batch_sizes_must_agree_with_the_devices(read):
+    with pytest.raises(ForescaleError, match="train_batch_size 64 is not 2 x 4 x 16 data-parallel ranks"):
+        read(BATCH, 16)
+    assert read(BATCH).strategy.dp == 8
+    assert (
+        read({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4}, 4).workload_values[
+            "global_batch_size"
+        ]
+        == 32
+    )
+
+
+def test_sums_in_fp32_stay_beside_gradients_in_bf16(read):
+    given = {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}
+    first = read({**BATCH, **given, "zero_optimization": {"stage": 1}}, 8)
+    assert first.workload_values["precision"]["gradients"] == "fp32"
+    assert first.strategy.kernels.keeps_product_gradients
+    assert not first.strategy.kernels.flat_update
+
+
+def test_offload_to_the_host(read):
+    stage3 = {"stage": 3, "offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "cpu"}}
+    offload = read({**BATCH, "zero_optimization": stage3}, 8).strategy.offload
+    assert offload.parameters
+    assert offload.optimizer == 1.0
+    half = {"stage": 2, "offload_optimizer": {"device": "cpu", "ratio": 0.5}}
+    assert read({**BATCH, "zero_optimization": half}, 8).strategy.offload.optimizer == 0.5
+    with pytest.raises(ForescaleError, match="offload_param needs stage 3; it is 2"):
+        read({**BATCH, "zero_optimization": {**stage3, "stage": 2}}, 8)
+    nvme = read({**BATCH, "zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}}, 8)
+    assert any("NVMe" in note for note in nvme.notes)
+
+
+def test_shards_among_neighbours(read):
+    hpz = {"stage": 3, "zero_hpz_partition_size": 4}
+    assert read({**BATCH, "zero_optimization": hpz}, 8).strategy.reshard == 4
+    layout = read({**BATCH, "zero_optimization": {"stage": 3, "mics_shard_size": 4}}, 8).strategy
+    assert (layout.dp_replicate, layout.dp_shard) == (2, 4)
+
+
+def test_other_parallelism(read):
+    given = {"train_micro_batch_size_per_gpu": 1, "sequence_parallel_size": 2}
+    layout = read({**given, "pipeline": {"stages": 2}, "tensor_parallel": {"autotp_size": 2}}, 16).strategy
+    assert (layout.tp, layout.pp, layout.cp, layout.cp_kind, layout.dp) == (2, 2, 2, "ulysses", 2)
+    assert layout.kernels.keeps_stage_outputs
+
+
+def test_what_hugging_face_fills_in_is_not_given(read):
+    found = read(
+        {"train_batch_size": "auto", "zero_optimization": {"stage": 2, "reduce_bucket_size": "auto"}}, 8
+    )
+    assert "global_batch_size" not in found.workload_values
+    assert found.notes.count("train_batch_size is auto: not given") == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ({"zero_optimization": {"stage": 4}}, "stage must be 0, 1, 2 or 3, got 4"),
+        ({"zero_optimization": {"stge": 2}}, "unknown key 'stge' .* did you mean stage"),
+        (
+            {"train_batch_sise": 2, "zero_optimization": {}},
+            "unknown key 'train_batch_sise' .* did you mean train_batch_size",
+        ),
+        ({"train_batch_size": 1.5}, "must be a whole number of 1 or more, got 1.5"),
+        (
+            {"bf16": {"enabled": "yes"}, "train_batch_size": 2},
+            "bf16.enabled must be true or false, got 'yes'",
+        ),
+        ({**BATCH, "zero_optimization": {"stage": 3, "mics_shard_size": 3}}, "3 does not divide 8"),
+    ],
+)
+def test_what_is_wrong_is_said(read, content, text):
+    with pytest.raises(ForescaleError, match=text):
+        read(content, 8)
+
+
+def test_what_is_not_expressed_is_noted(read):
+    found = read({**BATCH, "zero_optimization": {"stage": 3, "zero_quantized_weights": True}}, 8)
+    assert (
+        "not expressed: zero_optimization.zero_quantized_weights (weights gathered in 8 bits)" in found.notes
+    )

@@ -1,0 +1,371 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from forescale.errors import ReaderError
+from forescale.frameworks.huggingface import load_huggingface, read_huggingface, supported_model_types
+from forescale.frameworks.huggingface.towers import left_out, towers
+from forescale.graph.parameters import count_parameters
+from forescale.spec import DenseFfn, FullAttention, LatentAttention, LinearAttention, Model, MoeFfn
+
+DATA = Path(__file__).parents[2] / "data" / "huggingface"
+BASE: dict[str, Any] = {
+    "hidden_size": 256,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 1000,
+    "max_position_embeddings": 8192,
+}
+MOE: dict[str, Any] = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+
+
+DELTA: dict[str, Any] = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 32,
+    "linear_value_head_dim": 32,
+}
+
+
+def read(model_type: str, **keys: Any) -> Model:
+    config = {**BASE, "model_type": model_type, **keys}
+    return read_huggingface(config, name="m", where="config.json").model
+
+
+def attention(model: Model, layer: int = 0) -> FullAttention:
+    found = model.layers[layer].attention
+    assert isinstance(found, FullAttention)
+    return found
+
+
+def windows(model: Model) -> list[int | None]:
+    return [attention(model, i).window for i in range(model.num_layers)]
+
+
+def sparse_layers(model: Model) -> list[int]:
+    return [i for i, layer in enumerate(model.layers) if isinstance(layer.ffn, MoeFfn)]
+
+
+class TestTowers:
+    """Parts beside the decoder are said to be left out, with their share where the file allows."""
+
+    # SigLIP So400m as Gemma 3 has it: "vision encoder 417M" (Gemma 3 technical report, table 1).
+    SIGLIP: ClassVar[dict[str, Any]] = {
+        "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "patch_size": 14, "image_size": 896
+    }  # fmt: skip
+
+    def test_sizes_as_towers_spell_them(self):
+        qwen = {"embed_dim": 1280, "hidden_size": 3584, "depth": 32, "mlp_ratio": 4, "patch_size": 14}
+        found = towers({"vision_config": self.SIGLIP, "visual": qwen, "audio_config": {"hidden_size": 8}})
+        assert found["vision_config"] == pytest.approx(417e6, abs=0.5e6)
+        assert found["visual"] == pytest.approx(630e6, rel=0.02)
+        assert found["audio_config"] is None
+
+    def test_what_holds_no_weights_is_no_tower(self):
+        assert towers({"quantization_config": {"bits": 4}, "rope_scaling": {"factor": 8.0}}) == {}
+
+    def test_the_share_is_of_the_whole_model(self):
+        model = load_huggingface(DATA / "llama-like").model
+        total = count_parameters(model).total
+        assert left_out({"a": total, "b": None}, model).endswith(
+            "50.0% of the model), b (parameters unknown)"
+        )
+
+
+class TestFiles:
+    def test_folder_and_file_give_the_same_model_named_after_the_folder(self):
+        folder = load_huggingface(DATA / "llama-like")
+        file = load_huggingface(str(DATA / "llama-like" / "config.json"))
+        assert folder == file
+        model = folder.model
+        assert (model.name, model.num_layers, model.hidden_size, model.vocab_size) == (
+            "llama-like",
+            3,
+            512,
+            1000,
+        )
+        assert model.tied_embeddings
+        assert model.max_seq_len == 4096
+        assert attention(model) == FullAttention(num_heads=8, num_kv_heads=2, head_dim=64)
+        assert model.layers[0].ffn == DenseFfn(ffn_hidden_size=1376)
+
+    def test_keys_that_do_not_describe_the_model_are_listed(self):
+        ignored = load_huggingface(DATA / "llama-like").ignored
+        assert {"architectures", "torch_dtype", "rope_theta", "use_cache"} <= set(ignored)
+        assert not {"hidden_size", "mlp_bias", "num_key_value_heads", "tie_word_embeddings"} & set(ignored)
+
+    def test_text_part_of_a_multimodal_model(self):
+        read_model = load_huggingface(DATA / "multimodal")
+        assert read_model.model.hidden_size == 256
+        assert read_model.model.tied_embeddings
+        assert windows(read_model.model) == [128] * 5 + [None] + [128] * 2
+        assert "text_config.rope_parameters" in read_model.ignored
+        assert "vision_config" not in read_model.ignored
+        assert read_model.model.left_out.startswith("vision_config (about ")
+
+    def test_missing_file_says_what_to_give(self):
+        with pytest.raises(ReaderError, match=r"nowhere.*no such file; give a config\.json or a folder"):
+            load_huggingface(DATA / "nowhere")
+
+    def test_truncated_file_says_where_it_breaks_off(self):
+        with pytest.raises(ReaderError, match=r"truncated\.json: it is not whole JSON.*line 4"):
+            load_huggingface(DATA / "truncated.json")
+
+    def test_other_json_is_refused(self, tmp_path: Path):
+        (tmp_path / "config.json").write_text("[1, 2]")
+        with pytest.raises(ReaderError, match="no JSON object"):
+            load_huggingface(tmp_path)
+
+    def test_binary_file_is_refused(self, tmp_path: Path):
+        (tmp_path / "config.json").write_bytes(b"\xff\xfe\x00\x81")
+        with pytest.raises(ReaderError, match="cannot be read as text"):
+            load_huggingface(tmp_path)
+
+
+class TestRefusals:
+    def test_unsupported_architecture_names_the_nearest_and_all(self):
+        with pytest.raises(ReaderError, match="'qwen9' is not supported") as error:
+            read("qwen9")
+        assert "qwen3" in str(error.value)
+        assert all(kind in str(error.value) for kind in supported_model_types())
+
+    def test_no_model_type(self):
+        with pytest.raises(ReaderError, match="has no model_type"):
+            read_huggingface({"hidden_size": 8}, name="m", where="x.json")
+
+    @pytest.mark.parametrize("key", ["hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"])
+    def test_missing_required_key_is_named(self, key: str):
+        config = {name: value for name, value in BASE.items() if name != key}
+        with pytest.raises(ReaderError, match=f"config.json: the required key '{key}' is missing"):
+            read_huggingface({**config, "model_type": "llama"}, name="m", where="config.json")
+
+    @pytest.mark.parametrize("value", ["256", -1, 0, 2.5, True])
+    def test_impossible_size(self, value: object):
+        with pytest.raises(ReaderError, match="'hidden_size' must be a whole number of at least 1"):
+            read("llama", hidden_size=value)
+
+    def test_impossible_flag_and_list(self):
+        with pytest.raises(ReaderError, match="'attention_bias' must be true or false"):
+            read("llama", attention_bias="yes")
+        with pytest.raises(ReaderError, match="'layer_types' must be a list"):
+            read("gemma2", layer_types="full_attention")
+
+    def test_layer_types_must_cover_all_layers(self):
+        with pytest.raises(ReaderError, match="lists 2 layers, but there are 6"):
+            read("gemma2", layer_types=["full_attention", "sliding_attention"])
+
+    def test_heads_must_divide_the_hidden_size_unless_their_width_is_given(self):
+        with pytest.raises(
+            ReaderError, match="hidden size 256 does not divide over 3 heads; give the key 'head_dim'"
+        ):
+            read("llama", num_attention_heads=3)
+        assert (
+            attention(read("llama", num_attention_heads=3, num_key_value_heads=3, head_dim=80)).head_dim == 80
+        )
+
+    def test_what_the_model_cannot_express_is_refused(self):
+        with pytest.raises(ReaderError, match="'qk_layernorm' is set"):
+            read("phi", qk_layernorm=True)
+
+
+class TestDense:
+    def test_absent_kv_heads_and_head_dim(self):
+        config = {key: value for key, value in BASE.items() if key != "num_key_value_heads"}
+        model = read_huggingface({**config, "model_type": "llama"}, name="m", where="x").model
+        assert (attention(model).num_kv_heads, attention(model).head_dim) == (4, 64)
+        assert not model.tied_embeddings
+
+    def test_head_dim_need_not_divide_the_hidden_size(self):
+        assert attention(read("qwen3", hidden_size=320)).head_dim == 128
+        assert attention(read("qwen3", head_dim=96)).head_dim == 96
+        assert attention(read("gemma2")).head_dim == 256
+
+    def test_biases(self):
+        assert attention(read("llama", attention_bias=True)).output_bias
+        qwen = attention(read("qwen2"))
+        assert qwen.qkv_bias
+        assert not qwen.output_bias
+
+    def test_window_is_off_unless_it_is_used(self):
+        assert windows(read("qwen2", sliding_window=4096, use_sliding_window=False)) == [None] * 6
+        used = read("qwen2", sliding_window=4096, use_sliding_window=True, max_window_layers=4)
+        assert windows(used) == [None] * 4 + [4096] * 2
+
+    def test_window_as_long_as_the_longest_sequence_is_none(self):
+        assert windows(read("mistral", sliding_window=4096)) == [4096] * 6
+        assert windows(read("mistral", sliding_window=8192)) == [None] * 6
+        assert windows(read("mistral", sliding_window=None)) == [None] * 6
+
+    def test_layer_types_of_version_5_win_over_the_pattern(self):
+        kinds = ["full_attention"] * 5 + ["sliding_attention"]
+        assert windows(read("gemma2", sliding_window=64)) == [64, None] * 3
+        assert windows(read("gemma2", sliding_window=64, layer_types=kinds)) == [None] * 5 + [64]
+
+    def test_falcon_before_and_after_its_new_form(self):
+        old = read("falcon", multi_query=True, parallel_attn=True)
+        assert (attention(old).num_kv_heads, old.layers[0].num_norms, old.layers[0].parallel) == (1, 1, True)
+        new = read("falcon", new_decoder_architecture=True, num_kv_heads=2, num_key_value_heads=None)
+        assert (attention(new).num_kv_heads, new.layers[0].num_norms) == (2, 2)
+        assert old.tied_embeddings
+
+    def test_gpt2_names(self):
+        config = {
+            "model_type": "gpt2",
+            "n_embd": 96,
+            "n_layer": 2,
+            "n_head": 4,
+            "n_positions": 64,
+            "vocab_size": 9,
+        }
+        model = read_huggingface(config, name="m", where="x").model
+        assert (model.hidden_size, model.learned_positions, model.norm) == (96, 64, "layer")
+        assert model.layers[0].ffn == DenseFfn(ffn_hidden_size=384, gated=False, bias=True)
+
+    def test_opt_positions_and_narrow_embedding(self):
+        model = read("opt", ffn_dim=512, word_embed_proj_dim=64, do_layer_norm_before=False)
+        assert (model.learned_positions, model.embedding_size, model.final_norm) == (8194, 64, False)
+
+    def test_equal_layers_share_one_object(self):
+        model = read("gemma2", sliding_window=64)
+        assert len({id(layer) for layer in model.layers}) == 2
+
+
+class TestExperts:
+    def test_intermediate_size_is_the_expert_in_mixtral_and_the_dense_layer_in_qwen(self):
+        mixtral = read("mixtral", num_local_experts=8, num_experts_per_tok=2)
+        assert mixtral.layers[0].ffn == MoeFfn(num_experts=8, top_k=2, ffn_hidden_size=1024)
+        qwen = read("qwen3_moe", mlp_only_layers=[1], **MOE)
+        assert qwen.layers[0].ffn == MoeFfn(num_experts=8, top_k=2, ffn_hidden_size=64)
+        assert qwen.layers[1].ffn == DenseFfn(ffn_hidden_size=1024)
+
+    def test_qwen_phase_counts_from_the_second_layer(self):
+        assert sparse_layers(read("qwen2_moe", decoder_sparse_step=2, **MOE)) == [1, 3, 5]
+        assert sparse_layers(read("qwen2_moe", decoder_sparse_step=2, mlp_only_layers=[3], **MOE)) == [1, 5]
+
+    def test_qwen2_shared_expert_has_a_gate(self):
+        ffn = read("qwen2_moe", shared_expert_intermediate_size=512, **MOE).layers[0].ffn
+        assert isinstance(ffn, MoeFfn)
+        assert (ffn.shared_ffn_hidden_size, ffn.shared_gate) == (512, True)
+
+    def test_deepseek_leading_dense_layers_shared_experts_and_prediction(self):
+        model = read(
+            "deepseek_v3",
+            n_routed_experts=16,
+            n_shared_experts=2,
+            num_experts_per_tok=4,
+            moe_intermediate_size=96,
+            first_k_dense_replace=2,
+            q_lora_rank=None,
+            kv_lora_rank=128,
+            qk_nope_head_dim=32,
+            qk_rope_head_dim=16,
+            v_head_dim=32,
+            num_nextn_predict_layers=1,
+        )
+        assert sparse_layers(model) == [2, 3, 4, 5]
+        assert model.layers[0].attention == LatentAttention(
+            num_heads=4, kv_lora_rank=128, qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=32
+        )
+        moe = model.moe
+        assert moe is not None
+        assert (moe.num_experts, moe.shared_ffn_hidden_size, moe.score_bias) == (16, 192, True)
+        assert model.num_mtp_layers == 1
+
+    def test_llama4_interleave_sizes_and_chunks(self):
+        model = read(
+            "llama4_text",
+            num_hidden_layers=8,
+            intermediate_size_mlp=2048,
+            interleave_moe_layer_step=2,
+            num_local_experts=4,
+            num_experts_per_tok=1,
+            attention_chunk_size=1024,
+        )
+        assert sparse_layers(model) == [1, 3, 5, 7]
+        assert model.layers[0].ffn == DenseFfn(ffn_hidden_size=2048)
+        moe = model.moe
+        assert moe is not None
+        assert (moe.ffn_hidden_size, moe.shared_ffn_hidden_size) == (1024, 1024)
+        assert windows(model) == [1024, 1024, 1024, None] * 2
+        assert [attention(model, i).rotary for i in range(4)] == [True, True, True, False]
+
+    def test_llama4_listed_moe_layers(self):
+        model = read(
+            "llama4_text",
+            intermediate_size_mlp=2048,
+            moe_layers=[5],
+            num_local_experts=4,
+            num_experts_per_tok=1,
+        )
+        assert sparse_layers(model) == [5]
+
+    def test_gpt_oss_both_names_of_top_k(self):
+        config = {
+            **BASE,
+            "model_type": "gpt_oss",
+            "num_local_experts": 4,
+            "experts_per_token": 3,
+            "sliding_window": 128,
+        }
+        model = read_huggingface(config, name="m", where="x").model
+        assert model.moe == MoeFfn(num_experts=4, top_k=3, ffn_hidden_size=1024, bias=True, router_bias=True)
+        assert windows(model) == [128, None] * 3
+        assert attention(model).sinks
+
+    def test_dbrx_nested_sizes(self):
+        model = read(
+            "dbrx",
+            attn_config={"kv_n_heads": 2, "clip_qkv": 8},
+            ffn_config={"ffn_hidden_size": 64, "moe_num_experts": 4, "moe_top_k": 2},
+        )
+        assert (attention(model).num_kv_heads, model.norm) == (2, "layer_no_bias")
+        assert model.moe == MoeFfn(num_experts=4, top_k=2, ffn_hidden_size=64)
+
+    def test_dense_layers_need_a_size(self):
+        with pytest.raises(ReaderError, match="some layers are dense, but the key 'intermediate_size'"):
+            read("qwen3_moe", intermediate_size=None, mlp_only_layers=[0], **MOE)
+
+
+class TestHybrids:
+    def test_qwen3_next_every_fourth_layer_sees_all(self):
+        model = read("qwen3_next", num_hidden_layers=8, shared_expert_intermediate_size=64, **MOE, **DELTA)
+        kinds = [isinstance(layer.attention, LinearAttention) for layer in model.layers]
+        assert kinds == [True, True, True, False] * 2
+        assert attention(model, 3).output_gate
+
+    def test_minimax_both_spellings_of_the_pattern(self):
+        experts = {"num_local_experts": 4, "num_experts_per_tok": 2}
+        old = read("minimax_text_01", attn_type_list=[0, 0, 1] * 2, **experts)
+        new = read(
+            "minimax", layer_types=["linear_attention", "linear_attention", "full_attention"] * 2, **experts
+        )
+        assert old.layers == new.layers
+
+    def test_nemotron_h_letters(self):
+        model = read(
+            "nemotron_h",
+            num_hidden_layers=4,
+            hybrid_override_pattern="M-*E",
+            mamba_num_heads=8,
+            mamba_head_dim=32,
+            n_groups=2,
+            ssm_state_size=16,
+            n_routed_experts=4,
+            num_experts_per_tok=2,
+            moe_intermediate_size=64,
+        )
+        parts = [(type(layer.attention).__name__, type(layer.ffn).__name__) for layer in model.layers]
+        assert parts == [
+            ("LinearAttention", "NoneType"),
+            ("NoneType", "DenseFfn"),
+            ("FullAttention", "NoneType"),
+            ("NoneType", "MoeFfn"),
+        ]
+        assert model.layers[3].ffn.latent_size == 0
+        with pytest.raises(ReaderError, match="one of M, \\*, - and E; got 'MMX'"):
+            read("nemotron_h", num_hidden_layers=3, hybrid_override_pattern="MMX")

@@ -1,0 +1,94 @@
+import pytest
+
+from forescale.errors import ReaderError, UnknownKeyError
+from forescale.frameworks.megatron.arguments import known_flags, parse_arguments
+
+SCRIPT = r"""#!/bin/bash
+# a comment with --num-layers 3
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+GPUS=8
+NNODES=${NNODES:-2}
+TP=4
+LOGS="a folder"
+mkdir --parents $LOGS
+MODEL_ARGS=(
+  --num-layers 24   # inline
+  --hidden-size 1024
+  --swiglu
+)
+TRAIN="--micro-batch-size 2 --global-batch-size=64 \
+   --bf16"
+torchrun --nproc_per_node $GPUS --nnodes $NNODES --master_port 6000 pretrain_gpt.py \
+  ${MODEL_ARGS[@]} "$TRAIN" --tensor-model-parallel-size $TP \
+  --moe-layer-freq '([0]*3+[1]*21)' --recompute-modules core_attn mlp --save "$LOGS/it's"
+"""
+
+
+def values(arguments, **more):
+    line = parse_arguments(arguments, where="run.sh", **more)
+    return {key: line.settings.get(key) for key in line.settings._values}
+
+
+def test_a_launch_script():
+    line = parse_arguments(SCRIPT, where="run.sh")
+    assert line.num_devices == 16
+    assert values(SCRIPT) == {
+        "num_layers": "24", "hidden_size": "1024", "swiglu": True, "micro_batch_size": "2",
+        "global_batch_size": "64", "bf16": True, "tensor_model_parallel_size": "4",
+        "moe_layer_freq": "([0]*3+[1]*21)", "recompute_modules": ["core_attn", "mlp"],
+        "save": ["a", "folder/it's"],
+    }  # fmt: skip
+
+
+def test_what_the_caller_says_comes_before_the_script():
+    assert parse_arguments(SCRIPT, where="x", variables={"NNODES": "4"}).num_devices == 32
+    assert values(SCRIPT, variables={"TP": "2"})["tensor_model_parallel_size"] == "2"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "--num-layers 4 --disable-bias-linear --bf16",
+        "python pretrain_gpt.py --num-layers=4 --disable-bias-linear --bf16",
+        "--num-layers 4 \\\n --disable-bias-linear \\\n --bf16\n",
+        ["--num-layers", "4", "--disable-bias-linear", "--bf16"],
+    ],
+)
+def test_four_spellings_of_one_command(arguments):
+    assert values(arguments) == {"num_layers": "4", "add_bias_linear": False, "bf16": True}
+
+
+def test_a_table():
+    table = {"--num-layers": 4, "--disable-bias-linear": True, "--swiglu": False, "--bf16": None}
+    assert values(table) == {"num_layers": 4, "add_bias_linear": False, "swiglu": False}
+
+
+def test_the_last_of_a_repeated_flag_counts():
+    assert values("--num-layers 4 --num-layers 8") == {"num_layers": "8"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ("--num-layer 4", UnknownKeyError, "unknown key '--num-layer' in run.sh; did you mean --num-layers"),
+        ("--num-layers --bf16", ReaderError, "run.sh: --num-layers needs a value"),
+        ("--num-layers 4 --bf16 yes", ReaderError, r"--bf16 takes no value, got \['yes'\]"),
+        ("hello world", ReaderError, "no Megatron-LM flags"),
+        ("", ReaderError, "no Megatron-LM flags"),
+        ("--num-layers '4", ReaderError, "not whole shell text: no closing quotation"),
+    ],
+)
+def test_bad_arguments(arguments, error, text):
+    with pytest.raises(error, match=text):
+        parse_arguments(arguments, where="run.sh")
+
+
+def test_unknown_flags_can_be_listed_instead():
+    line = parse_arguments("--num-layers 4 --new-thing 3 --new-thing 4", where="x", strict=False)
+    assert line.unknown == ("--new-thing",)
+
+
+def test_the_list_of_flags_is_whole():
+    assert len(known_flags()) > 800
+    assert known_flags()["--fp8-format"] == ("fp8", "value")
+    assert {kind for _, kind in known_flags().values()} == {"value", "true", "false"}

@@ -1,0 +1,618 @@
+"""Megatron's rules, one by one, on the smallest command line that shows each."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from forescale.catalogue.models import load_model
+from forescale.errors import ReaderError
+from forescale.frameworks.megatron import MegatronReader, read_arguments
+from forescale.frameworks.reading import Options
+from forescale.spec import (
+    DenseFfn,
+    FullAttention,
+    LatentAttention,
+    LinearAttention,
+    MoeFfn,
+    Overlap,
+    Precision,
+    Recompute,
+    Routing,
+)
+from forescale.spec.strategy import Offload
+
+BASE = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 16 --vocab-size 100 --micro-batch-size 1 "
+MOE = "--num-experts 8 --disable-bias-linear "
+PP = "--pipeline-model-parallel-size "
+CASES = Path(__file__).parents[2] / "data" / "megatron_cases.json"
+
+
+def read(more="", devices=None, **options):
+    return read_arguments(BASE + more, options=Options(num_devices=devices, **options))
+
+
+def refused(text, more, devices=None):
+    with pytest.raises(ReaderError, match=text) as caught:
+        read(more, devices)
+    assert "\n" not in str(caught.value)
+
+
+def ffn(more):
+    return [layer.ffn for layer in read(more).model.layers]
+
+
+def attention(more, **options):
+    return [layer.attention for layer in read(more, **options).model.layers]
+
+
+# The model
+
+
+def test_defaults_are_those_of_gpt():
+    model = read("--max-position-embeddings 32").model
+    assert model.layers[0].attention == FullAttention(
+        num_heads=4, num_kv_heads=4, head_dim=16, qkv_bias=True, output_bias=True, rotary=False
+    )
+    assert model.layers[0].ffn == DenseFfn(ffn_hidden_size=256, gated=False, bias=True)
+    assert (model.norm, model.tied_embeddings, model.learned_positions) == ("layer", True, 32)
+    assert (model.vocab_size, model.vocab_multiple, model.num_mtp_layers) == (100, 128, 0)
+
+
+def test_equal_layers_share_one_object():
+    layers = read().model.layers
+    assert all(layer is layers[0] for layer in layers)
+
+
+def test_llama_of_the_catalogue():
+    command = (
+        "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention "
+        "--num-query-groups 8 --vocab-size 128256 --swiglu --disable-bias-linear --normalization RMSNorm "
+        "--position-embedding-type rope --untie-embeddings-and-output-weights --max-position-embeddings 131072 "
+        "--seq-length 8192 --micro-batch-size 1"
+    )
+    known = load_model("llama-3.1-8b")
+    model = read_arguments(command).model
+    assert replace(model, name=known.name, source=known.source, vocab_multiple=known.vocab_multiple) == known
+
+
+def test_width_of_the_feed_forward_that_is_not_given():
+    reading = read_arguments(BASE.replace("--hidden-size 64", "--hidden-size 4096") + "--swiglu")
+    assert reading.model.layers[0].ffn.ffn_hidden_size == 10880  # int(4 h 2/3 / 64) 64
+    assert "ffn_hidden_size is not given; Megatron-LM takes 10880" in reading.notes
+
+
+def test_moe_layers_of_every_n_start_with_the_first():
+    moe = MoeFfn(num_experts=8, top_k=2, ffn_hidden_size=256, gated=False)
+    dense = DenseFfn(ffn_hidden_size=256, gated=False)
+    assert ffn(MOE) == [moe] * 4
+    assert ffn(MOE + "--moe-layer-freq 2") == [moe, dense, moe, dense]
+    assert ffn(MOE + "--moe-layer-freq ([0]*1+[1]*3)".replace("(", "'(").replace(")", ")'")) == [
+        dense,
+        moe,
+        moe,
+        moe,
+    ]
+    assert ffn(MOE + "--moe-layer-freq '[1,0]*2'") == [moe, dense, moe, dense]
+
+
+def test_experts_in_full():
+    found = ffn(
+        MOE
+        + "--swiglu --moe-ffn-hidden-size 32 --moe-router-topk 4 --moe-shared-expert-intermediate-size 48 "
+        "--moe-shared-expert-gate --moe-router-enable-expert-bias"
+    )[0]
+    assert found == MoeFfn(
+        num_experts=8,
+        top_k=4,
+        ffn_hidden_size=32,
+        shared_ffn_hidden_size=48,
+        shared_gate=True,
+        score_bias=True,
+    )
+
+
+def test_latent_attention():
+    found = attention(
+        "--multi-latent-attention --q-lora-rank 24 --kv-lora-rank 12 --qk-head-dim 8 --qk-pos-emb-head-dim 4 "
+        "--v-head-dim 6 --disable-bias-linear"
+    )[0]
+    assert found == LatentAttention(
+        num_heads=4, q_lora_rank=24, kv_lora_rank=12, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=6
+    )
+    assert attention("--multi-latent-attention")[0].q_lora_rank is None
+
+
+def test_sliding_windows_skip_every_nth_layer():
+    found = attention("--window-size '(127,0)' --window-attn-skip-freq 4")
+    assert [each.window for each in found] == [128, 128, 128, None]
+    assert [each.window for each in attention("--window-size '(127,0)'")] == [128] * 4
+    assert [each.window for each in attention("--window-size '(-1,-1)'")] == [None] * 4
+
+
+def test_linear_attention_between_full():
+    found = attention("--experimental-attention-variant gated_delta_net --linear-attention-freq 4")
+    assert [isinstance(each, LinearAttention) for each in found] == [True, True, True, False]
+
+
+def test_positions():
+    assert not attention("")[0].rotary
+    assert attention("--position-embedding-type rope")[0].rotary
+    assert read("--position-embedding-type rope --max-position-embeddings 32").model.learned_positions == 0
+    assert read("--use-rotary-position-embeddings").model.layers[0].attention.rotary
+
+
+def test_vocabulary_from_the_tokenizer():
+    bare = BASE.replace("--vocab-size 100 ", "")
+    assert read_arguments(bare + "--tokenizer-type Llama2Tokenizer").model.vocab_size == 32000
+    found = read_arguments(bare + "--tokenizer-type HuggingFaceTokenizer --tokenizer-model Qwen/Qwen2.5-72B")
+    assert found.model.vocab_size == load_model("qwen2.5-72b").vocab_size
+    assert any("Qwen/Qwen2.5-72B" in note for note in found.notes)
+    assert read_arguments(bare, options=Options(vocab_size=77)).model.vocab_size == 77
+    assert read_arguments(bare + "--padded-vocab-size 128").model.vocab_multiple == 1
+    with pytest.raises(
+        ReaderError, match=r"does not state the vocabulary \(it names the tokenizer x\); give vocab"
+    ):
+        read_arguments(bare + "--tokenizer-type x")
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        (
+            "--num-attention-heads 5",
+            "--hidden-size 64 is no multiple of --num-attention-heads 5; give --kv-channels",
+        ),
+        ("--num-layers 0", "--num-layers must be given as a whole number of 1 or more, got 0"),
+        ("--num-layers four", "--num-layers must be a whole number of 0 or more, got 'four'"),
+        ("--normalization Layer", "--normalization must be one of LayerNorm, RMSNorm, got 'Layer'"),
+        (MOE + "--moe-layer-freq '[1]*3'", "--moe-layer-freq lists 3 layers, but the model has 4"),
+        (
+            MOE + "--moe-layer-freq '__import__(\"os\")'",
+            "--moe-layer-freq must be a whole number or a list such as",
+        ),
+        (MOE + "--moe-layer-freq 0", "--moe-layer-freq must be 1 or more, got 0"),
+        (MOE + "--moe-router-topk 9", "9 experts per token are more than the 8 experts there are"),
+        ("--hybrid-layer-pattern M*M*M", "--num-layers 4 is not the 5 of the pattern"),
+        ("--img-h 336", "--img-h asks for a vision tower"),
+        ("--encoder-num-layers 4 --decoder-num-layers 4", "it has an encoder and a decoder"),
+        ("--experimental-attention-variant dsa", "the attention variant 'dsa' cannot be expressed"),
+        ("--experimental-attention-variant gdn", "--linear-attention-freq must be given"),
+    ],
+)
+def test_impossible_models(more, text):
+    refused(text, more)
+
+
+# The layout
+
+
+def test_degrees_and_what_data_parallel_is_left():
+    found = read(
+        "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --context-parallel-size 2", 32
+    )
+    assert (found.strategy.tp, found.strategy.pp, found.strategy.cp, found.strategy.dp) == (2, 2, 2, 4)
+    assert found.num_devices == 32
+
+
+def test_experts_take_the_tensor_degree_unless_told():
+    split = "--sequence-parallel --tensor-model-parallel-size 2 --expert-model-parallel-size 4 "
+    assert read(MOE + split, 8).strategy.etp == 2
+    told = split + "--expert-tensor-parallel-size 1"
+    assert read(MOE + told, 8).strategy.etp == 1
+    assert read("--tensor-model-parallel-size 2", 8).strategy.etp == 1
+
+
+def test_the_fewest_devices_if_nobody_says():
+    found = read(
+        MOE
+        + "--sequence-parallel --tensor-model-parallel-size 2 --expert-model-parallel-size 4 "
+        + "--expert-tensor-parallel-size 1"
+    )
+    assert found.strategy.num_devices == 4
+    assert found.num_devices is None
+    assert "the number of devices is not stated; it is read for the fewest, 4" in found.notes
+
+
+@pytest.mark.parametrize(
+    ("more", "zero", "replicate", "shard"),
+    [
+        ("", 0, 1, 8),
+        ("--use-distributed-optimizer", 1, 1, 8),
+        ("--use-distributed-optimizer --num-distributed-optimizer-instances 2", 1, 2, 4),
+        ("--use-megatron-fsdp", 3, 1, 8),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads", 2, 1, 8),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy no_shard", 0, 1, 8),
+        ("--data-parallel-sharding-strategy optim", 0, 1, 8),
+        ("--use-torch-fsdp2 --untie-embeddings-and-output-weights", 3, 1, 8),
+    ],
+)
+def test_sharding(more, zero, replicate, shard):
+    found = read(more, 8).strategy
+    assert (found.zero, found.dp_replicate, found.dp_shard) == (zero, replicate, shard)
+
+
+@pytest.mark.parametrize(
+    ("more", "vpp", "stages"),
+    [
+        (PP + "2", 1, None),
+        (PP + "2 --num-layers-per-virtual-pipeline-stage 1", 2, None),
+        (PP + "2 --num-layers-per-virtual-pipeline-stage 2", 1, None),
+        (PP + "2 --num-virtual-stages-per-pipeline-rank 2", 2, None),
+        ("--num-layers-per-virtual-pipeline-stage 1", 1, None),
+        (PP + "3 --decoder-first-pipeline-num-layers 2", 1, (2, 1, 1)),
+        (PP + "3 --decoder-last-pipeline-num-layers 2", 1, (1, 1, 2)),
+        (PP + "3 --decoder-first-pipeline-num-layers 1 --decoder-last-pipeline-num-layers 1", 1, (1, 2, 1)),
+        (
+            PP + "3 --account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split",
+            1,
+            (1, 2, 1),
+        ),
+        (PP + "2 --pipeline-model-parallel-layout 'Ettt|tL'", 1, (3, 1)),
+        (PP + "2 --pipeline-model-parallel-layout 'Et|(t|)*2tL'", 2, None),
+        (PP + "2 --pipeline-model-parallel-layout 'Et*2|t,|t|L'", 2, (2, 1, 1, 0)),
+    ],
+)
+def test_stages(more, vpp, stages):
+    found = read(more + " --global-batch-size 12").strategy
+    assert (found.vpp, found.stage_layers) == (vpp, stages)
+
+
+@pytest.mark.parametrize(
+    ("more", "found"),
+    [
+        ("", Recompute()),
+        ("--recompute-activations", Recompute(granularity="selective", modules=("core_attn",))),
+        ("--recompute-granularity selective", Recompute(granularity="selective", modules=("core_attn",))),
+        (
+            "--recompute-granularity selective --recompute-modules moe_act layernorm",
+            Recompute(granularity="selective", modules=("moe_act", "layernorm")),
+        ),
+        (
+            "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
+            Recompute(granularity="full"),
+        ),
+        (
+            "--recompute-granularity full --recompute-method block --recompute-num-layers 3",
+            Recompute(granularity="full", num_layers=3),
+        ),
+        ("--recompute-granularity full --recompute-method block --recompute-num-layers 0", Recompute()),
+        (
+            "--recompute-granularity full --recompute-method uniform --recompute-num-layers 2",
+            Recompute(granularity="full", unit=2),
+        ),
+        ("--moe-layer-recompute", Recompute(granularity="selective", modules=("core_attn", "moe"))),
+    ],
+)
+def test_recompute(more, found):
+    assert read(more).strategy.recompute == found
+
+
+UNBALANCED = Routing(balance="none")
+"""Megatron-LM weighs its balancing loss with 0 unless told."""
+
+
+@pytest.mark.parametrize(
+    ("more", "found"),
+    [
+        ("", UNBALANCED),
+        ("--moe-aux-loss-coeff 1e-2", Routing()),
+        ("--moe-aux-loss-coeff 1e-2 --moe-router-load-balancing-type sinkhorn", UNBALANCED),
+        ("--moe-expert-capacity-factor 1.25", replace(UNBALANCED, capacity_factor=1.25)),
+        (
+            "--moe-expert-capacity-factor 1.0 --moe-pad-expert-input-to-capacity",
+            replace(UNBALANCED, capacity_factor=1.0, pad_to_capacity=True),
+        ),
+        ("--moe-expert-capacity-factor -1", UNBALANCED),
+    ],
+)
+def test_capacity_of_experts(more, found):
+    assert read(f"--num-experts 8 --moe-router-topk 2 {more}").strategy.routing == found
+
+
+def test_padding_to_no_capacity_is_refused():
+    with pytest.raises(ReaderError, match="--moe-expert-capacity-factor"):
+        read("--num-experts 8 --moe-pad-expert-input-to-capacity")
+
+
+@pytest.mark.parametrize(
+    ("more", "found"),
+    [
+        ("--moe-token-dispatcher-type alltoall", "all_to_all"),
+        ("--moe-token-dispatcher-type flex", "deepep"),
+        ("--moe-token-dispatcher-type flex --moe-enable-deepep", "deepep"),
+        ("--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep", "hybridep"),
+    ],
+)
+def test_how_tokens_travel(more, found):
+    assert read(f"--num-experts 8 {more}").strategy.dispatcher == found
+
+
+def test_hierarchical_context_parallelism_has_its_two_sizes():
+    cp = "--context-parallel-size 8 --cp-comm-type a2a+p2p "
+    found = read(cp + "--hierarchical-context-parallel-sizes 2 4", 8).strategy
+    assert (found.cp_kind, found.cp_inner) == ("hierarchical", 2)
+    for sizes in ("", "--hierarchical-context-parallel-sizes 2 2", "--hierarchical-context-parallel-sizes 8"):
+        with pytest.raises(ReaderError, match="two sizes whose product is 8"):
+            read(cp + sizes, 8)
+
+
+def test_the_rest_of_the_layout():
+    found = read(
+        "--tensor-model-parallel-size 2 --sequence-parallel --tp-comm-overlap --cp-comm-type a2a "
+        "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --use-tp-pp-dp-mapping "
+        "--attention-backend unfused",
+        4,
+    ).strategy
+    assert found.sp
+    assert found.cp_kind == "ulysses"
+    assert found.overlap == Overlap(grad_reduce=True, param_gather=True, tensor=True, pipeline=False)
+    assert found.axis_order == ("tp", "cp", "pp", "dp")
+    assert not found.flash_attention
+    plain = read("--sequence-parallel").strategy
+    assert not plain.sp, "sequence parallel needs tp > 1"
+    assert plain.overlap == Overlap(grad_reduce=False, param_gather=False, pipeline=False)
+    assert plain.flash_attention
+    assert read(
+        PP + "2 --num-virtual-stages-per-pipeline-rank 2 --global-batch-size 4"
+    ).strategy.overlap.pipeline
+
+
+@pytest.mark.parametrize(
+    ("more", "devices", "text"),
+    [
+        ("--tensor-model-parallel-size 3", 8, "the number of devices, 8, is no multiple of tp x cp x pp = 3"),
+        (
+            MOE + "--expert-model-parallel-size 8",
+            4,
+            "the number of devices, 4, is no multiple of ep x etp x pp = 8",
+        ),
+        ("--expert-model-parallel-size 2", 2, "--expert-model-parallel-size 2 needs experts; it has none"),
+        ("--tensor-model-parallel-size 0", None, "--tensor-model-parallel-size must be 1 or more, got 0"),
+        (PP + "3", None, "4 layers are no multiple of the pipeline's 3 ranks"),
+        (
+            PP + "3 --account-for-loss-in-pipeline-split",
+            None,
+            r"4 layers \(5 with embedding and loss counted\) are no",
+        ),
+        (
+            PP + "3 --decoder-first-pipeline-num-layers 1",
+            None,
+            "3 layers besides the 1 of the first or last rank do",
+        ),
+        (
+            PP + "2 --num-layers-per-virtual-pipeline-stage 3",
+            None,
+            "the 2 layers of a rank are no multiple of",
+        ),
+        (
+            PP + "2 --num-virtual-stages-per-pipeline-rank 4",
+            None,
+            "a rank of 2 layers cannot have 4 virtual stages",
+        ),
+        (
+            "--num-virtual-stages-per-pipeline-rank 2",
+            None,
+            "2 virtual stages need a pipeline of 2 ranks or more",
+        ),
+        (
+            PP + "2 --num-virtual-stages-per-pipeline-rank 2 --num-layers-per-virtual-pipeline-stage 1",
+            None,
+            "--num-layers-per-virtual-pipeline-stage and --num-virtual-stages-per-pipeline-rank both set the virtual",
+        ),
+        (
+            PP + "2 --pipeline-model-parallel-layout 'Ett|tL'",
+            None,
+            "has 2 stages of 3 layers; the model has 4 layers",
+        ),
+        (PP + "2 --pipeline-model-parallel-layout 'Ett|xL'", None, "must be made of E, t, m, L"),
+        (
+            "--num-distributed-optimizer-instances 3 --use-distributed-optimizer",
+            4,
+            "3 does not divide the data par",
+        ),
+        (
+            "--overlap-param-gather --overlap-grad-reduce",
+            None,
+            "--overlap-param-gather needs --use-distributed-optimizer",
+        ),
+        ("--overlap-param-gather --use-distributed-optimizer", None, "needs --overlap-grad-reduce"),
+        ("--use-torch-fsdp2", None, "--use-torch-fsdp2 does not go with tied embeddings"),
+        ("--use-torch-fsdp2 --use-distributed-optimizer", None, "does not go with the distributed optimizer"),
+        (
+            "--cp-comm-type ring",
+            None,
+            "--cp-comm-type must be one of p2p, a2a, allgather, a2a.p2p, got 'ring'",
+        ),
+        (
+            "--tp-comm-overlap --tensor-model-parallel-size 2",
+            None,
+            "--tp-comm-overlap needs --sequence-parallel",
+        ),
+        ("--recompute-granularity full", None, "--recompute-method must be given with full recompute"),
+        ("--recompute-granularity selective --recompute-method block", None, "goes with full recompute only"),
+        (
+            "--recompute-granularity some",
+            None,
+            "--recompute-granularity must be full or selective, got 'some'",
+        ),
+        (
+            MOE + "--tensor-model-parallel-size 2",
+            8,
+            "experts under tensor parallelism need --sequence-parallel",
+        ),
+    ],
+)
+def test_impossible_layouts(more, devices, text):
+    refused(text, more, devices)
+
+
+def test_what_cannot_be_said_is_noted():
+    given = "--distribute-saved-activations --recompute-granularity selective --recompute-modules gdn"
+    notes = read(given).notes
+    assert (
+        "not expressed: --distribute-saved-activations (saved activations spread over tensor parallel)"
+        in notes
+    )
+    assert "not expressed: recompute of gdn" in notes
+
+
+@pytest.mark.parametrize(
+    ("given", "offload"),
+    [
+        ("", Offload()),
+        ("--cpu-offloading-num-layers 4", Offload(activation_layers=4)),
+        (
+            "--fine-grained-activation-offloading --offload-modules attn_proj core_attn",
+            Offload(modules=("core_attn", "attn_proj")),
+        ),
+        (
+            "--fine-grained-activation-offloading --offload-modules fused_group_mlp "
+            "--activation-offload-fraction 0.5",
+            Offload(modules=("expert_fc1", "moe_act"), module_share=0.5),
+        ),
+        ("--offload-modules core_attn", Offload()),
+        ("--optimizer-cpu-offload", Offload(optimizer=1.0, master=False, overlap=False)),
+        (
+            "--optimizer-cpu-offload --optimizer-offload-fraction 0.5 --use-precision-aware-optimizer "
+            "--overlap-cpu-optimizer-d2h-h2d",
+            Offload(optimizer=0.5),
+        ),
+    ],
+)
+def test_offload_to_the_host(given, offload):
+    assert read(given).strategy.offload == offload
+
+
+# The run
+
+
+def test_batch_and_tokens():
+    found = read("--global-batch-size 64 --train-iters 10", 8).workload
+    assert (found.seq_len, found.global_batch_size, found.tokens) == (16, 64, 10 * 64 * 16)
+    assert read("--global-batch-size 64 --train-samples 100", 8).workload.tokens == 1600
+    assert read("", 8).workload.global_batch_size == 8
+
+
+@pytest.mark.parametrize(
+    ("more", "precision"),
+    [
+        (
+            "",
+            Precision(compute="fp32", parameters="fp32", gradients="fp32", master="none", activations="fp32"),
+        ),
+        ("--bf16", Precision()),
+        ("--bf16 --grad-reduce-in-bf16", Precision(gradients="bf16")),
+        ("--fp16", Precision(compute="fp16", parameters="fp16", gradients="fp16", activations="fp16")),
+        (
+            "--fp16 --accumulate-allreduce-grads-in-fp32",
+            Precision(compute="fp16", parameters="fp16", gradients="fp32", activations="fp16"),
+        ),
+        ("--bf16 --fp8-format hybrid", Precision(compute="fp8", recipe="delayed")),
+        ("--bf16 --fp8-format e4m3 --fp8-recipe tensorwise", Precision(compute="fp8", recipe="current")),
+        (
+            "--bf16 --fp8-format e4m3 --fp8-recipe mxfp8 --fp8-param-gather",
+            Precision(compute="mxfp8", recipe="mxfp8", parameters="fp8"),
+        ),
+        ("--bf16 --fp4-format e2m1", Precision(compute="nvfp4")),
+        ("--bf16 --main-grads-dtype bf16", Precision()),
+        (
+            "--bf16 --use-precision-aware-optimizer --main-grads-dtype bf16 --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16",
+            Precision(gradients="bf16", moments="bf16"),
+        ),
+    ],
+)
+def test_precision(more, precision):
+    assert read(more).workload.precision == precision
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        (
+            "--global-batch-size 6",
+            "--global-batch-size 6 is no multiple of micro batch 1 x data parallel 4 = 4",
+        ),
+        ("--bf16 --fp16", "--bf16 and --fp16 cannot both be set"),
+        ("--bf16 --fp8-format hybrid --fp4-format e2m1", "--fp4-format and --fp8-format cannot both be set"),
+        ("--bf16 --fp8-format hybrid --fp8-recipe own", "the fp8 recipe 'own' is not one of delayed"),
+        ("--optimizer soap", "the optimizer 'soap' is not one of adam"),
+        ("--exp-avg-dtype int8", "--exp-avg-dtype must be one of fp32"),
+        (
+            PP + "2 --num-virtual-stages-per-pipeline-rank 2 --global-batch-size 6",
+            "3 micro-batches are no multiple of pp",
+        ),
+    ],
+)
+def test_impossible_runs(more, text):
+    refused(text, more, 4)
+
+
+def test_keys_are_used_or_ignored():
+    found = read("--lr 1e-4 --log-interval 10 --bf16")
+    assert found.ignored == ("--log-interval", "--lr")
+    assert "--bf16" in found.used
+    assert not set(found.used) & set(found.ignored)
+
+
+# Files
+
+
+def test_a_table_of_flags_in_yaml(tmp_path):
+    table = {"--num-layers": 2, "--hidden-size": 8, "--num-attention-heads": 2, "--seq-length": 4,
+             "--micro-batch-size": 1, "--vocab-size": 10, "--bf16": True}  # fmt: skip
+    file = tmp_path / "model_config.yaml"
+    lines = "".join(f"  {key}: {json.dumps(value)}\n" for key, value in table.items())
+    file.write_text(f"ENV_VARS:\n  A: 1\nMODEL_ARGS:\n{lines}")
+    assert MegatronReader().read(file, Options()).model.num_layers == 2
+    file.write_text("MODEL_ARGS: [1]\n")
+    with pytest.raises(ReaderError, match="must hold a table of flags"):
+        MegatronReader().read(file, Options())
+
+
+@pytest.mark.parametrize("case", json.loads(CASES.read_text())["cases"], ids=lambda case: case["name"])
+def test_published_test_cases(case):
+    """Configurations of Megatron-LM's own functional tests, against what their names and tables say."""
+    reading = read_arguments(case["arguments"], options=Options(num_devices=case["num_devices"]))
+    found = {
+        "tp": reading.strategy.tp, "pp": reading.strategy.pp, "cp": reading.strategy.cp, "ep": reading.strategy.ep,
+        "vpp": reading.strategy.vpp, "zero": reading.strategy.zero, "num_layers": reading.model.num_layers,
+        "num_experts": reading.model.moe.num_experts if reading.model.moe else 0,
+        "compute": reading.workload.precision.compute,
+        "num_microbatches": reading.workload.global_batch_size
+        // (reading.strategy.dp * reading.strategy.micro_batch_size),
+    }  # fmt: skip
+    assert found == case["expected"]
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ("", {"dropout": True, "cross_entropy": "vocab_parallel", "weighted_activation": False}),
+        (
+            "--hidden-dropout 0 --attention-dropout 0.0 --swiglu",
+            {"dropout": False, "weighted_activation": True},
+        ),
+        ("--hidden-dropout 0.0", {"dropout": True}),
+        ("--cross-entropy-loss-fusion", {"cross_entropy": "native"}),
+        ("--cross-entropy-loss-fusion --cross-entropy-fusion-impl te", {"cross_entropy": "fused"}),
+        ("--no-gradient-accumulation-fusion", {"accumulate_in_product": False}),
+        ("--deterministic-mode", {"deterministic": True, "grouped_experts": False}),
+        ("--moe-grouped-gemm", {"grouped_experts": True}),
+        ("", {"fused_rotary": False, "narrow_experts": True, "expert_kernels": "each"}),
+        ("--enable-experimental", {"fused_rotary": True}),
+        ("--enable-experimental --no-rope-fusion", {"fused_rotary": False}),
+    ],
+)
+def test_kernels(more, expected):
+    kernels = read(more).strategy.kernels
+    assert {name: getattr(kernels, name) for name in expected} == expected
+
+
+def test_a_rate_must_be_a_number():
+    refused("--hidden-dropout must be a number, got 'often'", "--hidden-dropout often")
+
+
+def test_a_teacher_cannot_be_expressed():
+    refused("a teacher model", "--export-kd-teacher-load here")

@@ -1,0 +1,286 @@
+from pathlib import Path
+
+import pytest
+
+from forescale.errors import ReaderError, UnknownKeyError
+from forescale.frameworks.primus.reader import SCHEDULES, V_SCHEDULES, PrimusReader
+from forescale.frameworks.reading import Options
+from forescale.schedule.library import family
+from forescale.spec import Recompute, Routing
+
+BASE = """
+num_layers: 2
+swiglu: true
+add_bias_linear: false
+normalization: RMSNorm
+position_embedding_type: rope
+untie_embeddings_and_output_weights: true
+lr: 1.0e-4
+"""
+SMALL = """
+extends:
+  - base.yaml
+num_layers: 8
+hidden_size: 64
+ffn_hidden_size: 128
+num_attention_heads: 4
+group_query_attention: true
+num_query_groups: 2
+vocab_size: 100
+num_experts: 8
+moe_router_topk: 2
+moe_ffn_hidden_size: 32
+moe_layer_freq: "([0]*1+[1]*7)"
+"""
+TRAINER = """
+seq_length: 4096
+micro_batch_size: 2
+global_batch_size: 64
+bf16: true
+use_distributed_optimizer: true
+expert_model_parallel_size: 2
+"""
+EXPERIMENT = """
+work_group: ${TEAM:amd}
+user_name: ${USER:root}
+exp_name: small
+workspace: ./output
+modules:
+  pre_trainer:
+    framework: megatron
+    config: trainer.yaml
+    model: small.yaml
+    overrides:
+      stderr_sink_level: DEBUG
+      seq_length: ${SEQ:1024}
+      tensor_model_parallel_size: ${TP:2}
+      sequence_parallel: true
+      expert_tensor_parallel_size: 1
+      lr: 1.0e-5
+"""
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """Lay files out as in Primus's repository: presets under primus/configs, the experiment elsewhere."""
+    for name, text in (
+        ("primus/configs/models/megatron/base.yaml", BASE),
+        ("primus/configs/models/megatron/small.yaml", SMALL),
+        ("primus/configs/modules/megatron/trainer.yaml", TRAINER),
+        ("examples/megatron/small-pretrain.yaml", EXPERIMENT),
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+TWO_CHUNKS = "\n      num_virtual_stages_per_pipeline_rank: 2\n      pipeline_model_parallel_size: 2"
+
+
+def experiment(repository: Path, old: str = "", new: str = "") -> Path:
+    path = repository / "examples/megatron/small-pretrain.yaml"
+    assert old in EXPERIMENT
+    path.write_text(EXPERIMENT.replace(old, new) if old else EXPERIMENT)
+    return path
+
+
+def read(path, **options):
+    return PrimusReader().read(path, Options(**options))
+
+
+def test_module_then_model_then_overrides(repository):
+    found = read(experiment(repository), num_devices=8)
+    assert found.model.name == "small"
+    assert found.model.num_layers == 8
+    assert [layer.ffn.ffn_hidden_size for layer in found.model.layers] == [128] + [32] * 7
+    assert found.model.norm == "rms"
+    assert (found.strategy.tp, found.strategy.ep, found.strategy.etp, found.strategy.dp_shard) == (2, 2, 1, 4)
+    assert found.strategy.zero == 1
+    assert (found.workload.seq_len, found.workload.global_batch_size) == (1024, 64)
+    assert found.workload.precision.compute == "bf16"
+    assert "lr" in found.ignored
+    assert "stderr_sink_level" in found.ignored
+    assert found.schedule is None
+
+
+def test_placeholders_take_the_callers_value_and_never_the_environments(repository, monkeypatch):
+    monkeypatch.setenv("TP", "4")
+    path = experiment(repository)
+    assert read(path, num_devices=8).strategy.tp == 2
+    assert read(path, num_devices=8, variables={"TP": "4"}).strategy.tp == 4
+    assert read(path, num_devices=8, variables={"TP": 4}).strategy.tp == 4
+
+
+def test_a_placeholder_without_default(repository):
+    path = experiment(repository, "${TP:2}", "${TP}")
+    with pytest.raises(ReaderError, match=r"the placeholder \$\{TP\} has no default; give a value for TP"):
+        read(path)
+    assert read(path, variables={"TP": "2"}).strategy.tp == 2
+
+
+def test_null_is_not_given(repository):
+    found = read(experiment(repository, "lr: 1.0e-5", "expert_tensor_parallel_size: null"))
+    assert found.strategy.etp == 2
+
+
+def test_presets_beside_the_file_or_where_the_caller_says(tmp_path, repository):
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    (alone / "x.yaml").write_text(EXPERIMENT.replace("model: small.yaml", "model: tiny"))
+    with pytest.raises(
+        ReaderError, match=r"its preset 'tiny' is neither beside it nor in a primus/configs/models"
+    ):
+        read(alone / "x.yaml")
+    (alone / "base.yaml").write_text(BASE)
+    (alone / "tiny.yaml").write_text(SMALL)
+    assert read(alone / "x.yaml").model.name == "tiny"
+    elsewhere = tmp_path / "lonely.yaml"
+    elsewhere.write_text(EXPERIMENT)
+    assert read(elsewhere, folders=(repository / "primus/configs",)).model.num_layers == 8
+
+
+def test_a_preset_alone_is_a_model(repository):
+    found = read(repository / "primus/configs/models/megatron/small.yaml")
+    assert found.model.num_layers == 8
+    assert (found.strategy, found.workload) == (None, None)
+    assert found.ignored == ("lr",)
+
+
+def test_flag_spelled_keys_are_turned(repository):
+    found = read(experiment(repository, "lr: 1.0e-5", "no_overlap_p2p_communication: true"))
+    assert "no_overlap_p2p_communication" in found.used
+
+
+def test_recompute_of_blocks(repository):
+    more = "recompute_granularity: full\n      recompute_method: block\n      recompute_num_layers: 3"
+    assert read(experiment(repository, "lr: 1.0e-5", more)).strategy.recompute == Recompute(
+        granularity="full", num_layers=3
+    )
+
+
+@pytest.mark.parametrize("ids", ['"0,3,4"', "[0, 3, 4]"])
+def test_recompute_of_listed_layers(repository, ids):
+    more = f"recompute_granularity: full\n      recompute_layer_ids: {ids}"
+    assert read(experiment(repository, "lr: 1.0e-5", more)).strategy.recompute == Recompute(
+        granularity="full", layer_ids=(0, 3, 4)
+    )
+
+
+def test_capacity_and_dispatcher_of_experts(repository):
+    more = (
+        "moe_expert_capacity_factor: 1.25\n      moe_pad_expert_input_to_capacity: true\n"
+        "      use_turbo_deepep: true"
+    )
+    found = read(experiment(repository, "lr: 1.0e-5", more)).strategy
+    assert found.routing == Routing(capacity_factor=1.25, pad_to_capacity=True, balance="none")
+    assert found.dispatcher == "deepep"
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        ("moe_use_legacy_grouped_gemm", {"narrow_experts": False, "expert_kernels": "each"}),
+        ("use_turbo_grouped_gemm", {"narrow_experts": True, "expert_kernels": "one"}),
+    ],
+)
+def test_grouped_products_of_experts(repository, key, expected):
+    kernels = read(experiment(repository, "lr: 1.0e-5", f"{key}: true")).strategy.kernels
+    assert {name: getattr(kernels, name) for name in expected} == expected
+
+
+ZERO_BUBBLE = "patch_zero_bubble: true\n      enable_zero_bubble: true"
+PIPE = "patch_primus_pipeline: true"
+
+
+@pytest.mark.parametrize(
+    ("more", "schedule"),
+    [
+        (PIPE + "\n      pp_algorithm: zbv-formatted" + TWO_CHUNKS, "zbv"),
+        (PIPE + "\n      pp_algorithm: v-half" + TWO_CHUNKS, "v-half"),
+        (PIPE + "\n      pp_algorithm: zero-bubble-heuristic", "zb-1p"),
+        (PIPE, "interleaved-1f1b"),
+        ("pp_algorithm: v-min", None),
+        (ZERO_BUBBLE + "\n      zero_bubble_v_schedule: true" + TWO_CHUNKS, "v-half"),
+        (ZERO_BUBBLE, "zb-1p"),
+    ],
+)
+def test_schedules(repository, more, schedule):
+    assert read(experiment(repository, "lr: 1.0e-5", more)).schedule == schedule
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "error", "text"),
+    [
+        ("framework: megatron", "framework: torchtitan", ReaderError, r"it has 0 \(torchtitan\)"),
+        ("exp_name", "expname", UnknownKeyError, "unknown key 'expname' in .*; did you mean exp_name"),
+        (
+            "overrides",
+            "override",
+            UnknownKeyError,
+            "unknown key 'override' in .*, modules; did you mean overrides",
+        ),
+        (
+            "lr: 1.0e-5",
+            "num_layer: 4",
+            UnknownKeyError,
+            "unknown key 'num_layer' in .*; did you mean num_layers",
+        ),
+        (
+            "lr: 1.0e-5",
+            "num_layers: four",
+            ReaderError,
+            "num_layers must be a whole number of 0 or more, got 'four'",
+        ),
+        (
+            "lr: 1.0e-5",
+            "pipeline_model_parallel_size: 3",
+            ReaderError,
+            "8 layers are no multiple of the pipeline's 3",
+        ),
+        ("lr: 1.0e-5", "swiglu: maybe", ReaderError, "swiglu must be true or false, got 'maybe'"),
+        (
+            "lr: 1.0e-5",
+            "global_batch_size: 63",
+            ReaderError,
+            "global_batch_size 63 is no multiple of micro batch 2",
+        ),
+        (
+            "lr: 1.0e-5",
+            "decoder_pipeline_manual_split_list: [3, 4]\n      pipeline_model_parallel_size: 2",
+            ReaderError,
+            "lists 2 stages of 7 layers; the model has 8 layers on 2 ranks",
+        ),
+        ("modules:", "modules: []\nexp:", UnknownKeyError, "unknown key 'exp'"),
+        ("    framework", "   framework", ReaderError, "not valid YAML: .* line"),
+    ],
+)
+def test_bad_experiments(repository, old, new, error, text):
+    with pytest.raises(error, match=text) as caught:
+        read(experiment(repository, old, new))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_schedule_with_the_wrong_virtual_stages(repository):
+    more = "patch_primus_pipeline: true\n      pp_algorithm: v-half\n      pipeline_model_parallel_size: 2"
+    with pytest.raises(ReaderError, match="'v-half' takes 2 virtual stages per rank, got 1"):
+        read(experiment(repository, "lr: 1.0e-5", more))
+
+
+@pytest.mark.parametrize("name", [*SCHEDULES.values(), *V_SCHEDULES.values()])
+def test_every_schedule_is_in_the_library(name):
+    assert family(name).name == name
+
+
+def test_stages_listed_by_hand(repository):
+    more = "decoder_pipeline_manual_split_list: [3, 5]\n      pipeline_model_parallel_size: 2"
+    assert read(experiment(repository, "lr: 1.0e-5", more)).strategy.stage_layers == (3, 5)
+
+
+def test_presets_that_extend_each_other_or_nothing(repository):
+    models = repository / "primus/configs/models/megatron"
+    (models / "base.yaml").write_text("extends: small.yaml\n")
+    with pytest.raises(ReaderError, match=r"comes back to itself: small.yaml -> base.yaml -> small.yaml"):
+        read(experiment(repository))
+    (models / "base.yaml").write_text("bases:\n  - gone.yaml\n")
+    with pytest.raises(ReaderError, match=r"gone.yaml: there is no such file; base.yaml extends it"):
+        read(experiment(repository))

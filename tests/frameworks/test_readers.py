@@ -1,0 +1,145 @@
+import json
+
+import pytest
+
+from forescale.errors import ReaderError
+from forescale.frameworks.readers import READERS, HuggingFaceReader, read_file, reader_of
+from forescale.frameworks.reading import Options
+from forescale.testing.readers import Sample, check_reader
+
+LLAMA = {
+    "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 100, "tie_word_embeddings": False,
+}  # fmt: skip
+
+HUGGINGFACE = Sample(text=json.dumps(LLAMA), suffix=".json")
+MEGATRON = Sample(
+    text="--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 16 --vocab-size 100 "
+    "--micro-batch-size 1 --lr 1e-4",
+    suffix=".sh",
+    with_key=lambda text, key: f"{text} --{key.replace('_', '-')} 3",
+    keys=frozenset(
+        f"--{key}"
+        for key in (
+            "num-layers", "hidden-size", "num-attention-heads", "seq-length", "vocab-size",
+            "micro-batch-size",
+            "lr",
+        )
+    ),
+    environment={"VOCAB": "7"},
+)  # fmt: skip
+PRIMUS = Sample(
+    text="""
+exp_name: ${PRIMUS_EXP_NAME:toy}
+modules:
+  pre_trainer:
+    framework: megatron
+    overrides:
+      num_layers: ${PRIMUS_LAYERS:4}
+      hidden_size: 64
+      num_attention_heads: 4
+      vocab_size: 100
+      seq_length: 16
+      micro_batch_size: 1
+      lr: 1.0e-4
+""",
+    suffix=".yaml",
+    with_key=lambda text, key: f"{text}      {key}: 3\n",
+    keys=frozenset(
+        {
+            "num_layers",
+            "hidden_size",
+            "num_attention_heads",
+            "vocab_size",
+            "seq_length",
+            "micro_batch_size",
+            "lr",
+        }
+    ),
+    options=Options(num_devices=2),
+    environment={"PRIMUS_LAYERS": "8", "PRIMUS_EXP_NAME": "other"},
+)
+DEEPSPEED = Sample(
+    text=json.dumps(
+        {
+            "train_micro_batch_size_per_gpu": 2,
+            "gradient_accumulation_steps": 4,
+            "gradient_clipping": 1.0,
+            "bf16": {"enabled": True},
+            "zero_optimization": {"stage": 3, "overlap_comm": True},
+        }
+    ),
+    suffix=".json",
+    with_key=lambda text, key: text[:-1] + f', "{key}": 3}}',
+    keys=frozenset(
+        {
+            "train_micro_batch_size_per_gpu",
+            "gradient_accumulation_steps",
+            "gradient_clipping",
+            "bf16.enabled",
+            "zero_optimization.stage",
+            "zero_optimization.overlap_comm",
+        }
+    ),
+    options=Options(num_devices=8),
+)
+SAMPLES = {"deepspeed": [DEEPSPEED], "huggingface": [HUGGINGFACE], "megatron": [MEGATRON], "primus": [PRIMUS]}
+
+
+@pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
+def test_every_reader_keeps_to_the_rules(reader, tmp_path):
+    others = [other for other in READERS if other is not reader]
+    check_reader(reader, SAMPLES[reader.name], tmp_path, others=others)
+
+
+def test_the_check_finds_a_reader_that_drops_keys(tmp_path):
+    class Dropping(type(READERS[1])):
+        def read(self, path, options):
+            from dataclasses import replace
+
+            return replace(super().read(path, options), ignored=())
+
+    with pytest.raises(AssertionError, match=r"dropped in silence: \['--lr'\]"):
+        check_reader(Dropping(), [MEGATRON], tmp_path)
+
+
+def test_the_check_finds_a_reader_of_the_environment(tmp_path, monkeypatch):
+    class Leaking(type(READERS[2])):
+        def read(self, path, options):
+            import os
+            from dataclasses import replace
+
+            seen = {name: value for name, value in os.environ.items() if name.startswith("PRIMUS_")}
+            return super().read(path, replace(options, variables=seen))
+
+    monkeypatch.delenv("PRIMUS_LAYERS", raising=False)
+    with pytest.raises(AssertionError, match="the environment must not matter"):
+        check_reader(Leaking(), [PRIMUS], tmp_path)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_file_finds_its_reader(name, tmp_path):
+    sample = SAMPLES[name][0]
+    path = tmp_path / f"file{sample.suffix}"
+    path.write_text(sample.text)
+    assert read_file(path, sample.options).format == name
+
+
+def test_a_folder_is_a_hugging_face_model(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    assert read_file(tmp_path).model.hidden_size == 64
+
+
+def test_an_unknown_format_lists_the_known_ones():
+    with pytest.raises(
+        ReaderError, match=r"format is not known; what can be read: Hugging Face config\.json; Mega"
+    ):
+        reader_of("hello", "notes.txt")
+
+
+def test_a_hugging_face_model_has_no_layout(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**LLAMA, "bos_token_id": 1}))
+    reading = HuggingFaceReader().read(path, Options())
+    assert (reading.strategy, reading.workload) == (None, None)
+    assert "bos_token_id" in reading.ignored

@@ -1,0 +1,91 @@
+from itertools import pairwise
+
+import pytest
+
+from forescale.errors import ReaderError
+from forescale.syntax import deep_merge, load_mapping, parse_toml, parse_yaml, parse_yaml_lenient
+
+
+def test_numbers_in_yaml_are_numbers():
+    assert parse_yaml("a: 1e-5\nb: 12.5e9\nc: 1e3x\nd: 010", "x") == {
+        "a": 1e-5,
+        "b": 12.5e9,
+        "c": "1e3x",
+        "d": 8,
+    }
+
+
+def test_a_key_given_twice():
+    with pytest.raises(ReaderError, match="the key 'a' is given twice at line 2"):
+        parse_yaml("a: 1\na: 2", "x")
+    assert parse_yaml_lenient("a: 1\na: 2", "x") == {"a": 2}
+
+
+@pytest.mark.parametrize(
+    "text", ["a: [", "a: 'b", "\tx: 1", "a: !!python/object:os.system {}", "a: b: c", "&"]
+)
+def test_broken_yaml_is_refused_in_one_line(text):
+    with pytest.raises(ReaderError, match="x: it is not valid YAML") as caught:
+        parse_yaml(text, "x")
+    assert "\n" not in str(caught.value)
+
+
+def test_merging_goes_into_tables_and_leaves_its_input():
+    base, over = {"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": 4}, "d": {"e": 5}}
+    assert deep_merge(base, over) == {"a": {"b": 4, "c": 2}, "d": {"e": 5}}
+    assert base == {"a": {"b": 1, "c": 2}, "d": 3}
+
+
+def test_binary_and_folders(tmp_path):
+    (tmp_path / "x.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ReaderError, match="cannot be read as text"):
+        load_mapping(tmp_path / "x.toml")
+    (tmp_path / "y.toml").mkdir()
+    with pytest.raises(ReaderError, match="cannot be read as text"):
+        load_mapping(tmp_path / "y.toml")
+
+
+BOMB = "a: &a [1,2,3,4,5,6,7,8,9]\n" + "\n".join(
+    f"{name}: &{name} [{','.join(['*' + before] * 9)}]" for before, name in pairwise("abcdefgh")
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: &x [*x]", "its anchors stand for more than"),
+        (BOMB, "its anchors stand for more than"),
+        ("a: " + "[" * 50_000, "more than 64 deep"),
+        ("a: " + "9" * 6_000, "digits"),
+        ("a: .inf", "'a' must be a number, got inf"),
+        ("1: 2", "the key 1 must be text"),
+        ("a: !!bool x", "is no value of its kind"),
+        ("a: !!timestamp x", "not valid YAML"),
+        ("a: 1\n" * 300_000, "larger than the 1 MiB"),
+    ],
+)  # fmt: skip
+def test_yaml_without_bounds_is_refused(text, message):
+    with pytest.raises(ReaderError, match=message):
+        parse_yaml(text, "x")
+
+
+def test_dates_in_yaml_are_text_and_tables_merge():
+    assert parse_yaml("a: 2026-99-99\nb: &b {c: 1}\nd: {<<: *b, e: 2}", "x") == {
+        "a": "2026-99-99",
+        "b": {"c": 1},
+        "d": {"c": 1, "e": 2},
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a = " + "[" * 5_000, "more than 64 deep"),
+        ("a = " + "9" * 5_000, "thousands of digits"),
+        ("a = nan", "'a' must be a number, got nan"),
+        ("a = 2026-01-01", "'a' must be no date"),
+    ],
+)
+def test_toml_without_bounds_is_refused(text, message):
+    with pytest.raises(ReaderError, match=message):
+        parse_toml(text, "x")
