@@ -1,0 +1,112 @@
+"""The question: what is trained on what, how it may be laid out, and what prices it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
+
+from forescale.brief import Brief
+from forescale.cost.calibration import RunFactors
+from forescale.cost.select import Costs
+from forescale.errors import SpecError
+from forescale.spec.cluster import Cluster
+from forescale.spec.model import Model
+from forescale.spec.space import Space
+from forescale.spec.strategy import Strategy
+from forescale.spec.workload import Workload
+
+Objective: TypeAlias = Literal["step_time", "peak_memory"]
+"""What a search minimises."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Question(Brief):
+    """One question, complete: every answer follows from it alone.
+
+    `io/plan.py` writes it as a TOML file and reads it back, equal in every field.
+    """
+
+    model: Model
+    cluster: Cluster
+    workload: Workload
+    strategy: Strategy | None = None
+    """One layout; None where `space` says what may be chosen."""
+    space: Space = field(default_factory=Space)
+    """What a search may choose."""
+    costs: Costs = field(default_factory=Costs)
+    """Cost models that price every layout."""
+    preset: str = "default"
+    """Whose account of memory and time answers: our own engine, or a published one."""
+    objective: Objective = "step_time"
+    max_memory: float | None = None
+    """Bytes per device that a layout may need at its peak; None is the device's capacity."""
+    safe: bool = False
+    """Whether memory counts at the upper end of its range, not as expected."""
+
+    @property
+    def layout(self) -> Strategy:
+        """The one layout that is asked about.
+
+        Raises
+        ------
+        SpecError
+            If the question leaves it to a search.
+        """
+        if self.strategy is None:
+            msg = (
+                f"the question of {self.model.name} on {self.cluster.name} has no layout; give one, or search"
+            )
+            raise SpecError(msg)
+        return self.strategy
+
+    @property
+    def memory_limit(self) -> float:
+        """Bytes that a layout may need: never more than the device has."""
+        capacity = self.cluster.device.hbm_bytes
+        return capacity if self.max_memory is None else min(self.max_memory, capacity)
+
+    @property
+    def run(self) -> RunFactors:
+        """What whole runs lose on these devices under the software of the layout, or of what is searched."""
+        software = (self.strategy or self.space.base).software
+        return self.costs.run_factors(self.cluster.device, software)
+
+    def of(self, strategy: Strategy) -> Question:
+        """Return the same question of one layout."""
+        return replace(self, strategy=strategy)
+
+    def within(self, **changes: Any) -> Question:  # noqa: ANN401 (fields of a space)
+        """Return the same question with some fields of the space changed."""
+        return replace(self, space=replace(self.space, **changes))
+
+    def essentials(self) -> Mapping[str, Any]:
+        """Return what was asked, with the size of the cluster; what is usual is left out."""
+        told = dict(Brief.essentials(self))
+        return {**told, "cluster": f"{self.cluster.num_devices} x {self.cluster.name}"}
+
+
+def question_of(
+    given: Question | Model,
+    cluster: Cluster | None = None,
+    workload: Workload | None = None,
+    **parts: Any,  # noqa: ANN401 (fields of a question)
+) -> Question:
+    """Return a question as it is given, or the one that its parts make; parts that are None are as usual.
+
+    Raises
+    ------
+    SpecError
+        If something comes beside a whole question, or a part is missing.
+    """
+    named = {"cluster": cluster, "workload": workload, **parts}
+    present = {name: part for name, part in named.items() if part is not None}
+    if isinstance(given, Question):
+        if present:
+            msg = f"a question holds its {', '.join(present)}; change it with dataclasses.replace"
+            raise SpecError(msg)
+        return given
+    if missing := [name for name in ("cluster", "workload") if name not in present]:
+        msg = f"a question of {given.name} needs {' and '.join(missing)} too"
+        raise SpecError(msg)
+    return Question(model=given, **present)

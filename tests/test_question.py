@@ -1,0 +1,65 @@
+"""The question: its parts, what it refuses, and what it shows of itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests import small
+
+from forescale.cost.select import Costs
+from forescale.errors import SpecError
+from forescale.question import Question, question_of
+from forescale.spec import Space, Strategy
+
+
+def ask(**changes):
+    return Question(model=small.dense(), cluster=small.cluster(8), workload=small.workload(), **changes)
+
+
+def test_a_question_is_itself_or_made_of_its_parts():
+    asked = ask(strategy=Strategy(tp=8), costs=Costs(compute="tile"))
+    parts = {"strategy": Strategy(tp=8), "costs": Costs(compute="tile"), "space": None}
+    assert question_of(asked) is asked
+    assert question_of(asked.model, asked.cluster, asked.workload, **parts) == asked
+
+
+def test_parts_beside_a_whole_question_and_missing_ones_are_refused():
+    with pytest.raises(SpecError, match="a question holds its strategy, costs"):
+        question_of(ask(), strategy=Strategy(), costs=Costs())
+    with pytest.raises(SpecError, match="needs cluster and workload too"):
+        question_of(small.dense())
+
+
+def test_a_question_without_a_layout_says_so():
+    assert ask(strategy=Strategy(tp=8)).layout == Strategy(tp=8)
+    with pytest.raises(SpecError, match="has no layout; give one, or search"):
+        assert ask().layout
+
+
+def test_memory_is_never_more_than_the_device_has():
+    capacity = small.cluster(8).device.hbm_bytes
+    assert ask().memory_limit == capacity
+    assert ask(max_memory=1e9).memory_limit == 1e9
+    assert ask(max_memory=2 * capacity).memory_limit == capacity
+
+
+def test_losses_of_runs_are_those_of_the_layouts_software():
+    eager = Strategy(software="torch-eager")
+    by_layout, by_space = ask(strategy=eager), ask(space=Space(base=eager))
+    assert by_layout.run == by_space.run != ask().run
+
+
+def test_changes_leave_the_rest_as_it_was():
+    asked = ask(max_memory=1e9)
+    assert asked.of(Strategy(tp=2)) == replace(asked, strategy=Strategy(tp=2))
+    assert asked.within(tp=(2,)) == replace(asked, space=Space(tp=(2,)))
+
+
+def test_what_it_shows_is_what_was_asked():
+    text = repr(ask(strategy=Strategy(tp=8), safe=True))
+    assert text.startswith("Question(model=small-dense, cluster='8 x ")
+    assert "strategy=Strategy(tp=8)" in text
+    assert "safe=True" in text
+    assert "objective" not in text
+    assert len(text) < 400
