@@ -6,9 +6,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests import toy
 
 from forescale.catalogue.clusters import device_names, load_device
-from forescale.cost.calibration import RunFactors, load_calibration
+from forescale.cost.calibration import (
+    AttentionParameters,
+    GemmParameters,
+    GroupedParameters,
+    MemoryParameters,
+    RunFactors,
+    UnfusedParameters,
+    load_calibration,
+)
 from forescale.cost.roofline import (
     Roofline,
     attention_seconds,
@@ -285,3 +294,151 @@ def test_a_transposed_copy_is_written_only_where_products_read_along_rows():
     hopper, blackwell = model("h100-sxm"), model("b200")
     assert hopper.seconds(both) == pytest.approx(hopper.seconds(replace(cast, bytes_moved=4e9)))
     assert blackwell.seconds(both) == blackwell.seconds(cast)
+
+
+LOSSES = {
+    "bf16": 0.8,
+    "fp8": 0.7,
+    "grouped": 0.5,
+    "attention": 0.6,
+    "unfused": 0.25,
+    "memory": 0.9,
+    "permute": 0.4,
+}
+
+
+def lossy(**changes):
+    """A device of 6 cores and 1 MFLOP/s, 2 kB/s of memory, whose kernels lose something of everything."""
+    product = GemmParameters(
+        fraction=0.75, fill_k=5.0, edge=2.0, tail=0.5, launch_s=3.0, bandwidth=0.5, tiles=((4, 8), (16, 2))
+    )
+    forward = AttentionParameters(
+        fraction=0.4, softmax_flops=7.0, fill=3.0, block_q=8.0, tail=0.25, launch_s=11.0, bandwidth=0.2
+    )
+    backward = replace(forward, fraction=0.3, softmax_flops=13.0, block_q=4.0, launch_s=17.0, bandwidth=0.1)
+    calibration = replace(
+        toy.calibration(),
+        gemm={"bf16": product, "fp8": product, "fp32": product},
+        grouped=GroupedParameters(fraction=0.6, group_s=19.0, contract_m=0.7),
+        attention={"forward": forward, "backward": backward},
+        unfused=UnfusedParameters(forward_bytes=9.0, backward_bytes=15.0, launch_s=23.0),
+        memory={
+            "permute": MemoryParameters(bandwidth=0.35, launch_s=29.0),
+            "softmax": MemoryParameters(bandwidth=0.65, launch_s=31.0),
+        },
+        run=RunFactors(sustained=LOSSES),
+        reference_power_w=400.0,
+        power_exponent=0.5,
+    )
+    device = replace(toy.device(rate=1e6, hbm=2e3), num_cores=6, power_w=100.0, architecture="hopper")
+    return Roofline(device=device, calibration=calibration, **changes)
+
+
+POWER = 0.5
+"""The root of 100 W over the 400 W of the devices that were fitted."""
+
+
+def lossy_product(rows, columns, k, batch, *, rate, size, written):
+    """Seconds but for launches: tiles of 4 x 8 or of 16 x 2, 2 more products for each of their rows and columns."""
+
+    def steps(high, wide):
+        tiles = -(-rows // high) * -(-columns // wide) * batch
+        return (max(tiles, 6) + 0.5 * 6) * 2 * (high * wide + 2 * (high + wide))
+
+    arithmetic = min(steps(4, 8), steps(16, 2)) * (k + 5) / (rate * 0.75 * POWER)
+    traffic = batch * ((rows + columns) * k * size + rows * columns * written) / (2e3 * 0.5 * 0.9)
+    return max(arithmetic, traffic)
+
+
+@pytest.mark.parametrize("clock", [None, 0.25e9])
+@pytest.mark.parametrize(("m", "n", "k"), [(33, 17, 400), (3, 2, 4000), (64, 100, 2)])
+def test_every_loss_of_a_product(m, n, k, clock):
+    """Of 1 GHz, at a quarter of it multiplications take four times as long; the last shape is bound by traffic."""
+    speed = 0.25 if clock else 1.0
+    found = lossy(clock_hz=clock)
+    op = Gemm(m=float(m), n=float(n), k=float(k), batch=3.0, accumulate_bytes=6.0)
+    expected = lossy_product(m, n, k, 3, rate=1e6 * speed * 0.8, size=2, written=2 + 6)
+    assert found.seconds(op) == pytest.approx(3 + expected)
+    narrow = lossy_product(m, n, k, 1, rate=2e6 * speed * 0.7, size=1, written=2)
+    assert found.seconds(replace(op, batch=1.0, accumulate_bytes=0.0, dtype="fp8")) == pytest.approx(
+        3 + narrow
+    )
+    wide = lossy_product(m, n, k, 1, rate=0.25e6 * speed, size=4, written=4)
+    assert found.seconds(replace(op, batch=1.0, accumulate_bytes=0.0, dtype="fp32")) == pytest.approx(
+        3 + wide
+    )
+
+
+@pytest.mark.parametrize(("n", "k"), [(17, 400), (300, 2)])
+def test_every_loss_of_experts(n, k):
+    """99 rows of 3 experts; 0.6 of a product's rate, 0.5 of that in a run; of weight gradients 0.7 of it again."""
+    op = GroupedGemm(groups=3.0, m=99.0, n=float(n), k=float(k))
+    expected = lossy_product(33, n, k, 3, rate=1e6 * 0.8 * 0.6 * 0.5, size=2, written=2)
+    assert lossy().seconds(op) == pytest.approx(3 + 3 * 19 + expected)
+    summed = lossy_product(k, n, 33, 3, rate=1e6 * 0.8 * 0.6 * 0.5 * 0.7, size=2, written=2 + 6)
+    gradient = replace(op, contract="m", accumulate_bytes=6.0)
+    assert lossy().seconds(gradient) == pytest.approx(3 + 3 * 19 + summed)
+
+
+LOSSY_CORE = AttentionCore(
+    batch=2.0, heads=3.0, kv_heads=1.0, q_len=21.0, kv_len=35.0, pairs=30000.0, qk_dim=16.0, v_dim=24.0
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_every_loss_of_attention(causal):
+    """6 calls of 3 blocks of 8 queries, or of 6 of 4; with a mask half a block more per query is in vain."""
+    op = replace(LOSSY_CORE, causal=causal)
+    rate = 1e6 * 0.6 * POWER
+    pair = 2 * 16 + 2 * 24 + 7
+    waste = (3 + (4 if causal else 0)) * 21
+    forward = 6 * (30000 + waste) * pair * (18 + 0.25 * 6) / 18 / (rate * 0.4)
+    assert lossy().seconds(op) == pytest.approx(11 + forward)
+    pair, waste = 6 * 16 + 4 * 24 + 13, (3 + (2 if causal else 0)) * 21
+    backward = 6 * (30000 + waste) * pair * (36 + 0.25 * 6) / 36 / (rate * 0.3)
+    assert lossy().seconds(replace(op, backward=True)) == pytest.approx(17 + backward)
+
+
+def test_attention_of_few_pairs_is_bound_by_its_traffic():
+    """Queries and outputs of 6 heads, keys and values of 2, in 2 bytes; gradients of all beside them in backward."""
+    op = replace(LOSSY_CORE, pairs=1.0, causal=False, q_len=2000.0)
+    moved = 2 * (6 * 2000 + 2 * 35) * (16 + 24)
+    swift = replace(lossy(), device=replace(lossy().device, matrix_flops=toy.device(rate=1e12).matrix_flops))
+    assert swift.seconds(op) == pytest.approx(11 + moved / (2e3 * 0.2 * 0.9))
+    assert swift.seconds(replace(op, backward=True)) == pytest.approx(17 + 2 * moved / (2e3 * 0.1 * 0.9))
+
+
+def test_softmax_in_products_of_another_rate_takes_as_long_as_ever():
+    """In fp32, at a quarter of the rate: 7 FLOP of a pair in 16 bits are a quarter as many."""
+    op = replace(LOSSY_CORE, causal=False, dtype="fp32")
+    pair = 2 * 16 + 2 * 24 + 7 / 4
+    expected = 6 * (30000 + 3 * 21) * pair * (18 + 1.5) / 18 / (0.25e6 * 0.6 * POWER * 0.4)
+    assert lossy().seconds(op) == pytest.approx(11 + expected)
+
+
+def test_every_loss_of_materialised_scores():
+    """Two products forward, four backward, of 6 calls; and passes over 6 x 21 x 35 scores."""
+    op = replace(LOSSY_CORE, flash=False)
+
+    def product(width):
+        return 3 + lossy_product(21, 35, width, 6, rate=1e6 * 0.8, size=2, written=2)
+
+    rate = 2e3 * 0.65 * 0.9 * 0.25
+    scores = 6 * 21 * 35
+    assert lossy().seconds(op) == pytest.approx(product(16) + product(24) + 23 + scores * 9 / rate)
+    backward = 2 * product(16) + 2 * product(24) + 23 + scores * 15 / rate
+    assert lossy().seconds(replace(op, backward=True)) == pytest.approx(backward)
+
+
+def test_every_loss_of_a_pass_over_memory():
+    op = Elementwise(bytes_moved=7000.0, family="permute", kernels=2.0, transposed_bytes=500.0)
+    assert lossy().seconds(op) == pytest.approx(2 * 29 + 7500 / (2e3 * 0.35 * 0.9 * 0.4))
+
+
+def test_cores_that_few_queries_leave_idle():
+    """One call of 2 blocks on 8 cores: each pair costs as if all 8 and a quarter more waited; of 9 blocks a ninth."""
+    keys = {"heads": 1.0, "pair_flops": 10.0, "fill": 2.0, "block_q": 100.0, "tail": 0.25, "num_cores": 8.0}
+    few = attention_work(batch=1.0, q_len=150.0, pairs=1000.0, **keys)
+    assert few == (1000 + 2 * 150) * 10 * (8 + 0.25 * 8) / 2
+    many = attention_work(batch=3.0, q_len=201.0, pairs=1000.0, **keys)
+    assert many == pytest.approx(3 * (1000 + 2 * 201) * 10 * (9 + 0.25 * 8) / 9)

@@ -7,10 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests import toy
 
 from forescale.catalogue.clusters import device_names, load_device
 from forescale.cost import fit
-from forescale.cost.calibration import RunFactors, load_calibration, read_calibration
+from forescale.cost.calibration import (
+    GroupedParameters,
+    RunFactors,
+    TileAttentionParameters,
+    TileParameters,
+    load_calibration,
+    read_calibration,
+)
 from forescale.cost.kernels import batches, read_kernels
 from forescale.cost.roofline import Roofline, peak_rate
 from forescale.cost.tile import TileModel, tiles_of
@@ -271,3 +279,143 @@ def test_attention_of_an_unseen_machine_within_ten_per_cent(train, unseen):
     logs = fit.errors(select(unseen), found, tile)
     assert logs.size >= 10
     assert np.median(np.abs(logs)) <= 0.10
+
+
+PRODUCT = TileParameters(
+    fraction=0.5,
+    l2_bytes_per_clock=40.0,
+    fill_s=3.0,
+    tail=0.75,
+    epilogue=0.3,
+    bandwidth=0.25,
+    launch_s=5.0,
+    tiles=((16, 8, 3),),
+)
+FORWARD = TileAttentionParameters(
+    fraction=0.4,
+    exp_per_clock=2.0,
+    overlap=0.25,
+    fill=0.5,
+    tail=0.7,
+    l2_bytes_per_clock=3.0,
+    block_q=8.0,
+    block_kv=16.0,
+    launch_s=7.0,
+    bandwidth=0.5,
+)
+
+
+def lossy(clock=None, forward=FORWARD, **products):
+    """A device of 6 cores at 10 Hz and 6 kFLOP/s, 1 kB/s of memory; in runs products last at 0.8, attention at 0.6."""
+    product = replace(PRODUCT, **products)
+    calibration = replace(
+        toy.calibration(),
+        grouped=GroupedParameters(fraction=0.6, group_s=11.0, contract_m=0.7),
+        tile={"bf16": product, "fp8": product, "fp32": product},
+        tile_attention={"forward": forward, "backward": replace(forward, fraction=0.3, launch_s=13.0)},
+        run=RunFactors(sustained={"bf16": 0.8, "attention": 0.6, "memory": 0.9}),
+        reference_power_w=400.0,
+        power_exponent=0.5,
+    )
+    device = replace(toy.device(rate=6e3, hbm=1e3), num_cores=6, clock_hz=10.0, power_w=100.0)
+    return TileModel(device=device, calibration=calibration, clock_hz=clock)
+
+
+def tiled(m, n, k, batch, *, core=1e3 * 0.5 * 0.8 * 0.5, cache=400.0, memory=225.0, written=2.0, size=2.0):
+    """Tiles of 16 x 8 whose k is cut in 3; square waves of 6 such tiles are 4 wide, as √(6 · 16 / 8) is 3.5."""
+    rows, columns = -(-m // 16), -(-n // 8)
+    waves = rows * columns * batch * 3 / 6
+    waves = max(waves + 0.75 * (-(-waves // 1) - waves), 1)
+    wide = min(columns, 4)
+    extent = min(rows * batch, 6 / wide) * 16 + wide * 8
+    step = max(2 * 16 * 8 / core, (16 + 8) * size / cache, extent * size / memory)
+    epilogue = 0.3 * m * n * batch * (written + 3 * 8) / memory
+    return waves * (step * k / 3 + 3) + epilogue
+
+
+@pytest.mark.parametrize(("m", "n", "batch"), [(50, 30, 1), (17, 100, 3), (8, 4, 1)])
+def test_every_limit_of_a_product(m, n, batch):
+    op = Gemm(m=float(m), n=float(n), k=90.0, batch=float(batch))
+    assert lossy().seconds(op) == pytest.approx(5 + tiled(m, n, 90, batch))
+    slow = lossy(clock=2.5)  # cores at a quarter of their clock, caches too
+    assert slow.seconds(op) == pytest.approx(5 + tiled(m, n, 90, batch, core=200 / 4, cache=100.0))
+    summed = replace(op, accumulate_bytes=6.0)
+    assert lossy().seconds(summed) == pytest.approx(5 + tiled(m, n, 90, batch, written=8.0))
+    # Bound by the cache, and by memory.
+    assert lossy(l2_bytes_per_clock=1e-3).seconds(op) == pytest.approx(5 + tiled(m, n, 90, batch, cache=1e-2))
+    assert lossy(bandwidth=1e-4).seconds(op) == pytest.approx(5 + tiled(m, n, 90, batch, memory=0.09))
+    wide = tiled(m, n, 90, batch, core=1e3 / 4 * 0.5 * 0.5, written=4.0, size=4.0)
+    assert lossy().seconds(replace(op, dtype="fp32")) == pytest.approx(5 + wide)
+
+
+def test_every_limit_of_experts():
+    """150 rows of 3 experts at 0.6 of a product's rate, weight gradients at 0.7 of that, 11 s for each expert."""
+    op = GroupedGemm(groups=3.0, m=150.0, n=30.0, k=90.0)
+    assert lossy().seconds(op) == pytest.approx(5 + 33 + tiled(50, 30, 90, 3, core=200 * 0.6))
+    gradient = replace(op, contract="m", accumulate_bytes=6.0)
+    expected = 5 + 33 + tiled(90, 30, 50, 3, core=200 * 0.6 * 0.7, written=8.0)
+    assert lossy().seconds(gradient) == pytest.approx(expected)
+
+
+def test_every_limit_of_a_systolic_array():
+    """Weights of 40 x 90 padded to 2 x 3 arrays of 32 x 32; each takes its rows and 32 more."""
+    op = Gemm(m=50.0, n=40.0, k=90.0, batch=2.0)
+    found = lossy(systolic=32)
+    expected = 2 * 2 * (50 + 32) * 6 * 32 * 32 / (6e3 * 0.5 * 0.8 * 0.5)
+    assert found.seconds(op) == pytest.approx(5 + expected)
+    experts = GroupedGemm(groups=2.0, m=100.0, n=40.0, k=90.0)
+    assert found.seconds(experts) == pytest.approx(5 + 22 + expected / 0.6)
+    moved = 2 * ((50 + 40) * 90 * 2 + 50 * 40 * 2)
+    assert lossy(systolic=32, bandwidth=1e-5).seconds(op) == pytest.approx(5 + moved / (1e3 * 1e-5 * 0.9))
+
+
+CORE = AttentionCore(
+    batch=2.0, heads=3.0, kv_heads=1.0, q_len=40.0, kv_len=80.0, pairs=800.0, qk_dim=16.0, v_dim=24.0
+)
+
+
+def of_blocks(
+    op,
+    *,
+    core=1e3 * 0.4 * 0.6 * 0.5,
+    products=2 * 16 + 2 * 24,
+    exps=20 * 0.6 * 0.5,
+    cache=30.0,
+    bytes_=1280.0,
+):
+    """Blocks of 8 queries by 16 keys; 6 calls of 5 workgroups on 6 cores."""
+    square = 8 * 16
+    both = square * products / core, square / exps
+    block = max(*both, bytes_ / cache) + 0.75 * min(both)
+    keys = op.pairs / 40 + (4 if op.causal else 0)
+    mean = min(keys, 80) / 16 + 0.5
+    longest = min(2 * keys if op.causal else keys, 80) / 16 + 0.5
+    return (max(2 * op.heads * 5 * mean / 6, longest) + 0.7 * mean) * block
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("heads", [3.0, 0.5])
+def test_every_limit_of_attention(causal, heads):
+    """Of few heads the longest workgroup decides. Backward 6 and 4 FLOP a pair; its blocks load queries, their gradients in fp32 twice, and outputs'."""
+    op = replace(CORE, causal=causal, heads=heads)
+    assert lossy().seconds(op) == pytest.approx(7 + of_blocks(op))
+    slow = of_blocks(op, core=120 / 4, exps=6 / 4, cache=30 / 4)
+    assert lossy(clock=2.5).seconds(op) == pytest.approx(7 + slow)
+    loads = 8 * ((16 + 24) * 2 + 16 * 8)
+    backward = of_blocks(op, core=1e3 * 0.3 * 0.3, products=6 * 16 + 4 * 24, bytes_=loads)
+    assert lossy().seconds(replace(op, backward=True)) == pytest.approx(13 + backward)
+    # Bound by the softmax, and by loads.
+    dull = lossy(forward=replace(FORWARD, exp_per_clock=0.02))
+    assert dull.seconds(op) == pytest.approx(7 + of_blocks(op, exps=0.06))
+    starved = lossy(forward=replace(FORWARD, l2_bytes_per_clock=0.03))
+    assert starved.seconds(op) == pytest.approx(7 + of_blocks(op, cache=0.3))
+    assert starved.seconds(replace(op, backward=True)) == pytest.approx(
+        13 + of_blocks(op, core=90, products=6 * 16 + 4 * 24, bytes_=loads, cache=0.3)
+    )
+
+
+def test_traffic_of_attention():
+    """Queries and outputs of 6 heads, keys and values of 2."""
+    poor = lossy(forward=replace(FORWARD, bandwidth=1e-4))
+    moved = 2 * (6 * 40 + 2 * 80) * (16 + 24)
+    assert poor.seconds(CORE) == pytest.approx(7 + moved / (1e3 * 1e-4 * 0.9))

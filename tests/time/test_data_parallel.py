@@ -1,16 +1,31 @@
-"""Data-parallel traffic at stage 3: what is gathered when, in time as in memory."""
+"""Data-parallel traffic: every message of two stages by hand; at stage 3, what is gathered when, in time as in memory."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
+import numpy as np
 import pytest
 from tests.small import cluster, dense, moe, workload
 
+from forescale.cost.mesh import groups
+from forescale.graph.layout import split_strategy
+from forescale.graph.stage import StagePlan
 from forescale.project import project
-from forescale.spec import MoeFfn, Strategy
+from forescale.spec import MoeFfn, Precision, Strategy
 from forescale.spec.strategy import Kernels, Overlap
-from forescale.time.data_parallel import update_owners
+from forescale.time.data_parallel import (
+    DataTraffic,
+    ShardTraffic,
+    data_traffic,
+    exposed_block,
+    exposed_once,
+    free_traffic,
+    update_owners,
+)
+from forescale.time.pieces import Holding, Parts
+from forescale.time.stages import stack_plans
 
 BARE = Overlap(grad_reduce=False, param_gather=False)
 
@@ -85,3 +100,222 @@ def test_selection_biases_are_updated_from_the_tokens_of_all_ranks():
     layout = Strategy(ep=8, dp_shard=16)
     times = [project(each, cluster(16), layout, workload()).time_s["data_comm"] for each in (plain, biased)]
     assert times[0] < times[1] < times[0] + 1e-3
+
+
+@dataclass
+class Messages:
+    """A price of messages that tells all apart: seconds to start per rank of an axis, and per byte of a collective."""
+
+    groups: dict
+    STARTS: ClassVar = {
+        "dp_cp": 3.0,
+        "expert_dp": 5.0,
+        "dp_replicate": 7.0,
+        "ends": 11.0,
+        "stage": 13.0,
+        "cp": 17.0,
+    }
+    EACH: ClassVar = {"all_reduce": 2.0, "reduce_scatter": 1.0, "all_gather": 1.5, "broadcast": 4.0}
+
+    def seconds(self, op):
+        return self.STARTS[op.axis] * self.groups[op.axis].num_ranks + self.EACH[op.kind] * op.num_bytes
+
+
+LAYERS = (
+    Holding(dense=1000.0, expert=0.0, vectors=10.0, tensors=7.0),
+    Holding(
+        dense=2000.0, expert=24000.0, vectors=20.0, tensors=11.0, expert_tensors=2.0, num_experts=8.0, score_biases=9.0
+    ),
+)  # fmt: skip
+PREDICTS = replace(LAYERS[1], dense=3000.0, vectors=30.0, tensors=13.0)
+PARTS = Parts(
+    layers=LAYERS,
+    embedding=Holding(dense=50000.0, expert=0.0, tensors=1.0),
+    head=Holding(dense=30.0, expert=0.0, vocabulary=49000.0, vectors=40.0, tensors=2.0),
+    mtp=PREDICTS,
+)
+COUNTS = np.array([[2.0, 0.0], [1.0, 3.0]])
+PLAN = StagePlan(
+    counts=COUNTS,
+    first=np.array([1.0, 0.0]),
+    last=np.array([0.0, 1.0]),
+    index=np.arange(2.0),
+    multiplicity=np.ones(2),
+    replayed=COUNTS,
+    heads=COUNTS,
+)
+SPREAD = Strategy(tp=2, cp=3, ep=4, pp=2, dp_replicate=2, dp_shard=6)
+DENSE = (2 * 1000 + 50000, 1000 + 3 * 2000 + 30 + 49000 + 2 * 3000 + 50000)
+"""Two layers of prediction, which embed tokens on the last stage once more."""
+EXPERT = (0, 3 * 24000 + 2 * 24000)
+
+
+def traffic(strategy=SPREAD, *, tied=False, **kernels):
+    degrees, choices = split_strategy(replace(strategy, kernels=Kernels(**kernels)))
+    pricing = Messages(groups(degrees, strategy.axis_order))
+    return data_traffic(
+        PARTS, stack_plans([PLAN]), degrees, Precision(), pricing, tied=tied, num_mtp=2, choices=choices
+    )
+
+
+SHARDS, COPIES = 3 * 18, 5 * 18
+"""Seconds to start among the 6 x cp 3 ranks that shard a stage, and the 2 x 3 x 12 / 4 that hold the same experts."""
+
+
+def both(each, dense=DENSE, expert=EXPERT, size=4.0):
+    """Seconds of a collective over either group of parameters, on both stages."""
+    return [
+        SHARDS + each * size * one + COPIES + each * size * other
+        for one, other in zip(dense, expert, strict=True)
+    ]
+
+
+def columns(values):
+    return np.broadcast_to(values, (2, 1))[:, 0].tolist()
+
+
+def test_parameters_of_stages():
+    found = traffic()
+    assert (columns(found.dense), columns(found.expert)) == (list(DENSE), list(EXPERT))
+    degrees, _ = split_strategy(SPREAD)
+    free = free_traffic(PARTS, stack_plans([PLAN]), degrees, tied=True, num_mtp=2)
+    assert (columns(free.dense), columns(free.expert)) == (list(DENSE), list(EXPERT))
+    assert (free.all_reduce, free.all_gather, free.blocks.head.gather) == (0.0, 0.0, 0.0)
+    # One stage: embedding and head share one matrix where they are tied, and prediction the embedding in any case.
+    one = replace(PLAN, **{name: np.array([1.0]) for name in ("first", "last", "index", "multiplicity")},
+                  **{name: np.array([[3.0, 3.0]]) for name in ("counts", "replayed", "heads")})  # fmt: skip
+    alone, _ = split_strategy(replace(SPREAD, pp=1))
+    (shared,), (apart,) = (
+        free_traffic(PARTS, stack_plans([one]), alone, tied=tied, num_mtp=2).dense[:, 0]
+        for tied in (True, False)
+    )
+    assert (shared, apart) == (3000 + 6000 + 50000 + 30 + 6000, 3000 + 6000 + 50000 + 30 + 6000 + 49000)
+
+
+def test_messages_of_whole_stages():
+    """Gradients in 4 bytes, weights in 2; replicas sum the shards of 6 x cp 3 ranks."""
+    found = traffic()
+    assert columns(found.reduce_scatter) == both(1.0)
+    assert columns(found.all_reduce) == both(2.0)
+    assert columns(found.all_gather) == both(1.5, size=2.0)
+    assert columns(found.replicas) == pytest.approx([7 * 2 + 2 * 4 * held / 18 for held in DENSE])
+    assert found.ties == 11 * 2 + 2 * 4 * 49000
+    assert columns(found.statistics) == [13 * 72, 13 * 72 + 2 * 4 * (3 * 9 + 2 * 9)]  # fp32 counts of 9
+
+
+def test_messages_of_blocks():
+    blocks = traffic(replace(SPREAD, reshard=2)).blocks
+    layer, head = blocks.layers[1], blocks.head
+    assert layer.gather == SHARDS + 1.5 * 2 * 2000 + COPIES + 1.5 * 2 * 24000
+    assert layer.regather == 3 * 2 + 1.5 * 2 * 2000 + 5 * 2 + 1.5 * 2 * 24000  # of two neighbours
+    assert layer.reduce == SHARDS + 4 * 2000 + COPIES + 4 * 24000
+    assert blocks.layers[0].reduce == SHARDS + 4 * 1000  # no experts, no message
+    assert (head.gather, head.reduce) == (SHARDS + 1.5 * 2 * 49030, SHARDS + 4 * 49030)
+
+
+def test_the_grid_of_summa_sums_vectors_along_cp_and_shards_states_over_data_ranks_alone():
+    """Biases and norms: 2 x 10 of stage 0; 10 + 3 x 20 + 40 + 2 x 30 of stage 1, over 6 shards."""
+    found = traffic(replace(SPREAD, tp_kind="summa"))
+    vectors = [20, 10 + 60 + 40 + 60]
+    expected = [
+        7 * 2 + 2 * 4 * held / 6 + 17 * 3 + 2 * 4 * own / 6 for held, own in zip(DENSE, vectors, strict=True)
+    ]
+    assert columns(found.replicas) == pytest.approx(expected)
+
+
+def test_tensors_in_the_share_of_a_rank():
+    """Of 8 experts a rank has 2; their states lie on 2 x 3 x 6 / 4 = 9 ranks, others on 6 x 3."""
+    dense = [2 * 7 + 1, 7 + 3 * 9 + 2 + 2 * 11]
+    assert columns(traffic().tensors) == pytest.approx(
+        [dense[0] / 18, dense[1] / 18 + (3 + 2) * 2 * 8 / 4 / 9]
+    )
+    one = traffic(expert_kernels="one")
+    assert columns(one.tensors) == pytest.approx([dense[0] / 18, dense[1] / 18 + (3 + 2) * 2 / 9])
+
+
+def test_every_owner_broadcasts_its_tensors():
+    """18 ranks own the 7 + 7 + 1 tensors of stage 0 one each; all own some of stage 1's."""
+    found = traffic(broadcasts_updates=True)
+    assert columns(found.reduce_scatter) == both(2.0)
+    expected = [
+        owners * (SHARDS + 4 * 2 * dense / owners) + owners * (COPIES + 4 * 2 * expert / owners)
+        for owners, dense, expert in zip((15, 18), DENSE, EXPERT, strict=True)
+    ]
+    assert columns(found.all_gather) == pytest.approx(expected)
+
+
+ONCE = DataTraffic(
+    reduce_scatter=100.0,
+    all_reduce=180.0,
+    replicas=30.0,
+    all_gather=80.0,
+    ties=0.0,
+    statistics=0.0,
+    blocks=PARTS,
+    dense=0.0,
+    expert=0.0,
+    tensors=0.0,
+)
+
+
+def once(zero, *, whole=0.0, waits=(0.0, 0.0), reduces=True, gathers=True, contention=0.0, forward=50.0):
+    return float(
+        exposed_once(
+            ONCE,
+            zero=float(zero),
+            forward=forward,
+            backward=90.0,
+            buckets=4.0,
+            grad_reduce=reduces,
+            param_gather=gathers,
+            contention=contention,
+            whole=whole,
+            waits=waits,
+        )
+    )
+
+
+def test_what_a_step_shows_of_its_traffic():
+    """Reductions behind 90 s of backward, gathers behind 50 s of forward; a quarter of each stays."""
+    assert once(0) == 180 + 30 - 90
+    assert once(1) == (100 + 30 - 90) + (80 - 50)
+    assert once(2, forward=70.0) == (100 + 30 - 90) + 80 / 4
+    assert once(3) == 30 / 4  # replicas alone; the rest is block by block
+    assert once(3, whole=1.0) == once(1)
+    assert once(1, reduces=False, gathers=False) == 130 + 80
+    assert once(3, reduces=False) == 30
+    # Half of what is hidden shows all the same.
+    assert once(1, contention=0.5) == (40 + 0.5 * 90) + (30 + 0.5 * 50)
+    assert once(3, contention=0.5) == 7.5 + 0.5 * 22.5
+
+
+def test_stages_hide_traffic_while_they_wait():
+    """For the first forward 8 s, for the end of the others' backward 25 s."""
+    assert once(1, waits=(8.0, 25.0)) == (40 - 25) + (30 - 8)
+    assert once(1, waits=(99.0, 25.0)) == 40 - 25
+    assert once(3, waits=(8.0, 5.0)) == 7.5 - 5
+
+
+def block(*, weight=None, reduces=True, gathers=True, contention=0.0):
+    traffic = ShardTraffic(gather=10.0, regather=6.0, reduce=12.0)
+    return exposed_block(
+        traffic,
+        forward=7.0,
+        backward=11.0,
+        weight=weight,
+        grad_reduce=reduces,
+        param_gather=gathers,
+        contention=contention,
+    )
+
+
+def test_what_a_block_shows_of_its_gathers_and_its_reduction():
+    """Gathered before forward (7 s) and again before backward (11 s), which the reduction shares."""
+    assert block() == (10 - 7, 6 + 12 - 11, 0.0)
+    assert block(reduces=False, gathers=False) == (10, 18, 0.0)
+    assert block(gathers=False) == (10, 6 + (12 - 11), 0.0)
+    assert block(reduces=False) == (3, 12, 0.0)
+    assert block(contention=0.5) == (3 + 0.5 * 7, 7 + 0.5 * 11, 0.0)
+    # Of 11 s, 8 are of weight gradients: gathers behind the other 3, the reduction behind these.
+    assert block(weight=8.0) == (3, 6 - 3, 12 - 8)
+    assert block(weight=2.0, reduces=False) == (3, 0, 12)
