@@ -45,7 +45,7 @@ from forescale.spec.model import Model, MoeFfn
 from forescale.spec.strategy import SENT_ONCE, Routing, Strategy
 from forescale.spec.workload import Workload
 from forescale.time.data_parallel import data_traffic
-from forescale.time.pieces import build_blocks, build_pieces, holdings, price_blocks
+from forescale.time.pieces import price_model
 from forescale.time.pipeline import Pipeline, lay_out
 from forescale.time.price import Pricing
 from forescale.time.sources import coverage, message_coverage, time_sources
@@ -110,7 +110,10 @@ def _sourced(result: Projection, costs: Costs, plan: StagePlan, inputs: Inputs) 
     if costs.measurements is not None and costs.measurements.collectives:
         notes = (
             *notes,
-            Note(topic="measured", text=message_coverage(inputs.pricing, experts=result.model.is_moe)),
+            Note(
+                topic="measured",
+                text=message_coverage(inputs.priced, inputs.pricing, experts=result.model.is_moe),
+            ),
         )
     if costs.kernels or costs.links:
         own = ", ".join(costs.own_fits(result.cluster)) or f"none of {result.cluster.name}"
@@ -159,30 +162,20 @@ def layout_inputs(
     pipeline: Pipeline | None = None,
 ) -> Inputs:
     """Return the priced pieces of one layout and what stands on its stages."""
-    run = costs.run_factors(cluster.device, choices.software)
-    pricing = pricing_of(model, cluster, degrees, choices, order, run, costs)
+    pricing = pricing_of(model, cluster, degrees, choices, order, costs)
     layout = Layout(
         degrees=degrees, choices=choices, precision=workload.precision, seq_len=float(workload.seq_len)
     )
-    blocks = build_blocks(model, layout)
-    priced = price_blocks(blocks, pricing)
-    stages, held = stack_plans([plan]), holdings(blocks)
+    built, stages = price_model(model, layout, pricing), stack_plans([plan])
     if isinstance(degrees.tp, Term):
-        stages = stages.recorded([block.name for block in blocks.layers])
+        stages = stages.recorded([each.block.name for each in built.priced.layers])
     return Inputs(
         degrees=degrees,
         stages=stages,
-        pieces=build_pieces(
-            priced,
-            choices.recompute,
-            overlap=choices.overlap,
-            schedule=choices.schedule,
-            offloaded=choices.offload.modules,
-            captured=choices.graphs == "partial",
-        ),
-        held=held,
+        pieces=built.pieces,
+        held=built.held,
         traffic=data_traffic(
-            held,
+            built.held,
             stages,
             degrees,
             workload.precision,
@@ -192,7 +185,7 @@ def layout_inputs(
             choices=choices,
         ),
         pricing=pricing,
-        priced=priced,
+        priced=built.priced,
         pipeline=pipeline,
     )
 
@@ -231,22 +224,20 @@ def pricing_of(
     degrees: Degrees,
     choices: Choices,
     order: Order,
-    run: RunFactors,
     costs: Costs,
+    run: RunFactors | None = None,
 ) -> Pricing:
-    """Return the cost models of a cluster for candidates of one axis order."""
+    """Return what prices candidates of one axis order; `run` replaces what `costs` say of losses."""
     routed = model.moe if choices.dispatcher in SENT_ONCE else None
     inner = inner_ranks(cp=degrees.cp, tp=degrees.tp, wanted=choices.cp_inner, domain=choices.domain)
     return Pricing(
-        compute=costs.compute_model(cluster.device, run),
-        collectives=costs.collective_model(cluster, routed=routed),
+        models=costs.models(cluster, choices.software, routed=routed, run=run),
         groups=groups(
             degrees,
             order,
             choices.tp_kind,
             cp_inner=inner if choices.cp_kind == "hierarchical" else None,
         ),
-        run=run,
         graphs=choices.graphs,
         blocking=choices.kernels.blocking_launches,
     )

@@ -203,7 +203,7 @@ def test_a_call_that_launches_many_kernels_costs_less_than_as_many_calls():
     run = replace(NEUTRAL, kernel_interval_s=1e-4)
     costs = Costs()
     degrees, choices = split_strategy(Strategy(ep=8, dp_shard=8))
-    pricing = pricing_of(moe(), cluster(8), degrees, choices, Strategy().axis_order, run, costs)
+    pricing = pricing_of(moe(), cluster(8), degrees, choices, Strategy().axis_order, costs, run)
     layout = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=512.0)
     block = layer_block(moe(), moe().layers[-1], layout)
     operators = {operator.name: operator for operator in block.operators}

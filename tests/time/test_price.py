@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -42,9 +42,10 @@ class Counted:
 def pricing(degrees=None):
     plain, choices = split_strategy(STRATEGY)
     base = pricing_of(
-        dense(), cluster(8), degrees or plain, choices, order_of(STRATEGY), RunFactors(), Costs()
+        dense(), cluster(8), degrees or plain, choices, order_of(STRATEGY), Costs(), RunFactors()
     )
-    return Pricing(compute=Counted(base.compute), collectives=base.collectives, groups=base.groups)
+    models = replace(base.models, compute=Counted(base.compute))
+    return Pricing(models=models, groups=base.groups)
 
 
 def blocks(model, degrees=None):

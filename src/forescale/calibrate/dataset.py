@@ -110,7 +110,7 @@ class Run:
         _, choices = split_strategy(strategy, domain=cluster.domain)
         run = calibration.factors(cluster.device, strategy.software)
         costs = replace(self.costs, calibration=calibration)
-        pricing = pricing_of(model, cluster, ready.degrees, choices, order_of(strategy), run, costs)
+        pricing = pricing_of(model, cluster, ready.degrees, choices, order_of(strategy), costs, run)
         pieces = build_pieces(
             price_blocks(ready.blocks, pricing),
             choices.recompute,

@@ -35,6 +35,11 @@ class Group:
         """Ranks of the communicator."""
         return reduce(mul, (size for size, _ in self.axes))
 
+    @property
+    def is_number(self) -> bool:
+        """Whether it is one communicator, not one per candidate, and not recorded."""
+        return all(isinstance(each, float) for axis in self.axes for each in axis)
+
 
 @formula(
     unit="1", source="PyTorch FSDP2: reshard_after_forward as a number of ranks, which divides the group"

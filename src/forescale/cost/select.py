@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal, TypeAlias, get_args
 
 from forescale.cost.calibration import Calibration, RunFactors, load_calibration
@@ -29,6 +30,16 @@ class Choice:
     measured: bool
     """Whether timed kernels are looked up first."""
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CostModels:
+    """What turns the operators of layouts on one cluster under one software stack into seconds."""
+
+    run: RunFactors
+    """What a run loses against kernels alone; the compute model knows its own share of it."""
+    compute: ComputeModel
+    collectives: CollectiveModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +80,10 @@ class Costs:
         if self.clock_hz is not None and self.clock_hz <= 0.0:
             msg = f"a device's clock must be greater than 0, got {self.clock_hz:g} Hz"
             raise SpecError(msg)
+
+    def __hash__(self) -> int:
+        """Hash what is small; the fits are compared where this is equal."""
+        return hash((self.compute, self.clock_hz, self.runs.name))
 
     @property
     def runs(self) -> RunCalibration:
@@ -113,6 +128,26 @@ class Costs:
         found = [kernels.name] if kernels in self.kernels.values() else []
         return (*found, *(link.name for link in links if link in self.links))
 
+    def models(
+        self,
+        cluster: Cluster,
+        software: str | None,
+        *,
+        routed: MoeFfn | None = None,
+        run: RunFactors | None = None,
+    ) -> CostModels:
+        """Return the models of a cluster under one software stack, or under a `run` that loses something else.
+
+        `routed` is as in `collective_model`. Equal questions get the same models, with what these have worked out.
+        """
+        if run is None:
+            return _models_of(self, cluster, software, routed)
+        return CostModels(
+            run=run,
+            compute=self.compute_model(cluster.device, run),
+            collectives=self.collective_model(cluster, routed=routed),
+        )
+
     def compute_model(self, device: Device, run: RunFactors) -> ComputeModel:
         """Return the model that prices kernels on `device`."""
         choice = self.choice
@@ -137,6 +172,12 @@ class Costs:
         if self.measurements is None:
             return model
         return self.measurements.messages(model, cluster, exchanges=routed is None)
+
+
+@lru_cache(maxsize=64)
+def _models_of(costs: Costs, cluster: Cluster, software: str | None, routed: MoeFfn | None) -> CostModels:
+    run = costs.run_factors(cluster.device, software)
+    return costs.models(cluster, software, routed=routed, run=run)
 
 
 def select(

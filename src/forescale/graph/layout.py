@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias, cast
 
 import numpy as np
@@ -86,6 +86,10 @@ class Degrees:
     def expert_shards(self) -> Numeric:
         """Ranks that the states of expert parameters are sharded over: their replicas within one `dp_shard`."""
         return self.tp * self.cp * self.dp_shard / (self.ep * self.etp)
+
+
+OF_BLOCKS = ("tp", "cp", "ep", "etp", "micro_batch_size")
+"""Degrees that a block's operators and tensors depend on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +191,15 @@ class Layout:
     seq_len: Numeric
     _splits: dict[Dim, Numeric] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Parts of the dimensions that were asked for."""
+
+    @property
+    def of_blocks(self) -> Layout | None:
+        """The layout less what no block depends on: pipeline, data parallel and shards; None of several layouts."""
+        own = {name: getattr(self.degrees, name) for name in OF_BLOCKS}
+        if not all(isinstance(each, float) for each in (self.seq_len, *own.values())):
+            return None
+        others = dict.fromkeys((name for name in Degrees.__dataclass_fields__ if name not in own), 1.0)
+        return replace(self, degrees=Degrees(**own, **others))
 
     def axes(self, dim: Dim) -> tuple[Axis, ...]:
         """Return the mesh axes that split `dim`."""

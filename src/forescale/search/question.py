@@ -36,7 +36,7 @@ class Question:
 
     def pricing(self, degrees: Degrees, choices: Choices, order: Order) -> Pricing:
         """Return the cost models for all candidates of `degrees`."""
-        return pricing_of(self.model, self.cluster, degrees, choices, order, self.run, self.costs)
+        return pricing_of(self.model, self.cluster, degrees, choices, order, self.costs, self.run)
 
     def blocks(self, degrees: Degrees, choices: Choices) -> Parts[Block]:
         """Return the operator lists for all candidates of `degrees`."""

@@ -7,6 +7,7 @@ Every field is a fact about the architecture, never about its layout on devices.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 from forescale.errors import SpecError
@@ -164,9 +165,12 @@ class Patches:
     num_classes: OptionalExtent = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Model:
-    """A whole model. `layers` lists every decoder layer in order; equal layers share one object."""
+    """A whole model. `layers` lists every decoder layer in order; equal layers share one object.
+
+    What follows from the layers is worked out once: models have up to hundreds of them, and it is asked for often.
+    """
 
     name: str
     hidden_size: Extent
@@ -197,23 +201,27 @@ class Model:
         """Refuse a model without layers, and with more than any has."""
         within(len(self.layers), LAYERS, f"the number of layers of {self.name}")
 
+    def __hash__(self) -> int:
+        """Hash what tells most models apart, not every layer."""
+        return hash((self.name, self.hidden_size, len(self.layers)))
+
     @property
     def num_layers(self) -> int:
         """Number of decoder layers, without multi-token prediction."""
         return len(self.layers)
 
-    @property
+    @cached_property
     def layer_kinds(self) -> tuple[Layer, ...]:
         """The distinct layers, in order of first appearance."""
         alike = {id(layer): layer for layer in self.layers}  # most are one object, and hashing takes long
         return tuple(dict.fromkeys(alike.values()))
 
-    @property
+    @cached_property
     def is_moe(self) -> bool:
         """Whether any layer routes to experts."""
         return any(isinstance(layer.ffn, MoeFfn) for layer in self.layers)
 
-    @property
+    @cached_property
     def moe(self) -> MoeFfn | None:
         """The first routed feed-forward, or None."""
         return next((layer.ffn for layer in self.layers if isinstance(layer.ffn, MoeFfn)), None)

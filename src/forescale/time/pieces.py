@@ -8,19 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Generic, TypeVar
 
+from forescale.cost.placement import Group
+from forescale.cost.select import CostModels
 from forescale.formula import named
 from forescale.graph.layer import embedding_block, head_block, layer_block, mtp_block
 from forescale.graph.layout import Layout
 from forescale.graph.operator import Block, Parameter
+from forescale.graph.ops import MeshAxis
 from forescale.graph.recompute import keep
 from forescale.memory.buffers import product_elements
 from forescale.numeric import Numeric, larger
 from forescale.schedule import cuts_sequences, splits_backward
 from forescale.spec.model import Model
-from forescale.spec.strategy import OffloadName, Overlap, Recompute
+from forescale.spec.strategy import LaunchGraphs, OffloadName, Overlap, Recompute
 from forescale.time.blocks import (
+    COMMUNICATION_PART,
     NO_OVERLAP,
     BlockCost,
     PricedBlock,
@@ -128,6 +133,54 @@ class Holding:
             expert_tensors=self.expert_tensors,
             num_experts=self.num_experts,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PricedModel:
+    """A model's blocks under one layout: their parameters, their operators' prices, their costs."""
+
+    held: Parts[Holding]
+    priced: Parts[PricedBlock]
+    pieces: Parts[Piece]
+
+
+def price_model(model: Model, layout: Layout, pricing: Pricing) -> PricedModel:
+    """Build and price the blocks of a model.
+
+    Of a single layout they are kept: other pipelines, data-parallel degrees and batches are made of the same ones.
+    """
+    shape = layout.of_blocks
+    if shape is None or pricing.elsewhere:
+        return _price_model(model, layout, pricing)
+    groups = tuple((axis, group) for axis, group in pricing.groups.items() if axis in COMMUNICATION_PART)
+    return _price_known(model, shape, pricing.models, groups, pricing.graphs, pricing.blocking)
+
+
+@lru_cache(maxsize=64)
+def _price_known(
+    model: Model,
+    layout: Layout,
+    models: CostModels,
+    groups: tuple[tuple[MeshAxis, Group], ...],
+    graphs: LaunchGraphs,
+    blocking: bool,
+) -> PricedModel:
+    pricing = Pricing(models=models, groups=dict(groups), graphs=graphs, blocking=blocking)
+    return _price_model(model, layout, pricing)
+
+
+def _price_model(model: Model, layout: Layout, pricing: Pricing) -> PricedModel:
+    blocks, choices = build_blocks(model, layout), layout.choices
+    priced = price_blocks(blocks, pricing)
+    pieces = build_pieces(
+        priced,
+        choices.recompute,
+        overlap=choices.overlap,
+        schedule=choices.schedule,
+        offloaded=choices.offload.modules,
+        captured=choices.graphs == "partial",
+    )
+    return PricedModel(held=holdings(blocks), priced=priced, pieces=pieces)
 
 
 def build_blocks(model: Model, layout: Layout) -> Parts[Block]:

@@ -15,6 +15,7 @@ from forescale.cost.collectives import CollectiveModel, Priced, Prices
 from forescale.cost.measured.messages import MeasuredMessages
 from forescale.cost.model import ComputeModel, Provenance
 from forescale.cost.placement import Group
+from forescale.cost.select import CostModels
 from forescale.formula import Term, formula, value_of
 from forescale.graph.operator import Operator, Work
 from forescale.graph.ops import Collective, CollectiveKind, Compute, MeshAxis, Primitive
@@ -35,11 +36,8 @@ def collective_in_a_run(*, seconds: Numeric, rate_share: Numeric) -> Numeric:
 class Pricing:
     """The cost models and communicators that turn operators into seconds."""
 
-    compute: ComputeModel
-    collectives: CollectiveModel
+    models: CostModels
     groups: Mapping[MeshAxis, Group]
-    run: RunFactors = NEUTRAL
-    """What a run loses against kernels alone; the compute model knows its own share of it."""
     graphs: LaunchGraphs = "none"
     blocking: bool = False
     """The host waits for each kernel before it launches the next."""
@@ -55,6 +53,21 @@ class Pricing:
     _seconds: dict[Primitive, Numeric] = field(default_factory=dict, init=False, repr=False, compare=False)
     _origins: dict[Primitive, Provenance] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Of primitives whose extents are numbers: equal ones of a layout are looked at once."""
+
+    @property
+    def compute(self) -> ComputeModel:
+        """The model of kernels."""
+        return self.models.compute
+
+    @property
+    def collectives(self) -> CollectiveModel:
+        """The model of messages."""
+        return self.models.collectives
+
+    @property
+    def run(self) -> RunFactors:
+        """What a run loses against kernels alone."""
+        return self.models.run
 
     def kernels(self, operator: Operator, work: Work) -> Numeric:
         """Return what launching one pass of an operator costs the host, in calls from the framework."""
@@ -146,12 +159,12 @@ class Pricing:
         found = model.covers(kind=op.kind, num_bytes=op.num_bytes, group=self.groups[op.axis])
         return model if found else model.base
 
-    @property
-    def communicators(self) -> tuple[tuple[MeshAxis, CollectiveKind], ...]:
-        """Communicators of several ranks, and the collectives, that were priced so far."""
+    def communicators(self, others: Iterable[Primitive]) -> tuple[tuple[MeshAxis, CollectiveKind], ...]:
+        """Return communicators of several ranks, and the collectives, of `others` and of what was priced so far."""
+        used = [(op.axis, op.kind) for op in others if isinstance(op, Collective)]
         return tuple(
             (axis, kind)
-            for axis, kind in self._messages
+            for axis, kind in dict.fromkeys((*used, *self._messages))
             if np.any(value_of(self.groups[axis].num_ranks) > 1.0)
         )
 

@@ -73,14 +73,15 @@ def coverage(sources: TimeSources, source: str, fallback: str) -> str:
     return f"{said}; by the {fallback} model: {names}{f' and {more} more' if more > 0 else ''}"
 
 
-def message_coverage(pricing: Pricing, *, experts: bool) -> str:
+def message_coverage(priced: Parts[PricedBlock], pricing: Pricing, *, experts: bool) -> str:
     """Return the sentence that says which messages of a layout may be looked up; all others are not timed."""
     model = pricing.collectives
     if not isinstance(model, MeasuredMessages):
         return "the timed collectives are all-to-alls, and this dispatcher sends no such messages"
+    sent = (op for block in priced.all() for own in block.operators.values() for op, _ in own.primitives)
     found = [
         f"{kind} over {axis}"
-        for axis, kind in pricing.communicators
+        for axis, kind in pricing.communicators(sent)
         if (experts or axis not in EXPERT_AXES) and model.covers(kind=kind, group=pricing.groups[axis])
     ]
     return (

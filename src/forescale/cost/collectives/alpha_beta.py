@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import lru_cache, partial, reduce
 from typing import Any, cast
 
 import numpy as np
@@ -76,9 +76,12 @@ def _named_after_winner(least: Numeric, choices: Mapping[str, Numeric]) -> Numer
     return cast("Numeric", term.renamed(term.name, text=f"{winner}, the fastest of {len(choices)} ways"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AlphaBeta:
-    """Alpha-beta over tiers: the fastest of the algorithms and protocols that the library offers."""
+    """Alpha-beta over tiers: the fastest of the algorithms and protocols that the library offers.
+
+    Of groups whose sizes are numbers, the lines are worked out once, for all messages of all questions.
+    """
 
     cluster: Cluster
     calibration: NetworkCalibration
@@ -92,12 +95,7 @@ class AlphaBeta:
         UnknownNameError
             If a tier's own parameters name an algorithm that there is not.
         """
-        for tier in cluster.tiers:
-            for name in (tier.parameters and tier.parameters.algorithms) or ():
-                if name not in ALGORITHM_NAMES:
-                    kind = "collective algorithm"
-                    raise UnknownNameError(kind, name, ALGORITHM_NAMES)
-        return cls(cluster=cluster, calibration=calibrate(cluster, own=own))
+        return _of(cluster, own)
 
     def seconds(self, *, kind: CollectiveKind, num_bytes: Numeric, group: Group) -> Numeric:
         """Return the seconds of one collective of `group`."""
@@ -106,6 +104,8 @@ class AlphaBeta:
     def within(self, group: Group) -> Prices:
         """Return the prices of `group`, laid over the tiers once."""
         num_ranks = group.num_ranks
+        if group.is_number and num_ranks > 1.0:
+            return lambda kind: _lines_of_numbers(self, kind, group).seconds
         if not isinstance(num_ranks, Term) and np.all(num_ranks <= 1.0):
             return lambda _: partial(_nothing, num_ranks)
         route = self.route(group)
@@ -143,6 +143,26 @@ class AlphaBeta:
         if kind == "all_to_all":
             return first.exchange_copy_bandwidth
         return first.copy_bandwidth if kind in ("all_gather", "reduce_scatter") else None
+
+
+@lru_cache(maxsize=256)
+def _of(cluster: Cluster, own: tuple[LinkCalibration, ...]) -> AlphaBeta:
+    for tier in cluster.tiers:
+        for name in (tier.parameters and tier.parameters.algorithms) or ():
+            if name not in ALGORITHM_NAMES:
+                kind = "collective algorithm"
+                raise UnknownNameError(kind, name, ALGORITHM_NAMES)
+    return AlphaBeta(cluster=cluster, calibration=calibrate(cluster, own=own))
+
+
+@lru_cache(maxsize=4096)
+def _lines_of_numbers(model: AlphaBeta, kind: CollectiveKind, group: Group) -> Lines:
+    return model.lines(kind=kind, route=_route_of_numbers(model, group))
+
+
+@lru_cache(maxsize=1024)
+def _route_of_numbers(model: AlphaBeta, group: Group) -> Route:
+    return model.route(group)
 
 
 def _nothing(num_ranks: Numeric, num_bytes: Numeric) -> Numeric:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from forescale.cost.collectives.algorithm import Line, fixed_seconds
 from forescale.cost.collectives.alpha_beta import AlphaBeta, Lines
-from forescale.cost.collectives.model import Priced, Prices
+from forescale.cost.collectives.model import Prices
 from forescale.cost.model import Provenance
 from forescale.cost.placement import Group
 from forescale.formula import formula
@@ -58,10 +59,13 @@ class ExpertExchange:
 
     def within(self, group: Group) -> Prices:
         """Return the prices of `group`."""
-        others = self.base.within(group)
-        return lambda kind: self._exchange(group) if kind == "all_to_all" else others(kind)
+        others, exchange = (
+            self.base.within(group),
+            _exchange_of_numbers if group.is_number else ExpertExchange.exchange,
+        )
+        return lambda kind: exchange(self, group).seconds if kind == "all_to_all" else others(kind)
 
-    def _exchange(self, group: Group) -> Priced:
+    def exchange(self, group: Group) -> Lines:
         """Return the price of dispatch and combine; the tiers work at the same time."""
         route = self.base.route(group)
         beta: Numeric = 0.0
@@ -75,7 +79,7 @@ class ExpertExchange:
             beta = np.maximum(beta, share)
         fixed = fixed_seconds(launch=route.exchange_launch(), passes=1.0, latency=0.0)
         line = Line(label="expert_exchange", fixed=fixed, seconds_per_byte=beta)
-        return Lines(num_ranks=route.num_ranks, lines=(line,)).seconds
+        return Lines(num_ranks=route.num_ranks, lines=(line,))
 
     def provenance(self, *, kind: CollectiveKind) -> Provenance:
         """Return the sources of the link calibrations."""
@@ -88,3 +92,8 @@ class ExpertExchange:
         return reachable_blocks(
             num_blocks=num_blocks, num_groups=float(self.num_groups), top_groups=float(self.top_groups)
         )
+
+
+@lru_cache(maxsize=1024)
+def _exchange_of_numbers(model: ExpertExchange, group: Group) -> Lines:
+    return model.exchange(group)
