@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from forescale.formula import Term
-from forescale.numeric import larger, smaller
+from forescale.numeric import larger, mapped, smaller, taking
 
 NUMBERS = st.floats(allow_nan=False)
 
@@ -22,3 +24,29 @@ def test_extremes_are_elementwise_and_recorded():
     term = larger(Term(2.0, name="size"), 3.0)
     assert isinstance(term, Term)
     assert (term.value, term.name) == (3.0, "max")
+
+
+def test_numbers_are_passed_through_at_any_depth_and_all_else_stays():
+    @dataclass(frozen=True)
+    class Inner:
+        name: str
+        size: object
+
+    @dataclass(frozen=True)
+    class Outer:
+        first: Inner
+        second: Inner
+        sizes: dict[str, float]
+        count: int
+
+    inner = Inner("a", np.array([1.0, 2.0]))
+    made = mapped(Outer(inner, inner, {"b": 3.0}, 4), lambda value: 10.0 * value)
+    assert made.first is made.second
+    assert made.first.name == "a"
+    assert made.first.size.tolist() == [10.0, 20.0]
+    assert (made.sizes, made.count) == ({"b": 30.0}, 4)
+
+
+def test_candidates_are_taken_from_the_last_axis():
+    table = np.arange(6.0).reshape(2, 3)
+    assert taking(np.array([2, 0]))(table).tolist() == [[2.0, 0.0], [5.0, 3.0]]

@@ -10,9 +10,12 @@ from forescale.cost.calibration import RunFactors
 from forescale.formula import named, total
 from forescale.graph.layout import Choices, Degrees, state_shards
 from forescale.graph.ops import Collective
+from forescale.graph.parts import Parts
 from forescale.graph.stage import replayed_mtp
+from forescale.graph.stages import Picker, Stages, over_stages, sum_over_stages
 from forescale.memory.outside import Outside, outside_bytes
 from forescale.memory.overhead import Overhead
+from forescale.memory.parameters import Holding
 from forescale.memory.peak import MemoryParts, StateBytes, memory_parts, message_bytes, state_bytes
 from forescale.numeric import Array, Numeric
 from forescale.schedule import splits_backward
@@ -33,11 +36,10 @@ from forescale.time.data_parallel import (
 from forescale.time.host import device_update, host_update, host_waits, update_gap
 from forescale.time.launches import engine_seconds, updated_tensors
 from forescale.time.overlap import Seconds
-from forescale.time.pieces import Holding, Parts, Piece
+from forescale.time.pieces import Piece
 from forescale.time.pipeline import Pipeline
 from forescale.time.pipeline_floor import PipelineFloor
 from forescale.time.price import NEUTRAL, Pricing
-from forescale.time.stages import Picker, Stages, over_stages, sum_over_stages
 from forescale.time.step import (
     bubble_time,
     exposed_ends,

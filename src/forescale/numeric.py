@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias, cast
+from collections.abc import Callable
+from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,9 @@ from numpy.typing import NDArray
 Array: TypeAlias = NDArray[np.float64]
 Numeric: TypeAlias = float | Array
 """A scalar or an array over candidates; every formula takes and returns either."""
+Select: TypeAlias = Callable[[Numeric], Numeric]
+"""Takes some candidates' numbers."""
+T = TypeVar("T")
 
 
 def larger(first: Numeric, second: Numeric) -> Numeric:
@@ -30,3 +34,33 @@ def divisors(number: int) -> tuple[int, ...]:
     """Return the divisors of `number`, ascending."""
     small = [value for value in range(1, int(number**0.5) + 1) if number % value == 0]
     return tuple(sorted({*small, *(number // value for value in small)}))
+
+
+def mapped(value: T, of: Select) -> T:
+    """Return `value` with every number in it passed through `of`, such as the choice of some candidates.
+
+    Numbers are the floats, arrays and recorded terms in fields of dataclasses and items of tuples and dicts, at any
+    depth. All else stays, and a dataclass that occurs twice is one still.
+    """
+    return cast("T", _mapped(value, of, {}))
+
+
+def _mapped(value: Any, of: Select, known: dict[int, Any]) -> Any:  # noqa: ANN401  (of any type)
+    if isinstance(value, float) or hasattr(value, "__array_ufunc__"):
+        return of(value)
+    if isinstance(value, tuple):
+        return tuple(_mapped(item, of, known) for item in value)
+    if isinstance(value, dict):
+        return {key: _mapped(item, of, known) for key, item in value.items()}
+    names = getattr(type(value), "__dataclass_fields__", None)
+    if names is None:
+        return value
+    if id(value) not in known:
+        fields = {name: _mapped(getattr(value, name), of, known) for name in names}
+        known[id(value)] = type(value)(**fields)
+    return known[id(value)]
+
+
+def taking(candidates: NDArray[np.int64]) -> Select:
+    """Return what takes some candidates' numbers from the last axis of arrays."""
+    return lambda values: cast("Array", values)[..., candidates]

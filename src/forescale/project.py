@@ -21,6 +21,7 @@ from forescale.graph.layout import Choices, Degrees, Layout, split_strategy
 from forescale.graph.parameters import ParameterCount, count_parameters
 from forescale.graph.rows import possible_imbalance
 from forescale.graph.stage import StagePlan
+from forescale.graph.stages import stack_plans
 from forescale.memory.loads import stage_loads
 from forescale.memory.narrow import narrow_weight_bytes
 from forescale.memory.overhead import overhead_of
@@ -49,7 +50,6 @@ from forescale.time.pieces import price_model
 from forescale.time.pipeline import Pipeline, lay_out
 from forescale.time.price import Pricing
 from forescale.time.sources import coverage, message_coverage, time_sources
-from forescale.time.stages import stack_plans
 from forescale.time.step import expected_maximum
 
 

@@ -16,6 +16,7 @@ from forescale.errors import SpecError
 from forescale.explain import Explainer, explain
 from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.parameters import count_parameters
+from forescale.graph.parts import build_blocks
 from forescale.memory.loads import block_loads, stage_loads, total_bytes
 from forescale.memory.states import optimizer_element_bytes
 from forescale.memory.timeline import schedule_of
@@ -23,7 +24,6 @@ from forescale.project import project
 from forescale.spec import Recompute, Strategy, Workload
 from forescale.spec.strategy import Offload
 from forescale.spec.workload import STORAGE_BYTES, Precision
-from forescale.time.pieces import build_blocks
 
 FEW = settings(max_examples=8, deadline=None)
 PARTS = ("weights", "gradients", "optimizer", "activations", "buffers", "overhead")

@@ -11,7 +11,10 @@ from tests.small import cluster, dense, moe, workload
 
 from forescale.cost.mesh import groups
 from forescale.graph.layout import split_strategy
+from forescale.graph.parts import Parts
 from forescale.graph.stage import StagePlan
+from forescale.graph.stages import stack_plans
+from forescale.memory.parameters import Holding
 from forescale.project import project
 from forescale.spec import MoeFfn, Precision, Strategy
 from forescale.spec.strategy import Kernels, Overlap
@@ -24,8 +27,6 @@ from forescale.time.data_parallel import (
     free_traffic,
     update_owners,
 )
-from forescale.time.pieces import Holding, Parts
-from forescale.time.stages import stack_plans
 
 BARE = Overlap(grad_reduce=False, param_gather=False)
 

@@ -15,9 +15,10 @@ from forescale.cost.select import Costs
 from forescale.formula import Term
 from forescale.graph.layout import Degrees, Layout, split_strategy
 from forescale.graph.ops import Elementwise, Gemm
+from forescale.graph.parts import build_blocks
 from forescale.project import pricing_of
 from forescale.spec import Strategy
-from forescale.time.pieces import build_blocks, price_blocks
+from forescale.time.pieces import price_blocks
 from forescale.time.price import Pricing
 
 STRATEGY = Strategy(tp=2, dp_shard=4)

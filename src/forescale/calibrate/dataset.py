@@ -14,19 +14,14 @@ from forescale.errors import ForescaleError
 from forescale.evaluate import Inputs, evaluate
 from forescale.graph.layout import Degrees, Layout, split_strategy
 from forescale.graph.operator import Block
+from forescale.graph.parts import Parts, build_blocks
+from forescale.graph.stages import Stages, stack_plans
+from forescale.memory.parameters import Holding, holdings
 from forescale.numeric import Array
 from forescale.project import pricing_of, setting_of
 from forescale.time.data_parallel import data_traffic
-from forescale.time.pieces import (
-    Holding,
-    Parts,
-    build_blocks,
-    build_pieces,
-    holdings,
-    price_blocks,
-)
+from forescale.time.pieces import build_pieces, price_blocks
 from forescale.time.pipeline import Pipeline, lay_out
-from forescale.time.stages import Stages, stack_plans
 from forescale.validation.cases import Case
 
 CORE_WEIGHT = 1.0

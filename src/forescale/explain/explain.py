@@ -19,6 +19,7 @@ from forescale.formula import Term, TermNode, as_term, value_of
 from forescale.graph.flops import model_flops
 from forescale.graph.layout import Degrees, split_strategy
 from forescale.graph.parameters import count_parameters
+from forescale.graph.stages import Picker
 from forescale.memory.peak import MemoryParts
 from forescale.project import evaluate_layout, peak_rate
 from forescale.projection.rates import days, tokens_per_device_second, utilisation
@@ -30,7 +31,6 @@ from forescale.spec.model import Model
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
 from forescale.time.pipeline import lay_out
-from forescale.time.stages import Picker
 from forescale.units import counted
 
 PALM = "Chowdhery et al. 2022, PaLM, arXiv:2204.02311, appendix B"

@@ -5,23 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from forescale.formula import formula
-from forescale.graph.operator import Block
-from forescale.graph.ops import Gemm, GroupedGemm
 from forescale.numeric import Numeric, smaller
-
-
-def product_elements(block: Block) -> dict[str, Numeric]:
-    """Return the elements of the weight of every product of a block, by operator; of experts those of one."""
-    products: dict[str, Numeric] = {}
-    for operator in block.operators:
-        if operator.panels is not None:  # their gradients are summed over ranks before they are accumulated
-            continue
-        for primitive in operator.backward_weight:
-            if isinstance(primitive, Gemm):
-                products[operator.name] = primitive.m * primitive.n
-            elif isinstance(primitive, GroupedGemm):
-                products[operator.name] = primitive.n * primitive.k
-    return products
 
 
 @formula(

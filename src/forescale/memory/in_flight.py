@@ -26,7 +26,7 @@ from forescale.time.pipeline_floor import PipelineFloor
 
 if TYPE_CHECKING:
     from forescale.evaluate import Inputs
-    from forescale.time.stages import Stages
+    from forescale.graph.stages import Stages
 
 
 def interleaved_stages(

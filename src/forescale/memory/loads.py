@@ -14,6 +14,7 @@ from forescale.formula import value_of
 from forescale.graph.layer import block_name
 from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.operator import Block
+from forescale.graph.parts import Parts, build_blocks
 from forescale.graph.recompute import keep
 from forescale.graph.stage import replayed_mtp, virtual_stages
 from forescale.memory.liveness import BlockMoments, block_moments
@@ -22,7 +23,7 @@ from forescale.schedule.placement import Placement
 from forescale.spec.model import Model
 from forescale.spec.strategy import Recompute, Strategy
 from forescale.spec.workload import Workload
-from forescale.time.pieces import NO_RECOMPUTE, Parts, build_blocks
+from forescale.time.pieces import NO_RECOMPUTE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

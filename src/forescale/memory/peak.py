@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from forescale.formula import total
 from forescale.graph.layout import Choices, Degrees, Layout, several, state_shards
 from forescale.graph.operator import NARROWEST_GRADIENT_BYTES
+from forescale.graph.stages import over_stages
 from forescale.memory.activations import any_of, largest, smallest, stage_output_bytes
 from forescale.memory.buffers import (
     dummy_gradient_bytes,
@@ -39,13 +40,13 @@ from forescale.spec.strategy import Offload
 from forescale.spec.workload import STORAGE_BYTES, Workload
 from forescale.time.data_parallel import GATHERED_BYTES, at_stage_3, kept_whole
 from forescale.time.host import in_transit, layers_kept, offloaded_bytes
-from forescale.time.stages import over_stages
 
 if TYPE_CHECKING:
     from forescale.evaluate import Inputs, Setting
+    from forescale.graph.parts import Parts
+    from forescale.graph.stages import Stages
+    from forescale.memory.parameters import Holding
     from forescale.time.data_parallel import DataTraffic
-    from forescale.time.pieces import Holding, Parts
-    from forescale.time.stages import Stages
     from forescale.time.waiting import Sums
 
 

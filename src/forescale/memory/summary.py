@@ -8,6 +8,7 @@ import numpy as np
 
 from forescale.formula import value_of
 from forescale.graph.stage import StagePlan
+from forescale.graph.stages import Picker, Stages
 from forescale.memory.anchor import fit
 from forescale.memory.outside import Outside
 from forescale.memory.overhead import Bounds, Overhead, away, fragmentation_bytes, load_residual, overhead_of
@@ -17,7 +18,6 @@ from forescale.projection.result import MemorySummary, Note, StageMemory
 from forescale.spec.cluster import Cluster
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
-from forescale.time.stages import Picker, Stages
 from forescale.units import format_bytes
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ import numpy as np
 from forescale.cost.mesh import AXES, Inside, Order
 from forescale.graph.layout import Choices, Degrees, split_strategy
 from forescale.graph.stage import EVERY_LAYER, plan_stages
+from forescale.graph.stages import Stages, stack_plans
 from forescale.memory.in_flight import interleaved_stages
 from forescale.numeric import Array
 from forescale.search.places import Anywhere
@@ -22,7 +23,6 @@ from forescale.spec.strategy import Axis, Placement, Recompute
 from forescale.time.pipeline import Pipeline, pipeline_of
 from forescale.time.pipeline_floor import PipelineFloor, Shape, floor_of
 from forescale.time.price import Pricing
-from forescale.time.stages import Stages, stack_plans
 
 T = TypeVar("T", bound=Hashable)
 SHAPE = ("pp", "vpp", "count")

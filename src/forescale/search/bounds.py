@@ -12,7 +12,10 @@ from forescale.formula import formula
 from forescale.graph.layout import Choices, Degrees, split_strategy
 from forescale.graph.operator import Block, Operator
 from forescale.graph.ops import Collective, Primitive
+from forescale.graph.parts import Parts
 from forescale.graph.stage import plan_stages
+from forescale.graph.stages import Stages, over_stages, stack_plans
+from forescale.memory.parameters import Holding, holdings
 from forescale.memory.peak import narrow_weights, standing_buffers, state_bytes
 from forescale.numeric import Array, Numeric
 from forescale.project import setting_of
@@ -27,9 +30,7 @@ from forescale.search.tables import as_degrees, distinct, first_rows
 from forescale.time.blocks import BlockSeconds, PricedBlock, block_seconds, price_operators
 from forescale.time.data_parallel import DataTraffic, free_traffic
 from forescale.time.launches import engine_time
-from forescale.time.pieces import Holding, Parts, holdings
 from forescale.time.price import Pricing
-from forescale.time.stages import Stages, over_stages, stack_plans
 
 MARGIN = 1.0 - 1e-9
 """Rounding never lifts a bound above what it bounds by more than this."""

@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 
 from forescale.evaluate import Inputs, evaluate
 from forescale.graph.layout import Choices, split_strategy
+from forescale.graph.parts import Parts
+from forescale.memory.parameters import Holding, holdings, stage_parameters
 from forescale.memory.peak import state_bytes
 from forescale.memory.summary import highest_peak
-from forescale.numeric import Array, Numeric
+from forescale.numeric import Array, Numeric, mapped
 from forescale.project import setting_of
 from forescale.search.batches import Batch, StagesOf, batches, stages_of
 from forescale.search.places import Anywhere
@@ -21,8 +23,8 @@ from forescale.search.space import Candidates, Rows, Variant
 from forescale.search.tables import as_degrees, distinct, first_rows
 from forescale.spec.strategy import Recompute, TensorKind
 from forescale.time.blocks import BlockCost, PricedBlock
-from forescale.time.data_parallel import DataTraffic, data_traffic, free_traffic, stage_parameters
-from forescale.time.pieces import Holding, Parts, Piece, build_pieces, holdings, price_blocks
+from forescale.time.data_parallel import DataTraffic, data_traffic, free_traffic
+from forescale.time.pieces import Piece, build_pieces, price_blocks
 from forescale.time.pipeline_floor import PipelineFloor
 
 CHUNK = 16384
@@ -234,9 +236,9 @@ class _Group:
         return Inputs(
             degrees=degrees,
             stages=self.batch.stages(part),
-            pieces=pieces.map(lambda piece: piece.take(at_block)),
-            held=self.held.map(lambda held: held.take(at_block)),
-            traffic=self.traffic.take(at_traffic),
+            pieces=mapped(pieces, at_block),
+            held=mapped(self.held, at_block),
+            traffic=mapped(self.traffic, at_traffic),
             floor=None if self.floor is None else self.floor[:, part],
             pricing=self.batch.ranks.pricing(self.question, degrees, self.choices, part),
             pipeline=pipeline.take(part) if isinstance(pipeline, PipelineFloor) else pipeline,

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
-from operator import methodcaller
 
 import numpy as np
 
 from forescale.evaluate import Inputs, footprint
 from forescale.graph.layout import Choices
 from forescale.graph.operator import Block
+from forescale.graph.parts import Parts
 from forescale.graph.recompute import keep
+from forescale.memory.parameters import holdings
 from forescale.memory.summary import highest_peak
-from forescale.numeric import Array, smaller
+from forescale.numeric import Array, mapped, smaller
 from forescale.project import setting_of
 from forescale.search.batches import Batch, batches, uncounted
 from forescale.search.bounds import MARGIN, LeastStates
@@ -28,7 +29,7 @@ from forescale.search.tables import as_degrees, distinct
 from forescale.spec.strategy import Recompute
 from forescale.time.blocks import BlockCost, block_bytes
 from forescale.time.data_parallel import free_traffic
-from forescale.time.pieces import NO_RECOMPUTE, Parts, Piece, holdings
+from forescale.time.pieces import NO_RECOMPUTE, Piece
 from forescale.time.pipeline_floor import PipelineFloor
 
 
@@ -71,13 +72,13 @@ class MemoryBounds:
             part = np.arange(start, min(start + CHUNK, len(peaks)))
             degrees = as_degrees({name: values[part] for name, values in columns.items()})
             stages = batch.stages(part)
-            own = held.map(methodcaller("take", at := Gather(table.where[part])))
+            own = mapped(held, at := Gather(table.where[part]))
             tied, num_mtp = model.tied_embeddings, model.num_mtp_layers
             pipeline = batch.pipeline
             inputs = Inputs(
                 degrees=degrees,
                 stages=stages,
-                pieces=pieces.map(methodcaller("take", at)),
+                pieces=mapped(pieces, at),
                 held=own,
                 traffic=free_traffic(own, stages, degrees, tied=tied, num_mtp=num_mtp),
                 floor=floor[:, part],

@@ -19,6 +19,7 @@ from forescale.cost.select import Costs
 from forescale.evaluate import Inputs
 from forescale.formula import value_of
 from forescale.graph.layout import Degrees, split_strategy
+from forescale.memory.parameters import Holding, head_copies, second_embedding
 from forescale.memory.peak import state_bytes
 from forescale.numeric import Numeric
 from forescale.project import layout_inputs, project
@@ -30,8 +31,7 @@ from forescale.spec.model import Model
 from forescale.spec.strategy import Recompute, Strategy
 from forescale.spec.workload import Workload, num_microbatches
 from forescale.time.blocks import BlockCost
-from forescale.time.data_parallel import head_copies, second_embedding
-from forescale.time.pieces import Holding, Piece, build_pieces
+from forescale.time.pieces import Piece, build_pieces
 from forescale.time.pipeline import lay_out
 
 FULL = Recompute(granularity="full")

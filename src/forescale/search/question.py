@@ -9,11 +9,11 @@ from forescale.cost.mesh import Order
 from forescale.cost.select import Costs
 from forescale.graph.layout import Choices, Degrees, Layout
 from forescale.graph.operator import Block
+from forescale.graph.parts import Parts, build_blocks
 from forescale.project import pricing_of
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.workload import Workload
-from forescale.time.pieces import Parts, build_blocks
 from forescale.time.price import Pricing
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TypeAlias
 
 from forescale.cost.calibration import RunFactors
 from forescale.formula import named, total
@@ -33,8 +32,6 @@ COMMUNICATION_PART = {
 }
 NO_OVERLAP = Overlap(tensor=False, expert=False)
 PASSES = ("forward", "backward_input", "backward_weight")
-Select: TypeAlias = Callable[[Numeric], Numeric]
-"""Takes some candidates' numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,18 +63,6 @@ class BlockCost:
     """Most bytes of the block that exist during its forward."""
     backward_bytes: Numeric
     """Most bytes of the block that exist during its backward: kept tensors, replay, gradients."""
-
-    def take(self, select: Select) -> BlockCost:
-        """Return the cost with every number passed through `select`."""
-        apart = ("forward", "backward", "captured_bytes")
-        numbers = [name for name in BlockCost.__dataclass_fields__ if name not in apart]
-        pools = self.captured_bytes
-        return BlockCost(
-            captured_bytes=None if pools is None else (select(pools[0]), select(pools[1])),
-            forward={part: select(value) for part, value in self.forward.items()},
-            backward={part: select(value) for part, value in self.backward.items()},
-            **{name: select(getattr(self, name)) for name in numbers},
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

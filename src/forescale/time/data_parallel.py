@@ -9,16 +9,16 @@ from typing import TypeAlias
 import numpy as np
 
 from forescale.cost.placement import innermost
-from forescale.formula import formula, named, value_of
+from forescale.formula import formula, value_of
 from forescale.graph.layout import Choices, Degrees, state_shards
 from forescale.graph.ops import Collective, CollectiveKind, MeshAxis
+from forescale.graph.parts import Parts
+from forescale.graph.stages import Stages, over_stages
+from forescale.memory.parameters import Holding, stage_parameters
 from forescale.numeric import Numeric
 from forescale.spec.strategy import Reshard
 from forescale.spec.workload import STORAGE_BYTES, Precision
-from forescale.time.blocks import Select
-from forescale.time.pieces import Holding, Parts
 from forescale.time.price import Pricing
-from forescale.time.stages import Stages, over_stages
 from forescale.time.step import beyond_wait, exposed_gather, exposed_reduction
 
 GATHERED_BYTES = 2.0
@@ -34,12 +34,6 @@ class ShardTraffic:
     regather: Numeric
     """Before backward, from the ranks that the parameters were sharded over again."""
     reduce: Numeric
-
-    def take(self, select: Select) -> ShardTraffic:
-        """Return the traffic with every number passed through `select`."""
-        return ShardTraffic(
-            gather=select(self.gather), regather=select(self.regather), reduce=select(self.reduce)
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,21 +59,6 @@ class DataTraffic:
     tensors: Numeric
     """Tensors of a stage, those of experts apart, that one rank's share of the flat gradients reaches into."""
 
-    def take(self, select: Select) -> DataTraffic:
-        """Return the traffic with every number passed through `select`."""
-        return DataTraffic(
-            reduce_scatter=select(self.reduce_scatter),
-            all_reduce=select(self.all_reduce),
-            replicas=select(self.replicas),
-            all_gather=select(self.all_gather),
-            ties=select(self.ties),
-            statistics=select(self.statistics),
-            blocks=self.blocks.map(lambda block: block.take(select)),
-            dense=select(self.dense),
-            expert=select(self.expert),
-            tensors=select(self.tensors),
-        )
-
 
 Passes: TypeAlias = tuple[Numeric, Numeric, Numeric]
 """Seconds of forward, of backward, and of weight gradients where a schedule runs them apart."""
@@ -104,23 +83,6 @@ class Exposed:
         return self.per_microbatch if self.host is None else self.per_microbatch + self.host
 
 
-@formula(
-    unit="1", source="Megatron-LM: tied embedding and head share one matrix on one stage, two copies on two"
-)
-def head_copies(*, pp: Numeric, tied: bool) -> Numeric:
-    """1; 0 where tied and both ends stand on one stage."""
-    return np.where((np.asarray(pp) == 1) & tied, 0.0, 1.0)
-
-
-@formula(
-    unit="1",
-    source="Megatron-LM, GPTModel: the stage of multi-token prediction embeds the tokens after the next",
-)
-def second_embedding(*, first: Numeric, last: Numeric) -> Numeric:
-    """1 on the last stage where the embedding stands elsewhere, else 0."""
-    return last * (1.0 - np.minimum(first, 1.0))
-
-
 @formula(unit="s", source="definition")
 def at_stage_3(*, zero: Numeric, sharded: Numeric, otherwise: Numeric) -> Numeric:
     """`sharded` at ZeRO stage 3, `otherwise` below it."""
@@ -139,18 +101,6 @@ def kept_whole(*, pp: Numeric, reshard: Reshard) -> Numeric:
 def from_stage_1(*, zero: Numeric, sharded: Numeric, otherwise: Numeric) -> Numeric:
     """`sharded` from ZeRO stage 1 (reduce-scatter and gather), `otherwise` without (all-reduce)."""
     return np.where(np.asarray(zero) >= 1, sharded, otherwise)
-
-
-def stage_parameters(
-    held: Parts[Holding], stages: Stages, degrees: Degrees, *, tied: bool, num_mtp: int
-) -> tuple[Numeric, Numeric]:
-    """Return the elements of non-expert and expert parameters on one device of every stage, before sharding."""
-    head = stages.last * held.head.vocabulary * head_copies(pp=degrees.pp, tied=tied)
-    dense = over_stages(stages, held, lambda block: block.dense, num_mtp=num_mtp) + head
-    if num_mtp:
-        apart = second_embedding(first=stages.first, last=stages.last)
-        dense = dense + apart * named(held.embedding.dense, "embedding for mtp", unit="parameter")
-    return dense, over_stages(stages, held, lambda block: block.expert, num_mtp=num_mtp)
 
 
 def data_traffic(

@@ -29,9 +29,9 @@ from forescale.time.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from forescale.evaluate import Inputs, Setting
+    from forescale.graph.stages import Stages
     from forescale.memory.peak import StateBytes
     from forescale.time.price import Pricing
-    from forescale.time.stages import Stages
     from forescale.time.waiting import Sums
 
 GRADIENT = STORAGE_BYTES["fp32"]

@@ -6,21 +6,17 @@ a search prices each distinct combination once and gathers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Generic, TypeVar
 
 from forescale.cost.placement import Group
 from forescale.cost.select import CostModels
-from forescale.formula import named
-from forescale.graph.layer import embedding_block, head_block, layer_block, mtp_block
 from forescale.graph.layout import Layout
-from forescale.graph.operator import Block, Parameter
+from forescale.graph.operator import Block
 from forescale.graph.ops import MeshAxis
+from forescale.graph.parts import Parts, build_blocks
 from forescale.graph.recompute import keep
-from forescale.memory.buffers import product_elements
-from forescale.numeric import Numeric, larger
+from forescale.memory.parameters import Holding, holdings
 from forescale.schedule import cuts_sequences, splits_backward
 from forescale.spec.model import Model
 from forescale.spec.strategy import LaunchGraphs, OffloadName, Overlap, Recompute
@@ -30,50 +26,12 @@ from forescale.time.blocks import (
     BlockCost,
     PricedBlock,
     PricedOperator,
-    Select,
     block_cost,
     price_operators,
 )
 from forescale.time.price import Pricing
 
 NO_RECOMPUTE = Recompute()
-VOCABULARY_WEIGHT = "head.logits.weight"
-SCORE_BIAS = "moe.score_bias"
-T = TypeVar("T")
-U = TypeVar("U")
-V = TypeVar("V")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts(Generic[T]):
-    """One thing per block of a model: decoder layers by kind, both ends, multi-token prediction."""
-
-    layers: tuple[T, ...]
-    embedding: T
-    head: T
-    mtp: T | None
-
-    def map(self, of: Callable[[T], U]) -> Parts[U]:
-        """Return `of` applied to every block."""
-        return Parts(
-            layers=tuple(of(item) for item in self.layers),
-            embedding=of(self.embedding),
-            head=of(self.head),
-            mtp=None if self.mtp is None else of(self.mtp),
-        )
-
-    def zipped(self, other: Parts[U], of: Callable[[T, U], V]) -> Parts[V]:
-        """Return `of` applied to every block of both."""
-        return Parts(
-            layers=tuple(map(of, self.layers, other.layers)),
-            embedding=of(self.embedding, other.embedding),
-            head=of(self.head, other.head),
-            mtp=None if self.mtp is None or other.mtp is None else of(self.mtp, other.mtp),
-        )
-
-    def all(self) -> tuple[T, ...]:
-        """Return the things of all blocks, layers first."""
-        return (*self.layers, self.embedding, self.head, *(() if self.mtp is None else (self.mtp,)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,56 +41,6 @@ class Piece:
     cost: BlockCost
     plain: BlockCost
     """The same without recompute, for layers that a layer count leaves out."""
-
-    def take(self, select: Select) -> Piece:
-        """Return the piece with every number passed through `select`."""
-        cost = self.cost.take(select)
-        return Piece(cost=cost, plain=cost if self.plain is self.cost else self.plain.take(select))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
-    """Parameters of one block on one device (elements)."""
-
-    dense: Numeric
-    expert: Numeric
-    vocabulary: Numeric = 0.0
-    """The head's matrix, not in `dense`: one copy with the embedding's where both stand on one stage."""
-    products: dict[str, Numeric] = field(default_factory=dict)
-    """Elements of the weight of every product: fused weights together, of experts one."""
-    vectors: Numeric = 0.0
-    """Of `dense`, biases and weights of norms."""
-    narrow: Numeric = 0.0
-    """Of `dense` and `expert`, weights whose products run in the compute type however narrow."""
-    dense_weight: Numeric = 0.0
-    """The largest weight of `dense`."""
-    expert_weight: Numeric = 0.0
-    """The largest of `expert`: that of all of a device's experts."""
-    score_biases: float = 0.0
-    """Selection biases of its router's experts."""
-    tensors: float = 0.0
-    """Parameters that the framework holds apart."""
-    expert_tensors: float = 0.0
-    """Of `tensors`, those that every expert has."""
-    num_experts: float = 0.0
-    """Experts, each of which has its own of those."""
-
-    def take(self, select: Select) -> Holding:
-        """Return the holding with every number passed through `select`."""
-        return Holding(
-            dense=select(self.dense),
-            expert=select(self.expert),
-            vocabulary=select(self.vocabulary),
-            products={name: select(elements) for name, elements in self.products.items()},
-            vectors=select(self.vectors),
-            narrow=select(self.narrow),
-            dense_weight=select(self.dense_weight),
-            expert_weight=select(self.expert_weight),
-            score_biases=self.score_biases,
-            tensors=self.tensors,
-            expert_tensors=self.expert_tensors,
-            num_experts=self.num_experts,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -181,19 +89,6 @@ def _price_model(model: Model, layout: Layout, pricing: Pricing) -> PricedModel:
         captured=choices.graphs == "partial",
     )
     return PricedModel(held=holdings(blocks), priced=priced, pieces=pieces)
-
-
-def build_blocks(model: Model, layout: Layout) -> Parts[Block]:
-    """Return the operator lists of every block of `model`."""
-    built = {kind: layer_block(model, kind, layout) for kind in model.layer_kinds}
-    head = head_block(model, layout)
-    last = built[model.layers[-1]] if model.num_mtp_layers else None
-    return Parts(
-        layers=tuple(built.values()),
-        embedding=embedding_block(model, layout),
-        head=head,
-        mtp=None if last is None else mtp_block(model, layout, layer=last, head=head),
-    )
 
 
 def price_blocks(blocks: Parts[Block], pricing: Pricing) -> Parts[PricedBlock]:
@@ -248,53 +143,3 @@ def build_pieces(
         head=piece(priced.head, NO_RECOMPUTE, end=True),
         mtp=None if priced.mtp is None else piece(priced.mtp, recompute),
     )
-
-
-def holdings(blocks: Parts[Block]) -> Parts[Holding]:
-    """Return what one device holds of every block's parameters."""
-    return blocks.map(_holding)
-
-
-def _holding(block: Block) -> Holding:
-    vocabulary = [parameter for parameter in block.parameters if parameter.name == VOCABULARY_WEIGHT]
-    others = [parameter for parameter in block.parameters if parameter.name != VOCABULARY_WEIGHT]
-    experts = [parameter for parameter in others if parameter.group == "expert"]
-    return Holding(
-        dense=_elements(others, "dense"),
-        expert=_elements(others, "expert"),
-        vocabulary=_elements(vocabulary, "dense"),
-        products=product_elements(block),
-        vectors=_elements([each for each in others if not each.matrix], "dense"),
-        narrow=_narrow_elements(others),
-        dense_weight=_largest(others, "dense"),
-        expert_weight=_largest(others, "expert"),
-        score_biases=sum(each.elements for each in others if each.name == SCORE_BIAS),
-        tensors=float(len(block.parameters)),
-        expert_tensors=float(len(experts)),
-        num_experts=max((each.shape[0] for each in experts), default=0.0),
-    )
-
-
-def _largest(parameters: Sequence[Parameter], group: str) -> Numeric:
-    result: Numeric = 0.0
-    for parameter in parameters:
-        if parameter.group == group:
-            elements = named(parameter.local_elements, parameter.name, unit="parameter")
-            result = larger(result, elements / float(parameter.matrices))
-    return result
-
-
-def _narrow_elements(parameters: Sequence[Parameter]) -> Numeric:
-    result: Numeric = 0.0
-    for parameter in parameters:
-        if parameter.narrow:
-            result = result + parameter.local_elements
-    return named(result, "weights of narrow products", unit="parameter")
-
-
-def _elements(parameters: Sequence[Parameter], group: str) -> Numeric:
-    result: Numeric = 0.0
-    for parameter in parameters:
-        if parameter.group == group:
-            result = result + named(parameter.local_elements, parameter.name, unit="parameter")
-    return result

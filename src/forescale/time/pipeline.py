@@ -21,6 +21,7 @@ from forescale.graph.stage import (
     virtual_stages,
     with_moments,
 )
+from forescale.graph.stages import Stages, stack_plans
 from forescale.memory.in_flight import interleaved_stages
 from forescale.numeric import Array, Numeric
 from forescale.schedule import (
@@ -38,7 +39,6 @@ from forescale.schedule.memory import ActivationSizes, live_passes, peak_activat
 from forescale.spec.model import Model
 from forescale.spec.strategy import Recompute, Strategy
 from forescale.spec.workload import Workload, num_microbatches
-from forescale.time.stages import Stages, stack_plans
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

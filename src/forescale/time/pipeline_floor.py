@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from forescale.formula import formula
 from forescale.graph.stage import StagePlan, least_chunks, plan_placed, stages_of_ranks, virtual_stages
-from forescale.numeric import Array, Numeric
+from forescale.graph.stages import Stages, stack_plans
+from forescale.numeric import Array, Numeric, mapped, taking
 from forescale.schedule import Family, Placement, family
 from forescale.schedule.family import RankShape
 from forescale.schedule.placement import bidirectional, loop, wave
 from forescale.spec.model import Model
 from forescale.spec.strategy import Recompute
-from forescale.time.stages import Stages, stack_plans
 
 Shape = tuple[int, int, int]
 """Ranks, chunks of each, micro-batches."""
@@ -49,7 +49,7 @@ class PipelineFloor:
 
     def take(self, candidates: NDArray[np.int64]) -> PipelineFloor:
         """Return the bounds of some candidates."""
-        return replace(self, before=self.before.take(candidates), held=self.held[:, candidates])
+        return mapped(self, taking(candidates))
 
 
 @formula(unit="s", source="a rank starts once the first micro-batch reaches it and then does its own work")

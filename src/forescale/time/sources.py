@@ -9,9 +9,9 @@ from typing import get_args
 from forescale.cost.measured.messages import MeasuredMessages
 from forescale.cost.model import ProvenanceKind
 from forescale.graph.ops import Collective
+from forescale.graph.parts import Parts
 from forescale.graph.stage import StagePlan
 from forescale.time.blocks import PricedBlock
-from forescale.time.pieces import Parts
 from forescale.time.price import Pricing
 
 EXPERT_AXES = ("ep", "etp", "expert_dp")

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Protocol
 
 from forescale.formula import formula
+from forescale.graph.stages import Stages
 from forescale.numeric import Numeric, larger
 from forescale.time.blocks import BlockCost
 from forescale.time.data_parallel import Exposed, Passes
 from forescale.time.overlap import Seconds
 from forescale.time.pipeline import Pipeline
 from forescale.time.pipeline_floor import PipelineFloor, least_makespan
-from forescale.time.stages import Stages
 
 
 class Sums(Protocol):

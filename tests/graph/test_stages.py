@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from forescale.graph.stage import StagePlan
-from forescale.time.stages import Picker, stack_plans
+from forescale.graph.stages import Picker, stack_plans
 
 PLAN = StagePlan(
     counts=np.array([[1.0], [2.0]]),

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forescale.formula import Term, formula, value_of
+from forescale.graph.parts import Parts
 from forescale.graph.stage import StagePlan
-from forescale.numeric import Array, Numeric
-from forescale.time.pieces import Parts
+from forescale.numeric import Array, Numeric, Select, mapped, taking
 
 T = TypeVar("T")
 BY_KIND = ("counts", "replayed", "heads")
@@ -56,19 +56,13 @@ class Stages:
             last=cast("Array", Term(self.last, name="head here", unit="1")),
         )
 
-    def picked(self, pick: Callable[[Numeric], Numeric]) -> Stages:
+    def picked(self, pick: Select) -> Stages:
         """Return one stage of every candidate, (candidates,)."""
-        return self.mapped(lambda values: cast("Array", pick(values)))
+        return mapped(self, pick)
 
     def take(self, candidates: NDArray[np.int64]) -> Stages:
         """Return the plans of some candidates."""
-        return self.mapped(lambda values: values[:, candidates])
-
-    def mapped(self, of: Callable[[Array], Array]) -> Stages:
-        """Return the plans with every array passed through `of`."""
-        changed: dict[str, Any] = {name: of(getattr(self, name)) for name in OF_STAGE}
-        changed |= {name: tuple(of(count) for count in getattr(self, name)) for name in BY_KIND}
-        return Stages(**changed, moments=tuple(each.mapped(of) for each in self.moments))
+        return mapped(self, taking(candidates))
 
 
 def stack_plans(plans: Sequence[StagePlan]) -> Stages:
