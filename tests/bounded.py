@@ -7,14 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from forescale.search.bounds import WorkBounds, cell_bounds
-from forescale.search.cells import Cells, enumerate_cells, enumerate_layouts
+from forescale.search.bounds import MemoryBounds, WorkBounds, cell_bounds
 from forescale.search.evaluate import Scores, score
-from forescale.search.footprints import MemoryBounds
-from forescale.search.lists import Legality
-from forescale.search.places import Anywhere, anywhere
+from forescale.search.layouts import Rows
 from forescale.search.question import Question
-from forescale.search.space import Rows
+from forescale.search.ranks import Anywhere, anywhere
+from forescale.search.tree import Cells, Legality, enumerate_cells, enumerate_layouts
 from forescale.spec.space import Space
 
 Values = NDArray[np.float64]

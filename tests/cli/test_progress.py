@@ -5,7 +5,7 @@ import io
 from rich.console import Console
 
 from forescale.cli.progress import SearchBar, state_of
-from forescale.search.bounded import Progress
+from forescale.search.solve import Progress
 
 HALF = Progress(
     num_legal=8_000_000,

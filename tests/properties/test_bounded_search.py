@@ -14,14 +14,13 @@ from tests.small import MLA, MOE_LAYER, cluster, dense, moe, workload
 
 from forescale.errors import InfeasibleError, SpecError
 from forescale.schedule import FAMILIES
-from forescale.search import bounded, search
-from forescale.search.cells import enumerate_cells, enumerate_layouts
+from forescale.search import search, solve
 from forescale.search.evaluate import score
-from forescale.search.lists import Legality
-from forescale.search.placing import allowed
+from forescale.search.layouts import allowed
 from forescale.search.profiles import load_profile
 from forescale.search.question import Question
 from forescale.search.relax import memory_limits
+from forescale.search.tree import Legality, enumerate_cells, enumerate_layouts
 from forescale.spec import DEFAULT_AXIS_ORDER, DenseFfn, Layer, Overlap, Precision, Recompute, Share, Strategy
 from forescale.spec.space import ORDERS, Space, default_recompute, partial_recompute
 from forescale.spec.strategy import Offload
@@ -146,10 +145,10 @@ def test_the_best_by_bounds_are_the_best_of_all(asked, share, objective, data):
     limit = float(peaks[int(share * (len(peaks) - 1))])
     top = data.draw(st.sampled_from([1, 3, 10, 1000]))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bounded, "FIRST_CELLS", data.draw(st.sampled_from([3, 40])))
-        patch.setattr(bounded, "FIRST_PLACED", data.draw(st.sampled_from([5, 100])))
-        patch.setattr(bounded, "LAYOUTS_AT_ONCE", data.draw(st.sampled_from([40, 300])))
-        patch.setattr(bounded, "SIMULATED_AT_ONCE", data.draw(st.sampled_from([40, 300])))
+        patch.setattr(solve, "FIRST_CELLS", data.draw(st.sampled_from([3, 40])))
+        patch.setattr(solve, "FIRST_PLACED", data.draw(st.sampled_from([5, 100])))
+        patch.setattr(solve, "LAYOUTS_AT_ONCE", data.draw(st.sampled_from([40, 300])))
+        patch.setattr(solve, "SIMULATED_AT_ONCE", data.draw(st.sampled_from([40, 300])))
         terms = {"objective": objective, "top": top, "max_memory": limit, "safe": safe}
         result = search(model, devices, work, space=space, **terms)
     fits = scores.peak <= min(limit, devices.device.hbm_bytes)

@@ -13,9 +13,9 @@ from forescale.catalogue.models import load_model
 from forescale.errors import InfeasibleError, SpecError
 from forescale.project import project
 from forescale.search import search
-from forescale.search.cells import enumerate_layouts
 from forescale.search.evaluate import score
 from forescale.search.question import Question
+from forescale.search.tree import enumerate_layouts
 from forescale.spec import Precision, Strategy, Workload
 from forescale.spec.space import Space
 from forescale.spec.strategy import Offload, Routing

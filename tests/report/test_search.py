@@ -9,8 +9,7 @@ from forescale.catalogue.models import load_model
 from forescale.report.document import Table
 from forescale.report.search import layout_name, search_report
 from forescale.search import search
-from forescale.search.landscape import explore
-from forescale.search.slowest import slowest_of
+from forescale.search.pareto import explore, slowest_of
 from forescale.spec import Workload
 from forescale.spec.space import Space
 

@@ -10,12 +10,11 @@ from tests.small import cluster, dense, workload
 
 from forescale.errors import SpecError
 from forescale.search import search
-from forescale.search.bounded import Bounded
-from forescale.search.cells import enumerate_cells
 from forescale.search.checkpoint import Checkpoint
-from forescale.search.incumbents import Wanted
-from forescale.search.landscape import Asked
+from forescale.search.question import Asked
 from forescale.search.relax import memory_limits
+from forescale.search.solve import Bounded, Wanted
+from forescale.search.tree import enumerate_cells
 from forescale.spec.space import Space
 
 WORK = workload(global_batch_size=16)

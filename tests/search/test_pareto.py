@@ -4,10 +4,13 @@ import numpy as np
 import pytest
 from tests.small import cluster, dense, moe, workload
 
+from forescale.cost.select import Costs
 from forescale.errors import InfeasibleError, SpecError
 from forescale.project import project
 from forescale.search import pareto_search, search
-from forescale.search.cells import enumerate_layouts
+from forescale.search.pareto import explore, slowest_of
+from forescale.search.scenarios import scenarios
+from forescale.search.tree import enumerate_layouts
 from forescale.spec.space import Space, default_recompute
 
 SMALL = Space(zero=(1, 3), micro_batch_size=(1, 4), cp=(1,))
@@ -84,3 +87,34 @@ def test_sizes_where_nothing_fits_are_left_out():
 def test_a_count_of_no_devices_is_refused():
     with pytest.raises(SpecError, match="1 or more"):
         pareto_search(dense(), cluster(8), workload(), space=SMALL, device_counts=[0, 8])
+
+
+SPACE = Space(tp=(1, 2), cp=(1,), vpp=(1,), zero=(1,), micro_batch_size=(1,))
+
+
+def test_they_are_projected_as_they_were_scored():
+    slow = Costs(clock_hz=0.9e9)
+    result = search(dense(4), cluster(8), workload(), space=SPACE, costs=slow)
+    landscape = explore(result.asked)
+    found = slowest_of(result.asked, 2)
+    assert found[0].step_time_s == landscape.scores.step_time[landscape.fits].max()
+    assert {each.costs.device_clock_hz for each in found} == {0.9e9}
+    assert (
+        found[0].step_time_s
+        > slowest_of(search(dense(4), cluster(8), workload(), space=SPACE).asked, 1)[0].step_time_s
+    )
+
+
+def test_they_are_those_of_all_scenarios():
+    space = Space(
+        tp=(1, 2),
+        cp=(1,),
+        vpp=(1,),
+        zero=(1,),
+        micro_batch_size=(1,),
+        precision=(None, ("fp8", "tensorwise")),
+    )
+    asked = search(dense(4), cluster(8), workload(), space=space).asked
+    landscapes = [explore(each) for each in scenarios(asked)]
+    every = sorted((step for each in landscapes for step in each.scores.step_time[each.fits]), reverse=True)
+    assert [each.step_time_s for each in slowest_of(asked, 4)] == pytest.approx(every[:4], rel=0)

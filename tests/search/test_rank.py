@@ -10,10 +10,10 @@ from forescale.errors import InfeasibleError, UnknownKeyError
 from forescale.numeric import divisors
 from forescale.project import project
 from forescale.search import search
-from forescale.search.cells import enumerate_layouts
 from forescale.search.evaluate import score
+from forescale.search.layouts import virtual_stages
 from forescale.search.question import Question
-from forescale.search.space import virtual_stages
+from forescale.search.tree import enumerate_layouts
 from forescale.spec import DEFAULT_AXIS_ORDER
 from forescale.spec.space import Space, default_recompute
 

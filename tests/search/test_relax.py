@@ -8,11 +8,11 @@ import pytest
 from tests.small import cluster, dense, moe, workload
 
 from forescale.search import remedies, search
-from forescale.search.cells import enumerate_layouts
 from forescale.search.evaluate import score
 from forescale.search.profiles import load_profile
 from forescale.search.question import Question
 from forescale.search.relax import memory_limits
+from forescale.search.tree import enumerate_layouts
 from forescale.spec import MoeFfn, Recompute
 from forescale.spec.space import ORDERS, Space
 

@@ -9,7 +9,7 @@ from forescale.cost.select import Costs
 from forescale.errors import InfeasibleError, SpecError
 from forescale.projection.economy import cost_per_token
 from forescale.search import Target, Terms, fewest_devices, scan_batches, scan_devices, search
-from forescale.search.landscape import Asked
+from forescale.search.question import Asked
 from forescale.search.scan import _bound, device_ladder, with_between
 from forescale.spec import DenseFfn, FullAttention, Layer, Strategy
 from forescale.spec.space import Space

@@ -9,8 +9,8 @@ from tests.small import cluster, dense, workload
 from forescale.schedule import FAMILIES, Request, build_schedule, compile_schedule, peak_activations
 from forescale.schedule.family import RankShape
 from forescale.schedule.times import StageTimes
-from forescale.search.cells import enumerate_layouts
 from forescale.search.evaluate import Question, score
+from forescale.search.tree import enumerate_layouts
 from forescale.spec import Recompute
 from forescale.spec.space import Space
 from forescale.time.pipeline_floor import least_makespan, placement_of

@@ -15,7 +15,7 @@ from forescale.errors import SpecError
 from forescale.graph.layout import split_strategy
 from forescale.project import project
 from forescale.search import search
-from forescale.search.space import variants_of
+from forescale.search.layouts import variants_of
 from forescale.spec import Kernels, Recompute, Strategy
 from forescale.spec.space import Space
 from forescale.time.overlap import panel_time

@@ -8,7 +8,7 @@ from typing import Any
 
 from forescale.advise.case import Case
 from forescale.numeric import divisors
-from forescale.search.space import virtual_stages
+from forescale.search.layouts import virtual_stages
 from forescale.spec.space import default_recompute
 from forescale.spec.strategy import Recompute, Strategy
 from forescale.units import counted

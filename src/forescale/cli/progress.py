@@ -10,7 +10,7 @@ from forescale.cli.console import console
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
-    from forescale.search.bounded import Progress
+    from forescale.search.solve import Progress
 
 PATIENCE_S = 1.0
 """Seconds without a bar."""

@@ -143,7 +143,7 @@ def _study(question: Question, choice: SpaceOptions, *, top: int, details: int, 
 def _search(question: Question, choice: SpaceOptions, *, top: int, details: int, worst: int) -> Report:
     """Return the report of a search under our own engine."""
     from forescale.report.search import search_report
-    from forescale.search.slowest import slowest_of
+    from forescale.search.pareto import slowest_of
 
     space = space_of(question, choice, sized=True)
     found = ranked(question, space, top=top, objective="step_time", max_memory=None)

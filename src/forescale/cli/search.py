@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from forescale.cli.inputs import Question
     from forescale.search import SearchResult
-    from forescale.search.incumbents import Objective
+    from forescale.search.solve import Objective
     from forescale.spec.space import Space
 
 

@@ -15,7 +15,7 @@ from forescale.report.layouts import (
     model_section,
     training_section,
 )
-from forescale.search.result import SearchResult
+from forescale.search.rank import SearchResult
 from forescale.spec.strategy import DEFAULT_AXIS_ORDER, Recompute, Strategy
 from forescale.units import GIB, counted
 

@@ -2,9 +2,8 @@
 
 from forescale.search.compare import Comparison, compare
 from forescale.search.pareto import ParetoResult, pareto_search
-from forescale.search.rank import search
-from forescale.search.remedy import Remedy, remedies
-from forescale.search.result import Relaxation, SearchResult
+from forescale.search.rank import SearchResult, search
+from forescale.search.relax import Relaxation, Remedy, remedies
 from forescale.search.scan import ScanResult, Target, Terms, fewest_devices, scan_batches, scan_devices
 
 __all__ = [

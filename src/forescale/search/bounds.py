@@ -1,35 +1,45 @@
-"""Bounds that discard whole sub-spaces: no layout behind a cell is faster, or needs less memory."""
+"""Lower bounds of sub-spaces: no layout behind a cell is faster, or needs less memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 
 import numpy as np
 
-from forescale.evaluate import Setting
+from forescale.evaluate import Inputs, Setting, footprint
 from forescale.formula import formula
 from forescale.graph.layout import Choices, Degrees, split_strategy
 from forescale.graph.operator import Block, Operator
 from forescale.graph.ops import Collective, Primitive
 from forescale.graph.parts import Parts
+from forescale.graph.recompute import keep
 from forescale.graph.stage import plan_stages
 from forescale.graph.stages import Stages, over_stages, stack_plans
 from forescale.memory.parameters import Holding, holdings
 from forescale.memory.peak import narrow_weights, standing_buffers, state_bytes
-from forescale.numeric import Array, Numeric
+from forescale.memory.summary import highest_peak
+from forescale.numeric import Array, Numeric, mapped, smaller
 from forescale.project import setting_of
-from forescale.search.batches import Batch
-from forescale.search.cells import Cells
-from forescale.search.evaluate import BLOCK_KEY, Scores, score_pairs
-from forescale.search.lists import VariantList
-from forescale.search.places import Anywhere
+from forescale.search.evaluate import BLOCK_KEY, CHUNK, Batch, Gather, Scores, batches, score_pairs, uncounted
+from forescale.search.layouts import Columns, Rows, as_degrees, distinct, first_rows
 from forescale.search.question import Question
-from forescale.search.space import Columns, Rows
-from forescale.search.tables import as_degrees, distinct, first_rows
-from forescale.time.blocks import BlockSeconds, PricedBlock, block_seconds, price_operators
+from forescale.search.ranks import Anywhere
+from forescale.search.tree import Cells, Legality, VariantList
+from forescale.spec.strategy import Recompute
+from forescale.time.blocks import (
+    BlockCost,
+    BlockSeconds,
+    PricedBlock,
+    block_bytes,
+    block_seconds,
+    price_operators,
+)
 from forescale.time.data_parallel import DataTraffic, free_traffic
 from forescale.time.launches import engine_time
+from forescale.time.pieces import NO_RECOMPUTE, Piece
+from forescale.time.pipeline_floor import PipelineFloor
 from forescale.time.price import Pricing
 
 MARGIN = 1.0 - 1e-9
@@ -280,3 +290,119 @@ def cell_bounds(
 
 def _setting(question: Question, choices: Choices) -> Setting:
     return setting_of(question.model, question.cluster, question.workload, replace(choices), question.run)
+
+
+class MemoryBounds:
+    """Bytes that no layout of a cell needs less than, however states are sharded and whatever is recomputed."""
+
+    def __init__(self, question: Question, cells: Cells, legality: Legality, anywhere: Anywhere) -> None:
+        self.question, self.cells, self.anywhere = question, cells, anywhere
+        self.lists = legality.lists
+        self.bounds = np.full(legality.nodes.shape, np.inf)
+        which, cell = np.nonzero(legality.nodes)
+        variants = tuple(replace(each.first, recompute=NO_RECOMPUTE) for each in self.lists)
+        bare = replace(cells.whole, variants=variants)
+        least = LeastStates(question=question, cells=cells, chosen=np.arange(len(cells)))
+        for batch in batches(question, bare, which, cell, anywhere=anywhere, bounded=True):
+            pairs = batch.pairs
+            self.bounds[which[pairs], cell[pairs]] = self._of(batch, least(batch)) * MARGIN
+
+    def coarse(self) -> Array:
+        """Return (lists, cells) bounds."""
+        return self.bounds
+
+    def fine(self, rows: Rows, cells: Rows) -> Array:
+        """Return the bounds of some (list, cell) pairs: the same."""
+        found: Array = self.bounds[rows, cells]
+        return found
+
+    def _of(self, batch: Batch, floor: Array) -> Array:
+        """Return the bounds of a batch, whose states and standing buffers take `floor` (stages, pairs)."""
+        question, choices = self.question, replace(batch.choices, recompute=NO_RECOMPUTE)
+        columns = {name: values[batch.rows] for name, values in self.cells.whole.columns.items()}
+        table = distinct(columns, BLOCK_KEY)
+        blocks = question.blocks(as_degrees(table.columns), choices)
+        pieces = least_pieces(blocks, self._policies(batch), choices)
+        held = holdings(blocks)
+        model = question.model
+        setting = setting_of(model, question.cluster, question.workload, choices, question.run)
+        peaks = np.empty(len(batch.rows))
+        for start in range(0, len(peaks), CHUNK):
+            part = np.arange(start, min(start + CHUNK, len(peaks)))
+            degrees = as_degrees({name: values[part] for name, values in columns.items()})
+            stages = batch.stages(part)
+            own = mapped(held, at := Gather(table.where[part]))
+            tied, num_mtp = model.tied_embeddings, model.num_mtp_layers
+            pipeline = batch.pipeline
+            inputs = Inputs(
+                degrees=degrees,
+                stages=stages,
+                pieces=mapped(pieces, at),
+                held=own,
+                traffic=free_traffic(own, stages, degrees, tied=tied, num_mtp=num_mtp),
+                floor=floor[:, part],
+                pricing=batch.ranks.pricing(question, degrees, choices, part),
+                pipeline=pipeline.take(part) if isinstance(pipeline, PipelineFloor) else pipeline,
+            )
+            found = footprint(setting, inputs)
+            peaks[part] = highest_peak(found, setting.overhead, stages) if question.safe else found.peak
+        return peaks
+
+    def _policies(self, batch: Batch) -> tuple[Recompute, ...]:
+        """Return what the variants of a batch's list may recompute; of counts of layers one stands for all."""
+        each = self.lists[int(batch.variant[0])]
+        variants = self.cells.whole.variants
+        return tuple(dict.fromkeys(uncounted(variants[index].recompute) for index in each.variants[0]))
+
+
+def least_pieces(blocks: Parts[Block], policies: Sequence[Recompute], choices: Choices) -> Parts[Piece]:
+    """Return blocks that keep, and need at work, the least that any policy has, whichever layers it takes."""
+    if not all(policy.takes_all for policy in policies):
+        policies = tuple(dict.fromkeys((*policies, NO_RECOMPUTE)))
+    layers = [
+        [_on_layer(blocks.layers, at, each, choices) for each in policies] for at in range(len(blocks.layers))
+    ]
+    return Parts(
+        layers=tuple(_piece(_least(each)) for each in layers),
+        embedding=_piece(block_bytes(blocks.embedding, keep(blocks.embedding, NO_RECOMPUTE))),
+        head=_piece(block_bytes(blocks.head, keep(blocks.head, NO_RECOMPUTE))),
+        mtp=None
+        if blocks.mtp is None
+        else _piece(_least([_on_layer((blocks.mtp,), 0, each, choices) for each in policies])),
+    )
+
+
+def _on_layer(layers: Sequence[Block], at: int, policy: Recompute, choices: Choices) -> BlockCost:
+    """Return the bytes of a layer under a policy, without what is offloaded.
+
+    Layers that are replayed together keep one input, of whichever kind the first of them is.
+    """
+    offload = choices.offload
+    own, *others = (
+        block_bytes(each, keep(each, policy), offloaded=offload.modules, captured=choices.graphs == "partial")
+        for each in (layers[at], *(layers if policy.unit > 1 else ()))
+    )
+    kept, working = own.kept_bytes, own.backward_bytes - own.kept_bytes
+    if policy.unit > 1:
+        kept = reduce(smaller, [each.kept_bytes for each in others]) / float(policy.unit)
+        working = working + float(policy.unit - 1) * keep(layers[at], NO_RECOMPUTE).num_bytes
+    kept = kept - offload.module_share * own.offloaded_bytes
+    return replace(own, kept_bytes=kept, backward_bytes=kept + working, offloaded_bytes=0.0)
+
+
+def _least(found: Sequence[BlockCost]) -> BlockCost:
+    """Return what is kept, and needed beyond that at work, at the least of each."""
+    kept = reduce(smaller, [each.kept_bytes for each in found])
+    working = reduce(smaller, [each.backward_bytes - each.kept_bytes for each in found])
+    pools = [each.captured_bytes for each in found if each.captured_bytes is not None]
+    captured = [reduce(smaller, each) for each in zip(*pools, strict=True)]
+    return replace(
+        found[0],
+        kept_bytes=kept,
+        backward_bytes=kept + working,
+        captured_bytes=(captured[0], captured[1]) if captured else None,
+    )
+
+
+def _piece(cost: BlockCost) -> Piece:
+    return Piece(cost=cost, plain=cost)

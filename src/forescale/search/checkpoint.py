@@ -15,9 +15,8 @@ import numpy as np
 
 from forescale import __version__
 from forescale.errors import SpecError
-from forescale.search.bounded import Bounded, Pool
-from forescale.search.incumbents import Wanted
-from forescale.search.landscape import Asked
+from forescale.search.question import Asked
+from forescale.search.solve import Bounded, Pool, Wanted
 from forescale.written import replacing
 
 SAVED_EVERY_S = 1.0

@@ -1,4 +1,4 @@
-"""The Pareto front: the layouts that no other beats in step time, peak memory and devices at once."""
+"""What every layout has to be evaluated for: Pareto fronts, and the slowest layouts that fit."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from forescale.cost.select import Costs
 from forescale.errors import InfeasibleError, SpecError
 from forescale.numeric import Array
 from forescale.projection.result import Projection
-from forescale.search.landscape import Asked, Landscape, explore
-from forescale.search.scenarios import single
-from forescale.search.space import Rows
+from forescale.search.evaluate import Scores, score
+from forescale.search.layouts import Candidates, Rows
+from forescale.search.question import Asked
+from forescale.search.scenarios import nothing_fits, nothing_legal, scenarios, single, smallest
+from forescale.search.tree import enumerate_cells, enumerate_layouts
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.space import Space
@@ -187,3 +189,57 @@ def _points(landscape: Landscape, cluster: Cluster) -> list[_Point]:
         )
         for index in pareto_front(times, peaks)
     ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Landscape:
+    """Legal layouts, at least one of which fits, and their scores."""
+
+    candidates: Candidates
+    scores: Scores
+    fits: NDArray[np.bool_]
+    """Which layouts need no more than the limit (variants, rows)."""
+
+    @property
+    def num_feasible(self) -> int:
+        """Number of layouts that fit."""
+        return int(self.fits.sum())
+
+
+def explore(asked: Asked) -> Landscape:
+    """Score every legal layout whose states do not exceed the memory limit.
+
+    Raises
+    ------
+    InfeasibleError
+        If no layout is legal, or none fits; its rows say which constraint refused how many.
+    """
+    model, cluster, workload = asked.model, asked.cluster, asked.workload
+    candidates = enumerate_layouts(model, cluster, workload, asked.space)
+    num_legal = len(candidates)
+    if num_legal == 0:
+        raise nothing_legal(asked, candidates.refused)
+    question, limit = asked.question, asked.memory_limit
+    scores = score(question, candidates, memory_limit=limit)
+    fits = scores.peak <= limit
+    if not fits.any():
+        cells = enumerate_cells(model, cluster, workload, asked.space)
+        raise InfeasibleError(nothing_fits([smallest(question, cells)], limit), [("memory", num_legal)])
+    return Landscape(candidates=candidates, scores=scores, fits=fits)
+
+
+def slowest_of(asked: Asked, count: int) -> tuple[Projection, ...]:
+    """Return the `count` slowest layouts that fit, of all scenarios, slowest first; all layouts are scored."""
+    found: list[tuple[float, Asked, Strategy]] = []
+    for each in scenarios(asked):
+        try:
+            landscape = explore(each)
+        except InfeasibleError:
+            continue
+        step = np.where(landscape.fits, landscape.scores.step_time, -np.inf).reshape(-1)
+        order = np.argsort(-step, kind="stable")[: min(count, landscape.num_feasible)]
+        for index in order.tolist():
+            layout = landscape.candidates.strategy(*divmod(index, landscape.candidates.num_rows))
+            found.append((float(step[index]), each, layout))
+    found.sort(key=lambda one: -one[0])
+    return tuple(each.project(layout) for _, each, layout in found[:count])

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+from forescale.brief import Brief
 from forescale.cost.select import Costs
 from forescale.projection.result import Projection
-from forescale.search.bounded import Watch
-from forescale.search.incumbents import Objective, Wanted
-from forescale.search.landscape import Asked
-from forescale.search.relax import memory_limits, more_memory, relaxations
-from forescale.search.result import SearchResult
-from forescale.search.scenarios import scenarios
-from forescale.search.settled import Settled, fastest, timed
+from forescale.search.pareto import ParetoResult, front_of
+from forescale.search.question import Asked
+from forescale.search.relax import Relaxation, memory_limits, more_memory, relaxations
+from forescale.search.scenarios import Settled, fastest, scenarios, timed
+from forescale.search.solve import Objective, Wanted, Watch
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.space import Space
 from forescale.spec.workload import Workload
+
+SCHEMA = "forescale.search/1"
 
 
 def search(
@@ -121,3 +123,63 @@ def _surest(asked: Asked, best: Sequence[Projection], watch: Watch) -> Projectio
     if found.asked is None or found.strategy is None:
         return None
     return found.asked.project(found.strategy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class SearchResult(Brief):
+    """Layouts ranked by an objective, best first."""
+
+    best: tuple[Projection, ...]
+    surest: Projection | None
+    """The fastest layout that fits even at the upper end of its range; None if there is none, or nobody asked."""
+    objective: str
+    num_legal: int
+    num_feasible: int
+    """Layouts that fit, of those that were evaluated: there are at least so many."""
+    num_evaluated: int
+    num_over_memory: int
+    """Layouts proven, without evaluating them, to need more memory than twice the limit."""
+    num_beaten: int
+    """Layouts proven, without evaluating them, to be no better than the best."""
+    gap: float
+    """Fraction by which the best found may exceed the best there is; 0 if the search was not stopped."""
+    elapsed_s: float
+    refused: dict[str, int]
+    """Layouts that each constraint refused."""
+    relaxations: tuple[Relaxation, ...]
+    asked: Asked = field(repr=False, compare=False)
+
+    @property
+    def num_feasible_is_exact(self) -> bool:
+        """Say whether no more layouts fit: only where all were evaluated, or proven not to."""
+        return self.num_evaluated + self.num_over_memory == self.num_legal
+
+    @property
+    def binding(self) -> Relaxation | None:
+        """What would gain most of all that was relaxed; None if nothing would gain."""
+        most = max(self.relaxations, key=lambda item: item.gain, default=None)
+        return most if most is not None and most.gain > 0.0 else None
+
+    def pareto(self) -> ParetoResult:
+        """Return the Pareto front of the same question over step time and peak memory: all layouts are scored."""
+        return front_of(self.asked)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the `forescale.search/1` document."""
+        return {
+            "schema": SCHEMA,
+            "objective": self.objective,
+            "num_legal": self.num_legal,
+            "num_feasible": self.num_feasible,
+            "num_feasible_is_exact": self.num_feasible_is_exact,
+            "num_evaluated": self.num_evaluated,
+            "num_over_memory": self.num_over_memory,
+            "num_beaten": self.num_beaten,
+            "gap": self.gap,
+            "elapsed_s": self.elapsed_s,
+            "refused": self.refused,
+            "relaxations": [asdict(item) for item in self.relaxations],
+            "binding": None if self.binding is None else self.binding.constraint,
+            "surest": None if self.surest is None else self.surest.to_json(),
+            "best": [projection.to_json() for projection in self.best],
+        }

@@ -17,7 +17,7 @@ from forescale.project import peak_rate
 from forescale.projection.economy import cost_per_token, energy_per_token
 from forescale.projection.rates import SECONDS_PER_DAY
 from forescale.projection.result import Projection
-from forescale.search.landscape import Asked
+from forescale.search.question import Asked
 from forescale.search.rank import search
 from forescale.search.scenarios import scenarios
 from forescale.spec.cluster import Cluster

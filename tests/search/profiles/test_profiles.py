@@ -7,8 +7,8 @@ from tests import small
 
 from forescale.errors import SpecError, UnknownNameError
 from forescale.search import search
-from forescale.search.cells import enumerate_layouts
 from forescale.search.profiles import PROFILES, load_profile
+from forescale.search.tree import enumerate_layouts
 from forescale.spec import Recompute, Workload
 from forescale.spec.space import Space
 

@@ -9,7 +9,7 @@ import pytest
 from tests.small import cluster, dense, moe, workload
 
 from forescale.errors import SpecError
-from forescale.search.cells import enumerate_layouts
+from forescale.search.tree import enumerate_layouts
 from forescale.spec import Strategy
 from forescale.spec.constraints import check
 from forescale.spec.space import Space

@@ -1,9 +1,10 @@
-"""The space of layouts: every legal combination of degrees and choices, as arrays."""
+"""Layouts as arrays: rows of degrees, and the choices and placements of ranks that are crossed with them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,9 +12,9 @@ from numpy.typing import NDArray
 
 from forescale.cost.mesh import Order, placed
 from forescale.errors import SpecError
+from forescale.graph.layout import Degrees
 from forescale.graph.stage import layers_per_chunk
 from forescale.numeric import divisors
-from forescale.search.placing import Placing, first_of_its_kind, placings
 from forescale.spec.cluster import Cluster
 from forescale.spec.constraints import (
     exchanged_heads_divide,
@@ -22,14 +23,31 @@ from forescale.spec.constraints import (
 )
 from forescale.spec.context import EXCHANGING, halves_evenly, inner_ranks, settled
 from forescale.spec.model import Model
-from forescale.spec.space import DEGREE_NAMES, Space, default_recompute
-from forescale.spec.strategy import Axis, ContextKind, Placement, Recompute, Strategy, TensorKind
+from forescale.spec.space import DEGREE_NAMES, PlacementChoice, Space, default_recompute
+from forescale.spec.strategy import (
+    DEFAULT_AXIS_ORDER,
+    Axis,
+    ContextKind,
+    Placement,
+    Recompute,
+    Share,
+    Strategy,
+    TensorKind,
+)
 from forescale.spec.workload import num_microbatches
 from forescale.time.pipeline import refusal
+from forescale.units import counted
 
 Rows: TypeAlias = NDArray[np.int64]
 Columns: TypeAlias = dict[str, Rows]
 """One integer array per dimension of the space, all of one length."""
+Placing: TypeAlias = tuple[tuple[Axis, ...], Placement | None]
+"""An order of axes, or where a placement replaces it."""
+Codes: TypeAlias = NDArray[np.int64]
+ODD = -1
+"""Code of ranks that do not fill tiers in whole parts."""
+SPARSE = 8
+"""Numbers per value beyond which sorting the values is faster than counting through the numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,3 +307,146 @@ def shardings(space: Space, dp: int, shared: int) -> list[tuple[int, int, int]]:
     if space.dp_replicate is not None:
         found = [item for item in found if item[0] in space.dp_replicate]
     return found
+
+
+def placings(
+    cluster: Cluster, orders: Sequence[tuple[Axis, ...]], choices: Sequence[PlacementChoice]
+) -> list[Placing]:
+    """Return what a search tries, each once: axis orders before placements."""
+    found: list[Placing] = [(order, None) for order in orders] if "orders" in choices else []
+    for choice in choices:
+        if choice == "all":
+            found += [(DEFAULT_AXIS_ORDER, each) for each in placements(cluster)]
+        elif choice != "orders":
+            found.append((DEFAULT_AXIS_ORDER, choice))
+    fitting = [each for each in dict.fromkeys(found) if fills(each[1] or (), cluster)]
+    if not fitting:
+        where = " × ".join(map(str, cluster.tier_fill))
+        devices = f"{counted(cluster.num_devices, 'device')} of {cluster.name}"
+        msg = f"no placement fills the tiers of {devices}, which take {where}"
+        raise SpecError(msg)
+    return fitting
+
+
+def fills(placement: Placement, cluster: Cluster) -> bool:
+    """Return whether every tier that a placement names is there, and filled."""
+    fill = cluster.tier_fill
+    return len(placement) <= len(fill) and all(
+        share.num_ranks == ranks for share, ranks in zip(placement, fill, strict=False)
+    )
+
+
+def placements(cluster: Cluster) -> Iterator[Placement]:
+    """Yield every way to fill all tiers but the outermost with ranks of tp, cp, dp and pp."""
+    return product(*(tuple(_shares(ranks)) for ranks in cluster.tier_fill))
+
+
+def _shares(ranks: int) -> Iterator[Share]:
+    """Yield the ordered factorisations of the ranks that fill a tier; tensor parallel closest first."""
+    for tp in reversed(divisors(ranks)):
+        for cp in reversed(divisors(ranks // tp)):
+            for dp in reversed(divisors(ranks // (tp * cp))):
+                yield Share(tp=tp, cp=cp, dp=dp, pp=ranks // (tp * cp * dp))
+
+
+def allowed(placing: Placing, degrees: dict[Axis, Codes]) -> NDArray[np.bool_]:
+    """Return for which rows of degrees a placement can be."""
+    result = np.ones(len(degrees["tp"]), dtype=bool)
+    for axis, degree in degrees.items():
+        result &= degree % int(np.prod([getattr(share, axis) for share in placing[1] or ()])) == 0
+    return result
+
+
+def codes(placing: Placing, fill: Sequence[int], degrees: dict[Axis, Codes]) -> Codes:
+    """Return a number per row that says how many ranks of each axis share each tier; `ODD` for uneven ones.
+
+    Equal numbers mean the same ranks per tier for every communicator, and so the same time and memory.
+    """
+    order, placement = placing
+    if placement is not None and len(placement) < len(fill):
+        order = DEFAULT_AXIS_ORDER
+    left = dict(degrees)
+    code = np.zeros(len(degrees["tp"]), dtype=np.int64)
+    even = np.ones(len(code), dtype=bool)
+    for tier, ranks in enumerate(fill):
+        room = np.full(len(code), ranks)
+        taken: dict[Axis, Codes] = {}
+        for axis in order:
+            if placement is not None and tier < len(placement):
+                taken[axis] = np.full(len(code), getattr(placement[tier], axis))
+            else:
+                taken[axis] = np.gcd(left[axis], room)
+                even &= taken[axis] == np.minimum(left[axis], room)
+            room = room // taken[axis]
+            left[axis] = left[axis] // np.maximum(taken[axis], 1)
+        for axis in DEFAULT_AXIS_ORDER:
+            code = code * (ranks + 1) + taken[axis]
+    return np.where(even, code, ODD)
+
+
+def first_of_its_kind(
+    placing: Placing, known: Sequence[Placing], fill: Sequence[int], degrees: dict[Axis, Codes]
+) -> NDArray[np.bool_]:
+    """Return for which rows `placing` can be, and none of those before it in `known` is the same."""
+    result = allowed(placing, degrees)
+    own = codes(placing, fill, degrees)
+    trivial = (degrees["pp"] == 1) | (degrees["dp"] == 1)
+    for other in known[: known.index(placing)]:
+        if other[1] is not None and placing[1] is not None and len(other[1]) == len(placing[1]):
+            continue
+        same = (own == codes(other, fill, degrees)) & (own != ODD)
+        same |= trivial & (other[1] is None) & (placing[1] is None)
+        result &= ~(same & allowed(other, degrees))
+    return result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Distinct rows of some columns, and where each candidate's row stands."""
+
+    columns: Columns
+    where: Rows
+
+    def __len__(self) -> int:
+        """Return the number of distinct rows."""
+        return len(next(iter(self.columns.values())))
+
+
+def distinct(columns: Columns, names: tuple[str, ...]) -> Table:
+    """Return the distinct rows of the named columns, in ascending order."""
+    key = np.zeros(len(columns[names[0]]), dtype=np.int64)
+    for name in names:
+        size, code = _codes(columns[name])
+        key = _codes(key * size + code)[1]
+    first = first_rows(key)
+    return Table(columns={name: columns[name][first] for name in names}, where=key)
+
+
+def _codes(values: Rows) -> tuple[int, Rows]:
+    """Return how many distinct non-negative values there are, and the rank of each among them."""
+    largest = int(values.max(initial=0))
+    if largest > SPARSE * len(values):
+        found, where = np.unique(values, return_inverse=True)
+        return len(found), where
+    present = np.zeros(largest + 1, dtype=bool)
+    present[values] = True
+    rank = np.cumsum(present) - 1
+    return int(rank[-1]) + 1, rank[values]
+
+
+def first_rows(where: Rows) -> Rows:
+    """Return the first row of every code 0, 1, 2, ... in `where`."""
+    first = np.empty(int(where.max(initial=-1)) + 1, dtype=np.int64)
+    first[where[::-1]] = np.arange(len(where))[::-1]
+    return first
+
+
+def as_degrees(columns: Columns) -> Degrees:
+    """Return columns as degrees; a degree that is not among them is 1."""
+    one = np.ones(len(next(iter(columns.values()))))
+    return Degrees(
+        **{
+            name: columns[name].astype(float) if name in columns else one
+            for name in Degrees.__dataclass_fields__
+        }
+    )

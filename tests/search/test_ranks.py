@@ -9,11 +9,11 @@ from tests.small import cluster, dense, moe, workload
 from forescale.graph.layout import split_strategy
 from forescale.graph.ops import Collective
 from forescale.project import project
-from forescale.search.cells import enumerate_cells, enumerate_layouts
 from forescale.search.evaluate import score
-from forescale.search.places import anywhere
+from forescale.search.layouts import as_degrees
 from forescale.search.question import Question
-from forescale.search.tables import as_degrees
+from forescale.search.ranks import anywhere
+from forescale.search.tree import enumerate_cells, enumerate_layouts
 from forescale.spec.space import Space
 
 DEVICES, WORK = cluster(16), workload(seq_len=1024, global_batch_size=16)

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 from tests.small import cluster, dense, moe, workload
 
-from forescale.search.cells import enumerate_cells
+from forescale.search.bounds import MemoryBounds
 from forescale.search.evaluate import score
-from forescale.search.footprints import MemoryBounds
-from forescale.search.lists import Legality
-from forescale.search.places import anywhere
 from forescale.search.question import Question
+from forescale.search.ranks import anywhere
+from forescale.search.tree import Legality, enumerate_cells
 from forescale.spec import Recompute, Strategy
 from forescale.spec.space import Space
 from forescale.spec.strategy import Offload

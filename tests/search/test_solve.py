@@ -6,12 +6,11 @@ import pytest
 from tests.small import cluster, dense, moe, workload
 
 from forescale.errors import InfeasibleError, SpecError
-from forescale.search import bounded, search
-from forescale.search.bounded import Bounded
-from forescale.search.cells import enumerate_cells
-from forescale.search.incumbents import Wanted
+from forescale.search import search, solve
 from forescale.search.question import Question
 from forescale.search.relax import memory_limits
+from forescale.search.solve import Bounded, Wanted
+from forescale.search.tree import enumerate_cells
 from forescale.spec.space import Space
 from forescale.units import format_bytes
 
@@ -27,8 +26,8 @@ def small_steps(monkeypatch):
         ("REFINED_AT_ONCE", 50),
         ("FIRST_LAYOUTS", 20),
     ):
-        monkeypatch.setattr(bounded, name, value)
-    monkeypatch.setattr(bounded, "LAYOUTS_AT_ONCE", 400)
+        monkeypatch.setattr(solve, name, value)
+    monkeypatch.setattr(solve, "LAYOUTS_AT_ONCE", 400)
 
 
 def stopping_after(steps):

@@ -1,4 +1,4 @@
-"""Where communicators may lie, over all placements of a space: for bounds that hold wherever ranks are put."""
+"""Where the ranks of candidates lie: in an order, at placements, or for bounds wherever their messages take least."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import mul
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from forescale.cost.mesh import groups
+from forescale.cost.mesh import AXES, Inside, Order, groups
 from forescale.cost.placement import Group, ranks_per_tier, ranks_within
 from forescale.graph.layout import Choices, Degrees
 from forescale.graph.ops import MeshAxis
 from forescale.numeric import Array, Numeric
+from forescale.search.layouts import Candidates, Columns, Rows, as_degrees, distinct, first_rows
 from forescale.search.question import Question
-from forescale.search.space import Candidates, Columns, Rows
-from forescale.search.tables import as_degrees, distinct, first_rows
 from forescale.spec.cluster import Cluster
+from forescale.spec.model import Model
+from forescale.spec.strategy import Axis, Placement
 from forescale.time.price import Pricing
 
 Mask = NDArray[np.bool_]
@@ -174,3 +176,88 @@ def _taken(group: Group, rows: Rows) -> Group:
 
 def _at(values: Numeric, rows: Rows) -> Array:
     return np.asarray(values)[rows]
+
+
+class Ranks(Protocol):
+    """Where the ranks of pairs lie."""
+
+    def take(self, some: Rows) -> Ranks:
+        """Return those of some pairs."""
+        ...
+
+    def keys(self, model: Model) -> Columns:
+        """Return what else the price of a block depends on, a column per pair."""
+        ...
+
+    def pricing(self, question: Question, degrees: Degrees, choices: Choices, pairs: Rows) -> Pricing:
+        """Return the cost models of some pairs, whose degrees are given."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ordered:
+    """Ranks in one order of axes."""
+
+    order: Order
+    pp: Rows
+
+    def take(self, some: Rows) -> Ordered:
+        """Return the ranks of some pairs."""
+        return replace(self, pp=self.pp[some])
+
+    def keys(self, model: Model) -> Columns:
+        """Return pp where pipeline stages may stand between the ranks of an expert's group."""
+        return {"pp": self.pp} if model.is_moe and self.order[-1] != "pp" else {}
+
+    def pricing(self, question: Question, degrees: Degrees, choices: Choices, pairs: Rows) -> Pricing:  # noqa: ARG002
+        """Return the cost models under the order."""
+        return question.pricing(degrees, choices, self.order)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """Ranks at placements of equally many tiers, each pair's its own."""
+
+    placements: tuple[Placement, ...]
+    place: Rows
+    """Which placement each pair has."""
+    tiers: int
+
+    def take(self, some: Rows) -> Placed:
+        """Return the ranks of some pairs."""
+        return replace(self, place=self.place[some])
+
+    def keys(self, model: Model) -> Columns:  # noqa: ARG002
+        """Return the placement."""
+        return {"place": self.place}
+
+    def pricing(self, question: Question, degrees: Degrees, choices: Choices, pairs: Rows) -> Pricing:
+        """Return the cost models, ranks inside each tier an array."""
+        place = self.place[pairs]
+        inside = tuple(
+            Inside(**{axis: self._shares(tier, axis)[place] for axis in AXES}) for tier in range(self.tiers)
+        )
+        return question.pricing(degrees, choices, inside)
+
+    def _shares(self, tier: int, axis: Axis) -> Array:
+        return np.array([float(getattr(each[tier], axis)) if each else 1.0 for each in self.placements])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wherever:
+    """Ranks wherever a message takes least."""
+
+    anywhere: Anywhere
+    rows: Rows
+
+    def take(self, some: Rows) -> Wherever:
+        """Return the ranks of some pairs."""
+        return replace(self, rows=self.rows[some])
+
+    def keys(self, model: Model) -> Columns:  # noqa: ARG002
+        """Return the sets of places."""
+        return self.anywhere.keys(self.rows)
+
+    def pricing(self, question: Question, degrees: Degrees, choices: Choices, pairs: Rows) -> Pricing:
+        """Return the cost models of messages at their best places."""
+        return self.anywhere.pricing(question, degrees, choices, self.rows[pairs])
