@@ -63,7 +63,7 @@ def _value(hint: Any, value: object, key: str, where: object) -> Any:  # noqa: A
     parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     if value is None and type(None) in parts:
         return None
-    hint, bounds = _bare(parts[0])
+    hint, bounds = _bare(_meant([part for part in parts if part is not type(None)], value))
     origin = get_origin(hint)
     if hint in (int, float):
         try:
@@ -79,9 +79,20 @@ def _value(hint: Any, value: object, key: str, where: object) -> Any:  # noqa: A
             return tuple(_value(one, item, key, where) for one, item in zip(each, value, strict=True))
     elif isinstance(value, Mapping) and origin is not None and issubclass(_class(origin), Mapping):
         return {name: _value(get_args(hint)[1], item, f"{key}.{name}", where) for name, item in value.items()}
-    elif (hint is str and isinstance(value, str)) or (origin is Literal and value in get_args(hint)):
+    elif (hint in (str, bool) and isinstance(value, hint)) or (origin is Literal and value in get_args(hint)):
         return value
     raise ReaderError(where, f"{key} must be {_wanted(hint)}, got {shown(value)}")
+
+
+def _meant(parts: list[Any], value: object) -> Any:  # noqa: ANN401
+    """Return the part of a union that `value` is of: a choice it lists, or the dataclass that shares most keys."""
+    for part in parts[1:]:
+        if get_origin(part) is Literal and value in get_args(part):
+            return part
+    kinds = [part for part in parts if is_dataclass(part)]
+    if len(kinds) > 1 and isinstance(value, Mapping):
+        return max(kinds, key=lambda kind: len(value.keys() & _hints(kind).keys()))  # type: ignore[arg-type]
+    return parts[0]
 
 
 def _class(origin: Any) -> type:  # noqa: ANN401

@@ -1,0 +1,138 @@
+"""Frameworks by name: one data file each, beside this module in `frameworks/`, with its release lines inside.
+
+Keys of a file hold for all its releases, those of a release go over them. `base` names what both start from: another
+framework, or another release of the same one ("@2024"); tables are laid over tables, but for `recompute`. `limits`,
+what the framework can be told, are of the file, and may be another's by its name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from importlib.resources import files
+from types import MappingProxyType
+from typing import Any
+
+from forescale.errors import UnknownKeyError, UnknownNameError
+from forescale.records import record
+from forescale.spec.framework import RULES, Framework, Limits
+from forescale.spec.strategy import Recompute
+
+_OF_FILE = frozenset({"aliases", "default", "base", "releases", "limits"})
+
+
+def framework_names() -> tuple[str, ...]:
+    """Return the names of all frameworks, sorted."""
+    return tuple(sorted(_files()))
+
+
+def release_names(name: str) -> tuple[str, ...]:
+    """Return the release lines of a framework, the usual one first."""
+    content = _files()[resolve_framework_name(name)]
+    return tuple(sorted(content["releases"], key=lambda release: release != content["default"]))
+
+
+@cache
+def load_framework(name: str) -> Framework:
+    """Return the framework that `name` means: NAME, in its usual release line, or NAME@RELEASE.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such framework or release; it names the nearest ones.
+    """
+    framework, _, release = name.partition("@")
+    own = resolve_framework_name(framework)
+    content = _files()[own]
+    release = release or content["default"]
+    if release not in content["releases"]:
+        kind = f"release of {own}"
+        raise UnknownNameError(kind, release, release_names(own))
+    values = {"name": own, "release": release, **_merged(own, release)}
+    found = record(Framework, values, "", f"catalogue framework {own}@{release}")
+    return replace(found, limits=_limits(content.get("limits"), found))
+
+
+def resolve_framework_name(name: str) -> str:
+    """Return the catalogue's own name of the framework that `name` means; case and underscores do not matter."""
+    plain = name.strip().lower().replace("_", "-").replace(" ", "-")
+    aliases = {alias: own for own, content in _files().items() for alias in content.get("aliases", ())}
+    plain = aliases.get(plain, plain)
+    if plain not in _files():
+        kind = "framework"
+        raise UnknownNameError(kind, name, [*framework_names(), *aliases])
+    return plain
+
+
+def _merged(name: str, release: str) -> dict[str, Any]:
+    """Return the fields of one release with everything that it starts from."""
+    content = _files()[name]
+    own = content["releases"][release]
+    start = own.get("base") or content.get("base")
+    values = {} if start is None else _merged_of(start, name)
+    if not str(own.get("base", "")).startswith("@"):
+        values = _over(values, {key: value for key, value in content.items() if key not in _OF_FILE})
+    return _over(values, {key: value for key, value in own.items() if key != "base"})
+
+
+def _merged_of(start: str, name: str) -> dict[str, Any]:
+    """Return the fields that `start` of the framework `name` means: "maxtext", "maxtext@2026" or "@2026"."""
+    framework, _, release = start.partition("@")
+    framework = framework or name
+    return _merged(framework, release or _files()[framework]["default"])
+
+
+def _over(values: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(values)
+    for key, value in more.items():
+        below = merged.get(key)
+        tables = key != "recompute" and isinstance(value, dict) and isinstance(below, dict)
+        merged[key] = {**below, **value} if tables else value  # type: ignore[dict-item]
+    return merged
+
+
+def _limits(given: Any, framework: Framework) -> Limits | None:  # noqa: ANN401 (JSON)
+    """Return what a framework can be told; what it recomputes by default, and how, is as its record says."""
+    if isinstance(given, str):
+        given = _files()[given]["limits"]
+    if given is None:
+        return None
+    rules = given.get("rules", {})
+    for name in rules:
+        if name not in RULES:
+            raise UnknownKeyError(name, f"the limits of {framework.name}", RULES)
+    return Limits(
+        source=given["source"],
+        note=given.get("note", ""),
+        values={name: _values(name, words, framework) for name, words in given["values"].items()},
+        others={name: _values(name, words, framework) for name, words in given.get("others", {}).items()},
+        rules=rules,
+    )
+
+
+def _values(name: str, words: list[Any], framework: Framework) -> tuple[Any, ...]:
+    if name == "recompute":
+        return tuple(_recompute(word, framework) for word in words)
+    return tuple(tuple(word) if isinstance(word, list) else word for word in words)
+
+
+def _recompute(word: str, framework: Framework) -> Recompute:
+    if word == "default":
+        return framework.recompute
+    if word == "full":
+        return Recompute(granularity="full", stops_early=framework.stops_early)
+    fields = {"granularity": word} if word == "none" else {"granularity": "policy", "policy": word}
+    return record(Recompute, fields, "recompute", f"the limits of {framework.name}")
+
+
+@cache
+def _files() -> Mapping[str, Any]:
+    folder = files("forescale.catalogue") / "frameworks"
+    paths = sorted(
+        (path for path in folder.iterdir() if path.name.endswith(".json")), key=lambda path: path.name
+    )
+    return MappingProxyType(
+        {path.name.removesuffix(".json"): json.loads(path.read_text(encoding="utf-8")) for path in paths}
+    )

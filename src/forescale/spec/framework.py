@@ -1,0 +1,340 @@
+"""How a training framework trains where nobody says otherwise, and what it can be told."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Any, Literal, TypeAlias, TypeVar
+
+import numpy as np
+
+from forescale.errors import SpecError
+from forescale.limits import Devices
+from forescale.spec.cluster import Cluster
+from forescale.spec.constraints import Constraint
+from forescale.spec.constraints import Question as Asked
+from forescale.spec.model import DenseFfn, Model
+from forescale.spec.space import Space
+from forescale.spec.strategy import (
+    Allocator,
+    ContextKind,
+    Dispatcher,
+    Kernels,
+    LaunchGraphs,
+    Overlap,
+    Recompute,
+    Strategy,
+)
+from forescale.spec.workload import ComputeType, StorageType, Workload
+
+Words: TypeAlias = Mapping[str, Any]
+"""Fields of a specification by name, as a plan file has them: tables inside are mappings."""
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a framework can be told, as it is documented; dimensions of a space that are not named are free."""
+
+    source: str
+    values: Mapping[str, tuple[Any, ...]] = field(default_factory=dict, hash=False)
+    """Values that a search for it tries, by dimension of the space."""
+    others: Mapping[str, tuple[Any, ...]] = field(default_factory=dict, hash=False)
+    """Values it knows too, which a search tries where they are asked for."""
+    rules: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Degrees that it does not let go together: names of `RULES`, and what it says of them."""
+    note: str = ""
+    """How its own words stand for ours."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framework:
+    """One framework in one release line. A plan, a file or a flag that says otherwise goes over it."""
+
+    name: str
+    release: str
+    title: str
+    date: str
+    """When its sources were read, or when the release line was current."""
+    source: str
+    """Where it comes from as a whole; `sources` says where single fields do."""
+    sources: Mapping[str, str] = field(default_factory=dict, hash=False)
+    software: str
+    """Whose fitted losses apply: a key of the run calibration's `software`; xla stands for xla-gpu on GPUs."""
+    kernels: Kernels = field(default_factory=Kernels)
+    fp32_sums: Kernels | None = None
+    """Kernels under bf16 weights with fp32 gradients, where the framework has an optimizer of its own for them."""
+    compute: ComputeType = "bf16"
+    fp8_recipe: Literal["none", "delayed", "current", "blockwise"] = "delayed"
+    """Scaling recipe of fp8 compute."""
+    fp8_parameters: bool = False
+    """Under fp8 compute weights are kept and gathered in fp8, but for the blockwise recipe."""
+    gradients: StorageType = "fp32"
+    """Type of accumulated gradients under bf16 and narrower compute; under fp16 it is fp16."""
+    parameters: StorageType | None = None
+    """Type of the weights; None is that of the activations."""
+    master: StorageType | Literal["none"] = "fp32"
+    moments: StorageType = "fp32"
+    accumulation: Devices | None = None
+    """Micro-batches of a step without pipeline; None leaves it to the micro-batch."""
+    microbatches_per_stage: Devices | None = None
+    """Micro-batches of a step for each pipeline stage; None leaves it to the micro-batch."""
+    shard_group: Devices | None = None
+    """Ranks that share states under hybrid sharding; None is a node."""
+    always_sp: bool = False
+    """Residuals are split over tp whatever is asked (sharding constraints of XLA)."""
+    cp_kind: ContextKind = "ring"
+    stages: Literal["even", "by_cost"] = "even"
+    """How layers are dealt to pipeline stages: evenly, or by the weights of layers and head (nanotron)."""
+    flash_attention: bool = True
+    recompute: Recompute = field(default_factory=Recompute)
+    stops_early: bool = False
+    """Full recompute replays only what backward needs (`Recompute.stops_early`)."""
+    overlap: Overlap = field(default_factory=Overlap)
+    """Tensor-parallel overlap is of dense models, and not of nvfp4."""
+    dispatcher: Dispatcher = "all_to_all"
+    dispatchers: Mapping[str, Dispatcher] = field(default_factory=dict, hash=False)
+    """Dispatcher by the start of the device's name, over `dispatcher`, where ep is above 1; "" is any device."""
+    allocator: Allocator = "segments"
+    graphs: LaunchGraphs = "none"
+    limits: Limits | None = None
+    """What it can be told; None where nobody wrote it down."""
+
+    @property
+    def label(self) -> str:
+        """The name as `--framework` takes it."""
+        return f"{self.name}@{self.release}"
+
+    def applied(
+        self, strategy: Strategy, workload: Workload, model: Model, cluster: Cluster
+    ) -> tuple[Strategy, Workload]:
+        """Return a layout and a workload as the framework trains them; fields that are not as usual were told."""
+        usual = Workload(seq_len=1, global_batch_size=1)
+        told = told_of(strategy, Strategy()), told_of(workload, usual)
+        layout, types = self.defaults(*told, model, cluster)
+        return laid_over(strategy, layout), laid_over(workload, {"precision": types})
+
+    def defaults(
+        self, strategy: Words, workload: Words, model: Model, cluster: Cluster
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return what the framework adds to the words of a layout, and to those of a workload's precision.
+
+        Whatever the words say already is left out, inside tables too.
+        """
+        given = _table(workload, "precision")
+        types = {**self._types(given), **given}
+        recompute = _table(strategy, "recompute")
+        told_recompute = "recompute" in strategy
+        words = {
+            "software": self._software(cluster),
+            "kernels": asdict(self._kernels(types)),
+            "overlap": asdict(self._overlap(model, types)),
+            "recompute": {} if told_recompute else asdict(self._recompute(types)),
+            "cp_kind": self.cp_kind,
+            "flash_attention": self.flash_attention,
+            "allocator": self.allocator,
+            "graphs": self.graphs,
+            "dispatcher": self.dispatcher_on(cluster, _count(strategy, "ep")),
+        }
+        if recompute.get("granularity") == "full":
+            words["recompute"] = {"stops_early": self.stops_early}
+        if self.always_sp:
+            words["sp"] = _count(strategy, "tp") > 1
+        if layers := self.stage_layers(model, _count(strategy, "pp")):
+            words["stage_layers"] = layers
+        if micro := self._micro_batch(strategy, workload, cluster):
+            words["micro_batch_size"] = micro
+        return _open(words, strategy), _open(self._types(given), given)
+
+    def stage_layers(self, model: Model, pp: int) -> tuple[int, ...] | None:
+        """Return the layers of each rank where they go by cost: a rank ends with the layer that passes its share.
+
+        Layers count as gated ones with as many key/value heads as heads, the head as one matrix behind the last.
+        None is an even split. Source: nanotron models/base.py and LlamaModel.get_block_compute_costs.
+        """
+        ffn = model.layers[0].ffn
+        if self.stages == "even" or pp == 1 or not isinstance(ffn, DenseFfn):
+            return None
+        layer = 4 * model.hidden_size + 3 * ffn.ffn_hidden_size
+        shares = (layer * model.num_layers + model.vocab_size) / layer / pp
+        ends = [min(math.floor(shares * rank) + 1, model.num_layers) for rank in range(1, pp)]
+        return tuple(high - low for low, high in pairwise((0, *ends, model.num_layers)))
+
+    def microbatches(self, pp: int) -> int | None:
+        """Return the micro-batches of a step where no micro-batch is given; None if that says nothing."""
+        if self.accumulation and pp == 1:
+            return self.accumulation
+        return self.microbatches_per_stage and self.microbatches_per_stage * pp
+
+    def dispatcher_on(self, cluster: Cluster, ep: int) -> Dispatcher:
+        """Return how tokens travel to experts over `ep` of the devices of `cluster`."""
+        for start, dispatcher in self.dispatchers.items():
+            if ep > 1 and cluster.device.name.startswith(start):
+                return dispatcher
+        return self.dispatcher
+
+    def _software(self, cluster: Cluster) -> str:
+        on_tpu = cluster.device.architecture.startswith("tpu")
+        return "xla-gpu" if self.software == "xla" and not on_tpu else self.software
+
+    def _types(self, given: Words) -> dict[str, Any]:
+        """Return the types of everything under a compute type."""
+        compute = given.get("compute", self.compute)
+        types = {"compute": compute, "recipe": "none", "moments": self.moments}
+        if compute in ("fp32", "tf32"):
+            whole = dict.fromkeys(("parameters", "gradients", "activations"), "fp32")
+            return {**types, **whole, "master": "none"}
+        storage: StorageType = "fp16" if compute == "fp16" else "bf16"
+        recipes = {"fp8": self.fp8_recipe, "mxfp8": "mxfp8"}
+        recipe = given.get("recipe", recipes.get(compute, "none"))
+        narrow = self.fp8_parameters and compute in recipes and recipe != "blockwise"
+        return {
+            **types,
+            "recipe": recipe,
+            "parameters": self.parameters or ("fp8" if narrow else storage),
+            "gradients": "fp16" if storage == "fp16" else self.gradients,
+            "master": self.master,
+            "activations": storage,
+        }
+
+    def _kernels(self, types: Words) -> Kernels:
+        sums = types["parameters"] == "bf16" and types["gradients"] == "fp32"
+        return self.fp32_sums if sums and self.fp32_sums is not None else self.kernels
+
+    def _overlap(self, model: Model, types: Words) -> Overlap:
+        tensor = self.overlap.tensor and not model.is_moe and types["compute"] != "nvfp4"
+        return replace(self.overlap, tensor=tensor)
+
+    def _recompute(self, types: Words) -> Recompute:
+        """Return what is recomputed by default; products in 4 bits are none that selective checkpoint knows."""
+        policy = self.recompute.policy
+        if policy in ("torch_per_op", "torch_per_op_compiled") and types["compute"] == "nvfp4":
+            return Recompute(granularity="policy", policy="custom", kept=("context",))
+        early = self.stops_early and self.recompute.granularity == "full"
+        return replace(self.recompute, stops_early=early)
+
+    def _micro_batch(self, strategy: Words, workload: Words, cluster: Cluster) -> int | None:
+        pp = _count(strategy, "pp")
+        count = self.microbatches(pp)
+        batch = _count(workload, "global_batch_size")
+        ranks = cluster.num_devices // (pp * _count(strategy, "tp") * _count(strategy, "cp"))
+        return count and max(1, batch // (max(1, ranks) * count))
+
+
+RULES: Mapping[str, Callable[[Asked], Any]] = MappingProxyType(
+    {
+        "stages 2 and 3 have no pipeline": lambda q: (_of(q, "zero") < 2) | (_of(q, "pp") == 1),
+        "stage 3 has no tensor parallelism": lambda q: (_of(q, "zero") < 3) | (_of(q, "tp") == 1),
+        "replicas of shards are of stage 3": lambda q: (
+            (_of(q, "zero") == 3) | (_of(q, "dp_replicate") == 1) | (_of(q, "dp_shard") == 1)
+        ),
+        "experts under tp need sp": lambda q: (
+            (_of(q, "tp") == 1) | _of(q, "sp").astype(bool) | (not q.model.is_moe)
+        ),
+        "equal stages": lambda q: np.remainder(q.model.num_layers, _of(q, "pp") * _of(q, "vpp")) == 0,
+    }
+)
+"""What the limits of a framework may ask of degrees, by name."""
+
+
+def _of(asked: Asked, name: str) -> Any:  # noqa: ANN401 (degrees of one layout, or of many)
+    return np.asarray(getattr(asked.degrees, name))
+
+
+def space_of(framework: Framework, base: Space | None = None) -> Space:
+    """Return everything that a framework can be told, other choices as in `base`.
+
+    Raises
+    ------
+    SpecError
+        If its limits were not written down.
+    """
+    limits, base = _limits(framework), base or Space()
+    rules = (_rule(framework.name, name, told) for name, told in limits.rules.items())
+    held: dict[str, Any] = dict(limits.values)
+    return replace(base, **held, rules=(*base.rules, *rules))
+
+
+def check_choice(framework: Framework, name: str, values: tuple[Any, ...]) -> None:
+    """Refuse values of a dimension that a framework does not know.
+
+    Raises
+    ------
+    SpecError
+        Naming the values it knows.
+    """
+    limits = _limits(framework)
+    if name not in limits.values:
+        return
+    known = (*limits.values[name], *limits.others.get(name, ()))
+    unknown = [value for value in values if value not in known]
+    if unknown:
+        takes = ", ".join(_word(value) for value in known)
+        msg = f"{framework.name} has no {name} {_word(unknown[0])}; it takes {takes} ({limits.source})"
+        raise SpecError(msg)
+
+
+def told_of(spec: Any, usual: Any) -> dict[str, Any]:  # noqa: ANN401 (any specification)
+    """Return the fields of `spec` that differ from those of `usual`, dataclasses as tables."""
+    found = {}
+    for name in spec.__dataclass_fields__:
+        value, other = getattr(spec, name), getattr(usual, name)
+        if value != other:
+            found[name] = (
+                told_of(value, other) if type(value) is type(other) and is_dataclass(value) else value
+            )
+    return found
+
+
+def laid_over(spec: S, words: Words) -> S:
+    """Return `spec` with the fields that `words` name; tables go into the dataclasses inside."""
+    changed = {
+        name: laid_over(getattr(spec, name), value) if isinstance(value, Mapping) else value
+        for name, value in words.items()
+    }
+    return replace(spec, **changed)  # type: ignore[type-var]
+
+
+def _rule(framework: str, name: str, told: str) -> Constraint:
+    return Constraint(name=f"{framework}: {name}", holds=RULES[name], message=lambda _: told)
+
+
+def _limits(framework: Framework) -> Limits:
+    if framework.limits is None:
+        msg = f"what {framework.label} can be told is not written down; leave out --for"
+        raise SpecError(msg)
+    return framework.limits
+
+
+def _open(words: Words, given: Words) -> dict[str, Any]:
+    """Return what of `words` is not given; what was given as something else than a table stays as it is."""
+    left = {}
+    for name, value in words.items():
+        told = given.get(name)
+        if isinstance(value, Mapping) and isinstance(told, Mapping):
+            left[name] = {key: part for key, part in value.items() if key not in told}
+        elif told is None:
+            left[name] = value
+    return left
+
+
+def _table(words: Words, name: str) -> Words:
+    """Return a table of `words`; whatever else stands there is left to the checks."""
+    table = words.get(name)
+    return table if isinstance(table, Mapping) else {}
+
+
+def _count(words: Words, name: str) -> int:
+    value = words.get(name)
+    return value if type(value) is int and value > 0 else 1
+
+
+def _word(value: object) -> str:
+    if isinstance(value, tuple):
+        return "-".join(map(str, value))
+    if isinstance(value, Recompute):
+        return str(value.policy or value.granularity)
+    return "default" if value is None else str(value).lower()

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import pytest
+from tests import small
+
+from forescale.errors import SpecError
+from forescale.spec import Strategy, Workload
+from forescale.spec.framework import Framework, Limits, check_choice, space_of
+from forescale.spec.strategy import Kernels, Overlap, Recompute
+
+WORKLOAD = Workload(seq_len=4096, global_batch_size=32)
+
+
+def made(**fields) -> Framework:
+    return Framework(
+        name="own", release="1", title="", date="", source="", **{"software": "torch-eager", **fields}
+    )
+
+
+def defaults(framework, strategy=None, workload=None, model=None):
+    return framework.defaults(strategy or {}, workload or {}, model or small.dense(), small.cluster(16))
+
+
+def test_words_that_are_given_win_inside_tables_too():
+    framework = made(kernels=Kernels(fused=False), allocator="expandable_segments", moments="bf16")
+    given = {"kernels": {"fused": True}, "allocator": "segments"}
+    layout, types = defaults(framework, given, {"precision": {"moments": "fp32"}})
+    assert "fused" not in layout["kernels"]
+    assert "allocator" not in layout
+    assert layout["kernels"]["dropout"] is False
+    assert "moments" not in types
+
+
+def test_a_layout_and_a_workload_are_trained_as_the_framework_does():
+    framework = made(
+        cp_kind="ring", gradients="bf16", kernels=Kernels(cross_entropy="fused"), stops_early=True
+    )
+    full = Strategy(tp=2, recompute=Recompute(granularity="full"))
+    strategy, workload = framework.applied(full, WORKLOAD, small.dense(), small.cluster(16))
+    assert (strategy.tp, strategy.cp_kind, strategy.software) == (2, "ring", "torch-eager")
+    assert strategy.kernels.cross_entropy == "fused"
+    assert strategy.recompute.stops_early
+    assert workload.precision.gradients == "bf16"
+    assert (workload.seq_len, workload.precision.master) == (4096, "fp32")
+
+
+@pytest.mark.parametrize(
+    ("compute", "expected"),
+    [
+        ("bf16", {"parameters": "bf16", "gradients": "bf16", "recipe": "none"}),
+        ("fp16", {"parameters": "fp16", "gradients": "fp16", "activations": "fp16"}),
+        ("fp8", {"parameters": "fp8", "gradients": "bf16", "recipe": "current"}),
+        ("mxfp8", {"parameters": "fp8", "recipe": "mxfp8"}),
+        ("nvfp4", {"parameters": "bf16", "recipe": "none"}),
+        ("tf32", {"parameters": "fp32", "gradients": "fp32", "master": "none"}),
+    ],
+)
+def test_types_follow_the_compute_type(compute, expected):
+    framework = made(gradients="bf16", fp8_recipe="current", fp8_parameters=True)
+    _, types = defaults(framework, workload={"precision": {"compute": compute}})
+    assert {name: types[name] for name in expected} == expected
+
+
+def test_blockwise_fp8_keeps_weights_in_16_bits():
+    _, types = defaults(
+        made(fp8_parameters=True), workload={"precision": {"compute": "fp8", "recipe": "blockwise"}}
+    )
+    assert types["parameters"] == "bf16"
+
+
+def test_an_optimizer_for_fp32_sums_has_its_own_kernels():
+    framework = made(gradients="bf16", fp32_sums=Kernels(keeps_product_gradients=True))
+    assert not defaults(framework)[0]["kernels"]["keeps_product_gradients"]
+    sums = {"precision": {"gradients": "fp32"}}
+    assert defaults(framework, workload=sums)[0]["kernels"]["keeps_product_gradients"]
+
+
+def test_tensor_overlap_is_of_dense_models_and_not_of_nvfp4():
+    framework = made(overlap=Overlap(tensor=True))
+    assert defaults(framework)[0]["overlap"]["tensor"]
+    assert not defaults(framework, model=small.moe())[0]["overlap"]["tensor"]
+    assert not defaults(framework, workload={"precision": {"compute": "nvfp4"}})[0]["overlap"]["tensor"]
+
+
+def test_micro_batches_follow_from_accumulation():
+    once = made(accumulation=1)
+    assert defaults(once, workload={"global_batch_size": 64})[0]["micro_batch_size"] == 4
+    assert "micro_batch_size" not in defaults(once, {"pp": 2}, {"global_batch_size": 64})[0]
+    piped = made(microbatches_per_stage=1)
+    assert defaults(piped, {"pp": 2}, {"global_batch_size": 64})[0]["micro_batch_size"] == 4
+
+
+def test_words_of_the_wrong_kind_are_left_to_the_checks():
+    layout, _ = defaults(made(accumulation=1), {"tp": "two", "kernels": 3, "pp": None}, {"precision": "bf16"})
+    assert "kernels" not in layout
+
+
+def test_stages_by_cost_end_where_their_share_of_the_weights_does():
+    layers = made(stages="by_cost").stage_layers(small.dense(), 2)
+    assert sum(layers) == small.dense().num_layers
+    assert layers[0] > layers[1]
+    assert made().stage_layers(small.dense(), 2) is None
+
+
+def test_limits_become_a_space_and_refuse_other_values():
+    limits = Limits(
+        source="its page", values={"zero": (1,)}, others={"zero": (3,)}, rules={"equal stages": "they are"}
+    )
+    framework = made(limits=limits)
+    space = space_of(framework)
+    assert space.zero == (1,)
+    assert [rule.name for rule in space.rules] == ["own: equal stages"]
+    check_choice(framework, "zero", (3,))
+    with pytest.raises(SpecError, match=r"own has no zero 2; it takes 1, 3 \(its page\)"):
+        check_choice(framework, "zero", (2,))
+    with pytest.raises(SpecError, match="what own@1 can be told is not written down"):
+        space_of(made())
