@@ -7,12 +7,15 @@ from dataclasses import replace
 import pytest
 from tests.small import cluster, dense, moe, workload
 
+from forescale.cost.mesh import order_of
 from forescale.explain import explain
-from forescale.memory.dispatch import expert_buffer_bytes
-from forescale.project import project
-from forescale.spec import Strategy
+from forescale.graph.layout import split_strategy
+from forescale.memory.dispatch import expert_buffer_bytes, hybrid_buffer_bytes
+from forescale.project import evaluate_layout, project
+from forescale.spec import MoeFfn, Strategy
 from forescale.spec.strategy import Kernels
 from forescale.spec.workload import Precision
+from forescale.time.pipeline import lay_out
 
 
 def nvidia(num_devices):
@@ -110,3 +113,107 @@ def test_deepep_has_buffers_of_its_own_instead_of_a_communicator():
     node = explain(moe(), nvidia(16), strategy, workload(global_batch_size=64), "memory.overhead")
     made = dict(dict(dict(node.inputs)["outside the allocator"].inputs)["communicators"].inputs)
     assert made["DeepEP"].value == size
+
+
+MIB = 2**20
+
+
+def bounds(layout, devices=16, model=None, *, switches=False, fabric=None):
+    """Communicators of one device in MiB: low, expected, high."""
+    made = fabric or nvidia(devices)
+    node = replace(made.tiers[0], in_network_reduction=switches)
+    made = replace(made, tiers=(node, *made.tiers[1:]))
+    given, work = model or dense(), workload(global_batch_size=64)
+    degrees, choices = split_strategy(layout, domain=8)
+    plan, pipeline = lay_out(given, layout, work)
+    found = evaluate_layout(
+        given, made, work, degrees, choices, plan, order_of(layout), pipeline=pipeline
+    ).outside.communicators
+    return tuple(float(each) / MIB for each in (found.low, found.expected, found.high))
+
+
+def ring(size, channels):
+    """12 MiB a connection: low, a chain with one neighbour; usual, two; at most 256 MiB more of a communicator."""
+    both = channels * 12 * min(size - 1, 2)
+    return channels * 12, both, both + 256
+
+
+def added(*groups):
+    return tuple(map(sum, zip(*groups, strict=True)))
+
+
+def test_communicators_of_a_dense_layout():
+    """16 ranks on two nodes: 24 channels inside, 16 over both; messages between them share 16 buffers."""
+    world, tp, shards = ring(16, 16), ring(2, 24), ring(4, 24)
+    between = (16 * 12, 16 * 12, 16 * 12 + 256)  # one stage on the other node
+    assert bounds(Strategy(tp=2, pp=2, dp_shard=4)) == added(world, tp, shards, between)
+    assert bounds(Strategy(dp_shard=16)) == added(world, ring(16, 16))
+    assert bounds(Strategy(dp_shard=4, dp_replicate=4)) == added(world, ring(4, 24), ring(4, 16))
+
+
+def test_switches_take_channels_of_their_own():
+    """16 channels of 2 MiB for each of the ranks of a group that shares a node: of more than two of them."""
+    plain, switched = (bounds(Strategy(tp=2, dp_shard=4), 8, switches=on) for on in (False, True))
+    more = 16 * 2 * (8 + 4)  # the world, and 4 that share shards; not tp 2
+    assert switched == added(plain, (0, more, more))
+
+
+def test_stages_send_to_both_neighbours():
+    """8 stages on a node: of two neighbours 32 channels each, 2 at least; on 8 nodes all through 16 buffers."""
+    inside = (2 * 2 * 12, 2 * 32 * 12, 2 * 32 * 12 + 256)
+    assert bounds(Strategy(pp=8), 8) == added(ring(8, 24), inside)
+    apart = (16 * 12, 16 * 12, 16 * 12 + 256)
+    assert bounds(Strategy(pp=8, dp_shard=8), 64) == added(ring(64, 16), ring(8, 24), apart)
+
+
+def test_experts_exchange_with_everybody():
+    """3 peers of ep 4; tp 2 as etp 2; four copies of each expert; on two nodes 7 near peers of 2 channels each."""
+    layout = Strategy(tp=2, ep=2, etp=2, dp_shard=4)
+    groups = (ring(8, 24), ring(2, 24), ring(4, 24), ring(2, 24), ring(2, 24))
+    assert bounds(layout, 8, moe()) == added(*groups, (2 * 12, 32 * 12, 32 * 12 + 256))
+    far = (7 * 2 * 12 + 16 * 12,) * 2
+    assert bounds(Strategy(ep=16, dp_shard=16), 16, moe()) == added(
+        ring(16, 16), ring(16, 16), (*far, far[1] + 256)
+    )
+
+
+@pytest.mark.parametrize(("kind", "peers"), [("all_gather", 0), ("ring", 2), ("ulysses", 3)])
+def test_context_ranks_that_send_connect(kind, peers):
+    """Around the ring with two neighbours, for heads with everybody; gathers use what rings have."""
+    sends = (peers * 2 * 12, peers * 32 * 12, peers * 32 * 12 + (256 if peers else 0))
+    shards = ring(8, 24)  # they hold the same weights as the 2 data-parallel ranks
+    assert bounds(Strategy(cp=4, cp_kind=kind, dp_shard=2), 8) == added(
+        ring(8, 24), ring(4, 24), shards, sends
+    )
+
+
+def test_context_ranks_in_pairs_connect_inside_and_around():
+    """One peer inside; three pairs, so two neighbours around."""
+    layout = Strategy(cp=6, cp_kind="hierarchical", cp_inner=2, dp_shard=1)
+    fabric = replace(nvidia(6), devices_per_node=6)
+    work = bounds(layout, 6, fabric=fabric)
+    inner, outer = ((peers * 2 * 12, peers * 32 * 12, peers * 32 * 12 + 256) for peers in (1, 2))
+    assert work == added(ring(6, 24), ring(6, 24), ring(6, 24), inner, outer)
+
+
+def test_buffers_of_dispatchers_are_known_exactly():
+    """Among the ranks of ep 4 and those that share their experts (etp 2): as large at least as at most."""
+    layout = Strategy(tp=2, ep=4, etp=2, dp_shard=4)
+    plain = added(ring(8, 24), ring(2, 24), ring(4, 24), ring(2, 24))  # one copy of each expert
+    size = expert_buffer_bytes(ranks=8.0, hidden_bytes=2.0 * 1024) / MIB
+    assert bounds(replace(layout, dispatcher="deepep"), 8, moe()) == pytest.approx(added(plain, (size,) * 3))
+    # HybridEP: of 2,048 tokens in two halves; 4 of 16 experts a rank, 8 ranks on the node.
+    size = hybrid_buffer_bytes(ranks=8.0, near=8.0, tokens=1024.0, hidden=1024.0, experts=4.0) / MIB
+    assert bounds(replace(layout, dispatcher="hybridep"), 8, moe()) == pytest.approx(
+        added(plain, (size,) * 3)
+    )
+    narrow = replace(moe(), layers=tuple(
+        replace(each, ffn=replace(each.ffn, latent_size=256)) if isinstance(each.ffn, MoeFfn) else each
+        for each in moe().layers
+    ))  # fmt: skip
+    size = expert_buffer_bytes(ranks=8.0, hidden_bytes=2.0 * 256) / MIB
+    assert bounds(replace(layout, dispatcher="deepep"), 8, narrow) == pytest.approx(added(plain, (size,) * 3))
+    size = hybrid_buffer_bytes(ranks=8.0, near=8.0, tokens=1024.0, hidden=256.0, experts=4.0) / MIB
+    assert bounds(replace(layout, dispatcher="hybridep"), 8, narrow) == pytest.approx(
+        added(plain, (size,) * 3)
+    )
