@@ -1,0 +1,133 @@
+"""Rows of kernel tables as operators and seconds, worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from forescale.catalogue.clusters import load_device
+from forescale.cost.kernels import batches, read_kernels
+
+COLUMNS = (
+    "id,hardware,kind,op,dtype,m,n,k,groups,batch,heads,kv_heads,qk_head_dim,v_head_dim,seq_len,causal,"
+    "measured_tflops,time_us,library,notes"
+)  # fmt: skip
+
+
+def read(tmp_path, **row):
+    """Return what one row of a table says."""
+    usual = {"id": "TABLE-1", "hardware": "H100", "dtype": "bf16", "time_us": "50"}
+    cells = usual | {name: str(value) for name, value in row.items()}
+    path = tmp_path / "kernels.csv"
+    path.write_text(f"{COLUMNS}\n{','.join(cells.get(name, '') for name in COLUMNS.split(','))}\n")
+    (found,) = read_kernels(path, {"H100": load_device("h100-sxm")})
+    return found
+
+
+GEMM = {"kind": "gemm", "m": 30, "n": 20, "k": 7}
+ATTENTION = {
+    "kind": "attention_fwd", "batch": 3, "heads": 8, "kv_heads": 2, "qk_head_dim": 16, "v_head_dim": 24, "seq_len": 40
+}  # fmt: skip
+
+
+def test_seconds_are_given_or_follow_from_a_rate(tmp_path):
+    """2 · 30 · 20 · 7 = 8,400 FLOP at 2e-6 TFLOP/s take 4.2 ms."""
+    assert read(tmp_path, **GEMM).seconds == pytest.approx(50e-6)
+    assert read(tmp_path, **GEMM, time_us="", measured_tflops="2e-6").seconds == pytest.approx(8400 / 2e6)
+    assert read(tmp_path, **GEMM, batch=5, time_us="", measured_tflops="2e-6").seconds == pytest.approx(
+        5 * 4.2e-3
+    )
+    assert read(tmp_path, **GEMM).table == "TABLE"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "notes", "accumulated"),
+    [
+        ("bf16", "", 0.0),
+        ("bf16 with fp32 output", "", 2.0),  # 4 bytes written instead of 2
+        ("bf16 with fp32 output", "accumulate=True", 6.0),  # and 4 read
+        ("bf16", "accumulate=True", 0.0),
+    ],
+)
+def test_products(tmp_path, dtype, notes, accumulated):
+    (op,) = read(tmp_path, **{**GEMM, "dtype": dtype, "notes": notes}).ops
+    assert (op.m, op.n, op.k, op.batch, op.dtype, op.accumulate_bytes) == (30, 20, 7, 1, "bf16", accumulated)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name", "moved", "passes"),
+    [
+        (
+            "fp8, activation quantisation included",
+            "fp8",
+            5,
+            2,
+        ),  # read for the scale, read and written by the cast
+        ("mxfp8, activation quantisation included", "mxfp8", 3, 1),
+        ("fp8 128-block, activation quantisation included", "fp8_blockwise", 3, 1),
+    ],
+)
+def test_quantisation_that_was_timed_too(tmp_path, dtype, name, moved, passes):
+    found = read(tmp_path, **{**GEMM, "dtype": f'"{dtype}"'})
+    (cast,) = found.extra
+    assert (found.ops[0].dtype, cast.bytes_moved, cast.kernels, cast.family) == (
+        name,
+        moved * 210,
+        passes,
+        "cast",
+    )
+    assert read(tmp_path, **{**GEMM, "dtype": "fp8"}).extra == ()
+
+
+@pytest.mark.parametrize(
+    ("op", "notes", "contract", "accumulated"),
+    [("fwd", "", "k", 0.0), ("bwd_grad_w", "accumulate=True", "m", 6.0), ("bwd_grad_x", "", "k", 0.0)],
+)
+def test_experts(tmp_path, op, notes, contract, accumulated):
+    """Rows are those of one group: 4 x 30."""
+    row = {**GEMM, "kind": "grouped_gemm", "groups": 4, "op": op, "notes": notes}
+    found = read(tmp_path, **row)
+    (experts,) = found.ops
+    assert (experts.groups, experts.m, experts.n, experts.k) == (4, 120, 20, 7)
+    assert (experts.contract, experts.accumulate_bytes) == (contract, accumulated)
+    assert read(tmp_path, **row, time_us="", measured_tflops="2e-6").seconds == pytest.approx(4 * 4.2e-3)
+
+
+@pytest.mark.parametrize(("causal", "pairs"), [("y", 800), ("n", 1600)])
+@pytest.mark.parametrize(
+    ("kind", "passes", "forwards"),
+    [
+        ("attention_fwd", (False,), 1.0),
+        ("attention_bwd", (True,), 2.5),
+        ("attention_fwd+bwd", (False, True), 3.5),
+    ],
+)
+def test_attention(tmp_path, causal, pairs, kind, passes, forwards):
+    """Half of 40 x 40 pairs; published rates count two and a half forwards for a backward."""
+    row = {**ATTENTION, "kind": kind, "causal": causal}
+    found = read(tmp_path, **row)
+    assert tuple(op.backward for op in found.ops) == passes
+    op = found.ops[0]
+    assert (op.batch, op.heads, op.kv_heads, op.q_len, op.kv_len) == (3, 8, 2, 40, 40)
+    assert (op.qk_dim, op.v_dim, op.pairs, op.causal, op.flash) == (16, 24, pairs, causal == "y", True)
+    timed = read(tmp_path, **{**row, "time_us": "", "measured_tflops": "2e-6"})
+    assert timed.seconds == pytest.approx(forwards * 2 * 3 * 8 * pairs * (16 + 24) / 2e6)
+    assert timed.extra == ()
+
+
+def test_attention_of_the_serving_operator_writes_a_cache(tmp_path):
+    """Queries of 8 heads, keys and values of 2, of 40 tokens of 3 sequences: 2 bytes read and 2 written."""
+    (cache,) = read(tmp_path, **ATTENTION, op="context incl. KV-cache write").extra
+    assert (cache.bytes_moved, cache.family) == (4 * 3 * 40 * (8 + 2 * 2) * 16, "permute")
+    whole = {name: value for name, value in ATTENTION.items() if name != "kv_heads"}
+    assert read(tmp_path, **whole, library="PyTorch unfused").ops[0].kv_heads == 8
+    assert not read(tmp_path, **whole, library="PyTorch unfused").ops[0].flash
+
+
+def test_rows_that_differ_in_extents_only_are_one_batch(tmp_path):
+    rows = [
+        read(tmp_path, **{**GEMM, "m": m, "dtype": dtype})
+        for m, dtype in ((1, "bf16"), (2, "bf16"), (3, "fp8"))
+    ]
+    together = batches(rows)
+    assert [batch.ops[0].m.tolist() for batch in together] == [[1, 2], [3]]
+    assert together[0].seconds.tolist() == pytest.approx([50e-6, 50e-6])
