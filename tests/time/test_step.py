@@ -15,7 +15,7 @@ from tests import toy
 from forescale.cost.run_calibration import SharedFactors, SoftwareFactors
 from forescale.project import project
 from forescale.spec import DenseFfn, FullAttention, Layer, Model, MoeFfn, Recompute, Strategy, Tier, Workload
-from forescale.spec.strategy import Overlap
+from forescale.spec.strategy import Kernels, Overlap
 
 RATE, HBM = 100e12, 1e12
 
@@ -378,3 +378,48 @@ def test_gradients_scatter_behind_weight_gradients_and_inputs_return_behind_inpu
     up, gather = product(128, 512, 4096), ring(2 * 128 * 512, 2, 5e9)
     assert up[1] < gather < up[2]
     assert two - one == pytest.approx(3 * gather + gather - up[1])
+
+
+def test_shared_messages_are_gathered_by_the_next_stage():
+    """Each of tp 2 sends its half; the two gather the whole, hop by hop (Narayanan et al. 2021, section 4.1)."""
+    layout = replace(LAYOUT, sp=False, kernels=Kernels(shares_messages=True))
+    hop = 2 * 512 * 512 / 100e9 + ring(2 * 2 * 512 * 512, 2, 100e9)
+    parts, _ = run(DENSE, layout, WORK)
+    assert parts["pipeline_comm"] == pytest.approx(2 * hop + COUNT * 2 * hop)
+    # With the sequence split nothing is shared out: ranks hold different tokens.
+    with_sequence, _ = run(DENSE, replace(layout, sp=True), WORK)
+    assert with_sequence["pipeline_comm"] == pytest.approx((2 + 2 * COUNT) * 2 * 512 * 512 / 100e9)
+
+
+def test_weights_gathered_one_by_one_show_the_first_alone():
+    """At both ends of a micro-batch: of a layer's messages the share of its largest weight, gate and up apart."""
+    layout = Strategy(dp_shard=3, zero=3, micro_batch_size=2)
+    blocks, weights = (
+        run(DENSE, replace(layout, kernels=Kernels(gathers_each_weight=each)), WORK)[0]["data_comm"]
+        for each in (False, True)
+    )
+    layer = 2 * 512 + 512 * 16 * 64 + 512 * 512 + 3 * 512 * 1536
+    ends = ring(2 * layer, 3, 100e9) + ring(4 * layer, 3, 100e9)
+    assert blocks - weights == pytest.approx(COUNT * ends * (1 - 512 * 1536 / layer))
+
+
+def test_ties_of_a_tied_matrix_cross_the_pipeline():
+    """Both ends sum the gradient of their copies, in fp32; on one stage there is one copy."""
+    tied = replace(DENSE, tied_embeddings=True)
+    layout = Strategy(pp=2, micro_batch_size=2)
+    work = Workload(seq_len=512, global_batch_size=8)
+    apart, together = (run(model, layout, work)[0].get("data_comm", 0.0) for model in (DENSE, tied))
+    assert apart == 0.0
+    assert together == pytest.approx(2 * ring(4 * 8000 * 512, 2, 100e9))
+    assert "data_comm" not in run(tied, Strategy(), work)[0]
+
+
+def test_the_host_launches_tensors_of_the_update_one_by_one():
+    """Zero 1: of 4 x 8 + 3 tensors a third each, 2 ms a launch, beside an update that takes less."""
+    software = SoftwareFactors(kernel_interval_s=0.002)
+    layout = Strategy(dp_shard=3, micro_batch_size=2, graphs="full")
+    result = project(DENSE, toy.cluster(3), layout, WORK, costs=toy.costs(software))
+    tensors = 4 * (2 + 4 + 2) + 1 + 2
+    assert result.time_s["overhead"] == pytest.approx(tensors / 3 * 0.002 - result.time_s["optimizer"])
+    flat = replace(layout, kernels=Kernels(flat_update=True))
+    assert project(DENSE, toy.cluster(3), flat, WORK, costs=toy.costs(software)).time_s["overhead"] == 0.0

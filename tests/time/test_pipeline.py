@@ -1,0 +1,198 @@
+"""Named schedules by hand: seconds with and without messages, what lies where, and what is in flight."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests import toy
+from tests.small import dense
+
+from forescale.cost.run_calibration import SoftwareFactors
+from forescale.project import project
+from forescale.schedule import Request, build_schedule
+from forescale.spec import DenseFfn, FullAttention, Layer, Model, Strategy, Tier, Workload
+from forescale.spec.strategy import Overlap
+from forescale.time.pipeline import pipeline_of
+
+
+def seconds(name, pp, count, *, hop=0.0, vpp=1, model=None, **passes):
+    pipeline = pipeline_of(model or dense(8), name, pp, vpp, count)
+    stages = pipeline.compiled.schedule.num_stages
+    given = {"forward": 2.0, "input_grad": 3.0, "weight_grad": 1.0, "copied": 0.0} | passes
+    columns = {
+        part: np.broadcast_to(np.asarray(each, dtype=float), (1, stages)).T for part, each in given.items()
+    }
+    with_messages, alone = pipeline.seconds(**columns, hop=hop)
+    return float(with_messages[0]), float(alone[0])
+
+
+def test_equal_stages():
+    """(m + p - 1) of a micro-batch's 6 s; messages show where a pipeline fills and drains."""
+    assert seconds("gpipe", 3, 4, hop=0.5) == ((4 + 2) * 6 + 2 * 2 * 0.5, (4 + 2) * 6)
+    assert seconds("1f1b", 4, 9)[1] == (9 + 3) * 6
+    # ZB-H1 fills with weight gradients: a stage waits for (p - 1)(forward + input gradient - weight gradient).
+    even = {"forward": 2.0, "input_grad": 2.0, "weight_grad": 2.0}
+    assert seconds("zb-h1", 4, 12, **even)[1] == 12 * 6 + 3 * (2 + 2 - 2)
+
+
+def test_unequal_stages():
+    """The second stage is slow: the first is crossed before its first pass, and after its last."""
+    assert seconds("1f1b", 2, 5, forward=[2, 4], input_grad=[3, 5], weight_grad=[1, 2], hop=0.25) == (
+        2 + 5 * (4 + 5 + 2) + 3 + 1 + 2 * 0.25,
+        2 + 5 * (4 + 5 + 2) + 3 + 1,
+    )
+
+
+def test_ranks_share_what_they_spend_over_their_stages():
+    """Rank 0 of two chunks has stages 0 and 2; down and up a V stages 0 and 3; of two replicas both stages."""
+    looped = pipeline_of(dense(8), "interleaved-1f1b", 2, 2, 4)
+    shares = looped.per_stage(np.array([[6.0], [10.0]]))
+    assert shares[:, 0].tolist() == [3, 5, 3, 5]
+    assert looped.per_rank(shares)[:, 0].tolist() == [6, 10]
+    folded = pipeline_of(dense(8), "zbv", 2, 2, 4)
+    assert folded.per_stage(np.array([[6.0], [10.0]]))[:, 0].tolist() == [3, 5, 5, 3]
+    assert folded.per_rank(np.array([[1.0], [2.0], [3.0], [4.0]]))[:, 0].tolist() == [1 + 4, 2 + 3]
+    both = pipeline_of(dense(8), "dualpipe", 2, 1, 4)
+    assert both.per_rank(np.array([[1.0], [2.0]]))[:, 0].tolist() == [(1 + 2) / 2] * 2
+    assert (looped.copies, folded.copies, both.copies) == (1, 1, 2)
+    assert (looped.ends_apart, folded.ends_apart, both.ends_apart) == (True, False, False)
+
+
+def test_losses_that_wait():
+    """GPipe runs all forwards first; 1F1B goes back at once."""
+    waiting = {name: pipeline_of(dense(8), name, 2, 1, 4) for name in ("gpipe", "1f1b", "zb-h1")}
+    assert {name: each.losses_waiting for name, each in waiting.items()} == {
+        "gpipe": 4,
+        "1f1b": 1,
+        "zb-h1": 1,
+    }
+    assert waiting["gpipe"].held[:, 0].tolist() == [4, 4]
+    assert waiting["1f1b"].held[:, 0].tolist() == [2, 1]
+    assert pipeline_of(dense(8), "dualpipe", 2, 1, 4).ranks.counts.tolist() == [[8], [8]]
+
+
+LAYER = Layer(
+    attention=FullAttention(num_heads=8, num_kv_heads=4, head_dim=64), ffn=DenseFfn(ffn_hidden_size=1536)
+)
+MODEL = Model(name="toy", hidden_size=512, layers=(LAYER,) * 4, vocab_size=8000, vocab_multiple=1)
+WORK = Workload(seq_len=512, global_batch_size=8)
+LAYOUT = Strategy(pp=2, micro_batch_size=2)
+SHAPE = Request(pp=2, num_microbatches=4)
+TOKENS, RATE, HBM, LINK = 2 * 512, 100e12, 1e12, 100e9
+HOP = 2 * TOKENS * 512 / LINK
+
+
+def product(k, n):
+    passed = max(2 * TOKENS * k * n / RATE, 2 * (TOKENS * k + k * n + TOKENS * n) / HBM)
+    return passed, passed, max(2 * TOKENS * k * n / RATE, (2 * TOKENS * (k + n) + 8 * k * n) / HBM)
+
+
+def stages(layers=(2, 2)):
+    """Return seconds of forward, input gradient and weight gradient on both stages: some layers and an end each."""
+    stream, rotated = 2 * TOKENS * 512 / HBM, 2 * TOKENS * (8 + 4) * 64 / HBM
+    pairs = 512 * 513 / 2 + 512 / 2
+    scores = 2 * 2 * 8 * pairs * 64 / RATE
+    moved = 2 * TOKENS * (2 * 8 + 2 * 4) * 64 / HBM
+    core = max(2 * scores, moved), max(5 * scores, 2 * moved)
+    linears = [product(512, 16 * 64), product(8 * 64, 512), product(512, 2 * 1536), product(1536, 512)]
+    activation = 2 * TOKENS * 1536 / HBM
+    layer = (
+        2 * (2 + 3) * stream + 2 * rotated + core[0] + 3 * activation + sum(each[0] for each in linears),
+        2 * (3 + 1) * stream + 2 * rotated + core[1] + 5 * activation + sum(each[1] for each in linears),
+        sum(each[2] for each in linears),
+    )
+    logits, local = product(512, 8000), TOKENS * 8000 / HBM
+    first, last = (
+        (2 * stream, 0, 5 * stream),
+        (2 * stream + logits[0] + 38 * local, 3 * stream + logits[1] + 14 * local, logits[2]),
+    )
+    return [
+        tuple(count * own + end for own, end in zip(layer, ends, strict=True))
+        for count, ends in zip(layers, (first, last), strict=True)
+    ]
+
+
+def run(schedule, layout=LAYOUT, work=WORK, software=None, fabric=None):
+    layout = replace(layout, schedule=schedule)
+    fabric = fabric or toy.cluster(layout.num_devices)
+    return project(MODEL, fabric, layout, work, costs=toy.costs(software))
+
+
+def test_one_forward_one_backward_by_name():
+    """As in closed form: the first stage is crossed once, and messages show where it fills and drains."""
+    software = SoftwareFactors(microbatch_overhead_s=0.003)
+    result = run("1f1b", software=software)
+    first, last = (sum(each) + 0.003 for each in stages())
+    assert result.time_s["bubble"] == pytest.approx(first)
+    assert result.time_s["pipeline_comm"] == pytest.approx(2 * HOP)
+    assert result.step_time_s == pytest.approx(
+        4 * last + first + 2 * HOP + result.time_s["optimizer"], rel=1e-9
+    )  # fmt: skip
+    closed = run(None, software=software)
+    assert result.time_s["bubble"] == pytest.approx(closed.time_s["bubble"], rel=1e-9)
+
+
+ORDERS = ("F0 F1 I0 W0 F2 I1 W1 F3 I2 W2 I3 W3", "F0 I0 F1 I1 W0 F2 I2 W1 F3 I3 W2 W3")
+"""ZB-H1 on two ranks (Qi et al. 2023, arXiv:2401.10241, section 2.2): no more in flight than 1F1B has."""
+
+
+def makespan(times):
+    """Run both ranks' orders: a forward waits for the first rank's, an input gradient for the last rank's."""
+    done, clock = {}, [0.0, 0.0]
+    waiting = [order.split() for order in ORDERS]
+    while any(waiting):
+        for rank, order in enumerate(waiting):
+            needs = {"F": (0, "F"), "I": (1, "I")}.get(order[0][0]) if order else None
+            before = None if needs is None or needs[0] == rank else (needs[0], order[0])
+            if order and (before is None or before in done):
+                action = order.pop(0)
+                begin = max(clock[rank], done.get(before, 0.0))
+                clock[rank] = done[rank, action] = begin + times[rank]["FIW".index(action[0])]
+    return max(clock)
+
+
+@pytest.mark.parametrize("layers", [(2, 2), (3, 1), (1, 3)])
+def test_weight_gradients_fill_what_a_split_backward_leaves(layers):
+    """As the order of both ranks says; the slower one's own work is no wait."""
+    times = stages(layers)
+    assert [str(each)[1:] for each in build_schedule("zb-h1", SHAPE, vpp=1).actions[1]] == ORDERS[1].split()
+    result = run("zb-h1", replace(LAYOUT, stage_layers=layers))
+    own = 4 * max(map(sum, times))
+    assert result.time_s["bubble"] == pytest.approx(makespan(times) - own)
+    assert result.time_s["pipeline_comm"] <= 2 * HOP * (1 + 1e-9)
+
+
+def test_all_forwards_first():
+    """GPipe: the same wait, as backward goes through both stages in turn."""
+    first, _ = stages()
+    assert run("gpipe").time_s["bubble"] == pytest.approx(sum(first))
+
+
+def test_copies_of_a_bidirectional_pipeline_exchange_reduced_gradients():
+    """Both ranks hold the whole model; beside dp 3's own traffic each sends its shard of gradients in fp32."""
+    bare = Overlap(grad_reduce=False, param_gather=False)
+    held = 4 * (2 * 512 + 512 * 16 * 64 + 512 * 512 + 3 * 512 * 1536) + 2 * 8000 * 512 + 512
+    layout = Strategy(pp=2, dp_shard=3, micro_batch_size=2, overlap=bare)
+    found = run("dualpipe", layout, replace(WORK, global_batch_size=24)).time_s["data_comm"]
+    own = 2 / 3 * (4 + 2) * held / LINK
+    assert found == pytest.approx(own + 4 * held / 3 / LINK)
+    single = run("1f1b", layout, replace(WORK, global_batch_size=24)).time_s["data_comm"]
+    assert single < own
+
+
+@pytest.mark.parametrize("schedule", ["zb-h1", "1f1b"])
+def test_parts_are_the_slowest_rank_s_own_work(schedule):
+    result = run(schedule)
+    last = stages()[1]
+    parts = ("attention", "ffn", "norm", "head", "embedding", "tensor_comm")
+    assert sum(result.time_s[part] for part in parts) == pytest.approx(4 * sum(last), rel=1e-9)
+    assert result.stage_times[1].backward_s == pytest.approx(last[1] + last[2])
+
+
+def test_a_slow_link_waits_in_every_round():
+    """Two stages at 1 GB/s: the messages of 1F1B block, hop by hop."""
+    slow = toy.cluster(2, Tier(name="toy", size=0, bandwidth=1e9, latency=0.0))
+    result = run("1f1b", fabric=slow)
+    assert result.time_s["pipeline_comm"] > 2 * 2 * TOKENS * 512 / 1e9
