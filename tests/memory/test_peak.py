@@ -9,7 +9,7 @@ from tests import toy
 
 from forescale.memory.overhead import read_table
 from forescale.project import project
-from forescale.spec import DenseFfn, Layer, Model, MoeFfn, Precision, Strategy, Workload
+from forescale.spec import DenseFfn, Layer, Model, MoeFfn, Precision, Recompute, Strategy, Workload
 from forescale.spec.strategy import Kernels
 
 HIDDEN, WIDTH, VOCAB = 96, 160, 1000
@@ -158,3 +158,140 @@ def test_a_small_vocabulary_leaves_the_most_to_gather_to_a_layer():
     """This layer's weights and the next one's, a gradient as made and as reduced."""
     (found,) = stages(Strategy(dp_shard=5, zero=3, micro_batch_size=2), replace(MODEL, vocab_size=8))
     assert found.buffers_bytes == (2 * 2 + 2 + 4) * PER_LAYER
+
+
+def test_gpipe_holds_the_losses_of_all_micro_batches():
+    """Of the head its input, the norm's result and statistic, and the fp32 softmax: 3 micro-batches' but the last's own."""
+    layout = Strategy(pp=3, dp_shard=5, micro_batch_size=2, schedule="gpipe")
+    ids, working = 8 * TOKENS, TOKENS * (2 * HIDDEN + 2 * 3 * WIDTH - 2 * WIDTH)
+    ends = 2 * HIDDEN + 2 * HIDDEN + 4
+    loss = TOKENS * (ends + 6 * VOCAB)
+    waiting = 2 * TOKENS * (ends + 4 * VOCAB)
+    expected = [
+        3 * (2 * KEPT + ids) + working,
+        3 * 2 * KEPT + working,
+        3 * 2 * KEPT + max(working, loss) + waiting,
+    ]
+    assert of(stages(layout), "activations") == pytest.approx(expected)
+
+
+def test_ranks_of_two_replicas_hold_stages_of_both():
+    """DualPipe on two ranks: each holds the whole model, and of each replica's micro-batches in flight their stage."""
+    model = replace(MODEL, layers=(LAYER,) * 4)
+    layout = Strategy(pp=2, micro_batch_size=2, schedule="dualpipe")
+    work = Workload(seq_len=512, global_batch_size=8)
+    found = stages(layout, model, work)
+    held = 4 * PER_LAYER + HIDDEN + 2 * HIDDEN * VOCAB
+    for part, size in (("weights", 2), ("gradients", 4), ("optimizer", 12)):
+        assert of(found, part) == [size * held] * 2
+
+
+def test_a_matrix_of_more_than_the_tokens_makes_the_head_s_backward_its_fullest_moment():
+    """Its product: kept norm, both gradients, and the matrix's own gradient in the parameters' type."""
+    (found,) = stages(
+        Strategy(sp=False),
+        work=Workload(seq_len=32, global_batch_size=1),
+        model=replace(MODEL, layers=(LAYER,)),
+    )
+    kept = 32 * (KEPT / TOKENS) + 8 * 32
+    ends = 2 * HIDDEN + 2 * HIDDEN + 4
+    product = 32 * (ends + 2 * VOCAB + 2 * HIDDEN) + 2 * HIDDEN * VOCAB
+    assert product > 32 * (ends + 6 * VOCAB)
+    assert found.activations_bytes == pytest.approx(kept + product)
+
+
+def test_buffers_of_weights_gathered_one_by_one():
+    """Two of the largest, or the head's one, in 16 bits beside a gradient as its product made it."""
+    each = Strategy(dp_shard=5, zero=3, micro_batch_size=2, kernels=Kernels(gathers_each_weight=True))
+    (found,) = stages(each)
+    assert found.buffers_bytes == max((2 * 2 + 2) * HIDDEN * WIDTH, (2 + 2) * HIDDEN * VOCAB)
+    (narrow,) = stages(each, replace(MODEL, vocab_size=8))
+    assert narrow.buffers_bytes == (2 * 2 + 2) * HIDDEN * WIDTH  # gate and up apart
+    (aside,) = stages(replace(each, kernels=Kernels(gathers_aside=True)))
+    (plain,) = stages(replace(each, kernels=Kernels()))
+    # Received in memory of another stream: the largest of a layer and of what stands at the root.
+    root = HIDDEN * VOCAB + HIDDEN + HIDDEN * VOCAB
+    assert aside.overhead_bytes - plain.overhead_bytes == pytest.approx(2 * max(PER_LAYER, root))
+
+
+def test_copies_among_neighbours_stay_beside_the_shards():
+    """Sharded again over 2 of 8 after forward: half of all parameters in 16 bits, the rest as ever."""
+    always = Strategy(dp_shard=8, zero=3, micro_batch_size=2)
+    work = Workload(seq_len=512, global_batch_size=16)
+    (plain,), (near,) = (stages(replace(always, reshard=way), work=work) for way in ("always", 2))
+    whole = 6 * PER_LAYER + HIDDEN + 2 * HIDDEN * VOCAB
+    assert near.buffers_bytes - plain.buffers_bytes == pytest.approx(2 * whole / 2)
+
+
+EXPERTS = replace(
+    MODEL,
+    layers=(replace(LAYER, ffn=MoeFfn(num_experts=10, top_k=2, ffn_hidden_size=WIDTH)),) * 2,
+    vocab_size=8,
+    name="by-hand-moe",
+)
+EXPERT = 5 * 3 * HIDDEN * WIDTH
+"""Of ten experts five, over ep 2."""
+
+
+def test_buffers_of_sharded_experts():
+    """A block's experts over their own 4 ranks, its router and norm over all 8; kept whole, beyond each's shards."""
+    layout = Strategy(dp_shard=8, ep=2, zero=3)
+    work = Workload(seq_len=64, global_batch_size=8)
+    dense = HIDDEN + HIDDEN * 10
+    (found,) = stages(layout, EXPERTS, work)
+    assert found.buffers_bytes == (2 * 2 + 2 + 4) * (dense + EXPERT)
+    (each,) = stages(replace(layout, kernels=Kernels(gathers_each_weight=True)), EXPERTS, work)
+    # The largest weights: the router's, and either half of the first product of all experts of a rank.
+    assert each.buffers_bytes == (2 * 2 + 2) * (HIDDEN * 10 + 5 * HIDDEN * WIDTH)
+    (whole,) = stages(replace(layout, reshard="never"), EXPERTS, work)
+    ends = 2 * HIDDEN * 8 + HIDDEN
+    expected = (2 + 4 * 7 / 8) * (2 * dense + ends) + (2 + 4 * 3 / 4) * 2 * EXPERT
+    assert whole.buffers_bytes == pytest.approx(expected)
+    (near,) = stages(replace(layout, reshard=2), EXPERTS, work)
+    assert near.buffers_bytes - found.buffers_bytes == pytest.approx(2 * (2 * dense + ends + 2 * EXPERT) / 2)
+    (aside,) = stages(replace(layout, kernels=Kernels(gathers_aside=True)), EXPERTS, work)
+    assert aside.overhead_bytes - found.overhead_bytes == pytest.approx(2 * EXPERT)
+
+
+def test_one_expert_rank_per_shard_gathers_nothing_of_experts():
+    """ep 8 of dp 8: of experts there is one copy."""
+    layout = Strategy(dp_shard=5, ep=5, zero=3)
+    (found,) = stages(layout, EXPERTS, Workload(seq_len=64, global_batch_size=5))
+    assert found.buffers_bytes == (2 * 2 + 2 + 4) * (HIDDEN + HIDDEN * 10)
+
+
+def test_gradients_as_products_made_them_stay_beside_their_sum():
+    """DeepSpeed in bf16: 2 + 4 bytes of each parameter."""
+    found = stages(replace(PIPELINE, zero=0, kernels=Kernels(keeps_product_gradients=True)))
+    assert of(found, "gradients") == pytest.approx([(4 + 2) * held for held in HELD])
+
+
+def test_gradients_of_the_update_that_find_no_room_are_lost():
+    """A flat copy of a 16-bit rank's gradients in fp32, or what activations leave behind if that is less."""
+    work = replace(WORK, precision=Precision(gradients="bf16"))
+    flat, plain = (
+        stages(replace(PIPELINE, kernels=Kernels(flat_update=on)), work=work) for on in (True, False)
+    )
+    for one, other, held in zip(flat, plain, HELD, strict=True):
+        lost = min(4 * held / 5, other.activations_bytes)
+        assert one.overhead_bytes - other.overhead_bytes == pytest.approx(lost)
+
+
+def test_layers_that_are_replayed_together_are_there_together():
+    """Units of two: inputs of three of six layers, and at work another layer's tensors and one more result."""
+    layout = Strategy(dp_shard=5, micro_batch_size=2, recompute=Recompute(granularity="full", unit=2))
+    one = replace(layout, recompute=Recompute(granularity="full"))
+    (pairs,), (single,) = (stages(each, replace(MODEL, vocab_size=8)) for each in (layout, one))
+    stream = 2 * TOKENS * HIDDEN
+    assert pairs.activations_bytes - single.activations_bytes == pytest.approx(KEPT - 3 * stream)
+
+
+def test_only_some_layers_are_replayed():
+    """Two of six: the input of each instead of what it keeps; at work as a layer that is replayed."""
+    some, plain, all_of_them = (
+        stages(Strategy(dp_shard=5, micro_batch_size=2, recompute=each), replace(MODEL, vocab_size=8))[0]
+        for each in (Recompute(granularity="full", num_layers=2), Recompute(), Recompute(granularity="full"))
+    )
+    stream = 2 * TOKENS * HIDDEN
+    assert some.activations_bytes - all_of_them.activations_bytes == pytest.approx(4 * (KEPT - stream))
+    assert plain.activations_bytes > some.activations_bytes
