@@ -1,0 +1,250 @@
+"""Every way of every collective with everything a link loses, worked out by hand.
+
+Two tiers that differ in all parameters; 64 ranks on 8 nodes, groups of all, of a node, and of one rank per node.
+"""
+
+from __future__ import annotations
+
+import pytest
+from tests.cost.collectives.clusters import cluster, fast, slow
+
+from forescale.cost.collectives import (
+    AlphaBeta,
+    ExpertExchange,
+    LinkCalibration,
+    NetworkCalibration,
+    WireProtocol,
+)
+from forescale.cost.placement import Group
+from forescale.spec.cluster import Tier
+
+VOLUME, ALL, NODE, RAIL = 64e6, (64, 1), (8, 1), (8, 8)
+NEAR, FAR, NEAR_S, FAR_S = 400e9, 50e9, 1e-6, 5e-6
+
+
+def link(
+    way, *, launch, hop, share, tree, tree_hop, pair, member, reduced, reduced_s, sent, sent_s, peer, copies
+):
+    wire = WireProtocol(name="only", launch=launch, hop_factor=hop, efficiency=share)
+    return LinkCalibration(
+        name="lossy", protocols=(wire,), algorithms=(way,), tree_efficiency=tree, tree_hop_factor=tree_hop,
+        pair_share=pair, member_half=member, reduction_efficiency=reduced, reduction_launch=reduced_s,
+        exchange_efficiency=sent, exchange_launch=sent_s, peer_latency=peer, copy_bandwidth=copies[0],
+        exchange_copy_bandwidth=copies[1],
+    )  # fmt: skip
+
+
+def inner(way):
+    return link(
+        way, launch=2e-6, hop=3.0, share=0.8, tree=0.7, tree_hop=9.0, pair=0.9, member=0.0, reduced=0.6,
+        reduced_s=4e-6, sent=0.5, sent_s=7e-6, peer=0.1e-6, copies=(1e12, 2e12),
+    )  # fmt: skip
+
+
+def outer(way):
+    return link(
+        way, launch=11e-6, hop=2.0, share=0.9, tree=0.65, tree_hop=1.5, pair=0.75, member=0.25, reduced=0.55,
+        reduced_s=99.0, sent=0.45, sent_s=13e-6, peer=0.3e-6, copies=(1.0, 1.0),
+    )  # fmt: skip
+
+
+def built(way, *, near=False, far=False):
+    """Return the model; switches of a tier may reduce."""
+    tiers = (fast(in_network_reduction=near), slow(in_network_reduction=far))
+    return AlphaBeta(cluster=cluster(*tiers), calibration=NetworkCalibration(links=(inner(way), outer(way))))
+
+
+def seconds(way, kind, where, **switches):
+    size, stride = where
+    group = Group(size=float(size), stride=float(stride))
+    return float(built(way, **switches).seconds(kind=kind, num_bytes=VOLUME, group=group))
+
+
+NEAR_RATE = NEAR * 0.8
+FAR_ALL, FAR_ONE = FAR * 0.9 * 8 / 8.25, FAR * 0.9 * 1 / 1.25
+"""Of a link that leaves a node: what all of its 8 ranks reach, and what one reaches by itself."""
+BOTH, ONE_NEAR, ONE_FAR = 2e-6 + 11e-6, 2e-6, 11e-6
+"""Seconds to start on both tiers, and on either."""
+HOP_NEAR, HOP_FAR = 3 * NEAR_S, 2 * FAR_S
+PASSES = [("all_reduce", 2), ("all_gather", 1), ("reduce_scatter", 1)]
+
+
+def copied(kind, ranks):
+    """Seconds in which a rank's own part is copied."""
+    return 0.0 if kind == "all_reduce" else VOLUME / ranks / 1e12
+
+
+@pytest.mark.parametrize(("kind", "passes"), PASSES)
+def test_ring(kind, passes):
+    """7 of 8 hops inside; each of a node's links outwards carries an eighth, one more to close the ring."""
+    slowest = max(7 / 8 / NEAR_RATE, 1 / 8 / FAR_ALL)
+    found = BOTH + passes * (56 * HOP_NEAR + 7 * HOP_FAR + 63 / 64 * VOLUME * slowest) + copied(kind, 64)
+    assert seconds("ring", kind, ALL) == pytest.approx(found)
+    inside = ONE_NEAR + passes * (7 * HOP_NEAR + 7 / 8 * VOLUME / NEAR_RATE) + copied(kind, 8)
+    assert seconds("ring", kind, NODE) == pytest.approx(inside)
+    rail = ONE_FAR + passes * (7 * HOP_FAR + 7 / 8 * VOLUME / FAR_ONE) + copied(kind, 8)
+    assert seconds("ring", kind, RAIL) == pytest.approx(rail)
+
+
+@pytest.mark.parametrize("kind", ["broadcast", "reduce"])
+def test_ring_of_one_root(kind):
+    """The whole message passes every link once."""
+    assert seconds("ring", kind, NODE) == pytest.approx(ONE_NEAR + 7 * HOP_NEAR + VOLUME / NEAR_RATE)
+    assert seconds("ring", kind, RAIL) == pytest.approx(ONE_FAR + 7 * HOP_FAR + VOLUME / FAR_ONE)
+
+
+def test_tree():
+    """Chains in nodes, 3 levels over 8 of them; between two nodes 0.75 of what more move."""
+    latency = 7 * HOP_NEAR + 3 * HOP_FAR * 1.5
+    slowest = max(2 * 7 / 8 / NEAR_RATE, 2 / 8 / (FAR_ALL * 0.65))
+    assert seconds("tree", "all_reduce", ALL) == pytest.approx(BOTH + 2 * latency + VOLUME * slowest)
+    pair = 2 * 0.75 * VOLUME / (FAR_ONE * 0.65)
+    assert seconds("tree", "all_reduce", (2, 8)) == pytest.approx(ONE_FAR + 2 * HOP_FAR * 1.5 + pair)
+    triple = 2 * VOLUME / (FAR_ONE * 0.65)
+    assert seconds("tree", "all_reduce", (3, 8)) == pytest.approx(ONE_FAR + 2 * 2 * HOP_FAR * 1.5 + triple)
+
+
+def test_switches():
+    """Inside (1 + 1/8) of the message; between nodes an eighth per link goes up while sums come down."""
+    inside = 9 / 8 / (NEAR * 0.6)
+    across = 1 / 8 / (FAR_ALL * 0.55)
+    both = 4e-6 + 11e-6 + 2 * HOP_FAR + VOLUME * max(inside, across)
+    assert seconds("in_network", "all_reduce", ALL, near=True, far=True) == pytest.approx(both)
+    assert seconds("in_network", "all_reduce", NODE, near=True) == pytest.approx(4e-6 + VOLUME * inside)
+    # Those between nodes alone, behind chains in nodes; those in nodes alone, below a tree.
+    chain = 2 * 7 / 8 / NEAR_RATE
+    apart = BOTH + 2 * (7 * HOP_NEAR + HOP_FAR) + VOLUME * max(chain, across)
+    assert seconds("in_network", "all_reduce", ALL, far=True) == pytest.approx(apart)
+    tree = 2 / 8 / (FAR_ALL * 0.65)
+    below = 4e-6 + 11e-6 + 2 * 3 * HOP_FAR * 1.5 + VOLUME * max(inside, tree)
+    assert seconds("in_network", "all_reduce", ALL, near=True) == pytest.approx(below)
+    rail = 11e-6 + 2 * HOP_FAR + VOLUME / (FAR_ONE * 0.55)
+    assert seconds("in_network", "all_reduce", RAIL, near=True, far=True) == pytest.approx(rail)
+
+
+@pytest.mark.parametrize(("kind", "passes"), PASSES)
+def test_halving_and_doubling(kind, passes):
+    """Halves, quarters and eighths inside; what is left outside."""
+    phases = 3 * HOP_NEAR + 3 * HOP_FAR + VOLUME * (7 / 8 / NEAR_RATE + 7 / 64 / FAR_ALL)
+    assert seconds("halving_doubling", kind, ALL) == pytest.approx(BOTH + passes * phases + copied(kind, 64))
+
+
+@pytest.mark.parametrize(("kind", "passes"), PASSES)
+def test_hierarchical(kind, passes):
+    phases = 7 * HOP_NEAR + 7 * HOP_FAR + VOLUME * (7 / 8 / NEAR_RATE + 7 / 64 / FAR_ALL)
+    assert seconds("hierarchical", kind, ALL) == pytest.approx(BOTH + passes * phases + copied(kind, 64))
+
+
+@pytest.mark.parametrize(("kind", "passes"), PASSES)
+def test_bruck(kind, passes):
+    """Some rank crosses a border in each of 6 steps, alone on its link."""
+    steps = 6 * HOP_FAR + 63 / 64 * VOLUME / (FAR * 0.9)
+    assert seconds("bruck", kind, ALL) == pytest.approx(BOTH + passes * steps + copied(kind, 64))
+    inside = 3 * HOP_NEAR + 7 / 8 * VOLUME / NEAR_RATE
+    assert seconds("bruck", kind, NODE) == pytest.approx(ONE_NEAR + passes * inside + copied(kind, 8))
+
+
+@pytest.mark.parametrize(("kind", "passes"), PASSES)
+def test_single_shot(kind, passes):
+    """56 of 64 parts leave the node; peers are told one by one, on the slower tier."""
+    shot = HOP_FAR + 56 * 0.3e-6 + 56 / 64 * VOLUME / (FAR * 0.9)
+    assert seconds("single_shot", kind, ALL) == pytest.approx(BOTH + passes * shot + copied(kind, 64))
+    inside = HOP_NEAR + 7 * 0.1e-6 + 7 / 8 * VOLUME / NEAR_RATE
+    assert seconds("single_shot", kind, NODE) == pytest.approx(ONE_NEAR + passes * inside + copied(kind, 8))
+
+
+STARTS = 7e-6 + 13e-6
+OWN = VOLUME / 64 / 2e12
+PEERS = 7 * 0.1e-6 + 56 * 0.3e-6
+
+
+def test_all_to_all():
+    direct = STARTS + PEERS + 56 / 64 * VOLUME / (FAR * 0.45) + OWN
+    assert seconds("direct_exchange", "all_to_all", ALL) == pytest.approx(direct)
+    inside = 7e-6 + 7 * 0.1e-6 + 7 / 8 * VOLUME / (NEAR * 0.5) + VOLUME / 8 / 2e12
+    assert seconds("direct_exchange", "all_to_all", NODE) == pytest.approx(inside)
+    steps = 7 * HOP_NEAR + 56 * HOP_FAR
+    pairs = VOLUME * (7 / 64 / (NEAR * 0.5) + 56 / 64 / (FAR * 0.45))
+    assert seconds("pairwise_exchange", "all_to_all", ALL) == pytest.approx(STARTS + steps + pairs + OWN)
+    rails = VOLUME * 7 / 8 * (1 / (NEAR * 0.5) + 1 / (FAR * 0.45))
+    told = 7 * 0.1e-6 + 7 * 0.3e-6
+    assert seconds("hierarchical_exchange", "all_to_all", ALL) == pytest.approx(STARTS + told + rails + OWN)
+
+
+def test_point_to_point():
+    """The slowest hop, start and rate of those in use."""
+    assert seconds("p2p", "p2p", NODE) == pytest.approx(7e-6 + HOP_NEAR + VOLUME / (NEAR * 0.5))
+    assert seconds("p2p", "p2p", RAIL) == pytest.approx(13e-6 + HOP_FAR + VOLUME / (FAR * 0.45))
+    assert seconds("p2p", "p2p", ALL) == pytest.approx(13e-6 + HOP_FAR + VOLUME / (FAR * 0.45))
+
+
+def experts(where, top_k, **groups):
+    size, stride = where
+    model = ExpertExchange(base=built("direct_exchange"), top_k=top_k, **groups)
+    group = Group(size=float(size), stride=float(stride))
+    return float(model.seconds(kind="all_to_all", num_bytes=VOLUME, group=group))
+
+
+@pytest.mark.parametrize("top_k", [1, 2, 6])
+def test_tokens_that_travel_once(top_k):
+    """Of 64 ranks, k experts fall on 64·(1 − (63/64)^k); of 8 nodes alike, and all but one of 8 away."""
+
+    def copies(blocks):
+        return blocks * (1 - (1 - 1 / blocks) ** top_k)
+
+    inside = copies(64) / top_k * 7 / 8 / (NEAR * 0.5)
+    across = copies(8) / top_k * 7 / 8 / (FAR * 0.45)
+    assert experts(ALL, top_k) == pytest.approx(STARTS + VOLUME * max(inside, across))
+    node = copies(8) / top_k * 7 / 8 / (NEAR * 0.5)
+    assert experts(NODE, top_k) == pytest.approx(7e-6 + VOLUME * node)
+    rail = copies(8) / top_k * 7 / 8 / (FAR * 0.45)
+    assert experts(RAIL, top_k) == pytest.approx(13e-6 + VOLUME * rail)
+
+
+def test_tokens_limited_to_some_nodes():
+    """Of 8 groups of experts 2: two nodes of 8."""
+    across = 2 * (1 - (1 / 2) ** 4) / 4 * 7 / 8 / (FAR * 0.45)
+    assert experts(ALL, 4, num_groups=8, top_groups=2) == pytest.approx(STARTS + VOLUME * across)
+    plain = experts(ALL, 4)
+    for groups in ({"num_groups": 8, "top_groups": 8}, {"num_groups": 8, "top_groups": 0}):
+        assert experts(ALL, 4, **groups) == plain
+
+
+def shaped(tier, *ways, size=64):
+    wire = WireProtocol(name="only", launch=0.0, hop_factor=1.0, efficiency=1.0)
+    ideal = LinkCalibration(name="ideal", protocols=(wire,), algorithms=ways)
+    return AlphaBeta(cluster=cluster(tier, num_devices=size), calibration=NetworkCalibration(links=(ideal,)))
+
+
+def taken(model, kind, size, stride=1.0):
+    return float(model.seconds(kind=kind, num_bytes=VOLUME, group=Group(size=float(size), stride=stride)))
+
+
+@pytest.mark.parametrize("stated", [True, False])
+def test_a_mesh_uses_the_links_among_its_ranks(stated):
+    """7 links of 64 GB/s; three ranks have 2 of them, a message one."""
+    pair = {"link_bandwidth": 64e9} if stated else {}
+    tier = Tier(name="mesh", size=8, bandwidth=448e9, latency=1e-6, topology="mesh", **pair)
+    model = shaped(tier, "ring", "direct_exchange", "p2p", "halving_doubling", size=8)
+    assert taken(model, "broadcast", 3) == pytest.approx(2e-6 + VOLUME / 128e9)
+    assert taken(model, "all_to_all", 3) == pytest.approx(2 / 3 * VOLUME / 128e9)
+    assert taken(model, "all_to_all", 8) == pytest.approx(7 / 8 * VOLUME / 448e9)
+    assert taken(model, "p2p", 8) == pytest.approx(1e-6 + VOLUME / 64e9)
+    whole = Tier(name="mesh", size=0, bandwidth=448e9, latency=1e-6, topology="mesh", **pair)
+    assert taken(shaped(whole, "p2p", size=8), "p2p", 8) == pytest.approx(1e-6 + VOLUME / 64e9)
+
+
+@pytest.mark.parametrize("stated", [True, False])
+def test_a_torus_has_two_links_per_dimension(stated):
+    """4 x 4 x 4 of 45 GB/s a link: part of a dimension has one, a plane four, all of it six."""
+    pair = {"link_bandwidth": 45e9} if stated else {}
+    tier = Tier(name="ici", size=64, bandwidth=270e9, latency=1e-6, topology="torus", dimensions=3, **pair)
+    model = shaped(tier, "ring", "direct_exchange", "p2p")
+    for ranks, links in ((2, 1), (4, 2), (16, 4), (64, 6)):
+        assert taken(model, "broadcast", ranks) == pytest.approx((ranks - 1) * 1e-6 + VOLUME / (links * 45e9))
+    # Of an all-to-all, messages cross a quarter of a ring of 4: as much as its links bring.
+    for ranks, links in ((4, 2), (64, 2)):
+        assert taken(model, "all_to_all", ranks) == pytest.approx(
+            (ranks - 1) / ranks * VOLUME / (links * 45e9)
+        )
+    assert taken(model, "p2p", 4) == pytest.approx(1e-6 + VOLUME / 45e9)
