@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
+from functools import lru_cache
 from operator import itemgetter
 
 import numpy as np
@@ -102,7 +102,7 @@ def project(
 def _sourced(result: Projection, costs: Costs, plan: StagePlan, inputs: Inputs) -> Projection:
     """Return the projection with its cost models, and what was not measured where something was."""
     assert inputs.priced is not None
-    sources = time_sources(inputs.priced, plan, inputs.pricing, num_mtp=result.model.num_mtp_layers)
+    sources = time_sources(inputs.priced, plan, num_mtp=result.model.num_mtp_layers)
     choice, notes = costs.choice, result.notes
     if choice.measured and costs.measurements is not None:
         text = coverage(sources, costs.measurements.source, choice.compute)
@@ -229,14 +229,15 @@ def pricing_of(
 ) -> Pricing:
     """Return what prices candidates of one axis order; `run` replaces what `costs` say of losses."""
     routed = model.moe if choices.dispatcher in SENT_ONCE else None
-    inner = inner_ranks(cp=degrees.cp, tp=degrees.tp, wanted=choices.cp_inner, domain=choices.domain)
     return Pricing(
         models=costs.models(cluster, choices.software, routed=routed, run=run),
         groups=groups(
             degrees,
             order,
             choices.tp_kind,
-            cp_inner=inner if choices.cp_kind == "hierarchical" else None,
+            cp_inner=inner_ranks(cp=degrees.cp, tp=degrees.tp, wanted=choices.cp_inner, domain=choices.domain)
+            if choices.cp_kind == "hierarchical"
+            else None,
         ),
         graphs=choices.graphs,
         blocking=choices.kernels.blocking_launches,
@@ -343,7 +344,7 @@ def _number(value: object) -> float:
     return float(np.asarray(value_of(value)).reshape(-1)[0])
 
 
-@cache
+@lru_cache(maxsize=256)
 def _facts(model: Model, seq_len: int, routed_share: float) -> tuple[ModelFlops, ParameterCount]:
     """Return what is the same for all layouts of a model that drop as many tokens."""
     return model_flops(model, seq_len, routed_share=routed_share), count_parameters(model)

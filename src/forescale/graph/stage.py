@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cache
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -235,7 +235,7 @@ def plan_stages(
     """
     check_layer_ids(model, recompute)
     if stage_layers is None:
-        return _even_plan(model.layers, pp, vpp, recompute.selection)
+        return _even_plan(model, pp, vpp, recompute.selection)
     chunks = given_chunks(model, stage_layers, tuple(range(pp)) * vpp)
     return _plan(model.layers, tuple(chunks[rank::pp] for rank in range(pp)), recompute)
 
@@ -283,9 +283,9 @@ def replayed_mtp(model: Model, recompute: Recompute) -> int:
     return sum(layer >= model.num_layers for layer in recompute.layer_ids)
 
 
-@cache
-def _even_plan(layers: tuple[object, ...], pp: int, vpp: int, recompute: Recompute) -> StagePlan:
-    return _plan(layers, chunks_per_stage(len(layers), pp, vpp), recompute)
+@lru_cache(maxsize=1024)
+def _even_plan(model: Model, pp: int, vpp: int, recompute: Recompute) -> StagePlan:
+    return _plan(model.layers, chunks_per_stage(model.num_layers, pp, vpp), recompute)
 
 
 def _plan(layers: tuple[object, ...], ranks: Chunks, recompute: Recompute) -> StagePlan:

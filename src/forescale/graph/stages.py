@@ -72,6 +72,8 @@ def stack_plans(plans: Sequence[StagePlan]) -> Stages:
 
     def stack(of: Callable[[StagePlan], Array]) -> Array:
         columns = [of(plan) for plan in plans]
+        if len(columns) == 1:
+            return columns[0][:, None]
         return np.stack(
             [np.concatenate([values, np.zeros(height - len(values))]) for values in columns], axis=1
         )

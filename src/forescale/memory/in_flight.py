@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from forescale.graph.stages import Stages
 
 
+@lru_cache(maxsize=256)
 def interleaved_stages(
     model: Model,
     *,

@@ -134,6 +134,10 @@ class Cluster:
             )
             raise SpecError(msg)
 
+    def __hash__(self) -> int:
+        """Hash what tells most clusters apart, not every figure."""
+        return hash((self.name, self.num_devices, self.device.name))
+
     @property
     def tier_fill(self) -> tuple[int, ...]:
         """Parts of the tier inside it that fill each tier but the outermost; the innermost counts devices.

@@ -47,7 +47,7 @@ class Constraint:
 
 
 def _divides(part: Numeric, whole: Numeric) -> Values:
-    return np.remainder(whole, part) == 0
+    return whole % part == 0
 
 
 def exchanged_heads_divide(model: Model, tp: Values, cp: Values, kind: str, inner: Values) -> Values:
@@ -82,6 +82,10 @@ def _all(masks: list[Values]) -> Values:
     for mask in masks:
         result = result & mask
     return result
+
+
+def _everywhere(holds: Values) -> bool:
+    return holds if isinstance(holds, bool) else bool(np.all(holds))
 
 
 def _dp(d: Degrees) -> Values:
@@ -172,7 +176,7 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     ),
     Constraint(
         name="ep without experts",
-        holds=lambda q: (np.asarray(q.degrees.ep) == 1) & (np.asarray(q.degrees.etp) == 1),
+        holds=lambda q: (q.degrees.ep == 1) & (q.degrees.etp == 1),
         message=lambda q: (
             f"{q.model.name} has no experts: ep {q.degrees.ep} and etp {q.degrees.etp} must be 1"
         ),
@@ -180,9 +184,7 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     ),
     Constraint(
         name="layers over pp × vpp",
-        holds=lambda q: (
-            q.degrees.pp * q.degrees.vpp <= q.model.num_layers + np.where(np.asarray(q.degrees.vpp) > 1, 2, 0)
-        ),
+        holds=lambda q: q.degrees.pp * q.degrees.vpp <= q.model.num_layers + 2 * (q.degrees.vpp > 1),
         message=lambda q: (
             f"pp {q.degrees.pp} × vpp {q.degrees.vpp} needs about as many layers; {q.model.name} has "
             f"{q.model.num_layers}"
@@ -190,7 +192,7 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     ),
     Constraint(
         name="vpp needs pp",
-        holds=lambda q: (np.asarray(q.degrees.vpp) == 1) | (np.asarray(q.degrees.pp) > 1),
+        holds=lambda q: (q.degrees.vpp == 1) | (q.degrees.pp > 1),
         message=lambda q: f"vpp {q.degrees.vpp} needs pp > 1; pp is {q.degrees.pp}",
     ),
     Constraint(
@@ -230,7 +232,7 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     ),
     Constraint(
         name="interleaving needs m % pp = 0",
-        holds=lambda q: (np.asarray(q.degrees.vpp) == 1) | _divides(q.degrees.pp, _microbatches(q)),
+        holds=lambda q: (q.degrees.vpp == 1) | _divides(q.degrees.pp, _microbatches(q)),
         message=lambda q: (
             f"interleaved 1F1B needs num_microbatches ({_microbatches(q)}) divisible by pp {q.degrees.pp}"
         ),
@@ -363,7 +365,7 @@ def check(model: Model, cluster: Cluster, strategy: Strategy, workload: Workload
     question = Question(model=model, cluster=cluster, workload=workload, degrees=strategy)
     rules = (*CONSTRAINTS, *SUMMA) if strategy.tp_kind == "summa" else CONSTRAINTS
     broken = [
-        c.message(question) for c in rules if c.applies(question) and not bool(np.all(c.holds(question)))
+        c.message(question) for c in rules if c.applies(question) and not _everywhere(c.holds(question))
     ]
     if broken:
         raise SpecError("; ".join(broken))

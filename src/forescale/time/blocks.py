@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import chain
 
-from forescale.cost.calibration import RunFactors
+from forescale.cost.model import ProvenanceKind
 from forescale.formula import named, total
 from forescale.graph.offloads import offloaded_bytes
 from forescale.graph.operator import Block, Operator
@@ -19,7 +20,7 @@ from forescale.numeric import Numeric
 from forescale.spec.strategy import OffloadName, Overlap
 from forescale.time.launches import calls_of_steps, launch_gap
 from forescale.time.overlap import Covers, Seconds, hide_experts
-from forescale.time.price import NEUTRAL, Pricing
+from forescale.time.price import Pricing
 
 COMMUNICATION_PART = {
     "tp": "tensor_comm",
@@ -84,13 +85,36 @@ class PricedOperator:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where the seconds of one kernel or message come from."""
+
+    operator: str
+    message: bool
+    seconds: Numeric
+    kind: ProvenanceKind
+
+
+@dataclass(frozen=True, kw_only=True)
 class PricedBlock:
     """A block and the price of each of its operators, by name."""
 
     block: Block
     operators: dict[str, PricedOperator]
-    run: RunFactors = NEUTRAL
-    blocking: bool = False
+    pricing: Pricing
+
+    @cached_property
+    def origins(self) -> tuple[Origin, ...]:
+        """Where the seconds of all kernels and messages come from, in the order of the operators."""
+        return tuple(
+            Origin(
+                operator=own.operator.name,
+                message=isinstance(primitive, Collective),
+                seconds=seconds,
+                kind=self.pricing.provenance(primitive).kind,
+            )
+            for own in self.operators.values()
+            for primitive, seconds in own.primitives
+        )
 
 
 def price_operators(
@@ -104,8 +128,7 @@ def price_operators(
     return PricedBlock(
         block=block,
         operators={operator.name: found[id(operator)] for operator in block.operators},
-        run=pricing.run,
-        blocking=pricing.blocking,
+        pricing=pricing,
     )
 
 
@@ -156,7 +179,7 @@ def block_seconds(
         _add_gaps(seconds, kernels, priced, apart)
     name = priced.block.name
     forward, backward = _titled(forward, f"{name} forward"), _titled(backward, f"{name} backward")
-    launches = (forward_kernels + backward_kernels) * priced.run.kernel_interval_s
+    launches = (forward_kernels + backward_kernels) * priced.pricing.run.kernel_interval_s
     return BlockSeconds(forward=forward, backward=backward, weight=weight, flops=flops, launches=launches)
 
 
@@ -236,10 +259,10 @@ def _add_gaps(
     into: Seconds, kernels: Numeric, priced: PricedBlock, apart: tuple[Seconds, Numeric] | None
 ) -> None:
     """Add the time that the device waits for the host, of weight gradients that run `apart` by themselves."""
-    interval = priced.run.kernel_interval_s
+    interval = priced.pricing.run.kernel_interval_s
     if isinstance(interval, float) and interval == 0.0:
         return
-    busy, gap = _sum(into), functools.partial(launch_gap, interval=interval, blocking=priced.blocking)
+    busy, gap = _sum(into), functools.partial(launch_gap, interval=interval, blocking=priced.pricing.blocking)
     if apart is None:
         into["overhead"] = gap(kernels=kernels, busy=busy)
         return

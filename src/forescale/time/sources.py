@@ -8,7 +8,6 @@ from typing import get_args
 
 from forescale.cost.measured.messages import MeasuredMessages
 from forescale.cost.model import ProvenanceKind
-from forescale.graph.ops import Collective
 from forescale.graph.parts import Parts
 from forescale.graph.stage import StagePlan
 from forescale.time.blocks import PricedBlock
@@ -31,27 +30,21 @@ class TimeSources:
     """Operators with kernels that were neither measured nor interpolated, the longest first."""
 
 
-def time_sources(
-    priced: Parts[PricedBlock], plan: StagePlan, pricing: Pricing, *, num_mtp: int
-) -> TimeSources:
+def time_sources(priced: Parts[PricedBlock], plan: StagePlan, *, num_mtp: int) -> TimeSources:
     """Return where the seconds of one layout come from; every block counts as often as the model has it."""
     kernels: dict[str, float] = dict.fromkeys(get_args(ProvenanceKind), 0.0)
     messages = dict(kernels)
     missing: dict[str, float] = defaultdict(float)
-    known: dict[int, list[ProvenanceKind]] = {}
     times = [*plan.counts.sum(axis=0).tolist(), 1.0, 1.0, float(num_mtp)]
     for block, count in zip(priced.all(), times, strict=False):
-        for own in block.operators.values():
-            if id(own) not in known:
-                known[id(own)] = [pricing.provenance(primitive).kind for primitive, _ in own.primitives]
-            for (primitive, seconds), kind in zip(own.primitives, known[id(own)], strict=True):
-                spent = count * float(seconds)
-                if isinstance(primitive, Collective):
-                    messages[kind] += spent
-                    continue
-                kernels[kind] += spent
-                if kind not in ("measured", "interpolated"):
-                    missing[own.operator.name] += spent
+        for own in block.origins:
+            spent = count * float(own.seconds)
+            if own.message:
+                messages[own.kind] += spent
+                continue
+            kernels[own.kind] += spent
+            if own.kind not in ("measured", "interpolated"):
+                missing[own.operator] += spent
     return TimeSources(
         shares=_shares({kind: kernels[kind] + messages[kind] for kind in kernels}),
         kernel_shares=_shares(kernels),
