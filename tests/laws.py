@@ -14,17 +14,26 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 from tests.layouts import Asked, question
 
 from forescale.errors import PhysicsError, SpecError
-from forescale.project import project
+from forescale.project import memory_timeline, project
 from forescale.projection.result import Projection
+from forescale.search.cells import enumerate_layouts
 from forescale.search.compare import compare
+from forescale.search.evaluate import score
+from forescale.search.question import Question
+from forescale.search.space import NAMES, Space
 from forescale.spec import Cluster, MatrixRates
 
 CLOSE = 1e-9
 """Relative slack of sums in floating point."""
+OVER_TIME = 1e-4
+NOT_FOLLOWED = ("does not follow activations to the host", "cuts them into pieces")
+"""What memory over time is refused for."""
 Change = Callable[[Asked], Asked | None]
 
 
@@ -253,11 +262,53 @@ def reads_back(_: Asked, result: Projection) -> Iterator[str]:
             yield f"{each.name} read back as {each.b} instead of {each.a}"
 
 
+def seen_over_time(asked: Asked, result: Projection) -> Iterator[str]:
+    """Ranks peak over time where the projection says; what a timeline does not follow it refuses."""
+    try:
+        timeline = memory_timeline(*asked.arguments)
+    except SpecError as error:
+        if not any(text in str(error) for text in NOT_FOLLOWED):
+            yield str(error)
+        return
+    for rank, stage in zip(timeline.ranks, result.memory.stages, strict=True):
+        seen, said = rank.peak.allocated_bytes, stage.allocated_bytes
+        if abs(seen - said) > OVER_TIME * said:
+            yield f"rank {rank.rank} peaks at {seen / 2**30:.6f} GiB, the projection says {said / 2**30:.6f}"
+
+
+def is_its_row_of_a_search(asked: Asked, result: Projection) -> Iterator[str]:
+    """A space of this layout only has it, with these figures; a search leaves out what is another one's double."""
+    layouts = enumerate_layouts(asked.model, asked.cluster, asked.workload, space_of(asked))
+    if len(layouts) == 0:
+        return
+    scores = score(
+        Question(
+            model=asked.model,
+            cluster=asked.cluster,
+            workload=asked.workload,
+            software=asked.strategy.software,
+        ),
+        layouts,
+    )
+    row = np.isfinite(scores.step_time)
+    found = scores.step_time[row].tolist(), scores.peak[row].tolist()
+    if found != ([result.step_time_s], [result.memory.peak_bytes]):
+        yield f"a search has {found} for {result.step_time_s!r} s and {result.memory.peak_bytes!r} bytes"
+
+
+def space_of(asked: Asked, **more: Any) -> Space:
+    """Return the space that holds one layout only, or more."""
+    held = {name: (getattr(asked.strategy, name),) for name in NAMES if name != "placement"}
+    return Space(**{**held, "placement": ("orders",), "base": asked.strategy, **more})
+
+
 ALONE: Sequence[Callable[[Asked, Projection], Iterator[str]]] = (
     parts_sum,
     utilisation_is_a_share,
     states_fit_the_peak,
     reads_back,
+    seen_over_time,
+    is_its_row_of_a_search,
 )
 
 
