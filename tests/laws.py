@@ -26,8 +26,8 @@ from forescale.search.cells import enumerate_layouts
 from forescale.search.compare import compare
 from forescale.search.evaluate import score
 from forescale.search.question import Question
-from forescale.search.space import NAMES, Space
 from forescale.spec import Cluster, MatrixRates
+from forescale.spec.space import NAMES, Space
 
 CLOSE = 1e-9
 """Relative slack of sums in floating point."""
