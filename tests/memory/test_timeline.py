@@ -15,6 +15,7 @@ from forescale.project import memory_timeline, project
 from forescale.schedule import Request, build_schedule
 from forescale.schedule.placement import loop
 from forescale.spec import Precision, Recompute, Strategy, Workload
+from forescale.spec.strategy import Kernels, Routing
 
 DENSE, MOE, MLA = (load_model(name) for name in ("llama-3.1-8b", "mixtral-8x7b", "deepseek-v2-lite"))
 CLUSTER = load_cluster("h100-sxm", 16)
@@ -132,6 +133,47 @@ def test_where_little_is_kept_the_update_is_the_peak():
     )
     projected = project(DENSE, CLUSTER, layout, workload).memory.stages[0]
     assert timeline.peak.allocated_bytes == pytest.approx(projected.allocated_bytes)
+
+
+@pytest.mark.parametrize("graphs", ["partial", "full"])
+@pytest.mark.parametrize("seq_len", [128, 4096])
+def test_what_graphs_hold_of_their_own_is_there_in_passes_and_in_the_update(graphs, seq_len):
+    """A second pool beside the working set; or all activations, which the update of short sequences finds no room in."""
+    workload = Workload(seq_len=seq_len, global_batch_size=16, precision=Precision(gradients="bf16"))
+    layout = Strategy(pp=2, dp_replicate=8, zero=0, graphs=graphs)
+    timeline = memory_timeline(MOE, CLUSTER, layout, workload)
+    for rank, stage in zip(
+        timeline.ranks, project(MOE, CLUSTER, layout, workload).memory.stages, strict=True
+    ):
+        assert rank.peak.allocated_bytes == pytest.approx(stage.allocated_bytes, rel=1e-12)
+        named = sum(tensor.num_bytes for tensor in rank.peak.tensors)
+        assert named == pytest.approx(rank.peak.allocated_bytes, rel=1e-12)
+    if graphs == "full":
+        assert timeline.peak.action == "update"
+        assert "memory of captured graphs" in {tensor.name for tensor in timeline.peak.tensors}
+
+
+def test_a_forward_that_needs_more_than_its_backward_is_the_peak():
+    """Unfused norms of 8-bit inputs: the forward of a Mamba layer has the input in 32 bits beside it."""
+    hybrid = load_model("nemotron-3-nano-30b-a3b")
+    model = replace(hybrid, layers=hybrid.layers[:8])
+    workload = Workload(
+        seq_len=16384, global_batch_size=16, precision=Precision(compute="fp8", recipe="current")
+    )
+    layout = Strategy(
+        tp=4,
+        sp=False,
+        pp=4,
+        flash_attention=False,
+        kernels=Kernels(fused=False),
+        routing=Routing(capacity_factor=0.5),
+    )
+    timeline = memory_timeline(model, CLUSTER, layout, workload)
+    stages = project(model, CLUSTER, layout, workload).memory.stages
+    assert [rank.peak.action for rank in timeline.ranks[:3]] == ["0F3", "1F2", "2F1"]
+    assert [rank.peak.allocated_bytes for rank in timeline.ranks] == pytest.approx(
+        [stage.allocated_bytes for stage in stages], rel=1e-12
+    )
 
 
 def test_uneven_stages_keep_what_stands_on_them():

@@ -15,6 +15,7 @@ import numpy as np
 
 from forescale.brief import Brief
 from forescale.errors import SpecError
+from forescale.memory.graphs import pool_bytes
 from forescale.memory.loads import Sized, StageLoad, total_bytes
 from forescale.memory.peak import standing_buffers, state_bytes
 from forescale.numeric import Array
@@ -44,9 +45,11 @@ class Standing:
     gradients: float
     optimizer: float
     buffers: float
-    """Throughout forward and backward."""
+    """Throughout forward and backward, a second pool of captured graphs included."""
     update: float
     """During the update, instead of activations and buffers."""
+    graphs: float
+    """Of that, what captured graphs do not hand over: their second pool, or all activations where all is captured."""
 
     @property
     def states(self) -> float:
@@ -189,19 +192,22 @@ def standing_of_ranks(result: Projection, setting: Setting, inputs: Inputs) -> t
         setting.workload,
         setting.choices,
     )
-    buffers, update = (
+    buffers, update, pool = (
         np.broadcast_to(np.asarray(values), (len(stages), 1))[:, 0].tolist()
-        for values in (standing_buffers(setting, inputs), states.update)
+        for values in (standing_buffers(setting, inputs), states.update, pool_bytes(setting, inputs))
     )
+    whole = setting.choices.graphs == "full"
+    graphs = [stage.activations_bytes for stage in stages] if whole else pool
     return tuple(
         Standing(
             weights=stage.weights_bytes,
             gradients=stage.gradients_bytes,
             optimizer=stage.optimizer_bytes,
-            buffers=own,
-            update=copies,
+            buffers=own + second,
+            update=max(own, copies) + captured,
+            graphs=captured,
         )
-        for stage, own, copies in zip(stages, buffers, update, strict=True)
+        for stage, own, second, copies, captured in zip(stages, buffers, pool, update, graphs, strict=True)
     )
 
 
@@ -317,7 +323,8 @@ def _peak_of_action(curves: _Curves, action: int, standing: Standing) -> PeakMom
 
 def _peak_of_update(rank: int, when: float, standing: Standing) -> PeakMoment:
     most = max(standing.update, standing.buffers)
-    copies = Sized(owner="states", name="fp32 gradients of the update", num_bytes=most)
+    copies = Sized(owner="states", name="fp32 gradients of the update", num_bytes=most - standing.graphs)
+    graphs = Sized(owner="buffers", name="memory of captured graphs", num_bytes=standing.graphs)
     return PeakMoment(
         rank=rank,
         stage=None,
@@ -325,7 +332,7 @@ def _peak_of_update(rank: int, when: float, standing: Standing) -> PeakMoment:
         time_s=when,
         allocated_bytes=standing.states + most,
         in_flight=0,
-        tensors=_together([(tensor, 1) for tensor in (*_states(standing, 0.0), copies)]),
+        tensors=_together([(tensor, 1) for tensor in (*_states(standing, 0.0), copies, graphs)]),
     )
 
 
