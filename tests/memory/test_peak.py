@@ -78,6 +78,18 @@ def test_activations():
     assert of(sent, "activations") == pytest.approx([a + b for a, b in zip(expected, more, strict=True)])
 
 
+def test_outputs_that_stay_are_of_every_chunk_but_the_last_of_the_model():
+    """Two chunks a rank hold 3, 3 and 2 micro-batches, of which both send, but for the last rank's second."""
+    chunks = replace(PIPELINE, vpp=2)
+    plain, sent = (
+        of(stages(replace(chunks, kernels=Kernels(keeps_stage_outputs=keeps))), "activations")
+        for keeps in (False, True)
+    )
+    message = 2 * TOKENS * HIDDEN
+    more = [3 * 2 * message, 3 * 2 * message, 2 * 1 * message]
+    assert [a - b for a, b in zip(sent, plain, strict=True)] == pytest.approx(more)
+
+
 def test_buffers():
     """Below stage 3 one dummy gradient of each shape in the parameters' type; buckets in that of gradients."""
     shapes = 2 * (HIDDEN * 2 * WIDTH + WIDTH * HIDDEN)

@@ -27,7 +27,7 @@ def saved_bytes(*, per_microbatch: Numeric, microbatches: Numeric) -> Numeric:
     unit="byte", source="DeepSpeed PipelineEngine: pipe_buffers['outputs'] live until the stage's backward"
 )
 def stage_output_bytes(*, message_bytes: Numeric, microbatches: Numeric, pp: Numeric) -> Numeric:
-    """Message × micro-batches in flight, where there are several stages."""
+    """Message × micro-batches in flight, of one chunk, where there are several stages."""
     return message_bytes * microbatches * smaller(pp - 1.0, 1.0)
 
 

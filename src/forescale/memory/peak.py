@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from forescale.graph.parts import Parts
     from forescale.graph.stages import Stages
     from forescale.memory.parameters import Holding
+    from forescale.time.blocks import BlockCost
     from forescale.time.data_parallel import DataTraffic
     from forescale.time.waiting import Sums
 
@@ -241,7 +242,9 @@ def _activations(setting: Setting, inputs: Inputs, sums: Sums, count: Numeric) -
             microbatches=shares_in_flight(inputs, count),
             pp=degrees.pp,
         )
-        activations = activations + (1.0 - stages.last) * outputs
+        copies = 1 if inputs.pipeline is None else inputs.pipeline.copies
+        sending = degrees.vpp - stages.last / float(copies)  # chunks but the last of the model
+        activations = activations + sending * outputs
     return activations, host
 
 
@@ -263,19 +266,26 @@ def narrow_weights(setting: Setting, inputs: Held) -> Numeric:
 
 
 def _working_set(setting: Setting, inputs: Inputs) -> Numeric:
-    """Return what the fullest block of each stage needs in its backward beyond what it keeps."""
+    """Return what the fullest block of each stage needs at work beyond what it keeps, forward or backward."""
     stages = inputs.stages
     working: Numeric = 0.0 * stages.first
     policy = setting.choices.recompute
     for kind, piece in enumerate(inputs.pieces.layers):
         unit = float(policy.unit - 1) * piece.plain.kept_bytes  # a unit's other layers, replayed with it
-        extra = piece.cost.backward_bytes - piece.cost.kept_bytes + unit
+        extra = _at_work(piece.cost, unit)
         working = largest(first=working, second=any_of(count=stages.replayed[kind]) * extra)
         if not policy.takes_all:
             others = any_of(count=stages.counts[kind] - stages.replayed[kind])
-            plain = piece.plain.backward_bytes - piece.plain.kept_bytes
-            working = largest(first=working, second=others * plain)
+            working = largest(first=working, second=others * _at_work(piece.plain, 0.0))
     return working
+
+
+def _at_work(cost: BlockCost, replayed_beside: Numeric) -> Numeric:
+    """Return what a block needs beyond what it keeps in the fuller of its passes."""
+    return largest(
+        first=cost.forward_bytes - cost.kept_bytes,
+        second=cost.backward_bytes - cost.kept_bytes + replayed_beside,
+    )
 
 
 def standing_buffers(setting: Setting, inputs: Held) -> Numeric:

@@ -383,22 +383,27 @@ def _on_layer(layers: Sequence[Block], at: int, policy: Recompute, choices: Choi
         for each in (layers[at], *(layers if policy.unit > 1 else ()))
     )
     kept, working = own.kept_bytes, own.backward_bytes - own.kept_bytes
+    ahead = own.forward_bytes - own.kept_bytes
     if policy.unit > 1:
         kept = reduce(smaller, [each.kept_bytes for each in others]) / float(policy.unit)
         working = working + float(policy.unit - 1) * keep(layers[at], NO_RECOMPUTE).num_bytes
     kept = kept - offload.module_share * own.offloaded_bytes
-    return replace(own, kept_bytes=kept, backward_bytes=kept + working, offloaded_bytes=0.0)
+    return replace(
+        own, kept_bytes=kept, forward_bytes=kept + ahead, backward_bytes=kept + working, offloaded_bytes=0.0
+    )
 
 
 def _least(found: Sequence[BlockCost]) -> BlockCost:
     """Return what is kept, and needed beyond that at work, at the least of each."""
     kept = reduce(smaller, [each.kept_bytes for each in found])
+    ahead = reduce(smaller, [each.forward_bytes - each.kept_bytes for each in found])
     working = reduce(smaller, [each.backward_bytes - each.kept_bytes for each in found])
     pools = [each.captured_bytes for each in found if each.captured_bytes is not None]
     captured = [reduce(smaller, each) for each in zip(*pools, strict=True)]
     return replace(
         found[0],
         kept_bytes=kept,
+        forward_bytes=kept + ahead,
         backward_bytes=kept + working,
         captured_bytes=(captured[0], captured[1]) if captured else None,
     )
