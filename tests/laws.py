@@ -22,10 +22,10 @@ from tests.layouts import Asked, question
 from forescale.errors import PhysicsError, SpecError
 from forescale.project import memory_timeline, project
 from forescale.projection.result import Projection
-from forescale.search.cells import enumerate_layouts
 from forescale.search.compare import compare
 from forescale.search.evaluate import score
 from forescale.search.question import Question
+from forescale.search.tree import enumerate_layouts
 from forescale.spec import Cluster, MatrixRates
 from forescale.spec.space import NAMES, Space
 
