@@ -18,17 +18,20 @@ def made(**fields) -> Framework:
 
 
 def defaults(framework, strategy=None, workload=None, model=None):
-    return framework.defaults(strategy or {}, workload or {}, model or small.dense(), small.cluster(16))
+    words, run = framework.completed(
+        strategy or {}, workload or {}, model or small.dense(), small.cluster(16)
+    )
+    return words, run["precision"]
 
 
 def test_words_that_are_given_win_inside_tables_too():
     framework = made(kernels=Kernels(fused=False), allocator="expandable_segments", moments="bf16")
     given = {"kernels": {"fused": True}, "allocator": "segments"}
     layout, types = defaults(framework, given, {"precision": {"moments": "fp32"}})
-    assert "fused" not in layout["kernels"]
-    assert "allocator" not in layout
+    assert layout["kernels"]["fused"]
+    assert layout["allocator"] == "segments"
     assert layout["kernels"]["dropout"] is False
-    assert "moments" not in types
+    assert (types["moments"], types["gradients"]) == ("fp32", "fp32")
 
 
 def test_a_layout_and_a_workload_are_trained_as_the_framework_does():
@@ -91,8 +94,11 @@ def test_micro_batches_follow_from_accumulation():
 
 
 def test_words_of_the_wrong_kind_are_left_to_the_checks():
-    layout, _ = defaults(made(accumulation=1), {"tp": "two", "kernels": 3, "pp": None}, {"precision": "bf16"})
-    assert "kernels" not in layout
+    layout, types = defaults(
+        made(accumulation=1), {"tp": "two", "kernels": 3, "pp": None}, {"precision": "bf16"}
+    )
+    assert types == "bf16"
+    assert layout["kernels"] == 3
 
 
 def test_stages_by_cost_end_where_their_share_of_the_weights_does():

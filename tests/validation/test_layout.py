@@ -5,13 +5,15 @@ import pytest
 from forescale.errors import ForescaleError
 from forescale.spec import Recompute
 from forescale.validation.errors import InexpressibleError
-from forescale.validation.layout import layout_of, stage_layers
+from forescale.validation.fabric import cluster_of
+from forescale.validation.layout import stage_layers, stated_of
 from forescale.validation.shape import model_of
 
 
 def build(row):
     notes: list[str] = []
-    strategy, workload = layout_of(row, model_of(row, lambda _: None, notes), notes)
+    model = model_of(row, lambda _: None, notes)
+    strategy, workload = stated_of(row, model, notes).trained(model, cluster_of(row, []))
     return strategy, workload, notes
 
 
@@ -349,7 +351,7 @@ def test_a_source_that_keeps_moments_in_16_bits(row):
 def test_recompute_that_is_not_given_is_the_frameworks_own(row):
     strategy, _, notes = build(row(source="torchtitan", recompute=""))
     assert strategy.recompute == Recompute(granularity="policy", policy="torch_per_op")
-    assert "recompute not given: selective (per-op SAC) assumed" in notes
+    assert "recompute not given: torch_per_op assumed" in notes
     assert build(row(source="NeMo", recompute=""))[0].recompute == Recompute()
 
 

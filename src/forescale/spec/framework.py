@@ -112,42 +112,38 @@ class Framework:
         self, strategy: Strategy, workload: Workload, model: Model, cluster: Cluster
     ) -> tuple[Strategy, Workload]:
         """Return a layout and a workload as the framework trains them; fields that are not as usual were told."""
-        usual = Workload(seq_len=1, global_batch_size=1)
+        usual = Workload(seq_len=workload.seq_len, global_batch_size=workload.global_batch_size)
         told = told_of(strategy, Strategy()), told_of(workload, usual)
-        layout, types = self.defaults(*told, model, cluster)
-        return laid_over(strategy, layout), laid_over(workload, {"precision": types})
+        words, run = self.completed(*told, model, cluster)
+        return laid_over(strategy, words), laid_over(workload, run)
 
-    def defaults(
+    def completed(
         self, strategy: Words, workload: Words, model: Model, cluster: Cluster
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return what the framework adds to the words of a layout, and to those of a workload's precision.
+        """Return the words of a layout and of a workload with what the framework does where they are silent.
 
-        Whatever the words say already is left out, inside tables too.
+        Words of the wrong kind stay as they are, for whoever checks them.
         """
         given = _table(workload, "precision")
         types = {**self._types(given), **given}
         recompute = _table(strategy, "recompute")
-        told_recompute = "recompute" in strategy
+        early = recompute.get("granularity") == "full" and self.stops_early
         words = {
             "software": self._software(cluster),
             "kernels": asdict(self._kernels(types)),
             "overlap": asdict(self._overlap(model, types)),
-            "recompute": {} if told_recompute else asdict(self._recompute(types)),
+            "recompute": {"stops_early": early} if recompute else asdict(self._recompute(types)),
             "cp_kind": self.cp_kind,
             "flash_attention": self.flash_attention,
             "allocator": self.allocator,
             "graphs": self.graphs,
             "dispatcher": self.dispatcher_on(cluster, _count(strategy, "ep")),
+            "sp": _count(strategy, "tp") > 1 if self.always_sp else None,
+            "stage_layers": self.stage_layers(model, _count(strategy, "pp")),
+            "micro_batch_size": self._micro_batch(strategy, workload, cluster),
         }
-        if recompute.get("granularity") == "full":
-            words["recompute"] = {"stops_early": self.stops_early}
-        if self.always_sp:
-            words["sp"] = _count(strategy, "tp") > 1
-        if layers := self.stage_layers(model, _count(strategy, "pp")):
-            words["stage_layers"] = layers
-        if micro := self._micro_batch(strategy, workload, cluster):
-            words["micro_batch_size"] = micro
-        return _open(words, strategy), _open(self._types(given), given)
+        told = {name: value for name, value in words.items() if value is not None}
+        return _over(told, strategy), _over({"precision": types}, workload)
 
     def stage_layers(self, model: Model, pp: int) -> tuple[int, ...] | None:
         """Return the layers of each rank where they go by cost: a rank ends with the layer that passes its share.
@@ -309,16 +305,15 @@ def _limits(framework: Framework) -> Limits:
     return framework.limits
 
 
-def _open(words: Words, given: Words) -> dict[str, Any]:
-    """Return what of `words` is not given; what was given as something else than a table stays as it is."""
-    left = {}
-    for name, value in words.items():
-        told = given.get(name)
-        if isinstance(value, Mapping) and isinstance(told, Mapping):
-            left[name] = {key: part for key, part in value.items() if key not in told}
-        elif told is None:
-            left[name] = value
-    return left
+def _over(words: Words, given: Words) -> dict[str, Any]:
+    """Return `words` with what is given laid over them, tables within tables included; None gives nothing."""
+    merged = dict(words)
+    for name, value in given.items():
+        below = merged.get(name)
+        tables = isinstance(value, Mapping) and isinstance(below, Mapping)
+        if value is not None or name not in merged:
+            merged[name] = _over(below, value) if tables else value  # type: ignore[arg-type]
+    return merged
 
 
 def _table(words: Words, name: str) -> Words:

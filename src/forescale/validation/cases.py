@@ -13,12 +13,13 @@ from forescale.errors import ForescaleError, UnknownNameError
 from forescale.files import Row, read_table
 from forescale.schedule import family
 from forescale.spec import Cluster, Model, Strategy, Workload
+from forescale.spec.framework import told_of
 from forescale.time.pipeline import lay_out
 from forescale.units import GB, GIB
 from forescale.validation.corpus import read_corpus
 from forescale.validation.errors import InexpressibleError
 from forescale.validation.fabric import cluster_of
-from forescale.validation.layout import conventions_of, layout_of, stage_layers
+from forescale.validation.layout import Stated, source_text, stage_layers, stated_of
 from forescale.validation.needed import with_needed_recompute
 from forescale.validation.published import published_step_time
 from forescale.validation.shape import FindModel, model_of
@@ -62,6 +63,8 @@ class Case:
     cluster: Cluster | None = None
     strategy: Strategy | None = None
     workload: Workload | None = None
+    stated: Stated | None = None
+    """What the row says of strategy and workload; the rest is its framework's."""
     measured: Measured = Measured()
     core: bool = False
     skipped_reason: str | None = None
@@ -141,8 +144,9 @@ def _case(row: Row, find: FindModel, own: Cluster | None) -> Case:
     try:
         model = model_of(row, find, notes)
         cluster = cluster_of(row, notes) if own is None else own.sized(row.integer("n_gpus") or 1)
-        strategy, workload = layout_of(row, model, notes)
-        strategy = _scheduled(row.text("schedule"), model, strategy, workload, notes)
+        stated = stated_of(row, model, notes)
+        first, workload = stated.trained(model, cluster)
+        strategy = _scheduled(row.text("schedule"), model, first, workload, notes)
         strategy = with_needed_recompute(row, model, cluster, strategy, workload, notes)
         measured = _measured(row, model, cluster, strategy, workload)
     except ForescaleError as error:
@@ -153,9 +157,19 @@ def _case(row: Row, find: FindModel, own: Cluster | None) -> Case:
         cluster=cluster,
         strategy=strategy,
         workload=workload,
+        stated=_more_stated(stated, first, strategy),
         measured=measured,
         notes=tuple(notes),
     )
+
+
+def _more_stated(stated: Stated, first: Strategy, strategy: Strategy) -> Stated:
+    """Return what is stated with what was found out since `first`: a schedule, recompute that it needs."""
+    words = dict(stated.strategy)
+    for name, value in told_of(strategy, first).items():
+        below = words.get(name)
+        words[name] = {**below, **value} if isinstance(value, dict) and isinstance(below, dict) else value
+    return replace(stated, strategy=words)
 
 
 def _scheduled(text: str, model: Model, strategy: Strategy, workload: Workload, notes: list[str]) -> Strategy:
@@ -208,7 +222,7 @@ def _measured(row: Row, model: Model, cluster: Cluster, strategy: Strategy, work
 
 def _memory_convention(row: Row) -> dict[str, Any]:
     """Return what the row's source means by peak memory, or what the row itself says of it."""
-    told = {**conventions_of(row), **first_match("memories", row.text("notes"))}
+    told = {**first_match("measures", source_text(row)), **first_match("memories", row.text("notes"))}
     return {name: told[name] for name in ("peak_measure", "peak_stage") if name in told}
 
 

@@ -5,41 +5,51 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import replace
-from itertools import pairwise
+from dataclasses import dataclass
 from typing import Any, get_args
 
+from forescale.catalogue.frameworks import load_framework
 from forescale.files import Row
 from forescale.frameworks.megatron.graphs import launch_graphs
-from forescale.spec.model import DenseFfn, Model
-from forescale.spec.strategy import (
-    SENT_ONCE,
-    Dispatcher,
-    Kernels,
-    LaunchGraphs,
-    Overlap,
-    Strategy,
-)
-from forescale.spec.workload import OptimizerName, Precision, StorageType, Workload
+from forescale.spec import Cluster
+from forescale.spec.framework import Framework, laid_over
+from forescale.spec.model import Model
+from forescale.spec.strategy import SENT_ONCE, Dispatcher, LaunchGraphs, Strategy
+from forescale.spec.workload import OptimizerName, Workload
 from forescale.validation.errors import InexpressibleError
-from forescale.validation.saved import allocator_of, lengths_vary, saved_of
+from forescale.validation.saved import lengths_vary, saved_of
 from forescale.validation.shape import Notes
-from forescale.validation.tables import first_match, table
+from forescale.validation.tables import first_match, framework_name
 
 _DEFAULT_SEQ_LEN = 4096
 _DEFAULT_MICROBATCHES_PER_STAGE = 8
 """Micro-batches per pipeline stage where a row gives no batch: a bubble of 11 %, common in published runs."""
 
 
-def conventions_of(row: Row) -> dict[str, Any]:
-    """Return how the row's source trains: its framework's conventions and what is known of this source."""
-    source = first_match("sources", f"{row.text('source')} {row.id} {row.text('model')}")
-    frameworks = table("frameworks")
-    return {**frameworks["default"], **frameworks.get(source.get("framework"), {}), **source}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stated:
+    """What a row says of its run, in the words of a plan; its framework says the rest."""
+
+    framework: str
+    """Name of the framework's record, as `--framework` takes it."""
+    strategy: Mapping[str, Any]
+    workload: Mapping[str, Any]
+
+    def trained(self, model: Model, cluster: Cluster) -> tuple[Strategy, Workload]:
+        """Return the layout and the workload as the framework trains them."""
+        framework = load_framework(self.framework)
+        layout, run = framework.completed(self.strategy, self.workload, model, cluster)
+        usual = Workload(seq_len=1, global_batch_size=1)
+        return laid_over(Strategy(), layout), laid_over(usual, run)
 
 
-def layout_of(row: Row, model: Model, notes: Notes) -> tuple[Strategy, Workload]:
-    """Return the layout and the workload of `row`; what had to be assumed is appended to `notes`.
+def source_text(row: Row) -> str:
+    """Return what says where a row is from: its source, id and model."""
+    return f"{row.text('source')} {row.id} {row.text('model')}"
+
+
+def stated_of(row: Row, model: Model, notes: Notes) -> Stated:
+    """Return what `row` says of layout and workload; what had to be assumed is appended to `notes`.
 
     Raises
     ------
@@ -47,58 +57,51 @@ def layout_of(row: Row, model: Model, notes: Notes) -> tuple[Strategy, Workload]
         If the degrees do not make up the devices, or the batch cannot be split.
     """
     _refuse_adapters(row)
-    conventions = conventions_of(row)
+    name = framework_name(source_text(row), row.text("notes"))
+    framework = load_framework(name)
     degrees = _degrees(row, notes)
-    micro, batch = _batch(row, degrees, conventions, notes)
-    replicate, shard, zero = _sharding(row, degrees, conventions, notes)
+    micro, batch = _batch(row, degrees, framework, notes)
+    replicate, shard, zero = _sharding(row, degrees, framework, notes)
     tp, pp, vpp = degrees["tp"], degrees["pp"], degrees["vpp"]
-    precision = _precision(row, conventions, notes)
-    saved = saved_of(row, conventions, model.num_layers, pp, vpp, notes)
-    strategy = Strategy(
-        tp=tp,
-        sp=tp > 1 and (conventions["sharded_residual"] or _sequence_parallel(row, tp, notes)),
-        cp=degrees["cp"],
-        cp_kind="ulysses" if "a2a" in row.text("attention") else conventions["cp_kind"],
-        ep=degrees["ep"],
-        etp=degrees["etp"],
-        pp=pp,
-        vpp=vpp,
-        dp_replicate=replicate,
-        dp_shard=shard,
-        zero=zero,
-        micro_batch_size=micro,
-        recompute=saved.recompute,
-        stage_layers=(_by_cost if conventions.get("stages_by_cost") else stage_layers)(model, pp, vpp),
-        overlap=_overlap(row, model, precision, conventions),
-        flash_attention=_flash(row, conventions),
-        kernels=_kernels(row, conventions, precision),
-        software=_software(row, conventions),
-        graphs=_graphs(row),
-        allocator=allocator_of(row, conventions),
-        offload=saved.offload,
-        dispatcher=_dispatcher(row, degrees["ep"], conventions, notes),
-    )
-    workload = Workload(
-        seq_len=_seq_len(row, notes),
-        global_batch_size=batch,
-        optimizer=_optimizer(row),
-        precision=precision,
-        varied_lengths=lengths_vary(row),
-    )
-    return strategy, workload
+    precision = _precision(row, framework, notes)
+    saved = saved_of(row, framework, model.num_layers, pp, vpp, notes)
+    strategy = {
+        **{axis: degrees[axis] for axis in ("tp", "cp", "ep", "etp", "pp", "vpp")},
+        "sp": None if framework.always_sp else _sequence_parallel(row, tp, notes),
+        "cp_kind": "ulysses" if "a2a" in row.text("attention") else None,
+        "dp_replicate": replicate,
+        "dp_shard": shard,
+        "zero": zero,
+        "micro_batch_size": micro,
+        "recompute": saved.recompute,
+        "stage_layers": None if framework.stage_layers(model, pp) else stage_layers(model, pp, vpp),
+        "overlap": _overlap(row),
+        "flash_attention": _flash(row),
+        "kernels": _kernels(row),
+        "software": _software(row),
+        "graphs": _graphs(row),
+        "allocator": "expandable_segments" if "expandable_segments" in row.text("notes") else None,
+        "offload": saved.offload,
+        "dispatcher": _dispatcher(row, degrees["ep"], framework, notes),
+    }
+    workload = {
+        "seq_len": _seq_len(row, notes),
+        "global_batch_size": batch,
+        "optimizer": _optimizer(row),
+        "precision": precision,
+        "varied_lengths": lengths_vary(row),
+    }
+    given = {name: value for name, value in strategy.items() if value is not None}
+    return Stated(framework=name, strategy=given, workload=workload)
 
 
-def _dispatcher(row: Row, ep: int, conventions: Mapping[str, Any], notes: Notes) -> Dispatcher:
-    """Return how tokens travel; where the remarks found no configuration that says so, as the framework advises."""
+def _dispatcher(row: Row, ep: int, framework: Framework, notes: Notes) -> Dispatcher | None:
+    """Return how tokens travel as the remarks say; where they do not, frameworks that advise are noted."""
     remarks = row.text("notes").lower()
-    usual: Dispatcher = conventions.get("dispatcher", "all_to_all")
-    if ep > 1 and "not matched to a perf config" in remarks:
-        for board, advised in conventions.get("advised_dispatchers", {}).items():
-            if re.search(board, row.text("hardware")):
-                notes.append(f"dispatcher not given: {advised} assumed")
-                usual = advised
-                break
-    return next((name for name in SENT_ONCE if name in remarks), usual)
+    told = next((name for name in SENT_ONCE if name in remarks), None)
+    if told is None and ep > 1 and framework.dispatchers:
+        notes.append("dispatcher not given: the one that the framework advises assumed")
+    return told
 
 
 def _refuse_adapters(row: Row) -> None:
@@ -144,15 +147,13 @@ def _expert_tensor_parallel(row: Row, degrees: Mapping[str, int], notes: Notes) 
     return etp
 
 
-def _batch(
-    row: Row, degrees: Mapping[str, int], conventions: Mapping[str, Any], notes: Notes
-) -> tuple[int, int]:
+def _batch(row: Row, degrees: Mapping[str, int], framework: Framework, notes: Notes) -> tuple[int, int]:
     """Return the micro-batch size and the global batch size in sequences."""
     dp, micro, batch = degrees["dp"], row.integer("micro_batch"), row.integer("global_batch")
-    usual = conventions.get("grad_accum") if degrees["pp"] == 1 else None
+    usual = framework.accumulation if degrees["pp"] == 1 else None
     accumulation = row.integer("grad_accum") or usual
     if micro is None:
-        count = accumulation or conventions.get("microbatches_per_stage", 0) * degrees["pp"]
+        count = accumulation or framework.microbatches(degrees["pp"])
         micro = max(1, batch // (dp * count)) if batch and count else 1
         notes.append(f"micro-batch not given: {micro} assumed")
     if batch is None:
@@ -172,7 +173,7 @@ def _batch(
 
 
 def _sharding(
-    row: Row, degrees: Mapping[str, int], conventions: Mapping[str, Any], notes: Notes
+    row: Row, degrees: Mapping[str, int], framework: Framework, notes: Notes
 ) -> tuple[int, int, int]:
     """Return dp_replicate, dp_shard and the ZeRO stage."""
     dp, text = degrees["dp"], row.text("zero_or_fsdp").lower()
@@ -183,12 +184,12 @@ def _sharding(
     if stage and stage[0] == "0":
         return 1, dp, 0
     zero = int(stage[0]) if stage else 3
-    shard = _shard_group(row, degrees, conventions, notes, hybrid=text.startswith("hsdp"))
+    shard = _shard_group(row, degrees, framework, notes, hybrid=text.startswith("hsdp"))
     return dp // shard, shard, zero
 
 
 def _shard_group(
-    row: Row, degrees: Mapping[str, int], conventions: Mapping[str, Any], notes: Notes, *, hybrid: bool
+    row: Row, degrees: Mapping[str, int], framework: Framework, notes: Notes, *, hybrid: bool
 ) -> int:
     """Return over how many data-parallel ranks states are sharded, as the row's remarks say."""
     dp = degrees["dp"]
@@ -203,7 +204,7 @@ def _shard_group(
         count = int(slices[1] or slices[2] or 0) or (row.integer("n_gpus") or 0) // int(slices[3])
         size = dp // max(1, count)
     elif hybrid:
-        size = int(conventions.get("hsdp_group", row.integer("gpus_per_node") or 8))
+        size = framework.shard_group or row.integer("gpus_per_node") or 8
         notes.append(f"sharding group not given: {size} assumed")
     else:
         return dp
@@ -236,44 +237,23 @@ def stage_layers(model: Model, pp: int, vpp: int) -> tuple[int, ...] | None:
     return tuple(counts) if all(sum(counts[rank::pp]) for rank in range(pp)) else None
 
 
-def _by_cost(model: Model, pp: int, vpp: int) -> tuple[int, ...] | None:
-    """Return the layers of each rank where a rank ends with the layer that passes its share of the weights.
-
-    Layers count as gated ones with as many key/value heads as heads, the head as one matrix behind the last.
-    Source: nanotron models/base.py and LlamaModel.get_block_compute_costs.
-    """
-    ffn = model.layers[0].ffn
-    if pp == 1 or not isinstance(ffn, DenseFfn):
-        return stage_layers(model, pp, vpp)
-    layer = 4 * model.hidden_size + 3 * ffn.ffn_hidden_size
-    shares = (layer * model.num_layers + model.vocab_size) / layer / pp
-    ends = [min(math.floor(shares * rank) + 1, model.num_layers) for rank in range(1, pp)]
-    return tuple(high - low for low, high in pairwise((0, *ends, model.num_layers)))
-
-
-def _overlap(row: Row, model: Model, precision: Precision, conventions: Mapping[str, Any]) -> Overlap:
+def _overlap(row: Row) -> dict[str, bool]:
     remarks = row.text("notes")
-    by_default = conventions["tensor_overlap"] and not model.is_moe and precision.compute != "nvfp4"
-    tensor = by_default or re.search(r"async ?TP", remarks, re.IGNORECASE) is not None
-    expert = re.search(r"moe a2a overlap|(?<!no )\bEP overlap(?! off)", remarks) is not None
-    off = "TP/P2P comm overlap disabled" in remarks
-    return Overlap(
-        grad_reduce=conventions["grad_overlap"] or "DDP=torch overlap" in remarks,
-        param_gather=conventions["param_overlap"],
-        tensor=tensor and not off,
-        pipeline=conventions["pipeline_overlap"] and not off,
-        expert=expert,
-    )
+    told = {"expert": re.search(r"moe a2a overlap|(?<!no )\bEP overlap(?! off)", remarks) is not None}
+    if "DDP=torch overlap" in remarks:
+        told["grad_reduce"] = True
+    if re.search(r"async ?TP", remarks, re.IGNORECASE):
+        told["tensor"] = True
+    if "TP/P2P comm overlap disabled" in remarks:
+        told |= {"tensor": False, "pipeline": False}
+    return told
 
 
-def _software(row: Row, conventions: Mapping[str, Any]) -> str:
-    """Return the software stack; the remarks say whether steps were compiled, MaxText policies that XLA did it."""
-    compiled = re.search(r"compile|float8", row.text("notes"), re.IGNORECASE) is not None
-    software = conventions.get("compiled_software") if compiled else None
-    if "maxtext" in row.text("recompute").lower():
-        software = "xla"
-    software = str(software or conventions["software"])
-    return "xla-gpu" if software == "xla" and "TPU" not in row.text("hardware") else software
+def _software(row: Row) -> str | None:
+    """Return the software stack where MaxText's policies of recompute say that XLA compiled the step."""
+    if "maxtext" not in row.text("recompute").lower():
+        return None
+    return "xla" if "TPU" in row.text("hardware") else "xla-gpu"
 
 
 def _graphs(row: Row) -> LaunchGraphs:
@@ -286,34 +266,23 @@ def _graphs(row: Row) -> LaunchGraphs:
     return launch_graphs(told[1] or "transformer_engine", re.findall(r"\w+", told[2] or told[3]))
 
 
-def _flash(row: Row, conventions: Mapping[str, Any]) -> bool:
+def _flash(row: Row) -> bool | None:
     text = row.text("attention").lower()
-    if not text:
-        return bool(conventions.get("flash", True))
-    return not text.startswith(("unfused", "fused softmax", "xla"))
+    return not text.startswith(("unfused", "fused softmax", "xla")) if text else None
 
 
-def _kernels(row: Row, conventions: Mapping[str, Any], precision: Precision) -> Kernels:
-    """Return the kernels of the framework; DeepSpeed has an optimizer of its own for bf16 with fp32 sums."""
-    sums_fp32 = precision.parameters == "bf16" and precision.gradients == "fp32"
-    name = "bf16_kernels" if sums_fp32 and "bf16_kernels" in conventions else "kernels"
-    remarks, chosen = row.text("notes"), dict(conventions[name])
+def _kernels(row: Row) -> dict[str, Any]:
+    """Return what the remarks say of kernels."""
+    remarks, told = row.text("notes"), {}
     if "num_vocab_tiling" in remarks or "vocab_tiles" in first_match("recipes", remarks):
-        chosen["cross_entropy"] = "fused_linear"
-    narrow = re.search(conventions.get("narrow_experts_if", ""), remarks) is not None
-    together = re.search(conventions.get("one_kernel_if", "(?!)"), remarks) is not None
-    return Kernels(
-        **chosen,
-        blocking_launches="CUDA_LAUNCH_BLOCKING=1" in remarks,
-        narrow_experts=narrow,
-        expert_kernels="one" if together else "each",
-    )
+        told["cross_entropy"] = "fused_linear"
+    return {**told, "blocking_launches": "CUDA_LAUNCH_BLOCKING=1" in remarks}
 
 
-def _precision(row: Row, conventions: Mapping[str, Any], notes: Notes) -> Precision:
+def _precision(row: Row, framework: Framework, notes: Notes) -> dict[str, str]:
     text = row.text("compute_dtype")
     if not text:
-        text = conventions.get("dtype", "bf16")
+        text = framework.compute
         notes.append(f"precision not given: {text} assumed")
     entry = first_match("precisions", text)
     if not entry:
@@ -321,30 +290,10 @@ def _precision(row: Row, conventions: Mapping[str, Any], notes: Notes) -> Precis
         raise InexpressibleError(msg)
     if "note" in entry:
         notes.append(entry["note"])
-    storage: StorageType = "fp16" if entry["compute"] == "fp16" else "bf16"
-    gradients = entry.get("gradients") or conventions["gradients"]
+    told = {name: entry[name] for name in ("compute", "recipe", "gradients") if name in entry}
     if "fp32 main grads" in row.text("optimizer"):
-        gradients = "fp32"
-    elif storage == "fp16":
-        gradients = conventions["fp16_gradients"]
-    elif gradients == "fp16":
-        gradients = "bf16"
-    recipe = entry.get("recipe", conventions["fp8_recipe"] if entry["compute"] == "fp8" else "none")
-    in_fp8 = conventions.get("fp8_parameters") and entry["compute"] in ("fp8", "mxfp8")
-    narrow: StorageType = "fp8" if in_fp8 and recipe != "blockwise" else storage
-    conventions = {**conventions, **first_match("recipes", row.text("notes")).get("storage", {})}
-    precision = Precision(
-        compute=entry["compute"],
-        recipe=recipe,
-        parameters=conventions.get("parameters", narrow),
-        master=conventions.get("master", "fp32"),
-        gradients=gradients,
-        moments=conventions["moments"],
-        activations=storage,
-    )
-    if precision.compute in {"fp32", "tf32"}:
-        return replace(precision, parameters="fp32", gradients="fp32", activations="fp32", master="none")
-    return precision
+        told["gradients"] = "fp32"
+    return {**told, **first_match("recipes", row.text("notes")).get("storage", {})}
 
 
 def _optimizer(row: Row) -> OptimizerName:

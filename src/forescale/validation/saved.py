@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, get_args
 
 from forescale.files import Row
-from forescale.spec.strategy import Allocator, KeptName, Module, Offload, OffloadName, Recompute
+from forescale.spec.framework import Framework, told_of
+from forescale.spec.strategy import KeptName, Module, Offload, OffloadName, Recompute
 from forescale.validation.errors import InexpressibleError
 from forescale.validation.shape import Notes
 from forescale.validation.tables import first_match
@@ -23,26 +24,32 @@ SPOKEN = {"layer input": INPUT, "q/k/v": "query_proj, key_proj, value_proj"}
 class Saved:
     """What is made again, and what lies on the host."""
 
-    recompute: Recompute
-    offload: Offload
+    recompute: Mapping[str, Any] | None
+    """In the words of a plan; None is what the framework does by default."""
+    offload: Mapping[str, Any]
 
 
-def saved_of(
-    row: Row, conventions: Mapping[str, Any], num_layers: int, pp: int, vpp: int, notes: Notes
-) -> Saved:
-    """Return what a row keeps, replayed as its framework does."""
+def saved_of(row: Row, framework: Framework, num_layers: int, pp: int, vpp: int, notes: Notes) -> Saved:
+    """Return what a row keeps; how it is replayed is its framework's."""
     recipe = first_match("recipes", row.text("notes"))
     if recipe:
-        return Saved(recompute=_custom(recipe["kept"], conventions), offload=_on_host(recipe["offloaded"]))
+        return _saved(_custom(recipe["kept"]), _on_host(recipe["offloaded"]))
     text = row.text("recompute")
     if not text:
-        text = str(conventions["recompute"])
-        notes.append(f"recompute not given: {text} assumed")
+        usual = framework.recompute
+        notes.append(f"recompute not given: {usual.policy or usual.granularity} assumed")
+        return _saved(None, _offload(row, ""))
     if "per-op SAC" in text:
         text += _products(row)
-    policy = _policy(text, num_layers, pp, vpp, notes)
-    stops = policy.granularity == "full" and conventions["stops_early"]
-    return Saved(recompute=replace(policy, stops_early=stops), offload=_offload(row, text))
+    return _saved(_policy(text, num_layers, pp, vpp, notes), _offload(row, text))
+
+
+def _saved(recompute: Recompute | None, offload: Offload) -> Saved:
+    """Return both in the words of a plan: granularity and offload are always said, how replay ends is not."""
+    told = None
+    if recompute is not None:
+        told = {"granularity": recompute.granularity, **told_of(recompute, Recompute())}
+    return Saved(recompute=told, offload=told_of(offload, Offload()))
 
 
 def _products(row: Row) -> str:
@@ -50,13 +57,6 @@ def _products(row: Row) -> str:
     if "nvfp4" in row.text("compute_dtype").lower():
         return ", nvfp4"  # torchao's products in 4 bits are no aten.mm, so that only attention is kept
     return ", compiled" if re.search(r"compile|float8", row.text("notes"), re.IGNORECASE) else ""
-
-
-def allocator_of(row: Row, conventions: Mapping[str, Any]) -> Allocator:
-    """Return how memory was taken, as the row says or its framework does."""
-    told = "expandable_segments" in row.text("notes")
-    allocator: Allocator = "expandable_segments" if told else conventions.get("allocator", "segments")
-    return allocator
 
 
 def lengths_vary(row: Row) -> bool:
@@ -81,11 +81,11 @@ def _on_host(names: Iterable[str]) -> Offload:
     return Offload(modules=tuple(name for name in get_args(OffloadName) if name in given))
 
 
-def _custom(names: Sequence[str], conventions: Mapping[str, Any]) -> Recompute:
+def _custom(names: Sequence[str]) -> Recompute:
     """Return the policy that keeps these results; without any it is full recompute."""
     kept = tuple(name for name in get_args(KeptName) if name in names)
     if not kept:
-        return Recompute(granularity="full", stops_early=conventions["stops_early"])
+        return Recompute(granularity="full")
     return Recompute(granularity="policy", policy="custom", kept=kept)
 
 
@@ -112,7 +112,7 @@ def _policy(text: str, num_layers: int, pp: int, vpp: int, notes: Notes) -> Reco
         return Recompute(granularity="selective", modules=_modules(modules, text))
     if entry["granularity"] == "policy":
         if entry["policy"] == "custom":
-            return _custom(entry.get("kept", _named(text)), {"stops_early": True})
+            return _custom(entry.get("kept", _named(text)))
         return Recompute(granularity="policy", policy=entry["policy"])
     if "count" not in entry:
         return Recompute(granularity=entry["granularity"])

@@ -19,6 +19,17 @@ def table(name: str) -> Any:  # noqa: ANN401  (JSON)
 
 
 @cache
+def framework_name(source: str, remarks: str) -> str:
+    """Return the record of the framework that a published source trained with, as `--framework` takes it."""
+    for entry in table("sources"):
+        told = re.search(entry.get("remarks", ""), remarks, re.IGNORECASE)
+        if told and re.search(entry["match"], source, re.IGNORECASE):
+            return str(entry["framework"])
+    msg = "the table of sources ends with what matches all"
+    raise AssertionError(msg)
+
+
+@cache
 def first_match(name: str, text: str) -> Mapping[str, Any]:
     """Return the first entry of table `name` whose `match` is found in `text`, or an empty mapping."""
     for entry in table(name):
