@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from forescale.graph.layout import Layout, split_strategy
@@ -84,3 +86,109 @@ def test_only_moments_that_can_be_the_peak_are_summed() -> None:
     other = Moment(name="c", phase="backward", tensors={"z": 9.0})
     assert undominated((small, large, other, large)) == [large, other]
     assert peak_bytes((small, large, other)) == 9.0
+
+
+@pytest.fixture
+def gated() -> Block:
+    """A gated feed-forward with its norm and residual: every tensor in 2 bytes, one fp32 statistic."""
+    degrees, choices = split_strategy(Strategy())
+    b = Builder(layout=Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=1.0))
+    for name in ("input", "normed", "result", "sum"):
+        b.tensor(name, 10.0)
+    for name in ("up", "gate", "product"):
+        b.tensor(name, 40.0)
+    b.tensor("statistic", 1.0, 4.0)
+    b.tensor("mask", 5.0, 1.0, differentiable=False)
+    b.operator("norm", reads=("input",), writes=("normed",), saves=("input", "statistic"))
+    with b.module("mlp"):
+        b.operator("up", reads=("normed",), writes=("up",), saves=("normed",))
+        b.operator("gate", reads=("normed",), writes=("gate",), saves=("normed",))
+        b.operator("activation", reads=("up", "gate"), writes=("product",), saves=("up", "gate"))
+        b.operator("down", reads=("product", "mask"), writes=("result",), saves=("product",))
+    b.operator("add", reads=("input", "result"), writes=("sum",), shares_gradient=True)
+    return b.block("gated", "input")
+
+
+ORDER = ("norm", "up", "gate", "activation", "down", "add")
+
+
+def test_every_moment_of_a_gated_feed_forward(gated: Block) -> None:
+    kept = keep(gated, Recompute())
+    assert kept.num_bytes == 2 * (10 + 10 + 3 * 40) + 4
+    moments = block_moments(gated, kept)
+    # Each writes its result beside what is kept; the last reads the result of the one before.
+    forward = [at(moments.forward, name, "forward") for name in ORDER]
+    assert forward == [44, 44 + 80, 44 + 160, 44 + 240, 44 + 240 + 20, 44 + 240 + 40]
+    backward = {
+        "add": 284 + 20,  # the gradient of the sum is that of the input and of the result
+        "down": 284 + 20 + 80,  # the mask has none
+        "activation": 204 + 20 + 80 + 160,  # its result is gone, both factors get theirs
+        "gate": 44 + 20 + 160 + 20,
+        "up": 44 + 20 + 80 + 20 + 20,  # a second part of the same gradient, to be added
+        "norm": 24 + 20 + 20 + 20,  # what it read has one from the residual too
+    }
+    assert {name: at(moments.backward, name, "backward") for name in ORDER} == backward
+    assert moments.backward_bytes == max(backward.values())
+    assert moments.forward_bytes == max(forward)
+
+
+def test_every_moment_of_its_replay(gated: Block) -> None:
+    """Only the input is kept; the replay holds tensors from their writer to their last reader."""
+    kept = keep(gated, Recompute(granularity="full"))
+    moments = block_moments(gated, kept)
+    forward = [at(moments.forward, name, "forward") for name in ORDER]
+    assert forward == [20 + 20, 20 + 20 + 80, 20 + 20 + 160, 20 + 240, 20 + 80 + 20, 20 + 20 + 20]
+    # The replay keeps what backward needs, beside the gradient that waits.
+    replay = [at(moments.backward, name, "replay") for name in ORDER]
+    assert replay == [20 + each for each in (44, 44 + 80, 44 + 160, 44 + 240, 44 + 260, 44 + 280)]
+    # And its own sum stays until its first operator is done.
+    plain = block_moments(gated, keep(gated, Recompute())).backward
+    again = {name: at(moments.backward, name, "backward") - at(plain, name, "backward") for name in ORDER}
+    assert again == dict.fromkeys(ORDER, 20)
+
+
+def test_every_moment_where_a_module_is_replayed(gated: Block) -> None:
+    """The module's input is kept, and what the others save; its result is made again before it is needed."""
+    kept = keep(gated, Recompute(granularity="selective", modules=("mlp",)))
+    assert {tensor.name for tensor in kept.tensors} == {"input", "statistic", "normed", "mask"}
+    moments = block_moments(gated, kept)
+    replay = [at(moments.backward, name, "replay") for name in ORDER[1:5]]
+    # Beside what is kept and the gradient that waits, what it makes; its result comes last.
+    assert replay == [69 + 80, 69 + 160, 69 + 240, 69 + 240 + 20]
+    assert at(moments.backward, "add", "backward") == 49 + 20
+    assert at(moments.backward, "activation", "backward") == 209 + 20 + 80 + 160 + 20
+
+
+def test_a_gradient_made_in_place_takes_the_saved_tensor_s_memory(gated: Block) -> None:
+    operators = tuple(
+        replace(each, gradient_in_saved=True) if each.name == "activation" else each
+        for each in gated.operators
+    )
+    block = replace(gated, operators=operators)
+    plain, placed = (block_moments(each, keep(each, Recompute())).backward for each in (gated, block))
+    assert at(plain, "activation", "backward") - at(placed, "activation", "backward") == 160
+    assert at(plain, "gate", "backward") == at(placed, "gate", "backward")
+
+
+def test_what_is_written_in_place_keeps_one_gradient() -> None:
+    degrees, choices = split_strategy(Strategy())
+    b = Builder(layout=Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=1.0))
+    for name in ("input", "queries", "output"):
+        b.tensor(name, 10.0)
+    b.operator("project", reads=("input",), writes=("queries",), saves=("input",))
+    b.operator("rotate", reads=("queries",), writes=("queries",))
+    b.operator("core", reads=("queries",), writes=("output",), saves=("queries",))
+    block = b.block("rotated", "input")
+    moments = block_moments(block, keep(block, Recompute()))
+    assert at(moments.backward, "core", "backward") == 20 + 20 + 20 + 20
+    assert at(moments.backward, "rotate", "backward") == 20 + 20
+    assert at(moments.backward, "project", "backward") == 20 + 20 + 20
+
+
+def test_nothing_has_no_moments() -> None:
+    degrees, choices = split_strategy(Strategy())
+    b = Builder(layout=Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=1.0))
+    b.tensor("input", 10.0)
+    block = b.block("nothing", "input")
+    moments = block_moments(block, keep(block, Recompute()))
+    assert (moments.forward_bytes, moments.backward_bytes) == (0, 0)

@@ -13,7 +13,7 @@ from forescale.explain import explain
 from forescale.memory.offload import load_host_rates
 from forescale.project import memory_timeline, project
 from forescale.search import search
-from forescale.spec import Precision, Strategy
+from forescale.spec import DenseFfn, Layer, Model, Precision, Strategy, Workload
 from forescale.spec.space import Space
 from forescale.spec.strategy import Offload, Recompute
 
@@ -157,3 +157,106 @@ def test_copies_of_activations_hide_behind_the_pass_that_makes_them():
     shown = max(moved - times.forward_s, 0) + max(moved - times.backward_s, 0)
     assert hidden.time_s["host_comm"] == pytest.approx(2 * shown)
     assert bare.time_s["host_comm"] == pytest.approx(2 * 2 * moved)
+
+
+HIDDEN, WIDTH, SEQUENCE = 96, 160, 512
+FEED = Layer(attention=None, ffn=DenseFfn(ffn_hidden_size=WIDTH), num_norms=1)
+FEEDS = Model(name="feeds", hidden_size=HIDDEN, layers=(FEED,) * 6, vocab_size=8, vocab_multiple=1)
+KEPT = 2 * SEQUENCE * (2 * HIDDEN + 2 * HIDDEN + 4 + 2 * 2 * WIDTH + 2 * WIDTH)
+"""Bytes that a layer keeps of two sequences: input, norm's result and statistic, both factors, their product."""
+LINK = 10e9 * load_host_rates().link_share
+
+
+def offloaded(layout, offload, count=4):
+    """A step of `count` micro-batches of two sequences."""
+    layout = replace(layout, micro_batch_size=2, offload=offload)
+    work = Workload(seq_len=SEQUENCE, global_batch_size=2 * count * layout.dp)
+    return project(FEEDS, toy.cluster(layout.num_devices), layout, work, costs=toy.costs())
+
+
+@pytest.mark.parametrize(
+    ("schedule", "vpp", "in_flight"),
+    [
+        (None, 1, (2, 1)),
+        ("1f1b", 1, (2, 1)),
+        ("gpipe", 1, (4, 4)),
+        ("zb-h1", 1, (2, 2)),  # its last weight gradients wait
+    ],
+)
+def test_copies_under_schedules(schedule, vpp, in_flight):
+    """Three layers a rank go out and come back with every micro-batch; those in flight are on the host."""
+    result = offloaded(
+        Strategy(pp=2, vpp=vpp, schedule=schedule), Offload(activation_layers=99, overlap=False)
+    )
+    assert result.time_s["host_comm"] == pytest.approx(4 * 2 * 3 * KEPT / LINK)
+    assert [stage.host_bytes for stage in result.memory.stages] == pytest.approx(
+        [held * 3 * KEPT for held in in_flight]
+    )
+
+
+@pytest.mark.parametrize(
+    ("schedule", "vpp", "layers"), [("dualpipe", 1, 3), ("zbv", 2, 4), ("interleaved-1f1b", 3, 3)]
+)
+def test_copies_of_ranks_with_several_stages(schedule, vpp, layers):
+    """A rank's layers of all its stages (of a V with 1, 2, 2, 1 the inner ones); of two replicas one is passed."""
+    result = offloaded(
+        Strategy(pp=2, vpp=vpp, schedule=schedule), Offload(activation_layers=99, overlap=False)
+    )
+    assert result.time_s["host_comm"] == pytest.approx(4 * 2 * layers * KEPT / LINK)
+
+
+def test_some_layers_leave_and_two_are_in_transit():
+    """Two of three: a third stays; both of the others are on the device while they are at work."""
+    all_of_them, some, none = (
+        offloaded(Strategy(pp=2), Offload(activation_layers=layers)).memory.stages[0] for layers in (3, 2, 0)
+    )
+    assert some.host_bytes == pytest.approx(2 * 2 * KEPT)
+    assert none.activations_bytes - some.activations_bytes == pytest.approx((2 * 2 - 2) * KEPT)
+    assert none.activations_bytes - all_of_them.activations_bytes == pytest.approx((2 * 3 - 2) * KEPT)
+
+
+def test_a_share_of_what_modules_save():
+    """Half of the norms' inputs: 2 bytes of each, and a statistic of 4."""
+    result = offloaded(Strategy(), Offload(modules=("mlp_norm",), module_share=0.5, overlap=False))
+    moved = 0.5 * 6 * 2 * SEQUENCE * (2 * HIDDEN + 4)
+    assert result.memory.stages[0].host_bytes == pytest.approx(moved)
+    assert result.time_s["host_comm"] == pytest.approx(4 * 2 * moved / LINK)
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_shards_of_parameters_come_with_every_pass_and_gradients_leave(overlap):
+    """Stage 3 over 4 ranks: weights in 2 bytes before either pass, gradients in 4 after backward."""
+    layout = Strategy(dp_shard=4, zero=3)
+    result = offloaded(layout, Offload(parameters=True, overlap=overlap))
+    parameters = 6 * (HIDDEN + 3 * HIDDEN * WIDTH) + HIDDEN + 2 * 8 * HIDDEN
+    weights, gradients = 2 * parameters / 4 / LINK, 4 * parameters / 4 / LINK
+    if not overlap:
+        assert result.time_s["host_comm"] == pytest.approx(4 * (weights + gradients + weights))
+        return
+    (times,) = result.stage_times
+    waits = result.time_s["data_comm"] / 4
+    assert result.time_s["host_comm"] <= 4 * (
+        max(weights - times.forward_s, 0) + max(gradients - times.backward_s, 0)
+    )
+    assert waits >= 0.0
+    (stage_memory,) = result.memory.stages
+    # Weights in 2, gradients in 4, master copy and moments in 12, and fp32 gradients beside the master copy.
+    assert stage_memory.host_bytes == pytest.approx((2 + 12 + 4) * parameters / 4)
+    kept = offloaded(layout, Offload(parameters=True, optimizer=0.0, master=False)).memory.stages[0]
+    assert kept.host_bytes == pytest.approx((2 + 8 + 8) * parameters / 4)
+
+
+def test_part_of_the_optimizer_on_the_host_updates_both_sides_at_once():
+    layout, share = Strategy(dp_shard=4), 0.25
+    parameters = (6 * (HIDDEN + 3 * HIDDEN * WIDTH) + HIDDEN + 2 * 8 * HIDDEN) / 4
+    result = offloaded(layout, Offload(optimizer=share, overlap=False))
+    device = (1 - share) * (2 * 12 + 4 + 2) * parameters / 1e12
+    host = share * (2 * 12 + 4) * parameters / load_host_rates().update_bandwidth
+    assert result.time_s["optimizer"] == pytest.approx(device + host)
+    assert result.time_s["host_comm"] == pytest.approx(2 * 4 * share * parameters / LINK)
+    stage_memory = result.memory.stages[0]
+    assert stage_memory.optimizer_bytes == pytest.approx(0.75 * 12 * parameters)
+    assert stage_memory.host_bytes == pytest.approx(share * (12 + 4) * parameters)
+    apart = offloaded(layout, Offload(optimizer=share, master=False, overlap=False)).memory.stages[0]
+    assert apart.optimizer_bytes == pytest.approx((12 - share * 8) * parameters)
+    assert apart.host_bytes == pytest.approx(share * (8 + 8) * parameters)
