@@ -9,8 +9,8 @@ import pytest
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
 from forescale.errors import SpecError
-from forescale.memory.loads import stage_loads, total_bytes
-from forescale.memory.timeline import build_timeline, schedule_of
+from forescale.memory.loads import Sized, StageLoad, stage_loads, total_bytes
+from forescale.memory.timeline import Standing, build_timeline, schedule_of
 from forescale.project import memory_timeline, project
 from forescale.schedule import Request, build_schedule
 from forescale.schedule.placement import loop
@@ -190,3 +190,93 @@ def test_the_document_holds_the_curve():
     assert body["schema"] == "forescale.memory_timeline/1"
     assert max(body["ranks"][0]["allocated_bytes"]) == pytest.approx(body["peak"]["allocated_bytes"])
     assert len(body["ranks"]) == 4
+
+
+def load(stage, *, kept, forward, backward, between=0.0):
+    """A stage of whose tensors there is one of each kind."""
+
+    def sized(name, num_bytes):
+        return (Sized(owner=f"stage {stage}", name=name, num_bytes=num_bytes),) if num_bytes else ()
+
+    return StageLoad(
+        stage=stage,
+        rank=stage,
+        kept=sized("kept", kept),
+        forward=sized("forward", forward),
+        backward=sized("backward", backward),
+        between=sized("loss", between),
+    )
+
+
+LOADS = (
+    load(0, kept=100.0, forward=10.0, backward=30.0),
+    load(1, kept=200.0, forward=20.0, backward=40.0, between=7.0),
+)
+HELD = Standing(weights=1.0, gradients=2.0, optimizer=4.0, buffers=8.0, update=50.0)
+
+
+def by_hand(schedule, *, update=50.0, count=2):
+    layout = Strategy(pp=2, schedule=schedule)
+    fabric = load_cluster("h100-sxm", 2)
+    result = project(DENSE, fabric, layout, Workload(seq_len=4096, global_batch_size=count))
+    return result, build_timeline(
+        result, schedule_of(layout, count), LOADS, (HELD, replace(HELD, update=update))
+    )
+
+
+def test_every_moment_of_one_forward_one_backward():
+    """F0 F1 B0 B1 on the first rank, F0 B0 F1 B1 on the last; what is kept, and what is at work beside it."""
+    result, timeline = by_hand(None)
+    first, last = timeline.ranks
+    assert first.activations.tolist() == [0, 110, 100, 210, 200, 230, 100, 130, 0, 0, 0]
+    assert last.activations.tolist() == [0, 220, 207, 240, 0, 220, 207, 240, 0, 0, 0]
+    (f0, b0), (f1, b1) = ((each.forward_s, each.backward_s) for each in result.stage_times)
+    back = [max(2 * f0, f0 + f1 + b1)]
+    back.append(max(back[0] + b0, f0 + 2 * (f1 + b1)))
+    ends = [back[1] + b0, back[1] + b0 + result.time_s["optimizer"]]
+    assert first.time_s.tolist() == pytest.approx(
+        [0, 0, f0, f0, 2 * f0, back[0], back[0] + b0, back[1], back[1] + b0, *ends]
+    )
+    assert timeline.step_time_s == pytest.approx(ends[1])
+    assert first.allocated.tolist() == pytest.approx(
+        [each + 15 for each in (0, 110, 100, 210, 200, 230, 100, 130, 0, 50 - 8, 0)]
+    )
+    assert (first.peak.action, first.peak.in_flight, first.peak.allocated_bytes) == ("0B0", 2, 230 + 15)
+    assert first.peak.time_s == pytest.approx(back[0])
+    sizes = {tensor.name: tensor.num_bytes for tensor in first.peak.tensors}
+    assert sizes == {
+        "kept": 200, "backward": 30, "buffers and workspaces": 8, "optimizer": 4, "gradients": 2, "weights": 1
+    }  # fmt: skip
+    assert (last.peak.action, last.peak.in_flight, last.peak.allocated_bytes) == ("1B0", 1, 240 + 15)
+
+
+def test_every_moment_of_all_forwards_first():
+    """The last rank's losses wait: of both micro-batches, less the one at work."""
+    _, timeline = by_hand("gpipe")
+    last = timeline.ranks[1]
+    assert last.activations.tolist() == [0, 220, 207, 427, 414, 447, 207, 240, 0, 0, 0]
+    assert (last.peak.action, last.peak.in_flight, last.peak.allocated_bytes) == ("1B0", 2, 447 + 15)
+    sizes = {tensor.name: tensor.num_bytes for tensor in last.peak.tensors}
+    assert (sizes["kept"], sizes["backward"], sizes["loss"]) == (400, 40, 7)
+
+
+def test_an_update_that_needs_more_than_activations_is_the_peak():
+    result, timeline = by_hand(None, update=1000.0)
+    peak = timeline.ranks[1].peak
+    assert (peak.action, peak.stage, peak.in_flight, peak.allocated_bytes) == ("update", None, 0, 1000 + 7)
+    assert peak.time_s == pytest.approx(timeline.step_time_s - result.time_s["optimizer"])
+    assert timeline.peak == peak
+    assert timeline.ranks[1].allocated.tolist()[-2:] == [1000 + 7, 15]
+
+
+def test_a_split_backward_lets_go_with_its_weight_gradients():
+    """ZB-H1: input gradients free losses, weight gradients what was kept; each takes half of a backward."""
+    result, timeline = by_hand("zb-h1")
+    last = timeline.ranks[1]
+    # F0 I0 F1 I1 W0 W1
+    assert last.activations.tolist() == [0, 220, 207, 240, 200, 420, 407, 440, 400, 400, 200, 200, 0, 0, 0]
+    (f0, _), (f1, b1) = ((each.forward_s, each.backward_s) for each in result.stage_times)
+    begins = last.time_s[1:-2:2].tolist()
+    assert begins[:2] == pytest.approx([f0, f0 + f1])
+    assert begins[4] - begins[3] == pytest.approx(b1 / 2)
+    assert last.peak.allocated_bytes == 440 + 15
