@@ -163,3 +163,33 @@ def test_the_loss_fused_with_the_head_is_refused():
     kernels = replace(lay.choices.kernels, cross_entropy="fused_linear")
     with pytest.raises(SpecError, match="fused_linear needs the head's matrix whole"):
         head_block(dense(), replace(lay, choices=replace(lay.choices, kernels=kernels)))
+
+
+def test_every_step_of_a_product_by_hand():
+    """tp 2 x cp 3, two panels: 12 steps. Sums in 2 bytes, of weights accumulated in fp32 on one of three ranks."""
+    layer = replace(dense().layers[0], attention=None, num_norms=1)
+    given = layout(2, 3, panels=2, batch=2, seq_len=1536)
+    given = replace(given, precision=Precision(compute="fp8", recipe="delayed"))
+    (up,) = [each for each in layer_block(dense(), layer, given).operators if each.name == "ffn.up"]
+    rows, k, n, steps = 2 * 1536 / 3, 1024, 2 * 4096 / 2, 12
+    assert up.panels == steps
+    width = k / steps
+    send_x, send_w, cast, product = up.forward
+    assert (send_x.kind, send_x.axis, send_x.num_bytes) == ("broadcast", "tp", pytest.approx(rows * width))
+    assert (send_w.kind, send_w.axis, send_w.num_bytes) == ("broadcast", "cp", pytest.approx(width * n))
+    assert (cast.bytes_moved, cast.kernels) == (pytest.approx(3 * rows * width / 2), 1 / 2)
+    assert (product.m, product.n, product.k, product.accumulate_bytes) == (rows, n, pytest.approx(width), 2)
+    send, cast, product, summed = up.backward_input
+    assert (send.axis, send.num_bytes) == ("cp", pytest.approx(width * n))
+    assert (cast.bytes_moved, cast.kernels) == (pytest.approx(3 * rows * n / steps), pytest.approx(1 / 12))
+    assert (product.m, product.n, product.k) == (rows, pytest.approx(width), n)
+    assert (summed.kind, summed.axis, summed.num_bytes) == ("reduce", "tp", pytest.approx(2 * rows * width))
+    send, product, summed, added = up.backward_weight
+    assert (send.axis, send.num_bytes) == ("tp", pytest.approx(rows * width))
+    assert (product.m, product.n, product.k) == (n, pytest.approx(width), rows)
+    assert (summed.kind, summed.axis, summed.num_bytes) == ("reduce", "cp", pytest.approx(2 * width * n))
+    assert added.bytes_moved == pytest.approx(width * n / 3 * (2 + 2 * 4))  # read; the sum read and written
+    assert added.kernels == pytest.approx(1 / 3)
+    wide = replace(given, precision=Precision())
+    (up,) = [each for each in layer_block(dense(), layer, wide).operators if each.name == "ffn.up"]
+    assert up.forward[0].num_bytes == pytest.approx(2 * rows * width)

@@ -81,3 +81,67 @@ def test_candidates_are_looked_up_one_by_one():
     assert found.covered.tolist() == [[True, True], [False, True]]
     assert found.exact.tolist() == [[True, False], [False, True]]
     assert seconds(found)[0].tolist() == pytest.approx([1e-4, 1.4e-4])
+
+
+GROUPED = GroupedGemm(groups=4.0, m=1024.0, n=4096.0, k=2048.0)
+PASS = Elementwise(bytes_moved=1e6, kernels=2.0, transposed_bytes=5e5)
+
+
+@pytest.mark.parametrize(
+    ("op", "extent"),
+    [
+        *((GEMM, name) for name in ("m", "n", "k", "batch")),
+        *((GROUPED, name) for name in ("groups", "m", "n", "k")),
+        *((ATTENTION, name) for name in ("batch", "qk_dim", "v_dim")),
+        *((PASS, name) for name in ("bytes_moved", "kernels")),
+    ],
+)
+def test_work_grows_with_every_extent(op, extent):
+    """Between one and three times as much: at twice it is half of the way."""
+    given = getattr(op, extent)
+    grid = table((op, 1.0), (replace(op, **{extent: 3 * given}), 5.0))
+    assert seconds(grid.find(replace(op, **{extent: 2 * given}))).item() == pytest.approx(3.0)
+    assert grid.find(replace(op, **{extent: 4 * given})) is None
+
+
+def test_calls_of_attention_are_sequences_times_heads():
+    """Two sequences of 32 heads are what one of 64 is, as long as as many queries share a key."""
+    twice = replace(ATTENTION, heads=64.0, kv_heads=16.0)
+    assert table((replace(ATTENTION, batch=2.0), 1e-3)).find(twice).exact.item()
+    assert table((ATTENTION, 1e-3)).find(replace(ATTENTION, kv_heads=16.0)) is None
+
+
+def test_extents_of_attention_that_are_shares():
+    """Queries to a key head, keys to a query, the part of the pairs that a mask leaves: each along its own line."""
+    for name, changed in (
+        ("kv_heads", lambda share: {"kv_heads": 32.0 / share}),
+        ("kv_len", lambda share: {"kv_len": 2048.0 * share, "pairs": ATTENTION.pairs * share}),
+        ("pairs", lambda share: {"pairs": 2048.0 * 2048.0 * share / 8}),
+    ):
+        ends = [
+            (replace(ATTENTION, **changed(share)), seconds_) for share, seconds_ in ((1.0, 1.0), (3.0, 5.0))
+        ]
+        between = replace(ATTENTION, **changed(2.0))
+        assert seconds(table(*ends).find(between)).item() == pytest.approx(3.0, rel=0.02), name
+
+
+def test_what_is_written_transposed_counts_as_moved():
+    assert table((PASS, 1.0)).find(replace(PASS, bytes_moved=1.5e6, transposed_bytes=0.0)).exact.item()
+
+
+def test_products_that_accumulate_are_another_family_whatever_they_add():
+    summed = replace(GEMM, accumulate_bytes=4.0)
+    assert table((summed, 1.0)).find(replace(GEMM, accumulate_bytes=2.0)).exact.item()
+    assert table((GEMM, 1.0)).find(summed) is None
+    grouped = replace(GROUPED, accumulate_bytes=4.0)
+    assert table((grouped, 1.0)).find(replace(GROUPED, accumulate_bytes=8.0)).exact.item()
+    assert table((GROUPED, 1.0)).find(grouped) is None
+
+
+def test_what_was_not_timed_says_so():
+    """Neither exact nor between: no seconds are given for it among others."""
+    grid = table((GEMM, 1e-4), (replace(GEMM, m=2048.0), 1.8e-4))
+    found = grid.find(replace(GEMM, m=np.array([4096.0, 1024.0])))
+    assert (found.covered.tolist(), found.exact.tolist()) == ([False, True], [False, True])
+    assert (found.below_s[0], found.above_s[0], found.share[0]) == (1.0, 1.0, 0.0)
+    assert grid.num_shapes == 2
