@@ -212,7 +212,7 @@ LOADS = (
     load(0, kept=100.0, forward=10.0, backward=30.0),
     load(1, kept=200.0, forward=20.0, backward=40.0, between=7.0),
 )
-HELD = Standing(weights=1.0, gradients=2.0, optimizer=4.0, buffers=8.0, update=50.0)
+HELD = Standing(weights=1.0, gradients=2.0, optimizer=4.0, buffers=8.0, update=50.0, graphs=0.0)
 
 
 def by_hand(schedule, *, update=50.0, count=2):
