@@ -3,7 +3,8 @@
 ForescaleError
 ├── SpecError            a model, cluster, strategy or workload that cannot be
 │   ├── UnknownNameError a name that is in no catalogue, with the nearest ones
-│   └── UnknownKeyError  a key that a file or an override may not have
+│   ├── UnknownKeyError  a key that a file or an override may not have
+│   └── ScheduleError    a pipeline schedule that cannot be built, read or run
 ├── ReaderError          a file that cannot be read: which, where, why
 ├── InfeasibleError      no layout satisfies the constraints; carries the table of those that failed
 └── PhysicsError         a result that breaks a physical law: a defect of ours, never hidden
@@ -44,6 +45,10 @@ class UnknownKeyError(SpecError):
         self.key, self.where, self.suggestions = key, where, nearest(key, allowed)
         hint = _did_you_mean(self.suggestions) or _takes(allowed)
         super().__init__(f"unknown key {key!r} in {where}{hint}")
+
+
+class ScheduleError(SpecError):
+    """A pipeline schedule that cannot be built, read or run."""
 
 
 class ReaderError(ForescaleError):

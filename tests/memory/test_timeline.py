@@ -13,7 +13,7 @@ from forescale.memory.loads import Sized, StageLoad, stage_loads, total_bytes
 from forescale.memory.timeline import Standing, build_timeline, schedule_of
 from forescale.project import memory_timeline, project
 from forescale.schedule import Request, build_schedule
-from forescale.schedule.placement import loop
+from forescale.schedule.model import loop
 from forescale.spec import Precision, Recompute, Strategy, Workload
 from forescale.spec.strategy import Kernels, Routing
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from forescale.schedule import FAMILIES, Kind, Request, check, family, lower
 from forescale.schedule.actions import JOINED, KIND_BITS, MICROBATCH_SHIFT, STAGE_SHIFT
-from forescale.schedule.deadlock import SEMANTICS
+from forescale.schedule.checker import SEMANTICS
 
 MUTATIONS = ("drop", "double", "swap", "wrong rank", "bad stage", "bad micro-batch", "wrong kind")
 

@@ -16,7 +16,7 @@ from forescale.schedule import (
     lower,
 )
 from forescale.schedule.actions import encode, parse
-from forescale.schedule.placement import loop
+from forescale.schedule.model import loop
 
 
 def test_crossed_order_is_a_circle():

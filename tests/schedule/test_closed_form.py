@@ -1,50 +1,11 @@
 """Closed forms against numbers printed in their sources, and against the simulator."""
 
-import numpy as np
 import pytest
+from tests.schedule import closed_forms as cf
 
 from forescale.schedule import Request, StageTimes, compile_schedule, family, from_share, peak_activations
-from forescale.schedule import closed_form as cf
-from forescale.schedule.memory import ActivationSizes, live_passes, peak_memory
-
-
-def test_interleaving_holds_p_plus_p_minus_1_over_v():
-    assert cf.in_flight_microbatches(stage=0, pp=8, vpp=2, num_microbatches=32) == 11.5
-    assert cf.in_flight_microbatches(stage=0, pp=8, vpp=4, num_microbatches=32) == 9.75
-
-
-def test_in_flight_takes_arrays():
-    found = cf.in_flight_microbatches(stage=np.arange(4), pp=4, vpp=1, num_microbatches=3)
-    np.testing.assert_array_equal(found, [3, 3, 2, 1])
-
-
-@pytest.mark.parametrize("vpp", [1, 2, 3])
-@pytest.mark.parametrize("m", [4, 8, 12])
-def test_in_flight_is_what_the_schedule_holds(vpp, m):
-    name = "1f1b" if vpp == 1 else "interleaved-1f1b"
-    schedule = family(name).build(Request(pp=4, num_microbatches=m, vpp=vpp))
-    expected = cf.in_flight_microbatches(stage=np.arange(4.0), pp=4, vpp=vpp, num_microbatches=m)
-    np.testing.assert_allclose(peak_activations(schedule), expected, atol=1e-8)
-
-
-def test_live_passes_chunk_by_chunk_worked_by_hand():
-    # the last of two ranks: F0 F0 | F1 B1 F1 B1 F0 B0 F0 B0 ...: beside the two first, one of chunk 1 or a third
-    live = cf.live_chunks(2, 2)[:, 1]
-    assert live[0].tolist() == [2, 1]
-    assert {tuple(each) for each in live[1:].tolist()} == {(2, 1), (3, 0)}
-
-
-@pytest.mark.parametrize(("vpp", "rounds"), [(2, 1), (2, 2), (3, 1), (3, 3), (4, 2)])
-def test_live_passes_are_those_of_the_schedule_whatever_chunks_keep(vpp, rounds):
-    pp, sizes = 4, np.random.default_rng(vpp).integers(0, 5, size=(6, 4 * vpp)).astype(float)
-    schedule = family("interleaved-1f1b").build(Request(pp=pp, num_microbatches=rounds * pp, vpp=vpp))
-    of_rank = np.arange(vpp)[None, :] * pp + np.arange(pp)[:, None]
-    live = cf.live_chunks(pp, vpp)[:1] if rounds == 1 else cf.live_chunks(pp, vpp)[1:]
-    for saved in sizes:
-        expected = peak_memory(schedule, ActivationSizes(saved=saved))
-        np.testing.assert_allclose((live * saved[of_rank]).sum(axis=2).max(axis=0), expected)
-        named = (live_passes(schedule) * saved[of_rank]).sum(axis=2).max(axis=0)
-        np.testing.assert_allclose(named, expected)
+from forescale.schedule.library.v_limited import idle_v_limited, v_half_limit_chunks, v_min_limit_chunks
+from forescale.schedule.memory import in_flight_microbatches
 
 
 def test_bubble_fraction_of_the_documentation():
@@ -60,7 +21,7 @@ def test_figures_by_hand():
     assert cf.bubble_rate(idle=idle, work=work) == pytest.approx(7 / 103)
     assert simulated("zb-h1", 8, 32, **unit).bubble_rate_makespan == pytest.approx(7 / 103)
     # 1F1B is the interleaved order of one chunk: it holds p, no more, p 8
-    assert cf.in_flight_microbatches(stage=0, pp=8, vpp=1, num_microbatches=32) == 8
+    assert in_flight_microbatches(stage=0, pp=8, vpp=1, num_microbatches=32) == 8
     assert peak_activations(family("1f1b").build(Request(pp=8, num_microbatches=32))).max() == 8
     # two chunks: p + (p-1)/2 = 11.5, and half the idle time: 7/(64 + 7)
     found = family("interleaved-1f1b").build(Request(pp=8, num_microbatches=32, vpp=2))
@@ -113,11 +74,11 @@ def test_few_microbatches(m):
 
 @pytest.mark.parametrize("pp", [3, 4, 6, 8, 9, 12])
 def test_v_schedules_meet_the_unit_time_law(pp):
-    for name, limit in (("v-half", cf.v_half_limit_chunks(pp=pp)), ("v-min", cf.v_min_limit_chunks(pp=pp))):
+    for name, limit in (("v-half", v_half_limit_chunks(pp=pp)), ("v-min", v_min_limit_chunks(pp=pp))):
         schedule = family(name).build(Request(pp=pp, num_microbatches=2 * pp + 4, vpp=2))
         unit = StageTimes(forward=1.0, input_grad=1.0, weight_grad=1.0)
         idle = compile_schedule(schedule).time(unit).makespan - 6 * (2 * pp + 4)
-        assert idle <= cf.idle_v_limited(pp=pp, limit_chunks=limit)
+        assert idle <= idle_v_limited(pp=pp, limit_chunks=limit)
         assert 2 * peak_activations(schedule).max() <= limit
 
 

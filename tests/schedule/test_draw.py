@@ -6,28 +6,31 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from forescale.schedule import FAMILIES, Request, family
-from forescale.schedule.draw import of_simulation, to_html, to_perfetto, to_svg, to_terminal
+from forescale.schedule import FAMILIES, Request, family, simulate
+from forescale.schedule.draw import to_html, to_perfetto, to_svg, to_terminal
 
 
 def simulated(name="zbv", pp=4, m=8):
     each = family(name)
-    return each.build(Request(pp=pp, num_microbatches=m, vpp=each.fixed_vpp or 2)).simulate()
+    return simulate(each.build(Request(pp=pp, num_microbatches=m, vpp=each.fixed_vpp or 2)))
 
 
 def test_terminal_of_1f1b():
-    lines = to_terminal(simulated("1f1b")).splitlines()
+    lines = to_terminal(simulated("1f1b").timeline).splitlines()
     assert lines[0] == "1f1b, pp 4, 8 micro-batches"
     assert lines[2] == "rank 0 F0F1F2F3············B0--F4B1--F5B2--F6B3--F7B4--··B5--··B6--··B7--  27.3%"
     assert lines[5].startswith("rank 3 ······F0B0--F1B1--")
 
 
 def test_terminal_keeps_to_its_width():
-    assert max(len(line) for line in to_terminal(simulated("v-half", 4, 40), width=80).splitlines()[2:]) <= 80
+    assert (
+        max(len(line) for line in to_terminal(simulated("v-half", 4, 40).timeline, width=80).splitlines()[2:])
+        <= 80
+    )
 
 
 def test_terminal_colours_instead_of_letters():
-    text = to_terminal(simulated("zbv"), colour=True)
+    text = to_terminal(simulated("zbv").timeline, colour=True)
     plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
     assert "\x1b[44" in text
     assert plain.splitlines()[2].startswith("rank 0 0123456")
@@ -36,14 +39,14 @@ def test_terminal_colours_instead_of_letters():
 @pytest.mark.parametrize("name", [each.name for each in FAMILIES])
 def test_svg_is_well_formed_and_complete(name):
     simulation = simulated(name)
-    root = ElementTree.fromstring(to_svg(simulation))
+    root = ElementTree.fromstring(to_svg(simulation.timeline))
     titles = [element.text for element in root.iter("{http://www.w3.org/2000/svg}title")]
     assert len(titles) == simulation.start.size
-    assert len(of_simulation(simulation).memory) == 4
+    assert len(simulation.timeline.memory) == 4
 
 
 def test_html_is_self_contained():
-    page = to_html([simulated("zbv"), simulated("1f1b")], title="Two <b>schedules</b>")
+    page = to_html([simulated("zbv").timeline, simulated("1f1b").timeline], title="Two <b>schedules</b>")
     assert "http://" not in page
     assert "https://" not in page
     data = json.loads(re.search(r'<script id="data" type="application/json">(.*?)</script>', page, re.S)[1])
@@ -53,7 +56,7 @@ def test_html_is_self_contained():
 
 def test_perfetto_has_slices_flows_and_counters():
     simulation = simulated("dualpipev")
-    trace = to_perfetto(simulation, unit_s=1e-3)
+    trace = to_perfetto(simulation.timeline, unit_s=1e-3)
     phases = [event["ph"] for event in trace["traceEvents"]]
     assert phases.count("X") == simulation.start.size
     assert phases.count("s") == phases.count("f") == simulation.num_messages
@@ -65,7 +68,7 @@ def test_perfetto_has_slices_flows_and_counters():
 
 
 def test_flows_go_from_a_pass_to_a_later_one():
-    timeline = of_simulation(simulated("chimera"))
+    timeline = simulated("chimera").timeline
     for sender, receiver in timeline.messages:
         source, target = timeline.bars[sender], timeline.bars[receiver]
         assert source.rank != target.rank
@@ -75,11 +78,16 @@ def test_flows_go_from_a_pass_to_a_later_one():
 def test_notebooks_show_the_timeline():
     simulation = simulated()
     assert simulation._repr_html_().startswith("<svg")
-    assert simulation.schedule._repr_html_().startswith("<svg")
+
+
+def test_notebooks_show_who_does_what_in_which_order():
+    table = ElementTree.fromstring(simulated("dualpipev").schedule._repr_html_())
+    assert [row.find("th").text for row in table.findall("tr")] == [f"rank {rank}" for rank in range(4)]
+    assert table.find("tr/td").text == "0F0"
 
 
 def test_busy_and_bubble_of_the_picture_are_those_of_the_simulation():
     simulation = simulated("dualpipe")
-    timeline = of_simulation(simulation)
+    timeline = simulation.timeline
     for rank in range(4):
         assert timeline.busy(rank) == pytest.approx(simulation.timing.busy[rank])

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from forescale.schedule import ActivationSizes, Request, family, peak_activations, peak_memory
-from forescale.schedule.memory import memory_curve, peak_receive_buffers
+from forescale.schedule.memory import in_flight_microbatches, live_chunks, live_passes, memory_curve
 
 
 def built(name, pp=4, m=8, vpp=1):
@@ -37,8 +37,40 @@ def test_peaks_count_in_a_devices_full_share():
     assert peak_activations(built("dualpipe", m=8)).max() == 5.0
 
 
-@pytest.mark.parametrize("name", ["1f1b", "gpipe", "eager-1f1b"])
-def test_receive_buffers(name):
-    peaks = peak_receive_buffers(built(name))
-    assert peaks.min() >= 1
-    assert peaks.max() <= 8
+def test_interleaving_holds_p_plus_p_minus_1_over_v():
+    assert in_flight_microbatches(stage=0, pp=8, vpp=2, num_microbatches=32) == 11.5
+    assert in_flight_microbatches(stage=0, pp=8, vpp=4, num_microbatches=32) == 9.75
+
+
+def test_in_flight_takes_arrays():
+    found = in_flight_microbatches(stage=np.arange(4), pp=4, vpp=1, num_microbatches=3)
+    np.testing.assert_array_equal(found, [3, 3, 2, 1])
+
+
+@pytest.mark.parametrize("vpp", [1, 2, 3])
+@pytest.mark.parametrize("m", [4, 8, 12])
+def test_in_flight_is_what_the_schedule_holds(vpp, m):
+    name = "1f1b" if vpp == 1 else "interleaved-1f1b"
+    schedule = family(name).build(Request(pp=4, num_microbatches=m, vpp=vpp))
+    expected = in_flight_microbatches(stage=np.arange(4.0), pp=4, vpp=vpp, num_microbatches=m)
+    np.testing.assert_allclose(peak_activations(schedule), expected, atol=1e-8)
+
+
+def test_live_passes_chunk_by_chunk_worked_by_hand():
+    # the last of two ranks: F0 F0 | F1 B1 F1 B1 F0 B0 F0 B0 ...: beside the two first, one of chunk 1 or a third
+    live = live_chunks(2, 2)[:, 1]
+    assert live[0].tolist() == [2, 1]
+    assert {tuple(each) for each in live[1:].tolist()} == {(2, 1), (3, 0)}
+
+
+@pytest.mark.parametrize(("vpp", "rounds"), [(2, 1), (2, 2), (3, 1), (3, 3), (4, 2)])
+def test_live_passes_are_those_of_the_schedule_whatever_chunks_keep(vpp, rounds):
+    pp, sizes = 4, np.random.default_rng(vpp).integers(0, 5, size=(6, 4 * vpp)).astype(float)
+    schedule = family("interleaved-1f1b").build(Request(pp=pp, num_microbatches=rounds * pp, vpp=vpp))
+    of_rank = np.arange(vpp)[None, :] * pp + np.arange(pp)[:, None]
+    live = live_chunks(pp, vpp)[:1] if rounds == 1 else live_chunks(pp, vpp)[1:]
+    for saved in sizes:
+        expected = peak_memory(schedule, ActivationSizes(saved=saved))
+        np.testing.assert_allclose((live * saved[of_rank]).sum(axis=2).max(axis=0), expected)
+        named = (live_passes(schedule) * saved[of_rank]).sum(axis=2).max(axis=0)
+        np.testing.assert_allclose(named, expected)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from forescale.schedule import Request, build_schedule
+from forescale.schedule import Request, build_schedule, simulate
 from forescale.schedule.draw import to_terminal
 
 GOLDEN = Path(__file__).parents[1] / "golden/pipeline_pictures.txt"
@@ -13,7 +13,9 @@ NAMES = ("1f1b", "interleaved-1f1b", "zb-h1", "zbv", "v-half", "dualpipev")
 
 def picture(name):
     vpp = 2 if name == "interleaved-1f1b" else None
-    return to_terminal(build_schedule(name, Request(pp=4, num_microbatches=8), vpp=vpp).simulate(), width=140)
+    return to_terminal(
+        simulate(build_schedule(name, Request(pp=4, num_microbatches=8), vpp=vpp)).timeline, width=140
+    )
 
 
 @pytest.mark.parametrize("index", range(len(NAMES)), ids=NAMES)

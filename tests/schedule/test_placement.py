@@ -1,7 +1,7 @@
 import pytest
 
 from forescale.schedule import Placement, ScheduleError
-from forescale.schedule.placement import bidirectional, loop, wave
+from forescale.schedule.model import bidirectional, loop, wave
 
 
 def test_loop_goes_round():

@@ -8,7 +8,7 @@ import pytest
 
 from forescale.errors import ReaderError
 from forescale.schedule import Kind, LinkTimes, Request, StageTimes, family, simulate
-from forescale.schedule.draw import of_simulation, of_trace, to_html
+from forescale.schedule.draw import to_html
 from forescale.schedule.traces import calibrated_links, median_times, read_run
 
 FOLDER = Path(__file__).parents[1] / "data/schedules"
@@ -64,7 +64,7 @@ def test_messages_take_less_than_two_milliseconds(run):
 
 def test_trace_and_simulation_are_drawn_together(run):
     step = run.step(7)
-    page = to_html([of_trace(step), of_simulation(simulated(step))])
+    page = to_html([step.timeline, simulated(step).timeline])
     assert "measured, iteration 7" in page
     assert "1f1b, pp 8" in page
 

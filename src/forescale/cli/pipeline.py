@@ -47,18 +47,10 @@ from forescale.schedule import (
     family,
     simulate,
 )
-from forescale.schedule.draw import (
-    Timeline,
-    of_simulation,
-    of_trace,
-    to_html,
-    to_perfetto,
-    to_svg,
-    to_terminal,
-)
+from forescale.schedule.draw import to_html, to_perfetto, to_svg, to_terminal
 from forescale.schedule.simulation import SCHEMA
 from forescale.schedule.torch_csv import from_csv, to_csv
-from forescale.schedule.traces import calibrated_links, median_times, read_run
+from forescale.schedule.traces import MeasuredStep, calibrated_links, median_times, read_run
 from forescale.units import counted
 from forescale.written import writable, write_text
 
@@ -175,7 +167,7 @@ def draw(
 
     With --trace, the measured step is drawn beside the simulation of the same run.
     """
-    pictures: list[Timeline | Simulation] = []
+    pictures: list[Simulation | MeasuredStep] = []
     if trace is None:
         request = passes.request(pp, microbatches)
         for name in schedule or ["1f1b"]:
@@ -353,7 +345,7 @@ def _print_ranks(result: Step) -> None:
     console().print(table)
 
 
-def _trace_pictures(folder: Path, iteration: int | None) -> list[Timeline | Simulation]:
+def _trace_pictures(folder: Path, iteration: int | None) -> list[Simulation | MeasuredStep]:
     run = read_run(folder)
     step = run.steps[len(run.steps) // 2] if iteration is None else run.step(iteration)
     forward, backward = median_times(step)
@@ -363,26 +355,27 @@ def _trace_pictures(folder: Path, iteration: int | None) -> list[Timeline | Simu
     sends, returns = calibrated_links(step)
     links = LinkTimes(transfer=sends, backward_transfer=returns)
     simulated = simulate(family(name).build(request), times, links, comm="blocking")
-    return [of_trace(step), of_simulation(simulated)]
+    return [step, simulated]
 
 
 def _rendered(
-    pictures: list[Timeline | Simulation], wanted: DrawFormat, width: int | None, *, colour: bool
+    pictures: list[Simulation | MeasuredStep], wanted: DrawFormat, width: int | None, *, colour: bool
 ) -> str:
+    timelines = [each.timeline for each in pictures]
     if wanted is DrawFormat.html:
-        return to_html(pictures)
+        return to_html(timelines)
     if wanted is DrawFormat.terminal:
         screen = console()
         painted = colour and screen.color_system is not None and not screen.no_color
         columns = width or min(screen.width, PLAIN_WIDTH)
-        return "\n\n".join(to_terminal(each, width=columns, colour=painted) for each in pictures)
+        return "\n\n".join(to_terminal(each, width=columns, colour=painted) for each in timelines)
     if len(pictures) > 1 and wanted is not DrawFormat.svg:
         message = f"{wanted} holds one schedule; draw one, or use html"
         raise ForescaleError(message)
     if wanted is DrawFormat.svg:
-        return "\n".join(to_svg(each) for each in pictures)
+        return "\n".join(to_svg(each) for each in timelines)
     if wanted is DrawFormat.perfetto:
-        return json.dumps(to_perfetto(pictures[0]))
+        return json.dumps(to_perfetto(timelines[0]))
     if isinstance(pictures[0], Simulation):
         return to_csv(pictures[0].schedule)
     message = "a measured step has no schedule CSV; use html, svg or perfetto"

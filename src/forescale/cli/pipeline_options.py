@@ -24,8 +24,8 @@ from forescale.schedule import (
     simulate,
     time_step,
 )
+from forescale.schedule.model import loop, wave
 from forescale.schedule.optimise import Problem
-from forescale.schedule.placement import loop, wave
 from forescale.units import counted
 
 MOST_DRAWN = 1 << 16

@@ -48,7 +48,7 @@ def write_timeline(timeline: MemoryTimeline, path: Path) -> None:
 
 def step_counters(timeline: MemoryTimeline) -> Event:
     """Return a Chrome trace document: the schedule's slices, and bytes by part as counters of every rank."""
-    document = to_perfetto(timeline.simulation, unit_s=1.0)
+    document = to_perfetto(timeline.simulation.timeline, unit_s=1.0)
     events = [event for event in document["traceEvents"] if event["ph"] != "C"]
     for rank in timeline.ranks:
         standing = rank.standing

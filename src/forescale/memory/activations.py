@@ -9,7 +9,7 @@ from forescale.numeric import Numeric, larger, smaller
 @formula(unit="1", source="Narayanan et al. 2021, arXiv:2104.04473, section 2.2")
 def in_flight(*, stage: Numeric, pp: Numeric, vpp: Numeric, num_microbatches: Numeric) -> Numeric:
     """Micro-batches of a full share held at once: min(m, p−r); or the closed form of interleaving."""
-    from forescale.schedule.closed_form import in_flight_microbatches
+    from forescale.schedule.memory import in_flight_microbatches
 
     return in_flight_microbatches(stage=stage, pp=pp, vpp=vpp, num_microbatches=num_microbatches)
 

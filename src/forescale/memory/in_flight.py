@@ -19,7 +19,7 @@ from forescale.graph.stage import (
 )
 from forescale.memory.activations import in_flight, largest, saved_bytes
 from forescale.numeric import Numeric
-from forescale.schedule.closed_form import live_chunks
+from forescale.schedule.memory import live_chunks
 from forescale.spec.model import Model
 from forescale.spec.strategy import Recompute
 from forescale.time.pipeline_floor import PipelineFloor

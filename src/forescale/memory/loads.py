@@ -19,7 +19,7 @@ from forescale.graph.recompute import keep
 from forescale.graph.stage import replayed_mtp, virtual_stages
 from forescale.memory.liveness import BlockMoments, block_moments
 from forescale.memory.moments import Moment
-from forescale.schedule.placement import Placement
+from forescale.schedule.model import Placement
 from forescale.spec.model import Model
 from forescale.spec.strategy import Recompute, Strategy
 from forescale.spec.workload import Workload

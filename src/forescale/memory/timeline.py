@@ -23,9 +23,9 @@ from forescale.projection.result import Projection
 from forescale.schedule import Kind, Simulation, StageTimes, build_schedule, simulate
 from forescale.schedule.actions import BACKWARD, unpack
 from forescale.schedule.family import Request
-from forescale.schedule.flat import Flat
 from forescale.schedule.memory import ActivationSizes
 from forescale.schedule.model import Schedule
+from forescale.schedule.program import Flat
 from forescale.spec.strategy import Strategy
 
 if TYPE_CHECKING:

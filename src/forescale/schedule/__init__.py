@@ -5,21 +5,17 @@ with one, `compile_schedule` turns one into arrays that are timed for many durat
 one step in full.
 """
 
+from forescale.errors import ScheduleError
 from forescale.schedule.actions import Action, Kind, Order, Overlapped
 from forescale.schedule.checker import CheckReport, Violation, check
-from forescale.schedule.compiled import CompiledSchedule, compile_schedule
-from forescale.schedule.errors import ScheduleError
 from forescale.schedule.family import Family, Request
-from forescale.schedule.layout import Durations
 from forescale.schedule.library import FAMILIES, build_schedule, cuts_sequences, family, splits_backward
-from forescale.schedule.lowering import LoweredSchedule, lower
 from forescale.schedule.memory import ActivationSizes, peak_activations, peak_memory
-from forescale.schedule.model import Schedule, from_actions
-from forescale.schedule.placement import Placement
-from forescale.schedule.simulation import Simulation, Step, simulate, time_step
-from forescale.schedule.step import StepCosts
-from forescale.schedule.times import LinkTimes, StageTimes, from_share
-from forescale.schedule.timing import Timing
+from forescale.schedule.messages import LoweredSchedule, lower
+from forescale.schedule.model import Placement, Schedule, from_actions
+from forescale.schedule.simulation import Simulation, Step, StepCosts, simulate, time_step
+from forescale.schedule.times import Durations, LinkTimes, StageTimes, from_share
+from forescale.schedule.timing import CompiledSchedule, Timing, compile_schedule
 
 __all__ = [
     "FAMILIES",

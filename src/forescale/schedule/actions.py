@@ -16,7 +16,7 @@ from typing import TypeAlias, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from forescale.schedule.errors import ScheduleError
+from forescale.errors import ScheduleError
 
 KIND_BITS, STAGE_SHIFT, MICROBATCH_SHIFT = 0xF, 5, 20
 JOINED = 1 << 4

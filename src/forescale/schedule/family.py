@@ -8,9 +8,9 @@ from typing import TypeAlias
 
 import numpy as np
 
+from forescale.errors import ScheduleError
 from forescale.numeric import Numeric
 from forescale.schedule.actions import MICROBATCH_SHIFT, STAGE_BITS, Order, as_codes
-from forescale.schedule.errors import ScheduleError
 from forescale.schedule.model import Schedule
 
 MOST_ACTIONS = 1 << 24

@@ -1,17 +1,18 @@
-"""How much each rank holds along its order of actions."""
+"""How much each rank holds along its order of actions; for (interleaved) 1F1B in closed form too."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from forescale.graph.stage import greatest
-from forescale.numeric import Array
-from forescale.schedule.actions import KIND_BITS, STAGE_SHIFT, Kind
-from forescale.schedule.flat import Flat, flatten
+from forescale.numeric import Array, Numeric
+from forescale.schedule.actions import Kind
 from forescale.schedule.model import Schedule
+from forescale.schedule.program import Flat, flatten
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -96,26 +97,6 @@ def live_passes(schedule: Schedule) -> Array:
     return np.stack(live, axis=1) / schedule.num_splits
 
 
-def peak_receive_buffers(schedule: Schedule) -> Array:
-    """Return the most messages each rank holds between their receipt and their use; shape (num_ranks,).
-
-    Multiply by a boundary's tensor size for bytes. A receive is posted where the lowering places it.
-    """
-    from forescale.schedule.lowering import lower
-
-    peaks = np.zeros(schedule.num_ranks)
-    for rank, order in enumerate(lower(schedule).orders):
-        waiting: set[tuple[bool, int]] = set()
-        for code in order:
-            kind, where = code & KIND_BITS, code >> STAGE_SHIFT
-            if kind in (Kind.RECV_F, Kind.RECV_B):
-                waiting.add((kind == Kind.RECV_F, where))
-                peaks[rank] = max(peaks[rank], len(waiting))
-            elif kind in (Kind.F, Kind.B, Kind.I):
-                waiting.discard((kind == Kind.F, where))
-    return peaks
-
-
 def peak_activations(schedule: Schedule, weight_part: float | Array = 1.0) -> Array:
     """Return the most micro-batches (of a device's full share) each rank holds; shape (num_ranks,).
 
@@ -123,3 +104,56 @@ def peak_activations(schedule: Schedule, weight_part: float | Array = 1.0) -> Ar
     """
     sizes = ActivationSizes(saved=1.0 / schedule.placement.vpp, weight_part=weight_part)
     return np.round(peak_memory(schedule, sizes), 9)
+
+
+def in_flight_microbatches(
+    *, stage: Numeric, pp: Numeric, vpp: Numeric, num_microbatches: Numeric
+) -> Numeric:
+    """Return the most micro-batches whose activations a rank holds at once under (interleaved) 1F1B.
+
+    Parameters
+    ----------
+    stage
+        Pipeline rank, 0 (first) to pp - 1.
+    pp, vpp
+        Pipeline ranks, and model chunks on each.
+    num_microbatches
+        Micro-batches per step.
+
+    Returns
+    -------
+    Numeric
+        Micro-batches of a device's full share (a chunk counts 1/vpp).
+
+    Notes
+    -----
+    1F1B: min(m, p - r). Interleaved, depth-first: 2(p - 1 - r) + (v - 1)p warm-up chunk passes and one more,
+    at most m v; p + (p - 1)/v on the first rank. Source: Narayanan et al. 2021, arXiv:2104.04473,
+    section 2.2.
+    """
+    plain = np.minimum(num_microbatches, pp - stage)
+    chunks = 2.0 * (pp - 1 - stage) + (vpp - 1) * pp + 1
+    looped = np.minimum(chunks / vpp, num_microbatches)
+    held = np.where(np.asarray(vpp) > 1, looped, plain)
+    return float(held) if held.ndim == 0 else held
+
+
+def live_chunks(pp: int, vpp: int) -> Array:
+    """Return the passes of each chunk whose activations a rank holds under interleaved 1F1B.
+
+    (1 + 2v, ranks, v): after the last warm-up pass and one more of m = p micro-batches; then the moments of m >= 2p at
+    which the forward or the backward passes go on to another chunk. Between two moments passes change evenly, so
+    that a rank holds most at one of them, whatever its chunks keep. Chunks are passed p micro-batches at a time, in
+    order forward and in reverse backward (Narayanan et al. 2021, arXiv:2104.04473, section 2.2).
+    """
+    chunk = np.arange(vpp)
+    warmup = 2 * (pp - 1 - np.arange(pp))[:, None] + (vpp - 1) * pp
+
+    def passes(count: Any, chunks: Any) -> Any:  # noqa: ANN401  (index arrays)
+        rounds, rest = np.divmod(count[..., None], pp * vpp)
+        return rounds * pp + np.clip(rest - chunks * pp, 0, pp)
+
+    few = passes(np.minimum(warmup + 1, pp * vpp), chunk)
+    gone = np.concatenate([chunk * pp + 0 * warmup, (-warmup - 1) % pp + chunk * pp], axis=1)
+    live = np.concatenate([few, passes(warmup + 1 + gone, chunk) - passes(gone, vpp - 1 - chunk)], axis=1)
+    return live.swapaxes(0, 1).astype(float)

@@ -1,14 +1,79 @@
-"""Messages as nodes: queueing on their link, or holding both ranks' compute."""
+"""Messages of a schedule: sends and receives among a rank's actions, and what messages do to the timing.
+
+`lower` places a receive when its sender is reached in one global order (topological level, then rank), so both
+ends of every rank pair see messages in one order, and merging each send with its receive leaves no circle.
+`with_messages` makes them nodes of the program: queueing on their link, or holding both ranks' compute.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Literal, TypeAlias
 
 import numpy as np
 
-from forescale.schedule.flat import ABSENT, Ints
-from forescale.schedule.program import Comm, Program, Sizes
-from forescale.schedule.topology import levels
+from forescale.schedule.actions import MICROBATCH_SHIFT, STAGE_SHIFT, Kind, pack
+from forescale.schedule.model import Schedule
+from forescale.schedule.program import ABSENT, Flat, Ints, Program, Sizes, build, crossing, levels, previous
+
+Comm: TypeAlias = Literal["overlapped", "serial", "blocking"]
+"""Whether messages delay their receivers only, queue on their link too, or hold both ranks' compute."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoweredSchedule:
+    """A schedule with its communication: per rank, packed actions in the order they are issued."""
+
+    schedule: Schedule
+    orders: tuple[tuple[int, ...], ...]
+
+
+def lower(
+    schedule: Schedule, *, reduce_grad: bool = False, program: Program | None = None
+) -> LoweredSchedule:
+    """Return the schedule with sends and receives, and REDUCE_GRAD after each stage's last backward if asked.
+
+    Raises
+    ------
+    ScheduleError
+        If the schedule cannot run.
+    """
+    program = build(schedule) if program is None else program
+    flat, source = program.flat, program.source
+    consumer = np.nonzero(crossing(flat, source))[0]
+    producer = source[consumer]
+    level = program.level[program.node_of_action]
+    backward = (flat.kind[consumer] != Kind.F).astype(np.int64)
+    send = _codes(flat, producer, Kind.SEND_F + 2 * backward)
+    receive = _codes(flat, consumer, Kind.RECV_F + 2 * backward)
+    parts = [
+        (flat.code, flat.rank, 2 * level, np.arange(flat.code.size)),
+        (send, flat.rank[producer], 2 * level[producer] + 1, producer),
+        (receive, flat.rank[consumer], 2 * level[producer] + 1, producer),
+    ]
+    if reduce_grad:
+        parts.append(_reductions(flat, level))
+    code, rank, when, tie = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    order = np.lexsort((tie, when, rank))
+    bounds = np.searchsorted(rank[order], np.arange(schedule.num_ranks + 1))
+    issued = code[order].tolist()
+    orders = tuple(tuple(issued[low:high]) for low, high in pairwise(bounds))
+    return LoweredSchedule(schedule=schedule, orders=orders)
+
+
+def _codes(flat: Flat, at: Ints, kind: Ints) -> Ints:
+    return flat.unit[at] << MICROBATCH_SHIFT | flat.stage[at] << STAGE_SHIFT | kind
+
+
+def _reductions(flat: Flat, level: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+    last: dict[int, int] = {}
+    done = np.nonzero((flat.kind == Kind.W) | (flat.kind == Kind.B))[0]
+    for index in done.tolist():
+        last[int(flat.stage[index])] = index
+    at = np.array(list(last.values()), dtype=np.int64)
+    code = np.array([pack(Kind.REDUCE_GRAD, stage) for stage in last], dtype=np.int64)
+    return code, flat.rank[at], 2 * level[at], at + flat.code.size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -23,24 +88,26 @@ class Messages:
     """(split, direction, stage) class."""
 
 
-def messages(program: Program, size: Sizes) -> Messages:
+def _sent(program: Program) -> Messages:
     """Return the messages that the program's delayed waits stand for."""
     found = []
     for before, delay in program.columns:
-        at = np.nonzero((before != ABSENT) & (delay != size.no_delay))[0]
+        at = np.nonzero((before != ABSENT) & (delay != program.sizes.no_delay))[0]
         found.append(np.stack((before[at], at, delay[at])))
     sender, receiver, kind = np.concatenate(found, axis=1)
     order = np.lexsort((kind, sender, program.stream[receiver], program.stream[sender]))
     return Messages(sender=sender[order], receiver=receiver[order], kind=kind[order])
 
 
-def with_messages(program: Program, size: Sizes, comm: Comm) -> Program:
+def with_messages(program: Program, comm: Comm) -> Program:
     """Return the program with a node per message ("serial") or per end of a message ("blocking")."""
-    sent = messages(program, size)
-    return _serial(program, size, sent) if comm == "serial" else _blocking(program, size, sent)
+    if comm == "overlapped" or not program.num_messages:
+        return program
+    return _serial(program, _sent(program)) if comm == "serial" else _blocking(program, _sent(program))
 
 
-def _serial(program: Program, size: Sizes, sent: Messages) -> Program:
+def _serial(program: Program, sent: Messages) -> Program:
+    size = program.sizes
     old, new = program.stream.size, sent.sender.size
     pairs = program.stream[sent.sender] * program.num_streams + program.stream[sent.receiver]
     links, link = np.unique(pairs, return_inverse=True)
@@ -53,10 +120,11 @@ def _serial(program: Program, size: Sizes, sent: Messages) -> Program:
     produced[old:] = sent.sender
     columns.append((produced, np.full(old + new, size.no_delay)))
     columns += _arrivals(sent.receiver, old + np.arange(new), sent.kind, old + new, size)
-    return _assemble(program, size, sent, stream, columns, num_streams=program.num_streams + links.size)
+    return _assemble(program, sent, stream, columns, num_streams=program.num_streams + links.size)
 
 
-def _blocking(program: Program, size: Sizes, sent: Messages) -> Program:
+def _blocking(program: Program, sent: Messages) -> Program:
+    size = program.sizes
     old, new = program.stream.size, sent.sender.size
     both = Messages(
         sender=np.tile(sent.sender, 2), receiver=np.tile(sent.receiver, 2), kind=np.tile(sent.kind, 2)
@@ -67,9 +135,7 @@ def _blocking(program: Program, size: Sizes, sent: Messages) -> Program:
     when = np.concatenate((2 * program.level, 2 * program.level[both.sender] + 1))
     tie = np.concatenate((np.zeros(old, dtype=np.int64), both.sender * (size.no_delay + 1) + both.kind))
     order = np.lexsort((tie, when, stream))
-    before = np.full(order.size, ABSENT)
-    same = stream[order[1:]] == stream[order[:-1]]
-    before[order[1:][same]] = order[:-1][same]
+    before = previous(stream, order)
     partner = np.concatenate((np.arange(old + new, old + 2 * new), np.arange(old, old + new)))
     rendezvous = np.full(old + 2 * new, ABSENT)
     rendezvous[old:] = before[partner]
@@ -79,7 +145,7 @@ def _blocking(program: Program, size: Sizes, sent: Messages) -> Program:
         free = np.where(delay == size.no_delay, waits, ABSENT)
         columns.append((_padded(free, 2 * new), none))
     columns += _arrivals(sent.receiver, old + new + np.arange(new), sent.kind, old + 2 * new, size)
-    return _assemble(program, size, both, stream, columns, num_streams=program.num_streams)
+    return _assemble(program, both, stream, columns, num_streams=program.num_streams)
 
 
 def _arrivals(at: Ints, waits: Ints, delay: Ints, num_nodes: int, size: Sizes) -> list[tuple[Ints, Ints]]:
@@ -99,7 +165,6 @@ def _arrivals(at: Ints, waits: Ints, delay: Ints, num_nodes: int, size: Sizes) -
 
 def _assemble(
     program: Program,
-    size: Sizes,
     sent: Messages,
     stream: Ints,
     columns: list[tuple[Ints, Ints]],
@@ -108,20 +173,16 @@ def _assemble(
 ) -> Program:
     kept = [(before, delay) for before, delay in columns if (before != ABSENT).any()]
     # Without explicit order columns, nodes of a stream run in the order of their numbers.
-    order = np.argsort(stream, kind="stable")
-    previous = np.full(stream.size, ABSENT)
-    same = stream[order[1:]] == stream[order[:-1]]
-    previous[order[1:][same]] = order[:-1][same]
     explicit = stream.size > program.stream.size and num_streams == program.num_streams
-    waits = [before.tolist() for before, _ in kept] + ([] if explicit else [previous.tolist()])
+    waits = [before.tolist() for before, _ in kept] + ([] if explicit else [previous(stream).tolist()])
     level, cycle = levels(waits, stream.size)
     assert not cycle, "messages follow one global order"
-    duration = np.concatenate((program.duration, size.num_compute + len(program.blocks) + sent.kind))
+    duration = np.concatenate((program.duration, program.sizes.num_compute + len(program.blocks) + sent.kind))
     return replace(
         program,
         stream=stream,
         duration=duration,
-        columns=tuple(_without_order(kept, stream, size)),
+        columns=tuple(_without_order(kept, stream, program.sizes)),
         level=np.array(level, dtype=np.int64),
         num_streams=num_streams,
     )

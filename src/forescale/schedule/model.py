@@ -1,19 +1,91 @@
-"""A schedule: who does what in which order. Times, memory and messages follow from it."""
+"""A schedule as data: which rank holds which stage, and who does what in which order.
+
+Times, memory and messages follow from it and are found by the modules beside this one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from forescale.brief import Brief
-from forescale.numeric import Numeric
-from forescale.schedule.actions import MICROBATCH_SHIFT, Cell, decode, encode, parse
-from forescale.schedule.errors import ScheduleError
-from forescale.schedule.placement import Placement
+from forescale.errors import ScheduleError
+from forescale.escaping import xml
+from forescale.schedule.actions import MICROBATCH_SHIFT, STAGE_BITS, STAGE_SHIFT, Cell, decode, encode, parse
 
-if TYPE_CHECKING:
-    from forescale.schedule.simulation import Simulation
+SHOWN = 64
+"""Actions of a rank that a notebook shows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Ranks of all stages.
+
+    With several replicas (bidirectional pipelines) the parameters exist more than once: stage ids run over
+    replica 0's stages, then replica 1's; equal shares of consecutive micro-batches go through each replica.
+    """
+
+    rank_of_stage: tuple[int, ...]
+    """Rank of each stage id."""
+    num_replicas: int = 1
+    """Copies of the model inside the pipeline; 2 for DualPipe and Chimera."""
+
+    def __post_init__(self) -> None:
+        """Check that ranks are 0..p-1 without a gap and replicas are of one length."""
+        ranks = set(self.rank_of_stage)
+        if not ranks or ranks != set(range(len(ranks))):
+            msg = f"a placement uses ranks 0 to p - 1, each at least once; got {sorted(ranks)[:16]}"
+            raise ScheduleError(msg)
+        if self.num_replicas < 1 or len(self.rank_of_stage) % self.num_replicas:
+            msg = f"{len(self.rank_of_stage)} stages do not split over {self.num_replicas} replicas"
+            raise ScheduleError(msg)
+
+    @property
+    def num_ranks(self) -> int:
+        """Pipeline ranks, p."""
+        return max(self.rank_of_stage) + 1
+
+    @property
+    def num_stages(self) -> int:
+        """Stages the model is cut into (of one replica)."""
+        return len(self.rank_of_stage) // self.num_replicas
+
+    @property
+    def vpp(self) -> float:
+        """Chunks of the model per rank; the inverse of a stage's share of a device's full share."""
+        return self.num_stages / self.num_ranks
+
+    @property
+    def style(self) -> str:
+        """Name of the placement: loop, wave (V for two chunks), bidirectional or custom."""
+        p, chunks = self.num_ranks, len(self.rank_of_stage) // self.num_ranks
+        if self == loop(p, chunks):
+            return "loop"
+        if self == wave(p, chunks):
+            return "V" if chunks == 2 else "wave"
+        return "bidirectional" if self.num_replicas > 1 else "custom"
+
+    def replica(self, microbatch: int, num_microbatches: int) -> int:
+        """Return the replica a micro-batch goes through."""
+        return microbatch * self.num_replicas // num_microbatches
+
+
+def loop(num_ranks: int, vpp: int = 1) -> Placement:
+    """Return stage s on rank s mod p (Megatron's virtual pipeline)."""
+    return Placement(rank_of_stage=tuple(range(num_ranks)) * vpp)
+
+
+def wave(num_ranks: int, vpp: int = 2) -> Placement:
+    """Return stages going down the ranks and up again; V for two chunks, Hanayo's waves beyond."""
+    down = tuple(range(num_ranks))
+    return Placement(rank_of_stage=tuple(r for c in range(vpp) for r in (down if c % 2 == 0 else down[::-1])))
+
+
+def bidirectional(num_ranks: int) -> Placement:
+    """Return two replicas, one down the ranks and one up (Chimera, DualPipe)."""
+    down = tuple(range(num_ranks))
+    return Placement(rank_of_stage=down + down[::-1], num_replicas=2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -81,34 +153,13 @@ class Schedule(Brief):
         """Each rank's actions in order, readable."""
         return tuple(decode(codes) for codes in self.orders)
 
-    def simulate(
-        self,
-        *,
-        forward: Numeric = 1.0,
-        input_grad: Numeric = 1.0,
-        weight_grad: Numeric = 1.0,
-        comm: Numeric = 0.0,
-        memory_limit: float | None = None,
-    ) -> Simulation:
-        """Return one simulated step.
-
-        Durations are those of one micro-batch through a device's full share, in any one unit; a chunk takes
-        1/vpp of them. `comm` delays each message. `memory_limit` is in micro-batches of a full share. For
-        durations per stage, links that queue, or costs around the pipeline, use the function `simulate`.
-        """
-        from forescale.schedule.simulation import simulate
-        from forescale.schedule.times import LinkTimes, from_share
-
-        times = from_share(
-            forward=forward, input_grad=input_grad, weight_grad=weight_grad, vpp=self.placement.vpp
-        )
-        return simulate(self, times, LinkTimes(latency=comm), memory_limit=memory_limit)
-
     def _repr_html_(self) -> str:
-        """Show the schedule at unit times in a notebook."""
-        from forescale.schedule.draw.svg import to_svg
-
-        return to_svg(self.simulate())
+        """Show the first actions of each rank in a notebook; `simulate` shows when they run."""
+        rows = (
+            f"<tr><th>rank {rank}</th>{''.join(f'<td>{cell}</td>' for cell in decode(order[:SHOWN]))}</tr>"
+            for rank, order in enumerate(self.orders)
+        )
+        return f"<table><caption>{xml(repr(self))}</caption>{''.join(rows)}</table>"
 
     def renamed(self, name: str) -> Schedule:
         """Return the same schedule under another name."""
@@ -145,7 +196,7 @@ def _placement_of(cells: Sequence[Sequence[Cell]]) -> Placement:
     ranks: dict[int, int] = {}
     for rank, row in enumerate(cells):
         for code in (code for cell in row for code in encode(cell)):
-            ranks.setdefault(code >> 5 & 0x7FFF, rank)
+            ranks.setdefault(code >> STAGE_SHIFT & STAGE_BITS, rank)
     if sorted(ranks) != list(range(len(ranks))):
         shown = ", ".join(map(str, sorted(ranks)[:8])) + (" ..." if len(ranks) > 8 else "")
         msg = f"stages must be 0 to n - 1 without a gap; found {shown or 'none'}"

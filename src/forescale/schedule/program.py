@@ -1,46 +1,208 @@
 """From a schedule to nodes on streams: what waits for what, before any duration is known.
 
 A stream runs its nodes one after the other: a rank's compute, its copies to and from the host, and (where
-messages queue or block) links. Every other wait is an edge with a delay class.
+messages queue or block, see `forescale.schedule.messages`) links. Every other wait is an edge with a delay
+class.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from forescale.schedule.actions import Kind
-from forescale.schedule.errors import ScheduleError
-from forescale.schedule.flat import ABSENT, Flat, Ints, crossing, flatten, reload_sources, sources
+from forescale.errors import ScheduleError
+from forescale.schedule.actions import (
+    JOINED,
+    KIND_BITS,
+    MICROBATCH_SHIFT,
+    STAGE_BITS,
+    STAGE_SHIFT,
+    Kind,
+    as_codes,
+    unpack,
+)
 from forescale.schedule.model import Schedule
-from forescale.schedule.topology import levels
 
-Comm: TypeAlias = Literal["overlapped", "serial", "blocking"]
-NUM_KINDS = 6
+Ints: TypeAlias = NDArray[np.int64]
+ABSENT = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Program:
-    """Nodes of a schedule; arrays of shape (num_nodes,) unless said otherwise."""
+class Flat:
+    """All actions of all ranks, rank after rank; arrays of shape (num_actions,)."""
 
-    stream: Ints
-    """Stream of each node; 0 to p - 1 are the ranks' compute streams."""
-    duration: Ints
-    """Index into the duration classes."""
-    columns: tuple[tuple[Ints, Ints], ...]
-    """Waits beside the stream's own order: (node waited for or ABSENT, delay class)."""
-    level: Ints
-    blocks: Ints
-    """Pairs (forward class, backward class) of overlapped blocks, shape (num_blocks, 2)."""
-    node_of_action: Ints
-    """Node of each action of `flat`."""
-    flat: Flat
-    source: Ints
-    """Per action, the action whose output it needs."""
-    num_streams: int
-    num_messages: int
+    code: Ints
+    rank: Ints
+    kind: Ints
+    stage: Ints
+    unit: Ints
+    """Micro-batch, or piece of one under sequence splits."""
+    joined: NDArray[np.bool_]
+    """True where the next action belongs to the same block."""
+    bounds: Ints
+    """Where each rank begins, and the end; shape (num_ranks + 1,)."""
+
+    def label(self, index: int) -> str:
+        """Return one action with its place, for messages."""
+        rank = int(self.rank[index])
+        return f"{unpack(int(self.code[index]))} (rank {rank}, position {index - int(self.bounds[rank])})"
+
+
+def flatten(orders: Sequence[Sequence[int]]) -> Flat:
+    """Return packed actions as flat arrays."""
+    lengths = [len(order) for order in orders]
+    bounds = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
+    code = np.empty(int(bounds[-1]), dtype=np.int64)
+    for rank, order in enumerate(orders):
+        code[bounds[rank] : bounds[rank + 1]] = as_codes(order)
+    return Flat(
+        code=code,
+        rank=np.repeat(np.arange(len(orders)), lengths),
+        kind=code & KIND_BITS,
+        stage=code >> STAGE_SHIFT & STAGE_BITS,
+        unit=code >> MICROBATCH_SHIFT,
+        joined=(code & JOINED) != 0,
+        bounds=bounds,
+    )
+
+
+def check_ids(schedule: Schedule, flat: Flat) -> Ints:
+    """Return the actions whose stage or micro-batch does not exist."""
+    num_stages = len(schedule.placement.rank_of_stage)
+    return np.nonzero((flat.stage >= num_stages) | (flat.unit >= schedule.num_units))[0]
+
+
+def sources(schedule: Schedule, flat: Flat) -> Ints:
+    """Return, for each action, the index of the action whose output it needs; ABSENT where none is.
+
+    Raises
+    ------
+    ScheduleError
+        If an id is out of range or the producer of an input is missing.
+    """
+    if (bad := check_ids(schedule, flat)).size:
+        msg = f"{schedule.name}: {flat.label(int(bad[0]))} names a stage or micro-batch that does not exist"
+        raise ScheduleError(msg)
+    num_stages, logical = len(schedule.placement.rank_of_stage), schedule.num_stages
+    table = {
+        kind: np.full((num_stages, schedule.num_units), ABSENT, dtype=np.int64)
+        for kind in (Kind.F, Kind.I, Kind.OFFLOAD)
+    }
+    backward = (flat.kind == Kind.B) | (flat.kind == Kind.I)
+    for kind, mask in (
+        (Kind.F, flat.kind == Kind.F),
+        (Kind.I, backward),
+        (Kind.OFFLOAD, flat.kind == Kind.OFFLOAD),
+    ):
+        where = np.nonzero(mask)[0]
+        table[kind][flat.stage[where], flat.unit[where]] = where
+    source = np.full(flat.code.size, ABSENT, dtype=np.int64)
+    needs = np.zeros(flat.code.size, dtype=bool)
+    place = flat.stage % logical
+    rules = (
+        ((flat.kind == Kind.F) & (place > 0), Kind.F, -1),
+        (backward & (place == logical - 1), Kind.F, 0),
+        (backward & (place < logical - 1), Kind.I, 1),
+        (flat.kind == Kind.W, Kind.I, 0),
+        (flat.kind == Kind.OFFLOAD, Kind.F, 0),
+        (flat.kind == Kind.RELOAD, Kind.OFFLOAD, 0),
+    )
+    for mask, kind, step in rules:
+        where = np.nonzero(mask)[0]
+        source[where] = table[kind][flat.stage[where] + step, flat.unit[where]]
+        needs[where] = True
+    missing = np.nonzero(needs & (source == ABSENT))[0]
+    if missing.size:
+        msg = f"{schedule.name}: nothing produces the input of {flat.label(int(missing[0]))}"
+        raise ScheduleError(msg)
+    return source
+
+
+def reload_sources(schedule: Schedule, flat: Flat) -> Ints:
+    """Return, for each backward or weight-gradient action, the reload it waits for; ABSENT where none is."""
+    source = np.full(flat.code.size, ABSENT, dtype=np.int64)
+    where = np.nonzero(flat.kind == Kind.RELOAD)[0]
+    if where.size:
+        table = np.full((len(schedule.placement.rank_of_stage), schedule.num_units), ABSENT, dtype=np.int64)
+        table[flat.stage[where], flat.unit[where]] = where
+        users = np.nonzero((flat.kind == Kind.B) | (flat.kind == Kind.I) | (flat.kind == Kind.W))[0]
+        source[users] = table[flat.stage[users], flat.unit[users]]
+    return source
+
+
+def crossing(flat: Flat, source: Ints) -> NDArray[np.bool_]:
+    """Return where an action's input comes from another rank: the messages of the schedule."""
+    data = (flat.kind == Kind.F) | (flat.kind == Kind.B) | (flat.kind == Kind.I)
+    mask: NDArray[np.bool_] = data & (source != ABSENT) & (flat.rank[source] != flat.rank)
+    return mask
+
+
+_ABSENT, _UNSEEN, _OPEN = -1, -2, -3
+
+
+def levels(predecessors: Sequence[Sequence[int]], num_nodes: int) -> tuple[list[int], tuple[int, ...]]:
+    """Return each node's level (longest number of edges from a source) and a cycle, empty if there is none.
+
+    Parameters
+    ----------
+    predecessors
+        Columns; column k holds for each node its k-th predecessor or -1.
+    num_nodes
+        Length of every column.
+
+    Returns
+    -------
+    tuple
+        Levels (meaningless where a cycle was found) and the nodes of one cycle in order.
+    """
+    columns = [list(column) for column in predecessors]
+    while len(columns) < 2:
+        columns.append([_ABSENT] * num_nodes)
+    level = [_UNSEEN] * num_nodes
+    level.append(_ABSENT)  # what a negative predecessor finds: a level below all others
+    first, second, *others = columns
+    for root in range(num_nodes):
+        if level[root] != _UNSEEN:
+            continue
+        stack = [root]
+        level[root] = _OPEN
+        while stack:
+            node = stack[-1]
+            before = first[node]
+            highest = level[before]
+            if highest >= _ABSENT:
+                before = second[node]
+                found = level[before]
+                if found > highest:  # noqa: PLR1730 -- this loop is hot
+                    highest = found
+                if found >= _ABSENT:
+                    before, highest = _third(others, node, level, highest) if others else (_ABSENT, highest)
+                    if before == _ABSENT:
+                        level[node] = highest + 1
+                        stack.pop()
+                        continue
+            if level[before] == _OPEN:
+                return level[:-1], tuple(stack[stack.index(before) :])[::-1]
+            level[before] = _OPEN
+            stack.append(before)
+    return level[:-1], ()
+
+
+def _third(columns: Sequence[Sequence[int]], node: int, level: list[int], highest: int) -> tuple[int, int]:
+    """Return a predecessor beyond the second column without a level, if any, and the highest level found."""
+    for column in columns:
+        found = level[column[node]]
+        if found < _ABSENT:
+            return column[node], highest
+        highest = max(highest, found)
+    return _ABSENT, highest
+
+
+NUM_KINDS = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,13 +237,31 @@ class Sizes:
         return classes
 
 
-def sizes(schedule: Schedule) -> Sizes:
-    """Return the class counts of a schedule."""
-    return Sizes(num_stages=len(schedule.placement.rank_of_stage), num_splits=schedule.num_splits)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Program:
+    """Nodes of a schedule; arrays of shape (num_nodes,) unless said otherwise."""
+
+    stream: Ints
+    """Stream of each node; 0 to p - 1 are the ranks' compute streams."""
+    duration: Ints
+    """Index into the duration classes."""
+    columns: tuple[tuple[Ints, Ints], ...]
+    """Waits beside the stream's own order: (node waited for or ABSENT, delay class)."""
+    level: Ints
+    blocks: Ints
+    """Pairs (forward class, backward class) of overlapped blocks, shape (num_blocks, 2)."""
+    node_of_action: Ints
+    """Node of each action of `flat`."""
+    flat: Flat
+    source: Ints
+    """Per action, the action whose output it needs."""
+    num_streams: int
+    num_messages: int
+    sizes: Sizes
 
 
-def build(schedule: Schedule, comm: Comm) -> Program:
-    """Return the program of a schedule under a way of communicating.
+def build(schedule: Schedule) -> Program:
+    """Return the program of a schedule whose messages delay their receivers only.
 
     Raises
     ------
@@ -91,11 +271,11 @@ def build(schedule: Schedule, comm: Comm) -> Program:
     flat = flatten(schedule.orders)
     source = sources(schedule, flat)
     node, first = _blocks(flat)
-    size = sizes(schedule)
+    size = Sizes(num_stages=len(schedule.placement.rank_of_stage), num_splits=schedule.num_splits)
     duration, blocks = _durations(flat, node, first, size)
     stream, num_streams = _streams(schedule, flat, first)
     columns = _compute_columns(schedule, flat, source, node=node, num_nodes=int(first.size), size=size)
-    level = _levels(schedule.name, flat, first, [_previous(stream), *(c for c, _ in columns)])
+    level = _levels(schedule.name, flat, first, [previous(stream), *(c for c, _ in columns)])
     num_messages = int(np.count_nonzero(crossing(flat, source)))
     program = Program(
         stream=stream,
@@ -108,12 +288,9 @@ def build(schedule: Schedule, comm: Comm) -> Program:
         source=source,
         num_streams=num_streams,
         num_messages=num_messages,
+        sizes=size,
     )
-    if comm == "overlapped" or not num_messages:
-        return _without_local(program, size)
-    from forescale.schedule.messages import with_messages
-
-    return with_messages(program, size, comm)
+    return _without_local(program)
 
 
 def _blocks(flat: Flat) -> tuple[Ints, Ints]:
@@ -144,13 +321,17 @@ def _streams(schedule: Schedule, flat: Flat, first: Ints) -> tuple[Ints, int]:
     return rank + p * (kind == Kind.OFFLOAD) + 2 * p * (kind == Kind.RELOAD), 3 * p
 
 
-def _previous(stream: Ints) -> Ints:
-    """Return each node's predecessor on its own stream (nodes are numbered in the order of each rank)."""
-    order = np.argsort(stream, kind="stable")
-    previous = np.full(stream.size, ABSENT, dtype=np.int64)
+def previous(stream: Ints, order: Ints | None = None) -> Ints:
+    """Return each node's predecessor on its own stream.
+
+    `order` lists the nodes stream after stream; by default each stream runs its own in the order of their
+    numbers.
+    """
+    order = np.argsort(stream, kind="stable") if order is None else order
+    before = np.full(stream.size, ABSENT, dtype=np.int64)
     same = stream[order[1:]] == stream[order[:-1]]
-    previous[order[1:][same]] = order[:-1][same]
-    return previous
+    before[order[1:][same]] = order[:-1][same]
+    return before
 
 
 def _compute_columns(
@@ -202,12 +383,12 @@ def _levels(name: str, flat: Flat, first: Ints, columns: list[Ints]) -> Ints:
     return np.array(found, dtype=np.int64)
 
 
-def _without_local(program: Program, size: Sizes) -> Program:
+def _without_local(program: Program) -> Program:
     """Drop waits inside one stream: the stream's own order, acyclic by now, implies them."""
     columns = []
     for before, delay in program.columns:
         local = (before == ABSENT) | (program.stream[before] == program.stream)
         kept = np.where(local, ABSENT, before)
         if (kept != ABSENT).any():
-            columns.append((kept, np.where(local, size.no_delay, delay)))
+            columns.append((kept, np.where(local, program.sizes.no_delay, delay)))
     return replace(program, columns=tuple(columns))

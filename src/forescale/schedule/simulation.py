@@ -1,29 +1,53 @@
-"""One simulated step: times, bubbles, memory and messages of a schedule for given durations."""
+"""One simulated step: times, bubbles, memory and messages of a schedule for given durations.
+
+Around the pipeline, a parameter gather comes before a stage's first forward, a gradient reduction after its last
+backward, the optimizer behind a barrier of all ranks.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from forescale.brief import Brief
+from forescale.errors import ScheduleError
 from forescale.numeric import Array
-from forescale.schedule.checker import CheckReport, check, out_of_memory
-from forescale.schedule.compiled import CompiledSchedule, compile_schedule
-from forescale.schedule.deadlock import SEMANTICS
-from forescale.schedule.errors import ScheduleError
+from forescale.schedule.actions import Kind
+from forescale.schedule.checker import SEMANTICS, CheckReport, check, out_of_memory
+from forescale.schedule.draw.svg import to_svg
+from forescale.schedule.draw.timeline import Bar, Timeline
 from forescale.schedule.family import MOST_IN_FULL
-from forescale.schedule.layout import Durations
 from forescale.schedule.memory import ActivationSizes, memory_curve, peak_activations, unit_sizes
+from forescale.schedule.messages import Comm
 from forescale.schedule.model import Schedule
-from forescale.schedule.program import Comm
-from forescale.schedule.step import NO_STEP_COSTS, StepCosts, releases, step_end
-from forescale.schedule.times import FREE, LinkTimes, StageTimes
-from forescale.schedule.timing import Timing
-from forescale.schedule.wave import num_messages, only_passes, time_by_rounds
+from forescale.schedule.program import crossing
+from forescale.schedule.rounds import num_messages, only_passes, time_by_rounds
+from forescale.schedule.times import FREE, Durations, LinkTimes, StageTimes, from_share
+from forescale.schedule.timing import CompiledSchedule, Timing, compile_schedule
+from forescale.units import counted
 
 MANY_ACTIONS = 1 << 17
 """Actions beyond which a step is timed without keeping each."""
 SCHEMA = "forescale.pipeline/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepCosts:
+    """Data-parallel communication and optimizer of one step; numbers or arrays over stages (num_stages,).
+
+    Each rank runs its gathers, and its reductions, one after the other beside compute.
+    """
+
+    param_gather: float | Array = 0.0
+    grad_reduce: float | Array = 0.0
+    optimizer: float = 0.0
+    overlap: bool = True
+    """False: gathers come before all compute, reductions after all compute of the rank."""
+
+
+NO_STEP_COSTS = StepCosts()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -114,16 +138,53 @@ class Simulation(Step):
         """What each rank holds after each of its actions, in the unit of the sizes; (num_actions,)."""
         return memory_curve(self.schedule, self.sizes, self.compiled.program.flat)
 
+    @property
+    def timeline(self) -> Timeline:
+        """The step as pictures draw it."""
+        schedule, flat = self.schedule, self.compiled.program.flat
+        starts, ends = _split_blocks(self)
+        chunk = _chunks(schedule.placement.rank_of_stage)
+        joined = flat.joined | np.concatenate(([False], flat.joined[:-1]))
+        pieces = schedule.num_splits
+        bars = tuple(
+            Bar(
+                rank=int(flat.rank[i]),
+                start=float(starts[i]),
+                end=float(ends[i]),
+                kind=Kind(int(flat.kind[i])),
+                microbatch=int(flat.unit[i]),
+                chunk=chunk[int(flat.stage[i])],
+                name=flat.label(i).split(" ")[0]
+                + (f" (piece {flat.unit[i] % pieces} of {pieces})" if pieces > 1 else ""),
+                overlapped=bool(joined[i]),
+            )
+            for i in range(flat.code.size)
+        )
+        source = self.compiled.program.source
+        received = np.nonzero(crossing(flat, source))[0]
+        note = (
+            f"makespan {self.makespan:.6g}, bubble {self.bubble_rate_makespan:.1%} "
+            f"(longest span {self.longest_span:.6g}, {self.bubble_rate_span:.1%}), "
+            f"peak {counted(float(self.peak_activations.max()), 'micro-batch')}"
+        )
+        return Timeline(
+            title=f"{schedule.name}, pp {schedule.num_ranks}, {counted(schedule.num_microbatches, 'micro-batch')}",
+            num_ranks=schedule.num_ranks,
+            makespan=self.makespan,
+            bars=bars,
+            memory=_memory_steps(self),
+            messages=tuple(zip(source[received].tolist(), received.tolist(), strict=True)),
+            note=note,
+        )
+
     def _repr_html_(self) -> str:
         """Show the timeline in a notebook."""
-        from forescale.schedule.draw.svg import to_svg
-
-        return to_svg(self)
+        return to_svg(self.timeline)
 
 
 def simulate(
     schedule: Schedule,
-    times: StageTimes,
+    times: StageTimes | None = None,
     links: LinkTimes = FREE,
     *,
     comm: Comm = "overlapped",
@@ -138,7 +199,8 @@ def simulate(
     schedule
         The schedule.
     times, links
-        Durations of one candidate: numbers, or one per stage and boundary.
+        Durations of one candidate: numbers, or one per stage and boundary. By default forward, input gradient and
+        weight gradient of a device's full share take one unit of time each, and messages none.
     comm
         How messages share links and compute; see `compile_schedule`.
     step
@@ -155,11 +217,9 @@ def simulate(
         msg = f"{schedule.name}: {count:,} actions are too many to time one by one, {MOST_IN_FULL:,} are not"
         raise ScheduleError(msg)
     compiled = compile_schedule(schedule, comm=comm)
-    laid = compiled.durations(times, links)
-    state, spent = compiled.run(laid, release=releases(compiled, step))
-    cells = compiled.position[compiled.program.node_of_action]
-    end = state[cells]
-    start = end - spent.reshape(-1)[cells]
+    laid = compiled.durations(from_share(vpp=schedule.placement.vpp) if times is None else times, links)
+    state = compiled.run(laid, release=releases(compiled, step))
+    start, end = compiled.passes(laid, state)
     program = compiled.program if comm == "overlapped" else None
     report = check(schedule, memory_limit=memory_limit, sizes=sizes, program=program)
     return Simulation(
@@ -205,3 +265,85 @@ def time_step(
         num_messages=num_messages(schedule),
         step_time=float(timing.makespan),
     )
+
+
+def releases(compiled: CompiledSchedule, step: StepCosts) -> Array | None:
+    """Return the earliest start of each cell (num_levels, num_streams) that gathers allow; None if any."""
+    if not np.any(step.param_gather):
+        return None
+    flat, schedule = compiled.program.flat, compiled.schedule
+    gather = _per_stage(step.param_gather, len(schedule.placement.rank_of_stage), schedule.num_stages)
+    release = np.zeros(compiled.node_class.size)
+    for rank in range(schedule.num_ranks):
+        low, high = flat.bounds[rank], flat.bounds[rank + 1]
+        forwards = low + np.nonzero(flat.kind[low:high] == Kind.F)[0]
+        stages, where = np.unique(flat.stage[forwards], return_index=True)
+        by_use = np.argsort(where)
+        ready = np.cumsum(gather[stages[by_use]])
+        if not step.overlap:
+            ready[:] = ready[-1:] if ready.size else 0.0
+        at = forwards[where[by_use]]
+        release[compiled.position[compiled.program.node_of_action[at]]] = ready
+    return release.reshape(compiled.node_class.shape)
+
+
+def step_end(compiled: CompiledSchedule, step: StepCosts, end: Array) -> float:
+    """Return the step's end: reductions behind each stage's last backward, a barrier, the optimizer."""
+    flat, schedule = compiled.program.flat, compiled.schedule
+    last = float(end.max(initial=0.0))
+    if np.any(step.grad_reduce):
+        reduce = _per_stage(step.grad_reduce, len(schedule.placement.rank_of_stage), schedule.num_stages)
+        finished = np.nonzero((flat.kind == Kind.W) | (flat.kind == Kind.B))[0]
+        for rank in range(schedule.num_ranks):
+            mine = finished[flat.rank[finished] == rank]
+            stages, where = np.unique(flat.stage[mine][::-1], return_index=True)
+            ready = end[mine[::-1][where]]
+            clock = 0.0
+            for index in np.argsort(ready, kind="stable"):
+                begin = ready[index] if step.overlap else ready.max()
+                clock = max(clock, float(begin)) + float(reduce[stages[index]])
+            last = max(last, clock)
+    return last + step.optimizer
+
+
+def _per_stage(value: float | Array, num_stages: int, logical: int) -> Array:
+    spread = np.broadcast_to(np.asarray(value, dtype=np.float64), (logical,))
+    return np.tile(spread, num_stages // logical)
+
+
+def _split_blocks(simulation: Simulation) -> tuple[Array, Array]:
+    """Return starts and ends with each overlapped block shared by its two actions."""
+    flat = simulation.compiled.program.flat
+    starts, ends = simulation.start.copy(), simulation.end.copy()
+    classes = simulation.compiled.program.sizes.compute_class(flat)
+    own = simulation.laid.nodes[classes]
+    for i in np.nonzero(flat.joined)[0].tolist():
+        total = own[i] + own[i + 1]
+        share = own[i] / total if total else 0.5
+        ends[i] = starts[i + 1] = starts[i] + share * (ends[i] - starts[i])
+    return starts, ends
+
+
+def _chunks(rank_of_stage: tuple[int, ...]) -> list[int]:
+    seen: dict[int, int] = {}
+    chunks = []
+    for rank in rank_of_stage:
+        chunks.append(seen.get(rank, 0))
+        seen[rank] = chunks[-1] + 1
+    return chunks
+
+
+def _memory_steps(simulation: Simulation) -> tuple[tuple[tuple[float, float], ...], ...]:
+    flat, curve = simulation.compiled.program.flat, simulation.memory
+    rows = []
+    for rank in range(simulation.schedule.num_ranks):
+        low, high = int(flat.bounds[rank]), int(flat.bounds[rank + 1])
+        before, steps = 0.0, [(0.0, 0.0)]
+        for i in range(low, high):
+            held = float(curve[i])
+            if held != before:
+                when = simulation.start[i] if held > before else simulation.end[i]
+                steps.append((float(when), held))
+                before = held
+        rows.append(tuple(steps))
+    return tuple(rows)

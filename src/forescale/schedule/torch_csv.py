@@ -11,11 +11,10 @@ import csv
 import io
 from typing import Literal, TypeAlias
 
+from forescale.errors import ScheduleError
 from forescale.schedule.actions import KIND_BITS, Kind, decode, encode, parse
-from forescale.schedule.errors import ScheduleError
-from forescale.schedule.lowering import LoweredSchedule, lower
-from forescale.schedule.model import Schedule, from_actions
-from forescale.schedule.placement import Placement
+from forescale.schedule.messages import LoweredSchedule, lower
+from forescale.schedule.model import Placement, Schedule, from_actions
 
 Format: TypeAlias = Literal["compute_only", "compute_comms"]
 _COPIES = (Kind.OFFLOAD, Kind.RELOAD)

@@ -18,6 +18,7 @@ import numpy as np
 from forescale.errors import ReaderError
 from forescale.numeric import Array
 from forescale.schedule.actions import Kind
+from forescale.schedule.draw.timeline import Bar, Timeline
 
 Pass: TypeAlias = tuple[Kind, int, int, float, float]
 """(kind, micro-batch, chunk, start, end), milliseconds from the step's start."""
@@ -37,6 +38,32 @@ class MeasuredStep:
     passes: tuple[tuple[Pass, ...], ...]
     """Per rank, in order of time."""
     memory_gib: tuple[float, ...]
+
+    @property
+    def timeline(self) -> Timeline:
+        """The step as pictures draw it."""
+        bars = tuple(
+            Bar(
+                rank=rank,
+                start=start,
+                end=end,
+                kind=kind,
+                microbatch=unit,
+                chunk=chunk,
+                name=f"{kind.name}{unit}",
+            )
+            for rank, row in enumerate(self.passes)
+            for kind, unit, chunk, start, end in row
+        )
+        held = ", ".join(f"{memory:.1f}" for memory in self.memory_gib)
+        return Timeline(
+            title=f"measured, iteration {self.iteration}",
+            num_ranks=len(self.passes),
+            makespan=self.total_ms,
+            bars=bars,
+            memory=tuple(() for _ in self.passes),
+            note=f"{self.total_ms:.1f} ms on rank 0; memory by rank in GiB: {held}",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

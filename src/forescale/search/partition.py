@@ -24,7 +24,7 @@ from forescale.memory.peak import state_bytes
 from forescale.numeric import Numeric
 from forescale.project import layout_inputs, project
 from forescale.projection.result import Projection
-from forescale.schedule.closed_form import in_flight_microbatches
+from forescale.schedule.memory import in_flight_microbatches
 from forescale.schedule.optimise.partition import Layer, Partition, partition_layers
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model

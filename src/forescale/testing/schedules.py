@@ -8,12 +8,11 @@ import numpy as np
 
 from forescale.numeric import Array
 from forescale.schedule.actions import Action, Kind, Overlapped
-from forescale.schedule.checker import check
-from forescale.schedule.compiled import compile_schedule
-from forescale.schedule.deadlock import SEMANTICS
-from forescale.schedule.lowering import lower
+from forescale.schedule.checker import SEMANTICS, check
+from forescale.schedule.messages import lower
 from forescale.schedule.model import Schedule, from_actions
 from forescale.schedule.times import LinkTimes, StageTimes
+from forescale.schedule.timing import compile_schedule
 
 _Output: TypeAlias = tuple[bool, int, int]
 """(forward, stage, micro-batch)."""

@@ -19,7 +19,7 @@ from forescale.graph.stages import Stages, stack_plans
 from forescale.numeric import Array, Numeric, mapped, taking
 from forescale.schedule import Family, Placement, family
 from forescale.schedule.family import RankShape
-from forescale.schedule.placement import bidirectional, loop, wave
+from forescale.schedule.model import bidirectional, loop, wave
 from forescale.spec.model import Model
 from forescale.spec.strategy import Recompute
 

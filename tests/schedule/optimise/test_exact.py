@@ -7,10 +7,10 @@ import pytest
 
 from forescale.schedule import Schedule, ScheduleError
 from forescale.schedule.actions import Kind, pack
+from forescale.schedule.model import loop, wave
 from forescale.schedule.optimise import Problem
 from forescale.schedule.optimise.exact import num_decisions, solve
-from forescale.schedule.optimise.library_start import one_at_a_time
-from forescale.schedule.placement import loop, wave
+from forescale.schedule.optimise.run import one_at_a_time
 
 pytest.importorskip("ortools")
 

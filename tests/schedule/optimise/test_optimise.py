@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from forescale.schedule import Request, ScheduleError, check, family, peak_activations
+from forescale.schedule.model import bidirectional, loop, wave
 from forescale.schedule.optimise import Problem, optimise
-from forescale.schedule.optimise.library_start import candidates, one_at_a_time
 from forescale.schedule.optimise.problem import split_backward
-from forescale.schedule.placement import bidirectional, loop, wave
+from forescale.schedule.optimise.run import candidates, one_at_a_time
 
 
 def problem(pp=4, vpp=1, m=8, limit=None, seed=0, comm=5.0, weight_part=1.0):

@@ -4,6 +4,6 @@ from forescale.schedule.draw.html import to_html
 from forescale.schedule.draw.perfetto import to_perfetto
 from forescale.schedule.draw.svg import to_svg
 from forescale.schedule.draw.terminal import to_terminal
-from forescale.schedule.draw.timeline import Bar, Timeline, of_simulation, of_trace
+from forescale.schedule.draw.timeline import Bar, Timeline
 
-__all__ = ["Bar", "Timeline", "of_simulation", "of_trace", "to_html", "to_perfetto", "to_svg", "to_terminal"]
+__all__ = ["Bar", "Timeline", "to_html", "to_perfetto", "to_svg", "to_terminal"]

@@ -8,14 +8,12 @@ from typing import Any
 
 from forescale.escaping import script
 from forescale.schedule.actions import Kind
-from forescale.schedule.draw.colours import fill, ink
-from forescale.schedule.draw.timeline import Bar, Timeline, of_simulation
-from forescale.schedule.simulation import Simulation
+from forescale.schedule.draw.timeline import Bar, Timeline, fill, ink
 
 
-def to_html(pictures: Sequence[Timeline | Simulation], *, title: str = "Pipeline schedules") -> str:
+def to_html(pictures: Sequence[Timeline], *, title: str = "Pipeline schedules") -> str:
     """Return a page that shows steps above each other on one time axis; it loads nothing from elsewhere."""
-    panels = [_panel(of_simulation(p) if isinstance(p, Simulation) else p) for p in pictures]
+    panels = [_panel(each) for each in pictures]
     page = (resources.files("forescale.schedule.draw") / "viewer.html").read_text(encoding="utf-8")
     data = script({"title": title, "panels": panels})
     return page.replace("__DATA__", data)

@@ -5,23 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from forescale.schedule.actions import Kind
-from forescale.schedule.draw.timeline import Timeline, of_simulation
-from forescale.schedule.simulation import Simulation
+from forescale.schedule.draw.timeline import Timeline
 
 _TRACKS = {Kind.OFFLOAD: 1, Kind.RELOAD: 2}
 
 
-def to_perfetto(picture: Timeline | Simulation, *, unit_s: float = 1e-3) -> dict[str, Any]:
+def to_perfetto(timeline: Timeline, *, unit_s: float = 1e-3) -> dict[str, Any]:
     """Return a step as a Chrome trace object.
 
     Parameters
     ----------
-    picture
-        A simulation or a timeline.
+    timeline
+        A simulated or a measured step.
     unit_s
         Seconds per unit of the step's times; the trace is in microseconds.
     """
-    timeline = of_simulation(picture) if isinstance(picture, Simulation) else picture
     micro = unit_s * 1e6
     events: list[dict[str, Any]] = []
     for rank in range(timeline.num_ranks):

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from forescale.escaping import xml
 from forescale.schedule.actions import Kind
-from forescale.schedule.draw.colours import FILL, fill, ink
-from forescale.schedule.draw.timeline import Bar, Timeline, of_simulation
-from forescale.schedule.simulation import Simulation
+from forescale.schedule.draw.timeline import FILL, Bar, Timeline, fill, ink
 
 _LEFT, _TOP, _ROW, _STRIP, _GAP = 64.0, 44.0, 22.0, 8.0, 5.0
 _RIGHT = 52.0
 
 
-def to_svg(picture: Timeline | Simulation, *, width: float = 1100.0, memory: bool = True) -> str:
+def to_svg(timeline: Timeline, *, width: float = 1100.0, memory: bool = True) -> str:
     """Return a step as an SVG document `width` pixels wide."""
-    timeline = of_simulation(picture) if isinstance(picture, Simulation) else picture
     scale = (width - _LEFT - _RIGHT) / (timeline.makespan or 1.0)
     strip = _STRIP if memory and any(timeline.memory) else 0.0
     pitch = _ROW + strip + _GAP

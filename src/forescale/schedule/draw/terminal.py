@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from forescale.escaping import plain
 from forescale.schedule.actions import Kind
-from forescale.schedule.draw.colours import ANSI
-from forescale.schedule.draw.timeline import Bar, Timeline, of_simulation
-from forescale.schedule.simulation import Simulation
+from forescale.schedule.draw.timeline import ANSI, Bar, Timeline
 
 _IDLE = "·"
 
 
-def to_terminal(picture: Timeline | Simulation, *, width: int = 110, colour: bool = False) -> str:
+def to_terminal(timeline: Timeline, *, width: int = 110, colour: bool = False) -> str:
     """Return a step as text at most `width` columns wide.
 
     Each action shows its letter (lower case for later chunks) and, where it fits, its micro-batch. With
     `colour`, ANSI colours mark the kinds instead of letters.
     """
-    timeline = of_simulation(picture) if isinstance(picture, Simulation) else picture
     label = len(f"rank {timeline.num_ranks - 1} ")
     columns = max(20, width - label - 7)
     shortest = min(

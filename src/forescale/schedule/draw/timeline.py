@@ -1,16 +1,21 @@
-"""What every picture draws: bars on ranks, memory steps and messages, in one unit of time."""
+"""What every picture draws: bars on ranks, memory steps and messages, in one unit of time, and their colours."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from forescale.schedule.actions import Kind
-from forescale.schedule.flat import crossing
-from forescale.schedule.simulation import Simulation
-from forescale.schedule.traces import MeasuredStep
-from forescale.units import counted
+
+FILL: dict[Kind, tuple[str, str]] = {
+    Kind.F: ("#3b6fd4", "#a9c4f5"),
+    Kind.B: ("#2f9e62", "#a5dfbf"),
+    Kind.I: ("#1f9aa8", "#9fdde4"),
+    Kind.W: ("#8e5bc7", "#d3b9ef"),
+    Kind.OFFLOAD: ("#b7791f", "#efd39a"),
+    Kind.RELOAD: ("#b7791f", "#efd39a"),
+}
+"""First chunk (white text), later chunks (dark text)."""
+ANSI: dict[Kind, int] = {Kind.F: 4, Kind.B: 2, Kind.I: 6, Kind.W: 5, Kind.OFFLOAD: 3, Kind.RELOAD: 3}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,104 +58,11 @@ class Timeline:
         return 1.0 - self.busy(rank) / self.makespan if self.makespan else 0.0
 
 
-def of_simulation(simulation: Simulation) -> Timeline:
-    """Return the picture of a simulated step."""
-    schedule, flat = simulation.schedule, simulation.compiled.program.flat
-    starts, ends = _split_blocks(simulation)
-    chunk = _chunks(schedule.placement.rank_of_stage)
-    joined = flat.joined | np.concatenate(([False], flat.joined[:-1]))
-    pieces = schedule.num_splits
-    bars = tuple(
-        Bar(
-            rank=int(flat.rank[i]),
-            start=float(starts[i]),
-            end=float(ends[i]),
-            kind=Kind(int(flat.kind[i])),
-            microbatch=int(flat.unit[i]),
-            chunk=chunk[int(flat.stage[i])],
-            name=flat.label(i).split(" ")[0]
-            + (f" (piece {flat.unit[i] % pieces} of {pieces})" if pieces > 1 else ""),
-            overlapped=bool(joined[i]),
-        )
-        for i in range(flat.code.size)
-    )
-    at = np.nonzero(crossing(flat, simulation.compiled.program.source))[0]
-    messages = tuple(zip(simulation.compiled.program.source[at].tolist(), at.tolist(), strict=True))
-    note = (
-        f"makespan {simulation.makespan:.6g}, bubble {simulation.bubble_rate_makespan:.1%} "
-        f"(longest span {simulation.longest_span:.6g}, {simulation.bubble_rate_span:.1%}), "
-        f"peak {counted(float(simulation.peak_activations.max()), 'micro-batch')}"
-    )
-    return Timeline(
-        title=f"{schedule.name}, pp {schedule.num_ranks}, {counted(schedule.num_microbatches, 'micro-batch')}",
-        num_ranks=schedule.num_ranks,
-        makespan=simulation.makespan,
-        bars=bars,
-        memory=_memory_steps(simulation),
-        messages=messages,
-        note=note,
-    )
+def fill(kind: Kind, chunk: int) -> str:
+    """Return the colour of an action."""
+    return FILL[kind][min(chunk, 1)]
 
 
-def of_trace(step: MeasuredStep) -> Timeline:
-    """Return the picture of a measured step."""
-    bars = tuple(
-        Bar(
-            rank=rank,
-            start=start,
-            end=end,
-            kind=kind,
-            microbatch=unit,
-            chunk=chunk,
-            name=f"{kind.name}{unit}",
-        )
-        for rank, row in enumerate(step.passes)
-        for kind, unit, chunk, start, end in row
-    )
-    held = ", ".join(f"{memory:.1f}" for memory in step.memory_gib)
-    return Timeline(
-        title=f"measured, iteration {step.iteration}",
-        num_ranks=len(step.passes),
-        makespan=step.total_ms,
-        bars=bars,
-        memory=tuple(() for _ in step.passes),
-        note=f"{step.total_ms:.1f} ms on rank 0; memory by rank in GiB: {held}",
-    )
-
-
-def _split_blocks(simulation: Simulation) -> tuple[np.ndarray, np.ndarray]:
-    """Return starts and ends with each overlapped block shared by its two actions."""
-    flat = simulation.compiled.program.flat
-    starts, ends = simulation.start.copy(), simulation.end.copy()
-    classes = simulation.compiled.sizes.compute_class(flat)
-    own = simulation.laid.nodes[classes]
-    for i in np.nonzero(flat.joined)[0].tolist():
-        total = own[i] + own[i + 1]
-        share = own[i] / total if total else 0.5
-        ends[i] = starts[i + 1] = starts[i] + share * (ends[i] - starts[i])
-    return starts, ends
-
-
-def _chunks(rank_of_stage: tuple[int, ...]) -> list[int]:
-    seen: dict[int, int] = {}
-    chunks = []
-    for rank in rank_of_stage:
-        chunks.append(seen.get(rank, 0))
-        seen[rank] = chunks[-1] + 1
-    return chunks
-
-
-def _memory_steps(simulation: Simulation) -> tuple[tuple[tuple[float, float], ...], ...]:
-    flat, curve = simulation.compiled.program.flat, simulation.memory
-    rows = []
-    for rank in range(simulation.schedule.num_ranks):
-        low, high = int(flat.bounds[rank]), int(flat.bounds[rank + 1])
-        before, steps = 0.0, [(0.0, 0.0)]
-        for i in range(low, high):
-            held = float(curve[i])
-            if held != before:
-                when = simulation.start[i] if held > before else simulation.end[i]
-                steps.append((float(when), held))
-                before = held
-        rows.append(tuple(steps))
-    return tuple(rows)
+def ink(chunk: int) -> str:
+    """Return the colour of an action's text."""
+    return "#ffffff" if chunk == 0 else "#1b2430"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from forescale.errors import UnknownNameError
-from forescale.schedule.errors import ScheduleError
+from forescale.errors import ScheduleError, UnknownNameError
 from forescale.schedule.family import Family, Request
 from forescale.schedule.library import (
     chimera,

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from forescale.schedule.actions import Kind, pack
 from forescale.schedule.family import MOST_IN_FULL, Family, Request
-from forescale.schedule.model import Schedule
-from forescale.schedule.placement import bidirectional
+from forescale.schedule.model import Schedule, bidirectional
 
 
 def construct(request: Request) -> Schedule:

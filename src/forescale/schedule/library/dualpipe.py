@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from forescale.schedule.family import MOST_IN_FULL, Family, Request, one_per_rank
 from forescale.schedule.library.emit import opposite_ways
-from forescale.schedule.model import Schedule
-from forescale.schedule.placement import bidirectional
+from forescale.schedule.model import Schedule, bidirectional
 from forescale.units import counted
 
 

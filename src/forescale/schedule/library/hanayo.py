@@ -13,8 +13,7 @@ from typing import TypeAlias
 from forescale.schedule.actions import Kind, pack
 from forescale.schedule.family import Family, Request
 from forescale.schedule.library.timed import never_worse
-from forescale.schedule.model import Schedule
-from forescale.schedule.placement import Placement, wave
+from forescale.schedule.model import Placement, Schedule, wave
 
 _Priority: TypeAlias = tuple[int, int, int]
 """(minus kind, depth, micro-batch); smallest first."""

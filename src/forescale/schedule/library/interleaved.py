@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from forescale.schedule.family import Family, Request, filled, keep_first
 from forescale.schedule.library.emit import interleaved_passes, one_forward_one_backward, padded
-from forescale.schedule.model import Schedule
-from forescale.schedule.placement import loop
+from forescale.schedule.model import Schedule, loop
 
 
 def construct(request: Request) -> Schedule:

@@ -10,8 +10,7 @@ import numpy as np
 from forescale.schedule.actions import Kind, Order
 from forescale.schedule.family import Family, Request, every_microbatch
 from forescale.schedule.library.emit import passes
-from forescale.schedule.model import Schedule
-from forescale.schedule.placement import loop
+from forescale.schedule.model import Schedule, loop
 
 
 def construct(request: Request) -> Schedule:

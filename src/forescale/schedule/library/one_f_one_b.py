@@ -10,8 +10,7 @@ import numpy as np
 from forescale.schedule.family import Family, Request, filled
 from forescale.schedule.library.emit import one_forward_one_backward
 from forescale.schedule.library.emit import passes as stage_passes
-from forescale.schedule.model import Schedule
-from forescale.schedule.placement import loop
+from forescale.schedule.model import Schedule, loop
 
 
 def construct(request: Request) -> Schedule:

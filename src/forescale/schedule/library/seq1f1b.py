@@ -10,8 +10,7 @@ import numpy as np
 
 from forescale.schedule.family import MOST_IN_FULL, Family, Request
 from forescale.schedule.library.emit import one_forward_one_backward, passes
-from forescale.schedule.model import Schedule
-from forescale.schedule.placement import loop
+from forescale.schedule.model import Schedule, loop
 
 
 def construct(request: Request) -> Schedule:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from forescale.schedule.actions import KIND_BITS, MICROBATCH_SHIFT, STAGE_BITS, STAGE_SHIFT, Kind
-from forescale.schedule.compiled import compile_schedule
 from forescale.schedule.family import Request
 from forescale.schedule.model import Schedule
 from forescale.schedule.times import FREE, LinkTimes, StageTimes, from_share
+from forescale.schedule.timing import compile_schedule
 
 SLACKS = (0.0, 0.5, 1.0)
 """Parts of a weight gradient that may make the next pass late."""

@@ -2,29 +2,342 @@
 
 v = 2, any m. In chunks, V-Half holds 2 floor((p + 2)/2), V-Min 2 floor((p + 4)/3), V-ZB any limit (default
 2p, that of 1F1B). At unit times their idle time follows max(p - 1, 6p - 1 - 3k) chunk passes at a limit of
-k chunks, or comes close. Qi et al. 2024, arXiv:2405.15362.
+k chunks, or comes close. Qi et al. 2024, arXiv:2405.15362, sections 3 and 4.
+
+A block says at which tick each rank runs F of its first chunk, F of its second, and their input gradients;
+all passes take one tick. Repeating it every six ticks (four passes and two weight gradients) keeps every rank
+busy in the steady state, and its memory is the lifetimes divided by six. Squeezing then pulls passes of the
+warm-up and cool-down into idle ticks as the memory limit allows, and weight gradients fill the rest.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise, product
+from typing import TypeAlias
 
 import numpy as np
 
+from forescale.errors import ScheduleError
 from forescale.numeric import Numeric
-from forescale.schedule.closed_form import v_half_limit_chunks, v_min_limit_chunks
-from forescale.schedule.errors import ScheduleError
+from forescale.schedule.actions import MICROBATCH_SHIFT, Kind, pack
 from forescale.schedule.family import MOST_IN_FULL, Family, RankShape, Request
 from forescale.schedule.library import zbv
-from forescale.schedule.library.timed import at_equal_times, never_worse
-from forescale.schedule.library.v_block import search, search_by_time
-from forescale.schedule.model import Schedule
-from forescale.schedule.placement import wave
+from forescale.schedule.library.timed import SLACKS, WeightsByTime, at_equal_times, never_worse
+from forescale.schedule.model import Schedule, wave
 from forescale.units import counted
 
 MOST_RANKS = 64
 """Ranks of the largest pipeline whose block is found in seconds."""
+PERIOD = 6
+F0, F1, B1, B0, W = range(5)
+_FAR = 1 << 60
+Plan: TypeAlias = list[list[list[int]]]
+"""Tick of [pass type][rank][micro-batch]."""
+
+# Ticks between neighbouring ranks of (F0, F1, B1, B0), and gaps at the turns (F0 to F1, F1 to B1, B1 to B0):
+# the V-Min and V-Half blocks of the paper, and those with more room, up to ZBV's.
+_STEPS_AND_GAPS = (
+    ((1, 1, 1, 1), tuple(product((1,), (1, 3, 5), (1, 3)))),
+    ((2, 1, 2, 1), ((1, 4, 2), (1, 1, 2), (1, 5, 1), (1, 1, 5))),
+    ((1, 2, 1, 2), ((1, 4, 2), (2, 4, 2), (4, 2, 2), (5, 1, 1))),
+    ((2, 2, 2, 2), ((1, 5, 3), (1, 3, 5), (3, 3, 3), (3, 5, 1), (3, 1, 3), (1, 1, 3))),
+    ((1, 2, 4, 2), ((1, 1, 2), (1, 3, 4), (1, 1, 3))),
+    ((4, 2, 4, 2), tuple(product((1, 3, 5), (1, 2, 4), (1, 2, 3)))),
+    ((4, 4, 4, 4), ((1, 3, 1), (1, 1, 1))),
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Squeezed:
+    """A squeezed schedule: length in ticks, most chunks held, the ticks it chose, and each rank's passes."""
+
+    length: int
+    peak: int
+    plan: Plan
+    orders: list[list[int]]
+
+
+def blocks(pp: int) -> Iterator[list[list[int]]]:
+    """Yield the start ticks [pass type][rank] of every block whose repetitions do not collide."""
+    for (a, b, c, d), gaps in _STEPS_AND_GAPS:
+        for turn, loss, back in gaps:
+            f0 = [a * r for r in range(pp)]
+            f1 = [f0[-1] + turn + b * (pp - 1 - r) for r in range(pp)]
+            b1 = [f1[0] + loss + c * r for r in range(pp)]
+            b0 = [b1[-1] + back + d * (pp - 1 - r) for r in range(pp)]
+            if all(len({t[r] % PERIOD for t in (f0, f1, b1, b0)}) == 4 for r in range(pp)):
+                yield [f0, f1, b1, b0]
+
+
+@dataclass(slots=True, kw_only=True)
+class Squeezer:
+    """Runs a plan tick by tick, pulling passes into idle ticks."""
+
+    pp: int
+    num_microbatches: int
+    limit: int
+    """Most chunks a rank may hold."""
+    plan: Plan
+    pull_always: bool
+    """Pull passes in the steady state too, not only in warm-up and cool-down."""
+    done: list[list[int]] = field(default_factory=list)
+    ends: list[list[list[int]]] = field(default_factory=list)
+    held: list[int] = field(default_factory=list)
+    pending: list[list[int]] = field(default_factory=list)
+
+    def run(self) -> Squeezed | None:
+        """Return the squeezed schedule; None where the limit leaves it stuck."""
+        pp, m = self.pp, self.num_microbatches
+        self.done = [[0] * pp for _ in range(4)]
+        self.ends = [[[_FAR] * m for _ in range(pp)] for _ in range(4)]
+        self.held, self.pending = [0] * pp, [[] for _ in range(pp)]
+        orders: list[list[int]] = [[] for _ in range(pp)]
+        left, tick, peak = PERIOD * m * pp, 0, 0
+        last_tick = 3 * (max(self.plan[B0][0]) + PERIOD * m + PERIOD * pp)
+        while left and tick < last_tick:
+            chosen = [self._choose(r, tick) for r in range(pp)]
+            for r, each in enumerate(chosen):
+                if each >= 0:
+                    orders[r].append(self._execute(r, each, tick))
+                    left -= 1
+                    peak = max(peak, self.held[r])
+            tick += 1
+        if left:
+            return None
+        starts = [[[end - 1 for end in row] for row in rows] for rows in self.ends]
+        return Squeezed(length=tick, peak=peak, plan=starts, orders=orders)
+
+    def _choose(self, r: int, tick: int) -> int:
+        """Return the pass type rank r runs at a tick; -1 for none."""
+        ready = self._ready(r, tick)
+        for planned, each in ready:
+            if planned > tick:
+                break
+            if each >= B1 or self.held[r] < self.limit:
+                return each
+        waiting = bool(self.pending[r])
+        steady = self.plan[B0][0][0] <= tick <= self.plan[F0][0][-1]
+        if waiting and steady and not self.pull_always:
+            return W
+        for planned, each in ready:
+            if each >= B1 or self._fits(r, each, tick, planned):
+                return each
+        return W if waiting else -1
+
+    def _ready(self, r: int, tick: int) -> list[tuple[int, int]]:
+        """Return (planned tick, pass type) of the passes whose input is there, in planned order."""
+        m, ends, last, found = self.num_microbatches, self.ends, self.pp - 1, []
+        for each in range(4):
+            unit = self.done[each][r]
+            if unit >= m:
+                continue
+            if each == F0:
+                before = ends[F0][r - 1][unit] if r else 0
+            elif each == F1:
+                before = ends[F1][r + 1][unit] if r < last else ends[F0][r][unit]
+            elif each == B1:
+                before = ends[B1][r - 1][unit] if r else ends[F1][r][unit]
+            else:
+                before = ends[B0][r + 1][unit] if r < last else ends[B1][r][unit]
+            if before <= tick:
+                found.append((self.plan[each][r][unit], each))
+        found.sort()
+        return found
+
+    def _fits(self, r: int, each: int, tick: int, planned: int) -> bool:
+        """Return whether a forward may run now with the rest of the plan kept until its planned tick."""
+        held, pending, limit = self.held[r] + 1, len(self.pending[r]), self.limit
+        if held > limit:
+            return False
+        events: dict[int, int] = {}
+        for other in range(4):
+            row, unit = self.plan[other][r], self.done[other][r] + (other == each)
+            while unit < self.num_microbatches and row[unit] <= planned:
+                when = max(row[unit], tick + 1)
+                events[when] = events.get(when, 0) + (1 if other < B1 else PERIOD)
+                unit += 1
+        for when in range(tick + 1, planned + 1):
+            due = events.get(when, 0)
+            if due:
+                held, pending = held + due % PERIOD, pending + due // PERIOD
+                if held > limit:
+                    return False
+            elif pending:
+                held, pending = held - 1, pending - 1
+        return True
+
+    def _execute(self, r: int, each: int, tick: int) -> int:
+        if each == W:
+            self.held[r] -= 1
+            return self.pending[r].pop(0)
+        unit = self.done[each][r]
+        self.done[each][r] = unit + 1
+        self.ends[each][r][unit] = tick + 1
+        stage = r if each in (F0, B0) else 2 * self.pp - 1 - r
+        if each < B1:
+            self.held[r] += 1
+            return pack(Kind.F, stage, unit)
+        self.pending[r].append(pack(Kind.W, stage, unit))
+        return pack(Kind.I, stage, unit)
+
+
+_BUDGET = 400_000
+"""Rank-ticks that the comparison may simulate."""
+_BUDGET_BY_TIME = 100_000
+"""The same where no goal ends it early."""
+_FINALISTS = 2
+"""Candidates built in full."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Candidate:
+    """A block and how it was squeezed; `excess` is what it takes for the comparison's micro-batches."""
+
+    excess: float
+    block: list[list[int]]
+    pull: bool
+    rounds: int
+
+
+def search(pp: int, num_microbatches: int, limit: int) -> list[list[int]] | None:
+    """Return each rank's passes of the shortest squeezed block within a limit in chunks; None if none fits.
+
+    Blocks are compared at few micro-batches, each squeezed again while that helps; the best ones are then
+    built in full. The search ends early where the unit-time law max(p - 1, 6p - 1 - 3k) is met.
+    """
+    goal = idle_v_limited(pp=pp, limit_chunks=limit)
+    tried = num_microbatches if num_microbatches <= 4 * pp + 4 else 2 * pp + 2
+    best: Squeezed | None = None
+    for candidate in _compare(pp, tried, limit, goal)[:_FINALISTS]:
+        built = _squeezed(pp, num_microbatches, limit, candidate)
+        if built is not None and (best is None or built.length < best.length):
+            best = built
+        if best is not None and best.length - PERIOD * num_microbatches <= goal:
+            break
+    return None if best is None else best.orders
+
+
+def search_by_time(request: Request, limit: int) -> list[list[int]] | None:
+    """Return each rank's passes of the block that is shortest at a request's durations; None if none fits.
+
+    Candidates are squeezed as for `search`; then their weight gradients go where ranks wait.
+    """
+    pp, count = request.pp, request.num_microbatches
+    tried = count if count <= 4 * pp + 4 else 2 * pp + 2
+
+    def timed(squeezed: Squeezed) -> float:
+        return WeightsByTime(request, limit, SLACKS[1]).run(squeezed.orders)[0]
+
+    best: tuple[float, list[list[int]]] | None = None
+    for candidate in _compare(pp, tried, limit, None, timed)[:_FINALISTS]:
+        built = _squeezed(pp, count, limit, candidate)
+        if built is None:
+            continue
+        for slack in SLACKS:
+            found = WeightsByTime(request, limit, slack).run(built.orders)
+            if best is None or found[0] < best[0]:
+                best = found
+    return None if best is None else best[1]
+
+
+def _compare(
+    pp: int,
+    tried: int,
+    limit: int,
+    goal: int | None,
+    measured: Callable[[Squeezed], float] = lambda squeezed: squeezed.length,
+) -> list[_Candidate]:
+    """Return candidates, best first; ends early with as many finalists as needed that meet the goal, if any."""
+    found: list[_Candidate] = []
+    spent = meeting = 0
+    budget = _BUDGET if goal is not None else _BUDGET_BY_TIME
+    for block, pull in product(list(blocks(pp)), (False, True)):
+        if meeting >= _FINALISTS or (spent > budget and found):
+            break
+        plan, length = _repeated(block, tried), _FAR
+        for rounds in range(1, 5):
+            squeezed = _squeezer(pp, tried, limit, plan, pull).run()
+            spent += PERIOD * tried * pp
+            if squeezed is None or squeezed.length >= length:
+                break
+            plan, length = squeezed.plan, squeezed.length
+            excess = measured(squeezed)
+            found.append(_Candidate(excess=excess, block=block, pull=pull, rounds=rounds))
+        meeting += goal is not None and length - PERIOD * tried <= goal
+    return sorted(found, key=lambda candidate: (candidate.excess, candidate.rounds))
+
+
+def _squeezed(pp: int, num_microbatches: int, limit: int, candidate: _Candidate) -> Squeezed | None:
+    """Return a candidate in full; its steady state is repeated rather than squeezed where that is periodic."""
+    few = 6 * pp + 12
+    if num_microbatches > few:
+        short = _squeezed(pp, few, limit, candidate)
+        longer = None if short is None else repeat_steady(short, num_microbatches - few, few // 2)
+        if longer is not None:
+            return longer
+    plan = _repeated(candidate.block, num_microbatches)
+    best: Squeezed | None = None
+    for _ in range(candidate.rounds):
+        squeezed = _squeezer(pp, num_microbatches, limit, plan, candidate.pull).run()
+        if squeezed is None:
+            break
+        plan = squeezed.plan
+        if best is None or squeezed.length < best.length:
+            best = squeezed
+    return best
+
+
+def repeat_steady(short: Squeezed, extra: int, middle: int) -> Squeezed | None:
+    """Return the schedule with `extra` more micro-batches in its steady state; None if it has none.
+
+    The steady state of a rank is there where, from the input gradient of micro-batch `middle` on, three
+    periods of six passes each repeat the one before for the next micro-batch, at the same pace.
+    """
+    one = 1 << MICROBATCH_SHIFT
+    orders = []
+    for rank, order in enumerate(short.orders):
+        at = order.index(pack(Kind.I, rank, middle))
+        period = order[at : at + PERIOD]
+        for count in range(1, 4):
+            following = order[at + count * PERIOD : at + (count + 1) * PERIOD]
+            if following != [code + count * one for code in period]:
+                return None
+        for row in (rows[rank] for rows in short.plan):
+            ticks = row[middle : middle + 4]
+            if [late - early for early, late in pairwise(ticks)] != [PERIOD] * 3:
+                return None
+        inserted = [code + count * one for count in range(extra) for code in period]
+        orders.append(order[:at] + inserted + [code + extra * one for code in order[at:]])
+    return Squeezed(length=short.length + PERIOD * extra, peak=short.peak, plan=short.plan, orders=orders)
+
+
+def _squeezer(pp: int, num_microbatches: int, limit: int, plan: Plan, pull: bool) -> Squeezer:
+    return Squeezer(pp=pp, num_microbatches=num_microbatches, limit=limit, plan=plan, pull_always=pull)
+
+
+def _repeated(block: list[list[int]], num_microbatches: int) -> Plan:
+    return [[[start + PERIOD * unit for unit in range(num_microbatches)] for start in row] for row in block]
+
+
+def idle_v_limited(*, pp: int, limit_chunks: int) -> int:
+    """Return makespan minus work of a V schedule under a limit on live chunks, in unit chunk passes.
+
+    max(p - 1, 6p - 1 - 3k). Source: laws of the greedy tables of Qi et al. 2024, arXiv:2405.15362.
+    """
+    return max(pp - 1, 6 * pp - 1 - 3 * limit_chunks)
+
+
+def v_half_limit_chunks(*, pp: int) -> int:
+    """Return the live chunks that V-Half may hold: 2 floor((p + 2)/2). Source: arXiv:2405.15362."""
+    return 2 * ((pp + 2) // 2)
+
+
+def v_min_limit_chunks(*, pp: int) -> int:
+    """Return the live chunks that V-Min may hold: 2 floor((p + 4)/3). Source: arXiv:2405.15362."""
+    return 2 * ((pp + 4) // 3)
 
 
 def construct_with(request: Request, limit: int) -> Schedule:
@@ -40,7 +353,7 @@ def construct_with(request: Request, limit: int) -> Schedule:
     else:
         orders = search_by_time(request, limit)
     if orders is None:
-        least = int(v_min_limit_chunks(pp=request.pp)) / 2
+        least = v_min_limit_chunks(pp=request.pp) / 2
         held = f"{counted(limit / 2, 'micro-batch')} at pp {request.pp}"
         msg = f"no V schedule fits {held}; allow {least:g} (V-Min) or more"
         raise ScheduleError(msg)
@@ -77,7 +390,7 @@ def _family(
     def refusal(request: Request) -> str:
         if request.pp > MOST_RANKS:
             return f"its search takes up to {MOST_RANKS} ranks; got {request.pp}"
-        least = min(int(v_min_limit_chunks(pp=request.pp)), 2 * request.pp)
+        least = min(v_min_limit_chunks(pp=request.pp), 2 * request.pp)
         if _limit(request, limit(request.pp)) < least:
             return f"no V schedule fits {request.memory_limit:g} micro-batches; allow {least / 2:g} or more"
         return ""
@@ -107,7 +420,7 @@ V_HALF = _family(
     "v-half",
     "V-Half",
     ("vhalf", "zbv-greedy-half"),
-    lambda pp: min(int(v_half_limit_chunks(pp=pp)), 2 * pp),
+    lambda pp: min(v_half_limit_chunks(pp=pp), 2 * pp),
     idle="unit times: 3p-7 (even p), 3p-4 (odd) chunk passes",
     peak="floor((p+2)/2)",
     most=lambda pp: (pp + 2) // 2,
@@ -116,7 +429,7 @@ V_MIN = _family(
     "v-min",
     "V-Min",
     ("vmin", "zbv-greedy-min"),
-    lambda pp: min(int(v_min_limit_chunks(pp=pp)), 2 * pp),
+    lambda pp: min(v_min_limit_chunks(pp=pp), 2 * pp),
     idle="unit times: at most 4p-{7,5,6}[p mod 3] chunk passes",
     peak="floor((p+4)/3)",
     most=lambda pp: (pp + 4) // 3,

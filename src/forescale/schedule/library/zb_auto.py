@@ -17,13 +17,12 @@ from typing import TypeAlias
 
 import numpy as np
 
+from forescale.errors import ScheduleError
 from forescale.schedule.actions import Kind, Order
-from forescale.schedule.errors import ScheduleError
 from forescale.schedule.family import Family, Request, one_per_rank
 from forescale.schedule.library.emit import passes
 from forescale.schedule.library.timed import never_worse
-from forescale.schedule.model import Schedule
-from forescale.schedule.placement import loop
+from forescale.schedule.model import Schedule, loop
 from forescale.units import counted
 
 _SLACK = 1e-9

@@ -13,8 +13,7 @@ from forescale.numeric import Numeric
 from forescale.schedule.actions import Kind, Order
 from forescale.schedule.family import Family, RankShape, Request, keep_first
 from forescale.schedule.library.emit import in_turn, passes
-from forescale.schedule.model import Schedule
-from forescale.schedule.placement import wave
+from forescale.schedule.model import Schedule, wave
 
 
 def construct(request: Request) -> Schedule:

@@ -16,11 +16,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from forescale.errors import ScheduleError
 from forescale.schedule.actions import Kind, pack
-from forescale.schedule.compiled import compile_schedule
-from forescale.schedule.errors import ScheduleError
 from forescale.schedule.model import Schedule
 from forescale.schedule.optimise.problem import KINDS, Problem, split_backward
+from forescale.schedule.timing import compile_schedule
 
 _MAX_SCALE = 10**7
 _GRAINS = 10**6
@@ -256,10 +256,9 @@ def _in_ticks(problem: Problem, scale: float) -> Problem:
 def _starts(problem: Problem, schedule: Schedule) -> dict[Pass, float]:
     """Return start times by kind, stage and micro-batch, sorted among micro-batches."""
     compiled = compile_schedule(split_backward(schedule))
-    state, spent = compiled.run(compiled.durations(problem.times, problem.links))
+    laid = compiled.durations(problem.times, problem.links)
+    start, _ = compiled.passes(laid, compiled.run(laid))
     flat = compiled.program.flat
-    cells = compiled.position[compiled.program.node_of_action]
-    start = state[cells] - spent.reshape(-1)[cells]
     found = {}
     for kind in KINDS:
         for stage in range(problem.placement.num_stages):

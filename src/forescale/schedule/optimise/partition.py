@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from forescale.errors import ScheduleError
 from forescale.numeric import Array
-from forescale.schedule.errors import ScheduleError
 from forescale.units import counted
 
 

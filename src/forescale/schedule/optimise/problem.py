@@ -6,15 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from forescale.errors import ScheduleError
 from forescale.numeric import Array
 from forescale.schedule.actions import KIND_BITS, Kind, pack, unpack
-from forescale.schedule.compiled import compile_schedule
-from forescale.schedule.errors import ScheduleError
 from forescale.schedule.family import LONGEST
 from forescale.schedule.memory import ActivationSizes, peak_memory
-from forescale.schedule.model import Schedule
-from forescale.schedule.placement import Placement
+from forescale.schedule.model import Placement, Schedule
 from forescale.schedule.times import LinkTimes, StageTimes
+from forescale.schedule.timing import compile_schedule
 from forescale.units import counted
 
 MOST_PASSES = 1 << 17

@@ -19,11 +19,10 @@ from forescale.schedule.actions import (
     Kind,
     as_codes,
 )
-from forescale.schedule.flat import Ints
-from forescale.schedule.layout import lay_out
 from forescale.schedule.model import Schedule
-from forescale.schedule.times import LinkTimes, StageTimes
-from forescale.schedule.timing import Timing
+from forescale.schedule.program import Ints
+from forescale.schedule.times import LinkTimes, StageTimes, lay_out
+from forescale.schedule.timing import Timing, layered_runs
 
 NUM_PASSES = 4
 """Kinds of passes: F, B, I, W."""
@@ -157,14 +156,7 @@ def _runs(schedule: Schedule, stages: int) -> tuple[tuple[Ints, Array], ...]:
     for order in schedule.orders:
         codes = as_codes(order)
         classes = (codes & KIND_BITS) * stages + (codes >> STAGE_SHIFT & STAGE_BITS)
-        counts = np.bincount(classes, minlength=NUM_PASSES * stages)
-        there = np.flatnonzero(counts)
-        found.append((there, counts[there]))
-    layers = []
-    for index in range(max((there.size for there, _ in found), default=0)):
-        classes, times = np.zeros(len(found), dtype=np.int64), np.zeros(len(found))
-        for rank, (there, counts) in enumerate(found):
-            if index < there.size:
-                classes[rank], times[rank] = there[index], counts[index]
-        layers.append((classes, times))
-    return tuple(layers)
+        found.append(np.bincount(classes, minlength=NUM_PASSES * stages))
+    counts = np.array(found)
+    ranks, classes = np.nonzero(counts)
+    return layered_runs(ranks, classes, counts[ranks, classes], len(found))
