@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tests.cost.collectives.clusters import cluster, fast, slow, two_level
 
-from forescale.cost.placement import Group, ranks_per_tier, ranks_within
+from forescale.cost.placement import Group, innermost, ranks_per_tier, ranks_within
 
 
 @pytest.mark.parametrize(
@@ -64,3 +64,17 @@ def test_arrays_equal_scalars():
     for i in range(size.size):
         alone = ranks_per_tier(Group(size=float(size[i]), stride=float(stride[i])), two_level())
         assert [t[i] for t in together] == [float(a) for a in alone]
+
+
+def test_the_closest_ranks_of_a_group_of_several_axes():
+    """Of 2 ranks side by side, 4 times 8 apart, the closest 4 are both of the first two pairs."""
+    group = Group(size=2.0, stride=1.0, outer=((4.0, 8.0),))
+    assert innermost(group, 4.0) == Group(size=2.0, stride=1.0, outer=((2.0, 8.0),))
+    assert innermost(group, 1.0) == Group(size=1.0, stride=1.0, outer=((1.0, 8.0),))
+    assert innermost(group, 99.0) == group
+
+
+def test_a_tier_that_is_larger_than_the_cluster_holds_all_of_it():
+    """72 could be joined, 16 are there: groups of 6 and more ranks need not be packed apart from devices that are not."""
+    assert float(ranks_within(size=6.0, stride=1.0, tier_size=72.0, num_devices=16.0)) == 3.0
+    assert float(ranks_within(size=6.0, stride=1.0, tier_size=16.0, num_devices=16.0)) == 3.0

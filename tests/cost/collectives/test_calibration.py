@@ -7,6 +7,7 @@ from forescale.cost.collectives import LinkCalibration, WireProtocol, calibrate,
 from forescale.cost.collectives.calibration import link_calibration_of
 from forescale.cost.collectives.catalogue import ALGORITHMS
 from forescale.errors import ReaderError, SpecError
+from forescale.spec.cluster import LinkParameters
 
 WIRE = {"name": "only", "launch": 0.0, "hop_factor": 1.0, "efficiency": 0.9}
 
@@ -65,3 +66,43 @@ def test_unknown_and_missing_keys_are_refused():
         ReaderError, match="here: network calibration is incomplete: it lacks protocols, algorithms"
     ):
         link_calibration_of({"name": "x"}, where="here")
+
+
+def linked(name, **changes):
+    return LinkCalibration(name=name, protocols=(WireProtocol(**WIRE),), algorithms=("ring",), **changes)
+
+
+def test_what_names_the_devices_generation_comes_before_what_names_the_tier_only():
+    known = (
+        linked("any", tiers=("nvlink",)),
+        linked("other", tiers=("nvlink",), architectures=("volta",)),
+        linked("own", tiers=("nvlink",), architectures=("hopper",)),
+        linked("scale-up"),
+        linked("scale-out"),
+    )
+    built = cluster(fast(name="NVLink"), slow(name="x"), architecture="Hopper")
+    assert [link.name for link in calibrate(built, known).links] == ["own", "scale-out"]
+    older = cluster(fast(name="NVLink"), slow(name="x"), architecture="pascal")
+    assert [link.name for link in calibrate(older, known).links] == ["any", "scale-out"]
+    alone = cluster(slow(name="x"), num_devices=8)
+    assert [link.name for link in calibrate(alone, known).links] == ["scale-out"]
+
+
+def test_of_ones_own_fits_the_first_that_names_a_tier_is_taken_before_all_others():
+    own = (linked("mine", tiers=("fast",)), linked("also mine", tiers=("fast",)))
+    assert calibrate(cluster(fast(), slow()), own=own).links[0].name == "mine"
+
+
+def test_what_a_tier_states_is_of_long_messages_and_others_keep_their_ratio():
+    """Simple has 0.8 of the link and 8 us, LL a quarter of both; the tier states 0.4 and 4 us."""
+    quick = WireProtocol(name="LL", launch=2e-6, hop_factor=1.0, efficiency=0.2)
+    wide = WireProtocol(name="Simple", launch=8e-6, hop_factor=5.0, efficiency=0.8)
+    known = (
+        LinkCalibration(name="scale-up", protocols=(quick, wide), algorithms=("ring",)),
+        linked("scale-out"),
+    )
+    stated = LinkParameters(efficiency=0.4, launch=4e-6, exchange_efficiency=0.3, algorithms=("tree",))
+    link = calibrate(cluster(fast(parameters=stated), slow()), known).links[0]
+    found = [(wire.launch, wire.efficiency, wire.hop_factor) for wire in link.protocols]
+    assert found == [pytest.approx((1e-6, 0.1, 1.0)), pytest.approx((4e-6, 0.4, 5.0))]
+    assert (link.exchange_efficiency, link.reduction_efficiency, link.algorithms) == (0.3, 1.0, ("tree",))

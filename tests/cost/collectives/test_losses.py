@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 from tests.cost.collectives.clusters import cluster, fast, slow
 
+from forescale.cost.calibration import Fit
 from forescale.cost.collectives import (
     AlphaBeta,
     ExpertExchange,
@@ -248,3 +249,118 @@ def test_a_torus_has_two_links_per_dimension(stated):
             (ranks - 1) / ranks * VOLUME / (links * 45e9)
         )
     assert taken(model, "p2p", 4) == pytest.approx(1e-6 + VOLUME / 45e9)
+
+
+MESH = Tier(name="mesh", size=8, bandwidth=448e9, latency=1e-6, topology="mesh")
+"""7 links of 64 GB/s."""
+TORUS = Tier(name="ici", size=64, bandwidth=270e9, latency=1e-6, topology="torus", dimensions=3)
+"""4 x 4 x 4; 6 links of 45 GB/s, of which an all-to-all fills as much as two."""
+
+
+@pytest.mark.parametrize(
+    ("way", "kind", "found"),
+    [
+        # Partners, one at a time, have one link among them: 3 exchanges, or 7 peers of an eighth each.
+        ("halving_doubling", "all_gather", 3e-6 + 7 / 8 * VOLUME / 64e9),
+        ("bruck", "all_gather", 3e-6 + 7 / 8 * VOLUME / 64e9),
+        ("pairwise_exchange", "all_to_all", 7e-6 + 7 / 8 * VOLUME / 64e9),
+        # Rings run over all links at once.
+        ("hierarchical", "all_gather", 7e-6 + 7 / 8 * VOLUME / 448e9),
+    ],
+)
+def test_ways_over_a_mesh(way, kind, found):
+    assert taken(shaped(MESH, way, size=8), kind, 8) == pytest.approx(found)
+
+
+@pytest.mark.parametrize(
+    ("way", "kind", "found"),
+    [
+        ("single_shot", "all_gather", 1e-6 + 63 / 64 * VOLUME / 90e9),
+        ("hierarchical_exchange", "all_to_all", 63 / 64 * VOLUME / 90e9),
+        ("ring", "all_gather", 63e-6 + 63 / 64 * VOLUME / 270e9),
+    ],
+)
+def test_ways_over_a_torus(way, kind, found):
+    """What all pairs send at once passes links that others need too."""
+    assert taken(shaped(TORUS, way), kind, 64) == pytest.approx(found)
+
+
+def test_a_longer_ring_of_one_dimension_is_no_slower_for_other_dimensions():
+    """Of 4 ranks in a row two links at most are filled, whatever the torus holds beside."""
+    model = shaped(TORUS, "direct_exchange")
+    assert taken(model, "all_to_all", 16) == pytest.approx(15 / 16 * VOLUME / (8 * 45e9 / 4))
+
+
+def beyond_pods(way):
+    """Two nodes of 8 to a pod, two pods; a NIC of 50 GB/s leads to both, 25 GB/s of it between pods."""
+    pods = (fast(), slow(name="pod", size=16), slow(name="core", bandwidth=25e9))
+    wire = WireProtocol(name="only", launch=0.0, hop_factor=1.0, efficiency=1.0)
+    ideal = LinkCalibration(name="ideal", protocols=(wire,), algorithms=(way,))
+    built = cluster(*pods, num_devices=32)
+    return AlphaBeta(cluster=built, calibration=NetworkCalibration(links=(ideal,) * 3))
+
+
+def test_what_leaves_a_pod_passes_the_link_of_its_node_as_well():
+    """4 ranks, one a node: three quarters of a shot pass the NIC. One after the other: one peer in the pod, two beyond."""
+    shot = FAR_S + max(3 / 4 / 50e9, 2 / 4 / 25e9) * VOLUME
+    assert taken(beyond_pods("single_shot"), "all_gather", 4, 8.0) == pytest.approx(shot)
+    wide = AlphaBeta(
+        cluster=cluster(fast(), slow(name="pod", size=16), slow(name="core"), num_devices=32),
+        calibration=beyond_pods("single_shot").calibration,
+    )
+    assert taken(wide, "all_gather", 4, 8.0) == pytest.approx(FAR_S + 3 / 4 / 50e9 * VOLUME)
+    pairs = FAR_S + VOLUME / 4 / 50e9 + 2 * (FAR_S + VOLUME / 4 / 25e9)
+    assert taken(beyond_pods("pairwise_exchange"), "all_to_all", 4, 8.0) == pytest.approx(pairs)
+
+
+def test_experts_beyond_a_pod_are_reached_through_the_link_of_the_node():
+    """One rank a node, 4 nodes in 2 pods, 2 experts a token: 4·(1 − (3/4)²) nodes, 3 of 4 elsewhere, on the NIC."""
+    base = beyond_pods("direct_exchange")
+    wide = AlphaBeta(
+        cluster=cluster(
+            fast(), slow(name="pod", size=16), slow(name="core", bandwidth=100e9), num_devices=32
+        ),
+        calibration=base.calibration,
+    )
+    nic = 4 * (1 - (3 / 4) ** 2) / 2 * 3 / 4 / 50e9
+    group = Group(size=4.0, stride=8.0)
+    found = ExpertExchange(base=wide, top_k=2).seconds(kind="all_to_all", num_bytes=VOLUME, group=group)
+    assert float(found) == pytest.approx(VOLUME * nic)
+
+
+def test_messages_and_exchanges_go_by_the_protocol_for_long_messages():
+    """LL has quick hops; point-to-point traffic uses Simple."""
+    quick = WireProtocol(name="LL", launch=0.0, hop_factor=1.0, efficiency=0.25)
+    wide = WireProtocol(name="Simple", launch=0.0, hop_factor=5.0, efficiency=0.75)
+    for way, kind, hops in (("p2p", "p2p", 1), ("pairwise_exchange", "all_to_all", 7)):
+        link = LinkCalibration(name="ideal", protocols=(quick, wide), algorithms=(way,))
+        built = cluster(fast(), num_devices=8)
+        model = AlphaBeta(cluster=built, calibration=NetworkCalibration(links=(link,)))
+        moved = VOLUME / NEAR if kind == "p2p" else 7 / 8 * VOLUME / NEAR
+        assert taken(model, kind, 8) == pytest.approx(hops * 5e-6 + moved)
+
+
+def test_a_link_that_knows_fewer_protocols_uses_its_last():
+    """A node with LL and Simple, a network with Simple alone: LL inside goes with Simple outside."""
+    quick = WireProtocol(name="LL", launch=1e-6, hop_factor=1.0, efficiency=0.25)
+    wide = WireProtocol(name="Simple", launch=9e-6, hop_factor=5.0, efficiency=0.75)
+    near = LinkCalibration(name="near", protocols=(quick, wide), algorithms=("ring",))
+    far = LinkCalibration(name="far", protocols=(wide,), algorithms=("ring",))
+    model = AlphaBeta(cluster=cluster(fast(), slow()), calibration=NetworkCalibration(links=(near, far)))
+    found = model.seconds(kind="all_gather", num_bytes=8.0, group=Group(size=64.0))
+    assert float(found) == pytest.approx(1e-6 + 9e-6 + 56e-6 + 7 * 5 * FAR_S, rel=1e-4)
+
+
+def test_a_library_offers_what_any_of_its_links_does():
+    """The network's tree is there for groups that cross it, beside the node's ring; and intervals are the widest."""
+    wire = WireProtocol(name="only", launch=0.0, hop_factor=1.0, efficiency=1.0)
+    near, far = (
+        LinkCalibration(name=way, protocols=(wire,), algorithms=(way,), fit=Fit(low=low, high=high))
+        for way, low, high in (("ring", 0.9, 1.2), ("tree", 0.7, 1.1))
+    )
+    model = AlphaBeta(cluster=cluster(fast(), slow()), calibration=NetworkCalibration(links=(near, far)))
+    group = Group(size=8.0, stride=8.0)
+    tree = 2 * 3 * FAR_S + 2 * 1e3 / FAR
+    assert float(model.seconds(kind="all_reduce", num_bytes=1e3, group=group)) == pytest.approx(tree)
+    spread = model.provenance(kind="all_reduce")
+    assert (spread.low, spread.high) == (0.7, 1.2)

@@ -87,3 +87,13 @@ def test_arrays_equal_scalars():
 def test_it_needs_two_tiers():
     with pytest.raises(SpecError, match="two network tiers"):
         TwoLevel(cluster=cluster(slow()), efficiency=0.7)
+
+
+def test_several_network_cards_share_what_leaves_a_domain():
+    """Two cards of a device: 64 ranks, 8 a domain, 16 cards; slow links still set the pace."""
+    tiers = (fast(8, bandwidth=3000e9, latency=LF), slow(bandwidth=25e9, latency=LS, nics_per_device=2.0))
+    model = TwoLevel(cluster=cluster(*tiers, num_devices=64), efficiency=0.7)
+    moved = 63 / 64 * 1e9 / (2 * 8 * BS)
+    assert float(model.seconds(kind="all_gather", num_bytes=1e9, group=group(64, 8))) == pytest.approx(
+        moved + 7 * LS + 56 * LF
+    )
