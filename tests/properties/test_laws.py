@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
-from tests.laws import broken
+from tests.laws import broken, space_of
 from tests.layouts import Asked, questions
 
 from forescale.catalogue.clusters import load_cluster
@@ -13,11 +12,7 @@ from forescale.catalogue.models import load_model
 from forescale.errors import InfeasibleError, SpecError
 from forescale.project import project
 from forescale.search import search
-from forescale.search.evaluate import score
-from forescale.search.question import Question
-from forescale.search.tree import enumerate_layouts
 from forescale.spec import Precision, Strategy, Workload
-from forescale.spec.space import Space
 from forescale.spec.strategy import Offload, Routing
 
 SLOW = settings(deadline=None, suppress_health_check=list(HealthCheck))
@@ -31,47 +26,11 @@ def projected(asked: Asked):
         assume(False)
 
 
-def space_of(asked: Asked, **more) -> Space:
-    """Return the space that holds one layout only, or more."""
-    layout = asked.strategy
-    names = (
-        "tp",
-        "cp",
-        "ep",
-        "etp",
-        "pp",
-        "vpp",
-        "dp_replicate",
-        "dp_shard",
-        "zero",
-        "micro_batch_size",
-        "sp",
-    )
-    names += ("tp_kind", "summa_panels", "cp_kind", "recompute", "axis_order", "schedule")
-    held = {name: (getattr(layout, name),) for name in names}
-    return Space(**{**held, "placement": ("orders",), "base": layout, **more})
-
-
 @settings(SLOW, max_examples=60)
 @given(questions())
 def test_no_law_is_broken(asked):
     projected(asked)
     assert broken(asked) == []
-
-
-@settings(SLOW, max_examples=25)
-@given(questions())
-def test_a_projection_equals_its_row_of_a_search(asked):
-    result = projected(asked)
-    layouts = enumerate_layouts(asked.model, asked.cluster, asked.workload, space_of(asked))
-    question = Question(
-        model=asked.model, cluster=asked.cluster, workload=asked.workload, software=asked.strategy.software
-    )
-    assume(len(layouts) == 1)
-    scores = score(question, layouts)
-    row = np.isfinite(scores.step_time)
-    assert scores.step_time[row] == [result.step_time_s]
-    assert scores.peak[row] == [result.memory.peak_bytes]
 
 
 @settings(SLOW, max_examples=12)
