@@ -10,7 +10,7 @@ from forescale.search.solve import Progress
 HALF = Progress(
     num_legal=8_000_000,
     num_evaluated=1_000_000,
-    num_irrelevant=3_000_000,
+    num_pruned=3_000_000,
     best=10.0,
     bound=9.0,
     elapsed_s=2.0,
@@ -35,5 +35,5 @@ def test_a_bar_on_a_terminal_once_it_takes_a_while():
 
 def test_nothing_off_a_terminal_or_at_once():
     assert shown(HALF, terminal=False) == ""
-    quick = Progress(num_legal=8, num_evaluated=1, num_irrelevant=3, best=10.0, bound=9.0, elapsed_s=0.2)
+    quick = Progress(num_legal=8, num_evaluated=1, num_pruned=3, best=10.0, bound=9.0, elapsed_s=0.2)
     assert shown(quick, terminal=True) == ""

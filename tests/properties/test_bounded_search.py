@@ -145,7 +145,7 @@ def test_the_best_by_bounds_are_the_best_of_all(asked, share, objective, data):
     limit = float(peaks[int(share * (len(peaks) - 1))])
     top = data.draw(st.sampled_from([1, 3, 10, 1000]))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(solve, "FIRST_CELLS", data.draw(st.sampled_from([3, 40])))
+        patch.setattr(solve, "FIRST_NODES", data.draw(st.sampled_from([3, 40])))
         patch.setattr(solve, "FIRST_PLACED", data.draw(st.sampled_from([5, 100])))
         patch.setattr(solve, "LAYOUTS_AT_ONCE", data.draw(st.sampled_from([40, 300])))
         patch.setattr(solve, "SIMULATED_AT_ONCE", data.draw(st.sampled_from([40, 300])))

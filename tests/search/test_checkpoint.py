@@ -13,7 +13,7 @@ from forescale.search import search
 from forescale.search.checkpoint import Checkpoint
 from forescale.search.question import Asked
 from forescale.search.relax import memory_limits
-from forescale.search.solve import Bounded, Wanted
+from forescale.search.solve import Goal, Solver
 from forescale.search.tree import enumerate_cells
 from forescale.spec.space import Space
 
@@ -51,12 +51,12 @@ def test_missing_and_wrong_arrays_are_found(tmp_path, whole, change):
     with np.load(file) as saved:
         arrays = dict(saved)
     if change == "missing":
-        del arrays["open.cell"]
+        del arrays["unplaced.cell"]
     elif change == "none":
         arrays = {}
     else:
-        old = arrays["counts"]
-        arrays["counts"] = np.append(old, 1) if change == "longer" else old.astype(float)
+        old = arrays["counts.evaluated"]
+        arrays["counts.evaluated"] = np.append(old, 1) if change == "longer" else old.astype(float)
     np.savez(file, **arrays)
     with pytest.raises(SpecError, match=damaged(file)):
         asked(file)
@@ -67,10 +67,10 @@ def test_a_flipped_bit_is_found_or_changes_nothing(tmp_path, whole):
     question = Asked(model=dense(4), cluster=cluster(8), workload=WORK, space=SPACE)
     cells = enumerate_cells(question.model, question.cluster, WORK, SPACE.whole(question.model))
     limits = memory_limits(question.memory_limit)
-    wanted = Wanted(objective="step_time", top=10, memory_limit=limits[0], relaxed=limits)
-    run = Bounded(question.question, cells, wanted)
+    goal = Goal(objective="step_time", top=10, memory_limit=limits[0], relaxed=limits)
+    run = Solver(question.question, cells, goal)
     file, found = tmp_path / "search.npz", 0
-    kept = Checkpoint.of(file, question, wanted)
+    kept = Checkpoint.of(file, question, goal)
     for bit in (None, *np.random.default_rng(0).integers(8 * len(content), size=300).tolist()):
         changed = bytearray(content)
         if bit is not None:

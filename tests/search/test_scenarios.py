@@ -76,7 +76,7 @@ def test_progress_is_that_of_all_scenarios():
         return True
 
     result = search(MODEL, DEVICES, WORK, space=WIDE, watch=watch)
-    settled = [each.num_evaluated + each.num_irrelevant for each in told]
+    settled = [each.num_evaluated + each.num_pruned for each in told]
     assert settled == sorted(settled)
     assert {each.num_legal for each in told} == {result.num_legal} == {settled[-1]}
     assert [each.bound > 0.0 for each in told] == sorted(each.bound > 0.0 for each in told)

@@ -9,7 +9,7 @@ from forescale.errors import InfeasibleError, SpecError
 from forescale.search import search, solve
 from forescale.search.question import Question
 from forescale.search.relax import memory_limits
-from forescale.search.solve import Bounded, Wanted
+from forescale.search.solve import Goal, Solver
 from forescale.search.tree import enumerate_cells
 from forescale.spec.space import Space
 from forescale.units import format_bytes
@@ -21,8 +21,8 @@ WORK = workload(global_batch_size=16)
 def small_steps(monkeypatch):
     """Settle little at a time, so that a search has many steps."""
     for name, value in (
-        ("FIRST_CELLS", 8),
-        ("MOST_CELLS", 64),
+        ("FIRST_NODES", 8),
+        ("MOST_NODES", 64),
         ("REFINED_AT_ONCE", 50),
         ("FIRST_LAYOUTS", 20),
     ):
@@ -50,7 +50,7 @@ def facts(result):
 def test_progress_settles_everything_and_the_gap_closes():
     watch, told = stopping_after(10**6)
     result = search(moe(4), cluster(8), WORK, watch=watch)
-    settled = [each.num_evaluated + each.num_irrelevant for each in told]
+    settled = [each.num_evaluated + each.num_pruned for each in told]
     assert settled == sorted(settled)
     assert settled[-1] == result.num_legal == told[-1].num_legal
     assert [each.best for each in told] == sorted((each.best for each in told), reverse=True)
@@ -118,11 +118,9 @@ def test_where_nothing_fits_the_smallest_is_named_and_little_is_evaluated():
     cells = enumerate_cells(dense(4), devices, WORK, SMALL)
     question = Question(model=dense(4), cluster=devices, workload=WORK)
     limits = memory_limits(devices.device.hbm_bytes)
-    run = Bounded(
-        question, cells, Wanted(objective="step_time", top=1, memory_limit=limits[0], relaxed=limits)
-    )
+    run = Solver(question, cells, Goal(objective="step_time", top=1, memory_limit=limits[0], relaxed=limits))
     run.run()
-    assert run.hopeless
+    assert run.infeasible
     assert not run.done
 
 
@@ -132,10 +130,10 @@ def test_scenarios_in_which_nothing_fits_still_say_what_more_memory_buys(objecti
     every = search(dense(4), cluster(8), WORK, space=SMALL, objective="peak_memory", top=1).best[0]
     devices = cluster(8, hbm_gb=0.95 * every.memory.peak_bytes / 1e9)
     answered = []
-    go_on = Bounded.go_on
-    monkeypatch.setattr(Bounded, "go_on", lambda run: (answered.append(run), go_on(run)))
+    go_on = Solver.go_on
+    monkeypatch.setattr(Solver, "go_on", lambda run, known: (answered.append(run), go_on(run, known)))
     quick = search(dense(4), devices, WORK, space=space, objective=objective)
-    monkeypatch.setattr(Bounded, "_finds_nothing", False)
+    monkeypatch.setattr(Solver, "_finds_nothing", False)
     plain = search(dense(4), devices, WORK, space=space, objective=objective)
     assert answered
     assert quick.best == plain.best

@@ -51,14 +51,14 @@ class SearchBar:
             )
             self._bar.add_task("search", total=progress.num_legal, state="")
             self._bar.start()
-        settled = progress.num_evaluated + progress.num_irrelevant
+        settled = progress.num_evaluated + progress.num_pruned
         self._bar.update(self._bar.task_ids[0], completed=settled, state=state_of(progress))
         return True
 
 
 def state_of(progress: Progress) -> str:
     """Return rate and gap in words."""
-    settled = progress.num_evaluated + progress.num_irrelevant
+    settled = progress.num_evaluated + progress.num_pruned
     rate = settled / progress.elapsed_s / 1e6 if progress.elapsed_s else 0.0
     if progress.best == float("inf"):
         gap = "nothing found yet"

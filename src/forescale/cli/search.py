@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from rich.console import Group
 
     from forescale.cli.inputs import Question
+    from forescale.question import Objective
     from forescale.search import SearchResult
-    from forescale.search.solve import Objective
     from forescale.spec.space import Space
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from forescale import __version__
 from forescale.errors import SpecError
 from forescale.search.question import Asked
-from forescale.search.solve import Bounded, Pool, Wanted
+from forescale.search.solve import Goal, Solver
 from forescale.written import replacing
 
 SAVED_EVERY_S = 1.0
@@ -32,10 +32,6 @@ UNREADABLE = (
     zipfile.BadZipFile,
 )
 """What reading a damaged file of arrays may raise."""
-POOLS = ("open", "placed")
-POOL = ("variant", "cell", "step_time", "peak")
-BEST = ("step_time", "peak", "variant", "place", "fastest")
-COUNTS = ("evaluated", "over_memory", "beaten")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,11 +44,11 @@ class Checkpoint:
     _saved: float = field(default_factory=time.perf_counter)
 
     @classmethod
-    def of(cls, path: Path, asked: Asked, wanted: Wanted) -> Checkpoint:
+    def of(cls, path: Path, asked: Asked, goal: Goal) -> Checkpoint:
         """Return the checkpoint of a question in `path`."""
-        return cls(path=path, key=hashlib.sha256(repr((__version__, asked, wanted)).encode()).hexdigest())
+        return cls(path=path, key=hashlib.sha256(repr((__version__, asked, goal)).encode()).hexdigest())
 
-    def restore(self, run: Bounded) -> None:
+    def restore(self, solver: Solver) -> None:
         """Bring a search to where the file left it, if there is one.
 
         Raises
@@ -63,10 +59,10 @@ class Checkpoint:
         if not self.path.exists():
             return
         state = self._read()
-        if str(state["key"]) != self.key:
+        if str(state.pop("key")) != self.key:
             msg = f"{self.path} is the checkpoint of another question; name another file or remove it"
             raise SpecError(msg)
-        _restore(run, state)
+        solver.restore(state)
 
     def _read(self) -> dict[str, np.ndarray]:
         """Return the arrays of the file, as they were written."""
@@ -88,9 +84,9 @@ class Checkpoint:
         """Say whether it is time to save."""
         return time.perf_counter() - self._saved >= SAVED_EVERY_S
 
-    def save(self, run: Bounded) -> None:
+    def save(self, solver: Solver) -> None:
         """Write the file; one that is interrupted leaves the one before."""
-        state = {"key": np.array(self.key), **_state(run)}
+        state = {"key": np.array(self.key), **solver.state()}
         with replacing(self.path) as place, place.open("wb") as file:
             np.savez(file, checksum=np.array(_checksum(state)), **state)  # type: ignore[arg-type]
         self._saved = time.perf_counter()
@@ -103,33 +99,3 @@ def _checksum(state: dict[str, np.ndarray]) -> str:
         digest.update(f"{name} {array.dtype} {array.shape}".encode())
         digest.update(array.tobytes())
     return digest.hexdigest()
-
-
-def _state(run: Bounded) -> dict[str, np.ndarray]:
-    found = run.incumbents
-    return {
-        "at": np.array([run.cursor, run.at_once, found.num_feasible]),
-        "bar": np.array(found.bar),
-        "near": run.near,
-        "fine": run.fine,
-        "counts": np.array([getattr(run.counts, name) for name in COUNTS]),
-        **{f"{pool}.{name}": getattr(getattr(run, pool), name) for pool in POOLS for name in POOL},
-        **{f"best.{name}": getattr(found, name) for name in BEST},
-        **{f"rows.{name}": column for name, column in found.rows.items()},
-    }
-
-
-def _restore(run: Bounded, state: dict[str, np.ndarray]) -> None:
-    found = run.incumbents
-    run.cursor, run.at_once, found.num_feasible = (int(value) for value in state["at"])
-    found.bar = float(state["bar"])
-    run.near, run.fine = state["near"], state["fine"]
-    for name, value in zip(COUNTS, state["counts"].tolist(), strict=True):
-        setattr(run.counts, name, value)
-    for pool in POOLS:
-        setattr(run, pool, Pool(**{name: state[f"{pool}.{name}"] for name in POOL}))
-    for name in BEST:
-        setattr(found, name, state[f"best.{name}"])
-    found.rows = {
-        name.removeprefix("rows."): column for name, column in state.items() if name.startswith("rows.")
-    }

@@ -11,11 +11,12 @@ from typing import Any
 from forescale.brief import Brief
 from forescale.cost.select import Costs
 from forescale.projection.result import Projection
+from forescale.question import Objective
 from forescale.search.pareto import ParetoResult, front_of
 from forescale.search.question import Asked
 from forescale.search.relax import Relaxation, memory_limits, more_memory, relaxations
-from forescale.search.scenarios import Settled, fastest, scenarios, timed
-from forescale.search.solve import Objective, Wanted, Watch
+from forescale.search.scenarios import Ranking, fastest, scenarios, timed
+from forescale.search.solve import Goal, Watch
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.space import Space
@@ -83,32 +84,30 @@ def search(
         safe=safe,
     )
     limits = memory_limits(asked.memory_limit)
-    wanted = Wanted(objective=objective, top=top, memory_limit=limits[0], relaxed=limits)
+    goal = Goal(objective=objective, top=top, memory_limit=limits[0], relaxed=limits)
     watch = timed(watch, time_limit, started)
-    questions = scenarios(asked)
-    settled = Settled(wanted=wanted, watch=watch, to_come=len(questions), started=started)
-    for each in questions:
-        settled.add(each, checkpoint)
-    settled.check(asked)
-    counts = [run.counts for run in settled.runs]
-    best = tuple(each.project(one) for each, one in settled.best())
-    steps = settled.fastest()
+    ranking = Ranking(goal=goal, watch=watch, started=started)
+    ranking.search(scenarios(asked), checkpoint)
+    ranking.check(asked)
+    solvers = ranking.solvers
+    best = tuple(each.project(one) for each, one in ranking.best())
+    steps = ranking.fastest()
     gains = more_memory(steps, limits, every=relax)
     if relax:
-        more = relaxations(asked, steps[0], settled.refused, watch)
+        more = relaxations(asked, steps[0], ranking.refused, watch)
         gains = tuple(sorted((*gains, *more), key=lambda item: -item.gain))
     return SearchResult(
         best=best,
         surest=_surest(asked, best, watch) if surest and objective == "step_time" else None,
         objective=objective,
-        num_legal=sum(run.num_legal for run in settled.runs),
-        num_feasible=sum(run.incumbents.num_feasible for run in settled.runs),
-        num_evaluated=sum(each.evaluated for each in counts),
-        num_over_memory=sum(each.over_memory for each in counts),
-        num_beaten=sum(each.beaten for each in counts),
-        gap=settled.progress.gap,
+        num_legal=sum(each.num_legal for each in solvers),
+        num_feasible=sum(each.incumbent.num_feasible for each in solvers),
+        num_evaluated=sum(each.counts.evaluated for each in solvers),
+        num_over_memory=sum(each.counts.over_memory for each in solvers),
+        num_beaten=sum(each.counts.beaten for each in solvers),
+        gap=ranking.progress.gap,
         elapsed_s=time.perf_counter() - started,
-        refused=settled.refused,
+        refused=ranking.refused,
         relaxations=gains,
         asked=asked,
     )

@@ -87,7 +87,7 @@ def relaxations(
     for each in relaxed(asked, refused):
         tokens = each.asked.workload.global_batch_size / batch
         try:
-            best = fastest(each.asked, watch=watch, bar=step_time * tokens)
+            best = fastest(each.asked, watch=watch, cutoff=step_time * tokens)
         except SpecError:
             continue
         if not best.done:
@@ -306,11 +306,9 @@ def _smallest(asked: Asked, most: float = np.inf) -> tuple[float, Strategy] | No
     best: tuple[float, Strategy] | None = None
     for each in scenarios(asked):
         cells = enumerate_cells(each.model, each.cluster, each.workload, each.space.whole(each.model))
-        run = smallest(each.question, cells, most)
-        found = run.incumbents
-        if len(found.peak) and (best is None or found.peak[0] < best[0]):
-            layouts = replace(cells.whole, columns=found.rows)
-            best = float(found.peak[0]), layouts.strategy(int(found.variant[0]), 0)
+        found = smallest(each.question, cells, most)
+        if (peak := found.incumbent.least) < (np.inf if best is None else best[0]):
+            best = peak, found.best()[0]
     return best
 
 

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from forescale.errors import InfeasibleError, SpecError
+from forescale.numeric import Array
 from forescale.search.checkpoint import Checkpoint
 from forescale.search.question import Asked, Question
-from forescale.search.solve import SMALLEST, Bounded, Incumbents, Progress, Wanted, Watch
+from forescale.search.solve import SMALLEST, Goal, Progress, Solver, Watch
 from forescale.search.tree import Cells, enumerate_cells
 from forescale.spec.space import SCENARIO_NAMES
 from forescale.spec.strategy import Overlap, Strategy
@@ -81,31 +82,29 @@ def nothing_legal(asked: Asked, refused: dict[str, int]) -> InfeasibleError:
     return InfeasibleError(msg, rows)
 
 
-def smallest(question: Question, cells: Cells, most: float = np.inf) -> Bounded:
+def smallest(question: Question, cells: Cells, most: float = np.inf) -> Solver:
     """Return the search for the smallest layout that needs at `most` as much memory, done."""
-    run = Bounded(question, cells, replace(SMALLEST, memory_limit=most))
-    run.run()
-    return run
+    solver = Solver(question, cells, replace(SMALLEST, memory_limit=most))
+    solver.run()
+    return solver
 
 
-def nothing_fits(runs: Sequence[Bounded], limit: float) -> str:
+def nothing_fits(solvers: Sequence[Solver], limit: float) -> str:
     """Return the sentence for a model that fits nowhere: the smallest layout of all searches, and what it needs."""
-    run = min((each for each in runs if each.num_legal), key=lambda each: each.incumbents.peak[0])
-    found, num_legal = run.incumbents, sum(each.num_legal for each in runs)
-    needed = float(found.peak[0])
-    strategy = replace(run.cells.whole, columns=found.rows).strategy(int(found.variant[0]), 0)
-    model, cluster = run.question.model, run.question.cluster
+    least = min((each for each in solvers if each.num_legal), key=lambda each: each.incumbent.least)
+    num_legal, strategy = sum(each.num_legal for each in solvers), least.best()[0]
+    model, cluster = least.question.model, least.question.cluster
     shape = f"tp={strategy.tp} cp={strategy.cp} pp={strategy.pp} dp={strategy.dp} zero={strategy.zero}"
     return (
         f"none of the {counted(num_legal, 'legal layout')} of {model.name} fits {format_bytes(limit)} on "
         f"{counted(cluster.num_devices, 'device')} of {cluster.name}; the smallest ({shape}) needs "
-        f"{format_bytes(needed)}"
+        f"{format_bytes(least.incumbent.least)}"
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fastest:
-    """The fastest layout of a question that fits, None if there is none or none below a bar."""
+    """The fastest layout of a question that fits, None if there is none or none below a cutoff."""
 
     done: bool
     """Whether the search was not stopped."""
@@ -115,152 +114,178 @@ class Fastest:
     strategy: Strategy | None = None
 
 
-def fastest(asked: Asked, *, watch: Watch, bar: float = np.inf) -> Fastest:
-    """Return the fastest layout that fits and is no slower than `bar` [s]."""
-    wanted = Wanted(objective="step_time", top=1, memory_limit=asked.memory_limit)
-    questions = scenarios(asked)
-    settled = Settled(wanted=wanted, watch=watch, bar=bar, to_come=len(questions))
-    for each in questions:
-        settled.add(each)
-    done = all(run.done or run.hopeless for run in settled.runs)
-    if not (found := settled.best()):
-        return Fastest(done=done)
+def fastest(asked: Asked, *, watch: Watch, cutoff: float = np.inf) -> Fastest:
+    """Return the fastest layout that fits and is no slower than `cutoff` [s]."""
+    goal = Goal(objective="step_time", top=1, memory_limit=asked.memory_limit)
+    ranking = Ranking(goal=goal, watch=watch, cutoff=cutoff)
+    ranking.search(scenarios(asked))
+    if not (found := ranking.best()):
+        return Fastest(done=ranking.done)
     scenario, strategy = found[0]
-    return Fastest(done=done, step_time=settled.progress.best, asked=scenario, strategy=strategy)
+    return Fastest(done=ranking.done, step_time=ranking.progress.best, asked=scenario, strategy=strategy)
 
 
 @dataclass(slots=True, kw_only=True)
-class Settled:
-    """The searches of all scenarios so far; each begins with the best of those before it."""
+class Run:
+    """The search of one scenario."""
 
-    wanted: Wanted
+    asked: Asked
+    solver: Solver
+    checkpoint: Checkpoint | None
+    progress: Progress | None = None
+    """How far it came when it last stopped; None while it runs for the first time."""
+
+    def go(self, watch: Watch) -> None:
+        """Search until all is settled or the watch says no, from the checkpoint on where there is one."""
+        kept = self.checkpoint
+        if kept is None:
+            self.progress = self.solver.run(watch)
+            return
+        if self.progress is None:
+            kept.restore(self.solver)
+
+        def tell(progress: Progress) -> bool:
+            if kept.due():
+                kept.save(self.solver)
+            return watch(progress)
+
+        self.progress = self.solver.run(tell)
+        kept.save(self.solver)
+
+
+@dataclass(slots=True, kw_only=True)
+class Ranking:
+    """The best layouts over all scenarios so far; each search begins with the best of those before it."""
+
+    goal: Goal
     watch: Watch
-    bar: float = np.inf
+    cutoff: float = np.inf
     """What is worse than this, in the objective, does not matter."""
-    to_come: int = 1
-    """Scenarios that are not settled yet, that under way included."""
     started: float = field(default_factory=time.perf_counter)
-    asked: list[Asked] = field(default_factory=list)
-    runs: list[Bounded] = field(default_factory=list)
-    kept: list[Checkpoint | None] = field(default_factory=list)
-    ends: list[Progress] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
+    to_come: int = 0
+    """Scenarios that are not settled yet, that under way included."""
 
-    def add(self, asked: Asked, checkpoint: Path | None = None) -> None:
+    def search(self, questions: Sequence[Asked], checkpoint: Path | None = None) -> None:
+        """Search scenarios, one after the other."""
+        self.to_come = len(questions)
+        for each in questions:
+            self._add(each, checkpoint)
+            self.to_come -= 1
+            self._go_on()
+
+    def _add(self, asked: Asked, checkpoint: Path | None) -> None:
         """Search one scenario."""
         cells = enumerate_cells(asked.model, asked.cluster, asked.workload, asked.space.whole(asked.model))
-        run = Bounded(asked.question, cells, self.wanted)
-        for before in self.runs:
-            run.incumbents.fastest = np.minimum(run.incumbents.fastest, before.incumbents.fastest)
+        solver = Solver(asked.question, cells, self.goal)
         values = sorted(value for value, *_ in self._ranked())
-        if len(values) >= self.wanted.top:
-            run.incumbents.bar = values[self.wanted.top - 1]
-        run.incumbents.bar = min(run.incumbents.bar, self.bar)
+        worst = values[self.goal.top - 1] if len(values) >= self.goal.top else np.inf
+        solver.incumbent.learn(self._known(solver), cutoff=min(worst, self.cutoff))
         if checkpoint is not None and self.runs:
             checkpoint = checkpoint.with_name(f"{checkpoint.name}.{len(self.runs)}")
-        kept = None if checkpoint is None else Checkpoint.of(checkpoint, asked, self.wanted)
-        self.asked.append(asked)
-        self.ends.append(_run(run, self._told, kept))
+        kept = None if checkpoint is None else Checkpoint.of(checkpoint, asked, self.goal)
+        run = Run(asked=asked, solver=solver, checkpoint=kept)
+        run.go(self._told)
         self.runs.append(run)
-        self.kept.append(kept)
-        self.to_come -= 1
-        self._go_on()
+
+    def _known(self, solver: Solver) -> Array:
+        """Return the shortest step under each relaxed limit of memory that `solver` or any other knows."""
+        every = [solver, *self.solvers]
+        return np.asarray(np.min([each.incumbent.fastest for each in every], axis=0))
 
     def _go_on(self) -> None:
         """Let scenarios in which nothing fits go on once another has a layout that does: more memory may buy more."""
-        if not any(run.incumbents.num_feasible for run in self.runs):
-            return
-        for nth, run in enumerate(self.runs):
-            if run.hopeless:
-                run.go_on()
-                for other in self.runs:
-                    run.incumbents.fastest = np.minimum(run.incumbents.fastest, other.incumbents.fastest)
-                self.ends[nth] = _run(run, self.watch, self.kept[nth], restored=True)
+        if any(each.incumbent.num_feasible for each in self.solvers):
+            for run in self.runs:
+                if run.solver.infeasible:
+                    run.solver.go_on(self._known(run.solver))
+                    run.go(self.watch)
 
     def _told(self, progress: Progress) -> bool:
         """Tell the watch how far all scenarios are; those to come are taken to be as large as that under way."""
-        every = [*self.ends, progress]
+        every = [*self._ends, progress]
         more = progress.num_legal * (self.to_come - 1)
         whole = replace(
             progress,
             num_legal=sum(each.num_legal for each in every) + more,
             num_evaluated=sum(each.num_evaluated for each in every),
-            num_irrelevant=sum(each.num_irrelevant for each in every),
+            num_pruned=sum(each.num_pruned for each in every),
             best=min(each.best for each in every),
             bound=0.0 if self.to_come > 1 else min(each.bound for each in every),
             elapsed_s=time.perf_counter() - self.started,
         )
         return self.watch(whole)
 
+    @property
+    def solvers(self) -> list[Solver]:
+        """The search of each scenario."""
+        return [run.solver for run in self.runs]
+
+    @property
+    def done(self) -> bool:
+        """Whether no search was stopped."""
+        return all(each.done or each.infeasible for each in self.solvers)
+
+    @property
+    def _ends(self) -> list[Progress]:
+        return [run.progress for run in self.runs if run.progress is not None]
+
     def _ranked(self) -> list[tuple[float, float, int, int]]:
         """Return the best of every scenario: objective, the other one, scenario and place among its best."""
         found = []
-        for nth, run in enumerate(self.runs):
-            pair = run.incumbents.step_time, run.incumbents.peak
-            first, second = pair if self.wanted.objective == "step_time" else pair[::-1]
-            best = run.incumbents.best()
+        for nth, solver in enumerate(self.solvers):
+            pair = solver.incumbent.step_time, solver.incumbent.peak
+            first, second = pair if self.goal.by_time else pair[::-1]
+            best = solver.incumbent.best()
             found += [(float(first[i]), float(second[i]), nth, place) for place, i in enumerate(best)]
-        return sorted(found)[: self.wanted.top]
+        return sorted(found)[: self.goal.top]
 
     def best(self) -> list[tuple[Asked, Strategy]]:
         """Return the best layouts of all, each with its question."""
-        layouts = [_best(run.cells, run.incumbents) for run in self.runs]
-        return [(self.asked[nth], layouts[nth][place]) for _, _, nth, place in self._ranked()]
+        layouts = [solver.best() for solver in self.solvers]
+        return [(self.runs[nth].asked, layouts[nth][place]) for _, _, nth, place in self._ranked()]
 
     def fastest(self) -> tuple[float, ...]:
         """Return the shortest step under each limit of memory."""
-        by_time = self.wanted.objective == "step_time"
         found = [
-            run.incumbents.fastest if by_time else _fastest(run.question, run.cells, self.wanted, self.watch)
-            for run in self.runs
+            each.incumbent.fastest if self.goal.by_time else _fastest(each, self.watch)
+            for each in self.solvers
         ]
         return tuple(np.min(np.array(found), axis=0).tolist())
 
     @property
     def progress(self) -> Progress:
         """How far all of them came."""
-        best, bound = (min(getattr(end, name) for end in self.ends) for name in ("best", "bound"))
-        return replace(self.ends[-1], best=best, bound=bound)
+        ends = self._ends
+        best, bound = (min(getattr(end, name) for end in ends) for name in ("best", "bound"))
+        return replace(ends[-1], best=best, bound=bound)
 
     @property
     def refused(self) -> dict[str, int]:
         """Rows that each constraint refused."""
         found: dict[str, int] = {}
-        for run in self.runs:
-            for name, count in run.cells.whole.refused.items():
+        for solver in self.solvers:
+            for name, count in solver.cells.whole.refused.items():
                 found[name] = found.get(name, 0) + count
         return {name: count for name, count in found.items() if count}
 
     def check(self, asked: Asked) -> None:
         """Raise if there is nothing to rank."""
-        num_legal = sum(run.num_legal for run in self.runs)
+        solvers = self.solvers
+        num_legal = sum(each.num_legal for each in solvers)
         if num_legal == 0:
-            raise nothing_legal(asked, self.runs[0].cells.whole.refused)
-        if any(len(run.incumbents.step_time) for run in self.runs):
+            raise nothing_legal(asked, solvers[0].cells.whole.refused)
+        if any(len(each.incumbent.step_time) for each in solvers):
             return
-        if all(run.done or run.hopeless for run in self.runs):
-            found = [run.smallest or smallest(run.question, run.cells) for run in self.runs if run.num_legal]
-            text = nothing_fits(found, self.wanted.memory_limit)
+        if self.done:
+            found = [
+                each.smallest or smallest(each.question, each.cells) for each in solvers if each.num_legal
+            ]
+            text = nothing_fits(found, self.goal.memory_limit)
             raise InfeasibleError(text, [("memory", num_legal)])
-        took = format_seconds(self.ends[-1].elapsed_s)
+        took = format_seconds(self._ends[-1].elapsed_s)
         msg = f"no layout that fits was found within {took}; give it more time"
         raise InfeasibleError(msg)
-
-
-def _run(run: Bounded, watch: Watch, checkpoint: Checkpoint | None, *, restored: bool = False) -> Progress:
-    """Run a search, from its checkpoint on where there is one."""
-    if checkpoint is None:
-        return run.run(watch)
-    if not restored:
-        checkpoint.restore(run)
-
-    def tell(progress: Progress) -> bool:
-        if checkpoint.due():
-            checkpoint.save(run)
-        return watch(progress)
-
-    progress = run.run(tell)
-    checkpoint.save(run)
-    return progress
 
 
 def timed(watch: Watch | None, time_limit: float | None, started: float) -> Watch:
@@ -273,17 +298,12 @@ def timed(watch: Watch | None, time_limit: float | None, started: float) -> Watc
     return tell
 
 
-def _best(cells: Cells, found: Incumbents) -> list[Strategy]:
-    """Return the best layouts found, in order."""
-    layouts = replace(cells.whole, columns=found.rows)
-    return [layouts.strategy(int(found.variant[index]), index) for index in found.best()]
-
-
-def _fastest(question: Question, cells: Cells, wanted: Wanted, watch: Watch) -> tuple[float, ...]:
-    """Return the shortest step under each limit of memory, where something else was ranked."""
-    run = Bounded(question, cells, replace(wanted, objective="step_time", top=1))
-    run.run(watch)
-    if run.hopeless:
-        run.go_on()
-        run.run(watch)
-    return tuple(run.incumbents.fastest)
+def _fastest(ranked: Solver, watch: Watch) -> Array:
+    """Return the shortest step under each limit of memory, where `ranked` looked for something else."""
+    goal = replace(ranked.goal, objective="step_time", top=1)
+    solver = Solver(ranked.question, ranked.cells, goal)
+    solver.run(watch)
+    if solver.infeasible:
+        solver.go_on(solver.incumbent.fastest)
+        solver.run(watch)
+    return solver.incumbent.fastest

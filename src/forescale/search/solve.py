@@ -1,45 +1,49 @@
-"""Branch and bound over cells: the exact best of a space without evaluating all of it.
+"""Branch and bound over the tree of layouts: the exact best of a space without evaluating all of it.
 
-A cell and a list of variants start with a bound of their work without experts, wherever ranks lie; in ascending order
-of it they get one with them; in ascending order of that, and for each recompute policy, a bound of time and memory from
-the evaluation itself, then the same for each placement; and in ascending order of that the layouts behind them are
-evaluated. Where memory is ranked, the first bound is of memory, whatever is recomputed. What cannot be among the best
-any more is discarded at each step, so the result is that of evaluating everything.
+A node starts with a bound of its work without experts, wherever ranks lie; in ascending order of it nodes get one with
+them; in ascending order of that, branched by recompute policy, a bound of time and memory from the evaluation itself,
+then, branched by placement, the same for each; and in ascending order of that the layouts behind them are evaluated.
+Where memory is ranked, the first bound is of memory, whatever is recomputed. What cannot be among the best any more is
+pruned at each step, so the result is that of evaluating everything.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from forescale.numeric import Array
+from forescale.question import Objective
 from forescale.search.bounds import MemoryBounds, WorkBounds, cell_bounds
 from forescale.search.evaluate import Scores, score_pairs
-from forescale.search.layouts import Candidates, Rows, Variant
+from forescale.search.layouts import Candidates, Columns, Rows, Variant
 from forescale.search.question import Question
 from forescale.search.ranks import anywhere
 from forescale.search.tree import Cells, Legality, Mask
 from forescale.spec import DEFAULT_AXIS_ORDER
+from forescale.spec.strategy import Strategy
 
-FIRST_CELLS, MOST_CELLS, GROWTH = 4096, 65536, 4
-"""Cells bounded at once: few at first, as long as there is nothing to discard by."""
+FIRST_NODES, MOST_NODES, GROWTH = 4096, 65536, 4
+"""Nodes branched by policy at once: few at first, as long as there is nothing to prune by."""
 FIRST_PLACED, PLACED_AT_ONCE = 8192, 65536
-"""Placements bounded at once, alike."""
+"""Nodes of placements bounded at once, alike."""
 REFINED_AT_ONCE = 65536
-"""Cells whose work is bounded at once."""
+"""Nodes whose work is bounded more closely at once."""
 FIRST_LAYOUTS, LAYOUTS_AT_ONCE = 8192, 65536
-"""Layouts evaluated at once: few of the most promising first, to discard others by."""
+"""Layouts evaluated at once: few of the most promising first, to prune others by."""
 SIMULATED_FIRST, SIMULATED_AT_ONCE = 128, 512
 """The same where schedules are simulated: each shape of a pipeline is built and timed by itself."""
-Objective: TypeAlias = Literal["step_time", "peak_memory"]
+State: TypeAlias = Mapping[str, NDArray[Any]]
+"""What a search has settled, as named arrays: a checkpoint holds them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Goal:
     """What a search is after: the best `top` within a limit, and the fastest within each relaxed one."""
 
     objective: Objective
@@ -48,101 +52,135 @@ class Wanted:
     relaxed: tuple[float, ...] = ()
     """Further limits of memory, ascending, under each of which the shortest step is to be known."""
 
+    @property
+    def by_time(self) -> bool:
+        """Whether the shortest step is looked for, not the smallest peak."""
+        return self.objective == "step_time"
 
-SMALLEST = Wanted(objective="peak_memory", top=1, memory_limit=np.inf)
+    def may_fit(self, peak: Array) -> Mask:
+        """Return which layouts with this bound of memory fit some limit."""
+        return np.asarray(peak <= max(self.memory_limit, *self.relaxed, 0.0))
+
+
+SMALLEST = Goal(objective="peak_memory", top=1, memory_limit=np.inf)
 
 
 @dataclass(slots=True, kw_only=True)
-class Incumbents:
-    """Layouts ranked by the objective, ties by the other one, then by the order of the space.
+class Incumbent:
+    """The best layouts so far, ranked by the objective, ties by the other one, then by the order of the space.
 
     Of orders of ranks that make no difference to a layout's time and memory the first stands for all.
     """
 
-    wanted: Wanted
+    goal: Goal
     variants: tuple[Variant, ...]
     step_time: Array = field(default_factory=lambda: np.zeros(0))
     peak: Array = field(default_factory=lambda: np.zeros(0))
     variant: Rows = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    place: Rows = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    rows: dict[str, Rows] = field(default_factory=dict)
+    ordinal: Rows = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """Where in the order of the space each stands."""
+    columns: Columns = field(default_factory=dict)
     fastest: Array = field(init=False)
-    """Shortest step under each limit of `wanted.relaxed`."""
+    """Shortest step under each limit of `goal.relaxed`."""
     num_feasible: int = 0
-    bar: float = np.inf
+    cutoff: float = np.inf
     """What the last of the best has, in the objective; infinite until there are as many as wanted."""
 
     def __post_init__(self) -> None:
         """Start without any."""
-        self.fastest = np.full(len(self.wanted.relaxed), np.inf)
+        self.fastest = np.full(len(self.goal.relaxed), np.inf)
 
-    def add(self, layouts: Candidates, place: Rows, variant: Rows, row: Rows, scores: Scores) -> None:
-        """Take note of the scores of some (variant, row) pairs of layouts, whose rows have these places."""
-        for index, limit in enumerate(self.wanted.relaxed):
+    def add(self, layouts: Candidates, ordinal: Rows, variant: Rows, row: Rows, scores: Scores) -> None:
+        """Take note of the scores of some (variant, row) pairs of layouts, whose rows have these ordinals."""
+        for index, limit in enumerate(self.goal.relaxed):
             within = scores.step_time[scores.peak <= limit]
             self.fastest[index] = min(self.fastest[index], within.min(initial=np.inf))
-        fits = scores.peak <= self.wanted.memory_limit
+        fits = scores.peak <= self.goal.memory_limit
         self.num_feasible += int(np.count_nonzero(fits))
-        first = scores.step_time if self.wanted.objective == "step_time" else scores.peak
-        chosen = np.flatnonzero(fits & (first <= self.bar))
+        value = scores.step_time if self.goal.by_time else scores.peak
+        chosen = np.flatnonzero(fits & (value <= self.cutoff))
         if len(chosen) == 0:
             return
         variant, row = variant[chosen], row[chosen]
         self.step_time = np.concatenate([self.step_time, scores.step_time[chosen]])
         self.peak = np.concatenate([self.peak, scores.peak[chosen]])
         self.variant = np.concatenate([self.variant, variant])
-        self.place = np.concatenate([self.place, place[row]])
+        self.ordinal = np.concatenate([self.ordinal, ordinal[row]])
         added = {name: values[row] for name, values in layouts.columns.items()}
-        before = self.rows or {name: values[:0] for name, values in added.items()}
-        self.rows = {name: np.concatenate([before[name], added[name]]) for name in added}
+        before = self.columns or {name: values[:0] for name, values in added.items()}
+        self.columns = {name: np.concatenate([before[name], added[name]]) for name in added}
         self._rank()
 
     def _rank(self) -> None:
-        """Sort, drop what cannot be among the best, and set the bar."""
-        values = self.step_time, self.peak
-        first, second = values if self.wanted.objective == "step_time" else values[::-1]
-        order = np.lexsort((self.place, self.variant, second, first))
-        most = self.wanted.top * len({variant.placing for variant in self.variants})
-        order = order[:most]
+        """Sort, drop what cannot be among the best, and lower the cutoff."""
+        other = self.peak if self.goal.by_time else self.step_time
+        order = np.lexsort((self.ordinal, self.variant, other, self.value))
+        order = order[: self.goal.top * len({variant.placing for variant in self.variants})]
         self.step_time, self.peak = self.step_time[order], self.peak[order]
-        self.variant, self.place = self.variant[order], self.place[order]
-        self.rows = {name: column[order] for name, column in self.rows.items()}
+        self.variant, self.ordinal = self.variant[order], self.ordinal[order]
+        self.columns = {name: column[order] for name, column in self.columns.items()}
         best = self.best()
-        if len(best) == self.wanted.top:
-            last = best[-1]
-            self.bar = float((self.step_time if self.wanted.objective == "step_time" else self.peak)[last])
+        if len(best) == self.goal.top:
+            self.cutoff = float(self.value[best[-1]])
+
+    @property
+    def value(self) -> Array:
+        """The objective of each."""
+        return self.step_time if self.goal.by_time else self.peak
+
+    @property
+    def least(self) -> float:
+        """The best value so far; infinite without any."""
+        return float(self.value[0]) if len(self.value) else np.inf
 
     def best(self) -> list[int]:
         """Return which of the kept are the best, in order."""
         ranked: dict[object, int] = {}
-        for index in range(len(self.place)):
+        for index in range(len(self.ordinal)):
             unplaced = replace(
                 self.variants[self.variant[index]], axis_order=DEFAULT_AXIS_ORDER, placement=None
             )
-            key = (self.place[index], unplaced, self.step_time[index], self.peak[index])
+            key = (self.ordinal[index], unplaced, self.step_time[index], self.peak[index])
             ranked.setdefault(key, index)
-        return list(ranked.values())[: self.wanted.top]
+        return list(ranked.values())[: self.goal.top]
 
-    def matters(self, step_time: Array, peak: Array) -> Mask:
+    def learn(self, fastest: Array, cutoff: float = np.inf) -> None:
+        """Prune from now on by what other searches found too."""
+        self.fastest = np.minimum(self.fastest, fastest)
+        self.cutoff = min(self.cutoff, cutoff)
+
+    def keeps(self, step_time: Array, peak: Array) -> Mask:
         """Return which layouts with these bounds may still be among the best, or the fastest within a limit."""
-        wanted = self.wanted
-        if wanted.objective == "peak_memory":
-            return np.asarray(peak <= min(self.bar, wanted.memory_limit))
-        result = (peak <= wanted.memory_limit) & (step_time <= self.bar)
-        for limit, fastest in zip(wanted.relaxed, self.fastest, strict=True):
+        goal = self.goal
+        if not goal.by_time:
+            return np.asarray(peak <= min(self.cutoff, goal.memory_limit))
+        result = (peak <= goal.memory_limit) & (step_time <= self.cutoff)
+        for limit, fastest in zip(goal.relaxed, self.fastest, strict=True):
             result |= (peak <= limit) & (step_time < fastest)
         return np.asarray(result)
 
-    def may_fit(self, peak: Array) -> Mask:
-        """Return which layouts with this bound of memory fit some limit."""
-        return np.asarray(peak <= max(self.wanted.memory_limit, *self.wanted.relaxed, 0.0))
-
     @property
-    def horizon(self) -> float:
+    def widest_cutoff(self) -> float:
         """Bound of the objective beyond which no layout matters: in seconds, whatever memory it needs."""
-        if self.wanted.objective == "peak_memory":
-            return min(self.bar, self.wanted.memory_limit)
-        return float(max(self.bar, *self.fastest, 0.0))
+        if not self.goal.by_time:
+            return min(self.cutoff, self.goal.memory_limit)
+        return float(max(self.cutoff, *self.fastest, 0.0))
+
+    def state(self) -> State:
+        """Return what was found as arrays."""
+        found = {name: np.asarray(getattr(self, name)) for name in _INCUMBENT}
+        return {**found, **{f"column {name}": column for name, column in self.columns.items()}}
+
+    def restore(self, state: State) -> None:
+        """Take back what `state` returned."""
+        for name in _INCUMBENT:
+            value = state[name]
+            setattr(self, name, value if value.ndim else value.item())
+        named = {name: column for name, column in state.items() if name.startswith("column ")}
+        self.columns = {name.removeprefix("column "): np.asarray(column) for name, column in named.items()}
+
+
+_INCUMBENT = ("step_time", "peak", "variant", "ordinal", "fastest", "num_feasible", "cutoff")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +189,7 @@ class Progress:
 
     num_legal: int
     num_evaluated: int
-    num_irrelevant: int
+    num_pruned: int
     best: float
     """Best found so far, in the objective."""
     bound: float
@@ -166,13 +204,74 @@ class Progress:
         return max(0.0, 1.0 - self.bound / self.best) if self.best > 0.0 else 0.0
 
 
-Watch = Callable[[Progress], bool]
+Watch: TypeAlias = Callable[[Progress], bool]
 """Is told how far a search is; False stops it."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Pool:
-    """Bounded (variant, cell) pairs whose layouts wait to be evaluated."""
+class NodeQueue:
+    """Nodes in ascending order of a bound; what is next in it gets a closer one first."""
+
+    def __init__(self, nodes: Rows, bounds: Array, refine: Callable[[Rows], Array]) -> None:
+        order = np.argsort(bounds, kind="stable")
+        self._nodes, self._bounds, self._refine = nodes[order], bounds[order], refine
+        self._cursor, self._at_once = 0, FIRST_NODES
+        self._refined, self._refined_bounds = nodes[:0], bounds[:0]
+
+    def __len__(self) -> int:
+        """Return how many are left."""
+        return len(self._nodes) - self._cursor + len(self._refined)
+
+    @property
+    def least(self) -> float:
+        """Return the least bound of those left; infinite if none is."""
+        return min(self._next, float(self._refined_bounds[0]) if len(self._refined) else np.inf)
+
+    @property
+    def _next(self) -> float:
+        return float(self._bounds[self._cursor]) if self._cursor < len(self._nodes) else np.inf
+
+    def pop(self, cutoff: float) -> tuple[Rows, Rows, Array]:
+        """Take out the most promising nodes, and those beyond a cutoff with their bounds: all left may be."""
+        beaten, bounds = self._nodes[:0], self._bounds[:0]
+        if len(self._refined) == 0 or self._refined_bounds[0] > self._next:
+            beaten, bounds = self._refine_more(cutoff)
+        beyond = int(np.searchsorted(self._refined_bounds, cutoff, side="right"))
+        beaten = np.concatenate([beaten, self._refined[beyond:]])
+        bounds = np.concatenate([bounds, self._refined_bounds[beyond:]])
+        end = self._at_once if self._at_once * 2 < beyond else beyond
+        chosen = self._refined[:end]
+        self._refined, self._refined_bounds = self._refined[end:beyond], self._refined_bounds[end:beyond]
+        self._at_once = min(self._at_once * GROWTH, MOST_NODES)
+        return chosen, beaten, bounds
+
+    def _refine_more(self, cutoff: float) -> tuple[Rows, Array]:
+        """Bound the next nodes more closely; return those left where these are beyond a cutoff already."""
+        beyond = int(np.searchsorted(self._bounds, cutoff, side="right"))
+        end = min(self._cursor + REFINED_AT_ONCE, max(beyond, self._cursor))
+        chosen, self._cursor = self._nodes[self._cursor : end], end
+        refined = np.concatenate([self._refined, chosen])
+        bounds = np.concatenate([self._refined_bounds, self._refine(chosen)])
+        order = np.argsort(bounds, kind="stable")
+        self._refined, self._refined_bounds = refined[order], bounds[order]
+        if end < beyond:
+            return self._nodes[:0], self._bounds[:0]
+        self._cursor = len(self._nodes)
+        return self._nodes[end:], self._bounds[end:]
+
+    def state(self) -> State:
+        """Return how far it is as arrays."""
+        at = np.array([self._cursor, self._at_once])
+        return {"at": at, "refined": self._refined, "bounds": self._refined_bounds}
+
+    def restore(self, state: State) -> None:
+        """Take back what `state` returned."""
+        self._cursor, self._at_once = (int(value) for value in state["at"])
+        self._refined, self._refined_bounds = np.asarray(state["refined"]), np.asarray(state["bounds"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenNodes:
+    """Nodes of one policy, or of one policy and placement, with bounds of both; their layouts wait for evaluation."""
 
     variant: Rows = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     cell: Rows = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -183,25 +282,34 @@ class Pool:
         """Return how many wait."""
         return len(self.cell)
 
-    def add(self, variant: Rows, cell: Rows, step_time: Array, peak: Array) -> None:
-        """Put more into it."""
-        self.variant = np.concatenate([self.variant, variant])
-        self.cell = np.concatenate([self.cell, cell])
-        self.step_time = np.concatenate([self.step_time, step_time])
-        self.peak = np.concatenate([self.peak, peak])
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return every field by name."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
-    def least(self, *, by_time: bool) -> float:
+    def joined(self, other: OpenNodes) -> OpenNodes:
+        """Return these and others."""
+        pairs = zip(self.state().items(), other.state().values(), strict=True)
+        return OpenNodes(**{name: np.concatenate([own, more]) for (name, own), more in pairs})
+
+    def some(self, which: Rows | Mask) -> OpenNodes:
+        """Return some of them."""
+        return OpenNodes(**{name: values[which] for name, values in self.state().items()})
+
+    def value(self, goal: Goal) -> Array:
+        """Return the bounds of the objective."""
+        return self.step_time if goal.by_time else self.peak
+
+    def least(self, goal: Goal) -> float:
         """Return the least bound of what waits; infinite if nothing does."""
-        return float((self.step_time if by_time else self.peak).min(initial=np.inf))
+        return float(self.value(goal).min(initial=np.inf))
 
-    def take(self, which: Rows | Mask) -> Pool:
-        """Return some of it."""
-        return Pool(
-            variant=self.variant[which],
-            cell=self.cell[which],
-            step_time=self.step_time[which],
-            peak=self.peak[which],
-        )
+    def split(self, goal: Goal, sizes: Rows, most: int, *, fitting: bool) -> tuple[OpenNodes, OpenNodes]:
+        """Return the most promising, up to `most` layouts in all, and the rest; first what fits, if asked."""
+        value, fits = self.value(goal), self.peak <= goal.memory_limit
+        order = np.lexsort((value, ~fits)) if fitting else np.argsort(value, kind="stable")
+        taken = np.cumsum(sizes[order]) <= most
+        taken[0] = True
+        return self.some(order[taken]), self.some(np.sort(order[~taken]))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -215,196 +323,184 @@ class Counts:
     """Proven to be no better than the best."""
 
     @property
-    def settled(self) -> int:
-        """All of them."""
-        return self.evaluated + self.over_memory + self.beaten
+    def pruned(self) -> int:
+        """Those that were never evaluated."""
+        return self.over_memory + self.beaten
+
+    def prune(self, sizes: Rows, over_memory: Mask) -> None:
+        """Count nodes of so many layouts each that are pruned, those over every limit of memory apart."""
+        self.over_memory += int(sizes[over_memory].sum())
+        self.beaten += int(sizes[~over_memory].sum())
 
 
-class Bounded:
-    """One search by bounds; `run` does it.
+class Solver:
+    """One search by branch and bound; `run` does it.
 
     Attributes
     ----------
+    incumbent
+        The best layouts so far.
+    counts
+        What became of the layouts.
     smallest
         The search for the smallest layout, where the first ones did not fit.
-    hopeless
+    infeasible
         Whether not even that fits, so that the search stopped.
     """
 
-    def __init__(self, question: Question, cells: Cells, wanted: Wanted) -> None:
-        self.question, self.cells = question, cells
-        self.legality = Legality.of(cells)
-        self.lists, nodes = self.legality.lists, self.legality.nodes
-        self.layouts = self.legality.num_layouts(cells)
-        self.num_legal = int((nodes @ self.layouts).sum())
-        self.incumbents = Incumbents(wanted=wanted, variants=cells.whole.variants)
-        self.counts, self.open, self.placed = Counts(), Pool(), Pool()
-        self.anywhere = anywhere(cells.whole, question.cluster)
-        self.by_time = wanted.objective == "step_time"
-        self.bounds = (
-            WorkBounds(question, cells, self.lists, self.anywhere)
-            if self.by_time
-            else MemoryBounds(question, cells, self.legality, self.anywhere)
+    def __init__(self, question: Question, cells: Cells, goal: Goal) -> None:
+        self.question, self.cells, self.goal = question, cells, goal
+        self.incumbent, self.counts = Incumbent(goal=goal, variants=cells.whole.variants), Counts()
+        self.smallest: Solver | None = None
+        self.infeasible = False
+        self._started = time.perf_counter()
+        self._tree = Legality.of(cells)
+        self._anywhere = anywhere(cells.whole, question.cluster)
+        self._sizes, nodes = self._tree.num_layouts(cells), self._tree.nodes
+        self.num_legal = int((nodes @ self._sizes).sum())
+        bounds = (
+            WorkBounds(question, cells, self._tree.lists, self._anywhere)
+            if goal.by_time
+            else MemoryBounds(question, cells, self._tree, self._anywhere)
         )
-        coarse = self.bounds.coarse().reshape(-1)
-        self.order = np.flatnonzero(nodes)
-        self.order = self.order[np.argsort(coarse[self.order], kind="stable")]
-        self.coarse = coarse[self.order]
-        self.cursor, self.at_once = 0, FIRST_CELLS
-        self.near, self.fine = self.order[:0], np.zeros(0)
-        self.smallest: Bounded | None = None
-        self.hopeless = False
-        self.started = time.perf_counter()
+        legal = np.flatnonzero(nodes)
+        self._queue = NodeQueue(
+            legal,
+            bounds.coarse().reshape(-1)[legal],
+            lambda some: bounds.fine(*np.divmod(some, len(cells))),
+        )
+        self._unplaced, self._placed = OpenNodes(), OpenNodes()
 
     def run(self, watch: Watch | None = None) -> Progress:
         """Settle every layout, or all until `watch` says no or nothing fits; return how far it came."""
         while True:
             progress = self.progress()
             goes_on = watch is None or watch(progress)
-            if self.done or self.hopeless or not goes_on:
+            if self.done or self.infeasible or not goes_on:
                 return progress
-            if len(self.near) == 0 or self.fine[0] > self._next_coarse:
-                self._refine()
-            self._bound_cells()
+            self._branch_by_policy()
             self._evaluate()
             if self.smallest is None and self._finds_nothing:
                 self._look_for_any(watch)
 
     @property
+    def done(self) -> bool:
+        """Say whether every layout is settled."""
+        return not (len(self._queue) or len(self._unplaced) or len(self._placed))
+
+    @property
     def _finds_nothing(self) -> bool:
         """Say whether there is no layout that fits so far, nor one to compare with."""
-        return self.by_time and self.incumbents.num_feasible == 0 and self.incumbents.bar == np.inf
+        found = self.incumbent
+        return self.goal.by_time and found.num_feasible == 0 and found.cutoff == np.inf
 
     def _look_for_any(self, watch: Watch | None) -> None:
         """Look for the smallest layout: where not even that fits, the search has its answer."""
-        run = Bounded(self.question, self.cells, SMALLEST)
-        run.run(None if watch is None else lambda _: watch(self.progress()))
-        if run.done:
-            self.smallest = run
-            limit = self.incumbents.wanted.memory_limit
-            self.hopeless = not self.done and not (run.incumbents.peak <= limit).any()
+        solver = Solver(self.question, self.cells, SMALLEST)
+        solver.run(None if watch is None else lambda _: watch(self.progress()))
+        if solver.done:
+            self.smallest = solver
+            self.infeasible = not self.done and not (solver.incumbent.peak <= self.goal.memory_limit).any()
 
-    def go_on(self) -> None:
-        """Let a search in which nothing fits look for what relaxed limits of memory allow."""
-        self.hopeless, self.incumbents.bar = False, 0.0
+    def go_on(self, fastest: Array) -> None:
+        """Let a search in which nothing fits look for what relaxed limits of memory allow.
 
-    @property
-    def done(self) -> bool:
-        """Say whether every layout is settled."""
-        return self.cursor == len(self.order) and not (len(self.near) or len(self.open) or len(self.placed))
+        `fastest` is the shortest step under each that other searches know.
+        """
+        self.infeasible = False
+        self.incumbent.learn(fastest, cutoff=0.0)
 
-    @property
-    def _next_coarse(self) -> float:
-        return float(self.coarse[self.cursor]) if self.cursor < len(self.order) else np.inf
-
-    @property
-    def _next_fine(self) -> float:
-        return min(self._next_coarse, float(self.fine[0]) if len(self.near) else np.inf)
+    def best(self) -> list[Strategy]:
+        """Return the best layouts so far, in order."""
+        found = self.incumbent
+        layouts = replace(self.cells.whole, columns=found.columns)
+        return [layouts.strategy(int(found.variant[index]), index) for index in found.best()]
 
     def progress(self) -> Progress:
         """Return how far it is."""
-        found, by_time = self.incumbents, self.by_time
-        values = found.step_time if by_time else found.peak
-        best = float(values[0]) if len(values) else np.inf
-        left = [best, self.open.least(by_time=by_time), self.placed.least(by_time=by_time)]
-        if np.isfinite(self._next_fine):
-            left.append(self._next_fine)
+        best = self.incumbent.least
+        left = (self._queue.least, self._unplaced.least(self.goal), self._placed.least(self.goal))
         return Progress(
             num_legal=self.num_legal,
             num_evaluated=self.counts.evaluated,
-            num_irrelevant=self.counts.over_memory + self.counts.beaten,
+            num_pruned=self.counts.pruned,
             best=best,
-            bound=float(min(left)),
-            elapsed_s=time.perf_counter() - self.started,
+            bound=min(best, *left),
+            elapsed_s=time.perf_counter() - self._started,
         )
 
-    def _refine(self) -> None:
-        """Bound the next (list, cell) pairs more closely; all that are left may be beaten already."""
-        horizon = self.incumbents.horizon
-        beyond = int(np.searchsorted(self.coarse, horizon, side="right"))
-        end = min(self.cursor + REFINED_AT_ONCE, max(beyond, self.cursor))
-        chosen, self.cursor = self.order[self.cursor : end], end
-        if end >= beyond:
-            self._discard(self.order[end:], self.coarse[end:])
-            self.cursor = len(self.order)
-        fine = self.bounds.fine(*np.divmod(chosen, len(self.cells)))
-        self.near, self.fine = np.concatenate([self.near, chosen]), np.concatenate([self.fine, fine])
-        order = np.argsort(self.fine, kind="stable")
-        self.near, self.fine = self.near[order], self.fine[order]
+    def _branch_by_policy(self) -> None:
+        """Bound the most promising nodes by the evaluation itself, each recompute policy by itself."""
+        nodes, beaten, bounds = self._queue.pop(self.incumbent.widest_cutoff)
+        over = np.zeros(len(beaten), dtype=bool) if self.goal.by_time else ~self.goal.may_fit(bounds)
+        self.counts.prune(self._sizes[beaten % len(self.cells)], over)
+        if len(nodes) == 0:
+            return
+        which, cell = np.divmod(nodes, len(self.cells))
+        policy, node = np.nonzero(self._tree.by_recompute[:, cell])
+        variant = np.stack([each.variants[0] for each in self._tree.lists])[which[node], policy]
+        found = self._bounded(variant, cell[node], anywhere_too=True)
+        self._unplaced = self._unplaced.joined(found)
+        self._prune()
 
-    def _bound_cells(self) -> None:
-        """Bound the most promising pairs by the evaluation itself, each recompute policy by itself."""
-        beyond = int(np.searchsorted(self.fine, self.incumbents.horizon, side="right"))
-        self._discard(self.near[beyond:], self.fine[beyond:])
-        end = self.at_once if self.at_once * 2 < beyond else beyond
-        chosen = self.near[:end]
-        self.near, self.fine = self.near[end:beyond], self.fine[end:beyond]
-        self.at_once = min(self.at_once * GROWTH, MOST_CELLS)
-        if len(chosen):
-            which, cell = np.divmod(chosen, len(self.cells))
-            policy, node = np.nonzero(self.legality.by_recompute[:, cell])
-            variant = np.stack([each.variants[0] for each in self.lists])[which[node], policy]
-            cells = cell[node]
-            bounds = cell_bounds(self.question, self.cells, variant, cells, self.anywhere)
-            self.open.add(variant, cells, bounds.step_time, bounds.peak)
-            self._sift()
+    def _bounded(self, variant: Rows, cell: Rows, *, anywhere_too: bool) -> OpenNodes:
+        """Return (variant, cell) pairs with their bounds, of all placements where ranks may lie anywhere."""
+        places = self._anywhere if anywhere_too else None
+        bounds = cell_bounds(self.question, self.cells, variant, cell, places)
+        return OpenNodes(variant=variant, cell=cell, step_time=bounds.step_time, peak=bounds.peak)
 
-    def _discard(self, nodes: Rows, bounds: Array) -> None:
-        """Count the layouts of (list, cell) nodes whose bounds put them behind the best, or over every limit."""
-        sizes = self.layouts[nodes % len(self.cells)]
-        over = np.zeros(len(nodes), dtype=bool) if self.by_time else ~self.incumbents.may_fit(bounds)
-        self.counts.over_memory += int(sizes[over].sum())
-        self.counts.beaten += int(sizes[~over].sum())
+    def _prune(self) -> None:
+        """Drop what cannot matter any more."""
+        sizes = self.cells.num_layouts
+        self._unplaced = self._kept(self._unplaced, sizes * self._tree.num_placings)
+        self._placed = self._kept(self._placed, sizes)
 
-    def _sift(self) -> None:
-        """Drop from the pools what cannot matter any more."""
-        found, sizes = self.incumbents, self.cells.num_layouts
-        self.open, *dropped = _sifted(self.open, found, sizes * self.legality.num_placings)
-        self.placed, *others = _sifted(self.placed, found, sizes)
-        self.counts.over_memory += dropped[0] + others[0]
-        self.counts.beaten += dropped[1] + others[1]
+    def _kept(self, nodes: OpenNodes, sizes: Rows) -> OpenNodes:
+        """Return the nodes that still matter, and count the layouts of those that do not."""
+        keeps = self.incumbent.keeps(nodes.step_time, nodes.peak)
+        dropped = nodes.some(~keeps)
+        self.counts.prune(sizes[dropped.cell], ~self.goal.may_fit(dropped.peak))
+        return nodes.some(keeps)
 
     def _evaluate(self) -> None:
         """Evaluate what waits, most promising first: some at once, then as long as nothing left is more so."""
-        by_time, first, at_once = self.by_time, True, self._at_once
-        left = self._next_fine
-        while len(self.open) or len(self.placed):
-            waiting, ready = (pool.least(by_time=by_time) for pool in (self.open, self.placed))
+        first, at_once, left = True, self._at_once, self._queue.least
+        while len(self._unplaced) or len(self._placed):
+            waiting, ready = (nodes.least(self.goal) for nodes in (self._unplaced, self._placed))
             if not first and min(waiting, ready) > left:
                 return
             if waiting <= ready:
-                self._place(FIRST_PLACED if first else PLACED_AT_ONCE, fitting=first)
-            if len(self.placed):
+                self._branch_by_placement(FIRST_PLACED if first else PLACED_AT_ONCE, fitting=first)
+            if len(self._placed):
                 self._score(at_once[not first], fitting=first)
                 first = False
 
     @property
     def _at_once(self) -> tuple[int, int]:
         """How many layouts are evaluated first, and then at once."""
-        if any(each.first.schedule is not None for each in self.lists):
+        if any(each.first.schedule is not None for each in self._tree.lists):
             return SIMULATED_FIRST, SIMULATED_AT_ONCE
         return FIRST_LAYOUTS, LAYOUTS_AT_ONCE
 
-    def _place(self, most: int, *, fitting: bool) -> None:
-        """Bound the placements of the most promising pairs."""
-        sizes = self.legality.num_placings[self.open.cell]
-        nodes = self._taken("open", sizes, most, fitting=fitting)
-        placing, node = np.nonzero(self.legality.by_placing[:, nodes.cell])
-        list_of, recompute_of = self.legality.list_of, self.legality.recompute_of
-        every = np.stack([each.variants for each in self.lists])
-        variant = every[list_of[nodes.variant[node]], placing, recompute_of[nodes.variant[node]]]
-        cell, step, peak = nodes.cell[node], nodes.step_time[node], nodes.peak[node]
-        if len(every[0]) > 1:
-            bounds = cell_bounds(self.question, self.cells, variant, cell)
-            step, peak = bounds.step_time, bounds.peak
-        self.placed.add(variant, cell, step, peak)
-        self._sift()
+    def _branch_by_placement(self, most: int, *, fitting: bool) -> None:
+        """Bound the placements of the most promising nodes, each by itself."""
+        tree, sizes = self._tree, self._tree.num_placings[self._unplaced.cell]
+        nodes, self._unplaced = self._unplaced.split(self.goal, sizes, most, fitting=fitting)
+        placing, node = np.nonzero(tree.by_placing[:, nodes.cell])
+        every = np.stack([each.variants for each in tree.lists])
+        nodes = nodes.some(node)
+        variant = every[tree.list_of[nodes.variant], placing, tree.recompute_of[nodes.variant]]
+        several = len(every[0]) > 1
+        found = self._bounded(variant, nodes.cell, anywhere_too=False) if several else nodes
+        self._placed = self._placed.joined(found)
+        self._prune()
 
     def _score(self, most: int, *, fitting: bool) -> None:
-        """Evaluate all layouts behind the most promising placed pairs."""
-        nodes = self._taken("placed", self.cells.num_layouts[self.placed.cell], most, fitting=fitting)
+        """Evaluate all layouts behind the most promising placed nodes."""
+        sizes = self.cells.num_layouts[self._placed.cell]
+        nodes, self._placed = self._placed.split(self.goal, sizes, most, fitting=fitting)
         cells, where = np.unique(nodes.cell, return_inverse=True)
-        layouts, owner, place = self.cells.expand(cells)
+        layouts, owner, ordinal = self.cells.expand(cells)
         starts = np.searchsorted(owner, np.arange(len(cells)))
         width = self.cells.num_layouts[nodes.cell]
         node = np.repeat(np.arange(len(width)), width)
@@ -412,23 +508,27 @@ class Bounded:
         variant, row = nodes.variant[node], starts[where[node]] + nth
         scores = score_pairs(self.question, layouts, variant, row)
         self.counts.evaluated += len(row)
-        self.incumbents.add(layouts, place, variant, row, scores)
-        self._sift()
+        self.incumbent.add(layouts, ordinal, variant, row, scores)
+        self._prune()
 
-    def _taken(self, name: str, sizes: Rows, most: int, *, fitting: bool) -> Pool:
-        """Take the most promising pairs of a pool, up to some size in all; first what fits, if asked."""
-        pool: Pool = getattr(self, name)
-        value = pool.step_time if self.by_time else pool.peak
-        fits = pool.peak <= self.incumbents.wanted.memory_limit
-        order = np.lexsort((value, ~fits)) if fitting else np.argsort(value, kind="stable")
-        taken = np.cumsum(sizes[order]) <= most
-        taken[0] = True
-        setattr(self, name, pool.take(np.sort(order[~taken])))
-        return pool.take(order[taken])
+    def state(self) -> State:
+        """Return all that is settled as arrays, by part and name."""
+        parts: dict[str, State] = {
+            "queue": self._queue.state(),
+            "unplaced": self._unplaced.state(),
+            "placed": self._placed.state(),
+            "incumbent": self.incumbent.state(),
+            "counts": {name: np.array(count) for name, count in asdict(self.counts).items()},
+        }
+        return {f"{part}.{name}": value for part, own in parts.items() for name, value in own.items()}
 
-
-def _sifted(pool: Pool, found: Incumbents, sizes: Rows) -> tuple[Pool, int, int]:
-    """Return what of a pool still matters, and how many layouts do not: over every limit of memory, and beaten."""
-    matters, fits = found.matters(pool.step_time, pool.peak), found.may_fit(pool.peak)
-    size = sizes[pool.cell]
-    return pool.take(matters), int(size[~matters & ~fits].sum()), int(size[~matters & fits].sum())
+    def restore(self, state: State) -> None:
+        """Take back what `state` returned."""
+        parts: dict[str, dict[str, NDArray[Any]]] = {}
+        for key, value in state.items():
+            part, name = key.split(".", 1)
+            parts.setdefault(part, {})[name] = value
+        self._queue.restore(parts["queue"])
+        self._unplaced, self._placed = OpenNodes(**parts["unplaced"]), OpenNodes(**parts["placed"])
+        self.incumbent.restore(parts["incumbent"])
+        self.counts = Counts(**{name: int(count) for name, count in parts["counts"].items()})

@@ -18,7 +18,7 @@ from forescale.errors import SpecError, UnknownKeyError
 from forescale.io.space import held_space
 from forescale.io.validation import build
 from forescale.numeric import Array
-from forescale.search.solve import Objective
+from forescale.question import Objective
 from forescale.spec import Cluster, Model, Workload
 from forescale.spec.space import Space
 from forescale.sweep.parameters import CASE, CLUSTER, MODEL, Draft, Factor, Parameter, Plain, Value

@@ -43,7 +43,7 @@ from forescale.io.named import cluster_of, model_of
 from forescale.io.plan import Plan, build_plan, with_overrides
 from forescale.io.space import held_space
 from forescale.limits import SWEPT, within
-from forescale.search.solve import Objective
+from forescale.question import Objective
 from forescale.spec import Cluster
 from forescale.spec.space import Space
 from forescale.sweep.columns import column_names
