@@ -154,12 +154,15 @@ def _with_file(
 
     Without `layout`, as for a search, only what is not searched counts, such as overlap and kernels.
     """
+    path = _model_file(written, folder)
+    if path is None and config is None:
+        return written, ()
     from forescale.frameworks.readers import HuggingFaceReader, read_file
     from forescale.frameworks.reading import Options
 
     options = Options(num_devices=_known_devices(written, folder), layout=layout)
     readings: list[tuple[Path, Reading]] = []
-    if (path := _model_file(written, folder)) is not None:
+    if path is not None:
         bare = path.is_dir() or path.suffix == ".json"
         readings.append((path, HuggingFaceReader().read(path, options) if bare else read_file(path, options)))
     if config is not None:

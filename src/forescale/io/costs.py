@@ -43,11 +43,13 @@ class CostPlan:
         SpecError
             If the measurements are of another device.
         """
-        from forescale.io.measurements import read_measurements  # artifacts hold plans, and plans costs
+        measurements: Measurements | None = None
+        if self.measurements:
+            from forescale.io.measurements import read_measurements  # artifacts hold plans, and plans costs
 
-        found = [read_measurements(path, cluster.device) for path in self.measurements]
-        measurements = Measurements.joined(found) if found else None
-        if measurements is not None:
+            measurements = Measurements.joined(
+                read_measurements(path, cluster.device) for path in self.measurements
+            )
             measurements.check(cluster)
         own = Calibrations() if self.calibration is None else read_calibrations(self.calibration)
         return Costs(

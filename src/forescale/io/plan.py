@@ -31,7 +31,6 @@ from typing import TYPE_CHECKING, Any
 from forescale.cost.select import Costs
 from forescale.errors import ReaderError, SpecError, UnknownKeyError, shown
 from forescale.files import check_plain, place_of
-from forescale.frameworks.primus.hardware import read_hardware_config
 from forescale.io.cluster import build_cluster
 from forescale.io.costs import CostPlan, build_cost_plan
 from forescale.io.named import cluster_of, model_of, named_cluster, named_model
@@ -230,6 +229,8 @@ def _cluster(given: object, where: str, folder: Path | None, *, config: object) 
     if not isinstance(config, str):
         msg = f"{where}: hardware_config must be a file, got {shown(config)}"
         raise SpecError(msg)
+    from forescale.frameworks.primus.hardware import read_hardware_config
+
     return read_hardware_config((folder or Path()) / place_of(config)).applied(cluster)
 
 
