@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields, is_dataclass
 from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
@@ -52,15 +53,14 @@ def _mapped(value: Any, of: Select, known: dict[int, Any]) -> Any:  # noqa: ANN4
         return tuple(_mapped(item, of, known) for item in value)
     if isinstance(value, dict):
         return {key: _mapped(item, of, known) for key, item in value.items()}
-    names = getattr(type(value), "__dataclass_fields__", None)
-    if names is None:
+    if not is_dataclass(value):
         return value
     if id(value) not in known:
-        fields = {name: _mapped(getattr(value, name), of, known) for name in names}
-        known[id(value)] = type(value)(**fields)
+        changed = {each.name: _mapped(getattr(value, each.name), of, known) for each in fields(value)}
+        known[id(value)] = type(value)(**changed)
     return known[id(value)]
 
 
 def taking(candidates: NDArray[np.int64]) -> Select:
-    """Return what takes some candidates' numbers from the last axis of arrays."""
-    return lambda values: cast("Array", values)[..., candidates]
+    """Return what takes some candidates' numbers from the last axis of arrays; plain numbers stand for all."""
+    return lambda values: values if isinstance(values, float) else values[..., candidates]

@@ -14,20 +14,19 @@ from forescale.cost.roofline import peak_rate as device_peak_rate
 from forescale.cost.run_calibration import Spread
 from forescale.cost.select import Costs
 from forescale.errors import PhysicsError, SpecError
-from forescale.evaluate import Evaluation, Inputs, Setting, evaluate
+from forescale.evaluate import Evaluation, evaluate, inputs_of
 from forescale.formula import Term, value_of
 from forescale.graph.flops import ModelFlops, model_flops
-from forescale.graph.layout import Choices, Degrees, Layout, split_strategy
+from forescale.graph.layout import Choices, Degrees, split_strategy
 from forescale.graph.parameters import ParameterCount, count_parameters
 from forescale.graph.rows import possible_imbalance
 from forescale.graph.stage import StagePlan
 from forescale.graph.stages import stack_plans
+from forescale.memory.inputs import Setting
 from forescale.memory.loads import stage_loads
-from forescale.memory.narrow import narrow_weight_bytes
-from forescale.memory.overhead import overhead_of
-from forescale.memory.summary import fragmentation_note, memory_summary
+from forescale.memory.parameters import Sharded
+from forescale.memory.peak import fragmentation_note, memory_summary
 from forescale.memory.timeline import MemoryTimeline, build_timeline, schedule_of, standing_of_ranks
-from forescale.memory.workspaces import library_workspace_bytes, overlap_workspace_bytes
 from forescale.projection.rates import days, tokens_per_device_second, utilisation
 from forescale.projection.result import (
     TIME_PARTS,
@@ -45,12 +44,12 @@ from forescale.spec.context import inner_ranks, settled
 from forescale.spec.model import Model, MoeFfn
 from forescale.spec.strategy import SENT_ONCE, Routing, Strategy
 from forescale.spec.workload import Workload
+from forescale.time.blocks import price_model
 from forescale.time.data_parallel import data_traffic
-from forescale.time.pieces import price_model
 from forescale.time.pipeline import Pipeline, lay_out
 from forescale.time.price import Pricing
 from forescale.time.sources import coverage, message_coverage, time_sources
-from forescale.time.step import expected_maximum
+from forescale.time.step import Inputs
 
 
 def project(
@@ -102,7 +101,7 @@ def project(
 def _sourced(result: Projection, costs: Costs, plan: StagePlan, inputs: Inputs) -> Projection:
     """Return the projection with its cost models, and what was not measured where something was."""
     assert inputs.priced is not None
-    sources = time_sources(inputs.priced, plan, num_mtp=result.model.num_mtp_layers)
+    sources = time_sources(inputs.priced.priced, plan, num_mtp=result.model.num_mtp_layers)
     choice, notes = costs.choice, result.notes
     if choice.measured and costs.measurements is not None:
         text = coverage(sources, costs.measurements.source, choice.compute)
@@ -112,7 +111,7 @@ def _sourced(result: Projection, costs: Costs, plan: StagePlan, inputs: Inputs) 
             *notes,
             Note(
                 topic="measured",
-                text=message_coverage(inputs.priced, inputs.pricing, experts=result.model.is_moe),
+                text=message_coverage(inputs.priced.priced, inputs.pricing, experts=result.model.is_moe),
             ),
         )
     if costs.kernels or costs.links:
@@ -138,7 +137,7 @@ def evaluate_layout(
     order: Order,
     *,
     costs: Costs | None = None,
-    pipeline: Pipeline | None = None,
+    pipeline: Pipeline,
 ) -> Evaluation:
     """Evaluate one layout whose degrees are numbers, arrays of one element, or terms of such."""
     costs = costs or Costs()
@@ -159,34 +158,25 @@ def layout_inputs(
     order: Order,
     *,
     costs: Costs,
-    pipeline: Pipeline | None = None,
+    pipeline: Pipeline,
 ) -> Inputs:
     """Return the priced pieces of one layout and what stands on its stages."""
     pricing = pricing_of(model, cluster, degrees, choices, order, costs)
-    layout = Layout(
-        degrees=degrees, choices=choices, precision=workload.precision, seq_len=float(workload.seq_len)
+    setting = setting_of(
+        model, cluster, workload, choices, costs.run_factors(cluster.device, choices.software)
     )
-    built, stages = price_model(model, layout, pricing), stack_plans([plan])
+    built, stages = price_model(model, setting.layout(degrees), pricing), stack_plans([plan])
     if isinstance(degrees.tp, Term):
         stages = stages.recorded([each.block.name for each in built.priced.layers])
-    return Inputs(
-        degrees=degrees,
-        stages=stages,
-        pieces=built.pieces,
-        held=built.held,
-        traffic=data_traffic(
-            built.held,
-            stages,
-            degrees,
-            workload.precision,
-            pricing,
-            tied=model.tied_embeddings,
-            num_mtp=model.num_mtp_layers,
-            choices=choices,
-        ),
+    sharded = Sharded.of(model, built.held, stages, degrees)
+    return inputs_of(
+        setting,
+        sharded,
+        built.under(choices.recompute),
+        traffic=data_traffic(setting, sharded, pricing),
         pricing=pricing,
-        priced=built.priced,
         pipeline=pipeline,
+        priced=built,
     )
 
 
@@ -194,28 +184,7 @@ def setting_of(
     model: Model, cluster: Cluster, workload: Workload, choices: Choices, run: RunFactors
 ) -> Setting:
     """Return what all candidates of one question share."""
-    return Setting(
-        model=model,
-        workload=workload,
-        choices=choices,
-        overhead=overhead_of(cluster.device, choices.allocator, varied=workload.varied_lengths),
-        run=run,
-        straggler_share=run.straggler * expected_maximum(cluster.num_devices)
-        + run.slice_straggler * expected_maximum(num_slices(cluster)),
-        host_bandwidth=cluster.device.host_bandwidth,
-        cluster=cluster,
-        workspace_bytes=library_workspace_bytes(cluster.device, choices.kernels, grouped=model.is_moe),
-        overlap_workspace_bytes=overlap_workspace_bytes(cluster.device, choices),
-        narrow_weight_bytes=narrow_weight_bytes(cluster.device, workload.precision, choices.kernels),
-    )
-
-
-def num_slices(cluster: Cluster) -> int:
-    """Return how many tori a data centre's network joins; 1 without a torus."""
-    inner = cluster.tiers[0]
-    if inner.topology != "torus" or len(cluster.tiers) == 1 or not inner.size:
-        return 1
-    return -(-cluster.num_devices // inner.size)
+    return Setting(model=model, cluster=cluster, workload=workload, choices=choices, run=run)
 
 
 def pricing_of(
@@ -267,11 +236,11 @@ def memory_timeline(
     strategy = result.strategy
     degrees, choices = split_strategy(strategy)
     plan, pipeline = lay_out(model, strategy, workload)
-    run = costs.run_factors(cluster.device, strategy.software)
     inputs = layout_inputs(
         model, cluster, workload, degrees, choices, plan, order_of(strategy), costs=costs, pipeline=pipeline
     )
-    standing = standing_of_ranks(result, setting_of(model, cluster, workload, choices, run), inputs)
+    setting = setting_of(model, cluster, workload, choices, inputs.pricing.run)
+    standing = standing_of_ranks(result, setting, inputs)
     count = min(result.num_microbatches, most_microbatches or result.num_microbatches)
     schedule = schedule_of(strategy, count)
     loads = stage_loads(model, strategy, workload, schedule.placement)
@@ -294,7 +263,7 @@ def to_projection(
     flops, counts = _facts(model, workload.seq_len, strategy.routing.share)
     per_step, per_step_full = (each * workload.global_batch_size for each in (flops.masked, flops.full))
     hardware = _number(evaluation.flops) * strategy.num_devices
-    tokens = float(workload.global_batch_size * workload.seq_len)
+    tokens = workload.tokens_per_step
     used = {"peak_rate": peak_rate(cluster, workload), "num_devices": cluster.num_devices, "step_time": step}
     memory = memory_summary(cluster, strategy, workload, plan, evaluation)
     return Projection(

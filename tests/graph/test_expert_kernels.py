@@ -13,7 +13,7 @@ from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.operator import Block
 from forescale.graph.ops import Elementwise, GroupedGemm
 from forescale.spec import Kernels, Precision, Strategy
-from forescale.time.launches import calls_of
+from forescale.time.price import calls_of
 
 TOKENS = 512
 FP8 = Precision(compute="fp8", recipe="delayed")

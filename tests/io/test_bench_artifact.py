@@ -6,7 +6,7 @@ import pytest
 
 from forescale.errors import ReaderError, SpecError
 from forescale.io.bench_artifact import SCHEMA, Conditions, read_bench, write_bench
-from forescale.memory.measurement import LayerMeasurement, RankPeak
+from forescale.memory.anchored import LayerMeasurement, RankPeak
 
 CONFIG = {
     "model": "llama-3.1-8b",

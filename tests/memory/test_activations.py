@@ -9,7 +9,8 @@ from tests import toy
 
 from forescale.graph.layer import head_block, layer_block
 from forescale.graph.recompute import keep
-from forescale.memory.activations import in_flight, stage_output_bytes
+from forescale.memory.activations import stage_output_bytes
+from forescale.memory.in_flight import in_flight
 from forescale.memory.liveness import block_moments
 from forescale.spec import (
     DenseFfn,

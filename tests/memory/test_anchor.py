@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from forescale.memory.anchor import (
+from forescale.memory.anchored import (
     Residual,
     activation_correction,
     anchored_estimate,
     corrected_bytes,
-    fit,
     measured_residual,
 )
+from forescale.memory.peak import fit
 
 GB = 1e9
 EXAMPLE = Residual(framework_overhead_bytes=6.42 * GB, live_tensor_excess_bytes=2.18 * GB)

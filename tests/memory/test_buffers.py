@@ -10,13 +10,13 @@ from forescale.graph.layout import Layout, split_strategy
 from forescale.memory.buffers import (
     dummy_gradient_bytes,
     gathered_parameter_bytes,
+    kept_whole,
     resharded_bytes,
     whole_parameter_bytes,
 )
 from forescale.memory.parameters import product_elements
 from forescale.spec import Strategy
 from forescale.spec.workload import Precision
-from forescale.time.data_parallel import kept_whole
 
 
 def products(model, strategy):

@@ -9,8 +9,7 @@ import pytest
 from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.operator import Block, Builder
 from forescale.graph.recompute import keep
-from forescale.memory.liveness import block_moments
-from forescale.memory.moments import Moment, peak_bytes, undominated
+from forescale.memory.liveness import Moment, block_moments, peak_bytes, undominated
 from forescale.spec import Recompute, Strategy
 from forescale.spec.workload import Precision
 

@@ -11,7 +11,7 @@ from forescale.catalogue.clusters import load_cluster
 from forescale.graph.layer import layer_block
 from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.recompute import keep
-from forescale.memory.narrow import narrow_weight_bytes, wide_weight_bytes
+from forescale.memory.states import narrow_weight_bytes, wide_weight_bytes
 from forescale.project import project
 from forescale.spec import Kernels, Layer, Overlap, Precision, Recompute, Strategy
 

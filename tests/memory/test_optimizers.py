@@ -6,7 +6,7 @@ import pytest
 from tests.small import dense, moe
 
 from forescale.graph.parameters import count_parameters
-from forescale.memory.optimizers import moments_per_parameter
+from forescale.memory.states import moments_per_parameter
 from forescale.spec import DenseFfn, FullAttention, Layer, Model
 
 H, F, V = 64, 128, 1000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from forescale.catalogue.clusters import load_cluster
-from forescale.memory.workspaces import library_workspace_bytes, workspace_bytes
+from forescale.memory.buffers import library_workspace_bytes, workspace_bytes
 from forescale.spec.strategy import Kernels
 
 MIB = 2**20

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.small import cluster, dense, moe, workload
 
-from forescale.memory.anchor import anchored_estimate, measured_residual
+from forescale.memory.anchored import anchored_estimate, measured_residual
 from forescale.project import memory_timeline, project
 from forescale.spec import Recompute, Strategy
 

@@ -13,12 +13,12 @@ from forescale.cost.mesh import order_of
 from forescale.graph.layer import layer_block
 from forescale.graph.layout import split_strategy
 from forescale.graph.recompute import keep
-from forescale.memory.liveness import block_moments
+from forescale.memory.liveness import block_bytes, block_moments
 from forescale.project import pricing_of
 from forescale.spec import DenseFfn, FullAttention, Layer, Model, Recompute, Strategy
 from forescale.spec.strategy import Overlap
-from forescale.time.blocks import block_cost, block_seconds, price_operators
-from forescale.time.launches import calls_of_steps
+from forescale.time.blocks import block_seconds
+from forescale.time.price import calls_of_steps, price_operators
 
 LAYER = Layer(
     attention=FullAttention(num_heads=8, num_kv_heads=4, head_dim=64), ffn=DenseFfn(ffn_hidden_size=1536)
@@ -40,7 +40,7 @@ def priced(layer=LAYER, strategy=ALONE, seq_len=512.0, **run):
 
 
 def cost(block, recompute=NONE, **asked):
-    return block_cost(block, keep(block.block, recompute), **asked)
+    return block_seconds(block, keep(block.block, recompute).replayed, **asked)
 
 
 def test_what_grows_with_a_token_s_place_is_causal_attention():
@@ -48,15 +48,15 @@ def test_what_grows_with_a_token_s_place_is_causal_attention():
     block = priced()
     core = block.operators["attention.core"]
     plain, again = (cost(block, each, by_place=True) for each in (Recompute(), FULL))
-    assert plain.causal_forward == again.causal_forward == core.forward[0] > 0
-    assert plain.causal_backward == core.backward_input[0] > core.forward[0]
-    assert again.causal_backward == core.backward_input[0] + core.forward[0]
-    assert cost(block).causal_forward == cost(block).causal_backward == 0.0
+    assert plain.causal[0] == again.causal[0] == core.forward[0] > 0
+    assert plain.causal[1] == core.backward_input[0] > core.forward[0]
+    assert again.causal[1] == core.backward_input[0] + core.forward[0]
+    assert cost(block).causal == (0.0, 0.0)
     for attention in (replace(LAYER.attention, window=100), replace(LAYER.attention, causal=False)):
         bounded = cost(priced(replace(LAYER, attention=attention)), by_place=True)
-        assert (bounded.causal_forward, bounded.causal_backward) == (0.0, 0.0)
+        assert bounded.causal == (0.0, 0.0)
     selective = Recompute(granularity="selective", modules=("mlp",))
-    assert cost(block, selective, by_place=True).causal_backward == plain.causal_backward
+    assert cost(block, selective, by_place=True).causal[1] == plain.causal[1]
 
 
 def test_weight_gradients_are_a_pass_of_their_own():
@@ -64,32 +64,32 @@ def test_weight_gradients_are_a_pass_of_their_own():
     block = priced()
     found = cost(block)
     own = [each.backward_weight[0] for each in block.operators.values()]
-    assert found.weight_seconds == pytest.approx(sum(own))
+    assert found.weight == pytest.approx(sum(own))
     assert sum(1 for each in own if each) == 4
     inputs = sum(each.backward_input[0] for each in block.operators.values())
-    assert found.backward_seconds == pytest.approx(inputs + sum(own))
-    assert found.forward_seconds == pytest.approx(sum(each.forward[0] for each in block.operators.values()))
+    assert found.backward == pytest.approx(inputs + sum(own))
+    assert found.forward == pytest.approx(sum(each.forward[0] for each in block.operators.values()))
 
 
 def test_launches_of_every_pass():
     """A call for each of 11 kernels forward; as many for gradients of inputs, and 4 for those of weights."""
     block = priced(kernel_interval_s=0.002)
     found = cost(block)
-    assert found.launches_seconds == pytest.approx((11 + 11 + 4) * 0.002)
-    assert found.forward["overhead"] == pytest.approx(
-        11 * 0.002 - (found.forward_seconds - found.forward["overhead"])
+    assert found.launches == pytest.approx((11 + 11 + 4) * 0.002)
+    assert found.forward_parts["overhead"] == pytest.approx(
+        11 * 0.002 - (found.forward - found.forward_parts["overhead"])
     )
     again = cost(block, FULL)
-    assert again.launches_seconds == pytest.approx((11 + 11 + 4 + 11) * 0.002)
+    assert again.launches == pytest.approx((11 + 11 + 4 + 11) * 0.002)
     apart = block_seconds(block, (), overlap=Overlap(tensor=False, expert=False), split=True)
     weights = sum(each.backward_weight[0] for each in block.operators.values())
     rest = sum(each.backward_input[0] for each in block.operators.values())
-    assert apart.weight["overhead"] == pytest.approx(4 * 0.002 - weights)
-    assert apart.backward["overhead"] == pytest.approx(15 * 0.002 - weights - rest)
+    assert apart.weight == pytest.approx(4 * 0.002)
+    assert apart.backward_parts["overhead"] == pytest.approx(15 * 0.002 - weights - rest)
     blocking = Strategy(kernels=replace(Strategy().kernels, blocking_launches=True))
     waits = cost(priced(strategy=blocking, kernel_interval_s=0.002))
-    assert waits.forward["overhead"] == pytest.approx(11 * 0.002)
-    assert cost(priced(strategy=Strategy(graphs="full"), kernel_interval_s=0.002)).launches_seconds == 0.0
+    assert waits.forward_parts["overhead"] == pytest.approx(11 * 0.002)
+    assert cost(priced(strategy=Strategy(graphs="full"), kernel_interval_s=0.002)).launches == 0.0
 
 
 def test_steps_beyond_the_first_are_launches_without_a_call():
@@ -114,10 +114,10 @@ def test_pools_of_what_graphs_capture_and_of_experts(recompute):
     experts = {operator.name for operator in block.operators if operator.part == "moe"}
     inside = max(float(each.num_bytes) for each in moments if each.name not in experts)
     outside = max(float(each.num_bytes) for each in moments if each.name in experts)
-    made = priced(replace(MOE_LAYER, attention=MLA), strategy)
-    found = cost(made, recompute, captured=True).captured_bytes
+    found = block_bytes(block, kept, captured=True).captured
     assert found == pytest.approx((inside - kept.num_bytes, outside - kept.num_bytes))
     assert inside != outside
-    assert cost(made, recompute).captured_bytes is None
-    _, alone = cost(priced(), recompute, captured=True).captured_bytes
+    assert block_bytes(block, kept).captured is None
+    plain = priced().block
+    _, alone = block_bytes(plain, keep(plain, recompute), captured=True).captured
     assert alone == 0.0

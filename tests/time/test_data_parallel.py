@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 from tests.small import cluster, dense, moe, workload
 
+from forescale.cost.calibration import RunFactors
 from forescale.cost.mesh import groups
 from forescale.graph.layout import split_strategy
 from forescale.graph.parts import Parts
 from forescale.graph.stage import StagePlan
 from forescale.graph.stages import stack_plans
-from forescale.memory.parameters import Holding
+from forescale.memory.inputs import Setting
+from forescale.memory.parameters import Holding, Sharded
 from forescale.project import project
-from forescale.spec import MoeFfn, Precision, Strategy
+from forescale.spec import MoeFfn, Strategy
 from forescale.spec.strategy import Kernels, Overlap
 from forescale.time.data_parallel import (
     DataTraffic,
@@ -154,9 +156,22 @@ EXPERT = (0, 3 * 24000 + 2 * 24000)
 def traffic(strategy=SPREAD, *, tied=False, **kernels):
     degrees, choices = split_strategy(replace(strategy, kernels=Kernels(**kernels)))
     pricing = Messages(groups(degrees, strategy.axis_order))
-    return data_traffic(
-        PARTS, stack_plans([PLAN]), degrees, Precision(), pricing, tied=tied, num_mtp=2, choices=choices
+    setting = Setting(
+        model=predicting(tied=tied),
+        cluster=cluster(16),
+        workload=workload(),
+        choices=choices,
+        run=RunFactors(),
     )
+    return data_traffic(setting, sharded(strategy, tied=tied), pricing)
+
+
+def predicting(*, tied):
+    return replace(dense(), num_mtp_layers=2, tied_embeddings=tied)
+
+
+def sharded(strategy, plan=PLAN, *, tied=False):
+    return Sharded.of(predicting(tied=tied), PARTS, stack_plans([plan]), split_strategy(strategy)[0])
 
 
 SHARDS, COPIES = 3 * 18, 5 * 18
@@ -176,19 +191,16 @@ def columns(values):
 
 
 def test_parameters_of_stages():
-    found = traffic()
-    assert (columns(found.dense), columns(found.expert)) == (list(DENSE), list(EXPERT))
-    degrees, _ = split_strategy(SPREAD)
-    free = free_traffic(PARTS, stack_plans([PLAN]), degrees, tied=True, num_mtp=2)
-    assert (columns(free.dense), columns(free.expert)) == (list(DENSE), list(EXPERT))
+    for tied in (True, False):
+        found = sharded(SPREAD, tied=tied)
+        assert (columns(found.dense), columns(found.expert)) == (list(DENSE), list(EXPERT))
+    free = free_traffic(PARTS)
     assert (free.all_reduce, free.all_gather, free.blocks.head.gather) == (0.0, 0.0, 0.0)
     # One stage: embedding and head share one matrix where they are tied, and prediction the embedding in any case.
     one = replace(PLAN, **{name: np.array([1.0]) for name in ("first", "last", "index", "multiplicity")},
                   **{name: np.array([[3.0, 3.0]]) for name in ("counts", "replayed", "heads")})  # fmt: skip
-    alone, _ = split_strategy(replace(SPREAD, pp=1))
     (shared,), (apart,) = (
-        free_traffic(PARTS, stack_plans([one]), alone, tied=tied, num_mtp=2).dense[:, 0]
-        for tied in (True, False)
+        sharded(replace(SPREAD, pp=1), one, tied=tied).dense[:, 0] for tied in (True, False)
     )
     assert (shared, apart) == (3000 + 6000 + 50000 + 30 + 6000, 3000 + 6000 + 50000 + 30 + 6000 + 49000)
 
@@ -253,8 +265,6 @@ ONCE = DataTraffic(
     ties=0.0,
     statistics=0.0,
     blocks=PARTS,
-    dense=0.0,
-    expert=0.0,
     tensors=0.0,
 )
 

@@ -12,7 +12,7 @@ from forescale.catalogue.clusters import load_cluster
 from forescale.project import project
 from forescale.spec import Strategy
 from forescale.spec.strategy import Overlap
-from forescale.time.step import beyond_wait, pipeline_wait
+from forescale.time.overlap import beyond_wait, pipeline_wait
 
 PIPELINE = Strategy(pp=4, dp_shard=4, overlap=Overlap(grad_reduce=False, param_gather=False))
 

@@ -9,17 +9,19 @@ import pytest
 from tests.small import cluster, dense, moe, workload
 
 from forescale.catalogue.clusters import load_cluster
+from forescale.cost.calibration import RunFactors
 from forescale.cost.select import Costs
 from forescale.graph.layer import layer_block
 from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.modules import casts
-from forescale.project import num_slices, pricing_of, project, setting_of
+from forescale.project import pricing_of, project
 from forescale.spec import Precision, Strategy
 from forescale.spec.strategy import Kernels, Overlap
-from forescale.time.launches import engine_gap, engine_seconds, launch_gap, updated_tensors
-from forescale.time.overlap import exposed_time, pipelined_time
-from forescale.time.price import NEUTRAL
-from forescale.time.step import exposed_gather, exposed_reduction
+from forescale.time.overlap import exposed_gather, exposed_reduction, exposed_time, pipelined_time
+from forescale.time.pipeline import engine_gap, engine_seconds
+from forescale.time.price import launch_gap
+from forescale.time.step import num_slices, straggler_share
+from forescale.time.update import updated_tensors
 
 
 def seconds(strategy, model=None, **changes):
@@ -190,17 +192,13 @@ def test_deepep_copies_no_rows_before_it_sends_them():
 def test_slices_wait_for_the_slowest_of_them():
     one, two = (load_cluster("tpu-v5e", devices) for devices in (256, 512))
     assert (num_slices(one), num_slices(two), num_slices(load_cluster("h100-sxm", 512))) == (1, 2, 1)
-    run = replace(NEUTRAL, slice_straggler=0.03)
-    shares = [
-        setting_of(dense(), each, workload(), split_strategy(Strategy())[1], run).straggler_share
-        for each in (one, two)
-    ]
+    shares = [straggler_share(RunFactors(slice_straggler=0.03), each) for each in (one, two)]
     assert shares[0] == 0.0
     assert shares[1] == pytest.approx(0.03 * (2.0 * math.log(2.0)) ** 0.5)
 
 
 def test_a_call_that_launches_many_kernels_costs_less_than_as_many_calls():
-    run = replace(NEUTRAL, kernel_interval_s=1e-4)
+    run = RunFactors(kernel_interval_s=1e-4)
     costs = Costs()
     degrees, choices = split_strategy(Strategy(ep=8, dp_shard=8))
     pricing = pricing_of(moe(), cluster(8), degrees, choices, Strategy().axis_order, costs, run)

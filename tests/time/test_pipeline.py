@@ -56,20 +56,20 @@ def test_ranks_share_what_they_spend_over_their_stages():
     assert folded.per_rank(np.array([[1.0], [2.0], [3.0], [4.0]]))[:, 0].tolist() == [1 + 4, 2 + 3]
     both = pipeline_of(dense(8), "dualpipe", 2, 1, 4)
     assert both.per_rank(np.array([[1.0], [2.0]]))[:, 0].tolist() == [(1 + 2) / 2] * 2
-    assert (looped.copies, folded.copies, both.copies) == (1, 1, 2)
+    assert [each.in_flight.copies for each in (looped, folded, both)] == [1, 1, 2]
     assert (looped.ends_apart, folded.ends_apart, both.ends_apart) == (True, False, False)
 
 
 def test_losses_that_wait():
     """GPipe runs all forwards first; 1F1B goes back at once."""
     waiting = {name: pipeline_of(dense(8), name, 2, 1, 4) for name in ("gpipe", "1f1b", "zb-h1")}
-    assert {name: each.losses_waiting for name, each in waiting.items()} == {
+    assert {name: each.in_flight.losses_waiting for name, each in waiting.items()} == {
         "gpipe": 4,
         "1f1b": 1,
         "zb-h1": 1,
     }
-    assert waiting["gpipe"].held[:, 0].tolist() == [4, 4]
-    assert waiting["1f1b"].held[:, 0].tolist() == [2, 1]
+    assert waiting["gpipe"].in_flight.held[:, 0].tolist() == [4, 4]
+    assert waiting["1f1b"].in_flight.held[:, 0].tolist() == [2, 1]
     assert pipeline_of(dense(8), "dualpipe", 2, 1, 4).ranks.counts.tolist() == [[8], [8]]
 
 

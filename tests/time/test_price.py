@@ -18,8 +18,7 @@ from forescale.graph.ops import Elementwise, Gemm
 from forescale.graph.parts import build_blocks
 from forescale.project import pricing_of
 from forescale.spec import Strategy
-from forescale.time.pieces import price_blocks
-from forescale.time.price import Pricing
+from forescale.time.price import Pricing, price_blocks
 
 STRATEGY = Strategy(tp=2, dp_shard=4)
 

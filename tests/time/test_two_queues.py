@@ -10,7 +10,7 @@ from tests.small import cluster, dense, workload
 from forescale.project import project
 from forescale.spec import Strategy
 from forescale.spec.strategy import Kernels, Overlap
-from forescale.time.step import exposed_ends, exposed_gather, largest_share
+from forescale.time.overlap import exposed_ends, exposed_gather, largest_share
 
 
 def makespan(layers, *, forward, backward, gather, reduce):

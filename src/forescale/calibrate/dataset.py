@@ -11,17 +11,18 @@ from forescale.cost.mesh import order_of
 from forescale.cost.run_calibration import RunCalibration, group_of, usual_software
 from forescale.cost.select import Costs
 from forescale.errors import ForescaleError
-from forescale.evaluate import Inputs, evaluate
+from forescale.evaluate import inputs_of
 from forescale.graph.layout import Degrees, Layout, split_strategy
 from forescale.graph.operator import Block
 from forescale.graph.parts import Parts, build_blocks
-from forescale.graph.stages import Stages, stack_plans
-from forescale.memory.parameters import Holding, holdings
+from forescale.graph.stages import stack_plans
+from forescale.memory.parameters import Sharded, holdings
 from forescale.numeric import Array
 from forescale.project import pricing_of, setting_of
+from forescale.time.blocks import price_built
 from forescale.time.data_parallel import data_traffic
-from forescale.time.pieces import build_pieces, price_blocks
 from forescale.time.pipeline import Pipeline, lay_out
+from forescale.time.step import step_seconds
 from forescale.validation.cases import Case
 
 CORE_WEIGHT = 1.0
@@ -48,9 +49,8 @@ class _Prepared:
     size: int
     degrees: Degrees
     blocks: Parts[Block]
-    stages: Stages
-    held: Parts[Holding]
-    pipeline: Pipeline | None
+    sharded: Sharded
+    pipeline: Pipeline
 
 
 @dataclass(slots=True, kw_only=True)
@@ -106,32 +106,17 @@ class Run:
         run = calibration.factors(cluster.device, strategy.software)
         costs = replace(self.costs, calibration=calibration)
         pricing = pricing_of(model, cluster, ready.degrees, choices, order_of(strategy), costs, run)
-        pieces = build_pieces(
-            price_blocks(ready.blocks, pricing),
-            choices.recompute,
-            overlap=choices.overlap,
-            schedule=choices.schedule,
-        )
-        traffic = data_traffic(
-            ready.held,
-            ready.stages,
-            ready.degrees,
-            workload.precision,
-            pricing,
-            tied=model.tied_embeddings,
-            num_mtp=model.num_mtp_layers,
-            choices=choices,
-        )
-        inputs = Inputs(
-            degrees=ready.degrees,
-            stages=ready.stages,
-            pieces=pieces,
-            held=ready.held,
-            traffic=traffic,
+        setting = setting_of(model, cluster, workload, choices, run)
+        built = price_built(ready.blocks, choices, pricing)
+        inputs = inputs_of(
+            setting,
+            ready.sharded,
+            built.under(choices.recompute),
+            traffic=data_traffic(setting, ready.sharded, pricing),
             pricing=pricing,
             pipeline=ready.pipeline,
         )
-        step = evaluate(setting_of(model, cluster, workload, choices, run), inputs).step_time
+        step = step_seconds(setting, inputs).total()
         result: Array = np.log(np.broadcast_to(np.asarray(step, dtype=np.float64), (size,)))
         return result
 
@@ -141,20 +126,13 @@ class Run:
             single, choices = split_strategy(strategy, domain=cluster.domain)
             names = Degrees.__dataclass_fields__
             degrees = Degrees(**{name: np.full(size, getattr(single, name)) for name in names})
-            layout = Layout(
-                degrees=degrees,
-                choices=choices,
-                precision=workload.precision,
-                seq_len=float(workload.seq_len),
-            )
-            blocks = build_blocks(model, layout)
+            blocks = build_blocks(model, Layout.of(workload, degrees, choices))
             plan, pipeline = lay_out(model, strategy, workload)
             self._prepared = _Prepared(
                 size=size,
                 degrees=degrees,
                 blocks=blocks,
-                stages=stack_plans([plan] * size),
-                held=holdings(blocks),
+                sharded=Sharded.of(model, holdings(blocks), stack_plans([plan] * size), degrees),
                 pipeline=pipeline,
             )
         return self._prepared

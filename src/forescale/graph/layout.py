@@ -25,7 +25,7 @@ from forescale.spec.strategy import (
     Strategy,
     TensorKind,
 )
-from forescale.spec.workload import STORAGE_BYTES, Precision, narrow_bytes
+from forescale.spec.workload import STORAGE_BYTES, Precision, Workload, narrow_bytes
 
 Dim: TypeAlias = Literal[
     "residual",
@@ -191,6 +191,16 @@ class Layout:
     seq_len: Numeric
     _splits: dict[Dim, Numeric] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Parts of the dimensions that were asked for."""
+
+    @classmethod
+    def of(cls, workload: Workload, degrees: Degrees, choices: Choices) -> Layout:
+        """Return the layout of a workload's sequences."""
+        return cls(
+            degrees=degrees,
+            choices=choices,
+            precision=workload.precision,
+            seq_len=float(workload.seq_len),
+        )
 
     @property
     def of_blocks(self) -> Layout | None:

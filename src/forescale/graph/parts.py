@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 from forescale.graph.layer import embedding_block, head_block, layer_block, mtp_block
 from forescale.graph.layout import Layout
 from forescale.graph.operator import Block
+from forescale.numeric import Numeric
 from forescale.spec.model import Model
 
 T = TypeVar("T")
@@ -63,3 +64,22 @@ def build_blocks(model: Model, layout: Layout) -> Parts[Block]:
         head=head,
         mtp=None if last is None else mtp_block(model, layout, layer=last, head=head),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByPolicy(Generic[T]):
+    """One thing of a block where the recompute policy takes it, and where it does not."""
+
+    taken: T
+    left: T
+    """The same thing as `taken` where the policy takes all layers."""
+
+    def map(self, of: Callable[[T], U]) -> ByPolicy[U]:
+        """Return `of` applied to both."""
+        taken = of(self.taken)
+        return ByPolicy(taken=taken, left=taken if self.left is self.taken else of(self.left))
+
+
+def message_bytes(model: Model, layout: Layout) -> Numeric:
+    """Return the bytes of one micro-batch between pipeline stages, on one device."""
+    return layout.tokens("residual") * model.hidden_size * layout.element_bytes

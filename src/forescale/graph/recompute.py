@@ -12,6 +12,7 @@ from forescale.graph.policies import POLICIES, shares_of
 from forescale.numeric import Numeric
 from forescale.spec.strategy import Recompute
 
+NO_RECOMPUTE = Recompute()
 OUTPUT_DISCARDED = frozenset({"layernorm", "moe_act", "mla_up_proj"})
 """Modules whose result is dropped too, though the next linear layer saved it (Megatron-LM's output-discarding
 checkpoint, for which narrow layers save the original input and make their narrow copies again); core_attn, mlp,

@@ -11,9 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forescale.formula import Term, formula, value_of
-from forescale.graph.parts import Parts
-from forescale.graph.stage import StagePlan
+from forescale.graph.parts import ByPolicy, Parts
+from forescale.graph.stage import StagePlan, replayed_mtp
 from forescale.numeric import Array, Numeric, Select, mapped, taking
+from forescale.spec.model import Model
+from forescale.spec.strategy import Recompute
 
 T = TypeVar("T")
 BY_KIND = ("counts", "replayed", "heads")
@@ -99,6 +101,47 @@ def over_stages(stages: Stages, parts: Parts[T], of: Callable[[T], Numeric], *, 
     if parts.mtp is not None:
         result = result + stages.last * float(num_mtp) * of(parts.mtp)
     return result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageSums:
+    """Sums over what stands on stages: layers that the recompute policy takes, the others, both ends."""
+
+    model: Model
+    recompute: Recompute
+    stages: Stages
+    copies: int = 1
+    """Copies of the parameters on a rank: of several a micro-batch meets one, on average."""
+
+    def on(self, stages: Stages, *, copies: int = 1) -> StageSums:
+        """Return the same sums over other stages."""
+        return replace(self, stages=stages, copies=copies)
+
+    def total(self, blocks: Parts[ByPolicy[T]], of: Callable[[T], Numeric]) -> Numeric:
+        """Return Σ layers × quantity of a layer, ends included: what one micro-batch meets."""
+        return self._of_one(self.over(blocks.map(lambda each: each.map(of)), self.stages.replayed))
+
+    def kept(self, blocks: Parts[ByPolicy[T]], of: Callable[[T], Numeric]) -> Numeric:
+        """Return what one micro-batch keeps: of a unit that is replayed together, one layer's input."""
+        return self._of_one(self.over(blocks.map(lambda each: each.map(of)), self.stages.heads))
+
+    def _of_one(self, summed: Numeric) -> Numeric:
+        return summed if self.copies == 1 else summed / float(self.copies)
+
+    def over(self, blocks: Parts[ByPolicy[Numeric]], taken: tuple[Array, ...]) -> Numeric:
+        """Sum a quantity over layers that the policy takes, which count as often as `taken` says, and the others."""
+        stages, num_mtp = self.stages, self.model.num_mtp_layers
+        if self.recompute.takes_all:
+            return over_stages(stages, blocks, attrgetter("taken"), num_mtp=num_mtp)
+        ends = replace(stages, counts=tuple(0.0 * count for count in stages.counts))
+        replayed = replayed_mtp(self.model, self.recompute)
+        result = over_stages(ends, blocks, attrgetter("taken"), num_mtp=replayed)
+        if blocks.mtp is not None:
+            result = result + stages.last * float(num_mtp - replayed) * blocks.mtp.left
+        for kind, layer in enumerate(blocks.layers):
+            result = result + taken[kind] * layer.taken
+            result = result + (stages.counts[kind] - stages.replayed[kind]) * layer.left
+        return result
 
 
 @formula(unit="s", source="every stage is crossed once while the pipeline fills and drains")

@@ -31,7 +31,7 @@ from forescale.files import parse_json, read_text
 from forescale.io.plan import Plan, build_plan, plan_values
 from forescale.io.timings import KERNEL_TIMINGS, CollectiveTiming, KernelTiming
 from forescale.io.validation import build
-from forescale.memory.measurement import LayerMeasurement, RankPeak
+from forescale.memory.anchored import LayerMeasurement, RankPeak
 from forescale.spec import Strategy
 from forescale.syntax import parse_mapping
 from forescale.written import write_text

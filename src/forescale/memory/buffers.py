@@ -1,11 +1,123 @@
-"""Memory that is neither state nor saved activation: gathered parameters, dummy gradients."""
+"""Memory that is neither state nor saved activation: gathered parameters, dummy gradients, workspaces."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from forescale.formula import formula
+from forescale.formula import formula, total
+from forescale.graph.layout import Choices, several, state_shards
+from forescale.graph.operator import NARROWEST_GRADIENT_BYTES
+from forescale.memory.inputs import Setting
+from forescale.memory.liveness import largest
+from forescale.memory.overhead import read_table
+from forescale.memory.parameters import Sharded
 from forescale.numeric import Numeric, smaller
+from forescale.spec.cluster import Device
+from forescale.spec.strategy import Kernels, Reshard
+from forescale.spec.workload import STORAGE_BYTES
+
+
+def standing_buffers(setting: Setting, sharded: Sharded) -> Numeric:
+    """Return the buffers that exist throughout forward and backward."""
+    choices, kernels, device = setting.choices, setting.choices.kernels, setting.cluster.device
+    parts: dict[str, Numeric] = {
+        "gathered parameters": _gathered(setting, sharded),
+        "workspaces of libraries": library_workspace_bytes(device, kernels, grouped=setting.model.is_moe),
+    }
+    if overlapped := overlap_workspace_bytes(device, choices):
+        parts["workspaces of overlapped products"] = several(degree=sharded.degrees.tp) * overlapped
+    if kernels.accumulate_in_product:
+        parts["dummy gradients"] = _dummy_gradients(setting, sharded)
+    parts["buckets"] = kernels.bucket_elements * STORAGE_BYTES[setting.workload.precision.gradients]
+    return total(parts, name="standing buffers", unit="byte")
+
+
+def _dummy_gradients(setting: Setting, sharded: Sharded) -> Numeric:
+    """Return the cached dummy gradients of the distinct weight shapes on each stage."""
+    users: dict[str, tuple[int, ...]] = {}
+    elements: dict[str, Numeric] = {}
+    for kind, block in enumerate(sharded.held.layers):
+        for name, size in block.products.items():
+            users[name] = (*users.get(name, ()), kind)
+            elements.setdefault(name, size)
+    result: Numeric = 0.0 * sharded.stages.first
+    for kinds in dict.fromkeys(users.values()):
+        shapes = {name: elements[name] for name, using in users.items() if using == kinds}
+        layers: Numeric = 0.0
+        for kind in kinds:
+            layers = layers + sharded.stages.counts[kind]
+        result = result + dummy_gradient_bytes(
+            elements=total(shapes, name="weights of distinct shape", unit="parameter"),
+            element_bytes=max(STORAGE_BYTES[setting.workload.precision.parameters], NARROWEST_GRADIENT_BYTES),
+            layers=layers,
+            zero=sharded.degrees.zero,
+        )
+    return result
+
+
+def _gathered(setting: Setting, sharded: Sharded) -> Numeric:
+    """Return the gathered parameters and unreduced gradients of the largest block, or weight, at stage 3."""
+    degrees, stages, held = sharded.degrees, sharded.stages, sharded.held
+    buffers: Numeric = 0.0 * stages.first
+    groups: list[tuple[Numeric, float, Numeric, Numeric]]
+    shards = state_shards(degrees, setting.choices.tp_kind)
+    reduced = STORAGE_BYTES[setting.workload.precision.gradients]
+    unreduced = reduced
+    if setting.choices.kernels.gathers_each_weight:
+        unreduced = 0.0  # reduced as the product made it
+        groups = [(1.0, 2.0, block.dense_weight, block.expert_weight) for block in held.layers]
+        groups.append((stages.last, 1.0, held.head.vocabulary, 0.0))
+    else:
+        groups = [(1.0, 2.0, block.dense, block.expert) for block in held.layers]
+        groups.append((stages.last, 1.0, held.head.dense + held.head.vocabulary, held.head.expert))
+    for present, copies, dense, expert in groups:
+        both: Numeric = 0.0
+        for parameters, ranks in ((dense, shards), (expert, degrees.expert_shards)):
+            both = both + gathered_parameter_bytes(
+                parameters=parameters,
+                copies=copies,
+                reduced_bytes=unreduced,
+                shards=ranks,
+                zero=degrees.zero,
+            )
+        buffers = largest(first=buffers, second=present * both)
+    reshard, zero = setting.choices.reshard, degrees.zero
+    (dense, expert), expert_shards = (sharded.dense, sharded.expert), degrees.expert_shards
+    if not isinstance(reshard, str):
+        ranks = float(reshard)
+        copies_of_dense = resharded_copy_bytes(parameters=dense, ranks=ranks, shards=shards, zero=zero)
+        copies_of_expert = resharded_copy_bytes(
+            parameters=expert, ranks=ranks, shards=expert_shards, zero=zero
+        )
+        return buffers + (copies_of_dense + copies_of_expert)
+    never = whole_parameter_bytes(
+        parameters=dense, reduced_bytes=reduced, shards=shards, zero=zero
+    ) + whole_parameter_bytes(parameters=expert, reduced_bytes=reduced, shards=expert_shards, zero=zero)
+    return resharded_bytes(always=buffers, never=never, whole=kept_whole(pp=degrees.pp, reshard=reshard))
+
+
+def gathered_aside(setting: Setting, sharded: Sharded) -> Numeric:
+    """Return what the largest group takes where it is received: a block, or what stands at the root of the model."""
+    if not setting.choices.kernels.gathers_aside:
+        return 0.0
+    held, stages, degrees = sharded.held, sharded.stages, sharded.degrees
+    head, shards = held.head, state_shards(degrees, setting.choices.tp_kind)
+    groups = [(block.dense, shards) for block in held.layers]
+    groups += [(block.expert, degrees.expert_shards) for block in held.layers]
+    root = stages.first * held.embedding.dense + stages.last * (head.dense + head.vocabulary)
+    buffers: Numeric = 0.0 * stages.first
+    for parameters, ranks in [*groups, (root, shards)]:
+        own = gather_stream_bytes(parameters=parameters, shards=ranks, zero=degrees.zero)
+        buffers = largest(first=buffers, second=own)
+    return buffers
+
+
+@formula(unit="1", source="torchtitan: parallelism.fsdp_reshard_after_forward")
+def kept_whole(*, pp: Numeric, reshard: Reshard) -> Numeric:
+    """1 where gathered parameters stay until the step ends: under never, and by default with several stages."""
+    if reshard == "default":
+        return np.where(np.asarray(pp) > 1, 1.0, 0.0)
+    return 1.0 if reshard == "never" else 0.0
 
 
 @formula(
@@ -75,3 +187,45 @@ def gather_stream_bytes(*, parameters: Numeric, shards: Numeric, zero: Numeric) 
     """2 bytes × parameters of the largest group at stage 3 with several shards, else 0."""
     needed = (np.asarray(zero) >= 3) & (np.asarray(shards) > 1)
     return np.where(needed, 2.0 * parameters, 0.0)
+
+
+def library_workspace_bytes(device: Device, kernels: Kernels, *, grouped: bool) -> float:
+    """Return the workspaces of one process [byte]; with experts, its `grouped` products have streams.
+
+    Devices whose software allocates none through PyTorch (TPUs, Gaudi, Trainium) have none.
+    """
+    table = read_table("workspaces")
+    if device.vendor not in table["vendors"]:
+        return 0.0
+    torch, engine = table["pytorch"], table["transformer_engine"]
+    usual = torch["bytes"].get(device.architecture, torch["other"])
+    fused = engine["bytes"].get(device.architecture, engine["other"])
+    return workspace_bytes(
+        handle_bytes=max(usual, torch["deterministic"]) if kernels.deterministic else usual,
+        handles=torch["handles"],
+        stream_bytes=fused if kernels.fused else 0.0,
+        streams=1 + (engine["streams"] if grouped and kernels.grouped_experts else 0),
+    )
+
+
+def overlap_workspace_bytes(device: Device, choices: Choices) -> float:
+    """Return the workspaces of products that run in chunks beside their tensor-parallel collective [byte]."""
+    table = read_table("workspaces")
+    if device.vendor not in table["vendors"] or not (choices.overlap.tensor and choices.kernels.fused):
+        return 0.0
+    engine = table["transformer_engine"]
+    return workspace_bytes(
+        handle_bytes=0.0,
+        handles=0.0,
+        stream_bytes=engine["bytes"].get(device.architecture, engine["other"]),
+        streams=engine["overlap_streams"],
+    )
+
+
+@formula(
+    unit="byte",
+    source="PyTorch CublasHandlePool.cpp; Transformer Engine module/base.py get_multi_stream_cublas_workspace",
+)
+def workspace_bytes(*, handle_bytes: float, handles: float, stream_bytes: float, streams: float) -> float:
+    """Bytes per handle × handles + bytes per stream × streams."""
+    return handle_bytes * handles + stream_bytes * streams

@@ -3,48 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import lru_cache, reduce
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
 from forescale.formula import formula, named
-from forescale.graph.stage import (
-    EVERY_LAYER,
-    StagePlan,
-    plan_stages,
-    stages_of_ranks,
-    virtual_stages,
-    with_moments,
+from forescale.graph.layout import Degrees
+from forescale.graph.stages import Stages
+from forescale.memory.liveness import largest
+from forescale.numeric import Array, Numeric
+from forescale.schedule.memory import in_flight_microbatches
+
+OfStages = Callable[[Stages], Numeric]
+"""Sums what one micro-batch keeps over the layers of stages."""
+
+
+@formula(unit="1", source="Narayanan et al. 2021, arXiv:2104.04473, section 2.2")
+def in_flight(*, stage: Numeric, pp: Numeric, vpp: Numeric, num_microbatches: Numeric) -> Numeric:
+    """Micro-batches of a full share held at once: min(m, p−r); or the closed form of interleaving."""
+    return in_flight_microbatches(stage=stage, pp=pp, vpp=vpp, num_microbatches=num_microbatches)
+
+
+@formula(
+    unit="byte",
+    source="saved tensors of the operator list (Korthikanti et al. 2022, arXiv:2205.05198, section 4.1)",
 )
-from forescale.memory.activations import in_flight, largest, saved_bytes
-from forescale.numeric import Numeric
-from forescale.schedule.memory import live_chunks
-from forescale.spec.model import Model
-from forescale.spec.strategy import Recompute
-from forescale.time.pipeline_floor import PipelineFloor
-
-if TYPE_CHECKING:
-    from forescale.evaluate import Inputs
-    from forescale.graph.stages import Stages
-
-
-@lru_cache(maxsize=256)
-def interleaved_stages(
-    model: Model,
-    *,
-    pp: int,
-    vpp: int,
-    stage_layers: tuple[int, ...] | None = None,
-    recompute: Recompute = EVERY_LAYER,
-) -> StagePlan:
-    """Return the plan of ranks under (interleaved) 1F1B, with what their chunks hold; errors as `plan_stages`."""
-    plan = plan_stages(model, pp=pp, vpp=vpp, stage_layers=stage_layers, recompute=recompute)
-    if vpp == 1:
-        return plan
-    ranks = tuple(range(pp)) * vpp
-    chunks = virtual_stages(model, ranks, stage_layers=stage_layers, recompute=recompute.selection)
-    return with_moments(plan, chunks, stages_of_ranks(ranks), live_chunks(pp, vpp), apart=1)
+def saved_bytes(*, per_microbatch: Numeric, microbatches: Numeric) -> Numeric:
+    """Bytes kept per micro-batch × micro-batches in flight."""
+    return per_microbatch * microbatches
 
 
 @formula(
@@ -56,38 +43,65 @@ def held_bytes(*, plain: Numeric, few: Numeric, many: Numeric, vpp: Numeric, rou
     return np.where(np.asarray(vpp) > 1, np.where(np.asarray(rounds) > 1, many, few), plain)
 
 
-def most_held(inputs: Inputs, count: Numeric, of: Callable[[Stages], Numeric]) -> tuple[Numeric, Numeric]:
-    """Return the most bytes that micro-batches in flight hold on each stage, ever and while the last has a loss.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class InFlight:
+    """What ranks hold at once under (interleaved) 1F1B, in closed form."""
 
-    Parameters
-    ----------
-    inputs
-        The candidates.
-    count
-        Micro-batches per step.
-    of
-        Sums what one micro-batch keeps over the layers of stages.
-    """
-    shares, (few, *many) = shares_in_flight(inputs, count), inputs.stages.moments or (None,)
-    if few is None or isinstance(inputs.pipeline, PipelineFloor):
-        plain = saved_bytes(per_microbatch=of(few or inputs.stages), microbatches=shares)
-        return plain, plain
-    if inputs.pipeline is not None:
-        most = _most([of(few), *map(of, many)])
+    num_splits: int = 1
+    """Pieces that each sequence is cut into."""
+    copies: int = 1
+    """Copies of every parameter in the pipeline; each micro-batch goes through one."""
+    losses_waiting: float = 1.0
+    """Most micro-batches whose loss waits for its backward: what the head keeps exists that often."""
+
+    def shares(self, degrees: Degrees, stages: Stages, count: Numeric) -> Numeric:
+        """Return the most of `count` micro-batches that each stage holds at once, of a device's full share."""
+        return in_flight(stage=stages.index, pp=degrees.pp, vpp=degrees.vpp, num_microbatches=count)
+
+    def most(self, degrees: Degrees, stages: Stages, count: Numeric, of: OfStages) -> tuple[Numeric, Numeric]:
+        """Return the most bytes that they hold on each stage, ever and while the last micro-batch has a loss."""
+        plain = saved_bytes(per_microbatch=of(stages), microbatches=self.shares(degrees, stages, count))
+        if not stages.moments:
+            return plain, plain
+        first, *others = map(of, stages.moments)
+        vpp, rounds = degrees.vpp, count / degrees.pp
+        most = held_bytes(plain=plain, few=first, many=_most(others), vpp=vpp, rounds=rounds)
+        return most, held_bytes(plain=plain, few=first, many=first, vpp=vpp, rounds=rounds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Counted(InFlight):
+    """What ranks hold at once in the order of a schedule."""
+
+    held: Array
+    """(stages, candidates) most micro-batches of a device's full share."""
+
+    def shares(self, degrees: Degrees, stages: Stages, count: Numeric) -> Numeric:  # noqa: ARG002
+        """Return the counted micro-batches."""
+        return named(self.held, "in flight, from the schedule", unit="1")
+
+    def most(self, degrees: Degrees, stages: Stages, count: Numeric, of: OfStages) -> tuple[Numeric, Numeric]:
+        """Return the bytes of the fullest moment."""
+        if stages.moments:
+            most = _most(map(of, stages.moments))
+        else:
+            shares = self.shares(degrees, stages, count)
+            most = saved_bytes(per_microbatch=of(stages), microbatches=shares)
         return most, most
-    plain, first = saved_bytes(per_microbatch=of(inputs.stages), microbatches=shares), of(few)
-    vpp, rounds = inputs.degrees.vpp, count / inputs.degrees.pp
-    most = held_bytes(plain=plain, few=first, many=_most(map(of, many)), vpp=vpp, rounds=rounds)
-    return most, held_bytes(plain=plain, few=first, many=first, vpp=vpp, rounds=rounds)
+
+
+class AtLeast(Counted):
+    """What ranks hold at once at least, whatever the order."""
+
+    __slots__ = ()
+
+    def most(self, degrees: Degrees, stages: Stages, count: Numeric, of: OfStages) -> tuple[Numeric, Numeric]:
+        """Return the bytes that no order goes below: of the chunks that a rank holds at least."""
+        least = stages.moments[0] if stages.moments else stages
+        shares = self.shares(degrees, stages, count)
+        most = saved_bytes(per_microbatch=of(least), microbatches=shares)
+        return most, most
 
 
 def _most(values: Iterable[Numeric]) -> Numeric:
     return reduce(lambda one, other: largest(first=one, second=other), values)
-
-
-def shares_in_flight(inputs: Inputs, count: Numeric) -> Numeric:
-    """Return the most micro-batches of a device's full share that each stage holds at once."""
-    if inputs.pipeline is not None:
-        return named(inputs.pipeline.held, "in flight, from the schedule", unit="1")
-    degrees = inputs.degrees
-    return in_flight(stage=inputs.stages.index, pp=degrees.pp, vpp=degrees.vpp, num_microbatches=count)

@@ -2,18 +2,89 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
-from forescale.formula import named
+import numpy as np
+
+from forescale.formula import Term, as_term, formula, named, total, value_of
+from forescale.graph.offloads import offloaded_bytes
 from forescale.graph.operator import Block, Operator
 from forescale.graph.recompute import Kept
-from forescale.memory.moments import Moment, peak_bytes
-from forescale.numeric import Numeric
+from forescale.numeric import Numeric, larger, smaller
+from forescale.spec.strategy import OffloadName
 
 Sizes: TypeAlias = dict[str, Numeric]
 """Bytes by name, in the order in which tensors came to exist."""
+
+
+@formula(unit="1", source="definition")
+def any_of(*, count: Numeric) -> Numeric:
+    """1 where there is at least one, else 0."""
+    return smaller(count, 1.0)
+
+
+@formula(unit="byte", source="what fits among freed blocks needs no new ones")
+def smallest(*, first: Numeric, second: Numeric) -> Numeric:
+    """Smaller of two working sets."""
+    return smaller(first, second)
+
+
+@formula(unit="byte", source="one block is replayed, or one head runs, at a time")
+def largest(*, first: Numeric, second: Numeric) -> Numeric:
+    """Larger of two working sets that never exist together."""
+    return larger(first, second)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """What exists while one operator runs."""
+
+    name: str
+    """The operator."""
+    phase: str
+    """forward, replay or backward."""
+    tensors: Mapping[str, Numeric]
+    """Bytes by name; gradients are marked ∂."""
+
+    @property
+    def num_bytes(self) -> Numeric:
+        """Sum of the tensors."""
+        return total(self.tensors, name=f"{self.phase} {self.name}", unit="byte")
+
+
+def undominated(moments: Sequence[Moment]) -> list[Moment]:
+    """Return the moments whose tensors are not all among those of another: only these can be the peak.
+
+    Of moments with the same tensors the first is returned.
+    """
+    names = [moment.tensors.keys() for moment in moments]
+    sizes = [-len(each) for each in names]
+    largest: list[int] = []
+    for index in sorted(range(len(names)), key=sizes.__getitem__):
+        own = names[index]
+        for other in largest:
+            if own <= names[other]:
+                break
+        else:
+            largest.append(index)
+    return [moments[index] for index in sorted(largest)]
+
+
+def peak_bytes(moments: Sequence[Moment]) -> Numeric:
+    """Return the largest sum over the moments; recorded, of one candidate, it is that moment's sum."""
+    sums = [moment.num_bytes for moment in undominated(moments)]
+    if not sums:
+        return 0.0
+    result = functools.reduce(larger, map(value_of, sums))
+    if Term not in map(type, sums):
+        return cast("Numeric", result)
+    if np.size(result) == 1:
+        return max(sums, key=lambda item: float(np.max(value_of(item))))
+    inputs = {f"{index}": as_term(item) for index, item in enumerate(sums)}
+    return cast("Numeric", Term(result, name="peak", unit="byte", text="largest moment", inputs=inputs))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,3 +243,47 @@ class _Gradients:
     def sizes(self) -> Sizes:
         """Return the bytes of every storage."""
         return dict(map(self._labelled.__getitem__, self.storage.values()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockBytes:
+    """Bytes of one block and micro-batch on one device."""
+
+    kept: Numeric
+    """Kept from forward to backward."""
+    offloaded: Numeric = 0.0
+    """Of these, what modules that are offloaded saved."""
+    captured: tuple[Numeric, Numeric] | None = None
+    """Working sets beyond what is kept, of launches in graphs and of others, where graphs capture some."""
+    forward: Numeric
+    """Most bytes of the block that exist during its forward."""
+    backward: Numeric
+    """Most bytes of the block that exist during its backward: kept tensors, replay, gradients."""
+
+
+def block_bytes(
+    block: Block, kept: Kept, *, offloaded: tuple[OffloadName, ...] = (), captured: bool = False
+) -> BlockBytes:
+    """Return the bytes of a block under a recompute policy, with some modules `offloaded`.
+
+    `captured` asks for the working sets of what graphs capture and of experts apart.
+    """
+    moments = block_moments(block, kept)
+    return BlockBytes(
+        kept=kept.num_bytes,
+        offloaded=offloaded_bytes(block, kept, offloaded),
+        captured=_pools(block, kept, moments) if captured else None,
+        forward=moments.forward_bytes,
+        backward=moments.backward_bytes,
+    )
+
+
+def _pools(block: Block, kept: Kept, moments: BlockMoments) -> tuple[Numeric, Numeric]:
+    """Return the working sets, beyond what is kept, of all operators but experts', and of experts'."""
+    experts = {operator.name for operator in block.operators if operator.part == "moe"}
+    inside, outside = (
+        peak_bytes([each for each in moments.backward if (each.name in experts) is among])
+        for among in (False, True)
+    )
+    none = kept.num_bytes * 0.0
+    return inside - kept.num_bytes, (outside - kept.num_bytes) if experts else none

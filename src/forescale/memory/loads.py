@@ -14,16 +14,14 @@ from forescale.formula import value_of
 from forescale.graph.layer import block_name
 from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.operator import Block
-from forescale.graph.parts import Parts, build_blocks
-from forescale.graph.recompute import keep
+from forescale.graph.parts import Parts, build_blocks, message_bytes
+from forescale.graph.recompute import NO_RECOMPUTE, keep
 from forescale.graph.stage import replayed_mtp, virtual_stages
-from forescale.memory.liveness import BlockMoments, block_moments
-from forescale.memory.moments import Moment
+from forescale.memory.liveness import BlockMoments, Moment, block_moments
 from forescale.schedule.model import Placement
 from forescale.spec.model import Model
 from forescale.spec.strategy import Recompute, Strategy
 from forescale.spec.workload import Workload
-from forescale.time.pieces import NO_RECOMPUTE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,10 +70,7 @@ def total_bytes(tensors: Iterable[Sized]) -> float:
 def block_loads(model: Model, strategy: Strategy, workload: Workload) -> Parts[BlockLoad]:
     """Return the load of every kind of layer, of both ends and of multi-token prediction."""
     degrees, choices = split_strategy(strategy)
-    layout = Layout(
-        degrees=degrees, choices=choices, precision=workload.precision, seq_len=float(workload.seq_len)
-    )
-    blocks = build_blocks(model, layout)
+    blocks = build_blocks(model, Layout.of(workload, degrees, choices))
     return Parts(
         layers=tuple(
             _block_load(block_name(kind), block, strategy.recompute)
@@ -101,7 +96,8 @@ def stage_loads(
         for rows in (plan.replayed, plan.heads, plan.counts - plan.replayed)
     )
     of_mtp = _kept_of_mtp(model, strategy.recompute, blocks, plain)
-    message = _message(model, strategy, workload)
+    sent = message_bytes(model, Layout.of(workload, *split_strategy(strategy)))
+    message = Sized(owner="pipeline", name="stage output", num_bytes=float(sent))
     loads = []
     for stage, rank in enumerate(rank_of_stage):
         present = (
@@ -121,11 +117,9 @@ def stage_loads(
                 stage=stage,
                 rank=rank,
                 kept=tuple(kept),
-                forward=_fullest(
-                    [_beyond(block.forward, block) for block in works], blocks.head.forward, last
-                ),
+                forward=_fullest([_beyond(each.forward, each) for each in works], blocks.head.forward, last),
                 backward=_fullest(
-                    [_beyond(block.backward, block) for block in works], blocks.head.backward, last
+                    [_beyond(each.backward, each) for each in works], blocks.head.backward, last
                 ),
                 between=blocks.head.kept if last else (),
             )
@@ -203,12 +197,3 @@ def _beyond(moment: tuple[Sized, ...], block: BlockLoad) -> tuple[Sized, ...]:
 def _fullest(works: list[tuple[Sized, ...]], head: tuple[Sized, ...], last: bool) -> tuple[Sized, ...]:
     """Return the largest working set: one block is replayed, or one head runs, at a time."""
     return max([*works, *([head] if last else []), ()], key=total_bytes)
-
-
-def _message(model: Model, strategy: Strategy, workload: Workload) -> Sized:
-    degrees, choices = split_strategy(strategy)
-    layout = Layout(
-        degrees=degrees, choices=choices, precision=workload.precision, seq_len=float(workload.seq_len)
-    )
-    size = layout.tokens("residual") * model.hidden_size * layout.element_bytes
-    return Sized(owner="pipeline", name="stage output", num_bytes=float(size))

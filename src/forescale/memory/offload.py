@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 
 from forescale.formula import formula
+from forescale.graph.stages import Stages
+from forescale.memory.inputs import Resident, Setting
+from forescale.memory.liveness import BlockBytes
 from forescale.memory.overhead import read_table
-from forescale.numeric import Numeric
+from forescale.numeric import Array, Numeric
 
 TE = "Transformer Engine, pytorch/cpu_offload.py: layers are copied out one behind the next, and back ahead of it"
 HYBRID = "Megatron-LM, core/optimizer/cpu_offloading/hybrid_optimizer.py"
@@ -30,6 +34,51 @@ def load_host_rates() -> HostRates:
     """Return the packaged rates."""
     table = read_table("offload")
     return HostRates(update_bandwidth=table["update_bandwidth"], link_share=table["link_share"])
+
+
+def offloaded_bytes(setting: Setting, inputs: Resident, on: Stages) -> Numeric:
+    """Return what goes to the host of the bytes that one micro-batch keeps on decoder layers."""
+    offload = setting.choices.offload
+    if not offload.modules:
+        saved = _saved_by(setting, inputs, on, lambda block: block.kept, on.heads)
+        layers = float(offload.activation_layers)
+        return offloaded_share(num_layers=layers, layers_on_stage=inputs.stages.num_layers) * saved
+    moved = _saved_by(setting, inputs, on, lambda block: block.offloaded, on.replayed)
+    if inputs.blocks.mtp is not None:
+        more = float(setting.model.num_mtp_layers) * inputs.blocks.mtp.taken.offloaded
+        moved = moved + on.last * _of_one(more, inputs)
+    return offload.module_share * moved
+
+
+def in_transit(setting: Setting, inputs: Resident, moved: Numeric) -> Numeric:
+    """Return what of the bytes that one micro-batch moves to the host is on the device for a while."""
+    offload = setting.choices.offload
+    layers = np.inf if offload.modules else float(offload.activation_layers)
+    return in_transit_bytes(offloaded=moved, num_layers=layers, layers_on_stage=inputs.stages.num_layers)
+
+
+def _saved_by(
+    setting: Setting,
+    inputs: Resident,
+    stages: Stages,
+    of: Callable[[BlockBytes], Numeric],
+    replayed: tuple[Array, ...],
+) -> Numeric:
+    """Return what decoder layers of `stages` save of one micro-batch [byte], of those `replayed` so often."""
+    moved: Numeric = 0.0 * stages.first
+    for kind, block in enumerate(inputs.blocks.layers):
+        if setting.choices.recompute.takes_all:
+            moved = moved + stages.counts[kind] * of(block.taken)
+        else:
+            others = stages.counts[kind] - stages.replayed[kind]
+            moved = moved + replayed[kind] * of(block.taken) + others * of(block.left)
+    return _of_one(moved, inputs)
+
+
+def _of_one(moved: Numeric, inputs: Resident) -> Numeric:
+    """Return what a micro-batch moves, which meets one of several copies of the parameters."""
+    copies = inputs.in_flight.copies
+    return moved if copies == 1 else moved / float(copies)
 
 
 @formula(unit="1", source="Megatron-LM --cpu-offloading-num-layers: the first N layers")

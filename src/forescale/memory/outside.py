@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeAlias
 
 from forescale.cost.placement import Group, ranks_per_tier
 from forescale.formula import total
-from forescale.graph.layout import Layout
+from forescale.graph.layout import Choices, Degrees
 from forescale.graph.operator import NARROWEST_GRADIENT_BYTES
+from forescale.graph.ops import MeshAxis
 from forescale.memory.communicators import (
     Communication,
     channels_used,
@@ -19,16 +19,12 @@ from forescale.memory.communicators import (
     ring_bytes,
 )
 from forescale.memory.dispatch import expert_buffer_bytes, hybrid_buffer_bytes
-from forescale.memory.overhead import Bounds
+from forescale.memory.inputs import Setting
+from forescale.memory.overhead import Bounds, Outside
 from forescale.numeric import Numeric, larger, smaller
 from forescale.spec.cluster import Cluster
 from forescale.spec.strategy import SENT_ONCE
 from forescale.spec.workload import STORAGE_BYTES
-
-if TYPE_CHECKING:
-    from forescale.evaluate import Inputs, Setting
-    from forescale.graph.layout import Choices, Degrees
-    from forescale.graph.ops import MeshAxis
 
 COLLECTIVE: tuple[MeshAxis, ...] = ("tp", "cp", "dp_cp", "dp_replicate")
 SHARDING: tuple[MeshAxis, ...] = ("dp_cp", "dp_replicate")
@@ -37,36 +33,33 @@ EXPERT: tuple[MeshAxis, ...] = ("etp", "expert_dp")
 and those that experts add."""
 Bytes: TypeAlias = tuple[Numeric, Numeric, Numeric]
 """Low, expected, high."""
+Places: TypeAlias = Callable[[MeshAxis], tuple[Group, ...]]
+"""The communicators of an axis at every place where they may lie."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outside:
-    """Bytes of one device outside the allocator."""
+def outside_bytes(
+    setting: Setting, degrees: Degrees, places: Places, *, every_sharding: bool = False
+) -> Outside:
+    """Return what lies outside the allocator.
 
-    context: Bounds
-    communicators: Bounds
-
-    @property
-    def expected(self) -> Numeric:
-        """What is expected of both."""
-        parts = {"context": self.context.expected, "communicators": self.communicators.expected}
-        return total(parts, name="outside the allocator", unit="byte")
-
-
-def outside_bytes(setting: Setting, inputs: Inputs) -> Outside:
-    """Return what lies outside the allocator; without a cluster, no communicators.
-
-    Of a bound, what all ways to shard states over data-parallel ranks have at least.
+    Parameters
+    ----------
+    setting
+        What all candidates share.
+    degrees
+        Of the candidates.
+    places
+        Says where a mesh axis may lie.
+    every_sharding
+        Asks for what all ways to shard states over data-parallel ranks have at least.
     """
-    cluster, places, degrees = setting.cluster, inputs.pricing.places, inputs.degrees
-    choices, experts = setting.choices, setting.model.is_moe
-    context = setting.overhead.context
-    library = None if cluster is None else device_communication(cluster.device)
-    if cluster is None or library is None:
+    cluster, choices, experts = setting.cluster, setting.choices, setting.model.is_moe
+    context, library = setting.overhead.context, device_communication(cluster.device)
+    if library is None:
         none = Bounds(low=0.0, expected=0.0, high=0.0)
         return Outside(context=context, communicators=none)
     world = Group(size=degrees.tp * degrees.cp * degrees.dp * degrees.pp)
-    left_out = SHARDING if inputs.floor is not None else ()
+    left_out = SHARDING if every_sharding else ()
     axes = [axis for axis in (*COLLECTIVE, *(EXPERT if experts else ())) if axis not in left_out]
     made = {"world": _collective(cluster, library, world)}
     for axis in axes:
@@ -118,17 +111,11 @@ def _expert_buffers(setting: Setting, degrees: Degrees) -> Numeric:
 def _hybrid_buffers(setting: Setting, cluster: Cluster, group: Group, degrees: Degrees) -> Numeric:
     """Return the buffers of HybridEP, among the same ranks."""
     moe, size = setting.model.moe, _size(cluster, group)
-    layout = Layout(
-        degrees=degrees,
-        choices=setting.choices,
-        precision=setting.workload.precision,
-        seq_len=float(setting.workload.seq_len),
-    )
     count = 0.0 if moe is None else float(moe.num_experts)
     return hybrid_buffer_bytes(
         ranks=degrees.ep * degrees.etp,
         near=size[1] * degrees.etp,
-        tokens=layout.tokens("residual"),
+        tokens=setting.layout(degrees).tokens("residual"),
         hidden=float((moe.latent_size if moe is not None else 0) or setting.model.hidden_size),
         experts=count / degrees.ep,
     )

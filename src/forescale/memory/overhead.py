@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from forescale.formula import formula
+from forescale.formula import formula, total
 from forescale.numeric import Numeric
 from forescale.spec.cluster import Device
 from forescale.spec.strategy import Allocator
@@ -35,6 +35,20 @@ class Overhead:
     fragmentation: Bounds
     """Reserved over allocated."""
     source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outside:
+    """Bytes of one device outside the allocator."""
+
+    context: Bounds
+    communicators: Bounds
+
+    @property
+    def expected(self) -> Numeric:
+        """What is expected of both."""
+        parts = {"context": self.context.expected, "communicators": self.communicators.expected}
+        return total(parts, name="outside the allocator", unit="byte")
 
 
 @cache

@@ -14,6 +14,7 @@ from forescale.graph.ops import Gemm, GroupedGemm
 from forescale.graph.parts import Parts
 from forescale.graph.stages import Stages, over_stages
 from forescale.numeric import Numeric, larger
+from forescale.spec.model import Model
 
 VOCABULARY_WEIGHT = "head.logits.weight"
 
@@ -130,13 +131,26 @@ def second_embedding(*, first: Numeric, last: Numeric) -> Numeric:
     return last * (1.0 - np.minimum(first, 1.0))
 
 
-def stage_parameters(
-    held: Parts[Holding], stages: Stages, degrees: Degrees, *, tied: bool, num_mtp: int
-) -> tuple[Numeric, Numeric]:
-    """Return the elements of non-expert and expert parameters on one device of every stage, before sharding."""
-    head = stages.last * held.head.vocabulary * head_copies(pp=degrees.pp, tied=tied)
-    dense = over_stages(stages, held, lambda block: block.dense, num_mtp=num_mtp) + head
-    if num_mtp:
-        apart = second_embedding(first=stages.first, last=stages.last)
-        dense = dense + apart * named(held.embedding.dense, "embedding for mtp", unit="parameter")
-    return dense, over_stages(stages, held, lambda block: block.expert, num_mtp=num_mtp)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharded:
+    """Parameters of every candidate, and the degrees by which they are sharded."""
+
+    degrees: Degrees
+    stages: Stages
+    held: Parts[Holding]
+    """Parameters of every block on one device."""
+    dense: Numeric
+    """(stages, candidates) elements of a stage's non-expert parameters on one device."""
+    expert: Numeric
+
+    @classmethod
+    def of(cls, model: Model, held: Parts[Holding], stages: Stages, degrees: Degrees) -> Sharded:
+        """Return the parameters of every stage that holds what of a model."""
+        tied, num_mtp = model.tied_embeddings, model.num_mtp_layers
+        head = stages.last * held.head.vocabulary * head_copies(pp=degrees.pp, tied=tied)
+        dense = over_stages(stages, held, lambda block: block.dense, num_mtp=num_mtp) + head
+        if num_mtp:
+            apart = second_embedding(first=stages.first, last=stages.last)
+            dense = dense + apart * named(held.embedding.dense, "embedding for mtp", unit="parameter")
+        expert = over_stages(stages, held, lambda block: block.expert, num_mtp=num_mtp)
+        return cls(degrees=degrees, stages=stages, held=held, dense=dense, expert=expert)

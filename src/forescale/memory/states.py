@@ -1,14 +1,119 @@
-"""Weights, gradients and optimizer states of one device."""
+"""Weights, gradients and optimizer states of one device, and what stands beside them."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from types import MappingProxyType
 
 import numpy as np
 
 from forescale.formula import formula
+from forescale.graph.layer import embedding_block, head_block, layer_block, mtp_block
+from forescale.graph.layout import Layout, split_strategy, state_shards
+from forescale.graph.operator import Parameter, ParameterGroup
+from forescale.graph.stages import over_stages
+from forescale.memory.buffers import gathered_aside, standing_buffers
+from forescale.memory.inputs import Setting, StateBytes
+from forescale.memory.liveness import largest
+from forescale.memory.parameters import Sharded
 from forescale.numeric import Numeric
-from forescale.spec.workload import STORAGE_BYTES, Precision
+from forescale.spec.cluster import Device
+from forescale.spec.model import Model
+from forescale.spec.strategy import Kernels, Offload, Strategy
+from forescale.spec.workload import STORAGE_BYTES, OptimizerName, Precision, narrow_bytes
 
 ZERO = "Rajbhandari et al. 2020, ZeRO, arXiv:1910.02054, section 5"
+ENGINE = (
+    "Transformer Engine, pytorch/module/base.py quantize_weight and pytorch/csrc/quantizer.cpp create_tensor"
+)
+GATHERED_BYTES = 2.0
+"""Parameters travel in 16 bits."""
+ENDS = ("embedding.", "head.")
+
+
+def state_bytes(setting: Setting, sharded: Sharded) -> StateBytes:
+    """Return all that stands on a device of every stage, each parameter group over its own shards."""
+    held = weights_and_updates(setting, sharded)
+    return replace(
+        held,
+        narrow=narrow_weights(setting, sharded),
+        buffers=standing_buffers(setting, sharded),
+        aside=gathered_aside(setting, sharded),
+    )
+
+
+def weights_and_updates(setting: Setting, sharded: Sharded) -> StateBytes:
+    """Return weights, gradients and optimizer states, and what of them lies on the host."""
+    precision, offload = setting.workload.precision, setting.choices.offload
+    beside = STORAGE_BYTES[precision.parameters] if setting.choices.kernels.keeps_product_gradients else 0.0
+    moments = moments_per_parameter(setting.model, setting.workload.optimizer)
+    weight, gradient = STORAGE_BYTES[precision.parameters], STORAGE_BYTES[precision.gradients] + beside
+    update = update_element_bytes(precision)
+    dense_state = optimizer_element_bytes(precision, moments.dense)
+    expert_state = optimizer_element_bytes(precision, moments.expert)
+    degrees, zero = sharded.degrees, sharded.degrees.zero
+    shards = state_shards(degrees, setting.choices.tp_kind)
+
+    def over_shards(function: Callable[..., Numeric], size: float, other: float) -> Numeric:
+        return function(parameters=sharded.dense, element_bytes=size, shards=shards, zero=zero) + function(
+            parameters=sharded.expert, element_bytes=other, shards=degrees.expert_shards, zero=zero
+        )
+
+    held = StateBytes(
+        weights=over_shards(weight_bytes, weight, weight),
+        gradients=over_shards(gradient_bytes, gradient, gradient),
+        update=over_shards(update_bytes, update, update),
+        optimizer=over_shards(optimizer_bytes, dense_state, expert_state),
+    )
+    if not (offload.updates or offload.parameters):
+        return held
+    left = 0.0 if offload.master else optimizer_element_bytes(precision, 0.0)
+    moved = over_shards(optimizer_bytes, dense_state - left, expert_state - left)
+    return on_host(held, offload, zero, moved, over_shards(optimizer_bytes, 1.0, 1.0))
+
+
+def on_host(
+    held: StateBytes, offload: Offload, zero: Numeric, moved: Numeric, parameters: Numeric
+) -> StateBytes:
+    """Return the states with those of `parameters` that are offloaded moved to the host."""
+    whole = at_stage_3(zero=zero, sharded=1.0, otherwise=0.0) if offload.parameters else 0.0
+    share = largest(first=offload.optimizer, second=whole)
+    updated = share * parameters
+    beside = STORAGE_BYTES["fp32"] * (1.0 if offload.master else 2.0)
+    return StateBytes(
+        weights=held.weights * (1.0 - whole),
+        gradients=held.gradients * (1.0 - whole),
+        optimizer=held.optimizer - share * moved,
+        update=held.update * (1.0 - share),
+        host=share * moved + beside * updated + whole * held.weights,
+        host_updated=updated,
+        host_weights=whole * parameters * GATHERED_BYTES,
+        host_gradients=whole * held.gradients,
+    )
+
+
+def narrow_weights(setting: Setting, sharded: Sharded) -> Numeric:
+    """Return what weights in 8 or 4 bits add on every stage: copies of theirs, the type of the others."""
+    precision, degrees = setting.workload.precision, sharded.degrees
+    narrow = over_stages(
+        sharded.stages, sharded.held, lambda block: block.narrow, num_mtp=setting.model.num_mtp_layers
+    )
+    size = narrow_weight_bytes(setting.cluster.device, precision, setting.choices.kernels)
+    added = added_weight_bytes(parameters=narrow, element_bytes=size, zero=degrees.zero)
+    wide = wide_weight_bytes(precision)
+    if wide == 0.0:
+        return added
+    others = sharded.dense + sharded.expert - narrow
+    shards = state_shards(degrees, setting.choices.tp_kind)
+    return added + weight_bytes(parameters=others, element_bytes=wide, shards=shards, zero=degrees.zero)
+
+
+@formula(unit="s", source="definition")
+def at_stage_3(*, zero: Numeric, sharded: Numeric, otherwise: Numeric) -> Numeric:
+    """`sharded` at ZeRO stage 3, `otherwise` below it."""
+    return np.where(np.asarray(zero) >= 3, sharded, otherwise)
 
 
 @formula(unit="byte", source=ZERO)
@@ -47,3 +152,102 @@ def optimizer_element_bytes(precision: Precision, moments: float = 2.0) -> float
     """Return bytes per parameter of master copy and moments; AdamW has two moments per parameter."""
     master = 0.0 if precision.master == "none" else STORAGE_BYTES[precision.master]
     return master + moments * STORAGE_BYTES[precision.moments]
+
+
+def narrow_weight_bytes(device: Device, precision: Precision, kernels: Kernels) -> float:
+    """Return the bytes that narrow products add to each element of their weights.
+
+    Scales of blocks differ between rows and columns, so blockwise, MXFP8 and NVFP4 weights are kept along both;
+    with one scale per tensor a transposed copy is kept where the device's products need it.
+    """
+    instead = precision.is_narrow and precision.parameters == "fp8"
+    if not precision.is_narrow or not (instead or kernels.caches_narrow_weights):
+        return 0.0
+    per_tensor = precision.compute == "fp8" and precision.recipe != "blockwise"
+    copies = 1.0 if per_tensor and not device.needs_transposes else 2.0
+    stored = STORAGE_BYTES["fp8"] if instead else 0.0
+    return copies * narrow_bytes(precision) - stored
+
+
+def wide_weight_bytes(precision: Precision) -> float:
+    """Return the bytes that parameters of other operators have beyond 8 bits, where weights are kept in these.
+
+    Embeddings, head, router and norms stay in the activations' type (Megatron-LM --fp8-param-gather).
+    """
+    if not precision.is_narrow or precision.parameters != "fp8":
+        return 0.0
+    return STORAGE_BYTES[precision.activations] - STORAGE_BYTES["fp8"]
+
+
+@formula(unit="byte", source=ENGINE)
+def added_weight_bytes(*, parameters: Numeric, element_bytes: float, zero: Numeric) -> Numeric:
+    """Parameters × bytes, below stage 3: gathered weights are narrowed again each time."""
+    return np.where(np.asarray(zero) < 3, parameters * element_bytes, 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moments:
+    """Elements of moments per parameter, averaged over each group of a model."""
+
+    dense: float
+    expert: float
+
+
+def _muon(parameter: Parameter) -> float:
+    """One momentum for hidden matrices; embedding, head and vectors are left to AdamW."""
+    hidden = parameter.matrix and not parameter.name.startswith(ENDS)
+    return parameter.elements * (1.0 if hidden else 2.0)
+
+
+def _adafactor(parameter: Parameter) -> float:
+    """Row and column sums of matrices (of every expert its own), whole second moments of vectors; no first."""
+    if not parameter.matrix:
+        return parameter.elements
+    rows, columns = parameter.shape[-2:]
+    return parameter.elements * (1.0 / rows + 1.0 / columns)
+
+
+ELEMENTS: Mapping[OptimizerName, Callable[[Parameter], float]] = MappingProxyType(
+    {
+        "adamw": lambda parameter: 2.0 * parameter.elements,
+        "lion": lambda parameter: parameter.elements,
+        "sgd": lambda parameter: parameter.elements,
+        "muon": _muon,
+        "adafactor": _adafactor,
+    }
+)
+"""Elements of moments of one parameter. AdamW: arXiv:1711.05101; Lion: arXiv:2302.06675, Algorithm 2; SGD with
+momentum; Muon: Jordan et al. 2024, with AdamW for the rest (arXiv:2502.16982, section 2.2); Adafactor without
+momentum: arXiv:1804.04235, section 3."""
+
+
+@cache
+def moments_per_parameter(model: Model, optimizer: OptimizerName) -> Moments:
+    """Return the moments that `optimizer` keeps per parameter of `model`."""
+    parameters = list(_parameters(model))
+    return Moments(
+        dense=_average(parameters, "dense", optimizer), expert=_average(parameters, "expert", optimizer)
+    )
+
+
+def _average(
+    parameters: list[tuple[Parameter, int]], group: ParameterGroup, optimizer: OptimizerName
+) -> float:
+    ours = [(parameter, times) for parameter, times in parameters if parameter.group == group]
+    elements = sum(parameter.elements * times for parameter, times in ours)
+    return (
+        sum(ELEMENTS[optimizer](parameter) * times for parameter, times in ours) / elements if ours else 0.0
+    )
+
+
+def _parameters(model: Model) -> Iterable[tuple[Parameter, int]]:
+    degrees, choices = split_strategy(Strategy())
+    layout = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=1.0)
+    blocks = [(layer_block(model, kind, layout), model.layers.count(kind)) for kind in model.layer_kinds]
+    blocks += [(embedding_block(model, layout), 1), (head_block(model, layout), 1)]
+    if model.num_mtp_layers:
+        blocks.append((mtp_block(model, layout), model.num_mtp_layers))
+    for block, times in blocks:
+        for parameter in block.parameters:
+            if not (model.tied_embeddings and parameter.name == "head.logits.weight"):
+                yield parameter, times

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from forescale.brief import Brief
 from forescale.errors import SpecError
-from forescale.memory.graphs import pool_bytes
+from forescale.memory.activations import pool_bytes
+from forescale.memory.inputs import Resident, Setting
 from forescale.memory.loads import Sized, StageLoad, total_bytes
-from forescale.memory.peak import standing_buffers, state_bytes
 from forescale.numeric import Array
 from forescale.projection.result import Projection
 from forescale.schedule import Kind, Simulation, StageTimes, build_schedule, simulate
@@ -27,9 +27,6 @@ from forescale.schedule.memory import ActivationSizes
 from forescale.schedule.model import Schedule
 from forescale.schedule.program import Flat
 from forescale.spec.strategy import Strategy
-
-if TYPE_CHECKING:
-    from forescale.evaluate import Inputs, Setting
 
 SCHEMA = "forescale.memory_timeline/1"
 UPDATE = "update"
@@ -181,20 +178,12 @@ def build_timeline(
     )
 
 
-def standing_of_ranks(result: Projection, setting: Setting, inputs: Inputs) -> tuple[Standing, ...]:
+def standing_of_ranks(result: Projection, setting: Setting, inputs: Resident) -> tuple[Standing, ...]:
     """Return what every rank of a projected layout holds besides activations."""
-    traffic, stages = inputs.traffic, result.memory.stages
-    states = state_bytes(
-        setting.model,
-        traffic.dense,
-        traffic.expert,
-        inputs.degrees,
-        setting.workload,
-        setting.choices,
-    )
+    stages, states = result.memory.stages, inputs.states
     buffers, update, pool = (
         np.broadcast_to(np.asarray(values), (len(stages), 1))[:, 0].tolist()
-        for values in (standing_buffers(setting, inputs), states.update, pool_bytes(setting, inputs))
+        for values in (states.buffers, states.update, pool_bytes(setting, inputs))
     )
     whole = setting.choices.graphs == "full"
     graphs = [stage.activations_bytes for stage in stages] if whole else pool

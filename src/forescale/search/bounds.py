@@ -8,18 +8,20 @@ from functools import reduce
 
 import numpy as np
 
-from forescale.evaluate import Inputs, Setting, footprint
+from forescale.evaluate import least_resident
 from forescale.formula import formula
 from forescale.graph.layout import Choices, Degrees, split_strategy
 from forescale.graph.operator import Block, Operator
 from forescale.graph.ops import Collective, Primitive
-from forescale.graph.parts import Parts
-from forescale.graph.recompute import keep
+from forescale.graph.parts import ByPolicy, Parts
+from forescale.graph.recompute import NO_RECOMPUTE, keep
 from forescale.graph.stage import plan_stages
 from forescale.graph.stages import Stages, over_stages, stack_plans
-from forescale.memory.parameters import Holding, holdings
-from forescale.memory.peak import narrow_weights, standing_buffers, state_bytes
-from forescale.memory.summary import highest_peak
+from forescale.memory.inputs import Setting
+from forescale.memory.liveness import BlockBytes, block_bytes
+from forescale.memory.parameters import Sharded, holdings
+from forescale.memory.peak import footprint, highest_peak
+from forescale.memory.states import state_bytes
 from forescale.numeric import Array, Numeric, mapped, smaller
 from forescale.project import setting_of
 from forescale.search.evaluate import BLOCK_KEY, CHUNK, Batch, Gather, Scores, batches, score_pairs, uncounted
@@ -28,19 +30,10 @@ from forescale.search.question import Question
 from forescale.search.ranks import Anywhere
 from forescale.search.tree import Cells, Legality, VariantList
 from forescale.spec.strategy import Recompute
-from forescale.time.blocks import (
-    BlockCost,
-    BlockSeconds,
-    PricedBlock,
-    block_bytes,
-    block_seconds,
-    price_operators,
-)
-from forescale.time.data_parallel import DataTraffic, free_traffic
-from forescale.time.launches import engine_time
-from forescale.time.pieces import NO_RECOMPUTE, Piece
-from forescale.time.pipeline_floor import PipelineFloor
-from forescale.time.price import Pricing
+from forescale.time.blocks import BlockSeconds, block_seconds
+from forescale.time.pipeline import engine_time
+from forescale.time.price import PricedBlock, Pricing, price_operators
+from forescale.time.step import straggler_share
 
 MARGIN = 1.0 - 1e-9
 """Rounding never lifts a bound above what it bounds by more than this."""
@@ -125,7 +118,9 @@ class WorkBounds:
             micro_batch_size=self.cells.whole.columns["micro_batch_size"][cells].astype(float),
             crossed=(1.0 - 1.0 / pp) / vpp if closed else 0.0,
         )
-        return np.asarray(seconds * (1.0 + _setting(self.question, Choices()).straggler_share) * MARGIN)
+        return np.asarray(
+            seconds * (1.0 + straggler_share(self.question.run, self.question.cluster)) * MARGIN
+        )
 
     def _over(self, each: VariantList, cells: Rows, of: Callable[[Rows, Columns, Choices], Array]) -> Array:
         """Return seconds of one micro-batch for some cells under a list, which `of` gives by choices."""
@@ -213,24 +208,16 @@ def _summed(
     seconds = priced.map(lambda block: block_seconds(block, (), overlap=choices.overlap))
     whole = stack_plans([plan_stages(question.model, pp=1)])
     found: dict[str, Array] = {}
-    for name in dict.fromkeys(part for block in seconds.all() for part in (*block.forward, *block.backward)):
+    for name in dict.fromkeys(
+        part for block in seconds.all() for part in (*block.forward_parts, *block.backward_parts)
+    ):
         summed = over_stages(whole, seconds, _of_part(name), num_mtp=question.model.num_mtp_layers)
         found[name] = np.asarray(summed)[0] + 0.0 * np.asarray(degrees.tp)
     return found
 
 
 def _of_part(name: str) -> Callable[[BlockSeconds], Numeric]:
-    return lambda seconds: seconds.forward.get(name, 0.0) + seconds.backward.get(name, 0.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sharded:
-    """What standing buffers depend on."""
-
-    degrees: Degrees
-    stages: Stages
-    held: Parts[Holding]
-    traffic: DataTraffic
+    return lambda seconds: seconds.forward_parts.get(name, 0.0) + seconds.backward_parts.get(name, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,14 +246,8 @@ class LeastStates:
     def _bytes(self, degrees: Degrees, stages: Stages, choices: Choices) -> Array:
         question, model = self.question, self.question.model
         held = holdings(question.blocks(degrees, choices))
-        traffic = free_traffic(
-            held, stages, degrees, tied=model.tied_embeddings, num_mtp=model.num_mtp_layers
-        )
-        states = state_bytes(model, traffic.dense, traffic.expert, degrees, question.workload, choices)
-        sharded = _Sharded(degrees=degrees, stages=stages, held=held, traffic=traffic)
-        setting = _setting(question, choices)
-        beside = standing_buffers(setting, sharded) + narrow_weights(setting, sharded)
-        return np.asarray(states.weights + states.gradients + states.optimizer + beside)
+        states = state_bytes(_setting(question, choices), Sharded.of(model, held, stages, degrees))
+        return np.asarray(states.total() + (states.buffers + states.narrow))
 
 
 def cell_bounds(
@@ -322,7 +303,7 @@ class MemoryBounds:
         columns = {name: values[batch.rows] for name, values in self.cells.whole.columns.items()}
         table = distinct(columns, BLOCK_KEY)
         blocks = question.blocks(as_degrees(table.columns), choices)
-        pieces = least_pieces(blocks, self._policies(batch), choices)
+        costs = least_bytes(blocks, self._policies(batch), choices)
         held = holdings(blocks)
         model = question.model
         setting = setting_of(model, question.cluster, question.workload, choices, question.run)
@@ -332,17 +313,14 @@ class MemoryBounds:
             degrees = as_degrees({name: values[part] for name, values in columns.items()})
             stages = batch.stages(part)
             own = mapped(held, at := Gather(table.where[part]))
-            tied, num_mtp = model.tied_embeddings, model.num_mtp_layers
-            pipeline = batch.pipeline
-            inputs = Inputs(
-                degrees=degrees,
-                stages=stages,
-                pieces=mapped(pieces, at),
-                held=own,
-                traffic=free_traffic(own, stages, degrees, tied=tied, num_mtp=num_mtp),
-                floor=floor[:, part],
-                pricing=batch.ranks.pricing(question, degrees, choices, part),
-                pipeline=pipeline.take(part) if isinstance(pipeline, PipelineFloor) else pipeline,
+            pricing = batch.ranks.pricing(question, degrees, choices, part)
+            inputs = least_resident(
+                setting,
+                Sharded.of(model, own, stages, degrees),
+                mapped(costs, at),
+                floor[:, part],
+                pricing.places,
+                batch.pipeline.take(part).in_flight,
             )
             found = footprint(setting, inputs)
             peaks[part] = highest_peak(found, setting.overhead, stages) if question.safe else found.peak
@@ -355,7 +333,9 @@ class MemoryBounds:
         return tuple(dict.fromkeys(uncounted(variants[index].recompute) for index in each.variants[0]))
 
 
-def least_pieces(blocks: Parts[Block], policies: Sequence[Recompute], choices: Choices) -> Parts[Piece]:
+def least_bytes(
+    blocks: Parts[Block], policies: Sequence[Recompute], choices: Choices
+) -> Parts[ByPolicy[BlockBytes]]:
     """Return blocks that keep, and need at work, the least that any policy has, whichever layers it takes."""
     if not all(policy.takes_all for policy in policies):
         policies = tuple(dict.fromkeys((*policies, NO_RECOMPUTE)))
@@ -363,16 +343,16 @@ def least_pieces(blocks: Parts[Block], policies: Sequence[Recompute], choices: C
         [_on_layer(blocks.layers, at, each, choices) for each in policies] for at in range(len(blocks.layers))
     ]
     return Parts(
-        layers=tuple(_piece(_least(each)) for each in layers),
-        embedding=_piece(block_bytes(blocks.embedding, keep(blocks.embedding, NO_RECOMPUTE))),
-        head=_piece(block_bytes(blocks.head, keep(blocks.head, NO_RECOMPUTE))),
+        layers=tuple(_of_all(_least(each)) for each in layers),
+        embedding=_of_all(block_bytes(blocks.embedding, keep(blocks.embedding, NO_RECOMPUTE))),
+        head=_of_all(block_bytes(blocks.head, keep(blocks.head, NO_RECOMPUTE))),
         mtp=None
         if blocks.mtp is None
-        else _piece(_least([_on_layer((blocks.mtp,), 0, each, choices) for each in policies])),
+        else _of_all(_least([_on_layer((blocks.mtp,), 0, each, choices) for each in policies])),
     )
 
 
-def _on_layer(layers: Sequence[Block], at: int, policy: Recompute, choices: Choices) -> BlockCost:
+def _on_layer(layers: Sequence[Block], at: int, policy: Recompute, choices: Choices) -> BlockBytes:
     """Return the bytes of a layer under a policy, without what is offloaded.
 
     Layers that are replayed together keep one input, of whichever kind the first of them is.
@@ -382,32 +362,30 @@ def _on_layer(layers: Sequence[Block], at: int, policy: Recompute, choices: Choi
         block_bytes(each, keep(each, policy), offloaded=offload.modules, captured=choices.graphs == "partial")
         for each in (layers[at], *(layers if policy.unit > 1 else ()))
     )
-    kept, working = own.kept_bytes, own.backward_bytes - own.kept_bytes
-    ahead = own.forward_bytes - own.kept_bytes
+    kept, working = own.kept, own.backward - own.kept
+    ahead = own.forward - own.kept
     if policy.unit > 1:
-        kept = reduce(smaller, [each.kept_bytes for each in others]) / float(policy.unit)
+        kept = reduce(smaller, [each.kept for each in others]) / float(policy.unit)
         working = working + float(policy.unit - 1) * keep(layers[at], NO_RECOMPUTE).num_bytes
-    kept = kept - offload.module_share * own.offloaded_bytes
-    return replace(
-        own, kept_bytes=kept, forward_bytes=kept + ahead, backward_bytes=kept + working, offloaded_bytes=0.0
-    )
+    kept = kept - offload.module_share * own.offloaded
+    return replace(own, kept=kept, forward=kept + ahead, backward=kept + working, offloaded=0.0)
 
 
-def _least(found: Sequence[BlockCost]) -> BlockCost:
+def _least(found: Sequence[BlockBytes]) -> BlockBytes:
     """Return what is kept, and needed beyond that at work, at the least of each."""
-    kept = reduce(smaller, [each.kept_bytes for each in found])
-    ahead = reduce(smaller, [each.forward_bytes - each.kept_bytes for each in found])
-    working = reduce(smaller, [each.backward_bytes - each.kept_bytes for each in found])
-    pools = [each.captured_bytes for each in found if each.captured_bytes is not None]
+    kept = reduce(smaller, [each.kept for each in found])
+    ahead = reduce(smaller, [each.forward - each.kept for each in found])
+    working = reduce(smaller, [each.backward - each.kept for each in found])
+    pools = [each.captured for each in found if each.captured is not None]
     captured = [reduce(smaller, each) for each in zip(*pools, strict=True)]
     return replace(
         found[0],
-        kept_bytes=kept,
-        forward_bytes=kept + ahead,
-        backward_bytes=kept + working,
-        captured_bytes=(captured[0], captured[1]) if captured else None,
+        kept=kept,
+        forward=kept + ahead,
+        backward=kept + working,
+        captured=(captured[0], captured[1]) if captured else None,
     )
 
 
-def _piece(cost: BlockCost) -> Piece:
-    return Piece(cost=cost, plain=cost)
+def _of_all(cost: BlockBytes) -> ByPolicy[BlockBytes]:
+    return ByPolicy(taken=cost, left=cost)

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from forescale.evaluate import Inputs, evaluate
+from forescale.evaluate import bound_inputs, evaluate, inputs_of
 from forescale.graph.layout import Choices, split_strategy
-from forescale.graph.parts import Parts
 from forescale.graph.stage import EVERY_LAYER, plan_stages
 from forescale.graph.stages import Stages, stack_plans
-from forescale.memory.in_flight import interleaved_stages
-from forescale.memory.parameters import Holding, holdings, stage_parameters
-from forescale.memory.peak import state_bytes
-from forescale.memory.summary import highest_peak
+from forescale.memory.inputs import Setting
+from forescale.memory.parameters import Sharded, holdings
+from forescale.memory.peak import highest_peak
+from forescale.memory.states import weights_and_updates
 from forescale.numeric import Array, Numeric, mapped
 from forescale.project import setting_of
 from forescale.search.layouts import Candidates, Columns, Rows, Variant, as_degrees, distinct, first_rows
@@ -25,11 +24,11 @@ from forescale.search.question import Question
 from forescale.search.ranks import Anywhere, Ordered, Placed, Ranks, Wherever
 from forescale.spec.model import Model
 from forescale.spec.strategy import Recompute, TensorKind
-from forescale.time.blocks import BlockCost, PricedBlock
+from forescale.time.blocks import BlockCosts, price_built
 from forescale.time.data_parallel import DataTraffic, data_traffic, free_traffic
-from forescale.time.pieces import Piece, build_pieces, price_blocks
-from forescale.time.pipeline import Pipeline, pipeline_of
-from forescale.time.pipeline_floor import PipelineFloor, Shape, floor_of
+from forescale.time.pipeline import Pipeline, interleaved_stages, pipeline_of
+from forescale.time.pipeline_floor import Shape, floor_of
+from forescale.time.step import Inputs
 
 T = TypeVar("T", bound=Hashable)
 SHAPE = ("pp", "vpp", "count")
@@ -73,7 +72,7 @@ class Batch:
     choices: Choices
     ranks: Ranks
     stages: StagesOf
-    pipeline: Pipeline | PipelineFloor | None = None
+    pipeline: Pipeline = field(default_factory=Pipeline)
 
     def take(self, some: Rows) -> Batch:
         """Return some of the pairs."""
@@ -185,12 +184,13 @@ class _Batches:
         """Return a batch of one shape with its simulated pipeline; there is none of one stage."""
         pp, vpp, count = shape
         name, pieces = str(batch.choices.schedule), self.candidates.base.sequence_pieces
-        pipeline = (
-            None
-            if pp == 1
-            else pipeline_of(self.model, name, pp, vpp, count, recompute=recompute, num_splits=pieces)
-        )
-        plan = plan_stages(self.model, pp=1, recompute=recompute) if pipeline is None else pipeline.ranks
+        pipeline: Pipeline = Pipeline()
+        plan = plan_stages(self.model, pp=1, recompute=recompute)
+        if pp > 1:
+            pipeline = simulated = pipeline_of(
+                self.model, name, pp, vpp, count, recompute=recompute, num_splits=pieces
+            )
+            plan = simulated.ranks
         stages = StagesOf(stack_plans([plan]), np.zeros(len(batch.rows), dtype=np.int64))
         return replace(batch, stages=stages, pipeline=pipeline)
 
@@ -317,20 +317,11 @@ def score_pairs(
             wanted = np.flatnonzero(batch.policy == which)
             if len(wanted) == 0:
                 continue
-            choices = replace(batch.choices, recompute=recompute)
-            pieces = build_pieces(
-                group.priced,
-                recompute,
-                overlap=choices.overlap,
-                schedule=choices.schedule,
-                offloaded=choices.offload.modules,
-                captured=choices.graphs == "partial",
-                known=group.costs,
-            )
-            setting = setting_of(question.model, question.cluster, question.workload, choices, question.run)
+            setting = replace(group.setting, choices=replace(batch.choices, recompute=recompute))
+            costs = group.priced.under(recompute)
             for start in range(0, len(wanted), chunk):
                 part = wanted[start : start + chunk]
-                evaluation = evaluate(setting, group.inputs(part, pieces))
+                evaluation = evaluate(setting, group.inputs(setting, part, costs))
                 scores.step_time[batch.pairs[part]] = evaluation.step_time
                 scores.peak[batch.pairs[part]] = (
                     highest_peak(evaluation, setting.overhead, batch.stages(part))
@@ -378,10 +369,8 @@ def _states(question: Question, candidates: Candidates, stages_of_rows: StagesOf
     degrees = as_degrees(table.columns)
     held = holdings(question.blocks(degrees, choices))
     stages = stages_of_rows(first_rows(table.where))
-    dense, expert = stage_parameters(
-        held, stages, degrees, tied=model.tied_embeddings, num_mtp=model.num_mtp_layers
-    )
-    states = state_bytes(model, dense, expert, degrees, question.workload, choices)
+    setting = setting_of(model, question.cluster, question.workload, choices, question.run)
+    states = weights_and_updates(setting, Sharded.of(model, held, stages, degrees))
     total = np.asarray(states.total())
     fullest: Array = np.max(np.where(stages.multiplicity > 0, total, 0.0), axis=0)
     return fullest[table.where]
@@ -394,6 +383,9 @@ class _Group:
         self, question: Question, candidates: Candidates, batch: Batch, least: Least | None = None
     ) -> None:
         self.question, self.batch, self.choices = question, batch, batch.choices
+        self.setting = setting_of(
+            question.model, question.cluster, question.workload, batch.choices, question.run
+        )
         self.columns = {name: values[batch.rows] for name, values in candidates.columns.items()}
         self.floor = None if least is None else least(batch)
         keys = batch.ranks.keys(question.model)
@@ -402,48 +394,37 @@ class _Group:
         degrees = as_degrees({name: values[first] for name, values in self.columns.items()})
         blocks = question.blocks(degrees, self.choices)
         pricing = batch.ranks.pricing(question, degrees, self.choices, first)
-        self.priced: Parts[PricedBlock] = price_blocks(blocks, pricing)
-        self.held: Parts[Holding] = holdings(blocks)
-        self.costs: dict[tuple[int, Recompute], BlockCost] = {}
+        self.priced = price_built(blocks, self.choices, pricing)
         columns = {**self.columns, "plan": batch.stages.plan, **keys}
         self.traffic_table = distinct(columns, (*TRAFFIC_KEY, "plan", *keys))
         self.traffic = self._traffic()
 
     def _traffic(self) -> DataTraffic:
-        question, model, choices = self.question, self.question.model, self.choices
+        question, choices = self.question, self.choices
         first = first_rows(self.traffic_table.where)
         degrees = as_degrees({name: values[first] for name, values in self.columns.items()})
         held = holdings(question.blocks(degrees, choices))
-        stages = self.batch.stages(first)
-        tied, num_mtp = model.tied_embeddings, model.num_mtp_layers
         if self.floor is not None:
-            return free_traffic(held, stages, degrees, tied=tied, num_mtp=num_mtp)
+            return free_traffic(held)
+        sharded = Sharded.of(question.model, held, self.batch.stages(first), degrees)
         return data_traffic(
-            held,
-            stages,
-            degrees,
-            question.workload.precision,
-            self.batch.ranks.pricing(question, degrees, choices, first),
-            tied=tied,
-            num_mtp=num_mtp,
-            choices=choices,
+            self.setting, sharded, self.batch.ranks.pricing(question, degrees, choices, first)
         )
 
-    def inputs(self, part: Rows, pieces: Parts[Piece]) -> Inputs:
+    def inputs(self, setting: Setting, part: Rows, costs: BlockCosts) -> Inputs:
         """Return the priced numbers of some candidates of the group."""
         degrees = as_degrees({name: values[part] for name, values in self.columns.items()})
-        pipeline = self.batch.pipeline
-        at_block, at_traffic = Gather(self.block_table.where[part]), Gather(self.traffic_table.where[part])
-        return Inputs(
-            degrees=degrees,
-            stages=self.batch.stages(part),
-            pieces=mapped(pieces, at_block),
-            held=mapped(self.held, at_block),
-            traffic=mapped(self.traffic, at_traffic),
-            floor=None if self.floor is None else self.floor[:, part],
-            pricing=self.batch.ranks.pricing(self.question, degrees, self.choices, part),
-            pipeline=pipeline.take(part) if isinstance(pipeline, PipelineFloor) else pipeline,
-        )
+        at_block = Gather(self.block_table.where[part])
+        held, costs = mapped(self.priced.held, at_block), mapped(costs, at_block)
+        sharded = Sharded.of(self.question.model, held, self.batch.stages(part), degrees)
+        pricing = self.batch.ranks.pricing(self.question, degrees, self.choices, part)
+        pipeline = self.batch.pipeline.take(part)
+        if self.floor is not None:
+            return bound_inputs(
+                setting, sharded, costs, self.floor[:, part], pricing=pricing, pipeline=pipeline
+            )
+        traffic = mapped(self.traffic, Gather(self.traffic_table.where[part]))
+        return inputs_of(setting, sharded, costs, traffic=traffic, pricing=pricing, pipeline=pipeline)
 
 
 class Gather:

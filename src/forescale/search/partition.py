@@ -9,30 +9,28 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TypeAlias
 
 import numpy as np
 
 from forescale.brief import Brief
 from forescale.cost.mesh import order_of
 from forescale.cost.select import Costs
-from forescale.evaluate import Inputs
 from forescale.formula import value_of
 from forescale.graph.layout import Degrees, split_strategy
+from forescale.memory.inputs import Setting
 from forescale.memory.parameters import Holding, head_copies, second_embedding
-from forescale.memory.peak import state_bytes
+from forescale.memory.states import weights_and_updates
 from forescale.numeric import Numeric
-from forescale.project import layout_inputs, project
+from forescale.project import layout_inputs, project, setting_of
 from forescale.projection.result import Projection
-from forescale.schedule.memory import in_flight_microbatches
 from forescale.schedule.optimise.partition import Layer, Partition, partition_layers
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.strategy import Recompute, Strategy
 from forescale.spec.workload import Workload, num_microbatches
-from forescale.time.blocks import BlockCost
-from forescale.time.pieces import Piece, build_pieces
-from forescale.time.pipeline import lay_out
+from forescale.time.blocks import BlockSeconds
+from forescale.time.pipeline import Simulated, lay_out
+from forescale.time.step import Inputs
 
 FULL = Recompute(granularity="full")
 
@@ -69,7 +67,9 @@ def partition_stages(
     costs = costs or Costs()
     even = project(model, cluster, strategy, workload, costs=costs)
     inputs, ranks, in_flight = _inputs(model, cluster, strategy, workload, costs)
-    layers = _layers(model, strategy, workload, inputs)
+    choices = split_strategy(strategy, domain=cluster.domain)[1]
+    setting = setting_of(model, cluster, workload, choices, inputs.pricing.run)
+    layers = _layers(setting, inputs)
     room = cluster.device.hbm_bytes - _beside(even, inputs)
     share = len(ranks) / (max(ranks) + 1)
     found = partition_layers(
@@ -93,83 +93,82 @@ def _inputs(
     inputs = layout_inputs(
         model, cluster, workload, arrays, choices, plan, order_of(strategy), costs=costs, pipeline=pipeline
     )
-    if pipeline is not None:
-        ranks = pipeline.rank_of_stage[: pipeline.compiled.schedule.num_stages]
-        return inputs, ranks, pipeline.peaks.tolist()
     count = num_microbatches(
         global_batch_size=workload.global_batch_size,
         dp=strategy.dp,
         micro_batch_size=strategy.micro_batch_size,
     )
-    held = in_flight_microbatches(
-        stage=np.arange(strategy.pp, dtype=float),
-        pp=float(strategy.pp),
-        vpp=float(strategy.vpp),
-        num_microbatches=count,
-    )
-    return inputs, tuple(range(strategy.pp)) * strategy.vpp, np.asarray(held).tolist()
+    held = np.asarray(pipeline.in_flight.shares(degrees, inputs.stages, count))[:, 0].tolist()
+    if isinstance(pipeline, Simulated):
+        return inputs, pipeline.rank_of_stage[: pipeline.compiled.schedule.num_stages], held
+    return inputs, tuple(range(strategy.pp)) * strategy.vpp, held
 
 
-Present: TypeAlias = tuple[float, Piece, Piece, Holding]
-"""How many of a block there are, the block as the layout has it and recomputed in full, and its parameters."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Present:
+    """So many of a block: as the layout has it, its bytes recomputed in full, and its parameters."""
+
+    number: float = 1.0
+    seconds: BlockSeconds
+    kept: Numeric
+    least: Numeric
+    holding: Holding
 
 
-def _layers(model: Model, strategy: Strategy, workload: Workload, inputs: Inputs) -> list[Layer]:
+def _layers(setting: Setting, inputs: Inputs) -> list[Layer]:
     """Return the embedding, the decoder's layers, and the head with multi-token prediction."""
     assert inputs.priced is not None
-    again = build_pieces(inputs.priced, FULL, overlap=strategy.overlap)
-    now, held = inputs.pieces, inputs.held
+    model, recompute = setting.model, setting.choices.recompute
+    held, again = inputs.held, inputs.priced.under(FULL).bytes
+    now = inputs.seconds.zipped(inputs.blocks, lambda seconds, own: (seconds.taken, own.taken.kept))
 
-    def layer(present: Sequence[Present], name: str, beside: float = 0.0) -> Layer:
-        states = _states(model, strategy, workload, inputs, present, beside)
-        return _layer(present, states, name, choosing=strategy.recompute.granularity == "none")
+    def layer(present: Sequence[_Present], name: str, beside: float = 0.0) -> Layer:
+        states = _states(setting, inputs, present, beside)
+        return _layer(present, states, name, choosing=recompute.granularity == "none")
+
+    def present(own: tuple[BlockSeconds, Numeric], holding: Holding, number: float = 1.0) -> _Present:
+        return _Present(number=number, seconds=own[0], kept=own[1], least=own[1], holding=holding)
 
     kinds = [
-        layer([(1.0, own, full, holding)], "layer")
+        layer([replace(present(own, holding), least=full.taken.kept)], "layer")
         for own, full, holding in zip(now.layers, again.layers, held.layers, strict=True)
     ]
-    last, again_embedded = [(1.0, now.head, now.head, held.head)], 0.0
+    last, again_embedded = [present(now.head, held.head)], 0.0
     if now.mtp is not None and held.mtp is not None:
-        last.append((float(model.num_mtp_layers), now.mtp, now.mtp, held.mtp))
+        last.append(present(now.mtp, held.mtp, float(model.num_mtp_layers)))
         apart = second_embedding(first=inputs.stages.first, last=inputs.stages.last)
         again_embedded = float(np.max(apart)) * _number(held.embedding.dense)
-    embedding = layer([(1.0, now.embedding, now.embedding, held.embedding)], "embedding")
+    embedding = layer([present(now.embedding, held.embedding)], "embedding")
     decoder = [kinds[model.layer_kinds.index(each)] for each in model.layers]
     return [embedding, *decoder, layer(last, "head", again_embedded)]
 
 
-def _layer(present: Sequence[Present], states: float, name: str, *, choosing: bool) -> Layer:
-    def of(get: Callable[[BlockCost], Numeric]) -> float:
-        return sum(number * _number(get(own.cost)) for number, own, *_ in present)
+def _layer(present: Sequence[_Present], states: float, name: str, *, choosing: bool) -> Layer:
+    def summed(get: Callable[[_Present], Numeric]) -> float:
+        return sum(own.number * _number(get(own)) for own in present)
 
-    kept, weight = of(lambda cost: cost.kept_bytes), of(lambda cost: cost.weight_seconds)
-    least = sum(number * _number(full.cost.kept_bytes) for number, _, full, _ in present)
+    kept, weight = summed(lambda own: own.kept), summed(lambda own: own.seconds.weight)
     return Layer(
-        forward=of(lambda cost: cost.forward_seconds),
-        input_grad=of(lambda cost: cost.backward_seconds) - weight,
+        forward=summed(lambda own: own.seconds.forward),
+        input_grad=summed(lambda own: own.seconds.backward) - weight,
         weight_grad=weight,
         activation=kept,
-        recomputed_activation=least if choosing else kept,
+        recomputed_activation=summed(lambda own: own.least) if choosing else kept,
         state=states,
         name=name,
     )
 
 
-def _states(
-    model: Model,
-    strategy: Strategy,
-    workload: Workload,
-    inputs: Inputs,
-    present: Sequence[Present],
-    beside: float,
-) -> float:
+def _states(setting: Setting, inputs: Inputs, present: Sequence[_Present], beside: float) -> float:
     """Return the bytes of the states of some blocks, and of parameters beside them, on one device."""
-    copies = _number(head_copies(pp=inputs.degrees.pp, tied=model.tied_embeddings))
-    dense = sum(n * (_number(own.dense) + copies * _number(own.vocabulary)) for n, _, _, own in present)
-    dense += beside
-    expert = sum(n * _number(own.expert) for n, _, _, own in present)
-    choices = split_strategy(strategy)[1]
-    return _number(state_bytes(model, dense, expert, inputs.degrees, workload, choices).total())
+    copies = _number(head_copies(pp=inputs.degrees.pp, tied=setting.model.tied_embeddings))
+    dense = sum(
+        own.number * (_number(own.holding.dense) + copies * _number(own.holding.vocabulary))
+        for own in present
+    )
+    expert = sum(own.number * _number(own.holding.expert) for own in present)
+    sharded = replace(inputs, dense=dense + beside, expert=expert)
+    return _number(weights_and_updates(setting, sharded).total())
 
 
 def _beside(even: Projection, inputs: Inputs) -> float:
@@ -177,9 +176,9 @@ def _beside(even: Projection, inputs: Inputs) -> float:
     held = ("weights_bytes", "gradients_bytes", "optimizer_bytes", "activations_bytes")
     stages = even.memory.stages
     standing = max(stage.peak_bytes - sum(getattr(stage, name) for name in held) for stage in stages)
-    costs = [piece.cost for piece in inputs.pieces.all()]
     at_work = max(
-        _number(np.maximum(cost.forward_bytes, cost.backward_bytes) - cost.kept_bytes) for cost in costs
+        _number(np.maximum(own.taken.forward, own.taken.backward) - own.taken.kept)
+        for own in inputs.blocks.all()
     )
     return float(standing + at_work)
 

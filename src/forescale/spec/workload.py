@@ -91,3 +91,8 @@ class Workload:
     varied_lengths: bool = False
     """Sequences, and with them tensors, differ in length from step to step (fine-tuning without packing or padding):
     the allocator's memory then breaks into more pieces. `seq_len` is the longest."""
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Tokens of all sequences of one optimizer step."""
+        return float(self.global_batch_size * self.seq_len)

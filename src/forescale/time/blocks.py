@@ -1,154 +1,79 @@
-"""Price one block: seconds of forward and backward per micro-batch and device, by part."""
+"""Seconds of the blocks of a model: forward and backward per micro-batch and device, by part.
+
+They depend only on the degrees that change a block (tp, cp, ep, etp, micro-batch, the groups' places), so a search
+prices each distinct combination once and gathers.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from itertools import chain
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TypeAlias
 
-from forescale.cost.model import ProvenanceKind
+from forescale.cost.placement import Group
+from forescale.cost.select import CostModels
 from forescale.formula import named, total
-from forescale.graph.offloads import offloaded_bytes
+from forescale.graph.layout import Choices, Layout
 from forescale.graph.operator import Block, Operator
-from forescale.graph.ops import AttentionCore, Collective, Primitive
-from forescale.graph.recompute import Kept
-from forescale.memory.liveness import BlockMoments, block_moments
-from forescale.memory.moments import peak_bytes
+from forescale.graph.ops import AttentionCore, MeshAxis
+from forescale.graph.parts import ByPolicy, Parts, build_blocks
+from forescale.graph.recompute import NO_RECOMPUTE, Kept, keep
+from forescale.memory.liveness import BlockBytes, block_bytes
+from forescale.memory.parameters import Holding, holdings
 from forescale.numeric import Numeric
-from forescale.spec.strategy import OffloadName, Overlap
-from forescale.time.launches import calls_of_steps, launch_gap
-from forescale.time.overlap import Covers, Seconds, hide_experts
-from forescale.time.price import Pricing
+from forescale.schedule import cuts_sequences, splits_backward
+from forescale.spec.model import Model
+from forescale.spec.strategy import LaunchGraphs, Overlap, Recompute
+from forescale.time.overlap import Covers, hide_experts
+from forescale.time.price import (
+    COMMUNICATION_PART,
+    PricedBlock,
+    Pricing,
+    Seconds,
+    launch_gap,
+    price_blocks,
+)
 
-COMMUNICATION_PART = {
-    "tp": "tensor_comm",
-    "cp": "context_comm",
-    "cp_inner": "context_comm",
-    "cp_outer": "context_comm",
-    "tp_cp": "expert_comm",
-    "ep": "expert_comm",
-    "etp": "expert_comm",
-}
 NO_OVERLAP = Overlap(tensor=False, expert=False)
-PASSES = ("forward", "backward_input", "backward_weight")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockCost:
-    """One block on one device for one micro-batch."""
-
-    forward: Seconds = field(default_factory=dict)
-    backward: Seconds = field(default_factory=dict)
-    """Replayed operators under "recompute" and their communication parts."""
-    forward_seconds: Numeric = 0.0
-    backward_seconds: Numeric = 0.0
-    weight_seconds: Numeric = 0.0
-    """Part of the backward that makes weight gradients."""
-    causal_forward: Numeric = 0.0
-    """Part of the forward whose work at a token grows with its place; 0 where it was not asked for."""
-    causal_backward: Numeric = 0.0
-    """The same part of the backward."""
-    launches_seconds: Numeric = 0.0
-    """What the host needs to launch forward and backward."""
-    flops: Numeric = 0.0
-    """Executed FLOP, forward and backward, replay included."""
-    kept_bytes: Numeric
-    """Bytes that one micro-batch keeps from forward to backward."""
-    offloaded_bytes: Numeric = 0.0
-    """Of these, what modules that are offloaded saved."""
-    captured_bytes: tuple[Numeric, Numeric] | None = None
-    """Working sets beyond what is kept, of launches in graphs and of others, where graphs capture some."""
-    forward_bytes: Numeric
-    """Most bytes of the block that exist during its forward."""
-    backward_bytes: Numeric
-    """Most bytes of the block that exist during its backward: kept tensors, replay, gradients."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PricedOperator:
-    """Seconds of one operator's three passes, compute and communication apart; and its FLOP."""
-
-    operator: Operator
-    forward: tuple[Numeric, Seconds]
-    backward_input: tuple[Numeric, Seconds]
-    backward_weight: tuple[Numeric, Seconds]
-    forward_flops: Numeric
-    flops: Numeric
-    forward_kernels: Numeric = 0.0
-    backward_kernels: Numeric = 0.0
-    weight_kernels: Numeric = 0.0
-    """Of `backward_kernels`, those of weight gradients."""
-    primitives: tuple[tuple[Primitive, Numeric], ...] = ()
-    """Every kernel and message of the three passes, with its seconds."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
-    """Where the seconds of one kernel or message come from."""
-
-    operator: str
-    message: bool
-    seconds: Numeric
-    kind: ProvenanceKind
-
-
-@dataclass(frozen=True, kw_only=True)
-class PricedBlock:
-    """A block and the price of each of its operators, by name."""
-
-    block: Block
-    operators: dict[str, PricedOperator]
-    pricing: Pricing
-
-    @cached_property
-    def origins(self) -> tuple[Origin, ...]:
-        """Where the seconds of all kernels and messages come from, in the order of the operators."""
-        return tuple(
-            Origin(
-                operator=own.operator.name,
-                message=isinstance(primitive, Collective),
-                seconds=seconds,
-                kind=self.pricing.provenance(primitive).kind,
-            )
-            for own in self.operators.values()
-            for primitive, seconds in own.primitives
-        )
-
-
-def price_operators(
-    block: Block, pricing: Pricing, known: dict[int, PricedOperator] | None = None
-) -> PricedBlock:
-    """Price every operator of a block that is not among the `known`, by identity; they are added to those."""
-    found = {} if known is None else known
-    for operator in block.operators:
-        if id(operator) not in found:
-            found[id(operator)] = _price(operator, pricing)
-    return PricedBlock(
-        block=block,
-        operators={operator.name: found[id(operator)] for operator in block.operators},
-        pricing=pricing,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockSeconds:
-    """The seconds and FLOP of one block, as in `BlockCost`."""
+    """One block on one device for one micro-batch."""
 
-    forward: Seconds
-    backward: Seconds
-    weight: Seconds
-    flops: Numeric
+    forward_parts: Seconds
+    backward_parts: Seconds
+    """Replayed operators under "recompute" and their communication parts."""
+    forward: Numeric
+    backward: Numeric
+    weight: Numeric
+    """Part of the backward that makes weight gradients."""
+    causal: tuple[Numeric, Numeric] = (0.0, 0.0)
+    """Parts of forward and backward whose work at a token grows with its place; 0 where they were not asked for."""
     launches: Numeric
+    """What the host needs to launch forward and backward."""
+    flops: Numeric
+    """Executed FLOP, forward and backward, replay included."""
+
+    @property
+    def input_gradient(self) -> Numeric:
+        """The backward less weight gradients."""
+        return self.backward - self.weight
 
 
 def block_seconds(
-    priced: PricedBlock, replayed: tuple[Operator, ...], *, overlap: Overlap, split: bool = False
+    priced: PricedBlock,
+    replayed: tuple[Operator, ...],
+    *,
+    overlap: Overlap = NO_OVERLAP,
+    by_place: bool = False,
+    split: bool = False,
 ) -> BlockSeconds:
     """Return the seconds of a block that replays some operators, of communication what nothing hides.
 
     `split` is of schedules that run weight gradients apart, which then hide nothing of the input's gradient.
+    `by_place` asks for the part that grows with a token's place in its sequence.
     """
     forward: Seconds = {}
     backward: Seconds = {}
@@ -179,78 +104,29 @@ def block_seconds(
         _add_gaps(seconds, kernels, priced, apart)
     name = priced.block.name
     forward, backward = _titled(forward, f"{name} forward"), _titled(backward, f"{name} backward")
-    launches = (forward_kernels + backward_kernels) * priced.pricing.run.kernel_interval_s
-    return BlockSeconds(forward=forward, backward=backward, weight=weight, flops=flops, launches=launches)
-
-
-def block_cost(
-    priced: PricedBlock,
-    kept: Kept,
-    *,
-    overlap: Overlap = NO_OVERLAP,
-    by_place: bool = False,
-    split: bool = False,
-    offloaded: tuple[OffloadName, ...] = (),
-    captured: bool = False,
-) -> BlockCost:
-    """Return what a block costs under a recompute policy, with some modules `offloaded`.
-
-    `split` is as in `block_seconds`. `by_place` asks for the part that grows with a token's place in its sequence,
-    `captured` for the working sets of what graphs capture and of experts apart.
-    """
-    seconds, name = block_seconds(priced, kept.replayed, overlap=overlap, split=split), priced.block.name
-    held = block_bytes(priced.block, kept, offloaded=offloaded, captured=captured)
-    causal = _causal(priced, kept) if by_place else (0.0, 0.0)
-    return replace(
-        held,
-        forward=seconds.forward,
-        backward=seconds.backward,
-        forward_seconds=total(seconds.forward, name="block_time", unit="s"),
-        backward_seconds=total(seconds.backward, name="block_time", unit="s"),
-        weight_seconds=total(seconds.weight, name=f"{name} weight gradients", unit="s"),
-        causal_forward=causal[0],
-        causal_backward=causal[1],
-        launches_seconds=seconds.launches,
-        flops=seconds.flops,
+    return BlockSeconds(
+        forward_parts=forward,
+        backward_parts=backward,
+        forward=total(forward, name="block_time", unit="s"),
+        backward=total(backward, name="block_time", unit="s"),
+        weight=total(weight, name=f"{name} weight gradients", unit="s"),
+        causal=_causal(priced, replayed) if by_place else (0.0, 0.0),
+        launches=(forward_kernels + backward_kernels) * priced.pricing.run.kernel_interval_s,
+        flops=flops,
     )
 
 
-def block_bytes(
-    block: Block, kept: Kept, *, offloaded: tuple[OffloadName, ...] = (), captured: bool = False
-) -> BlockCost:
-    """Return the bytes of a block under a recompute policy, as of work that takes no time."""
-    moments = block_moments(block, kept)
-    return BlockCost(
-        kept_bytes=kept.num_bytes,
-        offloaded_bytes=offloaded_bytes(block, kept, offloaded),
-        captured_bytes=_pools(block, kept, moments) if captured else None,
-        forward_bytes=moments.forward_bytes,
-        backward_bytes=moments.backward_bytes,
-    )
-
-
-def _pools(block: Block, kept: Kept, moments: BlockMoments) -> tuple[Numeric, Numeric]:
-    """Return the working sets, beyond what is kept, of all operators but experts', and of experts'."""
-    experts = {operator.name for operator in block.operators if operator.part == "moe"}
-    inside, outside = (
-        peak_bytes([each for each in moments.backward if (each.name in experts) is among])
-        for among in (False, True)
-    )
-    none = kept.num_bytes * 0.0
-    return inside - kept.num_bytes, (outside - kept.num_bytes) if experts else none
-
-
-def _causal(priced: PricedBlock, kept: Kept) -> tuple[Numeric, Numeric]:
+def _causal(priced: PricedBlock, replayed: tuple[Operator, ...]) -> tuple[Numeric, Numeric]:
     """Return the seconds of causal attention in forward and backward; where a window bounds it, it does not grow."""
     forward: Numeric = 0.0
     backward: Numeric = 0.0
-    replayed = {operator.name for operator in kept.replayed}
+    again = {operator.name for operator in replayed}
     for own in priced.operators.values():
         if not any(isinstance(each, AttentionCore) and each.grows for each in own.operator.forward):
             continue
         forward = forward + own.forward[0]
         backward = backward + own.backward_input[0]
-        if own.operator.name in replayed:
+        if own.operator.name in again:
             backward = backward + own.forward[0]
     return forward, backward
 
@@ -283,52 +159,96 @@ def _titled(seconds: Seconds, title: str) -> Seconds:
     return {part: named(value, f"{title} {part}", unit="s") for part, value in seconds.items()}
 
 
-def _price(operator: Operator, pricing: Pricing) -> PricedOperator:
-    passes = [
-        [(each, pricing.titled(each, operator.name, name)) for each in getattr(operator, name)]
-        for name in PASSES
-    ]
-    times = operator.panels
-    if times is not None:
-        passes = [[(each, times * seconds) for each, seconds in done] for done in passes]
-    forward, backward_input, backward_weight = map(_split, passes)
-    forward_flops = _often(_flops(operator.forward), times)
-    backward = (*operator.backward_input, *operator.backward_weight)
-    return PricedOperator(
-        operator=operator,
-        forward=forward,
-        backward_input=backward_input,
-        backward_weight=backward_weight,
-        forward_flops=forward_flops,
-        flops=forward_flops
-        + _often(_flops(operator.backward_input), times)
-        + _often(_flops(operator.backward_weight), times),
-        forward_kernels=calls_of_steps(pricing.kernels(operator, operator.forward), times),
-        backward_kernels=calls_of_steps(pricing.kernels(operator, backward), times),
-        weight_kernels=calls_of_steps(pricing.kernels(operator, operator.backward_weight), times),
-        primitives=tuple(chain.from_iterable(passes)),
-    )
+Cost: TypeAlias = tuple[BlockSeconds, BlockBytes]
 
 
-def _often(amount: Numeric, times: Numeric | None) -> Numeric:
-    return amount if times is None else times * amount
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockCosts:
+    """Seconds and bytes of every block under one recompute policy."""
+
+    seconds: Parts[ByPolicy[BlockSeconds]]
+    bytes: Parts[ByPolicy[BlockBytes]]
 
 
-def _split(priced: Sequence[tuple[Primitive, Numeric]]) -> tuple[Numeric, Seconds]:
-    """Return the seconds of kernels, and of messages by part."""
-    compute: Numeric = 0.0
-    communication: Seconds = {}
-    for primitive, seconds in priced:
-        if isinstance(primitive, Collective):
-            part = COMMUNICATION_PART[primitive.axis]
-            communication[part] = communication.get(part, 0.0) + seconds
-        else:
-            compute = compute + seconds
-    return compute, communication
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PricedModel:
+    """A model's blocks under one layout: their parameters, their operators' prices, their costs."""
+
+    held: Parts[Holding]
+    priced: Parts[PricedBlock]
+    choices: Choices
+    _known: dict[tuple[int, Recompute], Cost] = field(default_factory=dict, init=False, repr=False)
+    """What several policies share."""
+
+    def under(self, recompute: Recompute) -> BlockCosts:
+        """Apply a recompute policy to priced blocks; the ends are never recomputed, and nothing of them offloaded."""
+
+        def costs(block: PricedBlock, policy: Recompute, *, end: bool = False) -> ByPolicy[Cost]:
+            taken = self._cost(block, policy, end=end)
+            left = taken if policy.takes_all else self._cost(block, NO_RECOMPUTE, end=end)
+            return ByPolicy(taken=taken, left=left)
+
+        priced = self.priced
+        both: Parts[ByPolicy[Cost]] = Parts(
+            layers=tuple(costs(block, recompute) for block in priced.layers),
+            embedding=costs(priced.embedding, NO_RECOMPUTE, end=True),
+            head=costs(priced.head, NO_RECOMPUTE, end=True),
+            mtp=None if priced.mtp is None else costs(priced.mtp, recompute),
+        )
+        return BlockCosts(
+            seconds=both.map(lambda each: each.map(lambda cost: cost[0])),
+            bytes=both.map(lambda each: each.map(lambda cost: cost[1])),
+        )
+
+    def _cost(self, block: PricedBlock, policy: Recompute, *, end: bool) -> Cost:
+        """Return what a block costs under a policy.
+
+        Of schedules that cut sequences, attention that grows with a token's place is told apart; of those that split
+        backward, weight gradients are passes of their own.
+        """
+        key, choices = (id(block), policy), self.choices
+        if key not in self._known:
+            kept: Kept = keep(block.block, policy)
+            seconds = block_seconds(
+                block,
+                kept.replayed,
+                overlap=choices.overlap,
+                by_place=cuts_sequences(choices.schedule),
+                split=splits_backward(choices.schedule),
+            )
+            offloaded, captured = choices.offload.modules, choices.graphs == "partial"
+            held = block_bytes(
+                block.block, kept, offloaded=() if end else offloaded, captured=captured and not end
+            )
+            self._known[key] = seconds, held
+        return self._known[key]
 
 
-def _flops(primitives: tuple[Primitive, ...]) -> Numeric:
-    result: Numeric = 0.0
-    for primitive in primitives:
-        result = result + getattr(primitive, "flops", 0.0)
-    return result
+def price_model(model: Model, layout: Layout, pricing: Pricing) -> PricedModel:
+    """Build and price the blocks of a model.
+
+    Of a single layout they are kept: other pipelines, data-parallel degrees and batches are made of the same ones.
+    """
+    shape = layout.of_blocks
+    if shape is None or pricing.elsewhere:
+        return price_built(build_blocks(model, layout), layout.choices, pricing)
+    groups = tuple((axis, group) for axis, group in pricing.groups.items() if axis in COMMUNICATION_PART)
+    return _price_known(model, shape, pricing.models, groups, pricing.graphs, pricing.blocking)
+
+
+@lru_cache(maxsize=64)
+def _price_known(
+    model: Model,
+    layout: Layout,
+    models: CostModels,
+    groups: tuple[tuple[MeshAxis, Group], ...],
+    graphs: LaunchGraphs,
+    blocking: bool,
+) -> PricedModel:
+    pricing = Pricing(models=models, groups=dict(groups), graphs=graphs, blocking=blocking)
+    return price_built(build_blocks(model, layout), layout.choices, pricing)
+
+
+def price_built(blocks: Parts[Block], choices: Choices, pricing: Pricing) -> PricedModel:
+    """Price blocks that are built."""
+    return PricedModel(held=holdings(blocks), priced=price_blocks(blocks, pricing), choices=choices)

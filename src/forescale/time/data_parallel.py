@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -10,19 +11,18 @@ import numpy as np
 
 from forescale.cost.placement import innermost
 from forescale.formula import formula, value_of
-from forescale.graph.layout import Choices, Degrees, state_shards
+from forescale.graph.layout import state_shards
 from forescale.graph.ops import Collective, CollectiveKind, MeshAxis
 from forescale.graph.parts import Parts
-from forescale.graph.stages import Stages, over_stages
-from forescale.memory.parameters import Holding, stage_parameters
+from forescale.graph.stages import over_stages
+from forescale.memory.inputs import Setting
+from forescale.memory.parameters import Holding, Sharded
+from forescale.memory.states import GATHERED_BYTES, at_stage_3
 from forescale.numeric import Numeric
-from forescale.spec.strategy import Reshard
-from forescale.spec.workload import STORAGE_BYTES, Precision
+from forescale.spec.model import Model
+from forescale.spec.workload import STORAGE_BYTES
+from forescale.time.overlap import beyond_wait, exposed_gather, exposed_reduction
 from forescale.time.price import Pricing
-from forescale.time.step import beyond_wait, exposed_gather, exposed_reduction
-
-GATHERED_BYTES = 2.0
-"""Parameters travel in 16 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +53,6 @@ class DataTraffic:
     statistics: Numeric
     """All-reduce of the tokens of each expert, by which selection biases are updated."""
     blocks: Parts[ShardTraffic]
-    dense: Numeric
-    """Elements of a stage's non-expert parameters on one device."""
-    expert: Numeric
     tensors: Numeric
     """Tensors of a stage, those of experts apart, that one rank's share of the flat gradients reaches into."""
 
@@ -64,59 +61,17 @@ Passes: TypeAlias = tuple[Numeric, Numeric, Numeric]
 """Seconds of forward, of backward, and of weight gradients where a schedule runs them apart."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exposed:
-    """What data-parallel traffic adds to a stage: per micro-batch (stage 3) and once per step."""
-
-    per_microbatch: Numeric
-    once: Numeric
-    host: Numeric | None = None
-    """Copies to and from the host that compute does not hide, per micro-batch; None where nothing is offloaded."""
-    passes: Passes | None = None
-    """Under a simulated schedule, what a micro-batch waits for on each virtual stage, the engine included."""
-    engine: Numeric = 0.0
-    """What the pipeline engine itself adds to a micro-batch; part of the backward that it was asked for."""
-
-    @property
-    def waiting(self) -> Numeric:
-        """What a micro-batch waits for."""
-        return self.per_microbatch if self.host is None else self.per_microbatch + self.host
-
-
-@formula(unit="s", source="definition")
-def at_stage_3(*, zero: Numeric, sharded: Numeric, otherwise: Numeric) -> Numeric:
-    """`sharded` at ZeRO stage 3, `otherwise` below it."""
-    return np.where(np.asarray(zero) >= 3, sharded, otherwise)
-
-
-@formula(unit="1", source="torchtitan: parallelism.fsdp_reshard_after_forward")
-def kept_whole(*, pp: Numeric, reshard: Reshard) -> Numeric:
-    """1 where gathered parameters stay until the step ends: under never, and by default with several stages."""
-    if reshard == "default":
-        return np.where(np.asarray(pp) > 1, 1.0, 0.0)
-    return 1.0 if reshard == "never" else 0.0
-
-
 @formula(unit="s", source="definition")
 def from_stage_1(*, zero: Numeric, sharded: Numeric, otherwise: Numeric) -> Numeric:
     """`sharded` from ZeRO stage 1 (reduce-scatter and gather), `otherwise` without (all-reduce)."""
     return np.where(np.asarray(zero) >= 1, sharded, otherwise)
 
 
-def data_traffic(
-    held: Parts[Holding],
-    stages: Stages,
-    degrees: Degrees,
-    precision: Precision,
-    pricing: Pricing,
-    *,
-    tied: bool,
-    num_mtp: int,
-    choices: Choices,
-) -> DataTraffic:
+def data_traffic(setting: Setting, sharded: Sharded, pricing: Pricing) -> DataTraffic:
     """Price the data-parallel collectives of every stage and block."""
-    dense, expert = stage_parameters(held, stages, degrees, tied=tied, num_mtp=num_mtp)
-    gradient = STORAGE_BYTES[precision.gradients]
+    choices, held = setting.choices, sharded.held
+    dense, expert = sharded.dense, sharded.expert
+    gradient = STORAGE_BYTES[setting.workload.precision.gradients]
     both = functools.partial(_both_groups, pricing)
     reshard = choices.reshard
     again = both if isinstance(reshard, str) else functools.partial(_both_groups, _within(pricing, reshard))
@@ -131,43 +86,40 @@ def data_traffic(
             reduce=both("reduce_scatter", parameters * gradient, block.expert * gradient),
         )
 
-    shard = dense * gradient / state_shards(degrees, choices.tp_kind)
+    shard = dense * gradient / state_shards(sharded.degrees, choices.tp_kind)
     replicas = pricing.seconds(Collective(kind="all_reduce", axis="dp_replicate", num_bytes=shard))
     if choices.tp_kind == "summa":
-        copied = over_stages(stages, held, lambda block: block.vectors, num_mtp=num_mtp)
-        size = copied * gradient / degrees.dp_shard
+        copied = _summed(setting, sharded, lambda block: block.vectors)
+        size = copied * gradient / sharded.degrees.dp_shard
         replicas = replicas + pricing.seconds(Collective(kind="all_reduce", axis="cp", num_bytes=size))
-    tensors = over_stages(stages, held, lambda block: block.tensors, num_mtp=num_mtp)
     all_reduce = both("all_reduce", dense * gradient, expert * gradient)
     whole = choices.kernels.broadcasts_updates
     return DataTraffic(
         reduce_scatter=all_reduce if whole else both("reduce_scatter", dense * gradient, expert * gradient),
         all_reduce=all_reduce,
         replicas=replicas,
-        all_gather=_updated(pricing, choices, dense, expert, tensors),
-        ties=_ties(pricing, held, gradient) if tied or num_mtp else 0.0,
-        statistics=_statistics(held, stages, pricing, num_mtp=num_mtp),
+        all_gather=_updated(setting, sharded, pricing),
+        ties=_ties(setting.model, held, pricing, gradient),
+        statistics=_statistics(setting, sharded, pricing),
         blocks=held.map(block_traffic),
-        dense=dense,
-        expert=expert,
-        tensors=_shared_tensors(held, stages, degrees, choices, num_mtp=num_mtp),
+        tensors=_shared_tensors(setting, sharded),
     )
 
 
-def _shared_tensors(
-    held: Parts[Holding], stages: Stages, degrees: Degrees, choices: Choices, *, num_mtp: int
-) -> Numeric:
+def _summed(setting: Setting, sharded: Sharded, of: Callable[[Holding], Numeric]) -> Numeric:
+    """Sum a quantity of blocks over what stands on each stage."""
+    return over_stages(sharded.stages, sharded.held, of, num_mtp=setting.model.num_mtp_layers)
+
+
+def _shared_tensors(setting: Setting, sharded: Sharded) -> Numeric:
     """Return the tensors in a rank's share of the gradients, each expert's apart unless one kernel takes them."""
-    together = choices.kernels.expert_kernels == "one"
-    dense, expert = (
-        over_stages(stages, held, of, num_mtp=num_mtp)
-        for of in (
-            lambda block: block.tensors - block.expert_tensors,
-            lambda block: block.expert_tensors * (1.0 if together else block.num_experts),
-        )
+    together, degrees = setting.choices.kernels.expert_kernels == "one", sharded.degrees
+    dense = _summed(setting, sharded, lambda block: block.tensors - block.expert_tensors)
+    expert = _summed(
+        setting, sharded, lambda block: block.expert_tensors * (1.0 if together else block.num_experts)
     )
     local = expert if together else expert / degrees.ep
-    return dense / state_shards(degrees, choices.tp_kind) + local / degrees.expert_shards
+    return dense / state_shards(degrees, setting.choices.tp_kind) + local / degrees.expert_shards
 
 
 @formula(
@@ -179,13 +131,12 @@ def update_owners(*, ranks: Numeric, tensors: Numeric) -> Numeric:
     return np.minimum(ranks, tensors)
 
 
-def _updated(
-    pricing: Pricing, choices: Choices, dense: Numeric, expert: Numeric, tensors: Numeric
-) -> Numeric:
+def _updated(setting: Setting, sharded: Sharded, pricing: Pricing) -> Numeric:
     """Return the seconds in which all ranks get the updated parameters: shares gathered, or one broadcast an owner."""
-    weights = (dense * GATHERED_BYTES, expert * GATHERED_BYTES)
-    if not choices.kernels.broadcasts_updates:
+    weights = (sharded.dense * GATHERED_BYTES, sharded.expert * GATHERED_BYTES)
+    if not setting.choices.kernels.broadcasts_updates:
         return _both_groups(pricing, "all_gather", *weights)
+    tensors = _summed(setting, sharded, lambda block: block.tensors)
     seconds: Numeric = 0.0
     axes: tuple[MeshAxis, ...] = ("dp_cp", "expert_dp")
     for axis, size in zip(axes, weights, strict=True):
@@ -195,18 +146,20 @@ def _updated(
     return seconds
 
 
-def _ties(pricing: Pricing, held: Parts[Holding], element_bytes: float) -> Numeric:
+def _ties(model: Model, held: Parts[Holding], pricing: Pricing, element_bytes: float) -> Numeric:
     """Return the seconds in which two copies of the vocabulary matrix add up their gradients (Megatron-LM)."""
+    if not (model.tied_embeddings or model.num_mtp_layers):
+        return 0.0
     size = held.head.vocabulary * element_bytes
     return pricing.seconds(Collective(kind="all_reduce", axis="ends", num_bytes=size))
 
 
-def _statistics(held: Parts[Holding], stages: Stages, pricing: Pricing, *, num_mtp: int) -> Numeric:
+def _statistics(setting: Setting, sharded: Sharded, pricing: Pricing) -> Numeric:
     """Return the seconds in which all ranks of a stage sum the tokens that each of its experts got in the step.
 
     Megatron-LM, distributed/finalize_model_grads.py: the biases of all layers together, where there are any.
     """
-    counts = over_stages(stages, held, lambda block: block.score_biases, num_mtp=num_mtp)
+    counts = _summed(setting, sharded, lambda block: block.score_biases)
     if not np.any(value_of(counts)):
         return 0.0
     size = counts * STORAGE_BYTES["fp32"]
@@ -233,17 +186,13 @@ def _within(pricing: Pricing, size: int) -> Pricing:
     return replace(pricing, groups=groups)
 
 
-def free_traffic(
-    held: Parts[Holding], stages: Stages, degrees: Degrees, *, tied: bool, num_mtp: int
-) -> DataTraffic:
+def free_traffic(held: Parts[Holding]) -> DataTraffic:
     """Return the traffic of a network that takes no time: a bound of every way to shard."""
-    dense, expert = stage_parameters(held, stages, degrees, tied=tied, num_mtp=num_mtp)
     whole = dict.fromkeys(
-        ("reduce_scatter", "all_reduce", "replicas", "all_gather", "ties", "statistics", "tensors"),
-        0.0,
+        ("reduce_scatter", "all_reduce", "replicas", "all_gather", "ties", "statistics", "tensors"), 0.0
     )
     blocks = held.map(lambda _: ShardTraffic(gather=0.0, regather=0.0, reduce=0.0))
-    return DataTraffic(**whole, blocks=blocks, dense=dense, expert=expert)
+    return DataTraffic(**whole, blocks=blocks)
 
 
 def exposed_once(

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
-
 from forescale.formula import formula
 from forescale.numeric import Numeric, larger, smaller
 from forescale.spec.strategy import Overlap
-
-if TYPE_CHECKING:
-    from forescale.time.blocks import PricedBlock, PricedOperator
+from forescale.time.price import PricedBlock, PricedOperator, Seconds
 
 CHUNKS = 4.0
 """Chunks of a collective pipelined with its product (Transformer Engine, module/base.py, userbuffers' default
 num_splits)."""
-Seconds: TypeAlias = dict[str, Numeric]
-"""Seconds by part."""
 
 
 @formula(
@@ -36,6 +30,71 @@ def pipelined_time(
     """Return e + contention · (communication − e), e = max(communication − cover, communication / chunks)."""
     shown = larger(communication - cover, communication / chunks)
     return shown + contention * (communication - shown)
+
+
+@formula(
+    unit="s", source="bucketed reduction behind backward: the last bucket has nothing left to hide behind"
+)
+def exposed_reduction(
+    *, reduction: Numeric, cover: Numeric, buckets: Numeric, overlapped: bool, contention: Numeric = 0.0
+) -> Numeric:
+    """Where overlapped e + contention · (reduction − e), e = max(reduction − cover, reduction / buckets); else all."""
+    if not overlapped:
+        return reduction
+    shown = larger(reduction - cover, reduction / larger(buckets, 1.0))
+    return shown + contention * (reduction - shown)
+
+
+@formula(
+    unit="s",
+    source="Zhao et al. 2023, PyTorch FSDP, arXiv:2304.11277, section 3.3: the next layer's gather behind compute",
+)
+def exposed_gather(
+    *, gather: Numeric, cover: Numeric, overlapped: bool, contention: Numeric = 0.0
+) -> Numeric:
+    """Where prefetched e + contention · (gather − e), e = max(0, gather − compute), per layer; else all."""
+    if not overlapped:
+        return gather
+    shown = larger(gather - cover, 0.0)
+    return shown + contention * (gather - shown)
+
+
+@formula(
+    unit="s",
+    source="Zhao et al. 2023, PyTorch FSDP, arXiv:2304.11277, section 3.3: before the first layer there is nothing to "
+    "hide a gather behind, and after the last gradients nothing to hide their reduction",
+)
+def exposed_ends(*, gather: Numeric, reduction: Numeric, share: Numeric, overlapped: bool) -> Numeric:
+    """Share · (gather + reduction) where they are overlapped with other layers; else both are shown already."""
+    return share * (gather + reduction) if overlapped else 0.0 * gather
+
+
+@formula(unit="1", source="definition")
+def largest_share(*, largest: Numeric, parameters: Numeric) -> Numeric:
+    """Largest / parameters."""
+    return largest / parameters
+
+
+@formula(
+    unit="s",
+    source="Narayanan et al. 2021, arXiv:2104.04473, section 2.2: stage s starts s forwards after the first and ends s "
+    "backwards before it",
+)
+def pipeline_wait(*, stage: Numeric, seconds: Numeric, vpp: Numeric) -> Numeric:
+    """Stage · seconds / vpp: how long a stage waits at one end of the step (1F1B of equal stages)."""
+    return stage * seconds / vpp
+
+
+@formula(unit="s", source="definition: what is left when the wait is over")
+def beyond_wait(*, exposed: Numeric, wait: Numeric) -> Numeric:
+    """max(0, exposed − wait)."""
+    return larger(exposed - wait, 0.0)
+
+
+def stage_waits(stage: Numeric, vpp: Numeric, forward: Numeric, backward: Numeric) -> tuple[Numeric, Numeric]:
+    """Return how long every stage waits before its first forward and after its last backward."""
+    before, after = (pipeline_wait(stage=stage, seconds=each, vpp=vpp) for each in (forward, backward))
+    return before, after
 
 
 @formula(

@@ -1,29 +1,32 @@
-"""Step time and memory of any schedule of the library, by simulation with the stages' own durations.
+"""Pipelines: what waiting and messages add to the slowest stage, in closed form or by simulation.
 
-1F1B and interleaved 1F1B have closed forms (`time.step`) and do not come here unless asked for by name.
+1F1B and interleaved 1F1B have closed forms; any schedule of the library is simulated with the stages' own durations.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from forescale.errors import SpecError
-from forescale.formula import value_of
+from forescale.formula import formula, value_of
 from forescale.graph.stage import (
     EVERY_LAYER,
     StagePlan,
     check_layer_ids,
     plan_placed,
+    plan_stages,
     stages_of_ranks,
     virtual_stages,
     with_moments,
 )
 from forescale.graph.stages import Stages, stack_plans
-from forescale.memory.in_flight import interleaved_stages
-from forescale.numeric import Array, Numeric
+from forescale.memory.in_flight import Counted, InFlight
+from forescale.numeric import Array, Numeric, larger, smaller
 from forescale.schedule import (
     CompiledSchedule,
     LinkTimes,
@@ -35,28 +38,74 @@ from forescale.schedule import (
     cuts_sequences,
     family,
 )
-from forescale.schedule.memory import ActivationSizes, live_passes, peak_activations, peak_memory
+from forescale.schedule.memory import (
+    ActivationSizes,
+    live_chunks,
+    live_passes,
+    peak_activations,
+    peak_memory,
+)
 from forescale.spec.model import Model
-from forescale.spec.strategy import Recompute, Strategy
+from forescale.spec.strategy import Kernels, Recompute, Strategy
 from forescale.spec.workload import Workload, num_microbatches
+
+PIPELINE = "Narayanan et al. 2021, arXiv:2104.04473, section 2.2"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Pipeline:
+    """How micro-batches pass through the stages: here (interleaved) 1F1B, whose step has a closed form."""
+
+    in_closed_form: ClassVar[bool] = True
+    in_flight: InFlight = field(default_factory=InFlight)
+    """What ranks hold at once."""
+    ends_apart: bool = True
+    """Whether the first and the last stage lie on different ranks, where there are several."""
+    split: bool = False
+    """Whether weight gradients are passes of their own."""
+
+    @property
+    def vpp(self) -> float:
+        """Virtual stages per rank, as far as passes are told apart by them."""
+        return 1.0
+
+    def passes(self, ranks: Stages) -> Stages:
+        """Return what stands on the stages whose passes are told apart: ranks, or virtual stages."""
+        return ranks
+
+    def per_stage(self, per_rank: Numeric) -> Numeric:
+        """Return what each rank spends, (ranks, candidates), on the stages of `passes`."""
+        return per_rank
+
+    def per_rank(self, per_stage: Numeric) -> Numeric:
+        """Return what a micro-batch spends on each rank, of what it does on the stages of `passes`."""
+        return per_stage
+
+    def take(self, candidates: NDArray[np.int64]) -> Pipeline:  # noqa: ARG002
+        """Return the pipeline of some candidates."""
+        return self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Simulated(Pipeline):
     """One schedule of one shape: which layers each stage and rank hold, and how it is timed."""
 
+    in_closed_form: ClassVar[bool] = False
     compiled: CompiledSchedule
     ranks: StagePlan
     """Layers per rank."""
     stages: Stages
     """Layers per virtual stage, in the order of the model; one column."""
     rank_of_stage: tuple[int, ...]
-    peaks: Array
-    """(ranks,) most micro-batches of a device's full share held at once."""
-    losses_waiting: float = 1.0
-    """Most micro-batches whose loss waits for its backward: what the head keeps exists that often."""
-    copies: int = 1
-    """Copies of every parameter in the pipeline; each micro-batch goes through one."""
+
+    @property
+    def vpp(self) -> float:
+        """Virtual stages per rank."""
+        return self.compiled.schedule.placement.vpp
+
+    def passes(self, ranks: Stages) -> Stages:  # noqa: ARG002
+        """Return the layers of virtual stages."""
+        return self.stages
 
     def seconds(
         self,
@@ -92,34 +141,21 @@ class Pipeline:
         links = LinkTimes(transfer=np.broadcast_to(message, (stages - 1, width)))
         return self.compiled.time(times, links).makespan, self.compiled.time(times).makespan
 
-    @property
-    def num_splits(self) -> int:
-        """Pieces that each sequence is cut into."""
-        return self.compiled.schedule.num_splits
-
-    @property
-    def held(self) -> Array:
-        """Most micro-batches in flight, (ranks, 1)."""
-        return self.peaks[:, None]
-
-    @property
-    def ends_apart(self) -> bool:
-        """Whether the first and the last stage lie on different ranks."""
-        return self.rank_of_stage[0] != self.rank_of_stage[-1]
-
-    def per_stage(self, per_rank: Numeric) -> Array:
+    def per_stage(self, per_rank: Numeric) -> Numeric:
         """Return equal shares of what each rank (ranks, candidates) spends, on each of its virtual stages."""
         placement = self.compiled.schedule.placement
         of_stage = list(self.rank_of_stage[: placement.num_stages])
-        share: Array = np.asarray(value_of(per_rank))[of_stage] / placement.vpp
+        spent = value_of(per_rank) + np.zeros((self.compiled.schedule.num_ranks, 1))
+        share: Array = spent[of_stage] / placement.vpp
         return share
 
-    def per_rank(self, per_stage: Numeric) -> Array:
+    def per_rank(self, per_stage: Numeric) -> Numeric:
         """Return what a micro-batch spends on each rank, of (virtual stages, candidates)."""
-        passing = np.tile(np.asarray(value_of(per_stage)), (self.copies, 1))
+        copies = self.in_flight.copies
+        passing = np.tile(np.asarray(value_of(per_stage)), (copies, 1))
         spent = np.zeros((self.compiled.schedule.num_ranks, passing.shape[1]))
         np.add.at(spent, np.asarray(self.rank_of_stage), passing)
-        return spent / self.copies
+        return spent / copies
 
 
 @lru_cache(maxsize=64)
@@ -133,7 +169,7 @@ def pipeline_of(
     recompute: Recompute = EVERY_LAYER,
     stage_layers: tuple[int, ...] | None = None,
     num_splits: int = 1,
-) -> Pipeline:
+) -> Simulated:
     """Return the pipeline of a model under a named schedule.
 
     Raises
@@ -158,14 +194,20 @@ def pipeline_of(
     stage_of = stages_of_ranks(placement.rank_of_stage, placement.num_replicas)
     if stage_of.shape[1] > 1:  # of a rank's copies a sum over its layers is the mean
         ranks = with_moments(ranks, stages, stage_of, live_passes(built) * placement.num_replicas)
-    return Pipeline(
+    first, *_, last = placement.rank_of_stage
+    return Simulated(
+        in_flight=Counted(
+            held=peak_activations(built)[:, None],
+            num_splits=built.num_splits,
+            copies=placement.num_replicas,
+            losses_waiting=_losses_waiting(built),
+        ),
+        ends_apart=first != last,
+        split=kind.splits_backward,
         compiled=compile_schedule(built),
         ranks=ranks,
         stages=stack_plans([stages]),
         rank_of_stage=placement.rank_of_stage,
-        peaks=peak_activations(built),
-        losses_waiting=_losses_waiting(built),
-        copies=placement.num_replicas,
     )
 
 
@@ -180,8 +222,8 @@ def _losses_waiting(schedule: Schedule) -> float:
     return float(peak_memory(schedule, ActivationSizes(saved=last, weight_part=0.0)).max())
 
 
-def lay_out(model: Model, strategy: Strategy, workload: Workload) -> tuple[StagePlan, Pipeline | None]:
-    """Return the layers of every rank, and the pipeline of a schedule that was asked for by name.
+def lay_out(model: Model, strategy: Strategy, workload: Workload) -> tuple[StagePlan, Pipeline]:
+    """Return the layers of every rank, and the pipeline: simulated where a schedule was asked for by name.
 
     Raises
     ------
@@ -196,7 +238,7 @@ def lay_out(model: Model, strategy: Strategy, workload: Workload) -> tuple[Stage
             stage_layers=strategy.stage_layers,
             recompute=strategy.recompute,
         )
-        return plan, None
+        return plan, Pipeline()
     count = num_microbatches(
         global_batch_size=workload.global_batch_size,
         dp=strategy.dp,
@@ -224,3 +266,85 @@ def refusal(schedule: str, pp: int, vpp: int, num_microbatches: int) -> str:
     """Return why a schedule cannot be projected for a shape; empty if it can."""
     kind = family(schedule)
     return kind.why_not(Request(pp=pp, vpp=vpp, num_microbatches=num_microbatches))
+
+
+@lru_cache(maxsize=256)
+def interleaved_stages(
+    model: Model,
+    *,
+    pp: int,
+    vpp: int,
+    stage_layers: tuple[int, ...] | None = None,
+    recompute: Recompute = EVERY_LAYER,
+) -> StagePlan:
+    """Return the plan of ranks under (interleaved) 1F1B, with what their chunks hold; errors as `plan_stages`."""
+    plan = plan_stages(model, pp=pp, vpp=vpp, stage_layers=stage_layers, recompute=recompute)
+    if vpp == 1:
+        return plan
+    ranks = tuple(range(pp)) * vpp
+    chunks = virtual_stages(model, ranks, stage_layers=stage_layers, recompute=recompute.selection)
+    return with_moments(plan, chunks, stages_of_ranks(ranks), live_chunks(pp, vpp), apart=1)
+
+
+@formula(
+    unit="s", source=f"{PIPELINE}; unequal stages: the slowest sets the pace, the others are crossed once"
+)
+def bubble_time(
+    *, total_stage_time: Numeric, slowest_stage_time: Numeric, pp: Numeric, vpp: Numeric
+) -> Numeric:
+    """(Σ stage times − slowest) / vpp; equal stages: (p−1)/v of one micro-batch; nothing at p = 1."""
+    return np.where(np.asarray(pp) > 1, (total_stage_time - slowest_stage_time) / vpp, 0.0)
+
+
+@formula(
+    unit="s",
+    source="Megatron-LM: sends block in 1F1B (two exchanges per micro-batch), run behind a chunk when interleaved",
+)
+def exposed_pipeline_time(
+    *,
+    hop: Numeric,
+    slowest_stage_time: Numeric,
+    microbatches: Numeric,
+    pp: Numeric,
+    vpp: Numeric,
+    overlapped: bool,
+) -> Numeric:
+    """2(p−1) hops to fill and drain, and 2·v·hop per micro-batch in between less what compute hides."""
+    traffic = 2.0 * vpp * hop
+    hidden = np.where((np.asarray(vpp) > 1) & overlapped, smaller(slowest_stage_time, traffic), 0.0)
+    busy = 2.0 * hop * (pp - 1.0) + microbatches * (traffic - hidden)
+    return np.where(np.asarray(pp) > 1, busy, 0.0)
+
+
+@formula(unit="s", source="simulated schedule: what its makespan exceeds the slowest rank's work by")
+def beyond(*, makespan: Numeric, work: Numeric) -> Numeric:
+    """max(0, makespan − work)."""
+    return larger(makespan - work, 0.0)
+
+
+@formula(unit="s", source="Megatron-LM, pipeline schedules: the engine steps once per micro-batch and chunk")
+def engine_time(*, overhead: Numeric, vpp: Numeric) -> Numeric:
+    """Overhead · chunks: host work per micro-batch and rank."""
+    return overhead * vpp
+
+
+@formula(
+    unit="s",
+    source="kernels start in order: what the engine does for a micro-batch delays the device where the host is behind",
+)
+def engine_gap(*, overhead: Numeric, busy: Numeric, launches: Numeric) -> Numeric:
+    """max(0, overhead − (busy − launches)): of the engine's own work, what the device's lead does not cover."""
+    return larger(overhead - (busy - launches), 0.0)
+
+
+def engine_seconds(
+    kernels: Kernels, *, overhead: Numeric, vpp: Numeric, busy: Numeric, launches: Numeric
+) -> Numeric:
+    """Return what the pipeline engine adds to a micro-batch's passes, which keep the device busy so long.
+
+    An engine that runs ahead works while the device does, unless every launch waits for its kernel.
+    """
+    own = engine_time(overhead=overhead, vpp=vpp)
+    if kernels.blocking_launches or not kernels.runs_ahead:
+        return own
+    return engine_gap(overhead=own, busy=busy, launches=launches)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,36 +16,27 @@ from numpy.typing import NDArray
 from forescale.formula import formula
 from forescale.graph.stage import StagePlan, least_chunks, plan_placed, stages_of_ranks, virtual_stages
 from forescale.graph.stages import Stages, stack_plans
+from forescale.memory.in_flight import AtLeast
 from forescale.numeric import Array, Numeric, mapped, taking
 from forescale.schedule import Family, Placement, family
 from forescale.schedule.family import RankShape
 from forescale.schedule.model import bidirectional, loop, wave
 from forescale.spec.model import Model
 from forescale.spec.strategy import Recompute
+from forescale.time.pipeline import Pipeline
 
 Shape = tuple[int, int, int]
 """Ranks, chunks of each, micro-batches."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineFloor:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PipelineFloor(Pipeline):
     """Bounds that stand for the simulated schedules of candidates of any shape."""
 
+    in_closed_form: ClassVar[bool] = False
     before: Stages
     """(stages, candidates) layers before the first virtual stage of each rank; none where that is not one path."""
-    held: Array
-    """(stages, candidates) micro-batches that each rank holds at once at least."""
     splits_backward: bool
-    num_splits: int = 1
-    """Pieces that each sequence is cut into."""
-    copies: int = 1
-    ends_apart: bool = True
-    """Whether the first and the last stage lie on different ranks."""
-
-    @property
-    def losses_waiting(self) -> float:
-        """One piece's loss waits for its backward, no more is known."""
-        return 1.0 / self.num_splits
 
     def take(self, candidates: NDArray[np.int64]) -> PipelineFloor:
         """Return the bounds of some candidates."""
@@ -84,13 +75,17 @@ def floor_of(
     degree, _, count = np.array(shapes, dtype=float).T
     held = kind.held(RankShape(rank=ranks.index, pp=degree, num_microbatches=count))
     first = placement_of(kind, *shapes[0][:2]).rank_of_stage
+    num_splits = num_splits if kind.splits_sequences else 1
     floor = PipelineFloor(
-        before=stack_plans([before for _, before in of_shape]),
-        held=np.broadcast_to(held, ranks.index.shape),
-        splits_backward=kind.splits_backward,
-        num_splits=num_splits if kind.splits_sequences else 1,
-        copies=kind.parameter_copies,
+        in_flight=AtLeast(
+            held=np.broadcast_to(held, ranks.index.shape),
+            num_splits=num_splits,
+            copies=kind.parameter_copies,
+            losses_waiting=1.0 / num_splits,  # one piece's loss waits for its backward, no more is known
+        ),
         ends_apart=first[0] != first[-1],
+        before=stack_plans([before for _, before in of_shape]),
+        splits_backward=kind.splits_backward,
     )
     return floor, ranks
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
-from typing import Any, cast
+from functools import cached_property, reduce
+from itertools import chain
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -13,17 +14,33 @@ from forescale.cost.alike import flags_of, stacked
 from forescale.cost.calibration import RunFactors
 from forescale.cost.collectives import CollectiveModel, Priced, Prices
 from forescale.cost.measured.messages import MeasuredMessages
-from forescale.cost.model import ComputeModel, Provenance
+from forescale.cost.model import ComputeModel, Provenance, ProvenanceKind
 from forescale.cost.placement import Group
 from forescale.cost.select import CostModels
 from forescale.formula import Term, formula, value_of
-from forescale.graph.operator import Operator, Work
-from forescale.graph.ops import Collective, CollectiveKind, Compute, MeshAxis, Primitive
-from forescale.numeric import Numeric, smaller
+from forescale.graph.layout import several
+from forescale.graph.operator import Block, Operator, Work
+from forescale.graph.ops import Collective, CollectiveKind, Compute, Elementwise, MeshAxis, Primitive
+from forescale.graph.parts import Parts
+from forescale.numeric import Numeric, larger, smaller
 from forescale.spec.strategy import LaunchGraphs
-from forescale.time.launches import calls_of
 
-NEUTRAL = RunFactors()
+Seconds: TypeAlias = dict[str, Numeric]
+"""Seconds by part."""
+COMMUNICATION_PART = {
+    "tp": "tensor_comm",
+    "cp": "context_comm",
+    "cp_inner": "context_comm",
+    "cp_outer": "context_comm",
+    "tp_cp": "expert_comm",
+    "ep": "expert_comm",
+    "etp": "expert_comm",
+}
+PASSES = ("forward", "backward_input", "backward_weight")
+FURTHER_LAUNCH = 0.15
+"""A kernel that one call launches beside its first, over the call: a launch alone takes about 5 us (grouped products
+and casts in Transformer Engine loop over experts in C++), a call from Python tens of them. A choice within these, not
+a measurement; the intervals of calls were fitted beside it."""
 
 
 @formula(unit="s", source="run calibration: rates that last in whole runs over those of collectives alone")
@@ -174,3 +191,153 @@ def _least(prices: list[Priced]) -> Priced:
     if len(prices) == 1:
         return prices[0]
     return lambda num_bytes: reduce(smaller, (price(num_bytes) for price in prices))
+
+
+@formula(
+    unit="s",
+    source="kernels start in order: the device waits for the host where launches take longer than kernels",
+)
+def launch_gap(*, kernels: Numeric, interval: Numeric, busy: Numeric, blocking: bool = False) -> Numeric:
+    """max(0, kernels · interval − busy); kernels · interval where every launch waits for its kernel."""
+    launches = kernels * interval
+    return launches if blocking else larger(launches - busy, 0.0)
+
+
+def calls_of(primitive: Primitive, groups: Mapping[MeshAxis, Group]) -> Numeric:
+    """Return what launching a primitive costs the host, in calls from the framework.
+
+    A message within one rank and a step that moves nothing are not launched.
+    """
+    calls = 1.0 + FURTHER_LAUNCH * (getattr(primitive, "kernels", 1.0) - 1.0)
+    if isinstance(primitive, Collective):
+        return calls * several(degree=groups[primitive.axis].num_ranks)
+    return calls * smaller(primitive.bytes_moved, 1.0) if isinstance(primitive, Elementwise) else calls
+
+
+def calls_of_steps(calls: Numeric, steps: Numeric | None) -> Numeric:
+    """Return what the host pays for steps of `calls` each: the first is called, it launches those of the others."""
+    return calls if steps is None else calls * (1.0 + FURTHER_LAUNCH * (steps - 1.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedOperator:
+    """Seconds of one operator's three passes, compute and communication apart; and its FLOP."""
+
+    operator: Operator
+    forward: tuple[Numeric, Seconds]
+    backward_input: tuple[Numeric, Seconds]
+    backward_weight: tuple[Numeric, Seconds]
+    forward_flops: Numeric
+    flops: Numeric
+    forward_kernels: Numeric = 0.0
+    backward_kernels: Numeric = 0.0
+    weight_kernels: Numeric = 0.0
+    """Of `backward_kernels`, those of weight gradients."""
+    primitives: tuple[tuple[Primitive, Numeric], ...] = ()
+    """Every kernel and message of the three passes, with its seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where the seconds of one kernel or message come from."""
+
+    operator: str
+    message: bool
+    seconds: Numeric
+    kind: ProvenanceKind
+
+
+@dataclass(frozen=True, kw_only=True)
+class PricedBlock:
+    """A block and the price of each of its operators, by name."""
+
+    block: Block
+    operators: dict[str, PricedOperator]
+    pricing: Pricing
+
+    @cached_property
+    def origins(self) -> tuple[Origin, ...]:
+        """Where the seconds of all kernels and messages come from, in the order of the operators."""
+        return tuple(
+            Origin(
+                operator=own.operator.name,
+                message=isinstance(primitive, Collective),
+                seconds=seconds,
+                kind=self.pricing.provenance(primitive).kind,
+            )
+            for own in self.operators.values()
+            for primitive, seconds in own.primitives
+        )
+
+
+def price_operators(
+    block: Block, pricing: Pricing, known: dict[int, PricedOperator] | None = None
+) -> PricedBlock:
+    """Price every operator of a block that is not among the `known`, by identity; they are added to those."""
+    found = {} if known is None else known
+    for operator in block.operators:
+        if id(operator) not in found:
+            found[id(operator)] = _price(operator, pricing)
+    return PricedBlock(
+        block=block,
+        operators={operator.name: found[id(operator)] for operator in block.operators},
+        pricing=pricing,
+    )
+
+
+def _price(operator: Operator, pricing: Pricing) -> PricedOperator:
+    passes = [
+        [(each, pricing.titled(each, operator.name, name)) for each in getattr(operator, name)]
+        for name in PASSES
+    ]
+    times = operator.panels
+    if times is not None:
+        passes = [[(each, times * seconds) for each, seconds in done] for done in passes]
+    forward, backward_input, backward_weight = map(_split, passes)
+    forward_flops = _often(_flops(operator.forward), times)
+    backward = (*operator.backward_input, *operator.backward_weight)
+    return PricedOperator(
+        operator=operator,
+        forward=forward,
+        backward_input=backward_input,
+        backward_weight=backward_weight,
+        forward_flops=forward_flops,
+        flops=forward_flops
+        + _often(_flops(operator.backward_input), times)
+        + _often(_flops(operator.backward_weight), times),
+        forward_kernels=calls_of_steps(pricing.kernels(operator, operator.forward), times),
+        backward_kernels=calls_of_steps(pricing.kernels(operator, backward), times),
+        weight_kernels=calls_of_steps(pricing.kernels(operator, operator.backward_weight), times),
+        primitives=tuple(chain.from_iterable(passes)),
+    )
+
+
+def _often(amount: Numeric, times: Numeric | None) -> Numeric:
+    return amount if times is None else times * amount
+
+
+def _split(priced: Sequence[tuple[Primitive, Numeric]]) -> tuple[Numeric, Seconds]:
+    """Return the seconds of kernels, and of messages by part."""
+    compute: Numeric = 0.0
+    communication: Seconds = {}
+    for primitive, seconds in priced:
+        if isinstance(primitive, Collective):
+            part = COMMUNICATION_PART[primitive.axis]
+            communication[part] = communication.get(part, 0.0) + seconds
+        else:
+            compute = compute + seconds
+    return compute, communication
+
+
+def _flops(primitives: tuple[Primitive, ...]) -> Numeric:
+    result: Numeric = 0.0
+    for primitive in primitives:
+        result = result + getattr(primitive, "flops", 0.0)
+    return result
+
+
+def price_blocks(blocks: Parts[Block], pricing: Pricing) -> Parts[PricedBlock]:
+    """Price every operator of every block, once where blocks share it."""
+    pricing.prepare(op for block in blocks.all() for each in block.operators for op in each.primitives)
+    known: dict[int, PricedOperator] = {}
+    return blocks.map(lambda block: price_operators(block, pricing, known))

@@ -10,8 +10,7 @@ from forescale.cost.measured.messages import MeasuredMessages
 from forescale.cost.model import ProvenanceKind
 from forescale.graph.parts import Parts
 from forescale.graph.stage import StagePlan
-from forescale.time.blocks import PricedBlock
-from forescale.time.price import Pricing
+from forescale.time.price import PricedBlock, Pricing
 
 EXPERT_AXES = ("ep", "etp", "expert_dp")
 SHOWN = 6

@@ -1,15 +1,397 @@
-"""From stages to one optimizer step: closed forms of (interleaved) 1F1B with unequal stages."""
+"""Seconds of one optimizer step: a micro-batch on every stage, the pipeline around it, and what comes once a step."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
+from operator import attrgetter, itemgetter
 
-import numpy as np
+from forescale.cost.calibration import RunFactors
+from forescale.formula import total
+from forescale.graph.layout import state_shards
+from forescale.graph.ops import Collective
+from forescale.graph.parts import ByPolicy, Parts, message_bytes
+from forescale.graph.stages import Picker, StageSums, sum_over_stages
+from forescale.memory.buffers import kept_whole
+from forescale.memory.inputs import Resident, Setting
+from forescale.memory.states import at_stage_3
+from forescale.numeric import Numeric
+from forescale.spec.cluster import Cluster
+from forescale.spec.workload import STORAGE_BYTES
+from forescale.time.blocks import BlockSeconds, PricedModel
+from forescale.time.data_parallel import DataTraffic, Passes, ShardTraffic, exposed_block, exposed_once
+from forescale.time.overlap import exposed_ends, largest_share, stage_waits
+from forescale.time.pipeline import (
+    Pipeline,
+    Simulated,
+    beyond,
+    bubble_time,
+    engine_seconds,
+    exposed_pipeline_time,
+)
+from forescale.time.pipeline_floor import PipelineFloor, least_makespan
+from forescale.time.price import Pricing, Seconds
+from forescale.time.update import device_update, host_update, host_waits, update_gap, updated_tensors
 
-from forescale.formula import formula
-from forescale.numeric import Numeric, larger, smaller
+FORWARD, BACKWARD, WEIGHT = attrgetter("forward"), attrgetter("backward"), attrgetter("weight")
+INPUT_GRADIENT = attrgetter("input_gradient")
 
-PIPELINE = "Narayanan et al. 2021, arXiv:2104.04473, section 2.2"
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs(Resident):
+    """Priced numbers of every candidate: (candidates,) except stages and whole-stage traffic."""
+
+    seconds: Parts[ByPolicy[BlockSeconds]]
+    traffic: DataTraffic
+    pricing: Pricing
+    pipeline: Pipeline
+    priced: PricedModel | None = None
+    """The operators behind the seconds, of one layout."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSeconds:
+    """What one step takes of every candidate."""
+
+    parts: Seconds
+    """Seconds by part; they sum to the step time."""
+    forward: Numeric
+    """(stages, candidates) seconds of one micro-batch."""
+    backward: Numeric
+    flops: Numeric
+    """Executed FLOP of one micro-batch, all stages together."""
+
+    def total(self) -> Numeric:
+        """Return the step time."""
+        return total(self.parts, name="step_time_s", unit="s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exposed:
+    """What data-parallel traffic, the engine and the host add to a stage."""
+
+    per_microbatch: Numeric
+    """At stage 3."""
+    once: Numeric
+    """Once per step."""
+    host: Numeric | None
+    """Copies to and from the host that compute does not hide, per micro-batch; None where nothing is offloaded."""
+    passes: Passes
+    """What a micro-batch waits for in each pass, the engine included, on the stages whose passes are told apart."""
+    engine: Numeric
+    """What the pipeline engine itself adds to a micro-batch; part of the backward that it was asked for."""
+
+    @property
+    def waiting(self) -> Numeric:
+        """What a micro-batch waits for."""
+        return self.per_microbatch if self.host is None else self.per_microbatch + self.host
+
+
+def step_seconds(setting: Setting, inputs: Inputs) -> StepSeconds:
+    """Compose priced blocks into a step."""
+    stages, count = inputs.stages, setting.num_microbatches(inputs.degrees)
+    sums = StageSums(
+        model=setting.model,
+        recompute=setting.choices.recompute,
+        stages=stages,
+        copies=inputs.in_flight.copies,
+    )
+    forward = sums.total(inputs.seconds, FORWARD)
+    backward = sums.total(inputs.seconds, BACKWARD)
+    exposed = _exposed(setting, inputs, sums, (forward, backward, 0.0))
+    backward = backward + exposed.engine
+    stage_time = forward + backward + exposed.waiting
+    at = Picker.slowest(stage_time, stages)
+    slowest = sums.on(stages.picked(at), copies=sums.copies)
+    parts = {name: count * value for name, value in _parts(inputs, slowest).items()}
+    parts.update(_pipeline(setting, inputs, sums, exposed, stage_time, count))
+    _add_once(parts, setting, inputs, exposed, at, count)
+    flops = sums.total(inputs.seconds, attrgetter("flops"))
+    return StepSeconds(
+        parts=parts,
+        forward=forward,
+        backward=backward,
+        flops=sum_over_stages(values=flops, multiplicity=stages.multiplicity),
+    )
+
+
+def _parts(inputs: Inputs, sums: StageSums) -> Seconds:
+    """Return seconds per micro-batch by part."""
+    costs = [cost for block in inputs.seconds.all() for cost in (block.taken, block.left)]
+    names = dict.fromkeys(part for cost in costs for part in (*cost.forward_parts, *cost.backward_parts))
+
+    def part(name: str) -> Numeric:
+        return sums.total(
+            inputs.seconds,
+            lambda cost: cost.forward_parts.get(name, 0.0) + cost.backward_parts.get(name, 0.0),
+        )
+
+    return {name: part(name) for name in names}
+
+
+def _exposed(setting: Setting, inputs: Inputs, sums: StageSums, passes: Passes) -> Exposed:
+    """Return what shows of data-parallel traffic, of the pipeline engine, and of copies to and from the host.
+
+    The engine runs ahead, and copies run, also while a pass waits for parameters; a step's own traffic while it
+    waits for any. Under a simulated schedule each virtual stage hides by its own passes.
+    """
+    pipeline, own = inputs.pipeline, passes
+    apart = sums.on(pipeline.passes(inputs.stages))
+    if isinstance(pipeline, Simulated):
+        forward, backward, weight = _seconds_of(inputs, apart)
+        own = (forward, backward, weight) if pipeline.split else (forward, backward + weight, 0.0)
+    sharded = _sharded(setting, inputs, apart)
+    waits = pipeline.per_rank(sum(sharded))
+    engine = _engine(setting, inputs, sums, sum(passes) + waits)
+    beside = (0.0, pipeline.per_stage(engine), 0.0)
+    host = host_waits(setting, inputs, pipeline, _longer(_longer(own, beside), sharded))
+    shown = _longer(beside, sharded if host is None else _longer(sharded, host))
+    whole = (pipeline.per_rank(shown[0]), pipeline.per_rank(shown[1] + shown[2]), 0.0)
+    return Exposed(
+        per_microbatch=waits,
+        once=_exposed_once(setting, inputs, _longer(passes, whole)),
+        host=None if host is None else pipeline.per_rank(sum(host)),
+        engine=engine,
+        passes=shown,
+    )
+
+
+def _longer(passes: Passes, waits: Passes) -> Passes:
+    return passes[0] + waits[0], passes[1] + waits[1], passes[2] + waits[2]
+
+
+def _seconds_of(inputs: Inputs, sums: StageSums) -> Passes:
+    """Return the seconds of forward, of the input's gradient, and of weight gradients, on every stage."""
+    weight = sums.total(inputs.seconds, WEIGHT)
+    backward = sums.total(inputs.seconds, BACKWARD)
+    return sums.total(inputs.seconds, FORWARD), backward - weight, weight
+
+
+def _engine(setting: Setting, inputs: Inputs, sums: StageSums, busy: Numeric) -> Numeric:
+    """Return what the pipeline engine adds to a micro-batch's passes on every stage.
+
+    It runs ahead in its own 1F1B; under a named schedule it waits for each pass.
+    """
+    kernels = setting.choices.kernels
+    if isinstance(inputs.pipeline, Simulated):
+        kernels = replace(kernels, runs_ahead=False)
+    launches = sums.total(inputs.seconds, attrgetter("launches")) if kernels.runs_ahead else 0.0
+    return engine_seconds(
+        kernels,
+        overhead=setting.run.microbatch_overhead_s,
+        vpp=inputs.degrees.vpp,
+        busy=busy,
+        launches=launches,
+    )
+
+
+def _sharded(setting: Setting, inputs: Inputs, sums: StageSums) -> Passes:
+    """Return what a micro-batch's passes show of gathers and reductions at stage 3, on every stage of `sums`."""
+    overlap, split = setting.choices.overlap, inputs.pipeline.split
+    whole = kept_whole(pp=inputs.degrees.pp, reshard=setting.choices.reshard)
+    sharded = at_stage_3(zero=inputs.degrees.zero * (1.0 - whole), sharded=1.0, otherwise=0.0)
+
+    def exposed(cost: BlockSeconds, traffic: ShardTraffic) -> Passes:
+        return exposed_block(
+            traffic,
+            forward=cost.forward,
+            backward=cost.backward,
+            weight=cost.weight if split else None,
+            grad_reduce=overlap.grad_reduce,
+            param_gather=overlap.param_gather,
+            contention=setting.run.contention,
+        )
+
+    def both(block: ByPolicy[BlockSeconds], traffic: ShardTraffic) -> ByPolicy[Passes]:
+        return block.map(lambda cost: exposed(cost, traffic))
+
+    shown = inputs.seconds.zipped(inputs.traffic.blocks, both)
+
+    def summed(index: int) -> Numeric:
+        return sums.over(shown.map(lambda each: each.map(itemgetter(index))), sums.stages.replayed)
+
+    forward, backward, weight = map(summed, range(3))
+    backward = backward + _exposed_ends(setting, inputs) / inputs.pipeline.vpp
+    return sharded * forward, sharded * backward, sharded * weight
+
+
+def _exposed_once(setting: Setting, inputs: Inputs, passes: Passes) -> Numeric:
+    """Return what shows of the traffic of a whole step on every stage."""
+    overlap, (forward, backward, _) = setting.choices.overlap, passes
+    return exposed_once(
+        inputs.traffic,
+        zero=inputs.degrees.zero,
+        forward=forward,
+        backward=backward,
+        buckets=inputs.stages.num_layers,
+        grad_reduce=overlap.grad_reduce,
+        param_gather=overlap.param_gather,
+        contention=setting.run.contention,
+        whole=kept_whole(pp=inputs.degrees.pp, reshard=setting.choices.reshard),
+        waits=stage_waits(inputs.stages.index, inputs.degrees.vpp, forward, backward)
+        if overlap.bubbles and inputs.pipeline.in_closed_form
+        else (0.0, 0.0),
+    )
+
+
+def _exposed_ends(setting: Setting, inputs: Inputs) -> Numeric:
+    """Return what the first layer shows at both ends of a micro-batch: of a layer, or of its largest weight."""
+    first, held = inputs.traffic.blocks.layers[0], inputs.held.layers[0]
+    each = setting.choices.kernels.gathers_each_weight
+    share = largest_share(largest=held.dense_weight, parameters=held.dense) if each else 1.0
+    overlap = setting.choices.overlap
+    return exposed_ends(
+        gather=first.gather if overlap.param_gather else 0.0,
+        reduction=first.reduce if overlap.grad_reduce else 0.0,
+        share=share,
+        overlapped=overlap.param_gather or overlap.grad_reduce,
+    )
+
+
+def _pipeline(
+    setting: Setting, inputs: Inputs, sums: StageSums, exposed: Exposed, stage_time: Numeric, count: Numeric
+) -> Seconds:
+    """Return what the pipeline adds to the slowest stage's own time: waiting, and messages."""
+    degrees, stages, pipeline = inputs.degrees, inputs.stages, inputs.pipeline
+    slowest = Picker.slowest(stage_time, stages)(stage_time)
+    if isinstance(pipeline, PipelineFloor):
+        return _least_waiting(inputs, pipeline, sums, stage_time, count, count * slowest)
+    hop = _hop(setting, inputs)
+    if isinstance(pipeline, Simulated):
+        return _simulated_waiting(setting, inputs, pipeline, sums, exposed, hop, count * slowest)
+    bubble = bubble_time(
+        total_stage_time=sum_over_stages(values=stage_time, multiplicity=stages.multiplicity),
+        slowest_stage_time=slowest,
+        pp=degrees.pp,
+        vpp=degrees.vpp,
+    )
+    messages = exposed_pipeline_time(
+        hop=hop,
+        slowest_stage_time=slowest,
+        microbatches=count,
+        pp=degrees.pp,
+        vpp=degrees.vpp,
+        overlapped=setting.choices.overlap.pipeline,
+    )
+    return {"bubble": bubble, "pipeline_comm": messages}
+
+
+def _simulated_waiting(
+    setting: Setting,
+    inputs: Inputs,
+    pipeline: Simulated,
+    sums: StageSums,
+    exposed: Exposed,
+    hop: Numeric,
+    work: Numeric,
+) -> Seconds:
+    """Return bubble and messages of a simulated schedule, its backward split as the operators are.
+
+    `hop` is of a micro-batch's message between stages, `work` of all micro-batches on the slowest rank.
+    """
+    chunks = sums.on(pipeline.stages)
+    forward, backward, weight = _seconds_of(inputs, chunks)
+    before, behind, beside = exposed.passes
+    kept = chunks.kept(inputs.blocks, attrgetter("kept"))
+    growing: tuple[Numeric, Numeric] = (0.0, 0.0)
+    if pipeline.in_flight.num_splits > 1:
+        growing = (
+            chunks.total(inputs.seconds, lambda cost: cost.causal[0]),
+            chunks.total(inputs.seconds, lambda cost: cost.causal[1]),
+        )
+    with_messages, alone = pipeline.seconds(
+        forward=forward + before,
+        input_grad=backward + behind,
+        weight_grad=weight + beside,
+        copied=kept / setting.cluster.device.host_bandwidth,
+        hop=hop,
+        causal=growing,
+    )
+    return {
+        "bubble": beyond(makespan=alone, work=work),
+        "pipeline_comm": beyond(makespan=with_messages, work=alone),
+    }
+
+
+def _least_waiting(
+    inputs: Inputs,
+    pipeline: PipelineFloor,
+    sums: StageSums,
+    stage_time: Numeric,
+    count: Numeric,
+    work: Numeric,
+) -> Seconds:
+    """Return the least waiting of any schedule of a family; messages may all be hidden."""
+    before, own = sums.on(pipeline.before), count * stage_time
+    drain, urgent = before.total(inputs.seconds, BACKWARD), own
+    if pipeline.splits_backward:
+        drain = before.total(inputs.seconds, INPUT_GRADIENT)
+        urgent = count * (sums.total(inputs.seconds, FORWARD) + sums.total(inputs.seconds, INPUT_GRADIENT))
+    least = least_makespan(fill=before.total(inputs.seconds, FORWARD), drain=drain, work=own, urgent=urgent)
+    return {"bubble": beyond(makespan=least, work=work)}
+
+
+def _hop(setting: Setting, inputs: Inputs) -> Numeric:
+    """Return the seconds of one micro-batch's message between stages."""
+    size = message_bytes(setting.model, setting.layout(inputs.degrees))
+    if setting.choices.sp or not setting.choices.kernels.shares_messages:
+        return inputs.pricing.seconds(Collective(kind="p2p", axis="pp", num_bytes=size))
+    share = Collective(kind="p2p", axis="pp", num_bytes=size / inputs.degrees.tp)
+    gather = Collective(kind="all_gather", axis="tp", num_bytes=size)
+    return inputs.pricing.seconds(share) + inputs.pricing.seconds(gather)
+
+
+def _between_copies(setting: Setting, inputs: Inputs) -> Numeric:
+    """Return the seconds to exchange reduced gradients with the rank that holds the same stages once more."""
+    degrees = inputs.degrees
+    element = STORAGE_BYTES[setting.workload.precision.gradients]
+    dense = inputs.dense / state_shards(degrees, setting.choices.tp_kind)
+    expert = inputs.expert / degrees.expert_shards
+    return inputs.pricing.seconds(Collective(kind="p2p", axis="pp", num_bytes=(dense + expert) * element))
+
+
+def _add_once(
+    parts: Seconds, setting: Setting, inputs: Inputs, exposed: Exposed, at: Picker, count: Numeric
+) -> None:
+    """Add what is not a stage's own work: data-parallel traffic, the update, the host, the slowest device."""
+    stages, run, states = inputs.stages, setting.run, inputs.states
+    parts["data_comm"] = count * at(exposed.per_microbatch) + at.maximum(exposed.once, stages)
+    parts["data_comm"] = parts["data_comm"] + at.maximum(inputs.traffic.statistics, stages)
+    if inputs.in_flight.copies > 1:
+        parts["data_comm"] = parts["data_comm"] + at.maximum(_between_copies(setting, inputs), stages)
+    if inputs.pipeline.ends_apart:
+        parts["data_comm"] = parts["data_comm"] + inputs.traffic.ties
+    host = count * at(exposed.engine) + run.step_overhead_s
+    parts["overhead"] = parts.get("overhead", 0.0) + host
+    parts["optimizer"] = device_update(setting, at.maximum(states.optimizer, stages), inputs.pricing)
+    tensors = updated_tensors(zero=inputs.degrees.zero, sharded=inputs.traffic.tensors)
+    gap = update_gap(setting, at.maximum(tensors, stages), parts["optimizer"])
+    parts["overhead"] = parts["overhead"] + gap
+    if setting.choices.offload.updates:
+        updates, copies = host_update(setting, states)
+        parts["optimizer"] = parts["optimizer"] + at.maximum(updates, stages)
+        parts["host_comm"] = at.maximum(copies, stages)
+    if exposed.host is not None:
+        parts["host_comm"] = parts.get("host_comm", 0.0) + count * at(exposed.host)
+    behind = straggler_share(run, setting.cluster)
+    if not isinstance(behind, float) or behind:
+        parts["overhead"] = parts["overhead"] + behind * total(
+            parts, name="step of the mean device", unit="s"
+        )
+
+
+def straggler_share(run: RunFactors, cluster: Cluster) -> Numeric:
+    """Return by how much of a step the slowest device, and the slowest slice, is expected to lie behind the mean."""
+    slices = run.slice_straggler * expected_maximum(num_slices(cluster))
+    return run.straggler * expected_maximum(cluster.num_devices) + slices
+
+
+def num_slices(cluster: Cluster) -> int:
+    """Return how many tori a data centre's network joins; 1 without a torus."""
+    inner = cluster.tiers[0]
+    if inner.topology != "torus" or len(cluster.tiers) == 1 or not inner.size:
+        return 1
+    return -(-cluster.num_devices // inner.size)
 
 
 def expected_maximum(count: int) -> float:
@@ -19,96 +401,3 @@ def expected_maximum(count: int) -> float:
     the exact value for tens of devices.
     """
     return math.sqrt(2.0 * math.log(max(count, 1)))
-
-
-@formula(
-    unit="s", source=f"{PIPELINE}; unequal stages: the slowest sets the pace, the others are crossed once"
-)
-def bubble_time(
-    *, total_stage_time: Numeric, slowest_stage_time: Numeric, pp: Numeric, vpp: Numeric
-) -> Numeric:
-    """(Σ stage times − slowest) / vpp; equal stages: (p−1)/v of one micro-batch; nothing at p = 1."""
-    return np.where(np.asarray(pp) > 1, (total_stage_time - slowest_stage_time) / vpp, 0.0)
-
-
-@formula(
-    unit="s",
-    source="Megatron-LM: sends block in 1F1B (two exchanges per micro-batch), run behind a chunk when interleaved",
-)
-def exposed_pipeline_time(
-    *,
-    hop: Numeric,
-    slowest_stage_time: Numeric,
-    microbatches: Numeric,
-    pp: Numeric,
-    vpp: Numeric,
-    overlapped: bool,
-) -> Numeric:
-    """2(p−1) hops to fill and drain, and 2·v·hop per micro-batch in between less what compute hides."""
-    traffic = 2.0 * vpp * hop
-    hidden = np.where((np.asarray(vpp) > 1) & overlapped, smaller(slowest_stage_time, traffic), 0.0)
-    busy = 2.0 * hop * (pp - 1.0) + microbatches * (traffic - hidden)
-    return np.where(np.asarray(pp) > 1, busy, 0.0)
-
-
-@formula(
-    unit="s", source="bucketed reduction behind backward: the last bucket has nothing left to hide behind"
-)
-def exposed_reduction(
-    *, reduction: Numeric, cover: Numeric, buckets: Numeric, overlapped: bool, contention: Numeric = 0.0
-) -> Numeric:
-    """Where overlapped e + contention · (reduction − e), e = max(reduction − cover, reduction / buckets); else all."""
-    if not overlapped:
-        return reduction
-    shown = larger(reduction - cover, reduction / larger(buckets, 1.0))
-    return shown + contention * (reduction - shown)
-
-
-@formula(
-    unit="s",
-    source="Zhao et al. 2023, PyTorch FSDP, arXiv:2304.11277, section 3.3: the next layer's gather behind compute",
-)
-def exposed_gather(
-    *, gather: Numeric, cover: Numeric, overlapped: bool, contention: Numeric = 0.0
-) -> Numeric:
-    """Where prefetched e + contention · (gather − e), e = max(0, gather − compute), per layer; else all."""
-    if not overlapped:
-        return gather
-    shown = larger(gather - cover, 0.0)
-    return shown + contention * (gather - shown)
-
-
-@formula(
-    unit="s",
-    source="Zhao et al. 2023, PyTorch FSDP, arXiv:2304.11277, section 3.3: before the first layer there is nothing to "
-    "hide a gather behind, and after the last gradients nothing to hide their reduction",
-)
-def exposed_ends(*, gather: Numeric, reduction: Numeric, share: Numeric, overlapped: bool) -> Numeric:
-    """Share · (gather + reduction) where they are overlapped with other layers; else both are shown already."""
-    return share * (gather + reduction) if overlapped else 0.0 * gather
-
-
-@formula(unit="1", source="definition")
-def largest_share(*, largest: Numeric, parameters: Numeric) -> Numeric:
-    """Largest / parameters."""
-    return largest / parameters
-
-
-@formula(
-    unit="s", source=f"{PIPELINE}: stage s starts s forwards after the first and ends s backwards before it"
-)
-def pipeline_wait(*, stage: Numeric, seconds: Numeric, vpp: Numeric) -> Numeric:
-    """Stage · seconds / vpp: how long a stage waits at one end of the step (1F1B of equal stages)."""
-    return stage * seconds / vpp
-
-
-@formula(unit="s", source="definition: what is left when the wait is over")
-def beyond_wait(*, exposed: Numeric, wait: Numeric) -> Numeric:
-    """max(0, exposed − wait)."""
-    return larger(exposed - wait, 0.0)
-
-
-def stage_waits(stage: Numeric, vpp: Numeric, forward: Numeric, backward: Numeric) -> tuple[Numeric, Numeric]:
-    """Return how long every stage waits before its first forward and after its last backward."""
-    before, after = (pipeline_wait(stage=stage, seconds=each, vpp=vpp) for each in (forward, backward))
-    return before, after

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from forescale.memory.activations import in_flight, saved_bytes
+from forescale.memory.in_flight import in_flight, saved_bytes
 from forescale.memory.states import gradient_bytes, optimizer_bytes, weight_bytes
 from forescale.numeric import Numeric
 from forescale.presets.subramanian2024.sources import FP16_BYTES, OPTIMIZER_BYTES

@@ -1,0 +1,85 @@
+"""What memory follows from: what all candidates share, and the numbers of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from forescale.cost.calibration import RunFactors
+from forescale.graph.layout import Choices, Degrees, Layout
+from forescale.graph.parts import ByPolicy, Parts
+from forescale.memory.in_flight import InFlight
+from forescale.memory.liveness import BlockBytes
+from forescale.memory.overhead import Outside, Overhead, overhead_of
+from forescale.memory.parameters import Sharded
+from forescale.numeric import Numeric
+from forescale.spec.cluster import Cluster
+from forescale.spec.model import Model
+from forescale.spec.workload import Workload, num_microbatches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What all candidates of one evaluation share."""
+
+    model: Model
+    cluster: Cluster
+    workload: Workload
+    choices: Choices
+    run: RunFactors
+    """What a run loses against kernels alone."""
+
+    @property
+    def overhead(self) -> Overhead:
+        """What a device holds beyond what is allocated."""
+        return overhead_of(self.cluster.device, self.choices.allocator, varied=self.workload.varied_lengths)
+
+    def layout(self, degrees: Degrees) -> Layout:
+        """Return the rules by which candidates of some degrees lay out tensors."""
+        return Layout.of(self.workload, degrees, self.choices)
+
+    def num_microbatches(self, degrees: Degrees) -> Numeric:
+        """Return the micro-batches of one step."""
+        return num_microbatches(
+            global_batch_size=float(self.workload.global_batch_size),
+            dp=degrees.dp,
+            micro_batch_size=degrees.micro_batch_size,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateBytes:
+    """What stands on one device throughout forward and backward, and what the update needs beside."""
+
+    weights: Numeric
+    gradients: Numeric
+    optimizer: Numeric
+    update: Numeric = 0.0
+    """Fp32 gradients that exist during the update alone."""
+    narrow: Numeric = 0.0
+    """What weights in 8 or 4 bits add."""
+    buffers: Numeric = 0.0
+    """Gathered parameters, workspaces, dummy gradients, buckets."""
+    aside: Numeric = 0.0
+    """Where gathers are received, in memory of their own stream."""
+    host: Numeric = 0.0
+    """Held by the host instead, with what its update needs."""
+    host_updated: Numeric = 0.0
+    """Parameters that the host updates."""
+    host_weights: Numeric = 0.0
+    """Bytes of shards that every pass reads from the host, in the type that is gathered."""
+    host_gradients: Numeric = 0.0
+    """Bytes of shards that every backward writes to the host."""
+
+    def total(self) -> Numeric:
+        """Return weights, gradients and optimizer states together: no layout needs less."""
+        return self.weights + self.gradients + self.optimizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resident(Sharded):
+    """What the memory of every candidate is put together from."""
+
+    states: StateBytes
+    outside: Outside
+    blocks: Parts[ByPolicy[BlockBytes]]
+    in_flight: InFlight

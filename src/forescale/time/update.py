@@ -1,0 +1,106 @@
+"""The update, on the device and on the host, and copies between the two."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from forescale.formula import formula
+from forescale.graph.ops import Elementwise
+from forescale.memory.buffers import kept_whole
+from forescale.memory.inputs import Resident, Setting, StateBytes
+from forescale.memory.offload import (
+    exposed_copies,
+    exposed_update_copies,
+    host_update_seconds,
+    load_host_rates,
+    offloaded_bytes,
+)
+from forescale.memory.states import moments_per_parameter, optimizer_element_bytes
+from forescale.numeric import Numeric
+from forescale.spec.workload import STORAGE_BYTES
+from forescale.time.data_parallel import Passes
+from forescale.time.pipeline import Pipeline
+from forescale.time.price import Pricing, launch_gap
+
+GRADIENT = STORAGE_BYTES["fp32"]
+"""The update on the host works on fp32 gradients."""
+OPTIMIZER_PASSES = 2.0
+"""Master copy and moments are read and written once each."""
+
+
+def link_bandwidth(setting: Setting) -> float:
+    """Return what the link between device and host sustains [byte/s]."""
+    return setting.cluster.device.host_bandwidth * load_host_rates().link_share
+
+
+def host_waits(setting: Setting, inputs: Resident, pipeline: Pipeline, passes: Passes) -> Passes | None:
+    """Return what one micro-batch's passes show of copies to and from the host; None where nothing is offloaded.
+
+    `passes` are on ranks, or on the virtual stages of a simulated schedule, over which a rank's copies are shared
+    out. Where it has them split, what comes back hides behind the input's gradient only, and gradients
+    leave behind those of weights.
+    """
+    offload, states = setting.choices.offload, inputs.states
+    if not offload.in_passes:
+        return None
+    activations = offloaded_bytes(setting, inputs, inputs.stages) if offload.activations else 0.0
+    again = (1.0 - kept_whole(pp=inputs.degrees.pp, reshard=setting.choices.reshard)) / float(
+        pipeline.in_flight.copies
+    )
+    activations, weights, gradients = (
+        pipeline.per_stage(each)
+        for each in (activations, states.host_weights * again, states.host_gradients * again)
+    )
+    shown = partial(exposed_copies, bandwidth=link_bandwidth(setting), overlapped=offload.overlap)
+    forward, backward, weight = passes
+    before = shown(out=activations, back=weights, cover=forward)
+    if not pipeline.split:
+        return before, shown(out=gradients, back=activations + weights, cover=backward), 0.0
+    behind = shown(out=0.0, back=activations + weights, cover=backward)
+    return before, behind, shown(out=gradients, back=0.0, cover=weight)
+
+
+def host_update(setting: Setting, states: StateBytes) -> tuple[Numeric, Numeric]:
+    """Return seconds of the update on the host, and of its copies beside it, per stage."""
+    precision, offload = setting.workload.precision, setting.choices.offload
+    moments = moments_per_parameter(setting.model, setting.workload.optimizer).dense
+    state = OPTIMIZER_PASSES * optimizer_element_bytes(precision, moments) + GRADIENT
+    update = host_update_seconds(
+        parameters=states.host_updated,
+        element_bytes=state,
+        bandwidth=load_host_rates().update_bandwidth,
+    )
+    copies = 2.0 * GRADIENT * states.host_updated / link_bandwidth(setting)
+    if offload.parameters:
+        copies = 0.0 * copies
+    return update, exposed_update_copies(copies=copies, update=update, overlapped=offload.overlap)
+
+
+def device_update(setting: Setting, state: Numeric, pricing: Pricing) -> Numeric:
+    """Return the seconds of the update: gradients read, master and moments read and written, weights written."""
+    precision = setting.workload.precision
+    moments = moments_per_parameter(setting.model, setting.workload.optimizer).dense
+    per_state_byte = max(optimizer_element_bytes(precision, moments), 1.0)
+    others = (STORAGE_BYTES[precision.gradients] + STORAGE_BYTES[precision.parameters]) / per_state_byte
+    return pricing.seconds(Elementwise(bytes_moved=state * (OPTIMIZER_PASSES + others), family="optimizer"))
+
+
+def update_gap(setting: Setting, tensors: Numeric, update: Numeric) -> Numeric:
+    """Return the seconds by which launches of the update, one for each of a share's tensors, outlast it."""
+    if setting.choices.kernels.flat_update:
+        return 0.0
+    interval, blocking = setting.run.kernel_interval_s, setting.choices.kernels.blocking_launches
+    return launch_gap(kernels=tensors, interval=interval, busy=update, blocking=blocking)
+
+
+@formula(
+    unit="1",
+    source="Megatron-LM, optimizer/distrib_optimizer.py: a rank copies each tensor that its share of the flat "
+    "gradients reaches into back by itself; elsewhere one kernel takes many tensors",
+)
+def updated_tensors(*, zero: Numeric, sharded: Numeric) -> Numeric:
+    """`sharded` under zero 1 and 2, else 0."""
+    stage = np.asarray(zero)
+    return np.where((stage >= 1) & (stage < 3), sharded, 0.0)
