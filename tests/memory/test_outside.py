@@ -118,9 +118,9 @@ def test_deepep_has_buffers_of_its_own_instead_of_a_communicator():
 MIB = 2**20
 
 
-def bounds(layout, devices=16, model=None, *, switches=False, fabric=None):
+def bounds(layout, devices=16, model=None, *, switches=False):
     """Communicators of one device in MiB: low, expected, high."""
-    made = fabric or nvidia(devices)
+    made = nvidia(devices)
     node = replace(made.tiers[0], in_network_reduction=switches)
     made = replace(made, tiers=(node, *made.tiers[1:]))
     given, work = model or dense(), workload(global_batch_size=64)
@@ -188,12 +188,10 @@ def test_context_ranks_that_send_connect(kind, peers):
 
 
 def test_context_ranks_in_pairs_connect_inside_and_around():
-    """One peer inside; three pairs, so two neighbours around."""
-    layout = Strategy(cp=6, cp_kind="hierarchical", cp_inner=2, dp_shard=1)
-    fabric = replace(nvidia(6), devices_per_node=6)
-    work = bounds(layout, 6, fabric=fabric)
+    """One peer inside; four pairs, of which two are neighbours around."""
+    layout = Strategy(cp=8, cp_kind="hierarchical", cp_inner=2, dp_shard=1)
     inner, outer = ((peers * 2 * 12, peers * 32 * 12, peers * 32 * 12 + 256) for peers in (1, 2))
-    assert work == added(ring(6, 24), ring(6, 24), ring(6, 24), inner, outer)
+    assert bounds(layout, 8) == added(ring(8, 24), ring(8, 24), ring(8, 24), inner, outer)
 
 
 def test_buffers_of_dispatchers_are_known_exactly():
