@@ -148,3 +148,12 @@ def test_explanations_know_the_shares():
 
 def test_a_share_as_numbers():
     assert inside(Share(tp=4, pp=2)) == Inside(tp=4.0, pp=2.0)
+
+
+def test_the_ends_of_a_pipeline_lie_as_far_apart_as_all_of_it():
+    """8 stages of 4 ranks: two ranks half of 32 apart; one stage has one end."""
+    degrees, _ = split_strategy(Strategy(tp=4, pp=8))
+    ends = groups(degrees, ("tp", "cp", "dp", "pp"))["ends"]
+    assert (ends.num_ranks, ends.axes[0]) == (2, (2, 16))
+    alone, _ = split_strategy(Strategy(tp=4))
+    assert groups(alone, ("tp", "cp", "dp", "pp"))["ends"].num_ranks == 1

@@ -13,6 +13,7 @@ from forescale.catalogue.clusters import load_cluster
 from forescale.cost.calibration import load_calibration
 from forescale.cost.calibrations import read_calibrations
 from forescale.cost.run_calibration import (
+    UNSEEN,
     DeviceFactors,
     RunCalibration,
     SharedFactors,
@@ -96,3 +97,14 @@ def test_devices_are_trained_with_the_usual_software_of_their_vendor():
     assert published.factors(tpu) == published.factors(tpu, "xla")
     assert published.factors(H100) == published.factors(H100, "megatron-core")
     assert published.factors(tpu) != published.factors(tpu, "megatron-core")
+
+
+def test_without_any_held_out_runs_errors_are_wide():
+    """A fifth at the median, a third either way; half as wide again for a device of another generation."""
+    bare = replace(EXAMPLE, held_out={})
+    known, other = (
+        bare.spread(device, "bf16") for device in (H100, replace(H100, name="other", architecture="new"))
+    )
+    assert (known.median_abs, known.bias, known.p10, known.p90) == (0.2, 0.0, -0.3, 0.3)
+    assert (other.p10, other.p90) == pytest.approx((-0.3 * UNSEEN, 0.3 * UNSEEN))
+    assert other.median_abs == pytest.approx(0.2 * UNSEEN)

@@ -8,7 +8,10 @@ import pytest
 from tests import toy
 
 from forescale.graph.layer import embedding_block, head_block, layer_block, mtp_block
+from forescale.graph.layout import split_strategy
 from forescale.graph.loss import loss_chunk_tokens
+from forescale.graph.parameters import count_parameters
+from forescale.graph.parts import build_blocks
 from forescale.spec import (
     DenseFfn,
     FullAttention,
@@ -18,6 +21,7 @@ from forescale.spec import (
     LinearAttention,
     Model,
     MoeFfn,
+    Precision,
     Strategy,
 )
 from forescale.spec.model import Patches
@@ -297,6 +301,17 @@ def test_experts_over_ep_and_etp():
     }
     block = block_of(None, ffn, tp=2, ep=5, etp=2, dp_shard=5)
     check(block, tensors, weights)
+    sizes = {name: each.element_bytes for name, each in block.tensors.items()}
+    wide = {
+        "ffn.input.statistics",
+        "moe.logits",
+        "moe.probabilities",
+        "moe.permute.rows",
+        "moe.bias.sums",
+        "moe.bias.joined",
+    }
+    assert {name for name, size in sizes.items() if size == 4} == wide
+    assert set(sizes.values()) == {2, 4}
     experts = {each.name for each in block.parameters if each.group == "expert"}
     assert experts == {"moe.up.weight", "moe.up.bias", "moe.down.weight", "moe.down.bias"}
     assert {each.active_fraction for each in block.parameters} == {1.0, 6 / 20}
@@ -547,3 +562,82 @@ def test_heads_exchanged_for_tokens(kind, groups):
         assert found[name] == found[f"{name}.exchanged"] == pytest.approx(size)
     assert found["softmax_statistics"] == TOKENS / cp * HEADS
     assert found.get("gathered_kv") == ((groups - 1) * 2 * keys if groups > 1 else None)
+
+
+def norms_of(layer):
+    """Return what reads what: the norms of a layer, and the inputs of its first products."""
+    block = layer_block(replace(MODEL, layers=(layer,)), layer, rules())
+    products = {"attention.qkv", "ffn.up"}
+    norms = [each.name for each in block.operators if each.name.endswith("norm")]
+    feeds = {each.name: each.saves[0] for each in block.operators if each.name in products}
+    return norms, feeds
+
+
+@pytest.mark.parametrize(
+    ("parallel", "num_norms", "norms", "feeds"),
+    [
+        (False, 2, ["attention.norm", "ffn.norm"], ("attention.input", "ffn.input")),
+        (True, 2, ["attention.norm", "ffn.norm"], ("attention.input", "ffn.input")),
+        (True, 1, ["attention.norm"], ("attention.input", "attention.input")),  # one norm for both
+        (
+            False,
+            4,
+            ["attention.norm", "attention.post_norm", "ffn.norm", "ffn.post_norm"],
+            ("attention.input", "ffn.input"),
+        ),
+    ],
+)
+def test_norms_of_a_layer(parallel, num_norms, norms, feeds):
+    layer = Layer(attention=ATTENTION, ffn=FFN, parallel=parallel, num_norms=num_norms)
+    assert norms_of(layer) == (norms, dict(zip(("attention.qkv", "ffn.up"), feeds, strict=True)))
+
+
+def test_a_lone_feed_forward_has_its_norm_or_none():
+    assert norms_of(Layer(attention=None, ffn=FFN, num_norms=1)) == (["ffn.norm"], {"ffn.up": "ffn.input"})
+
+
+def test_what_backward_of_a_product_needs_beside_what_it_kept():
+    """The input gathered again; not where the gathered one was kept. The gradient of a weight that is summed later."""
+
+    def temporaries(**kernels):
+        block = block_of(None, FFN, tp=2, kernels=Kernels(**kernels))
+        return {each.name: each.backward_temporaries for each in block.operators if each.backward_weight}
+
+    usual = temporaries()
+    assert (usual["ffn.up"], usual["ffn.down"]) == (("ffn.gather.result",), ())
+    kept = temporaries(regathers_inputs=False)
+    assert (kept["ffn.up"], kept["ffn.down"]) == ((), ())
+    apart = temporaries(accumulate_in_product=False)
+    assert apart["ffn.up"] == ("ffn.gather.result", "ffn.up.weight_gradient")
+    assert apart["ffn.down"] == ("ffn.down.weight_gradient",)
+
+
+def test_an_embedding_s_norm_stays_wide_under_narrow_recipes():
+    """Its result is the stream, of which linear layers make their own narrow copies."""
+    layout = toy.layout(Strategy(micro_batch_size=5), 462.0, Precision(compute="fp8", recipe="delayed"))
+    block = embedding_block(replace(MODEL, embedding_norm=True), layout)
+    assert block.tensors["embedding.normed"].element_bytes == 2.0
+
+
+def test_prediction_repeats_the_model_s_last_layer():
+    other = replace(MODEL.layers[0], ffn=DenseFfn(ffn_hidden_size=2 * WIDTH))
+    model = replace(MODEL, layers=(MODEL.layers[0], MODEL.layers[0], other), num_mtp_layers=1)
+    blocks = build_blocks(model, rules())
+    assert blocks.mtp.tensors["ffn.activated"].elements == TOKENS * 2 * WIDTH
+    assert blocks.layers[0].tensors["ffn.activated"].elements == TOKENS * WIDTH
+
+
+def test_replicas_and_shards_of_experts():
+    """tp 2 x cp 3 x dp 12 ranks, of which ep 4 x etp 2 hold different parts: 9 copies, over dp_shard 6 of 12 alike 4.5."""
+    degrees, _ = split_strategy(Strategy(tp=2, cp=3, ep=4, etp=2, dp_replicate=2, dp_shard=6))
+    assert (degrees.dp, degrees.expert_dp, degrees.expert_shards) == (12, 9, 4.5)
+
+
+def test_parameters_that_a_token_uses():
+    """6 of 20 experts; the router, the shared expert and all else in whole."""
+    layer = Layer(attention=None, ffn=ROUTED, num_norms=1)
+    count = count_parameters(replace(MODEL, layers=(layer,) * 3))
+    expert, shared = 20 * 3 * 34 * HIDDEN, 3 * 58 * HIDDEN
+    others = 3 * (HIDDEN + 20 * HIDDEN + shared) + 2 * VOCAB * HIDDEN + HIDDEN
+    assert (count.total, count.expert) == (others + 3 * expert, 3 * expert)
+    assert count.active == others + 3 * expert * 6 // 20

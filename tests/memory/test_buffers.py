@@ -9,9 +9,11 @@ from forescale.graph.layer import layer_block
 from forescale.graph.layout import Layout, split_strategy
 from forescale.memory.buffers import (
     dummy_gradient_bytes,
+    gather_stream_bytes,
     gathered_parameter_bytes,
     kept_whole,
     resharded_bytes,
+    resharded_copy_bytes,
     whole_parameter_bytes,
 )
 from forescale.memory.parameters import product_elements
@@ -63,3 +65,14 @@ def test_resharding_by_default_depends_on_stages():
         for policy in ("default", "always", "never")
     }
     assert found == {"default": [1, 9], "always": [1, 1], "never": [9, 9]}
+
+
+def test_what_the_gathering_stream_receives():
+    """At stage 3 with several shards, in 16 bits; so many neighbours keep a copy among them."""
+    zero, shards = np.array([2.0, 3.0, 3.0, 3.0]), np.array([8.0, 1.0, 2.0, 8.0])
+    assert gather_stream_bytes(parameters=10.0, shards=shards, zero=zero).tolist() == [0, 0, 20, 20]
+    near = resharded_copy_bytes(parameters=12.0, ranks=4.0, shards=shards, zero=zero)
+    assert near.tolist() == [0, 0, 12, 6]
+    shared = {"parameters": 10.0, "reduced_bytes": 4.0, "shards": np.array([2.0]), "zero": np.array([3.0])}
+    assert gathered_parameter_bytes(copies=2.0, **shared).tolist() == [100]
+    assert whole_parameter_bytes(**shared).tolist() == [40]

@@ -127,6 +127,7 @@ def test_every_moment_of_a_gated_feed_forward(gated: Block) -> None:
         "norm": 24 + 20 + 20 + 20,  # what it read has one from the residual too
     }
     assert {name: at(moments.backward, name, "backward") for name in ORDER} == backward
+    assert [each.name for each in moments.backward] == [*reversed(ORDER)]
     assert moments.backward_bytes == max(backward.values())
     assert moments.forward_bytes == max(forward)
 

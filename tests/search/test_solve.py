@@ -2,15 +2,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from tests.small import cluster, dense, moe, workload
 
 from forescale.errors import InfeasibleError, SpecError
 from forescale.search import search, solve
+from forescale.search.evaluate import score
 from forescale.search.question import Question
 from forescale.search.relax import memory_limits
-from forescale.search.solve import Goal, Solver
-from forescale.search.tree import enumerate_cells
+from forescale.search.solve import Goal, Incumbent, NodeQueue, OpenNodes, Progress, Solver
+from forescale.search.tree import enumerate_cells, enumerate_layouts
 from forescale.spec.space import Space
 from forescale.units import format_bytes
 
@@ -140,3 +142,119 @@ def test_scenarios_in_which_nothing_fits_still_say_what_more_memory_buys(objecti
     assert quick.relaxations == plain.relaxations
     assert quick.relaxations
     assert quick.num_evaluated + quick.num_over_memory + quick.num_beaten == quick.num_legal
+
+
+def progress(best, bound):
+    return Progress(num_legal=9, num_evaluated=4, num_pruned=2, best=best, bound=bound, elapsed_s=0.0)
+
+
+def test_the_gap_is_what_the_best_may_still_lose():
+    assert progress(100.0, 75.0).gap == 0.25
+    assert progress(100.0, 100.0).gap == progress(100.0, 130.0).gap == 0.0
+    assert progress(np.inf, 75.0).gap == 1.0
+    assert progress(0.0, 0.0).gap == 0.0
+
+
+TIME, MEMORY = (Goal(objective=each, top=1, memory_limit=50.0) for each in ("step_time", "peak_memory"))
+
+
+def test_what_waits_is_bounded_by_its_least():
+    """Seconds and bytes of cells 0 to 3."""
+    step, peak = np.array([5.0, 3.0, 4.0, 6.0]), np.array([30.0, 60.0, 20.0, 10.0])
+    waiting = OpenNodes(variant=np.zeros(4, dtype=int), cell=np.arange(4), step_time=step, peak=peak)
+    assert (waiting.least(TIME), waiting.least(MEMORY)) == (3.0, 10.0)
+    assert (OpenNodes().least(TIME), len(OpenNodes()), len(waiting)) == (np.inf, 0, 4)
+    assert waiting.joined(waiting.some(np.array([2]))).cell.tolist() == [0, 1, 2, 3, 2]
+    sizes = np.array([2, 2, 2, 2])
+    # The most promising up to so many layouts, one at least; what fits goes first where it is asked.
+    for most, fitting, cells in ((4, False, [1, 2]), (4, True, [2, 0]), (5, False, [1, 2]), (1, False, [1])):
+        taken, left = waiting.split(TIME, sizes, most, fitting=fitting)
+        assert taken.cell.tolist() == cells
+        assert sorted([*taken.cell.tolist(), *left.cell.tolist()]) == [0, 1, 2, 3]
+    assert waiting.split(MEMORY, sizes, 4, fitting=False)[0].cell.tolist() == [3, 2]
+
+
+def found(goal, cutoff, fastest=()):
+    made = Incumbent(goal=goal, variants=())
+    made.cutoff, made.fastest = cutoff, np.array(fastest)
+    return made
+
+
+BOUNDS = np.array([2.0, 4.0, 6.0, 4.0]), np.array([50.0, 51.0, 10.0, 10.0])
+
+
+def test_what_may_still_be_among_the_best():
+    """Seconds up to the cutoff within the limit of memory; ties still matter."""
+    assert found(TIME, 4.0).keeps(*BOUNDS).tolist() == [True, False, False, True]
+    assert found(MEMORY, 10.0).keeps(*BOUNDS).tolist() == [False, False, True, True]
+    assert found(MEMORY, 99.0).keeps(*BOUNDS).tolist() == [True, False, True, True]
+
+
+def test_what_may_be_the_fastest_within_a_relaxed_limit():
+    """Under 60 bytes 5 s were reached: 4 s at 51 bytes would be less. Ties are none."""
+    relaxed = replace(TIME, relaxed=(60.0, 70.0))
+    assert found(relaxed, 1.0, (5.0, 4.0)).keeps(*BOUNDS).tolist() == [True, True, False, True]
+    even = found(replace(TIME, relaxed=(60.0,)), 1.0, (4.0,))
+    assert even.keeps(*BOUNDS).tolist() == [True, False, False, False]
+
+
+def test_what_fits_some_limit():
+    tight = replace(TIME, memory_limit=10.0)
+    assert tight.may_fit(BOUNDS[1]).tolist() == [False, False, True, True]
+    assert replace(tight, relaxed=(20.0, 50.0)).may_fit(BOUNDS[1]).tolist() == [True, False, True, True]
+
+
+def test_beyond_the_widest_cutoff_nothing_matters():
+    assert found(TIME, 4.0).widest_cutoff == 4.0
+    assert found(replace(TIME, relaxed=(60.0, 70.0)), 4.0, (5.0, 3.0)).widest_cutoff == 5.0
+    assert (found(MEMORY, 40.0).widest_cutoff, found(MEMORY, 60.0).widest_cutoff) == (40.0, 50.0)
+
+
+@pytest.mark.parametrize("cutoff", [np.inf, 40.0, 12.0])
+@pytest.mark.parametrize("refined_at_once", [3, 50])
+def test_a_queue_hands_out_every_node_once_in_the_order_of_closer_bounds(
+    cutoff, refined_at_once, monkeypatch
+):
+    """Closer bounds are above the first ones; what is beyond the cutoff by either comes out as beaten."""
+    monkeypatch.setattr(solve, "FIRST_NODES", 2)
+    monkeypatch.setattr(solve, "REFINED_AT_ONCE", refined_at_once)
+    random = np.random.default_rng(3)
+    nodes, bounds = np.arange(40), random.uniform(0.0, 50.0, 40)
+    closer = bounds + random.uniform(0.0, 5.0, 40)
+    queue = NodeQueue(nodes, bounds, lambda chosen: closer[chosen])
+    assert (len(queue), queue.least) == (40, bounds.min())
+    taken, beaten = [], []
+    while len(queue):
+        least = queue.least
+        chosen, dropped, of = queue.pop(cutoff)
+        assert (closer[chosen] >= least).all()
+        assert (closer[chosen] <= cutoff).all()
+        assert (of > cutoff).all()
+        assert (np.isin(of, bounds) | np.isin(of, closer)).all()
+        taken.append(chosen)
+        beaten.append(dropped)
+        assert least <= queue.least
+    everything = np.concatenate([*taken, *beaten])
+    assert sorted(everything.tolist()) == nodes.tolist()
+    assert sorted(np.concatenate(taken).tolist()) == np.flatnonzero(closer <= cutoff).tolist()
+    assert queue.least == np.inf
+
+
+@pytest.mark.parametrize("objective", ["step_time", "peak_memory"])
+def test_every_layout_is_evaluated_or_counted_for_its_reason(objective):
+    """Too large for every limit, or no better than the best; the best is what evaluating all finds."""
+    devices = cluster(8, hbm_gb=3.0)
+    cells = enumerate_cells(dense(4), devices, WORK, SMALL)
+    question = Question(model=dense(4), cluster=devices, workload=WORK)
+    limit = devices.device.hbm_bytes
+    run = Solver(question, cells, Goal(objective=objective, top=1, memory_limit=limit))
+    last = run.run()
+    scores = score(question, enumerate_layouts(dense(4), devices, WORK, SMALL))
+    legal, fits = np.isfinite(scores.peak), scores.peak <= limit
+    assert run.done
+    assert run.counts.evaluated + run.counts.pruned == last.num_legal == np.count_nonzero(legal)
+    assert (last.num_evaluated, last.num_pruned) == (run.counts.evaluated, run.counts.pruned)
+    assert run.counts.over_memory <= np.count_nonzero(legal & ~fits)
+    assert run.counts.evaluated + run.counts.beaten >= np.count_nonzero(fits)
+    best = (scores.step_time if objective == "step_time" else scores.peak)[fits].min()
+    assert last.best == last.bound == best

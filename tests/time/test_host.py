@@ -260,3 +260,24 @@ def test_part_of_the_optimizer_on_the_host_updates_both_sides_at_once():
     apart = offloaded(layout, Offload(optimizer=share, master=False, overlap=False)).memory.stages[0]
     assert apart.optimizer_bytes == pytest.approx((12 - share * 8) * parameters)
     assert apart.host_bytes == pytest.approx(share * (8 + 8) * parameters)
+
+
+@pytest.mark.parametrize("schedule", [None, "1f1b", "zb-h1"])
+def test_modules_that_save_nothing_move_nothing(schedule):
+    result = offloaded(Strategy(pp=2, schedule=schedule), Offload(modules=("core_attn",), overlap=False))
+    assert result.time_s["host_comm"] == 0.0
+    assert [stage_memory.host_bytes for stage_memory in result.memory.stages] == [0, 0]
+
+
+def test_copies_of_activations_and_of_the_update_add_up():
+    layout = Strategy(dp_shard=4)
+    both, update, layers = (
+        offloaded(layout, Offload(overlap=False, **given)).time_s["host_comm"]
+        for given in (
+            {"optimizer": 0.5, "activation_layers": 3},
+            {"optimizer": 0.5},
+            {"activation_layers": 3},
+        )
+    )
+    assert both == pytest.approx(update + layers)
+    assert min(update, layers) > 0

@@ -16,6 +16,7 @@ from forescale.cost.run_calibration import SharedFactors, SoftwareFactors
 from forescale.project import project
 from forescale.spec import DenseFfn, FullAttention, Layer, Model, MoeFfn, Recompute, Strategy, Tier, Workload
 from forescale.spec.strategy import Kernels, Overlap
+from forescale.time.step import bubble_time, exposed_pipeline_time, stage_waits
 
 RATE, HBM = 100e12, 1e12
 
@@ -423,3 +424,43 @@ def test_the_host_launches_tensors_of_the_update_one_by_one():
     assert result.time_s["overhead"] == pytest.approx(tensors / 3 * 0.002 - result.time_s["optimizer"])
     flat = replace(layout, kernels=Kernels(flat_update=True))
     assert project(DENSE, toy.cluster(3), flat, WORK, costs=toy.costs(software)).time_s["overhead"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("pp", "vpp", "seconds"), [(1, 1, 0), (4, 1, 2 * 3 * 5 + 7 * 2 * 5), (4, 3, 2 * 3 * 5 + 7 * (30 - 9))]
+)
+def test_hops_that_fill_and_drain(pp, vpp, seconds):
+    """Three down and three up of 5 s; two per micro-batch and chunk, of which 9 s hide behind interleaved chunks."""
+    found = exposed_pipeline_time(
+        hop=5.0, slowest_stage_time=9.0, microbatches=7.0, pp=float(pp), vpp=float(vpp), overlapped=True
+    )
+    assert found == seconds
+
+
+def test_waits_of_a_pipeline():
+    """Of five stages' 30 s all but the slowest's 8, by chunks; nothing on one stage."""
+    assert bubble_time(total_stage_time=30.0, slowest_stage_time=8.0, pp=5.0, vpp=2.0) == 11.0
+    assert bubble_time(total_stage_time=30.0, slowest_stage_time=30.0, pp=1.0, vpp=1.0) == 0.0
+    before, after = stage_waits(3.0, 2.0, 10.0, 20.0)
+    assert (before, after) == (15.0, 30.0)
+
+
+def test_a_device_s_parameters_and_where_seconds_come_from():
+    """Of both groups; every second of the toy is reasoned, none measured."""
+    layout = Strategy(pp=2, vpp=2, dp_shard=8, ep=4, micro_batch_size=2)
+    work = Workload(seq_len=512, global_batch_size=64)
+    _, result = run(MOE, layout, work, toy.cluster(16, *TIERS))
+    dense = 4 * (2 * 512 + 512 * 16 * 64 + 512 * 512 + 512 * 16 + 3 * 512 * 256)
+    assert result.params.per_device_max == dense + 512 + 6000 * 512 + 4 * 3 * 4 * 512 * 384
+    assert result.costs.time_sources == pytest.approx(
+        {"measured": 0, "interpolated": 0, "fitted": 0, "roofline": 1}
+    )
+
+
+def test_throughput_utilisation_and_days():
+    work = replace(WORK, tokens=24 * 512 * 1000.0)
+    _, result = run(DENSE, LAYOUT, work)
+    step = result.step_time_s
+    assert result.tokens_per_s_per_device == pytest.approx(24 * 512 / step / 12)
+    assert result.training_days == pytest.approx(1000 * step / 86400)
+    assert result.mfu == pytest.approx(result.model_flops_per_step / (100e12 * 12 * step))

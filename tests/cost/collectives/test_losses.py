@@ -5,6 +5,8 @@ Two tiers that differ in all parameters; 64 ranks on 8 nodes, groups of all, of 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.cost.collectives.clusters import cluster, fast, slow
 
@@ -177,6 +179,26 @@ def test_point_to_point():
     assert seconds("p2p", "p2p", NODE) == pytest.approx(7e-6 + HOP_NEAR + VOLUME / (NEAR * 0.5))
     assert seconds("p2p", "p2p", RAIL) == pytest.approx(13e-6 + HOP_FAR + VOLUME / (FAR * 0.45))
     assert seconds("p2p", "p2p", ALL) == pytest.approx(13e-6 + HOP_FAR + VOLUME / (FAR * 0.45))
+
+
+def test_only_whole_messages_are_reduced_on_the_way():
+    """A tier with two wire protocols beside one that has one: trees by either, switches by the last."""
+    short = WireProtocol(name="LL", launch=1e-6, hop_factor=1.0, efficiency=0.1)
+    near, far = inner("in_network"), outer("tree")
+    links = (replace(near, protocols=(short, *near.protocols)), far)
+    tiers = (fast(in_network_reduction=True), slow(in_network_reduction=True))
+    made = AlphaBeta(cluster=cluster(*tiers), calibration=NetworkCalibration(links=links))
+    inside, across = 9 / 8 / (NEAR * 0.6), 1 / 8 / (FAR_ALL * 0.55)
+    switched = 4e-6 + 11e-6 + 2 * HOP_FAR + VOLUME * max(inside, across)
+    found = made.seconds(kind="all_reduce", num_bytes=VOLUME, group=Group(size=64.0))
+    assert float(found) == pytest.approx(switched)
+    # Of a small message, the quick protocol of the inner tier and the only one of the outer.
+    latency = 7 * 1.0 * NEAR_S + 3 * HOP_FAR * 1.5
+    tree = 1e-6 + 11e-6 + 2 * latency + 8 * max(2 * 7 / 8 / (NEAR * 0.1), 2 / 8 / (FAR_ALL * 0.65))
+    near_first = replace(links[0], algorithms=("tree",))
+    made = replace(made, calibration=NetworkCalibration(links=(near_first, far)))
+    small = made.seconds(kind="all_reduce", num_bytes=8.0, group=Group(size=64.0))
+    assert float(small) == pytest.approx(tree)
 
 
 def experts(where, top_k, **groups):
