@@ -51,8 +51,6 @@ def test_limits_recompute_as_the_record_does():
     policies = load_framework("torchtitan").limits.values["recompute"]
     assert [policy.granularity for policy in policies] == ["none", "policy", "full"]
     assert policies[1].policy == "torch_per_op_compiled"
-    assert policies[2].stops_early
-    assert not load_framework("deepspeed").limits.values["recompute"][1].stops_early
     assert load_framework("primus").limits.values == load_framework("megatron").limits.values
 
 

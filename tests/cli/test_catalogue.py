@@ -5,9 +5,15 @@ import json
 import pytest
 
 from forescale.catalogue.clusters import cluster_names, device_names
+from forescale.catalogue.frameworks import framework_names
 from forescale.catalogue.models import model_names
 
-KNOWN = {"models": model_names, "devices": device_names, "clusters": cluster_names}
+KNOWN = {
+    "models": model_names,
+    "devices": device_names,
+    "clusters": cluster_names,
+    "frameworks": framework_names,
+}
 
 
 @pytest.mark.parametrize("kind", KNOWN)
@@ -22,3 +28,13 @@ def test_text_narrows_the_list(forescale):
     lines = forescale("catalogue", "models", "mixtral").out.splitlines()
     assert len(lines) > 1
     assert all("mixtral" in line for line in lines[1:])
+
+
+def test_one_framework_is_shown_field_by_field(forescale):
+    body = json.loads(forescale("catalogue", "frameworks", "torchtitan@2024", "--json").out)["framework"]
+    assert (body["name"], body["release"], body["microbatches_per_stage"]) == ("torchtitan", "2024", 1)
+    assert body["sources"].keys() >= {"kernels", "recompute", "microbatches_per_stage"}
+    shown = forescale("catalogue", "frameworks", "deepspeed").out
+    assert "deepspeed-zero@0.17" in shown
+    assert "AutoTP training takes zero below 3" in " ".join(shown.split())
+    assert "is not written down" in forescale("catalogue", "frameworks", "nanotron").out

@@ -4,13 +4,19 @@ import pytest
 
 from forescale.cli.app import run
 from forescale.cli.explain import complete_quantities
-from forescale.cli.options import complete_clusters, complete_models, complete_presets
+from forescale.cli.options import (
+    complete_clusters,
+    complete_frameworks,
+    complete_models,
+    complete_presets,
+)
 
 
 def test_names_of_the_catalogue_complete():
     assert "llama-3.1-70b" in complete_models("llama-3.1")
     assert "h100-sxm" in complete_clusters("h1")
     assert complete_presets("def") == ["default"]
+    assert complete_frameworks("torchti") == ["torchtitan"]
     assert complete_quantities("step_time.d") == ["step_time.data_comm"]
     assert complete_models("no such model") == []
 

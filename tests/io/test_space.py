@@ -3,10 +3,11 @@ from __future__ import annotations
 import pytest
 from tests import small
 
+from forescale.catalogue.frameworks import load_framework
 from forescale.errors import ReaderError, SpecError, UnknownKeyError
 from forescale.io.space import held_space, read_space, wider_space
-from forescale.search.profiles import load_profile
 from forescale.spec import Recompute, Share
+from forescale.spec.framework import searched
 from forescale.spec.space import Space, default_recompute, partial_recompute
 from forescale.spec.strategy import ALL_LAYERS
 
@@ -33,13 +34,13 @@ def test_a_file_says_what_is_held_allowed_and_overlapped(tmp_path):
         schedule = "zbv"
         """,
     )
-    space, profile = read_space(path, MODEL)
-    assert profile.name == "torchtitan"
+    space, framework = read_space(path, MODEL)
+    assert framework.name == "torchtitan"
     assert (space.tp, space.pp, space.schedule) == ((2, 4), (2,), (None, "zbv"))
     assert space.recompute == (Recompute(), Recompute(granularity="full"))
     assert space.base.overlap.tensor
     assert not space.base.overlap.param_gather
-    assert space.rules == profile.rules
+    assert space.rules == ()
 
 
 def test_words_of_recompute():
@@ -72,8 +73,8 @@ def test_allowed_values_stand_beside_the_usual_ones_once():
         ("[fix]\ntp = []", "fix.tp takes a word, a number or a list"),
         ("[fix]\nrecompute = 'some'", "recompute takes none, selective, full"),
         ("overlap = 'everything'", "overlap takes grad_reduce"),
-        ("for = 'deepspeed'\n[allow]\nvpp = 2", "deepspeed has no vpp 2"),
-        ("for = 'megatron'\n[allow]\ntp_kind = 'summa'", "megatron has no tp_kind summa; it takes 1d"),
+        ("for = 'deepspeed'\n[allow]\nvpp = 2", "deepspeed-zero has no vpp 2"),
+        ("for = 'megatron'\n[allow]\ntp_kind = 'summa'", "megatron-core has no tp_kind summa; it takes 1d"),
         ("tp = ", "not valid TOML"),
     ],
 )
@@ -89,14 +90,15 @@ def test_a_missing_file_and_two_frameworks(tmp_path):
     with pytest.raises(ReaderError, match="no such file"):
         read_space(tmp_path / "none.toml", MODEL)
     path = written(tmp_path, "for = 'megatron'")
-    with pytest.raises(ReaderError, match="it is for megatron, and maxtext is asked for"):
-        read_space(path, MODEL, profile=load_profile("maxtext"))
+    with pytest.raises(ReaderError, match="it is for megatron-core, and maxtext is asked for"):
+        read_space(path, MODEL, framework=load_framework("maxtext"))
 
 
 def test_a_framework_refuses_what_it_cannot_be_told():
-    profile = load_profile("deepspeed")
-    with pytest.raises(SpecError, match="deepspeed has no recompute selective"):
-        held_space(profile.space(), {"recompute": ["selective"]}, MODEL, where="--fix", profile=profile)
+    framework = load_framework("deepspeed")
+    space = searched(framework, Space(), limited=True)
+    with pytest.raises(SpecError, match="deepspeed-zero has no recompute selective"):
+        held_space(space, {"recompute": ["selective"]}, MODEL, where="--fix", framework=framework)
     with pytest.raises(UnknownKeyError, match="it takes tp, cp, ep"):
         held_space(Space(), {"zzz": ["1"]}, MODEL, where="--fix")
 

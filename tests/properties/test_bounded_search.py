@@ -12,16 +12,17 @@ from hypothesis import strategies as st
 from tests.bounded import every_bound
 from tests.small import MLA, MOE_LAYER, cluster, dense, moe, workload
 
+from forescale.catalogue.frameworks import load_framework
 from forescale.errors import InfeasibleError, SpecError
 from forescale.schedule import FAMILIES
 from forescale.search import search, solve
 from forescale.search.evaluate import score
 from forescale.search.layouts import allowed
-from forescale.search.profiles import load_profile
 from forescale.search.question import Question
 from forescale.search.relax import memory_limits
 from forescale.search.tree import Legality, enumerate_cells, enumerate_layouts
 from forescale.spec import DEFAULT_AXIS_ORDER, DenseFfn, Layer, Overlap, Precision, Recompute, Share, Strategy
+from forescale.spec.framework import searched
 from forescale.spec.space import ORDERS, Space, default_recompute, partial_recompute
 from forescale.spec.strategy import Offload
 
@@ -49,7 +50,8 @@ OFFLOADS = [Offload()] * 3 + [
     Offload(activation_layers=2, optimizer=1.0, master=False),
     Offload(parameters=True),
 ]
-RULES = [()] * 3 + [load_profile(name).rules for name in ("megatron", "deepspeed", "maxtext")]
+LIMITED = [load_framework(name) for name in ("megatron-core", "deepspeed-zero", "maxtext")]
+RULES = [()] * 3 + [searched(framework, Space(), limited=True).rules for framework in LIMITED]
 
 
 def some(values, most=3):

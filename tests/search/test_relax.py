@@ -7,13 +7,14 @@ from dataclasses import replace
 import pytest
 from tests.small import cluster, dense, moe, workload
 
+from forescale.catalogue.frameworks import load_framework
 from forescale.search import remedies, search
 from forescale.search.evaluate import score
-from forescale.search.profiles import load_profile
 from forescale.search.question import Question
 from forescale.search.relax import memory_limits
 from forescale.search.tree import enumerate_layouts
 from forescale.spec import MoeFfn, Recompute
+from forescale.spec.framework import searched
 from forescale.spec.space import ORDERS, Space
 
 NARROW = Space(tp=(2,), cp=(1,), zero=(1,), recompute=(Recompute(),))
@@ -41,7 +42,7 @@ def test_values_left_out_are_tried_beside_those_held():
 
 
 def test_each_rule_of_a_framework_is_dropped_by_itself():
-    space = replace(load_profile("deepspeed").space(), micro_batch_size=(1,))
+    space = replace(searched(load_framework("deepspeed"), Space(), limited=True), micro_batch_size=(1,))
     result = search(dense(), cluster(8), workload(), space=space, top=1, relax=True)
     by_rule = {item.constraint: item for item in result.relaxations if item.change.startswith("without ")}
     assert set(by_rule) == {rule.name for rule in space.rules}

@@ -5,7 +5,8 @@ from tests import small
 
 from forescale.errors import SpecError
 from forescale.spec import Strategy, Workload
-from forescale.spec.framework import Framework, Limits, check_choice, space_of
+from forescale.spec.framework import Framework, Limits, Variant, check_choice, searched
+from forescale.spec.space import Space
 from forescale.spec.strategy import Kernels, Overlap, Recompute
 
 WORKLOAD = Workload(seq_len=4096, global_batch_size=32)
@@ -71,11 +72,17 @@ def test_blockwise_fp8_keeps_weights_in_16_bits():
     assert types["parameters"] == "bf16"
 
 
-def test_an_optimizer_for_fp32_sums_has_its_own_kernels():
-    framework = made(gradients="bf16", fp32_sums=Kernels(keeps_product_gradients=True))
-    assert not defaults(framework)[0]["kernels"]["keeps_product_gradients"]
-    sums = {"precision": {"gradients": "fp32"}}
-    assert defaults(framework, workload=sums)[0]["kernels"]["keeps_product_gradients"]
+def test_kernels_under_some_types_go_over_the_others():
+    sums = Variant(
+        when={"gradients": ("fp32",), "parameters": ("bf16",)}, kernels={"keeps_product_gradients": True}
+    )
+    framework = made(gradients="bf16", kernels=Kernels(dropout=True), variants=(sums,))
+    usual, _ = defaults(framework)
+    summed, _ = defaults(framework, workload={"precision": {"gradients": "fp32"}})
+    halved, _ = defaults(framework, workload={"precision": {"compute": "fp16", "gradients": "fp32"}})
+    kept = [words["kernels"]["keeps_product_gradients"] for words in (usual, summed, halved)]
+    assert kept == [False, True, False]
+    assert summed["kernels"]["dropout"]
 
 
 def test_tensor_overlap_is_of_dense_models_and_not_of_nvfp4():
@@ -113,11 +120,13 @@ def test_limits_become_a_space_and_refuse_other_values():
         source="its page", values={"zero": (1,)}, others={"zero": (3,)}, rules={"equal stages": "they are"}
     )
     framework = made(limits=limits)
-    space = space_of(framework)
+    space = searched(framework, Space(), limited=True)
     assert space.zero == (1,)
     assert [rule.name for rule in space.rules] == ["own: equal stages"]
     check_choice(framework, "zero", (3,))
     with pytest.raises(SpecError, match=r"own has no zero 2; it takes 1, 3 \(its page\)"):
         check_choice(framework, "zero", (2,))
     with pytest.raises(SpecError, match="what own@1 can be told is not written down"):
-        space_of(made())
+        searched(made(), Space(), limited=True)
+    assert searched(made(), Space(), limited=False) == Space()
+    assert searched(made(always_sp=True), Space(), limited=False).sp == (True,)

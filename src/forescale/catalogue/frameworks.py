@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
@@ -17,8 +17,8 @@ from typing import Any
 
 from forescale.errors import UnknownKeyError, UnknownNameError
 from forescale.records import record
-from forescale.spec.framework import RULES, Framework, Limits
-from forescale.spec.strategy import Recompute
+from forescale.spec.framework import RULES, Framework, Limits, Variant
+from forescale.spec.strategy import Kernels, Recompute
 
 _OF_FILE = frozenset({"aliases", "default", "base", "releases", "limits"})
 
@@ -51,8 +51,13 @@ def load_framework(name: str) -> Framework:
         kind = f"release of {own}"
         raise UnknownNameError(kind, release, release_names(own))
     values = {"name": own, "release": release, **_merged(own, release)}
+    variants = values.pop("variants", ())
     found = record(Framework, values, "", f"catalogue framework {own}@{release}")
-    return replace(found, limits=_limits(content.get("limits"), found))
+    return replace(
+        found,
+        variants=tuple(_variant(entry, found) for entry in variants),
+        limits=_limits(content.get("limits"), found),
+    )
 
 
 def resolve_framework_name(name: str) -> str:
@@ -93,8 +98,15 @@ def _over(values: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
+def _variant(entry: Mapping[str, Any], framework: Framework) -> Variant:
+    kernels = {**asdict(framework.kernels), **entry["kernels"]}
+    record(Kernels, kernels, "kernels", f"a variant of {framework.label}")
+    when = {name: tuple(values) for name, values in entry["when"].items()}
+    return Variant(when=when, kernels=entry["kernels"])
+
+
 def _limits(given: Any, framework: Framework) -> Limits | None:  # noqa: ANN401 (JSON)
-    """Return what a framework can be told; what it recomputes by default, and how, is as its record says."""
+    """Return what a framework can be told; what it recomputes by default is as its record says."""
     if isinstance(given, str):
         given = _files()[given]["limits"]
     if given is None:
@@ -121,9 +133,7 @@ def _values(name: str, words: list[Any], framework: Framework) -> tuple[Any, ...
 def _recompute(word: str, framework: Framework) -> Recompute:
     if word == "default":
         return framework.recompute
-    if word == "full":
-        return Recompute(granularity="full", stops_early=framework.stops_early)
-    fields = {"granularity": word} if word == "none" else {"granularity": "policy", "policy": word}
+    fields = {"granularity": word} if word in ("none", "full") else {"granularity": "policy", "policy": word}
     return record(Recompute, fields, "recompute", f"the limits of {framework.name}")
 
 

@@ -11,7 +11,9 @@ from forescale.cli.help import Commands
 from forescale.cli.options import JsonFlag
 
 SCHEMA = "forescale.catalogue/1"
-catalogue_app = Commands(help="List the models, devices and clusters known by name.", no_args_is_help=True)
+catalogue_app = Commands(
+    help="List the models, devices, clusters and frameworks known by name.", no_args_is_help=True
+)
 Filter = Annotated[
     str | None, typer.Argument(metavar="TEXT", help="Only names that contain it.", show_default=False)
 ]
@@ -39,6 +41,29 @@ def clusters_command(*, text: Filter = None, as_json: JsonFlag = False) -> None:
     from forescale.cli.render.catalogue import cluster_rows
 
     _show("clusters", cluster_rows(text or ""), as_json=as_json)
+
+
+@catalogue_app.command("frameworks")
+def frameworks_command(
+    *,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME[@RELEASE]]", help="One of them, field by field.", show_default=False),
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """List training frameworks, or one with all it does by default and what it can be told."""
+    from forescale.catalogue.frameworks import load_framework
+    from forescale.cli.render import catalogue
+
+    if name is None:
+        _show("frameworks", catalogue.framework_rows(), as_json=as_json)
+        return
+    framework = load_framework(name)
+    if as_json:
+        print_json({"schema": SCHEMA, "framework": catalogue.framework_record(framework)})
+        return
+    console().print(catalogue.framework_view(framework))
 
 
 def _show(kind: str, rows: list[dict[str, object]], *, as_json: bool) -> None:

@@ -87,10 +87,12 @@ def read_question(
     run: RunOptions,
     layout: LayoutOptions | None = None,
     cost: CostOptions | None = None,
+    framework: str | None = None,
 ) -> Question:
     """Return the question that a command asks; without `layout` options its plan may have no strategy.
 
     A framework's file gives what it says of layout and workload; the plan file, flags and `--set` go over it.
+    `framework` is what trains where nothing else says so.
     """
     from forescale.io.plan import build_plan, read_plan_values, with_overrides
 
@@ -98,7 +100,12 @@ def read_question(
     written = {} if plan.plan is None else read_plan_values(plan.plan)
     _lay(
         written,
-        {"model": _apart(model, plan), "cluster": _apart(cluster.cluster, plan), "preset": plan.preset},
+        {
+            "model": _apart(model, plan),
+            "cluster": _apart(cluster.cluster, plan),
+            "framework": plan.framework,
+            "preset": plan.preset,
+        },
     )
     _size(written, cluster)
     if cluster.hardware_config is not None:
@@ -112,13 +119,26 @@ def read_question(
             _section(values["strategy"], "routing", {name: getattr(layout, name) for name in ROUTING})
     if cost is not None:
         _section(values, "cost", cost.values())
+    if framework is not None:
+        values.setdefault("framework", framework)
     values = with_overrides(values, plan.sets or ())
     _require(values)
     if layout is not None and "devices" not in values and "nodes" not in values:
         values["devices"] = _devices(values["strategy"])
     where = COMMAND_LINE if plan.plan is None else str(plan.plan)
     built = build_plan(values, where=where, folder=folder)
-    return Question(plan=built, notes=(*notes, *_hardware_notes(values, folder)))
+    notes = (*notes, *_hardware_notes(values, folder), *_framework_notes(built))
+    return Question(plan=built, notes=notes)
+
+
+def _framework_notes(plan: Plan) -> tuple[Note, ...]:
+    """Return what trains, where something names it."""
+    from forescale.projection.result import Note
+
+    if plan.framework is None:
+        return ()
+    text = f"where nothing else is said, as {plan.framework.label} trains"
+    return (Note(topic="framework", text=text),)
 
 
 def _hardware_notes(values: dict[str, Any], folder: Path | None) -> tuple[Note, ...]:

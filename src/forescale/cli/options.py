@@ -79,6 +79,13 @@ def complete_clusters(incomplete: str) -> list[str]:
     return [name for name in cluster_names() if name.startswith(incomplete)]
 
 
+def complete_frameworks(incomplete: str) -> list[str]:
+    """Return the frameworks that start with what was typed."""
+    from forescale.catalogue.frameworks import framework_names
+
+    return [name for name in framework_names() if name.startswith(incomplete)]
+
+
 def complete_presets(incomplete: str) -> list[str]:
     """Return the presets that start with what was typed."""
     from forescale.presets import preset_names
@@ -151,6 +158,15 @@ class PlanOptions:
     sets: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="A.B=C", help="Override one value, such as strategy.tp=4. Repeatable."),
+    ] = None
+    framework: Annotated[
+        str | None,
+        typer.Option(
+            "--framework",
+            metavar="NAME[@RELEASE]",
+            help="What trains: its kernels, types and overlap where nothing else is said.",
+            autocompletion=complete_frameworks,
+        ),
     ] = None
     preset: Annotated[
         str | None,

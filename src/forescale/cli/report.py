@@ -21,7 +21,7 @@ from forescale.cli.options import (
     grouped,
 )
 from forescale.cli.search import ranked
-from forescale.cli.space import SpaceOptions, space_of
+from forescale.cli.space import SpaceOptions, framework_of, space_of
 from forescale.errors import SpecError
 from forescale.limits import REST, SHOWN
 from forescale.written import writable, write_text
@@ -91,7 +91,7 @@ def report_command(
         raise SpecError(msg)
     if plan.preset == STUDY:
         model, cluster, run = _of_the_analysis(plan, model, cluster, run)
-    question = read_question(model, plan, cluster, run)
+    question = read_question(model, plan, cluster, run, framework=framework_of(choice))
     if question.plan.preset == STUDY:
         report = _study(question, choice, top=top, details=details, worst=worst)
     else:

@@ -26,7 +26,7 @@ from forescale.cli.options import (
     memory_limit,
 )
 from forescale.cli.scan import ScanOptions, complete_question, front, scanned
-from forescale.cli.space import SpaceOptions, space_of
+from forescale.cli.space import SpaceOptions, framework_of, space_of
 from forescale.cli.study import (
     STUDY,
     StudyOptions,
@@ -182,7 +182,8 @@ def search_command(
 
     limit = memory_limit(max_memory)
     cluster, run = complete_question(scan, cluster, run)
-    question = read_question(model, plan, cluster, with_own_length(model, plan, run), cost=cost)
+    run = with_own_length(model, plan, run)
+    question = read_question(model, plan, cluster, run, cost=cost, framework=framework_of(choice))
     if question.plan.preset == STUDY:
         from forescale.cli.render.study import study_view
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from forescale.cli.options import complete_frameworks
 from forescale.errors import SpecError
 
 if TYPE_CHECKING:
@@ -33,13 +34,14 @@ class SpaceOptions:
             rich_help_panel=PANEL,
         ),
     ] = None
-    framework: Annotated[
+    limits: Annotated[
         str | None,
         typer.Option(
             "--for",
             metavar="NAME",
-            help="Only what megatron, torchtitan, deepspeed or maxtext can be told.",
+            help="Only what this framework can be told; trained with it unless --framework names another.",
             rich_help_panel=PANEL,
+            autocompletion=complete_frameworks,
         ),
     ] = None
     fix: Annotated[
@@ -64,27 +66,38 @@ class SpaceOptions:
 
 def space_of(question: Question, options: SpaceOptions, *, sized: bool) -> Space:
     """Return what may be chosen; the number of devices is known where the question is `sized`."""
+    from forescale.catalogue.frameworks import load_framework
     from forescale.io.space import held_space, read_space, wider_space
-    from forescale.search.profiles import load_profile
+    from forescale.spec.framework import replayed, searched
     from forescale.spec.space import Space
 
     asked = question.plan
     space = Space() if asked.strategy is None else Space(base=asked.strategy)
-    profile = None if options.framework is None else load_profile(options.framework)
+    limits = None if options.limits is None else load_framework(options.limits)
+    if asked.framework is not None:
+        space = searched(asked.framework, space, limited=False)
     if options.space is not None:
-        space, profile = read_space(options.space, asked.model, base=space, profile=profile)
-    elif profile is not None:
-        space = profile.space(space)
+        space, limits = read_space(options.space, asked.model, base=space, framework=limits)
+    elif limits is not None:
+        space = searched(limits, space, limited=True)
     held = words("--fix", options.fix or ())
-    space = held_space(space, held, asked.model, where="--fix", profile=profile)
-    space = wider_space(
-        space, words("--allow", options.allow or ()), asked.model, where="--allow", profile=profile
-    )
+    space = held_space(space, held, asked.model, where="--fix", framework=limits)
+    allowed = words("--allow", options.allow or ())
+    space = wider_space(space, allowed, asked.model, where="--allow", framework=limits)
     if space.base.offload.parameters:
-        space = held_space(space, {"zero": ["3"]}, asked.model, where="offload.parameters", profile=profile)
+        space = held_space(space, {"zero": ["3"]}, asked.model, where="offload.parameters", framework=limits)
     if sized:
         _refuse_idle_devices(space, held, asked.cluster.num_devices)
-    return space
+    return space if asked.framework is None else replayed(asked.framework, space, asked.model)
+
+
+def framework_of(options: SpaceOptions) -> str | None:
+    """Return the framework that --for, or the space file, limits the space to."""
+    from forescale.io.space import space_framework
+
+    if options.limits is None and options.space is not None:
+        return space_framework(options.space)
+    return options.limits
 
 
 def words(option: str, texts: Sequence[str]) -> dict[str, list[str]]:

@@ -4,6 +4,7 @@
 model = "llama-3.1-70b"        # catalogue name, Hugging Face config.json, or a table of fields (with `base`)
 cluster = "h100-sxm"           # catalogue name, cluster file, or a table of fields (with `base`)
 devices = 256                  # or nodes = 32
+framework = "torchtitan"       # may be left out: what it does where the rest is silent, NAME or NAME@RELEASE
 
 [strategy]                     # may be left out for a search; data parallel follows from `devices`
 tp = 8
@@ -28,6 +29,7 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from forescale.catalogue.frameworks import load_framework
 from forescale.cost.select import Costs
 from forescale.errors import ReaderError, SpecError, UnknownKeyError, shown
 from forescale.files import check_plain, place_of
@@ -38,7 +40,9 @@ from forescale.io.toml import dump_toml
 from forescale.io.validation import build
 from forescale.limits import DEVICES, within
 from forescale.spec import Cluster, Model, Strategy, Workload
-from forescale.syntax import load_mapping
+from forescale.spec.framework import Framework, laid_over, told_of
+from forescale.spec.workload import Precision
+from forescale.syntax import deep_merge, load_mapping
 from forescale.written import write_text
 
 if TYPE_CHECKING:
@@ -50,6 +54,7 @@ SECTIONS = (
     "hardware_config",
     "devices",
     "nodes",
+    "framework",
     "preset",
     "strategy",
     "workload",
@@ -68,6 +73,8 @@ class Plan:
     workload: Workload
     strategy: Strategy | None = None
     """None leaves the layout to a search."""
+    framework: Framework | None = None
+    """What it is trained with; strategy and workload have its defaults already."""
     preset: str = "default"
     cost: CostPlan = field(default_factory=CostPlan)
 
@@ -132,15 +139,20 @@ def build_plan(values: Mapping[str, Any], *, where: str, folder: Path | None = N
     nodes = _count(values, "nodes", where)
     cluster = _cluster(values["cluster"], where, folder, config=values.get("hardware_config"))
     cluster = _sized(cluster, values["cluster"], devices, nodes, where)
+    model = _model(values["model"], where, folder)
+    framework = _framework(values.get("framework"), where)
     strategy = values.get("strategy")
     workload = {**values["workload"]}
     if "precision" in values:
         workload["precision"] = {**workload.get("precision", {}), **values["precision"]}
+    if framework is not None:
+        strategy, workload = framework.completed(strategy or {}, workload, model, cluster)
     return Plan(
-        model=_model(values["model"], where, folder),
+        model=model,
         cluster=cluster,
         workload=build(Workload, workload, where=f"{where}, workload"),
         strategy=None if strategy is None else build_strategy(strategy, cluster.num_devices, where=where),
+        framework=framework,
         preset=str(values.get("preset", "default")),
         cost=build_cost_plan(values.get("cost", {}), where=where, folder=folder),
     )
@@ -178,7 +190,7 @@ def write_plan(plan: Plan, path: str | Path) -> None:
 
 def plan_values(plan: Plan) -> dict[str, Any]:
     """Return `plan` as the plain values of a plan file: names that the catalogue knows, else fields."""
-    workload = _changed(plan.workload)
+    strategy, workload = _words(plan)
     precision = workload.pop("precision", {})
     values: dict[str, Any] = {
         "model": named_model(plan.model) or asdict(plan.model),
@@ -187,12 +199,40 @@ def plan_values(plan: Plan) -> dict[str, Any]:
     }
     if plan.preset != "default":
         values["preset"] = plan.preset
+    if plan.framework is not None:
+        values["framework"] = plan.framework.label
     if plan.strategy is not None:
         degrees = {"dp_replicate": plan.strategy.dp_replicate, "dp_shard": plan.strategy.dp_shard}
-        values["strategy"] = {**degrees, **_changed(plan.strategy)}
+        values["strategy"] = {**degrees, **strategy}
     if cost := _changed(plan.cost):
         values["cost"] = cost
     return values | {"workload": workload, "precision": precision}
+
+
+def _words(plan: Plan) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the words of layout and workload that differ from the defaults, and from those of the framework."""
+    strategy = {} if plan.strategy is None else _changed(plan.strategy)
+    workload = _changed(plan.workload)
+    if plan.framework is None or plan.strategy is None:
+        return strategy, workload
+    layout, run = plan.framework.completed(strategy, workload, plan.model, plan.cluster)
+    against = told_of(plan.strategy, laid_over(Strategy(), layout))
+    types = told_of(plan.workload.precision, laid_over(Precision(), run["precision"]))
+    return _joined(strategy, against), _joined(workload, {"precision": types} if types else {})
+
+
+def _joined(words: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    plain = {name: _plain(value) for name, value in more.items()}
+    return deep_merge(words, plain)
+
+
+def _framework(given: object, where: str) -> Framework | None:
+    if given is None:
+        return None
+    if not isinstance(given, str):
+        msg = f"{where}: framework must be a name, such as torchtitan or nemo@24.07; got {shown(given)}"
+        raise SpecError(msg)
+    return load_framework(given)
 
 
 def _check_sections(values: Mapping[str, Any], where: str) -> None:

@@ -8,12 +8,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+from forescale.catalogue.frameworks import load_framework
 from forescale.errors import ReaderError, SpecError, UnknownKeyError, shown
 from forescale.files import read_text
 from forescale.io.placement import placement_of
 from forescale.limits import DEVICES, whole_of
 from forescale.schedule import family
-from forescale.search.profiles import Profile, load_profile
+from forescale.spec.framework import Framework, check_choice, searched
 from forescale.spec.model import Model
 from forescale.spec.space import NAMES, ORDERS, SCENARIO_NAMES, Space, default_recompute, partial_recompute
 from forescale.spec.strategy import (
@@ -34,7 +35,7 @@ FILE_KEYS = ("for", "fix", "allow", "overlap")
 
 
 def held_space(
-    space: Space, held: Words, model: Model, *, where: str, profile: Profile | None = None
+    space: Space, held: Words, model: Model, *, where: str, framework: Framework | None = None
 ) -> Space:
     """Return `space` with every dimension of `held` left to the values that its words mean.
 
@@ -45,16 +46,16 @@ def held_space(
     UnknownKeyError
         If there is no such dimension.
     SpecError
-        If a word means no value of its dimension, or none that the framework of `profile` knows.
+        If a word means no value of its dimension, or none that `framework` knows.
     """
-    return replace(space, **_meant(space, held, model, where, profile))
+    return replace(space, **_meant(space, held, model, where, framework))
 
 
 def wider_space(
-    space: Space, allowed: Words, model: Model, *, where: str, profile: Profile | None = None
+    space: Space, allowed: Words, model: Model, *, where: str, framework: Framework | None = None
 ) -> Space:
     """Return `space` with the values of `allowed` beside those that it has; errors as for `held_space`."""
-    values = _meant(space, allowed, model, where, profile)
+    values = _meant(space, allowed, model, where, framework)
     own = {"recompute": space.whole(model).recompute}
     for name, more in values.items():
         present = own.get(name, getattr(space, name))
@@ -63,9 +64,9 @@ def wider_space(
 
 
 def read_space(
-    path: Path, model: Model, *, base: Space | None = None, profile: Profile | None = None
-) -> tuple[Space, Profile | None]:
-    """Return the space that a file describes, and the framework it is for (`profile`, if it names none).
+    path: Path, model: Model, *, base: Space | None = None, framework: Framework | None = None
+) -> tuple[Space, Framework | None]:
+    """Return the space that a file describes, and the framework it is for (`framework`, if it names none).
 
     Keys: `for`, a framework's name; `overlap`, the communication that runs beside compute; the tables `fix` (values
     instead of the usual ones) and `allow` (values beside them), with dimensions as keys.
@@ -77,29 +78,35 @@ def read_space(
     """
     document = parse_mapping(read_text(path), path, parse_toml)
     try:
-        return _space_of(document, model, base or Space(), profile)
+        return _space_of(document, model, base or Space(), framework)
     except SpecError as error:
         raise ReaderError(path, str(error)) from error
 
 
+def space_framework(path: Path) -> str | None:
+    """Return the framework that a space file is for, if it names one."""
+    named = parse_mapping(read_text(path), path, parse_toml).get("for")
+    return named if isinstance(named, str) else None
+
+
 def _space_of(
-    document: dict[str, Any], model: Model, base: Space, profile: Profile | None
-) -> tuple[Space, Profile | None]:
+    document: dict[str, Any], model: Model, base: Space, framework: Framework | None
+) -> tuple[Space, Framework | None]:
     for key in document:
         if key not in FILE_KEYS:
             raise UnknownKeyError(key, "the space", FILE_KEYS)
     if "for" in document:
-        own = load_profile(str(document["for"]))
-        if profile not in (None, own):
-            msg = f"it is for {own.name}, and {profile.name} is asked for; give one of them"
+        own = load_framework(str(document["for"]))
+        if framework not in (None, own):
+            msg = f"it is for {own.name}, and {framework.name} is asked for; give one of them"
             raise SpecError(msg)
-        profile = own
-    space = base if profile is None else profile.space(base)
+        framework = own
+    space = base if framework is None else searched(framework, base, limited=True)
     if "overlap" in document:
         overlap = overlap_of(_words("overlap", document["overlap"]))
         space = replace(space, base=replace(space.base, overlap=overlap))
-    space = held_space(space, _table(document, "fix"), model, where="fix", profile=profile)
-    return wider_space(space, _table(document, "allow"), model, where="allow", profile=profile), profile
+    space = held_space(space, _table(document, "fix"), model, where="fix", framework=framework)
+    return wider_space(space, _table(document, "allow"), model, where="allow", framework=framework), framework
 
 
 def _table(document: dict[str, Any], key: str) -> dict[str, list[str]]:
@@ -130,14 +137,16 @@ def overlap_of(names: Sequence[str], *, where: str = "overlap") -> Overlap:
     return Overlap(**{name: name in wanted for name in known})
 
 
-def _meant(space: Space, given: Words, model: Model, where: str, profile: Profile | None) -> dict[str, Any]:
+def _meant(
+    space: Space, given: Words, model: Model, where: str, framework: Framework | None
+) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, words in given.items():
         if name not in (*NAMES, *SCENARIO_NAMES):
             raise UnknownKeyError(name, where, (*NAMES, *SCENARIO_NAMES))
         found = tuple(chain.from_iterable(_values(space, name, word, model, where) for word in words))
-        if profile is not None:
-            profile.check(name, found)
+        if framework is not None:
+            check_choice(framework, name, found)
         values[name] = found
     return values
 

@@ -17,7 +17,7 @@ from forescale.spec.cluster import Cluster
 from forescale.spec.constraints import Constraint
 from forescale.spec.constraints import Question as Asked
 from forescale.spec.model import DenseFfn, Model
-from forescale.spec.space import Space
+from forescale.spec.space import Space, default_recompute, partial_recompute
 from forescale.spec.strategy import (
     Allocator,
     ContextKind,
@@ -51,6 +51,16 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """Kernels that a framework has under some types only."""
+
+    when: Mapping[str, tuple[Any, ...]] = field(hash=False)
+    """Values of the fields of `Precision` in which it has them."""
+    kernels: Mapping[str, Any] = field(hash=False)
+    """Fields of `Kernels`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Framework:
     """One framework in one release line. A plan, a file or a flag that says otherwise goes over it."""
 
@@ -65,8 +75,8 @@ class Framework:
     software: str
     """Whose fitted losses apply: a key of the run calibration's `software`; xla stands for xla-gpu on GPUs."""
     kernels: Kernels = field(default_factory=Kernels)
-    fp32_sums: Kernels | None = None
-    """Kernels under bf16 weights with fp32 gradients, where the framework has an optimizer of its own for them."""
+    variants: tuple[Variant, ...] = ()
+    """Kernels that go over `kernels` under some types, later ones over earlier ones."""
     compute: ComputeType = "bf16"
     fp8_recipe: Literal["none", "delayed", "current", "blockwise"] = "delayed"
     """Scaling recipe of fp8 compute."""
@@ -197,8 +207,11 @@ class Framework:
         }
 
     def _kernels(self, types: Words) -> Kernels:
-        sums = types["parameters"] == "bf16" and types["gradients"] == "fp32"
-        return self.fp32_sums if sums and self.fp32_sums is not None else self.kernels
+        kernels = self.kernels
+        for variant in self.variants:
+            if all(types.get(name) in values for name, values in variant.when.items()):
+                kernels = replace(kernels, **variant.kernels)
+        return kernels
 
     def _overlap(self, model: Model, types: Words) -> Overlap:
         tensor = self.overlap.tensor and not model.is_moe and types["compute"] != "nvfp4"
@@ -240,18 +253,29 @@ def _of(asked: Asked, name: str) -> Any:  # noqa: ANN401 (degrees of one layout,
     return np.asarray(getattr(asked.degrees, name))
 
 
-def space_of(framework: Framework, base: Space | None = None) -> Space:
-    """Return everything that a framework can be told, other choices as in `base`.
+def searched(framework: Framework, space: Space, *, limited: bool) -> Space:
+    """Return what a search may choose under a framework: all of `space`, or only what the framework can be told.
 
     Raises
     ------
     SpecError
-        If its limits were not written down.
+        If its limits are asked for and were not written down.
     """
-    limits, base = _limits(framework), base or Space()
-    rules = (_rule(framework.name, name, told) for name, told in limits.rules.items())
-    held: dict[str, Any] = dict(limits.values)
-    return replace(base, **held, rules=(*base.rules, *rules))
+    held: dict[str, Any] = {"sp": (True,)} if framework.always_sp else {}
+    if limited:
+        limits = _limits(framework)
+        rules = (_rule(framework.name, name, told) for name, told in limits.rules.items())
+        held |= {**limits.values, "rules": (*space.rules, *rules)}
+    return replace(space, **held)
+
+
+def replayed(framework: Framework, space: Space, model: Model) -> Space:
+    """Return a space whose full recompute ends where that of the framework does."""
+    if not framework.stops_early:
+        return space
+    policies = space.recompute or (*default_recompute(model), *partial_recompute(model))
+    early = (replace(policy, stops_early=policy.granularity == "full") for policy in policies)
+    return replace(space, recompute=tuple(early))
 
 
 def check_choice(framework: Framework, name: str, values: tuple[Any, ...]) -> None:
@@ -268,8 +292,8 @@ def check_choice(framework: Framework, name: str, values: tuple[Any, ...]) -> No
     known = (*limits.values[name], *limits.others.get(name, ()))
     unknown = [value for value in values if value not in known]
     if unknown:
-        takes = ", ".join(_word(value) for value in known)
-        msg = f"{framework.name} has no {name} {_word(unknown[0])}; it takes {takes} ({limits.source})"
+        takes = ", ".join(choice_word(value) for value in known)
+        msg = f"{framework.name} has no {name} {choice_word(unknown[0])}; it takes {takes} ({limits.source})"
         raise SpecError(msg)
 
 
@@ -327,7 +351,8 @@ def _count(words: Words, name: str) -> int:
     return value if type(value) is int and value > 0 else 1
 
 
-def _word(value: object) -> str:
+def choice_word(value: object) -> str:
+    """Return a value of a dimension as `--fix` takes it."""
     if isinstance(value, tuple):
         return "-".join(map(str, value))
     if isinstance(value, Recompute):

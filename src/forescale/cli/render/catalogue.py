@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict, is_dataclass
 from typing import Any
 
+from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from forescale.catalogue.clusters import cluster_names, device_names, load_cluster, load_device
+from forescale.catalogue.frameworks import framework_names, load_framework, release_names
 from forescale.catalogue.models import load_model, model_names
 from forescale.cli.render import words
 from forescale.graph.parameters import count_parameters
+from forescale.spec.framework import Framework, Limits, choice_word, told_of
 from forescale.units import format_bytes, format_count
 
 Rows = list[dict[str, Any]]
@@ -78,13 +83,82 @@ def cluster_rows(text: str) -> Rows:
     return rows
 
 
+def framework_rows() -> Rows:
+    """Return all frameworks, with the release lines of each, the usual one first."""
+    rows = []
+    for name in framework_names():
+        framework = load_framework(name)
+        rows.append(
+            {
+                "name": name,
+                "title": framework.title,
+                "releases": list(release_names(name)),
+                "limits": framework.limits is not None,
+                "software": framework.software,
+                "source": framework.source,
+            }
+        )
+    return rows
+
+
+def framework_record(framework: Framework) -> dict[str, Any]:
+    """Return a framework with its source of every field."""
+    return asdict(framework)
+
+
+def framework_view(framework: Framework) -> Group:
+    """Return what a framework does where it is not as usual, with the source, and what it can be told."""
+    plain = Framework(name="", release="", title="", date="", source="", software="")
+    head = ("name", "release", "title", "date", "source", "sources", "limits")
+    told = {name: value for name, value in told_of(framework, plain).items() if name not in head}
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for title in ("field", "value", "source"):
+        table.add_column(title, no_wrap=title == "field")
+    for name, value in told.items():
+        table.add_row(name, _said(value), framework.sources.get(name, ""))
+    lines = [
+        Text(f"{framework.title}: {framework.label} ({framework.date})", style="bold"),
+        Text(framework.source),
+    ]
+    return Group(*lines, "", table, *_limits(framework.limits))
+
+
+def _limits(limits: Limits | None) -> list[RenderableType]:
+    if limits is None:
+        return ["", Text("what it can be told is not written down; --for does not take it")]
+    names = dict.fromkeys((*limits.values, *limits.others))
+    both = {
+        name: dict.fromkeys((*limits.values.get(name, ()), *limits.others.get(name, ()))) for name in names
+    }
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for title in ("can be told", "values"):
+        table.add_column(title, no_wrap=title == "can be told")
+    for name, values in both.items():
+        table.add_row(name, ", ".join(choice_word(value) for value in values))
+    for name, told in limits.rules.items():
+        table.add_row("rule", f"{name}: {told}")
+    return ["", table, Text(limits.note) if limits.note else "", Text(limits.source)]
+
+
+def _said(value: Any) -> str:  # noqa: ANN401 (a field of a framework)
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_said(part)}" for name, part in value.items())
+    if isinstance(value, tuple):
+        return "; ".join(_said(part) for part in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return _said(asdict(value))
+    return {True: "yes", False: "no"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+
+
 def catalogue_view(kind: str, rows: Rows) -> Table:
     """Return rows as a table, one line each."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     columns = _COLUMNS[kind]
     for index, (header, _) in enumerate(columns):
         table.add_column(
-            header, justify="left" if index == 0 or kind == "clusters" else "right", no_wrap=index == 0
+            header,
+            justify="left" if index == 0 or kind in ("clusters", "frameworks") else "right",
+            no_wrap=index == 0,
         )
     for row in rows:
         table.add_row(*(cell(row) for _, cell in columns))
@@ -124,6 +198,12 @@ _COLUMNS: dict[str, tuple[tuple[str, Callable[[dict[str, Any]], str]], ...]] = {
         ("fp4", _rate("fp4_flops")),
         ("memory", lambda row: format_bytes(row["hbm_bytes"])),
         ("bandwidth", lambda row: words.prefixed(row["hbm_bandwidth"], "B/s")),
+    ),
+    "frameworks": (
+        ("framework", lambda row: row["name"]),
+        ("releases", lambda row: ", ".join(row["releases"])),
+        ("--for", lambda row: "yes" if row["limits"] else "–"),
+        ("losses of", lambda row: row["software"]),
     ),
     "clusters": (
         ("cluster", lambda row: row["name"]),

@@ -5,21 +5,23 @@ from functools import cache
 import pytest
 from tests import small
 
-from forescale.errors import SpecError, UnknownNameError
+from forescale.catalogue.frameworks import load_framework
+from forescale.errors import SpecError
 from forescale.search import search
-from forescale.search.profiles import PROFILES, load_profile
 from forescale.search.tree import enumerate_layouts
 from forescale.spec import Recompute, Workload
+from forescale.spec.framework import check_choice, searched
 from forescale.spec.space import Space
 
+LIMITED = [load_framework(name) for name in ("megatron-core", "torchtitan", "deepspeed-zero", "maxtext")]
 WORKLOAD = Workload(seq_len=4096, global_batch_size=32)
 
 
 @cache
 def layouts(name):
     """Return every layout that a framework can be told: a tuple, as several tests look at it."""
-    profile = load_profile(name)
-    found = enumerate_layouts(small.dense(), small.cluster(16), WORKLOAD, profile.space())
+    space = searched(load_framework(name), Space(), limited=True)
+    found = enumerate_layouts(small.dense(), small.cluster(16), WORKLOAD, space)
     return tuple(
         found.strategy(variant, row)
         for variant, each in enumerate(found.variants)
@@ -27,14 +29,14 @@ def layouts(name):
     )
 
 
-@pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.name)
-def test_every_layout_is_one_that_the_framework_knows(profile):
+@pytest.mark.parametrize("framework", LIMITED, ids=lambda framework: framework.name)
+def test_every_layout_is_one_that_the_framework_knows(framework):
     everything = enumerate_layouts(small.dense(), small.cluster(16), WORKLOAD, Space())
-    found = layouts(profile.name)
+    found = layouts(framework.name)
     assert found
-    assert len(found) < len(everything) or profile.name == "maxtext"
+    assert len(found) < len(everything) or framework.name == "maxtext"
     for strategy in found:
-        for dimension, values in profile.values.items():
+        for dimension, values in framework.limits.values.items():
             if dimension == "sp" and strategy.tp == 1:
                 continue
             if dimension == "placement":
@@ -42,11 +44,10 @@ def test_every_layout_is_one_that_the_framework_knows(profile):
                 assert strategy.placement is None
                 continue
             assert getattr(strategy, dimension) in values
-        assert strategy.software == profile.software
 
 
 def test_megatron_and_deepspeed_keep_stages_2_and_3_without_pipeline():
-    for name in ("megatron", "deepspeed"):
+    for name in ("megatron-core", "deepspeed-zero"):
         found = layouts(name)
         assert not [strategy for strategy in found if strategy.zero >= 2 and strategy.pp > 1]
         assert [strategy for strategy in found if strategy.zero == 1 and strategy.pp > 1]
@@ -54,7 +55,7 @@ def test_megatron_and_deepspeed_keep_stages_2_and_3_without_pipeline():
 
 
 def test_deepspeed_shards_in_groups_at_stage_3_only_and_without_tensor_parallelism():
-    found = layouts("deepspeed")
+    found = layouts("deepspeed-zero")
     assert not [s for s in found if s.zero == 3 and s.tp > 1]
     assert not [s for s in found if s.zero < 3 and s.dp_replicate > 1 and s.dp_shard > 1]
     assert [s for s in found if s.zero == 3 and s.dp_replicate > 1]
@@ -65,19 +66,17 @@ def test_maxtext_has_equal_stages():
 
 
 def test_best_of_a_framework_is_the_best_of_what_it_can_be_told():
-    for profile in PROFILES:
-        space = profile.space()
+    for framework in LIMITED:
+        space = searched(framework, Space(), limited=True)
         best = search(small.dense(), small.cluster(16), WORKLOAD, space=space, top=1).best[0]
-        assert best.strategy in layouts(profile.name)
+        assert best.strategy in layouts(framework.name)
 
 
 def test_what_it_does_not_know_is_named():
-    profile = load_profile("torchtitan")
-    profile.check("schedule", ("zbv",))
-    profile.check("tp", (7,))
+    framework = load_framework("torchtitan")
+    check_choice(framework, "schedule", ("zbv",))
+    check_choice(framework, "tp", (7,))
     with pytest.raises(SpecError, match=r"torchtitan has no etp 2; it takes 1"):
-        profile.check("etp", (2,))
-    with pytest.raises(SpecError, match=r"deepspeed has no recompute selective; it takes none, full"):
-        load_profile("deepspeed").check("recompute", (Recompute(granularity="selective"),))
-    with pytest.raises(UnknownNameError, match="did you mean megatron"):
-        load_profile("megatron-lm")
+        check_choice(framework, "etp", (2,))
+    with pytest.raises(SpecError, match=r"deepspeed-zero has no recompute selective; it takes none, full"):
+        check_choice(load_framework("deepspeed"), "recompute", (Recompute(granularity="selective"),))

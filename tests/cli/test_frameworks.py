@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.cli.questions import DENSE, SEARCH
+
+from forescale.catalogue.frameworks import load_framework
+
+
+def projected(forescale, *arguments):
+    ran = forescale("project", *DENSE, *arguments, "--json")
+    assert ran.code == 0, ran.err
+    return json.loads(ran.out)
+
+
+def test_a_framework_trains_as_its_record_says(forescale):
+    document = projected(forescale, "--zero", 3, "--tp", 2, "--framework", "torchtitan@2025-eager")
+    record = load_framework("torchtitan@2025-eager")
+    assert document["strategy"]["software"] == record.software
+    assert document["strategy"]["allocator"] == "expandable_segments"
+    assert document["strategy"]["kernels"]["cross_entropy"] == "compiled"
+    assert document["strategy"]["recompute"]["policy"] == "torch_per_op"
+    assert document["workload"]["precision"]["parameters"] == "fp32"
+    assert any("torchtitan@2025-eager" in note["text"] for note in document["notes"])
+
+
+def test_what_is_said_goes_over_the_record(forescale):
+    options = ("--recompute", "none", "--grad-dtype", "bf16", "--allocator", "segments")
+    sets = ("--set", "strategy.kernels.cross_entropy=fused")
+    document = projected(forescale, "--framework", "torchtitan", *options, *sets)
+    assert document["strategy"]["recompute"]["granularity"] == "none"
+    assert document["strategy"]["allocator"] == "segments"
+    assert document["strategy"]["kernels"]["cross_entropy"] == "fused"
+    assert document["strategy"]["kernels"]["gathers_aside"]
+    assert document["workload"]["precision"]["gradients"] == "bf16"
+
+
+def test_a_plan_names_its_framework_and_a_flag_goes_over_it(forescale, tmp_path):
+    plan = tmp_path / "plan.toml"
+    plan.write_text('framework = "nanotron"\n')
+    assert projected(forescale, "--plan", plan)["strategy"]["kernels"]["cross_entropy"] == "eager"
+    document = projected(forescale, "--plan", plan, "--framework", "internevo")
+    assert document["strategy"]["kernels"]["broadcasts_updates"]
+    plan.write_text("framework = 3\n")
+    assert "framework must be a name" in forescale("project", *DENSE, "--plan", plan).err
+
+
+def test_near_names_are_suggested(forescale):
+    assert "did you mean torchtitan" in forescale("project", *DENSE, "--framework", "torchtitn").err
+
+
+@pytest.mark.parametrize("option", ["--for", "--framework"])
+def test_what_a_search_finds_is_what_the_framework_projects(forescale, option):
+    ran = forescale("search", *SEARCH, option, "torchtitan", "--fix", "recompute=full", "--json")
+    assert ran.code == 0, ran.err
+    best = json.loads(ran.out)["best"][0]
+    assert best["strategy"]["kernels"] == dict(best["strategy"]["kernels"], gathers_aside=True, fused=False)
+    assert best["strategy"]["recompute"]["stops_early"]
+    names = ("tp", "pp", "vpp", "dp_replicate", "dp_shard", "zero")
+    degrees = [part for name in names for part in (f"--{name.replace('_', '-')}", best["strategy"][name])]
+    sp = "--sp" if best["strategy"]["sp"] else "--no-sp"
+    again = projected(
+        forescale, "--framework", "torchtitan", *degrees, sp, "--recompute", "full",
+        "--axis-order", ",".join(best["strategy"]["axis_order"]),
+    )  # fmt: skip
+    assert again["step_time_s"] == best["step_time_s"]
+    assert again["memory"]["peak_bytes"] == best["memory"]["peak_bytes"]
+
+
+def test_limits_of_one_and_kernels_of_another(forescale, tmp_path):
+    space = tmp_path / "space.toml"
+    space.write_text('for = "deepspeed"\n')
+    ran = forescale("search", *SEARCH, "--space", space, "--framework", "llm-foundry", "--json")
+    best = json.loads(ran.out)["best"][0]["strategy"]
+    assert (best["sp"], best["software"]) == (False, "llm-foundry")
+    ran = forescale("search", *SEARCH, "--space", space, "--json")
+    assert json.loads(ran.out)["best"][0]["strategy"]["software"] == "torch-eager"
+    assert "is not written down" in forescale("search", *SEARCH, "--for", "nanotron").err
