@@ -53,7 +53,7 @@ def _mapped(value: Any, of: Select, known: dict[int, Any]) -> Any:  # noqa: ANN4
         return tuple(_mapped(item, of, known) for item in value)
     if isinstance(value, dict):
         return {key: _mapped(item, of, known) for key, item in value.items()}
-    if not is_dataclass(value):
+    if not is_dataclass(value) or isinstance(value, type):
         return value
     if id(value) not in known:
         changed = {each.name: _mapped(getattr(value, each.name), of, known) for each in fields(value)}
