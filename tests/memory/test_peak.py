@@ -307,3 +307,18 @@ def test_only_some_layers_are_replayed():
     stream = 2 * TOKENS * HIDDEN
     assert some.activations_bytes - all_of_them.activations_bytes == pytest.approx(4 * (KEPT - stream))
     assert plain.activations_bytes > some.activations_bytes
+
+
+def test_weights_in_8_bits():
+    """Kept blockwise along rows and columns with scales of 4 bytes per 128 instead of once; the rest in 16 bits."""
+    precision = Precision(compute="fp8", recipe="blockwise", parameters="fp8")
+    work = Workload(seq_len=64, global_batch_size=8, precision=precision)
+    (found,) = stages(Strategy(dp_shard=8, ep=2), EXPERTS, work)
+    narrow, others = 2 * EXPERT, 2 * (HIDDEN + HIDDEN * 10) + HIDDEN + 2 * HIDDEN * 8
+    assert found.weights_bytes == pytest.approx(2 * (1 + 4 / 128) * narrow + 2 * others)
+    # Stage 3 gathers in 8 bits, and narrows again what it gathered.
+    (sharded,) = stages(Strategy(dp_shard=8, ep=2, zero=3), EXPERTS, work)
+    assert sharded.weights_bytes == pytest.approx(narrow / 4 + 2 * others / 8)
+    cached = replace(precision, parameters="bf16")
+    (beside,) = stages(Strategy(dp_shard=8, ep=2), EXPERTS, replace(work, precision=cached))
+    assert beside.weights_bytes == pytest.approx((2 + 2 * (1 + 4 / 128)) * narrow + 2 * others)

@@ -9,16 +9,17 @@ from tests import toy
 from tests.small import MLA, MOE_LAYER
 
 from forescale.cost.calibration import RunFactors
-from forescale.cost.mesh import order_of
+from forescale.cost.mesh import groups, order_of
 from forescale.graph.layer import layer_block
 from forescale.graph.layout import split_strategy
+from forescale.graph.ops import Collective, Elementwise, Gemm, GroupedGemm
 from forescale.graph.recompute import keep
 from forescale.memory.liveness import block_bytes, block_moments
 from forescale.project import pricing_of
 from forescale.spec import DenseFfn, FullAttention, Layer, Model, Recompute, Strategy
 from forescale.spec.strategy import Overlap
 from forescale.time.blocks import block_seconds
-from forescale.time.price import calls_of_steps, price_operators
+from forescale.time.price import calls_of, calls_of_steps, price_operators
 
 LAYER = Layer(
     attention=FullAttention(num_heads=8, num_kv_heads=4, head_dim=64), ffn=DenseFfn(ffn_hidden_size=1536)
@@ -121,3 +122,34 @@ def test_pools_of_what_graphs_capture_and_of_experts(recompute):
     plain = priced().block
     _, alone = block_bytes(plain, keep(plain, recompute), captured=True).captured
     assert alone == 0.0
+
+
+def test_calls_of_the_host():
+    """One for a kernel, a seventh or so for each more that it launches; none for what moves nothing."""
+    degrees, _ = split_strategy(Strategy(tp=2))
+    where = groups(degrees, order_of(Strategy(tp=2)))
+    assert calls_of(Gemm(m=1.0, n=1.0, k=1.0), where) == 1.0
+    assert calls_of(Elementwise(bytes_moved=5.0), where) == 1.0
+    assert calls_of(Elementwise(bytes_moved=5.0, kernels=3.0), where) == pytest.approx(1 + 0.15 * 2)
+    assert calls_of(Elementwise(bytes_moved=0.0, kernels=3.0), where) == 0.0
+    assert calls_of(GroupedGemm(groups=8.0, m=1.0, n=1.0, k=1.0), where) == pytest.approx(1 + 0.15 * 7)
+    assert calls_of(Collective(kind="all_reduce", axis="tp", num_bytes=1.0), where) == 1.0
+    assert calls_of(Collective(kind="all_reduce", axis="cp", num_bytes=1.0), where) == 0.0
+
+
+def test_a_schedule_that_splits_backward_has_nothing_to_hide_a_reshard_behind():
+    """Over tp 2: two scatters of gradients beside two gathers of them, and both inputs gathered once more."""
+    block = priced(strategy=Strategy(tp=2))
+    gather = 2 * 512 * 512 / 2 / 100e9
+    none = Overlap(tensor=False, expert=False)
+    split = block_seconds(block, (), overlap=none, split=True)
+    own = sum(each.backward_weight[0] for each in block.operators.values())
+    assert split.weight == pytest.approx(own + 2 * gather)
+    assert split.backward_parts["tensor_comm"] == pytest.approx((2 + 2 + 2) * gather)
+    together = block_seconds(block, (), overlap=none)
+    hidden = sum(
+        min(gather, of)
+        for name in ("attention.qkv", "ffn.up")
+        for of in (block.operators[name].backward_weight[0], block.operators[name].backward_input[0])
+    )
+    assert together.backward_parts["tensor_comm"] == pytest.approx(6 * gather - hidden)

@@ -281,3 +281,25 @@ def test_copies_of_activations_and_of_the_update_add_up():
     )
     assert both == pytest.approx(update + layers)
     assert min(update, layers) > 0
+
+
+def test_layers_that_are_replayed_move_their_inputs_alone():
+    """Two of six: their input, of the others everything."""
+    layout = Strategy(recompute=Recompute(granularity="full", num_layers=2))
+    result = offloaded(layout, Offload(activation_layers=99, overlap=False))
+    moved = 2 * 2 * 2 * SEQUENCE * HIDDEN + 4 * KEPT
+    assert result.memory.stages[0].host_bytes == pytest.approx(moved)
+    assert result.time_s["host_comm"] == pytest.approx(4 * 2 * moved / LINK)
+
+
+@pytest.mark.parametrize("schedule", [None, "1f1b", "dualpipe"])
+def test_modules_of_prediction_move_with_the_last_stage(schedule):
+    """Norms before feed-forwards: 2 bytes of the input and a statistic; of two replicas half of either passes."""
+    model = replace(FEEDS, num_mtp_layers=1)
+    offload = Offload(modules=("mlp_norm",), overlap=False)
+    layout = Strategy(pp=2, schedule=schedule, micro_batch_size=2, offload=offload)
+    work = Workload(seq_len=SEQUENCE, global_batch_size=8)
+    result = project(model, toy.cluster(2), layout, work, costs=toy.costs())
+    each = 2 * SEQUENCE * (2 * HIDDEN + 4)
+    layers = (6 + 1) / 2 if schedule == "dualpipe" else 3 + 1
+    assert result.time_s["host_comm"] == pytest.approx(4 * 2 * layers * each / LINK)

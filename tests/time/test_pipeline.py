@@ -12,7 +12,7 @@ from tests.small import dense
 from forescale.cost.run_calibration import SoftwareFactors
 from forescale.project import project
 from forescale.schedule import Request, build_schedule
-from forescale.spec import DenseFfn, FullAttention, Layer, Model, Strategy, Tier, Workload
+from forescale.spec import DenseFfn, FullAttention, Layer, Model, MoeFfn, Strategy, Tier, Workload
 from forescale.spec.strategy import Overlap
 from forescale.time.pipeline import pipeline_of
 
@@ -196,3 +196,17 @@ def test_a_slow_link_waits_in_every_round():
     slow = toy.cluster(2, Tier(name="toy", size=0, bandwidth=1e9, latency=0.0))
     result = run("1f1b", fabric=slow)
     assert result.time_s["pipeline_comm"] > 2 * 2 * TOKENS * 512 / 1e9
+
+
+def test_copies_exchange_experts_over_their_own_shards():
+    """Of ep 2 within dp 4: dense gradients in 4 shards, experts' in 2."""
+    bare = Overlap(grad_reduce=False, param_gather=False)
+    routed = replace(LAYER, ffn=MoeFfn(num_experts=8, top_k=2, ffn_hidden_size=384))
+    model = replace(MODEL, layers=(routed,) * 4)
+    layout = Strategy(pp=2, dp_shard=4, ep=2, micro_batch_size=2, overlap=bare, schedule="dualpipe")
+    work = replace(WORK, global_batch_size=32)
+    found = project(model, toy.cluster(8), layout, work, costs=toy.costs()).time_s["data_comm"]
+    dense = 4 * (2 * 512 + 512 * 16 * 64 + 512 * 512 + 512 * 8) + 2 * 8000 * 512 + 512
+    expert = 4 * 4 * 3 * 512 * 384
+    own = (3 / 4 * (4 + 2) * dense + 1 / 2 * (4 + 2) * expert) / LINK
+    assert found == pytest.approx(own + 4 * (dense / 4 + expert / 2) / LINK)

@@ -1,0 +1,96 @@
+"""What one device holds of a block's parameters, worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests import toy
+
+from forescale.graph.parts import build_blocks
+from forescale.memory.parameters import holdings
+from forescale.spec import DenseFfn, FullAttention, Layer, Model, MoeFfn, Strategy
+
+HIDDEN, VOCAB = 130, 950
+DENSE = Layer(
+    attention=FullAttention(num_heads=12, num_kv_heads=4, head_dim=40, qkv_bias=True),
+    ffn=DenseFfn(ffn_hidden_size=46),
+)
+ROUTED = Layer(
+    attention=None,
+    ffn=MoeFfn(
+        num_experts=20, top_k=6, ffn_hidden_size=34, shared_ffn_hidden_size=58, score_bias=True, bias=True
+    ),
+    num_norms=1,
+)
+MODEL = Model(
+    name="by-hand",
+    hidden_size=HIDDEN,
+    layers=(DENSE, ROUTED),
+    vocab_size=VOCAB,
+    vocab_multiple=1,
+    num_mtp_layers=1,
+)
+
+
+def held(**layout):
+    return holdings(build_blocks(MODEL, toy.layout(Strategy(**layout), 462.0)))
+
+
+def test_a_dense_layer():
+    """Half of heads and columns over tp 2: biases of queries, keys and values with them, norms whole."""
+    found = held(tp=2).layers[0]
+    attention, biases = HIDDEN * (6 + 2 * 2) * 40 + 6 * 40 * HIDDEN, (6 + 2 * 2) * 40
+    assert found.dense == 2 * HIDDEN + attention + biases + 3 * HIDDEN * 23
+    assert found.vectors == 2 * HIDDEN + biases
+    assert found.narrow == attention + 3 * HIDDEN * 23
+    assert found.dense_weight == HIDDEN * 6 * 40  # queries, or the output; gate and up are apart
+    assert (found.expert, found.expert_weight, found.num_experts, found.expert_tensors) == (0, 0, 0, 0)
+    assert (found.tensors, found.score_biases, found.vocabulary) == (2 + 3 + 3 + 1 + 2, 0, 0)
+
+
+def test_a_layer_of_experts():
+    """4 of 20 experts over ep 5; a router with a bias that selects, and a shared expert."""
+    found = held(ep=5, dp_shard=5).layers[1]
+    router, shared, each = HIDDEN * 20, 3 * HIDDEN * 58, 3 * HIDDEN * 34
+    assert found.dense == HIDDEN + router + 20 + shared
+    assert found.expert == 4 * (each + 2 * 34 + HIDDEN)
+    assert found.vectors == HIDDEN + 20
+    assert found.narrow == shared + 4 * each
+    assert found.expert_weight == 4 * HIDDEN * 34
+    assert found.dense_weight == HIDDEN * 58
+    assert (found.num_experts, found.expert_tensors, found.score_biases) == (20, 4, 20)
+    assert found.tensors == 1 + 2 + 4 + 2
+
+
+def test_both_ends_and_prediction():
+    """The head's matrix is told apart; prediction has its own norms, its join and the model's last layer."""
+    found = held()
+    assert (found.embedding.dense, found.embedding.tensors) == (VOCAB * HIDDEN, 1)
+    assert (found.head.dense, found.head.vocabulary, found.head.tensors) == (HIDDEN, VOCAB * HIDDEN, 2)
+    layer = found.layers[1]
+    assert found.mtp.dense == layer.dense + 2 * HIDDEN + 2 * HIDDEN * HIDDEN + HIDDEN
+    assert (found.mtp.expert, found.mtp.score_biases) == (layer.expert, 20)
+    assert found.mtp.tensors == layer.tensors + 2 + 1 + 1
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_products_by_operator(tp):
+    found = held(tp=tp)
+    assert found.layers[0].products == {
+        "attention.qkv": HIDDEN * 20 * 40 / tp,
+        "attention.output": 12 * 40 * HIDDEN / tp,
+        "ffn.up": HIDDEN * 2 * 46 / tp,
+        "ffn.down": 46 * HIDDEN / tp,
+    }
+    own = {name: size for name, size in found.layers[1].products.items() if name.startswith("moe")}
+    assert own == {"moe.router": HIDDEN * 20, "moe.up": HIDDEN * 68, "moe.down": 34 * HIDDEN}
+
+
+def test_ungated_and_without_biases():
+    plain = replace(
+        MODEL, layers=(replace(DENSE, ffn=DenseFfn(ffn_hidden_size=46, gated=False)),), num_mtp_layers=0
+    )
+    found = holdings(build_blocks(plain, toy.layout(Strategy(), 462.0)))
+    assert found.layers[0].products["ffn.up"] == HIDDEN * 46
+    assert found.mtp is None
