@@ -316,7 +316,7 @@ def is_its_row_of_a_search(asked: Asked, result: Projection) -> Iterator[str]:
             model=asked.model,
             cluster=asked.cluster,
             workload=asked.workload,
-            software=asked.strategy.software,
+            space=space_of(asked),
         ),
         layouts,
     )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from forescale.question import Question, question_of
 from forescale.spec import (
     Cluster,
     DenseFfn,
@@ -12,6 +15,7 @@ from forescale.spec import (
     MatrixRates,
     Model,
     MoeFfn,
+    Strategy,
     Tier,
     Workload,
 )
@@ -71,3 +75,8 @@ def cluster(num_devices: int, hbm_gb: float = 80.0) -> Cluster:
 
 def workload(seq_len: int = 2048, global_batch_size: int = 64) -> Workload:
     return Workload(seq_len=seq_len, global_batch_size=global_batch_size)
+
+
+def asked(model: Model, cluster: Cluster, strategy: Strategy, workload: Workload, **more: Any) -> Question:
+    """The question of one layout, from what `project` takes."""
+    return question_of(model, cluster, workload, strategy=strategy, **more)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests import small
 
 from forescale.advise import advise
 from forescale.catalogue.clusters import load_cluster
@@ -23,6 +24,10 @@ def found():
     return search(model, cluster, Workload(seq_len=4096, global_batch_size=64), fixed={"tp": 2, "cp": 1})
 
 
+def layout_of(asked, strategy):
+    return small.asked(asked.model, asked.cluster, strategy, asked.workload)
+
+
 def test_a_search_and_its_layouts_are_a_few_lines(found):
     best = found.best[0]
     for result in (found, found.pareto(), best, compare(best, found.best[1])):
@@ -34,7 +39,7 @@ def test_a_search_and_its_layouts_are_a_few_lines(found):
 
 def test_explanations_name_what_a_number_was_made_of(found):
     best, asked = found.best[0], found.asked
-    told = repr(explain(asked.model, asked.cluster, best.strategy, asked.workload, "memory.optimizer"))
+    told = repr(explain(layout_of(asked, best.strategy), "memory.optimizer"))
     assert told.startswith("TermNode(name='memory.optimizer', value=")
     assert "inputs=('parameters', 'element_bytes', " in told
     assert len(told) < LONGEST
@@ -43,7 +48,7 @@ def test_explanations_name_what_a_number_was_made_of(found):
 def test_cuts_and_studies_too(found):
     asked = found.asked
     layout = Strategy(tp=4, pp=2, dp_shard=2)
-    assert len(repr(partition_stages(asked.model, asked.cluster, layout, asked.workload))) < 2 * LONGEST
+    assert len(repr(partition_stages(layout_of(asked, layout)))) < 2 * LONGEST
     cluster = load_cluster("b200-nvs8", 256)
     study = search_subramanian2024(
         load_model("gpt3-1t"), cluster, tensor_parallel="1d", global_batch_size=4096, top=2

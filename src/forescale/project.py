@@ -8,23 +8,17 @@ from operator import itemgetter
 
 import numpy as np
 
-from forescale.cost.calibration import RunFactors
-from forescale.cost.mesh import Order, groups, order_of
 from forescale.cost.roofline import peak_rate as device_peak_rate
-from forescale.cost.run_calibration import Spread
 from forescale.cost.select import Costs
 from forescale.errors import PhysicsError, SpecError
-from forescale.evaluate import Evaluation, evaluate, inputs_of
-from forescale.formula import Term, value_of
+from forescale.evaluate import Evaluation, evaluate
+from forescale.formula import value_of
 from forescale.graph.flops import ModelFlops, model_flops
-from forescale.graph.layout import Choices, Degrees, split_strategy
 from forescale.graph.parameters import ParameterCount, count_parameters
 from forescale.graph.rows import possible_imbalance
 from forescale.graph.stage import StagePlan
-from forescale.graph.stages import stack_plans
-from forescale.memory.inputs import Setting
+from forescale.inputs import Wired, wire
 from forescale.memory.loads import stage_loads
-from forescale.memory.parameters import Sharded
 from forescale.memory.peak import fragmentation_note, memory_summary
 from forescale.memory.timeline import MemoryTimeline, build_timeline, schedule_of, standing_of_ranks
 from forescale.projection.rates import days, tokens_per_device_second, utilisation
@@ -38,64 +32,70 @@ from forescale.projection.result import (
     StageTime,
     left_out,
 )
+from forescale.question import Question, question_of
 from forescale.spec.cluster import Cluster
-from forescale.spec.constraints import check
-from forescale.spec.context import inner_ranks, settled
 from forescale.spec.model import Model, MoeFfn
-from forescale.spec.strategy import SENT_ONCE, Routing, Strategy
+from forescale.spec.strategy import Routing, Strategy
 from forescale.spec.workload import Workload
-from forescale.time.blocks import price_model
-from forescale.time.data_parallel import data_traffic
-from forescale.time.pipeline import Pipeline, lay_out
-from forescale.time.price import Pricing
 from forescale.time.sources import coverage, message_coverage, time_sources
 from forescale.time.step import Inputs
 
 
 def project(
-    model: Model,
-    cluster: Cluster,
-    strategy: Strategy,
-    workload: Workload,
+    question: Question | Model,
+    cluster: Cluster | None = None,
+    strategy: Strategy | None = None,
+    workload: Workload | None = None,
     *,
-    preset: str = "default",
     costs: Costs | None = None,
 ) -> Projection:
-    """Project memory and step time of one layout, by our own engine or as the account `preset` does.
-
-    `costs` says which models price kernels and collectives, and what whole runs lose against kernels alone.
+    """Project memory and step time of one layout by our own engine; it takes a question, or the parts of one.
 
     Raises
     ------
     SpecError
-        If the layout is illegal; the message names every violated constraint. Also if there is no such preset.
+        If the layout is illegal; the message names every violated constraint. Also if a preset is asked:
+        `presets.project_as` answers as it does.
     PhysicsError
         If a result breaks a physical law: a defect to report.
     """
-    check(model, cluster, strategy, workload)
-    if preset != "default":
-        from forescale.presets import load_preset
+    asked = question_of(question, cluster, workload, strategy=strategy, costs=costs)
+    if asked.preset != "default":
+        msg = f"project is our own engine; presets.project_as answers as {asked.preset}"
+        raise SpecError(msg)
+    return _projection(wire(asked))
 
-        if strategy.recompute.layer_ids or strategy.recompute.unit > 1:
-            msg = (
-                f"preset {preset} knows recompute of all layers or a stage's first; use recompute.num_layers"
-            )
-            raise SpecError(msg)
-        account = load_preset(preset).project(model, cluster, strategy, workload)
-        return replace(account, notes=(*left_out(model), *account.notes))
-    strategy = settled(strategy, cluster.domain)
-    degrees, choices = split_strategy(strategy)
-    plan, pipeline = lay_out(model, strategy, workload)
-    costs = costs or Costs()
-    spread = costs.runs.spread(cluster.device, workload.precision.compute)
-    run = costs.run_factors(cluster.device, strategy.software)
-    inputs = layout_inputs(
-        model, cluster, workload, degrees, choices, plan, order_of(strategy), costs=costs, pipeline=pipeline
-    )
-    evaluation = evaluate(setting_of(model, cluster, workload, choices, run), inputs)
-    result = to_projection(model, cluster, strategy, workload, plan, evaluation, preset=preset, spread=spread)
-    _check_physics(result, clock_share=costs.clock_share(cluster.device))
-    return _sourced(result, costs, plan, inputs)
+
+def memory_timeline(
+    question: Question | Model,
+    cluster: Cluster | None = None,
+    strategy: Strategy | None = None,
+    workload: Workload | None = None,
+    *,
+    costs: Costs | None = None,
+    most_microbatches: int | None = None,
+) -> MemoryTimeline:
+    """Return memory over one step of one layout, rank by rank, with the peak named.
+
+    It takes a question or its parts, as `project` does, and raises as that does. `most_microbatches` shortens the
+    step: (interleaved) 1F1B repeats itself once every rank is busy.
+    """
+    wired = wire(question_of(question, cluster, workload, strategy=strategy, costs=costs))
+    asked, result = wired.question, _projection(wired)
+    standing = standing_of_ranks(result, wired.setting, wired.inputs)
+    count = min(result.num_microbatches, most_microbatches or result.num_microbatches)
+    schedule = schedule_of(asked.layout, count)
+    loads = stage_loads(asked.model, asked.layout, asked.workload, schedule.placement)
+    return build_timeline(result, schedule, loads, standing)
+
+
+def _projection(wired: Wired) -> Projection:
+    """Return the result value of one layout that is ready to be evaluated."""
+    asked = wired.question
+    evaluation = evaluate(wired.setting, wired.inputs)
+    result = _summarised(asked, wired.plan, evaluation)
+    _check_physics(result, clock_share=asked.costs.clock_share(asked.cluster.device))
+    return _sourced(result, asked.costs, wired.plan, wired.inputs)
 
 
 def _sourced(result: Projection, costs: Costs, plan: StagePlan, inputs: Inputs) -> Projection:
@@ -127,138 +127,10 @@ def _sourced(result: Projection, costs: Costs, plan: StagePlan, inputs: Inputs) 
     return replace(result, costs=summary, notes=notes)
 
 
-def evaluate_layout(
-    model: Model,
-    cluster: Cluster,
-    workload: Workload,
-    degrees: Degrees,
-    choices: Choices,
-    plan: StagePlan,
-    order: Order,
-    *,
-    costs: Costs | None = None,
-    pipeline: Pipeline,
-) -> Evaluation:
-    """Evaluate one layout whose degrees are numbers, arrays of one element, or terms of such."""
-    costs = costs or Costs()
-    run = costs.run_factors(cluster.device, choices.software)
-    inputs = layout_inputs(
-        model, cluster, workload, degrees, choices, plan, order, costs=costs, pipeline=pipeline
-    )
-    return evaluate(setting_of(model, cluster, workload, choices, run), inputs)
-
-
-def layout_inputs(
-    model: Model,
-    cluster: Cluster,
-    workload: Workload,
-    degrees: Degrees,
-    choices: Choices,
-    plan: StagePlan,
-    order: Order,
-    *,
-    costs: Costs,
-    pipeline: Pipeline,
-) -> Inputs:
-    """Return the priced pieces of one layout and what stands on its stages."""
-    pricing = pricing_of(model, cluster, degrees, choices, order, costs)
-    setting = setting_of(
-        model, cluster, workload, choices, costs.run_factors(cluster.device, choices.software)
-    )
-    built, stages = price_model(model, setting.layout(degrees), pricing), stack_plans([plan])
-    if isinstance(degrees.tp, Term):
-        stages = stages.recorded([each.block.name for each in built.priced.layers])
-    sharded = Sharded.of(model, built.held, stages, degrees)
-    return inputs_of(
-        setting,
-        sharded,
-        built.under(choices.recompute),
-        traffic=data_traffic(setting, sharded, pricing),
-        pricing=pricing,
-        pipeline=pipeline,
-        priced=built,
-    )
-
-
-def setting_of(
-    model: Model, cluster: Cluster, workload: Workload, choices: Choices, run: RunFactors
-) -> Setting:
-    """Return what all candidates of one question share."""
-    return Setting(model=model, cluster=cluster, workload=workload, choices=choices, run=run)
-
-
-def pricing_of(
-    model: Model,
-    cluster: Cluster,
-    degrees: Degrees,
-    choices: Choices,
-    order: Order,
-    costs: Costs,
-    run: RunFactors | None = None,
-) -> Pricing:
-    """Return what prices candidates of one axis order; `run` replaces what `costs` say of losses."""
-    routed = model.moe if choices.dispatcher in SENT_ONCE else None
-    return Pricing(
-        models=costs.models(cluster, choices.software, routed=routed, run=run),
-        groups=groups(
-            degrees,
-            order,
-            choices.tp_kind,
-            cp_inner=inner_ranks(cp=degrees.cp, tp=degrees.tp, wanted=choices.cp_inner, domain=choices.domain)
-            if choices.cp_kind == "hierarchical"
-            else None,
-        ),
-        graphs=choices.graphs,
-        blocking=choices.kernels.blocking_launches,
-    )
-
-
-def memory_timeline(
-    model: Model,
-    cluster: Cluster,
-    strategy: Strategy,
-    workload: Workload,
-    *,
-    costs: Costs | None = None,
-    most_microbatches: int | None = None,
-) -> MemoryTimeline:
-    """Return memory over one step of one layout, rank by rank, with the peak named; `costs` as `project` takes it.
-
-    `most_microbatches` shortens the step: (interleaved) 1F1B repeats itself once every rank is busy.
-
-    Raises
-    ------
-    SpecError
-        If the layout is illegal, as `project` does.
-    """
-    costs = costs or Costs()
-    result = project(model, cluster, strategy, workload, costs=costs)
-    strategy = result.strategy
-    degrees, choices = split_strategy(strategy)
-    plan, pipeline = lay_out(model, strategy, workload)
-    inputs = layout_inputs(
-        model, cluster, workload, degrees, choices, plan, order_of(strategy), costs=costs, pipeline=pipeline
-    )
-    setting = setting_of(model, cluster, workload, choices, inputs.pricing.run)
-    standing = standing_of_ranks(result, setting, inputs)
-    count = min(result.num_microbatches, most_microbatches or result.num_microbatches)
-    schedule = schedule_of(strategy, count)
-    loads = stage_loads(model, strategy, workload, schedule.placement)
-    return build_timeline(result, schedule, loads, standing)
-
-
-def to_projection(
-    model: Model,
-    cluster: Cluster,
-    strategy: Strategy,
-    workload: Workload,
-    plan: StagePlan,
-    evaluation: Evaluation,
-    *,
-    preset: str,
-    spread: Spread,
-) -> Projection:
-    """Return the result value of one evaluated layout."""
+def _summarised(question: Question, plan: StagePlan, evaluation: Evaluation) -> Projection:
+    """Return what one evaluated layout says of the step and of the whole run."""
+    model, cluster, strategy, workload = question.model, question.cluster, question.layout, question.workload
+    spread = question.costs.runs.spread(cluster.device, workload.precision.compute)
     step = _number(evaluation.step_time)
     flops, counts = _facts(model, workload.seq_len, strategy.routing.share)
     per_step, per_step_full = (each * workload.global_batch_size for each in (flops.masked, flops.full))
@@ -271,7 +143,7 @@ def to_projection(
         cluster=cluster,
         strategy=strategy,
         workload=workload,
-        preset=preset,
+        preset=question.preset,
         step_time=Interval(low=spread.low(step), expected=step, high=spread.high(step)),
         num_microbatches=round(_number(evaluation.num_microbatches)),
         tokens_per_s_per_device=_number(

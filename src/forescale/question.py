@@ -61,6 +61,11 @@ class Question(Brief):
         return self.strategy
 
     @property
+    def parts(self) -> tuple[Model, Cluster, Strategy, Workload]:
+        """The model, the cluster, the one layout and the workload; raises as `layout` does."""
+        return self.model, self.cluster, self.layout, self.workload
+
+    @property
     def memory_limit(self) -> float:
         """Bytes that a layout may need: never more than the device has."""
         capacity = self.cluster.device.hbm_bytes

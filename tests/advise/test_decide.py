@@ -9,6 +9,7 @@ from forescale.advise import advise
 from forescale.advise.case import Case
 from forescale.advise.moves import reliefs
 from forescale.errors import InfeasibleError
+from forescale.question import question_of
 from forescale.search import search
 from forescale.spec import Recompute, Strategy, Workload
 
@@ -115,7 +116,7 @@ def test_a_batch_that_no_layout_divides_is_said():
 
 
 def test_recompute_that_a_move_drops_does_not_come_back_in_the_same_move():
-    case = Case(model=small.dense(), cluster=small.cluster(8), workload=WORKLOAD, memory_limit=1e9)
+    case = Case(question=question_of(small.dense(), small.cluster(8), WORKLOAD, max_memory=1e9))
     plain = Strategy(dp_shard=8)
     full = replace(plain, recompute=Recompute(granularity="full"))
     assert [what for what, _ in reliefs(case, plain, before=full)] == ["zero 2"]

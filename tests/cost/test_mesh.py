@@ -8,7 +8,7 @@ from math import gcd
 
 import numpy as np
 import pytest
-from tests.small import cluster, dense, moe, workload
+from tests.small import asked, cluster, dense, moe, workload
 
 from forescale.cost.mesh import Inside, groups, inside, order_of
 from forescale.cost.placement import ranks_per_tier
@@ -139,7 +139,7 @@ def test_what_lies_inside_a_node_is_quick():
 
 def test_explanations_know_the_shares():
     strategy = Strategy(tp=8, dp_shard=8, placement=(Share(tp=4, dp=2),))
-    tree = explain(dense(), cluster(64), strategy, workload(), "step_time")
+    tree = explain(asked(dense(), cluster(64), strategy, workload()), "step_time")
     found = {node.name: node.value for node in tree.walk() if "in tier" in node.name}
     assert found["tp in tier 0"] == 4.0
     assert found["dp in tier 0"] == 2.0

@@ -16,36 +16,27 @@ SOURCES = {
     path: ast.parse(path.read_text(encoding="utf-8"))
     for path in Path(forescale.__file__).parent.rglob("*.py")
 }
-WITHOUT = {
-    ("presets/default.py", "project"),  # a preset states its own costs
-    ("validation/needed.py", "project"),  # asks for memory alone, before a run has costs
-    ("schedule/library/v_limited.py", "search"),  # another function of that name
-}
 
 
 def takers():
-    """Return the names of functions with an optional argument `costs`."""
+    """Return the names of functions whose first argument is a question, or may be."""
     for tree in SOURCES.values():
         for node in tree.body:
-            if isinstance(node, ast.FunctionDef):
-                optional = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
-                if any(argument.arg == "costs" and default is not None for argument, default in optional):
-                    yield node.name
+            first = node.args.args[:1] if isinstance(node, ast.FunctionDef) else []
+            if any("Question" in ast.unparse(each.annotation or ast.Constant("")) for each in first):
+                yield node.name
 
 
-def test_nothing_that_takes_cost_models_goes_without():
+def test_within_the_package_questions_are_passed_on_whole():
+    """Parts are for callers from outside: nothing here takes a question apart, and forgets one of them."""
     names = set(takers())
-    assert {"project", "search", "remedies", "memory_timeline", "explain"} <= names
-    left = set()
+    assert {"project", "memory_timeline", "explain", "advise", "wire", "project_as"} <= names
+    parts = {"cluster", "workload", "strategy", "costs"}
     for path, tree in SOURCES.items():
         for node in ast.walk(tree):
-            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
-                continue
-            given = {keyword.arg for keyword in node.keywords}  # None stands for **
-            if node.func.id in names and not given & {"costs", None}:
-                where = path.relative_to(Path(forescale.__file__).parent).as_posix()
-                left.add((where, node.func.id))
-    assert left == WITHOUT
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names:
+                apart = parts & {keyword.arg for keyword in node.keywords}
+                assert not apart or node.func.id == "question_of", (path, node.lineno, node.func.id)
 
 
 def test_a_timeline_is_of_the_clock_that_is_asked_for():

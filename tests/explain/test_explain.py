@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from tests.small import cluster, dense, moe, workload
+from tests.small import asked, cluster, dense, moe, workload
 
 from forescale.errors import SpecError, UnknownNameError
 from forescale.explain import Explainer, explain, quantity_names
@@ -52,7 +52,7 @@ def expected(result, quantity):
 def test_every_quantity_is_the_projected_number(model, strategy):
     run = replace(workload(), tokens=1e12)
     result = project(model, cluster(16), strategy, run)
-    explainer = Explainer.of(model, cluster(16), strategy, run)
+    explainer = Explainer.of(asked(model, cluster(16), strategy, run))
     for quantity in quantity_names():
         node = explainer.node(quantity)
         assert node.name == quantity
@@ -62,7 +62,7 @@ def test_every_quantity_is_the_projected_number(model, strategy):
 @pytest.mark.parametrize(("model", "strategy"), CASES)
 def test_step_time_and_peak_are_bit_for_bit_what_was_ranked(model, strategy):
     result = project(model, cluster(16), strategy, workload())
-    explainer = Explainer.of(model, cluster(16), strategy, workload())
+    explainer = Explainer.of(asked(model, cluster(16), strategy, workload()))
     assert explainer.node("step_time").value == result.step_time_s
     assert explainer.node("memory.peak").value == result.memory.peak_bytes
 
@@ -70,7 +70,7 @@ def test_step_time_and_peak_are_bit_for_bit_what_was_ranked(model, strategy):
 @pytest.mark.parametrize(("model", "strategy"), CASES)
 @pytest.mark.parametrize("quantity", ["step_time", "memory.peak", "hfu"])
 def test_what_is_left_after_tidying_still_adds_up(model, strategy, quantity):
-    waiting, seen = [explain(model, cluster(16), strategy, workload(), quantity)], set()
+    waiting, seen = [explain(asked(model, cluster(16), strategy, workload()), quantity)], set()
     while waiting:
         node = waiting.pop()
         if id(node) in seen or isinstance(node.value, tuple):
@@ -93,30 +93,30 @@ def test_what_is_left_after_tidying_still_adds_up(model, strategy, quantity):
 
 
 def test_parts_of_the_step_stand_under_it():
-    node = explain(dense(), cluster(16), CASES[1][1], workload(), "step_time")
+    node = explain(asked(dense(), cluster(16), CASES[1][1], workload()), "step_time")
     names = {label for label, _ in node.inputs}
     assert names <= set(TIME_PARTS)
     assert {"attention", "ffn", "tensor_comm", "bubble"} <= names
 
 
 def test_a_stage_that_was_picked_is_named():
-    node = explain(dense(), cluster(16), CASES[1][1], workload(), "memory.peak")
+    node = explain(asked(dense(), cluster(16), CASES[1][1], workload()), "memory.peak")
     assert node.stage == 0
 
 
 def test_sources_are_the_formulas_sources():
-    node = explain(dense(), cluster(16), CASES[2][1], workload(), "memory.weights")
+    node = explain(asked(dense(), cluster(16), CASES[2][1], workload()), "memory.weights")
     assert any("1910.02054" in source for source in sources(node))
 
 
 def test_sources_name_the_calibrations_behind_durations():
-    found = sources(explain(dense(), cluster(16), CASES[1][1], workload(), "step_time"))
+    found = sources(explain(asked(dense(), cluster(16), CASES[1][1], workload()), "step_time"))
     assert any("calibration hopper" in source for source in found)
     assert any("nccl-tests" in source for source in found)
 
 
 def test_the_document_is_cut_at_the_depth_asked_for():
-    node = explain(dense(), cluster(16), CASES[1][1], workload(), "step_time")
+    node = explain(asked(dense(), cluster(16), CASES[1][1], workload()), "step_time")
     tree = document(node, depth=1)["tree"]
     assert tree["inputs"]
     assert all(not part["inputs"] for part in tree["inputs"])
@@ -125,21 +125,21 @@ def test_the_document_is_cut_at_the_depth_asked_for():
 
 def test_unknown_quantity_names_the_nearest():
     with pytest.raises(UnknownNameError, match="step_time"):
-        explain(dense(), cluster(16), CASES[0][1], workload(), "step_tme")
+        explain(asked(dense(), cluster(16), CASES[0][1], workload()), "step_tme")
 
 
 def test_training_days_need_tokens():
     with pytest.raises(SpecError, match="tokens"):
-        explain(dense(), cluster(16), CASES[0][1], workload(), "training_days")
+        explain(asked(dense(), cluster(16), CASES[0][1], workload()), "training_days")
 
 
 def test_an_illegal_layout_is_refused():
     with pytest.raises(SpecError, match="devices"):
-        explain(dense(), cluster(16), Strategy(tp=2), workload(), "step_time")
+        explain(asked(dense(), cluster(16), Strategy(tp=2), workload()), "step_time")
 
 
 def test_a_collective_says_what_whole_runs_reach_of_its_rate():
-    explainer = Explainer.of(dense(), cluster(16), Strategy(dp_shard=16), workload())
+    explainer = Explainer.of(asked(dense(), cluster(16), Strategy(dp_shard=16), workload()))
     found = [
         node for node in explainer.node("step_time.data_comm").walk() if "rate_share" in dict(node.inputs)
     ]

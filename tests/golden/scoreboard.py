@@ -20,9 +20,11 @@ GROUPS: dict[str, Callable[[Case], str]] = {
         name: DIMENSIONS[name]
         for name in ("architecture", "hardware", "parallelism", "peak measure", "precision")
     },
-    "software": lambda case: case.question[2].software or "usual",
-    "recompute": lambda case: case.question[2].recompute.granularity,
-    "schedule": lambda case: case.question[2].schedule or ("1f1b" if case.question[2].pp > 1 else "none"),
+    "software": lambda case: case.question.layout.software or "usual",
+    "recompute": lambda case: case.question.layout.recompute.granularity,
+    "schedule": lambda case: (
+        case.question.layout.schedule or ("1f1b" if case.question.layout.pp > 1 else "none")
+    ),
 }
 
 

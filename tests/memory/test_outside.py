@@ -5,17 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.small import cluster, dense, moe, workload
+from tests.small import asked, cluster, dense, moe, workload
 
-from forescale.cost.mesh import order_of
+from forescale.evaluate import evaluate
 from forescale.explain import explain
-from forescale.graph.layout import split_strategy
+from forescale.inputs import wire
 from forescale.memory.dispatch import expert_buffer_bytes, hybrid_buffer_bytes
-from forescale.project import evaluate_layout, project
+from forescale.project import project
 from forescale.spec import MoeFfn, Strategy
 from forescale.spec.strategy import Kernels
 from forescale.spec.workload import Precision
-from forescale.time.pipeline import lay_out
 
 
 def nvidia(num_devices):
@@ -24,7 +23,7 @@ def nvidia(num_devices):
 
 
 def names(model, strategy, devices):
-    node = explain(model, nvidia(devices), strategy, workload(global_batch_size=64), "memory.overhead")
+    node = explain(asked(model, nvidia(devices), strategy, workload(global_batch_size=64)), "memory.overhead")
     made = dict(dict(node.inputs)["outside the allocator"].inputs)["communicators"]
     return {name for name, _ in made.inputs}
 
@@ -110,7 +109,7 @@ def test_deepep_has_buffers_of_its_own_instead_of_a_communicator():
     assert "DeepEP" in names(moe(), strategy, 16)
     assert "ep" not in names(moe(), strategy, 16)
     size = expert_buffer_bytes(ranks=8.0, hidden_bytes=2.0 * 1024)
-    node = explain(moe(), nvidia(16), strategy, workload(global_batch_size=64), "memory.overhead")
+    node = explain(asked(moe(), nvidia(16), strategy, workload(global_batch_size=64)), "memory.overhead")
     made = dict(dict(dict(node.inputs)["outside the allocator"].inputs)["communicators"].inputs)
     assert made["DeepEP"].value == size
 
@@ -123,12 +122,9 @@ def bounds(layout, devices=16, model=None, *, switches=False):
     made = nvidia(devices)
     node = replace(made.tiers[0], in_network_reduction=switches)
     made = replace(made, tiers=(node, *made.tiers[1:]))
-    given, work = model or dense(), workload(global_batch_size=64)
-    degrees, choices = split_strategy(layout, domain=8)
-    plan, pipeline = lay_out(given, layout, work)
-    found = evaluate_layout(
-        given, made, work, degrees, choices, plan, order_of(layout), pipeline=pipeline
-    ).outside.communicators
+    given, work = model or dense(), workload(global_batch_size=64, seq_len=6144 if layout.cp == 6 else 2048)
+    wired = wire(asked(given, made, layout, work))
+    found = evaluate(wired.setting, wired.inputs).outside.communicators
     return tuple(float(each) / MIB for each in (found.low, found.expected, found.high))
 
 

@@ -7,11 +7,13 @@ from dataclasses import replace
 import pytest
 import sympy
 from tests import small
+from tests.small import asked
 
 from forescale.catalogue.models import load_model
 from forescale.errors import SpecError
 from forescale.graph.layer import layer_block
 from forescale.graph.layout import Layout, split_strategy
+from forescale.presets import project_as
 from forescale.presets.korthikanti2022 import (
     KORTHIKANTI_2022,
     korthikanti_embedding,
@@ -23,7 +25,6 @@ from forescale.presets.korthikanti2022 import (
     korthikanti_selective_overhead,
     korthikanti_selective_saving,
 )
-from forescale.project import project
 from forescale.spec import (
     DenseFfn,
     FullAttention,
@@ -185,12 +186,14 @@ def test_operator_list_of_a_gpt_layer_is_the_formula_symbolically(sp):
 
 
 def test_only_activations_are_counted_and_nothing_is_said_to_fit():
-    result = project(
-        small.dense(8),
-        small.cluster(8),
-        Strategy(tp=2, dp_shard=4),
-        small.workload(),
-        preset="korthikanti2022",
+    result = project_as(
+        asked(
+            small.dense(8),
+            small.cluster(8),
+            Strategy(tp=2, dp_shard=4),
+            small.workload(),
+            preset="korthikanti2022",
+        )
     )
     assert result.memory.verdict == "AT RISK"
     assert result.memory.stages[0].weights_bytes == 0

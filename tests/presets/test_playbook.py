@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 from tests import small
+from tests.small import asked
 
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
+from forescale.presets import project_as
 from forescale.presets.playbook import PLAYBOOK_2025
 from forescale.presets.playbook.formulas import (
     playbook_activation_bytes,
@@ -26,7 +28,6 @@ from forescale.presets.playbook.ratios import (
     playbook_ratios,
     playbook_tp_ratio,
 )
-from forescale.project import project
 from forescale.spec import Precision, Recompute, Strategy, Workload
 
 MIXED = Precision(gradients="bf16")
@@ -104,12 +105,14 @@ def test_ratios():
 
 
 def test_projection_of_a_llama():
-    result = project(
-        load_model("llama-2-7b"),
-        small.cluster(8),
-        Strategy(tp=2, dp_shard=4, zero=1, recompute=Recompute(granularity="full")),
-        replace(Workload(seq_len=4096, global_batch_size=64), precision=MIXED),
-        preset="playbook",
+    result = project_as(
+        asked(
+            load_model("llama-2-7b"),
+            small.cluster(8),
+            Strategy(tp=2, dp_shard=4, zero=1, recompute=Recompute(granularity="full")),
+            replace(Workload(seq_len=4096, global_batch_size=64), precision=MIXED),
+            preset="playbook",
+        )
     )
     stage = result.memory.stages[0]
     assert stage.weights_bytes == pytest.approx(2 * result.params.total / 2)

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 from tests import small
+from tests.small import asked
 
 from forescale.errors import UnknownNameError
-from forescale.presets import PRESETS, load_preset, preset_names
+from forescale.presets import PRESETS, load_preset, preset_names, project_as
 from forescale.project import project
 from forescale.spec import Strategy
 
@@ -20,18 +21,20 @@ def test_unknown_names_get_the_nearest():
     with pytest.raises(UnknownNameError, match="did you mean primus"):
         load_preset("primsu")
     with pytest.raises(UnknownNameError, match="unknown preset 'playbok'"):
-        project(small.dense(), small.cluster(8), Strategy(dp_shard=8), small.workload(), preset="playbok")
+        project_as(
+            asked(small.dense(), small.cluster(8), Strategy(dp_shard=8), small.workload(), preset="playbok")
+        )
 
 
 def test_default_is_our_own_engine():
     arguments = (small.dense(), small.cluster(8), Strategy(dp_shard=8), small.workload())
-    assert load_preset("default").project(*arguments) == project(*arguments)
+    assert project_as(asked(*arguments)) == project(*arguments)
 
 
 @pytest.mark.parametrize("name", ["primus", "primus-2026", "korthikanti2022", "playbook"])
 def test_memory_presets_leave_time_out_and_say_so(name):
     arguments = (small.dense(), small.cluster(8), Strategy(pp=2, dp_shard=4), small.workload())
-    result = project(*arguments, preset=name)
+    result = project_as(asked(*arguments, preset=name))
     assert result.preset == name
     assert result.step_time_s == 0.0
     assert "time" in {note.topic for note in result.notes}
@@ -45,12 +48,14 @@ def test_memory_presets_leave_time_out_and_say_so(name):
 @pytest.mark.parametrize("preset", ["korthikanti2022", "playbook"])
 def test_layers_of_virtual_stages_are_those_of_their_ranks(preset):
     ranks, chunks = (
-        project(
-            small.dense(),
-            small.cluster(2),
-            Strategy(pp=2, vpp=2, stage_layers=layers),
-            small.workload(),
-            preset=preset,
+        project_as(
+            asked(
+                small.dense(),
+                small.cluster(2),
+                Strategy(pp=2, vpp=2, stage_layers=layers),
+                small.workload(),
+                preset=preset,
+            )
         ).memory.peak_bytes
         for layers in ((3, 5), (1, 2, 2, 3))
     )

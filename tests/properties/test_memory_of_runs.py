@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.explained import check_explanation, each_once
-from tests.small import cluster, dense, moe
+from tests.small import asked, cluster, dense, moe
 
 from forescale.catalogue.models import load_model
 from forescale.errors import SpecError
@@ -264,7 +264,7 @@ def test_every_part_of_every_stage_is_what_its_tensors_make(model, layout, micro
     work = Workload(seq_len=1024, global_batch_size=batch)
     machine = cluster(layout.num_devices)
     stages = project(model, machine, layout, work).memory.stages
-    explained = Explainer.of(model, machine, layout, work)
+    explained = Explainer.of(asked(model, machine, layout, work))
     for index, stage in enumerate(stages):
         for part in PARTS:
             node = explained.node(f"memory.{part}", stage=index)
@@ -281,7 +281,7 @@ def test_the_tensors_of_an_explanation_are_those_that_live_there(model, layout):
     work = Workload(seq_len=1024, global_batch_size=4 * layout.dp * layout.pp)
     loads = block_loads(model, layout, work)
     kept = [{each.name: each.num_bytes for each in load.kept if each.num_bytes} for load in loads.layers]
-    explained = Explainer.of(model, cluster(layout.num_devices), layout, work)
+    explained = Explainer.of(asked(model, cluster(layout.num_devices), layout, work))
     found = 0
     for node in each_once(explained.node("memory.activations", stage=0)):
         if node.name == "kept_bytes" and {label for label, _ in node.inputs} in map(set, kept):
@@ -296,7 +296,7 @@ def test_the_tensors_of_an_explanation_are_those_that_live_there(model, layout):
 def test_every_part_is_what_its_explanation_says(question, part):
     model, layout, seq_len = question
     work = Workload(seq_len=seq_len, global_batch_size=32)
-    node = explain(model, cluster(layout.num_devices), layout, work, f"memory.{part}")
+    node = explain(asked(model, cluster(layout.num_devices), layout, work), f"memory.{part}")
     stages = project(model, cluster(layout.num_devices), layout, work).memory.stages
     fullest = max(stages, key=lambda stage: stage.peak_bytes)
     assert float(np.asarray(node.value)) == pytest.approx(getattr(fullest, f"{part}_bytes"), rel=1e-15)

@@ -13,7 +13,7 @@ from forescale.errors import SpecError
 from forescale.spec import Share, Strategy
 from forescale.spec.constraints import (
     CONSTRAINTS,
-    Question,
+    Proposal,
     check,
     exchanged_heads_divide,
     legal,
@@ -33,7 +33,7 @@ def test_the_mask_and_the_sentence_agree(rows, model):
     """What the mask over arrays refuses is what `check` refuses in words, layout by layout."""
     columns = SimpleNamespace(**{name: np.array([row[name] for row in rows]) for name in rows[0]})
     place = cluster(16)
-    mask, refused = legal(Question(model=model, cluster=place, workload=workload(), degrees=columns))
+    mask, refused = legal(Proposal(model=model, cluster=place, workload=workload(), degrees=columns))
     for row, is_legal in zip(rows, mask, strict=True):
         if is_legal:
             check(model, place, Strategy(**row), workload())

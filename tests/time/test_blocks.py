@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from tests import toy
-from tests.small import MLA, MOE_LAYER
+from tests.small import MLA, MOE_LAYER, asked, workload
 
 from forescale.cost.calibration import RunFactors
 from forescale.cost.mesh import groups, order_of
@@ -14,8 +14,8 @@ from forescale.graph.layer import layer_block
 from forescale.graph.layout import split_strategy
 from forescale.graph.ops import Collective, Elementwise, Gemm, GroupedGemm
 from forescale.graph.recompute import keep
+from forescale.inputs import pricing_of
 from forescale.memory.liveness import block_bytes, block_moments
-from forescale.project import pricing_of
 from forescale.spec import DenseFfn, FullAttention, Layer, Model, Recompute, Strategy
 from forescale.spec.strategy import Overlap
 from forescale.time.blocks import block_seconds
@@ -35,8 +35,8 @@ def priced(layer=LAYER, strategy=ALONE, seq_len=512.0, **run):
     """Return a priced block on the toy."""
     model = Model(name="toy", hidden_size=512, layers=(layer,), vocab_size=8)
     degrees, choices = split_strategy(strategy)
-    fabric = toy.cluster(strategy.num_devices)
-    pricing = pricing_of(model, fabric, degrees, choices, order_of(strategy), toy.costs(), RunFactors(**run))
+    question = asked(model, toy.cluster(strategy.num_devices), strategy, workload(), costs=toy.costs())
+    pricing = pricing_of(question, degrees, choices, order_of(strategy), run=RunFactors(**run))
     return price_operators(layer_block(model, layer, toy.layout(strategy, seq_len)), pricing)
 
 

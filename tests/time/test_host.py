@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from tests import toy
-from tests.small import cluster, dense, moe, workload
+from tests.small import asked, cluster, dense, moe, workload
 
 from forescale.errors import SpecError
 from forescale.explain import explain
@@ -113,7 +113,7 @@ def test_below_stage_3_parameters_stay():
 
 def test_bytes_on_the_host_explain_themselves():
     layout = replace(BASE, offload=Offload(activation_layers=4, optimizer=0.5))
-    node = explain(dense(), cluster(8), layout, workload(), "memory.host")
+    node = explain(asked(dense(), cluster(8), layout, workload()), "memory.host")
     assert node.value == pytest.approx(stage(project(dense(), cluster(8), layout, workload())).host_bytes)
     assert node.inputs
 

@@ -6,15 +6,15 @@ import math
 from dataclasses import replace
 
 import pytest
-from tests.small import cluster, dense, moe, workload
+from tests.small import asked, cluster, dense, moe, workload
 
 from forescale.catalogue.clusters import load_cluster
 from forescale.cost.calibration import RunFactors
-from forescale.cost.select import Costs
 from forescale.graph.layer import layer_block
 from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.modules import casts
-from forescale.project import pricing_of, project
+from forescale.inputs import pricing_of
+from forescale.project import project
 from forescale.spec import Precision, Strategy
 from forescale.spec.strategy import Kernels, Overlap
 from forescale.time.overlap import exposed_gather, exposed_reduction, exposed_time, pipelined_time
@@ -199,9 +199,10 @@ def test_slices_wait_for_the_slowest_of_them():
 
 def test_a_call_that_launches_many_kernels_costs_less_than_as_many_calls():
     run = RunFactors(kernel_interval_s=1e-4)
-    costs = Costs()
     degrees, choices = split_strategy(Strategy(ep=8, dp_shard=8))
-    pricing = pricing_of(moe(), cluster(8), degrees, choices, Strategy().axis_order, costs, run)
+    pricing = pricing_of(
+        asked(moe(), cluster(8), Strategy(), workload()), degrees, choices, Strategy().axis_order, run=run
+    )
     layout = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=512.0)
     block = layer_block(moe(), moe().layers[-1], layout)
     operators = {operator.name: operator for operator in block.operators}

@@ -6,17 +6,16 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
-from tests.small import cluster, dense, moe, workload
+from tests.small import asked, cluster, dense, moe, workload
 
 from forescale.cost.calibration import RunFactors
 from forescale.cost.mesh import order_of
 from forescale.cost.model import ComputeModel
-from forescale.cost.select import Costs
 from forescale.formula import Term
 from forescale.graph.layout import Degrees, Layout, split_strategy
 from forescale.graph.ops import Elementwise, Gemm
 from forescale.graph.parts import build_blocks
-from forescale.project import pricing_of
+from forescale.inputs import pricing_of
 from forescale.spec import Strategy
 from forescale.time.price import Pricing, price_blocks
 
@@ -42,7 +41,11 @@ class Counted:
 def pricing(degrees=None):
     plain, choices = split_strategy(STRATEGY)
     base = pricing_of(
-        dense(), cluster(8), degrees or plain, choices, order_of(STRATEGY), Costs(), RunFactors()
+        asked(dense(), cluster(8), STRATEGY, workload()),
+        degrees or plain,
+        choices,
+        order_of(STRATEGY),
+        run=RunFactors(),
     )
     models = replace(base.models, compute=Counted(base.compute))
     return Pricing(models=models, groups=base.groups)

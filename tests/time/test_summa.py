@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.small import cluster, dense, moe, workload
+from tests.small import asked, cluster, dense, moe, workload
 
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
 from forescale.cost.mesh import groups
 from forescale.errors import SpecError
 from forescale.graph.layout import split_strategy
+from forescale.presets import project_as
 from forescale.project import project
 from forescale.search import search
 from forescale.search.layouts import variants_of
@@ -140,7 +141,7 @@ def test_the_published_account_projects_it_too():
     work = workload(seq_len=2048, global_batch_size=512)
     one = Strategy(tp=8, cp=4, pp=8, dp_shard=2, micro_batch_size=8)
     line, grid = (
-        project(model, devices, replace(one, tp_kind=kind), work, preset="subramanian2024")
+        project_as(asked(model, devices, replace(one, tp_kind=kind), work, preset="subramanian2024"))
         for kind in ("1d", "summa")
     )
     ours = project(model, devices, replace(one, tp_kind="summa"), work)
@@ -150,4 +151,4 @@ def test_the_published_account_projects_it_too():
     assert ours.memory.stages[1].weights_bytes == pytest.approx(grid.memory.stages[1].weights_bytes, rel=1e-3)
     assert np.isfinite(grid.step_time_s)
     with pytest.raises(SpecError, match="does not know tp_kind summa"):
-        project(model, devices, replace(one, tp_kind="summa"), work, preset="playbook")
+        project_as(asked(model, devices, replace(one, tp_kind="summa"), work, preset="playbook"))

@@ -33,7 +33,7 @@ def test_a_skipped_case_says_why_when_asked(row):
     (case,) = express([row(dp=8)])
     assert case.model is None
     with pytest.raises(InexpressibleError, match="the row counts 16 devices"):
-        _ = case.question
+        _ = case.question.parts
 
 
 def test_what_was_measured(cases):

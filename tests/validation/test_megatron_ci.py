@@ -26,7 +26,7 @@ def test_every_row_is_a_case_in_order(cases):
 
 def test_flags_become_a_question(cases):
     case = cases["gpt3_mcore_te_tp2_pp2/dev_dgx_a100"]
-    model, cluster, strategy, workload = case.question
+    model, cluster, strategy, workload = case.question.parts
     assert (model.num_layers, model.hidden_size, model.vocab_size) == (12, 512, 50257)
     assert (strategy.tp, strategy.pp, strategy.dp, strategy.micro_batch_size) == (2, 2, 2, 4)
     assert (cluster.name, cluster.num_devices) == ("a100-sxm-80gb", 8)
@@ -50,8 +50,8 @@ def test_what_was_measured(cases):
 def test_devices_are_given_or_those_of_the_test_node(cases):
     given = cases["gpt3_7b_tp1_pp4_memory_speed/dev_dgx_gb200"]
     assert given.core
-    assert given.question[1].num_devices == 8
-    assert cases["gpt3_mcore_te_tp2_pp2_mla_1node/dev_dgx_gb200"].question[1].num_devices == 4
+    assert given.question.cluster.num_devices == 8
+    assert cases["gpt3_mcore_te_tp2_pp2_mla_1node/dev_dgx_gb200"].question.cluster.num_devices == 4
     assumed = cases["gpt3_mcore_te_tp2_pp2/dev_dgx_a100"]
     assert not assumed.core
     assert any("devices not given" in note for note in assumed.notes)

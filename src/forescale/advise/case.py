@@ -6,42 +6,34 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from forescale.advise.advice import Trial
-from forescale.cost.select import Costs
 from forescale.errors import SpecError
 from forescale.project import project
 from forescale.projection.result import Projection
-from forescale.spec.cluster import Cluster
-from forescale.spec.model import Model
+from forescale.question import Question
 from forescale.spec.strategy import Strategy
-from forescale.spec.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """What is asked, for all steps."""
 
-    model: Model
-    cluster: Cluster
-    workload: Workload
-    memory_limit: float
-    """Bytes that a device may need."""
-    costs: Costs | None = None
-    """What prices it; by default what is known of the device."""
+    question: Question
 
     @property
     def domain(self) -> int:
         """Devices on the fastest network, such as one node's."""
-        return min(self.cluster.tiers[0].size or self.cluster.num_devices, self.cluster.num_devices)
+        cluster = self.question.cluster
+        return min(cluster.tiers[0].size or cluster.num_devices, cluster.num_devices)
 
     def filled(self, layout: Strategy) -> Strategy | None:
         """Return `layout` with all remaining devices as data-parallel shards; None if they do not divide."""
-        rest, remainder = divmod(self.cluster.num_devices, layout.tp * layout.cp * layout.pp)
+        rest, remainder = divmod(self.question.cluster.num_devices, layout.tp * layout.cp * layout.pp)
         return None if remainder or not rest else replace(layout, dp_replicate=1, dp_shard=rest)
 
     def tried(self, move: str, layout: Strategy) -> tuple[Trial, Projection | None]:
         """Return how `layout` does; a layout that is not legal has its reason instead."""
         try:
-            found = project(self.model, self.cluster, layout, self.workload, costs=self.costs)
+            found = project(self.question.of(layout))
         except SpecError as error:
             return Trial(move=move, strategy=layout, problem=str(error)), None
         trial = Trial(
@@ -49,7 +41,7 @@ class Case:
             strategy=layout,
             step_time_s=found.step_time_s,
             peak_bytes=found.memory.peak_bytes,
-            fits=found.memory.peak_bytes <= self.memory_limit,
+            fits=found.memory.peak_bytes <= self.question.memory_limit,
         )
         return trial, found
 

@@ -14,6 +14,7 @@ from forescale.graph.parameters import count_parameters
 from forescale.presets.playbook.preset import bytes_per_parameter
 from forescale.presets.playbook.ratios import microbatches_of, playbook_ratios
 from forescale.projection.result import Projection
+from forescale.question import Question, question_of
 from forescale.search.compare import compare
 from forescale.search.rank import search
 from forescale.spec.cluster import Cluster
@@ -34,15 +35,17 @@ THROUGHPUT = "Which change makes the step shorter, until none does?"
 
 
 def advise(
-    model: Model,
-    cluster: Cluster,
-    workload: Workload,
+    question: Question | Model,
+    cluster: Cluster | None = None,
+    workload: Workload | None = None,
     *,
     max_memory: float | None = None,
     exact: bool = True,
     costs: Costs | None = None,
 ) -> Advice:
     """Walk through the playbook's decision process (How to Find the Best Training Configuration).
+
+    It takes a question, or the parts of one.
 
     Parameters
     ----------
@@ -58,14 +61,16 @@ def advise(
     InfeasibleError
         If nothing that the process tries fits.
     """
-    capacity = cluster.device.hbm_bytes
-    limit = capacity if max_memory is None else min(capacity, max_memory)
-    case = Case(model=model, cluster=cluster, workload=workload, memory_limit=limit, costs=costs)
+    asked = question_of(question, cluster, workload, max_memory=max_memory, costs=costs)
+    case = Case(question=asked)
     fit, layout = _fit(case)
     batch, layout = _batch(case, layout)
     throughput, advised = _throughput(case, layout)
+    model, cluster, workload, terms = asked.model, asked.cluster, asked.workload, asked.costs
     best = (
-        search(model, cluster, workload, top=1, max_memory=max_memory, costs=costs).best[0] if exact else None
+        search(model, cluster, workload, top=1, max_memory=asked.max_memory, costs=terms).best[0]
+        if exact
+        else None
     )
     return Advice(
         model=model,
@@ -89,14 +94,18 @@ def _layers_on_a_stage(projection: Projection) -> int:
 
 def _fit(case: Case) -> tuple[Step, Strategy]:
     """Step 1: down the decision tree until a layout fits."""
-    parameters = count_parameters(case.model).total
-    states = parameters * bytes_per_parameter(case.workload.precision).total
+    parameters = count_parameters(case.question.model).total
+    states = parameters * bytes_per_parameter(case.question.workload.precision).total
     lead = _activations_lead(case)
 
     def refuse(found: Projection) -> str | None:
         """Refuse stage 3 whose gathers take longer than the forward that hides them."""
         ratios = playbook_ratios(
-            case.model, case.cluster, found.strategy, case.workload, num_layers=case.model.num_layers
+            case.question.model,
+            case.question.cluster,
+            found.strategy,
+            case.question.workload,
+            num_layers=case.question.model.num_layers,
         )
         exposed = [each for each in ratios if each.part == "data_comm" and each.value >= 1.0]
         if found.strategy.zero < 3 or not exposed:
@@ -111,8 +120,12 @@ def _fit(case: Case) -> tuple[Step, Strategy]:
     facts = (
         Fact(name="parameters", value=float(parameters), unit="parameter"),
         Fact(name="states of all parameters", value=states, unit="byte"),
-        Fact(name="memory of a device", value=case.memory_limit, unit="byte"),
-        Fact(name="devices that the states alone fill", value=states / case.memory_limit, unit="device"),
+        Fact(name="memory of a device", value=case.question.memory_limit, unit="byte"),
+        Fact(
+            name="devices that the states alone fill",
+            value=states / case.question.memory_limit,
+            unit="device",
+        ),
     )
     order = "activations outweigh the states, so context parallelism comes before stages" if lead else ""
     finding = "; ".join(filter(None, [f"{chosen.move} fits", order]))
@@ -124,10 +137,10 @@ def _nothing(case: Case, trials: list[Trial], states: float) -> InfeasibleError:
     if trials and all(trial.step_time_s is None for trial in trials):
         msg = f"no layout that the process tries is legal; the first, {trials[0].move}: {trials[0].problem}"
         return InfeasibleError(msg)
-    each = format_bytes(states / case.cluster.num_devices)
+    each = format_bytes(states / case.question.cluster.num_devices)
     msg = (
-        f"nothing that the process tries fits {format_bytes(case.memory_limit)}: its states alone are {each} per "
-        f"device, even shared by all ({case.cluster.num_devices}); search tries every layout"
+        f"nothing that the process tries fits {format_bytes(case.question.memory_limit)}: its states alone are {each} "
+        f"per device, even shared by all ({case.question.cluster.num_devices}); search tries every layout"
     )
     return InfeasibleError(msg)
 
@@ -146,7 +159,7 @@ def _activations_lead(case: Case) -> bool:
 
 def _batch(case: Case, layout: Strategy) -> tuple[Step, Strategy]:
     """Step 2: the largest micro-batch that pays; accumulation makes up the rest of the global batch."""
-    each = case.workload.global_batch_size // layout.dp
+    each = case.question.workload.global_batch_size // layout.dp
     sizes = [size for size in doubling(1, each) if each % size == 0]
     trials: list[Trial] = []
     for size in sizes:
@@ -159,8 +172,8 @@ def _batch(case: Case, layout: Strategy) -> tuple[Step, Strategy]:
         key=lambda index: trials[index].step_time_s or float("inf"),
     )
     trials[place] = chosen = replace(trials[place], taken=True)
-    count = microbatches_of(chosen.strategy, case.workload)
-    tokens = case.workload.global_batch_size * case.workload.seq_len
+    count = microbatches_of(chosen.strategy, case.question.workload)
+    tokens = case.question.workload.global_batch_size * case.question.workload.seq_len
     facts = (
         Fact(name="tokens per step", value=float(tokens), unit="token"),
         Fact(name="sequences per replica", value=float(each), unit="1"),
@@ -169,7 +182,7 @@ def _batch(case: Case, layout: Strategy) -> tuple[Step, Strategy]:
     )
     finding = (
         f"{counted(layout.dp, 'replica')} × {chosen.move} × {counted(count, 'accumulation step')} make the global "
-        f"batch of {case.workload.global_batch_size}"
+        f"batch of {case.question.workload.global_batch_size}"
     )
     return Step(
         name="batch", question=BATCH, facts=facts, trials=tuple(trials), finding=finding

@@ -30,7 +30,7 @@ def reliefs(case: Case, layout: Strategy, *, before: Strategy) -> Iterator[tuple
 
     Recompute that the move `before` -> `layout` has just dropped does not come back.
     """
-    cheap = default_recompute(case.model)[1]
+    cheap = default_recompute(case.question.model)[1]
     sharded = replace(layout, zero=2)
     if layout.zero < 2:
         yield "zero 2", sharded
@@ -45,20 +45,20 @@ def _changed(case: Case, layout: Strategy) -> Iterator[tuple[str, Strategy]]:
     for zero in range(4):
         if zero != layout.zero:
             yield f"zero {zero}", replace(layout, zero=zero)
-    for recompute in default_recompute(case.model):
+    for recompute in default_recompute(case.question.model):
         if recompute != layout.recompute:
             yield _recompute(recompute), replace(layout, recompute=recompute)
-    most = case.workload.global_batch_size // layout.dp
+    most = case.question.workload.global_batch_size // layout.dp
     for size in _beside(layout.micro_batch_size, divisors(most)):
         yield f"micro-batch of {size}", replace(layout, micro_batch_size=size)
-    for vpp in _beside(layout.vpp, virtual_stages(case.model.num_layers, layout.pp)):
+    for vpp in _beside(layout.vpp, virtual_stages(case.question.model.num_layers, layout.pp)):
         yield f"{counted(vpp, 'model chunk')} per device", replace(layout, vpp=vpp)
 
 
 def _degrees(case: Case, layout: Strategy) -> Iterator[tuple[str, Strategy]]:
     """Yield degrees doubled and halved, alone and one against another; chunks start again at one."""
     names = {"tp": "tensor parallel", "cp": "context parallel", "pp": "pipeline stages"}
-    if case.model.is_moe:
+    if case.question.model.is_moe:
         names |= {"ep": "expert parallel", "etp": "tensor parallel of experts"}
     for name, words in names.items():
         for degree in _scaled(getattr(layout, name)):

@@ -22,7 +22,7 @@ def tree(case: Case, *, activations_lead: bool) -> Iterator[tuple[str, Strategy]
     parallelism up to the fast domain; beyond it stages, or context parallelism where activations outweigh the
     states. Less memory for more compute, recompute, comes last.
     """
-    for recompute in default_recompute(case.model):
+    for recompute in default_recompute(case.question.model):
         for what, layout in _without(case, recompute, activations_lead=activations_lead):
             filled = case.filled(layout)
             if filled is not None:
@@ -44,7 +44,7 @@ def _rungs(case: Case, *, activations_lead: bool) -> Iterator[tuple[str, Strateg
     for tp in doubling(2, case.domain):
         yield f"tensor parallel {tp}", Strategy(tp=tp, zero=1)
     inside = doubling(1, case.domain)[-1]
-    most = case.cluster.num_devices // inside
+    most = case.question.cluster.num_devices // inside
     beyond = [(cp, pp) for cp in doubling(1, most) for pp in doubling(1, most // cp) if cp * pp > 1]
     for cp, pp in sorted(beyond, key=lambda pair: _rank(pair, activations_lead=activations_lead)):
         parts = [f"context parallel {cp}"] * (cp > 1) + [f"{pp} stages"] * (pp > 1)
@@ -69,9 +69,13 @@ def doubling(start: int, most: int) -> list[int]:
 
 def _expert_degrees(case: Case) -> list[int]:
     """Return 1; of a mixture of experts also the most that stay in the fast domain, and the most there are."""
-    if case.model.moe is None:
+    if case.question.model.moe is None:
         return [1]
-    possible = [ep for ep in divisors(case.model.moe.num_experts) if case.cluster.num_devices % ep == 0]
+    possible = [
+        ep
+        for ep in divisors(case.question.model.moe.num_experts)
+        if case.question.cluster.num_devices % ep == 0
+    ]
     return sorted({1, max(ep for ep in possible if ep <= case.domain), max(possible)})
 
 

@@ -48,14 +48,14 @@ def calibrate_cluster(
     SpecError
         If there is no run, or runs of several devices.
     """
-    devices = {run.case.question[1].device.name for run in runs}
+    devices = {run.case.question.cluster.device.name for run in runs}
     if len(devices) != 1:
         found = ", ".join(sorted(devices)) or "none"
         msg = (
             f"a cluster is calibrated with runs of one device; the runs are on {found}: leave out the others"
         )
         raise SpecError(msg)
-    device = runs[0].case.question[1].device
+    device = runs[0].case.question.cluster.device
     known = base.devices.get(device.name) or base.devices.get(device.architecture)
     known = known or base.devices.get("generic", DeviceFactors())
     own = replace(base, devices={**base.devices, device.name: known})

@@ -12,13 +12,13 @@ from forescale.cost.run_calibration import RunCalibration, group_of, usual_softw
 from forescale.cost.select import Costs
 from forescale.errors import ForescaleError
 from forescale.evaluate import inputs_of
-from forescale.graph.layout import Degrees, Layout, split_strategy
+from forescale.graph.layout import Choices, Degrees, Layout, split_strategy
 from forescale.graph.operator import Block
 from forescale.graph.parts import Parts, build_blocks
 from forescale.graph.stages import stack_plans
+from forescale.inputs import pricing_of, setting_of
 from forescale.memory.parameters import Sharded, holdings
 from forescale.numeric import Array
-from forescale.project import pricing_of, setting_of
 from forescale.time.blocks import price_built
 from forescale.time.data_parallel import data_traffic
 from forescale.time.pipeline import Pipeline, lay_out
@@ -80,17 +80,17 @@ class Run:
     @property
     def architecture(self) -> str:
         """Generation of the device."""
-        return self.case.question[1].device.architecture
+        return self.case.question.cluster.device.architecture
 
     @property
     def compute(self) -> str:
         """Compute type."""
-        return self.case.question[3].precision.compute
+        return self.case.question.workload.precision.compute
 
     @property
     def software(self) -> str:
         """Software stack."""
-        _, cluster, strategy, _ = self.case.question
+        _, cluster, strategy, _ = self.case.question.parts
         return strategy.software or usual_software(cluster.device)
 
     @property
@@ -100,13 +100,10 @@ class Run:
 
     def log_predicted(self, calibration: RunCalibration, size: int = 1) -> Array:
         """Return ln of the step time in seconds under `size` calibrations (arrays in one)."""
-        model, cluster, strategy, workload = self.case.question
-        ready = self._prepare(size)
-        _, choices = split_strategy(strategy, domain=cluster.domain)
-        run = calibration.factors(cluster.device, strategy.software)
-        costs = replace(self.costs, calibration=calibration)
-        pricing = pricing_of(model, cluster, ready.degrees, choices, order_of(strategy), costs, run)
-        setting = setting_of(model, cluster, workload, choices, run)
+        asked = replace(self.case.question, costs=replace(self.costs, calibration=calibration))
+        ready, choices = self._prepare(size), self._choices
+        setting = setting_of(asked, choices)
+        pricing = pricing_of(asked, ready.degrees, choices, order_of(asked.layout), run=setting.run)
         built = price_built(ready.blocks, choices, pricing)
         inputs = inputs_of(
             setting,
@@ -120,19 +117,24 @@ class Run:
         result: Array = np.log(np.broadcast_to(np.asarray(step, dtype=np.float64), (size,)))
         return result
 
+    @property
+    def _choices(self) -> Choices:
+        asked = self.case.question
+        return split_strategy(asked.layout, domain=asked.cluster.domain)[1]
+
     def _prepare(self, size: int) -> _Prepared:
         if self._prepared is None or self._prepared.size != size:
-            model, cluster, strategy, workload = self.case.question
-            single, choices = split_strategy(strategy, domain=cluster.domain)
+            asked = self.case.question
+            single = split_strategy(asked.layout)[0]
             names = Degrees.__dataclass_fields__
             degrees = Degrees(**{name: np.full(size, getattr(single, name)) for name in names})
-            blocks = build_blocks(model, Layout.of(workload, degrees, choices))
-            plan, pipeline = lay_out(model, strategy, workload)
+            blocks = build_blocks(asked.model, Layout.of(asked.workload, degrees, self._choices))
+            plan, pipeline = lay_out(asked.model, asked.layout, asked.workload)
             self._prepared = _Prepared(
                 size=size,
                 degrees=degrees,
                 blocks=blocks,
-                sharded=Sharded.of(model, holdings(blocks), stack_plans([plan] * size), degrees),
+                sharded=Sharded.of(asked.model, holdings(blocks), stack_plans([plan] * size), degrees),
                 pipeline=pipeline,
             )
         return self._prepared

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -41,15 +42,7 @@ def advise_command(
 
     question = read_question(model, plan, cluster, run, cost=cost)
     question.refuse_presets("advise")
-    asked = question.plan
-    result = advise(
-        asked.model,
-        asked.cluster,
-        asked.workload,
-        max_memory=memory_limit(max_memory),
-        exact=exact,
-        costs=asked.costs(),
-    )
+    result = advise(replace(question.asked, max_memory=memory_limit(max_memory)), exact=exact)
     if as_json:
         print_json(result.to_json())
         return

@@ -225,7 +225,7 @@ def _runs(
     costs = Costs(kernels=own.kernels, links=own.links)
     measured, left = runs_of(load_cases(path, cluster=cluster), start, costs)
     if device is not None:
-        measured = [run for run in measured if run.case.question[1].device.name == device]
+        measured = [run for run in measured if run.case.question.cluster.device.name == device]
     if not measured:
         reasons = "; ".join(f"{one.path}: {one.reason}" for one in left) or f"none of them is on {device}"
         msg = f"{path}: no run can be used ({reasons})"

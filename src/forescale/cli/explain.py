@@ -84,11 +84,7 @@ def explain_command(
     model, quantity = (words[0] if len(words) == 2 else None), words[-1]
     question = read_question(model, plan, cluster, run, layout, cost)
     question.refuse_presets("explain")
-    asked = question.plan
-    costs = asked.costs()
-    node = explain(
-        asked.model, asked.cluster, question.strategy, asked.workload, quantity, stage=stage, costs=costs
-    )
+    node = explain(question.asked, quantity, stage=stage)
     if as_json:
         from forescale.explain.document import document
 
@@ -98,4 +94,4 @@ def explain_command(
     from forescale.cli.render.words import left_out
 
     view = explanation_view(node, depth=depth, cite=cite)
-    console().print(*left_out(asked.model), view, sep="\n")
+    console().print(*left_out(question.plan.model), view, sep="\n")

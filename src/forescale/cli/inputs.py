@@ -12,6 +12,7 @@ from forescale.files import place_of
 from forescale.limits import whole_of
 
 if TYPE_CHECKING:
+    from forescale import question as asked
     from forescale.frameworks.reading import Reading
     from forescale.io.plan import Plan
     from forescale.projection.result import Note, Projection
@@ -52,19 +53,26 @@ class Question:
 
         return self.plan.strategy or Strategy()
 
+    @property
+    def asked(self) -> asked.Question:
+        """The question of the engine."""
+        from forescale.question import Question
+
+        plan = self.plan
+        return Question(
+            model=plan.model,
+            cluster=plan.cluster,
+            workload=plan.workload,
+            strategy=self.strategy,
+            preset=plan.preset,
+            costs=plan.costs(),
+        )
+
     def project(self) -> Projection:
         """Return what the preset says of the layout, with the question's cost models, and what readers had to say."""
-        from forescale.project import project
+        from forescale.presets import project_as
 
-        asked = self.plan
-        result = project(
-            asked.model,
-            asked.cluster,
-            self.strategy,
-            asked.workload,
-            preset=asked.preset,
-            costs=asked.costs(),
-        )
+        result = project_as(self.asked)
         return replace(result, notes=(*result.notes, *self.notes))
 
     def refuse_presets(self, command: str, *, works_under: str = "the preset default") -> None:

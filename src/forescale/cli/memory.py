@@ -198,10 +198,17 @@ def _anchored(question: Question, result: Projection, anchor: AnchorOptions) -> 
             f"{result.model.name}: anchor on a run of the same model"
         )
         raise SpecError(msg)
-    config = bench.config
+    measured = replace(
+        question.asked,
+        model=bench.config.model,
+        cluster=bench.config.cluster,
+        workload=bench.config.workload,
+        strategy=bench.strategy,
+        preset="default",
+    )
     return anchored_memory(
         result,
-        project(config.model, config.cluster, bench.strategy, config.workload, costs=question.plan.costs()),
+        project(measured),
         ranks=bench.ranks,
         layers=bench.layers,
         safety_margin=MARGIN if anchor.safety_margin is None else anchor.safety_margin,
@@ -213,20 +220,13 @@ def _timeline(question: Question, options: TimelineOptions) -> MemoryTimeline:
     from forescale.project import memory_timeline
 
     question.refuse_presets("--timeline")
-    asked, strategy, costs = question.plan, question.strategy, question.plan.costs()
-    timeline = memory_timeline(asked.model, asked.cluster, strategy, asked.workload, costs=costs)
+    asked, strategy = question.asked, question.strategy
+    timeline = memory_timeline(asked)
     if options.export is not None:
         enough = strategy.pp * max(SHORTEST, -(-EXPORTED // strategy.pp))
         written = timeline
         if strategy.schedule is None and timeline.schedule.num_microbatches > enough:
-            written = memory_timeline(
-                asked.model,
-                asked.cluster,
-                strategy,
-                asked.workload,
-                costs=costs,
-                most_microbatches=enough,
-            )
+            written = memory_timeline(asked, most_microbatches=enough)
         write_timeline(written, options.export)
     return timeline
 

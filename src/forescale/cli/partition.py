@@ -45,10 +45,7 @@ def partition_command(
     from forescale.search.partition import partition_stages
 
     question = read_question(model, plan, cluster, run, layout, cost)
-    asked = question.plan
-    found = partition_stages(
-        asked.model, asked.cluster, question.strategy, asked.workload, costs=asked.costs()
-    )
+    found = partition_stages(question.asked)
     if as_json:
         print_json(_document(found))
     else:

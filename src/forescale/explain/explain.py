@@ -10,27 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from forescale.cost.mesh import AXES, Inside, Order, order_of
-from forescale.cost.select import Costs
 from forescale.errors import SpecError, UnknownNameError
-from forescale.evaluate import Evaluation
+from forescale.evaluate import Evaluation, evaluate
 from forescale.explain.tidy import tidy
 from forescale.formula import Term, TermNode, as_term, value_of
 from forescale.graph.flops import model_flops
-from forescale.graph.layout import Degrees, split_strategy
 from forescale.graph.parameters import count_parameters
 from forescale.graph.stages import Picker
+from forescale.inputs import wire
 from forescale.memory.peak import MemoryParts
-from forescale.project import evaluate_layout, peak_rate
+from forescale.project import peak_rate
 from forescale.projection.rates import days, tokens_per_device_second, utilisation
 from forescale.projection.result import TIME_PARTS
-from forescale.spec.cluster import Cluster
-from forescale.spec.constraints import check
-from forescale.spec.context import settled
-from forescale.spec.model import Model
-from forescale.spec.strategy import Strategy
-from forescale.spec.workload import Workload
-from forescale.time.pipeline import lay_out
+from forescale.question import Question
 from forescale.units import counted
 
 PALM = "Chowdhery et al. 2022, PaLM, arXiv:2204.02311, appendix B"
@@ -48,16 +40,7 @@ def quantity_names() -> tuple[str, ...]:
     return (*SCALARS, *parts)
 
 
-def explain(
-    model: Model,
-    cluster: Cluster,
-    strategy: Strategy,
-    workload: Workload,
-    quantity: str,
-    *,
-    stage: int | None = None,
-    costs: Costs | None = None,
-) -> TermNode:
+def explain(question: Question, quantity: str, *, stage: int | None = None) -> TermNode:
     """Return how `quantity` of one layout comes about: numbers with unit, formula, inputs and source.
 
     Parameters
@@ -66,8 +49,6 @@ def explain(
         A name of `quantity_names()`, such as "step_time", "step_time.data_comm", "memory.activations" or "mfu".
     stage
         Pipeline rank whose memory is meant, from 0; the fullest by default.
-    costs
-        Cost models that price it.
 
     Raises
     ------
@@ -76,45 +57,21 @@ def explain(
     SpecError
         If the layout is illegal, has no such stage, or the quantity needs what the workload does not say.
     """
-    return Explainer.of(model, cluster, strategy, workload, costs=costs).node(quantity, stage=stage)
+    return Explainer.of(question).node(quantity, stage=stage)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explainer:
     """One recorded layout, for all of its quantities."""
 
-    model: Model
-    cluster: Cluster
-    strategy: Strategy
-    workload: Workload
+    question: Question
     evaluation: Evaluation
 
     @classmethod
-    def of(
-        cls,
-        model: Model,
-        cluster: Cluster,
-        strategy: Strategy,
-        workload: Workload,
-        *,
-        costs: Costs | None = None,
-    ) -> Explainer:
-        """Evaluate a legal layout with every degree recorded."""
-        check(model, cluster, strategy, workload)
-        strategy = settled(strategy, cluster.domain)
-        degrees, choices = split_strategy(strategy)
-        recorded = Degrees(
-            **{
-                name: Term(np.array([getattr(degrees, name)]), name=name, unit="1")  # type: ignore[arg-type]
-                for name in Degrees.__dataclass_fields__
-            }
-        )
-        plan, pipeline = lay_out(model, strategy, workload)
-        order = _recorded(order_of(strategy))
-        evaluation = evaluate_layout(
-            model, cluster, workload, recorded, choices, plan, order, costs=costs, pipeline=pipeline
-        )
-        return cls(model=model, cluster=cluster, strategy=strategy, workload=workload, evaluation=evaluation)
+    def of(cls, question: Question) -> Explainer:
+        """Evaluate the layout of a question with every degree recorded."""
+        wired = wire(question, recorded=True)
+        return cls(question=wired.question, evaluation=evaluate(wired.setting, wired.inputs))
 
     def node(self, quantity: str, *, stage: int | None = None) -> TermNode:
         """Return the tidy tree behind one quantity; of memory, that of one stage, the fullest by default."""
@@ -146,7 +103,7 @@ class Explainer:
             return as_term(self.evaluation.time_parts.get(part, 0.0), name=part).renamed(part, unit="s")
         step: Any = as_term(self.evaluation.step_time)
         tokens: Any = Term(
-            float(self.workload.global_batch_size * self.workload.seq_len),
+            float(self.question.workload.global_batch_size * self.question.workload.seq_len),
             name="tokens",
             unit="token",
             text="global_batch_size × seq_len",
@@ -157,24 +114,26 @@ class Explainer:
             case "hfu":
                 return self._utilisation(self._hardware_flops(), step)
             case "tokens_per_s_per_device":
-                devices = float(self.cluster.num_devices)
+                devices = float(self.question.cluster.num_devices)
                 return as_term(tokens_per_device_second(tokens=tokens, step_time=step, num_devices=devices))
             case "training_days":
-                if self.workload.tokens is None:
+                if self.question.workload.tokens is None:
                     msg = "training_days needs the tokens of the whole run (--tokens)"
                     raise SpecError(msg)
-                return as_term(days(total_tokens=self.workload.tokens, tokens=tokens, step_time=step))
+                return as_term(
+                    days(total_tokens=self.question.workload.tokens, tokens=tokens, step_time=step)
+                )
             case _:
                 return as_term(step)
 
     def _utilisation(self, flops: Any, step: Any) -> Term:  # noqa: ANN401 (terms stand in for numbers)
         rate: Any = Term(
-            peak_rate(self.cluster, self.workload),
+            peak_rate(self.question.cluster, self.question.workload),
             name="peak_rate",
             unit="FLOP/s",
-            source=self.cluster.device.source,
+            source=self.question.cluster.device.source,
         )
-        devices = float(self.cluster.num_devices)
+        devices = float(self.question.cluster.num_devices)
         return as_term(utilisation(flops=flops, peak_rate=rate, num_devices=devices, step_time=step))
 
     def _memory(self, part: str, stage: int | None) -> Term:
@@ -187,8 +146,8 @@ class Explainer:
         return as_term(Picker(rows)(values), name=part).renamed(part, unit="byte")
 
     def _model_flops(self, *, full: bool) -> Term:
-        share = self.strategy.routing.share
-        flops = model_flops(self.model, self.workload.seq_len, routed_share=share)
+        share = self.question.layout.routing.share
+        flops = model_flops(self.question.model, self.question.workload.seq_len, routed_share=share)
         convention = (
             "every query-key pair counted" if full else "only the query-key pairs that the mask leaves"
         )
@@ -199,12 +158,12 @@ class Explainer:
             source=PALM,
             text=f"3 × those of the forward products; {convention}, nothing recomputed",
         )
-        batch = Term(float(self.workload.global_batch_size), name="global_batch_size", unit="1")
+        batch = Term(float(self.question.workload.global_batch_size), name="global_batch_size", unit="1")
         return as_term(one * batch).renamed("model_flops", unit="FLOP")
 
     def _hardware_flops(self) -> Term:
         flops = as_term(self.evaluation.flops) * Term(
-            float(self.cluster.num_devices), name="num_devices", unit="1"
+            float(self.question.cluster.num_devices), name="num_devices", unit="1"
         )
         return as_term(flops).renamed("hardware_flops", unit="FLOP", text="executed, recompute included")
 
@@ -213,20 +172,7 @@ class Explainer:
             values = self.evaluation.parameters
             picked = Picker(np.argmax(value_of(values), axis=0))(values)
             return as_term(picked).renamed(part, unit="parameter")
-        counts = count_parameters(self.model)
-        return Term(float(getattr(counts, part)), name=part, unit="parameter", source=self.model.source)
-
-
-def _recorded(order: Order) -> Order:
-    """Return an order of ranks whose shares of tiers are recorded."""
-    return tuple(
-        Inside(
-            **{
-                axis: Term(np.array([getattr(each, axis)]), name=f"{axis} in tier {tier}", unit="1")  # type: ignore[arg-type]
-                for axis in AXES
-            }
+        counts = count_parameters(self.question.model)
+        return Term(
+            float(getattr(counts, part)), name=part, unit="parameter", source=self.question.model.source
         )
-        if isinstance(each, Inside)
-        else each
-        for tier, each in enumerate(order)
-    )  # type: ignore[return-value]

@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
-from forescale.errors import UnknownNameError
+from dataclasses import dataclass, replace
+
+from forescale.errors import SpecError, UnknownNameError
 from forescale.presets.almodel import ALMODEL
-from forescale.presets.default import DEFAULT
 from forescale.presets.korthikanti2022 import KORTHIKANTI_2022
 from forescale.presets.playbook import PLAYBOOK_2025
 from forescale.presets.preset import Preset
 from forescale.presets.primus import PRIMUS, PRIMUS_2026
 from forescale.presets.subramanian2024.preset import SUBRAMANIAN_2024
+from forescale.project import project
+from forescale.projection.result import Projection, left_out
+from forescale.question import Question
+from forescale.spec.constraints import check
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DefaultPreset:
+    """Forescale's own operator list, cost models and schedules."""
+
+    name: str = "default"
+    source: str = "Forescale's own engine"
+
+    def project(self, question: Question) -> Projection:
+        """Project one layout as `forescale.project.project` does."""
+        return project(question)
+
+
+DEFAULT = DefaultPreset()
 PRESETS: tuple[Preset, ...] = (
     DEFAULT,
     PRIMUS,
@@ -22,7 +41,7 @@ PRESETS: tuple[Preset, ...] = (
 )
 """All presets; `default` is our own engine."""
 
-__all__ = ["PRESETS", "Preset", "load_preset", "preset_names"]
+__all__ = ["PRESETS", "Preset", "load_preset", "preset_names", "project_as"]
 
 
 def preset_names() -> tuple[str, ...]:
@@ -43,3 +62,25 @@ def load_preset(name: str) -> Preset:
             return preset
     kind = "preset"
     raise UnknownNameError(kind, name, preset_names())
+
+
+def project_as(question: Question) -> Projection:
+    """Project one layout as the preset of the question does: by our own engine, or by a published account.
+
+    Raises
+    ------
+    SpecError
+        If the layout is illegal, or something that the account does not know; also if there is no such preset.
+    """
+    preset = load_preset(question.preset)
+    if preset is DEFAULT:
+        return project(question)
+    model, cluster, strategy, workload = question.parts
+    check(model, cluster, strategy, workload)
+    if strategy.recompute.layer_ids or strategy.recompute.unit > 1:
+        msg = (
+            f"preset {preset.name} knows recompute of all layers or a stage's first; use recompute.num_layers"
+        )
+        raise SpecError(msg)
+    account = preset.project(question)
+    return replace(account, notes=(*left_out(model), *account.notes))

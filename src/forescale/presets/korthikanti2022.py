@@ -12,7 +12,7 @@ from forescale.memory.in_flight import in_flight
 from forescale.numeric import Numeric
 from forescale.presets.preset import Account, StageBytes, memory_projection
 from forescale.projection.result import Note, Projection
-from forescale.spec.cluster import Cluster
+from forescale.question import Question
 from forescale.spec.model import DenseFfn, FullAttention, Layer, Model
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
@@ -188,16 +188,10 @@ class Korthikanti2022:
     name: str = "korthikanti2022"
     source: str = PAPER
 
-    def project(self, model: Model, cluster: Cluster, strategy: Strategy, workload: Workload) -> Projection:
+    def project(self, question: Question) -> Projection:
         """Project activation memory; the paper has no formula of states."""
-        return memory_projection(
-            self.account(model, strategy, workload),
-            preset=self.name,
-            model=model,
-            cluster=cluster,
-            strategy=strategy,
-            workload=workload,
-        )
+        model, _, strategy, workload = question.parts
+        return memory_projection(self.account(model, strategy, workload), question, preset=self.name)
 
     def account(self, model: Model, strategy: Strategy, workload: Workload) -> Account:
         """Return bytes by stage.

@@ -20,10 +20,9 @@ from forescale.projection.result import (
     StageTime,
     Verdict,
 )
-from forescale.spec.cluster import Cluster
-from forescale.spec.model import Model
-from forescale.spec.strategy import Strategy, TensorKind
-from forescale.spec.workload import Workload, num_microbatches
+from forescale.question import Question
+from forescale.spec.strategy import TensorKind
+from forescale.spec.workload import num_microbatches
 
 
 class Preset(Protocol):
@@ -31,7 +30,7 @@ class Preset(Protocol):
 
     @property
     def name(self) -> str:
-        """What `project(..., preset=name)` calls it."""
+        """What `Question.preset` calls it."""
         ...
 
     @property
@@ -39,7 +38,7 @@ class Preset(Protocol):
         """Where the account was published."""
         ...
 
-    def project(self, model: Model, cluster: Cluster, strategy: Strategy, workload: Workload) -> Projection:
+    def project(self, question: Question) -> Projection:
         """Project one layout as the account does; notes say what it leaves out and where it is wrong."""
         ...
 
@@ -85,22 +84,15 @@ NO_TIME = Note(
 )
 
 
-def memory_projection(
-    account: Account,
-    *,
-    preset: str,
-    model: Model,
-    cluster: Cluster,
-    strategy: Strategy,
-    workload: Workload,
-) -> Projection:
-    """Return the projection of an account that states memory only.
+def memory_projection(account: Account, question: Question, *, preset: str) -> Projection:
+    """Return the projection of a question by an account that states memory only.
 
     Raises
     ------
     SpecError
         If the account does not know the layout's tensor parallelism.
     """
+    model, cluster, strategy, workload = question.parts
     if strategy.tp_kind not in account.tensor_kinds:
         msg = f"preset {preset} does not know tp_kind {strategy.tp_kind}; it takes {', '.join(account.tensor_kinds)}"
         raise SpecError(msg)

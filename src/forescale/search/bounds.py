@@ -17,13 +17,13 @@ from forescale.graph.parts import ByPolicy, Parts
 from forescale.graph.recompute import NO_RECOMPUTE, keep
 from forescale.graph.stage import plan_stages
 from forescale.graph.stages import Stages, over_stages, stack_plans
+from forescale.inputs import setting_of
 from forescale.memory.inputs import Setting
 from forescale.memory.liveness import BlockBytes, block_bytes
 from forescale.memory.parameters import Sharded, holdings
 from forescale.memory.peak import footprint, highest_peak
 from forescale.memory.states import state_bytes
 from forescale.numeric import Array, Numeric, mapped, smaller
-from forescale.project import setting_of
 from forescale.search.evaluate import BLOCK_KEY, CHUNK, Batch, Gather, Scores, batches, score_pairs, uncounted
 from forescale.search.layouts import Columns, Rows, as_degrees, distinct, first_rows
 from forescale.search.question import Question
@@ -270,7 +270,7 @@ def cell_bounds(
 
 
 def _setting(question: Question, choices: Choices) -> Setting:
-    return setting_of(question.model, question.cluster, question.workload, replace(choices), question.run)
+    return setting_of(question, choices)
 
 
 class MemoryBounds:
@@ -306,7 +306,7 @@ class MemoryBounds:
         costs = least_bytes(blocks, self._policies(batch), choices)
         held = holdings(blocks)
         model = question.model
-        setting = setting_of(model, question.cluster, question.workload, choices, question.run)
+        setting = setting_of(question, choices)
         peaks = np.empty(len(batch.rows))
         for start in range(0, len(peaks), CHUNK):
             part = np.arange(start, min(start + CHUNK, len(peaks)))

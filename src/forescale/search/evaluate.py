@@ -13,12 +13,12 @@ from forescale.evaluate import bound_inputs, evaluate, inputs_of
 from forescale.graph.layout import Choices, split_strategy
 from forescale.graph.stage import EVERY_LAYER, plan_stages
 from forescale.graph.stages import Stages, stack_plans
+from forescale.inputs import setting_of
 from forescale.memory.inputs import Setting
 from forescale.memory.parameters import Sharded, holdings
 from forescale.memory.peak import highest_peak
 from forescale.memory.states import weights_and_updates
 from forescale.numeric import Array, Numeric, mapped
-from forescale.project import setting_of
 from forescale.search.layouts import Candidates, Columns, Rows, Variant, as_degrees, distinct, first_rows
 from forescale.search.question import Question
 from forescale.search.ranks import Anywhere, Ordered, Placed, Ranks, Wherever
@@ -369,7 +369,7 @@ def _states(question: Question, candidates: Candidates, stages_of_rows: StagesOf
     degrees = as_degrees(table.columns)
     held = holdings(question.blocks(degrees, choices))
     stages = stages_of_rows(first_rows(table.where))
-    setting = setting_of(model, question.cluster, question.workload, choices, question.run)
+    setting = setting_of(question, choices)
     states = weights_and_updates(setting, Sharded.of(model, held, stages, degrees))
     total = np.asarray(states.total())
     fullest: Array = np.max(np.where(stages.multiplicity > 0, total, 0.0), axis=0)
@@ -383,9 +383,7 @@ class _Group:
         self, question: Question, candidates: Candidates, batch: Batch, least: Least | None = None
     ) -> None:
         self.question, self.batch, self.choices = question, batch, batch.choices
-        self.setting = setting_of(
-            question.model, question.cluster, question.workload, batch.choices, question.run
-        )
+        self.setting = setting_of(question, batch.choices)
         self.columns = {name: values[batch.rows] for name, values in candidates.columns.items()}
         self.floor = None if least is None else least(batch)
         keys = batch.ranks.keys(question.model)

@@ -13,23 +13,21 @@ from itertools import pairwise
 import numpy as np
 
 from forescale.brief import Brief
-from forescale.cost.mesh import order_of
-from forescale.cost.select import Costs
 from forescale.formula import value_of
-from forescale.graph.layout import Degrees, split_strategy
+from forescale.inputs import wire
 from forescale.memory.inputs import Setting
 from forescale.memory.parameters import Holding, head_copies, second_embedding
 from forescale.memory.states import weights_and_updates
 from forescale.numeric import Numeric
-from forescale.project import layout_inputs, project, setting_of
+from forescale.project import project
 from forescale.projection.result import Projection
+from forescale.question import Question
 from forescale.schedule.optimise.partition import Layer, Partition, partition_layers
-from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.strategy import Recompute, Strategy
-from forescale.spec.workload import Workload, num_microbatches
+from forescale.spec.workload import num_microbatches
 from forescale.time.blocks import BlockSeconds
-from forescale.time.pipeline import Simulated, lay_out
+from forescale.time.pipeline import Simulated
 from forescale.time.step import Inputs
 
 FULL = Recompute(granularity="full")
@@ -48,9 +46,7 @@ class Partitioned(Brief):
     """The layout as it was given."""
 
 
-def partition_stages(
-    model: Model, cluster: Cluster, strategy: Strategy, workload: Workload, *, costs: Costs | None = None
-) -> Partitioned:
+def partition_stages(question: Question) -> Partitioned:
     """Return the layers of every virtual stage that make the slowest as fast as can be, within memory.
 
     States and kept activations may take what buffers, overhead and a block at work leave of the device, equal
@@ -64,44 +60,35 @@ def partition_stages(
     ScheduleError
         If there are fewer layers than stages, or no cut fits the memory.
     """
-    costs = costs or Costs()
-    even = project(model, cluster, strategy, workload, costs=costs)
-    inputs, ranks, in_flight = _inputs(model, cluster, strategy, workload, costs)
-    choices = split_strategy(strategy, domain=cluster.domain)[1]
-    setting = setting_of(model, cluster, workload, choices, inputs.pricing.run)
-    layers = _layers(setting, inputs)
-    room = cluster.device.hbm_bytes - _beside(even, inputs)
+    wired = wire(question)
+    even, inputs, strategy = project(question), wired.inputs, question.layout
+    ranks, in_flight = _in_flight(question, inputs)
+    layers = _layers(wired.setting, inputs)
+    room = question.cluster.device.hbm_bytes - _beside(even, inputs)
     share = len(ranks) / (max(ranks) + 1)
     found = partition_layers(
         layers, len(ranks), in_flight=[float(in_flight[rank]) for rank in ranks], memory_limit=room / share
     )
-    chosen = _strategy(model, strategy, found)
-    cut = project(model, cluster, chosen, workload, costs=costs)
-    fits = even.memory.peak_bytes <= cluster.device.hbm_bytes
+    chosen = _strategy(question.model, strategy, found)
+    cut = project(question.of(chosen))
+    fits = even.memory.peak_bytes <= question.cluster.device.hbm_bytes
     if fits and even.step_time_s <= cut.step_time_s:
         chosen, cut = strategy, even
     return Partitioned(partition=found, strategy=chosen, projection=cut, even=even)
 
 
-def _inputs(
-    model: Model, cluster: Cluster, strategy: Strategy, workload: Workload, costs: Costs
-) -> tuple[Inputs, tuple[int, ...], list[float]]:
-    """Return priced pieces, the rank of every virtual stage, and the micro-batches each rank holds at once."""
-    degrees, choices = split_strategy(strategy, domain=cluster.domain)
-    arrays = Degrees(**{name: np.array([getattr(degrees, name)]) for name in Degrees.__dataclass_fields__})
-    plan, pipeline = lay_out(model, strategy, workload)
-    inputs = layout_inputs(
-        model, cluster, workload, arrays, choices, plan, order_of(strategy), costs=costs, pipeline=pipeline
-    )
+def _in_flight(question: Question, inputs: Inputs) -> tuple[tuple[int, ...], list[float]]:
+    """Return the rank of every virtual stage, and the micro-batches each rank holds at once."""
+    strategy, pipeline = question.layout, inputs.pipeline
     count = num_microbatches(
-        global_batch_size=workload.global_batch_size,
+        global_batch_size=question.workload.global_batch_size,
         dp=strategy.dp,
         micro_batch_size=strategy.micro_batch_size,
     )
-    held = np.asarray(pipeline.in_flight.shares(degrees, inputs.stages, count))[:, 0].tolist()
+    held = np.asarray(pipeline.in_flight.shares(inputs.degrees, inputs.stages, count))[:, 0].tolist()
     if isinstance(pipeline, Simulated):
-        return inputs, pipeline.rank_of_stage[: pipeline.compiled.schedule.num_stages], held
-    return inputs, tuple(range(strategy.pp)) * strategy.vpp, held
+        return pipeline.rank_of_stage[: pipeline.compiled.schedule.num_stages], held
+    return tuple(range(strategy.pp)) * strategy.vpp, held
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

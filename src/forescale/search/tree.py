@@ -23,7 +23,7 @@ from forescale.search.layouts import (
     virtual_stages,
 )
 from forescale.spec.cluster import Cluster
-from forescale.spec.constraints import Question, inner_widths, legal
+from forescale.spec.constraints import Proposal, inner_widths, legal
 from forescale.spec.model import Model
 from forescale.spec.space import Space
 from forescale.spec.workload import Workload
@@ -174,7 +174,7 @@ class _Block:
             "sp": np.array(_sequence_parallel(space, model, tp), dtype=np.int64),
         }
         self.shape = tuple(len(values) for values in self.lists.values())
-        self.question = Question(
+        self.question = Proposal(
             model=model, cluster=cluster, workload=workload, degrees=self._degrees(space)
         )
 

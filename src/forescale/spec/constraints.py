@@ -27,7 +27,7 @@ Degrees: TypeAlias = Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class Proposal:
     """What a constraint looks at: model, cluster and workload, and the degrees (numbers or arrays)."""
 
     model: Model
@@ -41,9 +41,9 @@ class Constraint:
     """One condition: `holds` over arrays, `message` for one layout that breaks it."""
 
     name: str
-    holds: Callable[[Question], Any]
-    message: Callable[[Question], str]
-    applies: Callable[[Question], bool] = lambda _: True
+    holds: Callable[[Proposal], Any]
+    message: Callable[[Proposal], str]
+    applies: Callable[[Proposal], bool] = lambda _: True
 
 
 def _divides(part: Numeric, whole: Numeric) -> Values:
@@ -56,7 +56,7 @@ def exchanged_heads_divide(model: Model, tp: Values, cp: Values, kind: str, inne
     return _all([_divides(np.asarray(tp) * ranks, heads) for heads, _ in _heads(model)]) | (ranks == 1)
 
 
-def _inner(q: Question) -> Values:
+def _inner(q: Proposal) -> Values:
     d = q.degrees
     wanted = getattr(d, "cp_inner", None)
     return inner_ranks(cp=d.cp, tp=d.tp, wanted=wanted, domain=q.cluster.domain)
@@ -96,17 +96,17 @@ def _stage_devices(d: Degrees) -> Values:
     return d.tp * d.cp * _dp(d)
 
 
-def _moe(q: Question) -> MoeFfn:
+def _moe(q: Proposal) -> MoeFfn:
     moe = q.model.moe
     assert moe is not None
     return moe
 
 
-def _local_batch(q: Question) -> Values:
+def _local_batch(q: Proposal) -> Values:
     return _dp(q.degrees) * q.degrees.micro_batch_size
 
 
-def _microbatches(q: Question) -> Values:
+def _microbatches(q: Proposal) -> Values:
     return num_microbatches(
         global_batch_size=q.workload.global_batch_size,
         dp=_dp(q.degrees),
@@ -255,11 +255,11 @@ CONSTRAINTS: tuple[Constraint, ...] = (
 )
 
 
-def _placement(q: Question) -> tuple[Share, ...]:
+def _placement(q: Proposal) -> tuple[Share, ...]:
     return getattr(q.degrees, "placement", None) or ()
 
 
-def _misplaced(q: Question) -> str:
+def _misplaced(q: Proposal) -> str:
     """Return what is wrong with where the ranks are placed; nothing if all is well."""
     shares, fill = _placement(q), q.cluster.tier_fill
     if len(shares) > len(fill):
@@ -288,7 +288,7 @@ def _ffn_widths(model: Model) -> tuple[int, ...]:
     return tuple(widths)
 
 
-def _sequence_parts(q: Question) -> Values:
+def _sequence_parts(q: Proposal) -> Values:
     """Return what must divide the sequence: a context rank's chunks, two in zig-zag, and tp parts under sp."""
     d = q.degrees
     cp, tp = np.asarray(d.cp), np.asarray(d.tp)
@@ -362,17 +362,17 @@ SUMMA: tuple[Constraint, ...] = (
 
 def check(model: Model, cluster: Cluster, strategy: Strategy, workload: Workload) -> None:
     """Raise SpecError with every violated constraint of one layout."""
-    question = Question(model=model, cluster=cluster, workload=workload, degrees=strategy)
+    proposal = Proposal(model=model, cluster=cluster, workload=workload, degrees=strategy)
     rules = (*CONSTRAINTS, *SUMMA) if strategy.tp_kind == "summa" else CONSTRAINTS
     broken = [
-        c.message(question) for c in rules if c.applies(question) and not _everywhere(c.holds(question))
+        c.message(proposal) for c in rules if c.applies(proposal) and not _everywhere(c.holds(proposal))
     ]
     if broken:
         raise SpecError("; ".join(broken))
 
 
 def legal(
-    question: Question,
+    proposal: Proposal,
     shape: tuple[int, ...] | None = None,
     *,
     rules: Sequence[Constraint] = (),
@@ -383,9 +383,9 @@ def legal(
     Degrees may have any shapes that broadcast to `shape`: a condition is looked at once per combination it needs.
     """
     masks = {
-        c.name: np.asarray(c.holds(question), dtype=bool)
+        c.name: np.asarray(c.holds(proposal), dtype=bool)
         for c in (*CONSTRAINTS, *rules)
-        if c.name not in waived and c.applies(question)
+        if c.name not in waived and c.applies(proposal)
     }
     if shape is None:
         shape = np.broadcast_shapes(*(each.shape for each in masks.values()))

@@ -15,7 +15,7 @@ from forescale.errors import SpecError
 from forescale.limits import Devices
 from forescale.spec.cluster import Cluster
 from forescale.spec.constraints import Constraint
-from forescale.spec.constraints import Question as Asked
+from forescale.spec.constraints import Proposal as Asked
 from forescale.spec.model import DenseFfn, Model
 from forescale.spec.space import Space, default_recompute, partial_recompute
 from forescale.spec.strategy import (

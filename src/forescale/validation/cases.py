@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 from forescale.errors import ForescaleError, UnknownNameError
 from forescale.files import Row, read_table
+from forescale.question import Question
 from forescale.schedule import family
 from forescale.spec import Cluster, Model, Strategy, Workload
 from forescale.spec.framework import told_of
@@ -74,8 +75,8 @@ class Case:
     """The row's own notes."""
 
     @property
-    def question(self) -> tuple[Model, Cluster, Strategy, Workload]:
-        """The four arguments of `project`.
+    def question(self) -> Question:
+        """What the row asks, priced by the usual costs.
 
         Raises
         ------
@@ -84,12 +85,14 @@ class Case:
         """
         if self.model is None or self.cluster is None or self.strategy is None or self.workload is None:
             raise InexpressibleError(self.skipped_reason or "the row was not expressed")
-        return self.model, self.cluster, self.strategy, self.workload
+        return Question(
+            model=self.model, cluster=self.cluster, strategy=self.strategy, workload=self.workload
+        )
 
     @property
     def tokens_per_step(self) -> float:
         """Tokens of one step over all devices."""
-        workload = self.question[3]
+        workload = self.question.workload
         return float(workload.seq_len * workload.global_batch_size)
 
 

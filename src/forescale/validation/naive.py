@@ -38,7 +38,7 @@ def fit(cases: Sequence[Case]) -> Rates:
 
 def key(case: Case) -> tuple[str, str]:
     """Return (device name, compute type) of a case."""
-    _, cluster, _, workload = case.question
+    _, cluster, _, workload = case.question.parts
     return cluster.device.name, workload.precision.compute
 
 
@@ -50,7 +50,7 @@ def predict(case: Case, rates: Rates) -> float | None:
 
 def work(case: Case) -> float:
     """Return the FLOPs of one device and step, raised by the share of the pipeline's bubble."""
-    model, _, strategy, workload = case.question
+    model, _, strategy, workload = case.question.parts
     flops = published_flops(model, workload.seq_len, strategy, _COUNT) * case.tokens_per_step
     microbatches = workload.global_batch_size / (strategy.dp * strategy.micro_batch_size)
     bubble = (strategy.pp - 1.0) / (microbatches * strategy.vpp)

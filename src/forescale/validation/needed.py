@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from forescale.files import Row
 from forescale.project import project
+from forescale.question import Question
 from forescale.spec import Cluster, Model, Strategy, Workload
 from forescale.spec.strategy import Recompute
 from forescale.validation.shape import Notes
@@ -28,7 +29,8 @@ def with_needed_recompute(
         return replace(strategy, recompute=Recompute(granularity="full", num_layers=count))
 
     def fits(layout: Strategy) -> bool:
-        return project(model, cluster, layout, workload).memory.verdict != "OOM"
+        asked = Question(model=model, cluster=cluster, workload=workload, strategy=layout)
+        return project(asked).memory.verdict != "OOM"
 
     most = math.ceil(model.num_layers / (strategy.pp * strategy.vpp))
     if fits(strategy) or not fits(with_layers(most)):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from forescale.cost.select import Costs
-from forescale.project import project
+from forescale.presets import project_as
 from forescale.projection.result import MemorySummary
 from forescale.validation.cases import Case, Measured, Prediction, Projector
 
@@ -12,8 +14,7 @@ def projector_of(preset: str = "default", costs: Costs | None = None) -> Project
     """Return a projector that asks `project` under `preset`, priced by `costs`."""
 
     def predict(case: Case) -> Prediction:
-        model, cluster, strategy, workload = case.question
-        result = project(model, cluster, strategy, workload, preset=preset, costs=costs)
+        result = project_as(replace(case.question, preset=preset, costs=costs or Costs()))
         return Prediction(
             step_time_s=result.step_time.expected,
             peak_bytes=published_peak(result.memory, case.measured),

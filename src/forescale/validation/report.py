@@ -210,7 +210,7 @@ def _worst(board: Scoreboard) -> str:
 
 
 def _layout(outcome: Outcome) -> str:
-    strategy = outcome.case.question[2]
+    strategy = outcome.case.question.layout
     names = ("tp", "cp", "ep", "pp", "vpp", "dp")
     degrees = [f"{name}{getattr(strategy, name)}" for name in names if getattr(strategy, name) > 1]
     return " ".join([*degrees, f"zero{strategy.zero}", f"mbs{strategy.micro_batch_size}"])

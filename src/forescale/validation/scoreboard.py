@@ -154,7 +154,7 @@ def _outcome(case: Case, projector: Projector, rates: naive.Rates) -> Outcome:
 
 def headline_label(case: Case) -> str:
     """Return the group that a figure for this case is quoted in: vendor, generation, width of numbers."""
-    _, cluster, _, workload = case.question
+    _, cluster, _, workload = case.question.parts
     vendor = cluster.device.vendor
     if vendor == "Google":
         return "TPU"
@@ -168,7 +168,7 @@ def headline_label(case: Case) -> str:
 
 def parallelism(case: Case) -> str:
     """Return which kinds of parallelism the layout uses, such as "tp+pp+dp" or "fsdp"."""
-    strategy = case.question[2]
+    strategy = case.question.layout
     kinds = [name for name in ("tp", "cp", "ep", "pp") if getattr(strategy, name) > 1]
     if strategy.dp > 1:
         kinds.append("fsdp" if strategy.zero == 3 else "dp")
@@ -177,7 +177,7 @@ def parallelism(case: Case) -> str:
 
 def architecture(case: Case) -> str:
     """Return what the layers are made of, such as "dense", "mla+moe" or "hybrid+moe"."""
-    model = case.question[0]
+    model = case.question.model
     kinds = {type(layer.attention) for layer in model.layer_kinds}
     attention = "hybrid" if LinearAttention in kinds else "mla" if LatentAttention in kinds else ""
     return "+".join(filter(None, (attention, "moe" if model.is_moe else ""))) or "dense"
@@ -190,7 +190,7 @@ def peak_measure(case: Case) -> str:
 
 def scale(case: Case) -> str:
     """Return the band of device counts."""
-    count = case.question[2].num_devices
+    count = case.question.layout.num_devices
     bands = ((8, "1-8"), (64, "9-64"), (512, "65-512"), (2048, "513-2048"))
     return next((name for limit, name in bands if count <= limit), "over 2048") + " devices"
 
@@ -205,11 +205,11 @@ def model_family(case: Case) -> str:
 DIMENSIONS: Mapping[str, Label] = MappingProxyType(
     {
         "architecture": architecture,
-        "hardware": lambda case: case.question[1].device.name,
+        "hardware": lambda case: case.question.cluster.device.name,
         "model family": model_family,
         "parallelism": parallelism,
         "peak measure": peak_measure,
-        "precision": lambda case: case.question[3].precision.compute,
+        "precision": lambda case: case.question.workload.precision.compute,
         "scale": scale,
         "source": lambda case: case.source,
     }

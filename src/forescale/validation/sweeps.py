@@ -58,7 +58,7 @@ def mean_regret(sweeps: Sequence[Sweep]) -> float | None:
 
 
 def _key(case: Case) -> tuple[object, ...]:
-    model, cluster, strategy, workload = case.question
+    model, cluster, strategy, workload = case.question.parts
     compute = (workload.precision.compute, workload.precision.recipe)
     return (_shape(model), case.source, cluster.device, strategy.num_devices, workload.seq_len, compute)
 
@@ -68,10 +68,10 @@ def _shape(model: Model) -> Model:
 
 
 def _sweep(cases: Sequence[Case], predicted_s: Mapping[str, float]) -> Sweep | None:
-    layouts = {(case.question[2], case.schedule) for case in cases}
+    layouts = {(case.question.layout, case.schedule) for case in cases}
     if len(layouts) < MINIMUM_LAYOUTS:
         return None
-    _, cluster, strategy, workload = cases[0].question
+    _, cluster, strategy, workload = cases[0].question.parts
     predicted = [predicted_s[case.id] / case.tokens_per_step for case in cases]
     measured = [(case.measured.step_time_s or 0.0) / case.tokens_per_step for case in cases]
     return Sweep(

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 from tests import small
+from tests.small import asked
 
 from forescale.catalogue.models import load_model
 from forescale.errors import SpecError
+from forescale.presets import project_as
 from forescale.presets.almodel import ALMODEL
 from forescale.presets.almodel.memory import (
     almodel_device_parameters,
@@ -20,7 +22,6 @@ from forescale.presets.almodel.memory import (
     almodel_state_bytes,
     full_layer,
 )
-from forescale.project import project
 from forescale.spec import Recompute, Strategy, Workload
 
 GB = 2.0**30
@@ -155,12 +156,14 @@ def test_what_is_kept_without_recompute(cp, printed):
 
 
 def test_projection_says_what_it_knows():
-    result = project(
-        load_model("almodel"),
-        small.cluster(128, hbm_gb=96 * 1.073741824),
-        layout(dp=4, fsdp=32, batch=10, recompute=OUT),
-        WORKLOAD,
-        preset="almodel",
+    result = project_as(
+        asked(
+            load_model("almodel"),
+            small.cluster(128, hbm_gb=96 * 1.073741824),
+            layout(dp=4, fsdp=32, batch=10, recompute=OUT),
+            WORKLOAD,
+            preset="almodel",
+        )
     )
     assert result.memory.peak_bytes / GB == pytest.approx(92.02, abs=0.0101)
     assert result.memory.verdict == "FITS"

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import pytest
 from tests.presets.almodel.published import CLUSTER, GB, MODEL, WORKLOAD, columns, layout, rows
+from tests.small import asked
 
+from forescale.presets import project_as
 from forescale.presets.almodel import ALMODEL, Almodel, Quirks, first_table_terms
 from forescale.presets.almodel.flops import sequence_flops
-from forescale.project import project
 from forescale.spec import Recompute
 
 FIRST = Almodel(terms=first_table_terms())
 
 
 def ranked(row, preset=ALMODEL):
-    return preset.rank(MODEL, CLUSTER, layout(row), WORKLOAD)
+    return preset.rank(asked(MODEL, CLUSTER, layout(row), WORKLOAD))
 
 
 @pytest.mark.parametrize("row", rows("detailed"), ids=lambda row: f"fsdp{row['fsdp']}-cp{row['cp']}")
@@ -55,7 +56,7 @@ class TestDetailed:
         assert step.optimizer.seconds == pytest.approx(float(row["optimizer_s"]), abs=0.0005)
 
     def test_performance(self, row):
-        projection = project(MODEL, CLUSTER, layout(row), WORKLOAD, preset="almodel")
+        projection = project_as(asked(MODEL, CLUSTER, layout(row), WORKLOAD, preset="almodel"))
         assert projection.step_time_s == pytest.approx(float(row["step_s"]), abs=0.0006)
         assert 100 * projection.mfu_full_attention == pytest.approx(float(row["mfu_percent"]), abs=0.06)
         assert sum(projection.time_s.values()) == pytest.approx(projection.step_time_s, rel=1e-12)

@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 from tests import small
+from tests.small import asked
 
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
 from forescale.errors import SpecError
+from forescale.presets import project_as
 from forescale.presets.primus.components import (
     first_components,
     last_components,
@@ -17,7 +19,6 @@ from forescale.presets.primus.components import (
     layer_components,
 )
 from forescale.presets.primus.preset import DOCUMENTED, PRIMUS, PRIMUS_2026, PrimusPreset, layer_chunks
-from forescale.project import project
 from forescale.spec import (
     DenseFfn,
     FullAttention,
@@ -46,7 +47,9 @@ def mixtral():
 
 @pytest.mark.parametrize(("preset", "activations"), [(PRIMUS, 503.56), (PRIMUS_2026, 277.25)])
 def test_mixtral_summary(mixtral, preset, activations):
-    result = project(mixtral, load_cluster("mi355x", 32), EXAMPLE, EXAMPLE_INPUT, preset=preset.name)
+    result = project_as(
+        asked(mixtral, load_cluster("mi355x", 32), EXAMPLE, EXAMPLE_INPUT, preset=preset.name)
+    )
     rank = result.memory.stages[0]
     assert result.preset == preset.name
     assert result.params.total == 140_845_350_912

@@ -9,7 +9,7 @@ from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
 from forescale.errors import SpecError
 from forescale.presets.subramanian2024 import Quirks, search_subramanian2024
-from forescale.presets.subramanian2024.evaluate import Question
+from forescale.presets.subramanian2024.evaluate import Analysis
 from forescale.presets.subramanian2024.machine import machine_of
 from forescale.presets.subramanian2024.shape import shape_of
 from forescale.presets.subramanian2024.space import enumerate_space
@@ -18,7 +18,7 @@ QUIRKS = tuple(Quirks.__dataclass_fields__)
 
 
 def question(kind, model="gpt3-1t", cluster="b200-nvs8", quirks=None):
-    return Question(
+    return Analysis(
         shape=shape_of(load_model(model)),
         machine=machine_of(load_cluster(cluster, 1024)),
         kind=kind,

@@ -4,12 +4,13 @@ import csv
 from pathlib import Path
 
 import pytest
+from tests.small import asked
 
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
 from forescale.errors import SpecError
+from forescale.presets import project_as
 from forescale.presets.subramanian2024.preset import _columns
-from forescale.project import project
 from forescale.spec import Recompute, Strategy, Workload
 
 DATA = Path(__file__).parents[2] / "data" / "subramanian2024" / "best.csv"
@@ -62,8 +63,7 @@ def test_most_published_placements_follow_from_an_axis_order():
     ids=lambda item: item if isinstance(item, tuple) else "-".join(list(item.values())[:5]),
 )
 def test_a_layout_costs_what_its_search_says(row, order):
-    asked = question(row, order)
-    one = project(*asked, preset="subramanian2024")
+    one = project_as(asked(*question(row, order), preset="subramanian2024"))
     assert one.step_time_s == pytest.approx(float(row["iter_time_s"]), rel=1e-9)
     assert one.memory.peak_bytes == pytest.approx(float(row["mem_gb"]) * 1e9, rel=1e-9)
     assert one.memory.verdict == "FITS"
@@ -81,7 +81,7 @@ def test_a_layout_costs_what_its_search_says(row, order):
 
 def test_later_stages_hold_fewer_micro_batches():
     row, order = next((row, order) for row, order in PLACED if int(row["pp"]) > 4)
-    stages = project(*question(row, order), preset="subramanian2024").memory.stages
+    stages = project_as(asked(*question(row, order), preset="subramanian2024")).memory.stages
     activations = [stage.activations_bytes for stage in stages]
     assert activations == sorted(activations, reverse=True)
     assert activations[-1] < activations[0]
@@ -100,10 +100,12 @@ def test_what_the_paper_does_not_know_is_refused(changes, says):
     degrees = {"tp": 1, "pp": 1, "zero": 1} | changes
     strategy = Strategy(**degrees, dp_shard=8 // (degrees["tp"] * degrees["pp"]))
     with pytest.raises(SpecError, match=says):
-        project(
-            load_model("gpt3-1t"),
-            load_cluster("b200-nvs8", 8),
-            strategy,
-            Workload(seq_len=2048, global_batch_size=64),
-            preset="subramanian2024",
+        project_as(
+            asked(
+                load_model("gpt3-1t"),
+                load_cluster("b200-nvs8", 8),
+                strategy,
+                Workload(seq_len=2048, global_batch_size=64),
+                preset="subramanian2024",
+            )
         )

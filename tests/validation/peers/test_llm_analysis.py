@@ -26,11 +26,11 @@ def test_a_dense_run_takes_about_its_flops_at_that_share_of_the_peak(cases):
         if case.skipped_reason is None
         and case.core
         and case.family == "dense"
-        and case.question[3].precision.compute == "bf16"
-        and case.question[2].recompute.granularity == "none"
-        and case.question[2].cp == case.question[2].pp == 1
+        and case.question.workload.precision.compute == "bf16"
+        and case.question.layout.recompute.granularity == "none"
+        and case.question.layout.cp == case.question.layout.pp == 1
     )
-    model, cluster, strategy, workload = case.question
+    model, cluster, strategy, workload = case.question.parts
     flops = model_flops(model, workload.seq_len).full * workload.global_batch_size
     ideal = flops / strategy.num_devices / (EFFICIENCY * cluster.device.matrix_flops.bf16)
     assert 0.8 * ideal < llm_analysis_step(case) < 2.0 * ideal

@@ -23,7 +23,7 @@ from forescale.presets.almodel.terms import Terms, measured_terms
 from forescale.presets.preset import Account, StageBytes, memory_projection
 from forescale.projection.rates import days, tokens_per_device_second, utilisation
 from forescale.projection.result import TIME_PARTS, Interval, Note, Projection, StageTime
-from forescale.spec.cluster import Cluster
+from forescale.question import Question
 from forescale.spec.model import Model
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload, num_microbatches
@@ -65,9 +65,9 @@ class Almodel:
     source: str = ANALYSIS
     terms: Terms = field(default_factory=measured_terms)
 
-    def project(self, model: Model, cluster: Cluster, strategy: Strategy, workload: Workload) -> Projection:
+    def project(self, question: Question) -> Projection:
         """Project one layout; `dp_shard` is FSDP × EP there, `dp_replicate` is DP, `micro_batch_size` MB."""
-        return self.rank(model, cluster, strategy, workload).projection
+        return self.rank(question).projection
 
     def account(self, model: Model, strategy: Strategy, workload: Workload) -> Account:
         """Return bytes by stage.
@@ -79,17 +79,11 @@ class Almodel:
         """
         return _account(model, strategy, self._stages(model, strategy, workload))
 
-    def rank(self, model: Model, cluster: Cluster, strategy: Strategy, workload: Workload) -> Ranked:
+    def rank(self, question: Question) -> Ranked:
         """Return one layout with its memory, messages and times."""
+        model, cluster, strategy, workload = question.parts
         stages = self._stages(model, strategy, workload)
-        stated = memory_projection(
-            _account(model, strategy, stages),
-            preset=self.name,
-            model=model,
-            cluster=cluster,
-            strategy=strategy,
-            workload=workload,
-        )
+        stated = memory_projection(_account(model, strategy, stages), question, preset=self.name)
         fullest = max(stages, key=lambda stage: float(stage.total))
         flops = sequence_flops(
             model, seq_len=workload.seq_len, recompute=strategy.recompute, quirks=self.terms.quirks

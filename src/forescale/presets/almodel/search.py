@@ -16,8 +16,9 @@ from forescale.graph.layout import Choices, Degrees
 from forescale.numeric import Array, divisors
 from forescale.presets.almodel.preset import Almodel, Ranked, evaluate
 from forescale.presets.almodel.step import Clock
+from forescale.question import Question
 from forescale.spec.cluster import Cluster
-from forescale.spec.constraints import Question, legal
+from forescale.spec.constraints import Proposal, legal
 from forescale.spec.model import Model
 from forescale.spec.strategy import Recompute, RematPolicy, Strategy
 from forescale.spec.workload import Workload
@@ -107,11 +108,12 @@ def search_almodel(
         msg = f"no layout of {model.name} fits {room} on {counted(cluster.num_devices, 'device')}"
         raise InfeasibleError(msg, [*refused.items(), ("memory", len(columns["cp"]) * len(POLICIES))])
     fastest = found.fastest_of_each_layout()
+    question = Question(model=model, cluster=cluster, workload=workload)
 
     def ranked(chosen: NDArray[np.int64]) -> Iterator[Ranked]:
         for index in chosen.tolist():
             strategy = _strategy(columns, int(found.rows[index]), POLICIES[found.policies[index]])
-            yield account.rank(model, cluster, strategy, workload)
+            yield account.rank(question.of(strategy))
 
     best = tuple(ranked(fastest[:top]))
     return AlmodelResult(
@@ -188,7 +190,7 @@ def _columns(
     columns = dict(zip(names, np.array(table, dtype=np.int64).reshape(-1, len(names)).T, strict=True))
     one = np.ones(len(table), dtype=np.int64)
     columns |= dict.fromkeys(("tp", "etp", "pp", "vpp"), one) | {"zero": 3 * one}
-    mask, refused = legal(Question(model=model, cluster=cluster, workload=workload, degrees=_Asked(columns)))
+    mask, refused = legal(Proposal(model=model, cluster=cluster, workload=workload, degrees=_Asked(columns)))
     kept = {name: values[mask] for name, values in columns.items()}
     return kept, {name: count for name, count in refused.items() if count}
 

@@ -20,6 +20,7 @@ from forescale.presets.playbook.formulas import (
 from forescale.presets.playbook.ratios import playbook_ratios
 from forescale.presets.preset import Account, StageBytes, memory_projection
 from forescale.projection.result import Note, Projection
+from forescale.question import Question
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.strategy import Strategy
@@ -62,16 +63,9 @@ class Playbook:
     name: str = "playbook"
     source: str = PLAYBOOK
 
-    def project(self, model: Model, cluster: Cluster, strategy: Strategy, workload: Workload) -> Projection:
+    def project(self, question: Question) -> Projection:
         """Project memory; notes hold the playbook's ratios of communication to compute."""
-        return memory_projection(
-            self.account(model, cluster, strategy, workload),
-            preset=self.name,
-            model=model,
-            cluster=cluster,
-            strategy=strategy,
-            workload=workload,
-        )
+        return memory_projection(self.account(*question.parts), question, preset=self.name)
 
     def account(self, model: Model, cluster: Cluster, strategy: Strategy, workload: Workload) -> Account:
         """Return bytes by stage: N / (tp·pp) parameters each, sharded by ZeRO, and activations."""

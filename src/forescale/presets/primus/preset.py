@@ -29,6 +29,7 @@ from forescale.presets.primus.formulas import (
 )
 from forescale.presets.primus.pipelined import pipelined_all_reduce
 from forescale.projection.result import Note, Projection
+from forescale.question import Question
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Layer, Model
 from forescale.spec.strategy import Recompute, Strategy
@@ -79,12 +80,9 @@ class PrimusPreset:
     vocab_size: int | None = 100_352
     """Padded vocabulary that Primus assumes of every model; None takes the model's own, padded."""
 
-    def project(self, model: Model, cluster: Cluster, strategy: Strategy, workload: Workload) -> Projection:
+    def project(self, question: Question) -> Projection:
         """Project memory by Primus's formulas; its step time starts from layers it measures."""
-        account = self.account(model, cluster, strategy, workload)
-        return memory_projection(
-            account, preset=self.name, model=model, cluster=cluster, strategy=strategy, workload=workload
-        )
+        return memory_projection(self.account(*question.parts), question, preset=self.name)
 
     def account(self, model: Model, cluster: Cluster, strategy: Strategy, workload: Workload) -> Account:
         """Return bytes by stage, the total that Primus prints, and remarks."""

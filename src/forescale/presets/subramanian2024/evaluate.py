@@ -58,7 +58,7 @@ class StepTime:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class Analysis:
     """What is the same for all candidates."""
 
     shape: Shape

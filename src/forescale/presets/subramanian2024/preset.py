@@ -12,7 +12,7 @@ from forescale.cost.placement import ranks_per_tier
 from forescale.errors import SpecError
 from forescale.graph.layout import split_strategy
 from forescale.presets.preset import Account, StageBytes, memory_projection
-from forescale.presets.subramanian2024.evaluate import LAYER_KEY, Question
+from forescale.presets.subramanian2024.evaluate import LAYER_KEY, Analysis
 from forescale.presets.subramanian2024.machine import machine_of
 from forescale.presets.subramanian2024.operation import Split
 from forescale.presets.subramanian2024.price import LayerTime, price_layer
@@ -22,6 +22,7 @@ from forescale.presets.subramanian2024.sources import CODE, FP16_BYTES
 from forescale.presets.subramanian2024.space import Columns
 from forescale.projection.rates import days, tokens_per_device_second, utilisation
 from forescale.projection.result import TIME_PARTS, Interval, Note, Projection, StageTime
+from forescale.question import Question
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.strategy import Recompute, Strategy, TensorKind
@@ -44,10 +45,11 @@ class Subramanian2024Preset:
     source: str = CODE
     quirks: Quirks = field(default_factory=Quirks)
 
-    def project(self, model: Model, cluster: Cluster, strategy: Strategy, workload: Workload) -> Projection:
+    def project(self, question: Question) -> Projection:
         """Project one layout as the published code does."""
+        model, cluster, strategy, workload = question.parts
         _refuse(model, strategy)
-        question = Question(
+        analysis = Analysis(
             shape=shape_of(model, seq_len=workload.seq_len),
             machine=machine_of(cluster),
             kind="summa" if strategy.tp_kind == "summa" else "2d" if strategy.cp > 1 else "1d",
@@ -55,15 +57,13 @@ class Subramanian2024Preset:
         )
         layout = _columns(cluster, strategy, workload)
         account = Account(
-            stages=[_stage(question, layout, stage) for stage in range(strategy.pp)],
-            total_parameters=_parameters(question),
+            stages=[_stage(analysis, layout, stage) for stage in range(strategy.pp)],
+            total_parameters=_parameters(analysis),
             tensor_kinds=get_args(TensorKind),
             notes=(_LEFT_OUT,),
         )
-        stated = memory_projection(
-            account, preset=self.name, model=model, cluster=cluster, strategy=strategy, workload=workload
-        )
-        return _timed(stated, question, layout)
+        stated = memory_projection(account, question, preset=self.name)
+        return _timed(stated, analysis, layout)
 
 
 SUBRAMANIAN_2024 = Subramanian2024Preset()
@@ -109,32 +109,32 @@ def _columns(cluster: Cluster, strategy: Strategy, workload: Workload) -> Column
     return {name: np.array([value], dtype=np.int64) for name, value in values.items()}
 
 
-def _stage(question: Question, layout: Columns, stage: int) -> StageBytes:
-    memory = question.memory(layout, stage=stage)
+def _stage(analysis: Analysis, layout: Columns, stage: int) -> StageBytes:
+    memory = analysis.memory(layout, stage=stage)
     parts = {
         name: float(np.asarray(getattr(memory, name))[0])
         for name in ("weights", "gradients", "optimizer", "activations")
     }
-    layers = question.shape.num_layers // int(layout["pp"][0])
+    layers = analysis.shape.num_layers // int(layout["pp"][0])
     return StageBytes(num_layers=layers, parameters=parts["weights"] / FP16_BYTES, **parts)
 
 
-def _parameters(question: Question) -> float:
+def _parameters(analysis: Analysis) -> float:
     """Return the parameters of all layers, undivided."""
     whole = Split(**dict.fromkeys(Split.__dataclass_fields__, 1.0))
-    layer = replace(question, kind="1d").layer(whole)
-    return question.shape.num_layers * float(sum(operation.parameters for operation in layer))
+    layer = replace(analysis, kind="1d").layer(whole)
+    return analysis.shape.num_layers * float(sum(operation.parameters for operation in layer))
 
 
-def _timed(stated: Projection, question: Question, layout: Columns) -> Projection:
+def _timed(stated: Projection, analysis: Analysis, layout: Columns) -> Projection:
     """Return a projection of memory with the times of the step."""
-    step, layer = question.step_time(layout), question.layer_time(layout)
+    step, layer = analysis.step_time(layout), analysis.layer_time(layout)
     total = float(np.asarray(step.total)[0])
-    passes = float(layout["num_microbatches"][0] * (question.shape.num_layers // layout["pp"][0]))
+    passes = float(layout["num_microbatches"][0] * (analysis.shape.num_layers // layout["pp"][0]))
     work, devices = stated.workload, stated.cluster.num_devices
     flops = float(np.asarray(layer.flops)[0]) * passes * devices
     tokens = float(work.global_batch_size * work.seq_len)
-    rates = {"peak_rate": question.machine.matrix_rate, "num_devices": float(devices), "step_time": total}
+    rates = {"peak_rate": analysis.machine.matrix_rate, "num_devices": float(devices), "step_time": total}
     whole = {"pipeline_comm": step.pipeline, "data_comm": step.data, "bubble": step.bubble}
     return replace(
         stated,
@@ -146,7 +146,7 @@ def _timed(stated: Projection, question: Question, layout: Columns) -> Projectio
         mfu_full_attention=float(utilisation(flops=stated.model_flops_full_attention_per_step, **rates)),
         hfu=float(utilisation(flops=flops, **rates)),
         hardware_flops_per_step=flops,
-        time_s=_parts(question, layout, passes)
+        time_s=_parts(analysis, layout, passes)
         | {name: float(np.asarray(value)[0]) for name, value in whole.items()},
         stage_times=tuple(
             _stage_time(layer, stage.stage, stage.num_layers) for stage in stated.memory.stages
@@ -163,12 +163,12 @@ def _stage_time(layer: LayerTime, stage: int, layers: int) -> StageTime:
     return StageTime(stage=stage, forward_s=layers * forward, backward_s=layers * backward)
 
 
-def _parts(question: Question, layout: Columns, passes: float) -> dict[str, float]:
+def _parts(analysis: Analysis, layout: Columns, passes: float) -> dict[str, float]:
     """Return the seconds of a step's layers, by part of the model and kind of message."""
     parts = dict.fromkeys(TIME_PARTS, 0.0)
     split = Split(**{name: layout[name].astype(float) for name in LAYER_KEY})
-    for operation in question.layer(split):
-        time = price_layer((operation,), split, machine=question.machine, quirks=question.quirks)
+    for operation in analysis.layer(split):
+        time = price_layer((operation,), split, machine=analysis.machine, quirks=analysis.quirks)
         own = "attention" if operation.name in _ATTENTION else "norm" if operation.name in _NORMS else "ffn"
         parts[own] += passes * float(np.asarray(time.compute_s + time.memory_s)[0])
         comm = "context_comm" if operation.name == "fused attention" else "tensor_comm"

@@ -11,7 +11,7 @@ import numpy as np
 
 from forescale.errors import InfeasibleError, SpecError
 from forescale.numeric import Array
-from forescale.presets.subramanian2024.evaluate import Question
+from forescale.presets.subramanian2024.evaluate import Analysis
 from forescale.presets.subramanian2024.machine import machine_of
 from forescale.presets.subramanian2024.quirks import Quirks
 from forescale.presets.subramanian2024.result import (
@@ -65,7 +65,7 @@ def search_subramanian2024(
         raise SpecError(msg)
     shape, machine = shape_of(model, seq_len=seq_len), machine_of(cluster)
     quirks = quirks or Quirks()
-    question = Question(shape=shape, machine=machine, kind=tensor_parallel, quirks=quirks)
+    question = Analysis(shape=shape, machine=machine, kind=tensor_parallel, quirks=quirks)
     space = enumerate_space(
         shape,
         num_devices=cluster.num_devices,
@@ -97,7 +97,7 @@ def search_subramanian2024(
     )
 
 
-def _fastest(question: Question, space: Space, rows: Integers, top: int) -> Columns:
+def _fastest(question: Analysis, space: Space, rows: Integers, top: int) -> Columns:
     """Return the `top` fastest candidates of `rows`, fastest first; equals keep the order of the space."""
     candidates = space.expand(rows)
     total: Array = np.asarray(question.step_time(candidates).total)
@@ -108,7 +108,7 @@ def _fastest(question: Question, space: Space, rows: Integers, top: int) -> Colu
     return {name: values[kept] for name, values in candidates.items()}
 
 
-def _ranked(question: Question, chosen: Columns, global_batch_size: int) -> tuple[Ranked, ...]:
+def _ranked(question: Analysis, chosen: Columns, global_batch_size: int) -> tuple[Ranked, ...]:
     """Return the chosen candidates with all that is known of them."""
     step, layer, memory = question.step_time(chosen), question.layer_time(chosen), question.memory(chosen)
     passes = chosen["num_microbatches"] * (question.shape.num_layers // chosen["pp"])

@@ -34,7 +34,7 @@ def llm_analysis_step(case: Case) -> float:
         If it is not installed.
     """
     analysis, config = _modules()
-    model, cluster, strategy, workload = case.question
+    model, cluster, strategy, workload = case.question.parts
     peak = cluster.device.matrix_flops.bf16 or cluster.device.matrix_flops.fp16
     if workload.precision.compute not in ("bf16", "fp16") or peak is None:
         msg = "llm-analysis computes in 16 bits"

@@ -1,0 +1,134 @@
+"""The one builder of what `evaluate` takes: every answer to a question is made of these.
+
+Each function takes the whole `Question`, so none can price with other costs, or forget a limit. They hold for one
+layout, whose degrees are numbers, for arrays of candidates, and for the recorded degrees of an explanation alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from forescale.cost.calibration import RunFactors
+from forescale.cost.mesh import AXES, Inside, Order, groups, order_of
+from forescale.evaluate import inputs_of
+from forescale.formula import Term
+from forescale.graph.layout import Choices, Degrees, split_strategy
+from forescale.graph.stage import StagePlan
+from forescale.graph.stages import stack_plans
+from forescale.memory.inputs import Setting
+from forescale.memory.parameters import Sharded
+from forescale.question import Question
+from forescale.spec.constraints import check
+from forescale.spec.context import inner_ranks, settled
+from forescale.spec.strategy import SENT_ONCE
+from forescale.time.blocks import price_model
+from forescale.time.data_parallel import data_traffic
+from forescale.time.pipeline import lay_out
+from forescale.time.price import Pricing
+from forescale.time.step import Inputs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wired:
+    """One legal layout, ready to be evaluated."""
+
+    question: Question
+    """With everything that its layout leaves to the cluster."""
+    plan: StagePlan
+    setting: Setting
+    inputs: Inputs
+
+
+def wire(question: Question, *, recorded: bool = False) -> Wired:
+    """Return the layout of a question with its priced blocks, and what stands on its stages.
+
+    Parameters
+    ----------
+    recorded
+        Whether degrees, places and stages are terms that remember what is made of them.
+
+    Raises
+    ------
+    SpecError
+        If the question has no layout, or an illegal one; the message names every violated constraint.
+    """
+    model, cluster, workload = question.model, question.cluster, question.workload
+    check(model, cluster, question.layout, workload)
+    strategy = settled(question.layout, cluster.domain)
+    degrees, choices = split_strategy(strategy, domain=cluster.domain)
+    plan, pipeline = lay_out(model, strategy, workload)
+    order = order_of(strategy)
+    if recorded:
+        degrees, order = _recorded_degrees(degrees), _recorded_order(order)
+    setting, pricing = setting_of(question, choices), pricing_of(question, degrees, choices, order)
+    built, stages = price_model(model, setting.layout(degrees), pricing), stack_plans([plan])
+    if recorded:
+        stages = stages.recorded([each.block.name for each in built.priced.layers])
+    sharded = Sharded.of(model, built.held, stages, degrees)
+    inputs = inputs_of(
+        setting,
+        sharded,
+        built.under(choices.recompute),
+        traffic=data_traffic(setting, sharded, pricing),
+        pricing=pricing,
+        pipeline=pipeline,
+        priced=built,
+    )
+    return Wired(question=question.of(strategy), plan=plan, setting=setting, inputs=inputs)
+
+
+def setting_of(question: Question, choices: Choices) -> Setting:
+    """Return what all candidates of a question that share their choices have in common."""
+    return Setting(
+        model=question.model,
+        cluster=question.cluster,
+        workload=question.workload,
+        choices=choices,
+        run=question.costs.run_factors(question.cluster.device, choices.software),
+    )
+
+
+def pricing_of(
+    question: Question, degrees: Degrees, choices: Choices, order: Order, *, run: RunFactors | None = None
+) -> Pricing:
+    """Return what prices candidates whose ranks lie in one order; `run` replaces what the costs say of losses."""
+    routed = question.model.moe if choices.dispatcher in SENT_ONCE else None
+    return Pricing(
+        models=question.costs.models(question.cluster, choices.software, routed=routed, run=run),
+        groups=groups(
+            degrees,
+            order,
+            choices.tp_kind,
+            cp_inner=inner_ranks(cp=degrees.cp, tp=degrees.tp, wanted=choices.cp_inner, domain=choices.domain)
+            if choices.cp_kind == "hierarchical"
+            else None,
+        ),
+        graphs=choices.graphs,
+        blocking=choices.kernels.blocking_launches,
+    )
+
+
+def _recorded_degrees(degrees: Degrees) -> Degrees:
+    return Degrees(
+        **{
+            name: Term(np.array([getattr(degrees, name)]), name=name, unit="1")  # type: ignore[arg-type]
+            for name in Degrees.__dataclass_fields__
+        }
+    )
+
+
+def _recorded_order(order: Order) -> Order:
+    """Return an order of ranks whose shares of tiers are recorded."""
+    return tuple(
+        Inside(
+            **{
+                axis: Term(np.array([getattr(each, axis)]), name=f"{axis} in tier {tier}", unit="1")  # type: ignore[arg-type]
+                for axis in AXES
+            }
+        )
+        if isinstance(each, Inside)
+        else each
+        for tier, each in enumerate(order)
+    )  # type: ignore[return-value]
