@@ -1,0 +1,149 @@
+"""Ranks as processes of this machine: started together, watched, and ended together."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from forescale.runtime.errors import RunError
+
+PATIENCE_S = 10.0
+"""Seconds that ranks get to say why, after the first one failed, before they are killed."""
+
+
+def launch(work: Callable[..., Any], num_ranks: int, *arguments: object, backend: str = "gloo") -> list[Any]:
+    """Run `work(rank, *arguments)` on every rank, one process and one thread each, and return what they return.
+
+    Raises
+    ------
+    RunError
+        If a rank raises or dies: all others are ended, and the message says which rank, at which action, and why.
+    """
+    context = get_context("spawn")
+    with tempfile.TemporaryDirectory() as folder:
+        started: list[tuple[BaseProcess, Connection]] = []
+        try:
+            for rank in range(num_ranks):
+                mine, theirs = context.Pipe(duplex=False)
+                given = (work, rank, num_ranks, f"{folder}/store", backend, theirs, arguments)
+                process = context.Process(target=_serve, args=given, daemon=True)
+                process.start()
+                theirs.close()
+                started.append((process, mine))
+            return _watch(started)
+        finally:
+            _end([process for process, _ in started])
+
+
+def _watch(started: Sequence[tuple[BaseProcess, Connection]]) -> list[Any]:
+    """Return every rank's result, or raise for the first that fails."""
+    results: dict[int, Any] = {}
+    open_ones = {pipe: rank for rank, (_, pipe) in enumerate(started)}
+    faults: dict[int, str] = {}
+    deadline: float | None = None
+    while open_ones:
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        ready = wait(list(open_ones), timeout=left)
+        if not ready:
+            break
+        for pipe in (pipe for pipe in list(open_ones) if pipe in ready):
+            rank = open_ones.pop(pipe)
+            try:
+                good, value = pickle.loads(pipe.recv_bytes())  # noqa: S301  (from our own process)
+            except (EOFError, OSError):
+                process = started[rank][0]
+                process.join(1.0)
+                good, value = False, f"rank {rank} died ({_cause(process.exitcode)})"
+            if good:
+                results[rank] = value
+            else:
+                faults[rank] = value
+                deadline = deadline or time.monotonic() + (0.5 if "died" in value else PATIENCE_S)
+                if _is_own(value):
+                    deadline = time.monotonic()
+    if faults:
+        raise RunError(_first(faults))
+    return [results[rank] for rank in range(len(started))]
+
+
+def _first(faults: dict[int, str]) -> str:
+    """Return the fault that others follow from: a death, or an error of a rank's own before one of a message."""
+    ranked = sorted(faults.values(), key=lambda text: ("died" not in text, not _is_own(text)))
+    return ranked[0]
+
+
+def _is_own(text: str) -> bool:
+    return not any(word in text for word in ("Connection closed", "RECV", "gloo", "died"))
+
+
+def _cause(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"killed by {signal.Signals(-code).name}"
+    return f"exit code {code}"
+
+
+def _end(processes: Sequence[BaseProcess]) -> None:
+    for process in processes:
+        if process.is_alive():
+            process.kill()
+    for process in processes:
+        process.join()
+
+
+def _serve(
+    work: Callable[..., Any],
+    rank: int,
+    num_ranks: int,
+    store: str,
+    backend: str,
+    pipe: Connection,
+    arguments: tuple[object, ...],
+) -> None:
+    """Run one rank: set up, work, and tell the parent how it went."""
+    _end_with_parent()
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    try:
+        dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=num_ranks)
+        value = work(rank, *arguments)
+        dist.barrier()
+        pipe.send_bytes(
+            pickle.dumps((True, value))
+        )  # by value: memory of tensors would end with this process
+    except BaseException as error:
+        pipe.send_bytes(pickle.dumps((False, _said(rank, error))))
+        os._exit(1)
+    dist.destroy_process_group()
+
+
+def _said(rank: int, error: BaseException) -> str:
+    if isinstance(error, RunError):
+        return str(error)
+    where = traceback.extract_tb(error.__traceback__)
+    place = f" ({where[-1].name})" if where else ""
+    return f"rank {rank}: {type(error).__name__}: {error}{place}"
+
+
+def _end_with_parent() -> None:
+    """Leave interrupts to the process that started this one, and end with it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -1,0 +1,134 @@
+"""One object for a training loop: a pipeline-parallel step of any schedule."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from forescale.runtime.channels import Channels
+from forescale.runtime.errors import RunError
+from forescale.runtime.gradients import WeightGradients
+from forescale.runtime.runner import Loss, Pass, Runner, Sends, Tie
+from forescale.schedule import LoweredSchedule, Schedule
+from forescale.units import counted
+
+
+class PipelineStep:
+    """Forward, backward and gradient sums of one step, in the order of a schedule.
+
+    ```python
+    step = PipelineStep(build_schedule("zb-h1", Request(pp=4, num_microbatches=8)), stages, loss)
+    for inputs, targets in batches:
+        value = step(inputs, targets)
+        optimizer.step()
+        optimizer.zero_grad()
+    ```
+
+    Parameters
+    ----------
+    schedule
+        Checked before anything starts.
+    stages
+        This rank's modules by stage id, or a function that makes the module of a stage (of one replica).
+    loss
+        Of the last stage's output and the targets of a micro-batch: a mean.
+    pipelines
+        Global ranks of every data-parallel pipeline; by default all processes are one pipeline.
+    tied
+        Pairs of ((stage, parameter name), (stage, parameter name)) that share a weight; stage -1 is the last.
+    in_fp32
+        Whether gradients accumulate in fp32, in `parameter.main_grad`.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule | LoweredSchedule,
+        stages: Mapping[int, nn.Module] | Callable[[int], nn.Module],
+        loss: Loss,
+        *,
+        pipelines: Sequence[Sequence[int]] | None = None,
+        device: torch.device | str = "cpu",
+        tied: Sequence[Tie] = (),
+        in_fp32: bool = False,
+        sends: Sends = "early",
+        count_bytes: bool = False,
+        channels: Channels | None = None,
+    ) -> None:
+        plan = schedule.schedule if isinstance(schedule, LoweredSchedule) else schedule
+        pipelines = pipelines or [range(dist.get_world_size())]
+        for members in pipelines:
+            if len(members) != plan.num_ranks:
+                msg = f"{plan.name} runs on {counted(plan.num_ranks, 'rank')}; a pipeline has {len(members)}"
+                raise RunError(msg)
+        self.channels = channels or Channels(pipelines, torch.device(device))
+        if callable(stages):
+            place = plan.placement.rank_of_stage
+            mine = [stage for stage, rank in enumerate(place) if rank == self.channels.rank]
+            stages = {stage: stages(stage % plan.num_stages).to(device) for stage in mine}
+        self.stages: Mapping[int, nn.Module] = stages
+        self.runner = Runner(
+            schedule,
+            stages,
+            loss,
+            self.channels,
+            store=WeightGradients(in_fp32=in_fp32),
+            tied=[(_of(a, plan.num_stages), _of(b, plan.num_stages)) for a, b in tied],
+            sends=sends,
+            count_bytes=count_bytes,
+        )
+        self.schedule = plan
+        self.passes: list[Pass] = []
+        """What ran in the last step, seconds from its start."""
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Return this rank's parameters, each once, for an optimizer."""
+        found = {id(p): p for module in self.stages.values() for p in module.parameters()}
+        return list(found.values())
+
+    def __call__(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Run one step and return the mean loss, on every rank.
+
+        Parameters
+        ----------
+        inputs, targets
+            The pipeline's share of the batch, (micro-batches × sequences each, tokens, …), on every rank.
+
+        Raises
+        ------
+        RunError
+            If a pass fails, or the batch does not divide.
+        """
+        cut_inputs, cut_targets = self._cut(inputs), self._cut(targets)
+        self.channels.meet()
+        start = time.perf_counter()
+        loss, passes = self.runner.step(cut_inputs, cut_targets)
+        self.passes = [each.after(start) for each in passes]
+        self.channels.average(self.runner.store.of(parameter) for parameter in self.parameters())
+        total = torch.zeros(1, device=self.channels.device) if loss is None else loss.detach().float()[None]
+        self.channels.sum(total, range(self.schedule.num_ranks))
+        self.channels.average([total])
+        return total[0]
+
+    def _cut(self, batch: Tensor) -> list[Tensor]:
+        """Return the pieces of a batch, micro-batch after micro-batch."""
+        count, pieces = self.schedule.num_microbatches, self.schedule.num_splits
+        if batch.shape[0] % count or (pieces > 1 and batch.shape[1] % pieces):
+            msg = (
+                f"a batch of shape {tuple(batch.shape)} does not divide into "
+                f"{counted(count, 'micro-batch')} of {counted(pieces, 'piece')}"
+            )
+            raise RunError(msg)
+        parts = batch.chunk(count)
+        return [
+            piece.contiguous()
+            for part in parts
+            for piece in (part.chunk(pieces, 1) if pieces > 1 else [part])
+        ]
+
+
+def _of(place: tuple[int, str], num_stages: int) -> tuple[int, str]:
+    return place[0] % num_stages, place[1]
