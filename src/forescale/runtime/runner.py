@@ -36,7 +36,10 @@ class Pass:
 
     action: Action
     start_s: float
+    """When its input was there."""
     end_s: float
+    waited_s: float
+    """How long it waited for its input before."""
     live: float
     """Micro-batches of a full share that the rank holds when it ends."""
     saved_bytes: int
@@ -73,6 +76,8 @@ class State:
     losses: list[Tensor] = field(default_factory=list)
     passes: list[Pass] = field(default_factory=list)
     live: float = 0.0
+    begun_s: float = 0.0
+    """When the input of the pass under way was there."""
 
 
 class Runner:
@@ -162,7 +167,7 @@ class Runner:
         handler = self._handlers.get(action.kind)
         if handler is None:
             return
-        start = time.perf_counter()
+        start = state.begun_s = time.perf_counter()
         try:
             handler(action, state)
         except Exception as error:
@@ -174,11 +179,12 @@ class Runner:
         held = (
             sum(each.saved.num_bytes for each in state.held.values() if each.saved) if self.count_bytes else 0
         )
-        state.passes.append(Pass(action=action, start_s=start, end_s=end, live=state.live, saved_bytes=held))
+        state.passes.append(Pass(action, state.begun_s, end, state.begun_s - start, state.live, held))
 
     def _forward(self, action: Action, state: State) -> None:
         stage, unit = key = action.stage, action.microbatch
         x = self._input(action, state)
+        state.begun_s = time.perf_counter()
         piece = state.pieces[key] = Piece(earlier=self._earlier(stage, unit, state))
         saved = Saved(self.stages[stage].parameters()) if self.count_bytes else None
         with running(piece), saved.noting() if saved else nullcontext():
@@ -235,7 +241,9 @@ class Runner:
         stage, unit = action.stage, action.microbatch
         held = state.held[stage, unit]
         roots, grads = held.piece.roots()
-        torch.autograd.backward([held.y, *roots], [self._arrived(action, state), *grads])
+        arrived = self._arrived(action, state)
+        state.begun_s = time.perf_counter()
+        torch.autograd.backward([held.y, *roots], [arrived, *grads])
         held.piece.left.clear()
         self.store.collect(self.stages[stage].parameters())
         if stage % self.num_stages:

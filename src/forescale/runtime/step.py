@@ -83,6 +83,8 @@ class PipelineStep:
         self.schedule = plan
         self.passes: list[Pass] = []
         """What ran in the last step, seconds from its start."""
+        self.start_s = 0.0
+        """When the last step began on this rank's clock."""
 
     def parameters(self) -> list[nn.Parameter]:
         """Return this rank's parameters, each once, for an optimizer."""
@@ -104,9 +106,9 @@ class PipelineStep:
         """
         cut_inputs, cut_targets = self._cut(inputs), self._cut(targets)
         self.channels.meet()
-        start = time.perf_counter()
+        self.start_s = time.perf_counter()
         loss, passes = self.runner.step(cut_inputs, cut_targets)
-        self.passes = [each.after(start) for each in passes]
+        self.passes = [each.after(self.start_s) for each in passes]
         self.channels.average(self.runner.store.of(parameter) for parameter in self.parameters())
         total = torch.zeros(1, device=self.channels.device) if loss is None else loss.detach().float()[None]
         self.channels.sum(total, range(self.schedule.num_ranks))

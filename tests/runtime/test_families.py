@@ -1,0 +1,107 @@
+"""Every schedule of the library, of the optimiser and at random: gradients are those of one process."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from tests.runtime.worlds import run_all
+
+from forescale.runtime import launch
+from forescale.schedule import (
+    FAMILIES,
+    Action,
+    Kind,
+    Request,
+    build_schedule,
+    check,
+    from_actions,
+    peak_activations,
+)
+from forescale.schedule.optimise import Problem, optimise
+from forescale.schedule.placement import loop, wave
+
+CLOSE = 1e-12
+
+
+def library(pp):
+    for each in FAMILIES:
+        count = 2 * pp if each.name in ("dualpipe", "dualpipev", "chimera", "zbv") else pp + 2 + pp % 2
+        request = Request(pp=pp, num_microbatches=count, num_splits=2)
+        if not each.refusal(request):
+            yield build_schedule(each.name, request, vpp=each.fixed_vpp or 2)
+
+
+def optimised():
+    """Twenty schedules of the optimiser, for stages that differ."""
+    random_ = np.random.default_rng(7)
+    for index in range(20):
+        vpp = 1 + index % 2
+        placement = wave(2, 2) if index % 4 == 1 else loop(2, vpp)
+        stages = 2 * vpp
+        forward, inputs, weights = (random_.uniform(0.5, 2.0, stages) for _ in range(3))
+        problem = Problem(
+            placement=placement,
+            num_microbatches=3 + index % 3,
+            forward=forward,
+            input_grad=inputs,
+            weight_grad=weights,
+            comm=np.full(stages - 1, 0.1),
+            saved=np.full(stages, 1.0 / vpp),
+        )
+        yield optimise(problem, time_limit_s=0.0).schedule
+
+
+def at_random(count, seed=11):
+    """Valid tables: actions in a random order that keeps every dependency."""
+    random_ = random.Random(seed)
+    while count:
+        stages, batches = random_.choice((2, 4)), random_.randint(1, 4)
+        placement = (wave if random_.random() < 0.5 else loop)(2, stages // 2)
+        rows, done, left = [[], []], set(), []
+        for stage in range(stages):
+            for unit in range(batches):
+                apart = random_.random() < 0.5
+                left += [("F", stage, unit), *((kind, stage, unit) for kind in ("IW" if apart else "B"))]
+        while left:
+            ready = [
+                each
+                for each in left
+                if all(need in done or need[0] == "-" for need in needs(each, stages, done))
+            ]
+            kind, stage, unit = chosen = random_.choice(ready)
+            left.remove(chosen)
+            done.add(("B" if kind == "I" else kind, stage, unit) if kind != "W" else chosen)
+            done.add(chosen)
+            rows[placement.rank_of_stage[stage]].append(Action(Kind[kind], stage, unit))
+        schedule = from_actions(rows, placement=placement, num_microbatches=batches, name=f"random {count}")
+        if check(schedule).valid:
+            count -= 1
+            yield schedule
+
+
+def needs(each, stages, done):
+    kind, stage, unit = each
+    if kind == "F":
+        return [("F", stage - 1, unit)] if stage else []
+    if kind == "W":
+        return [("I", stage, unit)]
+    return [("F", stage, unit)] if stage == stages - 1 else [("B", stage + 1, unit), ("F", stage, unit)]
+
+
+@pytest.mark.parametrize(
+    ("pp", "make"),
+    [(4, lambda: library(4)), (2, lambda: [*library(2), *optimised(), *at_random(50)])],
+    ids=["library of 4 ranks", "library, optimiser and random tables of 2 ranks"],
+)
+def test_gradients_are_those_of_one_process(pp, make):
+    schedules = list(make())
+    by_rank = launch(run_all, pp, schedules)
+    for place, schedule in enumerate(schedules):
+        worst = max(found[place][0] for found in by_rank)
+        assert worst < CLOSE, schedule.name
+        assert max(found[place][1] for found in by_rank) < 1e-6, schedule.name
+        peaks = [found[place][2] for found in by_rank]
+        assert np.allclose(peaks, peak_activations(schedule), rtol=0, atol=1e-12), schedule.name
+    assert len(schedules) > 20

@@ -1,0 +1,169 @@
+"""What ranks do in tests: run schedules on a small model and compare with one process."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+from pathlib import Path
+
+import torch
+
+from forescale.runtime.channels import Channels
+from forescale.runtime.step import PipelineStep
+from forescale.runtime.toy import TIED, VOCABULARY, SleepingStage, toy_loss, toy_stage
+
+BATCH, TOKENS = 2, 8
+
+
+def layers_of(num_stages):
+    """Return blocks of each stage: not all alike."""
+    return tuple(1 + (stage % 3 == 1) for stage in range(num_stages))
+
+
+def batch_of(num_microbatches, seed=1):
+    made = torch.Generator().manual_seed(seed)
+    shape = (num_microbatches * BATCH, TOKENS)
+    return tuple(torch.randint(0, VOCABULARY, shape, generator=made) for _ in range(2))
+
+
+def stage_of(num_stages, dtype, stage):
+    return toy_stage(stage, num_stages, layers=layers_of(num_stages), dtype=dtype)
+
+
+@functools.cache
+def expected(num_stages, num_microbatches, dtype=torch.float64, seed=1):
+    """Return loss and gradients of one process: the plain way, by autograd alone."""
+    stages = [stage_of(num_stages, dtype, stage) for stage in range(num_stages)]
+    stages[-1].head.weight = stages[0].embedding.weight
+    inputs, targets = batch_of(num_microbatches, seed)
+    total = 0.0
+    for x, target in zip(inputs.chunk(num_microbatches), targets.chunk(num_microbatches), strict=True):
+        scores = functools.reduce(lambda y, stage: stage(y), stages, x)
+        loss = toy_loss(scores, target) / num_microbatches
+        loss.backward()
+        total += loss.item()
+    grads = [{name: p.grad for name, p in stage.named_parameters()} for stage in stages]
+    grads[-1]["head.weight"] = grads[0]["embedding.weight"]
+    return total, grads
+
+
+def error_of(step, loss, dtype=torch.float64):
+    """Return the largest difference of a gradient over the largest gradient, and that of the loss."""
+    count = step.schedule.num_stages
+    total, grads = expected(count, step.schedule.num_microbatches)
+    largest = max(grad.abs().max() for stage in grads for grad in stage.values() if grad is not None)
+    worst = max(
+        (step.runner.store.of(parameter).double() - grads[stage % count][name]).abs().max() / largest
+        for stage, module in step.stages.items()
+        for name, parameter in module.named_parameters()
+    )
+    return float(worst), abs(float(loss) - total)
+
+
+def run_all(rank, schedules):
+    """Run one step of each schedule; return errors and peaks."""
+    channels = Channels([range(schedules[0].num_ranks)], torch.device("cpu"))
+    found = []
+    for schedule in schedules:
+        make = functools.partial(stage_of, schedule.num_stages, torch.float64)
+        step = PipelineStep(schedule, make, toy_loss, tied=TIED, channels=channels)
+        loss = step(*batch_of(schedule.num_microbatches))
+        found.append((*error_of(step, loss), max(each.live for each in step.passes)))
+    return found
+
+
+def run_kinds(rank, schedule, pipelines, in_fp32, dtype):
+    """Run one step with data parallel pipelines, accumulation in fp32, or another type."""
+    make = functools.partial(stage_of, schedule.num_stages, dtype)
+    step = PipelineStep(schedule, make, toy_loss, tied=TIED, pipelines=pipelines, in_fp32=in_fp32)
+    loss = step(*batch_of(schedule.num_microbatches))
+    return error_of(step, loss)
+
+
+def checkpointed(rank, schedule):
+    """Run one step whose blocks are computed again in their backward."""
+    from torch.utils.checkpoint import checkpoint
+
+    def make(stage):
+        made = stage_of(schedule.num_stages, torch.float64, stage)
+        for block in made.blocks:
+            block.forward = functools.partial(checkpoint, type(block).forward, block, use_reentrant=False)
+        return made
+
+    step = PipelineStep(schedule, make, toy_loss, tied=TIED)
+    return error_of(step, step(*batch_of(schedule.num_microbatches)))
+
+
+def sleep(rank, schedule, seconds, steps):
+    """Run stages that only take time; return every step's passes and start."""
+    step = PipelineStep(
+        schedule, lambda stage: SleepingStage(seconds[stage]), lambda y, _: y.sum(), count_bytes=False
+    )
+    batch = torch.ones(schedule.num_microbatches, 4)
+    found = []
+    for _ in range(steps):
+        step(batch, batch)
+        found.append((step.passes, step.start_s))
+    return found
+
+
+class Breaks(torch.nn.Module):
+    """A stage that fails at one place."""
+
+    def __init__(self, how, stage):
+        super().__init__()
+        self.weight, self.how, self.stage, self.count = torch.nn.Parameter(torch.ones(1)), how, stage, 0
+
+    def forward(self, x):
+        self.count += 1
+        failing = self.stage == 1 and self.count == 3
+        if failing and self.how == "forward":
+            raise ValueError("no forward")
+        if failing and self.how == "shape":
+            return (x * self.weight)[:, :2]
+        if failing and self.how == "nan":
+            return x * self.weight * float("nan")
+        if failing and self.how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return _Broken.apply(x, self.weight) if failing and self.how == "backward" else x * self.weight
+
+    def dw_builder(self):
+        def compute():
+            if self.how == "weight" and self.stage == 1:
+                raise ValueError("no weight gradient")
+
+        return compute
+
+
+class _Broken(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        return x * weight
+
+    @staticmethod
+    def backward(ctx, grad):
+        raise ValueError("no backward")
+
+
+def break_at(rank, schedule, how):
+    step = PipelineStep(schedule, lambda stage: Breaks(how, stage), lambda y, _: y.sum())
+    batch = torch.ones(schedule.num_microbatches, 4)
+    step(batch, batch)
+
+
+def many(rank, schedule, steps):
+    """Run many steps; return file handles and memory after some and after all."""
+    import resource
+
+    make = functools.partial(stage_of, schedule.num_stages, torch.float64)
+    step = PipelineStep(schedule, make, toy_loss, tied=TIED)
+    seen = []
+    for index in range(steps):
+        step(*batch_of(schedule.num_microbatches))
+        for parameter in step.parameters():
+            parameter.grad = None
+        if index in (steps // 5, steps - 1):
+            memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            seen.append((len(list(Path("/proc/self/fd").iterdir())), memory))
+    return seen
