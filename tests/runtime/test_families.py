@@ -19,8 +19,8 @@ from forescale.schedule import (
     from_actions,
     peak_activations,
 )
+from forescale.schedule.model import loop, wave
 from forescale.schedule.optimise import Problem, optimise
-from forescale.schedule.placement import loop, wave
 
 CLOSE = 1e-12
 

@@ -29,6 +29,7 @@ from forescale.cli.pipeline_options import (
     ScheduleName,
     StageOptions,
 )
+from forescale.cli.pipeline_run import run_command
 from forescale.errors import ForescaleError
 from forescale.files import read_text
 from forescale.io.schedule_table import read_schedule_table
@@ -60,6 +61,7 @@ MOST_BYTES = 1 << 24
 
 app = Commands(help="Pipeline schedules: build, check, time, draw and optimise.", no_args_is_help=True)
 app.command("partition")(partition_command)
+app.command("run")(run_command)
 
 
 @app.command("list")

@@ -184,6 +184,17 @@ class StageOptions:
         str | None, typer.Option("--stage-weight-grad", help="Weight gradient of each stage.")
     ] = None
 
+    def seconds(self, schedule: Schedule, passes: PassOptions) -> tuple[tuple[float, float, float], ...]:
+        """Return forward, input and weight gradient of each stage on a micro-batch, given in milliseconds."""
+        count, vpp = schedule.num_stages, schedule.placement.vpp
+        given = (
+            _numbers(self.stage_forward, count, passes.forward / vpp),
+            _numbers(self.stage_input_grad, count, passes.input_grad / vpp),
+            _numbers(self.stage_weight_grad, count, passes.weight_grad / vpp),
+        )
+        share = 1e-3 / schedule.num_splits
+        return tuple((share * f, share * i, share * w) for f, i, w in zip(*given, strict=True))
+
     def problem(
         self, pp: int, microbatches: int, passes: PassOptions, placement: PlacementName | None
     ) -> Problem:

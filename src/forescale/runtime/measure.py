@@ -12,12 +12,13 @@ from forescale.brief import Brief
 from forescale.numeric import Array
 from forescale.runtime.runner import Pass
 from forescale.schedule import Kind, LinkTimes, Schedule, Simulation, StageTimes, simulate
+from forescale.schedule.draw.timeline import Bar, Timeline
 
 SCHEMA = "forescale.pipeline_run/1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class MeasuredStep(Brief):
+class ExecutedStep(Brief):
     """One step of a schedule as it ran; seconds from its start, one clock for all ranks."""
 
     schedule: Schedule
@@ -54,7 +55,7 @@ class MeasuredStep(Brief):
 
     @property
     def times(self) -> StageTimes:
-        """Mean durations of each stage's passes, with what the runner itself spends on each."""
+        """Mean milliseconds of each stage's passes on a micro-batch, with what the runner itself spends on each."""
         schedule = self.schedule
         forward, whole, inputs, weights = (self._means(kind) for kind in (Kind.F, Kind.B, Kind.I, Kind.W))
         split = schedule.num_splits
@@ -66,7 +67,7 @@ class MeasuredStep(Brief):
 
     @property
     def links(self) -> LinkTimes:
-        """Median time between the end of a pass and the start of one on another rank that waited for it."""
+        """Median milliseconds between the end of a pass and the start of one on another rank that waited for it."""
         ends = {
             (each.action.kind, each.action.stage, each.action.microbatch): (rank, each.end_s)
             for rank, passes in enumerate(self.ranks)
@@ -77,11 +78,38 @@ class MeasuredStep(Brief):
             for each in _compute(passes):
                 sender = next((ends[key] for key in self._sources(each) if key in ends), None)
                 if sender is not None and sender[0] != rank and each.start_s - each.waited_s < sender[1]:
-                    found.append(each.start_s - sender[1])
+                    found.append(1e3 * (each.start_s - sender[1]))
         return LinkTimes(latency=float(np.median(found)) if found else 0.0)
 
+    @property
+    def timeline(self) -> Timeline:
+        """The step as pictures draw it, in milliseconds."""
+        place = self.schedule.placement.rank_of_stage
+        bars = tuple(
+            Bar(
+                rank=rank,
+                start=1e3 * each.start_s,
+                end=1e3 * each.end_s,
+                kind=each.action.kind,
+                microbatch=each.action.microbatch,
+                chunk=sum(place[stage] == rank for stage in range(each.action.stage)),
+                name=str(each.action),
+            )
+            for rank, passes in enumerate(self.ranks)
+            for each in _compute(passes)
+        )
+        memory = tuple(tuple((1e3 * each.end_s, each.live) for each in _compute(rank)) for rank in self.ranks)
+        return Timeline(
+            title=f"{self.schedule.name}, measured",
+            num_ranks=len(self.ranks),
+            makespan=max(bar.end for bar in bars),
+            bars=bars,
+            memory=memory,
+            note=f"{1e3 * self.makespan_s:.1f} ms, {self.idle_share:.1%} idle",
+        )
+
     def simulated(self) -> Simulation:
-        """Return the simulation of the schedule with the durations and messages that were measured."""
+        """Return the simulation, in milliseconds, with the durations and messages that were measured."""
         return simulate(self.schedule, self.times, self.links)
 
     def to_json(self) -> dict[str, Any]:
@@ -94,7 +122,7 @@ class MeasuredStep(Brief):
             "num_stages": self.schedule.num_stages,
             "num_microbatches": self.schedule.num_microbatches,
             "makespan_s": self.makespan_s,
-            "simulated_makespan_s": simulated.makespan,
+            "simulated_makespan_s": 1e-3 * simulated.makespan,
             "idle_share": self.idle_share,
             "simulated_idle_share": simulated.bubble_rate_makespan,
             "peak_activations": self.peak_activations.tolist(),
@@ -110,7 +138,7 @@ class MeasuredStep(Brief):
             overhead = _overhead(rank)
             for each in _compute(rank):
                 if each.action.kind is kind:
-                    spent[each.action.stage % count].append(each.end_s - each.start_s + overhead)
+                    spent[each.action.stage % count].append(1e3 * (each.end_s - each.start_s + overhead))
         return np.array([np.mean(each) if each else np.nan for each in spent])
 
     def _sources(self, each: Pass) -> list[tuple[Kind, int, int]]:
@@ -124,12 +152,12 @@ class MeasuredStep(Brief):
         return []
 
 
-def typical(steps: Sequence[MeasuredStep]) -> MeasuredStep:
+def typical(steps: Sequence[ExecutedStep]) -> ExecutedStep:
     """Return the step of median makespan."""
     return sorted(steps, key=lambda step: step.makespan_s)[len(steps) // 2]
 
 
-def together(schedule: Schedule, ranks: Sequence[Sequence[Pass]], starts_s: Sequence[float]) -> MeasuredStep:
+def together(schedule: Schedule, ranks: Sequence[Sequence[Pass]], starts_s: Sequence[float]) -> ExecutedStep:
     """Return one step from all ranks' passes, each on the clock of a rank that began at `starts_s`."""
     first = min(starts_s)
     moved = tuple(
@@ -139,7 +167,7 @@ def together(schedule: Schedule, ranks: Sequence[Sequence[Pass]], starts_s: Sequ
         )
         for rank, start in zip(ranks, starts_s, strict=True)
     )
-    return MeasuredStep(schedule=schedule, ranks=moved)
+    return ExecutedStep(schedule=schedule, ranks=moved)
 
 
 def _compute(passes: Sequence[Pass]) -> list[Pass]:
