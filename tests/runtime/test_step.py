@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import torch
-from tests.runtime.worlds import checkpointed, many, run_kinds, sleep
+from examples.train_pipeline import batches, train
+from tests.runtime.worlds import checkpointed, many, products, run_kinds, sleep
 
 from forescale.runtime import launch
 from forescale.runtime.measure import together, typical
+from forescale.runtime.toy import toy_loss, toy_stage
 from forescale.schedule import Request, build_schedule
 
+PLAIN = build_schedule("1f1b", Request(pp=2, num_microbatches=4))
 ZB = build_schedule("zb-h1", Request(pp=2, num_microbatches=4))
 
 
@@ -44,3 +47,40 @@ def test_a_measured_step_is_a_timeline_of_every_pass():
     assert [len([each for each in rank if each.action.kind <= 3]) for rank in step.ranks] == [12, 12]
     assert 0.0 < step.idle_share < 0.6
     assert step.times.forward[1] > step.times.forward[0]
+
+
+def test_products_of_weight_gradients_run_in_w_only():
+    """FLOPs of the linear products are twice rows × k × n: in I by the weight's transpose, in W by the input's."""
+    expected = 2.0 * 2 * 8 * (16 * 48 + 16 * 16 + 16 * 3) + 2.0 * 2 * 8 * 2 * (16 * 32)
+    for kind, flops in launch(products, 2, ZB)[0]:
+        if kind == "W":
+            assert flops == expected
+    whole = sum(flops for kind, flops in launch(products, 2, PLAIN)[0] if kind == "B")
+    apart = sum(flops for kind, flops in launch(products, 2, ZB)[0] if kind in "IW")
+    assert apart == whole
+
+
+def test_training_follows_one_process():
+    """The example of docs/runtime.md, shortened: losses of four ranks are those of plain autograd."""
+    found = launch(train, 4, "zbv", 6)
+    assert [abs(ours - alone) / alone < 1e-9 for ours, alone in zip(found[0], alone_for(6), strict=True)] == [
+        True
+    ] * 6
+
+
+def alone_for(steps):
+    stages = [toy_stage(stage, 8) for stage in range(8)]
+    stages[-1].head.weight = stages[0].embedding.weight
+    parameters = {id(p): p for stage in stages for p in stage.parameters()}
+    optimizer = torch.optim.AdamW(parameters.values(), lr=3e-3)
+    losses = []
+    for batch in batches(steps):
+        scores = batch[:, :-1]
+        for stage in stages:
+            scores = stage(scores)
+        loss = toy_loss(scores, batch[:, 1:])
+        loss.backward()
+        losses.append(loss.item())
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses

@@ -167,3 +167,22 @@ def many(rank, schedule, steps):
             memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             seen.append((len(list(Path("/proc/self/fd").iterdir())), memory))
     return seen
+
+
+def products(_rank, schedule):
+    """Run one step and count the FLOPs of products in each action: pairs of kind and FLOPs."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    make = functools.partial(stage_of, schedule.num_stages, torch.float64)
+    step = PipelineStep(schedule, make, toy_loss, tied=TIED)
+    found, run = [], step.runner._run
+
+    def counted(action, state):
+        with FlopCounterMode(display=False) as counter:
+            run(action, state)
+        if action.kind <= 3:
+            found.append((action.kind.name, counter.get_total_flops()))
+
+    step.runner._run = counted
+    step(*batch_of(schedule.num_microbatches))
+    return found

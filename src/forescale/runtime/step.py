@@ -110,7 +110,11 @@ class PipelineStep:
         loss, passes = self.runner.step(cut_inputs, cut_targets)
         self.passes = [each.after(self.start_s) for each in passes]
         self.channels.average(self.runner.store.of(parameter) for parameter in self.parameters())
-        total = torch.zeros(1, device=self.channels.device) if loss is None else loss.detach().float()[None]
+        total = (
+            torch.zeros(1, dtype=torch.float64, device=self.channels.device)
+            if loss is None
+            else loss.detach().double()[None]
+        )
         self.channels.sum(total, range(self.schedule.num_ranks))
         self.channels.average([total])
         return total[0]
