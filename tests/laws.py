@@ -35,7 +35,7 @@ CLOSE = 1e-9
 """Relative slack of sums in floating point."""
 STRAGGLERS = 1.1
 """What a step takes of each second that its mean device does is less."""
-OVER_TIME = 1e-4
+OVER_TIME = 1e-3
 """Relative slack of schedules other than 1F1B, whose passes in flight are averages of chunks."""
 NOT_FOLLOWED = ("does not follow activations to the host", "cuts them into pieces")
 """What memory over time is refused for."""

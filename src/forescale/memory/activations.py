@@ -30,15 +30,14 @@ def activation_bytes(
     saved, beside_loss = in_flight.most(degrees, stages, count, most)
     part = 1.0 / in_flight.num_splits
     loss = stages.last * largest(first=head.forward, second=head.backward)
+    beside, other = (stages.last * losses * head.kept for losses in in_flight.losses_beside)
     activations: Numeric = largest(
-        first=saved + part * _working_set(setting, inputs), second=beside_loss + part * loss
+        first=saved + part * _working_set(setting, inputs) + beside, second=beside_loss + part * loss + other
     )
     host: Numeric = 0.0
     if offloads:
         host, _ = in_flight.most(degrees, stages, count, moved)
         activations = resident_bytes(kept=activations, in_transit=in_transit(setting, inputs, moved(stages)))
-    if waiting := in_flight.losses_waiting - part:
-        activations = activations + stages.last * waiting * head.kept
     if setting.choices.kernels.keeps_stage_outputs:
         outputs = stage_output_bytes(
             message_bytes=message_bytes(setting.model, setting.layout(degrees)),

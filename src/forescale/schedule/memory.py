@@ -97,6 +97,28 @@ def live_passes(schedule: Schedule) -> Array:
     return np.stack(live, axis=1) / schedule.num_splits
 
 
+def losses_beside(schedule: Schedule) -> tuple[float, float]:
+    """Return the most micro-batches that wait between forward and backward of the last stage: beside any pass, a loss.
+
+    Beside passes those count that wait while their rank holds most and runs a backward, which needs most at work.
+    """
+    flat = flatten(schedule.orders)
+    last = flat.stage % schedule.num_stages == schedule.num_stages - 1
+    forward, backward = flat.kind == Kind.F, np.isin(flat.kind, (Kind.B, Kind.I))
+    made = forward | (flat.kind == Kind.RELOAD)
+    gone = np.isin(flat.kind, (Kind.B, Kind.W, Kind.OFFLOAD))
+    found = [(0.0, 0.0)]
+    for low, high in pairwise(flat.bounds.tolist()):
+        own = slice(low, high)
+        held = np.cumsum(made[own] * 1.0 - gone[own]) + gone[own]
+        waiting = np.cumsum((last & forward)[own] * 1.0 - (last & backward)[own]) - (last & forward)[own]
+        full = backward[own] & (held == held.max(initial=0.0))
+        of_loss = (last & (forward | backward))[own]
+        found.append((waiting[full].max(initial=0.0), waiting[of_loss].max(initial=0.0)))
+    beside, own_loss = np.max(np.array(found), axis=0) / schedule.num_splits
+    return float(beside), float(own_loss)
+
+
 def peak_activations(schedule: Schedule, weight_part: float | Array = 1.0) -> Array:
     """Return the most micro-batches (of a device's full share) each rank holds; shape (num_ranks,).
 

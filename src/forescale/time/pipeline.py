@@ -31,20 +31,13 @@ from forescale.schedule import (
     CompiledSchedule,
     LinkTimes,
     Request,
-    Schedule,
     StageTimes,
     build_schedule,
     compile_schedule,
     cuts_sequences,
     family,
 )
-from forescale.schedule.memory import (
-    ActivationSizes,
-    live_chunks,
-    live_passes,
-    peak_activations,
-    peak_memory,
-)
+from forescale.schedule.memory import live_chunks, live_passes, losses_beside, peak_activations
 from forescale.spec.model import Model
 from forescale.spec.strategy import Kernels, Recompute, Strategy
 from forescale.spec.workload import Workload, num_microbatches
@@ -200,7 +193,7 @@ def pipeline_of(
             held=peak_activations(built)[:, None],
             num_splits=built.num_splits,
             copies=placement.num_replicas,
-            losses_waiting=_losses_waiting(built),
+            losses_beside=losses_beside(built),
         ),
         ends_apart=first != last,
         split=kind.splits_backward,
@@ -213,13 +206,6 @@ def pipeline_of(
 
 def _all_causal(model: Model) -> bool:
     return all(getattr(kind.attention, "causal", True) for kind in model.layer_kinds)
-
-
-def _losses_waiting(schedule: Schedule) -> float:
-    """Return the most micro-batches between forward and input gradient of the last stage."""
-    last = np.zeros(schedule.num_stages)
-    last[-1] = 1.0
-    return float(peak_memory(schedule, ActivationSizes(saved=last, weight_part=0.0)).max())
 
 
 def lay_out(model: Model, strategy: Strategy, workload: Workload) -> tuple[StagePlan, Pipeline]:

@@ -81,7 +81,6 @@ def floor_of(
             held=np.broadcast_to(held, ranks.index.shape),
             num_splits=num_splits,
             copies=kind.parameter_copies,
-            losses_waiting=1.0 / num_splits,  # one piece's loss waits for its backward, no more is known
         ),
         ends_apart=first[0] != first[-1],
         before=stack_plans([before for _, before in of_shape]),
