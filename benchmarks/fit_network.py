@@ -16,11 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
+from forescale.calibrate.network import fit_link
 from forescale.catalogue.clusters import load_cluster
 from forescale.cost.calibration import Fit, Residual
-from forescale.cost.collectives import AlphaBeta, LinkCalibration, NetworkCalibration, WireProtocol
-from forescale.cost.collectives.fit import fit_link
-from forescale.cost.collectives.measured import (
+from forescale.cost.collectives.alpha_beta import AlphaBeta
+from forescale.cost.collectives.calibration import LinkCalibration, NetworkCalibration, WireProtocol
+from forescale.cost.timings import (
     CollectiveBatch,
     MeasuredCollective,
     errors,

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from tests.small import cluster, dense, moe, workload
 
-from forescale.cost.collectives.measured import MeasuredCollective
 from forescale.cost.measured import Measurements
 from forescale.cost.select import Costs
+from forescale.cost.timings import MeasuredCollective
 from forescale.errors import SpecError
 from forescale.graph.layer import layer_block
 from forescale.graph.layout import Layout, split_strategy

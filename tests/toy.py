@@ -13,7 +13,7 @@ from forescale.cost.calibration import (
     RunFactors,
     UnfusedParameters,
 )
-from forescale.cost.collectives import LinkCalibration, WireProtocol
+from forescale.cost.collectives.calibration import LinkCalibration, WireProtocol
 from forescale.cost.roofline import Roofline
 from forescale.cost.run_calibration import RunCalibration, SharedFactors, SoftwareFactors
 from forescale.cost.select import Costs

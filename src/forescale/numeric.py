@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 Array: TypeAlias = NDArray[np.float64]
 Numeric: TypeAlias = float | Array
 """A scalar or an array over candidates; every formula takes and returns either."""
+Condition: TypeAlias = bool | NDArray[np.bool_]
 Select: TypeAlias = Callable[[Numeric], Numeric]
 """Takes some candidates' numbers."""
 T = TypeVar("T")
@@ -64,3 +65,8 @@ def _mapped(value: Any, of: Select, known: dict[int, Any]) -> Any:  # noqa: ANN4
 def taking(candidates: NDArray[np.int64]) -> Select:
     """Return what takes some candidates' numbers from the last axis of arrays; plain numbers stand for all."""
     return lambda values: values if isinstance(values, float) else values[..., candidates]
+
+
+def indicator(condition: Condition) -> Numeric:
+    """Return 1 where `condition` holds and 0 elsewhere, for scalars, arrays and recorded terms."""
+    return cast("Numeric", 1.0 * condition)

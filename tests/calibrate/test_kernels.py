@@ -7,14 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from forescale.calibrate.kernel_fit import Entry
 from forescale.calibrate.kernels import fit_kernels, rows_of
 from forescale.catalogue.clusters import load_device
 from forescale.cost.calibration import load_calibration
-from forescale.cost.calibrations import Calibrations, read_calibrations
-from forescale.cost.fit import Entry
 from forescale.cost.measured import Measurements
 from forescale.cost.roofline import Roofline
-from forescale.cost.select import Costs
+from forescale.cost.select import Calibrations, Costs, read_calibrations
 from forescale.errors import ReaderError, SpecError
 from forescale.graph.ops import AttentionCore, Elementwise, Gemm
 

@@ -8,14 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from forescale.calibrate.network import fit_network, timed_of
+from forescale.calibrate.network import fit_network, timed_of, with_parameters
 from forescale.catalogue.clusters import load_cluster
-from forescale.cost.calibrations import Calibrations, read_calibrations
-from forescale.cost.collectives import AlphaBeta, NetworkCalibration
-from forescale.cost.collectives.calibration import calibrate
-from forescale.cost.collectives.fit import with_parameters
-from forescale.cost.collectives.measured import MeasuredCollective, stack
+from forescale.cost.collectives.alpha_beta import AlphaBeta
+from forescale.cost.collectives.calibration import NetworkCalibration, calibrate
 from forescale.cost.measured import Measurements
+from forescale.cost.select import Calibrations, read_calibrations
+from forescale.cost.timings import MeasuredCollective, stack
 from forescale.errors import SpecError
 
 CLUSTER = load_cluster("h100-sxm", 64)

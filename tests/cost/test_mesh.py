@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from tests.small import asked, cluster, dense, moe, workload
 
-from forescale.cost.mesh import Inside, groups, inside, order_of
-from forescale.cost.placement import ranks_per_tier
+from forescale.cost.mesh import Inside, groups, inside, order_of, ranks_per_tier
 from forescale.explain import explain
 from forescale.graph.layout import Degrees, split_strategy
 from forescale.project import project

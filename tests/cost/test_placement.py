@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tests.cost.collectives.clusters import cluster, fast, slow, two_level
 
-from forescale.cost.placement import Group, innermost, ranks_per_tier, ranks_within
+from forescale.cost.mesh import Group, innermost, ranks_per_tier, ranks_within
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from tests.small import cluster
 
 from forescale.catalogue.clusters import load_cluster
 from forescale.cost.calibration import load_calibration
-from forescale.cost.calibrations import read_calibrations
 from forescale.cost.run_calibration import (
     UNSEEN,
     DeviceFactors,
@@ -21,6 +20,7 @@ from forescale.cost.run_calibration import (
     Spread,
     load_run_calibration,
 )
+from forescale.cost.select import read_calibrations
 from forescale.errors import ReaderError, UnknownNameError
 
 H100 = cluster(8).device

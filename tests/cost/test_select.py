@@ -8,7 +8,8 @@ import pytest
 
 from forescale.catalogue.clusters import load_cluster, load_device
 from forescale.cost.calibration import RunFactors
-from forescale.cost.collectives import AlphaBeta, ExpertExchange
+from forescale.cost.collectives.alpha_beta import AlphaBeta
+from forescale.cost.collectives.expert_exchange import ExpertExchange
 from forescale.cost.measured import MeasuredCompute, Measurements
 from forescale.cost.roofline import Roofline
 from forescale.cost.run_calibration import load_run_calibration

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from tests import toy
 
+from forescale.calibrate import kernel_fit as fit
 from forescale.catalogue.clusters import device_names, load_device
-from forescale.cost import fit
 from forescale.cost.calibration import (
     GroupedParameters,
     RunFactors,
@@ -19,10 +19,9 @@ from forescale.cost.calibration import (
     load_calibration,
     read_calibration,
 )
-from forescale.cost.kernels import batches, read_kernels
 from forescale.cost.roofline import Roofline, peak_rate
-from forescale.cost.tile import TileModel, tiles_of
-from forescale.cost.tile_formulas import (
+from forescale.cost.tile import (
+    TileModel,
     attention_block_seconds,
     attention_blocks,
     attention_tile_seconds,
@@ -31,8 +30,10 @@ from forescale.cost.tile_formulas import (
     tile_gemm_seconds,
     tile_step_seconds,
     tile_waves,
+    tiles_of,
     wave_extent,
 )
+from forescale.cost.timings import batches, read_kernels
 from forescale.errors import SpecError
 from forescale.formula import Term, as_term
 from forescale.graph.ops import AttentionCore, Elementwise, Gemm, GroupedGemm

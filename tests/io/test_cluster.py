@@ -3,7 +3,7 @@ import json
 import pytest
 
 from forescale.catalogue.clusters import cluster_record, load_cluster, load_device
-from forescale.cost.collectives import AlphaBeta
+from forescale.cost.collectives.alpha_beta import AlphaBeta
 from forescale.errors import ReaderError, SpecError, UnknownKeyError, UnknownNameError
 from forescale.io.cluster import read_cluster_file
 

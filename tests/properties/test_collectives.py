@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forescale.catalogue.clusters import load_cluster
-from forescale.cost.collectives import AlphaBeta, ExpertExchange, TwoLevel
-from forescale.cost.placement import Group, ranks_per_tier
+from forescale.cost.collectives.alpha_beta import AlphaBeta
+from forescale.cost.collectives.expert_exchange import ExpertExchange
+from forescale.cost.mesh import Group, ranks_per_tier
 from forescale.formula import Term
+from forescale.presets.subramanian2024.two_level import TwoLevel
 
 SIZES = {
     "h100-sxm": 1024,

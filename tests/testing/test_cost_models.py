@@ -7,7 +7,7 @@ import pytest
 
 from forescale.catalogue.clusters import load_cluster, load_device
 from forescale.cost.calibration import load_calibration
-from forescale.cost.collectives import AlphaBeta
+from forescale.cost.collectives.alpha_beta import AlphaBeta
 from forescale.cost.select import select
 from forescale.testing import check_collective_model, check_compute_model
 

@@ -8,9 +8,9 @@ from typing import TypeVar
 
 import numpy as np
 
+from forescale.calibrate.kernel_fit import residual
 from forescale.calibrate.report import Move
 from forescale.cost.calibration import Residual
-from forescale.cost.fit import residual
 from forescale.numeric import Array
 
 T = TypeVar("T")

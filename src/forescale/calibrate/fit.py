@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from forescale.calibrate.dataset import Run, measured_of, predict, weights_of
+from forescale.calibrate.least_squares import bounded_least_squares
 from forescale.calibrate.parameters import Parameter, logs_of, with_logs
-from forescale.cost.least_squares import bounded_least_squares
 from forescale.cost.run_calibration import RunCalibration
 from forescale.numeric import Array
 

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+from forescale.calibrate import kernel_fit as fit
 from forescale.calibrate.dataset import Left
 from forescale.calibrate.entries import FEWEST, EntryFit, held_out, interval_of, moves_of
-from forescale.cost import fit
 from forescale.cost.calibration import Calibration
-from forescale.cost.kernels import KernelRow, batches
 from forescale.cost.measured import Measurements
 from forescale.cost.roofline import Roofline, peak_rate
 from forescale.cost.tile import TileModel
+from forescale.cost.timings import KernelRow, batches
 from forescale.errors import SpecError
 from forescale.graph.ops import AttentionCore, Compute, Elementwise, Gemm, GroupedGemm
 from forescale.numeric import Array

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from forescale.calibrate.kernels import KernelFits
     from forescale.calibrate.network import NetworkFits
     from forescale.calibrate.report import Move
-    from forescale.cost.calibrations import Calibrations
     from forescale.cost.measured import Measurements
+    from forescale.cost.select import Calibrations
     from forescale.spec import Cluster, Device
 
 SHOWN = 8
@@ -107,7 +107,7 @@ def calibrate_command(
     from datetime import date
 
     from forescale.calibrate.report import rounded
-    from forescale.cost.calibrations import Calibrations, read_calibrations
+    from forescale.cost.select import Calibrations, read_calibrations
 
     if runs is None and not kernels and not collectives:
         msg = "there is nothing to fit to: give RUNS.csv, --kernels FILE or --collectives FILE"

@@ -105,8 +105,7 @@ def validate_command(
 
 def _costs(options: CostOptions) -> Costs:
     """Return the cost models asked for; a corpus is of many devices, so none of its kernels are looked up."""
-    from forescale.cost.calibrations import Calibrations, read_calibrations
-    from forescale.cost.select import Costs
+    from forescale.cost.select import Calibrations, Costs, read_calibrations
 
     if options.measurements is not None or options.compute == "measured":
         msg = (

@@ -1,11 +1,13 @@
-"""What a compute cost model is: seconds of an operator, and where that number comes from."""
+"""What a cost model is: seconds of kernels or of messages, and where these numbers come from."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
-from forescale.graph.ops import Compute
+from forescale.cost.mesh import Group
+from forescale.graph.ops import CollectiveKind, Compute
 from forescale.numeric import Numeric
 
 ProvenanceKind: TypeAlias = Literal["measured", "interpolated", "fitted", "roofline"]
@@ -37,4 +39,30 @@ class ComputeModel(Protocol):
 
     def provenance(self, op: Compute) -> Provenance:
         """Return where that duration comes from."""
+        ...
+
+
+Priced: TypeAlias = Callable[[Numeric], Numeric]
+"""Seconds of a message by its bytes, for one collective in one group."""
+Prices: TypeAlias = Callable[[CollectiveKind], Priced]
+"""Prices of one group by collective."""
+
+
+class CollectiveModel(Protocol):
+    """Prices messages among the ranks of a group.
+
+    Sizes may be floats, arrays over candidates or recorded terms; the result has the same kind, and a
+    candidate alone gets bit for bit what it gets inside an array. One rank or an empty message costs nothing.
+    """
+
+    def seconds(self, *, kind: CollectiveKind, num_bytes: Numeric, group: Group) -> Numeric:
+        """Return the seconds of one collective; `num_bytes` as in `graph.ops.Collective`."""
+        ...
+
+    def within(self, group: Group) -> Prices:
+        """Return the prices of one group: worth keeping for several collectives and messages."""
+        ...
+
+    def provenance(self, *, kind: CollectiveKind) -> Provenance:
+        """Return where the parameters behind `kind` come from."""
         ...

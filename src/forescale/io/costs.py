@@ -9,9 +9,8 @@ from typing import Annotated, Any
 
 from annotated_types import Gt, Le
 
-from forescale.cost.calibrations import Calibrations, read_calibrations
 from forescale.cost.measured import Measurements
-from forescale.cost.select import ComputeKind, Costs
+from forescale.cost.select import Calibrations, ComputeKind, Costs, read_calibrations
 from forescale.errors import SpecError
 from forescale.files import place_of
 from forescale.io.validation import build

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from forescale.catalogue.clusters import device_names, hardware_device
-from forescale.cost.collectives.measured import read_collectives
-from forescale.cost.kernels import read_kernels
 from forescale.cost.measured import Measurements
+from forescale.cost.timings import read_collectives, read_kernels
 from forescale.errors import ReaderError, UnknownNameError
 from forescale.files import read_table
 from forescale.graph.ops import CollectiveKind

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from forescale.cost.collectives.measured import MeasuredCollective, kind_of
+from forescale.cost.timings import MeasuredCollective, kind_of
 from forescale.errors import ReaderError
 from forescale.files import read_text
 from forescale.graph.ops import CollectiveKind

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from annotated_types import Ge, Gt, Le
 
-from forescale.cost.collectives.measured import MeasuredCollective
+from forescale.cost.timings import MeasuredCollective
 from forescale.graph.ops import AttentionCore, CollectiveKind, Elementwise, Gemm, GroupedGemm
 from forescale.limits import Devices
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
-from forescale.cost.placement import Group, ranks_per_tier
+from forescale.cost.mesh import Group, ranks_per_tier
 from forescale.formula import total
 from forescale.graph.layout import Choices, Degrees
 from forescale.graph.operator import NARROWEST_GRADIENT_BYTES

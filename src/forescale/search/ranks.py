@@ -11,8 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from forescale.cost.mesh import AXES, Inside, Order, groups
-from forescale.cost.placement import Group, ranks_per_tier, ranks_within
+from forescale.cost.mesh import AXES, Group, Inside, Order, groups, ranks_per_tier, ranks_within
 from forescale.graph.layout import Choices, Degrees
 from forescale.graph.ops import MeshAxis
 from forescale.numeric import Array, Numeric

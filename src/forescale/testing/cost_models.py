@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from forescale.cost.collectives import CollectiveModel
-from forescale.cost.model import ComputeModel
-from forescale.cost.placement import Group
+from forescale.cost.mesh import Group
+from forescale.cost.model import CollectiveModel, ComputeModel
 from forescale.graph.ops import AttentionCore, Compute, Elementwise, Gemm, GroupedGemm
 from forescale.numeric import Array
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TypeAlias
 
-from forescale.cost.placement import Group
+from forescale.cost.mesh import Group
 from forescale.cost.select import CostModels
 from forescale.formula import named, total
 from forescale.graph.layout import Choices, Layout

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from forescale.cost.placement import innermost
+from forescale.cost.mesh import innermost
 from forescale.formula import formula, value_of
 from forescale.graph.layout import state_shards
 from forescale.graph.ops import Collective, CollectiveKind, MeshAxis

@@ -10,17 +10,24 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 
-from forescale.cost.alike import flags_of, stacked
 from forescale.cost.calibration import RunFactors
-from forescale.cost.collectives import CollectiveModel, Priced, Prices
-from forescale.cost.measured.messages import MeasuredMessages
-from forescale.cost.model import ComputeModel, Provenance, ProvenanceKind
-from forescale.cost.placement import Group
+from forescale.cost.measured import MeasuredMessages
+from forescale.cost.mesh import Group
+from forescale.cost.model import CollectiveModel, ComputeModel, Priced, Prices, Provenance, ProvenanceKind
 from forescale.cost.select import CostModels
 from forescale.formula import Term, formula, value_of
 from forescale.graph.layout import several
 from forescale.graph.operator import Block, Operator, Work
-from forescale.graph.ops import Collective, CollectiveKind, Compute, Elementwise, MeshAxis, Primitive
+from forescale.graph.ops import (
+    Collective,
+    CollectiveKind,
+    Compute,
+    Elementwise,
+    MeshAxis,
+    Primitive,
+    flags_of,
+    stacked,
+)
 from forescale.graph.parts import Parts
 from forescale.numeric import Numeric, larger, smaller
 from forescale.spec.strategy import LaunchGraphs

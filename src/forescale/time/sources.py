@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import get_args
 
-from forescale.cost.measured.messages import MeasuredMessages
+from forescale.cost.measured import MeasuredMessages
 from forescale.cost.model import ProvenanceKind
 from forescale.graph.parts import Parts
 from forescale.graph.stage import StagePlan

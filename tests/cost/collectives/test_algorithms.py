@@ -7,10 +7,10 @@ import pytest
 from tests.cost.collectives.clusters import cluster, fast, slow, two_level
 
 from forescale.catalogue.clusters import load_cluster
-from forescale.cost.collectives import AlphaBeta, LinkCalibration, NetworkCalibration, WireProtocol
-from forescale.cost.collectives.algorithm import doublings
-from forescale.cost.collectives.catalogue import ALGORITHMS
-from forescale.cost.placement import Group
+from forescale.cost.collectives.algorithms import ALGORITHMS, doublings
+from forescale.cost.collectives.alpha_beta import AlphaBeta
+from forescale.cost.collectives.calibration import LinkCalibration, NetworkCalibration, WireProtocol
+from forescale.cost.mesh import Group
 from forescale.formula import Term
 
 ALPHA_FAST, ALPHA_SLOW, FAST, SLOW = 1e-6, 5e-6, 400e9, 50e9

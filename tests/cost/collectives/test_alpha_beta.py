@@ -11,10 +11,10 @@ import pytest
 from tests import toy
 
 from forescale.catalogue.clusters import load_cluster
-from forescale.cost.collectives import AlphaBeta, ExpertExchange
-from forescale.cost.collectives.expert_exchange import distinct_blocks, reachable_blocks
-from forescale.cost.collectives.measured import errors, read_collectives, stack
-from forescale.cost.placement import Group
+from forescale.cost.collectives.alpha_beta import AlphaBeta
+from forescale.cost.collectives.expert_exchange import ExpertExchange, distinct_blocks, reachable_blocks
+from forescale.cost.mesh import Group
+from forescale.cost.timings import errors, read_collectives, stack
 from forescale.io.nccl_tests import read_nccl_tests
 from forescale.spec import Tier
 

@@ -3,9 +3,14 @@ from __future__ import annotations
 import pytest
 from tests.cost.collectives.clusters import cluster, fast, slow
 
-from forescale.cost.collectives import LinkCalibration, WireProtocol, calibrate, link_calibrations
-from forescale.cost.collectives.calibration import link_calibration_of
-from forescale.cost.collectives.catalogue import ALGORITHMS
+from forescale.cost.collectives.algorithms import ALGORITHMS
+from forescale.cost.collectives.calibration import (
+    LinkCalibration,
+    WireProtocol,
+    calibrate,
+    link_calibration_of,
+    link_calibrations,
+)
 from forescale.errors import ReaderError, SpecError
 from forescale.spec.cluster import LinkParameters
 

@@ -11,14 +11,10 @@ import pytest
 from tests.cost.collectives.clusters import cluster, fast, slow
 
 from forescale.cost.calibration import Fit
-from forescale.cost.collectives import (
-    AlphaBeta,
-    ExpertExchange,
-    LinkCalibration,
-    NetworkCalibration,
-    WireProtocol,
-)
-from forescale.cost.placement import Group
+from forescale.cost.collectives.alpha_beta import AlphaBeta
+from forescale.cost.collectives.calibration import LinkCalibration, NetworkCalibration, WireProtocol
+from forescale.cost.collectives.expert_exchange import ExpertExchange
+from forescale.cost.mesh import Group
 from forescale.spec.cluster import Tier
 
 VOLUME, ALL, NODE, RAIL = 64e6, (64, 1), (8, 1), (8, 8)

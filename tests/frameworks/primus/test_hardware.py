@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from forescale.catalogue.clusters import load_cluster
-from forescale.cost.collectives import AlphaBeta
+from forescale.cost.collectives.alpha_beta import AlphaBeta
 from forescale.errors import ReaderError, SpecError
 from forescale.frameworks.primus.hardware import read_hardware_config
 from forescale.io.named import cluster_of

@@ -9,18 +9,15 @@ from typing import Any, cast
 
 import numpy as np
 
-from forescale.cost.collectives.algorithm import Algorithm, Line
+from forescale.cost.collectives.algorithms import ALGORITHM_NAMES, ALGORITHMS, Algorithm, Line
 from forescale.cost.collectives.calibration import LinkCalibration, NetworkCalibration, calibrate
-from forescale.cost.collectives.catalogue import ALGORITHM_NAMES, ALGORITHMS
-from forescale.cost.collectives.masks import indicator
-from forescale.cost.collectives.model import Prices
 from forescale.cost.collectives.route import Route, route
-from forescale.cost.model import Provenance
-from forescale.cost.placement import Group
+from forescale.cost.mesh import Group
+from forescale.cost.model import Prices, Provenance
 from forescale.errors import UnknownNameError
 from forescale.formula import Term, formula, value_of
 from forescale.graph.ops import CollectiveKind
-from forescale.numeric import Numeric, smaller
+from forescale.numeric import Numeric, indicator, smaller
 from forescale.spec.cluster import Cluster
 
 

@@ -7,11 +7,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from forescale.cost.collectives.algorithm import Line, fixed_seconds
+from forescale.cost.collectives.algorithms import Line, fixed_seconds
 from forescale.cost.collectives.alpha_beta import AlphaBeta, Lines
-from forescale.cost.collectives.model import Prices
-from forescale.cost.model import Provenance
-from forescale.cost.placement import Group
+from forescale.cost.mesh import Group
+from forescale.cost.model import Prices, Provenance
 from forescale.formula import formula
 from forescale.graph.ops import CollectiveKind
 from forescale.numeric import Numeric

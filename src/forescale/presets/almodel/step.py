@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from forescale.cost.collectives.bandwidth_table import bus_bytes
-from forescale.cost.placement import Group
+from forescale.cost.mesh import Group
 from forescale.cost.roofline import peak_rate
 from forescale.formula import formula
 from forescale.graph.layout import Degrees
 from forescale.graph.ops import CollectiveKind
 from forescale.graph.parameters import count_parameters
 from forescale.numeric import Numeric
+from forescale.presets.almodel.bandwidth_table import bus_bytes
 from forescale.presets.almodel.flops import SequenceFlops
 from forescale.presets.almodel.memory import DeviceMemory, almodel_state_bytes, fsdp_of
 from forescale.presets.almodel.sources import ANALYSIS

@@ -9,8 +9,8 @@ from functools import cache
 from importlib import resources
 from typing import Any, cast
 
-from forescale.cost.collectives import BandwidthTable, load_bandwidth_table
 from forescale.graph.ops import CollectiveKind
+from forescale.presets.almodel.bandwidth_table import BandwidthTable, load_bandwidth_table
 from forescale.presets.almodel.quirks import Quirks
 from forescale.units import parse
 

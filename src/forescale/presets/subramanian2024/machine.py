@@ -9,10 +9,10 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from forescale.cost.collectives.two_level import two_level_message, two_level_ring
 from forescale.errors import SpecError
 from forescale.numeric import Numeric
 from forescale.presets.subramanian2024.quirks import Quirks
+from forescale.presets.subramanian2024.two_level import two_level_message, two_level_ring
 from forescale.spec.cluster import Cluster
 from forescale.units import parse
 

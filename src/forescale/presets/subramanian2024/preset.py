@@ -7,8 +7,7 @@ from typing import get_args
 
 import numpy as np
 
-from forescale.cost.mesh import groups, order_of
-from forescale.cost.placement import ranks_per_tier
+from forescale.cost.mesh import groups, order_of, ranks_per_tier
 from forescale.errors import SpecError
 from forescale.graph.layout import split_strategy
 from forescale.presets.preset import Account, StageBytes, memory_projection

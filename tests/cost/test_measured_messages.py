@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from forescale.catalogue.clusters import load_cluster
-from forescale.cost.collectives import AlphaBeta
-from forescale.cost.collectives.measured import MeasuredCollective
+from forescale.cost.collectives.alpha_beta import AlphaBeta
 from forescale.cost.measured import Measurements
-from forescale.cost.placement import Group
+from forescale.cost.mesh import Group
+from forescale.cost.timings import MeasuredCollective
 from forescale.testing import check_collective_model
 
 CLUSTER = load_cluster("h100-sxm", 32)

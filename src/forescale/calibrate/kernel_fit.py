@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from forescale.calibrate.least_squares import robust_least_squares
 from forescale.cost.calibration import Calibration, Fit, Residual
-from forescale.cost.kernels import KernelBatch
-from forescale.cost.least_squares import robust_least_squares
 from forescale.cost.model import ComputeModel
+from forescale.cost.timings import KernelBatch
 from forescale.numeric import Array
 from forescale.spec import Device
 

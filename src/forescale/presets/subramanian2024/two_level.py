@@ -6,14 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from forescale.cost.collectives.masks import indicator
-from forescale.cost.collectives.model import Priced, Prices
-from forescale.cost.model import Provenance
-from forescale.cost.placement import Group, ranks_per_tier
+from forescale.cost.mesh import Group, ranks_per_tier
+from forescale.cost.model import Priced, Prices, Provenance
 from forescale.errors import SpecError
 from forescale.formula import formula
 from forescale.graph.ops import CollectiveKind
-from forescale.numeric import Numeric
+from forescale.numeric import Numeric, indicator
 from forescale.spec.cluster import Cluster
 
 _SUBRAMANIAN = "Subramanian et al. 2024, arXiv:2410.00273"

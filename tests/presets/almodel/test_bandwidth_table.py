@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from forescale.cost.collectives import load_bandwidth_table
-from forescale.cost.placement import Group
+from forescale.cost.mesh import Group
 from forescale.errors import SpecError, UnknownNameError
+from forescale.presets.almodel.bandwidth_table import load_bandwidth_table
 
 
 def seconds(kind, gigabytes, ranks):

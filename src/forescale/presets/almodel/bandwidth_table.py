@@ -10,14 +10,12 @@ from typing import cast
 
 import numpy as np
 
-from forescale.cost.collectives.masks import indicator
-from forescale.cost.collectives.model import Priced, Prices
-from forescale.cost.model import Provenance
-from forescale.cost.placement import Group
+from forescale.cost.mesh import Group
+from forescale.cost.model import Priced, Prices, Provenance
 from forescale.errors import SpecError, UnknownNameError
 from forescale.formula import formula, value_of
 from forescale.graph.ops import CollectiveKind
-from forescale.numeric import Numeric
+from forescale.numeric import Numeric, indicator
 from forescale.units import parse
 
 

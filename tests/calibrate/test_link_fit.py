@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from tests.cost.collectives.clusters import two_level
 
-from forescale.cost.collectives import AlphaBeta, LinkCalibration, NetworkCalibration, WireProtocol
-from forescale.cost.collectives.fit import BOUNDS, fit_link, parameters_of, with_parameters
-from forescale.cost.collectives.measured import MeasuredCollective, errors, residual_of, stack
+from forescale.calibrate.network import BOUNDS, fit_link, parameters_of, with_parameters
+from forescale.cost.collectives.alpha_beta import AlphaBeta
+from forescale.cost.collectives.calibration import LinkCalibration, NetworkCalibration, WireProtocol
+from forescale.cost.timings import MeasuredCollective, errors, residual_of, stack
 
 TRUTH = LinkCalibration(
     name="truth",

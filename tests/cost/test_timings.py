@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from forescale.catalogue.clusters import load_device
-from forescale.cost.kernels import batches, read_kernels
+from forescale.cost.timings import batches, read_kernels
 
 COLUMNS = (
     "id,hardware,kind,op,dtype,m,n,k,groups,batch,heads,kv_heads,qk_head_dim,v_head_dim,seq_len,causal,"

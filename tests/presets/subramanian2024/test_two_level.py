@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from tests.cost.collectives.clusters import cluster, fast, slow
 
-from forescale.cost.collectives import TwoLevel
-from forescale.cost.placement import Group
+from forescale.cost.mesh import Group
 from forescale.errors import SpecError
+from forescale.presets.subramanian2024.two_level import TwoLevel
 
 # System A100 of Subramanian et al. 2024, table A3, domain of 8.
 BF, BS, LF, LS = 300e9 * 0.7, 25e9 * 0.7, 2.5e-6, 5e-6

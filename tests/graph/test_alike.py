@@ -8,9 +8,17 @@ import numpy as np
 import pytest
 
 from forescale.catalogue.clusters import load_device
-from forescale.cost.alike import EXTENTS, FLAGS, flags_of, stacked
 from forescale.cost.select import select
-from forescale.graph.ops import AttentionCore, Elementwise, Gemm, GroupedGemm
+from forescale.graph.ops import (
+    EXTENTS,
+    FLAGS,
+    AttentionCore,
+    Elementwise,
+    Gemm,
+    GroupedGemm,
+    flags_of,
+    stacked,
+)
 
 CORE = AttentionCore(
     batch=1.0, heads=8.0, kv_heads=2.0, q_len=4096.0, kv_len=4096.0, pairs=2.0**23, qk_dim=128.0, v_dim=128.0

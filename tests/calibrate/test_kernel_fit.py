@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from forescale.calibrate import kernel_fit as fit
 from forescale.catalogue.clusters import load_device
-from forescale.cost import fit
 from forescale.cost.calibration import load_calibration, read_calibration
-from forescale.cost.kernels import KernelBatch, batches, read_kernels
 from forescale.cost.roofline import Roofline
+from forescale.cost.timings import KernelBatch, batches, read_kernels
 from forescale.errors import ReaderError
 from forescale.graph.ops import AttentionCore, Gemm, GroupedGemm
 

@@ -3,9 +3,10 @@ from __future__ import annotations
 import pytest
 from tests.cost.collectives.clusters import cluster
 
-from forescale.cost.collectives import AlphaBeta, LinkCalibration, NetworkCalibration, WireProtocol
-from forescale.cost.collectives.topology import mesh_bandwidth, torus_bandwidth, torus_exchange_bandwidth
-from forescale.cost.placement import Group
+from forescale.cost.collectives.alpha_beta import AlphaBeta
+from forescale.cost.collectives.calibration import LinkCalibration, NetworkCalibration, WireProtocol
+from forescale.cost.collectives.route import mesh_bandwidth, torus_bandwidth, torus_exchange_bandwidth
+from forescale.cost.mesh import Group
 from forescale.spec.cluster import Tier
 
 

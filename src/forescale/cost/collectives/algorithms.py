@@ -1,0 +1,485 @@
+"""All algorithms: a class for each way to do a collective, and the tuple that lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+import numpy as np
+
+from forescale.cost.collectives.route import Leg, Route
+from forescale.formula import formula
+from forescale.graph.ops import CollectiveKind
+from forescale.numeric import Numeric, indicator, larger
+
+THAKUR = "Thakur, Rabenseifner and Gropp 2005, Optimization of collective communication operations in MPICH"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """Time of one way to do a collective: fixed + bytes·seconds_per_byte."""
+
+    label: str
+    fixed: Numeric
+    seconds_per_byte: Numeric
+
+
+class Algorithm(Protocol):
+    """One way to do some collectives."""
+
+    @property
+    def name(self) -> str:
+        """What calibrations call it."""
+        ...
+
+    @property
+    def kinds(self) -> frozenset[CollectiveKind]:
+        """The collectives it does."""
+        ...
+
+    def lines(self, *, kind: CollectiveKind, route: Route) -> Iterator[Line]:
+        """Yield a line per wire protocol; infinite where the algorithm cannot serve a group."""
+        ...
+
+
+def passes(kind: CollectiveKind) -> float:
+    """Return 2 for all-reduce, which scatters and gathers, and 1 for the others."""
+    return 2.0 if kind == "all_reduce" else 1.0
+
+
+@formula(unit="1", source=f"{THAKUR}, section 4: steps of a binomial tree")
+def doublings(*, count: Numeric) -> Numeric:
+    """ceil(log2 count), exact for any count."""
+    return np.frexp(np.ceil(count) - 1.0)[1] * 1.0
+
+
+@formula(unit="s", source="Hockney 1994, The communication challenge for MPP: latency and bandwidth")
+def fixed_seconds(*, launch: Numeric, passes: Numeric, latency: Numeric) -> Numeric:
+    """Launch + passes·latency: what a message of no length takes."""
+    return launch + passes * latency
+
+
+@formula(unit="s/byte", source=f"{THAKUR}, section 4.1")
+def ring_seconds_per_byte(*, passes: Numeric, num_ranks: Numeric, seconds_per_byte: Numeric) -> Numeric:
+    """passes·(n - 1)/n·beta: each rank sends all parts but one in each pass."""
+    return passes * (num_ranks - 1.0) / num_ranks * seconds_per_byte
+
+
+def tightest(route: Route, protocol: int) -> Numeric:
+    """Return seconds per byte of ring traffic: those of the tier that is slowest for its load."""
+    slowest: Numeric = 0.0
+    for leg in route.legs:
+        slowest = larger(slowest, leg.load / (leg.bandwidth * leg.efficiency(protocol)))
+    return slowest
+
+
+def hop_seconds(route: Route, protocol: int) -> Numeric:
+    """Return the latency of one pass: all hops, each of its tier."""
+    latency: Numeric = 0.0
+    for leg in route.legs:
+        latency = latency + leg.hops * leg.hop(protocol)
+    return latency
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """Rings over all ranks, as many in parallel as a block has links outwards."""
+
+    name: str = "ring"
+    kinds: frozenset[CollectiveKind] = frozenset(
+        ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
+    )
+
+    def lines(self, *, kind: CollectiveKind, route: Route) -> Iterator[Line]:
+        """Yield a line per wire protocol; broadcast and reduce pipe the whole message along the ring."""
+        for protocol, wire in route.protocols:
+            beta = tightest(route, protocol)
+            if kind not in ("broadcast", "reduce"):
+                beta = ring_seconds_per_byte(
+                    passes=passes(kind), num_ranks=route.num_ranks, seconds_per_byte=beta
+                )
+            fixed = fixed_seconds(
+                launch=route.launch(protocol), passes=passes(kind), latency=hop_seconds(route, protocol)
+            )
+            yield Line(label=f"{self.name} {wire}", fixed=fixed, seconds_per_byte=beta)
+
+
+_SANDERS = (
+    "Sanders, Speck and Träff 2009, Two-tree algorithms for full bandwidth broadcast, reduction and scan"
+)
+
+
+@formula(unit="s/byte", source=f"{_SANDERS}, section 3")
+def tree_seconds_per_byte(
+    *, passes: Numeric, fan: Numeric, inner: Numeric, bandwidth: Numeric, pair_share: Numeric
+) -> Numeric:
+    """passes·share/(g·b), 0 without a second block; share = 1, `pair_share` between just two blocks.
+
+    In two trees of half the message a block is inner node of one and leaf of the other: it moves V up and V
+    down in each direction. Between two blocks each tree is one edge, and half of that is left.
+    """
+    share = indicator(fan > 1.0) * (1.0 - (1.0 - pair_share) * indicator(fan <= 2.0))
+    return passes * share / (inner * bandwidth)
+
+
+@formula(unit="s/byte", source=f"{_SANDERS}, section 2: pipelined chain")
+def chain_seconds_per_byte(*, passes: Numeric, fan: Numeric, bandwidth: Numeric) -> Numeric:
+    """passes·(1 - 1/g)/b: a rank forwards the message to the next, the last of g does not."""
+    return passes * (1.0 - 1.0 / fan) / bandwidth
+
+
+def across(route: Route, *, kind: CollectiveKind, protocol: int) -> tuple[Numeric, Numeric]:
+    """Return latency and seconds per byte of the trees over all tiers but the innermost."""
+    latency: Numeric = 0.0
+    beta: Numeric = 0.0
+    for leg in route.legs[1:]:
+        hops, share = leg_across(leg, kind=kind, protocol=protocol)
+        latency = latency + hops
+        beta = larger(beta, share)
+    return latency, beta
+
+
+def leg_across(leg: Leg, *, kind: CollectiveKind, protocol: int) -> tuple[Numeric, Numeric]:
+    """Return latency and seconds per byte of the trees over one tier."""
+    latency = doublings(count=leg.fan) * (leg.hop(protocol) * leg.link.tree_hop_factor)
+    return latency, tree_seconds_per_byte(
+        passes=passes(kind),
+        fan=leg.fan,
+        inner=leg.inner,
+        bandwidth=leg.bandwidth * leg.efficiency(protocol) * leg.link.tree_efficiency,
+        pair_share=leg.link.pair_share,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Double binary tree; NCCL broadcasts and reduces to one rank by rings only (src/graph/tuning.cc)."""
+
+    name: str = "tree"
+    kinds: frozenset[CollectiveKind] = frozenset(("all_reduce",))
+
+    def lines(self, *, kind: CollectiveKind, route: Route) -> Iterator[Line]:
+        """Yield a line per wire protocol."""
+        first = route.legs[0]
+        for protocol, wire in route.protocols:
+            latency, beta = across(route, kind=kind, protocol=protocol)
+            chain = chain_seconds_per_byte(
+                passes=passes(kind), fan=first.fan, bandwidth=first.bandwidth * first.efficiency(protocol)
+            )
+            fixed = fixed_seconds(
+                launch=route.launch(protocol),
+                passes=passes(kind),
+                latency=latency + (first.fan - 1.0) * first.hop(protocol),
+            )
+            yield Line(label=f"{self.name} {wire}", fixed=fixed, seconds_per_byte=larger(beta, chain))
+
+
+@formula(unit="s/byte", source=f"{THAKUR}, section 4.5: each exchange halves what is left")
+def phase_seconds_per_byte(
+    *, passes: Numeric, inner: Numeric, shared: Numeric, bandwidth: Numeric
+) -> Numeric:
+    """passes·(1/inner - 1/shared)/b: what is left of the message after the inner tiers did their part."""
+    return passes * (1.0 / inner - 1.0 / shared) / bandwidth
+
+
+@dataclass(frozen=True, slots=True)
+class HalvingDoubling:
+    """Near partners exchange the large parts, far ones the small; exchanges follow one another."""
+
+    name: str = "halving_doubling"
+    kinds: frozenset[CollectiveKind] = frozenset(("all_reduce", "all_gather", "reduce_scatter"))
+
+    def lines(self, *, kind: CollectiveKind, route: Route) -> Iterator[Line]:
+        """Yield a line per wire protocol; a partner is reached over one link where there is no switch."""
+        for protocol, wire in route.protocols:
+            latency: Numeric = 0.0
+            beta: Numeric = 0.0
+            for leg in route.legs:
+                latency = latency + doublings(count=leg.fan) * leg.hop(protocol)
+                beta = beta + phase_seconds_per_byte(
+                    passes=passes(kind),
+                    inner=leg.inner,
+                    shared=leg.shared,
+                    bandwidth=leg.neighbour_bandwidth * leg.efficiency(protocol),
+                )
+            fixed = fixed_seconds(launch=route.launch(protocol), passes=passes(kind), latency=latency)
+            yield Line(label=f"{self.name} {wire}", fixed=fixed, seconds_per_byte=beta)
+
+
+@dataclass(frozen=True, slots=True)
+class Bruck:
+    """Bruck et al. 1997, Efficient algorithms for all-to-all communications; mirrored to scatter."""
+
+    name: str = "bruck"
+    kinds: frozenset[CollectiveKind] = frozenset(("all_reduce", "all_gather", "reduce_scatter"))
+
+    def lines(self, *, kind: CollectiveKind, route: Route) -> Iterator[Line]:
+        """Yield a line per wire protocol: ranks at the edge of a block cross its border in every step."""
+        for protocol, wire in route.protocols:
+            latency: Numeric = 0.0
+            slowest: Numeric = 0.0
+            for leg in route.legs:
+                latency = np.maximum(latency, leg.crossed * leg.hop(protocol))
+                rate = leg.neighbour_bandwidth * leg.link.wire(protocol).efficiency
+                slowest = np.maximum(slowest, leg.crossed / rate)
+            yield Line(
+                label=f"{self.name} {wire}",
+                fixed=fixed_seconds(
+                    launch=route.launch(protocol),
+                    passes=passes(kind),
+                    latency=doublings(count=route.num_ranks) * latency,
+                ),
+                seconds_per_byte=ring_seconds_per_byte(
+                    passes=passes(kind), num_ranks=route.num_ranks, seconds_per_byte=slowest
+                ),
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class SingleShot:
+    """Direct exchange of parts; all-reduce takes two shots, one to scatter and one to gather."""
+
+    name: str = "single_shot"
+    kinds: frozenset[CollectiveKind] = frozenset(("all_reduce", "all_gather", "reduce_scatter"))
+
+    def lines(self, *, kind: CollectiveKind, route: Route) -> Iterator[Line]:
+        """Yield a line per wire protocol; the tiers work at once, each at its share of the message."""
+        for protocol, wire in route.protocols:
+            latency: Numeric = 0.0
+            beta: Numeric = 0.0
+            for leg in route.legs:
+                hop = leg.crossed * leg.hop(protocol) + (leg.shared - leg.inner) * leg.link.peer_latency
+                latency = larger(latency, hop)
+                share = exchange_seconds_per_byte(
+                    num_ranks=route.num_ranks,
+                    inner=leg.inner,
+                    reach=leg.reach,
+                    bandwidth=leg.exchange_bandwidth * leg.link.wire(protocol).efficiency,
+                )
+                beta = larger(beta, share)
+            fixed = fixed_seconds(launch=route.launch(protocol), passes=passes(kind), latency=latency)
+            yield Line(label=f"{self.name} {wire}", fixed=fixed, seconds_per_byte=passes(kind) * beta)
+
+
+@dataclass(frozen=True, slots=True)
+class Hierarchical:
+    """Reduce-scatter outwards, all-gather back in; the phases follow one another."""
+
+    name: str = "hierarchical"
+    kinds: frozenset[CollectiveKind] = frozenset(("all_reduce", "all_gather", "reduce_scatter"))
+
+    def lines(self, *, kind: CollectiveKind, route: Route) -> Iterator[Line]:
+        """Yield a line per wire protocol: fan - 1 steps per tier and pass."""
+        for protocol, wire in route.protocols:
+            latency: Numeric = 0.0
+            beta: Numeric = 0.0
+            for leg in route.legs:
+                latency = latency + (leg.fan - 1.0) * leg.hop(protocol)
+                beta = beta + phase_seconds_per_byte(
+                    passes=passes(kind),
+                    inner=leg.inner,
+                    shared=leg.shared,
+                    bandwidth=leg.bandwidth * leg.efficiency(protocol),
+                )
+            fixed = fixed_seconds(launch=route.launch(protocol), passes=passes(kind), latency=latency)
+            yield Line(label=f"{self.name} {wire}", fixed=fixed, seconds_per_byte=beta)
+
+
+_KLENK = "Klenk et al. 2020 (ISCA), An in-network architecture for accelerating shared-memory collectives"
+_GRAHAM = "Graham et al. 2016 (COMHPC), Scalable hierarchical aggregation protocol (SHArP)"
+
+
+@formula(
+    unit="s/byte", source=f"{_KLENK}, section 3: a rank's data leave once, its part of the sum returns once"
+)
+def in_network_seconds_per_byte(*, fan: Numeric, bandwidth: Numeric) -> Numeric:
+    """(1 + 1/g)/b: the switch fetches the tensor from each rank, which multicasts its part of the sum."""
+    return (1.0 + 1.0 / fan) / bandwidth
+
+
+@formula(
+    unit="s/byte",
+    source=f"{_GRAHAM}, section 3: each host sends its data up the tree once and receives the sum once",
+)
+def aggregation_seconds_per_byte(*, fan: Numeric, inner: Numeric, bandwidth: Numeric) -> Numeric:
+    """1/(g·b), 0 without a second block: what a block added up leaves over its g links while sums return."""
+    return indicator(fan > 1.0) / (inner * bandwidth)
+
+
+@formula(unit="s", source=f"{_KLENK}, section 3: it needs a switch and two ranks below it")
+def where_usable(*, seconds: Numeric, usable: Numeric) -> Numeric:
+    """Seconds where it can be used, else infinite."""
+    return cast("Numeric", np.where(usable, seconds, np.inf)[()])
+
+
+@dataclass(frozen=True, slots=True)
+class InNetwork:
+    """All-reduce by the switches of those tiers that can add up; by chain and tree on the others (NVLS tree)."""
+
+    name: str = "in_network"
+    kinds: frozenset[CollectiveKind] = frozenset(("all_reduce",))
+
+    def lines(self, *, kind: CollectiveKind, route: Route) -> Iterator[Line]:
+        """Yield one line: only whole messages (Simple) can be reduced on the way."""
+        first, *others = route.legs
+        reducing = [leg for leg in route.legs if leg.reduces]
+        if not reducing:
+            return
+        last = len(route.protocols) - 1
+        launch, latency, beta = _inside(first, last)
+        for leg in others:
+            hops, share = _aggregated(leg, last) if leg.reduces else leg_across(leg, kind=kind, protocol=last)
+            latency = latency + hops
+            beta = larger(beta, share)
+            launch = launch + leg.starts * leg.link.wire(last).launch
+        fixed = fixed_seconds(launch=launch, passes=2.0, latency=latency)
+        joined = [leg.fan for leg in reducing]
+        most = joined[0]
+        for fan in joined[1:]:
+            most = larger(most, fan)
+        yield Line(
+            label=self.name,
+            fixed=where_usable(seconds=fixed, usable=indicator(most >= 2.0)),
+            seconds_per_byte=beta,
+        )
+
+
+def _inside(leg: Leg, protocol: int) -> tuple[Numeric, Numeric, Numeric]:
+    """Return launch, latency and seconds per byte of the innermost tier: its switch, or a chain."""
+    if leg.reduces:
+        rate = leg.bandwidth * leg.link.reduction_efficiency
+        beta = indicator(leg.fan > 1.0) * in_network_seconds_per_byte(fan=leg.fan, bandwidth=rate)
+        return leg.starts * leg.link.reduction_launch, 0.0, beta
+    rate = leg.bandwidth * leg.efficiency(protocol)
+    beta = chain_seconds_per_byte(passes=2.0, fan=leg.fan, bandwidth=rate)
+    launch = leg.starts * leg.link.wire(protocol).launch
+    return launch, (leg.fan - 1.0) * leg.hop(protocol), beta
+
+
+def _aggregated(leg: Leg, protocol: int) -> tuple[Numeric, Numeric]:
+    """Return latency of one pass, a hop to the switches, and seconds per byte of a tier that adds up."""
+    rate = leg.bandwidth * leg.efficiency(protocol) * leg.link.reduction_efficiency
+    beta = aggregation_seconds_per_byte(fan=leg.fan, inner=leg.inner, bandwidth=rate)
+    return leg.crossed * leg.hop(protocol), beta
+
+
+_PRIMUS = (
+    "Primus projection documentation, all-to-all: (N - 1)/g of the buffer inside a node, (g - N)/g outside"
+)
+
+
+@formula(unit="s/byte", source=_PRIMUS)
+def exchange_seconds_per_byte(
+    *, num_ranks: Numeric, inner: Numeric, reach: Numeric, bandwidth: Numeric
+) -> Numeric:
+    """(reach - inner)/n/b: the parts for the ranks that these links and no inner ones reach."""
+    return (reach - inner) / num_ranks / bandwidth
+
+
+@formula(
+    unit="s/byte",
+    source="NCCL documentation, PXN: messages of a node go along its rails and are handed on inside",
+)
+def rail_seconds_per_byte(*, fan: Numeric, bandwidth: Numeric) -> Numeric:
+    """(1 - 1/fan)/b: the buffer is sorted by block of this tier, and all but one block's part leaves."""
+    return (1.0 - 1.0 / fan) / bandwidth
+
+
+@dataclass(frozen=True, slots=True)
+class DirectExchange:
+    """A single shot, all pairs at once; the tiers work at the same time, so the slowest decides."""
+
+    name: str = "direct_exchange"
+    kinds: frozenset[CollectiveKind] = frozenset(("all_to_all",))
+
+    def lines(self, *, kind: CollectiveKind, route: Route) -> Iterator[Line]:  # noqa: ARG002
+        """Yield one line; the wire protocol plays no part."""
+        latency: Numeric = 0.0
+        beta: Numeric = 0.0
+        for leg in route.legs:
+            latency = latency + (leg.shared - leg.inner) * leg.link.peer_latency
+            share = exchange_seconds_per_byte(
+                num_ranks=route.num_ranks,
+                inner=leg.inner,
+                reach=leg.reach,
+                bandwidth=leg.exchange_bandwidth * leg.link.exchange_efficiency,
+            )
+            beta = larger(beta, share)
+        fixed = fixed_seconds(launch=route.exchange_launch(), passes=1.0, latency=latency)
+        yield Line(label=self.name, fixed=fixed, seconds_per_byte=beta)
+
+
+@dataclass(frozen=True, slots=True)
+class PairwiseExchange:
+    """One peer after the other, n - 1 steps; a step over an outer tier leaves the inner ones idle."""
+
+    name: str = "pairwise_exchange"
+    kinds: frozenset[CollectiveKind] = frozenset(("all_to_all",))
+
+    def lines(self, *, kind: CollectiveKind, route: Route) -> Iterator[Line]:  # noqa: ARG002
+        """Yield one line: the steps of all tiers follow one another, each over one pair's links."""
+        long = len(route.protocols) - 1
+        latency: Numeric = 0.0
+        beta: Numeric = 0.0
+        for leg in route.legs:
+            latency = latency + (leg.shared - leg.inner) * leg.hop(long)
+            beta = beta + exchange_seconds_per_byte(
+                num_ranks=route.num_ranks,
+                inner=leg.inner,
+                reach=leg.shared,
+                bandwidth=leg.neighbour_bandwidth * leg.link.exchange_efficiency,
+            )
+        fixed = fixed_seconds(launch=route.exchange_launch(), passes=1.0, latency=latency)
+        yield Line(label=self.name, fixed=fixed, seconds_per_byte=beta)
+
+
+@dataclass(frozen=True, slots=True)
+class HierarchicalExchange:
+    """Along the rails to the right block first, then inside it: fewer and longer messages across blocks."""
+
+    name: str = "hierarchical_exchange"
+    kinds: frozenset[CollectiveKind] = frozenset(("all_to_all",))
+
+    def lines(self, *, kind: CollectiveKind, route: Route) -> Iterator[Line]:  # noqa: ARG002
+        """Yield one line; the phases follow one another."""
+        latency: Numeric = 0.0
+        beta: Numeric = 0.0
+        for leg in route.legs:
+            latency = latency + (leg.fan - 1.0) * leg.link.peer_latency
+            beta = beta + rail_seconds_per_byte(
+                fan=leg.fan, bandwidth=leg.exchange_bandwidth * leg.link.exchange_efficiency
+            )
+        fixed = fixed_seconds(launch=route.exchange_launch(), passes=1.0, latency=latency)
+        yield Line(label=self.name, fixed=fixed, seconds_per_byte=beta)
+
+
+@dataclass(frozen=True, slots=True)
+class PointToPoint:
+    """The slowest hop between consecutive ranks of the group: it sets the pace of a pipeline or a ring."""
+
+    name: str = "p2p"
+    kinds: frozenset[CollectiveKind] = frozenset(("p2p",))
+
+    def lines(self, *, kind: CollectiveKind, route: Route) -> Iterator[Line]:  # noqa: ARG002
+        """Yield one line: a hop over the slowest tier between neighbours."""
+        first = len(route.protocols) - 1
+        latency: Numeric = 0.0
+        launch: Numeric = 0.0
+        beta: Numeric = 0.0
+        for leg in route.legs:
+            latency = np.maximum(latency, leg.crossed * leg.hop(first))
+            launch = np.maximum(launch, leg.crossed * leg.link.exchange_launch)
+            rate = leg.neighbour_bandwidth * leg.link.exchange_efficiency
+            beta = np.maximum(beta, leg.crossed / rate)
+        fixed = fixed_seconds(launch=launch, passes=1.0, latency=latency)
+        yield Line(label=self.name, fixed=fixed, seconds_per_byte=beta)
+
+
+ALGORITHMS: tuple[Algorithm, ...] = (
+    Ring(), Tree(), HalvingDoubling(), Bruck(), SingleShot(), Hierarchical(), InNetwork(),
+    DirectExchange(), PairwiseExchange(), HierarchicalExchange(), PointToPoint(),
+)  # fmt: skip
+"""Every algorithm the package knows; a calibration names those that its library has."""
+ALGORITHM_NAMES: tuple[str, ...] = tuple(algorithm.name for algorithm in ALGORITHMS)
+"""Their names, as calibrations and cluster files write them."""
