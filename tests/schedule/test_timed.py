@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from forescale.schedule import LinkTimes, Request, compile_schedule, family, from_share, peak_activations
 from forescale.schedule.library import zb_auto
 from forescale.schedule.library.timed import at_equal_times, fastest
+from forescale.schedule.model import loop
 from forescale.testing.schedules import check_schedule
 
 
@@ -70,10 +71,10 @@ def _fields(request):
 def test_the_first_of_equals_is_taken():
     plain = family("1f1b").build(Request(pp=3, num_microbatches=4))
     late = family("gpipe").build(Request(pp=3, num_microbatches=4))
-    times = from_share(forward=1.0, input_grad=1.0, weight_grad=1.0, vpp=1)
-    assert fastest([late, plain], times) is late
-    zb = family("zb-h1").build(Request(pp=3, num_microbatches=4))
-    assert fastest([late, plain, zb], times) is zb
+    request = Request(pp=3, num_microbatches=4)
+    assert fastest([late.orders, plain.orders], request, loop(3)) is late.orders
+    zb = family("zb-h1").build(request)
+    assert fastest([late.orders, plain.orders, zb.orders], request, loop(3)) is zb.orders
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -101,7 +102,7 @@ def test_copied_rounds_of_the_heuristic_are_those_it_would_run(request, more, fa
         assert quick.kinds == plain.kinds
         assert (quick.end, quick.first, quick.bubble) == (plain.end, plain.first, plain.bubble)
         best = plain if best is None or plain.span() < best.span() else best
-    assert zb_auto.construct_with(asked, factor * asked.pp).orders == best.orders()
+    assert zb_auto.orders_within(asked, factor * asked.pp) == best.orders()
 
 
 def test_large_pipelines_of_the_heuristic():

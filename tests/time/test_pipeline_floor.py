@@ -13,7 +13,7 @@ from forescale.search.evaluate import Question, score
 from forescale.search.tree import enumerate_layouts
 from forescale.spec import Recompute
 from forescale.spec.space import Space
-from forescale.time.pipeline_floor import least_makespan, placement_of
+from forescale.time.pipeline_floor import least_makespan
 
 SHAPES = [(2, 1), (2, 3), (3, 7), (4, 3), (4, 13), (6, 12)]
 
@@ -41,7 +41,7 @@ def test_no_schedule_holds_less_than_its_family_says(family):
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda each: each.name)
 def test_stages_lie_where_the_floor_puts_them(family):
     for request, schedule in built(family):
-        assert schedule.placement == placement_of(family, request.pp, request.vpp)
+        assert schedule.placement == family.place(request.pp, request.vpp)
 
 
 @pytest.mark.parametrize("name", ["gpipe", "1f1b", "looped-bfs"])

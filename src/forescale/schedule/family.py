@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import numpy as np
 
 from forescale.errors import ScheduleError
 from forescale.numeric import Numeric
 from forescale.schedule.actions import MICROBATCH_SHIFT, STAGE_BITS, Order, as_codes
-from forescale.schedule.model import Schedule
+from forescale.schedule.model import Placement, Schedule, bidirectional, loop, wave
 
 MOST_ACTIONS = 1 << 24
 """Actions of the largest schedule that is built."""
@@ -84,7 +84,8 @@ def one_per_rank(of: RankShape) -> Numeric:
     return np.minimum(of.num_microbatches, of.pp)
 
 
-Refusal: TypeAlias = Callable[[Request], str]
+Orders: TypeAlias = Sequence[Sequence[int]]
+"""Packed actions of each rank; see `Schedule.orders`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +95,7 @@ class Family:
     name: str
     aliases: tuple[str, ...]
     title: str
-    placement: str
-    """loop, V, wave or bidirectional."""
+    placement: Literal["loop", "V", "wave", "bidirectional"]
     vpp: tuple[int, int | None]
     """Smallest and largest chunks per rank; None has no bound."""
     constraint: str
@@ -105,8 +105,9 @@ class Family:
     peak: str
     """Most micro-batches held by a rank, in words."""
     source: str
-    construct: Callable[[Request], Schedule]
-    refusal: Refusal = lambda _: ""
+    orders: Callable[[Request], Orders]
+    """What each rank does, for a request that can be met."""
+    refusal: Callable[[Request], str] = lambda _: ""
     """Why a request with the right vpp cannot be met; empty if it can."""
     splits_backward: bool = False
     splits_sequences: bool = False
@@ -121,6 +122,12 @@ class Family:
     def fixed_vpp(self) -> int | None:
         """The only vpp the family accepts, if there is one."""
         return self.vpp[0] if self.vpp[0] == self.vpp[1] else None
+
+    def place(self, pp: int, vpp: int) -> Placement:
+        """Return which rank holds which stage."""
+        if self.placement == "bidirectional":
+            return bidirectional(pp)
+        return loop(pp, vpp) if self.placement == "loop" else wave(pp, vpp)
 
     def why_not(self, request: Request) -> str:
         """Return why a request cannot be met; empty if it can."""
@@ -159,17 +166,20 @@ class Family:
         if reason := self.why_not(request):
             msg = f"{self.name}: {reason}"
             raise ScheduleError(msg)
-        return self.construct(request).renamed(self.name)
+        return Schedule(
+            name=self.name,
+            placement=self.place(request.pp, request.vpp),
+            num_microbatches=request.num_microbatches,
+            orders=tuple(self.orders(request)),
+            num_splits=request.num_splits if self.splits_sequences else 1,
+        )
 
 
-def keep_first(schedule: Schedule, num_microbatches: int) -> Schedule:
-    """Return the schedule without the micro-batches beyond the first; valid if the original is.
+def keep_first(orders: Orders, num_microbatches: int) -> Orders:
+    """Return orders without the micro-batches beyond the first; valid if the originals are.
 
     Dropping whole micro-batches leaves every remaining wait and order as it was.
     """
-    end = num_microbatches * schedule.num_splits << MICROBATCH_SHIFT
-    if num_microbatches == schedule.num_microbatches:
-        return schedule
-    codes = (as_codes(order) for order in schedule.orders)
-    orders = tuple(Order(each[each < end]) for each in codes)
-    return replace(schedule, num_microbatches=num_microbatches, orders=orders)
+    end = num_microbatches << MICROBATCH_SHIFT
+    codes = (as_codes(order) for order in orders)
+    return [Order(each[each < end]) for each in codes]

@@ -18,9 +18,8 @@ from forescale.graph.stage import StagePlan, least_chunks, plan_placed, stages_o
 from forescale.graph.stages import Stages, stack_plans
 from forescale.memory.in_flight import AtLeast
 from forescale.numeric import Array, Numeric, mapped, taking
-from forescale.schedule import Family, Placement, family
+from forescale.schedule import Family, family
 from forescale.schedule.family import RankShape
-from forescale.schedule.model import bidirectional, loop, wave
 from forescale.spec.model import Model
 from forescale.spec.strategy import Recompute
 from forescale.time.pipeline import Pipeline
@@ -54,13 +53,6 @@ def least_makespan(*, fill: Numeric, drain: Numeric, work: Numeric, urgent: Nume
     return least
 
 
-def placement_of(kind: Family, pp: int, vpp: int) -> Placement:
-    """Return which rank holds which stage, as the family's schedules have it."""
-    if kind.placement == "bidirectional":
-        return bidirectional(pp)
-    return loop(pp, vpp) if kind.placement == "loop" else wave(pp, vpp)
-
-
 def floor_of(
     model: Model, schedule: str, shapes: Sequence[Shape], *, recompute: Recompute, num_splits: int = 1
 ) -> tuple[PipelineFloor, Stages]:
@@ -74,7 +66,7 @@ def floor_of(
     ranks = stack_plans([plan for plan, _ in of_shape])
     degree, _, count = np.array(shapes, dtype=float).T
     held = kind.held(RankShape(rank=ranks.index, pp=degree, num_microbatches=count))
-    first = placement_of(kind, *shapes[0][:2]).rank_of_stage
+    first = kind.place(*shapes[0][:2]).rank_of_stage
     num_splits = num_splits if kind.splits_sequences else 1
     floor = PipelineFloor(
         in_flight=AtLeast(
@@ -93,7 +85,7 @@ def _plans(
     model: Model, kind: Family, pp: int, vpp: int, recompute: Recompute
 ) -> tuple[StagePlan, StagePlan]:
     """Return the layers of distinct ranks, and what lies before each: of equal ranks, before the last one."""
-    placement = placement_of(kind, pp, vpp)
+    placement = kind.place(pp, vpp)
     of_stage = placement.rank_of_stage[: placement.num_stages]
     chunks = virtual_stages(model, of_stage, recompute=recompute)
     ranks = plan_placed(chunks, placement.rank_of_stage, placement.num_replicas)

@@ -9,12 +9,11 @@ arXiv:2107.06925.
 from __future__ import annotations
 
 from forescale.schedule.actions import Kind, pack
-from forescale.schedule.family import MOST_IN_FULL, Family, Request
-from forescale.schedule.model import Schedule, bidirectional
+from forescale.schedule.family import MOST_IN_FULL, Family, Orders, Request
 
 
-def construct(request: Request) -> Schedule:
-    """Return the schedule."""
+def orders(request: Request) -> Orders:
+    """Return what each rank does."""
     pp, half = request.pp, request.num_microbatches // 2
     slots: list[list[tuple[int, int]]] = [[] for _ in range(pp)]
     for direction in range(2):
@@ -26,13 +25,7 @@ def construct(request: Request) -> Schedule:
                 where = (direction * pp + stage, direction * half + index)
                 slots[rank].append((start + stage, pack(Kind.F, *where)))
                 slots[rank].append((start + 2 * pp - 1 - stage, pack(Kind.B, *where)))
-    orders = tuple(tuple(code for _, code in sorted(row)) for row in slots)
-    return Schedule(
-        name="chimera",
-        placement=bidirectional(pp),
-        num_microbatches=request.num_microbatches,
-        orders=orders,
-    )
+    return [[code for _, code in sorted(row)] for row in slots]
 
 
 def refusal(request: Request) -> str:
@@ -52,7 +45,7 @@ FAMILY = Family(
     idle="(p-2)/2 (tf+tb+tw) where tf = tb+tw",
     peak="p/2+1 to p",
     source="Li and Hoefler 2021, arXiv:2107.06925",
-    construct=construct,
+    orders=orders,
     most_actions=MOST_IN_FULL,
     refusal=refusal,
     parameter_copies=2,

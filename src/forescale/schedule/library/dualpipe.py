@@ -6,20 +6,14 @@ arXiv:2412.19437, section 3.2.1; the order of each rank follows the eight steps 
 
 from __future__ import annotations
 
-from forescale.schedule.family import MOST_IN_FULL, Family, Request, one_per_rank
+from forescale.schedule.family import MOST_IN_FULL, Family, Orders, Request, one_per_rank
 from forescale.schedule.library.emit import opposite_ways
-from forescale.schedule.model import Schedule, bidirectional
 from forescale.units import counted
 
 
-def construct(request: Request) -> Schedule:
-    """Return the schedule."""
-    return Schedule(
-        name="dualpipe",
-        placement=bidirectional(request.pp),
-        num_microbatches=request.num_microbatches,
-        orders=tuple(_rank(rank, request) for rank in range(request.pp)),
-    )
+def orders(request: Request) -> Orders:
+    """Return what each rank does."""
+    return [_rank(rank, request) for rank in range(request.pp)]
 
 
 def _rank(rank: int, request: Request) -> tuple[int, ...]:
@@ -49,7 +43,7 @@ FAMILY = Family(
     idle="(p/2-1)(F&B+B-3W)",
     peak="p+1",
     source="DeepSeek-AI 2024, arXiv:2412.19437",
-    construct=construct,
+    orders=orders,
     most_actions=MOST_IN_FULL,
     held=one_per_rank,
     refusal=refusal,

@@ -7,19 +7,17 @@ ScheduleDualPipeV. The order of each rank follows the eight steps of the publish
 
 from __future__ import annotations
 
-from forescale.schedule.family import MOST_IN_FULL, Family, Request, one_per_rank
+from forescale.schedule.family import MOST_IN_FULL, Family, Orders, Request, one_per_rank
 from forescale.schedule.library.emit import opposite_ways
-from forescale.schedule.model import Schedule, wave
 
 
-def construct(request: Request) -> Schedule:
-    """Return the schedule."""
+def orders(request: Request) -> Orders:
+    """Return what each rank does."""
     pp, count = request.pp, request.num_microbatches
-    orders = [
+    return [
         opposite_ways((rank, 0), (2 * pp - 1 - rank, 0), near=rank, reach=pp, num_microbatches=count)
         for rank in range(pp)
     ]
-    return Schedule(name="dualpipev", placement=wave(pp, 2), num_microbatches=count, orders=tuple(orders))
 
 
 def refusal(request: Request) -> str:
@@ -39,7 +37,7 @@ FAMILY = Family(
     idle="2(p-1) chunk passes at equal times",
     peak="p+1/2",
     source="deepseek-ai/DualPipe; torch.distributed.pipelining",
-    construct=construct,
+    orders=orders,
     most_actions=MOST_IN_FULL,
     held=one_per_rank,
     refusal=refusal,

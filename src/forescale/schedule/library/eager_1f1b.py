@@ -7,14 +7,13 @@ the next rank's forward in arXiv:2405.15362.
 
 from __future__ import annotations
 
-from forescale.schedule.family import Family, Request, filled
-from forescale.schedule.library.one_f_one_b import with_warmup
-from forescale.schedule.model import Schedule
+from forescale.schedule.family import Family, Orders, Request, filled
+from forescale.schedule.library.emit import depth_first
 
 
-def construct(request: Request) -> Schedule:
-    """Return the schedule."""
-    return with_warmup(request, [2 * (request.pp - 1 - rank) for rank in range(request.pp)])
+def orders(request: Request) -> Orders:
+    """Return what each rank does."""
+    return depth_first(request, [2 * (request.pp - 1 - rank) for rank in range(request.pp)])
 
 
 FAMILY = Family(
@@ -27,6 +26,6 @@ FAMILY = Family(
     idle="(p-1)(tf+tb+tw)",
     peak="min(m, 2(p-1-r)+1) on rank r",
     source="Zhuang et al. 2022, arXiv:2211.05322",
-    construct=construct,
+    orders=orders,
     held=filled,
 )

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from forescale.schedule.actions import JOINED, MICROBATCH_SHIFT, STAGE_SHIFT, Kind, Order, pack
+from forescale.schedule.family import Orders, Request, keep_first
+from forescale.schedule.program import Ints
 
-Ints: TypeAlias = NDArray[np.int64]
 Pass: TypeAlias = tuple[int, int]
 """(stage, micro-batch)."""
 
@@ -42,13 +42,31 @@ def in_turn(*columns: Ints) -> Ints:
     return rows[rows >= 0]
 
 
-def interleaved_passes(
+def depth_first(request: Request, warmup: Sequence[int], delay: Sequence[int] | None = None) -> Orders:
+    """Return (interleaved) 1F1B: rank r goes warmup[r] + (v - 1)g passes forward, then backward and forward in turn.
+
+    A chunk takes g micro-batches before the next does, `group_size` or p; fewer that remain form the last group, and
+    where it would be shorter than g and p, longer ones are built and cut. `delay` puts off weight gradients.
+    """
+    pp, vpp, count = request.pp, request.vpp, request.num_microbatches
+    group = request.group_size or pp
+    rest = count % group
+    built = count if rest == 0 or rest >= pp else count - rest + min(pp, group)
+    orders = []
+    for rank in range(pp):
+        forward, backward = _interleaved(rank=rank, pp=pp, vpp=vpp, num_microbatches=built, group_size=group)
+        late = None if delay is None else delay[rank]
+        ahead = warmup[rank] + (vpp - 1) * group
+        orders.append(one_forward_one_backward(forward=forward, backward=backward, warmup=ahead, delay=late))
+    return keep_first(orders, count) if built > count else orders
+
+
+def _interleaved(
     *, rank: int, pp: int, vpp: int, num_microbatches: int, group_size: int
 ) -> tuple[Ints, Ints]:
     """Return a rank's forward and backward passes, depth-first: `group_size` micro-batches per chunk in turn.
 
-    A remainder of fewer micro-batches forms the last group. Source: Megatron-Core's schedule table;
-    Narayanan et al. 2021, arXiv:2104.04473.
+    Source: Megatron-Core's schedule table; Narayanan et al. 2021, arXiv:2104.04473.
     """
     whole = num_microbatches - num_microbatches % group_size
     units = np.arange(num_microbatches)
@@ -59,12 +77,6 @@ def interleaved_passes(
         for turn in (stages, stages[:, ::-1])
     )
     return forward, backward
-
-
-def padded(num_microbatches: int, group_size: int, pp: int) -> int:
-    """Return the micro-batch count to build for, so that no remainder group is shorter than pp."""
-    rest = num_microbatches % group_size
-    return num_microbatches if rest == 0 or rest >= pp else num_microbatches - rest + min(pp, group_size)
 
 
 class Emitter:

@@ -6,25 +6,13 @@ g(v - 1) + p chunks. Wan et al. 2025 (PipeOffload), arXiv:2503.01328, table 1.
 
 from __future__ import annotations
 
-from forescale.schedule.family import Family, Request, filled, keep_first
-from forescale.schedule.library.emit import interleaved_passes, one_forward_one_backward
-from forescale.schedule.model import Schedule, loop
+from forescale.schedule.family import Family, Orders, Request, filled
+from forescale.schedule.library.emit import depth_first
 
 
-def construct(request: Request) -> Schedule:
-    """Return the schedule."""
-    pp, vpp = request.pp, request.vpp
-    group = request.group_size or pp
-    built = -(-request.num_microbatches // group) * group
-    orders = []
-    for rank in range(pp):
-        forward, backward = interleaved_passes(
-            rank=rank, pp=pp, vpp=vpp, num_microbatches=built, group_size=group
-        )
-        warmup = pp - 1 - rank + (vpp - 1) * group
-        orders.append(one_forward_one_backward(forward=forward, backward=backward, warmup=warmup, delay=0))
-    schedule = Schedule(name="gis", placement=loop(pp, vpp), num_microbatches=built, orders=tuple(orders))
-    return keep_first(schedule, request.num_microbatches)
+def orders(request: Request) -> Orders:
+    """Return what each rank does."""
+    return depth_first(request, [request.pp - 1 - rank for rank in range(request.pp)], [0] * request.pp)
 
 
 def refusal(request: Request) -> str:
@@ -45,7 +33,7 @@ FAMILY = Family(
     idle="(p-1)(tf+tb)/v + (p-g)(v-1) passes",
     peak="(g(v-1)+p)/v",
     source="Wan et al. 2025, arXiv:2503.01328",
-    construct=construct,
+    orders=orders,
     held=filled,
     refusal=refusal,
     splits_backward=True,

@@ -6,7 +6,7 @@ Any m and p. Idle (p - 1)(tf + tb + tw), peak m micro-batches. Huang et al. 2019
 from __future__ import annotations
 
 from forescale.schedule.family import Family, every_microbatch
-from forescale.schedule.library.looped_bfs import construct
+from forescale.schedule.library.looped_bfs import orders
 
 FAMILY = Family(
     name="gpipe",
@@ -18,6 +18,6 @@ FAMILY = Family(
     idle="(p-1)(tf+tb+tw)",
     peak="m",
     source="Huang et al. 2019, arXiv:1811.06965",
-    construct=construct,
+    orders=orders,
     held=every_microbatch,
 )

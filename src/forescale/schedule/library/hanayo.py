@@ -11,25 +11,17 @@ import heapq
 from typing import TypeAlias
 
 from forescale.schedule.actions import Kind, pack
-from forescale.schedule.family import Family, Request
+from forescale.schedule.family import Family, Orders, Request
 from forescale.schedule.library.timed import never_worse
-from forescale.schedule.model import Placement, Schedule, wave
+from forescale.schedule.model import Placement, wave
 
 _Priority: TypeAlias = tuple[int, int, int]
 """(minus kind, depth, micro-batch); smallest first."""
 
 
-def construct(request: Request) -> Schedule:
-    """Return the schedule."""
-    placement = wave(request.pp, request.vpp)
-
-    orders = _Greedy(request, placement).run()
-    return Schedule(
-        name="hanayo",
-        placement=placement,
-        num_microbatches=request.num_microbatches,
-        orders=tuple(tuple(order) for order in orders),
-    )
+def orders(request: Request) -> Orders:
+    """Return what each rank does."""
+    return _Greedy(request, wave(request.pp, request.vpp)).run()
 
 
 class _Greedy:
@@ -99,7 +91,7 @@ FAMILY = Family(
     idle="simulate",
     peak="simulate",
     source="Liu et al. 2023, arXiv:2308.15762",
-    construct=never_worse(construct),
+    orders=never_worse(orders, wave),
     most_actions=1 << 20,
     refusal=lambda request: "" if request.vpp % 2 == 0 else f"vpp must be even; got {request.vpp}",
 )

@@ -7,38 +7,13 @@ Idle (p - 1)(tf + tb + tw)/v, peak p + (p - 1)/v for g = p. Narayanan et al. 202
 
 from __future__ import annotations
 
-from forescale.schedule.family import Family, Request, filled, keep_first
-from forescale.schedule.library.emit import interleaved_passes, one_forward_one_backward, padded
-from forescale.schedule.model import Schedule, loop
+from forescale.schedule.family import Family, Orders, Request, filled
+from forescale.schedule.library.emit import depth_first
 
 
-def construct(request: Request) -> Schedule:
-    """Return the schedule."""
-    return with_warmup(request, [2 * (request.pp - 1 - rank) for rank in range(request.pp)])
-
-
-def with_warmup(request: Request, offset: list[int], delay: list[int] | None = None) -> Schedule:
-    """Return a depth-first order with offset[r] + (v - 1)g warm-up passes, and weight gradients put off."""
-    pp, vpp = request.pp, request.vpp
-    group = request.group_size or pp
-    built = padded(request.num_microbatches, group, pp)
-    orders = []
-    for rank in range(pp):
-        forward, backward = interleaved_passes(
-            rank=rank, pp=pp, vpp=vpp, num_microbatches=built, group_size=group
-        )
-        orders.append(
-            one_forward_one_backward(
-                forward=forward,
-                backward=backward,
-                warmup=offset[rank] + (vpp - 1) * group,
-                delay=None if delay is None else delay[rank],
-            )
-        )
-    schedule = Schedule(
-        name="interleaved", placement=loop(pp, vpp), num_microbatches=built, orders=tuple(orders)
-    )
-    return keep_first(schedule, request.num_microbatches)
+def orders(request: Request) -> Orders:
+    """Return what each rank does."""
+    return depth_first(request, [2 * (request.pp - 1 - rank) for rank in range(request.pp)])
 
 
 def refusal(request: Request) -> str:
@@ -58,7 +33,7 @@ FAMILY = Family(
     idle="(p-1)(tf+tb+tw)/v",
     peak="p+(p-1)/v",
     source="Narayanan et al. 2021, arXiv:2104.04473",
-    construct=construct,
+    orders=orders,
     held=filled,
     refusal=refusal,
 )

@@ -7,14 +7,14 @@ Building blocks of Qi et al. 2024, arXiv:2405.15362.
 
 from __future__ import annotations
 
-from forescale.schedule.family import Family, Request, filled
-from forescale.schedule.library.interleaved import refusal, with_warmup
-from forescale.schedule.model import Schedule
+from forescale.schedule.family import Family, Orders, Request, filled
+from forescale.schedule.library.emit import depth_first
+from forescale.schedule.library.interleaved import refusal
 
 
-def construct(request: Request) -> Schedule:
-    """Return the schedule."""
-    return with_warmup(request, [request.pp - 1 - rank for rank in range(request.pp)])
+def orders(request: Request) -> Orders:
+    """Return what each rank does."""
+    return depth_first(request, [request.pp - 1 - rank for rank in range(request.pp)])
 
 
 FAMILY = Family(
@@ -27,7 +27,7 @@ FAMILY = Family(
     idle="simulate",
     peak="p on rank 0, less on later ranks",
     source="Qi et al. 2024, arXiv:2405.15362",
-    construct=construct,
+    orders=orders,
     held=filled,
     refusal=refusal,
 )

@@ -6,15 +6,15 @@ Any m. Idle (p - 1)(tf + tb - tw)/v, peak p for any v. As in torch.distributed.p
 
 from __future__ import annotations
 
-from forescale.schedule.family import Family, Request, one_per_rank
-from forescale.schedule.library.interleaved import refusal, with_warmup
-from forescale.schedule.model import Schedule
+from forescale.schedule.family import Family, Orders, Request, one_per_rank
+from forescale.schedule.library.emit import depth_first
+from forescale.schedule.library.interleaved import refusal
 
 
-def construct(request: Request) -> Schedule:
-    """Return the schedule."""
+def orders(request: Request) -> Orders:
+    """Return what each rank does."""
     ranks = range(request.pp)
-    return with_warmup(request, [request.pp - 1 - rank for rank in ranks], list(ranks))
+    return depth_first(request, [request.pp - 1 - rank for rank in ranks], ranks)
 
 
 FAMILY = Family(
@@ -27,7 +27,7 @@ FAMILY = Family(
     idle="(p-1)(tf+tb-tw)/v",
     peak="p",
     source="Qi et al. 2023, arXiv:2401.10241; torch.distributed.pipelining",
-    construct=construct,
+    orders=orders,
     held=one_per_rank,
     refusal=refusal,
     splits_backward=True,

@@ -8,24 +8,15 @@ from __future__ import annotations
 import numpy as np
 
 from forescale.schedule.actions import Kind, Order
-from forescale.schedule.family import Family, Request, every_microbatch
+from forescale.schedule.family import Family, Orders, Request, every_microbatch
 from forescale.schedule.library.emit import passes
-from forescale.schedule.model import Schedule, loop
 
 
-def construct(request: Request) -> Schedule:
-    """Return the schedule."""
+def orders(request: Request) -> Orders:
+    """Return what each rank does."""
     units, chunks = np.arange(request.num_microbatches), request.pp * np.arange(request.vpp)[:, None]
-    orders = tuple(
-        Order(np.concatenate((forward | Kind.F, forward[::-1] | Kind.B), axis=None))
-        for forward in (passes(chunks + rank, units) for rank in range(request.pp))
-    )
-    return Schedule(
-        name="looped-bfs",
-        placement=loop(request.pp, request.vpp),
-        num_microbatches=request.num_microbatches,
-        orders=orders,
-    )
+    forward = [passes(chunks + rank, units) for rank in range(request.pp)]
+    return [Order(np.concatenate((each | Kind.F, each[::-1] | Kind.B), axis=None)) for each in forward]
 
 
 FAMILY = Family(
@@ -38,6 +29,6 @@ FAMILY = Family(
     idle="(p-1)(tf+tb+tw)/v for m >= p",
     peak="m",
     source="Lamy-Poirier 2022, arXiv:2211.05953",
-    construct=construct,
+    orders=orders,
     held=every_microbatch,
 )

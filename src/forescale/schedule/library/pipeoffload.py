@@ -8,39 +8,35 @@ compute between them. Any m. Wan et al. 2025, arXiv:2503.01328.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from forescale.schedule.actions import KIND_BITS, Kind, unpack
-from forescale.schedule.actions import pack as _pack
-from forescale.schedule.family import MOST_IN_FULL, Family, Request, nothing_sure
+from forescale.schedule.actions import KIND_BITS, STAGE_SHIFT, Kind, pack, unpack
+from forescale.schedule.family import MOST_IN_FULL, Family, Orders, Request, nothing_sure
 from forescale.schedule.library import gis
-from forescale.schedule.model import Schedule
 
 MIN_GAP = 4
 """Compute actions between a forward and its backward below which a copy out and back is not worth issuing."""
 
 
-def construct(request: Request) -> Schedule:
-    """Return the schedule."""
-    schedule = gis.construct(request)
+def orders(request: Request) -> Orders:
+    """Return what each rank does."""
     offloaded = request.pp * (request.vpp // 2)
-    return replace(schedule, orders=tuple(with_offload(order, offloaded) for order in schedule.orders))
+    return [with_offload(order, offloaded) for order in gis.orders(request)]
 
 
 def with_offload(order: Sequence[int], num_stages: int) -> tuple[int, ...]:
     """Return the order with copies out and back for the stages below `num_stages`."""
-    where = {(code & KIND_BITS, code >> 5): index for index, code in enumerate(order)}
+    where = {(code & KIND_BITS, code >> STAGE_SHIFT): index for index, code in enumerate(order)}
     after: dict[int, list[int]] = {}
     before: dict[int, list[int]] = {}
     for index, code in enumerate(order):
         action = unpack(code)
         if action.kind is not Kind.F or action.stage >= num_stages:
             continue
-        back = where[(Kind.I, code >> 5)]
+        back = where[(Kind.I, code >> STAGE_SHIFT)]
         if back - index >= MIN_GAP:
             copy = (action.stage, action.microbatch)
-            after.setdefault(index + 1, []).append(_pack(Kind.OFFLOAD, *copy))
-            before.setdefault(back - 1, []).append(_pack(Kind.RELOAD, *copy))
+            after.setdefault(index + 1, []).append(pack(Kind.OFFLOAD, *copy))
+            before.setdefault(back - 1, []).append(pack(Kind.RELOAD, *copy))
     placed: list[int] = []
     for index, code in enumerate(order):
         placed += [*before.get(index, ()), code, *after.get(index, ())]
@@ -57,7 +53,7 @@ FAMILY = Family(
     idle="as GIS while copies hide",
     peak="simulate",
     source="Wan et al. 2025, arXiv:2503.01328",
-    construct=construct,
+    orders=orders,
     most_actions=MOST_IN_FULL,
     held=nothing_sure,
     refusal=gis.refusal,

@@ -8,27 +8,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from forescale.schedule.family import MOST_IN_FULL, Family, Request
+from forescale.schedule.family import MOST_IN_FULL, Family, Orders, Request
 from forescale.schedule.library.emit import one_forward_one_backward, passes
-from forescale.schedule.model import Schedule, loop
 
 
-def construct(request: Request) -> Schedule:
-    """Return the schedule."""
+def orders(request: Request) -> Orders:
+    """Return what each rank does."""
     pieces = request.num_splits
     units = np.arange(request.num_microbatches * pieces).reshape(-1, pieces)
-    orders = []
+    found = []
     for rank in range(request.pp):
         forward, backward = (passes(rank, each.reshape(-1)) for each in (units, units[:, ::-1]))
         warmup = request.pp - 1 - rank + pieces - 1
-        orders.append(one_forward_one_backward(forward=forward, backward=backward, warmup=warmup))
-    return Schedule(
-        name="seq1f1b",
-        placement=loop(request.pp),
-        num_microbatches=request.num_microbatches,
-        orders=tuple(orders),
-        num_splits=pieces,
-    )
+        found.append(one_forward_one_backward(forward=forward, backward=backward, warmup=warmup))
+    return found
 
 
 def refusal(request: Request) -> str:
@@ -46,7 +39,7 @@ FAMILY = Family(
     idle="(p-1)(tf+tb+tw)/k, k pieces per sequence",
     peak="(p-r+k-1)/k on rank r",
     source="Ao et al. 2024, arXiv:2406.03488",
-    construct=construct,
+    orders=orders,
     most_actions=MOST_IN_FULL,
     refusal=refusal,
     splits_sequences=True,

@@ -6,41 +6,48 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from forescale.schedule.actions import KIND_BITS, MICROBATCH_SHIFT, STAGE_BITS, STAGE_SHIFT, Kind
-from forescale.schedule.family import Request
-from forescale.schedule.model import Schedule
-from forescale.schedule.times import FREE, LinkTimes, StageTimes, from_share
+from forescale.schedule.family import Orders, Request
+from forescale.schedule.model import Placement, Schedule
+from forescale.schedule.times import LinkTimes, from_share
 from forescale.schedule.timing import compile_schedule
 
 SLACKS = (0.0, 0.5, 1.0)
 """Parts of a weight gradient that may make the next pass late."""
 
 
-def fastest(schedules: Iterable[Schedule], times: StageTimes, links: LinkTimes = FREE) -> Schedule:
-    """Return the schedule with the least makespan; the first of equals."""
-    return min(schedules, key=lambda each: float(compile_schedule(each).time(times, links).makespan))
+def fastest(candidates: Iterable[Orders], request: Request, placement: Placement) -> Orders:
+    """Return the orders with the least makespan at a request's durations; the first of equals."""
+    times = from_share(
+        forward=request.forward,
+        input_grad=request.input_grad,
+        weight_grad=request.weight_grad,
+        vpp=request.vpp,
+    )
+    links, count = LinkTimes(latency=request.comm), request.num_microbatches
+
+    def makespan(orders: Orders) -> float:
+        built = Schedule(name="candidate", placement=placement, num_microbatches=count, orders=tuple(orders))
+        return float(compile_schedule(built).time(times, links).makespan)
+
+    return min(candidates, key=makespan)
 
 
 def never_worse(
-    construct: Callable[[Request], Schedule],
-    others: Callable[[Request], Sequence[Schedule]] = lambda _: (),
-) -> Callable[[Request], Schedule]:
+    orders: Callable[[Request], Orders],
+    place: Callable[[int, int], Placement],
+    others: Callable[[Request], Sequence[Orders]] = lambda _: (),
+) -> Callable[[Request], Orders]:
     """Return how to build for durations without being slower under them than what is built for equal ones.
 
-    `others` are more schedules that meet a request, which it must not be slower than either.
+    `others` are more orders that meet a request, which it must not be slower than either.
     """
 
-    def build(request: Request) -> Schedule:
-        own = construct(request)
+    def build(request: Request) -> Orders:
+        own = orders(request)
         equal = at_equal_times(request)
         if equal == request:
             return own
-        times = from_share(
-            forward=request.forward,
-            input_grad=request.input_grad,
-            weight_grad=request.weight_grad,
-            vpp=request.vpp,
-        )
-        return fastest((own, construct(equal), *others(request)), times, LinkTimes(latency=request.comm))
+        return fastest((own, orders(equal), *others(request)), request, place(request.pp, request.vpp))
 
     return build
 

@@ -23,10 +23,10 @@ import numpy as np
 from forescale.errors import ScheduleError
 from forescale.numeric import Numeric
 from forescale.schedule.actions import MICROBATCH_SHIFT, Kind, pack
-from forescale.schedule.family import MOST_IN_FULL, Family, RankShape, Request
+from forescale.schedule.family import MOST_IN_FULL, Family, Orders, RankShape, Request
 from forescale.schedule.library import zbv
 from forescale.schedule.library.timed import SLACKS, WeightsByTime, at_equal_times, never_worse
-from forescale.schedule.model import Schedule, wave
+from forescale.schedule.model import wave
 from forescale.units import counted
 
 MOST_RANKS = 64
@@ -340,7 +340,7 @@ def v_min_limit_chunks(*, pp: int) -> int:
     return 2 * ((pp + 4) // 3)
 
 
-def construct_with(request: Request, limit: int) -> Schedule:
+def orders_within(request: Request, limit: int) -> Orders:
     """Return the best squeezed block within a limit in chunks.
 
     Raises
@@ -357,12 +357,7 @@ def construct_with(request: Request, limit: int) -> Schedule:
         held = f"{counted(limit / 2, 'micro-batch')} at pp {request.pp}"
         msg = f"no V schedule fits {held}; allow {least:g} (V-Min) or more"
         raise ScheduleError(msg)
-    return Schedule(
-        name="v",
-        placement=wave(request.pp, 2),
-        num_microbatches=request.num_microbatches,
-        orders=tuple(tuple(order) for order in orders),
-    )
+    return orders
 
 
 def _limit(request: Request, default: int) -> int:
@@ -381,11 +376,11 @@ def _family(
     peak: str,
     most: Callable[[Numeric], Numeric],
 ) -> Family:
-    def construct(request: Request) -> Schedule:
-        return construct_with(request, _limit(request, limit(request.pp)))
+    def orders(request: Request) -> Orders:
+        return orders_within(request, _limit(request, limit(request.pp)))
 
-    def others(request: Request) -> list[Schedule]:
-        return [zbv.construct(request)] if _limit(request, limit(request.pp)) >= 2 * request.pp else []
+    def others(request: Request) -> list[Orders]:
+        return [zbv.orders(request)] if _limit(request, limit(request.pp)) >= 2 * request.pp else []
 
     def refusal(request: Request) -> str:
         if request.pp > MOST_RANKS:
@@ -408,7 +403,7 @@ def _family(
         idle=idle,
         peak=peak,
         source="Qi et al. 2024, arXiv:2405.15362",
-        construct=never_worse(construct, others),
+        orders=never_worse(orders, wave, others),
         most_actions=MOST_IN_FULL,
         held=held,
         refusal=refusal,

@@ -19,10 +19,10 @@ import numpy as np
 
 from forescale.errors import ScheduleError
 from forescale.schedule.actions import Kind, Order
-from forescale.schedule.family import Family, Request, one_per_rank
+from forescale.schedule.family import Family, Orders, Request, one_per_rank
 from forescale.schedule.library.emit import passes
 from forescale.schedule.library.timed import never_worse
-from forescale.schedule.model import Schedule, loop
+from forescale.schedule.model import loop
 from forescale.units import counted
 
 _SLACK = 1e-9
@@ -241,7 +241,7 @@ def _packed(rank: int, kinds: bytearray) -> Order:
     return Order(passes(rank, units) | kind)
 
 
-def construct_with(request: Request, limit: float) -> Schedule:
+def orders_within(request: Request, limit: float) -> Orders:
     """Return the best of the eight settings under a limit in micro-batches."""
     best: tuple[int, tuple[Order, ...]] | None = None
     same: set[Setting] = set()
@@ -258,15 +258,13 @@ def construct_with(request: Request, limit: float) -> Schedule:
         )
         same |= set(product(early, first, fill))
     assert best is not None
-    return Schedule(
-        name="zb", placement=loop(request.pp), num_microbatches=request.num_microbatches, orders=best[1]
-    )
+    return best[1]
 
 
 def _family(name: str, factor: int, alias: tuple[str, ...]) -> Family:
-    def construct(request: Request) -> Schedule:
+    def orders(request: Request) -> Orders:
         limit = request.memory_limit if request.memory_limit is not None else factor * request.pp
-        return construct_with(request, limit)
+        return orders_within(request, limit)
 
     def refusal(request: Request) -> str:
         if request.memory_limit is not None and request.memory_limit < 1:
@@ -283,7 +281,7 @@ def _family(name: str, factor: int, alias: tuple[str, ...]) -> Family:
         idle="simulate",
         peak=f"{'p' if factor == 1 else '2p'}, or the limit given",
         source="Qi et al. 2023, arXiv:2401.10241",
-        construct=never_worse(construct),
+        orders=never_worse(orders, loop),
         held=one_per_rank,
         refusal=refusal,
         splits_backward=True,

@@ -5,15 +5,14 @@ Any m and p. Idle (p - 1)(tf + tb - tw) for tw <= tb. Qi et al. 2023, arXiv:2401
 
 from __future__ import annotations
 
-from forescale.schedule.family import Family, Request, one_per_rank
-from forescale.schedule.library.one_f_one_b import with_warmup
-from forescale.schedule.model import Schedule
+from forescale.schedule.family import Family, Orders, Request, one_per_rank
+from forescale.schedule.library.emit import depth_first
 
 
-def construct(request: Request) -> Schedule:
-    """Return the schedule."""
+def orders(request: Request) -> Orders:
+    """Return what each rank does."""
     ranks = range(request.pp)
-    return with_warmup(request, [request.pp - 1 - rank for rank in ranks], list(ranks))
+    return depth_first(request, [request.pp - 1 - rank for rank in ranks], ranks)
 
 
 FAMILY = Family(
@@ -26,7 +25,7 @@ FAMILY = Family(
     idle="(p-1)(tf+tb-tw)",
     peak="min(m, p)",
     source="Qi et al. 2023, arXiv:2401.10241",
-    construct=construct,
+    orders=orders,
     held=one_per_rank,
     splits_backward=True,
 )

@@ -6,15 +6,14 @@ times, peak 2p - 1. Qi et al. 2023, arXiv:2401.10241, section 2.2.
 
 from __future__ import annotations
 
-from forescale.schedule.family import Family, Request, one_per_rank
-from forescale.schedule.library.one_f_one_b import with_warmup
-from forescale.schedule.model import Schedule
+from forescale.schedule.family import Family, Orders, Request, one_per_rank
+from forescale.schedule.library.emit import depth_first
 
 
-def construct(request: Request) -> Schedule:
-    """Return the schedule."""
+def orders(request: Request) -> Orders:
+    """Return what each rank does."""
     ranks = range(request.pp)
-    return with_warmup(request, [2 * (request.pp - 1 - r) for r in ranks], [2 * r for r in ranks])
+    return depth_first(request, [2 * (request.pp - 1 - rank) for rank in ranks], [2 * rank for rank in ranks])
 
 
 FAMILY = Family(
@@ -27,7 +26,7 @@ FAMILY = Family(
     idle="(p-1)tf; span (p-1)(tf+tb-2tw)",
     peak="min(m, 2p-1)",
     source="Qi et al. 2023, arXiv:2401.10241",
-    construct=construct,
+    orders=orders,
     held=one_per_rank,
     splits_backward=True,
 )

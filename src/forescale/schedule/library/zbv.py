@@ -11,21 +11,16 @@ import numpy as np
 
 from forescale.numeric import Numeric
 from forescale.schedule.actions import Kind, Order
-from forescale.schedule.family import Family, RankShape, Request, keep_first
+from forescale.schedule.family import Family, Orders, RankShape, Request, keep_first
 from forescale.schedule.library.emit import in_turn, passes
-from forescale.schedule.model import Schedule, wave
 
 
-def construct(request: Request) -> Schedule:
-    """Return the schedule."""
+def orders(request: Request) -> Orders:
+    """Return what each rank does."""
     built = max(request.num_microbatches, 2 * request.pp - 1)
-    schedule = Schedule(
-        name="zbv",
-        placement=wave(request.pp, 2),
-        num_microbatches=built,
-        orders=tuple(_rank(rank, request.pp, built) for rank in range(request.pp)),
+    return keep_first(
+        [_rank(rank, request.pp, built) for rank in range(request.pp)], request.num_microbatches
     )
-    return keep_first(schedule, request.num_microbatches)
 
 
 def _rank(rank: int, pp: int, num_microbatches: int) -> Order:
@@ -68,7 +63,7 @@ FAMILY = Family(
     idle="tb >= tf: (p-1)tb/2; span (p-1)(tb-tw)",
     peak="p",
     source="Qi et al. 2023, arXiv:2401.10241",
-    construct=construct,
+    orders=orders,
     held=held,
     splits_backward=True,
 )
