@@ -74,7 +74,7 @@ def test_few_microbatches(m):
 
 @pytest.mark.parametrize("pp", [3, 4, 6, 8, 9, 12])
 def test_v_schedules_meet_the_unit_time_law(pp):
-    for name, limit in (("v-half", v_half_limit_chunks(pp=pp)), ("v-min", v_min_limit_chunks(pp=pp))):
+    for name, limit in (("v-half", v_half_limit_chunks(pp)), ("v-min", v_min_limit_chunks(pp))):
         schedule = family(name).build(Request(pp=pp, num_microbatches=2 * pp + 4, vpp=2))
         unit = StageTimes(forward=1.0, input_grad=1.0, weight_grad=1.0)
         idle = compile_schedule(schedule).time(unit).makespan - 6 * (2 * pp + 4)

@@ -17,11 +17,21 @@ from numpy.typing import NDArray
 
 from forescale.errors import ScheduleError
 from forescale.numeric import Array
-from forescale.schedule.actions import Kind, unpack
+from forescale.schedule.actions import BACKWARD, Kind, unpack
 from forescale.schedule.memory import ActivationSizes, memory_during, peak_memory
 from forescale.schedule.messages import LoweredSchedule
 from forescale.schedule.model import Schedule
-from forescale.schedule.program import ABSENT, Flat, Ints, Program, build, check_ids, flatten, levels
+from forescale.schedule.program import (
+    ABSENT,
+    Flat,
+    Ints,
+    Program,
+    build,
+    check_ids,
+    flatten,
+    levels,
+    positions,
+)
 
 Semantics: TypeAlias = Literal["eager", "pair", "single"]
 SEMANTICS: tuple[Semantics, ...] = ("eager", "pair", "single")
@@ -196,16 +206,10 @@ def _blocks(flat: Flat) -> list[Violation]:
 
 
 def _local_order(schedule: Schedule, flat: Flat) -> list[Violation]:
-    shape = (len(schedule.placement.rank_of_stage), schedule.num_units)
-    where = {}
-    for kind in (Kind.F, Kind.I, Kind.W, Kind.OFFLOAD, Kind.RELOAD):
-        mask = flat.kind == kind
-        if kind is Kind.I:
-            mask |= flat.kind == Kind.B
-        table = np.full(shape, -1, dtype=np.int64)
-        at = np.nonzero(mask)[0]
-        table[flat.stage[at], flat.unit[at]] = at
-        where[kind] = table
+    where = {
+        kind: positions(schedule, flat, *(BACKWARD if kind is Kind.I else (kind,)))
+        for kind in (Kind.F, Kind.I, Kind.W, Kind.OFFLOAD, Kind.RELOAD)
+    }
     found = []
     pairs = (
         (Kind.F, Kind.I),
@@ -302,13 +306,11 @@ class Issued:
 def issued(schedule: Schedule, orders: tuple[tuple[int, ...], ...]) -> Issued:
     """Return a lowered schedule's actions as arrays."""
     flat = flatten(orders)
-    kind = flat.kind
-    send = (kind == Kind.SEND_F) | (kind == Kind.SEND_B)
-    receive = (kind == Kind.RECV_F) | (kind == Kind.RECV_B)
-    up = (kind == Kind.SEND_F) | (kind == Kind.RECV_B)  # the other end is the next stage
+    send, receive = flat.are(Kind.SEND_F, Kind.SEND_B), flat.are(Kind.RECV_F, Kind.RECV_B)
+    up = flat.are(Kind.SEND_F, Kind.RECV_B)  # the other end is the next stage
     message = send | receive
     peer = np.where(message, np.where(up, flat.stage + 1, flat.stage - 1), ABSENT)
-    backward = (kind == Kind.SEND_B) | (kind == Kind.RECV_B)
+    backward = flat.are(Kind.SEND_B, Kind.RECV_B)
     sender = np.where(send, flat.stage, peer)
     stages = len(schedule.placement.rank_of_stage)
     key = (flat.unit * (stages + 2) + sender + 1) * 2 + backward
@@ -429,7 +431,7 @@ def _arrivals(table: Issued, node: Ints, owner: Ints) -> list[Ints]:
         return [column]
     keys = flat.unit[at] * width + flat.stage[at] * 2 + (flat.kind[at] == Kind.RECV_B)
     slot = dict(zip(keys.tolist(), node[at].tolist(), strict=True))
-    takes = np.nonzero((flat.kind == Kind.F) | (flat.kind == Kind.B) | (flat.kind == Kind.I))[0]
+    takes = np.nonzero(flat.are(Kind.F, *BACKWARD))[0]
     wanted = flat.unit[takes] * width + flat.stage[takes] * 2 + (flat.kind[takes] != Kind.F)
     column[node[takes]] = [slot.get(key, ABSENT) for key in wanted.tolist()]
     return [column]

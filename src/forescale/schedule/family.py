@@ -93,18 +93,18 @@ class Family:
     """One schedule family of the library."""
 
     name: str
-    aliases: tuple[str, ...]
     title: str
-    placement: Literal["loop", "V", "wave", "bidirectional"]
-    vpp: tuple[int, int | None]
-    """Smallest and largest chunks per rank; None has no bound."""
-    constraint: str
-    """What pp and the micro-batches must satisfy, in words."""
     idle: str
     """Makespan minus work, in words; tf, tb, tw of a device's full share."""
     peak: str
     """Most micro-batches held by a rank, in words."""
     source: str
+    aliases: tuple[str, ...] = ()
+    placement: Literal["loop", "V", "wave", "bidirectional"] = "loop"
+    vpp: tuple[int, int | None] = (1, 1)
+    """Smallest and largest chunks per rank; None has no bound."""
+    constraint: str = "any"
+    """What pp and the micro-batches must satisfy, in words."""
     orders: Callable[[Request], Orders]
     """What each rank does, for a request that can be met."""
     refusal: Callable[[Request], str] = lambda _: ""
@@ -170,7 +170,7 @@ class Family:
             name=self.name,
             placement=self.place(request.pp, request.vpp),
             num_microbatches=request.num_microbatches,
-            orders=tuple(self.orders(request)),
+            orders=tuple(each if isinstance(each, Order) else tuple(each) for each in self.orders(request)),
             num_splits=request.num_splits if self.splits_sequences else 1,
         )
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from forescale.graph.stage import greatest
 from forescale.numeric import Array, Numeric
-from forescale.schedule.actions import Kind
+from forescale.schedule.actions import BACKWARD, Kind
 from forescale.schedule.model import Schedule
 from forescale.schedule.program import Flat, flatten
 
@@ -66,7 +66,7 @@ def memory_during(
     start = np.concatenate(([0.0], curve[:-1])) if curve.size else curve
     start[flat.bounds[:-1][flat.bounds[:-1] < curve.size]] = 0.0
     working = np.broadcast_to(np.asarray(sizes.working, dtype=np.float64), (schedule.num_stages,))
-    backward = (flat.kind == Kind.B) | (flat.kind == Kind.I)
+    backward = flat.are(*BACKWARD)
     during = start + np.where(backward, working[flat.stage % schedule.num_stages], 0.0)
     return np.asarray(np.maximum(curve, during))
 
@@ -83,9 +83,7 @@ def live_passes(schedule: Schedule) -> Array:
     Chunks are a rank's stages in ascending order. Ranks with fewer moments repeat the first. All is kept until W.
     """
     flat = flatten(schedule.orders)
-    step = np.isin(flat.kind, (Kind.F, Kind.RELOAD)) * 1.0 - np.isin(
-        flat.kind, (Kind.B, Kind.W, Kind.OFFLOAD)
-    )
+    step = flat.are(Kind.F, Kind.RELOAD) * 1.0 - flat.are(Kind.B, Kind.W, Kind.OFFLOAD)
     found = []
     for low, high in pairwise(flat.bounds.tolist()):
         stages = np.unique(flat.stage[low:high])

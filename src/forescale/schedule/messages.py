@@ -68,7 +68,7 @@ def _codes(flat: Flat, at: Ints, kind: Ints) -> Ints:
 
 def _reductions(flat: Flat, level: Ints) -> tuple[Ints, Ints, Ints, Ints]:
     last: dict[int, int] = {}
-    done = np.nonzero((flat.kind == Kind.W) | (flat.kind == Kind.B))[0]
+    done = np.nonzero(flat.are(Kind.W, Kind.B))[0]
     for index in done.tolist():
         last[int(flat.stage[index])] = index
     at = np.array(list(last.values()), dtype=np.int64)

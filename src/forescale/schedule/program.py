@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from forescale.errors import ScheduleError
 from forescale.schedule.actions import (
+    BACKWARD,
     JOINED,
     KIND_BITS,
     MICROBATCH_SHIFT,
@@ -45,6 +46,12 @@ class Flat:
     """True where the next action belongs to the same block."""
     bounds: Ints
     """Where each rank begins, and the end; shape (num_ranks + 1,)."""
+
+    def are(self, *kinds: Kind) -> NDArray[np.bool_]:
+        """Return which actions are of some kinds."""
+        wanted = np.zeros(KIND_BITS + 1, dtype=bool)
+        wanted[list(kinds)] = True
+        return wanted[self.kind]
 
     def label(self, index: int) -> str:
         """Return one action with its place, for messages."""
@@ -76,6 +83,14 @@ def check_ids(schedule: Schedule, flat: Flat) -> Ints:
     return np.nonzero((flat.stage >= num_stages) | (flat.unit >= schedule.num_units))[0]
 
 
+def positions(schedule: Schedule, flat: Flat, *kinds: Kind) -> Ints:
+    """Return the action of some kinds for each stage and unit, (stage ids, units); ABSENT where there is none."""
+    table = np.full((len(schedule.placement.rank_of_stage), schedule.num_units), ABSENT, dtype=np.int64)
+    at = np.nonzero(flat.are(*kinds))[0]
+    table[flat.stage[at], flat.unit[at]] = at
+    return table
+
+
 def sources(schedule: Schedule, flat: Flat) -> Ints:
     """Return, for each action, the index of the action whose output it needs; ABSENT where none is.
 
@@ -87,33 +102,24 @@ def sources(schedule: Schedule, flat: Flat) -> Ints:
     if (bad := check_ids(schedule, flat)).size:
         msg = f"{schedule.name}: {flat.label(int(bad[0]))} names a stage or micro-batch that does not exist"
         raise ScheduleError(msg)
-    num_stages, logical = len(schedule.placement.rank_of_stage), schedule.num_stages
-    table = {
-        kind: np.full((num_stages, schedule.num_units), ABSENT, dtype=np.int64)
-        for kind in (Kind.F, Kind.I, Kind.OFFLOAD)
-    }
-    backward = (flat.kind == Kind.B) | (flat.kind == Kind.I)
-    for kind, mask in (
-        (Kind.F, flat.kind == Kind.F),
-        (Kind.I, backward),
-        (Kind.OFFLOAD, flat.kind == Kind.OFFLOAD),
-    ):
-        where = np.nonzero(mask)[0]
-        table[kind][flat.stage[where], flat.unit[where]] = where
+    forward, gradient, copied = (
+        positions(schedule, flat, *kinds) for kinds in ((Kind.F,), BACKWARD, (Kind.OFFLOAD,))
+    )
+    logical, backward = schedule.num_stages, flat.are(*BACKWARD)
     source = np.full(flat.code.size, ABSENT, dtype=np.int64)
     needs = np.zeros(flat.code.size, dtype=bool)
     place = flat.stage % logical
     rules = (
-        ((flat.kind == Kind.F) & (place > 0), Kind.F, -1),
-        (backward & (place == logical - 1), Kind.F, 0),
-        (backward & (place < logical - 1), Kind.I, 1),
-        (flat.kind == Kind.W, Kind.I, 0),
-        (flat.kind == Kind.OFFLOAD, Kind.F, 0),
-        (flat.kind == Kind.RELOAD, Kind.OFFLOAD, 0),
+        ((flat.kind == Kind.F) & (place > 0), forward, -1),
+        (backward & (place == logical - 1), forward, 0),
+        (backward & (place < logical - 1), gradient, 1),
+        (flat.kind == Kind.W, gradient, 0),
+        (flat.kind == Kind.OFFLOAD, forward, 0),
+        (flat.kind == Kind.RELOAD, copied, 0),
     )
-    for mask, kind, step in rules:
+    for mask, produced, step in rules:
         where = np.nonzero(mask)[0]
-        source[where] = table[kind][flat.stage[where] + step, flat.unit[where]]
+        source[where] = produced[flat.stage[where] + step, flat.unit[where]]
         needs[where] = True
     missing = np.nonzero(needs & (source == ABSENT))[0]
     if missing.size:
@@ -125,18 +131,15 @@ def sources(schedule: Schedule, flat: Flat) -> Ints:
 def reload_sources(schedule: Schedule, flat: Flat) -> Ints:
     """Return, for each backward or weight-gradient action, the reload it waits for; ABSENT where none is."""
     source = np.full(flat.code.size, ABSENT, dtype=np.int64)
-    where = np.nonzero(flat.kind == Kind.RELOAD)[0]
-    if where.size:
-        table = np.full((len(schedule.placement.rank_of_stage), schedule.num_units), ABSENT, dtype=np.int64)
-        table[flat.stage[where], flat.unit[where]] = where
-        users = np.nonzero((flat.kind == Kind.B) | (flat.kind == Kind.I) | (flat.kind == Kind.W))[0]
-        source[users] = table[flat.stage[users], flat.unit[users]]
+    if np.any(flat.kind == Kind.RELOAD):
+        users = np.nonzero(flat.are(*BACKWARD, Kind.W))[0]
+        source[users] = positions(schedule, flat, Kind.RELOAD)[flat.stage[users], flat.unit[users]]
     return source
 
 
 def crossing(flat: Flat, source: Ints) -> NDArray[np.bool_]:
     """Return where an action's input comes from another rank: the messages of the schedule."""
-    data = (flat.kind == Kind.F) | (flat.kind == Kind.B) | (flat.kind == Kind.I)
+    data = flat.are(Kind.F, *BACKWARD)
     mask: NDArray[np.bool_] = data & (source != ABSENT) & (flat.rank[source] != flat.rank)
     return mask
 
@@ -350,7 +353,7 @@ def _compute_columns(
     if (waiting := np.nonzero(reloads != ABSENT)[0]).size:
         zero = np.full(waiting.size, size.no_delay)
         columns.append(_column(num_nodes, node[waiting], node[reloads[waiting]], zero, size))
-    copies = np.nonzero((flat.kind == Kind.OFFLOAD) | (flat.kind == Kind.RELOAD))[0]
+    copies = np.nonzero(flat.are(Kind.OFFLOAD, Kind.RELOAD))[0]
     if copies.size:
         issue = _issue_points(flat)[copies]
         keep = issue != ABSENT
@@ -361,7 +364,7 @@ def _compute_columns(
 
 def _issue_points(flat: Flat) -> Ints:
     """Return, for each action, the last compute action before it on its rank."""
-    compute = (flat.kind != Kind.OFFLOAD) & (flat.kind != Kind.RELOAD)
+    compute = ~flat.are(Kind.OFFLOAD, Kind.RELOAD)
     index = np.where(compute, np.arange(flat.code.size), ABSENT)
     last = np.maximum.accumulate(index)
     return np.where(last >= flat.bounds[flat.rank], last, ABSENT)

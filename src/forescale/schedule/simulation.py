@@ -293,7 +293,7 @@ def step_end(compiled: CompiledSchedule, step: StepCosts, end: Array) -> float:
     last = float(end.max(initial=0.0))
     if np.any(step.grad_reduce):
         reduce = _per_stage(step.grad_reduce, len(schedule.placement.rank_of_stage), schedule.num_stages)
-        finished = np.nonzero((flat.kind == Kind.W) | (flat.kind == Kind.B))[0]
+        finished = np.nonzero(flat.are(Kind.W, Kind.B))[0]
         for rank in range(schedule.num_ranks):
             mine = finished[flat.rank[finished] == rank]
             stages, where = np.unique(flat.stage[mine][::-1], return_index=True)

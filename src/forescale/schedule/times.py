@@ -38,51 +38,32 @@ class StageTimes:
     causal_backward: Numeric = 0.0
     """The same part of `input_grad` and `recompute`."""
 
+    @property
+    def by_candidate(self) -> bool:
+        """Whether any duration differs by candidate."""
+        passes = (self.forward, self.input_grad, self.weight_grad, self.recompute, self.offload, self.reload)
+        return any(np.ndim(each) == 2 for each in (*passes, self.causal_forward, self.causal_backward))
+
     def table(self, num_stages: int) -> Array:
-        """Return passes by kind: (6, num_stages) or (6, num_stages, N), rows F B I W OFFLOAD RELOAD."""
-        columns = [
-            _per_stage(value, num_stages, name)
-            for name, value in (
-                ("forward", self.forward), ("input_grad", self.input_grad), ("weight_grad", self.weight_grad),
-                ("recompute", self.recompute), ("offload", self.offload), ("reload", self.reload),
-            )
-        ]  # fmt: skip
-        width = max((column.shape[1] for column in columns), default=1)
-        forward, inputs, weights, recompute, offload, reload = columns
-        rows = (
-            forward,
-            inputs + weights + recompute,
-            inputs + recompute,
-            weights,
-            offload,
-            reload,
+        """Return passes by kind: (6, num_stages, N), rows F B I W OFFLOAD RELOAD."""
+        names = ("forward", "input_grad", "weight_grad", "recompute", "offload", "reload")
+        forward, inputs, weights, recompute, offload, reload = (
+            _column(getattr(self, name), num_stages, name, "stage") for name in names
         )
-        table = np.empty((6, num_stages, width))
-        for row, value in zip(table, rows, strict=True):
-            row[:] = value
+        backward = inputs + weights + recompute
+        rows = (forward, backward, inputs + recompute, weights, offload, reload)
+        table = np.stack(np.broadcast_arrays(*rows))
         if not np.all(table >= 0.0):
             msg = "durations must be zero or more"
             raise ScheduleError(msg)
-        return table if any(np.ndim(v) == 2 for v in self._given()) else table[:, :, 0]
+        return table
 
-    def causal_table(self, num_stages: int) -> Array | None:
-        """Return what of `table` goes to causal attention, in the same rows; None where there is none."""
-        if not (np.any(self.causal_forward) or np.any(self.causal_backward)):
-            return None
-        forward, backward = (
-            _per_stage(value, num_stages, name)
-            for value, name in (
-                (self.causal_forward, "causal_forward"),
-                (self.causal_backward, "causal_backward"),
-            )
-        )
-        table = np.zeros((6, num_stages, max(forward.shape[1], backward.shape[1])))
-        table[0], table[1], table[2] = forward, backward, backward
-        spread = any(np.ndim(value) == 2 for value in (self.causal_forward, self.causal_backward))
-        return table if spread else table[:, :, 0]
-
-    def _given(self) -> tuple[Numeric, ...]:
-        return (self.forward, self.input_grad, self.weight_grad, self.recompute, self.offload, self.reload)
+    def causal_table(self, num_stages: int) -> Array:
+        """Return what of `table` goes to causal attention, in the same rows."""
+        forward = _column(self.causal_forward, num_stages, "causal_forward", "stage")
+        backward = _column(self.causal_backward, num_stages, "causal_backward", "stage")
+        none = np.zeros_like(forward)
+        return np.stack(np.broadcast_arrays(forward, backward, backward, none, none, none))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -108,15 +89,18 @@ class LinkTimes:
         """Whether messages take no time at all."""
         return not (np.any(self.latency) or np.any(self.transfer) or np.any(self.backward_transfer or 0.0))
 
+    @property
+    def by_candidate(self) -> bool:
+        """Whether any message differs by candidate."""
+        given = (self.latency, self.transfer, self.backward_transfer)
+        return any(np.ndim(each) == 2 for each in given if each is not None)
+
     def tables(self, num_stages: int) -> tuple[Array, Array]:
-        """Return latency and transfer by direction and sending stage: each (2, num_stages[, N])."""
-        transfers = (
-            self.transfer,
-            self.transfer if self.backward_transfer is None else self.backward_transfer,
-        )
+        """Return latency and transfer by direction and sending stage: each (2, num_stages, N)."""
+        back = self.transfer if self.backward_transfer is None else self.backward_transfer
         return (
-            _directed((self.latency, self.latency), num_stages, "latency"),
-            _directed(transfers, num_stages, "transfer"),
+            _directed(self.latency, self.latency, num_stages, "latency"),
+            _directed(self.transfer, back, num_stages, "transfer"),
         )
 
 
@@ -142,34 +126,22 @@ def from_share(
     )
 
 
-def _per_stage(value: Numeric, num_stages: int, name: str) -> Array:
+def _column(value: Numeric, count: int, name: str, per: str) -> Array:
+    """Return a value of each stage or boundary; (count, N)."""
     array = np.asarray(value, dtype=np.float64)
     if array.ndim == 0:
-        return np.full((num_stages, 1), float(array))
-    if array.shape[0] != num_stages:
-        msg = f"{name}: give a number or one value per stage; got {array.shape[0]} for {counted(num_stages, 'stage')}"
+        return np.full((count, 1), float(array))
+    if array.shape[0] != count:
+        msg = f"{name}: give a number or one value per {per}; got {array.shape[0]} for {counted(count, per)}"
         raise ScheduleError(msg)
     return array if array.ndim == 2 else array[:, None]
 
 
-def _directed(values: tuple[Numeric, Numeric], num_stages: int, name: str) -> Array:
-    forward, backward = (_per_boundary(value, num_stages, name) for value in values)
-    width = max(forward.shape[1], backward.shape[1])
-    table = np.zeros((2, num_stages, width))
-    table[0, :-1] = forward
-    table[1, 1:] = backward
-    return table if any(np.ndim(value) == 2 for value in values) else table[:, :, 0]
-
-
-def _per_boundary(value: Numeric, num_stages: int, name: str) -> Array:
-    array = np.asarray(value, dtype=np.float64)
-    if array.ndim == 0:
-        return np.full((num_stages - 1, 1), float(array))
-    if array.shape[0] != num_stages - 1:
-        got = f"{array.shape[0]} for {num_stages - 1} boundaries"
-        msg = f"{name}: give a number or one value per boundary; got {got}"
-        raise ScheduleError(msg)
-    return array if array.ndim == 2 else array[:, None]
+def _directed(forward: Numeric, backward: Numeric, num_stages: int, name: str) -> Array:
+    down, up = (_column(each, num_stages - 1, name, "boundary") for each in (forward, backward))
+    table = np.zeros((2, num_stages, max(down.shape[1], up.shape[1])))
+    table[0, :-1], table[1, 1:] = down, up
+    return table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -177,9 +149,9 @@ class Durations:
     """Stage and link times laid out by the classes of one compiled schedule."""
 
     nodes: Array
-    """(num_classes + 1,) or (num_classes + 1, N); the last is zero."""
+    """(num_classes + 1,) of one candidate or (num_classes + 1, N); the last is zero."""
     delays: Array
-    """(num_delays + 1,), or (num_delays + 1, N) where they differ by candidate; the last is zero."""
+    """(num_delays + 1,) or (num_delays + 1, N), or of one column for all candidates; the last is zero."""
 
 
 def lay_out(
@@ -193,20 +165,22 @@ def lay_out(
     stages, replicas = schedule.num_stages, schedule.placement.num_replicas
     shares = _shares(times, schedule.num_splits)
     passes = _spread(times.table(stages), shares, replicas)
-    if schedule.num_splits > 1 and (causal := times.causal_table(stages)) is not None:
+    if schedule.num_splits > 1:
         squares = np.diff(np.cumsum(shares) ** 2, prepend=0.0)
-        passes = _added(passes, _spread(causal, squares - shares, replicas))
+        passes = passes + _spread(times.causal_table(stages), squares - shares, replicas)
     latency, transfer = links.tables(stages)
     sent = _spread(transfer, shares, replicas)
     late = _spread(latency, np.ones_like(shares), replicas)
     forward, backward = passes[blocks[:, 0]], passes[blocks[:, 1]]
     joined = forward + backward - times.overlap_saving * np.minimum(forward, backward)
-    delay = _added(late, sent) if passing else late
-    tail = np.broadcast_shapes(passes.shape[1:], sent.shape[1:], late.shape[1:])
-    if tail:
-        passes, joined, sent = (_widen(part, tail[0]) for part in (passes, joined, sent))
-    nodes = np.concatenate((passes, joined, sent, np.zeros((1, *tail))))
-    return Durations(nodes=nodes, delays=np.concatenate((delay, np.zeros((1, *delay.shape[1:])))))
+    delay = late + sent if passing else late
+    width = max(part.shape[1] for part in (passes, sent, delay))
+    wide = (np.broadcast_to(part, (len(part), width)) for part in (passes, joined, sent))
+    nodes = np.concatenate((*wide, np.zeros((1, width))))
+    delays = np.concatenate((delay, np.zeros((1, delay.shape[1]))))
+    if times.by_candidate or links.by_candidate:
+        return Durations(nodes=nodes, delays=delays)
+    return Durations(nodes=nodes[:, 0], delays=delays[:, 0])
 
 
 def _shares(times: StageTimes, num_splits: int) -> Array:
@@ -219,21 +193,6 @@ def _shares(times: StageTimes, num_splits: int) -> Array:
 
 
 def _spread(table: Array, shares: Array, replicas: int) -> Array:
-    """Return (rows, stages[, N]) as flat classes (splits * rows * stages * replicas[, N])."""
-    if replicas > 1:
-        table = np.concatenate([table] * replicas, axis=1)
-    spread = table[None] * shares.reshape(-1, *([1] * table.ndim))
-    flat: Array = spread.reshape(-1, *table.shape[2:])
-    return flat
-
-
-def _added(first: Array, second: Array) -> Array:
-    """Return the sum of two class tables, one of which may lack the axis of candidates."""
-    if first.ndim != second.ndim:
-        first, second = (part if part.ndim == 2 else part[:, None] for part in (first, second))
-    return first + second
-
-
-def _widen(part: Array, width: int) -> Array:
-    column = part if part.ndim == 2 else part[:, None]
-    return np.broadcast_to(column, (part.shape[0], width))
+    """Return (rows, stages, N) as flat classes (splits * rows * stages * replicas, N)."""
+    spread = np.tile(table, (1, replicas, 1)) * shares.reshape(-1, 1, 1, 1)
+    return spread.reshape(-1, table.shape[2])

@@ -21,6 +21,8 @@ from forescale.schedule.times import FREE, Durations, LinkTimes, StageTimes, lay
 
 MAX_CANDIDATES = 128
 """Candidates timed together, so that a state stays in the cache."""
+GATHERED = 1 << 17
+"""Durations of all nodes and candidates that are looked up at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -128,12 +130,12 @@ class CompiledSchedule:
         )
 
     def _some(self, laid: Durations, candidates: slice) -> Timing:
-        same = laid.delays.ndim == 1 or laid.delays.shape[1] == 1
+        same = laid.delays.shape[1] == 1
         nodes, delays = laid.nodes[:, candidates], laid.delays if same else laid.delays[:, candidates]
         if nodes.shape[1] > 1:
             part = Durations(nodes=np.ascontiguousarray(nodes), delays=delays)
             return self.summary(part, self.run(part))
-        part = Durations(nodes=nodes[:, 0], delays=delays.reshape(len(delays)))  # quicker without the axis
+        part = Durations(nodes=nodes[:, 0], delays=delays[:, 0])  # quicker without the axis
         alone = self.summary(part, self.run(part))
         return Timing(
             first_start=alone.first_start[:, None],
@@ -152,10 +154,10 @@ class CompiledSchedule:
         state = np.empty((levels * width + 1, *tail))
         state[-1] = 0.0
         rows = state[:-1].reshape(levels, width, *tail)
-        late = _by_row(laid.delays, self.late, len(tail)) if laid.delays.any() else None
+        late = _by_row(laid.delays, self.late) if laid.delays.any() else None
         before: Array = np.zeros((width, *tail))
         arriving, take, maximum, add = np.empty_like(before), state.take, np.maximum, np.add  # a hot loop
-        costs = _by_row(laid.nodes, self.node_class, len(tail))
+        costs = _by_row(laid.nodes, self.node_class)
         for level, (row, cost, waits) in enumerate(zip(rows, costs, self.arrivals, strict=True)):
             for cells in waits:
                 take(cells, 0, arriving, "clip")
@@ -178,8 +180,7 @@ class CompiledSchedule:
         ranks, width = self.schedule.num_ranks, self.node_class.shape[1]
         start = np.zeros((ranks, *state.shape[1:]))
         for cells, delay in self.first_waits:
-            late = laid.delays[delay]
-            np.maximum(start, state[cells] + (late if late.ndim == start.ndim else late[:, None]), out=start)
+            np.maximum(start, state[cells] + laid.delays[delay], out=start)
         return Timing(
             first_start=start,
             last_end=state[-1 - width : -1][:ranks].copy(),
@@ -227,12 +228,11 @@ def compile_schedule(schedule: Schedule, *, comm: Comm = "overlapped") -> Compil
     )
 
 
-def _by_row(table: Array, classes: Ints, tail: int) -> Iterator[Array]:
-    """Yield a table's values by rows of classes: at once for one candidate, row by row for many, to stay in cache."""
-    if not tail:
+def _by_row(table: Array, classes: Ints) -> Iterator[Array]:
+    """Yield a table's values by rows of classes; of many candidates only when they are due, to stay in the cache."""
+    if table.ndim == 1 or classes.size * table.shape[1] <= GATHERED:
         return iter(table[classes])
-    wide = table if table.ndim == 2 else table[:, None]
-    return (wide[row] for row in classes)
+    return (table.take(row, 0) for row in classes)
 
 
 def _computing(program: Program, num_ranks: int) -> Ints:

@@ -37,10 +37,8 @@ def refusal(request: Request) -> str:
 
 FAMILY = Family(
     name="chimera",
-    aliases=(),
     title="Chimera",
     placement="bidirectional",
-    vpp=(1, 1),
     constraint="p even, m even",
     idle="(p-2)/2 (tf+tb+tw) where tf = tb+tw",
     peak="p/2+1 to p",

@@ -38,7 +38,6 @@ FAMILY = Family(
     aliases=("ScheduleDualPipe",),
     title="DualPipe",
     placement="bidirectional",
-    vpp=(1, 1),
     constraint="p even, m even, m >= 2p",
     idle="(p/2-1)(F&B+B-3W)",
     peak="p+1",

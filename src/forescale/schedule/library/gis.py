@@ -27,7 +27,6 @@ FAMILY = Family(
     name="gis",
     aliases=("pipeoffload-gis",),
     title="GIS (generalised interleaved)",
-    placement="loop",
     vpp=(2, None),
     constraint="any m; ceil(p/2) <= group size <= p",
     idle="(p-1)(tf+tb)/v + (p-g)(v-1) passes",

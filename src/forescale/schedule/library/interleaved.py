@@ -27,7 +27,6 @@ FAMILY = Family(
     name="interleaved-1f1b",
     aliases=("1f1b-interleaved", "interleaved", "ScheduleInterleaved1F1B", "interleaved1f1b", "vpp"),
     title="Interleaved 1F1B (depth-first)",
-    placement="loop",
     vpp=(2, None),
     constraint="any m; group size >= p",
     idle="(p-1)(tf+tb+tw)/v",

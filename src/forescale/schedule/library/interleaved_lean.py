@@ -21,7 +21,6 @@ FAMILY = Family(
     name="interleaved-zero-offset",
     aliases=("interleaved-lean",),
     title="Interleaved 1F1B, zero offset",
-    placement="loop",
     vpp=(2, None),
     constraint="any m; group size >= p",
     idle="simulate",

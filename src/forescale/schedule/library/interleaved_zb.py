@@ -21,7 +21,6 @@ FAMILY = Family(
     name="interleaved-zb",
     aliases=("interleaved-zero-bubble", "zbb", "ScheduleInterleavedZeroBubble", "interleavedzerobubble"),
     title="Interleaved zero bubble",
-    placement="loop",
     vpp=(2, None),
     constraint="any m; group size >= p",
     idle="(p-1)(tf+tb-tw)/v",

@@ -47,7 +47,6 @@ FAMILY = Family(
     name="pipeoffload",
     aliases=("pipe-offload",),
     title="PipeOffload (GIS with host offload)",
-    placement="loop",
     vpp=(2, None),
     constraint="any m; ceil(p/2) <= group size <= p",
     idle="as GIS while copies hide",

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise, product
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -330,12 +330,12 @@ def idle_v_limited(*, pp: int, limit_chunks: int) -> int:
     return max(pp - 1, 6 * pp - 1 - 3 * limit_chunks)
 
 
-def v_half_limit_chunks(*, pp: int) -> int:
+def v_half_limit_chunks(pp: Numeric) -> Numeric:
     """Return the live chunks that V-Half may hold: 2 floor((p + 2)/2). Source: arXiv:2405.15362."""
     return 2 * ((pp + 2) // 2)
 
 
-def v_min_limit_chunks(*, pp: int) -> int:
+def v_min_limit_chunks(pp: Numeric) -> Numeric:
     """Return the live chunks that V-Min may hold: 2 floor((p + 4)/3). Source: arXiv:2405.15362."""
     return 2 * ((pp + 4) // 3)
 
@@ -353,88 +353,73 @@ def orders_within(request: Request, limit: int) -> Orders:
     else:
         orders = search_by_time(request, limit)
     if orders is None:
-        least = v_min_limit_chunks(pp=request.pp) / 2
+        least = v_min_limit_chunks(request.pp) / 2
         held = f"{counted(limit / 2, 'micro-batch')} at pp {request.pp}"
         msg = f"no V schedule fits {held}; allow {least:g} (V-Min) or more"
         raise ScheduleError(msg)
     return orders
 
 
-def _limit(request: Request, default: int) -> int:
-    if request.memory_limit is None:
-        return default
-    return math.floor(min(2 * request.memory_limit + 1e-9, 2 * max(request.pp, request.num_microbatches)))
+def _family(name: str, limit: Callable[[Numeric], Numeric], **words: Any) -> Family:  # noqa: ANN401  (of Family)
+    """Return the family whose ranks hold `limit(pp)` chunks, or what a request allows."""
 
+    def allowed(request: Request) -> int:
+        if request.memory_limit is None:
+            return int(limit(request.pp))
+        return math.floor(min(2 * request.memory_limit + 1e-9, 2 * max(request.pp, request.num_microbatches)))
 
-def _family(
-    name: str,
-    title: str,
-    aliases: tuple[str, ...],
-    limit: Callable[[int], int],
-    *,
-    idle: str,
-    peak: str,
-    most: Callable[[Numeric], Numeric],
-) -> Family:
     def orders(request: Request) -> Orders:
-        return orders_within(request, _limit(request, limit(request.pp)))
+        return orders_within(request, allowed(request))
 
     def others(request: Request) -> list[Orders]:
-        return [zbv.orders(request)] if _limit(request, limit(request.pp)) >= 2 * request.pp else []
+        return [zbv.orders(request)] if allowed(request) >= 2 * request.pp else []
 
     def refusal(request: Request) -> str:
         if request.pp > MOST_RANKS:
             return f"its search takes up to {MOST_RANKS} ranks; got {request.pp}"
-        least = min(v_min_limit_chunks(pp=request.pp), 2 * request.pp)
-        if _limit(request, limit(request.pp)) < least:
+        least = v_min_limit_chunks(request.pp)
+        if allowed(request) < least:
             return f"no V schedule fits {request.memory_limit:g} micro-batches; allow {least / 2:g} or more"
         return ""
 
     def held(of: RankShape) -> Numeric:
-        return np.minimum(of.num_microbatches, most(of.pp))
+        return np.minimum(of.num_microbatches, limit(of.pp) // 2)
 
     return Family(
         name=name,
-        aliases=aliases,
-        title=title,
         placement="V",
         vpp=(2, 2),
-        constraint="any",
-        idle=idle,
-        peak=peak,
         source="Qi et al. 2024, arXiv:2405.15362",
         orders=never_worse(orders, wave, others),
         most_actions=MOST_IN_FULL,
         held=held,
         refusal=refusal,
         splits_backward=True,
+        **words,
     )
 
 
 V_HALF = _family(
     "v-half",
-    "V-Half",
-    ("vhalf", "zbv-greedy-half"),
-    lambda pp: min(v_half_limit_chunks(pp=pp), 2 * pp),
+    v_half_limit_chunks,
+    title="V-Half",
+    aliases=("vhalf", "zbv-greedy-half"),
     idle="unit times: 3p-7 (even p), 3p-4 (odd) chunk passes",
     peak="floor((p+2)/2)",
-    most=lambda pp: (pp + 2) // 2,
 )
 V_MIN = _family(
     "v-min",
-    "V-Min",
-    ("vmin", "zbv-greedy-min"),
-    lambda pp: min(v_min_limit_chunks(pp=pp), 2 * pp),
+    v_min_limit_chunks,
+    title="V-Min",
+    aliases=("vmin", "zbv-greedy-min"),
     idle="unit times: at most 4p-{7,5,6}[p mod 3] chunk passes",
     peak="floor((p+4)/3)",
-    most=lambda pp: (pp + 4) // 3,
 )
 V_ZB = _family(
     "v-zb",
-    "V-ZB (any memory limit)",
-    ("v-limited", "zbv-greedy", "ScheduleZBVGreedy"),
     lambda pp: 2 * pp,
+    title="V-ZB (any memory limit)",
+    aliases=("v-limited", "zbv-greedy", "ScheduleZBVGreedy"),
     idle="unit times: about max(p-1, 6p-1-3k) chunk passes at k chunks",
     peak="the limit given; p by default",
-    most=lambda pp: pp,
 )
