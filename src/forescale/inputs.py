@@ -15,8 +15,7 @@ from forescale.cost.mesh import AXES, Inside, Order, groups, order_of
 from forescale.evaluate import inputs_of
 from forescale.formula import Term
 from forescale.graph.layout import Choices, Degrees, split_strategy
-from forescale.graph.stage import StagePlan
-from forescale.graph.stages import stack_plans
+from forescale.graph.stages import StagePlan, stack_plans
 from forescale.memory.inputs import Setting
 from forescale.memory.parameters import Sharded
 from forescale.question import Question

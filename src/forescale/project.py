@@ -13,10 +13,9 @@ from forescale.cost.select import Costs
 from forescale.errors import PhysicsError, SpecError
 from forescale.evaluate import Evaluation, evaluate
 from forescale.formula import value_of
-from forescale.graph.flops import ModelFlops, model_flops
-from forescale.graph.parameters import ParameterCount, count_parameters
-from forescale.graph.rows import possible_imbalance
-from forescale.graph.stage import StagePlan
+from forescale.graph.counts import ModelFlops, ParameterCount, count_parameters, model_flops
+from forescale.graph.moe import possible_imbalance
+from forescale.graph.stages import StagePlan
 from forescale.inputs import Wired, wire
 from forescale.memory.loads import stage_loads
 from forescale.memory.peak import fragmentation_note, memory_summary

@@ -12,7 +12,7 @@ import forescale.catalogue
 from forescale.catalogue.models import load_model, model_names, model_record, resolve_model_name
 from forescale.errors import UnknownNameError
 from forescale.frameworks.huggingface import read_huggingface
-from forescale.graph.parameters import count_parameters
+from forescale.graph.counts import count_parameters
 from forescale.spec import FullAttention, LatentAttention, LinearAttention, Model
 
 FOLDER = Path(forescale.catalogue.__file__).parent

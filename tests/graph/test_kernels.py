@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests import small
 
-from forescale.graph.flops import block_flops
+from forescale.graph.counts import block_flops
 from forescale.graph.layer import head_block, layer_block, mtp_block
 from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.loss import loss_chunk_tokens

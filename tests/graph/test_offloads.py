@@ -7,8 +7,7 @@ from tests.small import dense, moe
 
 from forescale.graph.layer import layer_block
 from forescale.graph.layout import Layout, split_strategy
-from forescale.graph.offloads import offloaded_bytes
-from forescale.graph.recompute import keep
+from forescale.graph.recompute import keep, offloaded_bytes
 from forescale.spec import Strategy
 from forescale.spec.strategy import Recompute
 from forescale.spec.workload import Precision

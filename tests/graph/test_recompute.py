@@ -8,8 +8,7 @@ from tests.small import dense, moe
 from forescale.errors import SpecError
 from forescale.graph.layer import layer_block
 from forescale.graph.layout import Layout, split_strategy
-from forescale.graph.policies import POLICIES
-from forescale.graph.recompute import keep
+from forescale.graph.recompute import POLICIES, keep
 from forescale.spec import Recompute, Strategy
 from forescale.spec.workload import Precision
 

@@ -8,12 +8,12 @@ import pytest
 from tests import small
 
 from forescale.errors import SpecError
-from forescale.graph.flops import block_flops
+from forescale.graph.counts import block_flops
 from forescale.graph.layer import layer_block
 from forescale.graph.layout import Layout, split_strategy
+from forescale.graph.moe import possible_imbalance
 from forescale.graph.ops import Collective, GroupedGemm
 from forescale.graph.recompute import keep
-from forescale.graph.rows import possible_imbalance
 from forescale.project import project
 from forescale.spec import Precision, Recompute, Routing, Strategy
 

@@ -7,7 +7,7 @@ import pytest
 from tests.small import cluster, dense, moe, workload
 
 from forescale.errors import SpecError
-from forescale.graph.stage import given_chunks, layers_per_stage, plan_stages, replayed_mtp
+from forescale.graph.stages import given_chunks, layers_per_stage, plan_stages, replayed_mtp
 from forescale.project import project
 from forescale.spec import Recompute, Strategy
 

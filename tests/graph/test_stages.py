@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from forescale.graph.stage import StagePlan
-from forescale.graph.stages import Picker, stack_plans
+from forescale.graph.stages import Picker, StagePlan, stack_plans
 
 PLAN = StagePlan(
     counts=np.array([[1.0], [2.0]]),

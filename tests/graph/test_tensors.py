@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from tests import toy
 
+from forescale.graph.counts import count_parameters
 from forescale.graph.layer import embedding_block, head_block, layer_block, mtp_block
 from forescale.graph.layout import split_strategy
 from forescale.graph.loss import loss_chunk_tokens
-from forescale.graph.parameters import count_parameters
 from forescale.graph.parts import build_blocks
 from forescale.spec import (
     DenseFfn,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.small import dense, moe
 
-from forescale.graph.parameters import count_parameters
+from forescale.graph.counts import count_parameters
 from forescale.memory.states import moments_per_parameter
 from forescale.spec import DenseFfn, FullAttention, Layer, Model
 

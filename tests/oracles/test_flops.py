@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 
 from forescale.frameworks.huggingface.reader import read_huggingface
-from forescale.graph.flops import block_flops, model_flops
+from forescale.graph.counts import block_flops, model_flops
 from forescale.graph.layer import head_block, layer_block
 from forescale.graph.layout import Layout, split_strategy
 from forescale.spec import Model, Strategy

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from forescale.catalogue.models import load_model, model_names, model_record
-from forescale.graph.parameters import count_parameters
+from forescale.graph.counts import count_parameters
 from forescale.spec import FullAttention, LinearAttention, Model
 
 torch = pytest.importorskip("torch")

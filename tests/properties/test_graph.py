@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.small import DENSE_LAYER, MLA, MOE_LAYER, dense, moe
 
-from forescale.graph.flops import block_flops
+from forescale.graph.counts import block_flops
 from forescale.graph.layer import embedding_block, head_block, layer_block
 from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.operator import Block

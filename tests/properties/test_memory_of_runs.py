@@ -14,8 +14,8 @@ from tests.small import asked, cluster, dense, moe
 from forescale.catalogue.models import load_model
 from forescale.errors import SpecError
 from forescale.explain import Explainer, explain
+from forescale.graph.counts import count_parameters
 from forescale.graph.layout import Layout, split_strategy
-from forescale.graph.parameters import count_parameters
 from forescale.graph.parts import build_blocks
 from forescale.memory.loads import block_loads, stage_loads, total_bytes
 from forescale.memory.states import optimizer_element_bytes

@@ -13,8 +13,7 @@ from forescale.cost.calibration import RunFactors
 from forescale.cost.mesh import groups
 from forescale.graph.layout import split_strategy
 from forescale.graph.parts import Parts
-from forescale.graph.stage import StagePlan
-from forescale.graph.stages import stack_plans
+from forescale.graph.stages import StagePlan, stack_plans
 from forescale.memory.inputs import Setting
 from forescale.memory.parameters import Holding, Sharded
 from forescale.project import project

@@ -10,7 +10,7 @@ from forescale.advise.moves import moves, reliefs
 from forescale.advise.tree import doubling, tree
 from forescale.cost.select import Costs
 from forescale.errors import InfeasibleError
-from forescale.graph.parameters import count_parameters
+from forescale.graph.counts import count_parameters
 from forescale.presets.playbook.preset import bytes_per_parameter
 from forescale.presets.playbook.ratios import microbatches_of, playbook_ratios
 from forescale.projection.result import Projection

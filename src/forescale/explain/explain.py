@@ -14,8 +14,7 @@ from forescale.errors import SpecError, UnknownNameError
 from forescale.evaluate import Evaluation, evaluate
 from forescale.explain.tidy import tidy
 from forescale.formula import Term, TermNode, as_term, value_of
-from forescale.graph.flops import model_flops
-from forescale.graph.parameters import count_parameters
+from forescale.graph.counts import count_parameters, model_flops
 from forescale.graph.stages import Picker
 from forescale.inputs import wire
 from forescale.memory.peak import MemoryParts

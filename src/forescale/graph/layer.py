@@ -5,7 +5,7 @@ from __future__ import annotations
 from forescale.errors import SpecError
 from forescale.formula import formula
 from forescale.graph.attention import full_attention, latent_attention, linear_attention
-from forescale.graph.ffn import dense_ffn, moe_ffn
+from forescale.graph.ffn import dense_ffn
 from forescale.graph.layout import Extent, Layout
 from forescale.graph.loss import cross_entropy, fused_linear_loss
 from forescale.graph.modules import (
@@ -17,6 +17,7 @@ from forescale.graph.modules import (
     partial_result,
     scatter_sequence,
 )
+from forescale.graph.moe import moe_ffn
 from forescale.graph.operator import Block, Builder
 from forescale.graph.ops import Collective, Elementwise
 from forescale.numeric import Numeric

@@ -2,14 +2,113 @@
 
 from __future__ import annotations
 
-from forescale.graph.casts import casts
+from dataclasses import dataclass
+
 from forescale.graph.layout import Extent, Layout
 from forescale.graph.operator import NARROWEST_GRADIENT_BYTES, Builder, Names, Work
 from forescale.graph.ops import Collective, Elementwise, Gemm, MeshAxis
-from forescale.graph.summa import Passes, panel_passes
 from forescale.numeric import Numeric
 from forescale.spec.model import NormKind
 from forescale.spec.workload import STORAGE_BYTES
+
+CAST_BYTES = {
+    ("fp8", "none"): 3.0,
+    ("fp8", "delayed"): 3.0,
+    ("fp8", "current"): 5.0,
+    ("fp8", "blockwise"): 4.06,
+    ("mxfp8", "none"): 4.06,
+    ("mxfp8", "mxfp8"): 4.06,
+    ("nvfp4", "none"): 5.12,
+}
+"""Bytes moved to quantise one 16-bit element: read (twice where the scale is that of the whole tensor, as for
+current scaling and NVFP4) and written; where scales of blocks differ between rows and columns, along both for the two
+products that use it, with the scales (Transformer Engine, recipes)."""
+PER_TENSOR = ("none", "delayed", "current")
+TRANSPOSED_BYTES = 1.0
+"""Bytes of the transposed copy that one scale per tensor needs on some devices (Transformer Engine,
+pytorch/csrc/quantizer.cpp)."""
+
+
+def casts(
+    layout: Layout, elements: Numeric, dtype: str, *, kernels: Numeric = 1.0
+) -> tuple[Elementwise, ...]:
+    """Return the quantisation of a product's operand: none where it stays in 16 bits.
+
+    Weights are quantised once a step and not counted.
+    """
+    per_element = CAST_BYTES.get((dtype, layout.precision.recipe)) or CAST_BYTES.get((dtype, "none"))
+    if per_element is None:
+        return ()
+    per_tensor = dtype == "fp8" and layout.precision.recipe in PER_TENSOR
+    return (
+        Elementwise(
+            bytes_moved=elements * per_element,
+            family="cast",
+            kernels=kernels,
+            transposed_bytes=elements * TRANSPOSED_BYTES if per_tensor else 0.0,
+        ),
+    )
+
+
+IN_FLIGHT = 2.0
+"""Panels of each operand that exist at once: one is multiplied while the next arrives."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passes:
+    """The three passes of a linear layer, or what one of `steps` equal steps does in each."""
+
+    forward: Work
+    backward_input: Work
+    backward_weight: Work
+    steps: Numeric | None = None
+    buffer_elements: Numeric = 0.0
+    """Panels beside the blocks that a device holds, in either direction."""
+
+
+def panel_passes(
+    layout: Layout, *, rows: Numeric, k: Numeric, n: Numeric, dtype: str, sent_bytes: float
+) -> Passes:
+    """Return the steps of X·W and of its gradients on a grid of tp x cp devices.
+
+    Every device holds rows x k/tp of the input X, k/cp x n of the weight W and rows x n of the result, `rows`
+    and `n` being its own. Forward, a panel of X goes along tp and one of W along cp. The gradient of X takes
+    panels of W along cp and sums its own along tp; that of W takes panels of X along tp and sums its own
+    along cp (Subramanian et al. 2024, arXiv:2410.00273, appendix A, algorithm 1 and table A2). Sums have the
+    type of activations.
+
+    Parameters
+    ----------
+    rows, n
+        Tokens and columns of one device.
+    k
+        Whole inner extent.
+    sent_bytes
+        Per element of an operand's panel.
+    """
+    steps, cp, size = layout.panel_steps, layout.degrees.cp, layout.element_bytes
+    width = k / steps
+    of_input, of_weight = rows * width, width * n
+    send_input = Collective(kind="broadcast", axis="tp", num_bytes=of_input * sent_bytes)
+    send_weight = Collective(kind="broadcast", axis="cp", num_bytes=of_weight * sent_bytes)
+    sum_input = Collective(kind="reduce", axis="tp", num_bytes=of_input * size)
+    sum_weight = Collective(kind="reduce", axis="cp", num_bytes=of_weight * size)
+    stored = STORAGE_BYTES[layout.precision.gradients]
+    accumulate = Elementwise(bytes_moved=of_weight / cp * (size + 2.0 * stored), kernels=1.0 / cp)
+    quantised = casts(layout, of_input / layout.degrees.tp, dtype, kernels=1.0 / layout.degrees.tp)
+    gradient = casts(layout, rows * n / steps, dtype, kernels=1.0 / steps)
+    return Passes(
+        steps=steps,
+        forward=(
+            send_input,
+            send_weight,
+            *quantised,
+            Gemm(m=rows, n=n, k=width, dtype=dtype, accumulate_bytes=size),
+        ),
+        backward_input=(send_weight, *gradient, Gemm(m=rows, n=width, k=n, dtype=dtype), sum_input),
+        backward_weight=(send_input, Gemm(m=n, n=width, k=rows, dtype=dtype), sum_weight, accumulate),
+        buffer_elements=IN_FLIGHT * (of_input + of_weight),
+    )
 
 
 def linear(

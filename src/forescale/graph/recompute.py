@@ -1,16 +1,74 @@
-"""Recompute: a set of operators replayed in backward, and with it the set of tensors no longer kept."""
+"""Recompute and offload: operators replayed in backward, tensors no longer kept, tensors kept by the host."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import cast
 
 from forescale.errors import SpecError
 from forescale.formula import total
 from forescale.graph.operator import Block, Operator, Tensor
-from forescale.graph.policies import POLICIES, shares_of
 from forescale.numeric import Numeric
-from forescale.spec.strategy import Recompute
+from forescale.spec.strategy import KeptName, OffloadName, Recompute, RematPolicy
+
+Shares = Mapping[str, float]
+QKV: Shares = {f"attention.{name}": 1.0 for name in ("query", "key", "value")}
+CONTEXT: Shares = {"attention.core_output": 1.0, "attention.softmax_statistics": 1.0}
+OUT_PROJ: Shares = {"attention.result": 1.0}
+MLP_IN: Shares = {"ffn.up": 1.0, "moe.up": 1.0, "shared.up": 1.0}
+MLP_OUT: Shares = {"ffn.result": 1.0, "moe.output": 1.0, "shared.result": 1.0}
+PER_OPERATOR: Shares = {
+    "attention.query": 1.0,
+    "attention.value": 1.0,
+    **CONTEXT,
+    "ffn.up": 0.5,
+    "ffn.result": 1.0,
+    "moe.up": 0.5,
+    "moe.output": 1.0,
+    "shared.up": 0.5,
+    "shared.result": 1.0,
+}
+"""Every second product is kept in the order q, k, v, out, gate, up, down, and attention always: of the products
+q, v, gate and down remain (torchtitan, distributed/activation_checkpoint.py). Compiled, what no gradient needs is
+not kept all the same: the result of down is only added to the residual."""
+
+POLICIES: Mapping[RematPolicy, Shares] = MappingProxyType(
+    {
+        "minimal": {**QKV, **OUT_PROJ, **MLP_IN, **MLP_OUT},
+        "minimal_with_context": {**QKV, **CONTEXT, **OUT_PROJ, **MLP_IN, **MLP_OUT},
+        "save_dot_with_context_except_mlp": {**QKV, **CONTEXT, **OUT_PROJ},
+        "save_dot_except_mlpwi": {**QKV, **OUT_PROJ, **MLP_OUT},
+        "save_dot_except_mlp": {**QKV, **OUT_PROJ},
+        "save_qkv_proj": QKV,
+        "save_out_proj": OUT_PROJ,
+        "torch_per_op": PER_OPERATOR,
+        "torch_per_op_compiled": {name: share for name, share in PER_OPERATOR.items() if name not in MLP_OUT},
+        "custom": {},
+    }
+)
+"""Tensors and shares by policy; the JAX ones follow MaxText, layers/decoders.py get_remat_policy."""
+
+NAMED: Mapping[KeptName, Shares] = MappingProxyType(
+    {
+        "query_proj": {"attention.query": 1.0},
+        "key_proj": {"attention.key": 1.0},
+        "value_proj": {"attention.value": 1.0},
+        "context": CONTEXT,
+        "out_proj": OUT_PROJ,
+        "mlpwi": MLP_IN,
+        "mlpwo": MLP_OUT,
+    }
+)
+"""Tensors by the names that MaxText's policy custom is told (configs/base.yml)."""
+
+
+def shares_of(recompute: Recompute, policy: RematPolicy) -> Shares:
+    """Return the tensors that a policy keeps, and how much of each."""
+    named = {tensor: share for name in recompute.kept for tensor, share in NAMED[name].items()}
+    return {**POLICIES[policy], **named}
+
 
 NO_RECOMPUTE = Recompute()
 OUTPUT_DISCARDED = frozenset({"layernorm", "moe_act", "mla_up_proj"})
@@ -153,3 +211,57 @@ def _fed(replayed: tuple[Operator, ...]) -> tuple[str, ...]:
 
 def _saved(operators: tuple[Operator, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for operator in operators for name in operator.saves))
+
+
+ATTENTION = (
+    "Megatron-LM, core/transformer: attention.py, multi_latent_attention.py, moe/experts.py off_interface"
+)
+
+
+def _before_core(operator: Operator) -> bool:
+    return (
+        operator.part == "attention"
+        and "core_attn" not in operator.modules
+        and operator.name not in ("attention.norm", "attention.output", "attention.add")
+    )
+
+
+MODULES: Mapping[OffloadName, Callable[[Operator], bool]] = MappingProxyType(
+    {
+        "attn_norm": lambda operator: operator.name == "attention.norm",
+        "qkv_linear": _before_core,
+        "core_attn": lambda operator: "core_attn" in operator.modules,
+        "attn_proj": lambda operator: operator.name == "attention.output",
+        "mlp_norm": lambda operator: operator.name == "ffn.norm",
+        "expert_fc1": lambda operator: operator.name == "moe.up",
+        "moe_act": lambda operator: "moe_act" in operator.modules,
+    }
+)
+"""Operators of Megatron-LM's offload modules: everything that they save goes, unless an operator elsewhere saves it
+too. Its gated delta nets, and other linear attention, have none of attention's."""
+INSIDE_ATTENTION = frozenset({"qkv_linear", "core_attn", "attn_proj"})
+
+
+def offloaded_bytes(block: Block, kept: Kept, names: tuple[OffloadName, ...]) -> Numeric:
+    """Return the bytes of what a block keeps that go to the host, per micro-batch."""
+    if not names:
+        return 0.0
+    gone = _named(block, names) | _saved_inside(block, names)
+    sizes = {tensor.name: tensor.num_bytes for tensor in kept.tensors if tensor.name in gone}
+    return total(sizes, name="offloaded_bytes", unit="byte") if sizes else 0.0
+
+
+def _named(block: Block, names: tuple[OffloadName, ...]) -> set[str]:
+    tensors = {tensor for name in names if name in NAMED for tensor in NAMED[cast("KeptName", name)]}
+    return tensors | ({block.input_name} if "decoder_layer_input" in names else set())
+
+
+def _saved_inside(block: Block, names: tuple[OffloadName, ...]) -> set[str]:
+    """Return the tensors that operators of the named modules save, and no other operator does."""
+    linear = any(operator.name == "attention.convolution" for operator in block.operators)
+    rules = [MODULES[name] for name in names if name in MODULES and not (linear and name in INSIDE_ATTENTION)]
+    inside: set[str] = set()
+    outside: set[str] = set()
+    for operator in block.operators:
+        (inside if any(rule(operator) for rule in rules) else outside).update(operator.saves)
+    return inside - outside

@@ -1,21 +1,328 @@
-"""Stage plans as arrays over candidates, and sums of block quantities over what stands on each stage."""
+"""Which layers stand on which stage: the plan of one pipeline, and plans of many as arrays."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from itertools import pairwise
 from operator import attrgetter
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from forescale.errors import SpecError
 from forescale.formula import Term, formula, value_of
 from forescale.graph.parts import ByPolicy, Parts
-from forescale.graph.stage import StagePlan, replayed_mtp
 from forescale.numeric import Array, Numeric, Select, mapped, taking
 from forescale.spec.model import Model
 from forescale.spec.strategy import Recompute
+from forescale.units import counted
+
+Chunks: TypeAlias = tuple[tuple[tuple[int, ...], ...], ...]
+"""Layers by rank and chunk."""
+EVERY_LAYER = Recompute(granularity="full")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagePlan:
+    """Layers per pipeline rank, by kind. Rows are ranks (or, compressed, groups of equal ranks)."""
+
+    counts: Array
+    """(stages, kinds) decoder layers of each kind of `Model.layer_kinds`."""
+    first: Array
+    """(stages,) 1 where the embedding is."""
+    last: Array
+    """(stages,) 1 where final norm, head, loss and multi-token prediction are."""
+    index: Array
+    """(stages,) the rank; of a group of equal ranks the lowest, which holds most in flight."""
+    multiplicity: Array
+    """(stages,) how many ranks the row stands for."""
+    replayed: Array
+    """(stages, kinds) layers of `counts` that the recompute policy takes."""
+    heads: Array
+    """(stages, kinds) layers of `replayed` whose input is kept: the first of each unit."""
+    moments: tuple[StagePlan, ...] = ()
+    """Layers × passes of theirs in flight, at the moments at which a rank may hold most; none where all of a
+    rank's layers are in flight equally often."""
+    of_chunks: Array | None = None
+    """(stages, ...) the same numbers chunk by chunk, by which ranks with `moments` are told apart."""
+
+    @property
+    def rows(self) -> Array:
+        """(stages, ...) layers and ends of each row."""
+        return np.column_stack([self.counts, self.replayed, self.heads, self.first, self.last])
+
+    def compressed(self) -> StagePlan:
+        """Return one row per distinct rank: times add up, memory is largest at the lowest rank."""
+        rows = self.rows if self.of_chunks is None else self.of_chunks
+        _, where, times = np.unique(rows, axis=0, return_index=True, return_counts=True)
+        order = np.argsort(where)
+        return replace(self.taken(where[order]), multiplicity=times[order].astype(float))
+
+    def taken(self, keep: NDArray[np.int64]) -> StagePlan:
+        """Return some rows."""
+        arrays = {each.name: getattr(self, each.name) for each in fields(self)}
+        some: dict[str, Any] = {
+            name: values[keep] for name, values in arrays.items() if isinstance(values, np.ndarray)
+        }
+        return StagePlan(**some, moments=tuple(each.taken(keep) for each in self.moments))
+
+
+def layers_per_stage(num_layers: int, pp: int, vpp: int = 1) -> tuple[tuple[int, ...], ...]:
+    """Return, per rank, the layers of its chunks: pp·vpp virtual stages in order, remainder on the first.
+
+    61 layers on pp=4 give 16, 15, 15, 15 (Primus projection documentation, Tips). With chunks that lack one or
+    two layers to be even, the last and then the first go short, as embedding and head weigh about a layer each
+    (Megatron-LM --account-for-loss-in-pipeline-split, --account-for-embedding-in-pipeline-split; 126 layers on
+    16 x 8 chunks of Llama 3.1 405B).
+    """
+    return tuple(
+        tuple(layer for chunk in rank for layer in chunk) for rank in chunks_per_stage(num_layers, pp, vpp)
+    )
+
+
+def chunks_per_stage(num_layers: int, pp: int, vpp: int) -> Chunks:
+    """Return, per rank, the layers of each of its chunks."""
+    chunks = layers_per_chunk(num_layers, pp * vpp, spare_ends=vpp > 1)
+    return tuple(chunks[rank::pp] for rank in range(pp))
+
+
+def layers_per_chunk(num_layers: int, num_chunks: int, *, spare_ends: bool) -> tuple[tuple[int, ...], ...]:
+    """Return the layers of every virtual stage, in the order of the model."""
+    base, extra = divmod(num_layers, num_chunks)
+    short = -num_layers % num_chunks
+    if spare_ends and 0 < short <= 2:
+        last = num_chunks - 1
+        sizes = [base + 1 - (chunk == last) - (short == 2 and chunk == 0) for chunk in range(num_chunks)]
+    else:
+        sizes = [base + (chunk < extra) for chunk in range(num_chunks)]
+    starts = np.concatenate([[0], np.cumsum(sizes)]).tolist()
+    return tuple(tuple(range(low, high)) for low, high in pairwise(starts))
+
+
+def chunk_plans(
+    model: Model, num_chunks: int, *, spare_ends: bool, recompute: Recompute = EVERY_LAYER
+) -> StagePlan:
+    """Return the plan of the virtual stages themselves, one row each, with layers spread evenly."""
+    chunks = layers_per_chunk(model.num_layers, num_chunks, spare_ends=spare_ends)
+    return _plan(model.layers, tuple((chunk,) for chunk in chunks), recompute)
+
+
+def virtual_stages(
+    model: Model,
+    rank_of_stage: Sequence[int],
+    *,
+    stage_layers: Sequence[int] | None = None,
+    recompute: Recompute = EVERY_LAYER,
+) -> StagePlan:
+    """Return the plan of the virtual stages of one replica, in the order of the model.
+
+    `rank_of_stage` says where they lie, `stage_layers` is as in `plan_stages`.
+    """
+    if stage_layers is None:
+        vpp = len(rank_of_stage) // (max(rank_of_stage) + 1)
+        return chunk_plans(model, len(rank_of_stage), spare_ends=vpp > 1, recompute=recompute)
+    chunks = given_chunks(model, stage_layers, rank_of_stage)
+    return _plan(model.layers, tuple((chunk,) for chunk in chunks), recompute)
+
+
+def plan_placed(chunks: StagePlan, rank_of_stage: Sequence[int], num_replicas: int = 1) -> StagePlan:
+    """Return the plan of ranks that hold the virtual stages a placement gives them (V: both ends on rank 0).
+
+    With replicas, ranks hold the stages of each (DualPipe: stage r of one and p−1−r of the other).
+    """
+    stage_of = stages_of_ranks(rank_of_stage, num_replicas)
+    return _weighted(chunks, stage_of, np.ones(stage_of.shape))
+
+
+def stages_of_ranks(rank_of_stage: Sequence[int], num_replicas: int = 1) -> NDArray[np.int64]:
+    """Return the virtual stages of every rank, (ranks, chunks), replica after replica."""
+    stages = np.argsort(rank_of_stage, kind="stable").reshape(max(rank_of_stage) + 1, -1)
+    return stages % (len(rank_of_stage) // num_replicas)
+
+
+def with_moments(
+    plan: StagePlan, chunks: StagePlan, stage_of: NDArray[np.int64], live: Array, *, apart: int = 0
+) -> StagePlan:
+    """Return a plan of ranks with what they hold when they may hold most, whatever a layer keeps.
+
+    Parameters
+    ----------
+    plan
+        The ranks.
+    chunks
+        The virtual stages.
+    stage_of
+        (ranks, chunks) which of them each rank has.
+    live
+        (moments, ranks, chunks) passes in flight.
+    apart
+        How many of the moments stay the first, as they are.
+    """
+    of_kind = np.column_stack([chunks.heads, chunks.counts - chunks.replayed, chunks.first, chunks.last])
+    held = np.einsum("mrc,rcd->mrd", live[apart:], of_kind[stage_of])
+    order = greatest(held) + apart
+    ranks = np.arange(len(stage_of))
+    found = [*live[:apart], *(live[moment, ranks] for moment in order)]
+    return replace(
+        plan,
+        moments=tuple(_weighted(chunks, stage_of, each) for each in found),
+        of_chunks=chunks.rows[stage_of].reshape(len(ranks), -1),
+    )
+
+
+def least_chunks(chunks: StagePlan, stage_of: NDArray[np.int64]) -> StagePlan:
+    """Return ranks that have of every layer as many in each chunk as the chunk that has fewest."""
+    size = float(stage_of.shape[1])
+    least = {
+        name: size * getattr(chunks, name)[stage_of].min(axis=1)
+        for name in ("replayed", "heads", "first", "last")
+    }
+    others = size * (chunks.counts - chunks.replayed)[stage_of].min(axis=1)
+    ranks = np.arange(len(stage_of))
+    counts = others + least["replayed"]
+    return StagePlan(**least, counts=counts, index=ranks.astype(float), multiplicity=np.ones(len(ranks)))
+
+
+def greatest(held: Array) -> NDArray[np.int64]:
+    """Return, rank by rank, the moments of (moments, ranks, quantities) that no other exceeds in every quantity.
+
+    Ranks with fewer of them repeat the first.
+    """
+    covers: NDArray[np.bool_] = np.all(held[:, None] >= held[None, :], axis=-1)
+    earlier = np.arange(len(held))[:, None] < np.arange(len(held))
+    beaten = np.any(covers & (~covers.swapaxes(0, 1) | earlier[:, :, None]), axis=0)
+    order = np.argsort(beaten, axis=0, kind="stable")[: int((~beaten).sum(axis=0).max())]
+    return np.where(np.take_along_axis(beaten, order, axis=0), order[:1], order)
+
+
+def _weighted(chunks: StagePlan, stage_of: NDArray[np.int64], live: Array) -> StagePlan:
+    """Return the layers of ranks × (ranks, chunks) passes of theirs."""
+    ranks = np.arange(len(stage_of))
+    summed: dict[str, Any] = {
+        name: np.einsum("rc,rc...->r...", live, getattr(chunks, name)[stage_of])
+        for name in ("counts", "first", "last", "replayed", "heads")
+    }
+    return StagePlan(**summed, index=ranks.astype(float), multiplicity=np.ones(len(ranks)))
+
+
+def plan_stages(
+    model: Model,
+    *,
+    pp: int,
+    vpp: int = 1,
+    stage_layers: Sequence[int] | None = None,
+    recompute: Recompute = EVERY_LAYER,
+) -> StagePlan:
+    """Return the full stage plan of a model.
+
+    Parameters
+    ----------
+    model
+        The model.
+    pp, vpp
+        Ranks, and virtual stages on each: stage s lies on rank s mod pp.
+    stage_layers
+        Decoder layers of each rank, cut evenly over its virtual stages, or of each of pp·vpp virtual stages in
+        the order of the model; None spreads them evenly.
+    recompute
+        Whose selection of layers is counted.
+
+    Raises
+    ------
+    SpecError
+        If explicit `stage_layers` are of another number or do not add up to the model's layers, or recompute
+        lists a layer that the model does not have.
+    """
+    check_layer_ids(model, recompute)
+    if stage_layers is None:
+        return _even_plan(model, pp, vpp, recompute.selection)
+    chunks = given_chunks(model, stage_layers, tuple(range(pp)) * vpp)
+    return _plan(model.layers, tuple(chunks[rank::pp] for rank in range(pp)), recompute)
+
+
+def given_chunks(
+    model: Model, stage_layers: Sequence[int], rank_of_stage: Sequence[int]
+) -> tuple[tuple[int, ...], ...]:
+    """Return the layers of every virtual stage, in the order of the model, where their numbers were given."""
+    pp, num_stages = max(rank_of_stage) + 1, len(rank_of_stage)
+    if len(stage_layers) not in (pp, num_stages) or sum(stage_layers) != model.num_layers:
+        counts = (
+            f"{pp} counts" if pp == num_stages else f"{pp} counts, or {num_stages} (one per virtual stage),"
+        )
+        msg = (
+            f"stage_layers {tuple(stage_layers)} must be {counts} that add up to the "
+            f"{counted(model.num_layers, 'layer')} of {model.name}; "
+            f"they are {len(stage_layers)} and add up to {sum(stage_layers)}"
+        )
+        raise SpecError(msg)
+    sizes = list(stage_layers)
+    if len(stage_layers) != num_stages:
+        vpp = num_stages // pp
+        shares = [[(count + vpp - 1 - chunk) // vpp for chunk in range(vpp)] for count in stage_layers]
+        sizes = [shares[rank].pop(0) for rank in rank_of_stage]
+    ends = np.cumsum(sizes).tolist()
+    return tuple(tuple(range(end - size, end)) for end, size in zip(ends, sizes, strict=True))
+
+
+def check_layer_ids(model: Model, recompute: Recompute) -> None:
+    """Raise SpecError if recompute lists a layer that the model does not have."""
+    most = model.num_layers + model.num_mtp_layers
+    beyond = [layer for layer in recompute.layer_ids if layer >= most]
+    if beyond:
+        msg = f"recompute lists layer {beyond[0]}, but {model.name} has layers 0 to {most - 1}"
+        raise SpecError(msg)
+
+
+def replayed_mtp(model: Model, recompute: Recompute) -> int:
+    """Return how many multi-token-prediction layers the policy takes: all, or those listed after the decoder's.
+
+    Megatron-LM leaves them out where only some layers of a stage are recomputed.
+    """
+    if recompute.num_layers is None and not recompute.layer_ids:
+        return model.num_mtp_layers
+    return sum(layer >= model.num_layers for layer in recompute.layer_ids)
+
+
+@lru_cache(maxsize=1024)
+def _even_plan(model: Model, pp: int, vpp: int, recompute: Recompute) -> StagePlan:
+    return _plan(model.layers, chunks_per_stage(model.num_layers, pp, vpp), recompute)
+
+
+def _plan(layers: tuple[object, ...], ranks: Chunks, recompute: Recompute) -> StagePlan:
+    """Return the plan of ranks that hold these chunks of layers."""
+    kinds = tuple(dict.fromkeys(layers))
+    of_layer = np.array([kinds.index(layer) for layer in layers])
+
+    def count(of: Callable[[tuple[int, ...]], Sequence[int]]) -> Array:
+        chosen = [[layer for chunk in rank for layer in of(chunk)] for rank in ranks]
+        counts = [np.bincount(of_layer[each], minlength=len(kinds)) for each in map(_indices, chosen)]
+        return np.array(counts).astype(float)
+
+    index = np.arange(len(ranks), dtype=float)
+    return StagePlan(
+        counts=count(lambda chunk: chunk),
+        first=(index == 0).astype(float),
+        last=(index == index[-1]).astype(float),
+        index=index,
+        multiplicity=np.ones_like(index),
+        replayed=count(lambda chunk: _replayed(chunk, recompute)),
+        heads=count(lambda chunk: _replayed(chunk, recompute)[:: recompute.unit]),
+    )
+
+
+def _indices(layers: Sequence[int]) -> Any:  # noqa: ANN401  (an index array)
+    return np.array(layers, dtype=np.int64)
+
+
+def _replayed(chunk: tuple[int, ...], recompute: Recompute) -> tuple[int, ...]:
+    """Return the layers of one virtual stage that the policy takes."""
+    if recompute.layer_ids:
+        return tuple(layer for layer in chunk if layer in recompute.layer_ids)
+    return chunk[: recompute.num_layers]
+
 
 T = TypeVar("T")
 BY_KIND = ("counts", "replayed", "heads")

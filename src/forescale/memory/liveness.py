@@ -10,9 +10,8 @@ from typing import TypeAlias, cast
 import numpy as np
 
 from forescale.formula import Term, as_term, formula, named, total, value_of
-from forescale.graph.offloads import offloaded_bytes
 from forescale.graph.operator import Block, Operator
-from forescale.graph.recompute import Kept
+from forescale.graph.recompute import Kept, offloaded_bytes
 from forescale.numeric import Numeric, larger, smaller
 from forescale.spec.strategy import OffloadName
 

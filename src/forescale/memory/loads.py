@@ -16,7 +16,7 @@ from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.operator import Block
 from forescale.graph.parts import Parts, build_blocks, message_bytes
 from forescale.graph.recompute import NO_RECOMPUTE, keep
-from forescale.graph.stage import replayed_mtp, virtual_stages
+from forescale.graph.stages import replayed_mtp, virtual_stages
 from forescale.memory.liveness import BlockMoments, Moment, block_moments
 from forescale.schedule.model import Placement
 from forescale.spec.model import Model

@@ -8,8 +8,7 @@ from typing import Literal
 import numpy as np
 
 from forescale.formula import total, value_of
-from forescale.graph.stage import StagePlan
-from forescale.graph.stages import Picker, Stages, StageSums
+from forescale.graph.stages import Picker, StagePlan, Stages, StageSums
 from forescale.memory.activations import activation_bytes, pool_bytes
 from forescale.memory.inputs import Resident, Setting
 from forescale.memory.liveness import largest, smallest

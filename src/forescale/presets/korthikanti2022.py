@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from forescale.errors import SpecError
 from forescale.formula import formula
-from forescale.graph.parameters import count_parameters
-from forescale.graph.stage import layers_per_stage
+from forescale.graph.counts import count_parameters
+from forescale.graph.stages import layers_per_stage
 from forescale.memory.in_flight import in_flight
 from forescale.numeric import Numeric
 from forescale.presets.preset import Account, StageBytes, memory_projection

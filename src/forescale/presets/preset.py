@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from forescale.errors import SpecError
-from forescale.graph.flops import model_flops
-from forescale.graph.parameters import count_parameters
+from forescale.graph.counts import count_parameters, model_flops
 from forescale.projection.result import (
     TIME_PARTS,
     Interval,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from forescale.graph.counts import count_parameters
 from forescale.graph.ops import CollectiveKind
-from forescale.graph.parameters import count_parameters
 from forescale.numeric import Numeric
 from forescale.presets.almodel import AlmodelResult, Ranked, Terms
 from forescale.presets.almodel.flops import sequence_flops

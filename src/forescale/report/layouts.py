@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from forescale.cost.roofline import peak_rate
-from forescale.graph.flops import BACKWARD_PER_FORWARD, model_flops
-from forescale.graph.parameters import count_parameters
+from forescale.graph.counts import BACKWARD_PER_FORWARD, count_parameters, model_flops
 from forescale.report.document import (
     Bullets,
     Column,

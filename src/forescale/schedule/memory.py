@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from forescale.graph.stage import greatest
+from forescale.graph.stages import greatest
 from forescale.numeric import Array, Numeric
 from forescale.schedule.actions import BACKWARD, Kind
 from forescale.schedule.model import Schedule

@@ -15,8 +15,7 @@ from forescale.graph.operator import Block, Operator
 from forescale.graph.ops import Collective, Primitive
 from forescale.graph.parts import ByPolicy, Parts
 from forescale.graph.recompute import NO_RECOMPUTE, keep
-from forescale.graph.stage import plan_stages
-from forescale.graph.stages import Stages, over_stages, stack_plans
+from forescale.graph.stages import Stages, over_stages, plan_stages, stack_plans
 from forescale.inputs import setting_of
 from forescale.memory.inputs import Setting
 from forescale.memory.liveness import BlockBytes, block_bytes

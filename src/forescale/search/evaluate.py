@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from forescale.evaluate import bound_inputs, evaluate, inputs_of
 from forescale.graph.layout import Choices, split_strategy
-from forescale.graph.stage import EVERY_LAYER, plan_stages
-from forescale.graph.stages import Stages, stack_plans
+from forescale.graph.stages import EVERY_LAYER, Stages, plan_stages, stack_plans
 from forescale.inputs import setting_of
 from forescale.memory.inputs import Setting
 from forescale.memory.parameters import Sharded, holdings

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from forescale.cost.mesh import Order, placed
 from forescale.errors import SpecError
 from forescale.graph.layout import Degrees
-from forescale.graph.stage import layers_per_chunk
+from forescale.graph.stages import layers_per_chunk
 from forescale.numeric import divisors
 from forescale.spec.cluster import Cluster
 from forescale.spec.constraints import (

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 from forescale.brief import Brief
 from forescale.cost.select import Costs
 from forescale.errors import InfeasibleError, SpecError
-from forescale.graph.flops import model_flops
+from forescale.graph.counts import model_flops
 from forescale.numeric import divisors
 from forescale.project import peak_rate
 from forescale.projection.economy import cost_per_token, energy_per_token

@@ -14,17 +14,18 @@ from numpy.typing import NDArray
 
 from forescale.errors import SpecError
 from forescale.formula import formula, value_of
-from forescale.graph.stage import (
+from forescale.graph.stages import (
     EVERY_LAYER,
     StagePlan,
+    Stages,
     check_layer_ids,
     plan_placed,
     plan_stages,
+    stack_plans,
     stages_of_ranks,
     virtual_stages,
     with_moments,
 )
-from forescale.graph.stages import Stages, stack_plans
 from forescale.memory.in_flight import Counted, InFlight
 from forescale.numeric import Array, Numeric, larger, smaller
 from forescale.schedule import (

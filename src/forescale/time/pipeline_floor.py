@@ -14,8 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forescale.formula import formula
-from forescale.graph.stage import StagePlan, least_chunks, plan_placed, stages_of_ranks, virtual_stages
-from forescale.graph.stages import Stages, stack_plans
+from forescale.graph.stages import (
+    StagePlan,
+    Stages,
+    least_chunks,
+    plan_placed,
+    stack_plans,
+    stages_of_ranks,
+    virtual_stages,
+)
 from forescale.memory.in_flight import AtLeast
 from forescale.numeric import Array, Numeric, mapped, taking
 from forescale.schedule import Family, family

@@ -9,7 +9,7 @@ from typing import get_args
 from forescale.cost.measured import MeasuredMessages
 from forescale.cost.model import ProvenanceKind
 from forescale.graph.parts import Parts
-from forescale.graph.stage import StagePlan
+from forescale.graph.stages import StagePlan
 from forescale.time.price import PricedBlock, Pricing
 
 EXPERT_AXES = ("ep", "etp", "expert_dp")

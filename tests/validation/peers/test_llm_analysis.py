@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from forescale.errors import ForescaleError
-from forescale.graph.flops import model_flops
+from forescale.graph.counts import model_flops
 from forescale.validation.errors import InexpressibleError
 from forescale.validation.peers import llm_analysis_step
 from forescale.validation.peers.llm_analysis import EFFICIENCY

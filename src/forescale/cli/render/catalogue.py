@@ -14,7 +14,7 @@ from forescale.catalogue.clusters import cluster_names, device_names, load_clust
 from forescale.catalogue.frameworks import framework_names, load_framework, release_names
 from forescale.catalogue.models import load_model, model_names
 from forescale.cli.render import words
-from forescale.graph.parameters import count_parameters
+from forescale.graph.counts import count_parameters
 from forescale.spec.framework import Framework, Limits, choice_word, told_of
 from forescale.units import format_bytes, format_count
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from forescale.graph.parameters import count_parameters
+from forescale.graph.counts import count_parameters
 from forescale.spec.model import DenseFfn, FullAttention, Layer, Model, Patches
 from forescale.units import format_count
 

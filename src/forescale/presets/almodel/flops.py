@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from forescale.graph.flops import BACKWARD_PER_FORWARD, model_flops, primitive_flops
+from forescale.graph.counts import BACKWARD_PER_FORWARD, model_flops, primitive_flops
 from forescale.graph.layer import head_block, layer_block
 from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.operator import Block, Operator, Part
-from forescale.graph.policies import POLICIES
-from forescale.graph.recompute import needed
+from forescale.graph.recompute import POLICIES, needed
 from forescale.presets.almodel.quirks import Quirks
 from forescale.spec.model import Model
 from forescale.spec.strategy import Recompute, Strategy

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from forescale.formula import formula
+from forescale.graph.counts import count_parameters
 from forescale.graph.layer import embedding_block, layer_block
 from forescale.graph.layout import Choices, Degrees, Layout, split_strategy
 from forescale.graph.operator import Parameter
-from forescale.graph.parameters import count_parameters
 from forescale.graph.recompute import keep
 from forescale.numeric import Numeric
 from forescale.presets.almodel.sources import ANALYSIS

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 
 from forescale.cost.roofline import peak_rate
 from forescale.errors import SpecError
+from forescale.graph.counts import count_parameters
 from forescale.graph.layout import Choices, Degrees, split_strategy
-from forescale.graph.parameters import count_parameters
-from forescale.graph.stage import plan_stages
+from forescale.graph.stages import plan_stages
 from forescale.presets.almodel.flops import SequenceFlops, parts_of_compute, sequence_flops
 from forescale.presets.almodel.memory import (
     DeviceMemory,

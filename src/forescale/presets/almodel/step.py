@@ -9,9 +9,9 @@ import numpy as np
 from forescale.cost.mesh import Group
 from forescale.cost.roofline import peak_rate
 from forescale.formula import formula
+from forescale.graph.counts import count_parameters
 from forescale.graph.layout import Degrees
 from forescale.graph.ops import CollectiveKind
-from forescale.graph.parameters import count_parameters
 from forescale.numeric import Numeric
 from forescale.presets.almodel.bandwidth_table import bus_bytes
 from forescale.presets.almodel.flops import SequenceFlops

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from forescale.graph.parameters import count_parameters
-from forescale.graph.stage import layers_per_stage
+from forescale.graph.counts import count_parameters
+from forescale.graph.stages import layers_per_stage
 from forescale.presets.korthikanti2022 import (
     gpt_note,
     heads_of,

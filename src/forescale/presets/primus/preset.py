@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from forescale.graph.parameters import count_parameters
+from forescale.graph.counts import count_parameters
 from forescale.presets.preset import Account, StageBytes, memory_projection
 from forescale.presets.primus.collectives import Network, documented_all_reduce
 from forescale.presets.primus.communication import AllReduce, communication_notes

@@ -1,0 +1,409 @@
+"""Mixtures of experts: router, dispatch, grouped products, combine. Input and output: residual layout."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+
+from forescale.formula import formula
+from forescale.graph.ffn import activation, two_layers
+from forescale.graph.layout import Extent
+from forescale.graph.modules import casts, elementwise, linear
+from forescale.graph.operator import Builder
+from forescale.graph.ops import Collective, CollectiveKind, Elementwise, GroupedGemm
+from forescale.numeric import Numeric, larger, smaller
+from forescale.spec.model import Model, MoeFfn
+from forescale.spec.strategy import SENT_ONCE
+
+
+@formula(
+    unit="token",
+    source="Megatron-LM, moe_utils.py get_capacity: ⌈tokens · top_k / experts · capacity factor⌉",
+)
+def capacity_rows(*, rows: Numeric, num_experts: float, capacity_factor: float) -> Numeric:
+    """Experts × ⌈rows / experts · capacity factor⌉: what all experts together take from one rank."""
+    return num_experts * np.ceil(rows / num_experts * capacity_factor)
+
+
+@formula(
+    unit="1",
+    source="definition: a token goes to top_k different experts, of which a rank holds experts / ep",
+)
+def possible_imbalance(*, imbalance: float, ep: Numeric, num_experts: float, top_k: float) -> Numeric:
+    """min(imbalance, ep, experts / top_k): the most where every token chooses all it can on one rank."""
+    return smaller(smaller(ep, num_experts / top_k), imbalance)
+
+
+@formula(unit="token", source="definition: the fullest rank over the mean; a single rank receives the mean")
+def imbalanced_rows(*, rows: Numeric, imbalance: Numeric, several: Numeric) -> Numeric:
+    """Rows × (1 + (imbalance − 1) · 1 where there are several ranks)."""
+    return rows * (1.0 + (imbalance - 1.0) * several)
+
+
+@formula(unit="token", source="definition")
+def fewer(*, rows: Numeric, most: Numeric) -> Numeric:
+    """min(rows, most)."""
+    return smaller(rows, most)
+
+
+@formula(unit="token", source="definition: an exchange lasts until its fullest rank is done")
+def more(*, sent: Numeric, received: Numeric) -> Numeric:
+    """max(sent, received)."""
+    return larger(sent, received)
+
+
+SENT_COUNT_BYTES = 8.0
+"""Bytes of one count of tokens."""
+FP8_ROW_BYTES = 1.0 + 4.0 / 128.0
+"""Bytes per number of a row in fp8 with an fp32 scale per 128 (DeepSeek-V3, arXiv:2412.19437, section 3.3.2)."""
+ROW_MAP_BYTES = 4.0
+"""Permutations keep one int32 index per moved row."""
+
+
+def moe_ffn(b: Builder, model: Model, spec: MoeFfn, *, source: str, result: str) -> None:
+    """Append router -> dispatch -> experts -> combine, and the shared expert beside them.
+
+    Tokens stay in residual layout up to the dispatch, so with tp > 1 each rank routes its own part of the
+    sequence. Without sequence parallelism, which Megatron-LM demands there, each sends its part of the tokens that
+    all of them have, and they gather the results (DeepSpeed, moe/mappings.py: drop_tokens, gather_tokens).
+    """
+    b.part = "moe"
+    with b.module("moe"):
+        h = float(model.hidden_size)
+        router(b, spec, hidden=h, source=source)
+        if not spec.shared_ffn_hidden_size:
+            _routed(b, spec, hidden=h, source=source, result=result)
+            return
+        both = tuple(b.tensor(name, b.tensors[result].elements) for name in ("moe.routed", "shared.result"))
+        _routed(b, spec, hidden=h, source=source, result=both[0])
+        _shared(b, model, spec, source=source, result=both[1])
+        size = b.bytes_of(result)
+        elementwise(
+            b,
+            "moe.add_shared",
+            reads=both,
+            writes=(result,),
+            forward_bytes=3.0 * size,
+            backward_bytes=0.0,
+            shares_gradient=True,
+        )
+
+
+def _shared(b: Builder, model: Model, spec: MoeFfn, *, source: str, result: str) -> None:
+    with b.module("shared_experts"):
+        width = float(spec.shared_ffn_hidden_size)
+        two_layers(
+            b, "shared", model, width=width, gated=spec.gated, bias=False, source=source, result=result
+        )
+        if spec.shared_gate:
+            b.parameter("shared.gate.weight", ("hidden", float(model.hidden_size)), ("rank", 1.0))
+
+
+def _routed(b: Builder, spec: MoeFfn, *, hidden: float, source: str, result: str) -> None:
+    """Append the routed experts, between the projections to and from their own space if they have one."""
+    if not spec.latent_size:
+        _experts(b, spec, hidden=hidden, source=source, result=result)
+        return
+    local, latent = b.layout.tokens("residual"), float(spec.latent_size)
+    whole: Extent = ("hidden", hidden)
+    narrow: Extent = ("rank", latent)
+    down = b.tensor("moe.latent", local * latent)
+    linear(b, "moe.latent_down", source=source, result=down, rows=local, inputs=whole, outputs=narrow)
+    back = b.tensor("moe.latent_result", local * latent, b.layout.linear_input_bytes)
+    _experts(b, spec, hidden=latent, source=down, result=back)
+    linear(b, "moe.latent_up", source=back, result=result, rows=local, inputs=narrow, outputs=whole)
+
+
+def _own_tokens(b: Builder) -> Numeric:
+    """Return the tokens that a rank sends to experts: its part of those that tensor-parallel ranks share."""
+    shared = 1.0 if b.layout.choices.sp else b.layout.degrees.tp
+    return b.layout.tokens("residual") / shared
+
+
+def _rows(b: Builder, spec: MoeFfn) -> tuple[Numeric, Numeric]:
+    """Return the rows (copies of tokens) that a rank sends to experts, and that the fullest rank receives.
+
+    Capacity cuts both; padded to it, both are the capacity whatever the routing.
+    """
+    routing = b.layout.choices.routing
+    rows = _own_tokens(b) * float(spec.top_k)
+    uneven = possible_imbalance(
+        imbalance=routing.imbalance,
+        ep=b.layout.degrees.ep,
+        num_experts=float(spec.num_experts),
+        top_k=float(spec.top_k),
+    )
+    received = imbalanced_rows(rows=rows, imbalance=uneven, several=b.layout.more_than_one("ep"))
+    if routing.capacity_factor is None:
+        return rows, received
+    most = capacity_rows(
+        rows=rows, num_experts=float(spec.num_experts), capacity_factor=routing.capacity_factor
+    )
+    if routing.pad_to_capacity:
+        return most, most
+    return fewer(rows=rows, most=most), fewer(rows=received, most=most)
+
+
+def _experts(b: Builder, spec: MoeFfn, *, hidden: float, source: str, result: str) -> None:
+    """Append permutation, all-to-all over ep, gather over etp, grouped products, and the way back."""
+    lay = b.layout
+    sent, arrived = _rows(b, spec)
+    received = arrived * lay.degrees.etp
+    _dispatch(b, spec, sent=sent, arrived=arrived, hidden=hidden, source=source)
+    up_width, width = spec.ffn_hidden_size * (2.0 if spec.gated else 1.0), float(spec.ffn_hidden_size)
+    up = b.tensor("moe.up", received * up_width / lay.split("expert_ffn"))
+    whole: Extent = ("hidden", hidden)
+    _grouped(
+        b,
+        spec,
+        "moe.up",
+        source="moe.dispatched",
+        result=up,
+        rows=received,
+        inputs=whole,
+        outputs=("expert_ffn", up_width),
+    )
+    activated = b.tensor("moe.activated", received * width / lay.split("expert_ffn"), lay.expert_input_bytes)
+    with b.module("moe_act"):
+        _weighted_activation(b, spec, up, activated)
+    output = b.tensor("moe.output", received * hidden)
+    inner: Extent = ("expert_ffn", width)
+    _grouped(b, spec, "moe.down", source=activated, result=output, rows=received, inputs=inner, outputs=whole)
+    if spec.bias:
+        output = expert_bias(b, output, groups=spec.num_experts / lay.split("experts"))
+    both, either = _moves(b)
+    row = hidden * lay.element_bytes
+    unsorted = b.tensor("moe.unsorted", received * hidden * either)
+    _permute(b, "moe.unsort", output, unsorted, moved=2.0 * received * row * either)
+    reduced = b.tensor("moe.reduced", arrived * hidden * both)
+    _over_etp(b, "moe.combine_etp", unsorted, reduced, received * row, forward="reduce_scatter")
+    once = lay.choices.dispatcher in SENT_ONCE  # combined on the way: one row per token comes back
+    returned = b.tensor("moe.returned", (_own_tokens(b) if once else sent) * hidden)
+    moved = more(sent=sent, received=arrived) * hidden
+    _travel(b, "moe.combine", elements=moved, source=reduced, result=returned, narrow="backward")
+    own = result if lay.choices.sp else b.tensor("moe.own", _own_tokens(b) * hidden * lay.more_than_one("tp"))
+    _permute(b, "moe.unpermute", returned, own, moved=2.0 * sent * row * _copied_here(b))
+    if own != result:  # forward each rank gets the others' parts, backward the others' gradients
+        shared = Collective(kind="all_gather", axis="tp", num_bytes=lay.tokens("residual") * row)
+        b.operator("moe.share", forward=(shared,), backward_input=(shared,), reads=(own,), writes=(result,))
+
+
+def _weighted_activation(b: Builder, spec: MoeFfn, up: str, activated: str) -> None:
+    """Append the activation and its product with the routing weights, in one kernel or in two."""
+    if b.layout.choices.kernels.weighted_activation:
+        activation(b, "moe.activation", up, activated, gated=spec.gated)
+        return
+    plain = b.tensor("moe.unweighted", b.tensors[activated].elements)
+    activation(b, "moe.activation", up, plain, gated=spec.gated)
+    moved = b.bytes_of(plain, activated)
+    elementwise(
+        b,
+        "moe.weigh",
+        reads=(plain,),
+        writes=(activated,),
+        saves=(plain,),
+        forward_bytes=moved,
+        backward_bytes=moved,
+    )
+
+
+def _dispatch(
+    b: Builder, spec: MoeFfn, *, sent: Numeric, arrived: Numeric, hidden: float, source: str
+) -> None:
+    """Append the way from tokens to rows sorted by local expert."""
+    lay, row = b.layout, hidden * b.layout.element_bytes
+    received = arrived * lay.degrees.etp
+    both, either = _moves(b)
+    permuted = b.tensor("moe.permuted", sent * hidden * either * _copied_here(b))
+    entries = _own_tokens(b) * spec.num_experts
+    _permute(b, "moe.permute", source, permuted, moved=2.0 * sent * row * _copied_here(b), rows=entries)
+    here = b.tensor("moe.arrived", arrived * hidden * both)
+    moved = more(sent=sent, received=arrived) * hidden
+    _count(b, spec)
+    _travel(b, "moe.dispatch", elements=moved, source=permuted, result=here, narrow="forward")
+    gathered = b.tensor("moe.gathered", received * hidden)
+    _over_etp(b, "moe.dispatch_etp", here, gathered, received * row, forward="all_gather")
+    dispatched = b.tensor("moe.dispatched", received * hidden, lay.expert_input_bytes)
+    _permute(b, "moe.sort", gathered, dispatched, moved=2.0 * received * row * either)
+
+
+def _count(b: Builder, spec: MoeFfn) -> None:
+    """Append the exchange of how many tokens each rank sends to each expert (Megatron-LM: int64)."""
+    counts = spec.num_experts * SENT_COUNT_BYTES * b.layout.degrees.ep
+    b.operator("moe.count", forward=(Collective(kind="all_gather", axis="ep", num_bytes=counts),))
+
+
+def _travel(
+    b: Builder,
+    name: str,
+    *,
+    elements: Numeric,
+    source: str,
+    result: str,
+    narrow: Literal["forward", "backward"],
+) -> None:
+    """Append an all-to-all over ep and its mirror; one of them is in 8 bits where the routing says so."""
+    wide = elements * b.layout.element_bytes
+    small = elements * FP8_ROW_BYTES if b.layout.choices.routing.dispatch == "fp8" else wide
+    there, back = (small, wide) if narrow == "forward" else (wide, small)
+    b.operator(
+        name,
+        forward=(Collective(kind="all_to_all", axis="ep", num_bytes=there),),
+        backward_input=(Collective(kind="all_to_all", axis="ep", num_bytes=back),),
+        reads=(source,),
+        writes=(result,),
+    )
+
+
+def _moves(b: Builder) -> tuple[Numeric, Numeric]:
+    """Return (1 or 0) whether rows move over both ep and etp, and over either; one rank copies nothing."""
+    ep, etp = b.layout.more_than_one("ep"), b.layout.more_than_one("etp")
+    return ep * etp, larger(ep, etp)
+
+
+def _copied_here(b: Builder) -> float:
+    """Return 1 where rows are copied per expert before they travel and summed after; DeepEP does both on the way."""
+    return 0.0 if b.layout.choices.dispatcher in SENT_ONCE else 1.0
+
+
+def _permute(
+    b: Builder, name: str, source: str, result: str, *, moved: Numeric, rows: Numeric | None = None
+) -> None:
+    """Append a gather or scatter of rows in memory; the first one keeps the map of `rows` entries."""
+    work = (Elementwise(bytes_moved=moved, family="permute", kernels=2.0),)
+    saves = () if rows is None else (b.tensor(f"{name}.rows", rows, ROW_MAP_BYTES, differentiable=False),)
+    b.operator(name, forward=work, backward_input=work, reads=(source,), writes=(result,), saves=saves)
+
+
+def _over_etp(
+    b: Builder, name: str, source: str, result: str, num_bytes: Numeric, *, forward: CollectiveKind
+) -> None:
+    """Append the expert-tensor-parallel gather (dispatch) or reduce-scatter (combine) and its mirror."""
+    mirror: CollectiveKind = "reduce_scatter" if forward == "all_gather" else "all_gather"
+    b.operator(
+        name,
+        forward=(Collective(kind=forward, axis="etp", num_bytes=num_bytes),),
+        backward_input=(Collective(kind=mirror, axis="etp", num_bytes=num_bytes),),
+        reads=(source,),
+        writes=(result,),
+    )
+
+
+def _grouped(
+    b: Builder,
+    spec: MoeFfn,
+    name: str,
+    *,
+    source: str,
+    result: str,
+    rows: Numeric,
+    inputs: Extent,
+    outputs: Extent,
+) -> None:
+    """Append the products of all local experts and declare their weights."""
+    lay = b.layout
+    k, n = inputs[1] / lay.split(inputs[0]), outputs[1] / lay.split(outputs[0])
+    groups, together = spec.num_experts / lay.split("experts"), lay.choices.kernels.expert_kernels == "one"
+    calls = 1.0 if together else groups
+    dtype, active = lay.expert_type, spec.top_k / spec.num_experts
+    experts: Extent = ("experts", float(spec.num_experts))
+    fused = 2 if spec.gated and name == "moe.up" else 1
+    own: dict[str, Any] = {"group": "expert", "active_fraction": active}
+    narrow = lay.choices.kernels.narrow_experts
+    b.parameter(f"{name}.weight", experts, inputs, outputs, **own, narrow=narrow, matrices=fused)
+    if spec.bias:
+        b.parameter(f"{name}.bias", experts, outputs, **own)
+    product = partial(GroupedGemm, groups=groups, m=rows, dtype=dtype, together=together)
+    b.operator(
+        name,
+        forward=(*casts(lay, rows * k, dtype, kernels=calls), product(n=n, k=k)),
+        backward_input=(*casts(lay, rows * n, dtype, kernels=calls), product(n=k, k=n)),
+        backward_weight=(product(n=n, k=k, contract="m", accumulate_bytes=lay.accumulate_bytes),),
+        reads=(source,),
+        writes=(result,),
+        saves=(source,),
+    )
+
+
+ROUTER_COUNT_BYTES = 4.0
+"""Counts of tokens are summed in fp32 (Megatron-LM, transformer/moe/moe_utils.py)."""
+
+
+def router(b: Builder, spec: MoeFfn, *, hidden: float, source: str) -> None:
+    """Append the router's product (fp32 logits over all experts), scores and top-k, and what its loss counts."""
+    local, experts = b.layout.tokens("residual"), float(spec.num_experts)
+    logits = b.tensor("moe.logits", local * experts, 4.0)
+    probabilities = b.tensor("moe.probabilities", local * experts, 4.0)
+    linear(
+        b,
+        "moe.router",
+        source=source,
+        result=logits,
+        rows=local,
+        inputs=("hidden", hidden),
+        outputs=("rank", experts),
+        bias=spec.router_bias,
+        narrow=False,
+    )
+    if spec.score_bias:
+        b.parameter("moe.score_bias", ("rank", experts))
+    size = 4.0 * b.bytes_of(logits)
+    elementwise(
+        b,
+        "moe.top_k",
+        reads=(logits,),
+        writes=(probabilities,),
+        saves=(probabilities,),
+        forward_bytes=size,
+        backward_bytes=size,
+        kernels=6.0,
+    )
+    if b.layout.choices.routing.balance == "aux_loss":
+        _counts(b, spec, source=probabilities)
+
+
+def _counts(b: Builder, spec: MoeFfn, *, source: str) -> None:
+    """Append the sum of each expert's tokens over the ranks that share a sequence; gradients need no sum."""
+    several = b.layout.more_than_one("tp") + b.layout.more_than_one("cp")
+    num_bytes = np.minimum(several, 1.0) * float(spec.num_experts) * ROUTER_COUNT_BYTES
+    counts = Collective(kind="all_reduce", axis="tp_cp", num_bytes=num_bytes)
+    b.operator("moe.balance", forward=(counts,), reads=(source,))
+
+
+EAGER_FORWARD = 28.0
+"""Bytes per output in 16 bits where the host goes from expert to expert (Megatron-LM, TEGroupedMLP._apply_bias), in
+fp32 as the weights are: bias · weight written (4), added (2 + 4 read, 4 written), joined (4 + 4), narrowed (4 + 2)."""
+EAGER_BACKWARD = 40.0
+"""The same of its gradient: widened (2 + 4), narrowed (4 + 2) and joined (2 + 2); times the weight (4 + 4) and summed
+over rows (4), times the bias (4 + 4) and summed over columns (4)."""
+EAGER_KERNELS = (2.0, 6.0)
+"""Kernels per expert, forward and backward."""
+TOGETHER_BYTES = 4.0
+"""Bytes per output in 16 bits where one kernel adds the biases of all experts: read and written."""
+
+
+def expert_bias(b: Builder, source: str, *, groups: Numeric) -> str:
+    """Append the addition of every expert's bias to its rows; return the sum's name."""
+    elements, together = b.tensors[source].elements, b.layout.choices.kernels.expert_kernels == "one"
+    result = b.tensor("moe.biased", elements)
+    if together:
+        work = Elementwise(bytes_moved=TOGETHER_BYTES * elements)
+        b.operator("moe.bias", forward=(work,), backward_input=(work,), reads=(source,), writes=(result,))
+        return result
+    # The sums of all experts in fp32, and they once more joined.
+    sums = (b.tensor("moe.bias.sums", elements, 4.0), b.tensor("moe.bias.joined", elements, 4.0))
+    forward, backward = EAGER_KERNELS
+    b.operator(
+        "moe.bias",
+        forward=(Elementwise(bytes_moved=EAGER_FORWARD * elements, family="cast", kernels=forward * groups),),
+        backward_input=(
+            Elementwise(bytes_moved=EAGER_BACKWARD * elements, family="cast", kernels=backward * groups),
+        ),
+        reads=(source,),
+        writes=(result,),
+        temporaries=sums,
+        backward_temporaries=sums,
+    )
+    return result
