@@ -19,8 +19,8 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from forescale.brief import Brief
 from forescale.numeric import Numeric
+from forescale.results import Result
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -38,6 +38,10 @@ _SYMBOLS = {
     "negative": ("-", "negative"),
 }
 """Symbol and word of the arithmetic that terms remember."""
+
+SCHEMA = "forescale.explanation/1"
+JSON_DEPTH = 4
+"""Levels of inputs that an explanation in JSON has where nobody says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +159,7 @@ class Term(NDArrayOperatorsMixin):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class TermNode(Brief):
+class TermNode(Result):
     """One node of an explanation: a number, where it comes from, and the numbers it was made of.
 
     A quantity that every pipeline stage has is a tuple, unless one stage was picked: then `stage` says which.
@@ -179,6 +183,45 @@ class TermNode(Brief):
             "text": self.text,
             "inputs": inputs,
         }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row for the number and each that it was made of."""
+        nodes = [(self.name, self), *self.inputs]
+        return [
+            {
+                "name": _called(node, label),
+                "value": node.value,
+                "unit": node.unit or "1",
+                "formula": node.text,
+            }
+            | {"source": node.source}
+            for label, node in nodes
+        ]
+
+    def to_json(self, *, depth: int = JSON_DEPTH) -> dict[str, Any]:
+        """Return the `forescale.explanation/1` document, `depth` levels of inputs deep."""
+        return {
+            "schema": SCHEMA,
+            "quantity": self.name,
+            "sources": list(self.sources),
+            "tree": _plain(self, "", depth),
+        }
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Every source behind the number once, in the order of the tree."""
+        found: dict[str, None] = {}
+        seen: set[int] = set()
+        waiting = [self]
+        while waiting:
+            current = waiting.pop()
+            if id(current) in seen:
+                continue
+            seen.add(id(current))
+            if current.source:
+                found[current.source] = None
+            waiting.extend(part for _, part in reversed(current.inputs))
+        return tuple(found)
 
     def walk(self) -> Iterator[TermNode]:
         """Yield this node and all below it, depth first."""
@@ -252,3 +295,27 @@ def total(parts: Mapping[str, Numeric], *, name: str, unit: str) -> Numeric:
     result = functools.reduce(operator.add, map(value_of, parts.values()))
     inputs = {key: as_term(part, name=key, unit=unit) for key, part in parts.items()}
     return cast("Numeric", Term(result, name=name, unit=unit, text="sum of its parts", inputs=inputs))
+
+
+def _plain(node: TermNode, label: str, depth: int) -> dict[str, Any]:
+    shown = node.inputs if depth > 0 else ()
+    return {
+        "name": _called(node, label),
+        "value": _finite(node.value),
+        "unit": node.unit or "1",
+        "stage": node.stage,
+        "formula": node.text,
+        "source": node.source,
+        "inputs": [_plain(part, key, depth - 1) for key, part in shown],
+    }
+
+
+def _called(node: TermNode, label: str) -> str:
+    return label if label and not label.isdigit() else node.name
+
+
+def _finite(value: Any) -> Any:
+    """Return numbers as they are; infinity, which JSON lacks, as text."""
+    if isinstance(value, tuple):
+        return [_finite(item) for item in value]
+    return str(value) if isinstance(value, float) and value in {float("inf"), float("-inf")} else value

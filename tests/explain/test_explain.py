@@ -8,7 +8,6 @@ from tests.small import asked, cluster, dense, moe, workload
 
 from forescale.errors import SpecError, UnknownNameError
 from forescale.explain import Explainer, explain, quantity_names
-from forescale.explain.document import document, sources
 from forescale.explain.tidy import operation_of
 from forescale.project import project
 from forescale.projection.result import TIME_PARTS
@@ -106,21 +105,21 @@ def test_a_stage_that_was_picked_is_named():
 
 def test_sources_are_the_formulas_sources():
     node = explain(asked(dense(), cluster(16), CASES[2][1], workload()), "memory.weights")
-    assert any("1910.02054" in source for source in sources(node))
+    assert any("1910.02054" in source for source in node.sources)
 
 
 def test_sources_name_the_calibrations_behind_durations():
-    found = sources(explain(asked(dense(), cluster(16), CASES[1][1], workload()), "step_time"))
+    found = explain(asked(dense(), cluster(16), CASES[1][1], workload()), "step_time").sources
     assert any("calibration hopper" in source for source in found)
     assert any("nccl-tests" in source for source in found)
 
 
 def test_the_document_is_cut_at_the_depth_asked_for():
     node = explain(asked(dense(), cluster(16), CASES[1][1], workload()), "step_time")
-    tree = document(node, depth=1)["tree"]
+    tree = node.to_json(depth=1)["tree"]
     assert tree["inputs"]
     assert all(not part["inputs"] for part in tree["inputs"])
-    assert document(node, depth=0)["tree"]["inputs"] == []
+    assert node.to_json(depth=0)["tree"]["inputs"] == []
 
 
 def test_unknown_quantity_names_the_nearest():

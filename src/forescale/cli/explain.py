@@ -21,8 +21,6 @@ from forescale.cli.options import (
 from forescale.errors import SpecError
 from forescale.limits import REST
 
-JSON_DEPTH = 4
-
 
 def complete_quantities(incomplete: str) -> list[str]:
     """Return the quantities that start with what was typed."""
@@ -86,9 +84,7 @@ def explain_command(
     question.refuse_presets("explain")
     node = explain(question.asked, quantity, stage=stage)
     if as_json:
-        from forescale.explain.document import document
-
-        print_json(document(node, depth=JSON_DEPTH if depth is None else depth))
+        print_json(node.to_json() if depth is None else node.to_json(depth=depth))
         return
     from forescale.cli.render.explain import explanation_view
     from forescale.cli.render.words import left_out

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
@@ -32,11 +32,11 @@ from forescale.cli.study import (
     StudyOptions,
     refuse_study_options,
     search_study,
-    study_rows,
     with_own_length,
 )
 from forescale.errors import InfeasibleError, SpecError
 from forescale.limits import SHOWN, TIME
+from forescale.results import Result
 from forescale.written import writable
 
 if TYPE_CHECKING:
@@ -46,14 +46,6 @@ if TYPE_CHECKING:
     from forescale.question import Objective
     from forescale.search import SearchResult
     from forescale.spec.space import Space
-
-
-class Document(Protocol):
-    """What has a JSON document."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the document."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +114,7 @@ class AnswerOptions:
                 raise SpecError(msg)
 
 
-R = TypeVar("R", bound=Document)
+R = TypeVar("R", bound=Result)
 SEARCH = "Search"
 
 
@@ -192,7 +184,7 @@ def search_command(
         found = search_study(
             question, study, fix=choice.fix or (), top=top, objective=objective, max_memory=limit
         )
-        _write(found, study_rows, study_view, as_json=as_json, csv=csv, parquet=parquet)
+        _write(found, study_view, as_json=as_json, csv=csv, parquet=parquet)
         return
     refuse_study_options(study)
     question.refuse_presets("search")
@@ -200,24 +192,21 @@ def search_command(
     space = space_of(question, choice, sized=scan.device_counts is None and not scan.has_target)
     if scan.pareto:
         from forescale.cli.render.search import pareto_view
-        from forescale.report.rows import front_rows
 
         whole = front(question, scan, space=space, max_memory=limit)
-        _write(whole, front_rows, partial(pareto_view, most=top), as_json=as_json, csv=csv, parquet=parquet)
+        _write(whole, partial(pareto_view, most=top), as_json=as_json, csv=csv, parquet=parquet)
     elif scan.wanted:
         from forescale.cli.render.scan import scan_view
-        from forescale.report.rows import scan_rows
 
         points = scanned(question, scan, space=space, max_memory=limit)
-        _write(points, scan_rows, scan_view, as_json=as_json, csv=csv, parquet=parquet)
+        _write(points, scan_view, as_json=as_json, csv=csv, parquet=parquet)
     else:
         from forescale.cli.render.search import search_view
-        from forescale.report.rows import rows_of
 
         result = ranked(
             question, space, top=top, objective=objective, max_memory=limit, effort=effort, answer=answer
         )
-        _write(result, rows_of, search_view, as_json=as_json, csv=csv, parquet=parquet)
+        _write(result, search_view, as_json=as_json, csv=csv, parquet=parquet)
 
 
 def _refuse_unused(
@@ -299,7 +288,6 @@ def _remedied(question: Question, terms: dict[str, Any]) -> Iterator[None]:
 
 def _write(
     result: R,
-    rows: Callable[[R], list[dict[str, Any]]],
     view: Callable[[R], Group],
     *,
     as_json: bool,
@@ -310,9 +298,9 @@ def _write(
     from forescale.report.rows import write_csv, write_parquet
 
     if csv is not None:
-        write_csv(rows(result), csv)
+        write_csv(result.rows(), csv)
     if parquet is not None:
-        write_parquet(rows(result), parquet)
+        write_parquet(result.rows(), parquet)
     if as_json:
         print_json(result.to_json())
         return

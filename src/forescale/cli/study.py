@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -89,21 +89,6 @@ def search_study(
         quirks=_quirks(options.without_quirk or ()),
         fixed=_fixed(fix),
     )
-
-
-def study_rows(result: StudyResult) -> list[dict[str, Any]]:
-    """Return one flat row per configuration, for tables in files."""
-    return [{"rank": place, **_flat(asdict(one))} for place, one in enumerate(result.best, start=1)]
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, "" if name == "configuration" else f"{prefix}{name}_")
-        else:
-            flat[f"{prefix}{name}"] = value
-    return flat
 
 
 def _quirks(left_out: Sequence[str]) -> Quirks:

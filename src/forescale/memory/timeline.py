@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from forescale.brief import Brief
 from forescale.errors import SpecError
 from forescale.memory.activations import pool_bytes
 from forescale.memory.inputs import Resident, Setting
 from forescale.memory.loads import Sized, StageLoad, total_bytes
 from forescale.numeric import Array
 from forescale.projection.result import Projection
+from forescale.results import Picture, Result
 from forescale.schedule import Kind, Simulation, StageTimes, build_schedule, simulate
 from forescale.schedule.actions import BACKWARD, unpack
 from forescale.schedule.family import Request
@@ -27,6 +27,7 @@ from forescale.schedule.memory import ActivationSizes
 from forescale.schedule.model import Schedule
 from forescale.schedule.program import Flat
 from forescale.spec.strategy import Strategy
+from forescale.units import GIB
 
 SCHEMA = "forescale.memory_timeline/1"
 UPDATE = "update"
@@ -92,7 +93,7 @@ class RankTimeline:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class MemoryTimeline(Brief):
+class MemoryTimeline(Result):
     """One step of all pipeline ranks."""
 
     simulation: Simulation
@@ -114,6 +115,20 @@ class MemoryTimeline(Brief):
     def peak(self) -> PeakMoment:
         """The peak of the fullest rank."""
         return max((rank.peak for rank in self.ranks), key=lambda peak: peak.allocated_bytes)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row per rank: when it peaks, and with what."""
+        names = ("rank", "stage", "action", "time_s", "allocated_bytes", "in_flight")
+        return [{name: getattr(rank.peak, name) for name in names} for rank in self.ranks]
+
+    def pictures(self) -> Sequence[Picture]:
+        """Return what lives on every rank where its memory peaks."""
+        return (
+            {
+                f"rank {rank.rank} [GiB]": {each.name: each.num_bytes / GIB for each in rank.peak.tensors}
+                for rank in self.ranks
+            },
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the `forescale.memory_timeline/1` document."""

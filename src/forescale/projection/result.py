@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, is_dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any, Literal, TypeAlias
 
-from forescale.brief import Brief
+from forescale.results import Picture, Result
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
+from forescale.units import GIB
 
 Verdict: TypeAlias = Literal["FITS", "AT RISK", "OOM"]
 SCHEMA = "forescale.projection/1"
@@ -136,7 +138,7 @@ class CostSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Projection(Brief):
+class Projection(Result):
     """Memory and time of one layout."""
 
     model: Model
@@ -188,6 +190,32 @@ class Projection(Brief):
         """The largest part of the step."""
         return max(self.time_s, key=self.time_s.__getitem__)
 
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row: the layout and then what was projected; the same columns for every projection."""
+        row = {
+            **strategy_row(self.strategy),
+            "num_microbatches": self.num_microbatches,
+            "step_time_s": self.step_time_s,
+            "tokens_per_s_per_device": self.tokens_per_s_per_device,
+            "mfu": self.mfu,
+            "hfu": self.hfu,
+            "peak_bytes": self.memory.peak_bytes,
+            "verdict": self.memory.verdict,
+            **{f"{part}_s": seconds for part, seconds in self.time_s.items()},
+        }
+        return [row]
+
+    def pictures(self) -> Sequence[Picture]:
+        """Return the parts of the step, and the memory of every stage."""
+        stages = {
+            f"stage {each.stage} [GiB]": {
+                part: getattr(each, f"{part}_bytes") / GIB
+                for part in ("weights", "gradients", "optimizer", "activations", "buffers", "overhead")
+            }
+            for each in self.memory.stages
+        }
+        return {"step [s]": self.time_s}, stages
+
     def to_json(self) -> dict[str, Any]:
         """Return the `forescale.projection/1` document."""
         skipped = {"model", "cluster", "strategy", "workload", "step_time"}
@@ -217,3 +245,19 @@ def _plain(value: object) -> object:
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+
+
+def strategy_row(strategy: Strategy) -> dict[str, Any]:
+    """Return the plain fields of a layout and, in words, its recompute policy and axis order."""
+    values = {item.name: getattr(strategy, item.name) for item in fields(Strategy)}
+    plain = {
+        name: value
+        for name, value in values.items()
+        if isinstance(value, int | str) or (name == "schedule" and value is None)
+    }
+    return {
+        **plain,
+        "recompute": strategy.recompute.granularity,
+        "recompute_modules": "+".join(strategy.recompute.modules),
+        "axis_order": strategy.rank_order,
+    }

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
 from annotated_types import Interval
 
-from forescale.brief import Brief
 from forescale.errors import SpecError
 from forescale.limits import within
 from forescale.projection.result import SCHEMA as PROJECTION
 from forescale.projection.result import TIME_PARTS, Projection
+from forescale.results import Picture, Result
 
 SCHEMA = "forescale.comparison/1"
 Document: TypeAlias = Mapping[str, Any]
@@ -87,7 +87,7 @@ class MemoryDifference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Comparison(Brief):
+class Comparison(Result):
     """Projection b against projection a."""
 
     name_a: str
@@ -104,6 +104,20 @@ class Comparison(Brief):
     def step_time(self) -> Difference:
         """The step [s]."""
         return self.figures[0]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row per figure, part of the step and part of the memory."""
+        parts = (*self.figures, *self.time_parts, self.memory.peak, *self.memory.parts)
+        return [each.to_json() for each in parts]
+
+    def pictures(self) -> Sequence[Picture]:
+        """Return the parts of both steps."""
+        return (
+            {
+                f"{name} [s]": {each.name: getattr(each, side) or 0.0 for each in self.time_parts}
+                for name, side in ((self.name_a, "a"), (self.name_b, "b"))
+            },
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the `forescale.comparison/1` document."""

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forescale.brief import Brief
 from forescale.cost.select import Costs
 from forescale.errors import InfeasibleError, SpecError
 from forescale.numeric import Array
 from forescale.projection.result import Projection
+from forescale.results import Result
 from forescale.search.evaluate import Scores, score
 from forescale.search.layouts import Candidates, Rows
 from forescale.search.question import Asked
@@ -30,7 +30,7 @@ SCHEMA = "forescale.pareto/1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ParetoResult(Brief):
+class ParetoResult(Result):
     """Layouts none of which is beaten in every objective, fastest first."""
 
     front: tuple[Projection, ...]
@@ -38,6 +38,13 @@ class ParetoResult(Brief):
     num_legal: int
     num_feasible: int
     elapsed_s: float
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row per layout of the front, fastest first."""
+        return [
+            {"rank": place, "num_devices": one.cluster.num_devices, **one.rows()[0]}
+            for place, one in enumerate(self.front, start=1)
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """Return the `forescale.pareto/1` document."""

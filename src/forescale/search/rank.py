@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from forescale.brief import Brief
 from forescale.cost.select import Costs
 from forescale.projection.result import Projection
 from forescale.question import Objective
+from forescale.results import Picture, Result
 from forescale.search.pareto import ParetoResult, front_of
 from forescale.search.question import Asked
 from forescale.search.relax import Relaxation, memory_limits, more_memory, relaxations
@@ -125,7 +125,7 @@ def _surest(asked: Asked, best: Sequence[Projection], watch: Watch) -> Projectio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class SearchResult(Brief):
+class SearchResult(Result):
     """Layouts ranked by an objective, best first."""
 
     best: tuple[Projection, ...]
@@ -162,6 +162,14 @@ class SearchResult(Brief):
     def pareto(self) -> ParetoResult:
         """Return the Pareto front of the same question over step time and peak memory: all layouts are scored."""
         return front_of(self.asked)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row per layout: its rank and strategy, then what was projected."""
+        return [{"rank": place, **one.rows()[0]} for place, one in enumerate(self.best, start=1)]
+
+    def pictures(self) -> Sequence[Picture]:
+        """Return the parts of the step of every layout."""
+        return ({f"{place} [s]": one.time_s for place, one in enumerate(self.best, start=1)},)
 
     def to_json(self) -> dict[str, Any]:
         """Return the `forescale.search/1` document."""

@@ -17,6 +17,7 @@ from forescale.project import peak_rate
 from forescale.projection.economy import cost_per_token, energy_per_token
 from forescale.projection.rates import SECONDS_PER_DAY
 from forescale.projection.result import Projection
+from forescale.results import Result
 from forescale.search.question import Asked
 from forescale.search.rank import search
 from forescale.search.scenarios import scenarios
@@ -103,7 +104,7 @@ class Point(Brief):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ScanResult(Brief):
+class ScanResult(Result):
     """Points by ascending value of what is varied; at least one has a layout."""
 
     points: tuple[Point, ...]
@@ -125,6 +126,15 @@ class ScanResult(Brief):
         """Of the points that meet the target, the one that spends the least device time; None if none does."""
         met = [(-p.best.tokens_per_s_per_device, p) for p in self.points if p.best and p.meets_target]
         return min(met, key=lambda pair: pair[0])[1] if met else None
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row per point, with its best layout; the same columns for points without."""
+        rows = []
+        for point in self.points:
+            figures = {name: value for name, value in point.to_json().items() if name != "best"}
+            rows.append({**figures, **({} if point.best is None else point.best.rows()[0])})
+        columns = dict.fromkeys(name for row in rows for name in row)
+        return [{name: row.get(name) for name in columns} for row in rows]
 
     def to_json(self) -> dict[str, Any]:
         """Return the `forescale.scan/1` document."""

@@ -9,8 +9,7 @@ from typing import Any, Literal, TypeAlias
 from forescale.errors import InfeasibleError, PhysicsError, SpecError
 from forescale.project import peak_rate
 from forescale.projection.economy import cost_per_token, energy_per_token
-from forescale.projection.result import TIME_PARTS, Projection
-from forescale.report.rows import projection_row, strategy_row
+from forescale.projection.result import TIME_PARTS, Projection, strategy_row
 from forescale.search import search
 from forescale.spec import Cluster, Strategy
 from forescale.sweep.definition import Axes, Impossible, Question
@@ -124,7 +123,7 @@ def answer(asked: Question | Impossible, names: tuple[str, ...]) -> Row:
     except PhysicsError as error:
         return {**row, "status": "defect", "problem": str(error)}
     best = found.best[0]
-    return {**row, "status": "ok", **projection_row(best), **_found(best)}
+    return {**row, "status": "ok", **best.rows()[0], **_found(best)}
 
 
 def table_row(row: Mapping[str, Any], known: tuple[Column, ...]) -> Row:

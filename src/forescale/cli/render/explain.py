@@ -7,7 +7,6 @@ from rich.text import Text
 from rich.tree import Tree
 
 from forescale.cli.render import words
-from forescale.explain.document import sources
 from forescale.explain.tidy import is_constant, is_operation, operation_of
 from forescale.formula import TermNode
 
@@ -27,7 +26,7 @@ def explanation_view(node: TermNode, *, depth: int | None, cite: bool) -> Group:
     if depth is None:
         parts.append(Text(f"depth {chosen}; --depth N shows more, --cite the sources", style="dim"))
     if cite:
-        parts += [Text("sources", style="bold"), *[Text(f"  {source}") for source in sources(node)]]
+        parts += [Text("sources", style="bold"), *[Text(f"  {source}") for source in node.sources]]
     return Group(*parts)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from forescale.brief import Brief
 from forescale.presets.subramanian2024.quirks import Quirks
 from forescale.presets.subramanian2024.space import TensorParallel
+from forescale.results import Result
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 
@@ -82,7 +83,7 @@ class Ranked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class StudyResult(Brief):
+class StudyResult(Result):
     """Configurations by step time, fastest first."""
 
     model: Model
@@ -95,6 +96,10 @@ class StudyResult(Brief):
     num_candidates: int
     num_feasible: int
     elapsed_s: float
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row per configuration."""
+        return [{"rank": place, **_flat(asdict(one))} for place, one in enumerate(self.best, start=1)]
 
     def to_json(self) -> dict[str, Any]:
         """Return the `forescale.subramanian2024/1` document."""
@@ -112,3 +117,13 @@ class StudyResult(Brief):
             "elapsed_s": self.elapsed_s,
             "best": [asdict(item) for item in self.best],
         }
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, "" if name == "configuration" else f"{prefix}{name}_")
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat

@@ -1,0 +1,74 @@
+"""What results show of themselves in a notebook, and give to other programs."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+
+import pytest
+from tests.small import asked, cluster, dense, workload
+
+from forescale import results
+from forescale.errors import SpecError
+from forescale.explain import explain
+from forescale.project import memory_timeline, project
+from forescale.search import compare, search
+from forescale.spec import Space, Strategy
+
+QUESTION = asked(dense(4), cluster(8), Strategy(pp=2, dp_shard=4, zero=1), workload())
+SPACE = Space(tp=(1, 2), cp=(1,), pp=(1, 2), zero=(1,), micro_batch_size=(1,))
+
+
+@pytest.fixture(scope="module")
+def found():
+    one, other = project(QUESTION), project(QUESTION.of(Strategy(tp=2, dp_shard=4, zero=1)))
+    ranked = search(QUESTION.model, QUESTION.cluster, QUESTION.workload, space=SPACE)
+    timeline = memory_timeline(QUESTION)
+    return {
+        "projection": one,
+        "search": ranked,
+        "front": ranked.pareto(),
+        "comparison": compare(one, other),
+        "timeline": timeline,
+        "explanation": explain(QUESTION, "step_time"),
+    }
+
+
+NAMES = ("projection", "search", "front", "comparison", "timeline", "explanation")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_result_has_a_frame_a_page_and_plain_values(found, name):
+    result = found[name]
+    frame = result.to_frame()
+    assert len(frame) == len(result.rows()) > 0
+    assert list(frame.columns) == list(result.rows()[0])
+    ET.fromstring(f"<p>{result._repr_html_()}</p>")
+    assert result.to_dict() == json.loads(json.dumps(result.to_json(), allow_nan=False))
+    assert len(repr(result)) < 1000
+
+
+def test_a_picture_has_every_part_to_scale(found):
+    one = found["projection"]
+    step, stages = one.pictures()
+    assert sum(step["step [s]"].values()) == pytest.approx(one.step_time_s)
+    assert [sum(parts.values()) for parts in stages.values()] == pytest.approx(
+        [stage.peak_bytes / 2**30 for stage in one.memory.stages]
+    )
+    assert one._repr_html_().count("title=") == sum(
+        value > 0 for bars in (step, stages) for parts in bars.values() for value in parts.values()
+    )
+
+
+def test_a_table_shows_what_differs_and_counts_what_it_leaves_out(found):
+    page = found["search"]._repr_html_()
+    assert "<th>rank</th>" in page
+    assert "<th>cp</th>" not in page  # the same in every row
+    many = type("Many", (results.Result,), {"rows": lambda _: [{"a": n} for n in range(50)]})()
+    assert "… 30 more" in many._repr_html_()
+
+
+def test_a_frame_without_a_library_names_the_extra(found, monkeypatch):
+    monkeypatch.setattr(results, "find_spec", lambda _: None)
+    with pytest.raises(SpecError, match=r"pandas or polars.*forescale\[frame\]"):
+        found["projection"].to_frame()
