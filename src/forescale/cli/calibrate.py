@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from forescale.cli.console import console, print_json
-from forescale.cli.options import bounded
+from forescale.cli.options import bounded, grouped
 from forescale.errors import SpecError
 from forescale.graph.ops import CollectiveKind
 from forescale.limits import DEVICES
@@ -38,26 +38,68 @@ SHOWN_EACH = 3
 """Moves that are printed of every other entry."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelOptions:
+    """Timed kernels."""
+
+    kernels: Annotated[
+        list[Path] | None,
+        typer.Option("--kernels", metavar="FILE", help="Timed kernels of one device. Repeatable."),
+    ] = None
+    generation: Annotated[
+        bool, typer.Option("--generation", help="Let the kernels count for all devices of the generation.")
+    ] = False
+    per_call: Annotated[
+        bool, typer.Option("--per-call", help="Kernel times hold an unknown constant per call.")
+    ] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOptions:
+    """Timed collectives, and what their logs do not say."""
+
+    collectives: Annotated[
+        list[Path] | None,
+        typer.Option("--collectives", metavar="FILE", help="Timed collectives of --cluster. Repeatable."),
+    ] = None
+    kind: Annotated[
+        CollectiveKind | None, typer.Option("--kind", help="Collective of logs that do not say.")
+    ] = None
+    num_ranks: Annotated[
+        int | None,
+        typer.Option(
+            "--num-ranks",
+            callback=bounded(DEVICES),
+            metavar="N",
+            help="Ranks of logs that do not list them.",
+        ),
+    ] = None
+    ranks_per_node: Annotated[
+        int | None,
+        typer.Option(
+            "--ranks-per-node",
+            callback=bounded(DEVICES),
+            metavar="N",
+            help="Ranks in a node of logs that do not list them.",
+        ),
+    ] = None
+
+
+@grouped
 def calibrate_command(
     runs: Annotated[
         Path | None,
         typer.Argument(metavar="RUNS.csv", help="Measured runs of one cluster.", show_default=False),
     ] = None,
     *,
+    logs: LogOptions,
+    kernel: KernelOptions,
     output: Annotated[
         Path,
         typer.Option(
             "--output", "-o", callback=writable, metavar="FILE.json", help="Where the calibration goes."
         ),
     ],
-    kernels: Annotated[
-        list[Path] | None,
-        typer.Option("--kernels", metavar="FILE", help="Timed kernels of one device. Repeatable."),
-    ] = None,
-    collectives: Annotated[
-        list[Path] | None,
-        typer.Option("--collectives", metavar="FILE", help="Timed collectives of --cluster. Repeatable."),
-    ] = None,
     base: Annotated[
         Path | None,
         typer.Option("--base", metavar="FILE.json", help="Start from this instead of published fits."),
@@ -74,33 +116,6 @@ def calibrate_command(
             help="Cluster that collectives were timed on; of runs, the one they ran on, whatever their rows say.",
         ),
     ] = None,
-    generation: Annotated[
-        bool, typer.Option("--generation", help="Let the kernels count for all devices of the generation.")
-    ] = False,
-    per_call: Annotated[
-        bool, typer.Option("--per-call", help="Kernel times hold an unknown constant per call.")
-    ] = False,
-    kind: Annotated[
-        CollectiveKind | None, typer.Option("--kind", help="Collective of logs that do not say.")
-    ] = None,
-    num_ranks: Annotated[
-        int | None,
-        typer.Option(
-            "--num-ranks",
-            callback=bounded(DEVICES),
-            metavar="N",
-            help="Ranks of logs that do not list them.",
-        ),
-    ] = None,
-    ranks_per_node: Annotated[
-        int | None,
-        typer.Option(
-            "--ranks-per-node",
-            callback=bounded(DEVICES),
-            metavar="N",
-            help="Ranks in a node of logs that do not list them.",
-        ),
-    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """Calibrate to runs, kernels or collectives of your own; 3 to 5 runs are enough to start."""
@@ -109,7 +124,7 @@ def calibrate_command(
     from forescale.calibrate.report import rounded
     from forescale.cost.select import Calibrations, read_calibrations
 
-    if runs is None and not kernels and not collectives:
+    if runs is None and not kernel.kernels and not logs.collectives:
         msg = "there is nothing to fit to: give RUNS.csv, --kernels FILE or --collectives FILE"
         raise SpecError(msg)
     own = Calibrations() if base is None else read_calibrations(base)
@@ -117,18 +132,16 @@ def calibrate_command(
     place = _cluster(cluster)
     entries: list[EntryFit] = []
     left: list[Left] = []
-    if kernels:
+    if kernel.kernels:
         where = _device(device, place)
-        own, kernel_fits = _kernels(
-            own, _read(kernels, where), where, date=today, generation=generation, per_call=per_call
-        )
+        own, kernel_fits = _kernels(own, _read(kernel.kernels, where), where, kernel, date=today)
         entries, left = [*kernel_fits.entries], [*kernel_fits.left]
-    if collectives:
+    if logs.collectives:
         if place is None:
             msg = "--collectives needs the --cluster that they were timed on"
             raise SpecError(msg)
-        said = {"kind": kind, "num_ranks": num_ranks, "ranks_per_node": ranks_per_node}
-        timed = _read(collectives, place.device, cluster=place.name, **said)
+        said = {"kind": logs.kind, "num_ranks": logs.num_ranks, "ranks_per_node": logs.ranks_per_node}
+        timed = _read(logs.collectives, place.device, cluster=place.name, **said)
         own, link_fits = _links(own, timed, place, date=today)
         entries, left = [*entries, *link_fits.entries], [*left, *link_fits.left]
     measured: list[Run] = []
@@ -180,22 +193,21 @@ def _kernels(
     own: Calibrations,
     measured: Sequence[Measurements],
     device: Device,
+    options: KernelOptions,
     *,
     date: str,
-    generation: bool,
-    per_call: bool,
 ) -> tuple[Calibrations, KernelFits]:
     from forescale.calibrate.kernels import fit_kernels, rows_of
     from forescale.cost.select import Costs
 
-    key = device.architecture if generation else device.name
+    key = device.architecture if options.generation else device.name
     found = fit_kernels(
         rows_of(measured, device),
         Costs(kernels=own.kernels).kernel_calibration(device),
         device,
         name=f"{key} (own)",
         date=date,
-        per_call=per_call,
+        per_call=options.per_call,
     )
     return replace(own, kernels={**own.kernels, key: found.calibration}), found
 

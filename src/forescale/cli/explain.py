@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
@@ -29,9 +30,40 @@ def complete_quantities(incomplete: str) -> list[str]:
     return [name for name in quantity_names() if name.startswith(incomplete)]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeOptions:
+    """How much of the tree is shown."""
+
+    depth: Annotated[
+        int | None,
+        typer.Option(
+            "--depth",
+            callback=bounded(REST),
+            metavar="N",
+            help="Levels of the tree; by default what fits one screen.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None
+    stage: Annotated[
+        int | None,
+        typer.Option(
+            "--stage",
+            callback=bounded(REST),
+            metavar="RANK",
+            help="Of memory, the pipeline stage meant; the fullest by default.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None
+    cite: Annotated[
+        bool,
+        typer.Option("--cite", help="List the sources of all formulas behind it.", rich_help_panel=OUTPUT),
+    ] = False
+
+
 @grouped
 def explain_command(
     *,
+    tree: TreeOptions,
     words: Annotated[
         list[str],
         typer.Argument(
@@ -46,30 +78,6 @@ def explain_command(
     layout: LayoutOptions,
     cost: CostOptions,
     plan: PlanOptions,
-    depth: Annotated[
-        int | None,
-        typer.Option(
-            "--depth",
-            callback=bounded(REST),
-            metavar="N",
-            help="Levels of the tree; by default what fits one screen.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
-    stage: Annotated[
-        int | None,
-        typer.Option(
-            "--stage",
-            callback=bounded(REST),
-            metavar="RANK",
-            help="Of memory, the pipeline stage meant; the fullest by default.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
-    cite: Annotated[
-        bool,
-        typer.Option("--cite", help="List the sources of all formulas behind it.", rich_help_panel=OUTPUT),
-    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Show how a number comes about: formula, inputs, units and source."""
@@ -82,12 +90,12 @@ def explain_command(
     model, quantity = (words[0] if len(words) == 2 else None), words[-1]
     question = read_question(model, plan, cluster, run, layout, cost)
     question.refuse_presets("explain")
-    node = explain(question.asked, quantity, stage=stage)
+    node = explain(question.asked, quantity, stage=tree.stage)
     if as_json:
-        print_json(node.to_json() if depth is None else node.to_json(depth=depth))
+        print_json(node.to_json() if tree.depth is None else node.to_json(depth=tree.depth))
         return
     from forescale.cli.render.explain import explanation_view
     from forescale.cli.render.words import left_out
 
-    view = explanation_view(node, depth=depth, cite=cite)
+    view = explanation_view(node, depth=tree.depth, cite=tree.cite)
     console().print(*left_out(question.plan.model), view, sep="\n")

@@ -118,36 +118,32 @@ R = TypeVar("R", bound=Result)
 SEARCH = "Search"
 
 
-@grouped
-def search_command(
-    *,
-    model: ModelArgument = None,
-    cluster: ClusterOptions,
-    run: RunOptions,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoalOptions:
+    """What is best, and how much of it is shown."""
+
     objective: Annotated[
         Literal["step_time", "peak_memory"],
         typer.Option("--objective", help="What to minimise.", rich_help_panel=SEARCH),
-    ] = "step_time",
+    ] = "step_time"
     top: Annotated[
         int,
         typer.Option(
             "--top", callback=bounded(SHOWN), metavar="N", help="Layouts to show.", rich_help_panel=SEARCH
         ),
-    ] = 10,
+    ] = 10
     max_memory: Annotated[
         str | None,
         typer.Option(
             "--max-memory", metavar="SIZE", help="Peak per device, such as 70GiB.", rich_help_panel=SEARCH
         ),
-    ] = None,
-    answer: AnswerOptions,
-    effort: EffortOptions,
-    choice: SpaceOptions,
-    scan: ScanOptions,
-    cost: CostOptions,
-    plan: PlanOptions,
-    study: StudyOptions,
-    as_json: JsonFlag = False,
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileOptions:
+    """Tables of the layouts shown."""
+
     csv: Annotated[
         Path | None,
         typer.Option(
@@ -157,7 +153,7 @@ def search_command(
             help="Write the layouts shown.",
             rich_help_panel=OUTPUT,
         ),
-    ] = None,
+    ] = None
     parquet: Annotated[
         Path | None,
         typer.Option(
@@ -167,12 +163,31 @@ def search_command(
             help="Write the layouts shown.",
             rich_help_panel=OUTPUT,
         ),
-    ] = None,
+    ] = None
+
+
+@grouped
+def search_command(
+    *,
+    files: FileOptions,
+    goal: GoalOptions,
+    model: ModelArgument = None,
+    cluster: ClusterOptions,
+    run: RunOptions,
+    answer: AnswerOptions,
+    effort: EffortOptions,
+    choice: SpaceOptions,
+    scan: ScanOptions,
+    cost: CostOptions,
+    plan: PlanOptions,
+    study: StudyOptions,
+    as_json: JsonFlag = False,
 ) -> None:
     """Find the best layouts: the whole legal space, ranked."""
     from forescale.cli.inputs import read_question
 
-    limit = memory_limit(max_memory)
+    limit = memory_limit(goal.max_memory)
+    goals: dict[str, Any] = {"top": goal.top, "objective": goal.objective, "max_memory": limit}
     cluster, run = complete_question(scan, cluster, run)
     run = with_own_length(model, plan, run)
     question = read_question(model, plan, cluster, run, cost=cost, framework=framework_of(choice))
@@ -181,32 +196,28 @@ def search_command(
 
         for options in (scan, effort, answer):
             options.refuse(f"does not go with --preset {STUDY}")
-        found = search_study(
-            question, study, fix=choice.fix or (), top=top, objective=objective, max_memory=limit
-        )
-        _write(found, study_view, as_json=as_json, csv=csv, parquet=parquet)
+        found = search_study(question, study, fix=choice.fix or (), **goals)
+        _write(found, study_view, as_json=as_json, files=files)
         return
     refuse_study_options(study)
     question.refuse_presets("search")
-    _refuse_unused(scan, effort, answer, objective)
+    _refuse_unused(scan, effort, answer, goal.objective)
     space = space_of(question, choice, sized=scan.device_counts is None and not scan.has_target)
     if scan.pareto:
         from forescale.cli.render.search import pareto_view
 
         whole = front(question, scan, space=space, max_memory=limit)
-        _write(whole, partial(pareto_view, most=top), as_json=as_json, csv=csv, parquet=parquet)
+        _write(whole, partial(pareto_view, most=goal.top), as_json=as_json, files=files)
     elif scan.wanted:
         from forescale.cli.render.scan import scan_view
 
         points = scanned(question, scan, space=space, max_memory=limit)
-        _write(points, scan_view, as_json=as_json, csv=csv, parquet=parquet)
+        _write(points, scan_view, as_json=as_json, files=files)
     else:
         from forescale.cli.render.search import search_view
 
-        result = ranked(
-            question, space, top=top, objective=objective, max_memory=limit, effort=effort, answer=answer
-        )
-        _write(result, search_view, as_json=as_json, csv=csv, parquet=parquet)
+        result = ranked(question, space, **goals, effort=effort, answer=answer)
+        _write(result, search_view, as_json=as_json, files=files)
 
 
 def _refuse_unused(
@@ -291,16 +302,15 @@ def _write(
     view: Callable[[R], Group],
     *,
     as_json: bool,
-    csv: Path | None,
-    parquet: Path | None,
+    files: FileOptions,
 ) -> None:
     """Write the tables asked for, and print the document or the view."""
     from forescale.report.rows import write_csv, write_parquet
 
-    if csv is not None:
-        write_csv(result.rows(), csv)
-    if parquet is not None:
-        write_parquet(result.rows(), parquet)
+    if files.csv is not None:
+        write_csv(result.rows(), files.csv)
+    if files.parquet is not None:
+        write_parquet(result.rows(), files.parquet)
     if as_json:
         print_json(result.to_json())
         return

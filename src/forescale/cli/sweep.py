@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -12,7 +12,7 @@ import typer
 from annotated_types import Interval
 
 from forescale.cli.console import console, print_json, say
-from forescale.cli.options import OUTPUT, JsonFlag, bounded
+from forescale.cli.options import OUTPUT, JsonFlag, bounded, grouped
 from forescale.errors import SpecError
 from forescale.limits import JOBS
 
@@ -29,52 +29,75 @@ def _workers(name: str, text: str, metavar: str | None = None, allowed: Interval
     return typer.Option(name, help=text, metavar=metavar, rich_help_panel=WORKERS, callback=callback)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """Who answers."""
+
+    executor: Annotated[
+        Literal["local", "ray"], _workers("--executor", "Who answers: this machine, or a Ray cluster.")
+    ] = "local"
+    jobs: Annotated[
+        int | None, _workers("--jobs", "Points worked on at once; by default one per core.", "N", JOBS)
+    ] = None
+    ray_address: Annotated[
+        str,
+        _workers(
+            "--ray-address", "The Ray cluster: auto, HOST:PORT, or local for one of its own.", "ADDRESS"
+        ),
+    ] = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableOptions:
+    """Where the answers go, and how they are shown."""
+
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            metavar="DIR",
+            help="Keep points, table and pictures here; goes on where it was.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None
+    table_format: Annotated[
+        Literal["parquet", "csv"], typer.Option("--format", help="Of the table.", rich_help_panel=OUTPUT)
+    ] = "parquet"
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Discard the points that DIR holds.", rich_help_panel=OUTPUT)
+    ] = False
+    plot: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--plot",
+            metavar="KIND:KEY=COLUMN,...",
+            help="A picture: scaling, line:x=…,y=…,by=…, bars:x=… or map:x=…,y=…,value=…. Repeatable.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            "--metric", metavar="COLUMN", help="What points are compared by.", rich_help_panel=OUTPUT
+        ),
+    ] = None
+
+
+@grouped
 def sweep_command(
     *,
+    table: TableOptions,
+    workers: WorkerOptions,
     file: Annotated[Path, typer.Argument(metavar="SWEEP.toml", help="What is asked and what is varied.")],
     sets: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="A.B=C", help="Override one value, such as devices=512. Repeatable."),
     ] = None,
-    executor: Annotated[
-        Literal["local", "ray"], _workers("--executor", "Who answers: this machine, or a Ray cluster.")
-    ] = "local",
-    jobs: Annotated[
-        int | None, _workers("--jobs", "Points worked on at once; by default one per core.", "N", JOBS)
-    ] = None,
-    ray_address: Annotated[
-        str, _workers("--ray-address", "The Ray cluster: auto, HOST:PORT, or local for one of its own.", "ADDRESS")
-    ] = "auto",
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", metavar="DIR", help="Keep points, table and pictures here; goes on where it was.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
-    table_format: Annotated[
-        Literal["parquet", "csv"], typer.Option("--format", help="Of the table.", rich_help_panel=OUTPUT)
-    ] = "parquet",
-    restart: Annotated[
-        bool, typer.Option("--restart", help="Discard the points that DIR holds.", rich_help_panel=OUTPUT)
-    ] = False,
-    plot: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--plot", metavar="KIND:KEY=COLUMN,...",
-            help="A picture: scaling, line:x=…,y=…,by=…, bars:x=… or map:x=…,y=…,value=…. Repeatable.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
-    metric: Annotated[
-        str | None,
-        typer.Option("--metric", metavar="COLUMN", help="What points are compared by.", rich_help_panel=OUTPUT),
-    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be asked, and stop.", rich_help_panel=OUTPUT)
     ] = False,
     as_json: JsonFlag = False,
-) -> None:  # fmt: skip
+) -> None:
     """Explore designs: a full search at every point of a grid or sample of cluster and workload parameters."""
     from forescale.cli.render.sweep import plan_view, sweep_view
     from forescale.sweep import run
@@ -82,23 +105,23 @@ def sweep_command(
     from forescale.sweep.reading import parse_plot
     from forescale.sweep.result import METRICS
 
-    _check(output=output, plot=plot, restart=restart, metric=metric, known=METRICS)
+    _check(output=table.output, plot=table.plot, restart=table.restart, metric=table.metric, known=METRICS)
     sweep = _read(file, sets)
-    plots = tuple(parse_plot(text, column_names(sweep.axes)) for text in plot or ())
+    plots = tuple(parse_plot(text, column_names(sweep.axes)) for text in table.plot or ())
     if dry_run:
         console().print(plan_view(sweep))
         return
-    with _resumable(output), _progress(sweep) as progress:
+    with _resumable(table.output), _progress(sweep) as progress:
         result = run(
             sweep,
-            executor=_executor(executor, jobs, ray_address),
-            output=output,
-            table_format=table_format,
-            restart=restart,
+            executor=_executor(workers.executor, workers.jobs, workers.ray_address),
+            output=table.output,
+            table_format=table.table_format,
+            restart=table.restart,
             progress=progress,
         )
-    result = replace(result, asked_metric=metric)
-    pictures = () if output is None else _pictures(result, plots, output)
+    result = replace(result, asked_metric=table.metric)
+    pictures = () if table.output is None else _pictures(result, plots, table.output)
     if as_json:
         print_json(result.to_json())
     else:

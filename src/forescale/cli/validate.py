@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,9 +27,36 @@ if TYPE_CHECKING:
 PANEL = "Output"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageOptions:
+    """Files beside what is printed."""
+
+    markdown: Annotated[
+        Path | None,
+        typer.Option(
+            "--markdown",
+            callback=writable,
+            metavar="FILE",
+            help="Write all of it, with pictures beside.",
+            rich_help_panel=PANEL,
+        ),
+    ] = None
+    chart: Annotated[
+        Path | None,
+        typer.Option(
+            "--chart",
+            callback=writable,
+            metavar="FILE",
+            help="Draw it: .svg, else Vega-Lite.",
+            rich_help_panel=PANEL,
+        ),
+    ] = None
+
+
 @grouped
 def validate_command(
     *,
+    page: PageOptions,
     runs: Annotated[
         Path,
         typer.Argument(
@@ -57,26 +85,6 @@ def validate_command(
         typer.Option("--peers", help="Ask llm-analysis too (pip install --no-deps llm-analysis fire)."),
     ] = False,
     cost: CostOptions,
-    markdown: Annotated[
-        Path | None,
-        typer.Option(
-            "--markdown",
-            callback=writable,
-            metavar="FILE",
-            help="Write all of it, with pictures beside.",
-            rich_help_panel=PANEL,
-        ),
-    ] = None,
-    chart: Annotated[
-        Path | None,
-        typer.Option(
-            "--chart",
-            callback=writable,
-            metavar="FILE",
-            help="Draw it: .svg, else Vega-Lite.",
-            rich_help_panel=PANEL,
-        ),
-    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON instead of tables.", rich_help_panel=PANEL)
     ] = False,
@@ -96,7 +104,7 @@ def validate_command(
     place = None if cluster is None else cluster_of(cluster, 1)
     board = score(load_cases(runs, cluster=place), projector_of(preset, costs))
     peers = compare_peers(board, {LLM_ANALYSIS: llm_analysis_step} if ask_peers else None)
-    _write_files(board, peers, runs, preset, markdown=markdown, chart=chart)
+    _write_files(board, peers, runs, preset, markdown=page.markdown, chart=page.chart)
     if as_json:
         print_json(document(board, peers))
     else:
