@@ -214,3 +214,28 @@ def test_keys_of_other_context_ranks_exist_while_attention_runs(kind, others):
 def test_outputs_of_stages_are_kept_where_there_are_several():
     assert stage_output_bytes(message_bytes=7.0, microbatches=3.0, pp=4.0) == 21.0
     assert stage_output_bytes(message_bytes=7.0, microbatches=3.0, pp=1.0) == 0.0
+
+
+LOSSES = ("vocab_parallel", "fused", "compiled", "eager", "native", "loss_parallel", "fused_linear")
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+@pytest.mark.parametrize("layer", [DENSE, ROUTED], ids=["dense", "routed"])
+def test_one_tensor_parallel_rank_has_nothing_to_split(layer, kind):
+    """Whether it splits its sequence changes nothing: the moments of backward are as full."""
+    peaks = []
+    for sp in (True, False):
+        given = toy.layout(Strategy(micro_batch_size=5, sp=sp, kernels=Kernels(cross_entropy=kind)), 462.0)
+        blocks = (layer_block(replace(MODEL, layers=(layer,)), layer, given), head_block(MODEL, given))
+        found = [block_moments(block, keep(block, Recompute())) for block in blocks]
+        peaks.append([each.backward_bytes for each in found])
+    assert peaks[0] == peaks[1]
+
+
+def test_the_gradient_of_an_input_that_one_rank_gathers_from_itself():
+    """A loss in place: 2 bytes of logits become their gradient; beside it those of the input and of the matrix."""
+    given = toy.layout(Strategy(kernels=Kernels(cross_entropy="fused")), 462.0)
+    head = head_block(MODEL, given)
+    ends = 2 * HIDDEN + 2 * HIDDEN + 4
+    expected = 462 * (ends + 2 * 950 + 2 * HIDDEN) + 2 * HIDDEN * 950
+    assert block_moments(head, keep(head, Recompute())).backward_bytes == expected

@@ -201,7 +201,7 @@ def test_ranks_of_two_replicas_hold_stages_of_both():
 def test_a_matrix_of_more_than_the_tokens_makes_the_head_s_backward_its_fullest_moment():
     """Its product: kept norm, both gradients, and the matrix's own gradient in the parameters' type."""
     (found,) = stages(
-        Strategy(sp=False),
+        Strategy(),
         work=Workload(seq_len=32, global_batch_size=1),
         model=replace(MODEL, layers=(LAYER,)),
     )

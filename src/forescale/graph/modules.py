@@ -318,7 +318,8 @@ def gather_sequence(
     again = lay.choices.kernels.regathers_inputs
     if gathered not in b.tensors:  # where it is kept, it stands for the input itself at tp 1
         copies = lay.more_than_one("tp") if again else 1.0
-        b.tensor(gathered, elements * copies, lay.linear_input_bytes if narrow else lay.element_bytes)
+        bytes_each = lay.linear_input_bytes if narrow else lay.element_bytes
+        b.tensor(gathered, elements * copies, bytes_each, gradient_elements=elements)
     sent = elements * (lay.sent_input_bytes if narrow else lay.element_bytes)
     gather = Collective(kind="all_gather", axis="tp", num_bytes=sent)
     b.operator(

@@ -71,6 +71,8 @@ class Tensor:
     differentiable: bool = True
     copy_of: str | None = None
     """Tensor that this is a narrow copy of: where that is dropped and made again, the copy is not needed."""
+    gradient_elements: Numeric | None = None
+    """Elements of its gradient where it stands for another tensor and has none of its own; None: as many."""
     num_bytes: Numeric = field(init=False, repr=False, compare=False)
     gradient_bytes: Numeric = field(init=False, repr=False, compare=False)
     """Bytes of its gradient."""
@@ -79,7 +81,8 @@ class Tensor:
         """Work out both sizes once: they are asked for at every moment of a block."""
         gradient = max(self.element_bytes, NARROWEST_GRADIENT_BYTES) if self.differentiable else 0.0
         object.__setattr__(self, "num_bytes", self.elements * self.element_bytes)
-        object.__setattr__(self, "gradient_bytes", self.elements * gradient if gradient else 0.0)
+        elements = self.elements if self.gradient_elements is None else self.gradient_elements
+        object.__setattr__(self, "gradient_bytes", elements * gradient if gradient else 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +143,7 @@ class Builder:
         *,
         differentiable: bool = True,
         copy_of: str | None = None,
+        gradient_elements: Numeric | None = None,
     ) -> str:
         """Declare an activation of `elements` per device and micro-batch; return its name."""
         size = self.layout.element_bytes if element_bytes is None else element_bytes
@@ -149,6 +153,7 @@ class Builder:
             element_bytes=size,
             differentiable=differentiable,
             copy_of=copy_of,
+            gradient_elements=gradient_elements,
         )
         return name
 
