@@ -308,7 +308,7 @@ LOSSES = {
 
 
 def lossy(**changes):
-    """A device of 6 cores and 1 MFLOP/s, 2 kB/s of memory, whose kernels lose something of everything."""
+    """A device of 6 cores and 1 MFLOP/s, 200 kB/s of memory, whose kernels lose something of everything."""
     product = GemmParameters(
         fraction=0.75, fill_k=5.0, edge=2.0, tail=0.5, launch_s=3.0, bandwidth=0.5, tiles=((4, 8), (16, 2))
     )
@@ -330,7 +330,7 @@ def lossy(**changes):
         reference_power_w=400.0,
         power_exponent=0.5,
     )
-    device = replace(toy.device(rate=1e6, hbm=2e3), num_cores=6, power_w=100.0, architecture="hopper")
+    device = replace(toy.device(rate=1e6, hbm=2e5), num_cores=6, power_w=100.0, architecture="hopper")
     return Roofline(device=device, calibration=calibration, **changes)
 
 
@@ -346,7 +346,7 @@ def lossy_product(rows, columns, k, batch, *, rate, size, written):
         return (max(tiles, 6) + 0.5 * 6) * 2 * (high * wide + 2 * (high + wide))
 
     arithmetic = min(steps(4, 8), steps(16, 2)) * (k + 5) / (rate * 0.75 * POWER)
-    traffic = batch * ((rows + columns) * k * size + rows * columns * written) / (2e3 * 0.5 * 0.9)
+    traffic = batch * ((rows + columns) * k * size + rows * columns * written) / (2e5 * 0.5 * 0.9)
     return max(arithmetic, traffic)
 
 
@@ -404,8 +404,8 @@ def test_attention_of_few_pairs_is_bound_by_its_traffic():
     op = replace(LOSSY_CORE, pairs=1.0, causal=False, q_len=2000.0)
     moved = 2 * (6 * 2000 + 2 * 35) * (16 + 24)
     swift = replace(lossy(), device=replace(lossy().device, matrix_flops=toy.device(rate=1e12).matrix_flops))
-    assert swift.seconds(op) == pytest.approx(11 + moved / (2e3 * 0.2 * 0.9))
-    assert swift.seconds(replace(op, backward=True)) == pytest.approx(17 + 2 * moved / (2e3 * 0.1 * 0.9))
+    assert swift.seconds(op) == pytest.approx(11 + moved / (2e5 * 0.2 * 0.9))
+    assert swift.seconds(replace(op, backward=True)) == pytest.approx(17 + 2 * moved / (2e5 * 0.1 * 0.9))
 
 
 def test_softmax_in_products_of_another_rate_takes_as_long_as_ever():
@@ -423,7 +423,7 @@ def test_every_loss_of_materialised_scores():
     def product(width):
         return 3 + lossy_product(21, 35, width, 6, rate=1e6 * 0.8, size=2, written=2)
 
-    rate = 2e3 * 0.65 * 0.9 * 0.25
+    rate = 2e5 * 0.65 * 0.9 * 0.25
     scores = 6 * 21 * 35
     assert lossy().seconds(op) == pytest.approx(product(16) + product(24) + 23 + scores * 9 / rate)
     backward = 2 * product(16) + 2 * product(24) + 23 + scores * 15 / rate
@@ -432,7 +432,7 @@ def test_every_loss_of_materialised_scores():
 
 def test_every_loss_of_a_pass_over_memory():
     op = Elementwise(bytes_moved=7000.0, family="permute", kernels=2.0, transposed_bytes=500.0)
-    assert lossy().seconds(op) == pytest.approx(2 * 29 + 7500 / (2e3 * 0.35 * 0.9 * 0.4))
+    assert lossy().seconds(op) == pytest.approx(2 * 29 + 7500 / (2e5 * 0.35 * 0.9 * 0.4))
 
 
 def test_cores_that_few_queries_leave_idle():

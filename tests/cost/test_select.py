@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from forescale.catalogue.clusters import load_cluster, load_device
-from forescale.cost.calibration import RunFactors
+from forescale.cost.calibration import RunFactors, load_calibration
 from forescale.cost.collectives.alpha_beta import AlphaBeta
+from forescale.cost.collectives.calibration import calibrate, link_calibrations
 from forescale.cost.collectives.expert_exchange import ExpertExchange
 from forescale.cost.measured import MeasuredCompute, Measurements
 from forescale.cost.roofline import Roofline
@@ -65,6 +66,8 @@ def test_impossible_choices_are_refused():
         Costs(compute="measured")
     with pytest.raises(SpecError, match="clock must be greater than 0, got -1 Hz"):
         Costs(clock_hz=-1.0)
+    with pytest.raises(SpecError, match="got 0 Hz"):
+        Costs(clock_hz=0.0)
 
 
 def test_measurements_are_of_the_cluster_s_device():
@@ -83,3 +86,25 @@ def test_tokens_travel_once_where_the_dispatcher_sends_them_so():
     model = Costs().collective_model(cluster, routed=routed)
     assert isinstance(model, ExpertExchange)
     assert (model.top_k, model.num_groups, model.top_groups) == (8, 8, 4)
+
+
+def test_fits_of_one_s_own_are_named_where_they_price():
+    cluster = load_cluster("h100-sxm", 16)
+    kernels, links = replace(load_calibration(H100), name="mine"), AlphaBeta.of(cluster).calibration.links
+    near = replace(links[0], name="my links", tiers=(cluster.tiers[0].name,))
+    assert Costs().own_fits(cluster) == ()
+    assert Costs(kernels={"h100-sxm": kernels}).own_fits(cluster) == ("mine",)
+    assert Costs(kernels={"hopper": kernels}).own_fits(cluster) == ("mine",)
+    assert Costs(links=(near,)).own_fits(cluster) == ("my links",)
+    assert Costs(kernels={"b200": kernels}).own_fits(cluster) == ()
+
+
+def test_links_measured_with_a_generation_come_before_those_of_any():
+    cluster = load_cluster("h100-sxm", 16)
+    plain = replace(
+        AlphaBeta.of(cluster).calibration.links[0], tiers=(cluster.tiers[0].name,), architectures=()
+    )
+    hopper = replace(plain, name="hopper", architectures=("hopper",))
+    other = replace(plain, name="other", architectures=("cdna3",))
+    for known in ((plain, other, hopper), (hopper, plain, other)):
+        assert calibrate(cluster, links=(*known, *link_calibrations())).links[0].name == "hopper"

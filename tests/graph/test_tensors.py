@@ -390,6 +390,7 @@ def test_embedding():
     tensors = {"token_ids": TOKENS, "embedding.result": STREAM, "embedding.partial": WHOLE}
     check(block, tensors, {"embedding.weight": (VOCAB * HIDDEN, VOCAB / 2 * HIDDEN)})
     assert block.tensors["token_ids"].element_bytes == 8.0
+    assert [name for name, each in block.tensors.items() if not each.differentiable] == ["token_ids"]
     model = replace(MODEL, embedding_size=62, learned_positions=512, embedding_norm=True, norm="layer")
     more = {
         "embedding.narrow": TOKENS * 62,
@@ -468,7 +469,13 @@ def test_a_loss_in_chunks():
         "head.logits.bias": (VOCAB, 475),
     }
     check(block, tensors | more, weights)
-    products = block.operators[-1].forward[:3]
+    loss = block.operators[-1]
+    products, scalars = loss.forward[:3], loss.forward[-1]
+    assert (scalars.kind, scalars.num_bytes) == (
+        "all_reduce",
+        3 * TOKENS * 4,
+    )  # maximum, target's, sum of each token
+    assert (loss.forward[3].bytes_moved, loss.gradient_in_saved) == (6 * TOKENS * 475, True)
     assert [(each.m, each.n, each.k) for each in products] == [
         (TOKENS, 475, HIDDEN), (TOKENS, HIDDEN, 475), (475, HIDDEN, TOKENS)
     ]  # fmt: skip
@@ -641,3 +648,32 @@ def test_parameters_that_a_token_uses():
     others = 3 * (HIDDEN + 20 * HIDDEN + shared) + 2 * VOCAB * HIDDEN + HIDDEN
     assert (count.total, count.expert) == (others + 3 * expert, 3 * expert)
     assert count.active == others + 3 * expert * 6 // 20
+
+
+def test_experts_in_8_bits_narrow_rows_both_ways():
+    """Forward what comes in, backward gradients of what goes out; each expert's apart, or all by one kernel."""
+    precision = Precision(compute="fp8", recipe="delayed")
+    layer = Layer(attention=None, ffn=replace(ROUTED, shared_ffn_hidden_size=0), num_norms=1)
+    for kernels, calls in ((Kernels(), 20), (Kernels(expert_kernels="one"), 1)):
+        layout = toy.layout(Strategy(micro_batch_size=5, kernels=kernels), 462.0, precision)
+        found = {
+            each.name: each for each in layer_block(replace(MODEL, layers=(layer,)), layer, layout).operators
+        }
+        for name, (k, n) in {"moe.up": (HIDDEN, 68), "moe.down": (34, HIDDEN)}.items():
+            there, back = found[name].forward[0], found[name].backward_input[0]
+            assert (there.bytes_moved, back.bytes_moved) == (3 * 6 * TOKENS * k, 3 * 6 * TOKENS * n)
+            assert there.kernels == back.kernels == calls
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"),
+    [
+        (Precision(), "bf16"),
+        (Precision(compute="fp16", activations="fp16"), "fp16"),
+        (Precision(compute="tf32", activations="fp32"), "tf32"),
+        (Precision(compute="fp8", recipe="delayed"), "bf16"),
+        (Precision(compute="fp8", recipe="delayed", activations="fp16"), "fp16"),
+    ],
+)
+def test_attention_runs_in_the_type_of_wide_products(precision, dtype):
+    assert toy.layout(Strategy(), 462.0, precision).core_type == dtype

@@ -280,3 +280,14 @@ def test_a_split_backward_lets_go_with_its_weight_gradients():
     assert begins[:2] == pytest.approx([f0, f0 + f1])
     assert begins[4] - begins[3] == pytest.approx(b1 / 2)
     assert last.peak.allocated_bytes == 440 + 15
+
+
+def test_outputs_that_stages_keep_live_beside_what_they_saved():
+    """A message of 2 bytes for every number of a token's stream, on all ranks but the last."""
+    kept = replace(LAYOUT, kernels=Kernels(keeps_stage_outputs=True))
+    schedule = schedule_of(LAYOUT, 32)
+    plain, more = (stage_loads(DENSE, layout, WORKLOAD, schedule.placement) for layout in (LAYOUT, kept))
+    differences = [
+        total_bytes(one.kept) - total_bytes(other.kept) for one, other in zip(more, plain, strict=True)
+    ]
+    assert differences == [2 * 4096 / 2 * 4096] * 3 + [0]

@@ -177,24 +177,27 @@ def test_point_to_point():
     assert seconds("p2p", "p2p", ALL) == pytest.approx(13e-6 + HOP_FAR + VOLUME / (FAR * 0.45))
 
 
-def test_only_whole_messages_are_reduced_on_the_way():
-    """A tier with two wire protocols beside one that has one: trees by either, switches by the last."""
+def test_of_two_wire_protocols_switches_take_the_one_of_whole_messages_and_trees_the_faster():
+    """A quick one on both tiers beside the usual; then on the inner alone, beside which the outer has its only one."""
     short = WireProtocol(name="LL", launch=1e-6, hop_factor=1.0, efficiency=0.1)
-    near, far = inner("in_network"), outer("tree")
-    links = (replace(near, protocols=(short, *near.protocols)), far)
+    near, far = (
+        replace(each("in_network"), protocols=(short, *each("tree").protocols)) for each in (inner, outer)
+    )
     tiers = (fast(in_network_reduction=True), slow(in_network_reduction=True))
-    made = AlphaBeta(cluster=cluster(*tiers), calibration=NetworkCalibration(links=links))
+
+    def taken(volume, *links):
+        made = AlphaBeta(cluster=cluster(*tiers), calibration=NetworkCalibration(links=links))
+        return float(made.seconds(kind="all_reduce", num_bytes=volume, group=Group(size=64.0)))
+
     inside, across = 9 / 8 / (NEAR * 0.6), 1 / 8 / (FAR_ALL * 0.55)
     switched = 4e-6 + 11e-6 + 2 * HOP_FAR + VOLUME * max(inside, across)
-    found = made.seconds(kind="all_reduce", num_bytes=VOLUME, group=Group(size=64.0))
-    assert float(found) == pytest.approx(switched)
-    # Of a small message, the quick protocol of the inner tier and the only one of the outer.
-    latency = 7 * 1.0 * NEAR_S + 3 * HOP_FAR * 1.5
-    tree = 1e-6 + 11e-6 + 2 * latency + 8 * max(2 * 7 / 8 / (NEAR * 0.1), 2 / 8 / (FAR_ALL * 0.65))
-    near_first = replace(links[0], algorithms=("tree",))
-    made = replace(made, calibration=NetworkCalibration(links=(near_first, far)))
-    small = made.seconds(kind="all_reduce", num_bytes=8.0, group=Group(size=64.0))
-    assert float(small) == pytest.approx(tree)
+    assert taken(VOLUME, near, far) == pytest.approx(switched)
+    first, plain = replace(near, algorithms=("tree",)), outer("tree")
+    quick = 1e-6 + 11e-6 + 2 * (7 * NEAR_S + 3 * HOP_FAR * 1.5) + 8 * 2 * 7 / 8 / (NEAR * 0.1)
+    assert taken(8.0, first, plain) == pytest.approx(quick)
+    slowest = max(2 * 7 / 8 / NEAR_RATE, 2 / 8 / (FAR_ALL * 0.65))
+    whole = BOTH + 2 * (7 * HOP_NEAR + 3 * HOP_FAR * 1.5) + VOLUME * slowest
+    assert taken(VOLUME, first, plain) == pytest.approx(whole)
 
 
 def experts(where, top_k, **groups):
@@ -382,3 +385,20 @@ def test_a_library_offers_what_any_of_its_links_does():
     assert float(model.seconds(kind="all_reduce", num_bytes=1e3, group=group)) == pytest.approx(tree)
     spread = model.provenance(kind="all_reduce")
     assert (spread.low, spread.high) == (0.7, 1.2)
+
+
+def test_a_mesh_of_two_has_one_link():
+    tier = Tier(name="mesh", size=2, bandwidth=100e9, latency=1e-6, topology="mesh")
+    assert taken(shaped(tier, "p2p", size=2), "p2p", 2) == pytest.approx(1e-6 + VOLUME / 100e9)
+
+
+def test_a_torus_of_nodes_counts_nodes():
+    """16 ranks on 4 nodes of a ring of 16: part of it, which does not wrap; 4 links of it leave each node."""
+    ring = Tier(name="ring", size=0, bandwidth=90e9, latency=0.0, topology="torus", dimensions=1)
+    wire = WireProtocol(name="only", launch=0.0, hop_factor=1.0, efficiency=1.0)
+    ideal = LinkCalibration(name="ideal", protocols=(wire,), algorithms=("ring",))
+    built_ = AlphaBeta(
+        cluster=cluster(fast(4, latency=0.0), ring, num_devices=16, per_node=4),
+        calibration=NetworkCalibration(links=(ideal, ideal)),
+    )
+    assert taken(built_, "broadcast", 4, stride=4.0) == pytest.approx(VOLUME / 45e9)
