@@ -20,7 +20,7 @@ import numpy as np
 from tests.layouts import Asked, question
 
 from forescale.errors import PhysicsError, SpecError
-from forescale.memory.loads import total_bytes
+from forescale.memory.timeline import total_bytes
 from forescale.project import memory_timeline, project
 from forescale.projection.result import Projection
 from forescale.schedule import family

@@ -14,6 +14,8 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -255,3 +257,10 @@ def _separated(columns: tuple[str, ...]) -> str:
     marks = {";": "semicolons", "\t": "tabs", "|": "bars"}
     found = [name for mark, name in marks.items() if len(columns) == 1 and mark in columns[0]]
     return f" (its columns are separated by {found[0]}, and must be by commas)" if found else ""
+
+
+@cache
+def packaged(name: str) -> Any:  # noqa: ANN401  (JSON)
+    """Return one JSON document of the catalogue, such as `calibrations/memory/overhead`."""
+    place = resources.files("forescale.catalogue").joinpath(f"{name}.json")
+    return json.loads(place.read_text("utf-8"))

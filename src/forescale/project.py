@@ -17,9 +17,14 @@ from forescale.graph.counts import ModelFlops, ParameterCount, count_parameters,
 from forescale.graph.moe import possible_imbalance
 from forescale.graph.stages import StagePlan
 from forescale.inputs import Wired, wire
-from forescale.memory.loads import stage_loads
 from forescale.memory.peak import fragmentation_note, memory_summary
-from forescale.memory.timeline import MemoryTimeline, build_timeline, schedule_of, standing_of_ranks
+from forescale.memory.timeline import (
+    MemoryTimeline,
+    build_timeline,
+    schedule_of,
+    stage_loads,
+    standing_of_ranks,
+)
 from forescale.projection.rates import days, tokens_per_device_second, utilisation
 from forescale.projection.result import (
     TIME_PARTS,
@@ -36,7 +41,7 @@ from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model, MoeFfn
 from forescale.spec.strategy import Routing, Strategy
 from forescale.spec.workload import Workload
-from forescale.time.sources import coverage, message_coverage, time_sources
+from forescale.time.price import coverage, message_coverage, time_sources
 from forescale.time.step import Inputs
 
 

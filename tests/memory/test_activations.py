@@ -9,9 +9,9 @@ from tests import toy
 
 from forescale.graph.layer import head_block, layer_block
 from forescale.graph.recompute import keep
-from forescale.memory.activations import stage_output_bytes
 from forescale.memory.in_flight import in_flight
 from forescale.memory.liveness import block_moments
+from forescale.memory.peak import stage_output_bytes
 from forescale.spec import (
     DenseFfn,
     FullAttention,

@@ -8,7 +8,7 @@ from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
 from forescale.errors import SpecError
 from forescale.memory.anchored import LayerMeasurement, RankPeak, anchored_memory
-from forescale.memory.loads import block_loads, total_bytes
+from forescale.memory.timeline import block_loads, total_bytes
 from forescale.project import project
 from forescale.spec import Strategy, Workload
 

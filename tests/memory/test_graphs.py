@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tests.small import cluster, dense, moe, workload
 
-from forescale.memory.activations import second_pool_bytes
+from forescale.memory.peak import second_pool_bytes
 from forescale.project import project
 from forescale.spec import Strategy
 

@@ -10,7 +10,7 @@ from tests.small import asked, cluster, dense, moe, workload
 from forescale.evaluate import evaluate
 from forescale.explain import explain
 from forescale.inputs import wire
-from forescale.memory.dispatch import expert_buffer_bytes, hybrid_buffer_bytes
+from forescale.memory.communicators import expert_buffer_bytes, hybrid_buffer_bytes
 from forescale.project import project
 from forescale.spec import MoeFfn, Strategy
 from forescale.spec.strategy import Kernels

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tests import toy
 
-from forescale.memory.overhead import read_table
+from forescale.files import packaged
 from forescale.project import project
 from forescale.spec import DenseFfn, Layer, Model, MoeFfn, Precision, Recompute, Strategy, Workload
 from forescale.spec.strategy import Kernels
@@ -121,7 +121,7 @@ def test_gradients_in_16_bits_are_copied_to_fp32_where_activations_do_not_leave_
 
 def test_overhead():
     """What lies outside the allocator, and its pieces: both measured, in the package's tables."""
-    table = read_table("overhead")["pytorch"]
+    table = packaged("calibrations/memory/overhead")["pytorch"]
     context, ratio = table["context_bytes"][1], table["fragmentation"]["segments"]["fixed"][1]
     for stage in stages():
         allocated = (

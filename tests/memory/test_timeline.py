@@ -9,8 +9,15 @@ import pytest
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
 from forescale.errors import SpecError
-from forescale.memory.loads import Sized, StageLoad, stage_loads, total_bytes
-from forescale.memory.timeline import Standing, build_timeline, schedule_of
+from forescale.memory.timeline import (
+    Sized,
+    StageLoad,
+    Standing,
+    build_timeline,
+    schedule_of,
+    stage_loads,
+    total_bytes,
+)
 from forescale.project import memory_timeline, project
 from forescale.schedule import Request, build_schedule
 from forescale.schedule.model import loop

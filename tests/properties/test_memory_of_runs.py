@@ -17,9 +17,8 @@ from forescale.explain import Explainer, explain
 from forescale.graph.counts import count_parameters
 from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.parts import build_blocks
-from forescale.memory.loads import block_loads, stage_loads, total_bytes
 from forescale.memory.states import optimizer_element_bytes
-from forescale.memory.timeline import schedule_of
+from forescale.memory.timeline import block_loads, schedule_of, stage_loads, total_bytes
 from forescale.project import project
 from forescale.spec import Recompute, Strategy, Workload
 from forescale.spec.strategy import Offload

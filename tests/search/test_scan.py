@@ -7,7 +7,7 @@ from tests.small import cluster, dense, moe, workload
 
 from forescale.cost.select import Costs
 from forescale.errors import InfeasibleError, SpecError
-from forescale.projection.economy import cost_per_token
+from forescale.projection.rates import cost_per_token
 from forescale.search import Target, Terms, fewest_devices, scan_batches, scan_devices, search
 from forescale.search.question import Asked
 from forescale.search.scan import _bound, device_ladder, with_between

@@ -13,7 +13,7 @@ from forescale.search.evaluate import Question, score
 from forescale.search.tree import enumerate_layouts
 from forescale.spec import Recompute
 from forescale.spec.space import Space
-from forescale.time.pipeline_floor import least_makespan
+from forescale.time.pipeline import least_makespan
 
 SHAPES = [(2, 1), (2, 3), (3, 7), (4, 3), (4, 13), (6, 12)]
 

@@ -173,7 +173,7 @@ def _batch(case: Case, layout: Strategy) -> tuple[Step, Strategy]:
     )
     trials[place] = chosen = replace(trials[place], taken=True)
     count = microbatches_of(chosen.strategy, case.question.workload)
-    tokens = case.question.workload.global_batch_size * case.question.workload.seq_len
+    tokens = case.question.workload.tokens_per_step
     facts = (
         Fact(name="tokens per step", value=float(tokens), unit="token"),
         Fact(name="sequences per replica", value=float(each), unit="1"),

@@ -18,6 +18,7 @@ from forescale.cli.options import (
     RunOptions,
     grouped,
 )
+from forescale.units import GIB
 
 if TYPE_CHECKING:
     from forescale.search.partition import Partitioned
@@ -80,15 +81,15 @@ def _print(found: Partitioned) -> None:
             str(max(0, min(high - 1, most) - max(low - 1, 0))),
             str(len(cut.recomputed[stage])),
             f"{cut.stage_time[stage] * 1e3:.4g} ms",
-            f"{cut.stage_memory[stage] / 2**30:.4g} GiB",
+            f"{cut.stage_memory[stage] / GIB:.4g} GiB",
         )
     console().print(table)
-    say(f"as given  {given.step_time_s:.4g} s a step, peak {given.memory.peak_bytes / 2**30:.4g} GiB")
+    say(f"as given  {given.step_time_s:.4g} s a step, peak {given.memory.peak_bytes / GIB:.4g} GiB")
     chosen = found.strategy
     if now is given:
         say("the cut is not faster in a whole step; keep the layout as given")
         return
-    say(f"this cut  {now.step_time_s:.4g} s a step, peak {now.memory.peak_bytes / 2**30:.4g} GiB")
+    say(f"this cut  {now.step_time_s:.4g} s a step, peak {now.memory.peak_bytes / GIB:.4g} GiB")
     options = f"--stage-layers {','.join(map(str, chosen.stage_layers or ()))}"
     if chosen.recompute.layer_ids:
         ids = ",".join(map(str, chosen.recompute.layer_ids))

@@ -102,7 +102,7 @@ class Explainer:
             return as_term(self.evaluation.time_parts.get(part, 0.0), name=part).renamed(part, unit="s")
         step: Any = as_term(self.evaluation.step_time)
         tokens: Any = Term(
-            float(self.question.workload.global_batch_size * self.question.workload.seq_len),
+            self.question.workload.tokens_per_step,
             name="tokens",
             unit="token",
             text="global_batch_size × seq_len",

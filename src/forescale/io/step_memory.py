@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from forescale.errors import ForescaleError
-from forescale.memory.loads import Sized
-from forescale.memory.timeline import MemoryTimeline, RankTimeline
+from forescale.memory.timeline import MemoryTimeline, RankTimeline, Sized
 from forescale.schedule import Kind
 from forescale.schedule.actions import BACKWARD
 from forescale.schedule.draw import to_perfetto

@@ -16,9 +16,8 @@ from forescale.brief import Brief
 from forescale.errors import SpecError
 from forescale.formula import formula
 from forescale.limits import Amount, OptionalExtent
-from forescale.memory.loads import StageLoad, block_loads, stage_loads, total_bytes
 from forescale.memory.peak import fit
-from forescale.memory.timeline import schedule_of
+from forescale.memory.timeline import StageLoad, block_loads, schedule_of, stage_loads, total_bytes
 from forescale.numeric import Numeric
 from forescale.projection.result import Projection, StageMemory, Verdict
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from forescale.files import packaged
 from forescale.formula import formula, total
 from forescale.graph.layout import Choices, several, state_shards
 from forescale.graph.operator import NARROWEST_GRADIENT_BYTES
 from forescale.memory.inputs import Setting
 from forescale.memory.liveness import largest
-from forescale.memory.overhead import read_table
 from forescale.memory.parameters import Sharded
 from forescale.numeric import Numeric, smaller
 from forescale.spec.cluster import Device
@@ -194,7 +194,7 @@ def library_workspace_bytes(device: Device, kernels: Kernels, *, grouped: bool) 
 
     Devices whose software allocates none through PyTorch (TPUs, Gaudi, Trainium) have none.
     """
-    table = read_table("workspaces")
+    table = packaged("calibrations/memory/workspaces")
     if device.vendor not in table["vendors"]:
         return 0.0
     torch, engine = table["pytorch"], table["transformer_engine"]
@@ -210,7 +210,7 @@ def library_workspace_bytes(device: Device, kernels: Kernels, *, grouped: bool) 
 
 def overlap_workspace_bytes(device: Device, choices: Choices) -> float:
     """Return the workspaces of products that run in chunks beside their tensor-parallel collective [byte]."""
-    table = read_table("workspaces")
+    table = packaged("calibrations/memory/workspaces")
     if device.vendor not in table["vendors"] or not (choices.overlap.tensor and choices.kernels.fused):
         return 0.0
     engine = table["transformer_engine"]

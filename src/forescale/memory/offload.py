@@ -8,11 +8,11 @@ from functools import cache
 
 import numpy as np
 
+from forescale.files import packaged
 from forescale.formula import formula
 from forescale.graph.stages import Stages
 from forescale.memory.inputs import Resident, Setting
 from forescale.memory.liveness import BlockBytes
-from forescale.memory.overhead import read_table
 from forescale.numeric import Array, Numeric
 
 TE = "Transformer Engine, pytorch/cpu_offload.py: layers are copied out one behind the next, and back ahead of it"
@@ -32,7 +32,7 @@ class HostRates:
 @cache
 def load_host_rates() -> HostRates:
     """Return the packaged rates."""
-    table = read_table("offload")
+    table = packaged("calibrations/memory/offload")
     return HostRates(update_bandwidth=table["update_bandwidth"], link_share=table["link_share"])
 
 

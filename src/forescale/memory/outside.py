@@ -15,10 +15,11 @@ from forescale.memory.communicators import (
     channels_used,
     device_communication,
     exchange_bytes,
+    expert_buffer_bytes,
+    hybrid_buffer_bytes,
     multicast_bytes,
     ring_bytes,
 )
-from forescale.memory.dispatch import expert_buffer_bytes, hybrid_buffer_bytes
 from forescale.memory.inputs import Setting
 from forescale.memory.overhead import Bounds, Outside
 from forescale.numeric import Numeric, larger, smaller

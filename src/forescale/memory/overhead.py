@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
-from typing import Any
 
 import numpy as np
 
+from forescale.files import packaged
 from forescale.formula import formula, total
 from forescale.numeric import Numeric
 from forescale.spec.cluster import Device
@@ -52,20 +50,13 @@ class Outside:
 
 
 @cache
-def read_table(name: str) -> Any:  # noqa: ANN401  (JSON)
-    """Return one calibration file of memory."""
-    place = resources.files("forescale.catalogue") / "calibrations" / "memory" / f"{name}.json"
-    return json.loads(place.read_text("utf-8"))
-
-
-@cache
 def overhead_of(device: Device, allocator: Allocator, *, varied: bool = False) -> Overhead:
     """Return what a device holds beyond what is allocated.
 
     PyTorch's allocator keeps freed memory in pieces; how small, depends on whether tensors are as large in every
     step or, where lengths are `varied`, not. XLA places all buffers when it compiles, whatever the `allocator`.
     """
-    data = read_table("overhead")
+    data = packaged("calibrations/memory/overhead")
     if device.vendor in (xla := data["xla"])["vendors"]:
         reserved = xla["reserved_bytes"].get(device.architecture, xla["reserved_bytes"]["other"])
         return Overhead(
@@ -84,7 +75,7 @@ def overhead_of(device: Device, allocator: Allocator, *, varied: bool = False) -
 
 def load_residual() -> Bounds:
     """Return measured over projected allocated memory, of published runs whose configuration is known."""
-    return _bounds(read_table("overhead")["allocated"]["bounds"])
+    return _bounds(packaged("calibrations/memory/overhead")["allocated"]["bounds"])
 
 
 def _bounds(values: Sequence[float]) -> Bounds:

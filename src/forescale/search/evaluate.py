@@ -25,8 +25,7 @@ from forescale.spec.model import Model
 from forescale.spec.strategy import Recompute, TensorKind
 from forescale.time.blocks import BlockCosts, price_built
 from forescale.time.data_parallel import DataTraffic, data_traffic, free_traffic
-from forescale.time.pipeline import Pipeline, interleaved_stages, pipeline_of
-from forescale.time.pipeline_floor import Shape, floor_of
+from forescale.time.pipeline import Pipeline, Shape, floor_of, interleaved_stages, pipeline_of
 from forescale.time.step import Inputs
 
 T = TypeVar("T", bound=Hashable)

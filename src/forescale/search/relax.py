@@ -19,12 +19,11 @@ from forescale.spec.model import Model
 from forescale.spec.space import NAMES, Space
 from forescale.spec.strategy import ALL_LAYERS, Overlap, Recompute, Strategy
 from forescale.spec.workload import Workload
-from forescale.units import counted, format_bytes
+from forescale.units import GIB, counted, format_bytes
 
 if TYPE_CHECKING:
     pass
 
-GIB = float(2**30)
 MORE_MEMORY = (1.0 * GIB, 8.0 * GIB)
 """Bytes per device beyond the limit of memory under which a search says what the best layout would gain."""
 TIMES_MEMORY = (1.5, 2.0)

@@ -14,8 +14,7 @@ from forescale.errors import InfeasibleError, SpecError
 from forescale.graph.counts import model_flops
 from forescale.numeric import divisors
 from forescale.project import peak_rate
-from forescale.projection.economy import cost_per_token, energy_per_token
-from forescale.projection.rates import SECONDS_PER_DAY
+from forescale.projection.rates import SECONDS_PER_DAY, cost_per_token, energy_per_token
 from forescale.projection.result import Projection
 from forescale.results import Result
 from forescale.search.question import Asked
@@ -329,4 +328,4 @@ def _whole(what: str, values: Sequence[int]) -> list[int]:
 
 def _tokens(workload: Workload) -> float:
     """Return the tokens of one step."""
-    return float(workload.global_batch_size * workload.seq_len)
+    return workload.tokens_per_step

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 from forescale.errors import InfeasibleError, PhysicsError, SpecError
 from forescale.project import peak_rate
-from forescale.projection.economy import cost_per_token, energy_per_token
+from forescale.projection.rates import cost_per_token, energy_per_token
 from forescale.projection.result import TIME_PARTS, Projection, strategy_row
 from forescale.search import search
 from forescale.spec import Cluster, Strategy
@@ -166,7 +166,7 @@ def _network(cluster: Cluster) -> Row:
 def _found(best: Projection) -> Row:
     """Return what a row says of the best layout beyond the projection's own figures."""
     cluster, work, step = best.cluster, best.workload, best.step_time_s
-    tokens = float(work.global_batch_size * work.seq_len)
+    tokens = work.tokens_per_step
     spent = {"num_devices": cluster.num_devices, "step_time": step, "tokens": tokens}
     price, power = cluster.device.price_per_hour, cluster.device.power_w
     cost = float(cost_per_token(price_per_device_hour=price, **spent)) if price else None

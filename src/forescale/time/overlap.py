@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from forescale.files import packaged
 from forescale.formula import formula
 from forescale.numeric import Numeric, larger, smaller
 from forescale.spec.strategy import Overlap
 from forescale.time.price import PricedBlock, PricedOperator, Seconds
 
-CHUNKS = 4.0
-"""Chunks of a collective pipelined with its product (Transformer Engine, module/base.py, userbuffers' default
-num_splits)."""
+CHUNKS = float(packaged("calibrations/time/overlap")["chunks"])
+"""Chunks of a collective pipelined with its product."""
 
 
 @formula(

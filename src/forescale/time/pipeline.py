@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from forescale.graph.stages import (
     StagePlan,
     Stages,
     check_layer_ids,
+    least_chunks,
     plan_placed,
     plan_stages,
     stack_plans,
@@ -26,10 +28,11 @@ from forescale.graph.stages import (
     virtual_stages,
     with_moments,
 )
-from forescale.memory.in_flight import Counted, InFlight
-from forescale.numeric import Array, Numeric, larger, smaller
+from forescale.memory.in_flight import AtLeast, Counted, InFlight
+from forescale.numeric import Array, Numeric, larger, mapped, smaller, taking
 from forescale.schedule import (
     CompiledSchedule,
+    Family,
     LinkTimes,
     Request,
     StageTimes,
@@ -38,6 +41,7 @@ from forescale.schedule import (
     cuts_sequences,
     family,
 )
+from forescale.schedule.family import RankShape
 from forescale.schedule.memory import live_chunks, live_passes, losses_beside, peak_activations
 from forescale.spec.model import Model
 from forescale.spec.strategy import Kernels, Recompute, Strategy
@@ -335,3 +339,96 @@ def engine_seconds(
     if kernels.blocking_launches or not kernels.runs_ahead:
         return own
     return engine_gap(overhead=own, busy=busy, launches=launches)
+
+
+Shape = tuple[int, int, int]
+"""Ranks, chunks of each, micro-batches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PipelineFloor(Pipeline):
+    """Bounds that stand for the simulated schedules of candidates of any shape."""
+
+    in_closed_form: ClassVar[bool] = False
+    before: Stages
+    """(stages, candidates) layers before the first virtual stage of each rank; none where that is not one path."""
+    splits_backward: bool
+
+    def take(self, candidates: NDArray[np.int64]) -> PipelineFloor:
+        """Return the bounds of some candidates."""
+        return mapped(self, taking(candidates))
+
+
+@formula(unit="s", source="a rank starts once the first micro-batch reaches it and then does its own work")
+def least_makespan(*, fill: Numeric, drain: Numeric, work: Numeric, urgent: Numeric) -> Numeric:
+    """Max over ranks of fill + max(work, urgent + drain): the drain follows what cannot wait for the step's end.
+
+    `work` is (ranks, candidates) seconds of all micro-batches, `urgent` those of it that a schedule cannot leave for
+    last: all, or where it splits backward all but weight gradients.
+    """
+    least: Array = np.max(np.asarray(fill + np.maximum(work, urgent + drain)), axis=0)
+    return least
+
+
+def floor_of(
+    model: Model, schedule: str, shapes: Sequence[Shape], *, recompute: Recompute, num_splits: int = 1
+) -> tuple[PipelineFloor, Stages]:
+    """Return the bounds of a named schedule in some shapes, and the layers of their ranks; one column per shape."""
+    kind = family(schedule)
+    plans: dict[tuple[int, int], tuple[StagePlan, StagePlan]] = {}
+    for pp, vpp, _ in shapes:
+        if (pp, vpp) not in plans:
+            plans[pp, vpp] = _plans(model, kind, pp, vpp, recompute)
+    of_shape = [plans[pp, vpp] for pp, vpp, _ in shapes]
+    ranks = stack_plans([plan for plan, _ in of_shape])
+    degree, _, count = np.array(shapes, dtype=float).T
+    held = kind.held(RankShape(rank=ranks.index, pp=degree, num_microbatches=count))
+    first = kind.place(*shapes[0][:2]).rank_of_stage
+    num_splits = num_splits if kind.splits_sequences else 1
+    floor = PipelineFloor(
+        in_flight=AtLeast(
+            held=np.broadcast_to(held, ranks.index.shape),
+            num_splits=num_splits,
+            copies=kind.parameter_copies,
+        ),
+        ends_apart=first[0] != first[-1],
+        before=stack_plans([before for _, before in of_shape]),
+        splits_backward=kind.splits_backward,
+    )
+    return floor, ranks
+
+
+def _plans(
+    model: Model, kind: Family, pp: int, vpp: int, recompute: Recompute
+) -> tuple[StagePlan, StagePlan]:
+    """Return the layers of distinct ranks, and what lies before each: of equal ranks, before the last one."""
+    placement = kind.place(pp, vpp)
+    of_stage = placement.rank_of_stage[: placement.num_stages]
+    chunks = virtual_stages(model, of_stage, recompute=recompute)
+    ranks = plan_placed(chunks, placement.rank_of_stage, placement.num_replicas)
+    stage_of = stages_of_ranks(placement.rank_of_stage, placement.num_replicas)
+    if stage_of.shape[1] > 1:
+        ranks = replace(ranks, moments=(least_chunks(chunks, stage_of),))
+    whole = ranks.compressed()
+    one_path = placement.num_replicas == 1 and not kind.splits_sequences
+    starts = [of_stage.index(_last_alike(ranks, int(rank))) if one_path else 0 for rank in whole.index]
+    summed: dict[str, Any] = {name: _sums(getattr(chunks, name), starts) for name in _SUMMED}
+    return whole, replace(whole, **summed, moments=())
+
+
+_SUMMED = ("counts", "replayed", "heads", "first", "last")
+
+
+def _last_alike(ranks: StagePlan, rank: int) -> int:
+    """Return the last rank that holds the same layers: it starts latest."""
+    alike: Any = np.ones(len(ranks.index), dtype=bool)
+    for name in _SUMMED:
+        values = getattr(ranks, name).reshape(len(alike), -1)
+        alike &= (values == values[rank]).all(axis=1)
+    return int(np.flatnonzero(alike)[-1])
+
+
+def _sums(values: Array, ends: Sequence[int]) -> Array:
+    """Return the sums of the first rows up to each of `ends`."""
+    before = np.concatenate([np.zeros_like(values[:1]), np.cumsum(values, axis=0)])
+    return before[list(ends)]

@@ -23,13 +23,14 @@ from forescale.time.data_parallel import DataTraffic, Passes, ShardTraffic, expo
 from forescale.time.overlap import exposed_ends, largest_share, stage_waits
 from forescale.time.pipeline import (
     Pipeline,
+    PipelineFloor,
     Simulated,
     beyond,
     bubble_time,
     engine_seconds,
     exposed_pipeline_time,
+    least_makespan,
 )
-from forescale.time.pipeline_floor import PipelineFloor, least_makespan
 from forescale.time.price import Pricing, Seconds
 from forescale.time.update import device_update, host_update, host_waits, update_gap, updated_tensors
 

@@ -93,7 +93,7 @@ class Case:
     def tokens_per_step(self) -> float:
         """Tokens of one step over all devices."""
         workload = self.question.workload
-        return float(workload.seq_len * workload.global_batch_size)
+        return workload.tokens_per_step
 
 
 def load_cases(

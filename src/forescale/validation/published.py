@@ -31,7 +31,7 @@ def published_step_time(
     step, tokens = row.number("measured_step_s"), row.number("measured_tokens_per_s_per_gpu")
     if step:
         return step, "step time"
-    per_device = workload.seq_len * workload.global_batch_size / strategy.num_devices
+    per_device = workload.tokens_per_step / strategy.num_devices
     if tokens:
         return per_device / tokens, "tokens/s"
     convention = all_matches("conventions", row.text("tflops_convention"))

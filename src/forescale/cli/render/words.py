@@ -12,7 +12,7 @@ from forescale.projection.result import Note, Projection
 from forescale.spec.model import Model
 from forescale.spec.strategy import ALL_LAYERS, DEFAULT_AXIS_ORDER, Recompute, Routing, Strategy
 from forescale.spec.workload import Precision, Workload
-from forescale.units import counted, format_bytes, format_count, format_seconds
+from forescale.units import GIB, counted, format_bytes, format_count, format_seconds
 
 _PREFIXES = (("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 
@@ -162,7 +162,7 @@ def bytes_of(value: float) -> str:
 
 def gib(value: float) -> str:
     """Return bytes in GiB without the unit, for columns."""
-    return f"{value / 2**30:.1f}" if value else "–"
+    return f"{value / GIB:.1f}" if value else "–"
 
 
 def percent(share: float, digits: int = 1) -> str:

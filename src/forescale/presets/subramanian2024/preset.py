@@ -132,7 +132,7 @@ def _timed(stated: Projection, analysis: Analysis, layout: Columns) -> Projectio
     passes = float(layout["num_microbatches"][0] * (analysis.shape.num_layers // layout["pp"][0]))
     work, devices = stated.workload, stated.cluster.num_devices
     flops = float(np.asarray(layer.flops)[0]) * passes * devices
-    tokens = float(work.global_batch_size * work.seq_len)
+    tokens = work.tokens_per_step
     rates = {"peak_rate": analysis.machine.matrix_rate, "num_devices": float(devices), "step_time": total}
     whole = {"pipeline_comm": step.pipeline, "data_comm": step.data, "bubble": step.bubble}
     return replace(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from forescale.memory.dispatch import expert_buffer_bytes, hybrid_buffer_bytes
+from forescale.memory.communicators import expert_buffer_bytes, hybrid_buffer_bytes
 
 HIDDEN = 7168 * 2.0
 WORKSPACE = 32 * 2**20
