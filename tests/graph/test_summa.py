@@ -13,10 +13,7 @@ from forescale.errors import SpecError
 from forescale.graph.layer import embedding_block, head_block, layer_block, padded_vocab
 from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.ops import Collective
-from forescale.presets.subramanian2024.operation import Split
-from forescale.presets.subramanian2024.quirks import Quirks
-from forescale.presets.subramanian2024.shape import shape_of
-from forescale.presets.subramanian2024.summa import layer_summa
+from forescale.presets.subramanian2024.layers import Quirks, Split, layer_summa, shape_of
 from forescale.spec import Strategy
 from forescale.spec.workload import Precision
 

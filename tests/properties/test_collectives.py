@@ -14,7 +14,6 @@ from forescale.cost.collectives.alpha_beta import AlphaBeta
 from forescale.cost.collectives.expert_exchange import ExpertExchange
 from forescale.cost.mesh import Group, ranks_per_tier
 from forescale.formula import Term
-from forescale.presets.subramanian2024.two_level import TwoLevel
 
 SIZES = {
     "h100-sxm": 1024,
@@ -40,9 +39,7 @@ volumes = st.floats(1.0, 1e11)
 
 
 def _models(name):
-    cluster = CLUSTERS[name]
-    two_level = [TwoLevel(cluster=cluster, efficiency=0.7)] if len(cluster.tiers) > 1 else []
-    return [MODELS[name], ExpertExchange(base=MODELS[name], top_k=8, num_groups=8, top_groups=4), *two_level]
+    return [MODELS[name], ExpertExchange(base=MODELS[name], top_k=8, num_groups=8, top_groups=4)]
 
 
 @st.composite

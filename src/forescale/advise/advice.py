@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
 from forescale.brief import Brief
-from forescale.presets.playbook.ratios import Ratio
+from forescale.presets.playbook.formulas import Ratio
 from forescale.projection.result import Projection
 from forescale.search.compare import Comparison
 from forescale.spec.cluster import Cluster

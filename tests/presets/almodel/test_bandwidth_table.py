@@ -4,7 +4,7 @@ import pytest
 
 from forescale.cost.mesh import Group
 from forescale.errors import SpecError, UnknownNameError
-from forescale.presets.almodel.bandwidth_table import load_bandwidth_table
+from forescale.presets.almodel.terms import load_bandwidth_table
 
 
 def seconds(kind, gigabytes, ranks):

@@ -8,7 +8,7 @@ from tests.small import asked
 
 from forescale.presets import project_as
 from forescale.presets.almodel import ALMODEL, Almodel, Quirks, first_table_terms
-from forescale.presets.almodel.flops import sequence_flops
+from forescale.presets.almodel.step import sequence_flops
 from forescale.spec import Recompute
 
 FIRST = Almodel(terms=first_table_terms())

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from forescale.presets.primus.collectives import (
+    ALGORITHMS,
     DOCUMENTED_ALL_REDUCE,
     Network,
     all_reduce,
     bruck_all_reduce,
     constants,
+    pipelined_all_reduce,
 )
-from forescale.presets.primus.pipelined import ALGORITHMS, pipelined_all_reduce
 
 DATA = Path(__file__).parents[2] / "data" / "presets" / "primus_all_reduce.json"
 ROWS = json.loads(DATA.read_text())["rows"]

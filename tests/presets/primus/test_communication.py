@@ -6,7 +6,7 @@ import pytest
 
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
-from forescale.presets.primus.collectives import Network, documented_all_reduce
+from forescale.presets.primus.collectives import Network, documented_all_reduce, pipelined_all_reduce
 from forescale.presets.primus.communication import (
     communication_notes,
     gradient_traffic,
@@ -15,7 +15,6 @@ from forescale.presets.primus.communication import (
     primus_projected_time,
     primus_tokens_per_device_second,
 )
-from forescale.presets.primus.pipelined import pipelined_all_reduce
 from forescale.spec import Strategy, Workload
 
 MIB = 2**20

@@ -10,8 +10,8 @@ from forescale.catalogue.models import load_model
 from forescale.errors import SpecError
 from forescale.presets.subramanian2024 import Quirks, search_subramanian2024
 from forescale.presets.subramanian2024.evaluate import Analysis
+from forescale.presets.subramanian2024.layers import shape_of
 from forescale.presets.subramanian2024.machine import machine_of
-from forescale.presets.subramanian2024.shape import shape_of
 from forescale.presets.subramanian2024.space import enumerate_space
 
 QUIRKS = tuple(Quirks.__dataclass_fields__)

@@ -6,12 +6,8 @@ import numpy as np
 import pytest
 
 from forescale.formula import REGISTRY, as_term, value_of
-from forescale.presets.subramanian2024 import attention, matmul, price, step, vector
-from forescale.presets.subramanian2024.megatron import layer_1d, layer_2d
-from forescale.presets.subramanian2024.operation import Split
-from forescale.presets.subramanian2024.quirks import Quirks
-from forescale.presets.subramanian2024.shape import Shape
-from forescale.presets.subramanian2024.summa import layer_summa
+from forescale.presets.subramanian2024 import evaluate, formulas
+from forescale.presets.subramanian2024.layers import Quirks, Shape, Split, layer_1d, layer_2d, layer_summa
 
 SHAPE = Shape(seq_len=2048, hidden_size=25600, ffn_hidden_size=102400, num_heads=160, num_layers=128)
 TOKENS, HIDDEN = 2 * 2048, 25600
@@ -89,54 +85,57 @@ def test_the_paper_s_flop_ratio_of_mlp_and_attention():
 def test_linear_counts_by_hand():
     """Three tokens, two inputs, five outputs."""
     extents = {"tokens": 3.0, "inputs": 2.0, "outputs": 5.0}
-    assert matmul.linear_forward_flops(**extents) == 3 * 5 * (2 + 1)
-    assert matmul.linear_backward_flops(**extents) == 3 * 2 * (5 + 4) + 2 * 5 * (3 + 2)
-    assert matmul.linear_forward_bytes(**extents) == 2 * (6 + 15 + 10)
-    assert matmul.linear_backward_bytes(**extents) == 2 * (2 * 10 + 2 * 6 + 2 * 15)
-    assert matmul.summa_forward_flops(**extents) == 2 * 30
-    assert matmul.summa_forward_bytes(**extents, panels=4.0) == 2 * (6 + 10 + 60)
-    assert matmul.summa_backward_bytes(**extents, panels=4.0) == 4 * (6 + 10 + 60)
+    assert formulas.linear_forward_flops(**extents) == 3 * 5 * (2 + 1)
+    assert formulas.linear_backward_flops(**extents) == 3 * 2 * (5 + 4) + 2 * 5 * (3 + 2)
+    assert formulas.linear_forward_bytes(**extents) == 2 * (6 + 15 + 10)
+    assert formulas.linear_backward_bytes(**extents) == 2 * (2 * 10 + 2 * 6 + 2 * 15)
+    assert formulas.summa_forward_flops(**extents) == 2 * 30
+    assert formulas.summa_forward_bytes(**extents, panels=4.0) == 2 * (6 + 10 + 60)
+    assert formulas.summa_backward_bytes(**extents, panels=4.0) == 4 * (6 + 10 + 60)
 
 
 def test_summa_exposes_one_panel_and_what_work_does_not_cover():
-    assert matmul.summa_exposed_time(panel_time=1.0, panels=8.0, work_time=10.0) == 1.0
-    assert matmul.summa_exposed_time(panel_time=2.0, panels=8.0, work_time=10.0) == 8.0
+    assert formulas.summa_exposed_time(panel_time=1.0, panels=8.0, work_time=10.0) == 1.0
+    assert formulas.summa_exposed_time(panel_time=2.0, panels=8.0, work_time=10.0) == 8.0
 
 
 def test_vector_counts_by_hand():
-    assert vector.bias_flops(elements=6.0) == vector.dropout_flops(elements=6.0) == 6.0
-    assert vector.bias_bytes(elements=6.0, width=3.0) == 18.0
-    assert (vector.gelu_forward_flops(elements=6.0), vector.gelu_backward_flops(elements=6.0)) == (48.0, 78.0)
-    assert vector.gelu_bytes(elements=6.0, tensors=3.0) == 36.0
-    assert (vector.dropout_bytes(elements=6.0), vector.mask_bytes(elements=6.0)) == (30.0, 6.0)
-    assert vector.norm_forward_flops(rows=2.0, width=3.0) == 54.0
-    assert vector.norm_backward_flops(rows=2.0, width=3.0) == 48.0 + 16.0
-    assert vector.norm_forward_bytes(rows=2.0, width=3.0) == 2 * (12 + 4 + 6)
-    assert vector.norm_backward_bytes(rows=2.0, width=3.0) == 2 * (30 + 6)
+    assert formulas.bias_flops(elements=6.0) == formulas.dropout_flops(elements=6.0) == 6.0
+    assert formulas.bias_bytes(elements=6.0, width=3.0) == 18.0
+    assert (formulas.gelu_forward_flops(elements=6.0), formulas.gelu_backward_flops(elements=6.0)) == (
+        48.0,
+        78.0,
+    )
+    assert formulas.gelu_bytes(elements=6.0, tensors=3.0) == 36.0
+    assert (formulas.dropout_bytes(elements=6.0), formulas.mask_bytes(elements=6.0)) == (30.0, 6.0)
+    assert formulas.norm_forward_flops(rows=2.0, width=3.0) == 54.0
+    assert formulas.norm_backward_flops(rows=2.0, width=3.0) == 48.0 + 16.0
+    assert formulas.norm_forward_bytes(rows=2.0, width=3.0) == 2 * (12 + 4 + 6)
+    assert formulas.norm_backward_bytes(rows=2.0, width=3.0) == 2 * (30 + 6)
 
 
 def test_attention_counts_by_hand():
     """Two rows of three scores, heads of four elements; one key and value of three tokens."""
-    assert attention.softmax_flops(rows=2.0, length=3.0) == 12 + 4
-    forward = attention.fused_forward_flops(rows=2.0, length=3.0, head_dim=4.0, vector_weight=10.0)
+    assert formulas.softmax_flops(rows=2.0, length=3.0) == 12 + 4
+    forward = formulas.fused_forward_flops(rows=2.0, length=3.0, head_dim=4.0, vector_weight=10.0)
     assert forward == 6 * 7 + 10 * (16 + 6) + 2 * 4 * 5
-    backward = attention.fused_backward_flops(
+    backward = formulas.fused_backward_flops(
         rows=2.0, length=3.0, local_length=2.0, keys=12.0, head_dim=4.0, vector_weight=10.0
     )
     assert backward == 2 * 4 * 5 + 2 * 12 * 3 + 2 * 6 * 7 + 10 * (4 * 6 + 4 + 16 + 6)
-    assert attention.fused_forward_bytes(rows=2.0, keys=12.0, head_dim=4.0) == 2 * (16 + 24 + 2)
-    assert attention.fused_saved_bytes(rows=2.0, head_dim=4.0) == 2 * (32 + 4)
-    assert attention.fused_backward_bytes(rows=2.0, keys=12.0, head_dim=4.0) == 2 * (24 + 16) + 72
+    assert formulas.fused_forward_bytes(rows=2.0, keys=12.0, head_dim=4.0) == 2 * (16 + 24 + 2)
+    assert formulas.fused_saved_bytes(rows=2.0, head_dim=4.0) == 2 * (32 + 4)
+    assert formulas.fused_backward_bytes(rows=2.0, keys=12.0, head_dim=4.0) == 2 * (24 + 16) + 72
 
 
 def test_times_of_a_step():
-    assert price.operation_compute_time(flops=8e14, latency=2e-5, rate=1e15, efficiency=0.8) == 1.0 + 2e-5
-    assert price.operation_traffic_time(num_bytes=4.8e12, bandwidth=4.8e12) == 1.0
-    assert step.stage_work_time(layer_time=2.0, num_microbatches=4.0, layers=3.0) == 24.0
-    assert step.stage_exchange_time(hop_time=0.5, num_microbatches=4.0) == 4.0
-    assert step.stage_bubble_time(pp=3.0, busy_time=28.0, num_microbatches=4.0) == 14.0
-    hidden = step.exposed_weight_exchange_time(exchange_time=2.0, layer_time=3.0, layers=4.0)
-    bare = step.exposed_weight_exchange_time(exchange_time=5.0, layer_time=3.0, layers=4.0)
+    assert evaluate.operation_compute_time(flops=8e14, latency=2e-5, rate=1e15, efficiency=0.8) == 1.0 + 2e-5
+    assert evaluate.operation_traffic_time(num_bytes=4.8e12, bandwidth=4.8e12) == 1.0
+    assert formulas.stage_work_time(layer_time=2.0, num_microbatches=4.0, layers=3.0) == 24.0
+    assert formulas.stage_exchange_time(hop_time=0.5, num_microbatches=4.0) == 4.0
+    assert formulas.stage_bubble_time(pp=3.0, busy_time=28.0, num_microbatches=4.0) == 14.0
+    hidden = formulas.exposed_weight_exchange_time(exchange_time=2.0, layer_time=3.0, layers=4.0)
+    bare = formulas.exposed_weight_exchange_time(exchange_time=5.0, layer_time=3.0, layers=4.0)
     assert (hidden, bare) == (2.0, 11.0)
 
 

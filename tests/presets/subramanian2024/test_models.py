@@ -6,7 +6,7 @@ import pytest
 
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
-from forescale.presets.subramanian2024.shape import shape_of
+from forescale.presets.subramanian2024.layers import shape_of
 from forescale.project import project
 from forescale.spec import Strategy, Workload
 

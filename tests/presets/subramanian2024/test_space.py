@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from forescale.errors import SpecError, UnknownKeyError
-from forescale.presets.subramanian2024.shape import Shape
+from forescale.presets.subramanian2024.layers import Shape
 from forescale.presets.subramanian2024.space import NEAR, divisors_of, enumerate_space
 
 GPT = Shape(seq_len=2048, hidden_size=25600, ffn_hidden_size=102400, num_heads=160, num_layers=128)

@@ -1,10 +1,8 @@
 """The ALModel parallelism strategy analysis: memory, times and ranking of layouts of MaxText on 128 devices."""
 
 from forescale.presets.almodel.preset import ALMODEL, Almodel, Ranked
-from forescale.presets.almodel.question import QUESTION
-from forescale.presets.almodel.quirks import Quirks
 from forescale.presets.almodel.search import AlmodelResult, search_almodel
-from forescale.presets.almodel.terms import Terms, first_table_terms, measured_terms
+from forescale.presets.almodel.terms import QUESTION, Quirks, Terms, first_table_terms, measured_terms
 
 __all__ = [
     "ALMODEL",

@@ -15,8 +15,7 @@ from forescale.graph.layout import Choices, Degrees, Layout, split_strategy
 from forescale.graph.operator import Parameter
 from forescale.graph.recompute import keep
 from forescale.numeric import Numeric
-from forescale.presets.almodel.sources import ANALYSIS
-from forescale.presets.almodel.terms import Terms
+from forescale.presets.almodel.terms import ANALYSIS, Terms
 from forescale.spec.model import FullAttention, LatentAttention, Layer, Model
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload

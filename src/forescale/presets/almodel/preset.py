@@ -10,16 +10,14 @@ from forescale.errors import SpecError
 from forescale.graph.counts import count_parameters
 from forescale.graph.layout import Choices, Degrees, split_strategy
 from forescale.graph.stages import plan_stages
-from forescale.presets.almodel.flops import SequenceFlops, parts_of_compute, sequence_flops
 from forescale.presets.almodel.memory import (
     DeviceMemory,
     device_memory,
     kept_by_kind,
     logits_kept,
 )
-from forescale.presets.almodel.sources import ANALYSIS
-from forescale.presets.almodel.step import Clock, Step
-from forescale.presets.almodel.terms import Terms, measured_terms
+from forescale.presets.almodel.step import Clock, SequenceFlops, Step, parts_of_compute, sequence_flops
+from forescale.presets.almodel.terms import ANALYSIS, Terms, measured_terms
 from forescale.presets.preset import Account, StageBytes, memory_projection
 from forescale.projection.rates import days, tokens_per_device_second, utilisation
 from forescale.projection.result import TIME_PARTS, Interval, Note, Projection, StageTime

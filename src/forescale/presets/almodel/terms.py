@@ -1,18 +1,135 @@
-"""On which terms a table of the analysis was made: rates of the network, reserve, and stated constants."""
+"""What the analysis asks, and on which terms its tables were made: rates of the network, reserve, stated constants."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib import resources
 from typing import Any, cast
 
+import numpy as np
+
+from forescale.cost.mesh import Group
+from forescale.errors import SpecError, UnknownNameError
+from forescale.formula import formula, value_of
 from forescale.graph.ops import CollectiveKind
-from forescale.presets.almodel.bandwidth_table import BandwidthTable, load_bandwidth_table
-from forescale.presets.almodel.quirks import Quirks
+from forescale.numeric import Numeric, indicator
 from forescale.units import parse
+
+ANALYSIS = "ALModel parallelism strategy analysis"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyQuestion:
+    """Names of the catalogue, and the batch."""
+
+    model: str
+    cluster: str
+    devices: int
+    seq_len: int
+    global_batch_size: int
+
+
+QUESTION = StudyQuestion(
+    model="almodel", cluster="almodel-pod", devices=128, seq_len=4096, global_batch_size=5120
+)
+"""17.43 B parameters on 128 devices, 5,120 sequences of 4,096 tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quirks:
+    """True is what reproduces the printed figures, False what was evidently meant."""
+
+    gib_as_gb: bool = True
+    """Volumes are counted in units of 2^30 bytes and divided by rates in units of 1e9: 7.4 % too fast."""
+    replays_everything: bool = True
+    """Recompute runs every product again whose result is not kept: the head, which lies outside the
+    rematerialised layers, and the last products of a layer, whose results backward does not need."""
+    reduces_over_dp_only: bool = True
+    """Gradients are summed over DP and FSDP only; the ranks of CP, and for all but experts those of EP, hold
+    other tokens too."""
+    scores_shrink_twice: bool = True
+    """Scores that save_all keeps are (sequence / CP)² per sequence, though keys and values are gathered whole."""
+    gathers_fp32: bool = True
+    """Weights are gathered in fp32 although the products take bf16."""
+
+    @classmethod
+    def none(cls) -> Quirks:
+        """Return the analysis as it was meant."""
+        return cls(**{item.name: False for item in fields(cls)})
+
+
+@formula(unit="byte", source="nccl-tests, doc/PERFORMANCE.md: factors from algorithm to bus bandwidth")
+def bus_bytes(*, num_bytes: Numeric, num_ranks: Numeric, passes: Numeric) -> Numeric:
+    """passes·(n - 1)/n·V: what each rank has to send and receive."""
+    return passes * (num_ranks - 1.0) / num_ranks * num_bytes
+
+
+@formula(
+    unit="s",
+    source="ALModel parallelism strategy analysis, communication tables: volume over measured bandwidth",
+)
+def table_seconds(*, volume: Numeric, num_ranks: Numeric, bandwidth: Numeric) -> Numeric:
+    """Volume over bandwidth, nothing for one rank."""
+    return indicator(num_ranks > 1.0) * volume / bandwidth
+
+
+def _listed(rates: Mapping[int, float], num_ranks: Numeric) -> Numeric:
+    """Return the bandwidth of the largest listed group that is not larger than `num_ranks`."""
+    sizes = np.array(sorted(rates), dtype=np.float64)
+    index = np.maximum(np.searchsorted(sizes, value_of(num_ranks), side="right") - 1, 0)
+    return cast("Numeric", np.array([rates[int(size)] for size in sizes])[index])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BandwidthTable:
+    """Time is the bytes that a rank sends over a measured bandwidth; no latency."""
+
+    name: str
+    bandwidth: Mapping[CollectiveKind, Mapping[int, float]]
+    """byte/s by collective and group size."""
+    source: str = ""
+
+    def seconds(self, *, kind: CollectiveKind, num_bytes: Numeric, group: Group) -> Numeric:
+        """Return the seconds of one collective.
+
+        Raises
+        ------
+        SpecError
+            If the table has no figures for `kind`.
+        """
+        rates = self.bandwidth.get(kind)
+        if rates is None:
+            known = ", ".join(self.bandwidth)
+            msg = f"bandwidth table {self.name}: no figures for {kind}; it has {known}"
+            raise SpecError(msg)
+        num_ranks = group.num_ranks
+        volume = (
+            num_bytes
+            if kind in ("p2p", "broadcast", "reduce")
+            else bus_bytes(
+                num_bytes=num_bytes, num_ranks=num_ranks, passes=2.0 if kind == "all_reduce" else 1.0
+            )
+        )
+        return table_seconds(volume=volume, num_ranks=num_ranks, bandwidth=_listed(rates, num_ranks))
+
+
+def load_bandwidth_table(name: str) -> BandwidthTable:
+    """Return the catalogue table `name`."""
+    folder = resources.files("forescale.catalogue") / "calibrations" / "network" / "tables"
+    known = [item.name.removesuffix(".json") for item in folder.iterdir() if item.name.endswith(".json")]
+    if name not in known:
+        kind = "bandwidth table"
+        raise UnknownNameError(kind, name, known)
+    raw = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+    rates = {
+        cast("CollectiveKind", kind): {int(size): parse(rate, "byte/s") for size, rate in row.items()}
+        for kind, row in raw["bandwidth"].items()
+    }
+    return BandwidthTable(name=name, bandwidth=rates, source=raw["source"])
+
 
 MEASURED = "almodel"
 """The catalogue's table of the rates that the analysis prints."""

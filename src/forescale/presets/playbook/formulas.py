@@ -1,11 +1,19 @@
-"""Memory formulas of the Ultra-Scale Playbook: parameters, states, ZeRO, activations."""
+"""Formulas of the Ultra-Scale Playbook: memory, and ratios of communication to compute (below 1 it can hide)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 from forescale.formula import formula
 from forescale.numeric import Numeric
+from forescale.spec.cluster import Cluster
+from forescale.spec.model import FullAttention, Model
+from forescale.spec.strategy import Strategy
+from forescale.spec.workload import Workload, num_microbatches
 
 PLAYBOOK = "Ultra-Scale Playbook (Hugging Face, 2025)"
+_RATIOS = f"{PLAYBOOK}, Formulas for compute / comms"
 _STATES = f"{PLAYBOOK}, Weights/grads/optimizer states memory"
 _ZERO = f"{PLAYBOOK}, ZeRO, Memory usage revisited"
 
@@ -15,12 +23,6 @@ def playbook_parameters(*, hidden_size: Numeric, vocab_size: Numeric, num_layers
     """h·v + L·(12h² + 13h) + 2h: tied embeddings, no positions, two matrices of 4h, all heads keyed."""
     layer = 12.0 * hidden_size * hidden_size + 13.0 * hidden_size
     return hidden_size * vocab_size + num_layers * layer + 2.0 * hidden_size
-
-
-@formula(unit="byte", source=f"{_STATES}: m_params, m_grad, m_params_fp32, m_opt")
-def playbook_state_bytes(*, parameters: Numeric, bytes_per_parameter: Numeric) -> Numeric:
-    """N·bytes: 16 in fp32, or in bf16 with an fp32 copy of the weights; 20 with fp32 gradients beside."""
-    return parameters * bytes_per_parameter
 
 
 @formula(unit="byte", source=f"{_ZERO}: 2Ψ + 2Ψ + kΨ/N, 2Ψ + (2 + k)Ψ/N, (2 + 2 + k)Ψ/N")
@@ -42,3 +44,164 @@ def playbook_activation_bytes(
     """L·seq·bs·h·(34 + 5·n_heads·seq/h); `scores` is 0 with selective recompute or flash attention."""
     attention = 5.0 * num_heads * seq_len / hidden_size
     return num_layers * seq_len * batch * hidden_size * (34.0 + scores * attention)
+
+
+@formula(unit="1", source=f"{_RATIOS}: DDP, as derived there from its buckets")
+def playbook_ddp_ratio(*, dp: Numeric, peak: Numeric, tokens: Numeric, bandwidth: Numeric) -> Numeric:
+    """(DP − 1)·peak / (2·tokens·bandwidth·DP), per element.
+
+    The last line there multiplies by num_params; the line above it shows that they cancel.
+    """
+    return (dp - 1.0) * peak / (2.0 * tokens * bandwidth * dp)
+
+
+@formula(unit="1", source=f"{PLAYBOOK}, ZeRO-3; {_RATIOS}: FSDP")
+def playbook_fsdp_ratio(*, dp: Numeric, peak: Numeric, tokens: Numeric, bandwidth: Numeric) -> Numeric:
+    """(DP − 1)·peak / (2·seq·mbs·bandwidth), per element.
+
+    It divides the forward's FLOPs by DP, so tokens there are those of all replicas; with tokens of one the
+    ratio is DP times smaller.
+    """
+    return (dp - 1.0) * peak / (2.0 * tokens * bandwidth)
+
+
+@formula(unit="1", source=f"{_RATIOS}: TP")
+def playbook_tp_ratio(*, tp: Numeric, peak: Numeric, hidden_size: Numeric, bandwidth: Numeric) -> Numeric:
+    """(TP − 1)·peak / (24·h·bandwidth), per element: one gather beside the next feed-forward."""
+    return (tp - 1.0) * peak / (24.0 * hidden_size * bandwidth)
+
+
+@formula(unit="1", source=f"{_RATIOS}: PP")
+def playbook_pp_ratio(
+    *, num_layers: Numeric, peak: Numeric, hidden_size: Numeric, bandwidth: Numeric
+) -> Numeric:
+    """Peak / (32·h·layers of the next stage·bandwidth), per element."""
+    return peak / (32.0 * hidden_size * num_layers * bandwidth)
+
+
+@formula(unit="1", source=f"{PLAYBOOK}, pipeline: r_bubble of AFAB and 1F1B, interleaved")
+def playbook_bubble_ratio(*, pp: Numeric, vpp: Numeric, num_microbatches: Numeric) -> Numeric:
+    """(p − 1) / (v·m)."""
+    return (pp - 1.0) / (vpp * num_microbatches)
+
+
+@formula(
+    unit="1",
+    source=f"{PLAYBOOK}, Ring Attention: keys and values travel while one chunk's scores are computed",
+)
+def playbook_cp_ratio(
+    *,
+    cp: Numeric,
+    peak: Numeric,
+    hidden_size: Numeric,
+    kv_width: Numeric,
+    seq_len: Numeric,
+    bandwidth: Numeric,
+) -> Numeric:
+    """CP·peak·kv_width / (4·seq·h·bandwidth), per element, nothing masked.
+
+    The playbook describes the overlap and leaves the formula out: a step of the ring sends mbs·seq/CP tokens of
+    `kv_width` elements, keys and values together, behind 4·mbs·(seq/CP)²·h FLOP of scores and their product.
+    """
+    return cp * peak * kv_width / (4.0 * seq_len * hidden_size * bandwidth)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratio:
+    """One ratio of a layout."""
+
+    part: str
+    """Part of the step that it speaks of, such as "tensor_comm"."""
+    name: str
+    """What is compared with what."""
+    value: float
+
+
+def playbook_ratios(
+    model: Model, cluster: Cluster, strategy: Strategy, workload: Workload, *, num_layers: int
+) -> tuple[Ratio, ...]:
+    """Return the ratios of a layout, `num_layers` on a stage; bandwidth in bf16 elements per second.
+
+    Each group is given the bandwidth of the innermost tier that holds it whole, at the default axis order.
+    """
+    peak = cluster.device.matrix_flops.bf16 or cluster.device.matrix_flops.fp16
+    if peak is None:
+        return ()
+    found = _compared(model, cluster, strategy, workload, num_layers, peak)
+    return tuple(Ratio(part=part, name=name, value=float(value)) for part, name, value in found)
+
+
+def _compared(
+    model: Model, cluster: Cluster, strategy: Strategy, workload: Workload, num_layers: int, peak: float
+) -> Iterator[tuple[str, str, Numeric]]:
+    hidden = float(model.hidden_size)
+    tokens = float(strategy.micro_batch_size * workload.seq_len)
+    stage = strategy.tp * strategy.cp * strategy.dp
+    if strategy.dp > 1:
+        yield _of_data(cluster, strategy, workload, tokens, stage, peak)
+    if strategy.tp > 1:
+        fast = _bandwidth(cluster, strategy.tp)
+        ratio = playbook_tp_ratio(tp=float(strategy.tp), peak=peak, hidden_size=hidden, bandwidth=fast)
+        yield "tensor_comm", "gather to feed-forward", ratio
+    width = _kv_width(model)
+    if strategy.cp > 1 and width is not None:
+        ratio = playbook_cp_ratio(
+            cp=float(strategy.cp),
+            peak=peak,
+            hidden_size=hidden,
+            kv_width=width,
+            seq_len=float(workload.seq_len),
+            bandwidth=_bandwidth(cluster, strategy.tp * strategy.cp),
+        )
+        yield "context_comm", "keys and values to a step of the ring", ratio
+    if strategy.pp > 1:
+        slow = _bandwidth(cluster, stage * strategy.pp)
+        ratio = playbook_pp_ratio(num_layers=float(num_layers), peak=peak, hidden_size=hidden, bandwidth=slow)
+        yield "pipeline_comm", "send to the next stage's forward", ratio
+        share = playbook_bubble_ratio(
+            pp=float(strategy.pp),
+            vpp=float(strategy.vpp),
+            num_microbatches=float(microbatches_of(strategy, workload)),
+        )
+        yield "bubble", "bubble to ideal time", share
+
+
+def _of_data(
+    cluster: Cluster, strategy: Strategy, workload: Workload, tokens: float, stage: int, peak: float
+) -> tuple[str, str, Numeric]:
+    """Compare what data parallelism sends with the pass it hides behind."""
+    data = {"dp": float(strategy.dp), "peak": peak, "bandwidth": _bandwidth(cluster, stage)}
+    if strategy.zero == 3:
+        return (
+            "data_comm",
+            "ZeRO-3 gather to forward",
+            playbook_fsdp_ratio(tokens=tokens * strategy.dp, **data),
+        )
+    whole = tokens * microbatches_of(strategy, workload)
+    return "data_comm", "gradient all-reduce to backward", playbook_ddp_ratio(tokens=whole, **data)
+
+
+def microbatches_of(strategy: Strategy, workload: Workload) -> int:
+    """Return the micro-batches per step of a legal layout."""
+    return int(
+        num_microbatches(
+            global_batch_size=workload.global_batch_size,
+            dp=strategy.dp,
+            micro_batch_size=strategy.micro_batch_size,
+        )
+    )
+
+
+def _bandwidth(cluster: Cluster, span: int) -> float:
+    """Return bf16 elements per second of the innermost tier that holds `span` devices."""
+    tier = next((tier for tier in cluster.tiers if not tier.size or tier.size >= span), cluster.tiers[-1])
+    return tier.bandwidth / 2.0
+
+
+def _kv_width(model: Model) -> float | None:
+    """Return elements of keys and values per token, None unless all layers have the same plain attention."""
+    kinds = {kind.attention for kind in model.layer_kinds}
+    attention = kinds.pop() if len(kinds) == 1 else None
+    if not isinstance(attention, FullAttention):
+        return None
+    return 2.0 * attention.num_kv_heads * attention.head_dim

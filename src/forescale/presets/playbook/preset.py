@@ -15,9 +15,9 @@ from forescale.presets.playbook.formulas import (
     PLAYBOOK,
     playbook_activation_bytes,
     playbook_parameters,
+    playbook_ratios,
     playbook_zero_bytes,
 )
-from forescale.presets.playbook.ratios import playbook_ratios
 from forescale.presets.preset import Account, StageBytes, memory_projection
 from forescale.projection.result import Note, Projection
 from forescale.question import Question

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from forescale.formula import formula
 from forescale.numeric import Numeric
 from forescale.presets.primus.collectives import Network
-from forescale.presets.primus.formulas import DOCUMENT
+from forescale.presets.primus.components import DOCUMENT
 from forescale.projection.result import Note
 from forescale.spec.model import DenseFfn, Model, MoeFfn
 from forescale.spec.strategy import Strategy

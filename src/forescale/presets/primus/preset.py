@@ -8,26 +8,23 @@ import numpy as np
 
 from forescale.graph.counts import count_parameters
 from forescale.presets.preset import Account, StageBytes, memory_projection
-from forescale.presets.primus.collectives import Network, documented_all_reduce
+from forescale.presets.primus.collectives import Network, documented_all_reduce, pipelined_all_reduce
 from forescale.presets.primus.communication import AllReduce, communication_notes
 from forescale.presets.primus.components import (
+    DOCUMENT,
     Component,
     Sizes,
     Terms,
     first_components,
     last_components,
     layer_component,
-    sizes,
-)
-from forescale.presets.primus.formulas import (
-    DOCUMENT,
     primus_accumulation_saving,
     primus_data_parallel,
     primus_interleaving_penalty,
     primus_state_bytes,
     primus_total_activation,
+    sizes,
 )
-from forescale.presets.primus.pipelined import pipelined_all_reduce
 from forescale.projection.result import Note, Projection
 from forescale.question import Question
 from forescale.spec.cluster import Cluster

@@ -1,8 +1,13 @@
 """Preset and study of Subramanian et al. 2024, arXiv:2410.00273: its performance model and exhaustive search."""
 
-from forescale.presets.subramanian2024.quirks import Quirks
-from forescale.presets.subramanian2024.result import Configuration, Placement, Ranked, StudyResult
-from forescale.presets.subramanian2024.search import search_subramanian2024
+from forescale.presets.subramanian2024.layers import Quirks
+from forescale.presets.subramanian2024.search import (
+    Configuration,
+    Placement,
+    Ranked,
+    StudyResult,
+    search_subramanian2024,
+)
 from forescale.presets.subramanian2024.space import TensorParallel
 
 __all__ = [

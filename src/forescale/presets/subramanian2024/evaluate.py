@@ -2,30 +2,194 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 
+from forescale.formula import formula
+from forescale.memory.in_flight import in_flight, saved_bytes
+from forescale.memory.states import gradient_bytes, optimizer_bytes, weight_bytes
 from forescale.numeric import Array, Numeric
-from forescale.presets.subramanian2024.factor import factor
-from forescale.presets.subramanian2024.machine import Machine
-from forescale.presets.subramanian2024.megatron import layer_1d, layer_2d
-from forescale.presets.subramanian2024.memory import Memory, device_memory
-from forescale.presets.subramanian2024.operation import Layer, Split
-from forescale.presets.subramanian2024.price import LayerTime, price_layer
-from forescale.presets.subramanian2024.quirks import Quirks
-from forescale.presets.subramanian2024.shape import Shape
-from forescale.presets.subramanian2024.sources import FP16_BYTES
-from forescale.presets.subramanian2024.space import Columns, Integers, TensorParallel
-from forescale.presets.subramanian2024.step import (
+from forescale.presets.subramanian2024.formulas import (
+    FP16_BYTES,
+    OPTIMIZER_BYTES,
+    PAPER,
     exposed_weight_exchange_time,
     stage_bubble_time,
     stage_exchange_time,
     stage_work_time,
+    summa_exposed_time,
 )
-from forescale.presets.subramanian2024.summa import layer_summa
+from forescale.presets.subramanian2024.layers import (
+    Layer,
+    Message,
+    Operation,
+    Quirks,
+    Shape,
+    Split,
+    Work,
+    layer_1d,
+    layer_2d,
+    layer_summa,
+)
+from forescale.presets.subramanian2024.machine import Machine
+from forescale.presets.subramanian2024.space import Columns, Integers, TensorParallel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerTime:
+    """What one layer and micro-batch take."""
+
+    forward_s: Numeric
+    """All of forward, its messages included."""
+    backward_s: Numeric
+    compute_s: Numeric
+    """Both directions, at the FLOP rate."""
+    memory_s: Numeric
+    """Both directions, what memory traffic takes beyond compute."""
+    tensor_s: Numeric
+    """Both directions, exposed messages."""
+    flops: Numeric
+
+
+@formula(unit="s", source=f"{PAPER}, appendix A, hardware configurations: latency of FLOPs")
+def operation_compute_time(*, flops: Numeric, latency: float, rate: float, efficiency: float) -> Numeric:
+    """t_sf + F / (η·rate)."""
+    return latency + flops / (efficiency * rate)
+
+
+@formula(unit="s", source=f"{PAPER}, section III-A (S2), computation time")
+def operation_traffic_time(*, num_bytes: Numeric, bandwidth: float) -> Numeric:
+    """Bytes / peak memory bandwidth."""
+    return num_bytes / bandwidth
+
+
+def price_layer(layer: Layer, split: Split, *, machine: Machine, quirks: Quirks) -> LayerTime:
+    """Return the times of `layer` on `machine`."""
+    pricer = _Pricer(machine=machine, split=split, quirks=quirks, known={})
+    forward = [pricer.times(operation, operation.forward) for operation in layer]
+    backward = [pricer.times(operation, operation.backward) for operation in layer]
+    compute, memory, tensor = (sum(parts) for parts in zip(*forward, *backward, strict=True))
+    return LayerTime(
+        forward_s=sum(sum(parts) for parts in forward),
+        backward_s=sum(sum(parts) for parts in backward),
+        compute_s=compute,
+        memory_s=memory,
+        tensor_s=tensor,
+        flops=sum(operation.forward.flops + operation.backward.flops for operation in layer),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pricer:
+    machine: Machine
+    split: Split
+    quirks: Quirks
+    known: dict[Message, Numeric]
+
+    def times(self, operation: Operation, work: Work) -> tuple[Numeric, Numeric, Numeric]:
+        """Return seconds of compute, of memory beyond compute, and of exposed messages."""
+        machine = self.machine
+        compute = operation_compute_time(
+            flops=work.flops,
+            latency=machine.operation_latency,
+            rate=machine.matrix_rate if operation.on_matrix_units else machine.vector_rate,
+            efficiency=machine.compute_efficiency,
+        )
+        traffic = operation_traffic_time(num_bytes=work.num_bytes, bandwidth=machine.hbm_bandwidth)
+        memory = np.maximum(traffic - compute, 0.0)
+        return compute, memory, self._exposed(operation, work, compute + memory)
+
+    def _exposed(self, operation: Operation, work: Work, work_time: Numeric) -> Numeric:
+        if operation.panels is None:
+            return sum((self._seconds(message, 1.0) for message in work.messages), 0.0)
+        panel_time = sum((self._seconds(message, operation.panels) for message in work.messages), 0.0)
+        return summa_exposed_time(panel_time=panel_time, panels=operation.panels, work_time=work_time)
+
+    def _seconds(self, message: Message, panels: Numeric) -> Numeric:
+        """Return the seconds of a message, or of one of its panels."""
+        if message not in self.known:
+            ranks, near = (
+                (self.split.tp1, self.split.near_tp1)
+                if message.axis == "tp1"
+                else (self.split.tp2, self.split.near_tp2)
+            )
+            self.known[message] = self.machine.collective(
+                kind=message.kind,
+                num_bytes=message.num_bytes / panels,
+                num_ranks=ranks,
+                near=near,
+                quirks=self.quirks,
+            )
+        return self.known[message]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Bytes on one device: nothing for buffers, fragments or the runtime."""
+
+    weights: Numeric
+    gradients: Numeric
+    optimizer: Numeric
+    activations: Numeric
+
+    @property
+    def total(self) -> Numeric:
+        """All parts together."""
+        return self.weights + self.gradients + self.optimizer + self.activations
+
+
+def device_memory(
+    *,
+    parameters: Numeric,
+    kept_bytes: Numeric,
+    replicas: Numeric,
+    pp: Numeric,
+    num_microbatches: Numeric,
+    stage: Numeric = 0.0,
+) -> Memory:
+    """Return the memory of a stage with so many parameters that keeps so much of each micro-batch.
+
+    `replicas` devices share the optimizer's states. The first stage, whose memory the paper states, is the fullest.
+    """
+    states = {"parameters": parameters, "shards": replicas, "zero": 1.0}
+    held = in_flight(stage=stage, pp=pp, vpp=1.0, num_microbatches=num_microbatches)
+    return Memory(
+        weights=weight_bytes(element_bytes=FP16_BYTES, **states),
+        gradients=gradient_bytes(element_bytes=FP16_BYTES, **states),
+        optimizer=optimizer_bytes(element_bytes=OPTIMIZER_BYTES, **states),
+        activations=saved_bytes(per_microbatch=kept_bytes, microbatches=held),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Factor:
+    """Which candidates share a value: `code` of each candidate, `first` candidate of each code."""
+
+    code: Integers
+    first: Integers
+
+
+def factor(columns: Columns, names: Sequence[str]) -> Factor:
+    """Return the distinct combinations of the named columns of non-negative integers."""
+    size, code = _ranks(columns[names[0]])
+    for name in names[1:]:
+        more, rank = _ranks(columns[name])
+        size, code = _ranks(code * more + rank)
+    first = np.empty(size, dtype=np.int64)
+    first[code[::-1]] = np.arange(len(code))[::-1]
+    return Factor(code=code, first=first)
+
+
+def _ranks(values: Integers) -> tuple[int, Integers]:
+    """Return how many distinct values there are, and the rank of each among them."""
+    present = np.zeros(int(values.max()) + 1, dtype=bool)
+    present[values] = True
+    ranks = np.cumsum(present) - 1
+    return int(ranks[-1]) + 1, ranks[values]
+
 
 LAYERS: Mapping[TensorParallel, Callable[..., Layer]] = MappingProxyType(
     {"1d": layer_1d, "2d": layer_2d, "summa": layer_summa}

@@ -1,25 +1,81 @@
-"""The machine as the paper sees it: two rates, one memory, a fast domain and slow links."""
+"""The machine as the paper sees it: two rates, one memory, a fast domain and slow links, and rings over both."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from forescale.errors import SpecError
-from forescale.numeric import Numeric
-from forescale.presets.subramanian2024.quirks import Quirks
-from forescale.presets.subramanian2024.two_level import two_level_message, two_level_ring
+from forescale.formula import formula
+from forescale.graph.ops import CollectiveKind
+from forescale.numeric import Numeric, indicator
+from forescale.presets.subramanian2024.formulas import PAPER
+from forescale.presets.subramanian2024.layers import Quirks
 from forescale.spec.cluster import Cluster
 from forescale.units import parse
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
-    from forescale.graph.ops import CollectiveKind
+@formula(unit="s", source=f"{PAPER}, section 3 and its code: ring over fast domains and slow links")
+def two_level_ring(
+    *,
+    num_bytes: Numeric,
+    num_ranks: Numeric,
+    per_domain: Numeric,
+    fast_bandwidth: Numeric,
+    slow_bandwidth: Numeric,
+    fast_latency: Numeric,
+    slow_latency: Numeric,
+    nics: float,
+    share: Numeric,
+    passes: float,
+    single_level_passes: float,
+) -> Numeric:
+    """k·max(c·V/(nics·g·bs), c·V/bf) + ls·(d - 1) + lf·(n - d) with d = n // g domains of g ranks.
+
+    One rank per domain: ls·(n - 1) + k'·c·V/bs. One domain: lf·(n - 1) + k'·c·V/bf.
+    """
+    domains = np.floor(num_ranks / per_domain)
+    fast, slow = share * num_bytes / fast_bandwidth, share * num_bytes / slow_bandwidth
+    both = (
+        passes * np.maximum(slow / (nics * per_domain), fast)
+        + slow_latency * (domains - 1.0)
+        + fast_latency * (num_ranks - domains)
+    )
+    alone = slow_latency * (num_ranks - 1.0) + single_level_passes * slow
+    inside = fast_latency * (num_ranks - 1.0) + single_level_passes * fast
+    is_alone, is_inside = indicator(per_domain <= 1.0), indicator(domains <= 1.0)
+    one = is_alone * alone + (1.0 - is_alone) * (is_inside * inside + (1.0 - is_inside) * both)
+    return indicator(num_ranks > 1.0) * indicator(num_bytes > 0.0) * one
+
+
+@formula(unit="s", source=f"{PAPER}, section 3 and its code: point to point, mean over the pipeline's hops")
+def two_level_message(
+    *,
+    num_bytes: Numeric,
+    num_ranks: Numeric,
+    per_domain: Numeric,
+    fast_bandwidth: Numeric,
+    slow_bandwidth: Numeric,
+    fast_latency: Numeric,
+    slow_latency: Numeric,
+    slow_share: float,
+) -> Numeric:
+    """Fast/links·(lf + V/bf) + slow/links·(ls + V/bs); slow = n // g - 1 of n - 1 links, all if g = 1."""
+    links = np.maximum(num_ranks - 1.0, 1.0)
+    is_alone = indicator(per_domain <= 1.0)
+    slow_links = np.maximum(np.floor(num_ranks / per_domain - 1.0), 0.0)
+    slow = slow_latency + num_bytes / slow_bandwidth
+    fast = fast_latency + num_bytes / fast_bandwidth
+    mixed = (links - slow_links) / links * fast + slow_links / links * slow_share * slow
+    hop = is_alone * slow + (1.0 - is_alone) * mixed
+    return indicator(num_ranks > 1.0) * indicator(num_bytes > 0.0) * hop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,13 +11,10 @@ from forescale.cost.mesh import groups, order_of, ranks_per_tier
 from forescale.errors import SpecError
 from forescale.graph.layout import split_strategy
 from forescale.presets.preset import Account, StageBytes, memory_projection
-from forescale.presets.subramanian2024.evaluate import LAYER_KEY, Analysis
+from forescale.presets.subramanian2024.evaluate import LAYER_KEY, Analysis, LayerTime, price_layer
+from forescale.presets.subramanian2024.formulas import CODE, FP16_BYTES
+from forescale.presets.subramanian2024.layers import Quirks, Split, shape_of
 from forescale.presets.subramanian2024.machine import machine_of
-from forescale.presets.subramanian2024.operation import Split
-from forescale.presets.subramanian2024.price import LayerTime, price_layer
-from forescale.presets.subramanian2024.quirks import Quirks
-from forescale.presets.subramanian2024.shape import shape_of
-from forescale.presets.subramanian2024.sources import CODE, FP16_BYTES
 from forescale.presets.subramanian2024.space import Columns
 from forescale.projection.rates import days, tokens_per_device_second, utilisation
 from forescale.projection.result import TIME_PARTS, Interval, Note, Projection, StageTime

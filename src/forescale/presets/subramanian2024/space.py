@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from forescale.errors import SpecError, UnknownKeyError
 from forescale.numeric import divisors
+from forescale.presets.subramanian2024.layers import Shape
 from forescale.presets.subramanian2024.machine import assumptions
-from forescale.presets.subramanian2024.shape import Shape
 
 TensorParallel: TypeAlias = Literal["1d", "2d", "summa"]
 Integers: TypeAlias = NDArray[np.int64]

@@ -1,0 +1,414 @@
+"""The operations of one layer, as each strategy divides it.
+
+Tensor parallelism with sequence parallelism ("1d"), with context parallelism over a second axis ("2d"), and SUMMA,
+where activations and weights are split over a grid and broadcast in panels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Literal, TypeAlias
+
+from forescale.errors import SpecError
+from forescale.graph.ops import CollectiveKind
+from forescale.numeric import Numeric
+from forescale.presets.subramanian2024 import formulas
+from forescale.presets.subramanian2024.formulas import FP16_BYTES
+from forescale.spec.model import DenseFfn, FullAttention, Model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quirks:
+    """True is the published behaviour, False the formula that was evidently meant."""
+
+    summa_norm_splits_sequence: bool = True
+    """Norms of the SUMMA layer hold l / n1 of a token's elements where e / n1 is meant; so does the message
+    between pipeline stages. Large: it moves the best configuration in half of the published cases."""
+    free_slow_hops: bool = True
+    """Slow hops of a pipeline cost nothing where some of its hops are fast."""
+    single_level_all_reduce: bool = True
+    """An all-reduce counts one pass instead of two where it stays on one network."""
+    projection_bias_splits_hidden: bool = True
+    """In 2D, the bias of attention's output projection splits the hidden size over tp1 although the tokens
+    are already split by then, as they are for the bias of the feed-forward."""
+
+    @classmethod
+    def none(cls) -> Quirks:
+        """Return the model as it was meant."""
+        return cls(**{item.name: False for item in fields(cls)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """l, e, f, h, d of the paper: equal blocks of full attention and a two-matrix feed-forward."""
+
+    seq_len: int
+    hidden_size: int
+    ffn_hidden_size: int
+    num_heads: int
+    num_layers: int
+
+    @property
+    def head_dim(self) -> int:
+        """Elements per head."""
+        return self.hidden_size // self.num_heads
+
+
+def shape_of(model: Model, *, seq_len: int | None = None) -> Shape:
+    """Return the sizes of `model`, with its own sequence length unless one is given.
+
+    Embedding, head, final norm and the mask of causal attention do not exist in the paper's model.
+
+    Raises
+    ------
+    SpecError
+        If the model is not a stack of equal blocks with as many key/value heads as heads, or says no length.
+    """
+    length = seq_len or model.max_seq_len
+    if not length:
+        msg = f"model {model.name}: preset subramanian2024 takes the sequence length from the model; it says none"
+        raise SpecError(msg)
+    attention, ffn = model.layers[0].attention, model.layers[0].ffn
+    known = (
+        len(model.layer_kinds) == 1
+        and isinstance(attention, FullAttention)
+        and isinstance(ffn, DenseFfn)
+        and not ffn.gated
+        and attention.num_kv_heads == attention.num_heads
+        and attention.head_dim * attention.num_heads == model.hidden_size
+    )
+    if not (known and isinstance(attention, FullAttention) and isinstance(ffn, DenseFfn)):
+        msg = (
+            f"model {model.name}: preset subramanian2024 knows only equal layers of multi-head attention and an "
+            "ungated feed-forward, as in gpt3-1t, vit-era5 and gpt3-175b"
+        )
+        raise SpecError(msg)
+    return Shape(
+        seq_len=length,
+        hidden_size=model.hidden_size,
+        ffn_hidden_size=ffn.ffn_hidden_size,
+        num_heads=attention.num_heads,
+        num_layers=model.num_layers,
+    )
+
+
+TensorAxis: TypeAlias = Literal["tp1", "tp2"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """How one layer is cut: tensor-parallel ranks of both axes, micro-batch, panels, ranks close together."""
+
+    tp1: Numeric
+    tp2: Numeric
+    micro_batch_size: Numeric
+    panels: Numeric
+    near_tp1: Numeric
+    """Ranks of tp1 in one fast domain."""
+    near_tp2: Numeric
+    """Ranks of tp2 in one fast domain."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Message:
+    """A collective over one axis; an object that stands in several places is priced once."""
+
+    kind: CollectiveKind
+    axis: TensorAxis
+    num_bytes: Numeric
+    """Bytes of the whole (gathered) tensor."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """One direction of an operation, for one micro-batch."""
+
+    flops: Numeric
+    num_bytes: Numeric
+    messages: tuple[Message, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """A line of the paper's tables."""
+
+    name: str
+    on_matrix_units: bool
+    forward: Work
+    backward: Work
+    parameters: Numeric = 0.0
+    """Weights of one device."""
+    saved_bytes: Numeric = 0.0
+    """What one micro-batch keeps for backward."""
+    panels: Numeric | None = None
+    """Panels of a blocked product, whose messages hide behind its own work; None exposes all messages."""
+
+
+Layer: TypeAlias = tuple[Operation, ...]
+"""The operations of one layer; the last is the norm whose output travels to the next stage."""
+
+
+def bias(name: str, *, elements: Numeric, width: Numeric) -> Operation:
+    """Return the addition of a bias of `width` to `elements`; its gradient is not reduced, as published."""
+    work = Work(
+        flops=formulas.bias_flops(elements=elements),
+        num_bytes=formulas.bias_bytes(elements=elements, width=width),
+    )
+    return Operation(name=name, on_matrix_units=False, forward=work, backward=work, parameters=width)
+
+
+def dropout(name: str, *, elements: Numeric) -> Operation:
+    """Return a dropout, which keeps its mask."""
+    work = Work(
+        flops=formulas.dropout_flops(elements=elements), num_bytes=formulas.dropout_bytes(elements=elements)
+    )
+    saved = formulas.mask_bytes(elements=elements)
+    return Operation(name=name, on_matrix_units=False, forward=work, backward=work, saved_bytes=saved)
+
+
+def gelu(*, elements: Numeric) -> Operation:
+    """Return the activation function, which keeps its input."""
+    return Operation(
+        name="gelu",
+        on_matrix_units=False,
+        forward=Work(
+            flops=formulas.gelu_forward_flops(elements=elements),
+            num_bytes=formulas.gelu_bytes(elements=elements, tensors=2.0),
+        ),
+        backward=Work(
+            flops=formulas.gelu_backward_flops(elements=elements),
+            num_bytes=formulas.gelu_bytes(elements=elements, tensors=3.0),
+        ),
+        saved_bytes=FP16_BYTES * elements,
+    )
+
+
+def norm(
+    name: str, *, rows: Numeric, width: Numeric, forward: tuple[Message, ...], backward: tuple[Message, ...]
+) -> Operation:
+    """Return a layer norm of `rows` of `width` elements, which keeps its input."""
+    return Operation(
+        name=name,
+        on_matrix_units=False,
+        forward=Work(
+            flops=formulas.norm_forward_flops(rows=rows, width=width),
+            num_bytes=formulas.norm_forward_bytes(rows=rows, width=width),
+            messages=forward,
+        ),
+        backward=Work(
+            flops=formulas.norm_backward_flops(rows=rows, width=width),
+            num_bytes=formulas.norm_backward_bytes(rows=rows, width=width),
+            messages=backward,
+        ),
+        parameters=2.0 * width,
+        saved_bytes=FP16_BYTES * rows * width,
+    )
+
+
+def fused_attention(shape: Shape, split: Split, *, vector_weight: float) -> Operation:
+    """Return attention of heads over tp1 and queries over tp2; keys and values are gathered over tp2.
+
+    `vector_weight` is the matrix rate over the vector rate: FLOPs that a vector FLOP stands for.
+    """
+    length, head_dim = float(shape.seq_len), float(shape.head_dim)
+    heads = split.micro_batch_size * (shape.num_heads // split.tp1)
+    local = shape.seq_len // split.tp2
+    rows, keys = heads * local, heads * length * head_dim
+    gathered = 2.0 * FP16_BYTES * keys
+    gather = Message(kind="all_gather", axis="tp2", num_bytes=gathered)
+    scatter = Message(kind="reduce_scatter", axis="tp2", num_bytes=gathered)
+    return Operation(
+        name="fused attention",
+        on_matrix_units=True,
+        forward=Work(
+            flops=formulas.fused_forward_flops(
+                rows=rows, length=length, head_dim=head_dim, vector_weight=vector_weight
+            ),
+            num_bytes=formulas.fused_forward_bytes(rows=rows, keys=keys, head_dim=head_dim),
+            messages=(gather,),
+        ),
+        backward=Work(
+            flops=formulas.fused_backward_flops(
+                rows=rows,
+                length=length,
+                local_length=local,
+                keys=keys,
+                head_dim=head_dim,
+                vector_weight=vector_weight,
+            ),
+            num_bytes=formulas.fused_backward_bytes(rows=rows, keys=keys, head_dim=head_dim),
+            messages=(gather, scatter),
+        ),
+        saved_bytes=formulas.fused_saved_bytes(rows=rows, head_dim=head_dim),
+    )
+
+
+def layer_1d(shape: Shape, split: Split, *, vector_weight: float, quirks: Quirks) -> Layer:
+    """Return the operations of table I: weights and heads over tp1; norms and dropouts over its tokens.
+
+    Biases of the row-split products are added before the tokens are scattered.
+    """
+    del quirks
+    tokens, hidden = split.micro_batch_size * shape.seq_len, float(shape.hidden_size)
+    whole = (tokens * hidden, hidden)
+    return _layer(shape, split, vector_weight=vector_weight, after_attention=whole, after_ffn=whole)
+
+
+def layer_2d(shape: Shape, split: Split, *, vector_weight: float, quirks: Quirks) -> Layer:
+    """Return the operations of table II: as `layer_1d`, with the sequence over tp2, and scattered biases."""
+    local = shape.seq_len // split.tp2
+    hidden = float(shape.hidden_size)
+    scattered = (split.micro_batch_size * (local // split.tp1) * hidden, hidden)
+    after_attention: tuple[Numeric, Numeric] = scattered
+    if quirks.projection_bias_splits_hidden:
+        width = hidden // split.tp1
+        after_attention = (split.micro_batch_size * local * width, width)
+    return _layer(
+        shape, split, vector_weight=vector_weight, after_attention=after_attention, after_ffn=scattered
+    )
+
+
+def _layer(
+    shape: Shape,
+    split: Split,
+    *,
+    vector_weight: float,
+    after_attention: tuple[Numeric, Numeric],
+    after_ffn: tuple[Numeric, Numeric],
+) -> Layer:
+    """Return a layer whose row-split products add biases of the given (elements, width)."""
+    batch, hidden, length = split.micro_batch_size, float(shape.hidden_size), shape.seq_len
+    local = length // split.tp2
+    tokens = batch * local
+    ffn, part = shape.ffn_hidden_size // split.tp1, shape.hidden_size // split.tp1
+    rows = batch * (local // split.tp1)
+    dropped = batch * (length // (split.tp1 * split.tp2)) * hidden
+    volume = FP16_BYTES * tokens * hidden
+    gather = Message(kind="all_gather", axis="tp1", num_bytes=volume)
+    scatter = Message(kind="reduce_scatter", axis="tp1", num_bytes=volume)
+    column, row = _columns(tokens, scatter), _rows(tokens, scatter)
+    attention_norm, ffn_norm = (
+        norm(name, rows=rows, width=hidden, forward=(gather,), backward=(scatter,))
+        for name in ("attention norm", "ffn norm")
+    )
+    return (
+        column("query, key, value", hidden, 3 * shape.hidden_size // split.tp1),
+        fused_attention(shape, split, vector_weight=vector_weight),
+        row("projection", part, hidden),
+        bias("projection bias", elements=after_attention[0], width=after_attention[1]),
+        dropout("attention dropout", elements=dropped),
+        attention_norm,
+        column("first linear", hidden, ffn),
+        bias("first bias", elements=tokens * ffn, width=ffn),
+        gelu(elements=tokens * ffn),
+        dropout("inner dropout", elements=tokens * ffn),
+        row("second linear", ffn, hidden),
+        bias("second bias", elements=after_ffn[0], width=after_ffn[1]),
+        dropout("ffn dropout", elements=dropped),
+        ffn_norm,
+    )
+
+
+def _columns(tokens: Numeric, scatter: Message) -> Callable[[str, Numeric, Numeric], Operation]:
+    """Return what makes a column-split product: its input's gradient is a sum over tp1."""
+    return lambda name, inputs, outputs: _linear(name, tokens, inputs, outputs, backward=(scatter,))
+
+
+def _rows(tokens: Numeric, scatter: Message) -> Callable[[str, Numeric, Numeric], Operation]:
+    """Return what makes a row-split product: its output is a sum over tp1."""
+    return lambda name, inputs, outputs: _linear(name, tokens, inputs, outputs, forward=(scatter,))
+
+
+def _linear(
+    name: str,
+    tokens: Numeric,
+    inputs: Numeric,
+    outputs: Numeric,
+    *,
+    forward: tuple[Message, ...] = (),
+    backward: tuple[Message, ...] = (),
+) -> Operation:
+    extents = {"tokens": tokens, "inputs": inputs, "outputs": outputs}
+    return Operation(
+        name=name,
+        on_matrix_units=True,
+        forward=Work(
+            flops=formulas.linear_forward_flops(**extents),
+            num_bytes=formulas.linear_forward_bytes(**extents),
+            messages=forward,
+        ),
+        backward=Work(
+            flops=formulas.linear_backward_flops(**extents),
+            num_bytes=formulas.linear_backward_bytes(**extents),
+            messages=backward,
+        ),
+        parameters=inputs * outputs,
+        saved_bytes=FP16_BYTES * tokens * inputs,
+    )
+
+
+def layer_summa(shape: Shape, split: Split, *, vector_weight: float, quirks: Quirks) -> Layer:
+    """Return the operations of table A2: nothing is held twice."""
+    hidden, ffn = shape.hidden_size, shape.ffn_hidden_size
+    tokens = split.micro_batch_size * (shape.seq_len // split.tp2)
+    part, inner = hidden // split.tp1, ffn // split.tp1
+    return (
+        _blocked("query, key, value", shape.hidden_size, 3 * hidden, tokens, split),
+        fused_attention(shape, split, vector_weight=vector_weight),
+        _blocked("projection", hidden, hidden, tokens, split),
+        bias("projection bias", elements=tokens * part, width=part),
+        dropout("attention dropout", elements=tokens * part),
+        _split_norm("attention norm", shape, tokens, split, quirks),
+        _blocked("first linear", hidden, ffn, tokens, split),
+        bias("first bias", elements=tokens * inner, width=inner),
+        gelu(elements=tokens * inner),
+        dropout("inner dropout", elements=tokens * inner),
+        _blocked("second linear", ffn, hidden, tokens, split),
+        bias("second bias", elements=tokens * part, width=part),
+        dropout("ffn dropout", elements=tokens * part),
+        _split_norm("ffn norm", shape, tokens, split, quirks),
+    )
+
+
+def _blocked(name: str, inputs: int, outputs: int, tokens: Numeric, split: Split) -> Operation:
+    """Return a blocked product: panels of the input along tp1, panels of the weight along tp2."""
+    local = outputs // split.tp1
+    extents = {"tokens": tokens, "inputs": float(inputs), "outputs": local}
+    input_bytes, weight_bytes = FP16_BYTES * tokens * inputs, FP16_BYTES * inputs * local
+    send_input = Message(kind="broadcast", axis="tp1", num_bytes=input_bytes)
+    send_weight = Message(kind="broadcast", axis="tp2", num_bytes=weight_bytes)
+    sum_input = Message(kind="reduce", axis="tp1", num_bytes=input_bytes)
+    sum_weight = Message(kind="reduce", axis="tp2", num_bytes=weight_bytes)
+    return Operation(
+        name=name,
+        on_matrix_units=True,
+        forward=Work(
+            flops=formulas.summa_forward_flops(**extents),
+            num_bytes=formulas.summa_forward_bytes(**extents, panels=split.panels),
+            messages=(send_input, send_weight),
+        ),
+        backward=Work(
+            flops=formulas.linear_backward_flops(**extents),
+            num_bytes=formulas.summa_backward_bytes(**extents, panels=split.panels),
+            messages=(send_weight, sum_input, send_input, sum_weight),
+        ),
+        parameters=(inputs // split.tp2) * local,
+        saved_bytes=FP16_BYTES * tokens * (inputs // split.tp1),
+        panels=split.panels,
+    )
+
+
+def _split_norm(name: str, shape: Shape, tokens: Numeric, split: Split, quirks: Quirks) -> Operation:
+    """Return a norm whose tokens are split over tp1 too: two sums per token, or per weight, are reduced."""
+    held = shape.seq_len if quirks.summa_norm_splits_sequence else shape.hidden_size
+    statistics = 2.0 * FP16_BYTES * tokens
+    doubled = 2 * split.micro_batch_size * shape.seq_len
+    gradients = FP16_BYTES * (2 * shape.hidden_size // split.tp1 + doubled // split.tp2)
+    return norm(
+        name,
+        rows=tokens,
+        width=held // split.tp1,
+        forward=(Message(kind="all_reduce", axis="tp1", num_bytes=statistics),),
+        backward=(Message(kind="all_reduce", axis="tp1", num_bytes=gradients),),
+    )
