@@ -20,7 +20,7 @@ from forescale.memory.inputs import Setting
 from forescale.memory.parameters import Sharded
 from forescale.question import Question
 from forescale.spec.constraints import check
-from forescale.spec.context import inner_ranks, settled
+from forescale.spec.context import CONTEXT_KINDS, inner_ranks, settled
 from forescale.spec.strategy import SENT_ONCE
 from forescale.time.blocks import price_model
 from forescale.time.data_parallel import data_traffic
@@ -101,7 +101,7 @@ def pricing_of(
             order,
             choices.tp_kind,
             cp_inner=inner_ranks(cp=degrees.cp, tp=degrees.tp, wanted=choices.cp_inner, domain=choices.domain)
-            if choices.cp_kind == "hierarchical"
+            if CONTEXT_KINDS[choices.cp_kind].halves
             else None,
         ),
         graphs=choices.graphs,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias, cast
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from forescale.formula import formula
 from forescale.numeric import Numeric, smaller
-from forescale.spec.context import inner_ranks
+from forescale.spec.context import CONTEXT_KINDS, ContextParallel, inner_ranks
 from forescale.spec.strategy import (
     Allocator,
     ContextKind,
@@ -48,13 +48,6 @@ Extent: TypeAlias = tuple[Dim, float]
 Axis: TypeAlias = Literal["tp", "cp", "cp_inner", "cp_outer", "ep", "etp"]
 """Mesh axes that split an activation or a weight; `cp_inner` and `cp_outer` are the two halves of cp that
 hierarchical context parallelism tells apart."""
-
-CORE_SEQUENCE: Mapping[ContextKind, tuple[Axis, ...]] = {"ulysses": (), "hierarchical": ("cp_outer",)}
-CORE_HEADS: Mapping[ContextKind, tuple[Axis, ...]] = {
-    "ulysses": ("tp", "cp"),
-    "hierarchical": ("tp", "cp_inner"),
-}
-"""What splits the sequence and the heads inside attention, where heads are exchanged for tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,18 +206,18 @@ class Layout:
 
     def axes(self, dim: Dim) -> tuple[Axis, ...]:
         """Return the mesh axes that split `dim`."""
-        kind = self.choices.cp_kind
+        context = self.context
         match dim:
             case "residual":  # under SUMMA the sequence over cp, the hidden size over tp
                 return ("cp", "tp") if self.choices.sp else ("cp",)
             case "sequence":
                 return ("cp",)
             case "core_sequence":
-                return CORE_SEQUENCE.get(kind, ("cp",))
+                return (context.around,) if context.around else ()
             case "heads" | "kv_heads" | "ffn" | "vocab":
                 return ("tp",)
             case "core_heads":
-                return CORE_HEADS.get(kind, ("tp",))
+                return ("tp", context.exchanges) if context.exchanges else ("tp",)
             case "experts":
                 return ("ep",)
             case "expert_ffn":
@@ -253,6 +246,11 @@ class Layout:
         for axis in axes:
             result = result * self.degree(axis)
         return result
+
+    @property
+    def context(self) -> ContextParallel:
+        """How context-parallel ranks see all keys and values."""
+        return CONTEXT_KINDS[self.choices.cp_kind]
 
     @property
     def summa(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 from forescale.cost.mesh import Group, ranks_per_tier
@@ -24,7 +24,8 @@ from forescale.memory.inputs import Setting
 from forescale.memory.overhead import Bounds, Outside
 from forescale.numeric import Numeric, larger, smaller
 from forescale.spec.cluster import Cluster
-from forescale.spec.strategy import SENT_ONCE
+from forescale.spec.context import CONTEXT_KINDS
+from forescale.spec.strategy import SENT_ONCE, Dispatcher
 from forescale.spec.workload import STORAGE_BYTES
 
 COLLECTIVE: tuple[MeshAxis, ...] = ("tp", "cp", "dp_cp", "dp_replicate")
@@ -67,12 +68,9 @@ def outside_bytes(
         made[axis] = _least(_collective(cluster, library, group) for group in places(axis))
     for name, axis, peers in _exchanges(choices, experts=experts):
         made[name] = _least(_exchange(cluster, library, group, peers=peers) for group in places(axis))
-    if experts and choices.dispatcher == "deepep":
-        made["DeepEP"] = (_expert_buffers(setting, degrees),) * 3
-    if experts and choices.dispatcher == "hybridep":
-        made["HybridEP"] = _least(
-            (_hybrid_buffers(setting, cluster, group, degrees),) * 3 for group in places("ep")
-        )
+    if experts and choices.dispatcher in BUFFERS:
+        name, buffers = BUFFERS[choices.dispatcher]
+        made[name] = _least((buffers(setting, group, degrees),) * 3 for group in places("ep"))
     low, expected, high = (
         total({name: each[index] for name, each in made.items()}, name="communicators", unit="byte")
         for index in range(3)
@@ -85,11 +83,8 @@ def _exchanges(choices: Choices, *, experts: bool) -> Iterator[tuple[str, MeshAx
     yield "pp", "pp", 2.0
     if experts and choices.dispatcher not in SENT_ONCE:
         yield "ep", "ep", None
-    if choices.cp_kind == "hierarchical":
-        yield "cp_inner", "cp_inner", None
-        yield "cp_outer", "cp_outer", 2.0
-    elif choices.cp_kind != "all_gather":
-        yield f"cp, {choices.cp_kind}", "cp", 2.0 if choices.cp_kind == "ring" else None
+    for axis, peers in CONTEXT_KINDS[choices.cp_kind].sends:
+        yield f"cp, {choices.cp_kind}" if axis == "cp" else axis, axis, peers
 
 
 def _least(places: Iterable[Bytes]) -> Bytes:
@@ -101,7 +96,7 @@ def _least(places: Iterable[Bytes]) -> Bytes:
     return first
 
 
-def _expert_buffers(setting: Setting, degrees: Degrees) -> Numeric:
+def _expert_buffers(setting: Setting, group: Group, degrees: Degrees) -> Numeric:  # noqa: ARG001
     """Return the buffers of DeepEP, among expert-parallel ranks and those that share their experts."""
     moe, precision = setting.model.moe, setting.workload.precision
     width = float((moe.latent_size if moe is not None else 0) or setting.model.hidden_size)
@@ -109,9 +104,9 @@ def _expert_buffers(setting: Setting, degrees: Degrees) -> Numeric:
     return expert_buffer_bytes(ranks=degrees.ep * degrees.etp, hidden_bytes=width * size)
 
 
-def _hybrid_buffers(setting: Setting, cluster: Cluster, group: Group, degrees: Degrees) -> Numeric:
+def _hybrid_buffers(setting: Setting, group: Group, degrees: Degrees) -> Numeric:
     """Return the buffers of HybridEP, among the same ranks."""
-    moe, size = setting.model.moe, _size(cluster, group)
+    moe, size = setting.model.moe, _size(setting.cluster, group)
     count = 0.0 if moe is None else float(moe.num_experts)
     return hybrid_buffer_bytes(
         ranks=degrees.ep * degrees.etp,
@@ -120,6 +115,13 @@ def _hybrid_buffers(setting: Setting, cluster: Cluster, group: Group, degrees: D
         hidden=float((moe.latent_size if moe is not None else 0) or setting.model.hidden_size),
         experts=count / degrees.ep,
     )
+
+
+BUFFERS: Mapping[Dispatcher, tuple[str, Callable[[Setting, Group, Degrees], Numeric]]] = {
+    "deepep": ("DeepEP", _expert_buffers),
+    "hybridep": ("HybridEP", _hybrid_buffers),
+}
+"""Name and bytes of what dispatchers allocate beside the library's communicators, where expert ranks are a group."""
 
 
 def _collective(cluster: Cluster, library: Communication, group: Group) -> Bytes:

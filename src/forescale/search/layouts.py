@@ -21,7 +21,7 @@ from forescale.spec.constraints import (
     panels_fit,
     summa_refusal,
 )
-from forescale.spec.context import EXCHANGING, halves_evenly, inner_ranks, settled
+from forescale.spec.context import CONTEXT_KINDS, halves_evenly, inner_ranks, settled
 from forescale.spec.model import Model
 from forescale.spec.space import DEGREE_NAMES, PlacementChoice, Space, default_recompute
 from forescale.spec.strategy import (
@@ -126,9 +126,10 @@ class Candidates:
             allowed &= self.columns["cp"] > 1
         tp, cp = self.columns["tp"], self.columns["cp"]
         inner = inner_ranks(cp=cp, tp=tp, wanted=self.base.cp_inner, domain=self.domain)
-        if variant.cp_kind in EXCHANGING:
+        context = CONTEXT_KINDS[variant.cp_kind]
+        if context.exchanges:
             allowed &= exchanged_heads_divide(self.model, tp, cp, variant.cp_kind, inner)
-        if variant.cp_kind == "hierarchical":
+        if context.halves:
             allowed &= halves_evenly(cp, inner)
         return allowed & self._schedulable(variant.schedule, is_first=variant.schedule == first.schedule)
 

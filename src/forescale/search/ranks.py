@@ -18,6 +18,7 @@ from forescale.numeric import Array, Numeric
 from forescale.search.layouts import Candidates, Columns, Rows, as_degrees, distinct, first_rows
 from forescale.search.question import Question
 from forescale.spec.cluster import Cluster
+from forescale.spec.context import CONTEXT_KINDS
 from forescale.spec.model import Model
 from forescale.spec.strategy import Axis, Placement
 from forescale.time.price import Pricing
@@ -90,7 +91,7 @@ class Anywhere:
 
 def anywhere(candidates: Candidates, cluster: Cluster) -> Anywhere:
     """Return where the communicators of candidates may lie under the placements of their variants."""
-    hierarchical = any(each.cp_kind == "hierarchical" for each in candidates.variants)
+    hierarchical = any(CONTEXT_KINDS[each.cp_kind].halves for each in candidates.variants)
     inner = candidates.base.cp_inner if hierarchical else None
     parts = [(DENSE_KEY, DENSE), *([(EXPERT_KEY, EXPERT)] if candidates.model.is_moe else [])]
     return Anywhere(

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from forescale.errors import SpecError
 from forescale.numeric import Numeric
 from forescale.spec.cluster import Cluster
-from forescale.spec.context import EXCHANGING, halves_evenly, inner_ranks
+from forescale.spec.context import CONTEXT_KINDS, ContextParallel, halves_evenly, inner_ranks
 from forescale.spec.model import FullAttention, LatentAttention, LinearAttention, Model, MoeFfn
-from forescale.spec.strategy import Share, Strategy
+from forescale.spec.strategy import ContextKind, Share, Strategy
 from forescale.spec.workload import Workload, num_microbatches
 from forescale.units import counted
 
@@ -50,10 +50,14 @@ def _divides(part: Numeric, whole: Numeric) -> Values:
     return whole % part == 0
 
 
-def exchanged_heads_divide(model: Model, tp: Values, cp: Values, kind: str, inner: Values) -> Values:
-    """Return where heads divide by tp and the ranks that exchange them: all of cp, or `inner` (hierarchical)."""
-    ranks = np.minimum(cp, inner) if kind == "hierarchical" else np.asarray(cp)
+def exchanged_heads_divide(model: Model, tp: Values, cp: Values, kind: ContextKind, inner: Values) -> Values:
+    """Return where heads divide by tp and the ranks that exchange them: all of cp, or `inner` of halves."""
+    ranks = np.minimum(cp, inner) if CONTEXT_KINDS[kind].halves else np.asarray(cp)
     return _all([_divides(np.asarray(tp) * ranks, heads) for heads, _ in _heads(model)]) | (ranks == 1)
+
+
+def _context(q: Proposal) -> ContextParallel:
+    return CONTEXT_KINDS[getattr(q.degrees, "cp_kind", "all_gather")]
 
 
 def _inner(q: Proposal) -> Values:
@@ -212,7 +216,7 @@ CONSTRAINTS: tuple[Constraint, ...] = (
             f"{q.degrees.cp_kind} exchanges whole heads: tp {q.degrees.tp} × cp {q.degrees.cp} does not divide the "
             f"{_heads(q.model)[0][0]} attention heads of {q.model.name}"
         ),
-        applies=lambda q: getattr(q.degrees, "cp_kind", None) in EXCHANGING,
+        applies=lambda q: _context(q).exchanges is not None,
     ),
     Constraint(
         name="cp_inner divides cp",
@@ -220,7 +224,7 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         message=lambda q: (
             f"cp {q.degrees.cp} does not divide into groups of cp_inner {_inner(q):.0f} (hierarchical)"
         ),
-        applies=lambda q: getattr(q.degrees, "cp_kind", None) == "hierarchical",
+        applies=lambda q: _context(q).halves,
     ),
     Constraint(
         name="global batch",

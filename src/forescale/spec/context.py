@@ -1,20 +1,54 @@
-"""The two halves of hierarchical context parallelism: neighbours that exchange heads, and the ring between them."""
+"""Kinds of context parallelism: what travels over which ranks, and which neighbours exchange heads."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any, TypeAlias
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from forescale.formula import formula
 from forescale.numeric import Numeric, smaller
-from forescale.spec.strategy import Strategy
+from forescale.spec.strategy import ContextKind, Strategy
 
 Values: TypeAlias = Any
 """Degrees of one layout or of many."""
-EXCHANGING = ("ulysses", "hierarchical")
-"""Kinds of context parallelism that exchange heads for parts of the sequence."""
+ContextAxis: TypeAlias = Literal["cp", "cp_inner", "cp_outer"]
+"""All context-parallel ranks, a group of neighbours among them, or one rank of each such group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextParallel:
+    """How the ranks of one kind see all keys and values; operators, memory and legality follow from it."""
+
+    name: ContextKind
+    exchanges: ContextAxis | None = None
+    """Ranks that exchange heads for parts of the sequence; None exchanges none."""
+    around: ContextAxis | None = None
+    """Ranks that meet each other's keys and values; None is nobody."""
+    ring: bool = False
+    """Whether these are passed on step by step, behind the core's own work, rather than gathered before it."""
+
+    @property
+    def halves(self) -> bool:
+        """Whether cp is a number of groups of `cp_inner` neighbours."""
+        return self.exchanges == "cp_inner"
+
+    @property
+    def sends(self) -> tuple[tuple[ContextAxis, float | None], ...]:
+        """Groups that send and receive, and with how many neighbours a rank does; None is with everybody."""
+        everybody = ((self.exchanges, None),) if self.exchanges else ()
+        return (*everybody, (self.around, 2.0)) if self.around and self.ring else everybody
+
+
+_KINDS = (
+    ContextParallel(name="all_gather", around="cp"),
+    ContextParallel(name="ring", around="cp", ring=True),
+    ContextParallel(name="ulysses", exchanges="cp"),
+    ContextParallel(name="hierarchical", exchanges="cp_inner", around="cp_outer", ring=True),
+)
+CONTEXT_KINDS: Mapping[ContextKind, ContextParallel] = {kind.name: kind for kind in _KINDS}
 
 
 @formula(unit="1", source="Megatron-LM, hierarchical context parallelism: heads are exchanged inside a node")
@@ -47,7 +81,7 @@ def halves_evenly(cp: Values, inner: Values) -> Values:
 
 def settled(strategy: Strategy, domain: int) -> Strategy:
     """Return the layout with what it leaves to the cluster: how many neighbours exchange heads."""
-    if strategy.cp_inner is not None or strategy.cp_kind != "hierarchical":
+    if strategy.cp_inner is not None or not CONTEXT_KINDS[strategy.cp_kind].halves:
         return strategy
     ranks = inner_ranks(cp=strategy.cp, tp=strategy.tp, wanted=None, domain=domain)
     return replace(strategy, cp_inner=int(ranks))

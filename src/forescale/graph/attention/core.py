@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 import numpy as np
 
 from forescale.formula import formula
 from forescale.graph.modules import elementwise, exchange
-from forescale.graph.operator import Builder
-from forescale.graph.ops import AttentionCore, Collective, Elementwise, Primitive
+from forescale.graph.operator import Builder, Work
+from forescale.graph.ops import AttentionCore, Collective, Elementwise
 from forescale.numeric import Numeric
+from forescale.spec.context import ContextAxis
 
 QKV = ("attention.query", "attention.key", "attention.value")
 ACCUMULATOR_BYTES = 4.0
@@ -61,19 +61,17 @@ def rotary(b: Builder, *, queries: float = 1.0, keys: float = 1.0) -> None:
 def attention_core(b: Builder, shape: CoreShape) -> str:
     """Append the core on query, key and value of this block; return the output's name."""
     lay = b.layout
-    tokens = lay.tokens("sequence")
+    tokens, axis = lay.tokens("sequence"), lay.context.exchanges
     output = b.tensor("attention.core_output", tokens * shape.heads * shape.v_dim / lay.split("heads"))
     with b.module("core_attn"):
-        if lay.choices.cp_kind == "ulysses":
-            _exchanged(b, shape, output, axis="cp")
-        elif lay.choices.cp_kind == "hierarchical":
-            _exchanged(b, shape, output, axis="cp_inner")
+        if axis is None:
+            _core(b, shape, qkv=QKV, output=output, ring=_met(b, output))
         else:
-            _gathered_or_ring(b, shape, output)
+            _exchanged(b, shape, output, axis=axis)
     return output
 
 
-def _exchanged(b: Builder, shape: CoreShape, output: str, *, axis: Literal["cp", "cp_inner"]) -> None:
+def _exchanged(b: Builder, shape: CoreShape, output: str, *, axis: ContextAxis) -> None:
     """Append all-to-alls from sequence shards to head shards and back; both sides' outputs are kept.
 
     Among neighbours alone, what each then holds of keys and values goes around the ring of such groups (Fang
@@ -86,23 +84,21 @@ def _exchanged(b: Builder, shape: CoreShape, output: str, *, axis: Literal["cp",
         inside.append(b.tensor(f"{name}.exchanged", tensor.elements))
         exchange(b, f"{name}.exchange", axis=axis, num_bytes=tensor.num_bytes, source=name, result=inside[-1])
     local = b.tensor(f"{output}.exchanged", b.tensors[output].elements * several)
-    ring: tuple[tuple[Primitive, ...], tuple[Primitive, ...]] = ((), ())
-    if axis == "cp_inner":
-        groups = b.layout.degree("cp_outer")
-        gather = Collective(kind="all_gather", axis="cp_outer", num_bytes=b.bytes_of(*QKV[1:]) * groups)
-        ring = _ring(b, gather, output, groups)
-    _core(b, shape, qkv=(inside[0], inside[1], inside[2]), output=local, ring=ring)
+    _core(b, shape, qkv=(inside[0], inside[1], inside[2]), output=local, ring=_met(b, output))
     exchange(b, f"{output}.exchange", axis=axis, num_bytes=b.bytes_of(output), source=local, result=output)
 
 
-def _gathered_or_ring(b: Builder, shape: CoreShape, output: str) -> None:
-    """Append the core on local queries, with all keys and values gathered or passed around the ring."""
-    kv_bytes = b.bytes_of(*QKV[1:]) * b.layout.degrees.cp
-    gather = Collective(kind="all_gather", axis="cp", num_bytes=kv_bytes)
-    if b.layout.choices.cp_kind == "ring":
-        _core(b, shape, qkv=QKV, output=output, ring=_ring(b, gather, output, b.layout.degrees.cp))
-        return
-    scatter = Collective(kind="reduce_scatter", axis="cp", num_bytes=kv_bytes)
+def _met(b: Builder, output: str) -> tuple[Work, Work]:
+    """Return what passing keys and values around a ring adds to the core; append the operator that gathers them."""
+    context = b.layout.context
+    if context.around is None:
+        return (), ()
+    ranks = b.layout.degree(context.around)
+    kv_bytes = b.bytes_of(*QKV[1:]) * ranks
+    gather = Collective(kind="all_gather", axis=context.around, num_bytes=kv_bytes)
+    if context.ring:
+        return _ring(b, gather, output, ranks)
+    scatter = Collective(kind="reduce_scatter", axis=context.around, num_bytes=kv_bytes)
     b.operator(
         "attention.gather_kv",
         forward=(gather,),
@@ -110,12 +106,10 @@ def _gathered_or_ring(b: Builder, shape: CoreShape, output: str) -> None:
         reads=QKV[1:],
         writes=QKV[1:],
     )
-    _core(b, shape, qkv=QKV, output=output)
+    return (), ()
 
 
-def _ring(
-    b: Builder, gather: Collective, output: str, ranks: Numeric
-) -> tuple[tuple[Primitive, ...], tuple[Primitive, ...]]:
+def _ring(b: Builder, gather: Collective, output: str, ranks: Numeric) -> tuple[Work, Work]:
     """Return what the ring adds to forward and backward: the steps' messages, and merging their results.
 
     Every step after the first rescales the fp32 output so far and adds its own; backward adds up the gradients
@@ -135,15 +129,15 @@ def _core(
     *,
     qkv: tuple[str, str, str],
     output: str,
-    ring: tuple[tuple[Primitive, ...], tuple[Primitive, ...]] = ((), ()),
+    ring: tuple[Work, Work],
 ) -> None:
     lay = b.layout
     saves = _kept_inside(b, shape, output)
     temporaries: tuple[str, ...] = ()
-    if lay.choices.cp_kind != "ulysses":
+    if lay.context.around is not None:
         local = b.tensors[qkv[1]].elements + b.tensors[qkv[2]].elements
-        around = lay.degree("cp_outer") if lay.choices.cp_kind == "hierarchical" else lay.degrees.cp
-        temporaries = (b.tensor("attention.gathered_kv", (around - 1.0) * local),)
+        others = lay.degree(lay.context.around) - 1.0
+        temporaries = (b.tensor("attention.gathered_kv", others * local),)
     b.operator(
         "attention.core",
         forward=(_work(b, shape, backward=False), *ring[0]),
