@@ -77,3 +77,19 @@ def test_limits_of_one_and_kernels_of_another(forescale, tmp_path):
     ran = forescale("search", *SEARCH, "--space", space, "--json")
     assert json.loads(ran.out)["best"][0]["strategy"]["software"] == "torch-eager"
     assert "is not written down" in forescale("search", *SEARCH, "--for", "nanotron").err
+
+
+def test_a_file_names_its_framework_and_a_flag_goes_over_it(forescale, tmp_path):
+    config = tmp_path / "ds_config.json"
+    config.write_text(json.dumps({"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}))
+    document = projected(forescale, "--config", config)
+    assert document["strategy"]["software"] == "torch-eager"
+    assert document["strategy"]["kernels"]["accumulate_in_product"]
+    assert any("as deepspeed-zero@0.17 trains" in note["text"] for note in document["notes"])
+    document = projected(forescale, "--config", config, "--framework", "torchtitan")
+    assert (document["strategy"]["software"], document["strategy"]["zero"]) == ("torch-compile", 3)
+    piped = tmp_path / "piped.json"
+    piped.write_text(json.dumps({"train_micro_batch_size_per_gpu": 1, "pipeline": {"stages": 2}}))
+    kernels = projected(forescale, "--config", piped)["strategy"]["kernels"]
+    assert kernels["runs_ahead"]
+    assert not kernels["hides_input_sums"]

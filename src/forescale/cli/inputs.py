@@ -214,8 +214,10 @@ def _model_file(written: dict[str, Any], folder: Path | None) -> Path | None:
 def _said(reading: Reading, *, layout: bool, sized: bool) -> dict[str, Any]:
     """Return what a framework's file says, as a plan would; devices unless nodes are given."""
     values: dict[str, Any] = {}
-    if reading.strategy is not None:
-        own = {**_without_data_parallel(asdict(reading.strategy)), "schedule": _own_schedule(reading)}
+    if reading.framework is not None:
+        values["framework"] = reading.framework
+    if reading.told:
+        own = {**_without_data_parallel(dict(reading.told)), "schedule": _own_schedule(reading)}
         values["strategy"] = own if layout else _not_searched(own)
     if reading.workload is not None:
         values["workload"] = asdict(reading.workload)

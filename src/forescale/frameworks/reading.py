@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
 from forescale.spec import Model, Strategy, Workload
+from forescale.spec.framework import Words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +19,12 @@ class Reading:
     format: str
     """Name of the reader."""
     model: Model | None = None
+    framework: str | None = None
+    """Record of the framework that says the rest; None where the configuration is of a model only."""
     strategy: Strategy | None = None
+    """The layout as the configuration alone says it."""
+    told: Words = field(default_factory=lambda: MappingProxyType({}))
+    """What of the layout it says, in the words of a plan; the rest is the framework's."""
     workload: Workload | None = None
     workload_values: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     """What it says of the workload where the length of sequences is in no configuration, in the words of a plan."""
@@ -34,6 +40,17 @@ class Reading:
     """Keys that the framework does not have; empty unless `Options.strict` is off."""
     notes: tuple[str, ...] = ()
     """How something was understood, or what could not be expressed, one sentence each."""
+
+
+def words_of(strategy: Strategy, *, left: Collection[str] = (), **tables: Collection[str]) -> dict[str, Any]:
+    """Return a layout in the words of a plan without the fields that are `left` to the framework.
+
+    `tables` name, of a table such as kernels, the fields that are said.
+    """
+    words = {name: value for name, value in asdict(strategy).items() if name not in left}
+    for name, said in tables.items():
+        words[name] = {field: value for field, value in words[name].items() if field in said}
+    return words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

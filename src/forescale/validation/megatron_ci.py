@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from forescale.catalogue.clusters import load_cluster
@@ -20,6 +20,7 @@ from forescale.limits import AMOUNT, DEVICES
 from forescale.validation.cases import Case, Measured
 from forescale.validation.corpus import Column, check_cells
 from forescale.validation.errors import InexpressibleError
+from forescale.validation.layout import Stated
 from forescale.validation.tables import table
 
 COLUMNS = ("test_case", "golden", "platform", "all_args")
@@ -94,19 +95,24 @@ def _unread(row: Row) -> Case:
 
 
 def _read(case: Case, row: Row, reading: Reading) -> Case:
-    if reading.model is None or reading.strategy is None or reading.workload is None:
+    model, workload = reading.model, reading.workload
+    if model is None or reading.strategy is None or workload is None or reading.framework is None:
         msg = "its flags describe no whole run"
         raise InexpressibleError(msg)
+    cluster = load_cluster(_platform(row)["cluster"], reading.strategy.num_devices)
+    stated = Stated(framework=reading.framework, strategy=reading.told, workload=asdict(workload))
+    strategy, workload = stated.trained(model, cluster)
     notes = [*reading.notes, *(f"unknown flag {flag} left out" for flag in reading.unknown)]
     if not case.core:
         notes.append("devices not given: those of the platform's test node assumed")
     return replace(
         case,
-        model=reading.model,
-        cluster=load_cluster(_platform(row)["cluster"], reading.strategy.num_devices),
-        strategy=reading.strategy,
-        workload=reading.workload,
-        family="moe" if reading.model.is_moe else "dense",
+        model=model,
+        cluster=cluster,
+        strategy=strategy,
+        workload=workload,
+        stated=stated,
+        family="moe" if model.is_moe else "dense",
         notes=tuple(notes),
     )
 

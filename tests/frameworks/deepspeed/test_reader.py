@@ -77,9 +77,10 @@ def test_shards_among_neighbours(read):
 
 def test_other_parallelism(read):
     given = {"train_micro_batch_size_per_gpu": 1, "sequence_parallel_size": 2}
-    layout = read({**given, "pipeline": {"stages": 2}, "tensor_parallel": {"autotp_size": 2}}, 16).strategy
+    found = read({**given, "pipeline": {"stages": 2}, "tensor_parallel": {"autotp_size": 2}}, 16)
+    layout = found.strategy
     assert (layout.tp, layout.pp, layout.cp, layout.cp_kind, layout.dp) == (2, 2, 2, "ulysses", 2)
-    assert layout.kernels.keeps_stage_outputs
+    assert found.framework == "megatron-deepspeed"
 
 
 def test_what_hugging_face_fills_in_is_not_given(read):
@@ -117,3 +118,15 @@ def test_what_is_not_expressed_is_noted(read):
     assert (
         "not expressed: zero_optimization.zero_quantized_weights (weights gathered in 8 bits)" in found.notes
     )
+
+
+def test_what_the_file_leaves_open_is_its_frameworks(read):
+    third = read({**BATCH, "zero_optimization": {"stage": 3}}, 8)
+    assert third.framework == "deepspeed-zero"
+    assert third.told["kernels"] == {}
+    assert third.told["overlap"] == {"grad_reduce": True, "param_gather": True}
+    assert not {"software", "recompute", "allocator"} & third.told.keys()
+    sized = read({**BATCH, "zero_optimization": {"stage": 3, "reduce_bucket_size": 1000}}, 8)
+    assert sized.told["kernels"] == {"bucket_elements": 1000.0}
+    second = read({**BATCH, "zero_optimization": {"stage": 2}}, 8).told["kernels"]
+    assert second == {"bucket_elements": 5e8, "keeps_product_gradients": False, "flat_update": True}

@@ -15,7 +15,7 @@ from typing import Any, Final, get_args
 
 from forescale.errors import ReaderError, SpecError, UnknownKeyError, shown
 from forescale.files import parse_json, read_text
-from forescale.frameworks.reading import Options, Reading
+from forescale.frameworks.reading import Options, Reading, words_of
 from forescale.limits import COUNT, within
 from forescale.spec.strategy import Kernels, Offload, Overlap, Strategy
 from forescale.spec.workload import OptimizerName
@@ -25,6 +25,8 @@ from forescale.units import counted
 _BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 BUCKET_ELEMENTS = 5e8
 """DeepSpeed's own reduce_bucket_size."""
+LEFT = ("software", "kernels", "recompute", "flash_attention", "allocator", "graphs", "dispatcher")
+"""What the configuration says nothing of."""
 ZERO = "zero_optimization"
 FULLY_SHARDED = 3
 """The stage that shards parameters, too."""
@@ -64,7 +66,9 @@ class DeepSpeedReader:
         strategy = _strategy(config, options.num_devices)
         return Reading(
             format=self.name,
+            framework="megatron-deepspeed" if "pipeline.stages" in config.given else "deepspeed-zero",
             strategy=strategy,
+            told=_told(config, strategy),
             workload_values=_workload(config, strategy),
             num_devices=options.num_devices,
             used=tuple(config.used),
@@ -191,7 +195,7 @@ def _data_parallel(config: _Config, num_devices: int | None, inner: int) -> int:
 
 
 def _kernels(config: _Config, zero: int) -> Kernels:
-    """Return what DeepSpeed's optimizers keep: buckets, and gradients beside their fp32 sum."""
+    """Return what the optimizer of the stage keeps: buckets, and gradients beside their fp32 sum."""
     size = config.get(f"{ZERO}.reduce_bucket_size")
     if size is not None and (
         isinstance(size, bool) or not isinstance(size, int | float) or not 0 <= size < 1e15
@@ -203,11 +207,18 @@ def _kernels(config: _Config, zero: int) -> Kernels:
     beside = zero == 1 and types["gradients"] == "fp32" != types["parameters"]  # BF16_Optimizer
     return Kernels(
         bucket_elements=elements if zero else 0.0,
-        accumulate_in_product=False,
         keeps_product_gradients=beside,
         flat_update=zero < FULLY_SHARDED and not beside,
-        keeps_stage_outputs=config.count("pipeline.stages") is not None,
     )
+
+
+def _told(config: _Config, strategy: Strategy) -> dict[str, Any]:
+    """Return what the configuration says, the optimizer of stages 0 to 2 included (runtime/zero/stage_1_and_2.py)."""
+    sized = config.get(f"{ZERO}.reduce_bucket_size") is not None
+    below = strategy.zero < FULLY_SHARDED
+    said = [*["bucket_elements"] * (sized or below), *["keeps_product_gradients", "flat_update"] * below]
+    words = words_of(strategy, left=LEFT, overlap=("grad_reduce", "param_gather"))
+    return {**words, "kernels": words_of(strategy, kernels=said)["kernels"]}
 
 
 def _offload(config: _Config, zero: int) -> Offload:

@@ -375,6 +375,20 @@ def _flash(settings: Settings) -> bool:
     return backend not in ("unfused", "local") and not (local and backend == "auto")
 
 
+KERNELS = (
+    "cross_entropy",
+    "weighted_activation",
+    "accumulate_in_product",
+    "fused_rotary",
+    "grouped_experts",
+    "expert_kernels",
+    "narrow_experts",
+    "deterministic",
+    "dropout",
+)
+"""What settings say of kernels; the rest is the framework's."""
+
+
 def _kernels(settings: Settings) -> Kernels:
     """Return which kernels train; Megatron-LM drops out a tenth of attention and hidden states unless told."""
     implementation = settings.choice("cross_entropy_fusion_impl", "native", {"native": "native", "te": "te"})

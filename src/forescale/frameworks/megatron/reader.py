@@ -10,11 +10,11 @@ from typing import Any, Final
 from forescale.errors import ForescaleError, ReaderError, UnknownKeyError
 from forescale.files import parse_json, read_text
 from forescale.frameworks.megatron.arguments import parse_arguments
-from forescale.frameworks.megatron.layout import read_strategy
+from forescale.frameworks.megatron.layout import KERNELS, read_strategy
 from forescale.frameworks.megatron.model import read_model
 from forescale.frameworks.megatron.run import read_workload
 from forescale.frameworks.megatron.settings import Settings
-from forescale.frameworks.reading import Options, Reading
+from forescale.frameworks.reading import Options, Reading, words_of
 from forescale.syntax import parse_yaml
 
 ARGUMENTS = "MODEL_ARGS"
@@ -92,6 +92,7 @@ def read_settings(
     vocab_size: int | None = None,
     unknown: Sequence[str] = (),
     form: str = "megatron",
+    framework: str = "megatron-core",
     schedule: str | None = None,
 ) -> Reading:
     """Return what Megatron's settings say, wherever they were written."""
@@ -113,7 +114,9 @@ def read_settings(
     return Reading(
         format=form,
         model=model,
+        framework=framework,
         strategy=strategy,
+        told=words_of(strategy, left=("software", "allocator"), kernels=KERNELS),
         workload=workload,
         schedule=schedule,
         num_devices=num_devices,

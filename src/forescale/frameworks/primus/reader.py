@@ -72,6 +72,7 @@ class PrimusReader:
             vocab_size=options.vocab_size,
             unknown=unknown,
             form=self.name,
+            framework=self.name,
             schedule=schedule,
         )
         _check_chunks(reading, path)
