@@ -29,7 +29,7 @@ from forescale.cost.timings import (
     residual_of,
     stack,
 )
-from forescale.io.nccl_tests import read_nccl_tests
+from forescale.io.measurements import read_nccl_tests
 
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "src/forescale/catalogue/calibrations/network"

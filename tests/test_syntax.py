@@ -1,9 +1,20 @@
+import tomllib
 from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from forescale.errors import ReaderError
-from forescale.syntax import deep_merge, load_mapping, parse_toml, parse_yaml, parse_yaml_lenient
+from forescale.syntax import (
+    deep_merge,
+    dump_toml,
+    line_of,
+    load_mapping,
+    parse_toml,
+    parse_yaml,
+    parse_yaml_lenient,
+)
 
 
 def test_numbers_in_yaml_are_numbers():
@@ -89,3 +100,75 @@ def test_dates_in_yaml_are_text_and_tables_merge():
 def test_toml_without_bounds_is_refused(text, message):
     with pytest.raises(ReaderError, match=message):
         parse_toml(text, "x")
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+SCALAR = st.one_of(st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), TEXT)
+VALUE = st.recursive(
+    SCALAR,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(TEXT, VALUE, max_size=5))
+def test_the_standard_library_reads_back_the_same(values):
+    assert tomllib.loads(dump_toml(values)) == values
+
+
+def test_plain_values_stand_before_tables():
+    text = dump_toml({"table": {"x": 1, "none": None}, "y": [True, {"a": 1}]})
+    assert text == "y = [true, { a = 1 }]\n\n[table]\nx = 1\n"
+
+
+def test_what_toml_cannot_say():
+    with pytest.raises(TypeError, match="no form in TOML"):
+        dump_toml({"x": object()})
+
+
+PLAN = """\
+# a comment
+model = "x"  # [vary]
+
+[workload]
+seq_len = 4096
+
+[vary]
+devices = [
+    1,
+    2,
+]
+device.hbm_bytes = "x2"
+"cluster.tiers.nvlink.size" = 72
+
+[[case]]
+name = "a"
+[[case]]
+name = "b"
+flops . bf16 = "x2"
+
+[model.rope]
+base = 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        (("model",), 2),
+        (("workload",), 4),
+        (("workload", "seq_len"), 5),
+        (("workload", "absent"), 4),
+        (("vary", "devices"), 8),
+        (("vary", "device", "hbm_bytes"), 12),
+        (("vary", "cluster.tiers.nvlink.size"), 13),
+        (("case", 0), 15),
+        (("case", 1, "name"), 18),
+        (("case", 1, "flops", "bf16"), 19),
+        (("case", 2, "name"), None),
+        (("model", "rope", "base"), 22),
+        (("absent",), None),
+    ],
+)
+def test_keys_are_found_where_they_stand(path, line):
+    assert line_of(PLAN, path) == line

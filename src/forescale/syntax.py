@@ -1,9 +1,11 @@
-"""Plain mappings from TOML, JSON and YAML files, with one clear error when that fails."""
+"""Plain mappings from TOML, JSON and YAML texts, with one clear error when that fails; TOML written, and its lines."""
 
 from __future__ import annotations
 
+import json
+import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -170,3 +172,85 @@ def _kind(value: object) -> str:
 _PARSERS: Mapping[str, Callable[[str, object], object]] = MappingProxyType(
     {".toml": parse_toml, ".json": parse_json, ".yaml": parse_yaml, ".yml": parse_yaml}
 )
+
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def dump_toml(values: Mapping[str, Any]) -> str:
+    """Return `values` as TOML: plain values first, then tables; entries that are None are left out."""
+    return "\n".join(_table(values, ())).lstrip("\n") + "\n"
+
+
+def _table(values: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
+    lines = [f"\n[{'.'.join(map(_key, path))}]"] if path else []
+    tables = {key: value for key, value in values.items() if isinstance(value, Mapping)}
+    for key, value in values.items():
+        if key not in tables and value is not None:
+            lines.append(f"{_key(key)} = {_value(value)}")
+    for key, table in tables.items():
+        lines.extend(_table(table, (*path, key)))
+    return lines
+
+
+def _key(key: str) -> str:
+    return key if _BARE.fullmatch(key) else _string(key)
+
+
+def _string(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _value(value: object) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return _string(value)
+        case int() | float():
+            return repr(value)
+        case Mapping():
+            inside = ", ".join(f"{_key(k)} = {_value(v)}" for k, v in value.items() if v is not None)
+            return f"{{ {inside} }}" if inside else "{}"
+        case list() | tuple():
+            return f"[{', '.join(_value(item) for item in value)}]"
+        case _:
+            msg = f"{value!r} has no form in TOML"
+            raise TypeError(msg)
+
+
+_TABLE = re.compile(r"^\s*\[(\[?)\s*([^\[\]#]+?)\s*\]\]?\s*(?:#.*)?$")
+_KEY = re.compile(
+    r"""^\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'))*)\s*="""
+)
+_PART = re.compile(r"""[A-Za-z0-9_-]+|"[^"]*"|'[^']*'""")
+
+
+def line_of(text: str, path: Sequence[str | int]) -> int | None:
+    """Return the line, counted from 1, where the key at `path` or the table nearest around it is given.
+
+    Tables of a list are counted: ("case", 1, "name") is in the second [[case]].
+    """
+    wanted = tuple(path)
+    best: tuple[int, int] | None = None
+    table: tuple[str | int, ...] = ()
+    counts: dict[tuple[str | int, ...], int] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if header := _TABLE.match(line):
+            table = _parts(header[2])
+            if header[1]:
+                counts[table] = counts.get(table, -1) + 1
+                table = (*table, counts[table])
+            found = table
+        elif key := _KEY.match(line):
+            found = (*table, *_parts(key[1]))
+        else:
+            continue
+        shared = len(found) if found == wanted[: len(found)] else 0
+        if shared and (best is None or shared > best[0]):
+            best = (shared, number)
+    return best[1] if best else None
+
+
+def _parts(text: str) -> tuple[str | int, ...]:
+    return tuple(part.strip("\"'") for part in _PART.findall(text))

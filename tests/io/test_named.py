@@ -3,10 +3,11 @@ from dataclasses import replace
 
 import pytest
 
-from forescale.catalogue.clusters import load_cluster
+from forescale.catalogue.clusters import cluster_record, load_cluster, load_device
 from forescale.catalogue.models import load_model
-from forescale.errors import ReaderError, UnknownNameError
-from forescale.io.named import cluster_of, model_of, named_cluster, named_model
+from forescale.cost.collectives.alpha_beta import AlphaBeta
+from forescale.errors import ReaderError, SpecError, UnknownKeyError, UnknownNameError
+from forescale.io.named import cluster_of, model_of, named_cluster, named_model, read_cluster_file
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
@@ -48,3 +49,128 @@ def test_names_of_what_the_catalogue_knows():
     assert named_model(replace(model, name="mine")) is None
     assert named_cluster(cluster) == "b200"
     assert named_cluster(replace(cluster, devices_per_node=2)) is None
+
+
+TOML = """
+device = "h100-sxm"
+devices_per_node = 4
+[[tiers]]
+name = "nvlink"
+size = 4
+bandwidth = "450 GB/s"
+latency = "1 us"
+[[tiers]]
+name = "ethernet"
+size = 0
+bandwidth = "100 Gb/s"
+latency = "10 us"
+"""
+YAML = """
+device: {base: h100-sxm, name: capped, power_w: 500 W}
+devices_per_node: 4
+tiers:
+  - {name: nvlink, size: 4, bandwidth: 450 GB/s, latency: 1 us}
+  - {name: ethernet, size: 0, bandwidth: 12.5e9, latency: 10 us}
+"""
+
+
+def written(tmp_path, name, text):
+    file = tmp_path / name
+    file.write_text(text)
+    return file
+
+
+def test_toml_with_a_named_device(tmp_path):
+    cluster = read_cluster_file(written(tmp_path, "lab.toml", TOML), 16)
+    assert cluster.name == "lab"
+    assert cluster.num_devices == 16
+    assert cluster.device == load_device("h100-sxm")
+    assert cluster.tiers[1].bandwidth == 12.5e9
+
+
+def test_yaml_with_a_device_in_place(tmp_path):
+    cluster = read_cluster_file(written(tmp_path, "lab.yaml", YAML), 16)
+    assert cluster.device.name == "capped"
+    assert cluster.device.power_w == 500
+    assert cluster.device.matrix_flops == load_device("h100-sxm").matrix_flops
+    assert cluster.tiers == read_cluster_file(written(tmp_path, "lab.toml", TOML), 16).tiers
+
+
+def test_json_on_a_base(tmp_path):
+    text = json.dumps({"base": "b200", "device": {"hbm_bytes": "100 GiB"}})
+    cluster = read_cluster_file(written(tmp_path, "lab.json", text), 16)
+    assert cluster.name == "b200"
+    assert cluster.device.hbm_bytes == 100 * 2**30
+    assert cluster.device.num_cores == load_device("b200").num_cores
+    assert cluster.tiers == load_cluster("b200", 16).tiers
+
+
+def test_a_catalogue_entry_is_a_cluster_file(tmp_path):
+    file = written(tmp_path, "gaudi3.json", json.dumps(dict(cluster_record("gaudi3"))))
+    assert read_cluster_file(file, 8) == load_cluster("gaudi3", 8)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "error", "message"),
+    [
+        ("a.toml", TOML.replace("bandwidth", "bandwith"), SpecError, "did you mean bandwidth"),
+        (
+            "a.toml",
+            TOML.replace("devices_per_node", "device_per_node"),
+            SpecError,
+            "did you mean devices_per_node",
+        ),
+        ("a.toml", TOML.replace("450 GB/s", "450 GB"), SpecError, "not a quantity in byte/s"),
+        ("a.toml", TOML.replace("size = 0", "size = 8"), SpecError, "joins at most 8 devices; asked for 16"),
+        ("a.toml", TOML.replace("h100-sxm", "h100"), UnknownNameError, "did you mean h100-"),
+        ("a.toml", "num_devices = 8\n" + TOML, SpecError, "it says 8 devices, but 16 were asked for"),
+        ("a.toml", "base = 'h100'", UnknownNameError, "did you mean h100-"),
+        ("a.toml", "base = 3", SpecError, "base must be a catalogue name, got 3"),
+        ("a.toml", "base = 'h100-sxm'\nfoo = 1", UnknownKeyError, "unknown key 'foo'"),
+        ("a.toml", "device = ", ReaderError, "not valid TOML: .* line 1"),
+        ("a.json", '{"device": "h1', ReaderError, "not whole JSON: .* line 1"),
+        ("a.json", "[]", ReaderError, "must hold a table of keys, not a list"),
+        ("a.yaml", "device: [", ReaderError, "not valid YAML: .* line"),
+        ("a.yaml", "device: a\ndevice: b", ReaderError, "'device' is given twice at line 2"),
+        ("a.txt", "", ReaderError, "the suffix '.txt' is not one of .toml, .json"),
+    ],
+)
+def test_bad_files(tmp_path, name, text, error, message):
+    with pytest.raises(error, match=message) as caught:
+        read_cluster_file(written(tmp_path, name, text), 16)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_file(tmp_path):
+    with pytest.raises(ReaderError, match="there is no such file"):
+        read_cluster_file(tmp_path / "none.toml", 8)
+
+
+def test_a_tier_s_own_collectives(tmp_path):
+    own = """
+base = "h100-sxm"
+[[tiers]]
+name = "nvlink"
+size = 8
+bandwidth = "450 GB/s"
+latency = "1 us"
+[[tiers]]
+name = "infiniband"
+size = 0
+bandwidth = "50 GB/s"
+latency = "5 us"
+parameters = { efficiency = 0.6, launch = "80 us", algorithms = ["ring", "tree", "p2p"] }
+"""
+    path = tmp_path / "site.toml"
+    path.write_text(own, encoding="utf-8")
+    links = AlphaBeta.of(read_cluster_file(path, 16)).calibration.links
+    assert links[1].protocols[-1].efficiency == pytest.approx(0.6)
+    assert links[1].protocols[-1].launch == pytest.approx(80e-6)
+    assert links[1].algorithms == ("ring", "tree", "p2p")
+    assert links[0] == AlphaBeta.of(load_cluster("h100-sxm", 16)).calibration.links[0]
+    path.write_text(own.replace('"tree"', '"trees"'), encoding="utf-8")
+    with pytest.raises(UnknownNameError, match="unknown collective algorithm 'trees'; did you mean tree"):
+        AlphaBeta.of(read_cluster_file(path, 16))
+    path.write_text(own.replace("0.6", "1.6"), encoding="utf-8")
+    with pytest.raises(SpecError, match="efficiency"):
+        read_cluster_file(path, 16)

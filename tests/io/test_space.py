@@ -5,8 +5,8 @@ from tests import small
 
 from forescale.catalogue.frameworks import load_framework
 from forescale.errors import ReaderError, SpecError, UnknownKeyError
-from forescale.io.space import held_space, read_space, wider_space
-from forescale.spec import Recompute, Share
+from forescale.io.space import held_space, placement_of, read_space, wider_space
+from forescale.spec import Recompute, Share, Strategy
 from forescale.spec.framework import searched
 from forescale.spec.space import Space, default_recompute, partial_recompute
 from forescale.spec.strategy import ALL_LAYERS
@@ -141,3 +141,19 @@ def test_numbers_of_layers_are_powers_of_two():
     counts = [each.num_layers for each in held.recompute]
     assert counts == [2**power for power in range(len(counts))]
     assert counts[-1] < MODEL.num_layers <= 2 * counts[-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "meaning"),
+    [("tp=4,dp=2", (Share(tp=4, dp=2),)), ("tp=8/pp = 4, dp=2", (Share(tp=8), Share(dp=2, pp=4)))],
+)
+def test_tiers_and_axes(text, meaning):
+    assert placement_of(text, where="--placement") == meaning
+    written = Strategy(placement=meaning).rank_order
+    assert placement_of(written, where="--placement") == meaning
+
+
+@pytest.mark.parametrize("text", ["", "tp", "tp=0", "tp=2,tp=4", "ep=8", "tp=4;dp=2", "tp=4//dp=2"])
+def test_anything_else_is_refused(text):
+    with pytest.raises(SpecError, match=r"--placement takes ranks of tp, cp, dp, pp .*got"):
+        placement_of(text, where="--placement")

@@ -12,8 +12,8 @@ import pytest
 from forescale.catalogue.frameworks import load_framework
 from forescale.io.named import named_cluster, named_model
 from forescale.io.plan import build_plan, read_plan
-from forescale.io.toml import dump_toml
 from forescale.project import project
+from forescale.syntax import dump_toml
 from forescale.validation import load_cases
 from forescale.validation.projector import projector_of, published_peak
 from forescale.validation.tables import table

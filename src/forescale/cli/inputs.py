@@ -56,6 +56,7 @@ class Question:
     @property
     def asked(self) -> asked.Question:
         """The question of the engine."""
+        from forescale.io.measurements import read_costs
         from forescale.question import Question
 
         plan = self.plan
@@ -65,7 +66,7 @@ class Question:
             workload=plan.workload,
             strategy=self.strategy,
             preset=plan.preset,
-            costs=plan.costs(),
+            costs=read_costs(plan),
         )
 
     def project(self) -> Projection:
@@ -303,7 +304,7 @@ def _workload(run: RunOptions) -> dict[str, Any]:
 
 
 def _strategy(layout: LayoutOptions) -> dict[str, Any]:
-    from forescale.io.placement import placement_of
+    from forescale.io.space import placement_of
 
     own = ("stage_layers", "axis_order", "placement", "overlap", "reshard", *ROUTING)
     tables = ("recompute", "offload")

@@ -182,7 +182,7 @@ def _show(
 
 
 def _anchored(question: Question, result: Projection, anchor: AnchorOptions) -> AnchoredMemory:
-    from forescale.io.bench_artifact import read_bench
+    from forescale.io.bench import read_bench
     from forescale.memory.anchored import anchored_memory
     from forescale.project import project
 

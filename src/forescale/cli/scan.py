@@ -118,7 +118,7 @@ def front(question: Question, scan: ScanOptions, *, space: Space, max_memory: fl
         space=space,
         max_memory=max_memory,
         device_counts=None if counts is None else _counts("--device-counts", counts),
-        costs=asked.costs(),
+        costs=question.asked.costs,
     )
     return replace(result, front=tuple(_noted(one, question.notes) for one in result.front))
 
@@ -133,7 +133,7 @@ def scanned(question: Question, scan: ScanOptions, *, space: Space, max_memory: 
         max_memory=max_memory,
         target=target,
         price_per_device_hour=scan.price_per_device_hour,
-        costs=asked.costs(),
+        costs=question.asked.costs,
     )
     of = (asked.model, asked.cluster, asked.workload)
     if target is not None:

@@ -249,7 +249,7 @@ def ranked(
     terms: dict[str, Any] = {
         "space": space,
         "max_memory": max_memory,
-        "costs": asked.costs(),
+        "costs": question.asked.costs,
         "safe": answer is not None and answer.safe,
     }
     with SearchBar() as bar, _remedied(question, terms):

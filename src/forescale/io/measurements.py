@@ -1,20 +1,53 @@
-"""Measured kernels and collectives from files: bench artifacts, kernel tables, output of nccl-tests."""
+"""Measured kernels and collectives from files: bench artifacts, kernel tables, what nccl-tests and rccl-tests print."""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from forescale.catalogue.clusters import device_names, hardware_device
 from forescale.cost.measured import Measurements
-from forescale.cost.timings import read_collectives, read_kernels
+from forescale.cost.select import Calibrations, Costs, read_calibrations
+from forescale.cost.timings import MeasuredCollective, kind_of, read_collectives, read_kernels
 from forescale.errors import ReaderError, UnknownNameError
-from forescale.files import read_table
+from forescale.files import read_table, read_text
 from forescale.graph.ops import CollectiveKind
-from forescale.io.bench_artifact import BenchArtifact, read_bench
-from forescale.io.nccl_tests import read_nccl_tests
+from forescale.io.bench import BenchArtifact, read_bench
+from forescale.io.plan import Plan
+from forescale.limits import whole_of
 from forescale.spec import Device
 
 SUFFIXES = (".json", ".csv", ".txt", ".log", ".out")
+
+
+def read_costs(plan: Plan) -> Costs:
+    """Return the cost models that price the question of a plan, from the files that it names.
+
+    Raises
+    ------
+    ReaderError
+        If a file cannot be read.
+    SpecError
+        If the measurements are of another device.
+    """
+    cost, cluster = plan.cost, plan.cluster
+    found = [read_measurements(path, cluster.device) for path in cost.measurements]
+    measurements = Measurements.joined(found) if found else None
+    if measurements is not None:
+        measurements.check(cluster)
+    own = Calibrations() if cost.calibration is None else read_calibrations(cost.calibration)
+    return Costs(
+        compute=cost.compute,
+        clock_hz=None if cost.device_clock_mhz is None else cost.device_clock_mhz * 1e6,
+        calibration=own.runs,
+        measurements=measurements,
+        kernels=own.kernels,
+        links=own.links,
+    )
 
 
 def read_measurements(
@@ -98,3 +131,142 @@ def _catalogue_name(text: str) -> str:
         return hardware_device(text)
     except UnknownNameError:
         return ""
+
+
+MOST = 1e15
+"""Bytes and microseconds of one message."""
+LONGEST = 2_000
+"""Characters of a line that are read."""
+_PREFIX = re.compile(r"^\s*(?:\[[\d,]+\](?:<stdout>)?:?|\d+:)\s?(?=\s*[#\d])")
+_RANK = re.compile(r"#\s+Rank\s+(\d+)\b.*?\bon\s+(\S+)\s+device\s+\d+\s*(?:\[[^\]]*\]\s*(.*))?")
+_STARTING = re.compile(r"Collective test starting:\s*(\w+)")
+_COMMAND = re.compile(r"\b(\w+_perf)(?:_mpi)?\b")
+_NUMBER = re.compile(r"^\d+(?:\.\d+)?(?:[eE][-+]?\d+)?$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NcclTestsRun:
+    """One run of a test."""
+
+    kind: CollectiveKind
+    device: str
+    """The devices' name as printed; empty where the log does not list them."""
+    num_ranks: int
+    ranks_per_node: int
+    rows: tuple[MeasuredCollective, ...]
+    """Out-of-place times in increasing size, without rows that the test found wrong."""
+    num_wrong: int
+    """Rows left out because the test found wrong results."""
+
+
+def read_nccl_tests(
+    path: Path,
+    *,
+    kind: CollectiveKind | None = None,
+    num_ranks: int | None = None,
+    ranks_per_node: int | None = None,
+) -> NcclTestsRun:
+    """Return the run whose output is stored in `path`.
+
+    Parameters
+    ----------
+    path
+        Output of one test, bare or with the rank prefixes of a launcher.
+    kind, num_ranks, ranks_per_node
+        What older versions and trimmed logs do not say; what the log says must agree.
+    """
+    lines = [_PREFIX.sub("", line[:LONGEST]) for line in read_text(path).splitlines()]
+    found = _kind(lines)
+    hosts, device = _ranks(lines)
+    ranks = _agreed(path, "num_ranks", sum(hosts.values()) or None, num_ranks)
+    per_node = _agreed(path, "ranks_per_node", max(hosts.values(), default=None), ranks_per_node)
+    chosen: CollectiveKind = _agreed(path, "kind", found, kind)
+    rows, wrong = _rows(lines, kind=chosen, num_ranks=ranks, ranks_per_node=per_node, source=path.stem)
+    if not rows:
+        raise ReaderError(path, "no results; a table with size, time, algbw and busbw is expected")
+    return NcclTestsRun(
+        kind=chosen,
+        device=device,
+        num_ranks=ranks,
+        ranks_per_node=per_node,
+        rows=tuple(rows),
+        num_wrong=wrong,
+    )
+
+
+T = TypeVar("T")
+
+
+def _agreed(path: Path, name: str, found: T | None, given: T | None) -> T:
+    if found is None and given is None:
+        raise ReaderError(
+            path,
+            f"the log does not say {name}; keep what the test prints of its ranks, or give "
+            f"--{name.replace('_', '-')}",
+        )
+    if found is not None and given is not None and found != given:
+        raise ReaderError(path, f"the log says {name} is {found}, but {given} was given")
+    value = given if found is None else found
+    assert value is not None
+    return value
+
+
+def _kind(lines: list[str]) -> CollectiveKind | None:
+    for pattern in (_STARTING, _COMMAND):
+        names = (match[1] for line in lines if (match := pattern.search(line)))
+        kinds = {kind for name in names if (kind := kind_of(name))}
+        if len(kinds) == 1:
+            return kinds.pop()
+    return None
+
+
+def _ranks(lines: list[str]) -> tuple[Counter[str], str]:
+    hosts: Counter[str] = Counter()
+    device = ""
+    seen = set()
+    for line in lines:
+        match = _RANK.search(line)
+        if match and match[1] not in seen:
+            seen.add(match[1])
+            hosts[match[2]] += 1
+            device = device or (match[3] or "").strip()
+    return hosts, device
+
+
+def _rows(
+    lines: list[str], *, kind: CollectiveKind, num_ranks: int, ranks_per_node: int, source: str
+) -> tuple[list[MeasuredCollective], int]:
+    rows, wrong = [], 0
+    for size, time_us, errors in _results(lines):
+        if errors != "N/A" and not (_NUMBER.match(errors) and float(errors) <= _TOLERANCE):
+            wrong += 1
+            continue
+        if 0 < size < MOST and 0 < time_us < MOST:
+            rows.append(
+                MeasuredCollective(
+                    kind=kind, num_bytes=size, num_ranks=num_ranks, ranks_per_node=ranks_per_node,
+                    seconds=time_us * 1e-6, id=f"{source}:{size:.0f}",
+                )
+            )  # fmt: skip
+    return sorted(rows, key=lambda row: row.num_bytes), wrong
+
+
+_TOLERANCE = 1e-3
+"""Older versions print the largest error instead of the number of wrong elements."""
+
+
+def _results(lines: list[str]) -> Iterator[tuple[float, float, str]]:
+    """Yield size [byte], out-of-place time [µs] and the column for errors."""
+    rooted = False
+    for line in lines:
+        words = line.split()
+        if "size" in words and "time" in words:
+            rooted = "root" in words
+            continue
+        if len(words) < 7 or None in map(whole_of, words[:2]) or _NUMBER.match(words[2]):
+            continue
+        # size count type [redop [root]] time algbw busbw wrong ...
+        start = 3 if _NUMBER.match(words[3]) else 4 + rooted
+        values = words[start:]
+        if len(values) >= 4 and all(_NUMBER.match(value) for value in values[:3]):
+            yield float(words[0]), float(values[0]), values[3]

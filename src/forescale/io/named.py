@@ -1,17 +1,23 @@
-"""Models and clusters from one text: a catalogue name, or a file in any format that can be read."""
+"""Models and clusters from one text: a catalogue name, or a file in any format that can be read.
+
+Cluster files have the fields of a cluster in TOML, JSON or YAML, its device by name or in place.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from forescale.catalogue.clusters import cluster_names, load_cluster
+from forescale.catalogue.clusters import cluster_names, cluster_record, device_record, load_cluster
 from forescale.catalogue.models import load_model, model_names
-from forescale.errors import ReaderError
+from forescale.errors import ReaderError, SpecError
 from forescale.files import place_of
 from forescale.frameworks.huggingface import load_huggingface
-from forescale.io.cluster import read_cluster_file
-from forescale.io.validation import checked_model
+from forescale.frameworks.primus.hardware import build_hardware_config, is_hardware_config
+from forescale.io.validation import build, checked_model
 from forescale.spec import Cluster, Model
+from forescale.syntax import deep_merge, load_mapping
 
 _SUFFIXES = frozenset({".json", ".toml", ".yaml", ".yml", ".sh", ".txt"})
 
@@ -65,3 +71,74 @@ def _file(text: str, folder: Path | None, *, known: bool) -> Path | None:
     path = (folder or Path()) / place_of(text)
     looks = "/" in text or Path(text).suffix in _SUFFIXES
     return path if looks or (not known and path.exists()) else None
+
+
+_REMARKS = ("date", "estimated")
+
+
+def read_cluster_file(path: str | Path, num_devices: int) -> Cluster:
+    """Return the cluster that a file describes, with `num_devices` devices.
+
+    The file has the fields of `Cluster` (`name` defaults to the file's); quantities may have units. `base`
+    names a catalogue cluster whose fields the others replace; `device` is a catalogue name, or a table of
+    fields that may have a `base` of its own. A hardware configuration of Primus is read too.
+
+    Raises
+    ------
+    ReaderError
+        If the file is missing or has a syntax error.
+    SpecError
+        If a field is unknown, missing or impossible.
+    """
+    file = Path(path)
+    values = load_mapping(file)
+    if is_hardware_config(values):
+        return _of_hardware_config(values, file).sized(num_devices)
+    return build_cluster(values, num_devices, where=str(file), name=file.stem)
+
+
+def _of_hardware_config(values: Mapping[str, Any], file: Path) -> Cluster:
+    """Return the cluster of a Primus hardware configuration: over its `base`, or the one its name says."""
+    base = values.get("base", file.stem.lower())
+    if base not in cluster_names():
+        msg = (
+            f"{file}: a hardware configuration does not say which devices it is of; add `base: NAME` of a "
+            "catalogue cluster, or give --cluster NAME --hardware-config FILE"
+        )
+        raise SpecError(msg)
+    config = build_hardware_config(values, where=file.name)
+    return config.applied(load_cluster(base, 1))
+
+
+def build_cluster(values: Mapping[str, Any], num_devices: int, *, where: str, name: str) -> Cluster:
+    """Return the cluster that a table describes (see `read_cluster_file`); `name` is its default name."""
+    entry = _on_base(values, cluster_record, where)
+    device = entry.get("device")
+    if isinstance(device, str):
+        entry["device"] = {**_plain(device_record(device)), "name": device}
+    elif isinstance(device, Mapping):
+        base = device.get("base") or (values.get("base") and cluster_record(values["base"])["device"])
+        inside = {"base": base, **device} if base else device
+        entry["device"] = {"name": base or name, **_on_base(inside, device_record, f"{where}, device")}
+    entry = {"name": values.get("base", name), **entry}
+    given = entry.setdefault("num_devices", num_devices)
+    if given != num_devices:
+        msg = f"{where}: it says {given} devices, but {num_devices} were asked for; leave one of them out"
+        raise SpecError(msg)
+    return build(Cluster, entry, where=where)
+
+
+def _on_base(values: Mapping[str, Any], record: Any, where: str) -> dict[str, Any]:  # noqa: ANN401
+    """Return `values` laid over the catalogue entry that their `base` names, if they have one."""
+    own = _plain({key: value for key, value in values.items() if key != "base"})
+    base = values.get("base")
+    if base is None:
+        return own
+    if not isinstance(base, str):
+        msg = f"{where}: base must be a catalogue name, got {base!r}"
+        raise SpecError(msg)
+    return deep_merge(_plain(record(base)), own)
+
+
+def _plain(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in entry.items() if key not in _REMARKS}

@@ -27,22 +27,21 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from annotated_types import Gt, Le
 
 from forescale.catalogue.frameworks import load_framework
-from forescale.cost.select import Costs
+from forescale.cost.select import ComputeKind
 from forescale.errors import ReaderError, SpecError, UnknownKeyError, shown
 from forescale.files import check_plain, place_of
-from forescale.io.cluster import build_cluster
-from forescale.io.costs import CostPlan, build_cost_plan
-from forescale.io.named import cluster_of, model_of, named_cluster, named_model
-from forescale.io.toml import dump_toml
+from forescale.io.named import build_cluster, cluster_of, model_of, named_cluster, named_model
 from forescale.io.validation import build
 from forescale.limits import DEVICES, within
 from forescale.spec import Cluster, Model, Strategy, Workload
 from forescale.spec.framework import Framework, laid_over, told_of
 from forescale.spec.workload import Precision
-from forescale.syntax import deep_merge, load_mapping
+from forescale.syntax import deep_merge, dump_toml, load_mapping
 from forescale.written import write_text
 
 if TYPE_CHECKING:
@@ -65,6 +64,22 @@ _TABLES = ("strategy", "workload", "precision", "cost")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CostPlan:
+    """The section `[cost]` of a plan file."""
+
+    compute: ComputeKind = "auto"
+    """Model of kernels: roofline, tile, measured; auto looks up what was measured, and leaves the rest to the model
+    that the calibration was fitted with."""
+    device_clock_mhz: Annotated[float, Gt(0), Le(10_000)] | None = None
+    """Clock to predict for; the device's own where it is not given."""
+    calibration: str | None = None
+    """What was fitted to one's own runs, kernels and collectives, as `calibrate` writes it; the packaged fits to
+    published ones where it is not given."""
+    measurements: tuple[str, ...] = ()
+    """Files of timed kernels and collectives: bench artifacts, kernel tables, output of nccl-tests."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """One question, complete: what is trained on what, and how it is laid out."""
 
@@ -77,10 +92,7 @@ class Plan:
     """What it is trained with; strategy and workload have its defaults already."""
     preset: str = "default"
     cost: CostPlan = field(default_factory=CostPlan)
-
-    def costs(self) -> Costs:
-        """Return the cost models that price the question; reads their files."""
-        return self.cost.read(self.cluster)
+    """Names and files of the cost models; `read_costs` of io/measurements reads them."""
 
 
 def read_plan(path: str | Path, *, overrides: Iterable[str] = ()) -> Plan:
@@ -340,3 +352,25 @@ def _plain(value: object) -> object:
         return tuple(_plain(item) for item in value)
     nested = is_dataclass(value) and not isinstance(value, type)
     return _changed(value) if nested else value  # type: ignore[arg-type]
+
+
+def build_cost_plan(values: object, *, where: str, folder: Path | None) -> CostPlan:
+    """Return the section that plain values describe; paths in it start from `folder`."""
+    if not isinstance(values, Mapping):
+        msg = f"{where}: cost must be a table ([cost]), got {values!r}"
+        raise SpecError(msg)
+    given: dict[str, Any] = dict(values)
+    if isinstance(given.get("measurements"), str):
+        given["measurements"] = [given["measurements"]]
+    plan = build(CostPlan, given, where=f"{where}, cost")
+    start = folder or Path()
+    return CostPlan(
+        compute=plan.compute,
+        device_clock_mhz=plan.device_clock_mhz,
+        calibration=None if plan.calibration is None else _path(plan.calibration, start),
+        measurements=tuple(_path(text, start) for text in plan.measurements),
+    )
+
+
+def _path(text: str, folder: Path) -> str:
+    return str(folder / place_of(text))

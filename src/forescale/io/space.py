@@ -11,7 +11,6 @@ from typing import Any, get_args, get_type_hints
 from forescale.catalogue.frameworks import load_framework
 from forescale.errors import ReaderError, SpecError, UnknownKeyError, shown
 from forescale.files import read_text
-from forescale.io.placement import placement_of
 from forescale.limits import DEVICES, whole_of
 from forescale.schedule import family
 from forescale.spec.framework import Framework, check_choice, searched
@@ -22,8 +21,10 @@ from forescale.spec.strategy import (
     ContextKind,
     Dispatcher,
     Overlap,
+    Placement,
     Recompute,
     RematPolicy,
+    Share,
     TensorKind,
 )
 from forescale.spec.workload import ComputeType, Precision
@@ -242,3 +243,31 @@ def offloaded_layers(text: str, *, where: str) -> int:
         msg = f"{where} takes a number of layers, or all; got {shown(text)}"
         raise SpecError(msg)
     return number
+
+
+AXES = ("tp", "cp", "dp", "pp")
+
+
+def placement_of(text: str, *, where: str) -> Placement:
+    """Return the shares of tiers that `text` names; `where` says where it was written, for messages.
+
+    Raises
+    ------
+    SpecError
+        If it is written otherwise, or names an axis twice.
+    """
+    return tuple(_share(part, text, where) for part in text.split("/"))
+
+
+def _share(part: str, text: str, where: str) -> Share:
+    ranks: dict[str, int] = {}
+    for item in part.split(","):
+        axis, _, count = (word.strip() for word in item.partition("="))
+        if axis not in AXES or axis in ranks or not whole_of(count):
+            msg = (
+                f"{where} takes ranks of {', '.join(AXES)} inside each tier, such as tp=4,dp=2 or tp=8/pp=4; "
+                f"got {shown(text)}"
+            )
+            raise SpecError(msg)
+        ranks[axis] = whole_of(count) or 1
+    return Share(**ranks)

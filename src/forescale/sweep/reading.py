@@ -38,7 +38,7 @@ from annotated_types import Interval
 from forescale.cost.select import Costs
 from forescale.errors import ForescaleError, SpecError, UnknownKeyError, UnknownNameError
 from forescale.files import read_text
-from forescale.io.lines import line_of
+from forescale.io.measurements import read_costs
 from forescale.io.named import cluster_of, model_of
 from forescale.io.plan import Plan, build_plan, with_overrides
 from forescale.io.space import held_space
@@ -75,7 +75,7 @@ from forescale.sweep.parameters import (
     parameter,
     parameters,
 )
-from forescale.syntax import parse_mapping, parse_toml
+from forescale.syntax import line_of, parse_mapping, parse_toml
 from forescale.units import parse
 
 T = TypeVar("T")
@@ -224,7 +224,7 @@ def _costs(source: Source, plan: Plan) -> Costs:
         where = source.at("cost", "measurements")
         msg = f"{where}: measurements are of one device, and a sweep changes it; leave them out of [cost]"
         raise SpecError(msg)
-    return plan.costs()
+    return read_costs(plan)
 
 
 def _setting(source: Source, name: str, given: object, path: tuple[str, ...]) -> Setting:

@@ -15,7 +15,7 @@ from forescale.cost.collectives.alpha_beta import AlphaBeta
 from forescale.cost.collectives.expert_exchange import ExpertExchange, distinct_blocks, reachable_blocks
 from forescale.cost.mesh import Group
 from forescale.cost.timings import errors, read_collectives, stack
-from forescale.io.nccl_tests import read_nccl_tests
+from forescale.io.measurements import read_nccl_tests
 from forescale.spec import Tier
 
 DATA = Path(__file__).parents[2] / "data/collectives"

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from forescale.errors import ReaderError, SpecError
-from forescale.io.bench_artifact import SCHEMA, Conditions, read_bench, write_bench
+from forescale.io.bench import SCHEMA, Conditions, read_bench, write_bench
 from forescale.memory.anchored import LayerMeasurement, RankPeak
 
 CONFIG = {
