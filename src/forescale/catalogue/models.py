@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from forescale.errors import SpecError, UnknownNameError
+from forescale.records import record as checked
 from forescale.spec.model import Model
 
 _ALIASES = "model_aliases.json"
@@ -59,6 +60,12 @@ def resolve_model_name(name: str) -> str:
     return plain
 
 
+def vocabulary_of(tokenizer: str) -> int | None:
+    """Return the vocabulary of the model ("organisation/name") that a tokenizer comes with; None if it is not here."""
+    name = tokenizer.rstrip("/").rpartition("/")[2].lower()
+    return load_model(name).vocab_size if name in model_names() else None
+
+
 @cache
 def _load(name: str) -> Model:
     from forescale.frameworks.huggingface import read_huggingface
@@ -71,8 +78,6 @@ def _load(name: str) -> Model:
 
 
 def _native(record: Mapping[str, Any], name: str, where: str) -> Model:
-    from forescale.io.validation import build
-
     if not isinstance(record.get("model"), Mapping):
         msg = f"{where}: its file needs the key 'huggingface' or 'model'"
         raise SpecError(msg)
@@ -82,7 +87,7 @@ def _native(record: Mapping[str, Any], name: str, where: str) -> Model:
         for layer in values.get("layers", ())
         for _ in range(layer.get("repeat", 1))
     ]
-    model = build(Model, values | {"name": name, "source": record["source"]}, where=where)
+    model = checked(Model, values | {"name": name, "source": record["source"]}, "model", where)
     kinds = {layer: layer for layer in model.layers}
     return replace(model, layers=tuple(kinds[layer] for layer in model.layers))
 

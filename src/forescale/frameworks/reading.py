@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -63,6 +63,8 @@ class Options:
     """Whether the layout is asked for; False reads it for the fewest devices and says nothing of them."""
     vocab_size: int | None = None
     """Vocabulary, where the configuration only names a tokenizer."""
+    vocabulary_of: Callable[[str], int | None] = lambda _: None
+    """Vocabulary of the model that a tokenizer comes with, by its name; None where it is not known."""
     variables: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Values of `${NAME}` placeholders, over their defaults."""
     folders: tuple[Path, ...] = ()

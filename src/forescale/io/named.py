@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from forescale.catalogue.clusters import cluster_names, cluster_record, device_record, load_cluster
-from forescale.catalogue.models import load_model, model_names
+from forescale.catalogue.models import load_model, model_names, vocabulary_of
 from forescale.errors import ReaderError, SpecError
 from forescale.files import place_of
 from forescale.frameworks.huggingface import load_huggingface
@@ -38,8 +38,9 @@ def model_of(text: str, *, folder: Path | None = None) -> Model:
     if file.is_dir() or file.suffix == ".json":
         return checked_model(load_huggingface(file).model, where=str(file))
     from forescale.frameworks.readers import read_file
+    from forescale.frameworks.reading import Options
 
-    reading = read_file(file)
+    reading = read_file(file, Options(vocabulary_of=vocabulary_of))
     if reading.model is None:
         raise ReaderError(file, "it describes no model")
     return checked_model(reading.model, where=str(file))

@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from forescale.catalogue.clusters import load_cluster
+from forescale.catalogue.models import vocabulary_of
 from forescale.errors import ForescaleError, ReaderError
 from forescale.files import Row, Table, parse_json
 from forescale.frameworks.megatron.reader import read_arguments
@@ -58,7 +59,7 @@ def ci_case(row: Row) -> Case:
             flags,
             where=row.id,
             name=row.text("test_case"),
-            options=Options(num_devices=num_devices, strict=False),
+            options=Options(num_devices=num_devices, strict=False, vocabulary_of=vocabulary_of),
         )
         return _read(case, row, reading)
     except ForescaleError as error:

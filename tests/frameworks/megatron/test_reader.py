@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from forescale.catalogue.models import load_model
+from forescale.catalogue.models import load_model, vocabulary_of
 from forescale.errors import ReaderError
 from forescale.frameworks.megatron import MegatronReader, read_arguments
 from forescale.frameworks.reading import Options
@@ -146,7 +146,8 @@ def test_positions():
 def test_vocabulary_from_the_tokenizer():
     bare = BASE.replace("--vocab-size 100 ", "")
     assert read_arguments(bare + "--tokenizer-type Llama2Tokenizer").model.vocab_size == 32000
-    found = read_arguments(bare + "--tokenizer-type HuggingFaceTokenizer --tokenizer-model Qwen/Qwen2.5-72B")
+    qwen = bare + "--tokenizer-type HuggingFaceTokenizer --tokenizer-model Qwen/Qwen2.5-72B"
+    found = read_arguments(qwen, options=Options(vocabulary_of=vocabulary_of))
     assert found.model.vocab_size == load_model("qwen2.5-72b").vocab_size
     assert any("Qwen/Qwen2.5-72B" in note for note in found.notes)
     assert read_arguments(bare, options=Options(vocab_size=77)).model.vocab_size == 77

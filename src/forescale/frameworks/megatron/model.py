@@ -13,6 +13,7 @@ from importlib.resources import files
 
 from forescale.frameworks.megatron.hybrid import hybrid_layers, hybrid_segments
 from forescale.frameworks.megatron.settings import Settings
+from forescale.frameworks.reading import Options
 from forescale.limits import whole_of
 from forescale.spec.model import (
     Attention,
@@ -43,8 +44,8 @@ UNSUPPORTED = {
 LINEAR_VARIANTS = frozenset({"gated_delta_net", "gdn"})
 
 
-def read_model(settings: Settings, *, name: str, vocab_size: int | None = None) -> Model:
-    """Return the model; `vocab_size` is used where the settings name a tokenizer only."""
+def read_model(settings: Settings, *, name: str, options: Options | None = None) -> Model:
+    """Return the model; `options` know the vocabulary where the settings name a tokenizer only."""
     _refuse_unsupported(settings)
     hidden = settings.size("hidden_size")
     layers = _layers(settings, hidden)
@@ -53,7 +54,7 @@ def read_model(settings: Settings, *, name: str, vocab_size: int | None = None) 
         name=name,
         hidden_size=hidden,
         layers=layers,
-        vocab_size=padded or _vocabulary(settings, vocab_size),
+        vocab_size=padded or _vocabulary(settings, options or Options()),
         vocab_multiple=(1 if padded else settings.size("make_vocab_size_divisible_by", 128)),
         tied_embeddings=not settings.flag("untie_embeddings_and_output_weights"),
         norm="rms" if settings.choice("normalization", "LayerNorm", NORMS) == "rms" else "layer",
@@ -255,16 +256,16 @@ def _tokenizers() -> dict[str, int]:
     return dict(data["vocab_size"])
 
 
-def _vocabulary(settings: Settings, given: int | None) -> int:
+def _vocabulary(settings: Settings, options: Options) -> int:
     """Return the vocabulary: stated, told by the caller, or that of the tokenizer."""
     stated = settings.count("vocab_size")
     extra = settings.count("vocab_extra_ids", 0)
     if stated:
         return stated + extra
-    if given:
-        return given
+    if options.vocab_size:
+        return options.vocab_size
     model, kind = str(settings.get("tokenizer_model") or ""), str(settings.get("tokenizer_type") or "")
-    found = _vocabulary_of(model) or _tokenizers().get(kind)
+    found = options.vocabulary_of(model) or _tokenizers().get(kind)
     if not found and not kind and "merge_file" in settings:
         kind, found = "GPT2BPETokenizer", _tokenizers()["GPT2BPETokenizer"]
     if not found:
@@ -272,13 +273,3 @@ def _vocabulary(settings: Settings, given: int | None) -> int:
         settings.refuse(f"it does not state the vocabulary{named}; give vocab_size")
     settings.note(f"the vocabulary of {found} entries is that of the tokenizer {model or kind}")
     return found + extra
-
-
-def _vocabulary_of(model: str) -> int | None:
-    """Return the vocabulary of the model ("organisation/name") that a tokenizer comes with."""
-    from forescale.catalogue.models import load_model, model_names
-
-    name = model.rstrip("/").rpartition("/")[2].lower()
-    if name in model_names():
-        return load_model(name).vocab_size
-    return _tokenizers().get(name)

@@ -78,7 +78,7 @@ def read_arguments(
         name=name,
         num_devices=num_devices,
         layout=told.layout,
-        vocab_size=told.vocab_size,
+        options=told,
         unknown=line.unknown,
     )
 
@@ -89,7 +89,7 @@ def read_settings(
     name: str,
     num_devices: int | None,
     layout: bool = True,
-    vocab_size: int | None = None,
+    options: Options | None = None,
     unknown: Sequence[str] = (),
     form: str = "megatron",
     framework: str = "megatron-core",
@@ -97,7 +97,7 @@ def read_settings(
 ) -> Reading:
     """Return what Megatron's settings say, wherever they were written."""
     try:
-        model = read_model(settings, name=name, vocab_size=vocab_size)
+        model = read_model(settings, name=name, options=options)
         devices = num_devices if layout else None
         strategy = read_strategy(settings, num_layers=model.num_layers, num_devices=devices)
         if num_devices is None and layout:

@@ -69,7 +69,7 @@ class PrimusReader:
             name=_name(module, path),
             num_devices=options.num_devices,
             layout=options.layout,
-            vocab_size=options.vocab_size,
+            options=options,
             unknown=unknown,
             form=self.name,
             framework=self.name,
@@ -81,7 +81,7 @@ class PrimusReader:
 
 def _read_preset(content: Mapping[str, Any], path: Path, options: Options) -> Reading:
     settings, unknown = _settings(content, path, strict=options.strict)
-    model = read_model(settings, name=path.stem, vocab_size=options.vocab_size)
+    model = read_model(settings, name=path.stem, options=options)
     return Reading(
         format=PrimusReader.name,
         model=model,
