@@ -8,9 +8,9 @@ from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
 from forescale.cost.select import Costs
 from forescale.project import project
+from forescale.question import Question
 from forescale.search import search
 from forescale.search.evaluate import score
-from forescale.search.question import Question
 from forescale.search.tree import enumerate_layouts
 from forescale.spec import Strategy, Workload
 from forescale.spec.space import Space

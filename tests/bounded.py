@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from forescale.question import Question
 from forescale.search.bounds import MemoryBounds, WorkBounds, cell_bounds
 from forescale.search.evaluate import Scores, score
 from forescale.search.layouts import Rows
-from forescale.search.question import Question
 from forescale.search.ranks import Anywhere, anywhere
 from forescale.search.tree import Cells, Legality, enumerate_cells, enumerate_layouts
 from forescale.spec.space import Space

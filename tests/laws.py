@@ -23,10 +23,10 @@ from forescale.errors import PhysicsError, SpecError
 from forescale.memory.timeline import total_bytes
 from forescale.project import memory_timeline, project
 from forescale.projection.result import Projection
+from forescale.question import Question
 from forescale.schedule import family
 from forescale.search.compare import compare
 from forescale.search.evaluate import score
-from forescale.search.question import Question
 from forescale.search.tree import enumerate_layouts
 from forescale.spec import Cluster, MatrixRates
 from forescale.spec.space import NAMES, Space

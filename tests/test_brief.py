@@ -14,6 +14,7 @@ from forescale.schedule import Request, build_schedule, simulate
 from forescale.search import compare, search
 from forescale.search.partition import partition_stages
 from forescale.spec import Strategy, Workload
+from forescale.spec.space import Space
 
 LONGEST = 900
 
@@ -21,7 +22,7 @@ LONGEST = 900
 @pytest.fixture(scope="module")
 def found():
     model, cluster = load_model("llama-3.1-8b"), load_cluster("h100-sxm", 16)
-    return search(model, cluster, Workload(seq_len=4096, global_batch_size=64), fixed={"tp": 2, "cp": 1})
+    return search(model, cluster, Workload(seq_len=4096, global_batch_size=64), space=Space(tp=(2,), cp=(1,)))
 
 
 def layout_of(asked, strategy):
@@ -38,7 +39,7 @@ def test_a_search_and_its_layouts_are_a_few_lines(found):
 
 
 def test_explanations_name_what_a_number_was_made_of(found):
-    best, asked = found.best[0], found.asked
+    best, asked = found.best[0], found.question
     told = repr(explain(layout_of(asked, best.strategy), "memory.optimizer"))
     assert told.startswith("TermNode(name='memory.optimizer', value=")
     assert "inputs=('parameters', 'element_bytes', " in told
@@ -46,7 +47,7 @@ def test_explanations_name_what_a_number_was_made_of(found):
 
 
 def test_cuts_and_studies_too(found):
-    asked = found.asked
+    asked = found.question
     layout = Strategy(tp=4, pp=2, dp_shard=2)
     assert len(repr(partition_stages(layout_of(asked, layout)))) < 2 * LONGEST
     cluster = load_cluster("b200-nvs8", 256)
@@ -57,7 +58,7 @@ def test_cuts_and_studies_too(found):
 
 
 def test_advice_schedules_and_simulations_too(found):
-    asked = found.asked
+    asked = found.question
     assert len(repr(advise(asked.model, asked.cluster, asked.workload, exact=False))) < LONGEST
     schedule = build_schedule("zbv", Request(pp=4, num_microbatches=16))
     assert repr(schedule) == "Schedule(name='zbv', num_ranks=4, num_stages=8, num_microbatches=16)"

@@ -14,11 +14,11 @@ from tests.small import MLA, MOE_LAYER, cluster, dense, moe, workload
 
 from forescale.catalogue.frameworks import load_framework
 from forescale.errors import InfeasibleError, SpecError
+from forescale.question import Question
 from forescale.schedule import FAMILIES
 from forescale.search import search, solve
 from forescale.search.evaluate import score
 from forescale.search.layouts import allowed
-from forescale.search.question import Question
 from forescale.search.relax import memory_limits
 from forescale.search.tree import Legality, enumerate_cells, enumerate_layouts
 from forescale.spec import DEFAULT_AXIS_ORDER, DenseFfn, Layer, Overlap, Precision, Recompute, Share, Strategy

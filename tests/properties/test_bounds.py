@@ -13,7 +13,7 @@ from tests.bounded import every_bound
 from tests.small import MLA, cluster, workload
 
 from forescale.cost.select import Costs
-from forescale.search.question import Question
+from forescale.question import Question
 from forescale.spec import (
     Cluster,
     DenseFfn,

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from tests.small import cluster, dense, moe, workload
 
 from forescale.project import project
+from forescale.question import Question
 from forescale.search.evaluate import score
-from forescale.search.question import Question
 from forescale.search.tree import enumerate_layouts
 from forescale.spec.space import Space
 

@@ -24,7 +24,7 @@ def found():
 
 @pytest.fixture(scope="module")
 def slowest(found):
-    return slowest_of(found.asked, 3)
+    return slowest_of(found.question, 3)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def table(report, title):
 
 
 def test_the_slowest_are_slower_than_all_others(found, slowest):
-    landscape = explore(found.asked)
+    landscape = explore(found.question)
     times = landscape.scores.step_time[landscape.fits]
     assert slowest[0].step_time_s == pytest.approx(times.max(), rel=1e-12)
     assert len(slowest) == 3

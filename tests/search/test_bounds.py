@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from tests.small import cluster, dense, moe, workload
 
+from forescale.question import Question
 from forescale.search.bounds import MemoryBounds
 from forescale.search.evaluate import score
-from forescale.search.question import Question
 from forescale.search.ranks import anywhere
 from forescale.search.tree import Legality, enumerate_cells
 from forescale.spec import Recompute, Strategy

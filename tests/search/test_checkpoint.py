@@ -9,9 +9,9 @@ import pytest
 from tests.small import cluster, dense, workload
 
 from forescale.errors import SpecError
+from forescale.question import Question
 from forescale.search import search
 from forescale.search.checkpoint import Checkpoint
-from forescale.search.question import Asked
 from forescale.search.relax import memory_limits
 from forescale.search.solve import Goal, Solver
 from forescale.search.tree import enumerate_cells
@@ -64,11 +64,11 @@ def test_missing_and_wrong_arrays_are_found(tmp_path, whole, change):
 
 def test_a_flipped_bit_is_found_or_changes_nothing(tmp_path, whole):
     _, content = whole
-    question = Asked(model=dense(4), cluster=cluster(8), workload=WORK, space=SPACE)
+    question = Question(model=dense(4), cluster=cluster(8), workload=WORK, space=SPACE)
     cells = enumerate_cells(question.model, question.cluster, WORK, SPACE.whole(question.model))
     limits = memory_limits(question.memory_limit)
     goal = Goal(objective="step_time", top=10, memory_limit=limits[0], relaxed=limits)
-    run = Solver(question.question, cells, goal)
+    run = Solver(question, cells, goal)
     file, found = tmp_path / "search.npz", 0
     kept = Checkpoint.of(file, question, goal)
     for bit in (None, *np.random.default_rng(0).integers(8 * len(content), size=300).tolist()):

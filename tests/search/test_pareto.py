@@ -70,7 +70,7 @@ def test_devices_are_a_third_objective():
 def test_memory_limit_and_fixed_dimensions_hold():
     whole = pareto_search(dense(), cluster(8), workload(), space=SMALL)
     limit = whole.front[0].memory.peak_bytes * 0.9
-    front = pareto_search(dense(), cluster(8), workload(), space=SMALL, max_memory=limit, fixed={"tp": 2})
+    front = pareto_search(dense(), cluster(8), workload(), space=SMALL.fixed({"tp": 2}), max_memory=limit)
     assert all(one.memory.peak_bytes <= limit and one.strategy.tp == 2 for one in front.front)
 
 
@@ -95,13 +95,13 @@ SPACE = Space(tp=(1, 2), cp=(1,), vpp=(1,), zero=(1,), micro_batch_size=(1,))
 def test_they_are_projected_as_they_were_scored():
     slow = Costs(clock_hz=0.9e9)
     result = search(dense(4), cluster(8), workload(), space=SPACE, costs=slow)
-    landscape = explore(result.asked)
-    found = slowest_of(result.asked, 2)
+    landscape = explore(result.question)
+    found = slowest_of(result.question, 2)
     assert found[0].step_time_s == landscape.scores.step_time[landscape.fits].max()
     assert {each.costs.device_clock_hz for each in found} == {0.9e9}
     assert (
         found[0].step_time_s
-        > slowest_of(search(dense(4), cluster(8), workload(), space=SPACE).asked, 1)[0].step_time_s
+        > slowest_of(search(dense(4), cluster(8), workload(), space=SPACE).question, 1)[0].step_time_s
     )
 
 
@@ -114,7 +114,7 @@ def test_they_are_those_of_all_scenarios():
         micro_batch_size=(1,),
         precision=(None, ("fp8", "tensorwise")),
     )
-    asked = search(dense(4), cluster(8), workload(), space=space).asked
+    asked = search(dense(4), cluster(8), workload(), space=space).question
     landscapes = [explore(each) for each in scenarios(asked)]
     every = sorted((step for each in landscapes for step in each.scores.step_time[each.fits]), reverse=True)
     assert [each.step_time_s for each in slowest_of(asked, 4)] == pytest.approx(every[:4], rel=0)

@@ -9,10 +9,10 @@ from tests.small import cluster, dense, moe, workload
 from forescale.errors import InfeasibleError, UnknownKeyError
 from forescale.numeric import divisors
 from forescale.project import project
+from forescale.question import Question
 from forescale.search import search
 from forescale.search.evaluate import score
 from forescale.search.layouts import virtual_stages
-from forescale.search.question import Question
 from forescale.search.tree import enumerate_layouts
 from forescale.spec import DEFAULT_AXIS_ORDER
 from forescale.spec.space import Space, default_recompute
@@ -79,13 +79,13 @@ def test_results_do_not_depend_on_the_chunk():
 
 
 def test_fixed_dimensions_hold():
-    result = search(dense(), cluster(8), workload(), fixed={"tp": 2, "pp": 2})
+    result = search(dense(), cluster(8), workload(), space=Space().fixed({"tp": 2, "pp": 2}))
     assert {(item.strategy.tp, item.strategy.pp) for item in result.best} == {(2, 2)}
 
 
 def test_an_unknown_dimension_is_refused():
     with pytest.raises(UnknownKeyError, match="micro_batch_size"):
-        search(dense(), cluster(8), workload(), fixed={"micro_batch": 2})
+        search(dense(), cluster(8), workload(), space=Space().fixed({"micro_batch": 2}))
 
 
 def test_what_fits_nowhere_says_how_much_is_missing():
@@ -96,7 +96,12 @@ def test_what_fits_nowhere_says_how_much_is_missing():
 
 def test_no_legal_layout_names_what_refused():
     with pytest.raises(InfeasibleError, match="no legal layout"):
-        search(dense(), cluster(8), workload(global_batch_size=3), fixed={"dp_shard": 8, "tp": 1, "pp": 1})
+        search(
+            dense(),
+            cluster(8),
+            workload(global_batch_size=3),
+            space=Space().fixed({"dp_shard": 8, "tp": 1, "pp": 1}),
+        )
 
 
 def test_a_tighter_memory_limit_never_speeds_up_and_says_what_more_would_buy():

@@ -8,10 +8,11 @@ from tests.small import cluster, dense, moe, workload
 
 from forescale.graph.layout import split_strategy
 from forescale.graph.ops import Collective
+from forescale.inputs import pricing_of
 from forescale.project import project
+from forescale.question import Question
 from forescale.search.evaluate import score
 from forescale.search.layouts import as_degrees
-from forescale.search.question import Question
 from forescale.search.ranks import anywhere
 from forescale.search.tree import enumerate_cells, enumerate_layouts
 from forescale.spec.space import Space
@@ -41,7 +42,7 @@ def test_a_message_takes_what_it_takes_at_the_best_place(axis, kind):
     each = [
         np.where(
             cells.whole.allows_placing(variant),
-            question.pricing(degrees, choices, variant.order).seconds(message),
+            pricing_of(question, degrees, choices, variant.order).seconds(message),
             np.inf,
         )
         for variant in {variant.placing: variant for variant in cells.whole.variants}.values()

@@ -8,9 +8,9 @@ import pytest
 from tests.small import cluster, dense, moe, workload
 
 from forescale.catalogue.frameworks import load_framework
+from forescale.question import Question
 from forescale.search import remedies, search
 from forescale.search.evaluate import score
-from forescale.search.question import Question
 from forescale.search.relax import memory_limits
 from forescale.search.tree import enumerate_layouts
 from forescale.spec import MoeFfn, Recompute

@@ -8,15 +8,18 @@ from tests.small import cluster, dense, moe, workload
 from forescale.cost.select import Costs
 from forescale.errors import InfeasibleError, SpecError
 from forescale.projection.rates import cost_per_token
+from forescale.question import Question
 from forescale.search import Target, Terms, fewest_devices, scan_batches, scan_devices, search
-from forescale.search.question import Asked
 from forescale.search.scan import _bound, device_ladder, with_between
 from forescale.spec import DenseFfn, FullAttention, Layer, Strategy
 from forescale.spec.space import Space
 from forescale.spec.strategy import Routing
 
 SMALL = Space(zero=(1,), cp=(1,), micro_batch_size=(1, 2))
-TERMS = Terms(space=SMALL)
+
+
+def small(model, devices, work, **parts):
+    return Question(model=model, cluster=devices, workload=work, space=SMALL, **parts)
 
 
 def powered(num_devices):
@@ -39,7 +42,7 @@ def test_between_powers_of_two_are_whole_nodes():
 
 
 def test_each_point_is_the_best_of_its_own_search():
-    result = scan_devices(dense(), cluster(64), workload(), [16, 4, 8, 8], terms=TERMS)
+    result = scan_devices(small(dense(), cluster(64), workload()), [16, 4, 8, 8])
     assert [point.num_devices for point in result.points] == [4, 8, 16]
     for point in result.points:
         alone = search(dense(), cluster(point.num_devices), workload(), space=SMALL, top=1)
@@ -51,9 +54,9 @@ def test_each_point_is_the_best_of_its_own_search():
 
 def test_the_fewest_devices_meet_the_target_and_fewer_do_not():
     work = workload(global_batch_size=96)
-    ladder = scan_devices(dense(), cluster(64), work, [24], terms=TERMS)
+    ladder = scan_devices(small(dense(), cluster(64), work), [24])
     target = Target(step_time_s=ladder.points[0].best.step_time_s)
-    result = fewest_devices(dense(), cluster(64), work, target, terms=TERMS)
+    result = fewest_devices(small(dense(), cluster(64), work), target)
     assert result.chosen.num_devices == 24
     assert [point.num_devices for point in result.points] == [1, 2, 4, 8, 16, 24, 32, 64]
     assert not any(point.meets_target for point in result.points[:5])
@@ -63,10 +66,10 @@ def test_the_fewest_devices_meet_the_target_and_fewer_do_not():
 
 def test_the_cheapest_that_meets_a_target_spends_the_least_device_time():
     work = workload(global_batch_size=96)
-    every = scan_devices(dense(), cluster(64), work, [8, 24, 32], terms=TERMS)
+    every = scan_devices(small(dense(), cluster(64), work), [8, 24, 32])
     slowest = max(point.best.step_time_s for point in every.points)
     result = scan_devices(
-        dense(), cluster(64), work, [8, 24, 32], terms=replace(TERMS, target=Target(step_time_s=slowest))
+        small(dense(), cluster(64), work), [8, 24, 32], terms=Terms(target=Target(step_time_s=slowest))
     )
     spent = {point.num_devices: point.best.step_time_s * point.num_devices for point in result.points}
     assert all(point.meets_target for point in result.points)
@@ -77,16 +80,16 @@ def test_the_cheapest_that_meets_a_target_spends_the_least_device_time():
 
 def test_a_target_in_days_is_one_of_step_time():
     run = replace(workload(), tokens=1e9)
-    step = scan_devices(dense(), cluster(8), run, [8], terms=TERMS).points[0].best.step_time_s
+    step = scan_devices(small(dense(), cluster(8), run), [8]).points[0].best.step_time_s
     days = step * 1e9 / (64 * 2048) / 86400
     assert Target(days=days).limit(run) == pytest.approx(step)
     met = scan_devices(
-        dense(), cluster(8), run, [8], terms=replace(TERMS, target=Target(days=days * 1.001))
+        small(dense(), cluster(8), run), [8], terms=Terms(target=Target(days=days * 1.001))
     ).points[0]
     assert met.meets_target
     assert met.best.training_days <= days * 1.001
     missed = scan_devices(
-        dense(), cluster(8), run, [8], terms=replace(TERMS, target=Target(days=days * 0.999))
+        small(dense(), cluster(8), run), [8], terms=Terms(target=Target(days=days * 0.999))
     ).points[0]
     assert not missed.meets_target
 
@@ -98,7 +101,7 @@ def test_the_stricter_of_two_targets_counts():
 
 
 def test_what_the_peak_rate_forbids_is_not_searched():
-    result = fewest_devices(dense(), cluster(8), workload(), Target(step_time_s=1e-4), terms=TERMS)
+    result = fewest_devices(small(dense(), cluster(8), workload()), Target(step_time_s=1e-4))
     assert result.chosen is None
     assert all("peak rate" in point.problem and point.best is None for point in result.points)
     document = result.to_json()
@@ -107,7 +110,7 @@ def test_what_the_peak_rate_forbids_is_not_searched():
 
 
 def test_batches_are_compared_by_throughput():
-    result = scan_batches(dense(), cluster(16), workload(), [256, 16, 64], terms=TERMS)
+    result = scan_batches(small(dense(), cluster(16), workload()), [256, 16, 64])
     assert [point.global_batch_size for point in result.points] == [16, 64, 256]
     rates = [point.best.tokens_per_s_per_device for point in result.points]
     assert rates == sorted(rates)
@@ -118,9 +121,9 @@ def test_batches_are_compared_by_throughput():
 
 def test_cost_needs_a_price_and_energy_a_power():
     run = replace(workload(), tokens=1e9)
-    free = scan_devices(dense(), cluster(8), run, [8], terms=TERMS).points[0]
+    free = scan_devices(small(dense(), cluster(8), run), [8]).points[0]
     assert (free.cost, free.cost_per_million_tokens, free.energy_per_token_max_j) == (None, None, None)
-    paid = scan_devices(dense(), powered(8), run, [8], terms=replace(TERMS, price_per_device_hour=2.0))
+    paid = scan_devices(small(dense(), powered(8), run), [8], terms=Terms(price_per_device_hour=2.0))
     point, step = paid.points[0], paid.points[0].best.step_time_s
     hours = point.best.training_days * 24
     assert point.cost == pytest.approx(2.0 * 8 * hours)
@@ -133,19 +136,19 @@ def test_cost_needs_a_price_and_energy_a_power():
 def test_the_price_of_the_device_counts_where_none_is_given():
     given = cluster(8)
     priced = replace(given, device=replace(given.device, price_per_hour=3.0))
-    assert TERMS.price(priced) == 3.0
-    assert replace(TERMS, price_per_device_hour=2.0).price(priced) == 2.0
-    assert TERMS.price(given) is None
+    assert Terms().price(priced) == 3.0
+    assert Terms(price_per_device_hour=2.0).price(priced) == 2.0
+    assert Terms().price(given) is None
 
 
 def test_points_without_a_layout_say_why():
     tight = cluster(8, hbm_gb=3.0)
-    result = scan_devices(dense(), tight, workload(), [1, 8], terms=TERMS)
+    result = scan_devices(small(dense(), tight, workload()), [1, 8])
     assert result.points[0].best is None
     assert "fits" in result.points[0].problem
     assert result.points[1].best is not None
     with pytest.raises(InfeasibleError, match="at any number of devices of 1"):
-        scan_devices(dense(), tight, workload(), [1], terms=TERMS)
+        scan_devices(small(dense(), tight, workload()), [1])
 
 
 @pytest.mark.parametrize(
@@ -154,9 +157,9 @@ def test_points_without_a_layout_say_why():
         (Target, "neither"),
         (lambda: Target(days=-1.0), "greater than 0"),
         (lambda: Target(days=1.0).limit(workload()), "tokens of the whole run"),
-        (lambda: scan_devices(dense(), cluster(8), workload(), [0]), "numbers of devices"),
-        (lambda: scan_batches(dense(), cluster(8), workload(), []), "global batch sizes"),
-        (lambda: replace(TERMS, price_per_device_hour=-1.0).price(cluster(8)), "0 or more"),
+        (lambda: scan_devices(small(dense(), cluster(8), workload()), [0]), "numbers of devices"),
+        (lambda: scan_batches(small(dense(), cluster(8), workload()), []), "global batch sizes"),
+        (lambda: Terms(price_per_device_hour=-1.0).price(cluster(8)), "0 or more"),
     ],
 )
 def test_questions_that_cannot_be(call, sentence):
@@ -165,25 +168,27 @@ def test_questions_that_cannot_be(call, sentence):
 
 
 def test_the_bound_is_the_step_at_full_utilisation():
-    best = scan_devices(dense(), cluster(8), workload(), [8], terms=TERMS).points[0].best
+    best = scan_devices(small(dense(), cluster(8), workload()), [8]).points[0].best
     bound = best.step_time_s * best.mfu
     for factor, searched in ((0.999, False), (1.001, True)):
-        asked = replace(TERMS, target=Target(step_time_s=bound * factor))
-        point = scan_devices(dense(), cluster(8), workload(), [8], terms=asked).points[0]
+        asked = Terms(target=Target(step_time_s=bound * factor))
+        point = scan_devices(small(dense(), cluster(8), workload()), [8], terms=asked).points[0]
         assert (point.best is not None) is searched
         assert point.meets_target is False
 
 
 def test_no_target_that_a_layout_meets_at_a_higher_clock_is_refused_beforehand():
-    terms = replace(TERMS, costs=Costs(clock_hz=20e9))
+    costs = Costs(clock_hz=20e9)
     layer = Layer(
         attention=FullAttention(num_heads=64, num_kv_heads=8, head_dim=128),
         ffn=DenseFfn(ffn_hidden_size=32768),
     )
     model = replace(dense(), hidden_size=8192, layers=(layer,) * 2)
-    every = scan_devices(model, cluster(8), workload(), [8], terms=terms)
+    every = scan_devices(small(model, cluster(8), workload(), costs=costs), [8])
     target = Target(step_time_s=every.points[0].best.step_time_s)
-    (point,) = scan_devices(model, cluster(8), workload(), [8], terms=replace(terms, target=target)).points
+    (point,) = scan_devices(
+        small(model, cluster(8), workload(), costs=costs), [8], terms=Terms(target=target)
+    ).points
     assert point.meets_target
     assert point.best == every.points[0].best
 
@@ -191,7 +196,7 @@ def test_no_target_that_a_layout_meets_at_a_higher_clock_is_refused_beforehand()
 def test_what_peak_rates_allow_is_that_of_the_fastest_scenario():
     def least(**changes):
         space = replace(SMALL, **changes)
-        return _bound(Asked(model=moe(), cluster=cluster(8), workload=workload(), space=space))
+        return _bound(Question(model=moe(), cluster=cluster(8), workload=workload(), space=space))
 
     assert least(precision=(("fp8", "tensorwise"), None)) == pytest.approx(least() * 989 / 1979)
     assert 0.0 < least(base=Strategy(routing=Routing(capacity_factor=0.5))) < least()

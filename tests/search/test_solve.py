@@ -7,9 +7,9 @@ import pytest
 from tests.small import cluster, dense, moe, workload
 
 from forescale.errors import InfeasibleError, SpecError
+from forescale.question import Question
 from forescale.search import search, solve
 from forescale.search.evaluate import score
-from forescale.search.question import Question
 from forescale.search.relax import memory_limits
 from forescale.search.solve import Goal, Incumbent, NodeQueue, OpenNodes, Progress, Solver
 from forescale.search.tree import enumerate_cells, enumerate_layouts

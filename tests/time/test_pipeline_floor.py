@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from tests.small import cluster, dense, workload
 
+from forescale.question import Question
 from forescale.schedule import FAMILIES, Request, build_schedule, compile_schedule, peak_activations
 from forescale.schedule.family import RankShape
 from forescale.schedule.times import StageTimes
-from forescale.search.evaluate import Question, score
+from forescale.search.evaluate import score
 from forescale.search.tree import enumerate_layouts
 from forescale.spec import Recompute
 from forescale.spec.space import Space

@@ -66,12 +66,8 @@ def advise(
     fit, layout = _fit(case)
     batch, layout = _batch(case, layout)
     throughput, advised = _throughput(case, layout)
-    model, cluster, workload, terms = asked.model, asked.cluster, asked.workload, asked.costs
-    best = (
-        search(model, cluster, workload, top=1, max_memory=asked.max_memory, costs=terms).best[0]
-        if exact
-        else None
-    )
+    model, cluster, workload = asked.model, asked.cluster, asked.workload
+    best = search(asked, top=1).best[0] if exact else None
     return Advice(
         model=model,
         cluster=cluster,

@@ -12,10 +12,11 @@ from forescale.files import place_of
 from forescale.limits import whole_of
 
 if TYPE_CHECKING:
-    from forescale import question as asked
     from forescale.frameworks.reading import Reading
     from forescale.io.plan import Plan
     from forescale.projection.result import Note, Projection
+    from forescale.question import Question as Asked
+    from forescale.spec.space import Space
     from forescale.spec.strategy import Strategy
 
 PRECISION_FIELDS = {
@@ -54,7 +55,7 @@ class Question:
         return self.plan.strategy or Strategy()
 
     @property
-    def asked(self) -> asked.Question:
+    def asked(self) -> Asked:
         """The question of the engine."""
         from forescale.io.measurements import read_costs
         from forescale.question import Question
@@ -68,6 +69,10 @@ class Question:
             preset=plan.preset,
             costs=read_costs(plan),
         )
+
+    def searched(self, space: Space, max_memory: float | None) -> Asked:
+        """Return the question of the engine with a space instead of a layout."""
+        return replace(self.asked, strategy=None, space=space, max_memory=max_memory)
 
     def project(self) -> Projection:
         """Return what the preset says of the layout, with the question's cost models, and what readers had to say."""

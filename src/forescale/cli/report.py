@@ -147,7 +147,7 @@ def _search(question: Question, choice: SpaceOptions, *, top: int, details: int,
 
     space = space_of(question, choice, sized=True)
     found = ranked(question, space, top=top, objective="step_time", max_memory=None)
-    return search_report(found, slowest_of(found.asked, worst) if worst else (), num_detailed=details)
+    return search_report(found, slowest_of(found.question, worst) if worst else (), num_detailed=details)
 
 
 def _write(report: Report, output: Path | None, *, as_json: bool) -> None:

@@ -110,15 +110,10 @@ def front(question: Question, scan: ScanOptions, *, space: Space, max_memory: fl
     """Return the Pareto front, over devices too where several numbers of them are given."""
     from forescale.search import pareto_search
 
-    asked, counts = question.plan, scan.device_counts
+    counts = scan.device_counts
     result = pareto_search(
-        asked.model,
-        asked.cluster,
-        asked.workload,
-        space=space,
-        max_memory=max_memory,
+        question.searched(space, max_memory),
         device_counts=None if counts is None else _counts("--device-counts", counts),
-        costs=question.asked.costs,
     )
     return replace(result, front=tuple(_noted(one, question.notes) for one in result.front))
 
@@ -127,24 +122,17 @@ def scanned(question: Question, scan: ScanOptions, *, space: Space, max_memory: 
     """Return the best layout of each number of devices or batch."""
     from forescale.search import Terms, fewest_devices, scan_batches, scan_devices
 
-    asked, target = question.plan, _target(scan)
-    terms = Terms(
-        space=space,
-        max_memory=max_memory,
-        target=target,
-        price_per_device_hour=scan.price_per_device_hour,
-        costs=question.asked.costs,
-    )
-    of = (asked.model, asked.cluster, asked.workload)
+    asked, target = question.searched(space, max_memory), _target(scan)
+    terms = Terms(target=target, price_per_device_hour=scan.price_per_device_hour)
     if target is not None:
         target.limit(asked.workload)
     if scan.batches is not None:
-        result = scan_batches(*of, _counts("--batches", scan.batches), terms=terms)
+        result = scan_batches(asked, _counts("--batches", scan.batches), terms=terms)
     elif scan.device_counts is not None:
-        result = scan_devices(*of, _counts("--device-counts", scan.device_counts), terms=terms)
+        result = scan_devices(asked, _counts("--device-counts", scan.device_counts), terms=terms)
     else:
         assert target is not None
-        result = fewest_devices(*of, target, terms=terms)
+        result = fewest_devices(asked, target, terms=terms)
     points = [
         point if point.best is None else replace(point, best=_noted(point.best, question.notes))
         for point in result.points

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from forescale.cli.inputs import Question
     from forescale.question import Objective
+    from forescale.question import Question as Asked
     from forescale.search import SearchResult
     from forescale.spec.space import Space
 
@@ -245,20 +246,15 @@ def ranked(
     from forescale.cli.progress import SearchBar
     from forescale.search import search
 
-    asked, effort = question.plan, effort or EffortOptions()
-    terms: dict[str, Any] = {
-        "space": space,
-        "max_memory": max_memory,
-        "costs": question.asked.costs,
-        "safe": answer is not None and answer.safe,
-    }
-    with SearchBar() as bar, _remedied(question, terms):
+    effort = effort or EffortOptions()
+    asked = replace(
+        question.searched(space, max_memory),
+        objective=objective,
+        safe=answer is not None and answer.safe,
+    )
+    with SearchBar() as bar, _remedied(asked):
         result = search(
-            asked.model,
-            asked.cluster,
-            asked.workload,
-            **terms,
-            objective=objective,
+            asked,
             top=top,
             relax=answer is not None and answer.relax,
             surest=answer is not None,
@@ -274,7 +270,7 @@ def ranked(
 
 
 @contextmanager
-def _remedied(question: Question, terms: dict[str, Any]) -> Iterator[None]:
+def _remedied(asked: Asked) -> Iterator[None]:
     """Add to the error of a question where nothing fits what would."""
     try:
         yield
@@ -284,8 +280,7 @@ def _remedied(question: Question, terms: dict[str, Any]) -> Iterator[None]:
         from forescale.cli.render.words import degrees, gib
         from forescale.search import remedies
 
-        asked = question.plan
-        found = remedies(asked.model, asked.cluster, asked.workload, **terms)
+        found = remedies(asked)
         rows = [
             (
                 each.constraint,

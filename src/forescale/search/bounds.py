@@ -17,15 +17,24 @@ from forescale.graph.parts import ByPolicy, Parts
 from forescale.graph.recompute import NO_RECOMPUTE, keep
 from forescale.graph.stages import Stages, over_stages, plan_stages, stack_plans
 from forescale.inputs import setting_of
-from forescale.memory.inputs import Setting
 from forescale.memory.liveness import BlockBytes, block_bytes
 from forescale.memory.parameters import Sharded, holdings
 from forescale.memory.peak import footprint, highest_peak
 from forescale.memory.states import state_bytes
 from forescale.numeric import Array, Numeric, mapped, smaller
-from forescale.search.evaluate import BLOCK_KEY, CHUNK, Batch, Gather, Scores, batches, score_pairs, uncounted
+from forescale.question import Question
+from forescale.search.evaluate import (
+    BLOCK_KEY,
+    CHUNK,
+    Batch,
+    Gather,
+    Scores,
+    batches,
+    blocks_of,
+    score_pairs,
+    uncounted,
+)
 from forescale.search.layouts import Columns, Rows, as_degrees, distinct, first_rows
-from forescale.search.question import Question
 from forescale.search.ranks import Anywhere
 from forescale.search.tree import Cells, Legality, VariantList
 from forescale.spec.strategy import Recompute
@@ -172,7 +181,7 @@ class WorkBounds:
             degrees = as_degrees({name: values[some] for name, values in columns.items()})
             anywhere = self.anywhere.dense if within is None else self.anywhere.experts
             pricing = anywhere.pricing(question, degrees, choices, cells[some])
-            priced = question.blocks(degrees, choices).map(_only(operators, pricing))
+            priced = blocks_of(question, degrees, choices).map(_only(operators, pricing))
             parts = _summed(question, priced, choices, degrees)
             named = [each for name, each in parts.items() if name not in without]
             if within is not None:
@@ -244,8 +253,8 @@ class LeastStates:
 
     def _bytes(self, degrees: Degrees, stages: Stages, choices: Choices) -> Array:
         question, model = self.question, self.question.model
-        held = holdings(question.blocks(degrees, choices))
-        states = state_bytes(_setting(question, choices), Sharded.of(model, held, stages, degrees))
+        held = holdings(blocks_of(question, degrees, choices))
+        states = state_bytes(setting_of(question, choices), Sharded.of(model, held, stages, degrees))
         return np.asarray(states.total() + (states.buffers + states.narrow))
 
 
@@ -266,10 +275,6 @@ def cell_bounds(
         anywhere=None if anywhere is None else anywhere.at(chosen),
     )
     return Scores(step_time=bounds.step_time * MARGIN, peak=bounds.peak * MARGIN)
-
-
-def _setting(question: Question, choices: Choices) -> Setting:
-    return setting_of(question, choices)
 
 
 class MemoryBounds:
@@ -301,7 +306,7 @@ class MemoryBounds:
         question, choices = self.question, replace(batch.choices, recompute=NO_RECOMPUTE)
         columns = {name: values[batch.rows] for name, values in self.cells.whole.columns.items()}
         table = distinct(columns, BLOCK_KEY)
-        blocks = question.blocks(as_degrees(table.columns), choices)
+        blocks = blocks_of(question, as_degrees(table.columns), choices)
         costs = least_bytes(blocks, self._policies(batch), choices)
         held = holdings(blocks)
         model = question.model

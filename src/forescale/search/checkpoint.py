@@ -8,14 +8,14 @@ import struct
 import time
 import zipfile
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import numpy as np
 
 from forescale import __version__
 from forescale.errors import SpecError
-from forescale.search.question import Asked
+from forescale.question import Question
 from forescale.search.solve import Goal, Solver
 from forescale.written import replacing
 
@@ -44,8 +44,9 @@ class Checkpoint:
     _saved: float = field(default_factory=time.perf_counter)
 
     @classmethod
-    def of(cls, path: Path, asked: Asked, goal: Goal) -> Checkpoint:
+    def of(cls, path: Path, question: Question, goal: Goal) -> Checkpoint:
         """Return the checkpoint of a question in `path`."""
+        asked = [getattr(question, each.name) for each in fields(question)]
         return cls(path=path, key=hashlib.sha256(repr((__version__, asked, goal)).encode()).hexdigest())
 
     def restore(self, solver: Solver) -> None:

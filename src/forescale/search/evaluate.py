@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forescale.evaluate import bound_inputs, evaluate, inputs_of
-from forescale.graph.layout import Choices, split_strategy
+from forescale.graph.layout import Choices, Degrees, Layout, split_strategy
+from forescale.graph.operator import Block
+from forescale.graph.parts import Parts, build_blocks
 from forescale.graph.stages import EVERY_LAYER, Stages, plan_stages, stack_plans
 from forescale.inputs import setting_of
 from forescale.memory.inputs import Setting
@@ -18,8 +20,8 @@ from forescale.memory.parameters import Sharded, holdings
 from forescale.memory.peak import highest_peak
 from forescale.memory.states import weights_and_updates
 from forescale.numeric import Array, Numeric, mapped
+from forescale.question import Question
 from forescale.search.layouts import Candidates, Columns, Rows, Variant, as_degrees, distinct, first_rows
-from forescale.search.question import Question
 from forescale.search.ranks import Anywhere, Ordered, Placed, Ranks, Wherever
 from forescale.spec.model import Model
 from forescale.spec.strategy import Recompute, TensorKind
@@ -246,6 +248,11 @@ class Scores:
     peak: Array
 
 
+def blocks_of(question: Question, degrees: Degrees, choices: Choices) -> Parts[Block]:
+    """Return the operator lists for all candidates of `degrees`."""
+    return build_blocks(question.model, Layout.of(question.workload, degrees, choices))
+
+
 def score(
     question: Question,
     candidates: Candidates,
@@ -365,7 +372,7 @@ def _states(question: Question, candidates: Candidates, stages_of_rows: StagesOf
     model = question.model
     table = distinct(candidates.columns, (*TRAFFIC_KEY, "zero"))
     degrees = as_degrees(table.columns)
-    held = holdings(question.blocks(degrees, choices))
+    held = holdings(blocks_of(question, degrees, choices))
     stages = stages_of_rows(first_rows(table.where))
     setting = setting_of(question, choices)
     states = weights_and_updates(setting, Sharded.of(model, held, stages, degrees))
@@ -388,7 +395,7 @@ class _Group:
         self.block_table = distinct({**self.columns, **keys}, (*BLOCK_KEY, *keys))
         first = first_rows(self.block_table.where)
         degrees = as_degrees({name: values[first] for name, values in self.columns.items()})
-        blocks = question.blocks(degrees, self.choices)
+        blocks = blocks_of(question, degrees, self.choices)
         pricing = batch.ranks.pricing(question, degrees, self.choices, first)
         self.priced = price_built(blocks, self.choices, pricing)
         columns = {**self.columns, "plan": batch.stages.plan, **keys}
@@ -399,7 +406,7 @@ class _Group:
         question, choices = self.question, self.choices
         first = first_rows(self.traffic_table.where)
         degrees = as_degrees({name: values[first] for name, values in self.columns.items()})
-        held = holdings(question.blocks(degrees, choices))
+        held = holdings(blocks_of(question, degrees, choices))
         if self.floor is not None:
             return free_traffic(held)
         sharded = Sharded.of(question.model, held, self.batch.stages(first), degrees)

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from forescale.cost.select import Costs
 from forescale.errors import InfeasibleError, SpecError
 from forescale.numeric import Array
+from forescale.project import project
 from forescale.projection.result import Projection
+from forescale.question import Question, question_of
 from forescale.results import Result
 from forescale.search.evaluate import Scores, score
 from forescale.search.layouts import Candidates, Rows
-from forescale.search.question import Asked
 from forescale.search.scenarios import nothing_fits, nothing_legal, scenarios, single, smallest
 from forescale.search.tree import enumerate_cells, enumerate_layouts
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
-from forescale.spec.space import Space
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
 
@@ -59,59 +58,39 @@ class ParetoResult(Result):
 
 
 def pareto_search(
-    model: Model,
-    cluster: Cluster,
-    workload: Workload,
+    question: Question | Model,
+    cluster: Cluster | None = None,
+    workload: Workload | None = None,
     *,
-    space: Space | None = None,
-    max_memory: float | None = None,
-    fixed: Mapping[str, int | bool] | None = None,
     device_counts: Sequence[int] | None = None,
-    costs: Costs | None = None,
+    **parts: Any,  # noqa: ANN401 (fields of a question)
 ) -> ParetoResult:
     """Return the Pareto front of all layouts that fit: exact, every layout is scored.
 
+    It takes a question, or the parts of one, as `search` does.
+
     Parameters
     ----------
-    max_memory
-        Bytes per device that a layout may need at its peak; the device's capacity by default.
-    fixed
-        Dimensions held at one value, such as {"tp": 8}.
     device_counts
         Sizes of the cluster to choose from: the number of devices then is a third objective. By default the
         cluster as it is, over step time and peak memory.
-    costs
-        Cost models that price every layout.
 
     Raises
     ------
     InfeasibleError
         If no layout is legal, or none fits, at any size.
     """
-    asked = Asked(
-        model=model,
-        cluster=cluster,
-        workload=workload,
-        space=(space or Space()).fixed(fixed or {}),
-        max_memory=max_memory,
-        costs=costs or Costs(),
-    )
-    return front_of(asked, device_counts=device_counts)
-
-
-def front_of(asked: Asked, *, device_counts: Sequence[int] | None = None) -> ParetoResult:
-    """Return the Pareto front of what was asked; see `pareto_search`."""
     started = time.perf_counter()
-    asked = single(asked, "a Pareto front")
-    counts = tuple(sorted({asked.cluster.num_devices} if device_counts is None else set(device_counts)))
+    question = single(question_of(question, cluster, workload, **parts), "a Pareto front")
+    counts = tuple(sorted({question.cluster.num_devices} if device_counts is None else set(device_counts)))
     if not counts or counts[0] < 1:
         msg = f"numbers of devices must be whole numbers of 1 or more, got {list(counts)}"
         raise SpecError(msg)
-    found = [_front_at(asked, asked.cluster.sized(count), alone=len(counts) == 1) for count in counts]
+    found = [_front_at(question, question.cluster.sized(count), alone=len(counts) == 1) for count in counts]
     points = [point for each in found for point in each.points]
     if not points:
         shown = ", ".join(str(count) for count in counts)
-        msg = f"no layout of {asked.model.name} fits on {shown} devices of {asked.cluster.name}"
+        msg = f"no layout of {question.model.name} fits on {shown} devices of {question.cluster.name}"
         raise InfeasibleError(msg)
     columns = (
         np.array([point.step_time for point in points]),
@@ -121,7 +100,7 @@ def front_of(asked: Asked, *, device_counts: Sequence[int] | None = None) -> Par
     best = [points[index] for index in pareto_front(*columns[: 2 if device_counts is None else 3])]
     objectives = ("step_time", "peak_memory", "devices")[: 2 if device_counts is None else 3]
     return ParetoResult(
-        front=tuple(replace(asked, cluster=one.cluster).project(one.strategy) for one in best),
+        front=tuple(project(replace(question, cluster=one.cluster, strategy=one.strategy)) for one in best),
         objectives=objectives,
         num_legal=sum(each.num_legal for each in found),
         num_feasible=sum(each.num_feasible for each in found),
@@ -167,10 +146,10 @@ class _Found:
     num_feasible: int = 0
 
 
-def _front_at(asked: Asked, cluster: Cluster, *, alone: bool) -> _Found:
+def _front_at(question: Question, cluster: Cluster, *, alone: bool) -> _Found:
     """Return the front at one size; a size where nothing fits has none, unless it is the only one."""
     try:
-        landscape = explore(replace(asked, cluster=cluster))
+        landscape = explore(replace(question, cluster=cluster))
     except InfeasibleError:
         if alone:
             raise
@@ -213,7 +192,7 @@ class Landscape:
         return int(self.fits.sum())
 
 
-def explore(asked: Asked) -> Landscape:
+def explore(question: Question) -> Landscape:
     """Score every legal layout whose states do not exceed the memory limit.
 
     Raises
@@ -221,24 +200,24 @@ def explore(asked: Asked) -> Landscape:
     InfeasibleError
         If no layout is legal, or none fits; its rows say which constraint refused how many.
     """
-    model, cluster, workload = asked.model, asked.cluster, asked.workload
-    candidates = enumerate_layouts(model, cluster, workload, asked.space)
+    model, cluster, workload = question.model, question.cluster, question.workload
+    candidates = enumerate_layouts(model, cluster, workload, question.space)
     num_legal = len(candidates)
     if num_legal == 0:
-        raise nothing_legal(asked, candidates.refused)
-    question, limit = asked.question, asked.memory_limit
+        raise nothing_legal(question, candidates.refused)
+    limit = question.memory_limit
     scores = score(question, candidates, memory_limit=limit)
     fits = scores.peak <= limit
     if not fits.any():
-        cells = enumerate_cells(model, cluster, workload, asked.space)
+        cells = enumerate_cells(model, cluster, workload, question.space)
         raise InfeasibleError(nothing_fits([smallest(question, cells)], limit), [("memory", num_legal)])
     return Landscape(candidates=candidates, scores=scores, fits=fits)
 
 
-def slowest_of(asked: Asked, count: int) -> tuple[Projection, ...]:
+def slowest_of(question: Question, count: int) -> tuple[Projection, ...]:
     """Return the `count` slowest layouts that fit, of all scenarios, slowest first; all layouts are scored."""
-    found: list[tuple[float, Asked, Strategy]] = []
-    for each in scenarios(asked):
+    found: list[tuple[float, Question, Strategy]] = []
+    for each in scenarios(question):
         try:
             landscape = explore(each)
         except InfeasibleError:
@@ -249,4 +228,4 @@ def slowest_of(asked: Asked, count: int) -> tuple[Projection, ...]:
             layout = landscape.candidates.strategy(*divmod(index, landscape.candidates.num_rows))
             found.append((float(step[index]), each, layout))
     found.sort(key=lambda one: -one[0])
-    return tuple(each.project(layout) for _, each, layout in found[:count])
+    return tuple(project(each.of(layout)) for _, each, layout in found[:count])

@@ -3,58 +3,48 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from forescale.cost.select import Costs
+from forescale.errors import SpecError
+from forescale.project import project
 from forescale.projection.result import Projection
-from forescale.question import Objective
+from forescale.question import Question, question_of
 from forescale.results import Picture, Result
-from forescale.search.pareto import ParetoResult, front_of
-from forescale.search.question import Asked
+from forescale.search.pareto import ParetoResult, pareto_search
 from forescale.search.relax import Relaxation, memory_limits, more_memory, relaxations
 from forescale.search.scenarios import Ranking, fastest, scenarios, timed
 from forescale.search.solve import Goal, Watch
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
-from forescale.spec.space import Space
 from forescale.spec.workload import Workload
 
 SCHEMA = "forescale.search/1"
 
 
 def search(
-    model: Model,
-    cluster: Cluster,
-    workload: Workload,
+    question: Question | Model,
+    cluster: Cluster | None = None,
+    workload: Workload | None = None,
     *,
-    space: Space | None = None,
-    objective: Objective = "step_time",
     top: int = 10,
-    max_memory: float | None = None,
-    fixed: Mapping[str, int | bool] | None = None,
-    costs: Costs | None = None,
-    safe: bool = False,
     surest: bool = False,
     relax: bool = False,
     time_limit: float | None = None,
     watch: Watch | None = None,
     checkpoint: Path | None = None,
+    **parts: Any,  # noqa: ANN401 (fields of a question)
 ) -> SearchResult:
     """Rank every legal layout; what is proven to be no better than the best is not evaluated.
 
+    It takes a question, or the parts of one by the names of its fields: `space`, `objective`, `costs` and so on.
+
     Parameters
     ----------
-    max_memory
-        Bytes per device that a layout may need at its peak; the device's capacity by default.
-    fixed
-        Dimensions held at one value, such as {"tp": 8}.
-    costs
-        Cost models that price every layout.
-    safe
-        Whether memory counts by its upper estimate: what is ranked fits for sure.
+    top
+        Layouts that are ranked.
     surest
         Whether to look also for the fastest layout that fits for sure, where the best are no such.
     relax
@@ -72,34 +62,31 @@ def search(
     InfeasibleError
         If no layout is legal, or none fits; its rows say which constraint refused how many. Also if none was
         found in time.
+    SpecError
+        If the question asks for a preset: only our own engine is searched.
     """
     started = time.perf_counter()
-    asked = Asked(
-        model=model,
-        cluster=cluster,
-        workload=workload,
-        space=(space or Space()).fixed(fixed or {}),
-        max_memory=max_memory,
-        costs=costs or Costs(),
-        safe=safe,
-    )
-    limits = memory_limits(asked.memory_limit)
-    goal = Goal(objective=objective, top=top, memory_limit=limits[0], relaxed=limits)
+    question = question_of(question, cluster, workload, **parts)
+    if question.preset != "default":
+        msg = f"search ranks by our own engine, not as {question.preset} answers"
+        raise SpecError(msg)
+    limits = memory_limits(question.memory_limit)
+    goal = Goal(objective=question.objective, top=top, memory_limit=limits[0], relaxed=limits)
     watch = timed(watch, time_limit, started)
     ranking = Ranking(goal=goal, watch=watch, started=started)
-    ranking.search(scenarios(asked), checkpoint)
-    ranking.check(asked)
+    ranking.search(scenarios(question), checkpoint)
+    ranking.check(question)
     solvers = ranking.solvers
-    best = tuple(each.project(one) for each, one in ranking.best())
+    best = tuple(project(each.of(one)) for each, one in ranking.best())
     steps = ranking.fastest()
     gains = more_memory(steps, limits, every=relax)
     if relax:
-        more = relaxations(asked, steps[0], ranking.refused, watch)
+        more = relaxations(question, steps[0], ranking.refused, watch)
         gains = tuple(sorted((*gains, *more), key=lambda item: -item.gain))
     return SearchResult(
         best=best,
-        surest=_surest(asked, best, watch) if surest and objective == "step_time" else None,
-        objective=objective,
+        surest=_surest(question, best, watch) if surest and goal.by_time else None,
+        objective=question.objective,
         num_legal=sum(each.num_legal for each in solvers),
         num_feasible=sum(each.incumbent.num_feasible for each in solvers),
         num_evaluated=sum(each.counts.evaluated for each in solvers),
@@ -109,19 +96,19 @@ def search(
         elapsed_s=time.perf_counter() - started,
         refused=ranking.refused,
         relaxations=gains,
-        asked=asked,
+        question=question,
     )
 
 
-def _surest(asked: Asked, best: Sequence[Projection], watch: Watch) -> Projection | None:
+def _surest(question: Question, best: Sequence[Projection], watch: Watch) -> Projection | None:
     """Return the fastest layout that fits for sure: of the best where they are ranked by time, else searched for."""
     for each in best:
         if each.memory.verdict == "FITS":
             return each
-    found = fastest(replace(asked, safe=True), watch=watch)
-    if found.asked is None or found.strategy is None:
+    found = fastest(replace(question, safe=True), watch=watch)
+    if found.question is None or found.strategy is None:
         return None
-    return found.asked.project(found.strategy)
+    return project(found.question.of(found.strategy))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -146,7 +133,7 @@ class SearchResult(Result):
     refused: dict[str, int]
     """Layouts that each constraint refused."""
     relaxations: tuple[Relaxation, ...]
-    asked: Asked = field(repr=False, compare=False)
+    question: Question = field(repr=False, compare=False)
 
     @property
     def num_feasible_is_exact(self) -> bool:
@@ -161,7 +148,7 @@ class SearchResult(Result):
 
     def pareto(self) -> ParetoResult:
         """Return the Pareto front of the same question over step time and peak memory: all layouts are scored."""
-        return front_of(self.asked)
+        return pareto_search(self.question)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per layout: its rank and strategy, then what was projected."""

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from forescale.cost.mesh import AXES, Group, Inside, Order, groups, ranks_per_tier, ranks_within
 from forescale.graph.layout import Choices, Degrees
 from forescale.graph.ops import MeshAxis
+from forescale.inputs import pricing_of
 from forescale.numeric import Array, Numeric
+from forescale.question import Question
 from forescale.search.layouts import Candidates, Columns, Rows, as_degrees, distinct, first_rows
-from forescale.search.question import Question
 from forescale.spec.cluster import Cluster
 from forescale.spec.context import CONTEXT_KINDS
 from forescale.spec.model import Model
@@ -77,7 +78,7 @@ class Anywhere:
             for sites in self.sites
             for axis, places in sites.places.items()
         }
-        plain = question.pricing(degrees, choices, ())
+        plain = pricing_of(question, degrees, choices, ())
         return replace(
             plain,
             groups={**plain.groups, **{axis: places[0] for axis, places in at.items()}},
@@ -211,7 +212,7 @@ class Ordered:
 
     def pricing(self, question: Question, degrees: Degrees, choices: Choices, pairs: Rows) -> Pricing:  # noqa: ARG002
         """Return the cost models under the order."""
-        return question.pricing(degrees, choices, self.order)
+        return pricing_of(question, degrees, choices, self.order)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,7 +238,7 @@ class Placed:
         inside = tuple(
             Inside(**{axis: self._shares(tier, axis)[place] for axis in AXES}) for tier in range(self.tiers)
         )
-        return question.pricing(degrees, choices, inside)
+        return pricing_of(question, degrees, choices, inside)
 
     def _shares(self, tier: int, axis: Axis) -> Array:
         return np.array([float(getattr(each[tier], axis)) if each else 1.0 for each in self.placements])

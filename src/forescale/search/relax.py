@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from forescale.cost.select import Costs
 from forescale.errors import SpecError
-from forescale.search.question import Asked
+from forescale.question import Question, question_of
 from forescale.search.scenarios import fastest, scenarios, smallest
 from forescale.search.solve import Watch
 from forescale.search.tree import enumerate_cells
@@ -71,22 +70,22 @@ class Relaxed:
 
     constraint: str
     change: str
-    asked: Asked
+    question: Question
 
 
 def relaxations(
-    asked: Asked, step_time: float, refused: dict[str, int], watch: Watch
+    question: Question, step_time: float, refused: dict[str, int], watch: Watch
 ) -> tuple[Relaxation, ...]:
     """Return what each relaxed question gains over the best step found [s], most first; 0 where nothing is.
 
     Those left when the search is stopped are not among them.
     """
-    batch = asked.workload.global_batch_size
+    batch = question.workload.global_batch_size
     found = []
-    for each in relaxed(asked, refused):
-        tokens = each.asked.workload.global_batch_size / batch
+    for each in relaxed(question, refused):
+        tokens = each.question.workload.global_batch_size / batch
         try:
-            best = fastest(each.asked, watch=watch, cutoff=step_time * tokens)
+            best = fastest(each.question, watch=watch, cutoff=step_time * tokens)
         except SpecError:
             continue
         if not best.done:
@@ -104,87 +103,87 @@ def relaxations(
     return tuple(sorted(found, key=lambda item: -item.gain))
 
 
-def relaxed(asked: Asked, refused: dict[str, int]) -> Iterator[Relaxed]:
+def relaxed(question: Question, refused: dict[str, int]) -> Iterator[Relaxed]:
     """Yield the question with each of its constraints relaxed by itself."""
-    yield from wider(asked)
-    yield from _uneven(asked, refused)
-    yield from _switched_on(asked, refused)
-    yield from _batches(asked)
-    yield from _network(asked)
+    yield from wider(question)
+    yield from _uneven(question, refused)
+    yield from _switched_on(question, refused)
+    yield from _batches(question)
+    yield from _network(question)
 
 
-def _in(asked: Asked, **changes: Any) -> Asked:  # noqa: ANN401 (fields of a space)
-    return replace(asked, space=replace(asked.space, **changes))
-
-
-def wider(asked: Asked) -> Iterator[Relaxed]:
+def wider(question: Question) -> Iterator[Relaxed]:
     """Free what is held in fewer values than a search tries anyway, and drop a framework's rules one by one."""
     usual = {item.name: getattr(Space(), item.name) for item in fields(Space)}
     for name in NAMES:
-        own, free = getattr(asked.space, name), usual[name]
-        idle = name in ("ep", "etp") and not asked.model.is_moe
+        own, free = getattr(question.space, name), usual[name]
+        idle = name in ("ep", "etp") and not question.model.is_moe
         if idle or own is None or (free is not None and set(free) <= set(own)):
             continue
         if free is None:
-            yield Relaxed(constraint=name, change=f"{name} free", asked=_in(asked, **{name: None}))
+            yield Relaxed(constraint=name, change=f"{name} free", question=question.within(**{name: None}))
             continue
         more = tuple(value for value in free if value not in own)
         change = f"{name} {', '.join(map(_word, more))} too"
-        yield Relaxed(constraint=name, change=change, asked=_in(asked, **{name: (*own, *more)}))
-    for rule in asked.space.rules:
-        left = tuple(each for each in asked.space.rules if each != rule)
-        yield Relaxed(constraint=rule.name, change=f"without {rule.name}", asked=_in(asked, rules=left))
+        yield Relaxed(constraint=name, change=change, question=question.within(**{name: (*own, *more)}))
+    for rule in question.space.rules:
+        left = tuple(each for each in question.space.rules if each != rule)
+        yield Relaxed(
+            constraint=rule.name, change=f"without {rule.name}", question=question.within(rules=left)
+        )
 
 
-def _uneven(asked: Asked, refused: dict[str, int]) -> Iterator[Relaxed]:
+def _uneven(question: Question, refused: dict[str, int]) -> Iterator[Relaxed]:
     """Let tensor parallelism cut what it does not divide, as if parts of heads cost their share."""
     found = [name for name in UNEVEN if refused.get(name)]
     if found:
         change = "tp that need not divide heads and widths, ideally"
-        yield Relaxed(constraint=" and ".join(found), change=change, asked=_in(asked, waived=UNEVEN))
+        yield Relaxed(constraint=" and ".join(found), change=change, question=question.within(waived=UNEVEN))
 
 
-def _switched_on(asked: Asked, refused: dict[str, int]) -> Iterator[Relaxed]:
+def _switched_on(question: Question, refused: dict[str, int]) -> Iterator[Relaxed]:
     """Allow what a search does not try unless asked to."""
-    space, base = asked.space, asked.space.base
+    space, base = question.space, question.space.base
     if space.schedule == (None,):
         change = f"schedule {', '.join(SPLIT_BACKWARD)} too"
         yield Relaxed(
-            constraint="schedule", change=change, asked=_in(asked, schedule=(None, *SPLIT_BACKWARD))
+            constraint="schedule", change=change, question=question.within(schedule=(None, *SPLIT_BACKWARD))
         )
     if space.schedule == (None,) and refused.get(INTERLEAVED):
-        allowed = _in(asked, schedule=(None, "interleaved-1f1b"))
+        allowed = question.within(schedule=(None, "interleaved-1f1b"))
         change = "schedule interleaved-1f1b too: any number of micro-batches"
-        yield Relaxed(constraint=INTERLEAVED, change=change, asked=allowed)
+        yield Relaxed(constraint=INTERLEAVED, change=change, question=allowed)
     if "ulysses" not in space.cp_kind:
-        allowed = _in(asked, cp_kind=(*space.cp_kind, "ulysses"))
-        yield Relaxed(constraint="cp_kind", change="cp_kind ulysses too", asked=allowed)
+        allowed = question.within(cp_kind=(*space.cp_kind, "ulysses"))
+        yield Relaxed(constraint="cp_kind", change="cp_kind ulysses too", question=allowed)
     off = [name for name in Overlap.__dataclass_fields__ if not getattr(base.overlap, name)]
     for name in off:
-        if name in ("expert", "shared_experts") and not asked.model.is_moe:
+        if name in ("expert", "shared_experts") and not question.model.is_moe:
             continue
-        allowed = _in(asked, overlap=((name,),))
-        yield Relaxed(constraint="overlap", change=f"overlap {name} too", asked=allowed)
+        allowed = question.within(overlap=((name,),))
+        yield Relaxed(constraint="overlap", change=f"overlap {name} too", question=allowed)
     if base.offload.optimizer == 0.0 and space.optimizer_offload == (None,):
-        allowed = _in(asked, optimizer_offload=(None, 1.0))
-        yield Relaxed(constraint="optimizer_offload", change="optimizer_offload 1 too", asked=allowed)
+        allowed = question.within(optimizer_offload=(None, 1.0))
+        yield Relaxed(constraint="optimizer_offload", change="optimizer_offload 1 too", question=allowed)
 
 
-def _batches(asked: Asked) -> Iterator[Relaxed]:
+def _batches(question: Question) -> Iterator[Relaxed]:
     """Take twice the batch, and the next one that more data-parallel degrees divide; gains are per token."""
-    batch, devices = asked.workload.global_batch_size, asked.cluster.num_devices
+    batch, devices = question.workload.global_batch_size, question.cluster.num_devices
     power = devices & -devices
     even = -(-batch // power) * power
     for other in dict.fromkeys((even, 2 * batch)):
         if other != batch:
-            work = replace(asked.workload, global_batch_size=other)
+            work = replace(question.workload, global_batch_size=other)
             change = f"{counted(other, 'sequence')}, per token"
-            yield Relaxed(constraint="global_batch_size", change=change, asked=replace(asked, workload=work))
+            yield Relaxed(
+                constraint="global_batch_size", change=change, question=replace(question, workload=work)
+            )
 
 
-def _network(asked: Asked) -> Iterator[Relaxed]:
+def _network(question: Question) -> Iterator[Relaxed]:
     """Double the bandwidth of each tier that is in use, and the devices that inner ones join."""
-    cluster, inside = asked.cluster, 1
+    cluster, inside = question.cluster, 1
     for index, tier in enumerate(cluster.tiers):
         outermost = index == len(cluster.tiers) - 1
         if inside >= cluster.num_devices:
@@ -192,20 +191,22 @@ def _network(asked: Asked) -> Iterator[Relaxed]:
         link = None if tier.link_bandwidth is None else 2.0 * tier.link_bandwidth
         faster = replace(tier, bandwidth=2.0 * tier.bandwidth, link_bandwidth=link)
         change = f"twice the bandwidth of {tier.name}"
-        yield Relaxed(constraint="network", change=change, asked=_with_tier(asked, index, faster))
+        yield Relaxed(constraint="network", change=change, question=_with_tier(question, index, faster))
         if not outermost and 0 < tier.size < cluster.num_devices:
             larger = replace(tier, size=2 * tier.size)
             outer = cluster.tiers[index + 1].size
             if not outer or larger.size <= outer:
                 change = f"{counted(larger.size, 'device')} in {tier.name}"
-                yield Relaxed(constraint="network", change=change, asked=_with_tier(asked, index, larger))
+                yield Relaxed(
+                    constraint="network", change=change, question=_with_tier(question, index, larger)
+                )
         inside = tier.size or cluster.num_devices
 
 
-def _with_tier(asked: Asked, index: int, tier: Any) -> Asked:  # noqa: ANN401 (a Tier)
-    tiers = asked.cluster.tiers
+def _with_tier(question: Question, index: int, tier: Any) -> Question:  # noqa: ANN401 (a Tier)
+    tiers = question.cluster.tiers
     changed = (*tiers[:index], tier, *tiers[index + 1 :])
-    return replace(asked, cluster=replace(asked.cluster, tiers=changed))
+    return replace(question, cluster=replace(question.cluster, tiers=changed))
 
 
 def _word(value: object) -> str:
@@ -229,40 +230,27 @@ class Remedy:
 
 
 def remedies(
-    model: Model,
-    cluster: Cluster,
-    workload: Workload,
-    *,
-    space: Space | None = None,
-    max_memory: float | None = None,
-    fixed: Mapping[str, int | bool] | None = None,
-    costs: Costs | None = None,
-    safe: bool = False,
+    question: Question | Model,
+    cluster: Cluster | None = None,
+    workload: Workload | None = None,
+    **parts: Any,  # noqa: ANN401 (fields of a question)
 ) -> tuple[Remedy, ...]:
-    """Return changes one of which makes a layout fit, those that do first; arguments as for `search`.
+    """Return changes one of which makes a layout fit, those that do first; it takes a question or parts of one.
 
     More memory, more devices, dimensions that are held, states and activations on the host, shorter sequences: the
     least of each by doubling. A change that does not suffice by itself is listed with what would still be needed.
     """
-    asked = Asked(
-        model=model,
-        cluster=cluster,
-        workload=workload,
-        space=(space or Space()).fixed(fixed or {}),
-        max_memory=max_memory,
-        costs=costs or Costs(),
-        safe=safe,
-    )
-    limit, found = asked.memory_limit, []
-    if (least := _smallest(asked)) is not None:
+    question = question_of(question, cluster, workload, **parts)
+    limit, found = question.memory_limit, []
+    if (least := _smallest(question)) is not None:
         peak, strategy = least
         change = f"{format_bytes(peak - limit)} more per device"
         found.append(
             Remedy(constraint="memory", change=change, peak_bytes=peak, fits=True, strategy=strategy)
         )
-    for each in wider(asked):
+    for each in wider(question):
         found += _tried(each, limit)
-    for series in (_on_host(asked), _more_devices(asked), _shorter(asked)):
+    for series in (_on_host(question), _more_devices(question), _shorter(question)):
         found += _first_that_fits(series, limit)
     return tuple(sorted(found, key=lambda one: not one.fits))
 
@@ -283,7 +271,7 @@ def _first_that_fits(series: Iterable[Relaxed], limit: float) -> list[Remedy]:
 def _tried(relaxed: Relaxed, limit: float, *, most: float = np.inf) -> list[Remedy]:
     """Return what a change comes to; nothing where it makes no legal layout, or none that needs at `most` as much."""
     try:
-        found = _smallest(relaxed.asked, most)
+        found = _smallest(relaxed.question, most)
     except SpecError:
         return []
     if found is None:
@@ -300,53 +288,54 @@ def _tried(relaxed: Relaxed, limit: float, *, most: float = np.inf) -> list[Reme
     ]
 
 
-def _smallest(asked: Asked, most: float = np.inf) -> tuple[float, Strategy] | None:
+def _smallest(question: Question, most: float = np.inf) -> tuple[float, Strategy] | None:
     """Return the peak of the smallest layout of a question, and that layout; None if none is legal, or that small."""
     best: tuple[float, Strategy] | None = None
-    for each in scenarios(asked):
+    for each in scenarios(question):
         cells = enumerate_cells(each.model, each.cluster, each.workload, each.space.whole(each.model))
-        found = smallest(each.question, cells, most)
+        found = smallest(each, cells, most)
         if (peak := found.incumbent.least) < (np.inf if best is None else best[0]):
             best = peak, found.best()[0]
     return best
 
 
-def _on_host(asked: Asked) -> Iterator[Relaxed]:
+def _on_host(question: Question) -> Iterator[Relaxed]:
     """Move activations, optimizer states, and both, to the host's memory."""
-    held = asked.space.base.offload
+    held = question.space.base.offload
     states = {} if held.optimizer else {"optimizer_offload": (1.0,)}
     layers = {} if held.activation_layers else {"activation_offload": (ALL_LAYERS,)}
     names = {"optimizer_offload": "optimizer_offload 1", "activation_offload": "activation_offload all"}
     for changes in (layers, states, {**states, **layers} if states and layers else {}):
         if changes:
             change = " and ".join(names[name] for name in changes)
-            space = replace(asked.space, **changes)
-            yield Relaxed(constraint="offload", change=change, asked=replace(asked, space=space))
+            yield Relaxed(constraint="offload", change=change, question=question.within(**changes))
 
 
-def _more_devices(asked: Asked) -> Iterator[Relaxed]:
+def _more_devices(question: Question) -> Iterator[Relaxed]:
     """Take more devices as far as the network goes: twice as many and so on, and half-way between."""
-    devices = asked.cluster.num_devices
+    devices = question.cluster.num_devices
     for step in range(1, 2 * DOUBLINGS + 1):
         count, rest = divmod((2 + step % 2) * devices << (step // 2), 2)
         if rest:
             continue
         try:
-            cluster = asked.cluster.sized(count)
+            cluster = question.cluster.sized(count)
         except SpecError:
             return
         change = f"{counted(cluster.num_devices, 'device')}"
-        yield Relaxed(constraint="devices", change=change, asked=replace(asked, cluster=cluster))
+        yield Relaxed(constraint="devices", change=change, question=replace(question, cluster=cluster))
 
 
-def _shorter(asked: Asked) -> Iterator[Relaxed]:
+def _shorter(question: Question) -> Iterator[Relaxed]:
     """Halve the sequence."""
     for power in range(1, DOUBLINGS + 1):
-        length, rest = divmod(asked.workload.seq_len, 1 << power)
+        length, rest = divmod(question.workload.seq_len, 1 << power)
         if rest or length < SHORTEST:
             return
-        work = replace(asked.workload, seq_len=length)
-        yield Relaxed(constraint="seq_len", change=f"seq_len {length:,}", asked=replace(asked, workload=work))
+        work = replace(question.workload, seq_len=length)
+        yield Relaxed(
+            constraint="seq_len", change=f"seq_len {length:,}", question=replace(question, workload=work)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal, TypeAlias
 
 from forescale.brief import Brief
-from forescale.cost.select import Costs
 from forescale.errors import InfeasibleError, SpecError
 from forescale.graph.counts import model_flops
 from forescale.numeric import divisors
 from forescale.project import peak_rate
 from forescale.projection.rates import SECONDS_PER_DAY, cost_per_token, energy_per_token
 from forescale.projection.result import Projection
+from forescale.question import Question
 from forescale.results import Result
-from forescale.search.question import Asked
 from forescale.search.rank import search
 from forescale.search.scenarios import scenarios
 from forescale.spec.cluster import Cluster
-from forescale.spec.model import Model
-from forescale.spec.space import Space
 from forescale.spec.workload import Workload
 from forescale.units import format_seconds
 
@@ -152,16 +149,13 @@ class ScanResult(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What is the same for all points of a scan.
+    """By what the points of a scan are judged.
 
     `price_per_device_hour` is in any currency; None takes the device's own, if it has one.
     """
 
-    space: Space | None = None
-    max_memory: float | None = None
     target: Target | None = None
     price_per_device_hour: float | None = None
-    costs: Costs = field(default_factory=Costs)
 
     def price(self, cluster: Cluster) -> float | None:
         """Return the price of a device and hour, or None where nobody said."""
@@ -174,12 +168,7 @@ class Terms:
 
 
 def scan_devices(
-    model: Model,
-    cluster: Cluster,
-    workload: Workload,
-    device_counts: Sequence[int],
-    *,
-    terms: Terms | None = None,
+    question: Question, device_counts: Sequence[int], *, terms: Terms | None = None
 ) -> ScanResult:
     """Return the best layout on each number of devices of a cluster.
 
@@ -189,16 +178,11 @@ def scan_devices(
         If nothing fits on any of them.
     """
     started, terms = time.perf_counter(), terms or Terms()
-    points = [
-        _point(model, cluster.sized(count), workload, terms)
-        for count in _whole("numbers of devices", device_counts)
-    ]
-    return _result(points, "num_devices", cluster, terms, started)
+    points = [_point(_sized(question, count), terms) for count in _whole("numbers of devices", device_counts)]
+    return _result(points, "num_devices", question.cluster, terms, started)
 
 
-def fewest_devices(
-    model: Model, cluster: Cluster, workload: Workload, target: Target, *, terms: Terms | None = None
-) -> ScanResult:
+def fewest_devices(question: Question, target: Target, *, terms: Terms | None = None) -> ScanResult:
     """Return the fewest devices, of those tried and at most the cluster's, whose best layout meets a target.
 
     Tried are the divisors of a node, powers of two of nodes, whole nodes between them (all of them up to eight
@@ -207,22 +191,21 @@ def fewest_devices(
     """
     started = time.perf_counter()
     terms = replace(terms or Terms(), target=target)
+    cluster = question.cluster
     ladder = device_ladder(cluster.num_devices, node=cluster.devices_per_node)
     points: list[Point] = []
     met = False
     for count in with_between(ladder, node=cluster.devices_per_node):
         if met and count not in ladder:
             continue
-        point = _point(model, cluster.sized(count), workload, terms)
+        point = _point(_sized(question, count), terms)
         met = met or bool(point.meets_target)
         if point.best is not None or count in ladder:
             points.append(point)
-    return _result(points, "num_devices", cluster, terms, started)
+    return _result(points, "num_devices", question.cluster, terms, started)
 
 
-def scan_batches(
-    model: Model, cluster: Cluster, workload: Workload, batches: Sequence[int], *, terms: Terms | None = None
-) -> ScanResult:
+def scan_batches(question: Question, batches: Sequence[int], *, terms: Terms | None = None) -> ScanResult:
     """Return the best layout at each global batch size [sequences per step].
 
     Raises
@@ -232,10 +215,10 @@ def scan_batches(
     """
     started, terms = time.perf_counter(), terms or Terms()
     points = [
-        _point(model, cluster, replace(workload, global_batch_size=batch), terms)
+        _point(replace(question, workload=replace(question.workload, global_batch_size=batch)), terms)
         for batch in _whole("global batch sizes", batches)
     ]
-    return _result(points, "global_batch_size", cluster, terms, started)
+    return _result(points, "global_batch_size", question.cluster, terms, started)
 
 
 def device_ladder(most: int, *, node: int) -> tuple[int, ...]:
@@ -253,24 +236,19 @@ def with_between(ladder: Sequence[int], *, node: int) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _point(model: Model, cluster: Cluster, workload: Workload, terms: Terms) -> Point:
+def _sized(question: Question, num_devices: int) -> Question:
+    return replace(question, cluster=question.cluster.sized(num_devices))
+
+
+def _point(question: Question, terms: Terms) -> Point:
+    cluster, workload = question.cluster, question.workload
     point = Point(num_devices=cluster.num_devices, global_batch_size=workload.global_batch_size)
     limit = None if terms.target is None else terms.target.limit(workload)
-    space = terms.space or Space()
-    asked = Asked(model=model, cluster=cluster, workload=workload, space=space, costs=terms.costs)
-    if limit is not None and (fastest := _bound(asked)) > limit:
+    if limit is not None and (fastest := _bound(question)) > limit:
         problem = f"a step takes at least {format_seconds(fastest)}, even at the devices' peak rate"
         return replace(point, problem=problem, meets_target=False)
     try:
-        found = search(
-            model,
-            cluster,
-            workload,
-            space=space,
-            max_memory=terms.max_memory,
-            top=1,
-            costs=terms.costs,
-        )
+        found = search(replace(question, objective="step_time"), top=1)
     except InfeasibleError as error:
         return replace(point, problem=str(error), meets_target=None if limit is None else False)
     best = found.best[0]
@@ -292,13 +270,13 @@ def _point(model: Model, cluster: Cluster, workload: Workload, terms: Terms) -> 
     )
 
 
-def _bound(asked: Asked) -> float:
+def _bound(question: Question) -> float:
     """Return the shortest step that the devices' peak rate allows [s], in any scenario: no layout is faster."""
-    share = asked.space.base.routing.share
-    one = model_flops(asked.model, asked.workload.seq_len, routed_share=share).masked
-    flops = one * asked.workload.global_batch_size
-    rate = max(peak_rate(each.cluster, each.workload) for each in scenarios(asked))
-    return flops / (rate * asked.costs.clock_share(asked.cluster.device) * asked.cluster.num_devices)
+    share = question.space.base.routing.share
+    one = model_flops(question.model, question.workload.seq_len, routed_share=share).masked
+    flops = one * question.workload.global_batch_size
+    rate = max(peak_rate(each.cluster, each.workload) for each in scenarios(question))
+    return flops / (rate * question.costs.clock_share(question.cluster.device) * question.cluster.num_devices)
 
 
 def _result(

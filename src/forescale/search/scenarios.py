@@ -13,8 +13,8 @@ import numpy as np
 
 from forescale.errors import InfeasibleError, SpecError
 from forescale.numeric import Array
+from forescale.question import Question
 from forescale.search.checkpoint import Checkpoint
-from forescale.search.question import Asked, Question
 from forescale.search.solve import SMALLEST, Goal, Progress, Solver, Watch
 from forescale.search.tree import Cells, enumerate_cells
 from forescale.spec.space import SCENARIO_NAMES
@@ -22,10 +22,12 @@ from forescale.spec.strategy import Overlap, Strategy
 from forescale.units import counted, format_bytes, format_seconds
 
 
-def scenarios(asked: Asked) -> tuple[Asked, ...]:
+def scenarios(question: Question) -> tuple[Question, ...]:
     """Return the questions of a search, one per combination of what its space leaves open, each once."""
-    values = [getattr(asked.space, name) for name in SCENARIO_NAMES]
-    found = [_scenario(asked, dict(zip(SCENARIO_NAMES, chosen, strict=True))) for chosen in product(*values)]
+    values = [getattr(question.space, name) for name in SCENARIO_NAMES]
+    found = [
+        _scenario(question, dict(zip(SCENARIO_NAMES, chosen, strict=True))) for chosen in product(*values)
+    ]
     return tuple(
         each
         for index, each in enumerate(found)
@@ -35,7 +37,7 @@ def scenarios(asked: Asked) -> tuple[Asked, ...]:
     )
 
 
-def single(asked: Asked, what: str) -> Asked:
+def single(question: Question, what: str) -> Question:
     """Return the one question of a search.
 
     Raises
@@ -43,7 +45,7 @@ def single(asked: Asked, what: str) -> Asked:
     SpecError
         If there are several; `what` cannot hold them.
     """
-    found = scenarios(asked)
+    found = scenarios(question)
     if len(found) > 1:
         names = ", ".join(SCENARIO_NAMES)
         msg = f"{what} takes one value each of {names}; the space has {len(found)} combinations"
@@ -51,9 +53,9 @@ def single(asked: Asked, what: str) -> Asked:
     return found[0]
 
 
-def _scenario(asked: Asked, chosen: Mapping[str, Any]) -> Asked:
+def _scenario(question: Question, chosen: Mapping[str, Any]) -> Question:
     """Return the question with one value of each choice; None is as the question says."""
-    workload, base = asked.workload, asked.space.base
+    workload, base = question.workload, question.space.base
     if chosen["precision"] is not None:
         compute, recipe = chosen["precision"]
         workload = replace(workload, precision=replace(workload.precision, compute=compute, recipe=recipe))
@@ -65,20 +67,18 @@ def _scenario(asked: Asked, chosen: Mapping[str, Any]) -> Asked:
     shares = {"optimizer": chosen["optimizer_offload"], "activation_layers": chosen["activation_offload"]}
     held = {name: value for name, value in shares.items() if value is not None}
     base = replace(base, offload=replace(base.offload, **held))
-    return replace(asked, workload=workload, space=replace(asked.space, base=base))
+    return replace(question, strategy=None, workload=workload, space=replace(question.space, base=base))
 
 
 def _nothing() -> Overlap:
     return Overlap(**dict.fromkeys(Overlap.__dataclass_fields__, False))
 
 
-def nothing_legal(asked: Asked, refused: dict[str, int]) -> InfeasibleError:
+def nothing_legal(question: Question, refused: dict[str, int]) -> InfeasibleError:
     """Return the error for a space without a legal layout: what refused how many."""
     rows = [(name, count) for name, count in refused.items() if count]
-    cluster = asked.cluster
-    msg = (
-        f"no legal layout of {asked.model.name} on {counted(cluster.num_devices, 'device')} of {cluster.name}"
-    )
+    cluster = question.cluster
+    msg = f"no legal layout of {question.model.name} on {counted(cluster.num_devices, 'device')} of {cluster.name}"
     return InfeasibleError(msg, rows)
 
 
@@ -109,27 +109,27 @@ class Fastest:
     done: bool
     """Whether the search was not stopped."""
     step_time: float = np.inf
-    asked: Asked | None = None
+    question: Question | None = None
     """The scenario that the layout is of."""
     strategy: Strategy | None = None
 
 
-def fastest(asked: Asked, *, watch: Watch, cutoff: float = np.inf) -> Fastest:
+def fastest(question: Question, *, watch: Watch, cutoff: float = np.inf) -> Fastest:
     """Return the fastest layout that fits and is no slower than `cutoff` [s]."""
-    goal = Goal(objective="step_time", top=1, memory_limit=asked.memory_limit)
+    goal = Goal(objective="step_time", top=1, memory_limit=question.memory_limit)
     ranking = Ranking(goal=goal, watch=watch, cutoff=cutoff)
-    ranking.search(scenarios(asked))
+    ranking.search(scenarios(question))
     if not (found := ranking.best()):
         return Fastest(done=ranking.done)
     scenario, strategy = found[0]
-    return Fastest(done=ranking.done, step_time=ranking.progress.best, asked=scenario, strategy=strategy)
+    return Fastest(done=ranking.done, step_time=ranking.progress.best, question=scenario, strategy=strategy)
 
 
 @dataclass(slots=True, kw_only=True)
 class Run:
     """The search of one scenario."""
 
-    asked: Asked
+    question: Question
     solver: Solver
     checkpoint: Checkpoint | None
     progress: Progress | None = None
@@ -166,7 +166,7 @@ class Ranking:
     to_come: int = 0
     """Scenarios that are not settled yet, that under way included."""
 
-    def search(self, questions: Sequence[Asked], checkpoint: Path | None = None) -> None:
+    def search(self, questions: Sequence[Question], checkpoint: Path | None = None) -> None:
         """Search scenarios, one after the other."""
         self.to_come = len(questions)
         for each in questions:
@@ -174,17 +174,19 @@ class Ranking:
             self.to_come -= 1
             self._go_on()
 
-    def _add(self, asked: Asked, checkpoint: Path | None) -> None:
+    def _add(self, question: Question, checkpoint: Path | None) -> None:
         """Search one scenario."""
-        cells = enumerate_cells(asked.model, asked.cluster, asked.workload, asked.space.whole(asked.model))
-        solver = Solver(asked.question, cells, self.goal)
+        cells = enumerate_cells(
+            question.model, question.cluster, question.workload, question.space.whole(question.model)
+        )
+        solver = Solver(question, cells, self.goal)
         values = sorted(value for value, *_ in self._ranked())
         worst = values[self.goal.top - 1] if len(values) >= self.goal.top else np.inf
         solver.incumbent.learn(self._known(solver), cutoff=min(worst, self.cutoff))
         if checkpoint is not None and self.runs:
             checkpoint = checkpoint.with_name(f"{checkpoint.name}.{len(self.runs)}")
-        kept = None if checkpoint is None else Checkpoint.of(checkpoint, asked, self.goal)
-        run = Run(asked=asked, solver=solver, checkpoint=kept)
+        kept = None if checkpoint is None else Checkpoint.of(checkpoint, question, self.goal)
+        run = Run(question=question, solver=solver, checkpoint=kept)
         run.go(self._told)
         self.runs.append(run)
 
@@ -240,10 +242,10 @@ class Ranking:
             found += [(float(first[i]), float(second[i]), nth, place) for place, i in enumerate(best)]
         return sorted(found)[: self.goal.top]
 
-    def best(self) -> list[tuple[Asked, Strategy]]:
+    def best(self) -> list[tuple[Question, Strategy]]:
         """Return the best layouts of all, each with its question."""
         layouts = [solver.best() for solver in self.solvers]
-        return [(self.runs[nth].asked, layouts[nth][place]) for _, _, nth, place in self._ranked()]
+        return [(self.runs[nth].question, layouts[nth][place]) for _, _, nth, place in self._ranked()]
 
     def fastest(self) -> tuple[float, ...]:
         """Return the shortest step under each limit of memory."""
@@ -269,12 +271,12 @@ class Ranking:
                 found[name] = found.get(name, 0) + count
         return {name: count for name, count in found.items() if count}
 
-    def check(self, asked: Asked) -> None:
+    def check(self, question: Question) -> None:
         """Raise if there is nothing to rank."""
         solvers = self.solvers
         num_legal = sum(each.num_legal for each in solvers)
         if num_legal == 0:
-            raise nothing_legal(asked, solvers[0].cells.whole.refused)
+            raise nothing_legal(question, solvers[0].cells.whole.refused)
         if any(len(each.incumbent.step_time) for each in solvers):
             return
         if self.done:

@@ -18,11 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forescale.numeric import Array
-from forescale.question import Objective
+from forescale.question import Objective, Question
 from forescale.search.bounds import MemoryBounds, WorkBounds, cell_bounds
 from forescale.search.evaluate import Scores, score_pairs
 from forescale.search.layouts import Candidates, Columns, Rows, Variant
-from forescale.search.question import Question
 from forescale.search.ranks import anywhere
 from forescale.search.tree import Cells, Legality, Mask
 from forescale.spec import DEFAULT_AXIS_ORDER
