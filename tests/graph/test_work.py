@@ -316,6 +316,8 @@ def test_linear_attention_with_its_convolution():
         "attention.add": (3 * stream, stream, 0),
     }
     check(block, flops, num_bytes)
+    (core,) = (each for each in block.operators if each.name == "attention.core")
+    assert not core.forward[0].grows  # a chunk late in the sequence is no more work than an early one
 
 
 ROUTED = MoeFfn(num_experts=20, top_k=6, ffn_hidden_size=34, shared_ffn_hidden_size=58)

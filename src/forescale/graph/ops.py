@@ -97,6 +97,8 @@ class AttentionCore:
     backward: bool = False
     flash: bool = True
     causal: bool = True
+    chunked: bool = False
+    """Chunks attend within themselves only (linear attention): none is longer for its place in the sequence."""
     dtype: str = "bf16"
     busy: Numeric = 1.0
     """Pairs of the mean rank over `pairs`, where these are of the rank that the others wait for."""
@@ -104,8 +106,10 @@ class AttentionCore:
     @property
     def grows(self) -> bool:
         """Whether later queries see more keys: a causal mask without a window, of half of all pairs or more."""
-        return self.causal and bool(
-            np.all(2.0 * value_of(self.pairs) >= value_of(self.q_len) * value_of(self.kv_len))
+        return (
+            self.causal
+            and not self.chunked
+            and bool(np.all(2.0 * value_of(self.pairs) >= value_of(self.q_len) * value_of(self.kv_len)))
         )
 
     @property

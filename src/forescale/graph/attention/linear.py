@@ -105,6 +105,7 @@ def _core(b: Builder, spec: LinearAttention, *, values: float) -> str:
         pairs=chunk * chunk,
         qk_dim=dk,
         v_dim=dv,
+        chunked=True,
         dtype=lay.core_type,
     )
     state = Gemm(m=chunk, n=dv, k=dk, batch=2.0 * tokens / chunk * heads, dtype=lay.core_type)
