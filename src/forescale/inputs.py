@@ -12,19 +12,24 @@ import numpy as np
 
 from forescale.cost.calibration import RunFactors
 from forescale.cost.mesh import AXES, Inside, Order, groups, order_of
-from forescale.evaluate import inputs_of
 from forescale.formula import Term
 from forescale.graph.layout import Choices, Degrees, split_strategy
+from forescale.graph.parts import ByPolicy, Parts
 from forescale.graph.stages import StagePlan, stack_plans
-from forescale.memory.inputs import Setting
+from forescale.memory.in_flight import InFlight
+from forescale.memory.inputs import Resident, Setting, StateBytes
+from forescale.memory.liveness import BlockBytes
+from forescale.memory.outside import Places, outside_bytes
 from forescale.memory.parameters import Sharded
+from forescale.memory.states import state_bytes
+from forescale.numeric import Numeric
 from forescale.question import Question
 from forescale.spec.constraints import check
 from forescale.spec.context import CONTEXT_KINDS, inner_ranks, settled
 from forescale.spec.strategy import SENT_ONCE
-from forescale.time.blocks import price_model
-from forescale.time.data_parallel import data_traffic
-from forescale.time.pipeline import lay_out
+from forescale.time.blocks import BlockCosts, PricedModel, price_model
+from forescale.time.data_parallel import DataTraffic, data_traffic, free_traffic
+from forescale.time.pipeline import Pipeline, lay_out
 from forescale.time.price import Pricing
 from forescale.time.step import Inputs
 
@@ -38,6 +43,8 @@ class Wired:
     plan: StagePlan
     setting: Setting
     inputs: Inputs
+    priced: PricedModel
+    """The operators behind the inputs, under any recompute policy."""
 
 
 def wire(question: Question, *, recorded: bool = False) -> Wired:
@@ -73,9 +80,8 @@ def wire(question: Question, *, recorded: bool = False) -> Wired:
         traffic=data_traffic(setting, sharded, pricing),
         pricing=pricing,
         pipeline=pipeline,
-        priced=built,
     )
-    return Wired(question=question.of(strategy), plan=plan, setting=setting, inputs=inputs)
+    return Wired(question=question.of(strategy), plan=plan, setting=setting, inputs=inputs, priced=built)
 
 
 def setting_of(question: Question, choices: Choices) -> Setting:
@@ -106,6 +112,79 @@ def pricing_of(
         ),
         graphs=choices.graphs,
         blocking=choices.kernels.blocking_launches,
+    )
+
+
+def inputs_of(
+    setting: Setting,
+    sharded: Sharded,
+    costs: BlockCosts,
+    *,
+    traffic: DataTraffic,
+    pricing: Pricing,
+    pipeline: Pipeline,
+) -> Inputs:
+    """Return what layouts are evaluated from."""
+    return Inputs(
+        degrees=sharded.degrees,
+        stages=sharded.stages,
+        held=sharded.held,
+        dense=sharded.dense,
+        expert=sharded.expert,
+        states=state_bytes(setting, sharded),
+        outside=outside_bytes(setting, sharded.degrees, pricing.places),
+        blocks=costs.bytes,
+        in_flight=pipeline.in_flight,
+        seconds=costs.seconds,
+        traffic=traffic,
+        pricing=pricing,
+        pipeline=pipeline,
+    )
+
+
+def bound_inputs(
+    setting: Setting,
+    sharded: Sharded,
+    costs: BlockCosts,
+    least: Numeric,
+    *,
+    pricing: Pricing,
+    pipeline: Pipeline,
+) -> Inputs:
+    """Return what bounds of all ways to shard are evaluated from.
+
+    States and standing buffers take the `least` bytes, (stages, candidates), and their traffic no time.
+    """
+    resident = least_resident(setting, sharded, costs.bytes, least, pricing.places, pipeline.in_flight)
+    own = {name: getattr(resident, name) for name in Resident.__dataclass_fields__}
+    return Inputs(
+        **own,
+        seconds=costs.seconds,
+        traffic=free_traffic(sharded.held),
+        pricing=pricing,
+        pipeline=pipeline,
+    )
+
+
+def least_resident(
+    setting: Setting,
+    sharded: Sharded,
+    blocks: Parts[ByPolicy[BlockBytes]],
+    least: Numeric,
+    places: Places,
+    in_flight: InFlight,
+) -> Resident:
+    """Return the memory side of such a bound."""
+    return Resident(
+        degrees=sharded.degrees,
+        stages=sharded.stages,
+        held=sharded.held,
+        dense=sharded.dense,
+        expert=sharded.expert,
+        states=StateBytes(weights=least, gradients=0.0, optimizer=0.0),
+        outside=outside_bytes(setting, sharded.degrees, places, every_sharding=True),
+        blocks=blocks,
+        in_flight=in_flight,
     )
 
 

@@ -42,7 +42,6 @@ from forescale.spec.model import Model, MoeFfn
 from forescale.spec.strategy import Routing, Strategy
 from forescale.spec.workload import Workload
 from forescale.time.price import coverage, message_coverage, time_sources
-from forescale.time.step import Inputs
 
 
 def project(
@@ -99,13 +98,13 @@ def _projection(wired: Wired) -> Projection:
     evaluation = evaluate(wired.setting, wired.inputs)
     result = _summarised(asked, wired.plan, evaluation)
     _check_physics(result, clock_share=asked.costs.clock_share(asked.cluster.device))
-    return _sourced(result, asked.costs, wired.plan, wired.inputs)
+    return _sourced(result, wired)
 
 
-def _sourced(result: Projection, costs: Costs, plan: StagePlan, inputs: Inputs) -> Projection:
+def _sourced(result: Projection, wired: Wired) -> Projection:
     """Return the projection with its cost models, and what was not measured where something was."""
-    assert inputs.priced is not None
-    sources = time_sources(inputs.priced.priced, plan, num_mtp=result.model.num_mtp_layers)
+    costs, priced = wired.question.costs, wired.priced.priced
+    sources = time_sources(priced, wired.plan, num_mtp=result.model.num_mtp_layers)
     choice, notes = costs.choice, result.notes
     if choice.measured and costs.measurements is not None:
         text = coverage(sources, costs.measurements.source, choice.compute)
@@ -115,7 +114,7 @@ def _sourced(result: Projection, costs: Costs, plan: StagePlan, inputs: Inputs) 
             *notes,
             Note(
                 topic="measured",
-                text=message_coverage(inputs.priced.priced, inputs.pricing, experts=result.model.is_moe),
+                text=message_coverage(priced, wired.inputs.pricing, experts=result.model.is_moe),
             ),
         )
     if costs.kernels or costs.links:

@@ -11,12 +11,11 @@ from forescale.cost.mesh import order_of
 from forescale.cost.run_calibration import RunCalibration, group_of, usual_software
 from forescale.cost.select import Costs
 from forescale.errors import ForescaleError
-from forescale.evaluate import inputs_of
 from forescale.graph.layout import Choices, Degrees, Layout, split_strategy
 from forescale.graph.operator import Block
 from forescale.graph.parts import Parts, build_blocks
 from forescale.graph.stages import stack_plans
-from forescale.inputs import pricing_of, setting_of
+from forescale.inputs import inputs_of, pricing_of, setting_of
 from forescale.memory.parameters import Sharded, holdings
 from forescale.numeric import Array
 from forescale.time.blocks import price_built

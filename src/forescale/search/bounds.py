@@ -8,7 +8,6 @@ from functools import reduce
 
 import numpy as np
 
-from forescale.evaluate import least_resident
 from forescale.formula import formula
 from forescale.graph.layout import Choices, Degrees, split_strategy
 from forescale.graph.operator import Block, Operator
@@ -16,7 +15,7 @@ from forescale.graph.ops import Collective, Primitive
 from forescale.graph.parts import ByPolicy, Parts
 from forescale.graph.recompute import NO_RECOMPUTE, keep
 from forescale.graph.stages import Stages, over_stages, plan_stages, stack_plans
-from forescale.inputs import setting_of
+from forescale.inputs import least_resident, setting_of
 from forescale.memory.liveness import BlockBytes, block_bytes
 from forescale.memory.parameters import Sharded, holdings
 from forescale.memory.peak import footprint, highest_peak

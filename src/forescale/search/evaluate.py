@@ -9,12 +9,12 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from forescale.evaluate import bound_inputs, evaluate, inputs_of
+from forescale.evaluate import evaluate
 from forescale.graph.layout import Choices, Degrees, Layout, split_strategy
 from forescale.graph.operator import Block
 from forescale.graph.parts import Parts, build_blocks
 from forescale.graph.stages import EVERY_LAYER, Stages, plan_stages, stack_plans
-from forescale.inputs import setting_of
+from forescale.inputs import bound_inputs, inputs_of, setting_of
 from forescale.memory.inputs import Setting
 from forescale.memory.parameters import Sharded, holdings
 from forescale.memory.peak import highest_peak

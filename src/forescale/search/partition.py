@@ -14,7 +14,7 @@ import numpy as np
 
 from forescale.brief import Brief
 from forescale.formula import value_of
-from forescale.inputs import wire
+from forescale.inputs import Wired, wire
 from forescale.memory.inputs import Setting
 from forescale.memory.parameters import Holding, head_copies, second_embedding
 from forescale.memory.states import weights_and_updates
@@ -63,7 +63,7 @@ def partition_stages(question: Question) -> Partitioned:
     wired = wire(question)
     even, inputs, strategy = project(question), wired.inputs, question.layout
     ranks, in_flight = _in_flight(question, inputs)
-    layers = _layers(wired.setting, inputs)
+    layers = _layers(wired)
     room = question.cluster.device.hbm_bytes - _beside(even, inputs)
     share = len(ranks) / (max(ranks) + 1)
     found = partition_layers(
@@ -102,11 +102,11 @@ class _Present:
     holding: Holding
 
 
-def _layers(setting: Setting, inputs: Inputs) -> list[Layer]:
+def _layers(wired: Wired) -> list[Layer]:
     """Return the embedding, the decoder's layers, and the head with multi-token prediction."""
-    assert inputs.priced is not None
+    setting, inputs = wired.setting, wired.inputs
     model, recompute = setting.model, setting.choices.recompute
-    held, again = inputs.held, inputs.priced.under(FULL).bytes
+    held, again = inputs.held, wired.priced.under(FULL).bytes
     now = inputs.seconds.zipped(inputs.blocks, lambda seconds, own: (seconds.taken, own.taken.kept))
 
     def layer(present: Sequence[_Present], name: str, beside: float = 0.0) -> Layer:

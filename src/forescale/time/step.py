@@ -18,7 +18,7 @@ from forescale.memory.states import at_stage_3
 from forescale.numeric import Numeric
 from forescale.spec.cluster import Cluster
 from forescale.spec.workload import STORAGE_BYTES
-from forescale.time.blocks import BlockSeconds, PricedModel
+from forescale.time.blocks import BlockSeconds
 from forescale.time.data_parallel import DataTraffic, Passes, ShardTraffic, exposed_block, exposed_once
 from forescale.time.overlap import exposed_ends, largest_share, stage_waits
 from forescale.time.pipeline import (
@@ -46,8 +46,6 @@ class Inputs(Resident):
     traffic: DataTraffic
     pricing: Pricing
     pipeline: Pipeline
-    priced: PricedModel | None = None
-    """The operators behind the seconds, of one layout."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -149,9 +149,7 @@ def kept_by_kind(
     model: Model, degrees: Degrees, choices: Choices, workload: Workload, terms: Terms
 ) -> tuple[Numeric, ...]:
     """Return what a layer of each kind keeps for one micro-batch, in bytes."""
-    layout = Layout(
-        degrees=degrees, choices=choices, precision=workload.precision, seq_len=float(workload.seq_len)
-    )
+    layout = Layout.of(workload, degrees, choices)
     kinds = model.layer_kinds
     if choices.recompute.granularity == "none":
         return tuple(_everything(model, kind, layout, terms) for kind in kinds)
