@@ -112,7 +112,7 @@ def test_missing_key_is_refused(content):
 def test_run_factors_are_neutral_until_fitted():
     run = read_calibration("hopper").run
     assert run.rate("bf16") == run.rate("attention") == run.rate("memory") == 1.0
-    assert run.step_overhead_s == run.microbatch_overhead_s == run.layer_overhead_s == run.straggler == 0.0
+    assert run.step_overhead_s == run.microbatch_overhead_s == run.straggler == 0.0
 
 
 def test_with_run_replaces_only_the_run_factors():

@@ -17,7 +17,6 @@ from forescale.spec.constraints import (
     check,
     exchanged_heads_divide,
     legal,
-    minimum_devices,
 )
 
 DEGREES = ("tp", "cp", "ep", "etp", "pp", "vpp", "dp_replicate", "dp_shard", "zero", "micro_batch_size")
@@ -53,20 +52,6 @@ def test_all_violations_are_named_at_once():
         check(dense(), cluster(16), Strategy(tp=3, pp=16, micro_batch_size=5), workload())
     for words in ("heads", "layers", "devices", "global_batch_size"):
         assert words in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("degrees", "folded", "devices"),
-    [
-        ({"tp": 8, "cp": 2, "pp": 4}, True, 64),  # dense: tp·pp·cp
-        ({"tp": 1, "cp": 1, "pp": 4, "ep": 8, "etp": 1}, True, 32),  # Mixtral 8x22B of the Primus example
-        ({"tp": 1, "cp": 4, "pp": 1, "ep": 8, "etp": 1}, True, 8),  # cp folded into ep
-        ({"tp": 1, "cp": 4, "pp": 1, "ep": 8, "etp": 1}, False, 32),  # unfolded
-        ({"tp": 2, "cp": 1, "pp": 2, "ep": 4, "etp": 2}, True, 16),  # tp·pp·ep where etp = tp
-    ],
-)
-def test_minimum_devices(degrees, folded, devices):
-    assert minimum_devices(**degrees, folded=folded) == devices
 
 
 @pytest.mark.parametrize(

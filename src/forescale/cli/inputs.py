@@ -76,9 +76,14 @@ class Question:
 
     def project(self) -> Projection:
         """Return what the preset says of the layout, with the question's cost models, and what readers had to say."""
-        from forescale.presets import project_as
+        if self.plan.preset == "default":
+            from forescale.project import project
 
-        result = project_as(self.asked)
+            result = project(self.asked)
+        else:
+            from forescale.presets import project_as
+
+            result = project_as(self.asked)
         return replace(result, notes=(*result.notes, *self.notes))
 
     def refuse_presets(self, command: str, *, works_under: str = "the preset default") -> None:

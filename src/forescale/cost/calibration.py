@@ -199,8 +199,6 @@ class RunFactors:
     """Host work per step that nothing hides."""
     microbatch_overhead_s: Numeric = 0.0
     """Host work per micro-batch and chunk that nothing hides."""
-    layer_overhead_s: Numeric = 0.0
-    """Launch gaps per layer and pass."""
     straggler: Numeric = 0.0
     """Relative standard deviation of one device's step; the slowest of many sets the pace."""
     slice_straggler: Numeric = 0.0

@@ -400,14 +400,3 @@ def legal(
         times = mask.size // max(holds.size, 1)
         refused[name] = (holds.size - int(np.count_nonzero(holds))) * times
     return mask, refused
-
-
-def minimum_devices(*, tp: int, cp: int, pp: int, ep: int = 1, etp: int = 1, folded: bool = True) -> int:
-    """Return the fewest devices a layout needs.
-
-    Dense: tp·pp·cp. With experts folded over tp x cp (etp = tp, cp dividing ep): tp·pp·ep. Unfolded, as
-    before parallel folding: tp·pp·cp·ep. Source: Primus projection documentation, Minimum Nodes Required.
-    """
-    if not folded:
-        return tp * pp * cp * ep
-    return pp * int(np.lcm(tp * cp, ep * etp))
