@@ -39,7 +39,9 @@ def _measured(meaning: str) -> Column:
 COLUMNS: Mapping[str, Column] = MappingProxyType(
     {
         "id": Column("name of the row, no two alike; `SMX-001` is of source SMX"),
-        "source": Column("where it was published; says which framework's conventions hold"),
+        "source": Column(
+            "where it was published; says which framework's record fills in what a row leaves open"
+        ),
         "model": Column("name; of a catalogue model it completes the shape"),
         "family": Column("`dense` or `moe`"),
         "layers": Column("decoder layers", LAYERS),

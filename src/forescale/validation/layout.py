@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 from forescale.catalogue.frameworks import load_framework
 from forescale.files import Row
-from forescale.frameworks.megatron.graphs import launch_graphs
+from forescale.frameworks.megatron.layout import launch_graphs
 from forescale.spec import Cluster
 from forescale.spec.framework import Framework, laid_over
 from forescale.spec.model import Model

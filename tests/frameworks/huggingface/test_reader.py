@@ -7,7 +7,7 @@ import pytest
 
 from forescale.errors import ReaderError
 from forescale.frameworks.huggingface import load_huggingface, read_huggingface, supported_model_types
-from forescale.frameworks.huggingface.towers import left_out, towers
+from forescale.frameworks.huggingface.reader import left_out, towers
 from forescale.graph.counts import count_parameters
 from forescale.spec import DenseFfn, FullAttention, LatentAttention, LinearAttention, Model, MoeFfn
 

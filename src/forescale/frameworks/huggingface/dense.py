@@ -7,12 +7,12 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Literal
 
-from forescale.frameworks.huggingface.keys import Keys
-from forescale.frameworks.huggingface.parts import (
+from forescale.frameworks.huggingface.keys import (
     HEADS,
     HIDDEN,
     KV_HEADS,
     POSITIONS,
+    Keys,
     decoder,
     dense_ffn,
     even_head_dim,

@@ -6,17 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from forescale.errors import ReaderError
-from forescale.frameworks.huggingface.keys import Keys
-from forescale.frameworks.huggingface.moe import experts, qwen_ffn
-from forescale.frameworks.huggingface.parts import (
+from forescale.frameworks.huggingface.keys import (
     HEADS,
     LINEAR,
+    Keys,
     choose,
     decoder,
     dense_ffn,
     full_attention,
     num_layers,
 )
+from forescale.frameworks.huggingface.moe import experts, qwen_ffn
 from forescale.spec.model import Attention, LinearAttention, Model, MoeFfn
 from forescale.units import counted
 

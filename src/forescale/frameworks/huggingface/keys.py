@@ -1,15 +1,16 @@
-"""A view of a parsed configuration that checks values and remembers which keys were used."""
+"""A view of a parsed configuration that checks values and remembers which keys were used; parts that models share."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
 from forescale.errors import ReaderError, shown
 from forescale.limits import EXTENT, LAYERS
+from forescale.spec.model import Attention, DenseFfn, Ffn, FullAttention, Layer, Model, MoeFfn
 from forescale.units import counted
 
-_LAYERS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers", "num_nextn_predict_layers")
+_BOUNDED = ("num_hidden_layers", "n_layers", "n_layer", "num_layers", "num_nextn_predict_layers")
 
 
 class Keys:
@@ -108,10 +109,155 @@ class Keys:
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             problem = f"the key {name!r} must be a whole number of at least {least}; got {shown(value)}"
             raise ReaderError(self.where, problem)
-        most = LAYERS.le if name in _LAYERS else EXTENT.le
+        most = LAYERS.le if name in _BOUNDED else EXTENT.le
         if value > most:  # type: ignore[operator]
             raise ReaderError(self.where, f"the key {name!r} must be {most:,} or less; got {shown(value)}")
         return value
 
     def _also(self, names: Sequence[str]) -> str:
         return f" (also looked for {', '.join(names[1:])})" if len(names) > 1 else ""
+
+
+Part = TypeVar("Part")
+HIDDEN = ("hidden_size", "n_embd", "n_embed", "d_model")
+HEADS = ("num_attention_heads", "n_head", "n_heads")
+KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_head_kv")
+DEPTH_KEYS = ("num_hidden_layers", "n_layer", "n_layers")
+MOST_LAYERS = 10_000
+"""Beyond it a file is damaged, and listing its layers would only fill the memory."""
+POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx")
+SLIDING = ("sliding_attention", "chunked_attention")
+LINEAR = ("linear_attention", "lightning_attention")
+
+
+def decoder(
+    keys: Keys,
+    attention: Attention | Sequence[Attention | None],
+    ffn: Ffn | Sequence[Ffn | None],
+    *,
+    tied: bool,
+    num_norms: int = 2,
+    parallel: bool = False,
+    **fields: Any,  # noqa: ANN401
+) -> Model:
+    """Return the model of these layers; one part stands for all layers, a sequence lists them.
+
+    `tied` is what the architecture assumes where the file says nothing of `tie_word_embeddings`.
+    """
+    layers = num_layers(keys)
+    mixers: Sequence[Attention | None] = _spread(attention, layers)
+    mlps: Sequence[Ffn | None] = _spread(ffn, layers)
+    kinds: dict[Layer, Layer] = {}
+    stack = (
+        Layer(attention=mixer, ffn=mlp, num_norms=num_norms, parallel=parallel)
+        for mixer, mlp in zip(mixers, mlps, strict=True)
+    )
+    return Model(
+        name="",
+        hidden_size=keys.size(*HIDDEN),
+        layers=tuple(kinds.setdefault(layer, layer) for layer in stack),
+        vocab_size=keys.size("vocab_size"),
+        tied_embeddings=keys.flag("tie_word_embeddings", default=tied),
+        max_seq_len=keys.count(*POSITIONS),
+        **fields,
+    )
+
+
+def num_layers(keys: Keys) -> int:
+    """Return the number of decoder layers; Nemotron-H of transformers 5 only lists them."""
+    listed = keys.items("layers_block_type")
+    number = keys.size(*DEPTH_KEYS, default=len(listed) if listed else None)
+    if number > MOST_LAYERS:
+        raise ReaderError(
+            keys.where, f"{number} layers are more than the {MOST_LAYERS} that a model may have"
+        )
+    return number
+
+
+def full_attention(
+    keys: Keys,
+    *,
+    head_dim: int | None = None,
+    bias: bool = False,
+    **fields: Any,  # noqa: ANN401
+) -> FullAttention:
+    """Return grouped-query attention; `head_dim` and `bias` are the architecture's defaults.
+
+    Without a `head_dim` anywhere the hidden size is divided over the heads. `attention_bias` is on all four
+    projections unless `fields` say otherwise.
+    """
+    heads = keys.size(*HEADS)
+    biased = keys.flag("attention_bias", default=bias)
+    width = keys.optional_size("head_dim") or head_dim or even_head_dim(keys)
+    fields = {"qkv_bias": biased, "output_bias": biased, **fields}
+    return FullAttention(
+        num_heads=heads, num_kv_heads=keys.size(*KV_HEADS, default=heads), head_dim=width, **fields
+    )
+
+
+def even_head_dim(keys: Keys) -> int:
+    """Return the hidden size divided over the heads."""
+    hidden, heads = keys.size(*HIDDEN), keys.size(*HEADS)
+    if hidden % heads:
+        problem = f"hidden size {hidden} does not divide over {heads} heads; give the key 'head_dim'"
+        raise ReaderError(keys.where, problem)
+    return hidden // heads
+
+
+def dense_ffn(keys: Keys, *names: str, gated: bool = True, bias: bool = False) -> DenseFfn:
+    """Return the dense feed-forward whose size stands under the first of `names` that is there."""
+    return DenseFfn(ffn_hidden_size=keys.size(*(names or ("intermediate_size",))), gated=gated, bias=bias)
+
+
+def four_times(keys: Keys, *names: str) -> int:
+    """Return the feed-forward size, four times the hidden size where the file names none."""
+    return keys.size(*names, default=4 * keys.size(*HIDDEN))
+
+
+def windowed(
+    keys: Keys,
+    full: FullAttention,
+    *,
+    slides: Callable[[int], bool],
+    window: int | None,
+    local: FullAttention | None = None,
+) -> tuple[FullAttention, ...]:
+    """Return each layer's attention: `layer_types` of the file decides, `slides` where there are none.
+
+    A window no smaller than the longest sequence is none. `local` is the windowed form of `full`, if they
+    differ in more than the window.
+    """
+    longest = keys.count(*POSITIONS)
+    if window is not None and longest and window >= longest:
+        window = None
+    base = local or full
+    near = FullAttention(**{**{name: getattr(base, name) for name in base.__slots__}, "window": window})
+    return choose(keys, lambda kind: near if kind in SLIDING else full, lambda i: near if slides(i) else full)
+
+
+def choose(keys: Keys, by_type: Callable[[str], Part], by_index: Callable[[int], Part]) -> tuple[Part, ...]:
+    """Return one part per layer, by the names in `layer_types` or else by the layer's index."""
+    layers = num_layers(keys)
+    kinds = keys.items("layer_types", layers)
+    if kinds is None:
+        return tuple(by_index(i) for i in range(layers))
+    return tuple(by_type(kind) for kind in kinds)
+
+
+def routed(
+    keys: Keys,
+    dense: DenseFfn | None,
+    moe: MoeFfn,
+    is_moe: Callable[[int], bool],
+) -> tuple[Ffn, ...]:
+    """Return each layer's feed-forward: by `mlp_layer_types` of the file, or else by `is_moe`."""
+    layers = num_layers(keys)
+    kinds = keys.items("mlp_layer_types", layers)
+    sparse = [kind == "sparse" for kind in kinds] if kinds else [is_moe(i) for i in range(layers)]
+    if not all(sparse) and dense is None:
+        raise ReaderError(keys.where, "some layers are dense, but the key 'intermediate_size' is missing")
+    return tuple(moe if routes or dense is None else dense for routes in sparse)
+
+
+def _spread(part: Part | Sequence[Part], layers: int) -> Sequence[Part]:
+    return part if isinstance(part, tuple | list) else [cast("Part", part)] * layers

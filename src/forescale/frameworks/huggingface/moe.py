@@ -7,9 +7,9 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from forescale.frameworks.huggingface.dense import qwen_windows
-from forescale.frameworks.huggingface.keys import Keys
-from forescale.frameworks.huggingface.parts import (
+from forescale.frameworks.huggingface.keys import (
     HEADS,
+    Keys,
     decoder,
     dense_ffn,
     even_head_dim,

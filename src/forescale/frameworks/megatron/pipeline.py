@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from forescale.errors import shown
-from forescale.frameworks.megatron.hybrid import hybrid_segments
+from forescale.frameworks.megatron.model import hybrid_segments
 from forescale.frameworks.megatron.settings import Settings
 from forescale.limits import whole_of
 from forescale.units import counted

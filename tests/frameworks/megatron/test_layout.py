@@ -4,7 +4,7 @@ import pytest
 
 from forescale.errors import ReaderError
 from forescale.frameworks.megatron import read_arguments
-from forescale.frameworks.megatron.graphs import launch_graphs
+from forescale.frameworks.megatron.layout import launch_graphs
 
 BASE = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 16 --vocab-size 100 --micro-batch-size 1 "
 MOE = "--num-experts 8 --disable-bias-linear "
