@@ -11,8 +11,8 @@ from forescale.question import Question
 from forescale.search.bounds import MemoryBounds, WorkBounds, cell_bounds
 from forescale.search.evaluate import Scores, score
 from forescale.search.layouts import Rows
-from forescale.search.ranks import Anywhere, anywhere
-from forescale.search.tree import Cells, Legality, enumerate_cells, enumerate_layouts
+from forescale.search.ranks import RelaxedPlacement, relaxed_placement
+from forescale.search.tree import Cells, Tree, enumerate_cells, enumerate_layouts
 from forescale.spec.space import Space
 
 Values = NDArray[np.float64]
@@ -50,19 +50,19 @@ def every_bound(question: Question, space: Space, scores: Scores | None = None) 
     cells = enumerate_cells(question.model, question.cluster, question.workload, space)
     _, owner, place = cells.expand(np.arange(len(cells)))
     owner = owner[np.argsort(place)]
-    legality, everywhere = Legality.of(cells), anywhere(cells.whole, question.cluster)
+    tree, everywhere = Tree.of(cells), relaxed_placement(cells.whole, question.cluster)
     legal = np.stack([cells.whole.allows(each) for each in cells.whole.variants])
     variant, cell = np.nonzero(legal)
-    node = legality.list_of[variant]
-    work = WorkBounds(question, cells, legality.lists, everywhere)
-    least = MemoryBounds(question, cells, legality, everywhere)
+    node = tree.branch_of[variant]
+    work = WorkBounds(question, cells, tree.branches, everywhere)
+    least = MemoryBounds(question, cells, tree, everywhere)
     of = _in_parts if scores is None else cell_bounds
     wherever, placed = of(question, cells, variant, cell, everywhere), of(question, cells, variant, cell)
     groups = {
         "coarse": (node, cell),
         "fine": (node, cell),
         "least": (node, cell),
-        "cell": (node, legality.recompute_of[variant], cell),
+        "cell": (node, tree.policy_of[variant], cell),
         "placed": (variant, cell),
     }
 
@@ -95,7 +95,7 @@ def every_bound(question: Question, space: Space, scores: Scores | None = None) 
 
 
 def _in_parts(
-    question: Question, cells: Cells, variant: Rows, cell: Rows, everywhere: Anywhere | None = None
+    question: Question, cells: Cells, variant: Rows, cell: Rows, everywhere: RelaxedPlacement | None = None
 ) -> Scores:
     """Return the bounds of pairs, of cells with even and with odd numbers apart: a search takes some at a time."""
     step, peak = np.empty(len(cell)), np.empty(len(cell))

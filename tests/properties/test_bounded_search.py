@@ -20,7 +20,7 @@ from forescale.search import search, solve
 from forescale.search.evaluate import score
 from forescale.search.layouts import allowed
 from forescale.search.relax import memory_limits
-from forescale.search.tree import Legality, enumerate_cells, enumerate_layouts
+from forescale.search.tree import Tree, enumerate_cells, enumerate_layouts
 from forescale.spec import DEFAULT_AXIS_ORDER, DenseFfn, Layer, Overlap, Precision, Recompute, Share, Strategy
 from forescale.spec.framework import searched
 from forescale.spec.space import ORDERS, Space, default_recompute, partial_recompute
@@ -166,13 +166,13 @@ def test_the_best_by_bounds_are_the_best_of_all(asked, share, objective, data):
 
 
 def no_layout_is_below_its_bounds(question, space, scores):
-    """Check every bound against the layouts behind it, and what is enumerated by cells against their legality."""
+    """Check every bound against the layouts behind it, and what is enumerated by cells against their tree."""
     cells = enumerate_cells(question.model, question.cluster, question.workload, space)
     _, owner, place = cells.expand(np.arange(len(cells)))
     legal = np.stack([cells.whole.allows(each) for each in cells.whole.variants])
-    legality, scored = Legality.of(cells), legal[:, owner[np.argsort(place)]]
+    tree, scored = Tree.of(cells), legal[:, owner[np.argsort(place)]]
     assert np.array_equal(np.isfinite(scores.step_time), scored)
-    assert (legality.nodes @ legality.num_layouts(cells)).sum() == scored.sum()
+    assert (tree.nodes @ tree.num_layouts(cells)).sum() == scored.sum()
     for bound, ratio in every_bound(question, space, scores).ratios().items():
         assert ratio.max() <= 1.0, bound
 
@@ -191,7 +191,7 @@ def test_placements_that_are_left_out_are_others_by_another_name(asked):
     question = Question(model=model, cluster=devices, workload=work)
     dp = candidates.columns["dp_replicate"] * candidates.columns["dp_shard"]
     degrees = {**{axis: candidates.columns[axis] for axis in ("tp", "cp", "pp")}, "dp": dp}
-    every = np.stack([allowed(each.placing, degrees) for each in candidates.variants])
+    every = np.stack([allowed(each.rank_order, degrees) for each in candidates.variants])
     every &= (candidates.columns["cp"] > 1) | np.array(
         [[each.cp_kind == candidates.variants[0].cp_kind] for each in candidates.variants]
     )

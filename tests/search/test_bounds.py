@@ -9,8 +9,8 @@ from tests.small import cluster, dense, moe, workload
 from forescale.question import Question
 from forescale.search.bounds import MemoryBounds
 from forescale.search.evaluate import score
-from forescale.search.ranks import anywhere
-from forescale.search.tree import Legality, enumerate_cells
+from forescale.search.ranks import relaxed_placement
+from forescale.search.tree import Tree, enumerate_cells
 from forescale.spec import Recompute, Strategy
 from forescale.spec.space import Space
 from forescale.spec.strategy import Offload
@@ -38,10 +38,10 @@ def test_no_layout_needs_less_than_its_cell(model, recompute, offload, schedule)
     cells = enumerate_cells(model, devices, work, space)
     layouts, owner, _ = cells.expand(np.arange(len(cells)))
     peaks = score(question, layouts).peak
-    legality = Legality.of(cells)
-    bounds = MemoryBounds(question, cells, legality, anywhere(cells.whole, devices)).coarse()
+    tree = Tree.of(cells)
+    bounds = MemoryBounds(question, cells, tree, relaxed_placement(cells.whole, devices)).coarse()
     assert np.isfinite(peaks).any()
-    assert (bounds[legality.list_of][:, owner] <= peaks).all()
+    assert (bounds[tree.branch_of][:, owner] <= peaks).all()
     least, bounds = peaks.min(axis=0), bounds.min(axis=0)[owner]
     legal = np.isfinite(least)
     assert (bounds[legal] / least[legal]).max() > 0.5

@@ -8,7 +8,7 @@ from forescale.cost.select import Costs
 from forescale.errors import InfeasibleError, SpecError
 from forescale.project import project
 from forescale.search import pareto_search, search
-from forescale.search.pareto import explore, slowest_of
+from forescale.search.pareto import score_all, slowest_of
 from forescale.search.scenarios import scenarios
 from forescale.search.tree import enumerate_layouts
 from forescale.spec.space import Space, default_recompute
@@ -95,9 +95,9 @@ SPACE = Space(tp=(1, 2), cp=(1,), vpp=(1,), zero=(1,), micro_batch_size=(1,))
 def test_they_are_projected_as_they_were_scored():
     slow = Costs(clock_hz=0.9e9)
     result = search(dense(4), cluster(8), workload(), space=SPACE, costs=slow)
-    landscape = explore(result.question)
+    scored = score_all(result.question)
     found = slowest_of(result.question, 2)
-    assert found[0].step_time_s == landscape.scores.step_time[landscape.fits].max()
+    assert found[0].step_time_s == scored.scores.step_time[scored.fits].max()
     assert {each.costs.device_clock_hz for each in found} == {0.9e9}
     assert (
         found[0].step_time_s
@@ -115,6 +115,8 @@ def test_they_are_those_of_all_scenarios():
         precision=(None, ("fp8", "tensorwise")),
     )
     asked = search(dense(4), cluster(8), workload(), space=space).question
-    landscapes = [explore(each) for each in scenarios(asked)]
-    every = sorted((step for each in landscapes for step in each.scores.step_time[each.fits]), reverse=True)
+    found_of_each = [score_all(each) for each in scenarios(asked)]
+    every = sorted(
+        (step for each in found_of_each for step in each.scores.step_time[each.fits]), reverse=True
+    )
     assert [each.step_time_s for each in slowest_of(asked, 4)] == pytest.approx(every[:4], rel=0)

@@ -13,7 +13,7 @@ from forescale.project import project
 from forescale.question import Question
 from forescale.search.evaluate import score
 from forescale.search.layouts import as_degrees
-from forescale.search.ranks import anywhere
+from forescale.search.ranks import relaxed_placement
 from forescale.search.tree import enumerate_cells, enumerate_layouts
 from forescale.spec.space import Space
 
@@ -23,11 +23,11 @@ SPACE = Space(zero=(1,), micro_batch_size=(1,), placement=("orders", "all"))
 
 def test_a_group_lies_wherever_some_placement_puts_it():
     cells = enumerate_cells(dense(2), DEVICES, WORK, SPACE)
-    places = anywhere(cells.whole, DEVICES)
-    (sites,) = places.sites
+    places = relaxed_placement(cells.whole, DEVICES)
+    (part,) = places.parts
     columns = cells.whole.columns
     cell = int(np.flatnonzero((columns["tp"] == 4) & (columns["cp"] == 1) & (columns["pp"] == 1))[0])
-    inside = {float(group.axes[0][0][sites.where[cell]]) for group in sites.places["tp"]}
+    inside = {float(group.axes[0][0][part.where[cell]]) for group in part.places["tp"]}
     assert inside == {2.0, 4.0}  # of 4 x 4 ranks a node of 8 holds 2 x 4 or 4 x 2
 
 
@@ -38,14 +38,14 @@ def test_a_message_takes_what_it_takes_at_the_best_place(axis, kind):
     question = Question(model=moe(2), cluster=DEVICES, workload=WORK)
     degrees, choices = as_degrees(cells.whole.columns), split_strategy(SPACE.base)[1]
     message = Collective(kind=kind, axis=axis, num_bytes=1e8)
-    everywhere = anywhere(cells.whole, DEVICES).pricing(question, degrees, choices, rows)
+    everywhere = relaxed_placement(cells.whole, DEVICES).pricing(question, degrees, choices, rows)
     each = [
         np.where(
-            cells.whole.allows_placing(variant),
+            cells.whole.allows_order(variant),
             pricing_of(question, degrees, choices, variant.order).seconds(message),
             np.inf,
         )
-        for variant in {variant.placing: variant for variant in cells.whole.variants}.values()
+        for variant in {variant.rank_order: variant for variant in cells.whole.variants}.values()
     ]
     best = np.min(each, axis=0)
     np.testing.assert_array_equal(everywhere.seconds(message), best)

@@ -34,8 +34,8 @@ from forescale.search.evaluate import (
     uncounted,
 )
 from forescale.search.layouts import Columns, Rows, as_degrees, distinct, first_rows
-from forescale.search.ranks import Anywhere
-from forescale.search.tree import Cells, Legality, VariantList
+from forescale.search.ranks import RelaxedPlacement
+from forescale.search.tree import Branch, Cells, Tree
 from forescale.spec.strategy import Recompute
 from forescale.time.blocks import BlockSeconds, block_seconds
 from forescale.time.pipeline import engine_time
@@ -77,35 +77,35 @@ class WorkBounds:
     """
 
     def __init__(
-        self, question: Question, cells: Cells, lists: tuple[VariantList, ...], anywhere: Anywhere
+        self, question: Question, cells: Cells, branches: tuple[Branch, ...], placement: RelaxedPlacement
     ) -> None:
-        self.question, self.cells, self.lists, self.anywhere = question, cells, lists, anywhere
-        keys = anywhere.dense.keys(np.arange(len(cells)))
+        self.question, self.cells, self.branches, self.placement = question, cells, branches, placement
+        keys = placement.dense.keys(np.arange(len(cells)))
         columns = {**cells.whole.columns, **keys}
         table = distinct(columns, (*DENSE_KEY, *keys))
         self.where, first = table.where, first_rows(table.where)
         known: dict[tuple[object, ...], Array] = {}
-        for each in lists:
+        for each in branches:
             kind = tuple(each.first.choices.values())
             if kind not in known:
                 known[kind] = self._over(each, first, self._dense)
-        self.work = np.stack([known[tuple(each.first.choices.values())] for each in lists])
+        self.work = np.stack([known[tuple(each.first.choices.values())] for each in branches])
 
     def coarse(self) -> Array:
-        """Return (lists, cells) bounds, without experts where there are any."""
+        """Return (branches, cells) bounds, without experts where there are any."""
         every = np.arange(len(self.cells))
         return np.stack(
-            [self._step(row, every, self.work[row, self.where]) for row in range(len(self.lists))]
+            [self._step(row, every, self.work[row, self.where]) for row in range(len(self.branches))]
         )
 
     def fine(self, rows: Rows, cells: Rows) -> Array:
-        """Return the bounds of some (list, cell) pairs, experts and all."""
+        """Return the bounds of some (branch, cell) pairs, experts and all."""
         bounds = np.empty(len(rows))
         for row in np.unique(rows).tolist():
             pairs = np.flatnonzero(rows == row)
             work = self.work[row, self.where[cells[pairs]]]
             if self.question.model.is_moe:
-                work = work + self._over(self.lists[row], cells[pairs], self._experts)
+                work = work + self._over(self.branches[row], cells[pairs], self._experts)
             bounds[pairs] = self._step(row, cells[pairs], work)
         return bounds
 
@@ -113,7 +113,7 @@ class WorkBounds:
         """Return the seconds of a step from those of one micro-batch through all layers and back."""
         columns = {name: self.cells.whole.columns[name][cells] for name in ("tp", "cp", "pp", "vpp")}
         pp, vpp = columns["pp"].astype(float), columns["vpp"].astype(float)
-        closed = self.lists[row].first.schedule is None
+        closed = self.branches[row].first.schedule is None
         kernels = self.cells.whole.base.kernels
         if closed and (kernels.blocking_launches or not kernels.runs_ahead):
             engine = engine_time(overhead=self.question.run.microbatch_overhead_s, vpp=vpp)
@@ -129,7 +129,7 @@ class WorkBounds:
             seconds * (1.0 + straggler_share(self.question.run, self.question.cluster)) * MARGIN
         )
 
-    def _over(self, each: VariantList, cells: Rows, of: Callable[[Rows, Columns, Choices], Array]) -> Array:
+    def _over(self, each: Branch, cells: Rows, of: Callable[[Rows, Columns, Choices], Array]) -> Array:
         """Return seconds of one micro-batch for some cells under a list, which `of` gives by choices."""
         common = split_strategy(self.cells.whole.base, domain=self.cells.whole.domain)[1]
         columns = {name: values[cells] for name, values in self.cells.whole.columns.items()}
@@ -150,7 +150,7 @@ class WorkBounds:
 
     def _experts(self, cells: Rows, columns: Columns, choices: Choices) -> Array:
         """Return the seconds of experts, and of sending tokens to them and back."""
-        keys = self.anywhere.experts.keys(cells)
+        keys = self.placement.experts.keys(cells)
         table = distinct({**columns, **keys}, (*BLOCK_KEY, *keys))
         overlap = choices.overlap
         own = None if overlap.expert or overlap.shared_experts else _of_experts
@@ -178,8 +178,8 @@ class WorkBounds:
         for start in range(0, len(cells), KEYS_AT_ONCE):
             some = slice(start, start + KEYS_AT_ONCE)
             degrees = as_degrees({name: values[some] for name, values in columns.items()})
-            anywhere = self.anywhere.dense if within is None else self.anywhere.experts
-            pricing = anywhere.pricing(question, degrees, choices, cells[some])
+            placement = self.placement.dense if within is None else self.placement.experts
+            pricing = placement.pricing(question, degrees, choices, cells[some])
             priced = blocks_of(question, degrees, choices).map(_only(operators, pricing))
             parts = _summed(question, priced, choices, degrees)
             named = [each for name, each in parts.items() if name not in without]
@@ -258,11 +258,11 @@ class LeastStates:
 
 
 def cell_bounds(
-    question: Question, cells: Cells, variant: Rows, cell: Rows, anywhere: Anywhere | None = None
+    question: Question, cells: Cells, variant: Rows, cell: Rows, placement: RelaxedPlacement | None = None
 ) -> Scores:
     """Return bounds of step time and peak memory of (variant, cell) pairs.
 
-    With `anywhere` they hold for all placements of a variant's ranks.
+    With a relaxed `placement` they hold for all placements of a variant's ranks.
     """
     chosen, where = np.unique(cell, return_inverse=True)
     bounds = score_pairs(
@@ -271,7 +271,7 @@ def cell_bounds(
         variant,
         where,
         least=LeastStates(question=question, cells=cells, chosen=chosen),
-        anywhere=None if anywhere is None else anywhere.at(chosen),
+        relaxed=None if placement is None else placement.at(chosen),
     )
     return Scores(step_time=bounds.step_time * MARGIN, peak=bounds.peak * MARGIN)
 
@@ -279,24 +279,24 @@ def cell_bounds(
 class MemoryBounds:
     """Bytes that no layout of a cell needs less than, however states are sharded and whatever is recomputed."""
 
-    def __init__(self, question: Question, cells: Cells, legality: Legality, anywhere: Anywhere) -> None:
-        self.question, self.cells, self.anywhere = question, cells, anywhere
-        self.lists = legality.lists
-        self.bounds = np.full(legality.nodes.shape, np.inf)
-        which, cell = np.nonzero(legality.nodes)
-        variants = tuple(replace(each.first, recompute=NO_RECOMPUTE) for each in self.lists)
+    def __init__(self, question: Question, cells: Cells, tree: Tree, placement: RelaxedPlacement) -> None:
+        self.question, self.cells, self.placement = question, cells, placement
+        self.branches = tree.branches
+        self.bounds = np.full(tree.nodes.shape, np.inf)
+        which, cell = np.nonzero(tree.nodes)
+        variants = tuple(replace(each.first, recompute=NO_RECOMPUTE) for each in self.branches)
         bare = replace(cells.whole, variants=variants)
         least = LeastStates(question=question, cells=cells, chosen=np.arange(len(cells)))
-        for batch in batches(question, bare, which, cell, anywhere=anywhere, bounded=True):
+        for batch in batches(question, bare, which, cell, relaxed=placement, bounded=True):
             pairs = batch.pairs
             self.bounds[which[pairs], cell[pairs]] = self._of(batch, least(batch)) * MARGIN
 
     def coarse(self) -> Array:
-        """Return (lists, cells) bounds."""
+        """Return (branches, cells) bounds."""
         return self.bounds
 
     def fine(self, rows: Rows, cells: Rows) -> Array:
-        """Return the bounds of some (list, cell) pairs: the same."""
+        """Return the bounds of some (branch, cell) pairs: the same."""
         found: Array = self.bounds[rows, cells]
         return found
 
@@ -330,8 +330,8 @@ class MemoryBounds:
         return peaks
 
     def _policies(self, batch: Batch) -> tuple[Recompute, ...]:
-        """Return what the variants of a batch's list may recompute; of counts of layers one stands for all."""
-        each = self.lists[int(batch.variant[0])]
+        """Return what the variants of a batch's branch may recompute; of counts of layers one stands for all."""
+        each = self.branches[int(batch.variant[0])]
         variants = self.cells.whole.variants
         return tuple(dict.fromkeys(uncounted(variants[index].recompute) for index in each.variants[0]))
 

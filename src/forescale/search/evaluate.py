@@ -22,7 +22,8 @@ from forescale.memory.states import weights_and_updates
 from forescale.numeric import Array, Numeric, mapped
 from forescale.question import Question
 from forescale.search.layouts import Candidates, Columns, Rows, Variant, as_degrees, distinct, first_rows
-from forescale.search.ranks import Anywhere, Ordered, Placed, Ranks, Wherever
+from forescale.search.ranks import OrderedRanks, PlacedRanks, Ranks, RelaxedPlacement, RelaxedRanks
+from forescale.search.tree import branches_of
 from forescale.spec.model import Model
 from forescale.spec.strategy import Recompute, TensorKind
 from forescale.time.blocks import BlockCosts, price_built
@@ -93,23 +94,23 @@ def batches(
     variant: Rows,
     row: Rows,
     *,
-    anywhere: Anywhere | None = None,
+    relaxed: RelaxedPlacement | None = None,
     bounded: bool = False,
 ) -> Iterator[Batch]:
     """Yield all pairs in batches; a named schedule has one batch per shape of its pipeline.
 
     Parameters
     ----------
-    anywhere
+    relaxed
         Where communicators may lie, if that is not for the variants to say.
     bounded
         Whether named schedules are only bounded, all shapes together: nothing is built or simulated.
     """
     if len(row) == 0:
         return
-    found = _Batches(question, candidates, anywhere, bounded=bounded)
+    found = _Batches(question, candidates, relaxed, bounded=bounded)
     stages = found.stages(variant, row)
-    for indices in _alike(candidates.variants, placed=anywhere is None):
+    for indices in _alike(candidates.variants, placed=relaxed is None):
         of_list = np.zeros(len(candidates.variants), dtype=bool)
         of_list[indices] = True
         for sp in (True, False):
@@ -132,10 +133,10 @@ class _Batches:
     """Makes batches of pairs that are alike."""
 
     def __init__(
-        self, question: Question, candidates: Candidates, anywhere: Anywhere | None, *, bounded: bool
+        self, question: Question, candidates: Candidates, relaxed: RelaxedPlacement | None, *, bounded: bool
     ) -> None:
         self.model, self.candidates = question.model, candidates
-        self.anywhere, self.bounded = anywhere, bounded
+        self.relaxed, self.bounded = relaxed, bounded
         variants = candidates.variants
         self.common = split_strategy(candidates.base, domain=candidates.domain)[1]
         self.policies, self.policy = _ranked([uncounted(each.recompute) for each in variants])
@@ -208,13 +209,13 @@ class _Batches:
         return stages_of(self.model, {**columns, "selection": self.selection[variant]}, self.selections)
 
     def _ranks(self, variant: Rows, rows: Rows) -> Ranks:
-        if self.anywhere is not None:
-            return Wherever(anywhere=self.anywhere, rows=rows)
+        if self.relaxed is not None:
+            return RelaxedRanks(placement=self.relaxed, rows=rows)
         first = self.candidates.variants[variant[0]]
         if first.placement is None:
-            return Ordered(order=first.order, pp=self.candidates.columns["pp"][rows])
+            return OrderedRanks(order=first.order, pp=self.candidates.columns["pp"][rows])
         alike = [each or () for each in self.placements]
-        return Placed(placements=tuple(alike), place=self.place[variant], tiers=len(first.placement))
+        return PlacedRanks(placements=tuple(alike), place=self.place[variant], tiers=len(first.placement))
 
 
 def stages_of(model: Model, columns: Columns, selections: Sequence[Recompute] = (EVERY_LAYER,)) -> StagesOf:
@@ -275,16 +276,16 @@ def score(
     if candidates.num_rows == 0:
         return scores
     fitting = _fitting(question, candidates, memory_limit)
-    for indices in _by_list(candidates.variants):
+    for branch in branches_of(candidates.variants):
+        indices = branch.variants.reshape(-1).tolist()
         allowed = (
             [candidates.allows(candidates.variants[index]) for index in indices]
             if only is None
             else only[indices]
         )
         flags = np.stack(list(allowed))
-        first = candidates.variants[indices[0]]
-        if first.schedule is None:
-            flags = flags & fitting[first.tp_kind]
+        if branch.first.schedule is None:
+            flags = flags & fitting[branch.first.tp_kind]
         for start in range(0, candidates.num_rows, ROWS_AT_ONCE):
             which, row = np.nonzero(flags[:, start : start + ROWS_AT_ONCE])
             variant, row = np.array(indices)[which], row + start
@@ -300,7 +301,7 @@ def score_pairs(
     row: Rows,
     *,
     least: Least | None = None,
-    anywhere: Anywhere | None = None,
+    relaxed: RelaxedPlacement | None = None,
     chunk: int = CHUNK,
 ) -> Scores:
     """Return step time and peak memory of (variant, row) pairs, which are legal.
@@ -310,12 +311,12 @@ def score_pairs(
     least
         Bytes that no sharding of states goes below. With it the scores are bounds of all layouts that differ from
         a row in their sharding alone: the same evaluation without data-parallel traffic.
-    anywhere
+    relaxed
         Places of every row's communicators. With it the scores are bounds of all layouts that differ in the
         placement of their ranks as well, whatever placement the variants have.
     """
     scores = Scores(step_time=np.full(len(row), np.inf), peak=np.full(len(row), np.inf))
-    found = batches(question, candidates, variant, row, anywhere=anywhere, bounded=least is not None)
+    found = batches(question, candidates, variant, row, relaxed=relaxed, bounded=least is not None)
     for batch in found:
         group = _Group(question, candidates, batch, least)
         for which, recompute in enumerate(batch.policies):
@@ -342,14 +343,6 @@ class Least(Protocol):
     def __call__(self, batch: Batch) -> Array:
         """Return (stages, pairs) bytes of states and standing buffers."""
         ...
-
-
-def _by_list(variants: tuple[Variant, ...]) -> list[list[int]]:
-    """Return the variants by operator list and schedule."""
-    found: dict[object, list[int]] = {}
-    for index, each in enumerate(variants):
-        found.setdefault((*each.choices.values(), each.schedule), []).append(index)
-    return list(found.values())
 
 
 def _fitting(

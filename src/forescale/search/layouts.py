@@ -41,7 +41,7 @@ from forescale.units import counted
 Rows: TypeAlias = NDArray[np.int64]
 Columns: TypeAlias = dict[str, Rows]
 """One integer array per dimension of the space, all of one length."""
-Placing: TypeAlias = tuple[tuple[Axis, ...], Placement | None]
+RankOrder: TypeAlias = tuple[tuple[Axis, ...], Placement | None]
 """An order of axes, or where a placement replaces it."""
 Codes: TypeAlias = NDArray[np.int64]
 ODD = -1
@@ -68,7 +68,7 @@ class Variant:
         return {"tp_kind": self.tp_kind, "summa_panels": self.summa_panels, "cp_kind": self.cp_kind}
 
     @property
-    def placing(self) -> Placing:
+    def rank_order(self) -> RankOrder:
         """Where the ranks lie."""
         return self.axis_order, self.placement
 
@@ -112,9 +112,9 @@ class Candidates:
         Equivalent spellings count once: the kind of context parallelism matters where cp > 1, an order of ranks
         where no other has the same ranks share the tiers of the network.
         """
-        return self.allows_list(variant) & self.allows_placing(variant) & self.allows_recompute(variant)
+        return self.allows_branch(variant) & self.allows_order(variant) & self.allows_recompute(variant)
 
-    def allows_list(self, variant: Variant) -> NDArray[np.bool_]:
+    def allows_branch(self, variant: Variant) -> NDArray[np.bool_]:
         """Return for which rows the operators and the schedule of `variant` are possible, and no repetition."""
         first = self.variants[0]
         allowed = np.ones(self.num_rows, dtype=bool)
@@ -133,17 +133,17 @@ class Candidates:
             allowed &= halves_evenly(cp, inner)
         return allowed & self._schedulable(variant.schedule, is_first=variant.schedule == first.schedule)
 
-    def allows_placing(self, variant: Variant, known: Sequence[Placing] | None = None) -> NDArray[np.bool_]:
+    def allows_order(self, variant: Variant, known: Sequence[RankOrder] | None = None) -> NDArray[np.bool_]:
         """Return for which rows ranks can lie as `variant` has it, and under none of those before it as well.
 
-        `known` are the placings of all variants, in order, where they are at hand.
+        `known` are the rank_orders of all variants, in order, where they are at hand.
         """
-        if variant.placing == self.variants[0].placing and variant.placement is None:
+        if variant.rank_order == self.variants[0].rank_order and variant.placement is None:
             return np.ones(self.num_rows, dtype=bool)
-        known = known or tuple(dict.fromkeys(variant.placing for variant in self.variants))
+        known = known or tuple(dict.fromkeys(variant.rank_order for variant in self.variants))
         dp = self.columns["dp_replicate"] * self.columns["dp_shard"]
         degrees: dict[Axis, Rows] = {**{axis: self.columns[axis] for axis in ("tp", "cp", "pp")}, "dp": dp}
-        return first_of_its_kind(variant.placing, known, self.fill, degrees)
+        return first_of_its_kind(variant.rank_order, known, self.fill, degrees)
 
     def allows_recompute(self, variant: Variant) -> NDArray[np.bool_]:
         """Return for which rows `variant` recomputes something else than others do."""
@@ -234,7 +234,7 @@ def variants_of(space: Space, model: Model, cluster: Cluster) -> tuple[Variant, 
         )
         for schedule in space.schedule
         for tensor, panels, kind in _kinds(space)
-        for order, placement in placings(cluster, space.axis_order, space.placement or ("orders",))
+        for order, placement in rank_orders(cluster, space.axis_order, space.placement or ("orders",))
         for recompute in space.recompute or default_recompute(model)
     )
 
@@ -310,11 +310,11 @@ def shardings(space: Space, dp: int, shared: int) -> list[tuple[int, int, int]]:
     return found
 
 
-def placings(
+def rank_orders(
     cluster: Cluster, orders: Sequence[tuple[Axis, ...]], choices: Sequence[PlacementChoice]
-) -> list[Placing]:
+) -> list[RankOrder]:
     """Return what a search tries, each once: axis orders before placements."""
-    found: list[Placing] = [(order, None) for order in orders] if "orders" in choices else []
+    found: list[RankOrder] = [(order, None) for order in orders] if "orders" in choices else []
     for choice in choices:
         if choice == "all":
             found += [(DEFAULT_AXIS_ORDER, each) for each in placements(cluster)]
@@ -350,20 +350,20 @@ def _shares(ranks: int) -> Iterator[Share]:
                 yield Share(tp=tp, cp=cp, dp=dp, pp=ranks // (tp * cp * dp))
 
 
-def allowed(placing: Placing, degrees: dict[Axis, Codes]) -> NDArray[np.bool_]:
+def allowed(rank_order: RankOrder, degrees: dict[Axis, Codes]) -> NDArray[np.bool_]:
     """Return for which rows of degrees a placement can be."""
     result = np.ones(len(degrees["tp"]), dtype=bool)
     for axis, degree in degrees.items():
-        result &= degree % int(np.prod([getattr(share, axis) for share in placing[1] or ()])) == 0
+        result &= degree % int(np.prod([getattr(share, axis) for share in rank_order[1] or ()])) == 0
     return result
 
 
-def codes(placing: Placing, fill: Sequence[int], degrees: dict[Axis, Codes]) -> Codes:
+def codes(rank_order: RankOrder, fill: Sequence[int], degrees: dict[Axis, Codes]) -> Codes:
     """Return a number per row that says how many ranks of each axis share each tier; `ODD` for uneven ones.
 
     Equal numbers mean the same ranks per tier for every communicator, and so the same time and memory.
     """
-    order, placement = placing
+    order, placement = rank_order
     if placement is not None and len(placement) < len(fill):
         order = DEFAULT_AXIS_ORDER
     left = dict(degrees)
@@ -386,17 +386,17 @@ def codes(placing: Placing, fill: Sequence[int], degrees: dict[Axis, Codes]) -> 
 
 
 def first_of_its_kind(
-    placing: Placing, known: Sequence[Placing], fill: Sequence[int], degrees: dict[Axis, Codes]
+    rank_order: RankOrder, known: Sequence[RankOrder], fill: Sequence[int], degrees: dict[Axis, Codes]
 ) -> NDArray[np.bool_]:
-    """Return for which rows `placing` can be, and none of those before it in `known` is the same."""
-    result = allowed(placing, degrees)
-    own = codes(placing, fill, degrees)
+    """Return for which rows `rank_order` can be, and none of those before it in `known` is the same."""
+    result = allowed(rank_order, degrees)
+    own = codes(rank_order, fill, degrees)
     trivial = (degrees["pp"] == 1) | (degrees["dp"] == 1)
-    for other in known[: known.index(placing)]:
-        if other[1] is not None and placing[1] is not None and len(other[1]) == len(placing[1]):
+    for other in known[: known.index(rank_order)]:
+        if other[1] is not None and rank_order[1] is not None and len(other[1]) == len(rank_order[1]):
             continue
         same = (own == codes(other, fill, degrees)) & (own != ODD)
-        same |= trivial & (other[1] is None) & (placing[1] is None)
+        same |= trivial & (other[1] is None) & (rank_order[1] is None)
         result &= ~(same & allowed(other, degrees))
     return result
 

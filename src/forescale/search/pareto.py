@@ -149,36 +149,34 @@ class _Found:
 def _front_at(question: Question, cluster: Cluster, *, alone: bool) -> _Found:
     """Return the front at one size; a size where nothing fits has none, unless it is the only one."""
     try:
-        landscape = explore(replace(question, cluster=cluster))
+        scored = score_all(replace(question, cluster=cluster))
     except InfeasibleError:
         if alone:
             raise
         return _Found()
     return _Found(
-        points=tuple(_points(landscape, cluster)),
-        num_legal=len(landscape.candidates),
-        num_feasible=landscape.num_feasible,
+        points=tuple(_points(scored, cluster)),
+        num_legal=len(scored.candidates),
+        num_feasible=scored.num_feasible,
     )
 
 
-def _points(landscape: Landscape, cluster: Cluster) -> list[_Point]:
-    fitting: NDArray[np.int64] = np.flatnonzero(landscape.fits)
-    times, peaks = (
-        values.reshape(-1)[fitting] for values in (landscape.scores.step_time, landscape.scores.peak)
-    )
+def _points(scored: Scored, cluster: Cluster) -> list[_Point]:
+    fitting: NDArray[np.int64] = np.flatnonzero(scored.fits)
+    times, peaks = (values.reshape(-1)[fitting] for values in (scored.scores.step_time, scored.scores.peak))
     return [
         _Point(
             step_time=float(times[index]),
             peak=float(peaks[index]),
             cluster=cluster,
-            strategy=landscape.candidates.strategy(*divmod(int(fitting[index]), landscape.fits.shape[1])),
+            strategy=scored.candidates.strategy(*divmod(int(fitting[index]), scored.fits.shape[1])),
         )
         for index in pareto_front(times, peaks)
     ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Landscape:
+class Scored:
     """Legal layouts, at least one of which fits, and their scores."""
 
     candidates: Candidates
@@ -192,7 +190,7 @@ class Landscape:
         return int(self.fits.sum())
 
 
-def explore(question: Question) -> Landscape:
+def score_all(question: Question) -> Scored:
     """Score every legal layout whose states do not exceed the memory limit.
 
     Raises
@@ -211,7 +209,7 @@ def explore(question: Question) -> Landscape:
     if not fits.any():
         cells = enumerate_cells(model, cluster, workload, question.space)
         raise InfeasibleError(nothing_fits([smallest(question, cells)], limit), [("memory", num_legal)])
-    return Landscape(candidates=candidates, scores=scores, fits=fits)
+    return Scored(candidates=candidates, scores=scores, fits=fits)
 
 
 def slowest_of(question: Question, count: int) -> tuple[Projection, ...]:
@@ -219,13 +217,13 @@ def slowest_of(question: Question, count: int) -> tuple[Projection, ...]:
     found: list[tuple[float, Question, Strategy]] = []
     for each in scenarios(question):
         try:
-            landscape = explore(each)
+            scored = score_all(each)
         except InfeasibleError:
             continue
-        step = np.where(landscape.fits, landscape.scores.step_time, -np.inf).reshape(-1)
-        order = np.argsort(-step, kind="stable")[: min(count, landscape.num_feasible)]
+        step = np.where(scored.fits, scored.scores.step_time, -np.inf).reshape(-1)
+        order = np.argsort(-step, kind="stable")[: min(count, scored.num_feasible)]
         for index in order.tolist():
-            layout = landscape.candidates.strategy(*divmod(index, landscape.candidates.num_rows))
+            layout = scored.candidates.strategy(*divmod(index, scored.candidates.num_rows))
             found.append((float(step[index]), each, layout))
     found.sort(key=lambda one: -one[0])
     return tuple(project(each.of(layout)) for _, each, layout in found[:count])

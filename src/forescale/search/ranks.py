@@ -35,7 +35,7 @@ APART_FROM_BLOCKS = ("pp", "expert_dp")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sites:
+class Communicators:
     """Distinct rows of degrees, and each row's."""
 
     where: Rows
@@ -46,37 +46,37 @@ class Sites:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Anywhere:
+class RelaxedPlacement:
     """The places of the communicators of candidates, whatever placement they have."""
 
-    sites: tuple[Sites, ...]
+    parts: tuple[Communicators, ...]
     """Of what experts do not change, and then of what they do."""
 
     @property
-    def dense(self) -> Anywhere:
+    def dense(self) -> RelaxedPlacement:
         """Of communicators that experts do not change."""
-        return Anywhere(sites=self.sites[:1])
+        return RelaxedPlacement(parts=self.parts[:1])
 
     @property
-    def experts(self) -> Anywhere:
+    def experts(self) -> RelaxedPlacement:
         """Of those that they do."""
-        return Anywhere(sites=self.sites[1:])
+        return RelaxedPlacement(parts=self.parts[1:])
 
     def keys(self, rows: Rows) -> Columns:
         """Return what the price of a block in some rows depends on beside degrees."""
         return {
-            f"{axis} places": codes[sites.where[rows]]
-            for sites in self.sites
-            for axis, codes in sites.codes.items()
+            f"{axis} places": codes[part.where[rows]]
+            for part in self.parts
+            for axis, codes in part.codes.items()
             if axis not in APART_FROM_BLOCKS
         }
 
     def pricing(self, question: Question, degrees: Degrees, choices: Choices, rows: Rows) -> Pricing:
         """Return the cost models of some rows, whose degrees are given: messages take the least of all places."""
         at: dict[MeshAxis, tuple[Group, ...]] = {
-            axis: tuple(_taken(group, sites.where[rows]) for group in places)
-            for sites in self.sites
-            for axis, places in sites.places.items()
+            axis: tuple(_taken(group, part.where[rows]) for group in places)
+            for part in self.parts
+            for axis, places in part.places.items()
         }
         plain = pricing_of(question, degrees, choices, ())
         return replace(
@@ -85,37 +85,37 @@ class Anywhere:
             elsewhere={axis: places[1:] for axis, places in at.items()},
         )
 
-    def at(self, rows: Rows) -> Anywhere:
+    def at(self, rows: Rows) -> RelaxedPlacement:
         """Return the places of some rows."""
-        return Anywhere(sites=tuple(replace(each, where=each.where[rows]) for each in self.sites))
+        return RelaxedPlacement(parts=tuple(replace(each, where=each.where[rows]) for each in self.parts))
 
 
-def anywhere(candidates: Candidates, cluster: Cluster) -> Anywhere:
+def relaxed_placement(candidates: Candidates, cluster: Cluster) -> RelaxedPlacement:
     """Return where the communicators of candidates may lie under the placements of their variants."""
     hierarchical = any(CONTEXT_KINDS[each.cp_kind].halves for each in candidates.variants)
     inner = candidates.base.cp_inner if hierarchical else None
     parts = [(DENSE_KEY, DENSE), *([(EXPERT_KEY, EXPERT)] if candidates.model.is_moe else [])]
-    return Anywhere(
-        sites=tuple(
-            _sites(candidates, cluster, key, axes, inner)
+    return RelaxedPlacement(
+        parts=tuple(
+            _communicators(candidates, cluster, key, axes, inner)
             for key, axes in parts
             if len(candidates.columns["tp"])
         )
     )
 
 
-def _sites(
+def _communicators(
     candidates: Candidates,
     cluster: Cluster,
     key: tuple[str, ...],
     axes: tuple[MeshAxis, ...],
     cp_inner: int | None,
-) -> Sites:
+) -> Communicators:
     table = distinct(candidates.columns, key)
     first = first_rows(table.where)
     rows = replace(candidates, columns={name: each[first] for name, each in candidates.columns.items()})
-    orders = {variant.placing: variant for variant in candidates.variants}
-    allowed = np.stack([rows.allows_placing(variant, tuple(orders)) for variant in orders.values()])
+    orders = {variant.rank_order: variant for variant in candidates.variants}
+    allowed = np.stack([rows.allows_order(variant, tuple(orders)) for variant in orders.values()])
     degrees = as_degrees(rows.columns)
     found = [groups(degrees, variant.order, cp_inner=cp_inner) for variant in orders.values()]
     places: dict[MeshAxis, tuple[Group, ...]] = {}
@@ -124,7 +124,7 @@ def _sites(
         if axis in found[0]:
             each = [placed[axis] for placed in found]
             places[axis], codes[axis] = _distinct(each, allowed, cluster)
-    return Sites(where=table.where, places=places, codes=codes)
+    return Communicators(where=table.where, places=places, codes=codes)
 
 
 def _distinct(found: Sequence[Group], allowed: Mask, cluster: Cluster) -> tuple[tuple[Group, ...], Rows]:
@@ -196,13 +196,13 @@ class Ranks(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ordered:
+class OrderedRanks:
     """Ranks in one order of axes."""
 
     order: Order
     pp: Rows
 
-    def take(self, some: Rows) -> Ordered:
+    def take(self, some: Rows) -> OrderedRanks:
         """Return the ranks of some pairs."""
         return replace(self, pp=self.pp[some])
 
@@ -216,7 +216,7 @@ class Ordered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
+class PlacedRanks:
     """Ranks at placements of equally many tiers, each pair's its own."""
 
     placements: tuple[Placement, ...]
@@ -224,7 +224,7 @@ class Placed:
     """Which placement each pair has."""
     tiers: int
 
-    def take(self, some: Rows) -> Placed:
+    def take(self, some: Rows) -> PlacedRanks:
         """Return the ranks of some pairs."""
         return replace(self, place=self.place[some])
 
@@ -245,20 +245,20 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wherever:
+class RelaxedRanks:
     """Ranks wherever a message takes least."""
 
-    anywhere: Anywhere
+    placement: RelaxedPlacement
     rows: Rows
 
-    def take(self, some: Rows) -> Wherever:
+    def take(self, some: Rows) -> RelaxedRanks:
         """Return the ranks of some pairs."""
         return replace(self, rows=self.rows[some])
 
     def keys(self, model: Model) -> Columns:  # noqa: ARG002
         """Return the sets of places."""
-        return self.anywhere.keys(self.rows)
+        return self.placement.keys(self.rows)
 
     def pricing(self, question: Question, degrees: Degrees, choices: Choices, pairs: Rows) -> Pricing:
         """Return the cost models of messages at their best places."""
-        return self.anywhere.pricing(question, degrees, choices, self.rows[pairs])
+        return self.placement.pricing(question, degrees, choices, self.rows[pairs])

@@ -22,8 +22,8 @@ from forescale.question import Objective, Question
 from forescale.search.bounds import MemoryBounds, WorkBounds, cell_bounds
 from forescale.search.evaluate import Scores, score_pairs
 from forescale.search.layouts import Candidates, Columns, Rows, Variant
-from forescale.search.ranks import anywhere
-from forescale.search.tree import Cells, Legality, Mask
+from forescale.search.ranks import relaxed_placement
+from forescale.search.tree import Cells, Mask, Tree
 from forescale.spec import DEFAULT_AXIS_ORDER
 from forescale.spec.strategy import Strategy
 
@@ -114,7 +114,7 @@ class Incumbent:
         """Sort, drop what cannot be among the best, and lower the cutoff."""
         other = self.peak if self.goal.by_time else self.step_time
         order = np.lexsort((self.ordinal, self.variant, other, self.value))
-        order = order[: self.goal.top * len({variant.placing for variant in self.variants})]
+        order = order[: self.goal.top * len({variant.rank_order for variant in self.variants})]
         self.step_time, self.peak = self.step_time[order], self.peak[order]
         self.variant, self.ordinal = self.variant[order], self.ordinal[order]
         self.columns = {name: column[order] for name, column in self.columns.items()}
@@ -353,14 +353,14 @@ class Solver:
         self.smallest: Solver | None = None
         self.infeasible = False
         self._started = time.perf_counter()
-        self._tree = Legality.of(cells)
-        self._anywhere = anywhere(cells.whole, question.cluster)
+        self._tree = Tree.of(cells)
+        self._relaxed = relaxed_placement(cells.whole, question.cluster)
         self._sizes, nodes = self._tree.num_layouts(cells), self._tree.nodes
         self.num_legal = int((nodes @ self._sizes).sum())
         bounds = (
-            WorkBounds(question, cells, self._tree.lists, self._anywhere)
+            WorkBounds(question, cells, self._tree.branches, self._relaxed)
             if goal.by_time
-            else MemoryBounds(question, cells, self._tree, self._anywhere)
+            else MemoryBounds(question, cells, self._tree, self._relaxed)
         )
         legal = np.flatnonzero(nodes)
         self._queue = NodeQueue(
@@ -436,22 +436,22 @@ class Solver:
         if len(nodes) == 0:
             return
         which, cell = np.divmod(nodes, len(self.cells))
-        policy, node = np.nonzero(self._tree.by_recompute[:, cell])
-        variant = np.stack([each.variants[0] for each in self._tree.lists])[which[node], policy]
-        found = self._bounded(variant, cell[node], anywhere_too=True)
+        policy, node = np.nonzero(self._tree.by_policy[:, cell])
+        variant = np.stack([each.variants[0] for each in self._tree.branches])[which[node], policy]
+        found = self._bounded(variant, cell[node], relaxed=True)
         self._unplaced = self._unplaced.joined(found)
         self._prune()
 
-    def _bounded(self, variant: Rows, cell: Rows, *, anywhere_too: bool) -> OpenNodes:
-        """Return (variant, cell) pairs with their bounds, of all placements where ranks may lie anywhere."""
-        places = self._anywhere if anywhere_too else None
+    def _bounded(self, variant: Rows, cell: Rows, *, relaxed: bool) -> OpenNodes:
+        """Return (variant, cell) pairs with their bounds, of all placements where they are relaxed."""
+        places = self._relaxed if relaxed else None
         bounds = cell_bounds(self.question, self.cells, variant, cell, places)
         return OpenNodes(variant=variant, cell=cell, step_time=bounds.step_time, peak=bounds.peak)
 
     def _prune(self) -> None:
         """Drop what cannot matter any more."""
         sizes = self.cells.num_layouts
-        self._unplaced = self._kept(self._unplaced, sizes * self._tree.num_placings)
+        self._unplaced = self._kept(self._unplaced, sizes * self._tree.num_orders)
         self._placed = self._kept(self._placed, sizes)
 
     def _kept(self, nodes: OpenNodes, sizes: Rows) -> OpenNodes:
@@ -477,20 +477,20 @@ class Solver:
     @property
     def _at_once(self) -> tuple[int, int]:
         """How many layouts are evaluated first, and then at once."""
-        if any(each.first.schedule is not None for each in self._tree.lists):
+        if any(each.first.schedule is not None for each in self._tree.branches):
             return SIMULATED_FIRST, SIMULATED_AT_ONCE
         return FIRST_LAYOUTS, LAYOUTS_AT_ONCE
 
     def _branch_by_placement(self, most: int, *, fitting: bool) -> None:
         """Bound the placements of the most promising nodes, each by itself."""
-        tree, sizes = self._tree, self._tree.num_placings[self._unplaced.cell]
+        tree, sizes = self._tree, self._tree.num_orders[self._unplaced.cell]
         nodes, self._unplaced = self._unplaced.split(self.goal, sizes, most, fitting=fitting)
-        placing, node = np.nonzero(tree.by_placing[:, nodes.cell])
-        every = np.stack([each.variants for each in tree.lists])
+        order, node = np.nonzero(tree.by_order[:, nodes.cell])
+        every = np.stack([each.variants for each in tree.branches])
         nodes = nodes.some(node)
-        variant = every[tree.list_of[nodes.variant], placing, tree.recompute_of[nodes.variant]]
+        variant = every[tree.branch_of[nodes.variant], order, tree.policy_of[nodes.variant]]
         several = len(every[0]) > 1
-        found = self._bounded(variant, nodes.cell, anywhere_too=False) if several else nodes
+        found = self._bounded(variant, nodes.cell, relaxed=False) if several else nodes
         self._placed = self._placed.joined(found)
         self._prune()
 

@@ -260,79 +260,76 @@ class _Degrees:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VariantList:
-    """Variants of one operator list and schedule."""
+class Branch:
+    """Variants that share their operators and schedule."""
 
     variants: NDArray[np.int64]
-    """(placings, recomputes) which variants."""
+    """(orders, recomputes) which variants."""
     first: Variant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Legality:
-    """Which variants of which lists are layouts of their own on which cells: three conditions, each by itself."""
+class Tree:
+    """Nodes (branch, cell), and what each is branched by: orders of ranks, and recompute policies, that are its own."""
 
-    lists: tuple[VariantList, ...]
-    list_of: Rows
-    """The list, placing and recompute of every variant."""
-    placing_of: Rows
-    recompute_of: Rows
-    by_list: Mask
-    """(lists, cells)"""
-    by_placing: Mask
-    """(placings, cells)"""
-    by_recompute: Mask
+    branches: tuple[Branch, ...]
+    branch_of: Rows
+    """The branch of every variant, and its recompute policy among those of a branch."""
+    policy_of: Rows
+    by_branch: Mask
+    """(branches, cells)"""
+    by_order: Mask
+    """(orders, cells)"""
+    by_policy: Mask
     """(recomputes, cells)"""
 
     @classmethod
-    def of(cls, cells: Cells) -> Legality:
+    def of(cls, cells: Cells) -> Tree:
         """Return what is legal on some cells."""
         variants = cells.whole.variants
-        lists = variant_lists(variants)
-        grid = np.zeros((3, len(variants)), dtype=np.int64)
-        for index, each in enumerate(lists):
+        branches = branches_of(variants)
+        grid = np.zeros((2, len(variants)), dtype=np.int64)
+        for index, each in enumerate(branches):
             grid[0, each.variants] = index
-            grid[1, each.variants] = np.arange(each.variants.shape[0])[:, None]
-            grid[2, each.variants] = np.arange(each.variants.shape[1])
-        first = [variants[index] for index in lists[0].variants[:, 0]]
-        known = tuple(each.placing for each in first)
-        policies = [variants[index] for index in lists[0].variants[0]]
+            grid[1, each.variants] = np.arange(each.variants.shape[1])
+        first = [variants[index] for index in branches[0].variants[:, 0]]
+        known = tuple(each.rank_order for each in first)
+        policies = [variants[index] for index in branches[0].variants[0]]
         placed, by_place = _rows(cells.whole, ("tp", "cp", "pp"))
         shaped, by_shape = _rows(cells.whole, ("pp", "vpp"))
         return cls(
-            lists=lists,
-            list_of=grid[0],
-            placing_of=grid[1],
-            recompute_of=grid[2],
-            by_list=np.stack([cells.whole.allows_list(each.first) for each in lists]),
-            by_placing=np.stack([placed.allows_placing(each, known) for each in first])[:, by_place],
-            by_recompute=np.stack([shaped.allows_recompute(each) for each in policies])[:, by_shape],
+            branches=branches,
+            branch_of=grid[0],
+            policy_of=grid[1],
+            by_branch=np.stack([cells.whole.allows_branch(each.first) for each in branches]),
+            by_order=np.stack([placed.allows_order(each, known) for each in first])[:, by_place],
+            by_policy=np.stack([shaped.allows_recompute(each) for each in policies])[:, by_shape],
         )
 
     @property
     def nodes(self) -> Mask:
-        """(lists, cells) flags: where some variant of a list is legal."""
-        some = self.by_placing.any(axis=0) & self.by_recompute.any(axis=0)
-        return np.asarray(self.by_list & some)
+        """(branches, cells) flags: where some variant of a branch is legal."""
+        some = self.by_order.any(axis=0) & self.by_policy.any(axis=0)
+        return np.asarray(self.by_branch & some)
 
     def num_layouts(self, cells: Cells) -> Rows:
-        """Return the layouts of every cell under one list that it allows."""
-        return np.asarray(cells.num_layouts * self.num_placings * self.by_recompute.sum(axis=0))
+        """Return the layouts of every cell under one branch that it allows."""
+        return np.asarray(cells.num_layouts * self.num_orders * self.by_policy.sum(axis=0))
 
     @property
-    def num_placings(self) -> Rows:
-        """Placings of every cell."""
-        return np.asarray(self.by_placing.sum(axis=0))
+    def num_orders(self) -> Rows:
+        """Orders of ranks of every cell."""
+        return np.asarray(self.by_order.sum(axis=0))
 
 
-def variant_lists(variants: tuple[Variant, ...]) -> tuple[VariantList, ...]:
-    """Return the variants by operator list and schedule, each crossed with all placings and recomputes."""
+def branches_of(variants: tuple[Variant, ...]) -> tuple[Branch, ...]:
+    """Return the variants by operator list and schedule, each crossed with all orders of ranks and recomputes."""
     found: dict[object, list[int]] = {}
     for index, each in enumerate(variants):
         found.setdefault((*each.choices.values(), each.schedule), []).append(index)
-    num_placings = len({each.placing for each in variants})
+    num_orders = len({each.rank_order for each in variants})
     return tuple(
-        VariantList(variants=np.array(indices).reshape(num_placings, -1), first=variants[indices[0]])
+        Branch(variants=np.array(indices).reshape(num_orders, -1), first=variants[indices[0]])
         for indices in found.values()
     )
 
