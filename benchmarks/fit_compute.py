@@ -17,7 +17,6 @@ from pathlib import Path
 
 import numpy as np
 
-from forescale.calibrate import kernel_fit as fit
 from forescale.catalogue.clusters import load_device
 from forescale.cost import calibration as cal
 from forescale.cost import timings as kernels
@@ -25,6 +24,7 @@ from forescale.cost.calibration import Calibration, Residual
 from forescale.cost.roofline import Roofline
 from forescale.cost.tile import TileModel
 from forescale.cost.timings import KernelRow
+from forescale.evidence import kernel_fit as fit
 from forescale.graph.ops import AttentionCore, Gemm, GroupedGemm
 from forescale.spec import Device
 

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 
-from forescale.calibrate.network import fit_link
 from forescale.catalogue.clusters import load_cluster
 from forescale.cost.calibration import Fit, Residual
 from forescale.cost.collectives.alpha_beta import AlphaBeta
@@ -29,6 +28,7 @@ from forescale.cost.timings import (
     residual_of,
     stack,
 )
+from forescale.evidence.network import fit_link
 from forescale.io.measurements import read_nccl_tests
 
 ROOT = Path(__file__).parent.parent

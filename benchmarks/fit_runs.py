@@ -9,14 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from forescale.calibrate.cross_validate import folds_of, held_out
-from forescale.calibrate.dataset import measured_of, runs_of
-from forescale.calibrate.fit import fit
-from forescale.calibrate.parameters import load_priors, parameters_of
-from forescale.calibrate.report import content_of, published, spread_of
 from forescale.cost.run_calibration import load_run_calibration
-from forescale.validation.cases import load_cases
-from forescale.validation.scoreboard import headline_label
+from forescale.evidence.cases import load_cases
+from forescale.evidence.fit import content_of, fit, folds_of, held_out, published, spread_of
+from forescale.evidence.runs import load_priors, measured_of, parameters_of, runs_of
+from forescale.evidence.scoreboard import headline_label
 
 TARGET = Path("src/forescale/catalogue/calibrations/runs/published.json")
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from tests.cli.questions import DENSE, LAYOUT, SEARCH
 
-from forescale.calibrate.report import content_of
 from forescale.cost.run_calibration import load_run_calibration
+from forescale.evidence.fit import content_of
 
 KERNEL = {"op": "elementwise", "family": "norm", "bytes_moved": 4096 * 4096 / 4 * 2 * 2, "seconds": 1.0}
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from tests import toy
 
-from forescale.calibrate import kernel_fit as fit
 from forescale.catalogue.clusters import device_names, load_device
 from forescale.cost.calibration import (
     GroupedParameters,
@@ -35,6 +34,7 @@ from forescale.cost.tile import (
 )
 from forescale.cost.timings import batches, read_kernels
 from forescale.errors import SpecError
+from forescale.evidence import kernel_fit as fit
 from forescale.formula import Term, as_term
 from forescale.graph.ops import AttentionCore, Elementwise, Gemm, GroupedGemm
 

@@ -22,14 +22,13 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from forescale.calibrate.cluster import ClusterCalibration
-    from forescale.calibrate.dataset import Left, Run
-    from forescale.calibrate.entries import EntryFit
-    from forescale.calibrate.kernels import KernelFits
-    from forescale.calibrate.network import NetworkFits
-    from forescale.calibrate.report import Move
     from forescale.cost.measured import Measurements
     from forescale.cost.select import Calibrations
+    from forescale.evidence.entries import EntryFit
+    from forescale.evidence.fit import ClusterCalibration, Move
+    from forescale.evidence.kernels import KernelFits
+    from forescale.evidence.network import NetworkFits
+    from forescale.evidence.runs import Left, Run
     from forescale.spec import Cluster, Device
 
 SHOWN = 8
@@ -121,8 +120,8 @@ def calibrate_command(
     """Calibrate to runs, kernels or collectives of your own; 3 to 5 runs are enough to start."""
     from datetime import date
 
-    from forescale.calibrate.report import rounded
     from forescale.cost.select import Calibrations, read_calibrations
+    from forescale.evidence.fit import rounded
 
     if runs is None and not kernel.kernels and not logs.collectives:
         msg = "there is nothing to fit to: give RUNS.csv, --kernels FILE or --collectives FILE"
@@ -197,8 +196,8 @@ def _kernels(
     *,
     date: str,
 ) -> tuple[Calibrations, KernelFits]:
-    from forescale.calibrate.kernels import fit_kernels, rows_of
     from forescale.cost.select import Costs
+    from forescale.evidence.kernels import fit_kernels, rows_of
 
     key = device.architecture if options.generation else device.name
     found = fit_kernels(
@@ -215,7 +214,7 @@ def _kernels(
 def _links(
     own: Calibrations, measured: Sequence[Measurements], cluster: Cluster, *, date: str
 ) -> tuple[Calibrations, NetworkFits]:
-    from forescale.calibrate.network import fit_network, timed_of
+    from forescale.evidence.network import fit_network, timed_of
 
     found = fit_network(timed_of(measured), cluster, own=own.links, date=date)
     names = {link.name for link in found.links}
@@ -227,11 +226,11 @@ def _runs(
     path: Path, own: Calibrations, device: str | None, cluster: Cluster | None, *, name: str, date: str
 ) -> tuple[list[Run], ClusterCalibration, list[Left]]:
     """Fit what whole runs lose, against kernels and links of one's own where there are any."""
-    from forescale.calibrate.cluster import calibrate_cluster
-    from forescale.calibrate.dataset import runs_of
     from forescale.cost.run_calibration import load_run_calibration
     from forescale.cost.select import Costs
-    from forescale.validation.cases import load_cases
+    from forescale.evidence.cases import load_cases
+    from forescale.evidence.fit import calibrate_cluster
+    from forescale.evidence.runs import runs_of
 
     start = own.runs or load_run_calibration()
     costs = Costs(kernels=own.kernels, links=own.links)

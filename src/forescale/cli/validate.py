@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from forescale.cost.select import Costs
-    from forescale.validation.peers import PeerGroup
-    from forescale.validation.scoreboard import Group, Scoreboard
+    from forescale.evidence.peers import PeerGroup
+    from forescale.evidence.scoreboard import Group, Scoreboard
 
 PANEL = "Output"
 
@@ -90,13 +90,13 @@ def validate_command(
     ] = False,
 ) -> None:
     """Project every run of a corpus and compare with what was measured."""
+    from forescale.evidence.case import projector_of
+    from forescale.evidence.cases import load_cases
+    from forescale.evidence.peers import LLM_ANALYSIS, compare_peers, llm_analysis_step
+    from forescale.evidence.report import document
+    from forescale.evidence.scoreboard import check_dimension, score
     from forescale.io.named import cluster_of
     from forescale.presets import load_preset
-    from forescale.validation.cases import load_cases
-    from forescale.validation.document import document
-    from forescale.validation.peers import LLM_ANALYSIS, compare_peers, llm_analysis_step
-    from forescale.validation.projector import projector_of
-    from forescale.validation.scoreboard import check_dimension, score
 
     check_dimension(by)
     load_preset(preset)
@@ -140,10 +140,10 @@ def _write_files(
     markdown: Path | None,
     chart: Path | None,
 ) -> None:
+    from forescale.evidence.chart import time_chart
+    from forescale.evidence.peers import LLM_ANALYSIS
+    from forescale.evidence.report import markdown as page
     from forescale.report import lines
-    from forescale.validation.chart import time_chart
-    from forescale.validation.peers import LLM_ANALYSIS
-    from forescale.validation.report import markdown as page
 
     if markdown is not None:
         asked = " --peers" if any(group.peer == LLM_ANALYSIS for group in peers) else ""
@@ -170,8 +170,8 @@ def _shown(path: Path) -> str:
 
 def _draw(board: Scoreboard, peers: Sequence[PeerGroup], folder: Path) -> dict[str, str]:
     """Write all pictures to `folder`; return where they lie, seen from beside it."""
+    from forescale.evidence.chart import PICTURES, peer_chart
     from forescale.report import bars, lines
-    from forescale.validation.chart import PICTURES, peer_chart
 
     drawn = {name: lines.to_svg(chart) for name, make in PICTURES.items() if (chart := make(board))}
     if (pairs := peer_chart(peers)) is not None:
@@ -184,7 +184,7 @@ def _draw(board: Scoreboard, peers: Sequence[PeerGroup], folder: Path) -> dict[s
 
 
 def _show(board: Scoreboard, by: str, peers: Sequence[PeerGroup]) -> None:
-    from forescale.validation.sweeps import mean_regret, mean_spearman
+    from forescale.evidence.scoreboard import mean_regret, mean_spearman
 
     groups = board.headline() if by == "headline" else board.by(by)
     screen = console()

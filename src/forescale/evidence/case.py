@@ -1,0 +1,123 @@
+"""A case: one measured run as the question that it asks, with what was measured, and what a projection answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from forescale.cost.select import Costs
+from forescale.evidence.corpus import InexpressibleError
+from forescale.evidence.layout import Stated
+from forescale.evidence.published import StepSource
+from forescale.presets import project_as
+from forescale.projection.result import MemorySummary
+from forescale.question import Question
+from forescale.spec import Cluster, Model, Strategy, Workload
+
+PeakMeasure: TypeAlias = Literal["allocated", "reserved", "device", "unstated"]
+"""What a source means by peak memory: handed out by the allocator, held by it, or in use on the device; what
+is unstated is compared with the last."""
+PeakStage: TypeAlias = Literal["fullest", "first", "last"]
+"""The pipeline stage whose peak is published."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What the row measured, in SI units."""
+
+    step_time_s: float | None = None
+    step_time_from: StepSource = "none"
+    """The published figure that the step time follows from."""
+    peak_bytes: float | None = None
+    peak_measure: PeakMeasure = "device"
+    peak_stage: PeakStage = "fullest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One row: the question it asks, the answer it measured, or the reason why it cannot be asked."""
+
+    id: str
+    source: str
+    """Short name of the source: the id without its number."""
+    reference: str
+    """The source as the row cites it."""
+    hardware: str
+    model_name: str
+    family: str
+    """dense or moe."""
+    schedule: str
+    model: Model | None = None
+    cluster: Cluster | None = None
+    strategy: Strategy | None = None
+    workload: Workload | None = None
+    stated: Stated | None = None
+    """What the row says of strategy and workload; the rest is its framework's."""
+    measured: Measured = Measured()
+    core: bool = False
+    skipped_reason: str | None = None
+    notes: tuple[str, ...] = ()
+    """What was assumed, approximated or taken from the catalogue."""
+    remarks: str = ""
+    """The row's own notes."""
+
+    @property
+    def question(self) -> Question:
+        """What the row asks, priced by the usual costs.
+
+        Raises
+        ------
+        InexpressibleError
+            If the row cannot be expressed; the text is `skipped_reason`.
+        """
+        if self.model is None or self.cluster is None or self.strategy is None or self.workload is None:
+            raise InexpressibleError(self.skipped_reason or "the row was not expressed")
+        return Question(
+            model=self.model, cluster=self.cluster, strategy=self.strategy, workload=self.workload
+        )
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Tokens of one step over all devices."""
+        workload = self.question.workload
+        return workload.tokens_per_step
+
+
+Projector: TypeAlias = Callable[[Case], "Prediction"]
+"""Answers one case; raises a ForescaleError with the reason where it cannot."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What a projection says of one case."""
+
+    step_time_s: float
+    peak_bytes: float | None = None
+    """Peak by the measure and of the stage that the case published."""
+    low_s: float | None = None
+    high_s: float | None = None
+    """Bounds of the interval of `step_time_s`, if the projector gives one."""
+
+
+def projector_of(preset: str = "default", costs: Costs | None = None) -> Projector:
+    """Return a projector that asks `project` under `preset`, priced by `costs`."""
+
+    def predict(case: Case) -> Prediction:
+        result = project_as(replace(case.question, preset=preset, costs=costs or Costs()))
+        return Prediction(
+            step_time_s=result.step_time.expected,
+            peak_bytes=published_peak(result.memory, case.measured),
+            low_s=result.step_time.low,
+            high_s=result.step_time.high,
+        )
+
+    return predict
+
+
+def published_peak(memory: MemorySummary, measured: Measured) -> float:
+    """Return the projected bytes that answer to what was measured: of its stage, by its measure."""
+    stages = {"first": memory.stages[:1], "last": memory.stages[-1:], "fullest": memory.stages}
+    by_measure = {"allocated": "allocated_bytes", "reserved": "reserved_bytes"}
+    name = by_measure.get(measured.peak_measure, "peak_bytes")
+    return max(float(getattr(stage, name)) for stage in stages[measured.peak_stage])

@@ -1,0 +1,360 @@
+"""Regularised, bounded and robust least squares on ln(predicted / measured): Gauss-Newton with priors.
+
+All derivatives of a run come from one vectorised projection, one candidate per parameter.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from forescale.cost.run_calibration import DeviceFactors, RunCalibration, Spread
+from forescale.errors import SpecError
+from forescale.evidence.least_squares import bounded_least_squares
+from forescale.evidence.runs import (
+    CORE_WEIGHT,
+    OTHER_WEIGHT,
+    Parameter,
+    Run,
+    logs_of,
+    measured_of,
+    predict,
+    value_at,
+    weights_of,
+    with_logs,
+)
+from forescale.numeric import Array
+
+DIFFERENCE = 0.02
+"""Step of a parameter's logarithm for its derivative."""
+LONGEST_STEP = 0.4
+CLOSE_ENOUGH = 0.01
+REWEIGHTINGS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Linear:
+    """Predictions around one set of parameters."""
+
+    logs: Array
+    """(parameters,)"""
+    predicted: Array
+    """(runs,) ln of seconds."""
+    jacobian: Array
+    """(runs, parameters)"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """A calibration and the linear model it ended with."""
+
+    calibration: RunCalibration
+    linear: Linear
+
+
+def linearise(
+    runs: Sequence[Run], base: RunCalibration, parameters: Sequence[Parameter], logs: Array
+) -> Linear:
+    """Return predictions and derivatives at `logs`; steps go away from an upper bound."""
+    highs = np.log([item.high for item in parameters])
+    steps = np.where(logs + DIFFERENCE <= highs, DIFFERENCE, -DIFFERENCE)
+    count = len(parameters) + 1
+    grid = np.repeat(logs[:, None], count, axis=1)
+    grid[np.arange(count - 1), np.arange(1, count)] += steps
+    values = predict(runs, with_logs(base, parameters, grid), count)
+    return Linear(
+        logs=logs, predicted=values[:, 0], jacobian=(values[:, 1:] - values[:, :1]) / steps[None, :]
+    )
+
+
+def fit(
+    runs: Sequence[Run],
+    base: RunCalibration,
+    parameters: Sequence[Parameter],
+    *,
+    scale: float,
+    rounds: int = 6,
+) -> Fitted:
+    """Return the calibration that predicts `runs` best, starting from `base`.
+
+    Parameters
+    ----------
+    scale
+        Standard deviation of one run's error (logarithm); larger errors weigh linearly.
+    """
+    measured, weights = measured_of(runs), weights_of(runs)
+    lows, highs = (np.log([getattr(item, end) for item in parameters]) for end in ("low", "high"))
+    logs = np.clip(logs_of(base, parameters), lows, highs)
+    linear = linearise(runs, base, parameters, logs)
+    for _ in range(rounds):
+        step = np.clip(
+            best_step(linear, measured, weights, parameters, scale=scale), -LONGEST_STEP, LONGEST_STEP
+        )
+        linear = linearise(runs, base, parameters, np.clip(linear.logs + step, lows, highs))
+        if np.max(np.abs(step)) < CLOSE_ENOUGH:
+            break
+    return Fitted(calibration=with_logs(base, parameters, linear.logs), linear=linear)
+
+
+def best_step(
+    linear: Linear, measured: Array, weights: Array, parameters: Sequence[Parameter], *, scale: float
+) -> Array:
+    """Return the change of the parameters' logarithms that the linear model likes best."""
+    priors, spreads = (np.array([getattr(item, name) for item in parameters]) for name in ("prior", "spread"))
+    lows, highs = (
+        np.log([getattr(item, end) for item in parameters]) - linear.logs for end in ("low", "high")
+    )
+    errors = linear.predicted - measured
+    away = (np.log(priors) - linear.logs) / spreads
+    step = np.zeros(len(parameters))
+    for _ in range(REWEIGHTINGS):
+        left = (errors + linear.jacobian @ step) / scale
+        # Weights of the soft-l1 loss 2(√(1 + x²) − 1).
+        strength = np.sqrt(weights / np.sqrt(1.0 + left * left)) / scale
+        matrix = np.concatenate([linear.jacobian * strength[:, None], np.diag(1.0 / spreads)])
+        target = np.concatenate([-errors * strength, away])
+        step = bounded_least_squares(matrix, target, lows, highs)
+    return step
+
+
+FAMILIES = ("DGXC", "MB2", "NEMO", "BS", "TPU", "MAX", "SMX")
+"""Sources that are releases of one document: to see one is to know the others."""
+
+
+def family_of(source: str) -> str:
+    """Return the document that a source is a release of, else the source itself."""
+    return next((family for family in FAMILIES if source.startswith(family)), source)
+
+
+def folds_of(runs: Sequence[Run], count: int = 5, *, families: bool = False) -> Array:
+    """Return the fold of every run: whole sources, or whole families, largest first to the emptiest fold so far."""
+    names = [family_of(run.source) if families else run.source for run in runs]
+    core = Counter(name for name, run in zip(names, runs, strict=True) if run.case.core)
+    every = Counter(names)
+    filled, fold = [0.0] * count, {}
+    for name in sorted(every, key=lambda item: (-core[item], -every[item], item)):
+        fold[name] = filled.index(min(filled))
+        filled[fold[name]] += core[name] + 0.2 * every[name]
+    return np.array([fold[name] for name in names])
+
+
+def held_out(
+    runs: Sequence[Run],
+    base: RunCalibration,
+    parameters: Sequence[Parameter],
+    fitted: Fitted,
+    *,
+    scale: float,
+    folds: Array,
+) -> Array:
+    """Return ln(measured / predicted) of every run by the fit without its fold.
+
+    Each fold's parameters come from the linear model around the fit of all runs; its runs are then projected
+    with them exactly.
+    """
+    measured, weights, linear = measured_of(runs), weights_of(runs), fitted.linear
+    errors = np.empty(len(runs))
+    for fold in np.unique(folds):
+        out = folds == fold
+        step = best_step(linear, measured, np.where(out, 0.0, weights), parameters, scale=scale)
+        calibration = with_logs(base, parameters, linear.logs + step)
+        left = [run for run, is_out in zip(runs, out, strict=True) if is_out]
+        errors[out] = measured[out] - predict(left, calibration)[:, 0]
+    return errors
+
+
+FEWEST = 8
+"""Runs from which a group has an interval of its own."""
+DIGITS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """One parameter before and after a fit."""
+
+    path: str
+    before: float
+    after: float
+
+
+def moves(before: RunCalibration, after: RunCalibration, parameters: Sequence[Parameter]) -> list[Move]:
+    """Return how the parameters moved, the largest relative change first."""
+    found = [
+        Move(
+            path=item.path,
+            before=value_at(before, item.path),
+            after=value_at(after, item.path),
+        )
+        for item in parameters
+    ]
+    return sorted(found, key=lambda move: -abs(float(np.log(move.after / move.before))))
+
+
+def spread_of(errors: Array, weights: Array | None = None) -> Spread:
+    """Return the spread of ln(measured / predicted), weighted where weights are given."""
+    weights = np.ones(len(errors)) if weights is None else weights
+    low, middle, high = quantiles(errors, weights, (0.1, 0.5, 0.9))
+    return Spread(
+        rows=len(errors),
+        median_abs=round(quantiles(np.abs(errors), weights, (0.5,))[0], DIGITS),
+        bias=round(middle, DIGITS),
+        p10=round(low, DIGITS),
+        p90=round(high, DIGITS),
+    )
+
+
+def quantiles(values: Array, weights: Array, shares: Sequence[float]) -> list[float]:
+    """Return weighted quantiles, each value in the middle of its weight."""
+    order = np.argsort(values)
+    below = np.cumsum(weights[order]) - 0.5 * weights[order]
+    found = np.interp(np.array(shares) * np.sum(weights), below, values[order])
+    return [float(value) for value in found]
+
+
+def spreads(runs: Sequence[Run], errors: Array) -> dict[str, Spread]:
+    """Return the spread of every group that is large enough, and of "all"; core rows count most."""
+    weights = np.array([CORE_WEIGHT if run.case.core else OTHER_WEIGHT for run in runs])
+    groups: dict[str, list[int]] = defaultdict(list)
+    for index, run in enumerate(runs):
+        groups[run.group].append(index)
+    groups["all"] = list(range(len(runs)))
+    found = {}
+    for name, members in sorted(groups.items()):
+        if len(members) >= FEWEST or name == "all":
+            found[name] = spread_of(errors[members], weights[members])
+    return found
+
+
+def published(
+    calibration: RunCalibration,
+    runs: Sequence[Run],
+    *,
+    name: str,
+    date: str,
+    source: str,
+    in_sample: Array,
+    held_out: Array,
+) -> RunCalibration:
+    """Return the calibration with its residuals: ln(measured / predicted), seen and unseen."""
+    return replace(
+        calibration,
+        name=name,
+        date=date,
+        source=source,
+        in_sample=spreads(runs, in_sample),
+        held_out=spreads(runs, held_out),
+    )
+
+
+def content_of(calibration: RunCalibration) -> dict[str, Any]:
+    """Return the JSON object that `run_calibration_of` reads back, to four digits."""
+    content: dict[str, Any] = rounded(asdict(calibration))
+    return content
+
+
+def rounded(item: Any) -> Any:  # noqa: ANN401  (JSON)
+    """Return numbers in tables within tables to four digits."""
+    if isinstance(item, Mapping):
+        return {key: rounded(value) for key, value in item.items()}
+    return float(f"{item:.{DIGITS}g}") if isinstance(item, float) else item
+
+
+SCALE = 0.03
+"""Error of one run that noise alone explains (logarithm); a choice."""
+DEVICE_SPREAD, SOFTWARE_SPREAD, SHARED_SPREAD = 0.12, 0.2, 0.15
+"""How far a cluster is expected to lie from published runs (logarithm); a choice near their held-out errors."""
+RATES = ("wide", "narrow", "narrowest", "attention")
+OVERHEADS = ("passes", "kernel_interval_s", "microbatch_overhead_s")
+FLOOR = 0.5
+"""Share of the known interval that few runs cannot narrow further; a choice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterCalibration:
+    """A calibration of one cluster, and what it took to get there."""
+
+    calibration: RunCalibration
+    moves: tuple[Move, ...]
+    before: Array
+    """ln(measured / predicted) of every run before the fit."""
+    after: Array
+
+
+def calibrate_cluster(
+    runs: Sequence[Run], base: RunCalibration, *, name: str, date: str, source: str
+) -> ClusterCalibration:
+    """Return `base` moved towards a few runs of one cluster.
+
+    Only factors that the runs touch move, each held near its value in `base`.
+
+    Raises
+    ------
+    SpecError
+        If there is no run, or runs of several devices.
+    """
+    devices = {run.case.question.cluster.device.name for run in runs}
+    if len(devices) != 1:
+        found = ", ".join(sorted(devices)) or "none"
+        msg = (
+            f"a cluster is calibrated with runs of one device; the runs are on {found}: leave out the others"
+        )
+        raise SpecError(msg)
+    device = runs[0].case.question.cluster.device
+    known = base.devices.get(device.name) or base.devices.get(device.architecture)
+    known = known or base.devices.get("generic", DeviceFactors())
+    own = replace(base, devices={**base.devices, device.name: known})
+    parameters = _parameters(own, device.name, sorted({run.software for run in runs}))
+    before = measured_of(runs) - np.array([run.log_predicted(own)[0] for run in runs])
+    fitted = fit(runs, own, parameters, scale=SCALE)
+    after = measured_of(runs) - fitted.linear.predicted
+    held_out = {**base.held_out, device.name: _interval(base, device.architecture, after)}
+    calibration = replace(
+        fitted.calibration,
+        name=name,
+        date=date,
+        source=source,
+        in_sample={device.name: spread_of(after)},
+        held_out=held_out,
+    )
+    return ClusterCalibration(
+        calibration=calibration,
+        moves=tuple(moves(own, calibration, parameters)),
+        before=before,
+        after=after,
+    )
+
+
+def _parameters(base: RunCalibration, device: str, software: Sequence[str]) -> tuple[Parameter, ...]:
+    found = [_near(base, f"devices.{device}.{field}", DEVICE_SPREAD, high=1.3) for field in RATES]
+    found += [
+        _near(base, f"software.{name}.{field}", SOFTWARE_SPREAD) for name in software for field in OVERHEADS
+    ]
+    found += [
+        _near(base, f"shared.{field}", SHARED_SPREAD, high=1.0)
+        for field in ("network", "dispatch", "grouped")
+    ]
+    found.append(_near(base, "shared.contention", SOFTWARE_SPREAD, high=1.0))
+    return tuple(item for item in found if item.prior > 0.0)
+
+
+def _near(base: RunCalibration, path: str, spread: float, *, high: float = np.inf) -> Parameter:
+    value = value_at(base, path)
+    return Parameter(
+        path=path,
+        prior=value,
+        spread=spread,
+        low=value * float(np.exp(-4.0 * spread)),
+        high=max(value, min(value * float(np.exp(4.0 * spread)), high)),
+    )
+
+
+def _interval(base: RunCalibration, architecture: str, errors: Array) -> Spread:
+    """Return the interval of the cluster: that of its own errors, but not below half of what is known."""
+    own = spread_of(errors)
+    groups = [spread for name, spread in base.held_out.items() if name.startswith(f"{architecture}/")]
+    known = groups[0] if groups else base.held_out.get("all", own)
+    return replace(own, p10=min(own.p10, FLOOR * known.p10), p90=max(own.p90, FLOOR * known.p90))

@@ -1,0 +1,443 @@
+"""The layout and the workload of a row: degrees, sharding, recompute, overlap, batch and precision."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from forescale.catalogue.frameworks import load_framework
+from forescale.evidence.corpus import InexpressibleError, Notes
+from forescale.evidence.tables import first_match, framework_name
+from forescale.files import Row
+from forescale.frameworks.megatron.layout import launch_graphs
+from forescale.spec import Cluster
+from forescale.spec.framework import Framework, laid_over, told_of
+from forescale.spec.model import Model
+from forescale.spec.strategy import (
+    SENT_ONCE,
+    Dispatcher,
+    KeptName,
+    LaunchGraphs,
+    Module,
+    Offload,
+    OffloadName,
+    Recompute,
+    Strategy,
+)
+from forescale.spec.workload import OptimizerName, Workload
+
+_DEFAULT_SEQ_LEN = 4096
+_DEFAULT_MICROBATCHES_PER_STAGE = 8
+"""Micro-batches per pipeline stage where a row gives no batch: a bubble of 11 %, common in published runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stated:
+    """What a row says of its run, in the words of a plan; its framework says the rest."""
+
+    framework: str
+    """Name of the framework's record, as `--framework` takes it."""
+    strategy: Mapping[str, Any]
+    workload: Mapping[str, Any]
+
+    def trained(self, model: Model, cluster: Cluster) -> tuple[Strategy, Workload]:
+        """Return the layout and the workload as the framework trains them."""
+        framework = load_framework(self.framework)
+        layout, run = framework.completed(self.strategy, self.workload, model, cluster)
+        usual = Workload(seq_len=1, global_batch_size=1)
+        return laid_over(Strategy(), layout), laid_over(usual, run)
+
+
+def source_text(row: Row) -> str:
+    """Return what says where a row is from: its source, id and model."""
+    return f"{row.text('source')} {row.id} {row.text('model')}"
+
+
+def stated_of(row: Row, model: Model, notes: Notes) -> Stated:
+    """Return what `row` says of layout and workload; what had to be assumed is appended to `notes`.
+
+    Raises
+    ------
+    InexpressibleError
+        If the degrees do not make up the devices, or the batch cannot be split.
+    """
+    _refuse_adapters(row)
+    name = framework_name(source_text(row), row.text("notes"))
+    framework = load_framework(name)
+    degrees = _degrees(row, notes)
+    micro, batch = _batch(row, degrees, framework, notes)
+    replicate, shard, zero = _sharding(row, degrees, framework, notes)
+    tp, pp, vpp = degrees["tp"], degrees["pp"], degrees["vpp"]
+    precision = _precision(row, framework, notes)
+    saved = saved_of(row, framework, model.num_layers, pp, vpp, notes)
+    strategy = {
+        **{axis: degrees[axis] for axis in ("tp", "cp", "ep", "etp", "pp", "vpp")},
+        "sp": None if framework.always_sp else _sequence_parallel(row, tp, notes),
+        "cp_kind": "ulysses" if "a2a" in row.text("attention") else None,
+        "dp_replicate": replicate,
+        "dp_shard": shard,
+        "zero": zero,
+        "micro_batch_size": micro,
+        "recompute": saved.recompute,
+        "stage_layers": None if framework.stage_layers(model, pp) else stage_layers(model, pp, vpp),
+        "overlap": _overlap(row),
+        "flash_attention": _flash(row),
+        "kernels": _kernels(row),
+        "software": _software(row),
+        "graphs": _graphs(row),
+        "allocator": "expandable_segments" if "expandable_segments" in row.text("notes") else None,
+        "offload": saved.offload,
+        "dispatcher": _dispatcher(row, degrees["ep"], framework, notes),
+    }
+    workload = {
+        "seq_len": _seq_len(row, notes),
+        "global_batch_size": batch,
+        "optimizer": _optimizer(row),
+        "precision": precision,
+        "varied_lengths": lengths_vary(row),
+    }
+    given = {name: value for name, value in strategy.items() if value is not None}
+    return Stated(framework=name, strategy=given, workload=workload)
+
+
+def _dispatcher(row: Row, ep: int, framework: Framework, notes: Notes) -> Dispatcher | None:
+    """Return how tokens travel as the remarks say; where they do not, frameworks that advise are noted."""
+    remarks = row.text("notes").lower()
+    told = next((name for name in SENT_ONCE if name in remarks), None)
+    if told is None and ep > 1 and framework.dispatchers:
+        notes.append("dispatcher not given: the one that the framework advises assumed")
+    return told
+
+
+def _refuse_adapters(row: Row) -> None:
+    if re.search(r"\bQ?LoRA\b", f"{row.text('model')} {row.text('notes')} {row.text('optimizer')}"):
+        msg = "LoRA fine-tuning trains adapters only, which a workload cannot say"
+        raise InexpressibleError(msg)
+
+
+def _degrees(row: Row, notes: Notes) -> dict[str, int]:
+    devices = row.integer("n_gpus")
+    if not devices or devices < 1:
+        msg = "the number of devices is not given"
+        raise InexpressibleError(msg)
+    degrees = {}
+    for name in ("tp", "cp", "pp", "vpp", "ep"):
+        value = row.integer(name)
+        if value is None:
+            value = 2 if name == "vpp" and row.text("schedule") == "1f1b-interleaved" else 1
+            notes.append(f"{name} not given: {value} assumed")
+        degrees[name] = value
+    model_parallel = degrees["tp"] * degrees["cp"] * degrees["pp"]
+    dp = row.integer("dp")
+    if dp is None:
+        dp = max(1, devices // model_parallel)
+        notes.append(f"dp not given: {dp} fills the devices")
+    if model_parallel * dp != devices:
+        msg = f"tp x cp x pp x dp is {model_parallel * dp}, but the row counts {devices} devices"
+        raise InexpressibleError(msg)
+    degrees["dp"] = dp
+    degrees["etp"] = _expert_tensor_parallel(row, degrees, notes)
+    return degrees
+
+
+def _expert_tensor_parallel(row: Row, degrees: Mapping[str, int], notes: Notes) -> int:
+    """Return etp; where it is not given, experts are cut by tp as before folding existed, if that fits."""
+    given = row.integer("etp")
+    if given is not None or degrees["ep"] == 1:
+        return given or 1
+    tp, domain = degrees["tp"], degrees["tp"] * degrees["cp"] * degrees["dp"]
+    etp = tp if domain % (degrees["ep"] * tp) == 0 else 1
+    if tp > 1:
+        notes.append(f"etp not given: {etp} assumed")
+    return etp
+
+
+def _batch(row: Row, degrees: Mapping[str, int], framework: Framework, notes: Notes) -> tuple[int, int]:
+    """Return the micro-batch size and the global batch size in sequences."""
+    dp, micro, batch = degrees["dp"], row.integer("micro_batch"), row.integer("global_batch")
+    usual = framework.accumulation if degrees["pp"] == 1 else None
+    accumulation = row.integer("grad_accum") or usual
+    if micro is None:
+        count = accumulation or framework.microbatches(degrees["pp"])
+        micro = max(1, batch // (dp * count)) if batch and count else 1
+        notes.append(f"micro-batch not given: {micro} assumed")
+    if batch is None:
+        accumulation = accumulation or _DEFAULT_MICROBATCHES_PER_STAGE * degrees["pp"]
+        batch = micro * dp * accumulation
+        notes.append(f"global batch not given: {batch} assumed")
+    if batch % dp:
+        msg = f"a global batch of {batch} sequences cannot be split over {dp} data-parallel ranks"
+        raise InexpressibleError(msg)
+    per_rank = batch // dp
+    if per_rank % micro:
+        given, micro = micro, max(size for size in range(1, micro) if per_rank % size == 0)
+        notes.append(
+            f"micro-batch {micro} instead of {given}, which does not divide {per_rank} sequences a rank"
+        )
+    return micro, batch
+
+
+def _sharding(
+    row: Row, degrees: Mapping[str, int], framework: Framework, notes: Notes
+) -> tuple[int, int, int]:
+    """Return dp_replicate, dp_shard and the ZeRO stage."""
+    dp, text = degrees["dp"], row.text("zero_or_fsdp").lower()
+    stage = re.match(r"[0-3]", text)
+    if not text:
+        notes.append("ZeRO stage not given: 1 assumed")
+        return 1, dp, 1
+    if stage and stage[0] == "0":
+        return 1, dp, 0
+    zero = int(stage[0]) if stage else 3
+    shard = _shard_group(row, degrees, framework, notes, hybrid=text.startswith("hsdp"))
+    return dp // shard, shard, zero
+
+
+def _shard_group(
+    row: Row, degrees: Mapping[str, int], framework: Framework, notes: Notes, *, hybrid: bool
+) -> int:
+    """Return over how many data-parallel ranks states are sharded, as the row's remarks say."""
+    dp = degrees["dp"]
+    remarks = f"{row.text('optimizer')}; {row.text('notes')}"
+    if re.search(r"'dcn_fsdp_parallelism': (?!1\b)", remarks):  # sharded over slices, too
+        return dp
+    group = re.search(r"shard(?:ing)? group (\d+)|\bFSDP=(\d+)", remarks)
+    slices = re.search(r"(\d+) slice\(s\)|slices=(\d+)|= (\d+) chips", remarks)
+    if group:
+        size = int(group[1] or group[2])
+    elif hybrid and slices:
+        count = int(slices[1] or slices[2] or 0) or (row.integer("n_gpus") or 0) // int(slices[3])
+        size = dp // max(1, count)
+    elif hybrid:
+        size = framework.shard_group or row.integer("gpus_per_node") or 8
+        notes.append(f"sharding group not given: {size} assumed")
+    else:
+        return dp
+    return math.gcd(size, dp)
+
+
+def _sequence_parallel(row: Row, tp: int, notes: Notes) -> bool:
+    given = row.flag("sp")
+    if given is None and tp > 1:
+        notes.append("sequence parallelism not given: on assumed")
+    return tp > 1 and given is not False
+
+
+def stage_layers(model: Model, pp: int, vpp: int) -> tuple[int, ...] | None:
+    """Return the layers of each virtual stage where they do not divide evenly; None where they do.
+
+    If two more layers would divide, embedding and loss take the place of one layer each, as Megatron's
+    `account_for_embedding_in_pipeline_split` and DeepSpeed's partitioning do; else chunks are filled from the
+    front, so that the last leave room for the loss and multi-token prediction (Megatron-Bridge's layouts).
+    """
+    chunks, layers = pp * vpp, model.num_layers
+    if pp == 1 or layers % chunks == 0:
+        return None
+    if (layers + 2) % chunks == 0:
+        per_chunk = (layers + 2) // chunks
+        counts = [per_chunk - (index == 0) - (index == chunks - 1) for index in range(chunks)]
+    else:
+        per_chunk = math.ceil(layers / chunks)
+        counts = [max(0, min(per_chunk, layers - index * per_chunk)) for index in range(chunks)]
+    return tuple(counts) if all(sum(counts[rank::pp]) for rank in range(pp)) else None
+
+
+def _overlap(row: Row) -> dict[str, bool]:
+    remarks = row.text("notes")
+    told = {"expert": re.search(r"moe a2a overlap|(?<!no )\bEP overlap(?! off)", remarks) is not None}
+    if "DDP=torch overlap" in remarks:
+        told["grad_reduce"] = True
+    if re.search(r"async ?TP", remarks, re.IGNORECASE):
+        told["tensor"] = True
+    if "TP/P2P comm overlap disabled" in remarks:
+        told |= {"tensor": False, "pipeline": False}
+    return told
+
+
+def _software(row: Row) -> str | None:
+    """Return the software stack where MaxText's policies of recompute say that XLA compiled the step."""
+    if "maxtext" not in row.text("recompute").lower():
+        return None
+    return "xla" if "TPU" in row.text("hardware") else "xla-gpu"
+
+
+def _graphs(row: Row) -> LaunchGraphs:
+    """Return which launches the remarks say are captured."""
+    told = re.search(
+        r"cuda graph impl=(\S+) scope=(\[[^]]*\]|\w+)|TE CUDA graphs([\w+ ]*)", row.text("notes")
+    )
+    if told is None:
+        return "none"
+    return launch_graphs(told[1] or "transformer_engine", re.findall(r"\w+", told[2] or told[3]))
+
+
+def _flash(row: Row) -> bool | None:
+    text = row.text("attention").lower()
+    return not text.startswith(("unfused", "fused softmax", "xla")) if text else None
+
+
+def _kernels(row: Row) -> dict[str, Any]:
+    """Return what the remarks say of kernels."""
+    remarks, told = row.text("notes"), {}
+    if "num_vocab_tiling" in remarks or "vocab_tiles" in first_match("recipes", remarks):
+        told["cross_entropy"] = "fused_linear"
+    return {**told, "blocking_launches": "CUDA_LAUNCH_BLOCKING=1" in remarks}
+
+
+def _precision(row: Row, framework: Framework, notes: Notes) -> dict[str, str]:
+    text = row.text("compute_dtype")
+    if not text:
+        text = framework.compute
+        notes.append(f"precision not given: {text} assumed")
+    entry = first_match("precisions", text)
+    if not entry:
+        msg = f"compute type {text!r} is not understood; fp32, tf32, fp16, bf16, fp8, mxfp8 and nvfp4 are"
+        raise InexpressibleError(msg)
+    if "note" in entry:
+        notes.append(entry["note"])
+    told = {name: entry[name] for name in ("compute", "recipe", "gradients") if name in entry}
+    if "fp32 main grads" in row.text("optimizer"):
+        told["gradients"] = "fp32"
+    return {**told, **first_match("recipes", row.text("notes")).get("storage", {})}
+
+
+def _optimizer(row: Row) -> OptimizerName:
+    text = row.text("optimizer").lower()
+    for name in get_args(OptimizerName):
+        if re.search(rf"\b{name}\b", text):
+            return name  # type: ignore[no-any-return]
+    return "adamw"
+
+
+def _seq_len(row: Row, notes: Notes) -> int:
+    seq_len = row.integer("seq_len")
+    if seq_len is None:
+        seq_len = _DEFAULT_SEQ_LEN
+        notes.append(f"sequence length not given: {seq_len} assumed")
+    return seq_len
+
+
+INPUT = "decoder_layer_input"
+SPOKEN = {"layer input": INPUT, "q/k/v": "query_proj, key_proj, value_proj"}
+"""What rows call tensors, and MaxText's names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """What is made again, and what lies on the host."""
+
+    recompute: Mapping[str, Any] | None
+    """In the words of a plan; None is what the framework does by default."""
+    offload: Mapping[str, Any]
+
+
+def saved_of(row: Row, framework: Framework, num_layers: int, pp: int, vpp: int, notes: Notes) -> Saved:
+    """Return what a row keeps; how it is replayed is its framework's."""
+    recipe = first_match("recipes", row.text("notes"))
+    if recipe:
+        return _saved(_custom(recipe["kept"]), _on_host(recipe["offloaded"]))
+    text = row.text("recompute")
+    if not text:
+        usual = framework.recompute
+        notes.append(f"recompute not given: {usual.policy or usual.granularity} assumed")
+        return _saved(None, _offload(row, ""))
+    if "per-op SAC" in text:
+        text += _products(row)
+    return _saved(_policy(text, num_layers, pp, vpp, notes), _offload(row, text))
+
+
+def _saved(recompute: Recompute | None, offload: Offload) -> Saved:
+    """Return both in the words of a plan: granularity and offload are always said, how replay ends is not."""
+    told = None
+    if recompute is not None:
+        told = {"granularity": recompute.granularity, **told_of(recompute, Recompute())}
+    return Saved(recompute=told, offload=told_of(offload, Offload()))
+
+
+def _products(row: Row) -> str:
+    """Return how torchtitan's layers multiply: as operators that its selective checkpoint knows, or others."""
+    if "nvfp4" in row.text("compute_dtype").lower():
+        return ", nvfp4"  # torchao's products in 4 bits are no aten.mm, so that only attention is kept
+    return ", compiled" if re.search(r"compile|float8", row.text("notes"), re.IGNORECASE) else ""
+
+
+def lengths_vary(row: Row) -> bool:
+    """Return whether a row fine-tunes on sequences that are not packed."""
+    remarks = row.text("notes")
+    tuned = re.search(r"\bSFT\b|fine-?tun", remarks, re.IGNORECASE) is not None
+    return tuned and "packed" not in remarks
+
+
+def _offload(row: Row, recompute: str) -> Offload:
+    """Return what a row offloads: so many layers, or tensors that its policy names."""
+    named = _named(recompute) if "offloaded" in recompute else ()
+    entry = first_match("recomputes", recompute)
+    if named or "offloaded" in entry:
+        return _on_host(entry.get("offloaded", named))
+    told = re.search(r"activation CPU offload of (\d+) layers", row.text("notes"))
+    return Offload(activation_layers=int(told[1]) if told else 0)
+
+
+def _on_host(names: Iterable[str]) -> Offload:
+    given = set(names)
+    return Offload(modules=tuple(name for name in get_args(OffloadName) if name in given))
+
+
+def _custom(names: Sequence[str]) -> Recompute:
+    """Return the policy that keeps these results; without any it is full recompute."""
+    kept = tuple(name for name in get_args(KeptName) if name in names)
+    if not kept:
+        return Recompute(granularity="full")
+    return Recompute(granularity="policy", policy="custom", kept=kept)
+
+
+def _named(text: str) -> tuple[str, ...]:
+    """Return the tensors that a text names."""
+    for spoken, name in SPOKEN.items():
+        text = text.replace(spoken, name)
+    return tuple(name for name in get_args(OffloadName) if re.search(rf"\b{name}\b", text))
+
+
+def _policy(text: str, num_layers: int, pp: int, vpp: int, notes: Notes) -> Recompute:
+    """Return the policy that `text` spells for a model of `num_layers` layers."""
+    entry = first_match("recomputes", text)
+    if not entry:
+        known = "none, full, full-block(N layers) and selective(MODULES)"
+        msg = f"recompute {text!r} is not understood; {known} are"
+        raise InexpressibleError(msg)
+    if "note" in entry:
+        notes.append(entry["note"])
+    found = re.search(entry["match"], text, re.IGNORECASE)
+    named = found.groupdict() if found else {}
+    if entry["granularity"] == "selective":
+        modules = entry.get("modules") or named.get("modules", "").split("+")
+        return Recompute(granularity="selective", modules=_modules(modules, text))
+    if entry["granularity"] == "policy":
+        if entry["policy"] == "custom":
+            return _custom(entry.get("kept", _named(text)))
+        return Recompute(granularity="policy", policy=entry["policy"])
+    if "count" not in entry:
+        return Recompute(granularity=entry["granularity"])
+    per_chunk, given = math.ceil(num_layers / (pp * vpp)), int(named.get("layers") or 0)
+    if entry["count"] in ("model", "half"):
+        listed = range(0, num_layers, 2) if entry["count"] == "half" else _spread(given, num_layers)
+        return Recompute(granularity="full", layer_ids=tuple(listed))
+    layers = given if entry["count"] == "chunk" else math.ceil(given / vpp)
+    return Recompute(granularity="full", num_layers=min(per_chunk, layers))
+
+
+def _spread(count: int, num_layers: int) -> list[int]:
+    """Return `count` layers, evenly spread."""
+    return [index * num_layers // count for index in range(count)]
+
+
+def _modules(names: list[str], text: str) -> tuple[Module, ...]:
+    known = get_args(Module)
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        msg = f"recompute {text!r} names {unknown[0]!r}; the modules known are {', '.join(known)}"
+        raise InexpressibleError(msg)
+    return tuple(module for module in known if module in names)

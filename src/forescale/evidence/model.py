@@ -1,0 +1,211 @@
+"""The model of a row: its shape columns, completed by the catalogue model or architecture of its name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from forescale.evidence.corpus import InexpressibleError, Notes
+from forescale.evidence.tables import first_match
+from forescale.files import Row
+from forescale.spec.model import (
+    Attention,
+    DenseFfn,
+    Ffn,
+    FullAttention,
+    LatentAttention,
+    Layer,
+    Model,
+    MoeFfn,
+)
+
+FindModel: TypeAlias = Callable[[str], Model | None]
+"""Returns the catalogue model of a name, or None."""
+
+_HEAD_DIM = 128
+"""Head size where a row names none: GPT-3 6.7B and above (Brown et al. 2020, Table 2.1)."""
+
+
+def model_of(row: Row, find: FindModel, notes: Notes) -> Model:
+    """Return the model of `row`; what had to be assumed is appended to `notes`.
+
+    Raises
+    ------
+    InexpressibleError
+        If neither the row nor the catalogue says enough.
+    """
+    name = row.text("model")
+    traits = first_match("architectures", name)
+    template = find(_slug(name))
+    if template is not None:
+        model = _from_template(row, template, traits, notes)
+    elif row.integer("layers") and row.integer("hidden"):
+        model = _from_columns(row, traits, notes)
+    else:
+        msg = f"the shape of {name} is in neither the row nor the catalogue"
+        raise InexpressibleError(msg)
+    return _with_extras(row, model, notes)
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"\s*\(.*?\)|\s+proxy\b", "", name).strip().lower().replace(" ", "-")
+
+
+def _from_template(row: Row, template: Model, traits: Mapping[str, Any], notes: Notes) -> Model:
+    """Return `template` with every extent that the row states put in its place."""
+    num_layers = row.integer("layers") or template.num_layers
+    given = row.integer("first_k_dense")
+    first = traits.get("first_k_dense") if given is None else given
+    leading = template.layers if first is None else _with_dense(template.layers, first)
+    layers = tuple(_merged(layer, row) for layer in leading[:num_layers])
+    layers += (layers[-1],) * (num_layers - len(layers))
+    model = replace(
+        template,
+        layers=layers,
+        hidden_size=row.integer("hidden") or template.hidden_size,
+        vocab_size=row.integer("vocab") or template.vocab_size,
+        learned_positions=max(template.learned_positions, row.integer("seq_len") or 0)
+        if template.learned_positions
+        else 0,
+        num_mtp_layers=0,
+    )
+    changed = [
+        f"{label} {getattr(model, label)} instead of {getattr(template, label)}"
+        for label in ("num_layers", "hidden_size", "vocab_size")
+        if getattr(model, label) != getattr(template, label)
+    ]
+    if layers[: template.num_layers] != template.layers[: len(layers)]:
+        changed.append("heads or feed-forward sizes of the row")
+    notes.append(f"catalogue model {template.name}" + (f" with {', '.join(changed)}" if changed else ""))
+    return model
+
+
+def _with_dense(layers: tuple[Layer, ...], first: int) -> tuple[Layer, ...]:
+    """Return the layers behind `first` dense ones, where a model's dense layers all come before its experts."""
+    dense = [isinstance(layer.ffn, DenseFfn) for layer in layers]
+    leading = sum(dense)
+    if leading == 0 or leading == len(layers) or not all(dense[:leading]):
+        return layers
+    return layers[:1] * first + layers[leading:]
+
+
+def _merged(layer: Layer, row: Row) -> Layer:
+    """Return `layer` with the row's heads and feed-forward sizes."""
+    attention, ffn = layer.attention, layer.ffn
+    heads = row.integer("heads")
+    if isinstance(attention, FullAttention):
+        attention = replace(
+            attention,
+            num_heads=heads or attention.num_heads,
+            num_kv_heads=row.integer("kv_heads") or attention.num_kv_heads,
+            head_dim=row.integer("head_dim") or attention.head_dim,
+        )
+    elif isinstance(attention, LatentAttention):
+        attention = replace(attention, num_heads=heads or attention.num_heads)
+    if isinstance(ffn, DenseFfn):
+        ffn = replace(ffn, ffn_hidden_size=row.integer("ffn") or ffn.ffn_hidden_size)
+    elif isinstance(ffn, MoeFfn):
+        width = row.integer("moe_ffn") or ffn.ffn_hidden_size
+        shared = row.integer("n_shared_experts")
+        ffn = replace(
+            ffn,
+            num_experts=row.integer("num_experts") or ffn.num_experts,
+            top_k=row.integer("topk") or ffn.top_k,
+            ffn_hidden_size=width,
+            shared_ffn_hidden_size=ffn.shared_ffn_hidden_size if shared is None else shared * width,
+        )
+    return replace(layer, attention=attention, ffn=ffn)
+
+
+def _from_columns(row: Row, traits: Mapping[str, Any], notes: Notes) -> Model:
+    """Return the model that the row's columns describe, in the manner of its name's architecture."""
+    traits = traits or _guessed_traits(row, notes)
+    layers = row.integer("layers") or 0
+    vocab = row.integer("vocab")
+    if vocab is None:
+        vocab = int(traits.get("vocab", 50257))
+        notes.append(f"vocabulary of {vocab} assumed")
+    positions = traits.get("learned_positions", 0)
+    return Model(
+        name=row.text("model"),
+        hidden_size=row.integer("hidden") or 0,
+        layers=_layers(row, layers, traits, notes),
+        vocab_size=vocab,
+        tied_embeddings=traits.get("tied", False),
+        norm=traits.get("norm", "rms"),
+        learned_positions=(row.integer("seq_len") or 0) if positions == "seq_len" else positions,
+        embedding_norm=traits.get("embedding_norm", False),
+        source=row.text("source"),
+    )
+
+
+def _guessed_traits(row: Row, notes: Notes) -> Mapping[str, Any]:
+    """Return the architecture of an unknown name: four times as wide means GPT-like, else Llama-like."""
+    gpt = row.integer("ffn") == 4 * (row.integer("hidden") or 0) and row.text("family") != "moe"
+    notes.append(f"architecture of {row.text('model')} unknown: {'GPT' if gpt else 'Llama'}-like assumed")
+    return {"gated": not gpt, "norm": "layer" if gpt else "rms", "bias": gpt, "tied": gpt}
+
+
+def _layers(row: Row, count: int, traits: Mapping[str, Any], notes: Notes) -> tuple[Layer, ...]:
+    attention = _attention(row, traits, notes)
+    norms = {"num_norms": traits.get("num_norms", 2), "parallel": traits.get("parallel", False)}
+    bias = traits.get("bias", False)
+    dense = Layer(
+        attention=attention,
+        ffn=DenseFfn(ffn_hidden_size=row.integer("ffn") or 0, gated=traits.get("gated", True), bias=bias),
+        **norms,
+    )
+    if not row.integer("num_experts"):
+        return (dense,) * count
+    first = min(row.integer("first_k_dense") or 0, count)
+    routed = Layer(attention=attention, ffn=_moe(row, traits), **norms)
+    return (dense,) * first + (routed,) * (count - first)
+
+
+def _attention(row: Row, traits: Mapping[str, Any], notes: Notes) -> Attention:
+    hidden, heads = row.integer("hidden") or 0, row.integer("heads")
+    head_dim = row.integer("head_dim")
+    if heads is None:
+        head_dim = head_dim or min(_HEAD_DIM, hidden)
+        heads = hidden // head_dim
+        notes.append(f"{heads} heads of {head_dim} assumed")
+    if row.flag("mla"):
+        if "mla" not in traits:
+            msg = f"the latent ranks of {row.text('model')} are in neither the row nor the catalogue"
+            raise InexpressibleError(msg)
+        return LatentAttention(num_heads=heads, **traits["mla"])
+    bias = traits.get("bias", False)
+    return FullAttention(
+        num_heads=heads,
+        num_kv_heads=row.integer("kv_heads") or heads,
+        head_dim=head_dim or hidden // heads,
+        qkv_bias=traits.get("qkv_bias", bias),
+        output_bias=traits.get("output_bias", bias),
+        qk_norm=traits.get("qk_norm", "none"),
+        rotary=traits.get("rotary", True),
+    )
+
+
+def _moe(row: Row, traits: Mapping[str, Any]) -> Ffn:
+    width = row.integer("moe_ffn") or row.integer("ffn") or 0
+    return MoeFfn(
+        num_experts=row.integer("num_experts") or 1,
+        top_k=row.integer("topk") or 1,
+        ffn_hidden_size=width,
+        gated=traits.get("gated", True),
+        bias=traits.get("bias", False),
+        shared_ffn_hidden_size=(row.integer("n_shared_experts") or 0) * width,
+        shared_gate=traits.get("shared_gate", False),
+        score_bias=traits.get("score_bias", False),
+    )
+
+
+def _with_extras(row: Row, model: Model, notes: Notes) -> Model:
+    """Return `model` with the multi-token-prediction layer where the row says that it ran."""
+    remark = row.text("notes") + " " + row.text("model")
+    if re.search(r"plus MTP|\+ MTP|with MTP", remark) and not re.search(r"w/o MTP|no MTP", remark):
+        notes.append("one multi-token-prediction layer, as the row says")
+        return replace(model, num_mtp_layers=1)
+    return model

@@ -1,0 +1,278 @@
+"""Measured runs as data for a fit: each predicts its step time under many calibrations at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from importlib import resources
+from typing import Any
+
+import numpy as np
+
+from forescale.cost.mesh import order_of
+from forescale.cost.run_calibration import RunCalibration, group_of, usual_software
+from forescale.cost.select import Costs
+from forescale.errors import ForescaleError
+from forescale.evidence.case import Case
+from forescale.graph.layout import Choices, Degrees, Layout, split_strategy
+from forescale.graph.operator import Block
+from forescale.graph.parts import Parts, build_blocks
+from forescale.graph.stages import stack_plans
+from forescale.inputs import inputs_of, pricing_of, setting_of
+from forescale.memory.parameters import Sharded, holdings
+from forescale.numeric import Array
+from forescale.time.blocks import price_built
+from forescale.time.data_parallel import data_traffic
+from forescale.time.pipeline import Pipeline, lay_out
+from forescale.time.step import step_seconds
+
+CORE_WEIGHT = 1.0
+OTHER_WEIGHT = 0.3
+"""Rows whose configuration is not fully known count less; a choice."""
+BALANCE = 15.0
+"""Rows from which more rows of a source hardly weigh more; a choice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """Rows that were not used, and why."""
+
+    path: str
+    """Entry of the calibration that they would have moved, or their names."""
+    rows: int
+    reason: str
+
+
+@dataclass(slots=True, kw_only=True)
+class _Prepared:
+    """What does not depend on the calibration, for one number of candidates."""
+
+    size: int
+    degrees: Degrees
+    blocks: Parts[Block]
+    sharded: Sharded
+    pipeline: Pipeline
+
+
+@dataclass(slots=True, kw_only=True)
+class Run:
+    """One measured run."""
+
+    case: Case
+    costs: Costs = field(default_factory=Costs)
+    """What prices kernels and collectives, under any run calibration."""
+    _prepared: _Prepared | None = field(default=None, repr=False)
+
+    @property
+    def id(self) -> str:
+        """The row's id."""
+        return self.case.id
+
+    @property
+    def source(self) -> str:
+        """The row's source."""
+        return self.case.source
+
+    @property
+    def log_measured(self) -> float:
+        """Logarithm of the measured step time in seconds."""
+        return float(np.log(self.case.measured.step_time_s or np.nan))
+
+    @property
+    def architecture(self) -> str:
+        """Generation of the device."""
+        return self.case.question.cluster.device.architecture
+
+    @property
+    def compute(self) -> str:
+        """Compute type."""
+        return self.case.question.workload.precision.compute
+
+    @property
+    def software(self) -> str:
+        """Software stack."""
+        _, cluster, strategy, _ = self.case.question.parts
+        return strategy.software or usual_software(cluster.device)
+
+    @property
+    def group(self) -> str:
+        """Group whose errors are reported together."""
+        return group_of(self.architecture, self.compute)
+
+    def log_predicted(self, calibration: RunCalibration, size: int = 1) -> Array:
+        """Return ln of the step time in seconds under `size` calibrations (arrays in one)."""
+        asked = replace(self.case.question, costs=replace(self.costs, calibration=calibration))
+        ready, choices = self._prepare(size), self._choices
+        setting = setting_of(asked, choices)
+        pricing = pricing_of(asked, ready.degrees, choices, order_of(asked.layout), run=setting.run)
+        built = price_built(ready.blocks, choices, pricing)
+        inputs = inputs_of(
+            setting,
+            ready.sharded,
+            built.under(choices.recompute),
+            traffic=data_traffic(setting, ready.sharded, pricing),
+            pricing=pricing,
+            pipeline=ready.pipeline,
+        )
+        step = step_seconds(setting, inputs).total()
+        result: Array = np.log(np.broadcast_to(np.asarray(step, dtype=np.float64), (size,)))
+        return result
+
+    @property
+    def _choices(self) -> Choices:
+        asked = self.case.question
+        return split_strategy(asked.layout, domain=asked.cluster.domain)[1]
+
+    def _prepare(self, size: int) -> _Prepared:
+        if self._prepared is None or self._prepared.size != size:
+            asked = self.case.question
+            single = split_strategy(asked.layout)[0]
+            names = Degrees.__dataclass_fields__
+            degrees = Degrees(**{name: np.full(size, getattr(single, name)) for name in names})
+            blocks = build_blocks(asked.model, Layout.of(asked.workload, degrees, self._choices))
+            plan, pipeline = lay_out(asked.model, asked.layout, asked.workload)
+            self._prepared = _Prepared(
+                size=size,
+                degrees=degrees,
+                blocks=blocks,
+                sharded=Sharded.of(asked.model, holdings(blocks), stack_plans([plan] * size), degrees),
+                pipeline=pipeline,
+            )
+        return self._prepared
+
+
+def runs_of(
+    cases: Iterable[Case], calibration: RunCalibration, costs: Costs | None = None
+) -> tuple[list[Run], list[Left]]:
+    """Return the cases that have a step time and can be projected, in order, and why the others are left out."""
+    found: list[Run] = []
+    left: dict[str, list[str]] = {}
+    for case in cases:
+        run = Run(case=case, costs=costs or Costs())
+        reason = _unusable(run, calibration)
+        if reason is None:
+            found.append(run)
+        else:
+            left.setdefault(reason, []).append(case.id)
+    return found, [
+        Left(path=", ".join(names), rows=len(names), reason=reason) for reason, names in left.items()
+    ]
+
+
+def _unusable(run: Run, calibration: RunCalibration) -> str | None:
+    if run.case.skipped_reason is not None:
+        return run.case.skipped_reason
+    if not run.case.measured.step_time_s:
+        return "no step time was measured"
+    try:
+        run.log_predicted(calibration)
+    except ForescaleError as error:
+        return str(error)
+    return None
+
+
+def weights_of(runs: Sequence[Run]) -> Array:
+    """Return the weight of every run: fully known ones first, no source by its number of rows alone."""
+    sizes: dict[str, int] = {}
+    for run in runs:
+        sizes[run.source] = sizes.get(run.source, 0) + 1
+    return np.array(
+        [
+            (CORE_WEIGHT if run.case.core else OTHER_WEIGHT) * 2.0 * BALANCE / (BALANCE + sizes[run.source])
+            for run in runs
+        ]
+    )
+
+
+def measured_of(runs: Sequence[Run]) -> Array:
+    """Return ln of every measured step time."""
+    return np.array([run.log_measured for run in runs])
+
+
+def predict(runs: Sequence[Run], calibration: RunCalibration, size: int = 1) -> Array:
+    """Return ln of the step times, (runs, size)."""
+    return np.array([run.log_predicted(calibration, size) for run in runs])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """One positive number, fitted as its logarithm."""
+
+    path: str
+    """Where it stands in a run calibration, such as "devices.hopper.wide"."""
+    prior: float
+    spread: float
+    """Standard deviation of its logarithm around the prior."""
+    low: float
+    high: float
+    shared_by: tuple[str, ...] = ()
+    """Paths that take the same value."""
+
+
+def parameters_of(base: RunCalibration, table: dict[str, Any]) -> tuple[Parameter, ...]:
+    """Return the parameters of a table of priors: {section: {entry: {field: [prior, spread, low, high]}}}.
+
+    An entry "*" stands for all entries of that section which are not named. Entries that `same` lists share the
+    numbers of another entry, but for those that they name themselves.
+    """
+    found = [_parameter(f"shared.{name}", numbers) for name, numbers in table["shared"].items()]
+    for section in ("devices", "software"):
+        priors, same = table[section], table.get("same", {}).get(section, {})
+        for entry in getattr(base, section):
+            own = priors.get(entry, {})
+            fields = own if entry in same else {**priors["*"], **own}
+            for name, numbers in fields.items():
+                paths = tuple(
+                    f"{section}.{follower}.{name}"
+                    for follower, leader in same.items()
+                    if leader == entry and name not in priors.get(follower, {})
+                )
+                found.append(_parameter(f"{section}.{entry}.{name}", numbers, paths))
+    return tuple(found)
+
+
+def _parameter(path: str, numbers: Sequence[float], shared_by: tuple[str, ...] = ()) -> Parameter:
+    prior, spread, low, high = numbers
+    return Parameter(path=path, prior=prior, spread=spread, low=low, high=high, shared_by=shared_by)
+
+
+def load_priors() -> dict[str, Any]:
+    """Return the table of priors that comes with the package."""
+    path = resources.files("forescale.evidence") / "priors.json"
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return content
+
+
+def logs_of(calibration: RunCalibration, parameters: Sequence[Parameter]) -> Array:
+    """Return the logarithms of the parameters' present values."""
+    return np.log([value_at(calibration, item.path) for item in parameters])
+
+
+def value_at(calibration: RunCalibration, path: str) -> float:
+    """Return the number at `path`."""
+    section, *rest = path.split(".")
+    entry = getattr(calibration, section)
+    if section != "shared":
+        entry = entry[".".join(rest[:-1])]
+    value: float = getattr(entry, rest[-1])
+    return value
+
+
+def with_logs(calibration: RunCalibration, parameters: Sequence[Parameter], logs: Array) -> RunCalibration:
+    """Return the calibration with other parameters: numbers, or arrays where `logs` has a second axis."""
+    changes: dict[str, dict[str, dict[str, Any]]] = {}
+    for item, log in zip(parameters, logs, strict=True):
+        value = np.exp(log) if np.ndim(log) else float(np.exp(log))
+        for path in (item.path, *item.shared_by):
+            section, *rest = path.split(".")
+            changes.setdefault(section, {}).setdefault(".".join(rest[:-1]), {})[rest[-1]] = value
+    shared = replace(calibration.shared, **changes.get("shared", {}).get("", {}))
+    tables: dict[str, Any] = {
+        section: {
+            name: replace(entry, **changes.get(section, {}).get(name, {}))
+            for name, entry in getattr(calibration, section).items()
+        }
+        for section in ("devices", "software")
+    }
+    return replace(calibration, shared=shared, **tables)

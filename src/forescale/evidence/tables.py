@@ -1,0 +1,48 @@
+"""The spellings and conventions that published runs use, read from the JSON tables beside this module."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from types import MappingProxyType
+from typing import Any
+
+
+@cache
+def table(name: str) -> Any:  # noqa: ANN401  (JSON)
+    """Return the content of `tables/NAME.json`."""
+    text = (files("forescale.evidence") / "tables" / f"{name}.json").read_text(encoding="utf-8")
+    return json.loads(text)
+
+
+@cache
+def framework_name(source: str, remarks: str) -> str:
+    """Return the record of the framework that a published source trained with, as `--framework` takes it."""
+    for entry in table("sources"):
+        told = re.search(entry.get("remarks", ""), remarks, re.IGNORECASE)
+        if told and re.search(entry["match"], source, re.IGNORECASE):
+            return str(entry["framework"])
+    msg = "the table of sources ends with what matches all"
+    raise AssertionError(msg)
+
+
+@cache
+def first_match(name: str, text: str) -> Mapping[str, Any]:
+    """Return the first entry of table `name` whose `match` is found in `text`, or an empty mapping."""
+    for entry in table(name):
+        if re.search(entry["match"], text, re.IGNORECASE):
+            return MappingProxyType(entry)
+    return MappingProxyType({})
+
+
+@cache
+def all_matches(name: str, text: str) -> Mapping[str, Any]:
+    """Return the union of all entries of table `name` found in `text`; earlier entries win."""
+    found: dict[str, Any] = {}
+    for entry in table(name):
+        if re.search(entry["match"], text, re.IGNORECASE):
+            found = {**entry, **found}
+    return MappingProxyType(found)

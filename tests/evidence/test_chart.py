@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import pytest
+
+from forescale.evidence.case import Prediction
+from forescale.evidence.chart import memory_chart, peer_chart, time_chart
+from forescale.evidence.peers import compare_peers
+from forescale.evidence.scoreboard import score
+from forescale.report import bars, lines
+
+
+@pytest.fixture
+def board(cases):
+    """Every step 10 % too slow, every peak 10 % too small."""
+
+    def predict(case):
+        return Prediction(
+            step_time_s=1.1 * (case.measured.step_time_s or 1.0),
+            peak_bytes=0.9 * (case.measured.peak_bytes or 1.0),
+        )
+
+    return score(list(cases.values()), predict)
+
+
+def dots(chart):
+    return [dot for line in chart.lines if not line.ideal for dot in line.dots]
+
+
+def test_every_core_row_with_an_error_is_a_dot(board):
+    chart = time_chart(board)
+    found = dots(chart)
+    assert len(found) == board.total(core=True).time.count
+    assert [dot.y for dot in found] == pytest.approx([1.1] * len(found))
+    assert all(chart.x.low < dot.x < chart.x.high and chart.y.low < dot.y < chart.y.high for dot in found)
+
+
+def test_every_row_with_a_peak_is_a_dot(board):
+    found = dots(memory_chart(board))
+    assert len(found) == board.total(core=False).memory.count
+    assert [dot.y for dot in found] == pytest.approx([0.9] * len(found))
+
+
+def test_tools_stand_in_pairs(board):
+    peers = compare_peers(board)
+    chart = peer_chart(peers)
+    assert len(chart.bars) == 2 * len(peers) > 0
+    assert chart.bars[1].values == pytest.approx((0.0, 10.0))
+    assert "SimuMax" in bars.to_svg(chart)
+
+
+def test_nothing_measured_draws_nothing(row):
+    from forescale.evidence.cases import express
+
+    empty = score(express([row(dp=8)]), lambda case: Prediction(step_time_s=1.0))
+    assert time_chart(empty) is None
+    assert memory_chart(empty) is None
+    assert peer_chart(()) is None
+
+
+def test_drawn_as_svg_with_one_circle_a_dot(board):
+    chart = time_chart(board)
+    assert lines.to_svg(chart).count("<circle") == len(dots(chart))

@@ -1,0 +1,182 @@
+"""Efficiencies of timed kernels: found again, held where nothing tells, never above 1."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from forescale.catalogue.clusters import load_device
+from forescale.cost.calibration import load_calibration
+from forescale.cost.measured import Measurements
+from forescale.cost.roofline import Roofline
+from forescale.cost.select import Calibrations, Costs, read_calibrations
+from forescale.errors import ReaderError, SpecError
+from forescale.evidence.kernel_fit import Entry
+from forescale.evidence.kernels import fit_kernels, rows_of
+from forescale.graph.ops import AttentionCore, Elementwise, Gemm
+
+H100 = load_device("h100-sxm")
+BASE = load_calibration(H100)
+ALLOWED = {"name": "own", "date": "2026-01-01"}
+
+
+def gemms(count=60):
+    rng = np.random.default_rng(1)
+    extents = rng.choice([512.0, 1024.0, 2048.0, 4096.0, 8192.0], (count, 3))
+    return [Gemm(m=m, n=n, k=k) for m, n, k in extents.tolist()]
+
+
+def streams(family="norm"):
+    return [Elementwise(family=family, bytes_moved=2.0**power) for power in range(16, 32)]
+
+
+def attention(*, backward=False):
+    return [
+        AttentionCore(
+            batch=batch, heads=32.0, kv_heads=8.0, q_len=length, kv_len=length, pairs=length * length / 2,
+            qk_dim=128.0, v_dim=128.0, causal=True, flash=True, backward=backward,
+        )
+        for batch in (1.0, 4.0)
+        for length in (1024.0, 2048.0, 4096.0, 8192.0)
+    ]  # fmt: skip
+
+
+def timed(ops, truth, source="bench.json", factor=1.0):
+    model = Roofline(device=H100, calibration=truth)
+    return Measurements(
+        source=source, device=H100.name, kernels=tuple((op, float(model.seconds(op)) * factor) for op in ops)
+    )
+
+
+def fitted(*measured, **more):
+    return fit_kernels(rows_of(measured, H100), BASE, H100, **ALLOWED, **more)
+
+
+def entry(fits, ending):
+    return next(one for one in fits.entries if one.path.endswith(ending))
+
+
+def test_efficiencies_that_made_the_times_are_found_again():
+    truth = Entry(section="gemm", keys=("bf16",)).changed(
+        BASE, {"fraction": 0.6, "fill_k": 300.0, "launch_s": 4e-6}
+    )
+    truth = Entry(section="memory", keys=("norm",)).changed(truth, {"bandwidth": 0.5, "launch_s": 6e-6})
+    found = fitted(timed([*gemms(), *streams()], truth))
+    product, norm = found.calibration.gemm["bf16"], found.calibration.memory["norm"]
+    assert product.fraction == pytest.approx(0.6, rel=0.03)
+    assert product.fill_k == pytest.approx(300.0, rel=0.15)
+    assert (norm.bandwidth, norm.launch_s) == pytest.approx((0.5, 6e-6), rel=0.05)
+    report = entry(found, "gemm.bf16")
+    assert report.before.median_abs > 0.2 > 0.02 > report.after.median_abs
+    assert report.held_out.median_abs < 0.02
+    moved = {move.path: move.after for move in report.moves}
+    assert moved["kernels.h100-sxm.gemm.bf16.fraction"] == product.fraction
+    assert product.fit.in_sample == report.after
+    assert product.fit.held_out == (report.held_out,)
+    assert product.fit.machines == ("h100-sxm",)
+
+
+def test_what_no_row_times_stays_as_it_was():
+    found = fitted(timed(streams(), BASE, factor=1.5)).calibration
+    assert (found.gemm, found.attention, found.tile) == (BASE.gemm, BASE.attention, BASE.tile)
+    assert {key for key in BASE.memory if found.memory[key] != BASE.memory[key]} == {"norm"}
+
+
+def test_times_that_break_the_peak_do_not_make_an_efficiency_above_1():
+    found = fitted(timed([*gemms(), *streams(), *attention()], BASE, factor=0.2))
+    own = found.calibration
+    shares = [own.gemm["bf16"].fraction, own.tile["bf16"].fraction, own.memory["norm"].bandwidth]
+    shares += [own.attention["forward"].fraction, own.tile_attention["forward"].fraction]
+    assert max(shares) == pytest.approx(1.0, abs=0.01)
+    assert max(shares) <= 1.0
+    assert entry(found, "gemm.bf16").after.bias > 0.5  # and the rest of the error is not hidden
+
+
+def test_few_rows_move_less_than_many():
+    truth = Entry(section="gemm", keys=("bf16",)).changed(BASE, {"fraction": 0.4})
+    few, many = (fitted(timed(gemms()[:count], truth)).calibration.gemm["bf16"] for count in (3, 60))
+    assert 0.4 < many.fraction < few.fraction < BASE.gemm["bf16"].fraction
+    assert entry(fitted(timed(gemms()[:3], truth)), "gemm.bf16").held_out is None
+
+
+def test_fewer_rows_than_a_fit_needs_are_named_and_left():
+    found = fitted(timed([*gemms()[:2], *streams()], BASE, factor=2.0))
+    assert found.calibration.gemm == BASE.gemm
+    assert [(one.path, one.rows) for one in found.left] == [("kernels.h100-sxm.gemm.bf16", 2)]
+
+
+def test_files_are_predicted_from_each_other():
+    found = fitted(timed(gemms(), BASE), timed(gemms(), BASE, source="other.json", factor=1.5))
+    report = entry(found, "gemm.bf16")
+    assert report.held_out.source == "each file predicted from the others"
+    assert report.held_out.median_abs > 2 * report.after.median_abs > 0.1
+
+
+def test_a_constant_per_call_is_fitted_and_dropped():
+    measured = timed(streams(), BASE)
+    slow = replace(measured, kernels=tuple((op, seconds + 2e-5) for op, seconds in measured.kernels))
+    launch = BASE.memory["norm"].launch_s
+    assert fitted(slow).calibration.memory["norm"].launch_s > 4 * launch
+    assert fitted(slow, per_call=True).calibration.memory["norm"].launch_s < 2 * launch
+
+
+def test_measured_attention_is_that_of_older_software_too():
+    found = fitted(timed(attention(), BASE, factor=2.0)).calibration
+    assert "forward flash-2" in BASE.attention
+    assert found.attention["forward flash-2"] == found.attention["forward"] != BASE.attention["forward"]
+    assert found.attention["backward flash-2"] == BASE.attention["backward flash-2"]
+
+
+def test_other_devices_and_types_that_it_lacks_are_refused():
+    with pytest.raises(SpecError, match="was measured on b200; the fit is of h100-sxm"):
+        rows_of([Measurements(source="x", device="b200")], H100)
+    narrow = [replace(op, dtype="nvfp4") for op in gemms()]
+    given = Measurements(source="x", kernels=tuple((op, 1e-3) for op in narrow))
+    with pytest.raises(SpecError, match="no matrix rate for nvfp4"):
+        fitted(given)
+    with pytest.raises(SpecError, match="no timed kernels"):
+        fitted()
+
+
+def test_a_document_gives_back_what_was_fitted(tmp_path):
+    import json
+
+    found = fitted(timed(gemms(), BASE, factor=1.5)).calibration
+    path = tmp_path / "own.json"
+    path.write_text(json.dumps(Calibrations(kernels={"h100-sxm": found}).to_json()), encoding="utf-8")
+    again = read_calibrations(path)
+    assert again.kernels == {"h100-sxm": found}
+    assert again.runs is None
+    costs = Costs(kernels=again.kernels)
+    assert costs.kernel_calibration(H100) == found
+    assert costs.kernel_calibration(load_device("h200-sxm")) == BASE
+    generation = Costs(kernels={"hopper": found})
+    assert generation.kernel_calibration(load_device("h200-sxm")) == found
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("[]", "holds no table"),
+        ('{"schema": "forescale.calibrations/9"}', "schema must be"),
+        ('{"schema": "forescale.calibrations/1"}', "holds nothing"),
+        ('{"schema": "forescale.calibrations/1", "kernel": {}}', "unknown key 'kernel'"),
+        ('{"schema": "forescale.calibrations/1", "kernels": {"h100-sxm": {"base": "x"}}}', "whose base is one of"),
+        ('{"schema": "forescale.calibrations/1", "kernels": {"a": {"base": "generic", "gemms": 1}}}', "gemms"),
+        ('{"schema": "forescale.calibrations/1", "links": {"a": 1}}', "links a list of tables"),
+        ('{"schema": "forescale.calibrations/1", "links": [{"name": "a"}]}', "network calibration is incomplete"),
+        (
+            '{"schema": "forescale.calibrations/1", "kernels": {"a": {"base": "hopper", '
+            '"memory": {"norm": {"bandwidth": 1.2, "launch_s": 1e-6}}}}}',
+            "kernels.a.memory.norm.bandwidth must be 1 or less, got 1.2",
+        ),
+        ("{", "not whole JSON"),
+    ],
+)  # fmt: skip
+def test_documents_that_cannot_be_are_refused(tmp_path, content, problem):
+    path = tmp_path / "own.json"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(ReaderError, match=problem):
+        read_calibrations(path)

@@ -1,0 +1,477 @@
+from __future__ import annotations
+
+import pytest
+
+from forescale.errors import ForescaleError
+from forescale.evidence.cluster import cluster_of
+from forescale.evidence.corpus import InexpressibleError
+from forescale.evidence.layout import stage_layers, stated_of
+from forescale.evidence.model import model_of
+from forescale.spec import Recompute
+
+
+def build(row):
+    notes: list[str] = []
+    model = model_of(row, lambda _: None, notes)
+    strategy, workload = stated_of(row, model, notes).trained(model, cluster_of(row, []))
+    return strategy, workload, notes
+
+
+def test_degrees_batch_and_sequence(row):
+    strategy, workload, notes = build(row())
+    assert (strategy.tp, strategy.cp, strategy.pp, strategy.vpp, strategy.dp) == (2, 1, 2, 1, 4)
+    assert (strategy.micro_batch_size, workload.global_batch_size, workload.seq_len) == (2, 64, 4096)
+    assert strategy.sp
+    assert notes == []
+
+
+def test_degrees_that_do_not_make_up_the_devices_are_a_reason(row):
+    with pytest.raises(InexpressibleError, match="tp x cp x pp x dp is 32, but the row counts 16 devices"):
+        build(row(dp=8))
+
+
+def test_a_cell_that_is_no_number_is_a_reason(row):
+    with pytest.raises(ForescaleError, match="column pp"):
+        build(row(pp="many"))
+
+
+def test_missing_degrees_are_noted(row):
+    strategy, _, notes = build(row(tp="", pp="", vpp="", dp=""))
+    assert (strategy.tp, strategy.pp, strategy.dp) == (1, 1, 16)
+    assert {"tp not given: 1 assumed", "dp not given: 16 fills the devices"} <= set(notes)
+
+
+def test_missing_vpp_of_an_interleaved_schedule_is_two(row):
+    strategy, _, _ = build(row(vpp="", schedule="1f1b-interleaved"))
+    assert strategy.vpp == 2
+
+
+@pytest.mark.parametrize(
+    ("cells", "micro", "batch"),
+    [
+        ({"micro_batch": "", "source": "Megatron-LM"}, 1, 64),
+        ({"micro_batch": "", "grad_accum": 4}, 4, 64),
+        ({"global_batch": ""}, 2, 2 * 4 * 16),
+        ({"global_batch": "", "grad_accum": 3}, 2, 24),
+        ({"micro_batch": 3, "global_batch": 32}, 2, 32),
+    ],
+)
+def test_missing_or_uneven_batches(row, cells, micro, batch):
+    strategy, workload, notes = build(row(**cells))
+    assert (strategy.micro_batch_size, workload.global_batch_size) == (micro, batch)
+    assert notes
+
+
+def test_a_batch_that_data_parallelism_does_not_divide_is_a_reason(row):
+    with pytest.raises(InexpressibleError, match="global batch of 30 sequences"):
+        build(row(global_batch=30))
+
+
+@pytest.mark.parametrize(
+    ("text", "remark", "expected"),
+    [
+        ("0", "", (1, 4, 0)),
+        ("1", "", (1, 4, 1)),
+        ("2", "", (1, 4, 2)),
+        ("3 (FSDP)", "", (1, 4, 3)),
+        ("", "", (1, 4, 1)),
+        ("hsdp", "FSDP=2 DP=2", (2, 2, 3)),
+        ("hsdp", "2 slice(s) of v5e-256", (2, 2, 3)),
+        ("hsdp", "slices=4", (4, 1, 3)),
+        ("hsdp", "v4-16 = 8 chips", (2, 2, 3)),
+        ("hsdp", "", (1, 4, 3)),
+        ("3", "Megatron-FSDP sharding group 2", (2, 2, 3)),
+    ],
+)
+def test_sharding_spellings(row, text, remark, expected):
+    strategy, _, _ = build(row(zero_or_fsdp=text, notes=remark))
+    assert (strategy.dp_replicate, strategy.dp_shard, strategy.zero) == expected
+
+
+def test_hierarchical_zero_1_shards_within_its_group(row):
+    strategy, _, _ = build(row(optimizer="adamw (hierarchical ZeRO-1, shard group 2)"))
+    assert (strategy.dp_replicate, strategy.dp_shard, strategy.zero) == (2, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("none", Recompute()),
+        ("full", Recompute(granularity="full")),
+        ("full (every layer, partition-activations)", Recompute(granularity="full")),
+        ("full-block(5 layers)", Recompute(granularity="full", num_layers=5)),
+        ("full-block(1 layer per virtual stage (32 of 61))", Recompute(granularity="full", num_layers=1)),
+        (
+            "full-block(4 listed layers of 32)",
+            Recompute(granularity="full", layer_ids=(0, 8, 16, 24)),
+        ),
+        (
+            "selective (every other layer)",
+            Recompute(granularity="full", layer_ids=tuple(range(0, 32, 2))),
+        ),
+        ("selective(core_attn)", Recompute(granularity="selective", modules=("core_attn",))),
+        ("selective(moe+layernorm)", Recompute(granularity="selective", modules=("layernorm", "moe"))),
+        ("selective (per-op SAC)", Recompute(granularity="policy", policy="torch_per_op")),
+        (
+            "selective (MaxText remat_policy save_qkv_proj)",
+            Recompute(granularity="policy", policy="save_qkv_proj"),
+        ),
+    ],
+)
+def test_recompute_spellings(row, text, expected):
+    strategy, _, _ = build(row(recompute=text, source="NeMo"))
+    assert strategy.recompute == expected
+
+
+def test_frameworks_that_replay_no_more_than_backward_needs(row):
+    early = {
+        source: build(row(recompute="full", source=source))[0].recompute.stops_early
+        for source in ("torchtitan", "MosaicML LLM Foundry", "MaxText", "NeMo", "InternEvo", "BigScience")
+    }
+    assert [source for source, yes in early.items() if yes] == [
+        "torchtitan",
+        "MosaicML LLM Foundry",
+        "MaxText",
+    ]
+
+
+def test_a_row_says_that_launches_blocked(row):
+    strategy, _, _ = build(row(notes="CUDA_LAUNCH_BLOCKING=1 was in use for large jobs"))
+    assert strategy.kernels.blocking_launches
+
+
+def test_deepspeed_sends_shares_of_a_message_and_does_not_wait_for_it(row):
+    for dtype in ("fp16", "bf16"):
+        kernels = build(row(source="BigScience", compute_dtype=dtype))[0].kernels
+        assert kernels.shares_messages
+        assert kernels.runs_ahead
+    assert not build(row(source="Korthikanti"))[0].kernels.runs_ahead
+
+
+def test_frameworks_that_wait_for_sums_of_input_gradients(row):
+    waits = {
+        source: not build(row(source=source))[0].kernels.hides_input_sums
+        for source in ("Narayanan et al. 2021", "BigScience", "torchtitan", "Korthikanti et al. 2022", "NeMo")
+    }
+    assert [source for source, yes in waits.items() if yes] == [
+        "Narayanan et al. 2021",
+        "BigScience",
+        "torchtitan",
+    ]
+
+
+def test_zero_bubble_trains_with_a_sentence_piece_vocabulary(row):
+    model = model_of(row(model="GPT-1.5B (Zero Bubble paper)", vocab=""), lambda name: None, [])
+    assert model.vocab_size == 32000
+
+
+def test_xla_shards_the_residual_and_is_two_stacks(row):
+    tpu, _, _ = build(row(source="MaxText", hardware="TPU v5e", sp="n"))
+    gpu, _, _ = build(row(source="MaxText", sp="n"))
+    assert (tpu.sp, tpu.overlap.tensor) == (True, True)
+    assert (tpu.software, gpu.software) == ("xla", "xla-gpu")
+
+
+def test_full_recompute_of_layers_per_stage_is_shared_by_its_chunks(row):
+    strategy, _, _ = build(row(recompute="full-block(1 layer per virtual stage)", vpp=4))
+    assert strategy.recompute.num_layers == 1
+    strategy, _, _ = build(row(recompute="full-block(4 layers)", vpp=4))
+    assert strategy.recompute.num_layers == 1
+
+
+@pytest.mark.parametrize("text", ["sometimes", "selective(moe+everything)"])
+def test_recompute_that_is_not_understood_is_a_reason(row, text):
+    with pytest.raises(InexpressibleError, match="recompute"):
+        build(row(recompute=text))
+
+
+@pytest.mark.parametrize(
+    ("text", "source", "compute", "recipe", "gradients"),
+    [
+        ("bf16", "NVIDIA Megatron Bridge", "bf16", "none", "bf16"),
+        ("bf16", "SimuMax", "bf16", "none", "fp32"),
+        ("bf16 (fp32 gradient accumulation)", "BigScience", "bf16", "none", "fp32"),
+        ("fp16 (inferred from line 899)", "BigScience", "fp16", "none", "fp16"),
+        ("fp8 (delayed scaling)", "NeMo", "fp8", "delayed", "bf16"),
+        ("fp8 (current scaling)", "NeMo", "fp8", "current", "bf16"),
+        ("fp8", "torchtitan", "fp8", "current", "fp32"),
+        ("fp8", "MosaicML", "fp8", "delayed", "bf16"),
+        ("mxfp8", "NeMo", "mxfp8", "mxfp8", "bf16"),
+        ("nvfp4", "NeMo", "nvfp4", "none", "bf16"),
+        ("int8 (AQT) matmuls", "maxtext", "fp8", "none", "bf16"),
+    ],
+)
+def test_precision_spellings(row, text, source, compute, recipe, gradients):
+    _, workload, _ = build(row(compute_dtype=text, source=source))
+    precision = workload.precision
+    assert (precision.compute, precision.recipe, precision.gradients) == (compute, recipe, gradients)
+    kept = {"torchtitan": "fp32", "NeMo": "fp8" if compute in ("fp8", "mxfp8") else "bf16"}.get(
+        source, "bf16"
+    )
+    assert precision.parameters == ("fp16" if compute == "fp16" else kept)
+
+
+def test_an_unknown_compute_type_is_a_reason(row):
+    with pytest.raises(InexpressibleError, match="compute type 'posit16'"):
+        build(row(compute_dtype="posit16"))
+
+
+@pytest.mark.parametrize(
+    ("layers", "pp", "vpp", "expected"),
+    [
+        (32, 8, 2, None),
+        (126, 8, 4, (3,) + (4,) * 30 + (3,)),
+        (22, 8, 1, (2, 3, 3, 3, 3, 3, 3, 2)),
+        (61, 4, 1, (16, 16, 16, 13)),
+        (61, 16, 1, (4,) * 15 + (1,)),
+        (61, 4, 4, (4,) * 15 + (1,)),
+        (33, 1, 1, None),
+    ],
+)
+def test_layers_that_do_not_divide(row, layers, pp, vpp, expected):
+    model = model_of(row(layers=layers), lambda _: None, [])
+    assert stage_layers(model, pp, vpp) == expected
+
+
+def test_nanotron_cuts_stages_by_the_weights_of_layers_and_head(row):
+    cells = {"layers": 28, "hidden": 3072, "ffn": 8192, "vocab": 131072}
+    assert build(row(**cells))[0].stage_layers is None
+    strategy, _, _ = build(row(source="nanotron", **cells))
+    assert strategy.stage_layers == (
+        16,
+        12,
+    )  # 113.2 M weights a layer, 402.7 M in the head: half are 15.7 layers
+    assert build(row(source="nanotron", pp=1, tp=4, **cells))[0].stage_layers is None
+
+
+def test_torchtitan_of_2024_makes_a_micro_batch_for_each_stage(row):
+    cells = {"micro_batch": "", "global_batch": 32}
+    assert build(row(source="torchtitan Dec 2024", **cells))[0].micro_batch_size == 4
+    assert build(row(source="torchtitan Jun 2025", **cells))[0].micro_batch_size == 1
+    assert build(row(source="NeMo", **cells))[0].micro_batch_size == 1
+
+
+def test_torchtitan_compiles_its_loss_since_2025(row):
+    of_date = {
+        date: build(row(source=f"torchtitan {date}"))[0].kernels
+        for date in ("Dec 2024", "benchmarks/x_2025-06.md")
+    }
+    assert [each.cross_entropy for each in of_date.values()] == ["loss_parallel", "compiled"]
+    hashed = build(row(source="torchtitan @a2025b"))[0].kernels
+    assert hashed.cross_entropy == "loss_parallel"
+
+
+@pytest.mark.parametrize(
+    ("remark", "graphs"),
+    [
+        ("cuda graph impl=none scope=full_iteration", "none"),
+        ("recompute; cuda graph impl=local scope=full_iteration; x", "full"),
+        ("cuda graph impl=full_iteration scope=[]", "full"),
+        ("cuda graph impl=transformer_engine scope=['mamba', 'attn', 'moe_router']", "partial"),
+        ("cuda graph impl=transformer_engine scope=['moe_router', 'moe_preprocess']", "none"),
+        ("TE CUDA graphs moe_router+moe_preprocess, forced balance", "none"),
+        ("TE CUDA graphs; without recompute OOM", "partial"),
+        ("CUDA graphs off", "none"),
+    ],
+)
+def test_remarks_name_captured_launches_as_megatron_does(row, remark, graphs):
+    assert build(row(notes=remark))[0].graphs == graphs
+
+
+def test_etp_cuts_experts_by_tp_where_it_is_not_given(row):
+    moe = {"model": "Mixtral-8x7B", "num_experts": 8, "topk": 2, "moe_ffn": 14336}
+    assert build(row(**moe, ep=2, etp=""))[0].etp == 2
+    assert build(row(**moe, ep=2, etp=1))[0].etp == 1
+    assert build(row(**moe, ep=8, etp=""))[0].etp == 1
+
+
+@pytest.mark.parametrize(
+    ("cells", "grad_reduce", "param_gather", "tensor", "pipeline", "expert"),
+    [
+        ({"source": "Megatron SC21", "notes": "DDP=local"}, False, False, False, True, False),
+        ({"source": "Megatron SC21", "notes": "DDP=torch overlap"}, True, False, False, True, False),
+        ({"source": "NVIDIA Megatron Bridge"}, True, True, True, True, False),
+        ({"source": "NVIDIA Megatron Bridge", "compute_dtype": "nvfp4"}, True, True, False, True, False),
+        ({"source": "SimuMax", "notes": "TP/P2P comm overlap disabled"}, True, True, False, False, False),
+        ({"source": "torchtitan", "notes": "2D + AsyncTP compile"}, True, True, True, True, False),
+        ({"source": "Megatron-LM", "notes": "moe a2a overlap; recompute"}, True, True, False, True, True),
+        ({"source": "Megatron-LM", "notes": "no EP overlap; alltoall"}, True, True, False, True, False),
+        ({"source": "Megatron-LM", "notes": "EP overlap off; HybridEP"}, True, True, False, True, False),
+    ],
+)
+def test_overlap_follows_the_framework_and_the_remarks(
+    row, cells, grad_reduce, param_gather, tensor, pipeline, expert
+):
+    overlap = build(row(**cells))[0].overlap
+    found = (overlap.grad_reduce, overlap.param_gather, overlap.tensor, overlap.pipeline, overlap.expert)
+    assert found == (grad_reduce, param_gather, tensor, pipeline, expert)
+
+
+@pytest.mark.parametrize(
+    ("attention", "flash"),
+    [
+        ("flash (SDPA)", True),
+        ("TransformerEngine flash", True),
+        ("cudnn_flash_te", True),
+        ("unfused (fused scaled-masked softmax)", False),
+        ("fused softmax", False),
+        ("XLA", False),
+        ("", True),
+    ],
+)
+def test_attention_spellings(row, attention, flash):
+    assert build(row(attention=attention))[0].flash_attention is flash
+
+
+def test_context_parallel_kinds(row):
+    assert build(row(source="torchtitan"))[0].cp_kind == "all_gather"
+    assert build(row(source="NeMo"))[0].cp_kind == "ring"
+    assert build(row(source="NeMo", attention="flash (CP a2a)"))[0].cp_kind == "ulysses"
+
+
+@pytest.mark.parametrize(
+    ("text", "optimizer"),
+    [("adam (DeepSpeed ZeRO-1)", "adamw"), ("muon", "muon"), ("", "adamw"), ("adafactor", "adafactor")],
+)
+def test_optimizer_spellings(row, text, optimizer):
+    assert build(row(optimizer=text))[1].optimizer == optimizer
+
+
+def test_adapters_are_a_reason(row):
+    with pytest.raises(InexpressibleError, match="LoRA"):
+        build(row(notes="LoRA fine-tune, packed sequences"))
+
+
+def test_a_source_that_keeps_moments_in_16_bits(row):
+    cells = {"source": "NVIDIA Megatron Bridge", "mla": "y", "num_experts": 64, "topk": 6, "moe_ffn": 1408}
+    assert build(row(model="Moonlight-16B", **cells))[1].precision.moments == "bf16"
+    assert build(row(source="NVIDIA Megatron Bridge"))[1].precision.moments == "fp32"
+
+
+def test_recompute_that_is_not_given_is_the_frameworks_own(row):
+    strategy, _, notes = build(row(source="torchtitan", recompute=""))
+    assert strategy.recompute == Recompute(granularity="policy", policy="torch_per_op")
+    assert "recompute not given: torch_per_op assumed" in notes
+    assert build(row(source="NeMo", recompute=""))[0].recompute == Recompute()
+
+
+def test_policies_that_offload_and_rows_that_count_layers(row):
+    offloaded, _, _ = build(row(recompute="selective (qkv_proj_offloaded)"))
+    assert offloaded.recompute.policy == "save_qkv_proj"
+    assert offloaded.offload.modules == ("query_proj", "key_proj", "value_proj")
+    told, _, _ = build(row(notes="activation CPU offload of 20 layers"))
+    assert told.offload.activation_layers == 20
+
+
+def test_what_maxtexts_recipes_keep_and_offload(row):
+    """By the recipe's name, as its configuration lists it; the layer's input stays unless it is named."""
+    remarks = "log line; tuning params of llama3_1_70b_8192_bs2@tpu-recipes-v0.1.4: {}"
+    strategy, _, _ = build(row(source="tpu-recipes", recompute="selective (custom)", notes=remarks))
+    assert strategy.recompute.policy == "custom"
+    assert strategy.recompute.kept == ("query_proj", "key_proj", "value_proj")
+    assert strategy.offload.modules == ("decoder_layer_input", "query_proj", "key_proj", "value_proj")
+    remarks = "tuning params of gemma3_12b_32768_v6e256@tpu-recipes-v0.1.5: {}"
+    strategy, _, _ = build(row(source="tpu-recipes", recompute="selective (custom)", notes=remarks))
+    assert strategy.recompute == Recompute(granularity="full", stops_early=True)
+    assert strategy.kernels.cross_entropy == "fused_linear"
+    assert not strategy.offload.modules
+    remarks = "tuning params of llama3_1_70b_8192_bs2_bfloat16_no_collective_matmul@v: {}"
+    workload = build(row(source="tpu-recipes", recompute="selective (custom)", notes=remarks))[1]
+    assert workload.precision.master == "none"
+    assert workload.precision.moments == "bf16"
+
+
+def test_custom_policies_in_words(row):
+    text = "custom (layer input, q/k/v and out_proj offloaded)"
+    strategy, _, _ = build(row(source="tpu-recipes", recompute=text))
+    assert strategy.recompute.kept == ("query_proj", "key_proj", "value_proj", "out_proj")
+    assert "decoder_layer_input" in strategy.offload.modules
+    strategy, _, _ = build(
+        row(source="tpu-recipes", recompute="custom (context and mlpwo offloaded to host)")
+    )
+    assert strategy.recompute.kept == ("context", "mlpwo")
+    assert strategy.offload.modules == ("context", "mlpwo")
+    strategy, _, _ = build(row(source="tpu-recipes", recompute="custom (decoder_layer_input offloaded)"))
+    assert strategy.recompute.granularity == "full"
+    assert strategy.offload.modules == ("decoder_layer_input",)
+
+
+def test_what_torchtitans_checkpoint_keeps_by_how_layers_multiply(row):
+    cells = {"source": "torchtitan", "recompute": "selective (per-op SAC)"}
+    assert build(row(**cells))[0].recompute.policy == "torch_per_op"
+    assert build(row(notes="FSDP + torch.compile", **cells))[0].recompute.policy == "torch_per_op_compiled"
+    narrow = build(row(compute_dtype="nvfp4", **cells))[0].recompute
+    assert narrow.kept == ("context",)
+
+
+def test_lengths_vary_in_fine_tuning_that_does_not_pack(row):
+    assert build(row(notes="SFT; more TP"))[1].varied_lengths
+    assert not build(row(notes="SFT fine-tune, packed sequences"))[1].varied_lengths
+    assert not build(row())[1].varied_lengths
+
+
+def test_sharding_over_slices_shards_everything(row):
+    cells = {"n_gpus": 32, "dp": 8, "zero_or_fsdp": "hsdp", "source": "tpu-recipes"}
+    sharded = build(row(notes="slices=2; {'dcn_fsdp_parallelism': 2}", **cells))[0]
+    copied = build(row(notes="slices=2; {'dcn_fsdp_parallelism': 1}", **cells))[0]
+    assert (sharded.dp_replicate, copied.dp_replicate) == (1, 2)
+
+
+def test_frameworks_without_accumulation_take_the_batch_at_once(row):
+    cells = {"micro_batch": "", "grad_accum": "", "n_gpus": 8, "tp": 1, "pp": 1, "dp": 8, "global_batch": 64}
+    assert build(row(source="tpu-recipes", **cells))[0].micro_batch_size == 8
+    assert build(row(source="NeMo", **cells))[0].micro_batch_size == 1
+
+
+def test_bigscience_inherits_dropout(row):
+    assert build(row(source="BigScience tr3m-1B3"))[0].kernels.dropout
+    assert not build(row(source="Pythia, gpt-neox"))[0].kernels.dropout
+
+
+BRIDGE = "NVIDIA Megatron Bridge performance summary"
+UNMATCHED = "recompute setting not matched to a perf config; router force-balanced"
+
+
+@pytest.mark.parametrize(
+    ("source", "remarks", "ep", "expected"),
+    [
+        (BRIDGE, UNMATCHED, 8, "deepep"),
+        (BRIDGE, UNMATCHED, 1, "all_to_all"),
+        (BRIDGE, "dispatcher read from perf config X", 8, "all_to_all"),
+        (BRIDGE, "MoE dispatcher=hybridep", 8, "hybridep"),
+        ("Megatron-LM", UNMATCHED, 8, "all_to_all"),
+        ("MoE Training Optimization with Primus", "", 8, "deepep"),
+    ],
+)
+def test_dispatcher_is_told_or_advised(row, source, remarks, ep, expected):
+    cells = {"num_experts": 8, "topk": 2, "ep": ep, "dp": 8, "n_gpus": 8, "tp": 1, "pp": 1, "cp": 1}
+    strategy, _, notes = build(row(source=source, notes=remarks, **cells))
+    assert strategy.dispatcher == expected
+    assumed = any("dispatcher not given" in note for note in notes)
+    assert assumed == (source == BRIDGE and remarks == UNMATCHED and ep > 1)
+
+
+def test_advice_depends_on_the_board(row):
+    cells = {"source": BRIDGE, "notes": UNMATCHED, "num_experts": 8, "topk": 2, "ep": 8, "dp": 8}
+    found = [
+        build(row(hardware=name, **cells, n_gpus=8, tp=1, pp=1, cp=1))[0].dispatcher
+        for name in ("GB200", "GB300", "B200", "H100 SXM")
+    ]
+    assert found == ["hybridep", "hybridep", "deepep", "deepep"]
+
+
+@pytest.mark.parametrize(
+    ("model", "remarks", "narrow", "kernels"),
+    [
+        ("DeepSeek-V3", "tuned layout + 9 recomputed layers of 61", False, "each"),
+        ("Qwen3-30B-A3B", "best configuration", False, "each"),
+        ("Qwen3-30B-A3B", "Turbo-accelerated", True, "one"),
+        ("Qwen3-235B-A22B", "best configuration", True, "each"),
+    ],
+)
+def test_experts_of_primus_recipes(row, model, remarks, narrow, kernels):
+    """AMD-AGI/Primus @fd1eeabb, examples/megatron/configs/MI355X: moe_use_legacy_grouped_gemm."""
+    source = "MoE Training Optimization with Primus (tech blog)"
+    strategy, workload, _ = build(row(source=source, model=model, notes=remarks, compute_dtype="fp8"))
+    assert (strategy.kernels.narrow_experts, strategy.kernels.expert_kernels) == (narrow, kernels)
+    assert (workload.precision.gradients, workload.precision.moments) == ("bf16", "bf16")

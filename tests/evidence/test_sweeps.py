@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import pytest
+
+from forescale.evidence.cases import express
+from forescale.evidence.scoreboard import mean_regret, mean_spearman, sweeps_of
+
+LAYOUTS = ({"tp": 1, "dp": 8}, {"tp": 2, "dp": 4}, {"tp": 4, "dp": 2})
+
+
+def sweep(row, **cells):
+    steps = (5.0, 4.0, 6.0)
+    return [
+        row(id=f"S-{index}", measured_step_s=step, **(layout | cells))
+        for index, (layout, step) in enumerate(zip(LAYOUTS, steps, strict=True))
+    ]
+
+
+def test_three_layouts_of_one_question_are_a_sweep(row):
+    (found,) = sweeps_of(express(sweep(row)), {"S-0": 1.0, "S-1": 2.0, "S-2": 3.0})
+    assert found.num_layouts == 3
+    assert found.spearman == pytest.approx(0.5)
+    assert found.regret == pytest.approx(0.25)
+    assert (found.picked, found.best) == ("S-0", "S-1")
+    assert mean_spearman([found]) == pytest.approx(0.5)
+    assert mean_regret([found]) == pytest.approx(0.25)
+
+
+def test_time_per_token_makes_batches_comparable(row):
+    rows = sweep(row)
+    rows[2] = row(id="S-2", measured_step_s=6.0, global_batch=128, **LAYOUTS[2])
+    (found,) = sweeps_of(express(rows), {"S-0": 3.0, "S-1": 2.0, "S-2": 2.2})
+    assert found.best == found.picked == "S-2"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"n_gpus": 32, "dp": 4},
+        {"seq_len": 8192},
+        {"layers": 16},
+        {"compute_dtype": "mxfp8"},
+        {"hardware": "B200"},
+        {"id": "OTHER-1"},
+    ],
+)
+def test_another_question_is_not_of_the_sweep(row, change):
+    rows = sweep(row)
+    rows[2] = row(**({"id": "S-2", "measured_step_s": 6.0} | LAYOUTS[2] | change))
+    predicted = {r.id: 1.0 for r in rows}
+    assert sweeps_of(express(rows), predicted) == []
+
+
+def test_two_layouts_measured_thrice_are_no_sweep(row):
+    rows = sweep(row)
+    rows[2] = row(id="S-2", measured_step_s=6.0, **LAYOUTS[0])
+    assert sweeps_of(express(rows), dict.fromkeys(("S-0", "S-1", "S-2"), 1.0)) == []
+
+
+def test_rows_without_prediction_or_measurement_do_not_count(row):
+    rows = sweep(row)
+    assert sweeps_of(express(rows), {"S-0": 1.0, "S-1": 1.0}) == []
+    rows[0] = row(id="S-0", measured_step_s="", **LAYOUTS[0])
+    assert sweeps_of(express(rows), dict.fromkeys(("S-0", "S-1", "S-2"), 1.0)) == []
+
+
+def test_means_of_nothing_are_none():
+    assert mean_spearman([]) is None
+    assert mean_regret([]) is None
