@@ -63,12 +63,14 @@ def test_ranks_share_what_they_spend_over_their_stages():
 def test_losses_that_wait():
     """GPipe runs all forwards first, 1F1B goes back at once; V-Half runs another stage of the rank in between."""
     waiting = {name: pipeline_of(dense(8), name, 2, 1, 4) for name in ("gpipe", "1f1b", "zb-h1")}
-    assert {name: each.in_flight.losses_beside for name, each in waiting.items()} == {
-        "gpipe": (3, 3),
-        "1f1b": (0, 0),
-        "zb-h1": (0, 0),
+    assert {name: each.in_flight.other_losses for name, each in waiting.items()} == {
+        "gpipe": 3,
+        "1f1b": 0,
+        "zb-h1": 0,
     }
-    assert pipeline_of(dense(8), "v-half", 2, 2, 4).in_flight.losses_beside == (1, 0)
+    beside = {name: each.in_flight.losses_beside for name, each in waiting.items()}
+    assert beside == {"gpipe": ((1, 3),), "1f1b": ((1, 0),), "zb-h1": ((1, 0),)}
+    assert pipeline_of(dense(8), "v-half", 2, 2, 4).in_flight.losses_beside == ((1, 1),)
     assert waiting["gpipe"].in_flight.held[:, 0].tolist() == [4, 4]
     assert waiting["1f1b"].in_flight.held[:, 0].tolist() == [2, 1]
     assert pipeline_of(dense(8), "dualpipe", 2, 1, 4).ranks.counts.tolist() == [[8], [8]]

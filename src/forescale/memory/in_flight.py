@@ -51,8 +51,10 @@ class InFlight:
     """Pieces that each sequence is cut into."""
     copies: int = 1
     """Copies of every parameter in the pipeline; each micro-batch goes through one."""
-    losses_beside: tuple[float, float] = (0.0, 0.0)
-    """Most micro-batches whose loss waits for its backward beside a pass, and beside a loss."""
+    losses_beside: tuple[tuple[float, float], ...] = ((1.0, 0.0),)
+    """(share of the most micro-batches in flight, how many losses wait beside), the fullest first."""
+    other_losses: float = 0.0
+    """Most micro-batches whose loss waits beside another's."""
 
     def shares(self, degrees: Degrees, stages: Stages, count: Numeric) -> Numeric:
         """Return the most of `count` micro-batches that each stage holds at once, of a device's full share."""

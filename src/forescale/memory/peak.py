@@ -49,9 +49,10 @@ def activation_bytes(
     saved, beside_loss = in_flight.most(degrees, stages, count, most)
     part = 1.0 / in_flight.num_splits
     loss = stages.last * largest(first=head.forward, second=head.backward)
-    beside, other = (stages.last * losses * head.kept for losses in in_flight.losses_beside)
+    other = stages.last * in_flight.other_losses * head.kept
     activations: Numeric = largest(
-        first=saved + part * _working_set(setting, inputs) + beside, second=beside_loss + part * loss + other
+        first=_with_losses(saved, inputs) + part * _working_set(setting, inputs),
+        second=beside_loss + part * loss + other,
     )
     host: Numeric = 0.0
     if offloads:
@@ -66,6 +67,16 @@ def activation_bytes(
         sending = degrees.vpp - stages.last / float(in_flight.copies)  # chunks but the last of the model
         activations = activations + sending * outputs
     return activations, host
+
+
+def _with_losses(saved: Numeric, inputs: Resident) -> Numeric:
+    """Return the most that passes in flight hold with what the head keeps of losses that wait beside them."""
+    (_, usual), *others = inputs.in_flight.losses_beside
+    kept = inputs.stages.last * inputs.blocks.head.taken.kept
+    most: Numeric = saved + usual * kept
+    for share, losses in others:
+        most = largest(first=most, second=share * saved + losses * kept)
+    return most
 
 
 def _working_set(setting: Setting, inputs: Resident) -> Numeric:

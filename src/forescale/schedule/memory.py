@@ -95,26 +95,30 @@ def live_passes(schedule: Schedule) -> Array:
     return np.stack(live, axis=1) / schedule.num_splits
 
 
-def losses_beside(schedule: Schedule) -> tuple[float, float]:
-    """Return the most micro-batches that wait between forward and backward of the last stage: beside any pass, a loss.
+def losses_beside(schedule: Schedule) -> tuple[tuple[tuple[float, float], ...], float]:
+    """Return how many micro-batches wait between forward and backward of the last stage: beside passes, beside a loss.
 
-    Beside passes those count that wait while their rank holds most and runs a backward, which needs most at work.
+    Beside passes as (share of the most passes that the rank holds, micro-batches) of every backward that no other
+    beats in both, the fullest first.
     """
     flat = flatten(schedule.orders)
     last = flat.stage % schedule.num_stages == schedule.num_stages - 1
     forward, backward = flat.kind == Kind.F, np.isin(flat.kind, (Kind.B, Kind.I))
     made = forward | (flat.kind == Kind.RELOAD)
     gone = np.isin(flat.kind, (Kind.B, Kind.W, Kind.OFFLOAD))
-    found = [(0.0, 0.0)]
+    found, own_loss = {(1.0, 0.0)}, 0.0
     for low, high in pairwise(flat.bounds.tolist()):
         own = slice(low, high)
         held = np.cumsum(made[own] * 1.0 - gone[own]) + gone[own]
         waiting = np.cumsum((last & forward)[own] * 1.0 - (last & backward)[own]) - (last & forward)[own]
-        full = backward[own] & (held == held.max(initial=0.0))
-        of_loss = (last & (forward | backward))[own]
-        found.append((waiting[full].max(initial=0.0), waiting[of_loss].max(initial=0.0)))
-    beside, own_loss = np.max(np.array(found), axis=0) / schedule.num_splits
-    return float(beside), float(own_loss)
+        shares, losses = held / held.max(initial=1.0), waiting / schedule.num_splits
+        found |= set(zip(shares[backward[own]].tolist(), losses[backward[own]].tolist(), strict=True))
+        own_loss = max(own_loss, float(losses[(last & (forward | backward))[own]].max(initial=0.0)))
+    rising: list[tuple[float, float]] = []
+    for share, losses in sorted(found, reverse=True):
+        if not rising or losses > rising[-1][1]:
+            rising.append((share, losses))
+    return tuple(rising), own_loss
 
 
 def peak_activations(schedule: Schedule, weight_part: float | Array = 1.0) -> Array:

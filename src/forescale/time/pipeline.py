@@ -193,12 +193,14 @@ def pipeline_of(
     if stage_of.shape[1] > 1:  # of a rank's copies a sum over its layers is the mean
         ranks = with_moments(ranks, stages, stage_of, live_passes(built) * placement.num_replicas)
     first, *_, last = placement.rank_of_stage
+    beside, others = losses_beside(built)
     return Simulated(
         in_flight=Counted(
             held=peak_activations(built)[:, None],
             num_splits=built.num_splits,
             copies=placement.num_replicas,
-            losses_beside=losses_beside(built),
+            losses_beside=beside,
+            other_losses=others,
         ),
         ends_apart=first != last,
         split=kind.splits_backward,
