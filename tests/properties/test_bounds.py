@@ -199,6 +199,10 @@ CASES = {
         asked(experts(8192), nodes(8, bandwidth=20e9), workload(8192, 64)),
         space(**ALONE, ep=(8,), micro_batch_size=(2,), overlap=Overlap(expert=True, shared_experts=True)),
     ),
+    "experts behind the rest of their layers": (
+        asked(experts(1024), nodes(8, bandwidth=30e9), workload(8192, 64)),
+        space(**ALONE, pp=(1,), ep=(8,), micro_batch_size=(2,), overlap=Overlap(expert=True)),
+    ),
     "shards and replicas": (asked(latent(), cluster(8)), space(cp=(1, 2), pp=(1, 2), zero=(0, 1, 2, 3))),
     "shards of experts": (asked(experts(), cluster(8)), space(**ALONE, pp=(1, 2), zero=(0, 1, 2, 3))),
     "kept whole": (asked(latent(), cluster(8)), space(**ALONE, zero=(3,), reshard="never")),
@@ -307,6 +311,7 @@ FLOORS = {
     "messages anywhere": (0.953, 0.953, 0.959, 0.979, 1.000, 1.000, 1.000),
     "experts that wait for launches": (0.081, 0.426, 0.978, 0.978, 1.000, 1.000, 1.000),
     "experts behind all else": (0.082, 0.963, 0.988, 0.988, 1.000, 1.000, 1.000),
+    "experts behind the rest of their layers": (0.204, 0.929, 0.990, 0.990, 1.000, 1.000, 1.000),
     "shards and replicas": (0.718, 0.718, 0.983, 0.983, 1.000, 1.000, 1.000),
     "shards of experts": (0.164, 0.697, 0.965, 0.965, 1.000, 1.000, 1.000),
     "kept whole": (0.649, 0.649, 0.970, 0.970, 1.000, 1.000, 1.000),

@@ -402,3 +402,29 @@ def test_a_torus_of_nodes_counts_nodes():
         calibration=NetworkCalibration(links=(ideal, ideal)),
     )
     assert taken(built_, "broadcast", 4, stride=4.0) == pytest.approx(VOLUME / 45e9)
+
+
+def test_trees_over_two_tiers_wait_for_the_levels_of_both():
+    """4 nodes, 2 to a pod: one level between nodes of a pod, one between pods."""
+    levels = 2 * (1 * FAR_S + 1 * FAR_S)
+    moved = max(1 / 50e9, 1 / (2 * 25e9)) * VOLUME  # half of the bytes between just two blocks
+    assert taken(beyond_pods("tree"), "all_reduce", 4, 8.0) == pytest.approx(levels + moved)
+
+
+def test_long_messages_take_the_protocol_that_only_one_link_has():
+    quick = WireProtocol(name="LL", launch=1e-6, hop_factor=1.0, efficiency=0.25)
+    wide = WireProtocol(name="Simple", launch=9e-6, hop_factor=5.0, efficiency=0.75)
+    near = LinkCalibration(name="near", protocols=(quick, wide), algorithms=("ring",))
+    far = LinkCalibration(name="far", protocols=(wide,), algorithms=("ring",))
+    tiers = (fast(bandwidth=10e9), slow())
+    model = AlphaBeta(cluster=cluster(*tiers), calibration=NetworkCalibration(links=(near, far)))
+    simple = 18e-6 + 56 * 5e-6 + 7 * 5 * FAR_S + 63 / 64 * 1e9 * 7 / 8 / (0.75 * 10e9)
+    found = model.seconds(kind="all_gather", num_bytes=1e9, group=Group(size=64.0))
+    assert float(found) == pytest.approx(simple)
+
+
+def test_a_message_has_the_link_of_one_neighbour():
+    """A switch of 400 GB/s whose ports to one peer carry 100."""
+    tier = Tier(name="node", size=8, bandwidth=400e9, latency=1e-6, link_bandwidth=100e9)
+    assert taken(shaped(tier, "p2p", size=8), "p2p", 8) == pytest.approx(1e-6 + VOLUME / 100e9)
+    assert taken(shaped(tier, "ring", size=8), "broadcast", 8) == pytest.approx(7e-6 + VOLUME / 400e9)
