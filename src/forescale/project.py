@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
 from operator import itemgetter
 
 import numpy as np
@@ -13,7 +12,7 @@ from forescale.cost.select import Costs
 from forescale.errors import PhysicsError, SpecError
 from forescale.evaluate import Evaluation, evaluate
 from forescale.formula import value_of
-from forescale.graph.counts import ModelFlops, ParameterCount, count_parameters, model_flops
+from forescale.graph.counts import count_parameters, model_flops
 from forescale.graph.moe import possible_imbalance
 from forescale.graph.stages import StagePlan
 from forescale.inputs import Wired, wire
@@ -135,7 +134,8 @@ def _summarised(question: Question, plan: StagePlan, evaluation: Evaluation) -> 
     model, cluster, strategy, workload = question.model, question.cluster, question.layout, question.workload
     spread = question.costs.runs.spread(cluster.device, workload.precision.compute)
     step = _number(evaluation.step_time)
-    flops, counts = _facts(model, workload.seq_len, strategy.routing.share)
+    flops = model_flops(model, workload.seq_len, routed_share=strategy.routing.share)
+    counts = count_parameters(model)
     per_step, per_step_full = (each * workload.global_batch_size for each in (flops.masked, flops.full))
     hardware = _number(evaluation.flops) * strategy.num_devices
     tokens = workload.tokens_per_step
@@ -186,12 +186,6 @@ def _check_physics(result: Projection, *, clock_share: float) -> None:
 
 def _number(value: object) -> float:
     return float(np.asarray(value_of(value)).reshape(-1)[0])
-
-
-@lru_cache(maxsize=256)
-def _facts(model: Model, seq_len: int, routed_share: float) -> tuple[ModelFlops, ParameterCount]:
-    """Return what is the same for all layouts of a model that drop as many tokens."""
-    return model_flops(model, seq_len, routed_share=routed_share), count_parameters(model)
 
 
 def peak_rate(cluster: Cluster, workload: Workload) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal, TypeAlias, get_args
 
 from forescale.graph.layer import embedding_block, head_block, layer_block, mtp_block
@@ -29,6 +30,7 @@ class ParameterCount:
     """Multi-token-prediction layers, beside `total`."""
 
 
+@lru_cache(maxsize=256)
 def count_parameters(model: Model) -> ParameterCount:
     """Count the parameters of `model`: tied weights once, no padding."""
     degrees, choices = split_strategy(Strategy())
@@ -105,6 +107,7 @@ def primitive_flops(primitive: Primitive, convention: Convention) -> Numeric:
     return primitive.flops
 
 
+@lru_cache(maxsize=256)
 def model_flops(model: Model, seq_len: int, *, routed_share: float = 1.0) -> ModelFlops:
     """Return the FLOP of one training sequence: 3 times those of the forward products (PaLM, appendix B).
 
