@@ -1,8 +1,16 @@
 """Pipeline schedules as data: write one, check it, time it, draw it.
 
-`Schedule` holds each rank's actions. `build_schedule` makes one from the library, `check` says what is wrong
-with one, `compile_schedule` turns one into arrays that are timed for many durations at once, `simulate` gives
-one step in full.
+In the order in which one thing needs another:
+
+- `actions`, `model`: who does what (`Action`, `Schedule`) on which rank (`Placement`);
+- `program`, `messages`: what waits for what, and the sends and receives that follow (`lower`);
+- `memory`, `checker`: what ranks hold along the way; whether a schedule is complete, ordered, free of deadlock;
+- `times`, `timing`: durations, and the one recurrence that times all schedules for many durations at once
+  (`compile_schedule`); `rounds` runs it in little memory for millions of actions;
+- `family`, `library`: published schedules, one file each, and what they can be asked for (`build_schedule`);
+- `simulation`, `draw`: one step in full (`simulate`), and its pictures;
+- `optimise`: the best order for given durations, and the best cut of layers into stages;
+- `torch_csv`, `traces`: schedules of torch, measured steps.
 """
 
 from forescale.errors import ScheduleError
