@@ -1,3 +1,140 @@
-"""Forescale: project memory and step time of a training run, and find its best layout, before running it."""
+"""Forescale: project memory and step time of a training run, and find its best layout, before running it.
 
-__version__ = "0.1.0"
+```python
+import forescale as fs
+
+found = fs.search("llama-3.1-70b", "h100-sxm", devices=256, seq_len=8192, global_batch_size=1024)
+```
+
+Everything named here is loaded when it is first used. docs/api.md describes it.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+
+from forescale.version import __version__
+
+TYPE_CHECKING = False
+"""As in `typing`, which is not loaded for it: type checkers read what follows."""
+if TYPE_CHECKING:
+    from forescale.api import (
+        advise,
+        ask,
+        ask_search,
+        compare,
+        explain,
+        load_cluster,
+        load_model,
+        memory,
+        project,
+        search,
+    )
+    from forescale.catalogue.clusters import cluster_names
+    from forescale.catalogue.frameworks import framework_names, load_framework
+    from forescale.catalogue.models import model_names
+    from forescale.cost.select import Costs
+    from forescale.errors import ForescaleError
+    from forescale.presets import preset_names
+    from forescale.projection.result import Projection
+    from forescale.question import Question
+    from forescale.search import SearchResult
+    from forescale.spec import Cluster, Model, Overlap, Precision, Recompute, Space, Strategy, Workload
+
+_HOMES = {
+    "forescale.api": (
+        "advise",
+        "ask",
+        "ask_search",
+        "compare",
+        "explain",
+        "load_cluster",
+        "load_model",
+        "memory",
+        "project",
+        "search",
+    ),
+    "forescale.catalogue.clusters": ("cluster_names",),
+    "forescale.catalogue.frameworks": ("framework_names", "load_framework"),
+    "forescale.catalogue.models": ("model_names",),
+    "forescale.cost.select": ("Costs",),
+    "forescale.errors": ("ForescaleError",),
+    "forescale.presets": ("preset_names",),
+    "forescale.projection.result": ("Projection",),
+    "forescale.question": ("Question",),
+    "forescale.search": ("SearchResult",),
+    "forescale.spec": (
+        "Cluster",
+        "Model",
+        "Overlap",
+        "Precision",
+        "Recompute",
+        "Space",
+        "Strategy",
+        "Workload",
+    ),
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Cluster",
+    "Costs",
+    "ForescaleError",
+    "Model",
+    "Overlap",
+    "Precision",
+    "Projection",
+    "Question",
+    "Recompute",
+    "SearchResult",
+    "Space",
+    "Strategy",
+    "Workload",
+    "__version__",
+    "advise",
+    "ask",
+    "ask_search",
+    "cluster_names",
+    "compare",
+    "explain",
+    "framework_names",
+    "load_cluster",
+    "load_framework",
+    "load_model",
+    "memory",
+    "model_names",
+    "preset_names",
+    "project",
+    "search",
+]
+
+
+def _loaded(name: str) -> object:
+    """Return what a name means, from its module; from then on it is an attribute like others."""
+    if name not in _HOME:
+        msg = f"module 'forescale' has no attribute {name!r}"
+        raise AttributeError(msg)
+    found = getattr(import_module(_HOME[name]), name)
+    globals()[name] = found
+    return found
+
+
+if not TYPE_CHECKING:  # a type checker would take any attribute for one that may be there
+    __getattr__ = _loaded
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+class _Face(ModuleType):
+    """The module itself: importing a package such as `forescale.search` leaves the function of that name in place."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in _HOME and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Face

@@ -27,7 +27,7 @@ def test_documents_have_the_shape_listed(forescale, name):
 
 
 def test_version(forescale):
-    from forescale import __version__
+    from forescale.version import __version__
 
     assert forescale("--version").out == f"forescale {__version__}\n"
 

@@ -14,6 +14,7 @@ from tests.cli.questions import DENSE, LAYOUT, SEARCH
 
 from forescale.cli import console
 from forescale.cli.app import run
+from forescale.search.solve import Solver
 
 SOURCE = Path(console.__file__).parents[1]
 PROJECT = ("project", *DENSE, *LAYOUT)
@@ -76,7 +77,7 @@ def test_an_interrupt_while_it_loads_is_quiet():
     ("arguments", "where"),
     [
         (PROJECT, "forescale.io.named.load_model"),
-        (("search", *SEARCH), "forescale.search.solve.Solver.run"),
+        (("search", *SEARCH), (Solver, "run")),
         (("pipeline", "simulate", "--schedule", "1f1b", "--pp", 2, "--microbatches", 4), "forescale.cli.pipeline.build_schedule"),
         (("pipeline", "draw", "--schedule", "1f1b", "--format", "svg", "--output", "a.svg"), "forescale.written.os.fsync"),
         (("search", *SEARCH, "--csv", "a.csv"), "forescale.written.os.fsync"),
@@ -88,7 +89,7 @@ def test_an_interrupt_is_quiet_and_leaves_nothing(forescale, tmp_path, monkeypat
         raise KeyboardInterrupt
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(where, interrupted)
+    monkeypatch.setattr(*([where] if isinstance(where, str) else where), interrupted)
     ran = forescale(*arguments)
     assert (ran.code, ran.out, ran.err) == (130, "", "")
     assert list(tmp_path.iterdir()) == []

@@ -5,10 +5,10 @@ import sys
 import pytest
 from tests.sweep.questions import grid
 
-from forescale import __version__
 from forescale.errors import ForescaleError
 from forescale.sweep import Local, Ray, run
 from forescale.sweep.executors import answer_at
+from forescale.version import __version__
 
 
 @pytest.mark.filterwarnings("ignore")

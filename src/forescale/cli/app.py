@@ -10,11 +10,11 @@ from typing import cast
 
 import typer
 
-from forescale import __version__
 from forescale.cli.codes import INTERRUPTED, USAGE_ERROR
 from forescale.cli.console import dropped, say
 from forescale.cli.help import Commands
 from forescale.errors import ForescaleError, InfeasibleError
+from forescale.version import __version__
 
 LONGEST = 2_000
 """Characters of an error that are shown."""

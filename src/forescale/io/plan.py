@@ -140,7 +140,7 @@ def build_plan(values: Mapping[str, Any], *, where: str, folder: Path | None = N
     Parameters
     ----------
     values
-        Sections by name, as in the module's example.
+        Sections by name, as in the module's example; model, cluster, strategy and workload may be specifications too.
     where
         Their origin, for messages.
     folder
@@ -153,8 +153,8 @@ def build_plan(values: Mapping[str, Any], *, where: str, folder: Path | None = N
     cluster = _sized(cluster, values["cluster"], devices, nodes, where)
     model = _model(values["model"], where, folder)
     framework = _framework(values.get("framework"), where)
-    strategy = values.get("strategy")
-    workload = {**values["workload"]}
+    strategy = _told(values.get("strategy"))
+    workload = {**(_told(values["workload"]) or {})}
     if "precision" in values:
         workload["precision"] = {**workload.get("precision", {}), **values["precision"]}
     if framework is not None:
@@ -233,6 +233,13 @@ def _words(plan: Plan) -> tuple[dict[str, Any], dict[str, Any]]:
     return _joined(strategy, against), _joined(workload, {"precision": types} if types else {})
 
 
+def _told(given: Any) -> Any:  # noqa: ANN401 (a section of a plan)
+    """Return the words of a specification; what is none stays as it is."""
+    if isinstance(given, Strategy):
+        return {"dp_replicate": given.dp_replicate, "dp_shard": given.dp_shard, **_changed(given)}
+    return _changed(given) if isinstance(given, Workload) else given
+
+
 def _joined(words: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     plain = {name: _plain(value) for name, value in more.items()}
     return deep_merge(words, plain)
@@ -256,7 +263,7 @@ def _check_sections(values: Mapping[str, Any], where: str) -> None:
         msg = f"{where}: {' and '.join(missing)} must be given"
         raise SpecError(msg)
     for key in _TABLES:
-        if key in values and not isinstance(values[key], Mapping):
+        if key in values and not isinstance(values[key], Mapping | Strategy | Workload):
             msg = f"{where}: {key} must be a table ([{key}]), got {shown(values[key])}"
             raise SpecError(msg)
 
@@ -268,7 +275,9 @@ def _count(values: Mapping[str, Any], key: str, where: str) -> int | None:
 
 def _cluster(given: object, where: str, folder: Path | None, *, config: object) -> Cluster:
     """Return the cluster that was given, of any size, with the network of a hardware configuration."""
-    if isinstance(given, str):
+    if isinstance(given, Cluster):
+        cluster = given
+    elif isinstance(given, str):
         cluster = cluster_of(given, 1, folder=folder)
     elif isinstance(given, Mapping):
         inside = {key: value for key, value in given.items() if key != "num_devices"}
@@ -288,6 +297,8 @@ def _cluster(given: object, where: str, folder: Path | None, *, config: object) 
 
 def _sized(cluster: Cluster, given: object, devices: int | None, nodes: int | None, where: str) -> Cluster:
     """Return the cluster with as many devices as were given in one of the three ways."""
+    if isinstance(given, Cluster) and devices is None and nodes is None:
+        return cluster
     if isinstance(given, Mapping) and devices is None and nodes is None:
         devices = _count(given, "num_devices", f"{where}, cluster")
     if (devices is None) == (nodes is None):
@@ -297,6 +308,8 @@ def _sized(cluster: Cluster, given: object, devices: int | None, nodes: int | No
 
 
 def _model(given: object, where: str, folder: Path | None) -> Model:
+    if isinstance(given, Model):
+        return given
     if isinstance(given, str):
         return model_of(given, folder=folder)
     if not isinstance(given, Mapping):

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from forescale import __version__
 from forescale.errors import SpecError
 from forescale.question import Question
 from forescale.search.solve import Goal, Solver
+from forescale.version import __version__
 from forescale.written import replacing
 
 SAVED_EVERY_S = 1.0

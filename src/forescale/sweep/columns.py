@@ -10,6 +10,7 @@ from forescale.errors import InfeasibleError, PhysicsError, SpecError
 from forescale.project import peak_rate
 from forescale.projection.rates import cost_per_token, energy_per_token
 from forescale.projection.result import TIME_PARTS, Projection, strategy_row
+from forescale.question import question_of
 from forescale.search import search
 from forescale.spec import Cluster, Strategy
 from forescale.sweep.definition import Axes, Impossible, Question
@@ -106,7 +107,7 @@ def answer(asked: Question | Impossible, names: tuple[str, ...]) -> Row:
         return {**row, "status": "impossible", "problem": asked.problem}
     try:
         row |= _asked(asked)
-        found = search(
+        question = question_of(
             asked.model,
             asked.cluster,
             asked.workload,
@@ -114,8 +115,8 @@ def answer(asked: Question | Impossible, names: tuple[str, ...]) -> Row:
             objective=asked.objective,
             max_memory=asked.max_memory,
             costs=asked.costs,
-            top=1,
         )
+        found = search(question, top=1)
     except InfeasibleError as error:
         return {**row, "status": "infeasible", "problem": _reason(error)}
     except SpecError as error:

@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from forescale import __version__
 from forescale.cost.select import Costs
 from forescale.errors import SpecError, UnknownKeyError
 from forescale.io.space import held_space
@@ -23,6 +22,7 @@ from forescale.spec import Cluster, Model, Workload
 from forescale.spec.space import Space
 from forescale.sweep.parameters import CASE, CLUSTER, MODEL, Draft, Factor, Parameter, Plain, Value
 from forescale.units import counted, parse
+from forescale.version import __version__
 
 Setting: TypeAlias = tuple[Parameter, Value]
 

@@ -16,10 +16,10 @@ from multiprocessing.connection import wait as wait_for
 from threading import Thread
 from typing import Any, Protocol, TypeAlias
 
-from forescale import __version__
 from forescale.errors import ForescaleError
 from forescale.sweep.columns import Row, answer
 from forescale.sweep.definition import Impossible, Question
+from forescale.version import __version__
 
 Asked: TypeAlias = Question | Impossible
 AHEAD = 2

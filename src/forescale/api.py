@@ -1,0 +1,306 @@
+"""What `import forescale` offers: each function takes a `Question`, or the names, values and keywords that make one.
+
+Keywords are the fields of `Strategy` (`tp=8`, `zero=1`), of `Workload` (`seq_len`, `global_batch_size`, `tokens`), of
+`Precision` in a table or by its compute type (`precision="fp8"`), of `Question` (`space`, `costs`, `max_memory`,
+`preset`, `objective`, `safe`), of the section `[cost]` of a plan (`compute`, `device_clock_mhz`, `calibration`,
+`measurements`), and `devices` or `nodes`. Nothing in the package itself imports this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from forescale.advise import Advice
+from forescale.advise import advise as advised
+from forescale.errors import SpecError, UnknownKeyError
+from forescale.explain import explain as explained
+from forescale.formula import TermNode
+from forescale.io.measurements import read_costs
+from forescale.io.named import cluster_of, model_of
+from forescale.io.plan import CostPlan, Plan, build_plan
+from forescale.memory.timeline import MemoryTimeline
+from forescale.presets import project_as
+from forescale.project import memory_timeline
+from forescale.projection.result import Projection
+from forescale.question import Question, question_of
+from forescale.search import Comparison, SearchResult
+from forescale.search import compare as compared
+from forescale.search import search as searched
+from forescale.search.solve import Watch
+from forescale.spec import Cluster, Model, Strategy, Workload
+from forescale.spec.framework import replayed
+from forescale.spec.framework import searched as framework_space
+from forescale.spec.space import NAMES, Space
+
+LAYOUT = tuple(item.name for item in fields(Strategy))
+RUN = tuple(item.name for item in fields(Workload))
+COST = tuple(item.name for item in fields(CostPlan))
+PLAN = ("devices", "nodes", "framework", "preset", "hardware_config")
+LIMITS = ("space", "costs", "objective", "max_memory", "safe")
+WHERE = "the question"
+
+
+def load_model(name: str) -> Model:
+    """Return a model by its catalogue name, or from a file or folder that describes it.
+
+    Raises
+    ------
+    UnknownNameError
+        If it is neither; the message names the nearest catalogue models.
+    ReaderError
+        If it is a file that cannot be read as a model.
+    """
+    return model_of(name)
+
+
+def load_cluster(name: str, devices: int) -> Cluster:
+    """Return a cluster of so many devices by its catalogue name, or from a cluster file; raises as `load_model`."""
+    return cluster_of(name, devices)
+
+
+def ask(
+    model: Question | Model | str,
+    cluster: Cluster | str | None = None,
+    strategy: Strategy | None = None,
+    workload: Workload | None = None,
+    **words: Any,  # noqa: ANN401 (fields by name)
+) -> Question:
+    """Return the question of one layout: a whole one as it is, or what names, values and keywords make.
+
+    Data parallel follows from `devices`: what the other degrees leave.
+
+    Raises
+    ------
+    UnknownKeyError
+        If there is no such keyword; it names the nearest.
+    SpecError
+        If something is missing, of the wrong type or impossible.
+    """
+    if isinstance(model, Question):
+        return _whole(model, cluster, strategy, workload, words)
+    layout = {name: words.pop(name) for name in LAYOUT if name in words}
+    plan, limits = _read(model, cluster, strategy, workload, words, layout=layout)
+    return _question(plan, limits)
+
+
+def ask_search(
+    model: Question | Model | str,
+    cluster: Cluster | str | None = None,
+    workload: Workload | None = None,
+    **words: Any,  # noqa: ANN401 (fields by name)
+) -> Question:
+    """Return the question of a space of layouts: degrees and choices among the keywords are held, one value or several.
+
+    Raises as `ask` does.
+    """
+    if isinstance(model, Question):
+        return _whole(model, cluster, None, workload, words)
+    held = {name: words.pop(name) for name in NAMES if name in words}
+    layout = {name: words.pop(name) for name in LAYOUT if name in words}
+    plan, limits = _read(model, cluster, None, workload, words, layout=layout or None)
+    space: Space = limits.pop("space", Space())
+    if plan.strategy is not None:
+        space = replace(space, base=plan.strategy)
+    if plan.framework is not None:
+        space = replayed(plan.framework, framework_space(plan.framework, space, limited=False), plan.model)
+    several: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list | tuple) else (value,) for name, value in held.items()
+    }
+    return replace(_question(plan, limits), strategy=None, space=replace(space, **several))
+
+
+def project(
+    model: Question | Model | str,
+    cluster: Cluster | str | None = None,
+    strategy: Strategy | None = None,
+    workload: Workload | None = None,
+    **words: Any,  # noqa: ANN401 (fields by name)
+) -> Projection:
+    """Return memory and step time of one layout, by our own engine or as `preset` has it; it takes what `ask` takes.
+
+    Raises
+    ------
+    SpecError
+        If the layout is illegal; the message names every violated constraint.
+    """
+    return project_as(ask(model, cluster, strategy, workload, **words))
+
+
+def memory(
+    model: Question | Model | str,
+    cluster: Cluster | str | None = None,
+    strategy: Strategy | None = None,
+    workload: Workload | None = None,
+    **words: Any,  # noqa: ANN401 (fields by name)
+) -> MemoryTimeline:
+    """Return memory over one step of one layout, rank by rank, with the peak named; it takes what `ask` takes."""
+    return memory_timeline(ask(model, cluster, strategy, workload, **words))
+
+
+def explain(
+    model: Question | Model | str,
+    cluster: Cluster | str | None = None,
+    strategy: Strategy | None = None,
+    workload: Workload | None = None,
+    *,
+    quantity: str = "step_time",
+    stage: int | None = None,
+    **words: Any,  # noqa: ANN401 (fields by name)
+) -> TermNode:
+    """Return how one number of a projection comes about: formula, inputs, units and source.
+
+    `quantity` is a name such as "step_time", "step_time.data_comm", "memory.activations" or "mfu"; of memory that of
+    the pipeline `stage`, the fullest by default. The rest is what `ask` takes.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such quantity; it names the nearest ones.
+    """
+    return explained(ask(model, cluster, strategy, workload, **words), quantity, stage=stage)
+
+
+def search(
+    model: Question | Model | str,
+    cluster: Cluster | str | None = None,
+    workload: Workload | None = None,
+    *,
+    top: int = 10,
+    relax: bool = False,
+    surest: bool = False,
+    time_limit: float | None = None,
+    watch: Watch | None = None,
+    checkpoint: Path | None = None,
+    **words: Any,  # noqa: ANN401 (fields by name)
+) -> SearchResult:
+    """Return the best layouts, exactly: every legal one is evaluated, or proven to be no better.
+
+    Parameters
+    ----------
+    top
+        Layouts that are ranked.
+    relax
+        Whether to search also with each constraint relaxed by itself, and say what the best would gain.
+    surest
+        Whether to look also for the fastest layout that fits at the upper end of its range.
+    time_limit
+        Seconds after which the search stops with the best so far.
+    watch
+        Is told how far the search is, step by step; False stops it.
+    checkpoint
+        File that keeps what is settled; a search of the same question goes on from it.
+    words
+        What `ask_search` takes: degrees and choices among them are held, the rest is free.
+
+    Raises
+    ------
+    InfeasibleError
+        If no layout is legal, or none fits.
+    """
+    asked = ask_search(model, cluster, workload, **words)
+    return searched(
+        asked,
+        top=top,
+        relax=relax,
+        surest=surest,
+        time_limit=time_limit,
+        watch=watch,
+        checkpoint=checkpoint,
+    )
+
+
+def advise(
+    model: Question | Model | str,
+    cluster: Cluster | str | None = None,
+    workload: Workload | None = None,
+    *,
+    exact: bool = True,
+    **words: Any,  # noqa: ANN401 (fields by name)
+) -> Advice:
+    """Return a layout found step by step (what fits, the batch, throughput), and how far it is from the exact best.
+
+    Raises
+    ------
+    InfeasibleError
+        If nothing that the process tries fits.
+    """
+    return advised(ask_search(model, cluster, workload, **words), exact=exact)
+
+
+def compare(
+    a: Projection | Question | Mapping[str, Any],
+    b: Projection | Question | Mapping[str, Any],
+    *,
+    name_a: str = "a",
+    name_b: str = "b",
+) -> Comparison:
+    """Return how b differs from a, term by term: projections, their JSON documents, or questions."""
+    one, other = (project_as(each) if isinstance(each, Question) else each for each in (a, b))
+    return compared(one, other, name_a=name_a, name_b=name_b)
+
+
+def _whole(
+    question: Question,
+    cluster: Cluster | str | None,
+    strategy: Strategy | None,
+    workload: Workload | None,
+    words: Mapping[str, Any],
+) -> Question:
+    """Return a question that came alone."""
+    return question_of(question, cluster, workload, strategy=strategy, **words)  # type: ignore[arg-type]
+
+
+def _read(
+    model: Model | str,
+    cluster: Cluster | str | None,
+    strategy: Strategy | None,
+    workload: Workload | None,
+    words: dict[str, Any],
+    *,
+    layout: dict[str, Any] | None,
+) -> tuple[Plan, dict[str, Any]]:
+    """Return what plain words and values say, read as a plan file is, and the limits among them."""
+    limits = {name: words.pop(name) for name in LIMITS if name in words}
+    run = {name: words.pop(name) for name in RUN if name in words}
+    cost = {name: words.pop(name) for name in COST if name in words}
+    values = {name: words.pop(name) for name in PLAN if name in words}
+    for name in words:
+        raise UnknownKeyError(name, WHERE, (*LAYOUT, *RUN, *COST, *PLAN, *LIMITS))
+    for name, given, told in (("layout", strategy, layout), ("workload", workload, run)):
+        if given is not None and told:
+            msg = f"{WHERE}: {', '.join(told)} beside a whole {name}; change it with dataclasses.replace"
+            raise SpecError(msg)
+    if isinstance(run.get("precision"), str):
+        run["precision"] = {"compute": run["precision"]}
+    if layout and isinstance(layout.get("recompute"), str):
+        layout["recompute"] = {"granularity": layout["recompute"]}
+    values |= {"model": model, "cluster": cluster, "workload": workload or _tables(run)}
+    if strategy is not None or layout is not None:
+        values["strategy"] = strategy or _tables(layout or {})
+    if cost:
+        values["cost"] = cost
+    present = {name: value for name, value in values.items() if value is not None}
+    return build_plan(present, where=WHERE), limits
+
+
+def _tables(words: Mapping[str, Any]) -> dict[str, Any]:
+    """Return words whose values are plain: specifications within as tables."""
+    return {
+        name: asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+        for name, value in words.items()
+    }
+
+
+def _question(plan: Plan, limits: Mapping[str, Any]) -> Question:
+    """Return the question of a plan, within limits."""
+    return Question(
+        model=plan.model,
+        cluster=plan.cluster,
+        workload=plan.workload,
+        strategy=plan.strategy,
+        preset=plan.preset,
+        **{"costs": read_costs(plan), **limits},
+    )

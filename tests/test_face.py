@@ -1,0 +1,158 @@
+"""`import forescale`: what it offers, when it is loaded, and that it stays callable whatever was imported before."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from scripts import api
+from tests.small import cluster, dense, workload
+
+import forescale as fs
+from forescale import project as engine
+from forescale.errors import SpecError, UnknownKeyError
+
+WORDS = {"devices": 8, "seq_len": 2048, "global_batch_size": 64}
+FUNCTIONS = ("search", "project", "memory", "explain")
+PACKAGES = ("forescale.search", "forescale.project", "forescale.memory.timeline", "forescale.explain")
+
+
+def run(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+
+
+def test_everything_named_is_there_and_documented():
+    for name in fs.__all__:
+        assert getattr(fs, name).__doc__
+    assert dir(fs) == fs.__all__
+    with pytest.raises(AttributeError, match="no attribute 'serach'"):
+        _ = fs.serach
+
+
+def test_types_are_declared_where_they_are_loaded_from():
+    tree = ast.parse(Path(fs.__file__).read_text(encoding="utf-8"))
+    declared = {
+        (node.module, each.name)
+        for block in tree.body
+        if isinstance(block, ast.If)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for each in node.names
+    }
+    homes = {(home, name) for home, names in fs._HOMES.items() for name in names}
+    assert declared == homes
+    assert {name for _, name in homes} | {"__version__"} == set(fs.__all__)
+
+
+def test_importing_it_loads_nothing_else():
+    found = run(
+        "import forescale, sys; print([name for name in sys.modules if name.startswith('forescale')])"
+    )
+    assert ast.literal_eval(found) == ["forescale.version", "forescale"] or ast.literal_eval(found) == [
+        "forescale",
+        "forescale.version",
+    ]
+    assert run("import forescale, sys; print('numpy' in sys.modules)") == "False\n"
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_packages_that_were_imported_before_leave_the_functions_callable(package):
+    code = f"import {package}; import forescale as fs; print([callable(getattr(fs, n)) for n in {FUNCTIONS}])"
+    assert run(code) == f"{[True] * len(FUNCTIONS)}\n"
+
+
+def test_packages_that_are_imported_afterwards_do_too():
+    code = "import forescale as fs; fs.search; import forescale.search, forescale.project, forescale.explain.tidy;"
+    code += f"print([callable(getattr(fs, n)) for n in {FUNCTIONS}])"
+    assert run(code) == f"{[True] * len(FUNCTIONS)}\n"
+    imported = (
+        "import forescale.search; from forescale import search; from forescale.search import SearchResult;"
+    )
+    assert run(imported + "print(search.__module__)") == "forescale.api\n"
+    for package in PACKAGES:
+        assert import_module(package).__name__ == package
+    assert engine is fs.project
+
+
+def test_names_values_and_a_question_give_the_same_answer():
+    by_name = fs.project("llama-3.1-8b", "h100-sxm", tp=2, **WORDS)
+    model, devices = fs.load_model("llama-3.1-8b"), fs.load_cluster("h100-sxm", 8)
+    work = fs.Workload(seq_len=2048, global_batch_size=64)
+    layout = fs.Strategy(tp=2, dp_shard=4)
+    by_value = fs.project(model, devices, layout, work)
+    question = fs.ask("llama-3.1-8b", devices, tp=2, workload=work)
+    assert by_name == by_value == fs.project(question)
+    assert question == fs.Question(model=model, cluster=devices, workload=work, strategy=layout)
+    asked = {"model": model, "cluster": devices, "workload": work, "tp": 2, "dp_shard": 4}
+    assert fs.project(**asked) == by_value
+
+
+def test_a_search_holds_the_degrees_it_is_given():
+    found = fs.search("llama-3.1-8b", "h100-sxm", tp=(1, 2), pp=1, zero=1, cp=1, top=3, **WORDS)
+    assert {one.strategy.tp for one in found.best} <= {1, 2}
+    assert all(one.strategy.pp == one.strategy.cp == 1 for one in found.best)
+    asked = fs.ask_search("llama-3.1-8b", "h100-sxm", tp=(1, 2), pp=1, zero=1, cp=1, **WORDS)
+    assert asked.space == fs.Space(tp=(1, 2), pp=(1,), zero=(1,), cp=(1,))
+    assert fs.search(asked, top=3).best == found.best
+    assert fs.ask_search("llama-3.1-8b", "h100-sxm", graphs="full", **WORDS).space.base.graphs == "full"
+
+
+def test_a_framework_trains_as_its_record_says():
+    alone = fs.ask("llama-3.1-8b", "h100-sxm", tp=2, **WORDS)
+    titan = fs.ask("llama-3.1-8b", "h100-sxm", tp=2, framework="torchtitan", **WORDS)
+    assert titan.layout.software != alone.layout.software
+    space = fs.ask_search("llama-3.1-8b", "h100-sxm", framework="torchtitan", **WORDS).space
+    assert space.base.software == titan.layout.software
+
+
+def test_memory_explanations_and_comparisons_take_the_same_words():
+    timeline = fs.memory(dense(4), cluster(8), fs.Strategy(pp=2, dp_shard=4), workload())
+    assert len(timeline.ranks) == 2
+    one = fs.ask(dense(4), cluster(8), workload=workload(), pp=2, zero=1)
+    node = fs.explain(one, quantity="memory.peak")
+    assert node.value == fs.project(one).memory.peak_bytes
+    other = fs.ask(dense(4), cluster(8), workload=workload(), tp=2, zero=1)
+    found = fs.compare(one, fs.project(other), name_a="pp", name_b="tp")
+    assert found.step_time.b == fs.project(other).step_time_s
+
+
+def test_costs_precision_and_presets_are_words_too():
+    slow = fs.ask(
+        "llama-3.1-8b", "h100-sxm", device_clock_mhz=990, precision="fp8", recompute="full", **WORDS
+    )
+    assert (slow.costs.clock_hz, slow.workload.precision.compute) == (990e6, "fp8")
+    assert slow.layout.recompute == fs.Recompute(granularity="full")
+    result = fs.project("llama-3.1-8b", "h100-sxm", dp_shard=8, zero=1, preset="playbook", **WORDS)
+    assert result.preset == "playbook"
+
+
+def test_what_is_wrong_is_said_with_the_nearest_word():
+    with pytest.raises(UnknownKeyError, match="seq_len"):
+        fs.project("llama-3.1-8b", "h100-sxm", seqlen=2048, devices=8, global_batch_size=64)
+    with pytest.raises(SpecError, match="cluster must be given"):
+        fs.project("llama-3.1-8b", **WORDS)
+    with pytest.raises(SpecError, match="tp beside a whole layout"):
+        fs.project("llama-3.1-8b", "h100-sxm", fs.Strategy(), tp=2, **WORDS)
+    with pytest.raises(SpecError, match="a question holds its"):
+        fs.project(fs.ask("llama-3.1-8b", "h100-sxm", **WORDS), tp=2)
+
+
+def test_nothing_within_the_package_uses_the_face():
+    for path in Path(fs.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module == "forescale":
+                assert not {each.name for each in node.names} & set(fs.__all__), path
+            if isinstance(node, ast.Import):
+                assert "forescale" not in {each.name for each in node.names}, path
+
+
+def test_its_page_is_what_the_docstrings_say():
+    assert api.PAGE.read_text(encoding="utf-8") == api.page(), "run: python scripts/api.py"
+    assert set(api.FUNCTIONS) == {
+        name for name in fs.__all__ if inspect.isfunction(inspect.unwrap(getattr(fs, name)))
+    }
