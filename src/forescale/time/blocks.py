@@ -179,9 +179,15 @@ class PricedModel:
     choices: Choices
     _known: dict[tuple[int, Recompute], Cost] = field(default_factory=dict, init=False, repr=False)
     """What several policies share."""
+    _costs: dict[Recompute, BlockCosts] = field(default_factory=dict, init=False, repr=False)
 
     def under(self, recompute: Recompute) -> BlockCosts:
         """Apply a recompute policy to priced blocks; the ends are never recomputed, and nothing of them offloaded."""
+        if recompute not in self._costs:
+            self._costs[recompute] = self._under(recompute)
+        return self._costs[recompute]
+
+    def _under(self, recompute: Recompute) -> BlockCosts:
 
         def costs(block: PricedBlock, policy: Recompute, *, end: bool = False) -> ByPolicy[Cost]:
             taken = self._cost(block, policy, end=end)
