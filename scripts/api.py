@@ -29,6 +29,8 @@ FUNCTIONS = (
     "advise",
     "ask",
     "ask_search",
+    "read_question",
+    "write_question",
     "load_model",
     "load_cluster",
     "load_framework",

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from forescale.catalogue.models import model_names
     from forescale.cost.select import Costs
     from forescale.errors import ForescaleError
+    from forescale.io.question import read_question, write_question
     from forescale.presets import preset_names
     from forescale.projection.result import Projection
     from forescale.question import Question
@@ -61,6 +62,7 @@ _HOMES = {
     "forescale.catalogue.models": ("model_names",),
     "forescale.cost.select": ("Costs",),
     "forescale.errors": ("ForescaleError",),
+    "forescale.io.question": ("read_question", "write_question"),
     "forescale.presets": ("preset_names",),
     "forescale.projection.result": ("Projection",),
     "forescale.question": ("Question",),
@@ -107,7 +109,9 @@ __all__ = [
     "model_names",
     "preset_names",
     "project",
+    "read_question",
     "search",
+    "write_question",
 ]
 
 

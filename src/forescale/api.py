@@ -18,9 +18,9 @@ from forescale.advise import advise as advised
 from forescale.errors import SpecError, UnknownKeyError
 from forescale.explain import explain as explained
 from forescale.formula import TermNode
-from forescale.io.measurements import read_costs
 from forescale.io.named import cluster_of, model_of
 from forescale.io.plan import CostPlan, Plan, build_plan
+from forescale.io.question import asked as question_of_plan
 from forescale.memory.timeline import MemoryTimeline
 from forescale.presets import project_as
 from forescale.project import memory_timeline
@@ -296,11 +296,4 @@ def _tables(words: Mapping[str, Any]) -> dict[str, Any]:
 
 def _question(plan: Plan, limits: Mapping[str, Any]) -> Question:
     """Return the question of a plan, within limits."""
-    return Question(
-        model=plan.model,
-        cluster=plan.cluster,
-        workload=plan.workload,
-        strategy=plan.strategy,
-        preset=plan.preset,
-        **{"costs": read_costs(plan), **limits},
-    )
+    return replace(question_of_plan(plan), **limits)

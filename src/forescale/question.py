@@ -24,7 +24,7 @@ Objective: TypeAlias = Literal["step_time", "peak_memory"]
 class Question(Brief):
     """One question, complete: every answer follows from it alone.
 
-    `io/plan.py` writes it as a TOML file and reads it back, equal in every field.
+    `io/question.py` writes it as a TOML file and reads it back, equal in every field.
     """
 
     model: Model

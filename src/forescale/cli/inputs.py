@@ -57,22 +57,14 @@ class Question:
     @property
     def asked(self) -> Asked:
         """The question of the engine."""
-        from forescale.io.measurements import read_costs
-        from forescale.question import Question
+        from forescale.io.question import asked
 
-        plan = self.plan
-        return Question(
-            model=plan.model,
-            cluster=plan.cluster,
-            workload=plan.workload,
-            strategy=self.strategy,
-            preset=plan.preset,
-            costs=read_costs(plan),
-        )
+        return replace(asked(self.plan), strategy=self.strategy)
 
     def searched(self, space: Space, max_memory: float | None) -> Asked:
         """Return the question of the engine with a space instead of a layout."""
-        return replace(self.asked, strategy=None, space=space, max_memory=max_memory)
+        limit = self.plan.max_memory if max_memory is None else max_memory
+        return replace(self.asked, strategy=None, space=space, max_memory=limit)
 
     def project(self) -> Projection:
         """Return what the preset says of the layout, with the question's cost models, and what readers had to say."""

@@ -247,10 +247,11 @@ def ranked(
     from forescale.search import search
 
     effort = effort or EffortOptions()
+    asked = question.searched(space, max_memory)
     asked = replace(
-        question.searched(space, max_memory),
-        objective=objective,
-        safe=answer is not None and answer.safe,
+        asked,
+        objective=asked.objective if objective == "step_time" else objective,
+        safe=asked.safe or (answer is not None and answer.safe),
     )
     with SearchBar() as bar, _remedied(asked):
         result = search(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -69,10 +69,9 @@ def space_of(question: Question, options: SpaceOptions, *, sized: bool) -> Space
     from forescale.catalogue.frameworks import load_framework
     from forescale.io.space import held_space, read_space, wider_space
     from forescale.spec.framework import replayed, searched
-    from forescale.spec.space import Space
 
     asked = question.plan
-    space = Space() if asked.strategy is None else Space(base=asked.strategy)
+    space = asked.space if asked.strategy is None else replace(asked.space, base=asked.strategy)
     limits = None if options.limits is None else load_framework(options.limits)
     if asked.framework is not None:
         space = searched(asked.framework, space, limited=False)

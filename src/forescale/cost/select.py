@@ -145,6 +145,10 @@ class Costs:
     """Kernels fitted to one's own measurements, by device or generation; the packaged fits elsewhere."""
     links: tuple[LinkCalibration, ...] = ()
     """Links fitted to one's own measurements."""
+    calibration_file: str | None = field(default=None, compare=False, repr=False)
+    """Where one's own fits were read from: what a saved question names."""
+    measurement_files: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    """The same of the measurements."""
 
     def __post_init__(self) -> None:
         """Check that the model exists and has what it needs.

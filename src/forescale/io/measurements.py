@@ -47,6 +47,8 @@ def read_costs(plan: Plan) -> Costs:
         measurements=measurements,
         kernels=own.kernels,
         links=own.links,
+        calibration_file=cost.calibration,
+        measurement_files=cost.measurements,
     )
 
 

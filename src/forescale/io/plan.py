@@ -18,30 +18,40 @@ compute = "bf16"
 
 [cost]                         # may be left out
 compute = "auto"
+
+[space]                        # may be left out: fields of `Space`, what a search may choose
+pp = [1, 2, 4]
 ```
+
+Beside `devices` there may be `objective`, `max_memory` and `safe`, the limits of a search.
 """
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from annotated_types import Gt, Le
 
 from forescale.catalogue.frameworks import load_framework
 from forescale.cost.select import ComputeKind
-from forescale.errors import ReaderError, SpecError, UnknownKeyError, shown
+from forescale.errors import ReaderError, SpecError, UnknownKeyError, UnknownNameError, shown
 from forescale.files import check_plain, place_of
 from forescale.io.named import build_cluster, cluster_of, model_of, named_cluster, named_model
 from forescale.io.validation import build
-from forescale.limits import DEVICES, within
+from forescale.limits import AMOUNT, DEVICES, within
+from forescale.question import Objective
 from forescale.spec import Cluster, Model, Strategy, Workload
-from forescale.spec.framework import Framework, laid_over, told_of
+from forescale.spec.constraints import Constraint
+from forescale.spec.framework import Framework, laid_over, rule_of, told_of
+from forescale.spec.space import Space
 from forescale.spec.workload import Precision
 from forescale.syntax import deep_merge, dump_toml, load_mapping
+from forescale.units import parse
 from forescale.written import write_text
 
 if TYPE_CHECKING:
@@ -59,8 +69,14 @@ SECTIONS = (
     "workload",
     "precision",
     "cost",
+    "space",
+    "objective",
+    "max_memory",
+    "safe",
 )
-_TABLES = ("strategy", "workload", "precision", "cost")
+_TABLES = ("strategy", "workload", "precision", "cost", "space")
+_UNCHANGED = "default"
+"""What stands in a file for None among the values of a dimension: as the question, or the base layout, has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +109,12 @@ class Plan:
     preset: str = "default"
     cost: CostPlan = field(default_factory=CostPlan)
     """Names and files of the cost models; `read_costs` of io/measurements reads them."""
+    space: Space = field(default_factory=Space)
+    """What a search may choose."""
+    objective: Objective = "step_time"
+    max_memory: float | None = None
+    """Bytes per device that a layout may need."""
+    safe: bool = False
 
 
 def read_plan(path: str | Path, *, overrides: Iterable[str] = ()) -> Plan:
@@ -167,6 +189,8 @@ def build_plan(values: Mapping[str, Any], *, where: str, folder: Path | None = N
         framework=framework,
         preset=str(values.get("preset", "default")),
         cost=build_cost_plan(values.get("cost", {}), where=where, folder=folder),
+        space=_space(values.get("space", {}), where),
+        **_limits(values, where),
     )
 
 
@@ -218,7 +242,61 @@ def plan_values(plan: Plan) -> dict[str, Any]:
         values["strategy"] = {**degrees, **strategy}
     if cost := _changed(plan.cost):
         values["cost"] = cost
-    return values | {"workload": workload, "precision": precision}
+    limits = {name: getattr(plan, name) for name in _LIMITS if getattr(plan, name) != _LIMITS[name]}
+    space = {"space": _space_values(plan.space)} if plan.space != Space() else {}
+    return values | limits | {"workload": workload, "precision": precision} | space
+
+
+_LIMITS = MappingProxyType({"objective": "step_time", "max_memory": None, "safe": False})
+"""Limits of a question, and what they usually are."""
+
+
+def _limits(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    found = dict(_LIMITS) | {name: values[name] for name in _LIMITS if name in values}
+    if found["objective"] not in get_args(Objective):
+        msg = (
+            f"{where}: objective must be {' or '.join(get_args(Objective))}, got {shown(found['objective'])}"
+        )
+        raise SpecError(msg)
+    if not isinstance(found["safe"], bool):
+        msg = f"{where}: safe must be true or false, got {shown(found['safe'])}"
+        raise SpecError(msg)
+    if (limit := found["max_memory"]) is not None:
+        given = parse(limit, "byte") if isinstance(limit, str) else limit
+        found["max_memory"] = within(given, AMOUNT, f"{where}: max_memory", whole=False)
+    return found
+
+
+def _space(values: Mapping[str, Any], where: str) -> Space:
+    """Return the space of a plan; rules are named as frameworks have them."""
+    given = {
+        name: [None if each == _UNCHANGED else each for each in value] if isinstance(value, list) else value
+        for name, value in values.items()
+    }
+    rules = tuple(_rule(str(name)) for name in given.pop("rules", None) or ())
+    return replace(build(Space, given, where=f"{where}, space"), rules=rules)
+
+
+def _space_values(space: Space) -> dict[str, Any]:
+    """Return the dimensions of a space that are not as usual."""
+    found = _changed(replace(space, rules=()))
+    rules = [rule.name for rule in space.rules]
+    words = {
+        name: [_UNCHANGED if each is None else each for each in value] if isinstance(value, tuple) else value
+        for name, value in found.items()
+    }
+    return words | ({"rules": rules} if rules else {})
+
+
+def _rule(name: str) -> Constraint:
+    framework, _, rule = name.partition(": ")
+    found = load_framework(framework).limits
+    if found is None or rule not in found.rules:
+        kind = "rule"
+        raise UnknownNameError(
+            kind, name, [] if found is None else [f"{framework}: {each}" for each in found.rules]
+        )
+    return rule_of(framework, rule, found.rules[rule])
 
 
 def _words(plan: Plan) -> tuple[dict[str, Any], dict[str, Any]]:

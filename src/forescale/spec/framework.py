@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from functools import cache
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -264,7 +265,7 @@ def searched(framework: Framework, space: Space, *, limited: bool) -> Space:
     held: dict[str, Any] = {"sp": (True,)} if framework.always_sp else {}
     if limited:
         limits = _limits(framework)
-        rules = (_rule(framework.name, name, told) for name, told in limits.rules.items())
+        rules = (rule_of(framework.name, name, told) for name, told in limits.rules.items())
         held |= {**limits.values, "rules": (*space.rules, *rules)}
     return replace(space, **held)
 
@@ -318,7 +319,9 @@ def laid_over(spec: S, words: Words) -> S:
     return replace(spec, **changed)  # type: ignore[type-var]
 
 
-def _rule(framework: str, name: str, told: str) -> Constraint:
+@cache
+def rule_of(framework: str, name: str, told: str) -> Constraint:
+    """Return a rule of a framework's limits, one object for each: spaces that have it are equal."""
     return Constraint(name=f"{framework}: {name}", holds=RULES[name], message=lambda _: told)
 
 
