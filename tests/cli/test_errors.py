@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 
 import pytest
 from tests.cli.questions import DENSE, LAYOUT, MACHINE, RUN, SEARCH
@@ -267,7 +268,7 @@ def test_a_defect_is_not_hidden(forescale, monkeypatch):
     def broken(*_, **__):
         raise ZeroDivisionError
 
-    monkeypatch.setattr("forescale.presets.project_as", broken)
+    monkeypatch.setattr(import_module("forescale.project"), "project", broken)
     with pytest.raises(ZeroDivisionError):
         forescale("project", *DENSE, *LAYOUT)
 
@@ -276,6 +277,6 @@ def test_an_interrupt_is_quiet(forescale, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("forescale.presets.project_as", interrupted)
+    monkeypatch.setattr(import_module("forescale.project"), "project", interrupted)
     ran = forescale("project", *DENSE, *LAYOUT)
     assert (ran.code, ran.out, ran.err) == (130, "", "")

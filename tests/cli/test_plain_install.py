@@ -68,6 +68,8 @@ QUESTIONS = {
     "pipeline optimise": ("pipeline", "optimise", *PIPELINE, "--time-limit", 1),
     "pipeline partition": ("pipeline", "partition", *DENSE, "--pp", 2),
 }  # fmt: skip
+NEEDING_MORE = {"pipeline run": ("pipeline", "run", "--schedule", "1f1b", *PIPELINE)}
+"""What needs an extra, and says which."""
 PROGRAM = """
 import json, sys
 sys.path[:0] = [sys.argv[1]]
@@ -120,7 +122,7 @@ def test_every_command_is_asked():
         command = typer.main.get_command(application((name,)))
         below = command.commands[name] if hasattr(command, "commands") else command
         names |= {f"{name} {each}" for each in below.commands} if name == "pipeline" else {name}
-    assert names <= set(QUESTIONS)
+    assert names <= {*QUESTIONS, *NEEDING_MORE}
 
 
 def test_every_command_works(site, tmp_path):
@@ -129,7 +131,8 @@ def test_every_command_works(site, tmp_path):
     (tmp_path / "b.toml").write_text(f"{plan}[strategy]\ntp = 2\n", encoding="utf-8")
     (tmp_path / "sweep.toml").write_text(SWEEP, encoding="utf-8")
     (tmp_path / "kernels.json").write_text(json.dumps(OWN_KERNELS), encoding="utf-8")
-    asked = {name: [str(word) for word in words] for name, words in QUESTIONS.items()}
+    asked = {name: [str(word) for word in words] for name, words in (QUESTIONS | NEEDING_MORE).items()}
     ran = isolated(site, PROGRAM, json.dumps(asked), folder=tmp_path)
     codes = dict(re.findall(r"^== (.+) ended with (\d+)$", ran.stdout, re.MULTILINE))
-    assert codes == dict.fromkeys(QUESTIONS, "0"), ran.stderr
+    assert codes == dict.fromkeys(QUESTIONS, "0") | dict.fromkeys(NEEDING_MORE, "2"), ran.stderr
+    assert "install it with pip install 'forescale[bench]'" in ran.stderr

@@ -169,7 +169,7 @@ EXTENTS: Mapping[type, tuple[str, ...]] = {
 FLAGS: Mapping[type, tuple[str, ...]] = {
     Gemm: ("__class__", "dtype", "accumulate_bytes"),
     GroupedGemm: ("__class__", "dtype", "contract", "accumulate_bytes", "together"),
-    AttentionCore: ("__class__", "backward", "flash", "causal", "dtype"),
+    AttentionCore: ("__class__", "backward", "flash", "causal", "chunked", "dtype"),
     Elementwise: ("__class__", "family"),
 }
 """The rest, which operators that are priced together must share."""
