@@ -110,6 +110,21 @@ def test_a_framework_trains_as_its_record_says():
     assert space.base.software == titan.layout.software
 
 
+@pytest.mark.parametrize("name", ["torchtitan@2025-eager", "maxtext", "nanotron", "megatron-deepspeed"])
+def test_a_framework_is_kept_in_the_question_and_in_its_file(tmp_path, name):
+    record = fs.load_framework(name)
+    given = ("llama-3.1-8b", "h100-sxm")
+    one = fs.ask(*given, tp=2, framework=record, **WORDS)
+    assert one == fs.ask(*given, tp=2, framework=name, **WORDS)
+    for asked in (one, fs.ask_search(*given, framework=name, **WORDS)):
+        assert asked.framework == record
+        assert f"framework='{record.label}'" in repr(asked)
+        fs.write_question(asked, tmp_path / "asked.toml")
+        assert fs.read_question(tmp_path / "asked.toml") == asked
+    with pytest.raises(fs.ForescaleError, match="a question holds its framework"):
+        fs.project(one, framework=record)
+
+
 def test_memory_explanations_and_comparisons_take_the_same_words():
     timeline = fs.memory(dense(4), cluster(8), fs.Strategy(pp=2, dp_shard=4), workload())
     assert len(timeline.ranks) == 2

@@ -11,6 +11,7 @@ from forescale.cost.calibration import RunFactors
 from forescale.cost.select import Costs
 from forescale.errors import SpecError
 from forescale.spec.cluster import Cluster
+from forescale.spec.framework import Framework
 from forescale.spec.model import Model
 from forescale.spec.space import Space
 from forescale.spec.strategy import Strategy
@@ -32,6 +33,8 @@ class Question(Brief):
     workload: Workload
     strategy: Strategy | None = None
     """One layout; None where `space` says what may be chosen."""
+    framework: Framework | None = None
+    """What trains; the layout, the space and the workload have its words already (`Framework.completed`)."""
     space: Space = field(default_factory=Space)
     """What a search may choose."""
     costs: Costs = field(default_factory=Costs)
@@ -86,9 +89,9 @@ class Question(Brief):
         return replace(self, space=replace(self.space, **changes))
 
     def essentials(self) -> Mapping[str, Any]:
-        """Return what was asked, with the size of the cluster; what is usual is left out."""
-        told = dict(Brief.essentials(self))
-        return {**told, "cluster": f"{self.cluster.num_devices} x {self.cluster.name}"}
+        """Return what was asked, with the cluster's size and the framework's release; what is usual is left out."""
+        told = {**Brief.essentials(self), "cluster": f"{self.cluster.num_devices} x {self.cluster.name}"}
+        return told if self.framework is None else {**told, "framework": self.framework.label}
 
 
 def question_of(

@@ -46,6 +46,27 @@ def test_a_plan_names_its_framework_and_a_flag_goes_over_it(forescale, tmp_path)
     assert "framework must be a name" in forescale("project", *DENSE, "--plan", plan).err
 
 
+def test_a_search_of_a_written_question_is_trained_as_asked(forescale, tmp_path):
+    from forescale.io.question import read_question, write_question
+
+    plan = tmp_path / "plan.toml"
+    plan.write_text(
+        'framework = "torchtitan"\nmodel = "llama-3.1-8b"\ncluster = "h100-sxm"\ndevices = 16\n'
+        "[workload]\nseq_len = 4096\nglobal_batch_size = 64\n[space.base]\ngraphs = 'full'\n"
+    )
+    asked = read_question(plan)
+    assert asked.strategy is None
+    assert asked.space.base.graphs == "full"
+    assert asked.space.base.software == load_framework("torchtitan").software
+    write_question(asked, tmp_path / "again.toml")
+    assert read_question(tmp_path / "again.toml") == asked
+    narrow = ("--fix", "micro_batch_size=1", "--fix", "cp=1", "--top", 1, "--json")
+    again = json.loads(forescale("search", "--plan", tmp_path / "again.toml", *narrow).out)["best"][0]
+    assert again["strategy"]["graphs"] == "full"
+    assert again["strategy"]["software"] == asked.space.base.software
+    assert any("torchtitan" in note["text"] for note in again["notes"])
+
+
 def test_near_names_are_suggested(forescale):
     assert "did you mean torchtitan" in forescale("project", *DENSE, "--framework", "torchtitn").err
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.small import cluster, dense, moe, workload
 
 from forescale.catalogue.clusters import load_cluster
-from forescale.catalogue.frameworks import load_framework
+from forescale.catalogue.frameworks import framework_names, load_framework, release_names
 from forescale.catalogue.models import load_model
 from forescale.cost.run_calibration import load_run_calibration
 from forescale.cost.select import Costs
@@ -20,7 +20,7 @@ from forescale.io.question import read_question, write_question
 from forescale.project import project
 from forescale.question import Question
 from forescale.spec import Overlap, Precision, Recompute, Share, Space, Strategy
-from forescale.spec.framework import searched
+from forescale.spec.framework import replayed, searched
 from forescale.spec.space import ORDERS
 
 RECOMPUTES = (
@@ -58,7 +58,7 @@ def spaces(draw):
 @st.composite
 def questions(draw):
     devices = draw(st.sampled_from([cluster(8), load_cluster("h100-sxm", 8), cluster(8, hbm_gb=0.1 + 0.2)]))
-    return Question(
+    asked = Question(
         model=draw(st.sampled_from(models())),
         cluster=devices,
         workload=replace(
@@ -84,6 +84,24 @@ def questions(draw):
         max_memory=draw(st.none() | st.floats(1e9, 1e11)),
         safe=draw(st.booleans()),
     )
+    label = draw(st.none() | st.sampled_from(frameworks()))
+    return asked if label is None else trained(asked, load_framework(label))
+
+
+@cache
+def frameworks():
+    return [f"{name}@{release}" for name in framework_names() for release in release_names(name)]
+
+
+def trained(asked, framework):
+    """Return a question with the words of a framework where it is silent: in its layout, or in its space."""
+    parts = (asked.strategy or asked.space.base, asked.workload, asked.model, asked.cluster)
+    layout, run = framework.applied(*parts)
+    changed = replace(asked, framework=framework, workload=run)
+    if asked.strategy is not None:
+        return replace(changed, strategy=layout)
+    space = searched(framework, replace(asked.space, base=layout), limited=False)
+    return replace(changed, space=replayed(framework, space, asked.model))
 
 
 @settings(max_examples=40, deadline=None)

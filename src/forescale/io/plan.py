@@ -23,7 +23,8 @@ compute = "auto"
 pp = [1, 2, 4]
 ```
 
-Beside `devices` there may be `objective`, `max_memory` and `safe`, the limits of a search.
+Beside `devices` there may be `objective`, `max_memory` and `safe`, the limits of a search. A framework completes
+`[strategy]`; where that is left out and there is `[space.base]`, what a search starts from, it completes this.
 """
 
 from __future__ import annotations
@@ -175,12 +176,15 @@ def build_plan(values: Mapping[str, Any], *, where: str, folder: Path | None = N
     cluster = _sized(cluster, values["cluster"], devices, nodes, where)
     model = _model(values["model"], where, folder)
     framework = _framework(values.get("framework"), where)
-    strategy = _told(values.get("strategy"))
+    strategy, space = _told(values.get("strategy")), values.get("space", {})
     workload = {**(_told(values["workload"]) or {})}
     if "precision" in values:
         workload["precision"] = {**workload.get("precision", {}), **values["precision"]}
     if framework is not None:
-        strategy, workload = framework.completed(strategy or {}, workload, model, cluster)
+        searched = strategy is None and isinstance(space.get("base"), Mapping)
+        words = space["base"] if searched else strategy or {}
+        words, workload = framework.completed(words, workload, model, cluster)
+        strategy, space = (None, {**space, "base": words}) if searched else (words, space)
     return Plan(
         model=model,
         cluster=cluster,
@@ -189,7 +193,7 @@ def build_plan(values: Mapping[str, Any], *, where: str, folder: Path | None = N
         framework=framework,
         preset=str(values.get("preset", "default")),
         cost=build_cost_plan(values.get("cost", {}), where=where, folder=folder),
-        space=_space(values.get("space", {}), where),
+        space=_space(space, where),
         **_limits(values, where),
     )
 
@@ -243,8 +247,12 @@ def plan_values(plan: Plan) -> dict[str, Any]:
     if cost := _changed(plan.cost):
         values["cost"] = cost
     limits = {name: getattr(plan, name) for name in _LIMITS if getattr(plan, name) != _LIMITS[name]}
-    space = {"space": _space_values(plan.space)} if plan.space != Space() else {}
-    return values | limits | {"workload": workload, "precision": precision} | space
+    space = _space_values(plan.space)
+    if plan.strategy is None and plan.framework is not None:
+        space["base"] = strategy
+    return (
+        values | limits | {"workload": workload, "precision": precision} | ({"space": space} if space else {})
+    )
 
 
 _LIMITS = MappingProxyType({"objective": "step_time", "max_memory": None, "safe": False})
@@ -300,13 +308,16 @@ def _rule(name: str) -> Constraint:
 
 
 def _words(plan: Plan) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the words of layout and workload that differ from the defaults, and from those of the framework."""
-    strategy = {} if plan.strategy is None else _changed(plan.strategy)
-    workload = _changed(plan.workload)
-    if plan.framework is None or plan.strategy is None:
+    """Return the words of layout and workload that differ from the defaults, and from those of the framework.
+
+    Where there is no layout, they are those of what a search starts from.
+    """
+    given = plan.space.base if plan.strategy is None else plan.strategy
+    strategy, workload = _changed(given), _changed(plan.workload)
+    if plan.framework is None:
         return strategy, workload
     layout, run = plan.framework.completed(strategy, workload, plan.model, plan.cluster)
-    against = told_of(plan.strategy, laid_over(Strategy(), layout))
+    against = told_of(given, laid_over(Strategy(), layout))
     types = told_of(plan.workload.precision, laid_over(Precision(), run["precision"]))
     return _joined(strategy, against), _joined(workload, {"precision": types} if types else {})
 
@@ -324,8 +335,8 @@ def _joined(words: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _framework(given: object, where: str) -> Framework | None:
-    if given is None:
-        return None
+    if given is None or isinstance(given, Framework):
+        return given
     if not isinstance(given, str):
         msg = f"{where}: framework must be a name, such as torchtitan or nemo@24.07; got {shown(given)}"
         raise SpecError(msg)

@@ -36,7 +36,8 @@ def write_question(question: Question, path: str | Path) -> None:
     Raises
     ------
     SpecError
-        If a part of it has no form in a file: fits or measurements that were read from none, rules of nobody's.
+        If a part of it has no form in a file: fits or measurements that were read from none, a framework or rules that
+        have no name.
     """
     values = plan_values(plan_of(question))
     if asked(build_plan(values, where=str(path))) != question:
@@ -52,6 +53,7 @@ def asked(plan: Plan) -> Question:
         cluster=plan.cluster,
         workload=plan.workload,
         strategy=plan.strategy,
+        framework=plan.framework,
         space=plan.space,
         costs=read_costs(plan),
         preset=plan.preset,
@@ -68,6 +70,7 @@ def plan_of(question: Question) -> Plan:
         cluster=question.cluster,
         workload=question.workload,
         strategy=question.strategy,
+        framework=question.framework,
         space=question.space,
         cost=_cost(question.costs),
         preset=question.preset,
