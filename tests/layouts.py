@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
-from forescale.schedule import FAMILIES
+from forescale.schedule import families
 from forescale.spec import (
     Cluster,
     Kernels,
@@ -202,7 +202,7 @@ def _microbatches(pick: Pick, strategy: Strategy) -> int:
 
 def _degrees(pick: Pick, model: Model) -> Strategy:
     pp = pick((1, 1, 2, 4))
-    family = pick(FAMILIES) if pp > 1 and pick((True, False)) else None
+    family = pick(families()) if pp > 1 and pick((True, False)) else None
     if family is None:
         vpp = pick((1, 1, 2)) if pp > 1 else 1
     else:

@@ -13,6 +13,11 @@ SEARCH = (
     "--global-batch-size", "8", "--fix", "cp=1",
 )  # fmt: skip
 
+PROJECT = (
+    "project", "llama-3.1-8b", "--cluster", "h100-sxm", "--devices", "16", "--seq-len", "4096",
+    "--global-batch-size", "64", "--tp", "4", "--pp", "2",
+)  # fmt: skip
+
 
 def loaded(code: str) -> set[str]:
     program = f"import sys\n{code}\nprint('loaded', *sorted(name for name in sys.modules if '.' not in name))"
@@ -33,6 +38,16 @@ def test_the_core_needs_numpy_only(module):
 
 def test_a_search_loads_nothing_heavy():
     assert not loaded(f"from forescale.cli.app import run\nassert run({list(SEARCH)}) == 0") & set(HEAVY)
+
+
+def test_a_projection_without_a_schedule_loads_no_schedules():
+    program = (
+        f"import sys\nfrom forescale.cli.app import run\nassert run({list(PROJECT)}) == 0\n"
+        "print('loaded', *(name for name in sys.modules if name.startswith('forescale.schedule.')))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    names = done.stdout.splitlines()[-1].split()
+    assert not [name for name in names if ".library." in name or ".draw" in name or ".optimise" in name]
 
 
 @pytest.mark.parametrize("command", ["project", "search", "explain"])

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from forescale.cli.pipeline import app
 from forescale.errors import ForescaleError
-from forescale.schedule import FAMILIES
+from forescale.schedule import families
 
 TRACE = Path(__file__).parents[1] / "data/schedules"
 RUNNER = CliRunner()
@@ -60,7 +60,7 @@ def test_memory_limit_makes_it_invalid():
 
 def test_list_names_every_family():
     rows = as_json("list")["schedules"]
-    assert [row["name"] for row in rows] == [each.name for each in FAMILIES]
+    assert [row["name"] for row in rows] == [each.name for each in families()]
     assert all(row["source"] and row["idle"] and row["peak_activations"] for row in rows)
     assert "dualpipev" in run("list")
 
@@ -70,7 +70,7 @@ def test_compare_sorts_and_refuses():
     spans = [row["makespan"] for row in found["schedules"]]
     assert spans == sorted(spans)
     assert {"dualpipe", "dualpipev", "chimera"} <= set(found["refused"])
-    assert len(found["schedules"]) + len(found["refused"]) == len(FAMILIES)
+    assert len(found["schedules"]) + len(found["refused"]) == len(families())
     assert "dualpipev: micro-batches must be at least 2 pp = 10" in run("compare", "--pp", "5", "-m", "7")
 
 

@@ -15,7 +15,7 @@ from tests.small import MLA, MOE_LAYER, cluster, dense, moe, workload
 from forescale.catalogue.frameworks import load_framework
 from forescale.errors import InfeasibleError, SpecError
 from forescale.question import Question
-from forescale.schedule import FAMILIES
+from forescale.schedule import families
 from forescale.search import search, solve
 from forescale.search.evaluate import score
 from forescale.search.layouts import allowed
@@ -71,7 +71,7 @@ def networks(draw, devices):
 @st.composite
 def schedules(draw):
     """1F1B; in a quarter of the spaces some schedule of the library beside it or alone."""
-    name = draw(st.sampled_from([each.name for each in FAMILIES]))
+    name = draw(st.sampled_from([each.name for each in families()]))
     return draw(st.sampled_from([(None,)] * 6 + [(None, name), (name,)]))
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from forescale.schedule import FAMILIES, Request, ScheduleError, family
+from forescale.schedule import Request, ScheduleError, families, family
 from forescale.testing.schedules import check_schedule
 
 SEARCHING = {"v-half", "v-min", "v-zb"}
@@ -38,7 +38,7 @@ def requests(draw, name):
     )
 
 
-@pytest.mark.parametrize("name", [each.name for each in FAMILIES])
+@pytest.mark.parametrize("name", [each.name for each in families()])
 def test_every_request_is_valid_or_refused(name):
     found = family(name)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forescale.schedule import FAMILIES, Kind, Request, check, family, lower
+from forescale.schedule import Kind, Request, check, families, family, lower
 from forescale.schedule.actions import JOINED, KIND_BITS, MICROBATCH_SHIFT, STAGE_SHIFT
 from forescale.schedule.checker import SEMANTICS
 
@@ -19,7 +19,7 @@ MUTATIONS = ("drop", "double", "swap", "wrong rank", "bad stage", "bad micro-bat
 
 @st.composite
 def schedules(draw):
-    found = family(draw(st.sampled_from([f.name for f in FAMILIES])))
+    found = family(draw(st.sampled_from([f.name for f in families()])))
     pp = draw(st.integers(2, 5))
     if found.name in {"dualpipe", "chimera"}:
         pp = 4

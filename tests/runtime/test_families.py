@@ -10,12 +10,12 @@ from tests.runtime.worlds import run_all
 
 from forescale.runtime import launch
 from forescale.schedule import (
-    FAMILIES,
     Action,
     Kind,
     Request,
     build_schedule,
     check,
+    families,
     from_actions,
     peak_activations,
 )
@@ -26,7 +26,7 @@ CLOSE = 1e-12
 
 
 def library(pp):
-    for each in FAMILIES:
+    for each in families():
         count = 2 * pp if each.name in ("dualpipe", "dualpipev", "chimera", "zbv") else pp + 2 + pp % 2
         request = Request(pp=pp, num_microbatches=count, num_splits=2)
         if not each.refusal(request):

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from forescale.schedule import FAMILIES, Request, family, simulate
+from forescale.schedule import Request, families, family, simulate
 from forescale.schedule.draw import to_html, to_perfetto, to_svg, to_terminal
 
 
@@ -36,7 +36,7 @@ def test_terminal_colours_instead_of_letters():
     assert plain.splitlines()[2].startswith("rank 0 0123456")
 
 
-@pytest.mark.parametrize("name", [each.name for each in FAMILIES])
+@pytest.mark.parametrize("name", [each.name for each in families()])
 def test_svg_is_well_formed_and_complete(name):
     simulation = simulated(name)
     root = ElementTree.fromstring(to_svg(simulation.timeline))

@@ -3,7 +3,7 @@
 import pytest
 
 from forescale.errors import UnknownNameError
-from forescale.schedule import FAMILIES, Request, ScheduleError, build_schedule, family, peak_activations
+from forescale.schedule import Request, ScheduleError, build_schedule, families, family, peak_activations
 
 
 def order(name, rank, m=8, pp=4, **more):
@@ -12,7 +12,7 @@ def order(name, rank, m=8, pp=4, **more):
 
 
 def test_names_are_unique():
-    names = [name for each in FAMILIES for name in (each.name, *each.aliases)]
+    names = [name for each in families() for name in (each.name, *each.aliases)]
     assert len(names) == len(set(names))
 
 

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forescale.schedule import (
-    FAMILIES,
     LinkTimes,
     Order,
     Request,
     StageTimes,
     compile_schedule,
+    families,
     family,
     simulate,
     time_step,
@@ -24,7 +24,7 @@ from forescale.schedule.rounds import num_messages, only_passes, time_by_rounds
 
 UNIT = StageTimes(forward=0.5, input_grad=0.5, weight_grad=0.5)
 BY_ROUNDS = [
-    each.name for each in FAMILIES if each.name not in {"seq1f1b", "dualpipe", "dualpipev", "pipeoffload"}
+    each.name for each in families() if each.name not in {"seq1f1b", "dualpipe", "dualpipev", "pipeoffload"}
 ]
 
 

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from forescale.schedule import (
-    FAMILIES,
     LinkTimes,
     Request,
     ScheduleError,
     StageTimes,
     StepCosts,
     compile_schedule,
+    families,
     family,
     from_actions,
     simulate,
@@ -113,7 +113,7 @@ def test_offload_hides_until_copies_are_slow():
 
 
 @pytest.mark.parametrize("comm", ["overlapped", "serial", "blocking"])
-@pytest.mark.parametrize("each", FAMILIES, ids=lambda f: f.name)
+@pytest.mark.parametrize("each", families(), ids=lambda f: f.name)
 def test_one_candidate_alone_or_among_others_gives_the_same_bits(each, comm):
     schedule = each.build(Request(pp=4, num_microbatches=8, vpp=each.fixed_vpp or 2))
     random = np.random.default_rng(3)

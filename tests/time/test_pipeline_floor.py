@@ -7,7 +7,7 @@ import pytest
 from tests.small import cluster, dense, workload
 
 from forescale.question import Question
-from forescale.schedule import FAMILIES, Request, build_schedule, compile_schedule, peak_activations
+from forescale.schedule import Request, build_schedule, compile_schedule, families, peak_activations
 from forescale.schedule.family import RankShape
 from forescale.schedule.times import StageTimes
 from forescale.search.evaluate import score
@@ -28,7 +28,7 @@ def built(family):
                 yield request, build_schedule(family.name, request, vpp=vpp)
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda each: each.name)
+@pytest.mark.parametrize("family", families(), ids=lambda each: each.name)
 def test_no_schedule_holds_less_than_its_family_says(family):
     found = 0
     for request, schedule in built(family):
@@ -39,7 +39,7 @@ def test_no_schedule_holds_less_than_its_family_says(family):
     assert found
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda each: each.name)
+@pytest.mark.parametrize("family", families(), ids=lambda each: each.name)
 def test_stages_lie_where_the_floor_puts_them(family):
     for request, schedule in built(family):
         assert schedule.placement == family.place(request.pp, request.vpp)

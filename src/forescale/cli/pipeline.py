@@ -34,7 +34,6 @@ from forescale.errors import ForescaleError
 from forescale.files import read_text
 from forescale.io.schedule_table import read_schedule_table
 from forescale.schedule import (
-    FAMILIES,
     CheckReport,
     Family,
     LinkTimes,
@@ -45,6 +44,7 @@ from forescale.schedule import (
     Step,
     build_schedule,
     check,
+    families,
     family,
     simulate,
 )
@@ -68,12 +68,12 @@ app.command("run")(run_command)
 def list_schedules(*, as_json: AsJson = False) -> None:
     """List the schedules: names, constraints, closed forms of idle time and memory, source."""
     if as_json:
-        print_json({"schema": SCHEMA, "schedules": [_family_row(each) for each in FAMILIES]})
+        print_json({"schema": SCHEMA, "schedules": [_family_row(each) for each in families()]})
         return
     table = Table(box=None, pad_edge=False)
     for title in ("schedule", "vpp", "constraints", "idle", "peak (micro-batches)"):
         table.add_column(title, overflow="fold")
-    for each in FAMILIES:
+    for each in families():
         table.add_row(each.name, _vpp_text(each), each.constraint, each.idle, each.peak)
     console().print(table)
     say("p ranks, v chunks, m micro-batches; tf, tb, tw of a device's full share. --json adds sources.")
@@ -295,7 +295,7 @@ def _vpp_text(each: Family) -> str:
 def _compare(passes: PassOptions, pp: int, microbatches: int) -> tuple[list[Step], dict[str, str]]:
     results, refused = [], {}
     request = passes.request(pp, microbatches)
-    for each in FAMILIES:
+    for each in families():
         chosen = each.fixed_vpp or passes.vpp or max(2, each.vpp[0])
         try:
             result = passes.run(each.build(replace(request, vpp=chosen)))

@@ -12,7 +12,7 @@ import inspect
 import math
 import textwrap
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import MISSING, asdict, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
 from typing import (
@@ -153,6 +153,8 @@ class _Walk:
     def _validate(
         self, kind: Hint, clean: Mapping[str, Any], path: tuple[str, ...], failed: set[str]
     ) -> Hint:
+        if not (clean or failed or _required(kind)):
+            return kind()  # what checks it takes long to build
         from pydantic import ValidationError
 
         try:
@@ -241,6 +243,12 @@ def _item_hint(hint: Hint) -> Hint:
 @cache
 def _hints(kind: Hint) -> dict[str, Any]:
     return get_type_hints(kind, include_extras=True)
+
+
+@cache
+def _required(kind: Hint) -> bool:
+    """Return whether `kind` has a field that must be given."""
+    return any(item.default is MISSING and item.default_factory is MISSING for item in fields(kind))
 
 
 @cache

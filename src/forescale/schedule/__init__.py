@@ -17,7 +17,7 @@ from forescale.errors import ScheduleError
 from forescale.schedule.actions import Action, Kind, Order, Overlapped
 from forescale.schedule.checker import CheckReport, Violation, check
 from forescale.schedule.family import Family, Request
-from forescale.schedule.library import FAMILIES, build_schedule, cuts_sequences, family, splits_backward
+from forescale.schedule.library import build_schedule, cuts_sequences, families, family, splits_backward
 from forescale.schedule.memory import ActivationSizes, peak_activations, peak_memory
 from forescale.schedule.messages import LoweredSchedule, lower
 from forescale.schedule.model import Placement, Schedule, from_actions
@@ -26,7 +26,6 @@ from forescale.schedule.times import Durations, LinkTimes, StageTimes, from_shar
 from forescale.schedule.timing import CompiledSchedule, Timing, compile_schedule
 
 __all__ = [
-    "FAMILIES",
     "Action",
     "ActivationSizes",
     "CheckReport",
@@ -52,6 +51,7 @@ __all__ = [
     "check",
     "compile_schedule",
     "cuts_sequences",
+    "families",
     "family",
     "from_actions",
     "from_share",

@@ -7,7 +7,7 @@ backward, the optimizer behind a barrier of all ranks.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,8 +16,6 @@ from forescale.errors import ScheduleError
 from forescale.numeric import Array
 from forescale.schedule.actions import Kind
 from forescale.schedule.checker import SEMANTICS, CheckReport, check, out_of_memory
-from forescale.schedule.draw.svg import to_svg
-from forescale.schedule.draw.timeline import Bar, Timeline
 from forescale.schedule.family import MOST_IN_FULL
 from forescale.schedule.memory import ActivationSizes, memory_curve, peak_activations, unit_sizes
 from forescale.schedule.messages import Comm
@@ -27,6 +25,9 @@ from forescale.schedule.rounds import num_messages, only_passes, time_by_rounds
 from forescale.schedule.times import FREE, Durations, LinkTimes, StageTimes, from_share
 from forescale.schedule.timing import CompiledSchedule, Timing, compile_schedule
 from forescale.units import counted
+
+if TYPE_CHECKING:
+    from forescale.schedule.draw.timeline import Timeline
 
 MANY_ACTIONS = 1 << 17
 """Actions beyond which a step is timed without keeping each."""
@@ -141,6 +142,8 @@ class Simulation(Step):
     @property
     def timeline(self) -> Timeline:
         """The step as pictures draw it."""
+        from forescale.schedule.draw.timeline import Bar, Timeline
+
         schedule, flat = self.schedule, self.compiled.program.flat
         starts, ends = _split_blocks(self)
         chunk = _chunks(schedule.placement.rank_of_stage)
@@ -179,6 +182,8 @@ class Simulation(Step):
 
     def _repr_html_(self) -> str:
         """Show the timeline in a notebook."""
+        from forescale.schedule.draw.svg import to_svg
+
         return to_svg(self.timeline)
 
 

@@ -1,4 +1,4 @@
-"""The library: one file per schedule, and the tuple that lists them."""
+"""The library: one file per schedule, `published` lists them."""
 
 from __future__ import annotations
 
@@ -6,53 +6,14 @@ from dataclasses import replace
 
 from forescale.errors import ScheduleError, UnknownNameError
 from forescale.schedule.family import Family, Request
-from forescale.schedule.library import (
-    chimera,
-    dualpipe,
-    dualpipev,
-    eager_1f1b,
-    gis,
-    gpipe,
-    hanayo,
-    interleaved,
-    interleaved_lean,
-    interleaved_zb,
-    looped_bfs,
-    one_f_one_b,
-    pipeoffload,
-    seq1f1b,
-    v_limited,
-    zb_auto,
-    zb_h1,
-    zb_h2,
-    zbv,
-)
 from forescale.schedule.model import Schedule
 
-FAMILIES: tuple[Family, ...] = (
-    gpipe.FAMILY,
-    one_f_one_b.FAMILY,
-    eager_1f1b.FAMILY,
-    seq1f1b.FAMILY,
-    interleaved.FAMILY,
-    interleaved_lean.FAMILY,
-    looped_bfs.FAMILY,
-    zb_h1.FAMILY,
-    zb_h2.FAMILY,
-    zb_auto.ZB_1P,
-    zb_auto.ZB_2P,
-    interleaved_zb.FAMILY,
-    zbv.FAMILY,
-    v_limited.V_HALF,
-    v_limited.V_MIN,
-    v_limited.V_ZB,
-    dualpipe.FAMILY,
-    dualpipev.FAMILY,
-    chimera.FAMILY,
-    hanayo.FAMILY,
-    gis.FAMILY,
-    pipeoffload.FAMILY,
-)
+
+def families() -> tuple[Family, ...]:
+    """Return all families; their modules are loaded when one is first asked for."""
+    from forescale.schedule.library.published import FAMILIES
+
+    return FAMILIES
 
 
 def family(name: str) -> Family:
@@ -64,10 +25,10 @@ def family(name: str) -> Family:
         If there is none; the message names the nearest.
     """
     wanted = _plain(name)
-    for each in FAMILIES:
+    for each in families():
         if wanted in {_plain(known) for known in (each.name, *each.aliases)}:
             return each
-    kind, known = "schedule", [n for each in FAMILIES for n in (each.name, *each.aliases)]
+    kind, known = "schedule", [n for each in families() for n in (each.name, *each.aliases)]
     raise UnknownNameError(kind, name, known)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from forescale.errors import ScheduleError
 from forescale.schedule.actions import JOINED, Kind, pack
 from forescale.schedule.family import Request
-from forescale.schedule.library import FAMILIES
+from forescale.schedule.library import families
 from forescale.schedule.model import Schedule
 from forescale.schedule.optimise import exact, local_search
 from forescale.schedule.optimise.problem import Problem, split_backward
@@ -116,7 +116,7 @@ def candidates(problem: Problem) -> list[tuple[float, Schedule]]:
         weight_part=problem.weight_part,
     )
     found = []
-    for family in FAMILIES:
+    for family in families():
         try:
             schedule = family.build(request)
         except ScheduleError:
