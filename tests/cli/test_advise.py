@@ -29,6 +29,21 @@ def test_bad_memory_is_one_sentence(forescale):
     assert len(ran.err.strip().splitlines()) == 1
 
 
+def test_limits_of_a_plan_hold_until_a_flag_says_otherwise(forescale, tmp_path):
+    plan = tmp_path / "plan.toml"
+    plan.write_text('max_memory = "40 GiB"\nobjective = "peak_memory"\n')
+    own, over = (
+        json.loads(forescale("advise", *CASE, "--plan", plan, *flags, "--json").out)
+        for flags in ((), ("--max-memory", "60GiB"))
+    )
+    for body, limit in ((own, 40 * 2**30), (over, 60 * 2**30)):
+        facts = {fact["name"]: fact["value"] for fact in body["steps"][0]["facts"]}
+        assert facts["memory of a device"] == limit
+        assert body["advised"]["memory"]["peak_bytes"] <= limit
+        assert body["best"]["memory"]["peak_bytes"] <= limit
+        assert body["best"]["step_time_s"] <= body["advised"]["step_time_s"]
+
+
 def test_presets_are_refused(forescale):
     ran = forescale("advise", *CASE, "--preset", "playbook")
     assert ran.code == 2

@@ -46,6 +46,23 @@ def test_json_is_best_first(forescale):
     assert body["num_legal"] >= body["num_feasible"] >= 5
 
 
+def test_limits_of_a_plan_hold_until_a_flag_says_otherwise(forescale, tmp_path):
+    plan = tmp_path / "plan.toml"
+    plan.write_text('objective = "peak_memory"\nmax_memory = "60 GiB"\n')
+    asked = (*SEARCH, "--plan", plan)
+    own = document(forescale("search", *asked, "--json"))
+    over = document(
+        forescale("search", *asked, "--objective", "step_time", "--max-memory", "50GiB", "--json")
+    )
+    usual = document(forescale("search", *SEARCH, "--max-memory", "50GiB", "--json"))
+    assert own["objective"] == "peak_memory"
+    assert over["objective"] == "step_time"
+    assert over["best"] == usual["best"]
+    assert over["best"][0]["step_time_s"] < own["best"][0]["step_time_s"]
+    refused = forescale("search", *asked, "--pareto")
+    assert "--pareto does not go with --objective peak_memory" in refused.err
+
+
 def test_objective_is_what_is_ranked_by(forescale):
     body = document(forescale("search", *SEARCH, "--objective", "peak_memory", "--json"))
     peaks = [one["memory"]["peak_bytes"] for one in body["best"]]

@@ -67,7 +67,7 @@ def advise(
     batch, layout = _batch(case, layout)
     throughput, advised = _throughput(case, layout)
     model, cluster, workload = asked.model, asked.cluster, asked.workload
-    best = search(asked, top=1).best[0] if exact else None
+    best = search(replace(asked, objective="step_time"), top=1).best[0] if exact else None
     return Advice(
         model=model,
         cluster=cluster,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -16,7 +15,6 @@ from forescale.cli.options import (
     PlanOptions,
     RunOptions,
     grouped,
-    memory_limit,
 )
 
 
@@ -42,7 +40,7 @@ def advise_command(
 
     question = read_question(model, plan, cluster, run, cost=cost)
     question.refuse_presets("advise")
-    result = advise(replace(question.asked, max_memory=memory_limit(max_memory)), exact=exact)
+    result = advise(question.limited(max_memory=max_memory).asked, exact=exact)
     if as_json:
         print_json(result.to_json())
         return

@@ -6,7 +6,14 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from forescale.cli.options import ClusterOptions, CostOptions, LayoutOptions, PlanOptions, RunOptions
+from forescale.cli.options import (
+    ClusterOptions,
+    CostOptions,
+    LayoutOptions,
+    PlanOptions,
+    RunOptions,
+    memory_limit,
+)
 from forescale.errors import SpecError, nearest, shown
 from forescale.files import place_of
 from forescale.limits import whole_of
@@ -15,6 +22,7 @@ if TYPE_CHECKING:
     from forescale.frameworks.reading import Reading
     from forescale.io.plan import Plan
     from forescale.projection.result import Note, Projection
+    from forescale.question import Objective
     from forescale.question import Question as Asked
     from forescale.spec.space import Space
     from forescale.spec.strategy import Strategy
@@ -61,10 +69,17 @@ class Question:
 
         return replace(asked(self.plan), strategy=self.strategy)
 
-    def searched(self, space: Space, max_memory: float | None) -> Asked:
+    def limited(
+        self, *, max_memory: str | None, objective: Objective | None = None, safe: bool = False
+    ) -> Question:
+        """Return the question with the limits that flags give; where they are silent those of the plan stay."""
+        flags = {"max_memory": memory_limit(max_memory), "objective": objective, "safe": safe or None}
+        given: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
+        return replace(self, plan=replace(self.plan, **given))
+
+    def searched(self, space: Space) -> Asked:
         """Return the question of the engine with a space instead of a layout."""
-        limit = self.plan.max_memory if max_memory is None else max_memory
-        return replace(self.asked, strategy=None, space=space, max_memory=limit)
+        return replace(self.asked, strategy=None, space=space)
 
     def project(self) -> Projection:
         """Return what the preset says of the layout, with the question's cost models, and what readers had to say."""

@@ -146,7 +146,7 @@ def _search(question: Question, choice: SpaceOptions, *, top: int, details: int,
     from forescale.search.pareto import slowest_of
 
     space = space_of(question, choice, sized=True)
-    found = ranked(question, space, top=top, objective="step_time", max_memory=None)
+    found = ranked(question, space, top=top)
     return search_report(found, slowest_of(found.question, worst) if worst else (), num_detailed=details)
 
 

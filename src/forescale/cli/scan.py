@@ -106,23 +106,23 @@ def _refuse_combinations(scan: ScanOptions) -> None:
         raise SpecError(msg)
 
 
-def front(question: Question, scan: ScanOptions, *, space: Space, max_memory: float | None) -> ParetoResult:
+def front(question: Question, scan: ScanOptions, *, space: Space) -> ParetoResult:
     """Return the Pareto front, over devices too where several numbers of them are given."""
     from forescale.search import pareto_search
 
     counts = scan.device_counts
     result = pareto_search(
-        question.searched(space, max_memory),
+        question.searched(space),
         device_counts=None if counts is None else _counts("--device-counts", counts),
     )
     return replace(result, front=tuple(_noted(one, question.notes) for one in result.front))
 
 
-def scanned(question: Question, scan: ScanOptions, *, space: Space, max_memory: float | None) -> ScanResult:
+def scanned(question: Question, scan: ScanOptions, *, space: Space) -> ScanResult:
     """Return the best layout of each number of devices or batch."""
     from forescale.search import Terms, fewest_devices, scan_batches, scan_devices
 
-    asked, target = question.searched(space, max_memory), _target(scan)
+    asked, target = question.searched(space), _target(scan)
     terms = Terms(target=target, price_per_device_hour=scan.price_per_device_hour)
     if target is not None:
         target.limit(asked.workload)

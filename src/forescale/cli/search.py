@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 
@@ -23,7 +23,6 @@ from forescale.cli.options import (
     RunOptions,
     bounded,
     grouped,
-    memory_limit,
 )
 from forescale.cli.scan import ScanOptions, complete_question, front, scanned
 from forescale.cli.space import SpaceOptions, framework_of, space_of
@@ -124,9 +123,13 @@ class GoalOptions:
     """What is best, and how much of it is shown."""
 
     objective: Annotated[
-        Literal["step_time", "peak_memory"],
-        typer.Option("--objective", help="What to minimise.", rich_help_panel=SEARCH),
-    ] = "step_time"
+        Literal["step_time", "peak_memory"] | None,
+        typer.Option(
+            "--objective",
+            help="What to minimise; by default step_time, or as --plan.",
+            rich_help_panel=SEARCH,
+        ),
+    ] = None
     top: Annotated[
         int,
         typer.Option(
@@ -187,37 +190,36 @@ def search_command(
     """Find the best layouts: the whole legal space, ranked."""
     from forescale.cli.inputs import read_question
 
-    limit = memory_limit(goal.max_memory)
-    goals: dict[str, Any] = {"top": goal.top, "objective": goal.objective, "max_memory": limit}
     cluster, run = complete_question(scan, cluster, run)
     run = with_own_length(model, plan, run)
     question = read_question(model, plan, cluster, run, cost=cost, framework=framework_of(choice))
+    question = question.limited(max_memory=goal.max_memory, objective=goal.objective, safe=answer.safe)
     if question.plan.preset == STUDY:
         from forescale.cli.render.study import study_view
 
         for options in (scan, effort, answer):
             options.refuse(f"does not go with --preset {STUDY}")
-        found = search_study(question, study, fix=choice.fix or (), **goals)
+        found = search_study(question, study, fix=choice.fix or (), top=goal.top)
         _write(found, study_view, as_json=as_json, files=files)
         return
     refuse_study_options(study)
     question.refuse_presets("search")
-    _refuse_unused(scan, effort, answer, goal.objective)
+    _refuse_unused(scan, effort, answer, question.plan.objective)
     space = space_of(question, choice, sized=scan.device_counts is None and not scan.has_target)
     if scan.pareto:
         from forescale.cli.render.search import pareto_view
 
-        whole = front(question, scan, space=space, max_memory=limit)
+        whole = front(question, scan, space=space)
         _write(whole, partial(pareto_view, most=goal.top), as_json=as_json, files=files)
     elif scan.wanted:
         from forescale.cli.render.scan import scan_view
 
-        points = scanned(question, scan, space=space, max_memory=limit)
+        points = scanned(question, scan, space=space)
         _write(points, scan_view, as_json=as_json, files=files)
     else:
         from forescale.cli.render.search import search_view
 
-        result = ranked(question, space, **goals, effort=effort, answer=answer)
+        result = ranked(question, space, top=goal.top, effort=effort, answer=answer)
         _write(result, search_view, as_json=as_json, files=files)
 
 
@@ -237,8 +239,6 @@ def ranked(
     space: Space,
     *,
     top: int,
-    objective: Objective,
-    max_memory: float | None,
     effort: EffortOptions | None = None,
     answer: AnswerOptions | None = None,
 ) -> SearchResult:
@@ -247,12 +247,7 @@ def ranked(
     from forescale.search import search
 
     effort = effort or EffortOptions()
-    asked = question.searched(space, max_memory)
-    asked = replace(
-        asked,
-        objective=asked.objective if objective == "step_time" else objective,
-        safe=asked.safe or (answer is not None and answer.safe),
-    )
+    asked = question.searched(space)
     with SearchBar() as bar, _remedied(asked):
         result = search(
             asked,

@@ -63,8 +63,6 @@ def search_study(
     *,
     fix: Sequence[str],
     top: int,
-    objective: str,
-    max_memory: float | None,
 ) -> StudyResult:
     """Return the configurations of the paper's space, fastest first."""
     from forescale.presets.subramanian2024 import search_subramanian2024
@@ -72,13 +70,11 @@ def search_study(
     if options.tensor_parallel is None:
         msg = f"--preset {STUDY} searches one strategy at a time: give --tensor-parallel 1d, 2d or summa"
         raise SpecError(msg)
-    if objective != "step_time":
-        msg = f"--preset {STUDY} ranks by step_time, as published; got --objective {objective}"
+    asked = question.asked
+    if asked.objective != "step_time":
+        msg = f"--preset {STUDY} ranks by step_time, as published; got --objective {asked.objective}"
         raise SpecError(msg)
-    asked = question.plan
-    device = asked.cluster.device
-    if max_memory is not None:
-        device = replace(device, hbm_bytes=min(max_memory, device.hbm_bytes))
+    device = replace(asked.cluster.device, hbm_bytes=asked.memory_limit)
     return search_subramanian2024(
         asked.model,
         replace(asked.cluster, device=device),
