@@ -82,7 +82,9 @@ def validate_command(
     ] = "headline",
     ask_peers: Annotated[
         bool,
-        typer.Option("--peers", help="Ask llm-analysis too (pip install --no-deps llm-analysis fire)."),
+        typer.Option(
+            "--peers", help="Ask llm-analysis too (pip install --no-deps llm-analysis fire termcolor)."
+        ),
     ] = False,
     cost: CostOptions,
     as_json: Annotated[

@@ -173,7 +173,7 @@ def _modules() -> tuple[Any, Any]:
     try:
         analysis, config = (import_module(f"llm_analysis.{name}") for name in ("analysis", "config"))
     except ImportError as error:
-        msg = f"llm-analysis is not installed ({error}): pip install --no-deps llm-analysis fire"
+        msg = f"llm-analysis is not installed ({error}): pip install --no-deps llm-analysis fire termcolor"
         raise ForescaleError(msg) from error
     logging.getLogger("llm_analysis").setLevel(logging.CRITICAL)
     config.logger.setLevel(logging.CRITICAL)
