@@ -331,7 +331,7 @@ def _wrong(question: Broken, code: int, answer: str, said: str) -> list[str]:
         return [f"no sentence: {said[:200]!r}"]
     if code == 2 and "Traceback" in said:
         return [said[:300]]
-    given = " ".join(question.arguments) + question.content.decode("utf-8", errors="replace")
+    given = " ".join(question.arguments) + "\n" + question.content.decode("utf-8", errors="replace")
     found = ENDLESS.search(answer) if code == 0 and not ENDLESS.search(given) else None
     return (
         [f"an answer with {found[0]}: …{answer[max(0, found.start() - 60) : found.end() + 20]!r}"]
