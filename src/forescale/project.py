@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from operator import itemgetter
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,13 +18,6 @@ from forescale.graph.moe import possible_imbalance
 from forescale.graph.stages import StagePlan
 from forescale.inputs import Wired, wire
 from forescale.memory.peak import fragmentation_note, memory_summary
-from forescale.memory.timeline import (
-    MemoryTimeline,
-    build_timeline,
-    schedule_of,
-    stage_loads,
-    standing_of_ranks,
-)
 from forescale.projection.rates import days, tokens_per_device_second, utilisation
 from forescale.projection.result import (
     TIME_PARTS,
@@ -41,6 +35,9 @@ from forescale.spec.model import Model, MoeFfn
 from forescale.spec.strategy import Routing, Strategy
 from forescale.spec.workload import Workload
 from forescale.time.price import coverage, message_coverage, time_sources
+
+if TYPE_CHECKING:
+    from forescale.memory.timeline import MemoryTimeline
 
 
 def project(
@@ -82,6 +79,8 @@ def memory_timeline(
     It takes a question or its parts, as `project` does, and raises as that does. `most_microbatches` shortens the
     step: (interleaved) 1F1B repeats itself once every rank is busy.
     """
+    from forescale.memory.timeline import build_timeline, schedule_of, stage_loads, standing_of_ranks
+
     wired = wire(question_of(question, cluster, workload, strategy=strategy, costs=costs))
     asked, result = wired.question, _projection(wired)
     standing = standing_of_ranks(result, wired.setting, wired.inputs)

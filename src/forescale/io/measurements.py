@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from forescale.catalogue.clusters import device_names, hardware_device
 from forescale.cost.measured import Measurements
@@ -16,10 +16,12 @@ from forescale.cost.timings import MeasuredCollective, kind_of, read_collectives
 from forescale.errors import ReaderError, UnknownNameError
 from forescale.files import read_table, read_text
 from forescale.graph.ops import CollectiveKind
-from forescale.io.bench import BenchArtifact, read_bench
 from forescale.io.plan import Plan
 from forescale.limits import whole_of
 from forescale.spec import Device
+
+if TYPE_CHECKING:
+    from forescale.io.bench import BenchArtifact
 
 SUFFIXES = (".json", ".csv", ".txt", ".log", ".out")
 
@@ -81,6 +83,8 @@ def read_measurements(
     file = Path(path)
     match file.suffix.lower():
         case ".json":
+            from forescale.io.bench import read_bench
+
             return _of_artifact(read_bench(file), file)
         case ".csv":
             return _of_table(file, device, cluster)

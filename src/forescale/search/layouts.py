@@ -163,12 +163,11 @@ class Candidates:
 
         All layers by number are what no number means, except for multi-token prediction (`replayed_mtp`).
         """
-        same = (
-            not each.recompute.layer_ids
-            and replace(each.recompute, num_layers=recompute.num_layers) == recompute
-            for each in self.variants
-        )
-        counts = {each.recompute.num_layers for each, alike in zip(self.variants, same, strict=True) if alike}
+        counts = {
+            each.num_layers
+            for each in {variant.recompute for variant in self.variants}
+            if not each.layer_ids and replace(each, num_layers=recompute.num_layers) == recompute
+        }
         smaller = [count for count in counts if count is not None and count < int(recompute.num_layers or 0)]
         if None in counts and not self.model.num_mtp_layers:
             smaller.append(int(recompute.num_layers or 0))
