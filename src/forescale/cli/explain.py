@@ -98,4 +98,4 @@ def explain_command(
     from forescale.cli.render.words import left_out
 
     view = explanation_view(node, depth=tree.depth, cite=tree.cite)
-    console().print(*left_out(question.plan.model), view, sep="\n")
+    console().print(*left_out(question.asked.model), view, sep="\n")

@@ -20,12 +20,10 @@ from forescale.limits import whole_of
 
 if TYPE_CHECKING:
     from forescale.frameworks.reading import Reading
-    from forescale.io.plan import Plan
     from forescale.projection.result import Note, Projection
     from forescale.question import Objective
     from forescale.question import Question as Asked
     from forescale.spec.space import Space
-    from forescale.spec.strategy import Strategy
 
 PRECISION_FIELDS = {
     "precision": "compute",
@@ -52,22 +50,8 @@ NAMED_KEYS = 8
 class Question:
     """What a command asks, and what its reader has to say about the files that it came from."""
 
-    plan: Plan
+    asked: Asked
     notes: tuple[Note, ...]
-
-    @property
-    def strategy(self) -> Strategy:
-        """The layout; the default one where none was given."""
-        from forescale.spec.strategy import Strategy
-
-        return self.plan.strategy or Strategy()
-
-    @property
-    def asked(self) -> Asked:
-        """The question of the engine."""
-        from forescale.io.question import asked
-
-        return replace(asked(self.plan), strategy=self.strategy)
 
     def limited(
         self, *, max_memory: str | None, objective: Objective | None = None, safe: bool = False
@@ -75,7 +59,7 @@ class Question:
         """Return the question with the limits that flags give; where they are silent those of the plan stay."""
         flags = {"max_memory": memory_limit(max_memory), "objective": objective, "safe": safe or None}
         given: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
-        return replace(self, plan=replace(self.plan, **given))
+        return replace(self, asked=replace(self.asked, **given))
 
     def searched(self, space: Space) -> Asked:
         """Return the question of the engine with a space instead of a layout."""
@@ -83,7 +67,7 @@ class Question:
 
     def project(self) -> Projection:
         """Return what the preset says of the layout, with the question's cost models, and what readers had to say."""
-        if self.plan.preset == "default":
+        if self.asked.preset == "default":
             from forescale.project import project
 
             result = project(self.asked)
@@ -95,11 +79,11 @@ class Question:
 
     def refuse_presets(self, command: str, *, works_under: str = "the preset default") -> None:
         """Raise unless the question is asked of our own engine: other accounts project, some also search."""
-        if self.plan.preset == "default":
+        if self.asked.preset == "default":
             return
         from forescale.presets import load_preset
 
-        name = load_preset(self.plan.preset).name
+        name = load_preset(self.asked.preset).name
         takers = OWN_SEARCH.get(name)
         who = "project takes" if takers is None else f"project and {takers} take"
         msg = f"{command} works under {works_under} only; {who} {name}"
@@ -115,12 +99,13 @@ def read_question(
     cost: CostOptions | None = None,
     framework: str | None = None,
 ) -> Question:
-    """Return the question that a command asks; without `layout` options its plan may have no strategy.
+    """Return the question that a command asks; without `layout` options it may have no strategy.
 
     A framework's file gives what it says of layout and workload; the plan file, flags and `--set` go over it.
     `framework` is what trains where nothing else says so.
     """
     from forescale.io.plan import build_plan, read_plan_values, with_overrides
+    from forescale.io.question import asked
 
     folder = None if plan.plan is None else plan.plan.parent
     written = {} if plan.plan is None else read_plan_values(plan.plan)
@@ -152,18 +137,18 @@ def read_question(
     if layout is not None and "devices" not in values and "nodes" not in values:
         values["devices"] = _devices(values["strategy"])
     where = COMMAND_LINE if plan.plan is None else str(plan.plan)
-    built = build_plan(values, where=where, folder=folder)
-    notes = (*notes, *_hardware_notes(values, folder), *_framework_notes(built))
-    return Question(plan=built, notes=notes)
+    question = asked(build_plan(values, where=where, folder=folder))
+    notes = (*notes, *_hardware_notes(values, folder), *_framework_notes(question))
+    return Question(asked=question, notes=notes)
 
 
-def _framework_notes(plan: Plan) -> tuple[Note, ...]:
+def _framework_notes(question: Asked) -> tuple[Note, ...]:
     """Return what trains, where something names it."""
     from forescale.projection.result import Note
 
-    if plan.framework is None:
+    if question.framework is None:
         return ()
-    text = f"where nothing else is said, as {plan.framework.label} trains"
+    text = f"where nothing else is said, as {question.framework.label} trains"
     return (Note(topic="framework", text=text),)
 
 

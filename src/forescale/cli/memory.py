@@ -220,7 +220,7 @@ def _timeline(question: Question, options: TimelineOptions) -> MemoryTimeline:
     from forescale.project import memory_timeline
 
     question.refuse_presets("--timeline")
-    asked, strategy = question.asked, question.strategy
+    asked, strategy = question.asked, question.asked.layout
     timeline = memory_timeline(asked)
     if options.export is not None:
         enough = strategy.pp * max(SHORTEST, -(-EXPORTED // strategy.pp))

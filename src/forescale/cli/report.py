@@ -92,7 +92,7 @@ def report_command(
     if plan.preset == STUDY:
         model, cluster, run = _of_the_analysis(plan, model, cluster, run)
     question = read_question(model, plan, cluster, run, framework=framework_of(choice))
-    if question.plan.preset == STUDY:
+    if question.asked.preset == STUDY:
         report = _study(question, choice, top=top, details=details, worst=worst)
     else:
         question.refuse_presets("report", works_under=f"the presets default and {STUDY}")
@@ -132,7 +132,7 @@ def _study(question: Question, choice: SpaceOptions, *, top: int, details: int, 
         what = "--space, --for, --fix and --allow"
         msg = f"{what} do not go with --preset {STUDY}: its search has the space of the analysis"
         raise SpecError(msg)
-    asked = question.plan
+    asked = question.asked
     parts = (asked.model, asked.cluster, asked.workload)
     found = search_almodel(*parts, top=top, worst=worst)
     other = Almodel(terms=first_table_terms())

@@ -194,7 +194,7 @@ def search_command(
     run = with_own_length(model, plan, run)
     question = read_question(model, plan, cluster, run, cost=cost, framework=framework_of(choice))
     question = question.limited(max_memory=goal.max_memory, objective=goal.objective, safe=answer.safe)
-    if question.plan.preset == STUDY:
+    if question.asked.preset == STUDY:
         from forescale.cli.render.study import study_view
 
         for options in (scan, effort, answer):
@@ -204,7 +204,7 @@ def search_command(
         return
     refuse_study_options(study)
     question.refuse_presets("search")
-    _refuse_unused(scan, effort, answer, question.plan.objective)
+    _refuse_unused(scan, effort, answer, question.asked.objective)
     space = space_of(question, choice, sized=scan.device_counts is None and not scan.has_target)
     if scan.pareto:
         from forescale.cli.render.search import pareto_view

@@ -70,7 +70,7 @@ def space_of(question: Question, options: SpaceOptions, *, sized: bool) -> Space
     from forescale.io.space import held_space, read_space, wider_space
     from forescale.spec.framework import replayed, searched
 
-    asked = question.plan
+    asked = question.asked
     space = asked.space if asked.strategy is None else replace(asked.space, base=asked.strategy)
     limits = None if options.limits is None else load_framework(options.limits)
     if asked.framework is not None:
