@@ -18,14 +18,14 @@ from forescale.runtime.launch import launch
 from forescale.runtime.measure import together, typical
 from forescale.runtime.step import PipelineStep
 from forescale.runtime.toy import SleepingStage
-from forescale.schedule import FAMILIES, Request, build_schedule
+from forescale.schedule import Request, build_schedule, families
 
 STEPS = 5
 FULL = 0.030
 
 
 def schedules(pp):
-    for each in FAMILIES:
+    for each in families():
         count = 2 * pp if each.name in ("dualpipe", "dualpipev", "chimera", "zbv") else pp + 2 + pp % 2
         request = Request(pp=pp, num_microbatches=count, num_splits=2)
         if not each.refusal(request):
