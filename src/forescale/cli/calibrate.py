@@ -84,6 +84,24 @@ class LogOptions:
     ] = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceOptions:
+    """What was measured on."""
+
+    device: Annotated[
+        str | None,
+        typer.Option("--device", metavar="NAME", help="Device of the kernels; of runs, only those on it."),
+    ] = None
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster",
+            metavar="NAME|FILE",
+            help="Cluster that collectives were timed on; of runs, the one they ran on, whatever their rows say.",
+        ),
+    ] = None
+
+
 @grouped
 def calibrate_command(
     runs: Annotated[
@@ -91,6 +109,7 @@ def calibrate_command(
         typer.Argument(metavar="RUNS.csv", help="Measured runs of one cluster.", show_default=False),
     ] = None,
     *,
+    machine: PlaceOptions,
     logs: LogOptions,
     kernel: KernelOptions,
     output: Annotated[
@@ -102,18 +121,6 @@ def calibrate_command(
     base: Annotated[
         Path | None,
         typer.Option("--base", metavar="FILE.json", help="Start from this instead of published fits."),
-    ] = None,
-    device: Annotated[
-        str | None,
-        typer.Option("--device", metavar="NAME", help="Device of the kernels; of runs, only those on it."),
-    ] = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            "--cluster",
-            metavar="NAME|FILE",
-            help="Cluster that collectives were timed on; of runs, the one they ran on, whatever their rows say.",
-        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
@@ -128,11 +135,11 @@ def calibrate_command(
         raise SpecError(msg)
     own = Calibrations() if base is None else read_calibrations(base)
     today = date.today().isoformat()
-    place = _cluster(cluster)
+    place = _cluster(machine.cluster)
     entries: list[EntryFit] = []
     left: list[Left] = []
     if kernel.kernels:
-        where = _device(device, place)
+        where = _device(machine.device, place)
         own, kernel_fits = _kernels(own, _read(kernel.kernels, where), where, kernel, date=today)
         entries, left = [*kernel_fits.entries], [*kernel_fits.left]
     if logs.collectives:
@@ -146,7 +153,7 @@ def calibrate_command(
     measured: list[Run] = []
     result: ClusterCalibration | None = None
     if runs is not None:
-        found = _runs(runs, own, device, place, name=output.stem, date=today)
+        found = _runs(runs, own, machine.device, place, name=output.stem, date=today)
         measured, result, left = found[0], found[1], [*left, *found[2]]
         own = replace(own, runs=found[1].calibration)
     write_text(output, json.dumps(rounded(own.to_json()), indent=1, allow_nan=False) + "\n")
