@@ -36,7 +36,7 @@ def test_time_a_large_schedule_again(benchmark, name, delay):
     compiled = ready(name, 64, 512, 2)
     laid = compiled.durations(UNIT, LinkTimes(latency=delay))
     benchmark(compiled.time, laid)
-    assert benchmark.stats.stats.min <= 6e-3
+    assert benchmark.stats.stats.min <= 5e-3
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.1])
@@ -47,7 +47,7 @@ def test_time_a_small_schedule_again(benchmark, name, vpp, delay):
     compiled = ready(name, 8, 64, vpp)
     laid = compiled.durations(UNIT, LinkTimes(latency=delay))
     benchmark(compiled.time, laid)
-    assert benchmark.stats.stats.min <= (0.9e-3 if delay else 0.7e-3)
+    assert benchmark.stats.stats.min <= (60e-6 if delay else 50e-6)
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.1])

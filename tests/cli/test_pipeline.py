@@ -282,3 +282,21 @@ def test_files_of_any_size_are_refused_in_time(tmp_path):
         file.truncate(200_000_000)
     with pytest.raises(ForescaleError, match="larger than the 16 MiB"):
         run("check", str(path))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--schedule", "zbv", "--pp", 2), "give --schedule, --pp and --microbatches"),
+        (("table.csv", "--pp", 2), "leave --schedule, --pp and --microbatches out"),
+        (
+            ("--schedule", "1f1b", "--pp", 2, "-m", 2, "-o", "x.png"),
+            "a picture is FILE.html, FILE.svg or FILE.json",
+        ),
+        (("--schedule", "1f1b", "--pp", 99, "-m", 2), "up to 64 processes"),
+    ],
+)
+def test_what_cannot_run_is_refused_before_anything_starts(forescale, words, said):
+    ran = forescale("pipeline", "run", *words)
+    assert (ran.code, ran.out) == (2, "")
+    assert said in ran.err

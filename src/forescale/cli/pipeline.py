@@ -17,6 +17,7 @@ from forescale.cli.help import Commands
 from forescale.cli.options import grouped
 from forescale.cli.partition import partition_command
 from forescale.cli.pipeline_options import (
+    MOST_BYTES,
     AsJson,
     DrawFormat,
     MaybeMicrobatches,
@@ -56,8 +57,6 @@ from forescale.units import counted
 from forescale.written import writable, write_text
 
 MOST_RANKS_PRINTED = 32
-MOST_BYTES = 1 << 24
-"""Bytes of the largest schedule file that is read."""
 
 app = Commands(help="Pipeline schedules: build, check, time, draw and optimise.", no_args_is_help=True)
 app.command("partition")(partition_command)

@@ -28,6 +28,8 @@ from forescale.schedule.model import loop, wave
 from forescale.schedule.optimise import Problem
 from forescale.units import counted
 
+MOST_BYTES = 1 << 24
+"""Bytes of the largest schedule file that is read."""
 MOST_DRAWN = 1 << 16
 """Actions of the largest schedule that is drawn."""
 

@@ -11,6 +11,7 @@ import typer
 from forescale.cli.console import PLAIN_WIDTH, console, print_json, say
 from forescale.cli.options import grouped
 from forescale.cli.pipeline_options import (
+    MOST_BYTES,
     AsJson,
     MaybeMicrobatches,
     MaybePp,
@@ -28,10 +29,17 @@ from forescale.written import writable, write_text
 if TYPE_CHECKING:
     from forescale.runtime.measure import ExecutedStep
 
-MOST_BYTES = 1 << 24
-"""Bytes of the largest schedule file that is read."""
+PICTURES = (".html", ".svg", ".json")
 MOST_RANKS = 64
 """Processes that are started on one machine."""
+
+
+def picture_writable(path: Path | None) -> Path | None:
+    """Return `path` if a picture can be written there: asked before anything runs."""
+    if path is not None and path.suffix not in PICTURES:
+        message = f"{path}: a picture is FILE{', FILE'.join(PICTURES[:-1])} or FILE{PICTURES[-1]}"
+        raise ForescaleError(message)
+    return writable(path)
 
 
 @grouped
@@ -59,7 +67,7 @@ def run_command(
         typer.Option(
             "--output",
             "-o",
-            callback=writable,
+            callback=picture_writable,
             help="Draw both steps into FILE.html, .svg or .json (Perfetto).",
         ),
     ] = None,
@@ -124,8 +132,5 @@ def _draw(ran: ExecutedStep, simulated: Simulation, output: Path) -> None:
         write_text(output, to_html(pictures, title=f"{ran.schedule.name}: measured and simulated"))
     elif output.suffix == ".svg":
         write_text(output, to_svg(pictures[0]))
-    elif output.suffix == ".json":
-        write_text(output, json.dumps(to_perfetto(pictures[0])))
     else:
-        message = f"{output}: a picture is FILE.html, FILE.svg or FILE.json"
-        raise ForescaleError(message)
+        write_text(output, json.dumps(to_perfetto(pictures[0])))

@@ -83,9 +83,15 @@ def split(module: nn.Module, store: WeightGradients) -> None:
             layer.forward = partial(turned, layer, type(layer).forward)
 
 
+def store_of(parameter: Tensor) -> WeightGradients | None:
+    """Return where `split` lets a parameter's gradients wait; None where it was not turned over."""
+    found: WeightGradients | None = getattr(parameter, _STORE, None)
+    return found
+
+
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return x · weightᵀ + bias, shapes (…, k) and (n, k), as `torch.nn.functional.linear`."""
-    store = getattr(weight, _STORE, None)
+    store = store_of(weight)
     if store is None:
         return functional.linear(x, weight, bias)
     return _Linear.apply(x, weight, bias, store)  # type: ignore[no-any-return, no-untyped-call]
@@ -103,7 +109,7 @@ def grouped_linear(x: Tensor, weight: Tensor, counts: list[int]) -> Tensor:
     counts
         Rows of each group.
     """
-    store = getattr(weight, _STORE, None)
+    store = store_of(weight)
     if store is None:
         return _grouped(x, weight, counts)
     return _GroupedLinear.apply(x, weight, counts, store)  # type: ignore[no-any-return, no-untyped-call]
@@ -111,7 +117,7 @@ def grouped_linear(x: Tensor, weight: Tensor, counts: list[int]) -> Tensor:
 
 def embedding(tokens: Tensor, weight: Tensor) -> Tensor:
     """Return the rows of `weight`, (vocabulary, n), that `tokens` name."""
-    store = getattr(weight, _STORE, None)
+    store = store_of(weight)
     if store is None:
         return functional.embedding(tokens, weight)
     return _Small.apply(tokens, partial(functional.embedding, tokens), store, weight)  # type: ignore[no-any-return, no-untyped-call]
@@ -245,7 +251,7 @@ def _with_own(
     own = list(layer.parameters(recurse=False))
     if not own:
         return plain(layer, x)
-    return _Small.apply(x, run, getattr(own[0], _STORE), *own)  # type: ignore[no-any-return, no-untyped-call]
+    return _Small.apply(x, run, store_of(own[0]), *own)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _Called(nn.Module):

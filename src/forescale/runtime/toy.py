@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from forescale.runtime.gradients import grouped_linear
+from forescale.runtime.gradients import grouped_linear, store_of
 from forescale.runtime.pieces import extend, offset
 
 VOCABULARY = 64
@@ -149,6 +149,6 @@ class SleepingStage(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Sleep."""
-        store = getattr(self.weight, "_forescale_weight_gradients", None)
+        store = store_of(self.weight)
         found: Tensor = _Sleep.apply(x, self.weight, self.seconds, store)  # type: ignore[no-untyped-call]
         return found
