@@ -18,7 +18,7 @@ from subramanian2024 import drawn
 from forescale.advise import Advice, advise
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
-from forescale.presets.playbook.ratios import (
+from forescale.presets.playbook.formulas import (
     playbook_bubble_ratio,
     playbook_cp_ratio,
     playbook_ddp_ratio,
