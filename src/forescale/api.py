@@ -18,9 +18,9 @@ from forescale.advise import advise as advised
 from forescale.errors import SpecError, UnknownKeyError
 from forescale.explain import explain as explained
 from forescale.formula import TermNode
+from forescale.io.measurements import CostSection
 from forescale.io.named import cluster_of, model_of
-from forescale.io.plan import CostPlan, Plan, build_plan
-from forescale.io.question import asked as question_of_plan
+from forescale.io.question import build_question
 from forescale.memory.timeline import MemoryTimeline
 from forescale.presets import project_as
 from forescale.project import memory_timeline
@@ -37,7 +37,7 @@ from forescale.spec.space import NAMES, Space
 
 LAYOUT = tuple(item.name for item in fields(Strategy))
 RUN = tuple(item.name for item in fields(Workload))
-COST = tuple(item.name for item in fields(CostPlan))
+COST = tuple(item.name for item in fields(CostSection))
 PLAN = ("devices", "nodes", "framework", "preset", "hardware_config")
 LIMITS = ("space", "costs", "objective", "max_memory", "safe")
 WHERE = "the question"
@@ -82,8 +82,8 @@ def ask(
     if isinstance(model, Question):
         return _whole(model, cluster, strategy, workload, words)
     layout = {name: words.pop(name) for name in LAYOUT if name in words}
-    plan, limits = _read(model, cluster, strategy, workload, words, layout=layout)
-    return _question(plan, limits)
+    asked, limits = _read(model, cluster, strategy, workload, words, layout=layout)
+    return replace(asked, **limits)
 
 
 def ask_search(
@@ -100,16 +100,16 @@ def ask_search(
         return _whole(model, cluster, None, workload, words)
     held = {name: words.pop(name) for name in NAMES if name in words}
     layout = {name: words.pop(name) for name in LAYOUT if name in words}
-    plan, limits = _read(model, cluster, None, workload, words, layout=layout or None)
+    asked, limits = _read(model, cluster, None, workload, words, layout=layout or None)
     space: Space = limits.pop("space", Space())
-    if plan.strategy is not None:
-        space = replace(space, base=plan.strategy)
-    if plan.framework is not None:
-        space = replayed(plan.framework, framework_space(plan.framework, space, limited=False), plan.model)
+    if asked.strategy is not None:
+        space = replace(space, base=asked.strategy)
+    if asked.framework is not None:
+        space = replayed(asked.framework, framework_space(asked.framework, space, limited=False), asked.model)
     several: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list | tuple) else (value,) for name, value in held.items()
     }
-    return replace(_question(plan, limits), strategy=None, space=replace(space, **several))
+    return replace(asked, **{**limits, "strategy": None, "space": replace(space, **several)})
 
 
 def project(
@@ -261,8 +261,8 @@ def _read(
     words: dict[str, Any],
     *,
     layout: dict[str, Any] | None,
-) -> tuple[Plan, dict[str, Any]]:
-    """Return what plain words and values say, read as a plan file is, and the limits among them."""
+) -> tuple[Question, dict[str, Any]]:
+    """Return what plain words and values ask, read as a plan file is, and the limits among them."""
     limits = {name: words.pop(name) for name in LIMITS if name in words}
     run = {name: words.pop(name) for name in RUN if name in words}
     cost = {name: words.pop(name) for name in COST if name in words}
@@ -283,7 +283,7 @@ def _read(
     if cost:
         values["cost"] = cost
     present = {name: value for name, value in values.items() if value is not None}
-    return build_plan(present, where=WHERE), limits
+    return build_question(present, where=WHERE), limits
 
 
 def _tables(words: Mapping[str, Any]) -> dict[str, Any]:
@@ -292,8 +292,3 @@ def _tables(words: Mapping[str, Any]) -> dict[str, Any]:
         name: asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
         for name, value in words.items()
     }
-
-
-def _question(plan: Plan, limits: Mapping[str, Any]) -> Question:
-    """Return the question of a plan, within limits."""
-    return replace(question_of_plan(plan), **limits)

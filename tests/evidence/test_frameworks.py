@@ -14,7 +14,7 @@ from forescale.evidence.case import projector_of, published_peak
 from forescale.evidence.cases import load_cases
 from forescale.evidence.tables import table
 from forescale.io.named import named_cluster, named_model
-from forescale.io.plan import build_plan, read_plan
+from forescale.io.question import build_question, read_question, write_question
 from forescale.project import project
 from forescale.syntax import dump_toml
 
@@ -43,7 +43,7 @@ def plan_of(case):
 def test_every_row_by_row():
     assert len(runs()) > 1000
     for case in runs():
-        plan = build_plan(plan_of(case), where=case.id)
+        plan = build_question(plan_of(case), where=case.id)
         assert (plan.model, plan.cluster) == (case.model, case.cluster), case.id
         assert plan.strategy == case.strategy, case.id
         assert plan.workload == case.workload, case.id
@@ -56,7 +56,7 @@ def test_one_run_of_every_source_by_its_file(tmp_path):
     for case in first.values():
         file = tmp_path / "plan.toml"
         file.write_text(dump_toml(plan_of(case)))
-        plan = read_plan(file)
+        plan = read_question(file)
         told, found = predict(case), project(plan.model, plan.cluster, plan.strategy, plan.workload)
         assert found.step_time.expected == told.step_time_s, case.id
         assert published_peak(found.memory, case.measured) == told.peak_bytes, case.id
@@ -83,7 +83,7 @@ def test_what_a_user_adds_goes_over_the_record():
     values = plan_of(case)
     values["strategy"] |= {"allocator": "segments", "kernels": {"cross_entropy": "fused"}}
     values["precision"] = {"gradients": "bf16"}
-    plan = build_plan(values, where="a plan")
+    plan = build_question(values, where="a plan")
     assert (plan.strategy.allocator, plan.strategy.kernels.cross_entropy) == ("segments", "fused")
     assert plan.strategy.kernels.gathers_aside
     assert plan.workload.precision.gradients == "bf16"
@@ -92,8 +92,6 @@ def test_what_a_user_adds_goes_over_the_record():
 
 @pytest.mark.parametrize("name", ["torchtitan", "megatron-deepspeed", "nanotron", "maxtext"])
 def test_a_plan_with_a_framework_reads_back_equal(name, tmp_path):
-    from forescale.io.plan import write_plan
-
     values = {
         "model": "llama-3.1-8b",
         "cluster": "h100-sxm",
@@ -103,6 +101,6 @@ def test_a_plan_with_a_framework_reads_back_equal(name, tmp_path):
         "workload": {"seq_len": 4096, "global_batch_size": 64},
         "precision": {"compute": "fp16", "moments": "bf16"},
     }
-    plan = build_plan(values, where="a plan")
-    write_plan(plan, tmp_path / "plan.toml")
-    assert read_plan(tmp_path / "plan.toml") == plan
+    plan = build_question(values, where="a plan")
+    write_question(plan, tmp_path / "plan.toml")
+    assert read_question(tmp_path / "plan.toml") == plan

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from forescale.errors import ReaderError, SpecError
-from forescale.io.bench import SCHEMA, Conditions, read_bench, write_bench
+from forescale.io.bench import SCHEMA, Conditions, read_bench
 from forescale.memory.anchored import LayerMeasurement, RankPeak
 
 CONFIG = {
@@ -34,8 +34,7 @@ def read(tmp_path, content):
 
 def test_what_was_measured_and_of_what(tmp_path):
     artifact = read(tmp_path, document(conditions={"date": "2026-08-01", "software": "torch 2.8"}))
-    assert artifact.config.model.name == "llama-3.1-8b"
-    assert (artifact.strategy.tp, artifact.strategy.pp, artifact.strategy.dp) == (2, 2, 2)
+    assert artifact.config == CONFIG
     assert artifact.ranks[1].outside_bytes == pytest.approx(0.2e10)
     assert artifact.ranks[0].outside_bytes is None
     assert artifact.layers == (
@@ -49,14 +48,6 @@ def test_layers_may_be_missing_and_ranks_may_not(tmp_path):
     assert read(tmp_path, rest).layers == ()
     with pytest.raises(SpecError, match="at least one measured rank"):
         read(tmp_path, document(ranks=[]))
-
-
-def test_written_and_read_again_it_is_equal(tmp_path):
-    artifact = read(tmp_path, document())
-    write_bench(artifact, tmp_path / "again.json")
-    again = read_bench(tmp_path / "again.json")
-    assert again == artifact
-    assert json.loads((tmp_path / "again.json").read_text(encoding="utf-8"))["schema"] == SCHEMA
 
 
 @pytest.mark.parametrize(
@@ -85,7 +76,6 @@ def test_no_such_file(tmp_path):
         ({"config": None}, "config must be a table"),
         ({"ranks": {}}, "ranks must be a list of tables"),
         ({"ranks": [{"peak_allocated_bytes": 1.0}]}, r"ranks\[0\].*peak_reserved_bytes"),
-        ({"ranks": [RANKS[0] | {"stage": 2}]}, "stage 2; with pp 2 they are 0 to 1"),
         ({"layers": [{"kind": "attention+dense", "activation_bytes": -1.0}]}, r"layers\[0\].*activation_bytes"),
     ],
 )  # fmt: skip

@@ -8,7 +8,7 @@ import pytest
 from forescale.catalogue.clusters import load_device
 from forescale.errors import ReaderError, SpecError
 from forescale.graph.ops import AttentionCore, Elementwise, Gemm, GroupedGemm
-from forescale.io.bench import SCHEMA, read_bench, write_bench
+from forescale.io.bench import SCHEMA
 from forescale.io.measurements import read_measurements, read_nccl_tests
 
 H100 = load_device("h100-sxm")
@@ -45,10 +45,11 @@ def test_an_artifact_of_kernels_alone_needs_no_run(tmp_path):
     assert found.collectives[0].kind == "all_gather"
 
 
-def test_kernels_survive_being_written(tmp_path):
-    artifact = read_bench(write(tmp_path))
-    write_bench(artifact, tmp_path / "again.json")
-    assert read_bench(tmp_path / "again.json") == artifact
+def test_an_artifact_with_a_run_is_of_its_device(tmp_path):
+    found = read_measurements(write(tmp_path, config={"cluster": "mi300x"}), H100)
+    assert found.device == "mi300x"
+    with pytest.raises(SpecError, match=r"bench.json, config: cluster must be a name, a file or a table"):
+        read_measurements(write(tmp_path, config={"devices": 8}), H100)
 
 
 @pytest.mark.parametrize(

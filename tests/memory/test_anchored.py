@@ -68,6 +68,11 @@ def test_the_fullest_measured_rank_counts_and_is_compared_with_its_own_stage():
     assert found.analytical_at_bench_bytes == pytest.approx(stages[1].allocated_bytes)
 
 
+def test_a_rank_of_a_stage_that_the_bench_does_not_have_is_refused():
+    with pytest.raises(SpecError, match="rank 0 is of stage 1; with pp 1 they are 0 to 0"):
+        anchored(1.0, stage=1)
+
+
 def test_measured_layers_scale_what_is_kept_at_bench_and_target():
     kept = total_bytes(block_loads(BENCH.model, BENCH.strategy, BENCH.workload).layers[0].kept)
     layers = [LayerMeasurement(kind="dense", activation_bytes=1.1 * kept)]

@@ -104,8 +104,7 @@ def read_question(
     A framework's file gives what it says of layout and workload; the plan file, flags and `--set` go over it.
     `framework` is what trains where nothing else says so.
     """
-    from forescale.io.plan import build_plan, read_plan_values, with_overrides
-    from forescale.io.question import asked
+    from forescale.io.question import build_question, read_plan_values, with_overrides
 
     folder = None if plan.plan is None else plan.plan.parent
     written = {} if plan.plan is None else read_plan_values(plan.plan)
@@ -137,7 +136,7 @@ def read_question(
     if layout is not None and "devices" not in values and "nodes" not in values:
         values["devices"] = _devices(values["strategy"])
     where = COMMAND_LINE if plan.plan is None else str(plan.plan)
-    question = asked(build_plan(values, where=where, folder=folder))
+    question = build_question(values, where=where, folder=folder)
     notes = (*notes, *_hardware_notes(values, folder), *_framework_notes(question))
     return Question(asked=question, notes=notes)
 

@@ -183,32 +183,27 @@ def _show(
 
 def _anchored(question: Question, result: Projection, anchor: AnchorOptions) -> AnchoredMemory:
     from forescale.io.bench import read_bench
+    from forescale.io.question import build_question
     from forescale.memory.anchored import anchored_memory
     from forescale.project import project
 
     question.refuse_presets("--memory-mode benchmark")
-    assert anchor.load_benchmark is not None
-    bench = read_bench(anchor.load_benchmark)
+    file = anchor.load_benchmark
+    assert file is not None
+    bench = read_bench(file)
     if bench.config is None:
-        msg = f"{anchor.load_benchmark} has timed kernels only; anchoring memory needs ranks and their config"
+        msg = f"{file} has timed kernels only; anchoring memory needs ranks and their config"
         raise SpecError(msg)
-    if bench.config.model != result.model:
+    ran = build_question({"strategy": {}, **bench.config}, where=f"{file}, config", folder=file.parent)
+    if ran.model != result.model:
         msg = (
-            f"{anchor.load_benchmark} measured {bench.config.model.name}; the question is about "
-            f"{result.model.name}: anchor on a run of the same model"
+            f"{file} measured {ran.model.name}; the question is about {result.model.name}: "
+            "anchor on a run of the same model"
         )
         raise SpecError(msg)
-    measured = replace(
-        question.asked,
-        model=bench.config.model,
-        cluster=bench.config.cluster,
-        workload=bench.config.workload,
-        strategy=bench.strategy,
-        preset="default",
-    )
     return anchored_memory(
         result,
-        project(measured),
+        project(ran),
         ranks=bench.ranks,
         layers=bench.layers,
         safety_margin=MARGIN if anchor.safety_margin is None else anchor.safety_margin,

@@ -20,9 +20,8 @@ measured, and ranks and layers need the `config` of their run.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -32,13 +31,10 @@ from forescale.cost.timings import MeasuredCollective
 from forescale.errors import ReaderError, SpecError, UnknownKeyError
 from forescale.files import parse_json, read_text
 from forescale.graph.ops import AttentionCore, CollectiveKind, Elementwise, Gemm, GroupedGemm
-from forescale.io.plan import Plan, build_plan, plan_values
 from forescale.io.validation import build
 from forescale.limits import Devices
 from forescale.memory.anchored import LayerMeasurement, RankPeak
-from forescale.spec import Strategy
 from forescale.syntax import parse_mapping
-from forescale.written import write_text
 
 SCHEMA = "forescale.bench/1"
 KEYS = ("schema", "config", "ranks", "layers", "kernels", "collectives", "conditions")
@@ -58,27 +54,13 @@ class Conditions:
 class BenchArtifact:
     """One measured run."""
 
-    config: Plan | None = None
-    """Model, cluster, layout and workload of the run; None where kernels were timed by themselves."""
+    config: Mapping[str, Any] | None = None
+    """What was run, as a plan file says it (`build_question`); None where kernels were timed by themselves."""
     ranks: tuple[RankPeak, ...] = ()
     layers: tuple[LayerMeasurement, ...] = ()
     kernels: tuple[KernelTiming, ...] = ()
     collectives: tuple[CollectiveTiming, ...] = ()
     conditions: Conditions = field(default_factory=Conditions)
-
-    @property
-    def strategy(self) -> Strategy:
-        """Layout of the run; the default one where none was written."""
-        return (self.config.strategy if self.config else None) or Strategy()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the `forescale.bench/1` document; what was not measured is left out."""
-        document: dict[str, Any] = {"schema": SCHEMA}
-        if self.config is not None:
-            document["config"] = _without_none(plan_values(self.config))
-        for key in MEASURED:
-            document[key] = [_without_none(asdict(row)) for row in getattr(self, key)]
-        return {**document, "conditions": asdict(self.conditions)}
 
 
 def read_bench(path: str | Path) -> BenchArtifact:
@@ -94,17 +76,11 @@ def read_bench(path: str | Path) -> BenchArtifact:
     file = Path(path)
     document = parse_mapping(read_text(file), file, parse_json)
     _check_schema(document.get("schema"), file)
-    return build_bench(document, where=str(file), folder=file.parent)
+    return build_bench(document, where=str(file))
 
 
-def write_bench(artifact: BenchArtifact, path: str | Path) -> None:
-    """Write `artifact` as a file that `read_bench` turns into an equal one."""
-    text = json.dumps(artifact.to_json(), indent=2, allow_nan=False) + "\n"
-    write_text(Path(path), text)
-
-
-def build_bench(document: Mapping[str, Any], *, where: str, folder: Path | None = None) -> BenchArtifact:
-    """Return the artifact that plain values describe; paths in its config start from `folder`."""
+def build_bench(document: Mapping[str, Any], *, where: str) -> BenchArtifact:
+    """Return the artifact that plain values describe."""
     for key in document:
         if key not in KEYS:
             raise UnknownKeyError(key, where, KEYS)
@@ -113,7 +89,7 @@ def build_bench(document: Mapping[str, Any], *, where: str, folder: Path | None 
         msg = f"{where}: config must be a table with model, cluster, devices and workload; got {config!r}"
         raise SpecError(msg)
     artifact = BenchArtifact(
-        config=None if config is None else build_plan(config, where=f"{where}, config", folder=folder),
+        config=config,
         ranks=tuple(
             build(RankPeak, row, where=f"{where}, {at}") for at, row in _rows(document, "ranks", where)
         ),
@@ -143,18 +119,13 @@ def _check_schema(found: object, file: Path) -> None:
 
 
 def _check(artifact: BenchArtifact, where: str) -> None:
-    """Refuse an artifact without measurements, or with ranks that its layout does not have."""
+    """Refuse an artifact without measurements, or with measurements of a run that it does not have."""
     if not (artifact.ranks or artifact.kernels or artifact.collectives):
         msg = f"{where}: nothing was measured; it needs at least one measured rank, kernel or collective"
         raise SpecError(msg)
     if artifact.config is None and (artifact.ranks or artifact.layers):
         msg = f"{where}: ranks and layers need config, the run that they were measured in"
         raise SpecError(msg)
-    stages = artifact.strategy.pp
-    for rank in artifact.ranks:
-        if rank.stage >= stages:
-            msg = f"{where}: rank {rank.rank} is of stage {rank.stage}; with pp {stages} they are 0 to {stages - 1}"
-            raise SpecError(msg)
 
 
 def _kernel(row: Mapping[str, Any], where: str) -> KernelTiming:
@@ -172,14 +143,6 @@ def _rows(document: Mapping[str, Any], key: str, where: str) -> list[tuple[str, 
         msg = f"{where}: {key} must be a list of tables, got {rows!r}"
         raise SpecError(msg)
     return [(f"{key}[{index}]", row) for index, row in enumerate(rows)]
-
-
-def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        key: _without_none(value) if isinstance(value, Mapping) else value
-        for key, value in values.items()
-        if value is not None
-    }
 
 
 Extent: TypeAlias = Annotated[float, Gt(0), Le(1e18)]

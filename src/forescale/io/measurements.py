@@ -1,24 +1,28 @@
-"""Measured kernels and collectives from files: bench artifacts, kernel tables, what nccl-tests and rccl-tests print."""
+"""What prices a question, from files: bench artifacts, kernel tables, output of nccl-tests and rccl-tests, own fits."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from annotated_types import Gt, Le
 
 from forescale.catalogue.clusters import device_names, hardware_device
 from forescale.cost.measured import Measurements
-from forescale.cost.select import Calibrations, Costs, read_calibrations
+from forescale.cost.select import Calibrations, ComputeKind, Costs, read_calibrations
 from forescale.cost.timings import MeasuredCollective, kind_of, read_collectives, read_kernels
-from forescale.errors import ReaderError, UnknownNameError
-from forescale.files import read_table, read_text
+from forescale.errors import ReaderError, SpecError, UnknownNameError
+from forescale.files import place_of, read_table, read_text
 from forescale.graph.ops import CollectiveKind
-from forescale.io.plan import Plan
+from forescale.io.named import cluster_given
+from forescale.io.validation import build
 from forescale.limits import whole_of
-from forescale.spec import Device
+from forescale.spec import Cluster, Device
 
 if TYPE_CHECKING:
     from forescale.io.bench import BenchArtifact
@@ -26,32 +30,78 @@ if TYPE_CHECKING:
 SUFFIXES = (".json", ".csv", ".txt", ".log", ".out")
 
 
-def read_costs(plan: Plan) -> Costs:
-    """Return the cost models that price the question of a plan, from the files that it names.
+MHZ = 1e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostSection:
+    """The section `[cost]` of a plan file."""
+
+    compute: ComputeKind = "auto"
+    """Model of kernels: roofline, tile, measured; auto looks up what was measured, and leaves the rest to the model
+    that the calibration was fitted with."""
+    device_clock_mhz: Annotated[float, Gt(0), Le(10_000)] | None = None
+    """Clock to predict for; the device's own where it is not given."""
+    calibration: str | None = None
+    """What was fitted to one's own runs, kernels and collectives, as `calibrate` writes it; the packaged fits to
+    published ones where it is not given."""
+    measurements: tuple[str, ...] = ()
+    """Files of timed kernels and collectives: bench artifacts, kernel tables, output of nccl-tests."""
+
+
+def read_costs(values: object, cluster: Cluster, *, where: str, folder: Path | None) -> Costs:
+    """Return the cost models that a section `[cost]` asks for; files that it names are found from `folder`.
 
     Raises
     ------
     ReaderError
         If a file cannot be read.
     SpecError
-        If the measurements are of another device.
+        If the section is wrong, or the measurements are of another device.
     """
-    cost, cluster = plan.cost, plan.cluster
-    found = [read_measurements(path, cluster.device) for path in cost.measurements]
+    if not isinstance(values, Mapping):
+        msg = f"{where}: cost must be a table ([cost]), got {values!r}"
+        raise SpecError(msg)
+    given = dict(values)
+    if isinstance(given.get("measurements"), str):
+        given["measurements"] = [given["measurements"]]
+    section = build(CostSection, given, where=f"{where}, cost")
+    start = folder or Path()
+    files = tuple(str(start / place_of(text)) for text in section.measurements)
+    found = [read_measurements(path, cluster.device) for path in files]
     measurements = Measurements.joined(found) if found else None
     if measurements is not None:
         measurements.check(cluster)
-    own = Calibrations() if cost.calibration is None else read_calibrations(cost.calibration)
+    calibration = None if section.calibration is None else str(start / place_of(section.calibration))
+    own = Calibrations() if calibration is None else read_calibrations(calibration)
     return Costs(
-        compute=cost.compute,
-        clock_hz=None if cost.device_clock_mhz is None else cost.device_clock_mhz * 1e6,
+        compute=section.compute,
+        clock_hz=None if section.device_clock_mhz is None else section.device_clock_mhz * MHZ,
         calibration=own.runs,
         measurements=measurements,
         kernels=own.kernels,
         links=own.links,
-        calibration_file=cost.calibration,
-        measurement_files=cost.measurements,
+        calibration_file=calibration,
+        measurement_files=files,
     )
+
+
+def cost_values(costs: Costs) -> dict[str, Any]:
+    """Return cost models as a section `[cost]`, without what is usual."""
+    section = {
+        "compute": None if costs.compute == "auto" else costs.compute,
+        "device_clock_mhz": None if costs.clock_hz is None else _mhz(costs.clock_hz),
+        "calibration": costs.calibration_file,
+        "measurements": costs.measurement_files or None,
+    }
+    return {name: value for name, value in section.items() if value is not None}
+
+
+def _mhz(clock_hz: float) -> float:
+    """Return the MHz that are read back as these Hz, to the last bit where there are any."""
+    near = clock_hz / MHZ
+    tried = (near, math.nextafter(near, 0.0), math.nextafter(near, math.inf))
+    return next((mhz for mhz in tried if mhz * MHZ == clock_hz), near)
 
 
 def read_measurements(
@@ -101,7 +151,11 @@ def _of_artifact(bench: BenchArtifact, file: Path) -> Measurements:
     if not bench.kernels and not bench.collectives:
         raise ReaderError(file, "it has neither kernels nor collectives to look up")
     conditions = [text for text in (bench.conditions.software, bench.conditions.date) if text]
-    named = bench.config.cluster.device.name if bench.config else _catalogue_name(bench.conditions.device)
+    if bench.config is None:
+        named = _catalogue_name(bench.conditions.device)
+    else:
+        ran_on = cluster_given(bench.config.get("cluster"), f"{file}, config", file.parent)
+        named = ran_on.device.name
     return Measurements(
         source=f"{file.name} ({', '.join(conditions)})" if conditions else file.name,
         device=named,

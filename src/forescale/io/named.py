@@ -6,15 +6,20 @@ Cluster files have the fields of a cluster in TOML, JSON or YAML, its device by 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from forescale.catalogue.clusters import cluster_names, cluster_record, device_record, load_cluster
 from forescale.catalogue.models import load_model, model_names, vocabulary_of
-from forescale.errors import ReaderError, SpecError
+from forescale.errors import ReaderError, SpecError, shown
 from forescale.files import place_of
 from forescale.frameworks.huggingface import load_huggingface
-from forescale.frameworks.primus.hardware import build_hardware_config, is_hardware_config
+from forescale.frameworks.primus.hardware import (
+    build_hardware_config,
+    is_hardware_config,
+    read_hardware_config,
+)
 from forescale.io.validation import build, checked_model
 from forescale.spec import Cluster, Model
 from forescale.syntax import deep_merge, load_mapping
@@ -50,6 +55,46 @@ def cluster_of(text: str, num_devices: int, *, folder: Path | None = None) -> Cl
     """Return the cluster of `num_devices` devices that `text` means: a catalogue name or a cluster file."""
     file = _file(text, folder, known=text in cluster_names())
     return load_cluster(text, num_devices) if file is None else read_cluster_file(file, num_devices)
+
+
+def model_given(given: object, where: str, folder: Path | None = None) -> Model:
+    """Return the model that was given as a value, name, file or table; `where` it was written, for messages."""
+    if isinstance(given, Model):
+        return given
+    if isinstance(given, str):
+        return model_of(given, folder=folder)
+    if not isinstance(given, Mapping):
+        msg = f"{where}: model must be a name, a file or a table, got {shown(given)}"
+        raise SpecError(msg)
+    values = dict(given)
+    base = values.pop("base", None)
+    if base is not None:
+        base_model = model_of(str(base), folder=folder)
+        values = {field.name: getattr(base_model, field.name) for field in fields(Model)} | values
+    return build(Model, values, where=f"{where}, model")
+
+
+def cluster_given(given: object, where: str, folder: Path | None = None, *, config: object = None) -> Cluster:
+    """Return the cluster that was given as a value, name, file or table, with the network of a hardware configuration.
+
+    Its size is still to be set. `where` says where it was written, for messages.
+    """
+    if isinstance(given, Cluster):
+        cluster = given
+    elif isinstance(given, str):
+        cluster = cluster_of(given, 1, folder=folder)
+    elif isinstance(given, Mapping):
+        inside = {key: value for key, value in given.items() if key != "num_devices"}
+        cluster = build_cluster(inside, 1, where=f"{where}, cluster", name="cluster")
+    else:
+        msg = f"{where}: cluster must be a name, a file or a table, got {shown(given)}"
+        raise SpecError(msg)
+    if config is None:
+        return cluster
+    if not isinstance(config, str):
+        msg = f"{where}: hardware_config must be a file, got {shown(config)}"
+        raise SpecError(msg)
+    return read_hardware_config((folder or Path()) / place_of(config)).applied(cluster)
 
 
 def named_model(model: Model) -> str | None:

@@ -1,20 +1,81 @@
-"""Questions in files: a plan that says everything, read back equal in every field."""
+"""Plan files: one question (model, cluster, layout, workload, cost models) in TOML, read and written.
+
+```toml
+model = "llama-3.1-70b"        # catalogue name, Hugging Face config.json, or a table of fields (with `base`)
+cluster = "h100-sxm"           # catalogue name, cluster file, or a table of fields (with `base`)
+devices = 256                  # or nodes = 32
+framework = "torchtitan"       # may be left out: what it does where the rest is silent, NAME or NAME@RELEASE
+
+[strategy]                     # may be left out for a search; data parallel follows from `devices`
+tp = 8
+
+[workload]
+seq_len = 8192
+global_batch_size = 1024
+
+[precision]
+compute = "bf16"
+
+[cost]                         # may be left out
+compute = "auto"
+
+[space]                        # may be left out: fields of `Space`, what a search may choose
+pp = [1, 2, 4]
+```
+
+Beside `devices` there may be `objective`, `max_memory` and `safe`, the limits of a search. A framework completes
+`[strategy]`; where that is left out and there is `[space.base]`, what a search starts from, it completes this.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, get_args
 
-from forescale.cost.select import Costs
-from forescale.errors import SpecError
-from forescale.io.measurements import read_costs
-from forescale.io.plan import CostPlan, Plan, build_plan, plan_values, read_plan
-from forescale.question import Question
-from forescale.syntax import dump_toml
+from forescale.catalogue.frameworks import load_framework
+from forescale.errors import ReaderError, SpecError, UnknownKeyError, UnknownNameError, shown
+from forescale.files import check_plain
+from forescale.io.measurements import cost_values, read_costs
+from forescale.io.named import cluster_given, model_given, named_cluster, named_model
+from forescale.io.validation import build
+from forescale.limits import AMOUNT, DEVICES, within
+from forescale.question import Objective, Question
+from forescale.spec import Cluster, Strategy, Workload
+from forescale.spec.constraints import Constraint
+from forescale.spec.framework import Framework, laid_over, rule_of, told_of
+from forescale.spec.space import Space
+from forescale.spec.workload import Precision
+from forescale.syntax import deep_merge, dump_toml, load_mapping
+from forescale.units import parse
 from forescale.written import write_text
 
-MHZ = 1e6
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+SECTIONS = (
+    "model",
+    "cluster",
+    "hardware_config",
+    "devices",
+    "nodes",
+    "framework",
+    "preset",
+    "strategy",
+    "workload",
+    "precision",
+    "cost",
+    "space",
+    "objective",
+    "max_memory",
+    "safe",
+)
+_TABLES = ("strategy", "workload", "precision", "cost", "space")
+_UNCHANGED = "default"
+"""What stands in a file for None among the values of a dimension: as the question, or the base layout, has it."""
 
 
 def read_question(path: str | Path, *, overrides: Iterable[str] = ()) -> Question:
@@ -23,11 +84,14 @@ def read_question(path: str | Path, *, overrides: Iterable[str] = ()) -> Questio
     Raises
     ------
     ReaderError
-        If the file, or one that it names, cannot be read.
+        If the file, or one that it names, is missing or cannot be read; the message says the line.
     SpecError
         If anything in it is unknown, missing, of the wrong type or impossible.
     """
-    return asked(read_plan(path, overrides=overrides))
+    file = Path(path)
+    return build_question(
+        with_overrides(read_plan_values(file), overrides), where=str(file), folder=file.parent
+    )
 
 
 def write_question(question: Question, path: str | Path) -> None:
@@ -39,58 +103,289 @@ def write_question(question: Question, path: str | Path) -> None:
         If a part of it has no form in a file: fits or measurements that were read from none, a framework or rules that
         have no name.
     """
-    values = plan_values(plan_of(question))
-    if asked(build_plan(values, where=str(path))) != question:
+    values = question_values(question)
+    if build_question(values, where=str(path)) != question:
         msg = f"{path}: the question cannot be written so that it is read back equal"
         raise SpecError(msg)
     write_text(Path(path), dump_toml(values))
 
 
-def asked(plan: Plan) -> Question:
-    """Return the question of a plan; reads the files of its cost models."""
+def read_plan_values(path: str | Path) -> dict[str, Any]:
+    """Return a plan file's values as they are written, unchecked."""
+    file = Path(path)
+    if file.suffix.lower() != ".toml":
+        raise ReaderError(file, "a plan is a TOML file, with the suffix .toml")
+    return load_mapping(file)
+
+
+def with_overrides(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    """Return `values` with each `a.b=c` of `overrides` laid over them, later ones over earlier ones.
+
+    The right side is read as TOML (8, true, [4, 4], "text"); whatever is not TOML is text. A name on the way,
+    as in `cluster.device.hbm_bytes=96 GiB` over `cluster = "h100-sxm"`, becomes the base of a table.
+    """
+    changed = dict(values)
+    for override in overrides:
+        path, equals, text = override.partition("=")
+        keys = [key.strip() for key in path.split(".")]
+        if not equals or not all(keys):
+            msg = f"the override {override!r} must look like section.key=value, such as strategy.tp=4"
+            raise SpecError(msg)
+        _set(changed, keys, _literal(text.strip()), override)
+    return changed
+
+
+def build_question(values: Mapping[str, Any], *, where: str, folder: Path | None = None) -> Question:
+    """Return the question that `values` (the sections of a plan file) ask; reads the files that they name.
+
+    Parameters
+    ----------
+    values
+        Sections by name, as in the module's example; model, cluster, strategy and workload may be specifications too.
+    where
+        Their origin, for messages.
+    folder
+        Folder that relative paths in `values` start from; the working directory if None.
+    """
+    _check_sections(values, where)
+    devices = _count(values, "devices", where)
+    nodes = _count(values, "nodes", where)
+    cluster = cluster_given(values["cluster"], where, folder, config=values.get("hardware_config"))
+    cluster = _sized(cluster, values["cluster"], devices, nodes, where)
+    model = model_given(values["model"], where, folder)
+    framework = _framework(values.get("framework"), where)
+    strategy, space = _told(values.get("strategy")), values.get("space", {})
+    workload = {**(_told(values["workload"]) or {})}
+    if "precision" in values:
+        workload["precision"] = {**workload.get("precision", {}), **values["precision"]}
+    if framework is not None:
+        searched = strategy is None and isinstance(space.get("base"), Mapping)
+        words = space["base"] if searched else strategy or {}
+        words, workload = framework.completed(words, workload, model, cluster)
+        strategy, space = (None, {**space, "base": words}) if searched else (words, space)
     return Question(
-        model=plan.model,
-        cluster=plan.cluster,
-        workload=plan.workload,
-        strategy=plan.strategy,
-        framework=plan.framework,
-        space=plan.space,
-        costs=read_costs(plan),
-        preset=plan.preset,
-        objective=plan.objective,
-        max_memory=plan.max_memory,
-        safe=plan.safe,
+        model=model,
+        cluster=cluster,
+        workload=build(Workload, workload, where=f"{where}, workload"),
+        strategy=None if strategy is None else build_strategy(strategy, cluster.num_devices, where=where),
+        framework=framework,
+        preset=str(values.get("preset", "default")),
+        costs=read_costs(values.get("cost", {}), cluster, where=where, folder=folder),
+        space=_space(space, where),
+        **_limits(values, where),
     )
 
 
-def plan_of(question: Question) -> Plan:
-    """Return the plan that asks a question."""
-    return Plan(
-        model=question.model,
-        cluster=question.cluster,
-        workload=question.workload,
-        strategy=question.strategy,
-        framework=question.framework,
-        space=question.space,
-        cost=_cost(question.costs),
-        preset=question.preset,
-        objective=question.objective,
-        max_memory=question.max_memory,
-        safe=question.safe,
+def build_strategy(values: Mapping[str, Any], num_devices: int, *, where: str) -> Strategy:
+    """Return the layout that `values` describe on `num_devices` devices.
+
+    What is not given of dp_replicate and dp_shard follows from the devices that are left; all of it is
+    dp_shard if states are sharded (zero of 1 or more) or experts fold over it, else dp_replicate.
+    """
+    given = build(Strategy, values, where=f"{where}, strategy")
+    fixed = given.tp * given.cp * given.pp
+    if "dp_replicate" in values and "dp_shard" in values:
+        return given
+    shards = given.zero > 0 or given.ep * given.etp > 1
+    free = "dp_shard" if "dp_replicate" in values or ("dp_shard" not in values and shards) else "dp_replicate"
+    fixed *= given.dp
+    if num_devices % fixed:
+        below, above = num_devices // fixed * fixed, -(-num_devices // fixed) * fixed
+        nearest = f"{below} or {above}" if below else str(above)
+        msg = (
+            f"{where}, strategy: the number of devices, {num_devices}, is no multiple of the {fixed} that "
+            f"tp {given.tp}, cp {given.cp}, pp {given.pp} and the data parallel degree given need; "
+            f"the nearest are {nearest}"
+        )
+        raise SpecError(msg)
+    return build(Strategy, {**values, free: num_devices // fixed}, where=f"{where}, strategy")
+
+
+def question_values(question: Question) -> dict[str, Any]:
+    """Return a question as the plain values of a plan file: names that the catalogue knows, else fields."""
+    strategy, workload = _words(question)
+    precision = workload.pop("precision", {})
+    values: dict[str, Any] = {
+        "model": named_model(question.model) or asdict(question.model),
+        "cluster": named_cluster(question.cluster) or asdict(question.cluster),
+        "devices": question.cluster.num_devices,
+    }
+    if question.preset != "default":
+        values["preset"] = question.preset
+    if question.framework is not None:
+        values["framework"] = question.framework.label
+    if question.strategy is not None:
+        degrees = {"dp_replicate": question.strategy.dp_replicate, "dp_shard": question.strategy.dp_shard}
+        values["strategy"] = {**degrees, **strategy}
+    if cost := cost_values(question.costs):
+        values["cost"] = cost
+    limits = {name: getattr(question, name) for name in _LIMITS if getattr(question, name) != _LIMITS[name]}
+    space = _space_values(question.space)
+    if question.strategy is None and question.framework is not None:
+        space["base"] = strategy
+    return (
+        values | limits | {"workload": workload, "precision": precision} | ({"space": space} if space else {})
     )
 
 
-def _cost(costs: Costs) -> CostPlan:
-    return CostPlan(
-        compute=costs.compute,
-        device_clock_mhz=None if costs.clock_hz is None else _mhz(costs.clock_hz),
-        calibration=costs.calibration_file,
-        measurements=costs.measurement_files,
-    )
+_LIMITS = MappingProxyType({"objective": "step_time", "max_memory": None, "safe": False})
+"""Limits of a question, and what they usually are."""
 
 
-def _mhz(clock_hz: float) -> float:
-    """Return the MHz that are read back as these Hz, to the last bit where there are any."""
-    near = clock_hz / MHZ
-    tried = (near, math.nextafter(near, 0.0), math.nextafter(near, math.inf))
-    return next((mhz for mhz in tried if mhz * MHZ == clock_hz), near)
+def _limits(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    found = dict(_LIMITS) | {name: values[name] for name in _LIMITS if name in values}
+    if found["objective"] not in get_args(Objective):
+        msg = (
+            f"{where}: objective must be {' or '.join(get_args(Objective))}, got {shown(found['objective'])}"
+        )
+        raise SpecError(msg)
+    if not isinstance(found["safe"], bool):
+        msg = f"{where}: safe must be true or false, got {shown(found['safe'])}"
+        raise SpecError(msg)
+    if (limit := found["max_memory"]) is not None:
+        given = parse(limit, "byte") if isinstance(limit, str) else limit
+        found["max_memory"] = within(given, AMOUNT, f"{where}: max_memory", whole=False)
+    return found
+
+
+def _space(values: Mapping[str, Any], where: str) -> Space:
+    """Return the space of a plan; rules are named as frameworks have them."""
+    given = {
+        name: [None if each == _UNCHANGED else each for each in value] if isinstance(value, list) else value
+        for name, value in values.items()
+    }
+    rules = tuple(_rule(str(name)) for name in given.pop("rules", None) or ())
+    return replace(build(Space, given, where=f"{where}, space"), rules=rules)
+
+
+def _space_values(space: Space) -> dict[str, Any]:
+    """Return the dimensions of a space that are not as usual."""
+    found = _changed(replace(space, rules=()))
+    rules = [rule.name for rule in space.rules]
+    words = {
+        name: [_UNCHANGED if each is None else each for each in value] if isinstance(value, tuple) else value
+        for name, value in found.items()
+    }
+    return words | ({"rules": rules} if rules else {})
+
+
+def _rule(name: str) -> Constraint:
+    framework, _, rule = name.partition(": ")
+    found = load_framework(framework).limits
+    if found is None or rule not in found.rules:
+        kind = "rule"
+        raise UnknownNameError(
+            kind, name, [] if found is None else [f"{framework}: {each}" for each in found.rules]
+        )
+    return rule_of(framework, rule, found.rules[rule])
+
+
+def _words(question: Question) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the words of layout and workload that differ from the defaults, and from those of the framework.
+
+    Where there is no layout, they are those of what a search starts from.
+    """
+    given = question.space.base if question.strategy is None else question.strategy
+    strategy, workload = _changed(given), _changed(question.workload)
+    if question.framework is None:
+        return strategy, workload
+    layout, run = question.framework.completed(strategy, workload, question.model, question.cluster)
+    against = told_of(given, laid_over(Strategy(), layout))
+    types = told_of(question.workload.precision, laid_over(Precision(), run["precision"]))
+    return _joined(strategy, against), _joined(workload, {"precision": types} if types else {})
+
+
+def _told(given: Any) -> Any:  # noqa: ANN401 (a section of a plan)
+    """Return the words of a specification; what is none stays as it is."""
+    if isinstance(given, Strategy):
+        return {"dp_replicate": given.dp_replicate, "dp_shard": given.dp_shard, **_changed(given)}
+    return _changed(given) if isinstance(given, Workload) else given
+
+
+def _joined(words: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    plain = {name: _plain(value) for name, value in more.items()}
+    return deep_merge(words, plain)
+
+
+def _framework(given: object, where: str) -> Framework | None:
+    if given is None or isinstance(given, Framework):
+        return given
+    if not isinstance(given, str):
+        msg = f"{where}: framework must be a name, such as torchtitan or nemo@24.07; got {shown(given)}"
+        raise SpecError(msg)
+    return load_framework(given)
+
+
+def _check_sections(values: Mapping[str, Any], where: str) -> None:
+    for key in values:
+        if key not in SECTIONS:
+            raise UnknownKeyError(key, where, SECTIONS)
+    missing = [key for key in ("model", "cluster", "workload") if key not in values]
+    if missing:
+        msg = f"{where}: {' and '.join(missing)} must be given"
+        raise SpecError(msg)
+    for key in _TABLES:
+        if key in values and not isinstance(values[key], Mapping | Strategy | Workload):
+            msg = f"{where}: {key} must be a table ([{key}]), got {shown(values[key])}"
+            raise SpecError(msg)
+
+
+def _count(values: Mapping[str, Any], key: str, where: str) -> int | None:
+    count = values.get(key)
+    return None if count is None else within(count, DEVICES, f"{where}: {key}", whole=True)
+
+
+def _sized(cluster: Cluster, given: object, devices: int | None, nodes: int | None, where: str) -> Cluster:
+    """Return the cluster with as many devices as were given in one of the three ways."""
+    if isinstance(given, Cluster) and devices is None and nodes is None:
+        return cluster
+    if isinstance(given, Mapping) and devices is None and nodes is None:
+        devices = _count(given, "num_devices", f"{where}, cluster")
+    if (devices is None) == (nodes is None):
+        msg = f"{where}: exactly one of devices and nodes must be given"
+        raise SpecError(msg)
+    return cluster.sized(devices if devices is not None else (nodes or 0) * cluster.devices_per_node)
+
+
+def _set(values: dict[str, Any], keys: list[str], value: object, override: str) -> None:
+    """Put `value` at the path `keys`, making copies and tables on the way."""
+    place = values
+    for key in keys[:-1]:
+        below = place.get(key, {})
+        if isinstance(below, str) and key in ("model", "cluster", "device"):
+            below = {"base": below}
+        if not isinstance(below, Mapping):
+            msg = f"the override {override!r} goes through {key!r}, which holds {shown(below)} and no table"
+            raise SpecError(msg)
+        place[key] = dict(below)
+        place = place[key]
+    place[keys[-1]] = value
+
+
+def _literal(text: str) -> object:
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except (ValueError, RecursionError):
+        return text
+    check_plain(value, "--set")
+    return value
+
+
+def _changed(spec: DataclassInstance) -> dict[str, Any]:
+    """Return the fields of `spec` that differ from their defaults, dataclasses as tables."""
+    default = Workload(seq_len=1, global_batch_size=1) if isinstance(spec, Workload) else type(spec)()
+    found = {}
+    for item in fields(spec):
+        value, usual = getattr(spec, item.name), getattr(default, item.name)
+        always = isinstance(spec, Workload) and item.name in ("seq_len", "global_batch_size")
+        if value != usual or always:
+            found[item.name] = _plain(value)
+    return found
+
+
+def _plain(value: object) -> object:
+    """Return a value of a plan with its dataclasses as tables."""
+    if isinstance(value, tuple):
+        return tuple(_plain(item) for item in value)
+    nested = is_dataclass(value) and not isinstance(value, type)
+    return _changed(value) if nested else value  # type: ignore[arg-type]

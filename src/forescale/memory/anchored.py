@@ -153,11 +153,16 @@ def anchored_memory(
     Raises
     ------
     SpecError
-        If a measured layer is of no kind that the model has, or the margin is negative.
+        If a rank is of a stage, or a measured layer of a kind, that the bench does not have, or the margin is negative.
     """
     if safety_margin < 0.0:
         msg = f"the safety margin must be 0 or more, such as 0.05; got {safety_margin:g}"
         raise SpecError(msg)
+    stages = bench.strategy.pp
+    for rank in ranks:
+        if rank.stage >= stages:
+            msg = f"rank {rank.rank} is of stage {rank.stage}; with pp {stages} they are 0 to {stages - 1}"
+            raise SpecError(msg)
     measured = max(ranks, key=lambda rank: rank.peak_reserved_bytes)
     corrections = _corrections(bench, layers)
     at_bench = bench.memory.stages[measured.stage]

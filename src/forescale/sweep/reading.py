@@ -38,9 +38,8 @@ from annotated_types import Interval
 from forescale.cost.select import Costs
 from forescale.errors import ForescaleError, SpecError, UnknownKeyError, UnknownNameError
 from forescale.files import read_text
-from forescale.io.measurements import read_costs
 from forescale.io.named import cluster_of, model_of
-from forescale.io.plan import Plan, build_plan, with_overrides
+from forescale.io.question import build_question, with_overrides
 from forescale.io.space import held_space
 from forescale.limits import SWEPT, within
 from forescale.question import Objective
@@ -150,23 +149,23 @@ _PLAN_SECTIONS = ("model", "cluster", "devices", "nodes", "workload", "precision
 def read_base(source: Source, axes: Axes) -> tuple[Draft, Costs]:
     """Return the question that points start from, and the cost models that price all of them."""
     values = _plan_values(source, axes)
+    _refuse_measurements(source)
     try:
-        plan = build_plan(values, where=source.where, folder=source.folder)
-        costs = _costs(source, plan)
+        base = build_question(values, where=source.where, folder=source.folder)
     except ForescaleError as error:
         raise source.located(error) from error
-    draft = Draft(model=plan.model, num_devices=plan.cluster.num_devices)
-    draft.place(plan.cluster)
-    draft.base_devices = plan.cluster.num_devices
+    draft = Draft(model=base.model, num_devices=base.cluster.num_devices)
+    draft.place(base.cluster)
+    draft.base_devices = base.cluster.num_devices
     draft.num_nodes = values.get("nodes")
-    draft.workload = asdict(plan.workload)
+    draft.workload = asdict(base.workload)
     if SCALING in source.values:
         scaling, value = _setting(source, SCALING, source.values[SCALING], (SCALING,))
         source.load(lambda: scaling.apply(draft, value), (SCALING,))
     draft.held = {name: words_of(given) for name, given in source.section("space").items()}
     for name, words in draft.held.items():
-        held_space(Space(), {name: words}, plan.model, where=f"{source.at('space', name)}, space")
-    return draft, costs
+        held_space(Space(), {name: words}, base.model, where=f"{source.at('space', name)}, space")
+    return draft, base.costs
 
 
 def read_price(source: Source) -> tuple[Setting, ...]:
@@ -219,12 +218,12 @@ def _plan_values(source: Source, axes: Axes) -> dict[str, Any]:
     return values
 
 
-def _costs(source: Source, plan: Plan) -> Costs:
-    if plan.cost.measurements:
+def _refuse_measurements(source: Source) -> None:
+    cost = source.values.get("cost")
+    if isinstance(cost, Mapping) and cost.get("measurements"):
         where = source.at("cost", "measurements")
         msg = f"{where}: measurements are of one device, and a sweep changes it; leave them out of [cost]"
         raise SpecError(msg)
-    return read_costs(plan)
 
 
 def _setting(source: Source, name: str, given: object, path: tuple[str, ...]) -> Setting:
