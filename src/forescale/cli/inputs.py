@@ -187,12 +187,12 @@ def _with_file(
     path = _model_file(written, folder)
     if path is None and config is None:
         return written, ()
-    from forescale.catalogue.models import vocabulary_of
+    from forescale.catalogue.models import load_model, vocabulary_of
     from forescale.frameworks.readers import HuggingFaceReader, read_file
     from forescale.frameworks.reading import Options
 
     devices = _known_devices(written, folder)
-    options = Options(num_devices=devices, layout=layout, vocabulary_of=vocabulary_of)
+    options = Options(num_devices=devices, layout=layout, vocabulary_of=vocabulary_of, model_of=load_model)
     readings: list[tuple[Path, Reading]] = []
     if path is not None:
         bare = path.is_dir() or path.suffix == ".json"

@@ -65,6 +65,8 @@ class Options:
     """Vocabulary, where the configuration only names a tokenizer."""
     vocabulary_of: Callable[[str], int | None] = lambda _: None
     """Vocabulary of the model that a tokenizer comes with, by its name; None where it is not known."""
+    model_of: Callable[[str], Model] | None = None
+    """The model that a catalogue name means, for configurations that only name theirs; None where none are known."""
     variables: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Values of `${NAME}` placeholders, over their defaults."""
     folders: tuple[Path, ...] = ()

@@ -45,7 +45,7 @@ def model_of(text: str, *, folder: Path | None = None) -> Model:
     from forescale.frameworks.readers import read_file
     from forescale.frameworks.reading import Options
 
-    reading = read_file(file, Options(vocabulary_of=vocabulary_of))
+    reading = read_file(file, Options(vocabulary_of=vocabulary_of, model_of=load_model))
     if reading.model is None:
         raise ReaderError(file, "it describes no model")
     return checked_model(reading.model, where=str(file))

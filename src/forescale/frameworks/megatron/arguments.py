@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from forescale.errors import ReaderError, SpecError, UnknownKeyError
-from forescale.frameworks.megatron.settings import Settings
+from forescale.frameworks.settings import Settings
 from forescale.limits import whole_of
 
 Pair: TypeAlias = tuple[str, object]

@@ -7,7 +7,7 @@ from math import lcm, prod
 from typing import Literal, get_args
 
 from forescale.frameworks.megatron.pipeline import read_split
-from forescale.frameworks.megatron.settings import Settings
+from forescale.frameworks.settings import Settings
 from forescale.limits import whole_of
 from forescale.spec.strategy import (
     DEFAULT_AXIS_ORDER,

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 
-from forescale.frameworks.megatron.settings import Settings
 from forescale.frameworks.reading import Options
+from forescale.frameworks.settings import Settings
 from forescale.limits import whole_of
 from forescale.spec.model import (
     Attention,

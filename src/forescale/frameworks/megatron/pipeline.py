@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from forescale.errors import shown
 from forescale.frameworks.megatron.model import hybrid_segments
-from forescale.frameworks.megatron.settings import Settings
+from forescale.frameworks.settings import Settings
 from forescale.limits import whole_of
 from forescale.units import counted
 

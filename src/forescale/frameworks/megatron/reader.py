@@ -13,8 +13,8 @@ from forescale.frameworks.megatron.arguments import parse_arguments
 from forescale.frameworks.megatron.layout import KERNELS, read_strategy
 from forescale.frameworks.megatron.model import read_model
 from forescale.frameworks.megatron.run import read_workload
-from forescale.frameworks.megatron.settings import Settings
 from forescale.frameworks.reading import Options, Reading, words_of
+from forescale.frameworks.settings import Settings
 from forescale.syntax import parse_yaml
 
 ARGUMENTS = "MODEL_ARGS"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from forescale.frameworks.megatron.settings import Settings
+from forescale.frameworks.settings import Settings
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import ComputeType, OptimizerName, Precision, StorageType, Workload
 

@@ -21,8 +21,8 @@ from forescale.files import read_text
 from forescale.frameworks.megatron.arguments import known_flags
 from forescale.frameworks.megatron.model import read_model
 from forescale.frameworks.megatron.reader import read_settings
-from forescale.frameworks.megatron.settings import Settings
 from forescale.frameworks.reading import Options, Reading
+from forescale.frameworks.settings import Settings
 from forescale.syntax import deep_merge, parse_mapping, parse_yaml_lenient
 from forescale.units import counted
 

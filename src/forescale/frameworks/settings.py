@@ -1,4 +1,4 @@
-"""Megatron's settings by key, wherever they were written, with typed access that remembers what was used."""
+"""A framework's settings by key, wherever they were written, with typed access that remembers what was used."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LONGEST = 10_000
 
 
 class Settings:
-    """Values by Megatron's own key (`num_layers`); getters convert, and note the key as used.
+    """Values by the framework's own key (`num_layers`); getters convert, and note the key as used.
 
     Parameters
     ----------
@@ -31,15 +31,22 @@ class Settings:
         The file or text, for messages.
     spelling
         How a key was written (`--num-layers`), where that is not the key itself.
+    lines
+        Line of the file that a key stands on, for messages.
     """
 
     def __init__(
-        self, values: Mapping[str, object], where: str, spelling: Mapping[str, str] | None = None
+        self,
+        values: Mapping[str, object],
+        where: str,
+        spelling: Mapping[str, str] | None = None,
+        lines: Mapping[str, int] | None = None,
     ) -> None:
         self.where = where
         self.notes: list[str] = []
         self._values = dict(values)
         self._spelling = dict(spelling or {})
+        self._lines = dict(lines or {})
         self._used: dict[str, None] = {}
 
     def __contains__(self, key: str) -> bool:
@@ -150,8 +157,9 @@ class Settings:
             )
 
     def spell(self, key: str) -> str:
-        """Return the key as the configuration writes it."""
-        return self._spelling.get(key, key)
+        """Return the key as the configuration writes it, and on which line, for a message."""
+        line = self._lines.get(key)
+        return self._spelling.get(key, key) + (f" (line {line})" if line else "")
 
     def note(self, text: str) -> None:
         """Keep a remark for the reader of the result."""
@@ -164,11 +172,11 @@ class Settings:
 
     def used(self) -> tuple[str, ...]:
         """Return the keys that were given and read, as they are spelled."""
-        return tuple(sorted(self.spell(key) for key in self._used))
+        return tuple(sorted(self._spelling.get(key, key) for key in self._used))
 
     def unread(self) -> tuple[str, ...]:
         """Return the keys that were given and not read, as they are spelled."""
-        return tuple(sorted(self.spell(key) for key in self._values if key not in self._used))
+        return tuple(sorted(self._spelling.get(key, key) for key in self._values if key not in self._used))
 
 
 def _sum_of_lists(node: ast.expr) -> int | list[int]:
