@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from forescale.cli.console import console, print_json
 from forescale.cli.options import (
     ClusterOptions,
@@ -15,6 +11,7 @@ from forescale.cli.options import (
     PlanOptions,
     RunOptions,
     grouped,
+    option,
 )
 
 
@@ -24,12 +21,8 @@ def advise_command(
     model: ModelArgument = None,
     cluster: ClusterOptions,
     run: RunOptions,
-    max_memory: Annotated[
-        str | None, typer.Option("--max-memory", metavar="SIZE", help="Peak per device, such as 70GiB.")
-    ] = None,
-    exact: Annotated[
-        bool, typer.Option("--exact/--no-exact", help="Say how far the advice is from the exact best.")
-    ] = True,
+    max_memory: str | None = option("Peak per device, such as 70GiB.", "SIZE"),
+    exact: bool = option("Say how far the advice is from the exact best.", default=True),
     cost: CostOptions,
     plan: PlanOptions,
     as_json: JsonFlag = False,

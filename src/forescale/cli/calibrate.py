@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from forescale.cli.console import console, print_json
-from forescale.cli.options import bounded, grouped
+from forescale.cli.options import bounded, grouped, option
 from forescale.errors import SpecError
 from forescale.graph.ops import CollectiveKind
 from forescale.limits import DEVICES
@@ -41,65 +41,32 @@ SHOWN_EACH = 3
 class KernelOptions:
     """Timed kernels."""
 
-    kernels: Annotated[
-        list[Path] | None,
-        typer.Option("--kernels", metavar="FILE", help="Timed kernels of one device. Repeatable."),
-    ] = None
-    generation: Annotated[
-        bool, typer.Option("--generation", help="Let the kernels count for all devices of the generation.")
-    ] = False
-    per_call: Annotated[
-        bool, typer.Option("--per-call", help="Kernel times hold an unknown constant per call.")
-    ] = False
+    kernels: list[Path] | None = option("Timed kernels of one device. Repeatable.", "FILE")
+    generation: bool = option("Let the kernels count for all devices of the generation.", default=False)
+    per_call: bool = option("Kernel times hold an unknown constant per call.", default=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOptions:
     """Timed collectives, and what their logs do not say."""
 
-    collectives: Annotated[
-        list[Path] | None,
-        typer.Option("--collectives", metavar="FILE", help="Timed collectives of --cluster. Repeatable."),
-    ] = None
-    kind: Annotated[
-        CollectiveKind | None, typer.Option("--kind", help="Collective of logs that do not say.")
-    ] = None
-    num_ranks: Annotated[
-        int | None,
-        typer.Option(
-            "--num-ranks",
-            callback=bounded(DEVICES),
-            metavar="N",
-            help="Ranks of logs that do not list them.",
-        ),
-    ] = None
-    ranks_per_node: Annotated[
-        int | None,
-        typer.Option(
-            "--ranks-per-node",
-            callback=bounded(DEVICES),
-            metavar="N",
-            help="Ranks in a node of logs that do not list them.",
-        ),
-    ] = None
+    collectives: list[Path] | None = option("Timed collectives of --cluster. Repeatable.", "FILE")
+    kind: CollectiveKind | None = option("Collective of logs that do not say.")
+    num_ranks: int | None = option("Ranks of logs that do not list them.", check=bounded(DEVICES))
+    ranks_per_node: int | None = option(
+        "Ranks in a node of logs that do not list them.", check=bounded(DEVICES)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceOptions:
     """What was measured on."""
 
-    device: Annotated[
-        str | None,
-        typer.Option("--device", metavar="NAME", help="Device of the kernels; of runs, only those on it."),
-    ] = None
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            "--cluster",
-            metavar="NAME|FILE",
-            help="Cluster that collectives were timed on; of runs, the one they ran on, whatever their rows say.",
-        ),
-    ] = None
+    device: str | None = option("Device of the kernels; of runs, only those on it.", "NAME")
+    cluster: str | None = option(
+        "Cluster that collectives were timed on; of runs, the one they ran on, whatever their rows say.",
+        "NAME|FILE",
+    )
 
 
 @grouped
@@ -112,17 +79,11 @@ def calibrate_command(
     machine: PlaceOptions,
     logs: LogOptions,
     kernel: KernelOptions,
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output", "-o", callback=writable, metavar="FILE.json", help="Where the calibration goes."
-        ),
-    ],
-    base: Annotated[
-        Path | None,
-        typer.Option("--base", metavar="FILE.json", help="Start from this instead of published fits."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    output: Path = option(
+        "Where the calibration goes.", "FILE.json", flag="--output -o", default=..., check=writable
+    ),
+    base: Path | None = option("Start from this instead of published fits.", "FILE.json"),
+    as_json: bool = option("Print JSON instead of tables.", flag="--json", default=False),
 ) -> None:
     """Calibrate to runs, kernels or collectives of your own; 3 to 5 runs are enough to start."""
     from datetime import date

@@ -9,7 +9,6 @@ import typer
 
 from forescale.cli.console import console, print_json
 from forescale.cli.options import (
-    OUTPUT,
     ClusterOptions,
     CostOptions,
     JsonFlag,
@@ -18,6 +17,7 @@ from forescale.cli.options import (
     RunOptions,
     bounded,
     grouped,
+    output_option,
 )
 from forescale.errors import SpecError
 from forescale.limits import REST
@@ -34,30 +34,13 @@ def complete_quantities(incomplete: str) -> list[str]:
 class TreeOptions:
     """How much of the tree is shown."""
 
-    depth: Annotated[
-        int | None,
-        typer.Option(
-            "--depth",
-            callback=bounded(REST),
-            metavar="N",
-            help="Levels of the tree; by default what fits one screen.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None
-    stage: Annotated[
-        int | None,
-        typer.Option(
-            "--stage",
-            callback=bounded(REST),
-            metavar="RANK",
-            help="Of memory, the pipeline stage meant; the fullest by default.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None
-    cite: Annotated[
-        bool,
-        typer.Option("--cite", help="List the sources of all formulas behind it.", rich_help_panel=OUTPUT),
-    ] = False
+    depth: int | None = output_option(
+        "Levels of the tree; by default what fits one screen.", check=bounded(REST)
+    )
+    stage: int | None = output_option(
+        "Of memory, the pipeline stage meant; the fullest by default.", "RANK", check=bounded(REST)
+    )
+    cite: bool = output_option("List the sources of all formulas behind it.", default=False)
 
 
 @grouped

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, cast, get_args
-
-import typer
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
 from forescale.cli.console import console, print_json, say
 from forescale.cli.help import Commands, Group
 from forescale.cli.options import (
-    OUTPUT,
     ClusterOptions,
     JsonFlag,
     LayoutOptions,
@@ -21,6 +19,8 @@ from forescale.cli.options import (
     RunOptions,
     bounded,
     grouped,
+    option,
+    output_option,
 )
 from forescale.errors import SpecError
 from forescale.limits import PRICE, whole_of
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 DEFAULT = "layout"
-ANCHOR = "Measurement"
+_anchor = partial(option, panel="Measurement")
 MARGIN = 0.05
 """Primus projection documentation, --memory-safety-margin."""
 EXPORTED, SHORTEST = 64, 4
@@ -60,34 +60,16 @@ memory_app = Commands(cls=DefaultGroup, help="Project the memory of one layout, 
 class AnchorOptions:
     """A measurement to anchor the projection on."""
 
-    memory_mode: Annotated[
-        Literal["simulate", "benchmark", "both"] | None,
-        typer.Option(
-            "--memory-mode",
-            help="Formulas only, anchored on a measurement, or both with their differences. With "
-            "--load-benchmark benchmark, else simulate.",
-            rich_help_panel=ANCHOR,
-        ),
-    ] = None
-    load_benchmark: Annotated[
-        Path | None,
-        typer.Option(
-            "--load-benchmark",
-            metavar="FILE",
-            help="Bench artifact, schema forescale.bench/1.",
-            rich_help_panel=ANCHOR,
-        ),
-    ] = None
-    safety_margin: Annotated[
-        float | None,
-        typer.Option(
-            "--safety-margin",
-            callback=bounded(PRICE, whole=False),
-            metavar="SHARE",
-            help=f"Of the measured residual, added to the upper bound; {MARGIN} by default.",
-            rich_help_panel=ANCHOR,
-        ),
-    ] = None
+    memory_mode: Literal["simulate", "benchmark", "both"] | None = _anchor(
+        "Formulas only, anchored on a measurement, or both with their differences. With "
+        "--load-benchmark benchmark, else simulate."
+    )
+    load_benchmark: Path | None = _anchor("Bench artifact, schema forescale.bench/1.", "FILE")
+    safety_margin: float | None = _anchor(
+        f"Of the measured residual, added to the upper bound; {MARGIN} by default.",
+        "SHARE",
+        check=bounded(PRICE, whole=False),
+    )
 
     @property
     def mode(self) -> str:
@@ -111,20 +93,10 @@ class AnchorOptions:
 class TimelineOptions:
     """Memory over one step."""
 
-    timeline: Annotated[
-        bool,
-        typer.Option("--timeline", help="Memory over one step of every rank.", rich_help_panel=OUTPUT),
-    ] = False
-    export: Annotated[
-        Path | None,
-        typer.Option(
-            "--export",
-            callback=writable,
-            metavar="FILE",
-            help="Write the timeline: .json for Perfetto, .pickle for PyTorch's memory_viz.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None
+    timeline: bool = output_option("Memory over one step of every rank.", default=False)
+    export: Path | None = output_option(
+        "Write the timeline: .json for Perfetto, .pickle for PyTorch's memory_viz.", "FILE", check=writable
+    )
 
     @property
     def wanted(self) -> bool:
@@ -244,32 +216,19 @@ SUFFIXES = (".svg", ".html", ".json")
 def compare_command(
     *,
     model: ModelArgument = None,
-    across: Annotated[
-        Across, typer.Option("--across", help="What differs.", rich_help_panel=PANEL, show_default=False)
-    ],
-    values: Annotated[
-        str | None,
-        typer.Option(
-            "--values",
-            metavar="A,B",
-            help="Its values, such as 1,2,4; of recompute also modules (core_attn+mlp) and policies.",
-            rich_help_panel=PANEL,
-        ),
-    ] = None,
+    across: Across = option("What differs.", panel=PANEL, default=...),
+    values: str | None = option(
+        "Its values, such as 1,2,4; of recompute also modules (core_attn+mlp) and policies.",
+        "A,B",
+        panel=PANEL,
+    ),
     cluster: ClusterOptions,
     run: RunOptions,
     layout: LayoutOptions,
     plan: PlanOptions,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            "--plot",
-            callback=writable,
-            metavar="FILE",
-            help="Write stacked bars: .svg, .html, or .json (Vega-Lite).",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
+    plot: Path | None = output_option(
+        "Write stacked bars: .svg, .html, or .json (Vega-Lite).", "FILE", check=writable
+    ),
     as_json: JsonFlag = False,
 ) -> None:
     """Compare one model's memory under several recompute policies, sequence lengths, ZeRO stages or degrees."""

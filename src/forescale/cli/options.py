@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields, is_dataclass
-from functools import wraps
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_type_hints
 
@@ -27,15 +27,56 @@ STAGES, REPLAY, EXPERTS = Rare("Stages"), Rare("Recompute"), Rare("Experts")
 RANKS, HOST = Rare("Ranks and overlap"), Rare("Memory")
 
 
+def option(
+    text: str,
+    metavar: str | None = None,
+    *,
+    flag: str = "",
+    panel: str | None = None,
+    default: object = None,
+    check: Callable[..., Any] | None = None,
+    complete: Callable[[str], list[str]] | None = None,
+) -> Any:  # noqa: ANN401 (a field of any type)
+    """Return an option as a field of a group, or as a parameter of a command that is `grouped`.
+
+    Parameters
+    ----------
+    text
+        What it says in the help.
+    metavar
+        What stands for its value there; N for a whole number.
+    flag
+        How it is written, where its name does not say so.
+    panel
+        Title of the options that it is listed with.
+    default
+        Its value where it is not given; ... if it must be given.
+    check
+        Is told the parameter and its value, and returns the value or raises.
+    complete
+        Returns what can stand for the beginning of a value.
+    """
+    said = {
+        "help": text,
+        "metavar": metavar,
+        "rich_help_panel": panel,
+        "callback": check,
+        "autocompletion": complete,
+    }
+    return field(default=default, metadata={"flag": flag, "said": said})
+
+
 def grouped(function: F) -> F:
     """Let `function` take dataclasses of options: typer sees the fields of each."""
     hints = get_type_hints(function, include_extras=True)
     groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
-    parameters = [
-        flat
-        for parameter in inspect.signature(function).parameters.values()
-        for flat in _flat(parameter.replace(annotation=hints[parameter.name]), groups.get(parameter.name))
-    ]
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name in groups:
+            own = get_type_hints(groups[name], include_extras=True)
+            parameters += [_parameter(each.name, own[each.name], each) for each in fields(groups[name])]
+        else:
+            parameters.append(_parameter(name, hints[name], parameter.default))
 
     @wraps(function)
     def call(**given: object) -> None:
@@ -50,19 +91,25 @@ def grouped(function: F) -> F:
     return call  # type: ignore[return-value]
 
 
-def _flat(parameter: inspect.Parameter, group: Any) -> list[inspect.Parameter]:  # noqa: ANN401
-    if group is None:
-        return [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
-    hints = get_type_hints(group, include_extras=True)
-    return [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if field.default is MISSING else field.default,
-            annotation=hints[field.name],
-        )
-        for field in fields(group)
-    ]
+def _parameter(name: str, hint: Any, given: Any) -> inspect.Parameter:  # noqa: ANN401
+    """Return what typer makes an option of; `given` is its field, or its default where it is none."""
+    default = given.default if isinstance(given, Field) else given
+    if isinstance(given, Field) and given.metadata:
+        usual = f"--{name.replace('_', '-')}"
+        if hint in (bool, bool | None) and default is not False:
+            usual += f"/--no-{usual[2:]}"
+        said = dict(given.metadata["said"])
+        if hint in (int, int | None):
+            said["metavar"] = said["metavar"] or "N"
+        flags = given.metadata["flag"].split() or [usual]
+        hint = Annotated[hint, typer.Option(*flags, show_default=default is not ..., **said)]
+    empty = inspect.Parameter.empty
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=empty if default in (MISSING, ..., empty) else default,
+        annotation=hint,
+    )
 
 
 def complete_models(incomplete: str) -> list[str]:
@@ -124,109 +171,57 @@ def memory_limit(text: str | None) -> float | None:
     return value
 
 
-def _degree(name: str, text: str, panel: str = LAYOUT) -> Any:  # noqa: ANN401 (as typer.Option)
-    return typer.Option(name, metavar="N", help=text, rich_help_panel=panel)
-
-
-def _layout(name: str, text: str, panel: str = LAYOUT, **more: Any) -> Any:  # noqa: ANN401
-    return typer.Option(name, help=text, rich_help_panel=panel, **more)
-
-
-def _cost(name: str, text: str, metavar: str) -> Any:  # noqa: ANN401
-    return typer.Option(name, help=text, metavar=metavar, rich_help_panel=COST)
-
-
-def _run(name: str, text: str, panel: str = RUN, **more: Any) -> Any:  # noqa: ANN401
-    return typer.Option(name, help=text, rich_help_panel=panel, **more)
+output_option = partial(option, panel=OUTPUT)
+_machine, _run, _layout = (partial(option, panel=panel) for panel in (MACHINE, RUN, LAYOUT))
+_cost, _types, _grid, _stages = (partial(option, panel=panel) for panel in (COST, TYPES, GRID, STAGES))
+_replay, _experts, _ranks, _host = (partial(option, panel=panel) for panel in (REPLAY, EXPERTS, RANKS, HOST))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOptions:
     """A file instead of flags, and single values over both."""
 
-    plan: Annotated[
-        Path | None, typer.Option("--plan", metavar="FILE", help="Plan file (TOML); flags override it.")
-    ] = None
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            metavar="FILE",
-            help="A framework's own file of layout and batch, beside MODEL (DeepSpeed's JSON).",
-        ),
-    ] = None
-    sets: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="A.B=C", help="Override one value, such as strategy.tp=4. Repeatable."),
-    ] = None
-    framework: Annotated[
-        str | None,
-        typer.Option(
-            "--framework",
-            metavar="NAME[@RELEASE]",
-            help="What trains: its kernels, types and overlap where nothing else is said.",
-            autocompletion=complete_frameworks,
-        ),
-    ] = None
-    preset: Annotated[
-        str | None,
-        typer.Option(
-            "--preset",
-            metavar="NAME",
-            help="Modelling preset: default, or a published account of memory and time.",
-            autocompletion=complete_presets,
-        ),
-    ] = None
+    plan: Path | None = option("Plan file (TOML); flags override it.", "FILE")
+    config: Path | None = option(
+        "A framework's own file of layout and batch, beside MODEL (DeepSpeed's JSON).", "FILE"
+    )
+    sets: list[str] | None = option(
+        "Override one value, such as strategy.tp=4. Repeatable.", "A.B=C", flag="--set"
+    )
+    framework: str | None = option(
+        "What trains: its kernels, types and overlap where nothing else is said.",
+        "NAME[@RELEASE]",
+        complete=complete_frameworks,
+    )
+    preset: str | None = option(
+        "Modelling preset: default, or a published account of memory and time.",
+        "NAME",
+        complete=complete_presets,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOptions:
     """What it runs on."""
 
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            "--cluster", metavar="NAME|FILE", help="Catalogue name or a file.", rich_help_panel=MACHINE,
-            autocompletion=complete_clusters,
-        ),
-    ] = None  # fmt: skip
-    hardware_config: Annotated[
-        Path | None,
-        typer.Option(
-            "--hardware-config",
-            metavar="FILE.yaml",
-            help="Its node and network, as Primus writes them, over those of --cluster.",
-            rich_help_panel=MACHINE,
-        ),
-    ] = None
-    devices: Annotated[
-        int | None, typer.Option("--devices", metavar="N", help="Devices.", rich_help_panel=MACHINE)
-    ] = None
-    nodes: Annotated[
-        int | None,
-        typer.Option("--nodes", metavar="N", help="Nodes, instead of devices.", rich_help_panel=MACHINE),
-    ] = None
+    cluster: str | None = _machine("Catalogue name or a file.", "NAME|FILE", complete=complete_clusters)
+    hardware_config: Path | None = _machine(
+        "Its node and network, as Primus writes them, over those of --cluster.", "FILE.yaml"
+    )
+    devices: int | None = _machine("Devices.")
+    nodes: int | None = _machine("Nodes, instead of devices.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostOptions:
     """What prices kernels and collectives."""
 
-    compute: Annotated[
-        Literal["auto", "roofline", "tile", "measured"] | None,
-        typer.Option("--compute", help="Model of kernels; auto by default.", rich_help_panel=COST),
-    ] = None
-    device_clock_mhz: Annotated[
-        float | None, _cost("--device-clock-mhz", "Clock to predict for; the device's own by default.", "MHZ")
-    ] = None
-    calibration: Annotated[
-        Path | None,
-        _cost("--calibration", "Your own fits, as `calibrate` wrote them.", "FILE.json"),
-    ] = None
-    measurements: Annotated[
-        list[Path] | None,
-        _cost("--measurements", "Timed kernels and collectives to look up. Repeatable.", "FILE"),
-    ] = None
+    compute: Literal["auto", "roofline", "tile", "measured"] | None = _cost(
+        "Model of kernels; auto by default."
+    )
+    device_clock_mhz: float | None = _cost("Clock to predict for; the device's own by default.", "MHZ")
+    calibration: Path | None = _cost("Your own fits, as `calibrate` wrote them.", "FILE.json")
+    measurements: list[Path] | None = _cost("Timed kernels and collectives to look up. Repeatable.", "FILE")
 
     def values(self) -> dict[str, Any]:
         """Return what is given, as the section `[cost]` of a plan; files are found from anywhere."""
@@ -245,226 +240,88 @@ class CostOptions:
 class RunOptions:
     """What is trained on: batch, tokens, optimizer, data types."""
 
-    seq_len: Annotated[int | None, _run("--seq-len", "Tokens per sequence.", metavar="N")] = None
-    global_batch_size: Annotated[
-        int | None, _run("--global-batch-size", "Sequences per optimizer step.", metavar="N")
-    ] = None
-    tokens: Annotated[
-        str | None, _run("--tokens", "Tokens of the whole run, such as 15T.", metavar="COUNT")
-    ] = None
-    optimizer: Annotated[OptimizerName | None, _run("--optimizer", "Optimizer.")] = None
-    precision: Annotated[ComputeType | None, _run("--precision", "Type of the linear layers' products.")] = (
-        None
+    seq_len: int | None = _run("Tokens per sequence.")
+    global_batch_size: int | None = _run("Sequences per optimizer step.")
+    tokens: str | None = _run("Tokens of the whole run, such as 15T.", "COUNT")
+    optimizer: OptimizerName | None = _run("Optimizer.")
+    precision: ComputeType | None = _run("Type of the linear layers' products.")
+    fp8_recipe: Literal["none", "delayed", "current", "blockwise", "mxfp8"] | None = _types(
+        "Scaling recipe of fp8."
     )
-    fp8_recipe: Annotated[
-        Literal["none", "delayed", "current", "blockwise", "mxfp8"] | None,
-        _run("--fp8-recipe", "Scaling recipe of fp8.", TYPES),
-    ] = None
-    param_dtype: Annotated[StorageType | None, _run("--param-dtype", "Type of the weights.", TYPES)] = None
-    grad_dtype: Annotated[
-        StorageType | None, _run("--grad-dtype", "Type in which gradients are reduced.", TYPES)
-    ] = None
-    master_dtype: Annotated[MasterType | None, _run("--master-dtype", "Type of the master copy.", TYPES)] = (
-        None
-    )
-    moment_dtype: Annotated[
-        StorageType | None, _run("--moment-dtype", "Type of the optimizer's moments.", TYPES)
-    ] = None
-    activation_dtype: Annotated[
-        StorageType | None, _run("--activation-dtype", "Type of activations.", TYPES)
-    ] = None
+    param_dtype: StorageType | None = _types("Type of the weights.")
+    grad_dtype: StorageType | None = _types("Type in which gradients are reduced.")
+    master_dtype: MasterType | None = _types("Type of the master copy.")
+    moment_dtype: StorageType | None = _types("Type of the optimizer's moments.")
+    activation_dtype: StorageType | None = _types("Type of activations.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutOptions:
     """How it is laid out."""
 
-    tp: Annotated[int | None, _degree("--tp", "Tensor parallel.")] = None
-    tp_kind: Annotated[
-        TensorKind | None,
-        _layout("--tp-kind", "Tensor-parallel split: 1-D or SUMMA (a grid of tp x cp).", GRID),
-    ] = None
-    summa_panels: Annotated[
-        int | None,
-        _layout(
-            "--summa-panels", "Panels of SUMMA per block, of the longer side of the grid.", GRID, metavar="N"
-        ),
-    ] = None
-    sp: Annotated[bool | None, _layout("--sp/--no-sp", "Sequence parallel over tp.")] = None
-    cp: Annotated[int | None, _degree("--cp", "Context parallel.")] = None
-    cp_kind: Annotated[ContextKind | None, _layout("--cp-kind", "Context-parallel method.", GRID)] = None
-    cp_inner: Annotated[
-        int | None,
-        _degree(
-            "--cp-inner",
-            "Neighbours that exchange heads (cp-kind hierarchical); those in a node unless given.",
-            GRID,
-        ),
-    ] = None
-    cp_balanced: Annotated[
-        bool | None, _layout("--cp-balanced/--no-cp-balanced", "Causal parts of cp ranks in zig-zag.", GRID)
-    ] = None
-    ep: Annotated[int | None, _degree("--ep", "Expert parallel.")] = None
-    etp: Annotated[int | None, _degree("--etp", "Tensor parallel of experts.")] = None
-    pp: Annotated[int | None, _degree("--pp", "Pipeline parallel.")] = None
-    vpp: Annotated[int | None, _degree("--vpp", "Model chunks per pipeline rank.")] = None
-    schedule: Annotated[
-        str | None,
-        _layout(
-            "--schedule",
-            "Pipeline schedule, a name of `pipeline list`; by default 1F1B, interleaved where vpp > 1.",
-            metavar="NAME",
-        ),
-    ] = None
-    sequence_pieces: Annotated[
-        int | None,
-        _layout(
-            "--sequence-pieces",
-            "Pieces of a sequence, for schedules that cut them (seq1f1b).",
-            STAGES,
-            metavar="N",
-        ),
-    ] = None
-    dp_replicate: Annotated[
-        int | None, _degree("--dp-replicate", "Data parallel replicas; by default derived from --devices.")
-    ] = None
-    dp_shard: Annotated[
-        int | None, _degree("--dp-shard", "Data parallel ranks that share states; by default derived.")
-    ] = None
-    zero: Annotated[
-        int | None,
-        _layout(
-            "--zero",
-            "States sharded over dp: 1 optimizer, 2 also gradients, 3 also weights.",
-            metavar="0-3",
-        ),
-    ] = None
-    reshard: Annotated[
-        str | None,
-        _layout(
-            "--reshard",
-            "Under zero 3: whether weights are sharded again after forward, or over how many neighbours.",
-            RANKS,
-            metavar="default|always|never|N",
-        ),
-    ] = None
-    micro_batch_size: Annotated[
-        int | None, _degree("--micro-batch-size", "Sequences per micro-batch and data-parallel rank.")
-    ] = None
-    recompute: Annotated[
-        Literal["none", "selective", "full"] | None, _layout("--recompute", "Activations computed again.")
-    ] = None
-    recompute_modules: Annotated[
-        str | None,
-        _layout(
-            "--recompute-modules", "Modules under selective, such as core_attn,mlp.", REPLAY, metavar="A,B"
-        ),
-    ] = None
-    recompute_policy: Annotated[
-        RematPolicy | None,
-        _layout("--recompute-policy", "Named policy: what is kept, the rest is replayed.", REPLAY),
-    ] = None
-    recompute_layers: Annotated[
-        int | None,
-        _layout(
-            "--recompute-layers", "Under full, the first layers of each virtual stage.", REPLAY, metavar="N"
-        ),
-    ] = None
-    recompute_layer_ids: Annotated[
-        str | None,
-        _layout("--recompute-layer-ids", "Under full, these layers, numbered from 0.", REPLAY, metavar="N,N"),
-    ] = None
-    recompute_unit: Annotated[
-        int | None,
-        _layout("--recompute-unit", "Under full, layers that share one kept input.", REPLAY, metavar="N"),
-    ] = None
-    dispatcher: Annotated[
-        Dispatcher | None, _layout("--dispatcher", "How tokens travel to experts.", EXPERTS)
-    ] = None
-    imbalance: Annotated[
-        float | None,
-        _layout(
-            "--expert-imbalance",
-            "Tokens of the fullest expert-parallel rank over the mean.",
-            EXPERTS,
-            metavar="F",
-        ),
-    ] = None
-    capacity_factor: Annotated[
-        float | None,
-        _layout("--capacity-factor", "Tokens an expert takes at most, over the mean.", EXPERTS, metavar="F"),
-    ] = None
-    balance: Annotated[
-        Literal["none", "aux_loss"] | None,
-        _layout("--balance", "Loss that spreads tokens over experts.", EXPERTS),
-    ] = None
-    pad_to_capacity: Annotated[
-        bool | None,
-        _layout(
-            "--pad-to-capacity/--no-pad-to-capacity", "Whether experts are sent their full capacity.", EXPERTS
-        ),
-    ] = None
-    stage_layers: Annotated[
-        str | None,
-        _layout(
-            "--stage-layers",
-            "Layers of each pipeline rank or virtual stage, such as 16,15,15,15.",
-            STAGES,
-            metavar="N,N",
-        ),
-    ] = None
-    axis_order: Annotated[
-        str | None,
-        _layout("--axis-order", "Axes from the closest ranks outwards.", RANKS, metavar="tp,cp,dp,pp"),
-    ] = None
-    placement: Annotated[
-        str | None,
-        _layout(
-            "--placement",
-            "Ranks of each axis inside each network tier from the innermost out, instead of --axis-order.",
-            RANKS,
-            metavar="tp=4,dp=2/pp=2",
-        ),
-    ] = None
-    overlap: Annotated[
-        str | None,
-        _layout(
-            "--overlap",
-            "What runs beside compute: grad_reduce, param_gather, tensor, pipeline, expert, shared_experts, "
-            "bubbles; or none.",
-            RANKS,
-            metavar="A,B",
-        ),
-    ] = None
-    offload_activations: Annotated[
-        str | None,
-        _layout(
-            "--offload-activations",
-            "Layers of each stage whose saved activations go to host memory, or modules of all layers.",
-            HOST,
-            metavar="all|N|A,B",
-        ),
-    ] = None
-    offload_optimizer: Annotated[
-        float | None,
-        _layout(
-            "--offload-optimizer",
-            "Share of the optimizer's states held and updated on the host.",
-            HOST,
-            metavar="0-1",
-        ),
-    ] = None
-    offload_parameters: Annotated[
-        bool | None,
-        _layout(
-            "--offload-parameters/--no-offload-parameters",
-            "Under zero 3: shards of weights, gradients and states on the host.",
-            HOST,
-        ),
-    ] = None
-    allocator: Annotated[
-        Allocator | None, _layout("--allocator", "How PyTorch's allocator takes memory.", HOST)
-    ] = None
-    flash_attention: Annotated[
-        bool | None, _layout("--flash-attention/--no-flash-attention", "Fused attention.", HOST)
-    ] = None
+    tp: int | None = _layout("Tensor parallel.")
+    tp_kind: TensorKind | None = _grid("Tensor-parallel split: 1-D or SUMMA (a grid of tp x cp).")
+    summa_panels: int | None = _grid("Panels of SUMMA per block, of the longer side of the grid.")
+    sp: bool | None = _layout("Sequence parallel over tp.")
+    cp: int | None = _layout("Context parallel.")
+    cp_kind: ContextKind | None = _grid("Context-parallel method.")
+    cp_inner: int | None = _grid(
+        "Neighbours that exchange heads (cp-kind hierarchical); those in a node unless given."
+    )
+    cp_balanced: bool | None = _grid("Causal parts of cp ranks in zig-zag.")
+    ep: int | None = _layout("Expert parallel.")
+    etp: int | None = _layout("Tensor parallel of experts.")
+    pp: int | None = _layout("Pipeline parallel.")
+    vpp: int | None = _layout("Model chunks per pipeline rank.")
+    schedule: str | None = _layout(
+        "Pipeline schedule, a name of `pipeline list`; by default 1F1B, interleaved where vpp > 1.", "NAME"
+    )
+    sequence_pieces: int | None = _stages("Pieces of a sequence, for schedules that cut them (seq1f1b).")
+    dp_replicate: int | None = _layout("Data parallel replicas; by default derived from --devices.")
+    dp_shard: int | None = _layout("Data parallel ranks that share states; by default derived.")
+    zero: int | None = _layout(
+        "States sharded over dp: 1 optimizer, 2 also gradients, 3 also weights.", "0-3"
+    )
+    reshard: str | None = _ranks(
+        "Under zero 3: whether weights are sharded again after forward, or over how many neighbours.",
+        "default|always|never|N",
+    )
+    micro_batch_size: int | None = _layout("Sequences per micro-batch and data-parallel rank.")
+    recompute: Literal["none", "selective", "full"] | None = _layout("Activations computed again.")
+    recompute_modules: str | None = _replay("Modules under selective, such as core_attn,mlp.", "A,B")
+    recompute_policy: RematPolicy | None = _replay("Named policy: what is kept, the rest is replayed.")
+    recompute_layers: int | None = _replay("Under full, the first layers of each virtual stage.")
+    recompute_layer_ids: str | None = _replay("Under full, these layers, numbered from 0.", "N,N")
+    recompute_unit: int | None = _replay("Under full, layers that share one kept input.")
+    dispatcher: Dispatcher | None = _experts("How tokens travel to experts.")
+    imbalance: float | None = _experts(
+        "Tokens of the fullest expert-parallel rank over the mean.", "F", flag="--expert-imbalance"
+    )
+    capacity_factor: float | None = _experts("Tokens an expert takes at most, over the mean.", "F")
+    balance: Literal["none", "aux_loss"] | None = _experts("Loss that spreads tokens over experts.")
+    pad_to_capacity: bool | None = _experts("Whether experts are sent their full capacity.")
+    stage_layers: str | None = _stages(
+        "Layers of each pipeline rank or virtual stage, such as 16,15,15,15.", "N,N"
+    )
+    axis_order: str | None = _ranks("Axes from the closest ranks outwards.", "tp,cp,dp,pp")
+    placement: str | None = _ranks(
+        "Ranks of each axis inside each network tier from the innermost out, instead of --axis-order.",
+        "tp=4,dp=2/pp=2",
+    )
+    overlap: str | None = _ranks(
+        "What runs beside compute: grad_reduce, param_gather, tensor, pipeline, expert, shared_experts, "
+        "bubbles; or none.",
+        "A,B",
+    )
+    offload_activations: str | None = _host(
+        "Layers of each stage whose saved activations go to host memory, or modules of all layers.",
+        "all|N|A,B",
+    )
+    offload_optimizer: float | None = _host(
+        "Share of the optimizer's states held and updated on the host.", "0-1"
+    )
+    offload_parameters: bool | None = _host(
+        "Under zero 3: shards of weights, gradients and states on the host."
+    )
+    allocator: Allocator | None = _host("How PyTorch's allocator takes memory.")
+    flash_attention: bool | None = _host("Fused attention.")

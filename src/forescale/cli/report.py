@@ -5,13 +5,10 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from forescale.cli.console import console, print_json
 from forescale.cli.options import (
-    OUTPUT,
     ClusterOptions,
     JsonFlag,
     ModelArgument,
@@ -19,6 +16,8 @@ from forescale.cli.options import (
     RunOptions,
     bounded,
     grouped,
+    option,
+    output_option,
 )
 from forescale.cli.search import ranked
 from forescale.cli.space import SpaceOptions, framework_of, space_of
@@ -43,41 +42,17 @@ def report_command(
     model: ModelArgument = None,
     cluster: ClusterOptions,
     run: RunOptions,
-    top: Annotated[
-        int,
-        typer.Option(
-            "--top",
-            callback=bounded(SHOWN),
-            metavar="N",
-            help="Layouts in the ranking.",
-            rich_help_panel=PANEL,
-        ),
-    ] = 10,
-    details: Annotated[
-        int,
-        typer.Option(
-            "--details", callback=bounded(REST), metavar="N", help="Layouts in detail.", rich_help_panel=PANEL
-        ),
-    ] = 5,
-    worst: Annotated[
-        int,
-        typer.Option(
-            "--worst", callback=bounded(REST), metavar="N", help="Slowest layouts.", rich_help_panel=PANEL
-        ),
-    ] = 10,
+    top: int = option("Layouts in the ranking.", panel=PANEL, default=10, check=bounded(SHOWN)),
+    details: int = option("Layouts in detail.", panel=PANEL, default=5, check=bounded(REST)),
+    worst: int = option("Slowest layouts.", panel=PANEL, default=10, check=bounded(REST)),
     choice: SpaceOptions,
     plan: PlanOptions,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            callback=writable,
-            metavar="FILE",
-            help=".md, .html or .json; Markdown on standard output by default.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
+    output: Path | None = output_option(
+        ".md, .html or .json; Markdown on standard output by default.",
+        "FILE",
+        flag="--output -o",
+        check=writable,
+    ),
     as_json: JsonFlag = False,
 ) -> None:
     """Search and write a report: headers, ranking with legend, details, slowest layouts, summary.

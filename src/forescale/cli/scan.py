@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
-import typer
-from annotated_types import Interval
-
-from forescale.cli.options import ClusterOptions, RunOptions, bounded
+from forescale.cli.options import ClusterOptions, RunOptions, bounded, option
 from forescale.errors import SpecError, shown
 from forescale.limits import COUNT, DEVICES, PRICE, TIME, whole_of, within
 
@@ -20,43 +18,25 @@ if TYPE_CHECKING:
 
 SCANNED = 1_000
 """Numbers of devices or batches that one command goes through."""
-PANEL = "Fronts, targets and batches"
-
-
-def _option(name: str, metavar: str, text: str, allowed: Interval | None = None) -> Any:  # noqa: ANN401 (as typer.Option)
-    callback = None if allowed is None else bounded(allowed, whole=False)
-    return typer.Option(name, metavar=metavar, help=text, rich_help_panel=PANEL, callback=callback)
+_scan = partial(option, panel="Fronts, targets and batches")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanOptions:
     """What is asked instead of one ranking."""
 
-    pareto: Annotated[
-        bool,
-        typer.Option(
-            "--pareto",
-            help="The layouts that no other beats in step time and peak memory (and devices).",
-            rich_help_panel=PANEL,
-        ),
-    ] = False
-    device_counts: Annotated[
-        str | None, _option("--device-counts", "N,N", "The best layout on each number of devices.")
-    ] = None
-    target_days: Annotated[
-        float | None,
-        _option("--target-days", "DAYS", "The fewest devices that train --tokens within DAYS.", TIME),
-    ] = None
-    target_step_time: Annotated[
-        str | None, _option("--target-step-time", "TIME", "The fewest devices with a step of at most this.")
-    ] = None
-    batches: Annotated[
-        str | None, _option("--batches", "N,N", "The best layout at each global batch size.")
-    ] = None
-    price_per_device_hour: Annotated[
-        float | None,
-        _option("--price-per-device-hour", "PRICE", "Price for cost, in any currency.", PRICE),
-    ] = None
+    pareto: bool = _scan(
+        "The layouts that no other beats in step time and peak memory (and devices).", default=False
+    )
+    device_counts: str | None = _scan("The best layout on each number of devices.", "N,N")
+    target_days: float | None = _scan(
+        "The fewest devices that train --tokens within DAYS.", "DAYS", check=bounded(TIME, whole=False)
+    )
+    target_step_time: str | None = _scan("The fewest devices with a step of at most this.", "TIME")
+    batches: str | None = _scan("The best layout at each global batch size.", "N,N")
+    price_per_device_hour: float | None = _scan(
+        "Price for cost, in any currency.", "PRICE", check=bounded(PRICE, whole=False)
+    )
 
     @property
     def wanted(self) -> bool:

@@ -8,13 +8,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
-
-import typer
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from forescale.cli.console import console, print_json
 from forescale.cli.options import (
-    OUTPUT,
     ClusterOptions,
     CostOptions,
     JsonFlag,
@@ -23,6 +20,8 @@ from forescale.cli.options import (
     RunOptions,
     bounded,
     grouped,
+    option,
+    output_option,
 )
 from forescale.cli.scan import ScanOptions, complete_question, front, scanned
 from forescale.cli.space import SpaceOptions, framework_of, space_of
@@ -48,30 +47,21 @@ if TYPE_CHECKING:
     from forescale.spec.space import Space
 
 
+_search = partial(option, panel="Search")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EffortOptions:
     """How long a search may take, and where it goes on."""
 
-    time_limit: Annotated[
-        float | None,
-        typer.Option(
-            "--time-limit",
-            callback=bounded(TIME, whole=False),
-            metavar="SECONDS",
-            help="Stop with the best so far, and say how far from the optimum it may be.",
-            rich_help_panel="Search",
-        ),
-    ] = None
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(
-            "--checkpoint",
-            callback=writable,
-            metavar="FILE",
-            help="Keep what is settled, and go on from it when asked the same again.",
-            rich_help_panel="Search",
-        ),
-    ] = None
+    time_limit: float | None = _search(
+        "Stop with the best so far, and say how far from the optimum it may be.",
+        "SECONDS",
+        check=bounded(TIME, whole=False),
+    )
+    checkpoint: Path | None = _search(
+        "Keep what is settled, and go on from it when asked the same again.", "FILE", check=writable
+    )
 
     def refuse(self, why: str) -> None:
         """Refuse options that were given where they mean nothing."""
@@ -93,18 +83,8 @@ def parquet_writable(path: Path | None) -> Path | None:
 class AnswerOptions:
     """What a ranking says beyond the best."""
 
-    safe: Annotated[
-        bool,
-        typer.Option(
-            "--safe", help="Only layouts that fit by the upper estimate of memory.", rich_help_panel="Search"
-        ),
-    ] = False
-    relax: Annotated[
-        bool,
-        typer.Option(
-            "--relax", help="Search with each constraint relaxed too: which binds?", rich_help_panel="Search"
-        ),
-    ] = False
+    safe: bool = _search("Only layouts that fit by the upper estimate of memory.", default=False)
+    relax: bool = _search("Search with each constraint relaxed too: which binds?", default=False)
 
     def refuse(self, why: str) -> None:
         """Refuse options that were given where they mean nothing."""
@@ -115,59 +95,25 @@ class AnswerOptions:
 
 
 R = TypeVar("R", bound=Result)
-SEARCH = "Search"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoalOptions:
     """What is best, and how much of it is shown."""
 
-    objective: Annotated[
-        Literal["step_time", "peak_memory"] | None,
-        typer.Option(
-            "--objective",
-            help="What to minimise; by default step_time, or as --plan.",
-            rich_help_panel=SEARCH,
-        ),
-    ] = None
-    top: Annotated[
-        int,
-        typer.Option(
-            "--top", callback=bounded(SHOWN), metavar="N", help="Layouts to show.", rich_help_panel=SEARCH
-        ),
-    ] = 10
-    max_memory: Annotated[
-        str | None,
-        typer.Option(
-            "--max-memory", metavar="SIZE", help="Peak per device, such as 70GiB.", rich_help_panel=SEARCH
-        ),
-    ] = None
+    objective: Literal["step_time", "peak_memory"] | None = _search(
+        "What to minimise; by default step_time, or as --plan."
+    )
+    top: int = _search("Layouts to show.", default=10, check=bounded(SHOWN))
+    max_memory: str | None = _search("Peak per device, such as 70GiB.", "SIZE")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileOptions:
     """Tables of the layouts shown."""
 
-    csv: Annotated[
-        Path | None,
-        typer.Option(
-            "--csv",
-            callback=writable,
-            metavar="FILE",
-            help="Write the layouts shown.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None
-    parquet: Annotated[
-        Path | None,
-        typer.Option(
-            "--parquet",
-            callback=parquet_writable,
-            metavar="FILE",
-            help="Write the layouts shown.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None
+    csv: Path | None = output_option("Write the layouts shown.", "FILE", check=writable)
+    parquet: Path | None = output_option("Write the layouts shown.", "FILE", check=parquet_writable)
 
 
 @grouped

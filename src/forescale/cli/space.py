@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from forescale.cli.options import complete_frameworks
+from forescale.cli.options import complete_frameworks, option
 from forescale.errors import SpecError
 
 if TYPE_CHECKING:
     from forescale.cli.inputs import Question
     from forescale.spec.space import Space
 
-PANEL = "Space"
+_space = partial(option, panel="Space")
 PLACED = frozenset({"tp", "cp", "pp", "dp_replicate", "dp_shard"})
 """Degrees that must divide the devices."""
 
@@ -25,43 +24,19 @@ PLACED = frozenset({"tp", "cp", "pp", "dp_replicate", "dp_shard"})
 class SpaceOptions:
     """What may be chosen, from the widest to the narrowest."""
 
-    space: Annotated[
-        Path | None,
-        typer.Option(
-            "--space",
-            metavar="FILE.toml",
-            help="Space file; the options below go over it.",
-            rich_help_panel=PANEL,
-        ),
-    ] = None
-    limits: Annotated[
-        str | None,
-        typer.Option(
-            "--for",
-            metavar="NAME",
-            help="Only what this framework can be told; trained with it unless --framework names another.",
-            rich_help_panel=PANEL,
-            autocompletion=complete_frameworks,
-        ),
-    ] = None
-    fix: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--fix",
-            metavar="NAME=VALUE",
-            help="Hold one dimension, such as tp=8, zero=1,2 or recompute=full. Repeatable.",
-            rich_help_panel=PANEL,
-        ),
-    ] = None
-    allow: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--allow",
-            metavar="NAME=VALUE",
-            help="Let values be chosen too, such as schedule=zbv or cp_kind=ulysses. Repeatable.",
-            rich_help_panel=PANEL,
-        ),
-    ] = None
+    space: Path | None = _space("Space file; the options below go over it.", "FILE.toml")
+    limits: str | None = _space(
+        "Only what this framework can be told; trained with it unless --framework names another.",
+        "NAME",
+        flag="--for",
+        complete=complete_frameworks,
+    )
+    fix: list[str] | None = _space(
+        "Hold one dimension, such as tp=8, zero=1,2 or recompute=full. Repeatable.", "NAME=VALUE"
+    )
+    allow: list[str] | None = _space(
+        "Let values be chosen too, such as schedule=zbv or cp_kind=ulysses. Repeatable.", "NAME=VALUE"
+    )
 
 
 def space_of(question: Question, options: SpaceOptions, *, sized: bool) -> Space:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Literal
-
-import typer
+from functools import partial
+from typing import TYPE_CHECKING, Literal
 
 from forescale.cli.help import Rare
-from forescale.cli.options import PlanOptions, RunOptions
+from forescale.cli.options import PlanOptions, RunOptions, option
 from forescale.errors import SpecError, UnknownNameError
 from forescale.limits import whole_of
 
@@ -18,26 +17,17 @@ if TYPE_CHECKING:
     from forescale.presets.subramanian2024 import Quirks, StudyResult
 
 STUDY = "subramanian2024"
-PANEL = Rare("Preset subramanian2024")
+_study = partial(option, panel=Rare("Preset subramanian2024"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyOptions:
     """What only this preset has."""
 
-    tensor_parallel: Annotated[
-        Literal["1d", "2d", "summa"] | None,
-        typer.Option("--tensor-parallel", help="Strategy to search.", rich_help_panel=PANEL),
-    ] = None
-    without_quirk: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--without-quirk",
-            metavar="NAME",
-            help="Peculiarity of the published code to leave out, or all. Repeatable.",
-            rich_help_panel=PANEL,
-        ),
-    ] = None
+    tensor_parallel: Literal["1d", "2d", "summa"] | None = _study("Strategy to search.")
+    without_quirk: list[str] | None = _study(
+        "Peculiarity of the published code to leave out, or all. Repeatable.", "NAME"
+    )
 
 
 def with_own_length(model: str | None, plan: PlanOptions, run: RunOptions) -> RunOptions:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from annotated_types import Interval
 
 from forescale.cli.console import console, print_json, say
-from forescale.cli.options import OUTPUT, JsonFlag, bounded, grouped
+from forescale.cli.options import JsonFlag, bounded, grouped, option, output_option
 from forescale.errors import SpecError
 from forescale.limits import JOBS
 
@@ -20,67 +20,37 @@ if TYPE_CHECKING:
     from forescale.sweep import Executor, Sweep, SweepResult
     from forescale.sweep.definition import Plot
 
-WORKERS = "Workers"
+_workers = partial(option, panel="Workers")
 Progress = Callable[[int, int], None]
-
-
-def _workers(name: str, text: str, metavar: str | None = None, allowed: Interval | None = None) -> object:
-    callback = None if allowed is None else bounded(allowed)
-    return typer.Option(name, help=text, metavar=metavar, rich_help_panel=WORKERS, callback=callback)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
     """Who answers."""
 
-    executor: Annotated[
-        Literal["local", "ray"], _workers("--executor", "Who answers: this machine, or a Ray cluster.")
-    ] = "local"
-    jobs: Annotated[
-        int | None, _workers("--jobs", "Points worked on at once; by default one per core.", "N", JOBS)
-    ] = None
-    ray_address: Annotated[
-        str,
-        _workers(
-            "--ray-address", "The Ray cluster: auto, HOST:PORT, or local for one of its own.", "ADDRESS"
-        ),
-    ] = "auto"
+    executor: Literal["local", "ray"] = _workers(
+        "Who answers: this machine, or a Ray cluster.", default="local"
+    )
+    jobs: int | None = _workers("Points worked on at once; by default one per core.", check=bounded(JOBS))
+    ray_address: str = _workers(
+        "The Ray cluster: auto, HOST:PORT, or local for one of its own.", "ADDRESS", default="auto"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableOptions:
     """Where the answers go, and how they are shown."""
 
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            metavar="DIR",
-            help="Keep points, table and pictures here; goes on where it was.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None
-    table_format: Annotated[
-        Literal["parquet", "csv"], typer.Option("--format", help="Of the table.", rich_help_panel=OUTPUT)
-    ] = "parquet"
-    restart: Annotated[
-        bool, typer.Option("--restart", help="Discard the points that DIR holds.", rich_help_panel=OUTPUT)
-    ] = False
-    plot: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--plot",
-            metavar="KIND:KEY=COLUMN,...",
-            help="A picture: scaling, line:x=…,y=…,by=…, bars:x=… or map:x=…,y=…,value=…. Repeatable.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None
-    metric: Annotated[
-        str | None,
-        typer.Option(
-            "--metric", metavar="COLUMN", help="What points are compared by.", rich_help_panel=OUTPUT
-        ),
-    ] = None
+    output: Path | None = output_option("Keep points, table and pictures here; goes on where it was.", "DIR")
+    table_format: Literal["parquet", "csv"] = output_option(
+        "Of the table.", flag="--format", default="parquet"
+    )
+    restart: bool = output_option("Discard the points that DIR holds.", default=False)
+    plot: list[str] | None = output_option(
+        "A picture: scaling, line:x=…,y=…,by=…, bars:x=… or map:x=…,y=…,value=…. Repeatable.",
+        "KIND:KEY=COLUMN,...",
+    )
+    metric: str | None = output_option("What points are compared by.", "COLUMN")
 
 
 @grouped
@@ -89,13 +59,10 @@ def sweep_command(
     table: TableOptions,
     workers: WorkerOptions,
     file: Annotated[Path, typer.Argument(metavar="SWEEP.toml", help="What is asked and what is varied.")],
-    sets: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="A.B=C", help="Override one value, such as devices=512. Repeatable."),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be asked, and stop.", rich_help_panel=OUTPUT)
-    ] = False,
+    sets: list[str] | None = option(
+        "Override one value, such as devices=512. Repeatable.", "A.B=C", flag="--set"
+    ),
+    dry_run: bool = output_option("Say what would be asked, and stop.", default=False),
     as_json: JsonFlag = False,
 ) -> None:
     """Explore designs: a full search at every point of a grid or sample of cluster and workload parameters."""

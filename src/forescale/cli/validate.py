@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from forescale.cli.console import console, print_json
-from forescale.cli.options import CostOptions, grouped
+from forescale.cli.options import CostOptions, JsonFlag, grouped, option, output_option
 from forescale.errors import SpecError
 from forescale.units import counted
 from forescale.written import writable, write_text
@@ -24,33 +24,13 @@ if TYPE_CHECKING:
     from forescale.evidence.peers import PeerGroup
     from forescale.evidence.scoreboard import Group, Scoreboard
 
-PANEL = "Output"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageOptions:
     """Files beside what is printed."""
 
-    markdown: Annotated[
-        Path | None,
-        typer.Option(
-            "--markdown",
-            callback=writable,
-            metavar="FILE",
-            help="Write all of it, with pictures beside.",
-            rich_help_panel=PANEL,
-        ),
-    ] = None
-    chart: Annotated[
-        Path | None,
-        typer.Option(
-            "--chart",
-            callback=writable,
-            metavar="FILE",
-            help="Draw it: .svg, else Vega-Lite.",
-            rich_help_panel=PANEL,
-        ),
-    ] = None
+    markdown: Path | None = output_option("Write all of it, with pictures beside.", "FILE", check=writable)
+    chart: Path | None = output_option("Draw it: .svg, else Vega-Lite.", "FILE", check=writable)
 
 
 @grouped
@@ -65,31 +45,16 @@ def validate_command(
             show_default=False,
         ),
     ],
-    preset: Annotated[
-        str, typer.Option("--preset", metavar="NAME", help="Named bundle of modelling choices.")
-    ] = "default",
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            "--cluster",
-            metavar="NAME|FILE",
-            help="Cluster they ran on, whatever the rows call their hardware.",
-        ),
-    ] = None,
-    by: Annotated[
-        str,
-        typer.Option("--by", metavar="DIMENSION", help="Breakdown to print: hardware, source, scale, ..."),
-    ] = "headline",
-    ask_peers: Annotated[
-        bool,
-        typer.Option(
-            "--peers", help="Ask llm-analysis too (pip install --no-deps llm-analysis fire termcolor)."
-        ),
-    ] = False,
+    preset: str = option("Named bundle of modelling choices.", "NAME", default="default"),
+    cluster: str | None = option("Cluster they ran on, whatever the rows call their hardware.", "NAME|FILE"),
+    by: str = option("Breakdown to print: hardware, source, scale, ...", "DIMENSION", default="headline"),
+    ask_peers: bool = option(
+        "Ask llm-analysis too (pip install --no-deps llm-analysis fire termcolor).",
+        flag="--peers",
+        default=False,
+    ),
     cost: CostOptions,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON instead of tables.", rich_help_panel=PANEL)
-    ] = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Project every run of a corpus and compare with what was measured."""
     from forescale.evidence.case import projector_of
