@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from tests.cli.questions import DENSE, LAYOUT, SEARCH
 
 from forescale.cost.run_calibration import load_run_calibration
-from forescale.evidence.fit import content_of
+from forescale.evidence.fit import rounded
 
 KERNEL = {"op": "elementwise", "family": "norm", "bytes_moved": 4096 * 4096 / 4 * 2 * 2, "seconds": 1.0}
 
@@ -67,7 +67,7 @@ def test_an_own_calibration_counts_in_every_command(forescale, tmp_path):
     base = load_run_calibration()
     slow = replace(base, name="slow", shared=replace(base.shared, memory=base.shared.memory / 2))
     path = tmp_path / "slow.json"
-    path.write_text(json.dumps(content_of(slow)), encoding="utf-8")
+    path.write_text(json.dumps(rounded(asdict(slow))), encoding="utf-8")
     asked = ("--calibration", path)
     expected = step(forescale, *asked)["step_time_s"]
     assert expected > step(forescale)["step_time_s"]

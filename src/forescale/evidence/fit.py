@@ -5,9 +5,8 @@ All derivatives of a run come from one vectorised projection, one candidate per 
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,6 @@ from forescale.cost.run_calibration import DeviceFactors, RunCalibration, Spread
 from forescale.errors import SpecError
 from forescale.evidence.least_squares import bounded_least_squares
 from forescale.evidence.runs import (
-    CORE_WEIGHT,
-    OTHER_WEIGHT,
     Parameter,
     Run,
     logs_of,
@@ -121,54 +118,6 @@ def best_step(
     return step
 
 
-FAMILIES = ("DGXC", "MB2", "NEMO", "BS", "TPU", "MAX", "SMX")
-"""Sources that are releases of one document: to see one is to know the others."""
-
-
-def family_of(source: str) -> str:
-    """Return the document that a source is a release of, else the source itself."""
-    return next((family for family in FAMILIES if source.startswith(family)), source)
-
-
-def folds_of(runs: Sequence[Run], count: int = 5, *, families: bool = False) -> Array:
-    """Return the fold of every run: whole sources, or whole families, largest first to the emptiest fold so far."""
-    names = [family_of(run.source) if families else run.source for run in runs]
-    core = Counter(name for name, run in zip(names, runs, strict=True) if run.case.core)
-    every = Counter(names)
-    filled, fold = [0.0] * count, {}
-    for name in sorted(every, key=lambda item: (-core[item], -every[item], item)):
-        fold[name] = filled.index(min(filled))
-        filled[fold[name]] += core[name] + 0.2 * every[name]
-    return np.array([fold[name] for name in names])
-
-
-def held_out(
-    runs: Sequence[Run],
-    base: RunCalibration,
-    parameters: Sequence[Parameter],
-    fitted: Fitted,
-    *,
-    scale: float,
-    folds: Array,
-) -> Array:
-    """Return ln(measured / predicted) of every run by the fit without its fold.
-
-    Each fold's parameters come from the linear model around the fit of all runs; its runs are then projected
-    with them exactly.
-    """
-    measured, weights, linear = measured_of(runs), weights_of(runs), fitted.linear
-    errors = np.empty(len(runs))
-    for fold in np.unique(folds):
-        out = folds == fold
-        step = best_step(linear, measured, np.where(out, 0.0, weights), parameters, scale=scale)
-        calibration = with_logs(base, parameters, linear.logs + step)
-        left = [run for run, is_out in zip(runs, out, strict=True) if is_out]
-        errors[out] = measured[out] - predict(left, calibration)[:, 0]
-    return errors
-
-
-FEWEST = 8
-"""Runs from which a group has an interval of its own."""
 DIGITS = 4
 
 
@@ -213,47 +162,6 @@ def quantiles(values: Array, weights: Array, shares: Sequence[float]) -> list[fl
     below = np.cumsum(weights[order]) - 0.5 * weights[order]
     found = np.interp(np.array(shares) * np.sum(weights), below, values[order])
     return [float(value) for value in found]
-
-
-def spreads(runs: Sequence[Run], errors: Array) -> dict[str, Spread]:
-    """Return the spread of every group that is large enough, and of "all"; core rows count most."""
-    weights = np.array([CORE_WEIGHT if run.case.core else OTHER_WEIGHT for run in runs])
-    groups: dict[str, list[int]] = defaultdict(list)
-    for index, run in enumerate(runs):
-        groups[run.group].append(index)
-    groups["all"] = list(range(len(runs)))
-    found = {}
-    for name, members in sorted(groups.items()):
-        if len(members) >= FEWEST or name == "all":
-            found[name] = spread_of(errors[members], weights[members])
-    return found
-
-
-def published(
-    calibration: RunCalibration,
-    runs: Sequence[Run],
-    *,
-    name: str,
-    date: str,
-    source: str,
-    in_sample: Array,
-    held_out: Array,
-) -> RunCalibration:
-    """Return the calibration with its residuals: ln(measured / predicted), seen and unseen."""
-    return replace(
-        calibration,
-        name=name,
-        date=date,
-        source=source,
-        in_sample=spreads(runs, in_sample),
-        held_out=spreads(runs, held_out),
-    )
-
-
-def content_of(calibration: RunCalibration) -> dict[str, Any]:
-    """Return the JSON object that `run_calibration_of` reads back, to four digits."""
-    content: dict[str, Any] = rounded(asdict(calibration))
-    return content
 
 
 def rounded(item: Any) -> Any:  # noqa: ANN401  (JSON)

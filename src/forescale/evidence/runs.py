@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import resources
 from typing import Any
 
 import numpy as np
 
 from forescale.cost.mesh import order_of
-from forescale.cost.run_calibration import RunCalibration, group_of, usual_software
+from forescale.cost.run_calibration import RunCalibration, usual_software
 from forescale.cost.select import Costs
 from forescale.errors import ForescaleError
 from forescale.evidence.case import Case
@@ -80,25 +78,10 @@ class Run:
         return float(np.log(self.case.measured.step_time_s or np.nan))
 
     @property
-    def architecture(self) -> str:
-        """Generation of the device."""
-        return self.case.question.cluster.device.architecture
-
-    @property
-    def compute(self) -> str:
-        """Compute type."""
-        return self.case.question.workload.precision.compute
-
-    @property
     def software(self) -> str:
         """Software stack."""
         _, cluster, strategy, _ = self.case.question.parts
         return strategy.software or usual_software(cluster.device)
-
-    @property
-    def group(self) -> str:
-        """Group whose errors are reported together."""
-        return group_of(self.architecture, self.compute)
 
     def log_predicted(self, calibration: RunCalibration, size: int = 1) -> Array:
         """Return ln of the step time in seconds under `size` calibrations (arrays in one)."""
@@ -208,40 +191,6 @@ class Parameter:
     high: float
     shared_by: tuple[str, ...] = ()
     """Paths that take the same value."""
-
-
-def parameters_of(base: RunCalibration, table: dict[str, Any]) -> tuple[Parameter, ...]:
-    """Return the parameters of a table of priors: {section: {entry: {field: [prior, spread, low, high]}}}.
-
-    An entry "*" stands for all entries of that section which are not named. Entries that `same` lists share the
-    numbers of another entry, but for those that they name themselves.
-    """
-    found = [_parameter(f"shared.{name}", numbers) for name, numbers in table["shared"].items()]
-    for section in ("devices", "software"):
-        priors, same = table[section], table.get("same", {}).get(section, {})
-        for entry in getattr(base, section):
-            own = priors.get(entry, {})
-            fields = own if entry in same else {**priors["*"], **own}
-            for name, numbers in fields.items():
-                paths = tuple(
-                    f"{section}.{follower}.{name}"
-                    for follower, leader in same.items()
-                    if leader == entry and name not in priors.get(follower, {})
-                )
-                found.append(_parameter(f"{section}.{entry}.{name}", numbers, paths))
-    return tuple(found)
-
-
-def _parameter(path: str, numbers: Sequence[float], shared_by: tuple[str, ...] = ()) -> Parameter:
-    prior, spread, low, high = numbers
-    return Parameter(path=path, prior=prior, spread=spread, low=low, high=high, shared_by=shared_by)
-
-
-def load_priors() -> dict[str, Any]:
-    """Return the table of priors that comes with the package."""
-    path = resources.files("forescale.evidence") / "priors.json"
-    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return content
 
 
 def logs_of(calibration: RunCalibration, parameters: Sequence[Parameter]) -> Array:

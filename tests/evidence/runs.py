@@ -1,0 +1,48 @@
+"""Runs whose measured time is a projection of ours."""
+
+from __future__ import annotations
+
+from tests.small import cluster, dense, workload
+
+from forescale.cost.run_calibration import load_run_calibration
+from forescale.cost.select import Costs
+from forescale.evidence.case import Case, Measured
+from forescale.evidence.runs import Parameter, Run
+from forescale.project import project
+from forescale.spec import Strategy
+
+BASE = load_run_calibration()
+ARCHITECTURE = cluster(8).device.architecture
+WIDE = f"devices.{ARCHITECTURE}.wide"
+PARAMETERS = (
+    Parameter(path=WIDE, prior=0.8, spread=0.3, low=0.3, high=1.0),
+    Parameter(path="shared.contention", prior=0.3, spread=0.5, low=0.01, high=0.6),
+)
+LAYOUTS = (
+    Strategy(dp_shard=8, graphs="full"),
+    Strategy(tp=4, dp_shard=2, micro_batch_size=4, graphs="full"),
+    Strategy(dp_shard=8, zero=3, micro_batch_size=8, graphs="full"),
+    Strategy(pp=2, dp_shard=4, micro_batch_size=2, graphs="full"),
+)
+
+
+def run(layout, source="A", calibration=BASE, factor=1.0):
+    question = (dense(), cluster(8), layout, workload())
+    seconds = project(*question, costs=Costs(calibration=calibration)).step_time_s * factor
+    model, place, strategy, work = question
+    case = Case(
+        id=f"{source}-1",
+        source=source,
+        reference="",
+        hardware="",
+        model_name="",
+        family="dense",
+        schedule="",
+        model=model,
+        cluster=place,
+        strategy=strategy,
+        workload=work,
+        measured=Measured(step_time_s=seconds, step_time_from="step time"),
+        core=True,
+    )
+    return Run(case=case)
