@@ -68,7 +68,7 @@ def _parameter(each: inspect.Parameter) -> str:
 def _value(name: str) -> str:
     kind = getattr(forescale, name)
     lines = [f"### `{name}`\n", _text(kind), ""]
-    if is_dataclass(kind):
+    if isinstance(kind, type) and is_dataclass(kind):
         described = field_docs(kind)
         for item in fields(kind):
             told = " ".join(described.get(item.name, "").split())

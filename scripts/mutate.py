@@ -233,7 +233,7 @@ class Shortened:
         for item in items:
             function = getattr(item, "obj", None)
             settings = getattr(function, "_hypothesis_internal_use_settings", None)
-            if settings is not None:
+            if function is not None and settings is not None:
                 fewer = hypothesis.settings(settings, max_examples=min(settings.max_examples, EXAMPLES))
                 getattr(function, "__func__", function)._hypothesis_internal_use_settings = fewer  # noqa: SLF001
 
@@ -325,7 +325,8 @@ class Runner(Shortened):
         covering = (
             self.names[number] for number in self.lines.get(mutant.path, {}).get(str(mutant.line), ())
         )
-        chosen, spent = [], 0.0
+        chosen: list[pytest.Item] = []
+        spent = 0.0
         for name in sorted(covering, key=self.seconds.__getitem__):
             spent += self.seconds[name]
             if name in items and (spent <= self.budget or not chosen):

@@ -25,7 +25,7 @@ from forescale.presets.almodel import (
 from forescale.presets.almodel.search import POLICIES
 from forescale.project import project
 from forescale.projection.result import Projection
-from forescale.report.almodel import almodel_report
+from forescale.report.almodel import almodel_report, policy_name
 from forescale.report.document import to_markdown
 from forescale.report.search import layout_name
 from forescale.search import search
@@ -133,11 +133,9 @@ def as_measured(cluster: Cluster) -> Cluster:
 def short(one: Ranked) -> str:
     """Return a layout in few words."""
     layout = one.strategy
-    policy = layout.recompute.policy or layout.recompute.granularity
-    policy = "save_all" if policy == "none" else policy
     degrees = {"DP": layout.dp_replicate, "EP": layout.ep, "FSDP": one.fsdp, "CP": layout.cp}
     words = [f"{name} {degree}" for name, degree in degrees.items() if degree > 1]
-    return " ".join([*words, f"{policy}, PDB {one.per_device_batch:g}"])
+    return " ".join([*words, f"{policy_name(layout.recompute)}, PDB {one.per_device_batch:g}"])
 
 
 def seconds(one: Ranked) -> str:

@@ -229,7 +229,7 @@ FIGURES: dict[str, Figure] = {
 
 def total(one: Ranked) -> float:
     """Return the bytes on one device."""
-    return one.memory_bytes.total
+    return float(one.memory_bytes.total)
 
 
 def near(one: Ranked) -> str:
@@ -355,9 +355,16 @@ def summa_table() -> str:
 def tables() -> str:
     """Return all tables as one page."""
     parts = ["# Tables of the study of Subramanian et al. 2024", "Written by `studies/subramanian2024.py`."]
-    for model, kind, domain in ((GPT, "1d", 8), (VIT, "2d", 8), (GPT, "1d", 64), (GPT, "summa", 64)):
+    scaled: tuple[tuple[str, TensorParallel, int], ...] = (
+        (GPT, "1d", 8),
+        (VIT, "2d", 8),
+        (GPT, "1d", 64),
+        (GPT, "summa", 64),
+    )
+    trained: tuple[tuple[str, TensorParallel], ...] = ((GPT, "1d"), (VIT, "2d"))
+    for model, kind, domain in scaled:
         parts += [f"## Best on B200: {model}, {kind}, NVS {domain}", scaling_table(model, kind, domain)]
-    for model, kind in ((GPT, "1d"), (VIT, "2d")):
+    for model, kind in trained:
         parts += [f"## Days of training: {model}, {kind}", training_table(model, kind)]
     parts += ["## Quirks left out, one at a time", quirk_table()]
     parts += ["## All quirks left out: gpt3-1t, summa, NVS 64", scaling_table(GPT, "summa", 64, MEANT)]
