@@ -23,13 +23,12 @@ from forescale.projection.result import (
     TIME_PARTS,
     CostSummary,
     Interval,
-    Note,
     ParameterSummary,
     Projection,
     StageTime,
     left_out,
 )
-from forescale.question import Question, question_of
+from forescale.question import Note, Question, question_of
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model, MoeFfn
 from forescale.spec.strategy import Routing, Strategy
@@ -62,7 +61,8 @@ def project(
     if asked.preset != "default":
         msg = f"project is our own engine; presets.project_as answers as {asked.preset}"
         raise SpecError(msg)
-    return _projection(wire(asked))
+    result = _projection(wire(asked))
+    return replace(result, notes=(*result.notes, *asked.notes)) if asked.notes else result
 
 
 def memory_timeline(

@@ -21,6 +21,14 @@ Objective: TypeAlias = Literal["step_time", "peak_memory"]
 """What a search minimises."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """Something the reader should know."""
+
+    topic: str
+    text: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Question(Brief):
     """One question, complete: every answer follows from it alone.
@@ -46,6 +54,8 @@ class Question(Brief):
     """Bytes per device that a layout may need at its peak; None is the device's capacity."""
     safe: bool = False
     """Whether memory counts at the upper end of its range, not as expected."""
+    notes: tuple[Note, ...] = field(default=(), compare=False, repr=False)
+    """What is to be known of the files that it was read from; projections say it last."""
 
     @property
     def layout(self) -> Strategy:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from forescale.cli.console import console, print_json
 from forescale.cli.options import (
     ClusterOptions,
@@ -11,6 +13,7 @@ from forescale.cli.options import (
     PlanOptions,
     RunOptions,
     grouped,
+    memory_limit,
     option,
 )
 
@@ -29,11 +32,13 @@ def advise_command(
 ) -> None:
     """Find a layout step by step: what fits, then the batch, then throughput, with the numbers of each."""
     from forescale.advise import advise
-    from forescale.cli.inputs import read_question
+    from forescale.cli.inputs import read_question, refuse_presets
 
     question = read_question(model, plan, cluster, run, cost=cost)
-    question.refuse_presets("advise")
-    result = advise(question.limited(max_memory=max_memory).asked, exact=exact)
+    refuse_presets(question, "advise")
+    if (limit := memory_limit(max_memory)) is not None:
+        question = replace(question, max_memory=limit)
+    result = advise(question, exact=exact)
     if as_json:
         print_json(result.to_json())
         return

@@ -88,6 +88,7 @@ def _place(text: str) -> tuple[Path, int | None]:
 
 def _projected(path: Path, cost: CostOptions) -> Projection:
     from forescale.cli.inputs import read_question
+    from forescale.presets import project_as
 
     options = (PlanOptions(plan=path), ClusterOptions(), RunOptions(), LayoutOptions())
-    return read_question(None, *options, cost).project()
+    return project_as(read_question(None, *options, cost))

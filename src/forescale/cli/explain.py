@@ -64,7 +64,7 @@ def explain_command(
     as_json: JsonFlag = False,
 ) -> None:
     """Show how a number comes about: formula, inputs, units and source."""
-    from forescale.cli.inputs import read_question
+    from forescale.cli.inputs import read_question, refuse_presets
     from forescale.explain import explain
 
     if len(words) > 2:
@@ -72,8 +72,8 @@ def explain_command(
         raise SpecError(msg)
     model, quantity = (words[0] if len(words) == 2 else None), words[-1]
     question = read_question(model, plan, cluster, run, layout, cost)
-    question.refuse_presets("explain")
-    node = explain(question.asked, quantity, stage=tree.stage)
+    refuse_presets(question, "explain")
+    node = explain(question, quantity, stage=tree.stage)
     if as_json:
         print_json(node.to_json() if tree.depth is None else node.to_json(depth=tree.depth))
         return
@@ -81,4 +81,4 @@ def explain_command(
     from forescale.cli.render.words import left_out
 
     view = explanation_view(node, depth=tree.depth, cite=tree.cite)
-    console().print(*left_out(question.asked.model), view, sep="\n")
+    console().print(*left_out(question.model), view, sep="\n")

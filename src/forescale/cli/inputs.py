@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -12,7 +12,6 @@ from forescale.cli.options import (
     LayoutOptions,
     PlanOptions,
     RunOptions,
-    memory_limit,
 )
 from forescale.errors import SpecError, nearest, shown
 from forescale.files import place_of
@@ -20,10 +19,7 @@ from forescale.limits import whole_of
 
 if TYPE_CHECKING:
     from forescale.frameworks.reading import Reading
-    from forescale.projection.result import Note, Projection
-    from forescale.question import Objective
-    from forescale.question import Question as Asked
-    from forescale.spec.space import Space
+    from forescale.question import Note, Question
 
 PRECISION_FIELDS = {
     "precision": "compute",
@@ -46,48 +42,17 @@ NAMED_KEYS = 8
 """Ignored keys of a file that are named; the rest are counted."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """What a command asks, and what its reader has to say about the files that it came from."""
+def refuse_presets(question: Question, command: str, *, works_under: str = "the preset default") -> None:
+    """Raise unless the question is asked of our own engine: other accounts project, some also search."""
+    if question.preset == "default":
+        return
+    from forescale.presets import load_preset
 
-    asked: Asked
-    notes: tuple[Note, ...]
-
-    def limited(
-        self, *, max_memory: str | None, objective: Objective | None = None, safe: bool = False
-    ) -> Question:
-        """Return the question with the limits that flags give; where they are silent those of the plan stay."""
-        flags = {"max_memory": memory_limit(max_memory), "objective": objective, "safe": safe or None}
-        given: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
-        return replace(self, asked=replace(self.asked, **given))
-
-    def searched(self, space: Space) -> Asked:
-        """Return the question of the engine with a space instead of a layout."""
-        return replace(self.asked, strategy=None, space=space)
-
-    def project(self) -> Projection:
-        """Return what the preset says of the layout, with the question's cost models, and what readers had to say."""
-        if self.asked.preset == "default":
-            from forescale.project import project
-
-            result = project(self.asked)
-        else:
-            from forescale.presets import project_as
-
-            result = project_as(self.asked)
-        return replace(result, notes=(*result.notes, *self.notes))
-
-    def refuse_presets(self, command: str, *, works_under: str = "the preset default") -> None:
-        """Raise unless the question is asked of our own engine: other accounts project, some also search."""
-        if self.asked.preset == "default":
-            return
-        from forescale.presets import load_preset
-
-        name = load_preset(self.asked.preset).name
-        takers = OWN_SEARCH.get(name)
-        who = "project takes" if takers is None else f"project and {takers} take"
-        msg = f"{command} works under {works_under} only; {who} {name}"
-        raise SpecError(msg)
+    name = load_preset(question.preset).name
+    takers = OWN_SEARCH.get(name)
+    who = "project takes" if takers is None else f"project and {takers} take"
+    msg = f"{command} works under {works_under} only; {who} {name}"
+    raise SpecError(msg)
 
 
 def read_question(
@@ -138,12 +103,12 @@ def read_question(
     where = COMMAND_LINE if plan.plan is None else str(plan.plan)
     question = build_question(values, where=where, folder=folder)
     notes = (*notes, *_hardware_notes(values, folder), *_framework_notes(question))
-    return Question(asked=question, notes=notes)
+    return replace(question, notes=notes)
 
 
-def _framework_notes(question: Asked) -> tuple[Note, ...]:
+def _framework_notes(question: Question) -> tuple[Note, ...]:
     """Return what trains, where something names it."""
-    from forescale.projection.result import Note
+    from forescale.question import Note
 
     if question.framework is None:
         return ()
@@ -154,7 +119,7 @@ def _framework_notes(question: Asked) -> tuple[Note, ...]:
 def _hardware_notes(values: dict[str, Any], folder: Path | None) -> tuple[Note, ...]:
     """Return what of a hardware configuration changes nothing here."""
     from forescale.frameworks.primus.hardware import read_hardware_config
-    from forescale.projection.result import Note
+    from forescale.question import Note
 
     if not isinstance(values.get("hardware_config"), str):
         return ()
@@ -273,7 +238,7 @@ def _without_data_parallel(strategy: dict[str, Any]) -> dict[str, Any]:
 
 
 def _notes(path: Path, reading: Reading) -> tuple[Note, ...]:
-    from forescale.projection.result import Note
+    from forescale.question import Note
 
     texts = [f"{path.name}: {note}" for note in reading.notes]
     if reading.ignored:

@@ -28,10 +28,10 @@ from forescale.spec.strategy import RematPolicy
 from forescale.written import writable, write_text
 
 if TYPE_CHECKING:
-    from forescale.cli.inputs import Question
     from forescale.memory.anchored import AnchoredMemory
     from forescale.memory.timeline import MemoryTimeline
     from forescale.projection.result import Projection
+    from forescale.question import Question
     from forescale.report.memory_compare import MemoryComparison
 
 
@@ -121,10 +121,11 @@ def memory_command(
 ) -> None:
     """Project the memory of one layout, stage by stage."""
     from forescale.cli.inputs import read_question
+    from forescale.presets import project_as
 
     anchor.check()
     question = read_question(model, plan, cluster, run, layout)
-    result = question.project()
+    result = project_as(question)
     anchored = None if anchor.mode == "simulate" else _anchored(question, result, anchor)
     timeline = _timeline(question, over_time) if over_time.wanted else None
     if as_json:
@@ -154,12 +155,13 @@ def _show(
 
 
 def _anchored(question: Question, result: Projection, anchor: AnchorOptions) -> AnchoredMemory:
+    from forescale.cli.inputs import refuse_presets
     from forescale.io.bench import read_bench
     from forescale.io.question import build_question
     from forescale.memory.anchored import anchored_memory
     from forescale.project import project
 
-    question.refuse_presets("--memory-mode benchmark")
+    refuse_presets(question, "--memory-mode benchmark")
     file = anchor.load_benchmark
     assert file is not None
     bench = read_bench(file)
@@ -183,17 +185,18 @@ def _anchored(question: Question, result: Projection, anchor: AnchorOptions) -> 
 
 
 def _timeline(question: Question, options: TimelineOptions) -> MemoryTimeline:
+    from forescale.cli.inputs import refuse_presets
     from forescale.io.step_memory import write_timeline
     from forescale.project import memory_timeline
 
-    question.refuse_presets("--timeline")
-    asked, strategy = question.asked, question.asked.layout
-    timeline = memory_timeline(asked)
+    refuse_presets(question, "--timeline")
+    strategy = question.layout
+    timeline = memory_timeline(question)
     if options.export is not None:
         enough = strategy.pp * max(SHORTEST, -(-EXPORTED // strategy.pp))
         written = timeline
         if strategy.schedule is None and timeline.schedule.num_microbatches > enough:
-            written = memory_timeline(asked, most_microbatches=enough)
+            written = memory_timeline(question, most_microbatches=enough)
         write_timeline(written, options.export)
     return timeline
 
@@ -284,8 +287,9 @@ def _projection(
     model: str | None, cluster: ClusterOptions, run: RunOptions, layout: LayoutOptions, plan: PlanOptions
 ) -> Projection:
     from forescale.cli.inputs import read_question
+    from forescale.presets import project_as
 
-    return read_question(model, plan, cluster, run, layout).project()
+    return project_as(read_question(model, plan, cluster, run, layout))
 
 
 def _changed(

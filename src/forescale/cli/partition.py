@@ -46,7 +46,7 @@ def partition_command(
     from forescale.search.partition import partition_stages
 
     question = read_question(model, plan, cluster, run, layout, cost)
-    found = partition_stages(question.asked)
+    found = partition_stages(question)
     if as_json:
         print_json(_document(found))
     else:

@@ -28,8 +28,9 @@ def project_command(
 ) -> None:
     """Project step time and memory of one layout."""
     from forescale.cli.inputs import read_question
+    from forescale.presets import project_as
 
-    result = read_question(model, plan, cluster, run, layout, cost).project()
+    result = project_as(read_question(model, plan, cluster, run, layout, cost))
     if as_json:
         print_json(result.to_json())
         return

@@ -20,13 +20,13 @@ from forescale.cli.options import (
     output_option,
 )
 from forescale.cli.search import ranked
-from forescale.cli.space import SpaceOptions, framework_of, space_of
+from forescale.cli.space import SpaceOptions, framework_of, spaced
 from forescale.errors import SpecError
 from forescale.limits import REST, SHOWN
 from forescale.written import writable, write_text
 
 if TYPE_CHECKING:
-    from forescale.cli.inputs import Question
+    from forescale.question import Question
     from forescale.report.document import Report
 
 STUDY = "almodel"
@@ -59,7 +59,7 @@ def report_command(
 
     With --preset almodel it is the report of that analysis; what is not given is taken from it.
     """
-    from forescale.cli.inputs import read_question
+    from forescale.cli.inputs import read_question, refuse_presets
 
     if output is not None and output.suffix not in SUFFIXES:
         msg = f"--output takes a file that ends in {', '.join(SUFFIXES)}; got {output.name}"
@@ -67,10 +67,10 @@ def report_command(
     if plan.preset == STUDY:
         model, cluster, run = _of_the_analysis(plan, model, cluster, run)
     question = read_question(model, plan, cluster, run, framework=framework_of(choice))
-    if question.asked.preset == STUDY:
+    if question.preset == STUDY:
         report = _study(question, choice, top=top, details=details, worst=worst)
     else:
-        question.refuse_presets("report", works_under=f"the presets default and {STUDY}")
+        refuse_presets(question, "report", works_under=f"the presets default and {STUDY}")
         report = _search(question, choice, top=top, details=details, worst=worst)
     _write(report, output, as_json=as_json)
 
@@ -107,8 +107,7 @@ def _study(question: Question, choice: SpaceOptions, *, top: int, details: int, 
         what = "--space, --for, --fix and --allow"
         msg = f"{what} do not go with --preset {STUDY}: its search has the space of the analysis"
         raise SpecError(msg)
-    asked = question.asked
-    parts = (asked.model, asked.cluster, asked.workload)
+    parts = (question.model, question.cluster, question.workload)
     found = search_almodel(*parts, top=top, worst=worst)
     other = Almodel(terms=first_table_terms())
     first_table = search_almodel(*parts, preset=other, top=top, worst=0, least_mfu=LEAST_MFU)
@@ -120,8 +119,7 @@ def _search(question: Question, choice: SpaceOptions, *, top: int, details: int,
     from forescale.report.search import search_report
     from forescale.search.pareto import slowest_of
 
-    space = space_of(question, choice, sized=True)
-    found = ranked(question, space, top=top)
+    found = ranked(spaced(question, choice, sized=True), top=top)
     return search_report(found, slowest_of(found.question, worst) if worst else (), num_detailed=details)
 
 

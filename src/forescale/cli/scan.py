@@ -11,10 +11,8 @@ from forescale.errors import SpecError, shown
 from forescale.limits import COUNT, DEVICES, PRICE, TIME, whole_of, within
 
 if TYPE_CHECKING:
-    from forescale.cli.inputs import Question
-    from forescale.projection.result import Note, Projection
+    from forescale.question import Question
     from forescale.search import ParetoResult, ScanResult, Target
-    from forescale.spec.space import Space
 
 SCANNED = 1_000
 """Numbers of devices or batches that one command goes through."""
@@ -86,38 +84,30 @@ def _refuse_combinations(scan: ScanOptions) -> None:
         raise SpecError(msg)
 
 
-def front(question: Question, scan: ScanOptions, *, space: Space) -> ParetoResult:
+def front(question: Question, scan: ScanOptions) -> ParetoResult:
     """Return the Pareto front, over devices too where several numbers of them are given."""
     from forescale.search import pareto_search
 
     counts = scan.device_counts
-    result = pareto_search(
-        question.searched(space),
-        device_counts=None if counts is None else _counts("--device-counts", counts),
+    return pareto_search(
+        question, device_counts=None if counts is None else _counts("--device-counts", counts)
     )
-    return replace(result, front=tuple(_noted(one, question.notes) for one in result.front))
 
 
-def scanned(question: Question, scan: ScanOptions, *, space: Space) -> ScanResult:
+def scanned(question: Question, scan: ScanOptions) -> ScanResult:
     """Return the best layout of each number of devices or batch."""
     from forescale.search import Terms, fewest_devices, scan_batches, scan_devices
 
-    asked, target = question.searched(space), _target(scan)
+    target = _target(scan)
     terms = Terms(target=target, price_per_device_hour=scan.price_per_device_hour)
     if target is not None:
-        target.limit(asked.workload)
+        target.limit(question.workload)
     if scan.batches is not None:
-        result = scan_batches(asked, _counts("--batches", scan.batches), terms=terms)
-    elif scan.device_counts is not None:
-        result = scan_devices(asked, _counts("--device-counts", scan.device_counts), terms=terms)
-    else:
-        assert target is not None
-        result = fewest_devices(asked, target, terms=terms)
-    points = [
-        point if point.best is None else replace(point, best=_noted(point.best, question.notes))
-        for point in result.points
-    ]
-    return replace(result, points=tuple(points))
+        return scan_batches(question, _counts("--batches", scan.batches), terms=terms)
+    if scan.device_counts is not None:
+        return scan_devices(question, _counts("--device-counts", scan.device_counts), terms=terms)
+    assert target is not None
+    return fewest_devices(question, target, terms=terms)
 
 
 def _target(scan: ScanOptions) -> Target | None:
@@ -145,7 +135,3 @@ def _counts(option: str, text: str) -> list[int]:
     return [
         within(count, COUNT if option == "--batches" else DEVICES, option, whole=True) for count in counts
     ]
-
-
-def _noted(projection: Projection, notes: tuple[Note, ...]) -> Projection:
-    return replace(projection, notes=(*projection.notes, *notes))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from forescale.cli.console import console, print_json
 from forescale.cli.options import (
@@ -20,11 +20,12 @@ from forescale.cli.options import (
     RunOptions,
     bounded,
     grouped,
+    memory_limit,
     option,
     output_option,
 )
 from forescale.cli.scan import ScanOptions, complete_question, front, scanned
-from forescale.cli.space import SpaceOptions, framework_of, space_of
+from forescale.cli.space import SpaceOptions, framework_of, spaced
 from forescale.cli.study import (
     STUDY,
     StudyOptions,
@@ -40,11 +41,8 @@ from forescale.written import writable
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from forescale.cli.inputs import Question
-    from forescale.question import Objective
-    from forescale.question import Question as Asked
+    from forescale.question import Objective, Question
     from forescale.search import SearchResult
-    from forescale.spec.space import Space
 
 
 _search = partial(option, panel="Search")
@@ -134,13 +132,13 @@ def search_command(
     as_json: JsonFlag = False,
 ) -> None:
     """Find the best layouts: the whole legal space, ranked."""
-    from forescale.cli.inputs import read_question
+    from forescale.cli.inputs import read_question, refuse_presets
 
     cluster, run = complete_question(scan, cluster, run)
     run = with_own_length(model, plan, run)
     question = read_question(model, plan, cluster, run, cost=cost, framework=framework_of(choice))
-    question = question.limited(max_memory=goal.max_memory, objective=goal.objective, safe=answer.safe)
-    if question.asked.preset == STUDY:
+    question = _limited(question, goal, safe=answer.safe)
+    if question.preset == STUDY:
         from forescale.cli.render.study import study_view
 
         for options in (scan, effort, answer):
@@ -149,24 +147,35 @@ def search_command(
         _write(found, study_view, as_json=as_json, files=files)
         return
     refuse_study_options(study)
-    question.refuse_presets("search")
-    _refuse_unused(scan, effort, answer, question.asked.objective)
-    space = space_of(question, choice, sized=scan.device_counts is None and not scan.has_target)
+    refuse_presets(question, "search")
+    _refuse_unused(scan, effort, answer, question.objective)
+    question = spaced(question, choice, sized=scan.device_counts is None and not scan.has_target)
     if scan.pareto:
         from forescale.cli.render.search import pareto_view
 
-        whole = front(question, scan, space=space)
+        whole = front(question, scan)
         _write(whole, partial(pareto_view, most=goal.top), as_json=as_json, files=files)
     elif scan.wanted:
         from forescale.cli.render.scan import scan_view
 
-        points = scanned(question, scan, space=space)
+        points = scanned(question, scan)
         _write(points, scan_view, as_json=as_json, files=files)
     else:
         from forescale.cli.render.search import search_view
 
-        result = ranked(question, space, top=goal.top, effort=effort, answer=answer)
+        result = ranked(question, top=goal.top, effort=effort, answer=answer)
         _write(result, search_view, as_json=as_json, files=files)
+
+
+def _limited(question: Question, goal: GoalOptions, *, safe: bool) -> Question:
+    """Return the question with the limits that flags give; where they are silent those of the plan stay."""
+    flags = {
+        "max_memory": memory_limit(goal.max_memory),
+        "objective": goal.objective,
+        "safe": safe or None,
+    }
+    given: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
+    return replace(question, **given)
 
 
 def _refuse_unused(
@@ -182,21 +191,19 @@ def _refuse_unused(
 
 def ranked(
     question: Question,
-    space: Space,
     *,
     top: int,
     effort: EffortOptions | None = None,
     answer: AnswerOptions | None = None,
 ) -> SearchResult:
-    """Return the best layouts under our own engine, with what readers had to say."""
+    """Return the best layouts under our own engine."""
     from forescale.cli.progress import SearchBar
     from forescale.search import search
 
     effort = effort or EffortOptions()
-    asked = question.searched(space)
-    with SearchBar() as bar, _remedied(asked):
-        result = search(
-            asked,
+    with SearchBar() as bar, _remedied(question):
+        return search(
+            question,
             top=top,
             relax=answer is not None and answer.relax,
             surest=answer is not None,
@@ -204,15 +211,10 @@ def ranked(
             watch=bar,
             checkpoint=effort.checkpoint,
         )
-    best, surest = (
-        tuple(replace(one, notes=(*one.notes, *question.notes)) for one in of)
-        for of in (result.best, filter(None, [result.surest]))
-    )
-    return replace(result, best=best, surest=next(iter(surest), None))
 
 
 @contextmanager
-def _remedied(asked: Asked) -> Iterator[None]:
+def _remedied(question: Question) -> Iterator[None]:
     """Add to the error of a question where nothing fits what would."""
     try:
         yield
@@ -222,7 +224,7 @@ def _remedied(asked: Asked) -> Iterator[None]:
         from forescale.cli.render.words import degrees, gib
         from forescale.search import remedies
 
-        found = remedies(asked)
+        found = remedies(question)
         rows = [
             (
                 each.constraint,

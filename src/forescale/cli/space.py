@@ -12,7 +12,7 @@ from forescale.cli.options import complete_frameworks, option
 from forescale.errors import SpecError
 
 if TYPE_CHECKING:
-    from forescale.cli.inputs import Question
+    from forescale.question import Question
     from forescale.spec.space import Space
 
 _space = partial(option, panel="Space")
@@ -39,30 +39,33 @@ class SpaceOptions:
     )
 
 
-def space_of(question: Question, options: SpaceOptions, *, sized: bool) -> Space:
-    """Return what may be chosen; the number of devices is known where the question is `sized`."""
+def spaced(question: Question, options: SpaceOptions, *, sized: bool) -> Question:
+    """Return the question with a space instead of a layout; its number of devices is known where it is `sized`."""
     from forescale.catalogue.frameworks import load_framework
     from forescale.io.space import held_space, read_space, wider_space
     from forescale.spec.framework import replayed, searched
 
-    asked = question.asked
-    space = asked.space if asked.strategy is None else replace(asked.space, base=asked.strategy)
+    space = question.space if question.strategy is None else replace(question.space, base=question.strategy)
     limits = None if options.limits is None else load_framework(options.limits)
-    if asked.framework is not None:
-        space = searched(asked.framework, space, limited=False)
+    if question.framework is not None:
+        space = searched(question.framework, space, limited=False)
     if options.space is not None:
-        space, limits = read_space(options.space, asked.model, base=space, framework=limits)
+        space, limits = read_space(options.space, question.model, base=space, framework=limits)
     elif limits is not None:
         space = searched(limits, space, limited=True)
     held = words("--fix", options.fix or ())
-    space = held_space(space, held, asked.model, where="--fix", framework=limits)
+    space = held_space(space, held, question.model, where="--fix", framework=limits)
     allowed = words("--allow", options.allow or ())
-    space = wider_space(space, allowed, asked.model, where="--allow", framework=limits)
+    space = wider_space(space, allowed, question.model, where="--allow", framework=limits)
     if space.base.offload.parameters:
-        space = held_space(space, {"zero": ["3"]}, asked.model, where="offload.parameters", framework=limits)
+        space = held_space(
+            space, {"zero": ["3"]}, question.model, where="offload.parameters", framework=limits
+        )
     if sized:
-        _refuse_idle_devices(space, held, asked.cluster.num_devices)
-    return space if asked.framework is None else replayed(asked.framework, space, asked.model)
+        _refuse_idle_devices(space, held, question.cluster.num_devices)
+    if question.framework is not None:
+        space = replayed(question.framework, space, question.model)
+    return replace(question, strategy=None, space=space)
 
 
 def framework_of(options: SpaceOptions) -> str | None:

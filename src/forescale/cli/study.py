@@ -13,8 +13,8 @@ from forescale.errors import SpecError, UnknownNameError
 from forescale.limits import whole_of
 
 if TYPE_CHECKING:
-    from forescale.cli.inputs import Question
     from forescale.presets.subramanian2024 import Quirks, StudyResult
+    from forescale.question import Question
 
 STUDY = "subramanian2024"
 _study = partial(option, panel=Rare("Preset subramanian2024"))
@@ -60,17 +60,16 @@ def search_study(
     if options.tensor_parallel is None:
         msg = f"--preset {STUDY} searches one strategy at a time: give --tensor-parallel 1d, 2d or summa"
         raise SpecError(msg)
-    asked = question.asked
-    if asked.objective != "step_time":
-        msg = f"--preset {STUDY} ranks by step_time, as published; got --objective {asked.objective}"
+    if question.objective != "step_time":
+        msg = f"--preset {STUDY} ranks by step_time, as published; got --objective {question.objective}"
         raise SpecError(msg)
-    device = replace(asked.cluster.device, hbm_bytes=asked.memory_limit)
+    device = replace(question.cluster.device, hbm_bytes=question.memory_limit)
     return search_subramanian2024(
-        asked.model,
-        replace(asked.cluster, device=device),
+        question.model,
+        replace(question.cluster, device=device),
         tensor_parallel=options.tensor_parallel,
-        global_batch_size=asked.workload.global_batch_size,
-        seq_len=asked.workload.seq_len,
+        global_batch_size=question.workload.global_batch_size,
+        seq_len=question.workload.seq_len,
         top=top,
         quirks=_quirks(options.without_quirk or ()),
         fixed=_fixed(fix),

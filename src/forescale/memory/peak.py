@@ -23,7 +23,8 @@ from forescale.memory.overhead import (
     overhead_of,
 )
 from forescale.numeric import Numeric, smaller
-from forescale.projection.result import MemorySummary, Note, StageMemory, Verdict
+from forescale.projection.result import MemorySummary, StageMemory, Verdict
+from forescale.question import Note
 from forescale.spec.cluster import Cluster
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload

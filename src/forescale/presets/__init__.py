@@ -83,4 +83,4 @@ def project_as(question: Question) -> Projection:
         )
         raise SpecError(msg)
     account = preset.project(question)
-    return replace(account, notes=(*left_out(model), *account.notes))
+    return replace(account, notes=(*left_out(model), *account.notes, *question.notes))

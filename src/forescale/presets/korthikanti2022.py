@@ -11,8 +11,8 @@ from forescale.graph.stages import layers_per_stage
 from forescale.memory.in_flight import in_flight
 from forescale.numeric import Numeric
 from forescale.presets.preset import Account, StageBytes, memory_projection
-from forescale.projection.result import Note, Projection
-from forescale.question import Question
+from forescale.projection.result import Projection
+from forescale.question import Note, Question
 from forescale.spec.model import DenseFfn, FullAttention, Layer, Model
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload

@@ -12,14 +12,13 @@ from forescale.projection.result import (
     TIME_PARTS,
     Interval,
     MemorySummary,
-    Note,
     ParameterSummary,
     Projection,
     StageMemory,
     StageTime,
     Verdict,
 )
-from forescale.question import Question
+from forescale.question import Note, Question
 from forescale.spec.strategy import TensorKind
 from forescale.spec.workload import num_microbatches
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any, Literal, TypeAlias
 
+from forescale.question import Note
 from forescale.results import Picture, Result
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
@@ -105,14 +106,6 @@ class StageTime:
     stage: int
     forward_s: float
     backward_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
-    """Something the reader should know."""
-
-    topic: str
-    text: str
 
 
 def left_out(model: Model) -> tuple[Note, ...]:

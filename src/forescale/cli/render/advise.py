@@ -10,7 +10,7 @@ from rich.text import Text
 
 from forescale.advise import Advice, Fact, Step, Trial
 from forescale.cli.render import words
-from forescale.projection.result import Note
+from forescale.question import Note
 from forescale.units import format_count, format_seconds
 
 SHOWN = 6

@@ -8,7 +8,8 @@ from dataclasses import fields
 from rich.text import Text
 
 from forescale.projection import result
-from forescale.projection.result import Note, Projection
+from forescale.projection.result import Projection
+from forescale.question import Note
 from forescale.spec.model import Model
 from forescale.spec.strategy import ALL_LAYERS, DEFAULT_AXIS_ORDER, Recompute, Routing, Strategy
 from forescale.spec.workload import Precision, Workload

@@ -20,8 +20,8 @@ from forescale.presets.almodel.step import Clock, SequenceFlops, Step, parts_of_
 from forescale.presets.almodel.terms import ANALYSIS, Terms, measured_terms
 from forescale.presets.preset import Account, StageBytes, memory_projection
 from forescale.projection.rates import days, tokens_per_device_second, utilisation
-from forescale.projection.result import TIME_PARTS, Interval, Note, Projection, StageTime
-from forescale.question import Question
+from forescale.projection.result import TIME_PARTS, Interval, Projection, StageTime
+from forescale.question import Note, Question
 from forescale.spec.model import Model
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload, num_microbatches

@@ -19,8 +19,8 @@ from forescale.presets.playbook.formulas import (
     playbook_zero_bytes,
 )
 from forescale.presets.preset import Account, StageBytes, memory_projection
-from forescale.projection.result import Note, Projection
-from forescale.question import Question
+from forescale.projection.result import Projection
+from forescale.question import Note, Question
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.strategy import Strategy

@@ -9,7 +9,7 @@ from forescale.formula import formula
 from forescale.numeric import Numeric
 from forescale.presets.primus.collectives import Network
 from forescale.presets.primus.components import DOCUMENT
-from forescale.projection.result import Note
+from forescale.question import Note
 from forescale.spec.model import DenseFfn, Model, MoeFfn
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload

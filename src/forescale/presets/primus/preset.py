@@ -25,8 +25,8 @@ from forescale.presets.primus.components import (
     primus_total_activation,
     sizes,
 )
-from forescale.projection.result import Note, Projection
-from forescale.question import Question
+from forescale.projection.result import Projection
+from forescale.question import Note, Question
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Layer, Model
 from forescale.spec.strategy import Recompute, Strategy

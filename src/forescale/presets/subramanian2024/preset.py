@@ -17,8 +17,8 @@ from forescale.presets.subramanian2024.layers import Quirks, Split, shape_of
 from forescale.presets.subramanian2024.machine import machine_of
 from forescale.presets.subramanian2024.space import Columns
 from forescale.projection.rates import days, tokens_per_device_second, utilisation
-from forescale.projection.result import TIME_PARTS, Interval, Note, Projection, StageTime
-from forescale.question import Question
+from forescale.projection.result import TIME_PARTS, Interval, Projection, StageTime
+from forescale.question import Note, Question
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.strategy import Recompute, Strategy, TensorKind
