@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -79,6 +79,27 @@ def parse_yaml(text: str, where: object) -> object:
 def parse_yaml_lenient(text: str, where: object) -> object:
     """Return the content of a YAML text in which, as for PyYAML, the last of equal keys counts."""
     return _parse_yaml(text, where, unique=False)
+
+
+def keys_of_yaml(text: str) -> tuple[tuple[str, int], ...]:
+    """Return every key of a YAML text that could be parsed, in order, by its dotted path and with its line.
+
+    Items of lists share the path `KEY[]`; a key given twice is there twice.
+    """
+    import yaml
+
+    return tuple(_keys_of_node(yaml.compose(text, Loader=_yaml_loader(unique=False)), ""))
+
+
+def _keys_of_node(node: Any, path: str) -> Iterator[tuple[str, int]]:  # noqa: ANN401  (a node of a lazy import)
+    if node.id == "mapping":
+        for key, value in node.value:
+            inside = f"{path}.{key.value}" if path else str(key.value)
+            yield inside, key.start_mark.line + 1
+            yield from _keys_of_node(value, inside)
+    elif node.id == "sequence":
+        for item in node.value:
+            yield from _keys_of_node(item, f"{path}[]")
 
 
 def _parse_yaml(text: str, where: object, *, unique: bool) -> object:

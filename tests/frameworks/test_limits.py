@@ -13,7 +13,9 @@ from forescale.spec import Recompute, Workload
 from forescale.spec.framework import check_choice, searched
 from forescale.spec.space import Space
 
-LIMITED = [load_framework(name) for name in ("megatron-core", "torchtitan", "deepspeed-zero", "maxtext")]
+LIMITED = [
+    load_framework(name) for name in ("megatron-core", "torchtitan", "deepspeed-zero", "maxtext", "nanotron")
+]
 WORKLOAD = Workload(seq_len=4096, global_batch_size=32)
 
 
@@ -80,3 +82,9 @@ def test_what_it_does_not_know_is_named():
         check_choice(framework, "etp", (2,))
     with pytest.raises(SpecError, match=r"deepspeed-zero has no recompute selective; it takes none, full"):
         check_choice(load_framework("deepspeed"), "recompute", (Recompute(granularity="selective"),))
+
+
+def test_nanotron_divides_key_value_heads_and_has_no_expert_parallelism():
+    heads = small.dense().layers[0].attention.num_kv_heads
+    assert all(heads % strategy.tp == 0 and strategy.ep == 1 for strategy in layouts("nanotron"))
+    assert not [strategy for strategy in layouts("nanotron") if strategy.zero > 1]

@@ -83,7 +83,36 @@ DEEPSPEED = Sample(
     ),
     options=Options(num_devices=8),
 )
-SAMPLES = {"deepspeed": [DEEPSPEED], "huggingface": [HUGGINGFACE], "megatron": [MEGATRON], "primus": [PRIMUS]}
+NANOTRON = Sample(
+    text="""
+general: {project: toy}
+parallelism: {dp: 2, pp: 1, tp: 2, tp_mode: REDUCE_SCATTER}
+model:
+  model_config: {is_llama_config: true, hidden_size: 64, intermediate_size: 128, num_attention_heads: 4, vocab_size: 100, num_hidden_layers: 4}
+  init_method: {std: 0.02}
+tokens: {sequence_length: 16, train_steps: 10, micro_batch_size: 1, batch_accumulation_per_replica: 2}
+""",
+    suffix=".yaml",
+    with_key=lambda text, key: f"{text}{key}: 3\n",
+    keys=frozenset(
+        {
+            "general.project",
+            "parallelism.dp",
+            "parallelism.tp_mode",
+            "model.model_config.hidden_size",
+            "model.init_method.std",
+            "tokens.sequence_length",
+            "tokens.batch_accumulation_per_replica",
+        }
+    ),
+)
+SAMPLES = {
+    "deepspeed": [DEEPSPEED],
+    "huggingface": [HUGGINGFACE],
+    "megatron": [MEGATRON],
+    "nanotron": [NANOTRON],
+    "primus": [PRIMUS],
+}
 
 
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)

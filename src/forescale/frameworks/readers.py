@@ -10,6 +10,7 @@ from forescale.files import read_text
 from forescale.frameworks.deepspeed.reader import DeepSpeedReader
 from forescale.frameworks.huggingface import load_huggingface
 from forescale.frameworks.megatron import MegatronReader
+from forescale.frameworks.nanotron.reader import NanotronReader
 from forescale.frameworks.primus.reader import PrimusReader
 from forescale.frameworks.reading import Options, Reader, Reading
 
@@ -30,7 +31,13 @@ class HuggingFaceReader:
         return Reading(format=self.name, model=found.model, ignored=found.ignored)
 
 
-READERS: tuple[Reader, ...] = (HuggingFaceReader(), MegatronReader(), PrimusReader(), DeepSpeedReader())
+READERS: tuple[Reader, ...] = (
+    HuggingFaceReader(),
+    MegatronReader(),
+    PrimusReader(),
+    DeepSpeedReader(),
+    NanotronReader(),
+)
 """All readers; a new one is added here and must pass `forescale.testing.readers.check_reader`."""
 
 

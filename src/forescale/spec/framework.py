@@ -17,7 +17,7 @@ from forescale.limits import Devices
 from forescale.spec.cluster import Cluster
 from forescale.spec.constraints import Constraint
 from forescale.spec.constraints import Proposal as Asked
-from forescale.spec.model import DenseFfn, Model
+from forescale.spec.model import DenseFfn, FullAttention, Model
 from forescale.spec.space import Space, default_recompute, partial_recompute
 from forescale.spec.strategy import (
     Allocator,
@@ -244,10 +244,19 @@ RULES: Mapping[str, Callable[[Asked], Any]] = MappingProxyType(
         "experts under tp need sp": lambda q: (
             (_of(q, "tp") == 1) | _of(q, "sp").astype(bool) | (not q.model.is_moe)
         ),
+        "a key/value head for every rank of tp": lambda q: (
+            np.remainder(_kv_heads(q.model), _of(q, "tp")) == 0
+        ),
         "equal stages": lambda q: np.remainder(q.model.num_layers, _of(q, "pp") * _of(q, "vpp")) == 0,
     }
 )
 """What the limits of a framework may ask of degrees, by name."""
+
+
+def _kv_heads(model: Model) -> int:
+    """Return the key/value heads that every softmax attention of a model can be divided by."""
+    found = (layer.attention for layer in model.layer_kinds)
+    return math.gcd(*(each.num_kv_heads for each in found if isinstance(each, FullAttention)))
 
 
 def _of(asked: Asked, name: str) -> Any:  # noqa: ANN401 (degrees of one layout, or of many)

@@ -1,0 +1,1 @@
+"""nanotron: its YAML configuration."""

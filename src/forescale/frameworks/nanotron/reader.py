@@ -1,0 +1,288 @@
+"""nanotron's YAML: model, layout and batch in one file; devices are the product of its degrees.
+
+Keys are checked as nanotron does: those of its dataclasses and no others, but for those that releases before had.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
+
+from forescale.errors import ForescaleError, ReaderError, UnknownKeyError, shown
+from forescale.files import read_text
+from forescale.frameworks.nanotron.model import CONFIG, family_of, read_model
+from forescale.frameworks.reading import Options, Reading, words_of
+from forescale.frameworks.settings import Settings
+from forescale.spec.strategy import ContextKind, Kernels, Recompute, Strategy
+from forescale.spec.workload import OptimizerName, StorageType
+from forescale.syntax import keys_of_yaml, parse_mapping, parse_yaml_lenient
+from forescale.units import counted
+
+Keys: TypeAlias = Mapping[str, Any]
+
+LEFT = (
+    "software", "kernels", "overlap", "flash_attention", "allocator", "graphs", "dispatcher", "stage_layers",
+    "offload", "routing", "axis_order", "placement", "reshard",
+)  # fmt: skip
+"""What a configuration says nothing of."""
+STORAGE: Mapping[str, StorageType] = MappingProxyType(
+    {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+)
+OPTIMIZERS: Mapping[str, OptimizerName] = MappingProxyType({"adamw": "adamw", "sgd": "sgd"})
+ENGINES: Mapping[str, str | None] = MappingProxyType({"1f1b": None, "afab": "gpipe"})
+"""Pipeline engines by our schedule's name: all forward, then all backward, is what nanotron takes unless told."""
+CONTEXT: Mapping[str, ContextKind] = MappingProxyType({"llama3_ring_attention": "all_gather"})
+"""Kinds of attention that gather keys and values; the others pass them around a ring."""
+NOT_EXPRESSED: Mapping[str, str] = MappingProxyType(
+    {
+        f"{CONFIG}_use_doc_masking": "documents of a sequence do not see each other; taken as one",
+        f"{CONFIG}flex_attention_mask": "a mask of flex_attention; taken as causal",
+        f"{CONFIG}z_loss_enabled": "the square of the loss's normaliser",
+    }
+)
+"""Keys that change figures a little and have no word here."""
+
+
+@cache
+def known_keys() -> Keys:
+    """Return nanotron's keys as data: what each takes, those of model configurations, and those of earlier releases."""
+    text = (files("forescale.frameworks.nanotron") / "keys.json").read_text(encoding="utf-8")
+    return MappingProxyType(json.loads(text))
+
+
+class NanotronReader:
+    """The YAML configuration of nanotron."""
+
+    name: Final = "nanotron"
+    title: Final = "nanotron configuration in YAML"
+
+    def recognises(self, text: str) -> bool:
+        """Whether `text` is YAML with nanotron's sections."""
+        lines = ("\n" + text).replace("\r", "")
+        return all(f"\n{section}:" in lines for section in ("parallelism", "model", "tokens"))
+
+    def read(self, path: Path, options: Options) -> Reading:
+        """Return what the configuration at `path` says."""
+        text = read_text(path)
+        content = parse_mapping(text, path, parse_yaml_lenient)
+        settings, unknown, family = _settings(content, keys_of_yaml(text), path, strict=options.strict)
+        try:
+            model = read_model(settings, family, path.stem)
+            strategy = _strategy(settings, options)
+            workload = _workload(settings, strategy)
+        except ReaderError:
+            raise
+        except ForescaleError as error:
+            raise ReaderError(path, str(error)) from error
+        return Reading(
+            format=self.name,
+            model=model,
+            framework=self.name,
+            strategy=strategy,
+            told=_told(strategy),
+            workload_values=workload,
+            schedule=strategy.schedule,
+            num_devices=strategy.num_devices if options.layout else options.num_devices,
+            used=settings.used(),
+            ignored=settings.unread(),
+            unknown=unknown,
+            notes=tuple(settings.notes),
+        )
+
+
+def _settings(
+    content: Keys, where_of: tuple[tuple[str, int], ...], path: Path, *, strict: bool
+) -> tuple[Settings, tuple[str, ...], str]:
+    """Return the values by dotted key, the keys that nanotron does not have, and the class of the model."""
+    config = (
+        (content.get("model") or {}).get("model_config") if isinstance(content.get("model"), dict) else None
+    )
+    if not isinstance(config, dict):
+        raise ReaderError(path, "model.model_config must be a table that describes the model")
+    family, table = family_of(config), known_keys()
+    earlier = table["earlier"]["keys"]
+    known = {*table["keys"], *earlier, *(f"{CONFIG}{key}" for key in table["models"][family])}
+    lines = dict(where_of)
+    unknown = tuple(dict.fromkeys(key for key in _flat_keys(content) if not _is_known(key, known)))
+    if unknown and strict:
+        place = f"{path}, line {lines[unknown[0]]}" if unknown[0] in lines else str(path)
+        section = unknown[0].rpartition(".")[0]
+        near = [key for key in known if key.rpartition(".")[0] == section]
+        raise UnknownKeyError(unknown[0], place, near)
+    values = {key: value for key, value in _flat(content) if key not in unknown}
+    if any(key.startswith(EXPERTS) for key in values):
+        values[EXPERTS] = True
+    settings = Settings(values, str(path), lines=lines)
+    for key, count in Counter(key for key, _ in where_of).items():
+        if count > 1 and "[]" not in key:
+            settings.note(f"{settings.spell(key)} is given {count} times; as in nanotron the last counts")
+    for key, what in {**earlier, **NOT_EXPRESSED}.items():
+        given = any(name == key or name.startswith(f"{key}.") for name in values if values[name])
+        if what and given:
+            settings.note(f"not expressed: {settings.spell(key)} ({what})")
+    return settings, unknown, family
+
+
+def _is_known(key: str, known: set[str]) -> bool:
+    """Return whether nanotron has a key; what lies inside one of its free tables is not looked at."""
+    parts = key.split(".")
+    above = (".".join(parts[:count]) for count in range(1, len(parts)))
+    return key in known or any(name in known_keys()["free"] for name in above)
+
+
+EXPERTS = f"{CONFIG}moe_config"
+
+
+def _flat_keys(content: Any, before: str = "") -> Iterator[str]:  # noqa: ANN401 (YAML)
+    for key, value in content.items():
+        path = f"{before}{key}"
+        yield path
+        for item in value if isinstance(value, list) else [value]:
+            if isinstance(item, dict):
+                yield from _flat_keys(item, f"{path}[]." if isinstance(value, list) else f"{path}.")
+
+
+def _flat(content: Any, before: str = "") -> Iterator[tuple[str, Any]]:  # noqa: ANN401 (YAML)
+    for key, value in content.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{before}{key}.")
+        elif value is not None:
+            yield f"{before}{key}", value
+
+
+def _strategy(settings: Settings, options: Options) -> Strategy:
+    tp, pp, cp = (settings.degree(f"parallelism.{name}") for name in ("tp", "pp", "context_parallel_size"))
+    dp, ep = settings.degree("parallelism.dp"), settings.degree("parallelism.expert_parallel_size")
+    _check_heads(settings, tp)
+    if ep > 1:
+        settings.note(
+            f"{settings.spell('parallelism.expert_parallel_size')} {ep}: experts are taken as split over tp x cp x dp; "
+            "nanotron since 2025 builds no groups of several expert-parallel ranks"
+        )
+    implementation = str(settings.get(f"{CONFIG}_attn_implementation") or "")
+    return Strategy(
+        tp=tp,
+        sp=tp > 1 and settings.choice("parallelism.tp_mode", "ALL_REDUCE", MODES) == "sp",
+        cp=cp,
+        cp_kind=CONTEXT.get(implementation, "ring"),
+        cp_balanced=False,
+        pp=pp,
+        schedule=ENGINES[_engine(settings)] if pp > 1 else None,
+        ep=ep,
+        dp_shard=_data_parallel(settings, options, dp, tp * pp * cp),
+        zero=_zero(settings),
+        micro_batch_size=settings.size("tokens.micro_batch_size"),
+        recompute=_recompute(settings),
+        kernels=Kernels(
+            hides_input_sums=settings.flag("parallelism.tp_linear_async_communication"),
+            regathers_inputs=settings.flag("parallelism.tp_recompute_allgather", default=True),
+        ),
+    )
+
+
+MODES: Mapping[str, str] = MappingProxyType(
+    {
+        word: kind
+        for name, kind in (("REDUCE_SCATTER", "sp"), ("ALL_REDUCE", "tp"))
+        for word in (name, name.lower())
+    }
+)
+
+
+def _engine(settings: Settings) -> str:
+    return settings.choice("parallelism.pp_engine", "afab", {name: name for name in ENGINES})
+
+
+def _check_heads(settings: Settings, tp: int) -> None:
+    """Refuse what nanotron refuses: a tensor-parallel rank without a key/value head of its own."""
+    for name in ("num_attention_heads", "num_key_value_heads"):
+        heads = settings.count(f"{CONFIG}{name}")
+        if heads and heads % tp:
+            settings.refuse(
+                f"{settings.spell(f'{CONFIG}{name}')} {heads} must be a multiple of "
+                f"{settings.spell('parallelism.tp')} {tp}"
+            )
+
+
+def _data_parallel(settings: Settings, options: Options, dp: int, inner: int) -> int:
+    """Return data parallel: that of the file, or what the devices that the caller gives leave."""
+    devices = options.num_devices if options.layout else None
+    if devices is None or devices == dp * inner:
+        return dp
+    if devices % inner:
+        settings.refuse(f"the number of devices, {devices}, is no multiple of tp x cp x pp = {inner}")
+    settings.note(
+        f"{settings.spell('parallelism.dp')} {dp} would need {counted(dp * inner, 'device')}; "
+        f"on {devices} it is {devices // inner}"
+    )
+    return devices // inner
+
+
+def _zero(settings: Settings) -> int:
+    stage = settings.count("optimizer.zero_stage", 0)
+    if stage > 1:
+        settings.note(f"{settings.spell('optimizer.zero_stage')} {stage} is taken as 1, as nanotron takes it")
+    return min(stage, 1)
+
+
+def _recompute(settings: Settings) -> Recompute:
+    """Return what is made again; `recompute_granularity` is what releases before 2024's end had."""
+    older = settings.choice("parallelism.recompute_granularity", "none", GRANULARITIES)
+    whole = settings.flag("parallelism.recompute_layer") or older == "full"
+    if older == "selective":
+        return Recompute(granularity="selective", modules=("core_attn",))
+    return Recompute(granularity="full") if whole else Recompute()
+
+
+GRANULARITIES: Mapping[str, str] = MappingProxyType(
+    {word: name for name in ("none", "selective", "full") for word in (name, name.upper())}
+)
+
+
+def _told(strategy: Strategy) -> dict[str, Any]:
+    """Return what the configuration says; of kernels what it says of tensor parallelism."""
+    said = ("hides_input_sums", "regathers_inputs") if strategy.tp > 1 else ()
+    words = words_of(strategy, left=LEFT)
+    return {**words, "kernels": words_of(strategy, kernels=said)["kernels"]}
+
+
+def _workload(settings: Settings, strategy: Strategy) -> dict[str, Any]:
+    batch = strategy.dp * strategy.micro_batch_size * settings.size("tokens.batch_accumulation_per_replica")
+    length, steps = settings.size("tokens.sequence_length"), settings.count("tokens.train_steps")
+    _check_stages(settings, length)
+    named = str(settings.get("optimizer.optimizer_factory.name") or "adamW").lower()
+    if named not in OPTIMIZERS:
+        name = settings.spell("optimizer.optimizer_factory.name")
+        settings.refuse(f"{name} must be adamW or sgd, got {shown(named)}")
+    return {
+        "seq_len": length,
+        "global_batch_size": batch,
+        "tokens": float(steps * batch * length) if steps else None,
+        "optimizer": OPTIMIZERS[named],
+        "precision": _types(settings),
+    }
+
+
+def _check_stages(settings: Settings, length: int) -> None:
+    """Note the stages of training whose sequences have another length."""
+    stages = settings.get("data_stages")
+    lengths = [stage.get("sequence_length") for stage in stages or () if isinstance(stage, dict)]  # type: ignore[attr-defined]
+    others = sorted({str(other) for other in lengths if other not in (None, length)})
+    if others:
+        settings.note(
+            f"stages of training with sequences of {', '.join(others)} are not projected, only {length}"
+        )
+
+
+def _types(settings: Settings) -> dict[str, Any]:
+    """Return the data types; without sums in fp32 the optimizer updates the weights themselves (helpers.py)."""
+    kind: StorageType = STORAGE[settings.choice("model.dtype", "bfloat16", {name: name for name in STORAGE})]
+    if kind == "fp32" or settings.flag("optimizer.accumulate_grad_in_fp32"):
+        return {"compute": kind, "gradients": "fp32"}
+    return {"compute": kind, "gradients": kind, "master": "none", "moments": kind}

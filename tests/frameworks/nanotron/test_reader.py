@@ -1,0 +1,159 @@
+"""nanotron's YAML: its own examples read, its words mean what they mean there, and what is wrong is said with its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from forescale.errors import ForescaleError
+from forescale.frameworks.nanotron.reader import NanotronReader
+from forescale.frameworks.reading import Options
+from forescale.graph.counts import count_parameters
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "data" / "nanotron").glob("*.yaml"))
+TINY = next(path for path in EXAMPLES if path.name == "config_tiny_llama.yaml")
+QWEN = next(path for path in EXAMPLES if path.name == "config_qwen_with_moe.yaml")
+
+
+@pytest.fixture
+def read(tmp_path):
+    def reading(changes=None, devices=None, *, base=TINY, strict=True):
+        content = yaml.safe_load(base.read_text())
+        for key, value in (changes or {}).items():
+            *sections, last = key.split("/")
+            table = content
+            for section in sections:
+                table = table.setdefault(section, {})
+            table[last] = value
+        path = tmp_path / "run.yaml"
+        path.write_text(yaml.safe_dump(content))
+        return NanotronReader().read(path, Options(num_devices=devices, strict=strict))
+
+    return reading
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_example_reads(path):
+    content = yaml.safe_load(path.read_text())
+    found = NanotronReader().read(path, Options())
+    degrees, tokens = content["parallelism"], content["tokens"]
+    layout = found.strategy
+    assert (layout.tp, layout.pp, layout.dp) == (degrees["tp"], degrees["pp"], degrees["dp"])
+    assert found.num_devices == layout.num_devices
+    assert found.workload_values["seq_len"] == tokens["sequence_length"]
+    assert found.model.num_layers == content["model"]["model_config"]["num_hidden_layers"]
+
+
+def test_there_are_sixteen_examples():
+    assert len(EXAMPLES) == 16
+
+
+def test_a_llama_by_hand(read):
+    model = read().model
+    attention = 2048 * (2048 + 2 * 256) + 2048 * 2048
+    layer = attention + 3 * 2048 * 11008 + 2 * 2048
+    assert count_parameters(model).total == 28 * layer + 128256 * 2048 + 2048
+    assert model.vocab_multiple == 1
+
+
+def test_words_of_tensor_parallelism(read):
+    assert read().strategy.sp
+    plain = read({"parallelism/tp_mode": "ALL_REDUCE", "parallelism/tp_linear_async_communication": False})
+    assert not plain.strategy.sp
+    assert plain.told["kernels"] == {"hides_input_sums": False, "regathers_inputs": True}
+    kept = read({"parallelism/tp_recompute_allgather": False})
+    assert not kept.told["kernels"]["regathers_inputs"]
+    assert read({"parallelism/tp": 1}).told["kernels"] == {}
+
+
+def test_words_of_the_pipeline(read):
+    assert read({"parallelism/pp": 2}).schedule is None
+    assert read({"parallelism/pp": 2, "parallelism/pp_engine": "afab"}).schedule == "gpipe"
+    assert read({"parallelism/pp": 2, "parallelism/pp_engine": None}).schedule == "gpipe"
+    assert read({"parallelism/pp_engine": "afab"}).schedule is None
+
+
+def test_words_of_context_parallelism(read):
+    ring = read({"parallelism/context_parallel_size": 2}).strategy
+    assert (ring.cp, ring.cp_kind, ring.cp_balanced, ring.num_devices) == (2, "ring", False, 16)
+    config = "model/model_config/_attn_implementation"
+    gathers = read({"parallelism/context_parallel_size": 2, config: "llama3_ring_attention"}, base=QWEN)
+    assert gathers.strategy.cp_kind == "all_gather"
+
+
+def test_recompute_and_states(read):
+    assert read().told["recompute"]["granularity"] == "none"
+    assert read({"parallelism/recompute_layer": True}).strategy.recompute.granularity == "full"
+    assert read({"optimizer/zero_stage": 1}).strategy.zero == 1
+    third = read({"optimizer/zero_stage": 3})
+    assert third.strategy.zero == 1
+    assert any("zero_stage" in note and "taken as 1" in note for note in third.notes)
+
+
+def test_types(read):
+    assert read().workload_values["precision"] == {"compute": "bf16", "gradients": "fp32"}
+    narrow = read({"optimizer/accumulate_grad_in_fp32": False}).workload_values["precision"]
+    assert narrow == {"compute": "bf16", "gradients": "bf16", "master": "none", "moments": "bf16"}
+    assert read({"model/dtype": "float32"}).workload_values["precision"]["compute"] == "fp32"
+
+
+def test_batch_and_tokens(read):
+    found = read({"tokens/batch_accumulation_per_replica": 5})
+    assert found.workload_values["global_batch_size"] == 3 * 5 * 4
+    assert found.workload_values["tokens"] == 2000 * 60 * 4096
+
+
+def test_experts(read):
+    found = read(base=QWEN)
+    moe = found.model.moe
+    assert (moe.num_experts, moe.top_k, moe.ffn_hidden_size) == (8, 1, 1408)
+    assert (moe.shared_ffn_hidden_size, moe.shared_gate) == (5632, True)
+    assert found.model.layers[0].attention.window == 20
+    some = read({"model/model_config/moe_config/layers": [1, 3]}, base=QWEN).model
+    assert [index for index, layer in enumerate(some.layers) if layer.ffn == moe] == [1, 3]
+
+
+def test_layers_without_rotary_positions_see_all(read):
+    layers = read({"model/model_config/no_rope_layer": 4}, base=QWEN).model.layers
+    assert [layer.attention.rotary for layer in layers[:4]] == [True, True, True, False]
+    assert [layer.attention.window for layer in layers[:4]] == [20, 20, 20, None]
+
+
+def test_the_last_of_equal_keys_counts_and_is_said():
+    notes = NanotronReader().read(QWEN, Options()).notes
+    assert "model.model_config.moe_config (line 83) is given 2 times; as in nanotron the last counts" in notes
+
+
+def test_devices_go_over_data_parallelism(read):
+    found = read(devices=32)
+    assert (found.strategy.dp, found.workload_values["global_batch_size"]) == (16, 48)
+    assert any("on 32 it is 16" in note for note in found.notes)
+    with pytest.raises(ForescaleError, match="the number of devices, 33, is no multiple of tp x cp x pp = 2"):
+        read(devices=33)
+
+
+def test_what_is_not_expressed_comes_first(read):
+    notes = read(base=QWEN).notes
+    assert notes[0].startswith("not expressed: model.model_config._use_doc_masking (line ")
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"parallelism/tpp": 2}, r"unknown key 'parallelism.tpp' in .*, line \d+; did you mean parallelism.tp"),
+        ({"model/model_config/hidden_siz": 2}, r"'model.model_config.hidden_siz' in .*, line \d+; did you mean .*hidden_size"),
+        ({"parallelism/tp_mode": "SCATTER"}, r"tp_mode \(line \d+\) must be one of REDUCE_SCATTER"),
+        ({"parallelism/tp": 4}, r"num_key_value_heads \(line \d+\) 2 must be a multiple of parallelism.tp"),
+        ({"parallelism/tp": 0}, r"parallelism.tp \(line \d+\) must be 1 or more, got 0"),
+        ({"tokens/micro_batch_size": "many"}, r"micro_batch_size \(line \d+\) must be a whole number"),
+        ({"model/model_config/hidden_size": 2050}, r"hidden_size \(line \d+\) 2050 does not divide over"),
+        ({"model/model_config": None}, "model.model_config must be a table"),
+        ({"optimizer/optimizer_factory/name": "lion"}, r"name \(line \d+\) must be adamW or sgd, got 'lion'"),
+        ({"model/dtype": "int8"}, r"model.dtype \(line \d+\) must be one of bfloat16, float16, float32"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_with_its_line(read, changes, text):
+    with pytest.raises(ForescaleError, match=text):
+        read(changes)
