@@ -7,7 +7,7 @@ In the order in which one thing needs another:
 - `memory`, `checker`: what ranks hold along the way; whether a schedule is complete, ordered, free of deadlock;
 - `times`, `timing`: durations, and the one recurrence that times all schedules for many durations at once
   (`compile_schedule`); `rounds` runs it in little memory for millions of actions;
-- `family`, `library`: published schedules, one file each, and what they can be asked for (`build_schedule`);
+- `family`, `library`: published schedules by what they are built of, and what they can be asked for (`build_schedule`);
 - `simulation`, `draw`: one step in full (`simulate`), and its pictures;
 - `optimise`: the best order for given durations, and the best cut of layers into stages;
 - `torch_csv`, `traces`: schedules of torch, measured steps.

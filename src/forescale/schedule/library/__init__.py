@@ -1,4 +1,4 @@
-"""The library: one file per schedule, `published` lists them."""
+"""The library: a file for those that are built alike, `published` lists them."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from forescale.schedule.actions import KIND_BITS, STAGE_SHIFT, Kind, pack, unpack
 from forescale.schedule.family import MOST_IN_FULL, Family, Orders, Request, nothing_sure
-from forescale.schedule.library import gis
+from forescale.schedule.library.depth_first import GIS
 
 MIN_GAP = 4
 """Compute actions between a forward and its backward below which a copy out and back is not worth issuing."""
@@ -20,7 +20,7 @@ MIN_GAP = 4
 def orders(request: Request) -> Orders:
     """Return what each rank does."""
     offloaded = request.pp * (request.vpp // 2)
-    return [with_offload(order, offloaded) for order in gis.orders(request)]
+    return [with_offload(order, offloaded) for order in GIS.orders(request)]
 
 
 def with_offload(order: Sequence[int], num_stages: int) -> tuple[int, ...]:
@@ -55,6 +55,6 @@ FAMILY = Family(
     orders=orders,
     most_actions=MOST_IN_FULL,
     held=nothing_sure,
-    refusal=gis.refusal,
+    refusal=GIS.refusal,
     splits_backward=True,
 )

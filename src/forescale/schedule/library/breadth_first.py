@@ -1,6 +1,6 @@
 """Looped breadth-first: all micro-batches through chunk 0, then chunk 1 and so on; backward in reverse.
 
-Any m and p. Idle (p - 1)(tf + tb + tw)/v for m >= p, peak m. Lamy-Poirier 2022, arXiv:2211.05953.
+With one chunk it is GPipe, all forward then all backward. Any m and p.
 """
 
 from __future__ import annotations
@@ -19,7 +19,17 @@ def orders(request: Request) -> Orders:
     return [Order(np.concatenate((each | Kind.F, each[::-1] | Kind.B), axis=None)) for each in forward]
 
 
-FAMILY = Family(
+GPIPE = Family(
+    name="gpipe",
+    aliases=("afab", "ScheduleGPipe"),
+    title="GPipe / all forward, all backward",
+    idle="(p-1)(tf+tb+tw)",
+    peak="m",
+    source="Huang et al. 2019, arXiv:1811.06965",
+    orders=orders,
+    held=every_microbatch,
+)
+LOOPED_BFS = Family(
     name="looped-bfs",
     aliases=("breadth-first", "ScheduleLoopedBFS", "loopedbfs"),
     title="Looped breadth-first",
