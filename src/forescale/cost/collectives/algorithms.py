@@ -1,10 +1,11 @@
-"""All algorithms: a class for each way to do a collective, and the tuple that lists them."""
+"""All algorithms: what each way to do a collective costs, and the tuple that lists them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, cast
+from functools import reduce
+from typing import TypeAlias, cast
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from forescale.graph.ops import CollectiveKind
 from forescale.numeric import Numeric, indicator, larger
 
 THAKUR = "Thakur, Rabenseifner and Gropp 2005, Optimization of collective communication operations in MPICH"
+Cost: TypeAlias = tuple[Numeric, Numeric, Numeric]
+"""Seconds of the launch, of the latency of one pass, and per byte."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,22 +28,33 @@ class Line:
     seconds_per_byte: Numeric
 
 
-class Algorithm(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Algorithm:
     """One way to do some collectives."""
 
-    @property
-    def name(self) -> str:
-        """What calibrations call it."""
-        ...
-
-    @property
-    def kinds(self) -> frozenset[CollectiveKind]:
-        """The collectives it does."""
-        ...
+    name: str
+    """What calibrations call it."""
+    kinds: frozenset[CollectiveKind]
+    """The collectives it does."""
+    cost: Callable[[CollectiveKind, Route, int], Cost]
+    """What it costs along a route with the wire protocol of a number."""
+    by_protocol: bool = True
+    """Whether it runs over every wire protocol; else the one for long messages counts, if any does."""
+    usable: Callable[[Route], Numeric | None] | None = None
+    """1 where it can serve a group, else 0, None on a network without what it needs; it can everywhere by default."""
 
     def lines(self, *, kind: CollectiveKind, route: Route) -> Iterator[Line]:
         """Yield a line per wire protocol; infinite where the algorithm cannot serve a group."""
-        ...
+        usable = None if self.usable is None else self.usable(route)
+        if self.usable is not None and usable is None:
+            return
+        for protocol, wire in route.protocols if self.by_protocol else route.protocols[-1:]:
+            launch, latency, beta = self.cost(kind, route, protocol)
+            fixed = fixed_seconds(launch=launch, passes=passes(kind), latency=latency)
+            if usable is not None:
+                fixed = where_usable(seconds=fixed, usable=usable)
+            label = f"{self.name} {wire}" if self.by_protocol else self.name
+            yield Line(label=label, fixed=fixed, seconds_per_byte=beta)
 
 
 def passes(kind: CollectiveKind) -> float:
@@ -82,27 +96,15 @@ def hop_seconds(route: Route, protocol: int) -> Numeric:
     return latency
 
 
-@dataclass(frozen=True, slots=True)
-class Ring:
-    """Rings over all ranks, as many in parallel as a block has links outwards."""
+def _ring(kind: CollectiveKind, route: Route, protocol: int) -> Cost:
+    """Rings over all ranks, as many in parallel as a block has links outwards.
 
-    name: str = "ring"
-    kinds: frozenset[CollectiveKind] = frozenset(
-        ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
-    )
-
-    def lines(self, *, kind: CollectiveKind, route: Route) -> Iterator[Line]:
-        """Yield a line per wire protocol; broadcast and reduce pipe the whole message along the ring."""
-        for protocol, wire in route.protocols:
-            beta = tightest(route, protocol)
-            if kind not in ("broadcast", "reduce"):
-                beta = ring_seconds_per_byte(
-                    passes=passes(kind), num_ranks=route.num_ranks, seconds_per_byte=beta
-                )
-            fixed = fixed_seconds(
-                launch=route.launch(protocol), passes=passes(kind), latency=hop_seconds(route, protocol)
-            )
-            yield Line(label=f"{self.name} {wire}", fixed=fixed, seconds_per_byte=beta)
+    Broadcast and reduce pipe the whole message along the ring.
+    """
+    beta = tightest(route, protocol)
+    if kind not in ("broadcast", "reduce"):
+        beta = ring_seconds_per_byte(passes=passes(kind), num_ranks=route.num_ranks, seconds_per_byte=beta)
+    return route.launch(protocol), hop_seconds(route, protocol), beta
 
 
 _SANDERS = (
@@ -129,17 +131,6 @@ def chain_seconds_per_byte(*, passes: Numeric, fan: Numeric, bandwidth: Numeric)
     return passes * (1.0 - 1.0 / fan) / bandwidth
 
 
-def across(route: Route, *, kind: CollectiveKind, protocol: int) -> tuple[Numeric, Numeric]:
-    """Return latency and seconds per byte of the trees over all tiers but the innermost."""
-    latency: Numeric = 0.0
-    beta: Numeric = 0.0
-    for leg in route.legs[1:]:
-        hops, share = leg_across(leg, kind=kind, protocol=protocol)
-        latency = latency + hops
-        beta = larger(beta, share)
-    return latency, beta
-
-
 def leg_across(leg: Leg, *, kind: CollectiveKind, protocol: int) -> tuple[Numeric, Numeric]:
     """Return latency and seconds per byte of the trees over one tier."""
     latency = doublings(count=leg.fan) * (leg.hop(protocol) * leg.link.tree_hop_factor)
@@ -152,27 +143,21 @@ def leg_across(leg: Leg, *, kind: CollectiveKind, protocol: int) -> tuple[Numeri
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Tree:
-    """Double binary tree; NCCL broadcasts and reduces to one rank by rings only (src/graph/tuning.cc)."""
+def _tree(kind: CollectiveKind, route: Route, protocol: int) -> Cost:
+    """Double binary tree between the innermost tiers, chains inside them.
 
-    name: str = "tree"
-    kinds: frozenset[CollectiveKind] = frozenset(("all_reduce",))
-
-    def lines(self, *, kind: CollectiveKind, route: Route) -> Iterator[Line]:
-        """Yield a line per wire protocol."""
-        first = route.legs[0]
-        for protocol, wire in route.protocols:
-            latency, beta = across(route, kind=kind, protocol=protocol)
-            chain = chain_seconds_per_byte(
-                passes=passes(kind), fan=first.fan, bandwidth=first.bandwidth * first.efficiency(protocol)
-            )
-            fixed = fixed_seconds(
-                launch=route.launch(protocol),
-                passes=passes(kind),
-                latency=latency + (first.fan - 1.0) * first.hop(protocol),
-            )
-            yield Line(label=f"{self.name} {wire}", fixed=fixed, seconds_per_byte=larger(beta, chain))
+    NCCL broadcasts and reduces to one rank by rings only (src/graph/tuning.cc).
+    """
+    first, *others = route.legs
+    latency: Numeric = 0.0
+    beta: Numeric = 0.0
+    for leg in others:
+        hops, share = leg_across(leg, kind=kind, protocol=protocol)
+        latency, beta = latency + hops, larger(beta, share)
+    chain = chain_seconds_per_byte(
+        passes=passes(kind), fan=first.fan, bandwidth=first.bandwidth * first.efficiency(protocol)
+    )
+    return route.launch(protocol), latency + (first.fan - 1.0) * first.hop(protocol), larger(beta, chain)
 
 
 @formula(unit="s/byte", source=f"{THAKUR}, section 4.5: each exchange halves what is left")
@@ -183,107 +168,68 @@ def phase_seconds_per_byte(
     return passes * (1.0 / inner - 1.0 / shared) / bandwidth
 
 
-@dataclass(frozen=True, slots=True)
-class HalvingDoubling:
-    """Near partners exchange the large parts, far ones the small; exchanges follow one another."""
+def _halving_doubling(kind: CollectiveKind, route: Route, protocol: int) -> Cost:
+    """Near partners exchange the large parts, far ones the small; exchanges follow one another.
 
-    name: str = "halving_doubling"
-    kinds: frozenset[CollectiveKind] = frozenset(("all_reduce", "all_gather", "reduce_scatter"))
-
-    def lines(self, *, kind: CollectiveKind, route: Route) -> Iterator[Line]:
-        """Yield a line per wire protocol; a partner is reached over one link where there is no switch."""
-        for protocol, wire in route.protocols:
-            latency: Numeric = 0.0
-            beta: Numeric = 0.0
-            for leg in route.legs:
-                latency = latency + doublings(count=leg.fan) * leg.hop(protocol)
-                beta = beta + phase_seconds_per_byte(
-                    passes=passes(kind),
-                    inner=leg.inner,
-                    shared=leg.shared,
-                    bandwidth=leg.neighbour_bandwidth * leg.efficiency(protocol),
-                )
-            fixed = fixed_seconds(launch=route.launch(protocol), passes=passes(kind), latency=latency)
-            yield Line(label=f"{self.name} {wire}", fixed=fixed, seconds_per_byte=beta)
+    A partner is reached over one link where there is no switch.
+    """
+    latency: Numeric = 0.0
+    beta: Numeric = 0.0
+    for leg in route.legs:
+        latency = latency + doublings(count=leg.fan) * leg.hop(protocol)
+        rate = leg.neighbour_bandwidth * leg.efficiency(protocol)
+        beta = beta + phase_seconds_per_byte(
+            passes=passes(kind), inner=leg.inner, shared=leg.shared, bandwidth=rate
+        )
+    return route.launch(protocol), latency, beta
 
 
-@dataclass(frozen=True, slots=True)
-class Bruck:
-    """Bruck et al. 1997, Efficient algorithms for all-to-all communications; mirrored to scatter."""
+def _bruck(kind: CollectiveKind, route: Route, protocol: int) -> Cost:
+    """Bruck et al. 1997, Efficient algorithms for all-to-all communications; mirrored to scatter.
 
-    name: str = "bruck"
-    kinds: frozenset[CollectiveKind] = frozenset(("all_reduce", "all_gather", "reduce_scatter"))
-
-    def lines(self, *, kind: CollectiveKind, route: Route) -> Iterator[Line]:
-        """Yield a line per wire protocol: ranks at the edge of a block cross its border in every step."""
-        for protocol, wire in route.protocols:
-            latency: Numeric = 0.0
-            slowest: Numeric = 0.0
-            for leg in route.legs:
-                latency = np.maximum(latency, leg.crossed * leg.hop(protocol))
-                rate = leg.neighbour_bandwidth * leg.link.wire(protocol).efficiency
-                slowest = np.maximum(slowest, leg.crossed / rate)
-            yield Line(
-                label=f"{self.name} {wire}",
-                fixed=fixed_seconds(
-                    launch=route.launch(protocol),
-                    passes=passes(kind),
-                    latency=doublings(count=route.num_ranks) * latency,
-                ),
-                seconds_per_byte=ring_seconds_per_byte(
-                    passes=passes(kind), num_ranks=route.num_ranks, seconds_per_byte=slowest
-                ),
-            )
+    Ranks at the edge of a block cross its border in every step.
+    """
+    latency: Numeric = 0.0
+    slowest: Numeric = 0.0
+    for leg in route.legs:
+        latency = np.maximum(latency, leg.crossed * leg.hop(protocol))
+        rate = leg.neighbour_bandwidth * leg.link.wire(protocol).efficiency
+        slowest = np.maximum(slowest, leg.crossed / rate)
+    beta = ring_seconds_per_byte(passes=passes(kind), num_ranks=route.num_ranks, seconds_per_byte=slowest)
+    return route.launch(protocol), doublings(count=route.num_ranks) * latency, beta
 
 
-@dataclass(frozen=True, slots=True)
-class SingleShot:
-    """Direct exchange of parts; all-reduce takes two shots, one to scatter and one to gather."""
+def _single_shot(kind: CollectiveKind, route: Route, protocol: int) -> Cost:
+    """Direct exchange of parts; all-reduce takes two shots, one to scatter and one to gather.
 
-    name: str = "single_shot"
-    kinds: frozenset[CollectiveKind] = frozenset(("all_reduce", "all_gather", "reduce_scatter"))
-
-    def lines(self, *, kind: CollectiveKind, route: Route) -> Iterator[Line]:
-        """Yield a line per wire protocol; the tiers work at once, each at its share of the message."""
-        for protocol, wire in route.protocols:
-            latency: Numeric = 0.0
-            beta: Numeric = 0.0
-            for leg in route.legs:
-                hop = leg.crossed * leg.hop(protocol) + (leg.shared - leg.inner) * leg.link.peer_latency
-                latency = larger(latency, hop)
-                share = exchange_seconds_per_byte(
-                    num_ranks=route.num_ranks,
-                    inner=leg.inner,
-                    reach=leg.reach,
-                    bandwidth=leg.exchange_bandwidth * leg.link.wire(protocol).efficiency,
-                )
-                beta = larger(beta, share)
-            fixed = fixed_seconds(launch=route.launch(protocol), passes=passes(kind), latency=latency)
-            yield Line(label=f"{self.name} {wire}", fixed=fixed, seconds_per_byte=passes(kind) * beta)
+    The tiers work at once, each at its share of the message.
+    """
+    latency: Numeric = 0.0
+    beta: Numeric = 0.0
+    for leg in route.legs:
+        hop = leg.crossed * leg.hop(protocol) + (leg.shared - leg.inner) * leg.link.peer_latency
+        latency = larger(latency, hop)
+        share = exchange_seconds_per_byte(
+            num_ranks=route.num_ranks,
+            inner=leg.inner,
+            reach=leg.reach,
+            bandwidth=leg.exchange_bandwidth * leg.link.wire(protocol).efficiency,
+        )
+        beta = larger(beta, share)
+    return route.launch(protocol), latency, passes(kind) * beta
 
 
-@dataclass(frozen=True, slots=True)
-class Hierarchical:
-    """Reduce-scatter outwards, all-gather back in; the phases follow one another."""
-
-    name: str = "hierarchical"
-    kinds: frozenset[CollectiveKind] = frozenset(("all_reduce", "all_gather", "reduce_scatter"))
-
-    def lines(self, *, kind: CollectiveKind, route: Route) -> Iterator[Line]:
-        """Yield a line per wire protocol: fan - 1 steps per tier and pass."""
-        for protocol, wire in route.protocols:
-            latency: Numeric = 0.0
-            beta: Numeric = 0.0
-            for leg in route.legs:
-                latency = latency + (leg.fan - 1.0) * leg.hop(protocol)
-                beta = beta + phase_seconds_per_byte(
-                    passes=passes(kind),
-                    inner=leg.inner,
-                    shared=leg.shared,
-                    bandwidth=leg.bandwidth * leg.efficiency(protocol),
-                )
-            fixed = fixed_seconds(launch=route.launch(protocol), passes=passes(kind), latency=latency)
-            yield Line(label=f"{self.name} {wire}", fixed=fixed, seconds_per_byte=beta)
+def _hierarchical(kind: CollectiveKind, route: Route, protocol: int) -> Cost:
+    """Reduce-scatter outwards, all-gather back in, fan - 1 steps per tier; the phases follow one another."""
+    latency: Numeric = 0.0
+    beta: Numeric = 0.0
+    for leg in route.legs:
+        latency = latency + (leg.fan - 1.0) * leg.hop(protocol)
+        rate = leg.bandwidth * leg.efficiency(protocol)
+        beta = beta + phase_seconds_per_byte(
+            passes=passes(kind), inner=leg.inner, shared=leg.shared, bandwidth=rate
+        )
+    return route.launch(protocol), latency, beta
 
 
 _KLENK = "Klenk et al. 2020 (ISCA), An in-network architecture for accelerating shared-memory collectives"
@@ -313,36 +259,25 @@ def where_usable(*, seconds: Numeric, usable: Numeric) -> Numeric:
     return cast("Numeric", np.where(usable, seconds, np.inf)[()])
 
 
-@dataclass(frozen=True, slots=True)
-class InNetwork:
-    """All-reduce by the switches of those tiers that can add up; by chain and tree on the others (NVLS tree)."""
+def _reducing(route: Route) -> Numeric | None:
+    """Return where a switch that can add up has two ranks below it; None where there is no such switch."""
+    fans = [leg.fan for leg in route.legs if leg.reduces]
+    return indicator(reduce(larger, fans) >= 2.0) if fans else None
 
-    name: str = "in_network"
-    kinds: frozenset[CollectiveKind] = frozenset(("all_reduce",))
 
-    def lines(self, *, kind: CollectiveKind, route: Route) -> Iterator[Line]:
-        """Yield one line: only whole messages (Simple) can be reduced on the way."""
-        first, *others = route.legs
-        reducing = [leg for leg in route.legs if leg.reduces]
-        if not reducing:
-            return
-        last = len(route.protocols) - 1
-        launch, latency, beta = _inside(first, last)
-        for leg in others:
-            hops, share = _aggregated(leg, last) if leg.reduces else leg_across(leg, kind=kind, protocol=last)
-            latency = latency + hops
-            beta = larger(beta, share)
-            launch = launch + leg.starts * leg.link.wire(last).launch
-        fixed = fixed_seconds(launch=launch, passes=2.0, latency=latency)
-        joined = [leg.fan for leg in reducing]
-        most = joined[0]
-        for fan in joined[1:]:
-            most = larger(most, fan)
-        yield Line(
-            label=self.name,
-            fixed=where_usable(seconds=fixed, usable=indicator(most >= 2.0)),
-            seconds_per_byte=beta,
-        )
+def _in_network(kind: CollectiveKind, route: Route, protocol: int) -> Cost:
+    """All-reduce by the switches of those tiers that can add up; by chain and tree on the others (NVLS tree).
+
+    Only whole messages (Simple) can be reduced on the way.
+    """
+    first, *others = route.legs
+    launch, latency, beta = _inside(first, protocol)
+    for leg in others:
+        across = _aggregated(leg, protocol) if leg.reduces else leg_across(leg, kind=kind, protocol=protocol)
+        latency = latency + across[0]
+        beta = larger(beta, across[1])
+        launch = launch + leg.starts * leg.link.wire(protocol).launch
+    return launch, latency, beta
 
 
 def _inside(leg: Leg, protocol: int) -> tuple[Numeric, Numeric, Numeric]:
@@ -386,100 +321,78 @@ def rail_seconds_per_byte(*, fan: Numeric, bandwidth: Numeric) -> Numeric:
     return (1.0 - 1.0 / fan) / bandwidth
 
 
-@dataclass(frozen=True, slots=True)
-class DirectExchange:
-    """A single shot, all pairs at once; the tiers work at the same time, so the slowest decides."""
-
-    name: str = "direct_exchange"
-    kinds: frozenset[CollectiveKind] = frozenset(("all_to_all",))
-
-    def lines(self, *, kind: CollectiveKind, route: Route) -> Iterator[Line]:  # noqa: ARG002
-        """Yield one line; the wire protocol plays no part."""
-        latency: Numeric = 0.0
-        beta: Numeric = 0.0
-        for leg in route.legs:
-            latency = latency + (leg.shared - leg.inner) * leg.link.peer_latency
-            share = exchange_seconds_per_byte(
-                num_ranks=route.num_ranks,
-                inner=leg.inner,
-                reach=leg.reach,
-                bandwidth=leg.exchange_bandwidth * leg.link.exchange_efficiency,
-            )
-            beta = larger(beta, share)
-        fixed = fixed_seconds(launch=route.exchange_launch(), passes=1.0, latency=latency)
-        yield Line(label=self.name, fixed=fixed, seconds_per_byte=beta)
+def _direct_exchange(kind: CollectiveKind, route: Route, protocol: int) -> Cost:  # noqa: ARG001
+    """Send in a single shot, all pairs at once; the tiers work at the same time, so the slowest decides."""
+    latency: Numeric = 0.0
+    beta: Numeric = 0.0
+    for leg in route.legs:
+        latency = latency + (leg.shared - leg.inner) * leg.link.peer_latency
+        share = exchange_seconds_per_byte(
+            num_ranks=route.num_ranks,
+            inner=leg.inner,
+            reach=leg.reach,
+            bandwidth=leg.exchange_bandwidth * leg.link.exchange_efficiency,
+        )
+        beta = larger(beta, share)
+    return route.exchange_launch(), latency, beta
 
 
-@dataclass(frozen=True, slots=True)
-class PairwiseExchange:
-    """One peer after the other, n - 1 steps; a step over an outer tier leaves the inner ones idle."""
-
-    name: str = "pairwise_exchange"
-    kinds: frozenset[CollectiveKind] = frozenset(("all_to_all",))
-
-    def lines(self, *, kind: CollectiveKind, route: Route) -> Iterator[Line]:  # noqa: ARG002
-        """Yield one line: the steps of all tiers follow one another, each over one pair's links."""
-        long = len(route.protocols) - 1
-        latency: Numeric = 0.0
-        beta: Numeric = 0.0
-        for leg in route.legs:
-            latency = latency + (leg.shared - leg.inner) * leg.hop(long)
-            beta = beta + exchange_seconds_per_byte(
-                num_ranks=route.num_ranks,
-                inner=leg.inner,
-                reach=leg.shared,
-                bandwidth=leg.neighbour_bandwidth * leg.link.exchange_efficiency,
-            )
-        fixed = fixed_seconds(launch=route.exchange_launch(), passes=1.0, latency=latency)
-        yield Line(label=self.name, fixed=fixed, seconds_per_byte=beta)
+def _pairwise_exchange(kind: CollectiveKind, route: Route, protocol: int) -> Cost:  # noqa: ARG001
+    """One peer after the other, n - 1 steps over one pair's links each; a step leaves all other tiers idle."""
+    latency: Numeric = 0.0
+    beta: Numeric = 0.0
+    for leg in route.legs:
+        latency = latency + (leg.shared - leg.inner) * leg.hop(protocol)
+        beta = beta + exchange_seconds_per_byte(
+            num_ranks=route.num_ranks,
+            inner=leg.inner,
+            reach=leg.shared,
+            bandwidth=leg.neighbour_bandwidth * leg.link.exchange_efficiency,
+        )
+    return route.exchange_launch(), latency, beta
 
 
-@dataclass(frozen=True, slots=True)
-class HierarchicalExchange:
+def _hierarchical_exchange(kind: CollectiveKind, route: Route, protocol: int) -> Cost:  # noqa: ARG001
     """Along the rails to the right block first, then inside it: fewer and longer messages across blocks."""
-
-    name: str = "hierarchical_exchange"
-    kinds: frozenset[CollectiveKind] = frozenset(("all_to_all",))
-
-    def lines(self, *, kind: CollectiveKind, route: Route) -> Iterator[Line]:  # noqa: ARG002
-        """Yield one line; the phases follow one another."""
-        latency: Numeric = 0.0
-        beta: Numeric = 0.0
-        for leg in route.legs:
-            latency = latency + (leg.fan - 1.0) * leg.link.peer_latency
-            beta = beta + rail_seconds_per_byte(
-                fan=leg.fan, bandwidth=leg.exchange_bandwidth * leg.link.exchange_efficiency
-            )
-        fixed = fixed_seconds(launch=route.exchange_launch(), passes=1.0, latency=latency)
-        yield Line(label=self.name, fixed=fixed, seconds_per_byte=beta)
+    latency: Numeric = 0.0
+    beta: Numeric = 0.0
+    for leg in route.legs:
+        latency = latency + (leg.fan - 1.0) * leg.link.peer_latency
+        rate = leg.exchange_bandwidth * leg.link.exchange_efficiency
+        beta = beta + rail_seconds_per_byte(fan=leg.fan, bandwidth=rate)
+    return route.exchange_launch(), latency, beta
 
 
-@dataclass(frozen=True, slots=True)
-class PointToPoint:
-    """The slowest hop between consecutive ranks of the group: it sets the pace of a pipeline or a ring."""
-
-    name: str = "p2p"
-    kinds: frozenset[CollectiveKind] = frozenset(("p2p",))
-
-    def lines(self, *, kind: CollectiveKind, route: Route) -> Iterator[Line]:  # noqa: ARG002
-        """Yield one line: a hop over the slowest tier between neighbours."""
-        first = len(route.protocols) - 1
-        latency: Numeric = 0.0
-        launch: Numeric = 0.0
-        beta: Numeric = 0.0
-        for leg in route.legs:
-            latency = np.maximum(latency, leg.crossed * leg.hop(first))
-            launch = np.maximum(launch, leg.crossed * leg.link.exchange_launch)
-            rate = leg.neighbour_bandwidth * leg.link.exchange_efficiency
-            beta = np.maximum(beta, leg.crossed / rate)
-        fixed = fixed_seconds(launch=launch, passes=1.0, latency=latency)
-        yield Line(label=self.name, fixed=fixed, seconds_per_byte=beta)
+def _point_to_point(kind: CollectiveKind, route: Route, protocol: int) -> Cost:  # noqa: ARG001
+    """Take the slowest hop between consecutive ranks of the group: it sets the pace of a pipeline or a ring."""
+    latency: Numeric = 0.0
+    launch: Numeric = 0.0
+    beta: Numeric = 0.0
+    for leg in route.legs:
+        latency = np.maximum(latency, leg.crossed * leg.hop(protocol))
+        launch = np.maximum(launch, leg.crossed * leg.link.exchange_launch)
+        rate = leg.neighbour_bandwidth * leg.link.exchange_efficiency
+        beta = np.maximum(beta, leg.crossed / rate)
+    return launch, latency, beta
 
 
+_SUMS: frozenset[CollectiveKind] = frozenset(("all_reduce", "all_gather", "reduce_scatter"))
+_EXCHANGES: frozenset[CollectiveKind] = frozenset(("all_to_all",))
+_TO_ALL: frozenset[CollectiveKind] = frozenset(("all_reduce",))
+_MESSAGES: frozenset[CollectiveKind] = frozenset(("p2p",))
 ALGORITHMS: tuple[Algorithm, ...] = (
-    Ring(), Tree(), HalvingDoubling(), Bruck(), SingleShot(), Hierarchical(), InNetwork(),
-    DirectExchange(), PairwiseExchange(), HierarchicalExchange(), PointToPoint(),
-)  # fmt: skip
+    Algorithm(name="ring", kinds=_SUMS | {"broadcast", "reduce"}, cost=_ring),
+    Algorithm(name="tree", kinds=_TO_ALL, cost=_tree),
+    Algorithm(name="halving_doubling", kinds=_SUMS, cost=_halving_doubling),
+    Algorithm(name="bruck", kinds=_SUMS, cost=_bruck),
+    Algorithm(name="single_shot", kinds=_SUMS, cost=_single_shot),
+    Algorithm(name="hierarchical", kinds=_SUMS, cost=_hierarchical),
+    Algorithm(name="in_network", kinds=_TO_ALL, cost=_in_network, by_protocol=False, usable=_reducing),
+    Algorithm(name="direct_exchange", kinds=_EXCHANGES, cost=_direct_exchange, by_protocol=False),
+    Algorithm(name="pairwise_exchange", kinds=_EXCHANGES, cost=_pairwise_exchange, by_protocol=False),
+    Algorithm(name="hierarchical_exchange", kinds=_EXCHANGES, cost=_hierarchical_exchange, by_protocol=False),
+    Algorithm(name="p2p", kinds=_MESSAGES, cost=_point_to_point, by_protocol=False),
+)
 """Every algorithm the package knows; a calibration names those that its library has."""
 ALGORITHM_NAMES: tuple[str, ...] = tuple(algorithm.name for algorithm in ALGORITHMS)
 """Their names, as calibrations and cluster files write them."""
