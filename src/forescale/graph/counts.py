@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, TypeAlias, get_args
 
-from forescale.graph.layer import embedding_block, head_block, layer_block, mtp_block
+from forescale.graph.layer import VOCABULARY_WEIGHT
 from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.operator import Block, Parameter
 from forescale.graph.ops import AttentionCore, Collective, Elementwise, GroupedGemm, Primitive
+from forescale.graph.parts import build_blocks
 from forescale.numeric import Numeric
 from forescale.spec.model import Model
 from forescale.spec.strategy import Strategy
@@ -30,36 +31,40 @@ class ParameterCount:
     """Multi-token-prediction layers, beside `total`."""
 
 
+def whole_blocks(model: Model, seq_len: float = 1.0) -> list[tuple[Block, int]]:
+    """Return the blocks of a model that nothing splits, and how often it has each: layers by kind, ends, the rest."""
+    degrees, choices = split_strategy(Strategy())
+    layout = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=seq_len)
+    layers = (model.layers.count(kind) for kind in model.layer_kinds)
+    return list(zip(build_blocks(model, layout).all(), (*layers, 1, 1, model.num_mtp_layers), strict=False))
+
+
+def own_parameters(model: Model) -> list[tuple[str, Parameter, int]]:
+    """Return the parameters of a model by block, each with how often it has them; tied weights are the embedding's."""
+    return [
+        (block.name, parameter, times)
+        for block, times in whole_blocks(model)
+        for parameter in block.parameters
+        if not (model.tied_embeddings and parameter.name == VOCABULARY_WEIGHT)
+    ]
+
+
 @lru_cache(maxsize=256)
 def count_parameters(model: Model) -> ParameterCount:
     """Count the parameters of `model`: tied weights once, no padding."""
-    degrees, choices = split_strategy(Strategy())
-    layout = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=1.0)
-    ends = [*embedding_block(model, layout).parameters, *head_parameters(model, layout)]
-    everything: list[tuple[Parameter, int]] = [(parameter, 1) for parameter in ends]
-    for kind in model.layer_kinds:
-        count = model.layers.count(kind)
-        everything += [(parameter, count) for parameter in layer_block(model, kind, layout).parameters]
-    mtp = mtp_block(model, layout).parameters if model.num_mtp_layers else ()
+    own = own_parameters(model)
+    main = [(parameter, times) for block, parameter, times in own if block != "mtp"]
+    ends = [parameter for block, parameter, _ in own if block in ("embedding", "head")]
+    mtp = [parameter for block, parameter, _ in own if block == "mtp"]
     return ParameterCount(
-        total=round(sum(parameter.elements * times for parameter, times in everything)),
+        total=round(sum(parameter.elements * times for parameter, times in main)),
         active=round(
-            sum(parameter.elements * parameter.active_fraction * times for parameter, times in everything)
+            sum(parameter.elements * parameter.active_fraction * times for parameter, times in main)
         ),
-        expert=round(
-            sum(parameter.elements * times for parameter, times in everything if parameter.group == "expert")
-        ),
+        expert=round(sum(each.elements * times for each, times in main if each.group == "expert")),
         embedding=round(sum(parameter.elements for parameter in ends if parameter.matrix)),
         mtp=round(sum(parameter.elements for parameter in mtp)) * model.num_mtp_layers,
     )
-
-
-def head_parameters(model: Model, layout: Layout) -> tuple[Parameter, ...]:
-    """Return the head's parameters that are its own: without the vocabulary matrix when it is tied."""
-    parameters = head_block(model, layout).parameters
-    if not model.tied_embeddings:
-        return parameters
-    return tuple(parameter for parameter in parameters if parameter.name != "head.logits.weight")
 
 
 Convention: TypeAlias = Literal["masked", "full"]
@@ -113,13 +118,7 @@ def model_flops(model: Model, seq_len: int, *, routed_share: float = 1.0) -> Mod
 
     `routed_share` of the tokens that choose an expert are not dropped.
     """
-    degrees, choices = split_strategy(Strategy())
-    plain = replace(model, vocab_multiple=1)
-    layout = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(seq_len))
-    blocks = [(layer_block(plain, kind, layout), model.layers.count(kind)) for kind in model.layer_kinds]
-    blocks += [(embedding_block(plain, layout), 1), (head_block(plain, layout), 1)]
-    if model.num_mtp_layers:
-        blocks.append((mtp_block(plain, layout), model.num_mtp_layers))
+    blocks = whole_blocks(replace(model, vocab_multiple=1), float(seq_len))
     scale = 1.0 + BACKWARD_PER_FORWARD
     masked, full = (
         sum(times * _forward(block, convention, routed_share) for block, times in blocks)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from forescale.errors import SpecError
 from forescale.formula import formula
 from forescale.graph.attention import full_attention, latent_attention, linear_attention
@@ -31,12 +33,12 @@ from forescale.spec.model import (
     MoeFfn,
 )
 
+VOCABULARY_WEIGHT = "head.logits.weight"
+
 
 @formula(unit="1", source="Megatron-LM: vocabulary padded to a multiple of make_vocab_size_divisible_by × tp")
 def padded_vocab(*, vocab_size: Numeric, multiple: Numeric, tp: Numeric) -> Numeric:
     """⌈V / (multiple·tp)⌉ · multiple · tp."""
-    import numpy as np
-
     return np.ceil(vocab_size / (multiple * tp)) * multiple * tp
 
 
@@ -231,7 +233,7 @@ def _vocabulary_head(b: Builder, model: Model, *, source: str) -> None:
             msg = "cross_entropy fused_linear needs the head's matrix whole; with tp_kind summa give another"
             raise SpecError(msg)
         padding = columns / vocab
-        b.parameter("head.logits.weight", width, ("vocab", vocab), copies=padding)
+        b.parameter(VOCABULARY_WEIGHT, width, ("vocab", vocab), copies=padding)
         if model.head_bias:
             b.parameter("head.logits.bias", ("vocab", vocab), copies=padding)
         fused_linear_loss(b, source=gathered, rows=tokens, k=width[1], n=local)

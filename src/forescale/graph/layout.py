@@ -116,31 +116,9 @@ def split_strategy(strategy: Strategy, *, domain: int = 8) -> tuple[Degrees, Cho
 
     `domain` is of the cluster: the devices that share its fastest tier.
     """
-    degrees = Degrees(
-        **{name: float(getattr(strategy, name)) for name in Degrees.__dataclass_fields__},
-    )
-    choices = Choices(
-        tp_kind=strategy.tp_kind,
-        summa_panels=strategy.summa_panels,
-        sp=strategy.sp,
-        cp_kind=strategy.cp_kind,
-        cp_balanced=strategy.cp_balanced,
-        cp_inner=strategy.cp_inner,
-        domain=domain,
-        flash_attention=strategy.flash_attention,
-        recompute=strategy.recompute,
-        overlap=strategy.overlap,
-        kernels=strategy.kernels,
-        reshard=strategy.reshard,
-        software=strategy.software,
-        schedule=strategy.schedule,
-        graphs=strategy.graphs,
-        dispatcher=strategy.dispatcher,
-        routing=strategy.routing,
-        allocator=strategy.allocator,
-        offload=strategy.offload,
-    )
-    return degrees, choices
+    degrees = {name: float(getattr(strategy, name)) for name in Degrees.__dataclass_fields__}
+    choices = {name: getattr(strategy, name) for name in Choices.__dataclass_fields__ if name != "domain"}
+    return Degrees(**degrees), Choices(**choices, domain=domain)
 
 
 @formula(unit="1", source="definition")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from forescale.graph.layout import Extent, Layout
 from forescale.graph.ops import Primitive
@@ -140,21 +140,11 @@ class Builder:
         name: str,
         elements: Numeric,
         element_bytes: float | None = None,
-        *,
-        differentiable: bool = True,
-        copy_of: str | None = None,
-        gradient_elements: Numeric | None = None,
+        **more: Any,  # noqa: ANN401 (fields of a tensor)
     ) -> str:
         """Declare an activation of `elements` per device and micro-batch; return its name."""
         size = self.layout.element_bytes if element_bytes is None else element_bytes
-        self.tensors[name] = Tensor(
-            name=name,
-            elements=elements,
-            element_bytes=size,
-            differentiable=differentiable,
-            copy_of=copy_of,
-            gradient_elements=gradient_elements,
-        )
+        self.tensors[name] = Tensor(name=name, elements=elements, element_bytes=size, **more)
         return name
 
     def bytes_of(self, *names: str) -> Numeric:
@@ -164,55 +154,16 @@ class Builder:
             result = result + self.tensors[name].num_bytes
         return result
 
-    def operator(
-        self,
-        name: str,
-        *,
-        forward: Work = (),
-        backward_input: Work = (),
-        backward_weight: Work = (),
-        reads: Names = (),
-        writes: Names = (),
-        saves: Names = (),
-        temporaries: Names = (),
-        backward_temporaries: Names = (),
-        gradient_in_saved: bool = False,
-        shares_gradient: bool = False,
-        overlaps_itself: bool = False,
-        panels: Numeric | None = None,
-        hidden_behind: str | None = None,
-    ) -> None:
+    def operator(self, name: str, **work: Any) -> None:  # noqa: ANN401 (fields of an operator)
         """Append an operator to this block, in the current part and modules."""
-        self.operators.append(
-            Operator(
-                name=name,
-                part=self.part,
-                modules=self.modules,
-                forward=forward,
-                backward_input=backward_input,
-                backward_weight=backward_weight,
-                reads=reads,
-                writes=writes,
-                saves=saves,
-                temporaries=temporaries,
-                backward_temporaries=backward_temporaries,
-                gradient_in_saved=gradient_in_saved,
-                shares_gradient=shares_gradient,
-                overlaps_itself=overlaps_itself,
-                panels=panels,
-                hidden_behind=hidden_behind,
-            )
-        )
+        self.operators.append(Operator(name=name, part=self.part, modules=self.modules, **work))
 
     def parameter(
         self,
         name: str,
         *dims: Extent,
-        group: ParameterGroup = "dense",
         copies: Numeric = 1.0,
-        active_fraction: float = 1.0,
-        narrow: bool = False,
-        matrices: int = 1,
+        **more: Any,  # noqa: ANN401 (fields of a parameter)
     ) -> None:
         """Declare a weight by its logical dimensions; `copies` scales the local part (replicas, padding)."""
         elements: float = 1.0
@@ -221,17 +172,15 @@ class Builder:
         for (_, size), split in zip(dims, parts, strict=True):
             elements *= size
             local = local * (size / split)
+        shape = tuple(size for _, size in dims)
         self.parameters.append(
             Parameter(
                 name=name,
                 elements=elements,
                 local_elements=local * copies,
-                group=group,
                 matrix=len(dims) > 1,
-                active_fraction=active_fraction,
-                shape=tuple(size for _, size in dims),
-                narrow=narrow,
-                matrices=matrices,
+                shape=shape,
+                **more,
             )
         )
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from forescale.formula import formula, named
+from forescale.graph.layer import VOCABULARY_WEIGHT
 from forescale.graph.layout import Degrees
 from forescale.graph.operator import Block, Parameter
 from forescale.graph.ops import Gemm, GroupedGemm
@@ -15,9 +16,6 @@ from forescale.graph.parts import Parts
 from forescale.graph.stages import Stages, over_stages
 from forescale.numeric import Numeric, larger
 from forescale.spec.model import Model
-
-VOCABULARY_WEIGHT = "head.logits.weight"
-
 
 SCORE_BIAS = "moe.score_bias"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
@@ -10,8 +10,8 @@ from types import MappingProxyType
 import numpy as np
 
 from forescale.formula import formula
-from forescale.graph.layer import embedding_block, head_block, layer_block, mtp_block
-from forescale.graph.layout import Layout, split_strategy, state_shards
+from forescale.graph.counts import own_parameters
+from forescale.graph.layout import state_shards
 from forescale.graph.operator import Parameter, ParameterGroup
 from forescale.graph.stages import over_stages
 from forescale.memory.buffers import gathered_aside, standing_buffers
@@ -21,7 +21,7 @@ from forescale.memory.parameters import Sharded
 from forescale.numeric import Numeric
 from forescale.spec.cluster import Device
 from forescale.spec.model import Model
-from forescale.spec.strategy import Kernels, Offload, Strategy
+from forescale.spec.strategy import Kernels, Offload
 from forescale.spec.workload import STORAGE_BYTES, OptimizerName, Precision, narrow_bytes
 
 ZERO = "Rajbhandari et al. 2020, ZeRO, arXiv:1910.02054, section 5"
@@ -224,30 +224,10 @@ momentum: arXiv:1804.04235, section 3."""
 @cache
 def moments_per_parameter(model: Model, optimizer: OptimizerName) -> Moments:
     """Return the moments that `optimizer` keeps per parameter of `model`."""
-    parameters = list(_parameters(model))
-    return Moments(
-        dense=_average(parameters, "dense", optimizer), expert=_average(parameters, "expert", optimizer)
-    )
 
+    def average(group: ParameterGroup) -> float:
+        ours = [(each, times) for _, each, times in own_parameters(model) if each.group == group]
+        elements = sum(each.elements * times for each, times in ours)
+        return sum(ELEMENTS[optimizer](each) * times for each, times in ours) / elements if ours else 0.0
 
-def _average(
-    parameters: list[tuple[Parameter, int]], group: ParameterGroup, optimizer: OptimizerName
-) -> float:
-    ours = [(parameter, times) for parameter, times in parameters if parameter.group == group]
-    elements = sum(parameter.elements * times for parameter, times in ours)
-    return (
-        sum(ELEMENTS[optimizer](parameter) * times for parameter, times in ours) / elements if ours else 0.0
-    )
-
-
-def _parameters(model: Model) -> Iterable[tuple[Parameter, int]]:
-    degrees, choices = split_strategy(Strategy())
-    layout = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=1.0)
-    blocks = [(layer_block(model, kind, layout), model.layers.count(kind)) for kind in model.layer_kinds]
-    blocks += [(embedding_block(model, layout), 1), (head_block(model, layout), 1)]
-    if model.num_mtp_layers:
-        blocks.append((mtp_block(model, layout), model.num_mtp_layers))
-    for block, times in blocks:
-        for parameter in block.parameters:
-            if not (model.tied_embeddings and parameter.name == "head.logits.weight"):
-                yield parameter, times
+    return Moments(dense=average("dense"), expert=average("expert"))
