@@ -20,9 +20,11 @@ from forescale.spec.model import Model
 from forescale.spec.strategy import Recompute
 from forescale.units import counted
 
-Chunks: TypeAlias = tuple[tuple[tuple[int, ...], ...], ...]
-"""Layers by rank and chunk."""
+Chunks: TypeAlias = tuple[tuple[int, ...], ...]
+"""Layers of every virtual stage, or of every rank."""
 EVERY_LAYER = Recompute(granularity="full")
+SUMMED = ("counts", "replayed", "heads", "first", "last")
+"""Fields of a plan that add up over its rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +72,7 @@ class StagePlan:
         return StagePlan(**some, moments=tuple(each.taken(keep) for each in self.moments))
 
 
-def layers_per_stage(num_layers: int, pp: int, vpp: int = 1) -> tuple[tuple[int, ...], ...]:
+def layers_per_stage(num_layers: int, pp: int, vpp: int = 1) -> Chunks:
     """Return, per rank, the layers of its chunks: pp·vpp virtual stages in order, remainder on the first.
 
     61 layers on pp=4 give 16, 15, 15, 15 (Primus projection documentation, Tips). With chunks that lack one or
@@ -78,18 +80,11 @@ def layers_per_stage(num_layers: int, pp: int, vpp: int = 1) -> tuple[tuple[int,
     (Megatron-LM --account-for-loss-in-pipeline-split, --account-for-embedding-in-pipeline-split; 126 layers on
     16 x 8 chunks of Llama 3.1 405B).
     """
-    return tuple(
-        tuple(layer for chunk in rank for layer in chunk) for rank in chunks_per_stage(num_layers, pp, vpp)
-    )
-
-
-def chunks_per_stage(num_layers: int, pp: int, vpp: int) -> Chunks:
-    """Return, per rank, the layers of each of its chunks."""
     chunks = layers_per_chunk(num_layers, pp * vpp, spare_ends=vpp > 1)
-    return tuple(chunks[rank::pp] for rank in range(pp))
+    return tuple(tuple(layer for chunk in chunks[rank::pp] for layer in chunk) for rank in range(pp))
 
 
-def layers_per_chunk(num_layers: int, num_chunks: int, *, spare_ends: bool) -> tuple[tuple[int, ...], ...]:
+def layers_per_chunk(num_layers: int, num_chunks: int, *, spare_ends: bool) -> Chunks:
     """Return the layers of every virtual stage, in the order of the model."""
     base, extra = divmod(num_layers, num_chunks)
     short = -num_layers % num_chunks
@@ -102,30 +97,39 @@ def layers_per_chunk(num_layers: int, num_chunks: int, *, spare_ends: bool) -> t
     return tuple(tuple(range(low, high)) for low, high in pairwise(starts))
 
 
-def chunk_plans(
-    model: Model, num_chunks: int, *, spare_ends: bool, recompute: Recompute = EVERY_LAYER
-) -> StagePlan:
-    """Return the plan of the virtual stages themselves, one row each, with layers spread evenly."""
-    chunks = layers_per_chunk(model.num_layers, num_chunks, spare_ends=spare_ends)
-    return _plan(model.layers, tuple((chunk,) for chunk in chunks), recompute)
-
-
+@lru_cache(maxsize=1024)
 def virtual_stages(
     model: Model,
-    rank_of_stage: Sequence[int],
+    rank_of_stage: tuple[int, ...],
     *,
-    stage_layers: Sequence[int] | None = None,
+    stage_layers: tuple[int, ...] | None = None,
     recompute: Recompute = EVERY_LAYER,
 ) -> StagePlan:
-    """Return the plan of the virtual stages of one replica, in the order of the model.
+    """Return the plan of the virtual stages of one replica, in the order of the model, one row each.
 
     `rank_of_stage` says where they lie, `stage_layers` is as in `plan_stages`.
     """
     if stage_layers is None:
-        vpp = len(rank_of_stage) // (max(rank_of_stage) + 1)
-        return chunk_plans(model, len(rank_of_stage), spare_ends=vpp > 1, recompute=recompute)
-    chunks = given_chunks(model, stage_layers, rank_of_stage)
-    return _plan(model.layers, tuple((chunk,) for chunk in chunks), recompute)
+        count = len(rank_of_stage)
+        chunks = layers_per_chunk(model.num_layers, count, spare_ends=count > max(rank_of_stage) + 1)
+    else:
+        chunks = given_chunks(model, stage_layers, rank_of_stage)
+    of_layer = np.array([model.layer_kinds.index(layer) for layer in model.layers])
+
+    def count_kinds(of: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Array:
+        kinds = (of_layer[np.array(of(chunk), dtype=np.int64)] for chunk in chunks)
+        return np.array([np.bincount(each, minlength=len(model.layer_kinds)) for each in kinds]).astype(float)
+
+    index = np.arange(len(chunks), dtype=float)
+    return StagePlan(
+        counts=count_kinds(lambda chunk: chunk),
+        first=(index == 0).astype(float),
+        last=(index == index[-1]).astype(float),
+        index=index,
+        multiplicity=np.ones_like(index),
+        replayed=count_kinds(lambda chunk: _replayed(chunk, recompute)),
+        heads=count_kinds(lambda chunk: _replayed(chunk, recompute)[:: recompute.unit]),
+    )
 
 
 def plan_placed(chunks: StagePlan, rank_of_stage: Sequence[int], num_replicas: int = 1) -> StagePlan:
@@ -202,8 +206,7 @@ def _weighted(chunks: StagePlan, stage_of: NDArray[np.int64], live: Array) -> St
     """Return the layers of ranks × (ranks, chunks) passes of theirs."""
     ranks = np.arange(len(stage_of))
     summed: dict[str, Any] = {
-        name: np.einsum("rc,rc...->r...", live, getattr(chunks, name)[stage_of])
-        for name in ("counts", "first", "last", "replayed", "heads")
+        name: np.einsum("rc,rc...->r...", live, getattr(chunks, name)[stage_of]) for name in SUMMED
     }
     return StagePlan(**summed, index=ranks.astype(float), multiplicity=np.ones(len(ranks)))
 
@@ -213,7 +216,7 @@ def plan_stages(
     *,
     pp: int,
     vpp: int = 1,
-    stage_layers: Sequence[int] | None = None,
+    stage_layers: tuple[int, ...] | None = None,
     recompute: Recompute = EVERY_LAYER,
 ) -> StagePlan:
     """Return the full stage plan of a model.
@@ -237,15 +240,12 @@ def plan_stages(
         lists a layer that the model does not have.
     """
     check_layer_ids(model, recompute)
-    if stage_layers is None:
-        return _even_plan(model, pp, vpp, recompute.selection)
-    chunks = given_chunks(model, stage_layers, tuple(range(pp)) * vpp)
-    return _plan(model.layers, tuple(chunks[rank::pp] for rank in range(pp)), recompute)
+    ranks = tuple(range(pp)) * vpp
+    chunks = virtual_stages(model, ranks, stage_layers=stage_layers, recompute=recompute.selection)
+    return plan_placed(chunks, ranks)
 
 
-def given_chunks(
-    model: Model, stage_layers: Sequence[int], rank_of_stage: Sequence[int]
-) -> tuple[tuple[int, ...], ...]:
+def given_chunks(model: Model, stage_layers: Sequence[int], rank_of_stage: Sequence[int]) -> Chunks:
     """Return the layers of every virtual stage, in the order of the model, where their numbers were given."""
     pp, num_stages = max(rank_of_stage) + 1, len(rank_of_stage)
     if len(stage_layers) not in (pp, num_stages) or sum(stage_layers) != model.num_layers:
@@ -284,37 +284,6 @@ def replayed_mtp(model: Model, recompute: Recompute) -> int:
     if recompute.num_layers is None and not recompute.layer_ids:
         return model.num_mtp_layers
     return sum(layer >= model.num_layers for layer in recompute.layer_ids)
-
-
-@lru_cache(maxsize=1024)
-def _even_plan(model: Model, pp: int, vpp: int, recompute: Recompute) -> StagePlan:
-    return _plan(model.layers, chunks_per_stage(model.num_layers, pp, vpp), recompute)
-
-
-def _plan(layers: tuple[object, ...], ranks: Chunks, recompute: Recompute) -> StagePlan:
-    """Return the plan of ranks that hold these chunks of layers."""
-    kinds = tuple(dict.fromkeys(layers))
-    of_layer = np.array([kinds.index(layer) for layer in layers])
-
-    def count(of: Callable[[tuple[int, ...]], Sequence[int]]) -> Array:
-        chosen = [[layer for chunk in rank for layer in of(chunk)] for rank in ranks]
-        counts = [np.bincount(of_layer[each], minlength=len(kinds)) for each in map(_indices, chosen)]
-        return np.array(counts).astype(float)
-
-    index = np.arange(len(ranks), dtype=float)
-    return StagePlan(
-        counts=count(lambda chunk: chunk),
-        first=(index == 0).astype(float),
-        last=(index == index[-1]).astype(float),
-        index=index,
-        multiplicity=np.ones_like(index),
-        replayed=count(lambda chunk: _replayed(chunk, recompute)),
-        heads=count(lambda chunk: _replayed(chunk, recompute)[:: recompute.unit]),
-    )
-
-
-def _indices(layers: Sequence[int]) -> Any:  # noqa: ANN401  (an index array)
-    return np.array(layers, dtype=np.int64)
 
 
 def _replayed(chunk: tuple[int, ...], recompute: Recompute) -> tuple[int, ...]:

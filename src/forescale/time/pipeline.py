@@ -17,6 +17,7 @@ from forescale.errors import SpecError
 from forescale.formula import formula, value_of
 from forescale.graph.stages import (
     EVERY_LAYER,
+    SUMMED,
     StagePlan,
     Stages,
     check_layer_ids,
@@ -414,17 +415,14 @@ def _plans(
     whole = ranks.compressed()
     one_path = placement.num_replicas == 1 and not kind.splits_sequences
     starts = [of_stage.index(_last_alike(ranks, int(rank))) if one_path else 0 for rank in whole.index]
-    summed: dict[str, Any] = {name: _sums(getattr(chunks, name), starts) for name in _SUMMED}
+    summed: dict[str, Any] = {name: _sums(getattr(chunks, name), starts) for name in SUMMED}
     return whole, replace(whole, **summed, moments=())
-
-
-_SUMMED = ("counts", "replayed", "heads", "first", "last")
 
 
 def _last_alike(ranks: StagePlan, rank: int) -> int:
     """Return the last rank that holds the same layers: it starts latest."""
     alike: Any = np.ones(len(ranks.index), dtype=bool)
-    for name in _SUMMED:
+    for name in SUMMED:
         values = getattr(ranks, name).reshape(len(alike), -1)
         alike &= (values == values[rank]).all(axis=1)
     return int(np.flatnonzero(alike)[-1])
