@@ -129,7 +129,7 @@ class Roofline:
     device: Device
     calibration: Calibration
     clock_hz: float | None = None
-    """Clock to predict for; the device's own unless given. Matrix rates follow it."""
+    """Clock to predict for; the device's own unless given. Rates of cores and caches follow it."""
 
     def seconds(self, op: Compute) -> Numeric:
         """Return the duration of `op` [s]."""
@@ -143,8 +143,16 @@ class Roofline:
         return self._memory(op)
 
     def provenance(self, op: Compute) -> Provenance:
-        """Return the fit behind `op`'s family and data type, with the spread it had where it was checked."""
-        return provenance_of(self._fit(op), self.calibration, self.device)
+        """Return the fit behind `op`'s family and data type, with the spread it had where it was checked.
+
+        It is less certain for a device beside those that were fitted.
+        """
+        fit = self._fit(op)
+        source = f"calibration {self.calibration.name} ({self.calibration.date}): {fit.source}"
+        if not fit.machines or self.device.name in fit.machines:
+            return Provenance(kind=fit.kind, source=source, low=fit.low, high=fit.high)
+        source += f"; {self.device.name} itself was not measured"
+        return Provenance(kind=fit.kind, source=source, low=fit.low**UNMEASURED, high=fit.high**UNMEASURED)
 
     def _fit(self, op: Compute) -> Fit:
         if isinstance(op, Gemm):
@@ -161,20 +169,22 @@ class Roofline:
         )
 
     def _grouped(self, op: GroupedGemm) -> Numeric:
-        grouped = self.calibration.grouped
-        rows = op.m / op.groups
-        m, n, k = (rows, op.n, op.k) if op.contract == "k" else (op.k, op.n, rows)
-        share = grouped.fraction * (grouped.contract_m if op.contract == "m" else 1.0)
+        sustained = self.calibration.run.rate("grouped")
+        extents, share, extra_s = self._of_experts(op)
         return self._product(
-            m=m,
-            n=n,
-            k=k,
-            batch=op.groups,
+            **extents,
             dtype=op.dtype,
             accumulate_bytes=op.accumulate_bytes,
-            share=share * self.calibration.run.rate("grouped"),
-            extra_s=op.groups * grouped.group_s,
+            share=share * sustained,
+            extra_s=extra_s,
         )
+
+    def _of_experts(self, op: GroupedGemm) -> tuple[dict[str, Numeric], float, Numeric]:
+        """Return the product of one expert with its number, the share of the dense rate, and seconds beside it."""
+        grouped, rows = self.calibration.grouped, op.m / op.groups
+        m, n, k = (rows, op.n, op.k) if op.contract == "k" else (op.k, op.n, rows)
+        share = grouped.fraction * (grouped.contract_m if op.contract == "m" else 1.0)
+        return {"m": m, "n": n, "k": k, "batch": op.groups}, share, op.groups * grouped.group_s
 
     def _product(
         self,
@@ -286,18 +296,13 @@ class Roofline:
     def _bandwidth(self, fraction: float) -> Numeric:
         return self.device.hbm_bandwidth * fraction * self.calibration.run.rate("memory")
 
+    @property
+    def _clock(self) -> float:
+        return self.clock_hz or self.device.clock_hz
+
     def _rate(self, dtype: str) -> float:
-        clock = (self.clock_hz or self.device.clock_hz) / self.device.clock_hz
+        clock = self._clock / self.device.clock_hz
         return peak_rate(self.device, dtype) * clock * self.calibration.power_factor(self.device.power_w)
-
-
-def provenance_of(fit: Fit, calibration: Calibration, device: Device) -> Provenance:
-    """Return what `fit` says of `device`; less certain for a device beside those that were fitted."""
-    source = f"calibration {calibration.name} ({calibration.date}): {fit.source}"
-    if not fit.machines or device.name in fit.machines:
-        return Provenance(kind=fit.kind, source=source, low=fit.low, high=fit.high)
-    source += f"; {device.name} itself was not measured"
-    return Provenance(kind=fit.kind, source=source, low=fit.low**UNMEASURED, high=fit.high**UNMEASURED)
 
 
 def entry_of(table: Mapping[str, T], dtype: str, section: str, calibration: str) -> T:

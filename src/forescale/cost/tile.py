@@ -13,22 +13,11 @@ from functools import cache
 
 import numpy as np
 
-from forescale.cost.calibration import Calibration, Fit, TileAttentionParameters, TileParameters
-from forescale.cost.model import Provenance
-from forescale.cost.roofline import (
-    OPERAND_BYTES,
-    Roofline,
-    attention_bytes,
-    attention_dtype,
-    entry_of,
-    gemm_bytes,
-    peak_rate,
-    provenance_of,
-)
+from forescale.cost.calibration import Fit, TileAttentionParameters, TileParameters
+from forescale.cost.roofline import OPERAND_BYTES, Roofline, attention_bytes, entry_of, gemm_bytes
 from forescale.formula import Term, formula, value_of
 from forescale.graph.ops import AttentionCore, Compute, Gemm, GroupedGemm
 from forescale.numeric import Array, Numeric
-from forescale.spec import Device
 
 ORIGAMI = "Primus projection documentation, GEMM simulation (Origami); Stream-K, arXiv:2301.03598, section 3"
 FLASH = (
@@ -237,78 +226,54 @@ class _Limits:
         )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TileModel:
+class TileModel(Roofline):
     """Analytical tile model of one device; whatever is bound by traffic alone is left to the roofline."""
 
-    device: Device
-    calibration: Calibration
-    clock_hz: float | None = None
-    """Clock to predict for; the device's own unless given. Matrix, softmax and cache rates follow it."""
+    __slots__ = ()
 
-    def seconds(self, op: Compute) -> Numeric:
-        """Return the duration of `op` [s]."""
+    def _fit(self, op: Compute) -> Fit:
         if isinstance(op, Gemm):
-            limits = self._limits(op.dtype, op.accumulate_bytes)
-            return limits.seconds(m=op.m, n=op.n, k=op.k, batch=op.batch)
-        if isinstance(op, GroupedGemm):
-            return self._grouped(op)
+            return self._tile(op.dtype).fit
         if isinstance(op, AttentionCore) and op.flash and not self._systolic:
-            return self._attention(op)
-        return self._roofline.seconds(op)
+            return self._blocks(op).fit
+        return super()._fit(op)
 
-    def provenance(self, op: Compute) -> Provenance:
-        """Return the fit behind `op`'s family and data type, with the spread it had where it was checked."""
-        fit = self._fit(op)
-        if fit is None:
-            return self._roofline.provenance(op)
-        return provenance_of(fit, self.calibration, self.device)
+    def _gemm(self, op: Gemm) -> Numeric:
+        return self._limits(op.dtype, op.accumulate_bytes).seconds(m=op.m, n=op.n, k=op.k, batch=op.batch)
 
-    def _fit(self, op: Compute) -> Fit | None:
-        if isinstance(op, Gemm):
-            return self._fitted(op.dtype).fit
-        if isinstance(op, AttentionCore) and op.flash and not self._systolic:
-            return self._flash(op).fit
-        return None
+    def _grouped(self, op: GroupedGemm) -> Numeric:
+        extents, share, extra_s = self._of_experts(op)
+        return self._limits(op.dtype, op.accumulate_bytes, share).seconds(**extents, extra_s=extra_s)
 
     @property
     def _systolic(self) -> bool:
         """Whether the matrix units are systolic arrays, whose attention is not that of workgroups."""
         return any(entry.systolic for entry in self.calibration.tile.values())
 
-    @property
-    def _roofline(self) -> Roofline:
-        return Roofline(device=self.device, calibration=self.calibration, clock_hz=self.clock_hz)
-
-    def _grouped(self, op: GroupedGemm) -> Numeric:
-        grouped, rows = self.calibration.grouped, op.m / op.groups
-        m, n, k = (rows, op.n, op.k) if op.contract == "k" else (op.k, op.n, rows)
-        share = grouped.fraction * (grouped.contract_m if op.contract == "m" else 1.0)
-        limits = self._limits(op.dtype, op.accumulate_bytes, share)
-        return limits.seconds(m=m, n=n, k=k, batch=op.groups, extra_s=op.groups * grouped.group_s)
-
     def _limits(self, dtype: str, accumulate_bytes: float, share: float = 1.0) -> _Limits:
-        fitted = self._fitted(dtype)
-        operand = OPERAND_BYTES[dtype]
+        fitted, operand = self._tile(dtype), OPERAND_BYTES[dtype]
         return _Limits(
             fitted=fitted,
             cores=float(self.device.num_cores),
-            rate=self._rate(dtype, fitted.fraction * share),
+            rate=self._rate(dtype) * fitted.fraction * share * self.calibration.run.rate(dtype),
             l2_rate=fitted.l2_bytes_per_clock * self._clock,
             bandwidth=self._bandwidth(fitted.bandwidth),
             operand_bytes=operand,
             output_bytes=(4.0 if operand == 4.0 else 2.0) + accumulate_bytes,
         )
 
-    def _attention(self, op: AttentionCore) -> Numeric:
-        fitted, dtype = self._flash(op), attention_dtype(self.device, op.dtype)
-        cores = float(self.device.num_cores)
-        core_rate = self._rate(dtype, fitted.fraction, family="attention") / cores
+    def _attention(self, op: AttentionCore, dtype: str) -> Numeric:
+        if self._systolic:
+            return super()._attention(op, dtype)
+        fitted, cores = self._blocks(op), float(self.device.num_cores)
+        sustained = self.calibration.run.rate("attention")
+        core_rate = self._rate(dtype) * fitted.fraction * sustained / cores
+        power = self.calibration.power_factor(self.device.power_w)
         square = fitted.block_q * fitted.block_kv
         qk_products, v_products = (6.0, 4.0) if op.backward else (2.0, 2.0)
         block_s = attention_block_seconds(
             products_s=square * (qk_products * op.qk_dim + v_products * op.v_dim) / core_rate,
-            softmax_s=square / (fitted.exp_per_clock * self._clock * self._sustained("attention")),
+            softmax_s=square / (fitted.exp_per_clock * self._clock * sustained * power),
             loads_s=_block_loads(op, fitted, OPERAND_BYTES[dtype])
             / (fitted.l2_bytes_per_clock * self._clock),
             overlap=fitted.overlap,
@@ -334,25 +299,11 @@ class TileModel:
             bandwidth=self._bandwidth(fitted.bandwidth),
         )
 
-    def _fitted(self, dtype: str) -> TileParameters:
+    def _tile(self, dtype: str) -> TileParameters:
         return entry_of(self.calibration.tile, dtype, "tile", self.calibration.name)
 
-    def _flash(self, op: AttentionCore) -> TileAttentionParameters:
+    def _blocks(self, op: AttentionCore) -> TileAttentionParameters:
         return self.calibration.tile_attention["backward" if op.backward else "forward"]
-
-    def _rate(self, dtype: str, fraction: float, family: str | None = None) -> Numeric:
-        clock = self._clock / self.device.clock_hz
-        return peak_rate(self.device, dtype) * clock * fraction * self._sustained(family or dtype)
-
-    def _sustained(self, key: str) -> Numeric:
-        return self.calibration.run.rate(key) * self.calibration.power_factor(self.device.power_w)
-
-    @property
-    def _clock(self) -> float:
-        return self.clock_hz or self.device.clock_hz
-
-    def _bandwidth(self, fraction: float) -> Numeric:
-        return self.device.hbm_bandwidth * fraction * self.calibration.run.rate("memory")
 
 
 @cache
