@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -515,7 +515,7 @@ def write(
     extra: dict[str, object],
 ) -> None:
     """Write what differs from the base."""
-    content, prior = cal.content_of(fitted), cal.content_of(base)
+    content, prior = asdict(fitted), asdict(base)
     out: dict[str, object] = {
         "name": name,
         "base": "generic",

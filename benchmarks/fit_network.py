@@ -25,9 +25,9 @@ from forescale.cost.timings import (
     MeasuredCollective,
     errors,
     read_collectives,
-    residual_of,
     stack,
 )
+from forescale.evidence.kernel_fit import residual
 from forescale.evidence.network import fit_link
 from forescale.io.measurements import read_nccl_tests
 
@@ -121,7 +121,7 @@ def read_cached(name: str) -> LinkCalibration:
 def check(sets: Sets, link: LinkCalibration, recipe: Recipe, source: str) -> Residual:
     place = placed(recipe)
     values = [errors(b, AlphaBeta(cluster=b.cluster, calibration=place(b, link))) for b in batches(sets)]
-    return residual_of(np.concatenate(values), source=source)
+    return residual(np.concatenate(values), source=source)
 
 
 def cook(recipe: Recipe) -> None:

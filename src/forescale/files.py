@@ -264,3 +264,9 @@ def packaged(name: str) -> Any:  # noqa: ANN401  (JSON)
     """Return one JSON document of the catalogue, such as `calibrations/memory/overhead`."""
     place = resources.files("forescale.catalogue").joinpath(f"{name}.json")
     return json.loads(place.read_text("utf-8"))
+
+
+def packaged_names(folder: str) -> tuple[str, ...]:
+    """Return the names of the JSON documents in one folder of the catalogue, in order."""
+    names = (item.name for item in resources.files("forescale.catalogue").joinpath(folder).iterdir())
+    return tuple(name.removesuffix(".json") for name in sorted(names) if name.endswith(".json"))

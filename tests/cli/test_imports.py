@@ -47,7 +47,11 @@ def test_a_projection_loads_no_library_of_schedules_and_no_timeline():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     names = set(done.stdout.splitlines()[-1].split())
-    left_out = ("forescale.schedule.draw", "forescale.schedule.library.breadth_first", "forescale.schedule.optimise")
+    left_out = (
+        "forescale.schedule.draw",
+        "forescale.schedule.library.breadth_first",
+        "forescale.schedule.optimise",
+    )
     assert not names & {
         *left_out,
         "forescale.memory.timeline",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import get_args, get_type_hints
 
 import pytest
@@ -13,7 +13,6 @@ from forescale.cost.calibration import (
     RunFactors,
     calibration_names,
     calibration_of,
-    content_of,
     load_calibration,
     read_calibration,
 )
@@ -25,7 +24,7 @@ NAMES = sorted(calibration_names())
 
 @pytest.fixture(name="content")
 def _content():
-    return content_of(read_calibration("generic"))
+    return asdict(read_calibration("generic"))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -10,14 +10,12 @@ import pytest
 from tests.small import cluster
 
 from forescale.catalogue.clusters import load_cluster
-from forescale.cost.calibration import load_calibration
+from forescale.cost.calibration import UNMEASURED, Spread, load_calibration
 from forescale.cost.run_calibration import (
-    UNSEEN,
     DeviceFactors,
     RunCalibration,
     SharedFactors,
     SoftwareFactors,
-    Spread,
     load_run_calibration,
 )
 from forescale.cost.select import read_calibrations
@@ -106,5 +104,5 @@ def test_without_any_held_out_runs_errors_are_wide():
         bare.spread(device, "bf16") for device in (H100, replace(H100, name="other", architecture="new"))
     )
     assert (known.median_abs, known.bias, known.p10, known.p90) == (0.2, 0.0, -0.3, 0.3)
-    assert (other.p10, other.p90) == pytest.approx((-0.3 * UNSEEN, 0.3 * UNSEEN))
-    assert other.median_abs == pytest.approx(0.2 * UNSEEN)
+    assert (other.p10, other.p90) == pytest.approx((-0.3 * UNMEASURED, 0.3 * UNMEASURED))
+    assert other.median_abs == pytest.approx(0.2 * UNMEASURED)

@@ -6,7 +6,8 @@ from tests.cost.collectives.clusters import two_level
 
 from forescale.cost.collectives.alpha_beta import AlphaBeta
 from forescale.cost.collectives.calibration import LinkCalibration, NetworkCalibration, WireProtocol
-from forescale.cost.timings import MeasuredCollective, errors, residual_of, stack
+from forescale.cost.timings import MeasuredCollective, errors, stack
+from forescale.evidence.kernel_fit import residual
 from forescale.evidence.network import BOUNDS, fit_link, parameters_of, with_parameters
 
 TRUTH = LinkCalibration(
@@ -66,8 +67,8 @@ def test_residuals_are_of_logarithms():
     batch = synthetic()
     batch.seconds[:] *= np.e
     values = errors(batch, AlphaBeta(cluster=batch.cluster, calibration=place(batch, TRUTH)))
-    residual = residual_of(values, source="x")
-    assert (residual.bias, residual.median_abs, residual.rows) == (-1.0, 1.0, 72)
+    found = residual(values, source="x")
+    assert (found.bias, found.median_abs, found.rows) == (-1.0, 1.0, 72)
 
 
 def test_nodes_are_placed_as_measured():

@@ -8,14 +8,14 @@ whose kind says "roofline" where it is a prior.
 from __future__ import annotations
 
 import functools
-import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from forescale.errors import SpecError
+from forescale.files import packaged, packaged_names
 from forescale.limits import Amount, Measure, Seconds, Share
 from forescale.numeric import Numeric
 from forescale.records import record
@@ -26,9 +26,13 @@ TABLES = ("gemm", "attention", "memory", "tile", "tile_attention")
 """Sections that are inherited entry by entry."""
 
 
+UNMEASURED = 1.5
+"""Logarithmic interval of what was not measured itself, over that of its like that was: a choice."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Residual:
-    """Errors ln(predicted / measured) over some measured rows."""
+class Spread:
+    """Logarithmic errors over some measured rows."""
 
     rows: int
     median_abs: float
@@ -36,6 +40,25 @@ class Residual:
     """Median."""
     p10: float
     p90: float
+
+    def low(self, seconds: float) -> float:
+        """Return what a tenth of runs lie below."""
+        return seconds * math.exp(min(self.p10, 0.0))
+
+    def high(self, seconds: float) -> float:
+        """Return what a tenth of runs lie above."""
+        return seconds * math.exp(max(self.p90, 0.0))
+
+    def widened(self) -> Self:
+        """Return what to expect where nothing was measured."""
+        absolute, low, high = (each * UNMEASURED for each in (self.median_abs, self.p10, self.p90))
+        return replace(self, median_abs=absolute, p10=low, p90=high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Residual(Spread):
+    """Errors ln(predicted / measured) of a fit."""
+
     source: str = ""
     """Which rows these are."""
 
@@ -278,23 +301,20 @@ def load_calibration(device: Device) -> Calibration:
     """Return the calibration of `device`: its own, its architecture's, its vendor's or the generic one."""
     names = [device.name, device.architecture, device.vendor, "generic"]
     available = calibration_names()
-    chosen = next(name for name in map(_slug, names) if name in available)
-    return read_calibration(chosen)
+    slugs = (name.lower().replace(" ", "-") for name in names)
+    return read_calibration(next(slug for slug in slugs if slug in available))
 
 
 @functools.cache
 def calibration_names() -> frozenset[str]:
     """Return the names of the calibrations that come with the package."""
-    folder = resources.files("forescale.catalogue") / "calibrations"
-    return frozenset(
-        item.name.removesuffix(".json") for item in folder.iterdir() if item.name.endswith(".json")
-    )
+    return frozenset(packaged_names("calibrations"))
 
 
 @functools.cache
 def read_calibration(name: str) -> Calibration:
     """Return the packaged calibration `name`."""
-    return calibration_of(inherited(_packaged(name)), where=f"calibration {name}")
+    return calibration_of(inherited(packaged(f"calibrations/{name}")), where=f"calibration {name}")
 
 
 def calibration_of(content: Mapping[str, Any], *, where: str | Path, key: str = "") -> Calibration:
@@ -303,34 +323,19 @@ def calibration_of(content: Mapping[str, Any], *, where: str | Path, key: str = 
     return record(Calibration, own, key, where)
 
 
-def content_of(calibration: Calibration) -> dict[str, Any]:
-    """Return the JSON object that `calibration_of` reads back."""
-    return asdict(calibration)
-
-
 def inherited(own: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of a calibration with what it leaves to the packaged one that it names as `base`."""
-    base = inherited(_packaged(own["base"])) if own.get("base") else {}
+    base = inherited(packaged(f"calibrations/{own['base']}")) if own.get("base") else {}
     tables = {key: {**base.get(key, {}), **own.get(key, {})} for key in TABLES}
     return {**base, **own, **tables}
 
 
 def differing(calibration: Calibration, base: str = "generic") -> dict[str, Any]:
     """Return the JSON object of what `calibration` does not share with the packaged one `base`."""
-    content, prior = content_of(calibration), content_of(read_calibration(base))
+    content, prior = asdict(calibration), asdict(read_calibration(base))
     tables = {
         section: {key: value for key, value in content[section].items() if value != prior[section].get(key)}
         for section in TABLES
     }
     single = {key: content[key] for key in content if key not in TABLES and content[key] != prior[key]}
     return {"base": base, **single, **{section: table for section, table in tables.items() if table}}
-
-
-def _packaged(name: str) -> dict[str, Any]:
-    path = resources.files("forescale.catalogue") / "calibrations" / f"{name}.json"
-    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return content
-
-
-def _slug(name: str) -> str:
-    return name.lower().replace(" ", "-")

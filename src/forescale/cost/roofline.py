@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from forescale.cost.calibration import AttentionParameters, Calibration, Fit, GemmParameters
+from forescale.cost.calibration import UNMEASURED, AttentionParameters, Calibration, Fit, GemmParameters
 from forescale.cost.model import Provenance
 from forescale.errors import SpecError
 from forescale.formula import formula, value_of
@@ -38,8 +38,6 @@ OPERAND_BYTES = {
 RATES = {**MATRIX_RATE, "fp8_blockwise": "fp8"}
 VECTOR_LOAD_BYTES = 16.0
 """Alignment of rows that matrix units ask for (NVIDIA, Matrix Multiplication Background User's Guide)."""
-UNMEASURED = 1.5
-"""Logarithmic interval of a device beside those fitted, over theirs; a choice, not a measurement."""
 ROOFLINE = "Williams et al. 2009, Roofline (doi:10.1145/1498765.1498785)"
 TILING = "NVIDIA, Matrix Multiplication Background User's Guide, tile and wave quantization"
 FLASH = "Dao 2023, FlashAttention-2, arXiv:2307.08691, sections 2.3 and 3"

@@ -8,16 +8,14 @@ states these losses once per generation and once per software stack; a pair of t
 from __future__ import annotations
 
 import functools
-import json
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from importlib import resources
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from forescale.cost.calibration import NARROW_TYPES, RunFactors
+from forescale.cost.calibration import NARROW_TYPES, RunFactors, Spread
 from forescale.errors import UnknownNameError
+from forescale.files import packaged
 from forescale.limits import Factor, Measure, Seconds
 from forescale.records import record
 from forescale.spec import Device
@@ -28,8 +26,6 @@ WIDE_TYPES = ("bf16", "fp16", "tf32", "fp32")
 PASS_FAMILIES = ("elementwise", "norm")
 """Families of traffic that eager software passes over more often than fused software."""
 DEFAULT = "published"
-UNSEEN = 1.5
-"""Logarithmic interval of a device generation without runs, over that of all runs; a choice, not a measurement."""
 
 
 def usual_software(device: Device) -> str:
@@ -91,25 +87,6 @@ class SoftwareFactors:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
-    """Errors ln(measured / predicted) over runs that the fit had not seen."""
-
-    rows: int
-    median_abs: float
-    bias: float
-    p10: float
-    p90: float
-
-    def low(self, seconds: float) -> float:
-        """Return what a tenth of runs lie below."""
-        return seconds * math.exp(min(self.p10, 0.0))
-
-    def high(self, seconds: float) -> float:
-        """Return what a tenth of runs lie above."""
-        return seconds * math.exp(max(self.p90, 0.0))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunCalibration:
     """Losses by generation and software, and how far the truth lay from predictions with them."""
 
@@ -123,7 +100,7 @@ class RunCalibration:
     """By device name or architecture; "generic" is the prior of all others."""
     software: Mapping[str, SoftwareFactors] = field(default_factory=dict)
     in_sample: Mapping[str, Spread] = field(default_factory=dict)
-    """By generation and width of numbers ("hopper/16"), and "all"."""
+    """Of ln(measured / predicted), by generation and width of numbers ("hopper/16"), and "all"."""
     held_out: Mapping[str, Spread] = field(default_factory=dict)
     """The same for runs of sources that were left out of the fit."""
 
@@ -173,13 +150,7 @@ class RunCalibration:
             return self.held_out[group]
         if device.architecture in self.devices:
             return everything
-        return Spread(
-            rows=0,
-            median_abs=everything.median_abs * UNSEEN,
-            bias=everything.bias,
-            p10=everything.p10 * UNSEEN,
-            p90=everything.p90 * UNSEEN,
-        )
+        return replace(everything.widened(), rows=0)
 
 
 def group_of(architecture: str, compute: str) -> str:
@@ -190,8 +161,7 @@ def group_of(architecture: str, compute: str) -> str:
 @functools.cache
 def load_run_calibration(name: str = DEFAULT) -> RunCalibration:
     """Return the run calibration `name` that comes with the package."""
-    path = resources.files("forescale.catalogue") / "calibrations" / "runs" / f"{name}.json"
-    return run_calibration_of(json.loads(path.read_text(encoding="utf-8")), where=f"run calibration {name}")
+    return run_calibration_of(packaged(f"calibrations/runs/{name}"), where=f"run calibration {name}")
 
 
 def run_calibration_of(content: Mapping[str, Any], *, where: str | Path) -> RunCalibration:

@@ -10,7 +10,6 @@ from typing import TypeAlias
 
 import numpy as np
 
-from forescale.cost.calibration import Residual
 from forescale.cost.mesh import Group
 from forescale.cost.model import CollectiveModel
 from forescale.errors import SpecError
@@ -106,13 +105,6 @@ def errors(batch: CollectiveBatch, model: CollectiveModel) -> Array:
     """Return ln(predicted / measured) of each row."""
     predicted = model.seconds(kind=batch.kind, num_bytes=batch.num_bytes, group=batch.group)
     return np.asarray(np.log(predicted / batch.seconds), dtype=np.float64)
-
-
-def residual_of(values: Array, *, source: str) -> Residual:
-    """Return the spread of logarithmic errors."""
-    low, middle, high = (round(float(q), 4) for q in np.quantile(values, (0.1, 0.5, 0.9)))
-    absolute = round(float(np.median(np.abs(values))), 4)
-    return Residual(rows=values.size, median_abs=absolute, bias=middle, p10=low, p90=high, source=source)
 
 
 def read_collectives(path: Path, hardware: str) -> list[MeasuredCollective]:

@@ -20,8 +20,6 @@ FOLDS = 5
 """Parts of one file of which each is predicted from the others."""
 LEAST_MOVE = 1e-3
 """Share of its range that a parameter must move to be named."""
-WIDEN = 1.5
-"""Logarithmic interval of a fit that nothing could check, over that of its own rows; a choice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,14 +63,7 @@ def interval_of(own: Residual, unseen: Residual | None) -> Residual:
     """Return the spread that an interval is made of: unseen rows, or else more than that of the fitted ones."""
     if unseen is not None:
         return unseen
-    return Residual(
-        rows=own.rows,
-        median_abs=own.median_abs,
-        bias=own.bias,
-        p10=own.p10 * WIDEN,
-        p90=own.p90 * WIDEN,
-        source=own.source,
-    )
+    return own.widened()
 
 
 def moves_of(

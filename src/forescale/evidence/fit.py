@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from forescale.cost.run_calibration import DeviceFactors, RunCalibration, Spread
+from forescale.cost.calibration import Spread
+from forescale.cost.run_calibration import DeviceFactors, RunCalibration
 from forescale.errors import SpecError
 from forescale.evidence.least_squares import bounded_least_squares
 from forescale.evidence.runs import (

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from importlib import resources
 from typing import Any
 
 from forescale.cost.calibration import Fit
 from forescale.errors import SpecError
+from forescale.files import packaged, packaged_names
 from forescale.limits import Amount, Measure, Seconds, Share
 from forescale.records import record
 from forescale.spec.cluster import Cluster, Tier
@@ -90,9 +89,9 @@ class NetworkCalibration:
 @cache
 def link_calibrations() -> tuple[LinkCalibration, ...]:
     """Return all link calibrations of the catalogue, by file name."""
-    folder = resources.files("forescale.catalogue") / "calibrations" / "network"
-    files = sorted((f for f in folder.iterdir() if f.name.endswith(".json")), key=lambda f: f.name)
-    return tuple(link_calibration_of(json.loads(f.read_text(encoding="utf-8")), where=f.name) for f in files)
+    folder = "calibrations/network"
+    names = packaged_names(folder)
+    return tuple(link_calibration_of(packaged(f"{folder}/{name}"), where=f"{name}.json") for name in names)
 
 
 def calibrate(
