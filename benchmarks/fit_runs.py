@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from forescale.cost.run_calibration import RunCalibration, Spread, group_of, load_run_calibration
+from forescale.cost.calibration import Spread
+from forescale.cost.run_calibration import RunCalibration, group_of, load_run_calibration
 from forescale.evidence.cases import load_cases
 from forescale.evidence.fit import Fitted, best_step, fit, rounded, spread_of
 from forescale.evidence.runs import (
