@@ -15,10 +15,10 @@ import torch
 
 from forescale.runtime.channels import Channels
 from forescale.runtime.launch import launch
-from forescale.runtime.measure import together, typical
 from forescale.runtime.step import PipelineStep
 from forescale.runtime.toy import SleepingStage
 from forescale.schedule import Request, build_schedule, families
+from forescale.schedule.measured import together, typical
 
 STEPS = 5
 FULL = 0.030

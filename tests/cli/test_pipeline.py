@@ -1,6 +1,7 @@
 """`forescale pipeline`: what is printed, the JSON schema, exit codes."""
 
 import json
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
@@ -92,13 +93,28 @@ def test_draw_writes_files(wanted, start, tmp_path):
 def test_draw_in_the_terminal():
     assert "rank 3" in run("draw", "-s", "1f1b", "-s", "zb-h1")
     with pytest.raises(ForescaleError, match="holds one schedule"):
-        run("draw", "-s", "1f1b", "-s", "zb-h1", "-f", "perfetto")
+        run("draw", "-s", "1f1b", "-s", "zb-h1", "-f", "csv")
+
+
+def test_several_schedules_are_one_picture():
+    root = ElementTree.fromstring(run("draw", "-s", "1f1b", "-s", "zb-h1", "-f", "svg"))
+    assert root.tag.endswith("svg")
+    trace = json.loads(run("draw", "-s", "1f1b", "-s", "zb-h1", "-f", "perfetto"))
+    assert {event["pid"] for event in trace["traceEvents"]} == set(range(8))
 
 
 def test_draw_a_measured_run():
     text = run("draw", "--trace", str(TRACE), "--iteration", "7")
     assert "measured, iteration 7" in text
     assert "1f1b, pp 8, 16 micro-batches" in text
+    assert "measured 3237.26 ms, simulated" in text
+    assert "ms: passes; most on rank" in text
+    named = run("draw", "--trace", str(TRACE), "--iteration", "7", "-s", "zb-h1")
+    assert "zb-h1, pp 8, 16 micro-batches" in named
+    for wanted, start in (("svg", "<svg"), ("html", "<!doctype"), ("perfetto", "{"), ("csv", "0F0")):
+        assert run("draw", "--trace", str(TRACE), "-f", wanted).startswith(start)
+    with pytest.raises(ForescaleError, match="durations are those of its stages"):
+        run("draw", "--trace", str(TRACE), "-s", "zbv")
 
 
 def test_check_accepts_what_draw_wrote_and_refuses_what_is_wrong(tmp_path):

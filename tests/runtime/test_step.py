@@ -7,9 +7,9 @@ from examples.train_pipeline import batches, train
 from tests.runtime.worlds import checkpointed, many, products, run_kinds, sleep
 
 from forescale.runtime import launch
-from forescale.runtime.measure import together, typical
 from forescale.runtime.toy import toy_loss, toy_stage
 from forescale.schedule import Request, build_schedule
+from forescale.schedule.measured import together, typical
 
 PLAIN = build_schedule("1f1b", Request(pp=2, num_microbatches=4))
 ZB = build_schedule("zb-h1", Request(pp=2, num_microbatches=4))

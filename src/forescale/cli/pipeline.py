@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 from rich.table import Table
 
-from forescale.cli.console import PLAIN_WIDTH, console, print_json, say
+from forescale.cli.console import console, print_json, say
 from forescale.cli.help import Commands
 from forescale.cli.options import grouped
 from forescale.cli.partition import partition_command
@@ -30,6 +30,7 @@ from forescale.cli.pipeline_options import (
     ScheduleName,
     StageOptions,
 )
+from forescale.cli.pipeline_pictures import Iteration, measured_step, rendered
 from forescale.cli.pipeline_run import run_command
 from forescale.errors import ForescaleError
 from forescale.files import read_text
@@ -37,11 +38,7 @@ from forescale.io.schedule_table import read_schedule_table
 from forescale.schedule import (
     CheckReport,
     Family,
-    LinkTimes,
-    Request,
     Schedule,
-    Simulation,
-    StageTimes,
     Step,
     build_schedule,
     check,
@@ -49,10 +46,11 @@ from forescale.schedule import (
     family,
     simulate,
 )
-from forescale.schedule.draw import to_html, to_perfetto, to_svg, to_terminal
+from forescale.schedule.difference import Difference
+from forescale.schedule.draw import Timeline
+from forescale.schedule.measured import MeasuredStep, stage_times_for
 from forescale.schedule.simulation import SCHEMA
 from forescale.schedule.torch_csv import from_csv, to_csv
-from forescale.schedule.traces import MeasuredStep, calibrated_links, median_times, read_run
 from forescale.units import counted
 from forescale.written import writable, write_text
 
@@ -110,11 +108,18 @@ def simulate_schedule(
         message = "give --schedule, --pp and --microbatches, or a file with a table of schedules"
         raise ForescaleError(message)
     result = passes.run(build_schedule(schedule, passes.request(pp, microbatches), vpp=passes.vpp))
+    spread = passes.makespans(result.schedule)
+    levels = (
+        {} if spread is None else {f"makespan_p{p}": float(np.percentile(spread, p)) for p in (10, 50, 90)}
+    )
     if as_json:
-        print_json(result.to_json())
+        print_json({**result.to_json(), **levels})
         return
     _print_results([result])
     _print_ranks(result)
+    if levels:
+        low, middle, high = (f"{value:.6g}" for value in levels.values())
+        say(f"where passes vary so, the makespan is {middle}; from {low} to {high} in 8 steps of 10")
 
 
 @app.command()
@@ -158,7 +163,7 @@ def draw(
     trace: Annotated[
         Path | None, typer.Option("--trace", help="Folder with pp_rank_*.json of a real run.")
     ] = None,
-    iteration: Annotated[int | None, typer.Option("--iteration", help="Iteration of the trace.")] = None,
+    iteration: Iteration = None,
     width: Annotated[
         int | None,
         typer.Option("--width", min=40, help="Columns of the terminal picture, by default its own."),
@@ -166,17 +171,24 @@ def draw(
 ) -> None:
     """Draw schedules in the terminal, as SVG, as one HTML page, as Perfetto JSON or as torch's CSV.
 
-    With --trace, the measured step is drawn beside the simulation of the same run.
+    With --trace, a measured step is drawn above the simulation of the order that ran (or of --schedule) with what was
+    measured (or with --forward, --input-grad, --weight-grad), and it says which passes, messages and pauses differ.
     """
-    pictures: list[Simulation | MeasuredStep] = []
     if trace is None:
         request = passes.request(pp, microbatches)
-        for name in schedule or ["1f1b"]:
-            fixed = family(name).fixed_vpp
-            pictures.append(passes.picture(build_schedule(name, request, vpp=fixed or passes.vpp)))
+        names = schedule or ["1f1b"]
+        built = [build_schedule(name, request, vpp=family(name).fixed_vpp or passes.vpp) for name in names]
+        difference, timelines = None, [passes.picture(each).timeline for each in built]
     else:
-        pictures += _trace_pictures(trace, iteration)
-    text = _rendered(pictures, wanted, width, colour=output is None)
+        step = measured_step(trace, iteration)
+        built, difference, timelines = _beside(step, schedule or [], passes)
+    if wanted is DrawFormat.csv:
+        if len(built) > 1:
+            message = "csv holds one schedule; draw one, or use html"
+            raise ForescaleError(message)
+        text = to_csv(built[0])
+    else:
+        text = rendered(timelines, wanted, width=width, colour=output is None, difference=difference)
     if output is None:
         sys.stdout.write(f"{text}\n")
     else:
@@ -346,38 +358,20 @@ def _print_ranks(result: Step) -> None:
     console().print(table)
 
 
-def _trace_pictures(folder: Path, iteration: int | None) -> list[Simulation | MeasuredStep]:
-    run = read_run(folder)
-    step = run.steps[len(run.steps) // 2] if iteration is None else run.step(iteration)
-    forward, backward = median_times(step)
-    name = "1f1b" if step.vpp == 1 else "interleaved-1f1b"
-    request = Request(pp=len(step.passes), num_microbatches=step.num_microbatches, vpp=step.vpp)
-    times = StageTimes(forward=forward, input_grad=backward, weight_grad=0.0)
-    sends, returns = calibrated_links(step)
-    links = LinkTimes(transfer=sends, backward_transfer=returns)
-    simulated = simulate(family(name).build(request), times, links, comm="blocking")
-    return [step, simulated]
-
-
-def _rendered(
-    pictures: list[Simulation | MeasuredStep], wanted: DrawFormat, width: int | None, *, colour: bool
-) -> str:
-    timelines = [each.timeline for each in pictures]
-    if wanted is DrawFormat.html:
-        return to_html(timelines)
-    if wanted is DrawFormat.terminal:
-        screen = console()
-        painted = colour and screen.color_system is not None and not screen.no_color
-        columns = width or min(screen.width, PLAIN_WIDTH)
-        return "\n\n".join(to_terminal(each, width=columns, colour=painted) for each in timelines)
-    if len(pictures) > 1 and wanted is not DrawFormat.svg:
-        message = f"{wanted} holds one schedule; draw one, or use html"
-        raise ForescaleError(message)
-    if wanted is DrawFormat.svg:
-        return "\n".join(to_svg(each) for each in timelines)
-    if wanted is DrawFormat.perfetto:
-        return json.dumps(to_perfetto(timelines[0]))
-    if isinstance(pictures[0], Simulation):
-        return to_csv(pictures[0].schedule)
-    message = "a measured step has no schedule CSV; use html, svg or perfetto"
-    raise ForescaleError(message)
+def _beside(
+    step: MeasuredStep, names: Sequence[str], passes: PassOptions
+) -> tuple[list[Schedule], Difference | None, list[Timeline]]:
+    """Return schedules beside a measured step, what tells it from its own simulation, and the pictures."""
+    ran = step.schedule
+    if not names:
+        simulated = passes.picture(ran) if passes.times_given else step.simulated()
+        difference = Difference(step=step, simulation=simulated)
+        return [ran], difference, [difference.timeline, simulated.timeline]
+    request = passes.request(ran.num_ranks, ran.num_microbatches)
+    vpp = len(ran.placement.rank_of_stage) // ran.num_ranks
+    built = [build_schedule(name, request, vpp=family(name).fixed_vpp or vpp) for name in names]
+    others = [
+        passes.picture(each) if passes.times_given else simulate(each, *stage_times_for(step, each))
+        for each in built
+    ]
+    return built, None, [step.timeline, *(each.timeline for each in others)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
@@ -18,14 +19,20 @@ from forescale.schedule import (
     Schedule,
     ScheduleError,
     Simulation,
+    StageTimes,
     Step,
+    compile_schedule,
     family,
     from_share,
     simulate,
     time_step,
 )
+from forescale.schedule.measured import stage_times_for
 from forescale.schedule.model import loop, wave
 from forescale.schedule.optimise import Problem
+from forescale.schedule.optimise.problem import measured_problem
+from forescale.schedule.traces import read_run
+from forescale.schedule.transports import NO_TRANSPORT, Transport, transport
 from forescale.units import counted
 
 MOST_BYTES = 1 << 24
@@ -58,6 +65,13 @@ MemoryLimit: TypeAlias = Annotated[
     typer.Option("--memory-limit", min=0, help="Most micro-batches (of a full share) a rank may hold."),
 ]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, schema forescale.pipeline/1.")]
+
+
+class SendMode(StrEnum):
+    """When messages of overlapped blocks leave."""
+
+    early = "early"
+    late = "late"
 
 
 class CommMode(StrEnum):
@@ -101,6 +115,32 @@ class PassOptions:
         int | None, typer.Option("--group-size", min=1, help="Micro-batches per group (interleaved).")
     ] = None
     splits: Annotated[int, typer.Option("--splits", min=1, help="Pieces per sequence (seq1f1b).")] = 2
+    transport: Annotated[
+        str | None,
+        typer.Option(
+            "--transport",
+            help="Overheads as measured with a transport (gloo) where nothing else is said; times are milliseconds.",
+        ),
+    ] = None
+    sends: Annotated[
+        SendMode,
+        typer.Option(
+            "--sends", help="Messages of an overlapped block's forward leave before its backward, or after."
+        ),
+    ] = SendMode.late
+    jitter: Annotated[
+        float | None,
+        typer.Option(
+            "--jitter", min=0, max=10, help="Standard deviation of a pass over its mean: how steps spread."
+        ),
+    ] = None
+    measured: Annotated[
+        Path | None,
+        typer.Option(
+            "--measured",
+            help="Folder of a run (pp_rank_*.json): durations and messages of its stages, in ms.",
+        ),
+    ] = None
 
     def request(self, pp: int, microbatches: int) -> Request:
         """Return the request behind the options; its vpp is set by `build`."""
@@ -118,9 +158,23 @@ class PassOptions:
         )
 
     @property
+    def times_given(self) -> bool:
+        """Whether options say how long passes take."""
+        return (self.forward, self.input_grad, self.weight_grad) != (1.0, 1.0, 1.0)
+
+    @property
     def says_what(self) -> bool:
         """Whether options say what a table of schedules says too."""
-        said = ("vpp", "forward", "input_grad", "weight_grad", "memory_limit", "group_size", "splits")
+        said = (
+            "vpp",
+            "forward",
+            "input_grad",
+            "weight_grad",
+            "memory_limit",
+            "group_size",
+            "splits",
+            "measured",
+        )
         return any(getattr(self, name) != getattr(type(self)(), name) for name in said)
 
     def listed(self, listed: Listed) -> Step:
@@ -137,7 +191,7 @@ class PassOptions:
 
     def run(self, schedule: Schedule) -> Step:
         """Return what a step of a schedule takes."""
-        return time_step(schedule, **self._setting(schedule.placement.vpp))
+        return time_step(schedule, **self._setting(schedule))
 
     def picture(self, schedule: Schedule) -> Simulation:
         """Return the simulated step of a schedule, action by action.
@@ -150,16 +204,44 @@ class PassOptions:
         if (count := schedule.num_actions) > MOST_DRAWN:
             message = f"{schedule.name}: {count:,} actions are too many to draw; draw up to {MOST_DRAWN:,}"
             raise ScheduleError(message)
-        return simulate(schedule, **self._setting(schedule.placement.vpp))
+        return simulate(schedule, **self._setting(schedule))
 
-    def _setting(self, vpp: float) -> dict[str, Any]:
+    def makespans(self, schedule: Schedule) -> Array | None:
+        """Return makespans whose passes vary as `--jitter`, or the transport's, says; None if neither does."""
+        jitter = self.jitter if self.jitter is not None else self._transport.jitter
+        if not jitter:
+            return None
+        times, links = self.durations(schedule)
+        compiled = compile_schedule(schedule, sends=self.sends.value)
+        return compiled.makespans(compiled.durations(times, links), jitter=jitter)
+
+    def durations(self, schedule: Schedule) -> tuple[StageTimes, LinkTimes]:
+        """Return how long passes and messages of a schedule take: as measured, or as the options say."""
+        if self.measured is not None:
+            if self.times_given or self.comm or self.transport:
+                message = f"{self.measured} says how long passes and messages take; leave other durations out"
+                raise ScheduleError(message)
+            return stage_times_for(read_run(self.measured).typical, schedule)
         times = from_share(
-            forward=self.forward, input_grad=self.input_grad, weight_grad=self.weight_grad, vpp=vpp
+            forward=self.forward,
+            input_grad=self.input_grad,
+            weight_grad=self.weight_grad,
+            vpp=schedule.placement.vpp,
         )
+        return self._transport.applied(times, LinkTimes(transfer=self.comm))
+
+    @property
+    def _transport(self) -> Transport:
+        return NO_TRANSPORT if self.transport is None else transport(self.transport)
+
+    def _setting(self, schedule: Schedule) -> dict[str, Any]:
+        times, links = self.durations(schedule)
+        vpp = schedule.placement.vpp
         return {
             "times": times,
-            "links": LinkTimes(transfer=self.comm),
+            "links": links,
             "comm": self.comm_mode.value,
+            "sends": self.sends.value,
             "sizes": ActivationSizes(saved=1.0 / vpp, weight_part=self.weight_part),
             "memory_limit": self.memory_limit,
         }
@@ -189,6 +271,10 @@ class StageOptions:
     def seconds(self, schedule: Schedule, passes: PassOptions) -> tuple[tuple[float, float, float], ...]:
         """Return forward, input and weight gradient of each stage on a micro-batch, given in milliseconds."""
         count, vpp = schedule.num_stages, schedule.placement.vpp
+        if passes.measured is not None:
+            times, _ = passes.durations(schedule)
+            taken = np.stack((times.forward, times.input_grad, times.weight_grad), axis=1)
+            return tuple(map(tuple, (1e-3 / schedule.num_splits * taken).tolist()))
         given = (
             _numbers(self.stage_forward, count, passes.forward / vpp),
             _numbers(self.stage_input_grad, count, passes.input_grad / vpp),
@@ -210,6 +296,19 @@ class StageOptions:
         wanted = placement or (PlacementName.v if vpp == 2 else PlacementName.loop)
         where = wave(pp, vpp) if wanted is PlacementName.v else loop(pp, vpp)
         stages = pp * vpp
+        if passes.measured is not None:
+            if any((self.stage_forward, self.stage_input_grad, self.stage_weight_grad)):
+                message = (
+                    f"{passes.measured} says how long stages take; leave --stage-forward and its like out"
+                )
+                raise ScheduleError(message)
+            return measured_problem(
+                read_run(passes.measured).typical,
+                where,
+                microbatches,
+                memory_limit=passes.memory_limit,
+                weight_part=passes.weight_part,
+            )
         return Problem(
             placement=where,
             num_microbatches=microbatches,

@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from forescale.cli.console import PLAIN_WIDTH, console, print_json, say
+from forescale.cli.console import print_json, say
 from forescale.cli.options import grouped
 from forescale.cli.pipeline_options import (
     MOST_BYTES,
     AsJson,
+    DrawFormat,
     MaybeMicrobatches,
     MaybePp,
     PassOptions,
     ScheduleName,
     StageOptions,
 )
+from forescale.cli.pipeline_pictures import rendered
 from forescale.errors import ForescaleError
 from forescale.files import read_text
 from forescale.schedule import Schedule, Simulation, build_schedule
-from forescale.schedule.draw import to_html, to_perfetto, to_svg, to_terminal
+from forescale.schedule.difference import Difference
 from forescale.schedule.torch_csv import from_csv
 from forescale.written import writable, write_text
 
 if TYPE_CHECKING:
-    from forescale.runtime.measure import ExecutedStep
+    from forescale.schedule.measured import MeasuredStep
 
-PICTURES = (".html", ".svg", ".json")
+PICTURES = {".html": DrawFormat.html, ".svg": DrawFormat.svg, ".json": DrawFormat.perfetto}
 MOST_RANKS = 64
 """Processes that are started on one machine."""
 
@@ -37,7 +38,8 @@ MOST_RANKS = 64
 def picture_writable(path: Path | None) -> Path | None:
     """Return `path` if a picture can be written there: asked before anything runs."""
     if path is not None and path.suffix not in PICTURES:
-        message = f"{path}: a picture is FILE{', FILE'.join(PICTURES[:-1])} or FILE{PICTURES[-1]}"
+        *most, last = PICTURES
+        message = f"{path}: a picture is FILE{', FILE'.join(most)} or FILE{last}"
         raise ForescaleError(message)
     return writable(path)
 
@@ -113,10 +115,9 @@ def _schedule(
     return build_schedule(name, passes.request(pp, microbatches), vpp=passes.vpp)
 
 
-def _show(ran: ExecutedStep, simulated: Simulation) -> None:
-    for picture in (ran.timeline, simulated.timeline):
-        console().print(to_terminal(picture, width=PLAIN_WIDTH, colour=False))
-        console().print()
+def _show(ran: MeasuredStep, simulated: Simulation) -> None:
+    difference = Difference(step=ran, simulation=simulated)
+    say(rendered([difference.timeline, simulated.timeline], DrawFormat.terminal, difference=difference))
     error = simulated.makespan / (1e3 * ran.makespan_s) - 1.0
     idle = f"idle {ran.idle_share:.1%} measured, {simulated.bubble_rate_makespan:.1%} simulated"
     say(f"step {1e3 * ran.makespan_s:.2f} ms, simulated {simulated.makespan:.2f} ms ({error:+.1%}); {idle}")
@@ -126,11 +127,10 @@ def _show(ran: ExecutedStep, simulated: Simulation) -> None:
     say(f"micro-batches held at most, by rank: {held}{saved}")
 
 
-def _draw(ran: ExecutedStep, simulated: Simulation, output: Path) -> None:
-    pictures = [ran.timeline, simulated.timeline]
-    if output.suffix == ".html":
-        write_text(output, to_html(pictures, title=f"{ran.schedule.name}: measured and simulated"))
-    elif output.suffix == ".svg":
-        write_text(output, to_svg(pictures[0]))
-    else:
-        write_text(output, json.dumps(to_perfetto(pictures[0])))
+def _draw(ran: MeasuredStep, simulated: Simulation, output: Path) -> None:
+    difference = Difference(step=ran, simulation=simulated)
+    pictures, title = (
+        [difference.timeline, simulated.timeline],
+        f"{ran.schedule.name}: measured and simulated",
+    )
+    write_text(output, rendered(pictures, PICTURES[output.suffix], title=title, difference=difference))

@@ -9,8 +9,8 @@ from forescale.runtime.errors import RunError
 from forescale.runtime.gradients import embedding, grouped_linear, linear
 from forescale.runtime.launch import launch
 from forescale.runtime.pieces import extend, offset
-from forescale.runtime.runner import Pass
 from forescale.runtime.step import PipelineStep
+from forescale.schedule.measured import Pass
 
 __all__ = [
     "Pass",

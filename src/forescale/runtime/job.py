@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from forescale.runtime.launch import launch
-from forescale.runtime.measure import ExecutedStep, together, typical
 from forescale.runtime.runner import lowered
 from forescale.runtime.step import PipelineStep
 from forescale.runtime.toy import TIED, VOCABULARY, SleepingStage, toy_loss, toy_stage
 from forescale.schedule import Schedule
+from forescale.schedule.measured import MeasuredStep, together, typical
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class Job:
     """Per micro-batch."""
 
 
-def run_job(job: Job) -> ExecutedStep:
+def run_job(job: Job) -> MeasuredStep:
     """Run a job on ranks of this machine and return its step of median makespan.
 
     Raises

@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -22,32 +22,13 @@ from forescale.runtime.pieces import Piece, running
 from forescale.runtime.saved import Saved
 from forescale.schedule import Action, Kind, LoweredSchedule, Schedule, check, lower
 from forescale.schedule.actions import JOINED, unpack
+from forescale.schedule.measured import Pass
+from forescale.schedule.messages import Sends
 
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-Sends: TypeAlias = Literal["early", "late"]
 Tie: TypeAlias = tuple[tuple[int, str], tuple[int, str]]
 Key: TypeAlias = tuple[int, int]
 """Stage id and micro-batch (or piece of one)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """One action as it ran; seconds on this rank's clock."""
-
-    action: Action
-    start_s: float
-    """When its input was there."""
-    end_s: float
-    waited_s: float
-    """How long it waited for its input before."""
-    live: float
-    """Micro-batches of a full share that the rank holds when it ends."""
-    saved_bytes: int
-    """Bytes saved for backward passes at its end; 0 unless they are counted."""
-
-    def after(self, start_s: float) -> Pass:
-        """Return the same pass on a clock that starts at `start_s`."""
-        return replace(self, start_s=self.start_s - start_s, end_s=self.end_s - start_s)
 
 
 @dataclass(slots=True)

@@ -12,8 +12,10 @@ from torch import Tensor, nn
 from forescale.runtime.channels import Channels
 from forescale.runtime.errors import RunError
 from forescale.runtime.gradients import WeightGradients
-from forescale.runtime.runner import Loss, Pass, Runner, Sends, Tie
+from forescale.runtime.runner import Loss, Runner, Tie
 from forescale.schedule import LoweredSchedule, Schedule
+from forescale.schedule.measured import Pass
+from forescale.schedule.messages import Sends
 from forescale.units import counted
 
 

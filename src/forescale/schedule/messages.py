@@ -19,6 +19,8 @@ from forescale.schedule.program import ABSENT, Flat, Ints, Program, Sizes, build
 
 Comm: TypeAlias = Literal["overlapped", "serial", "blocking"]
 """Whether messages delay their receivers only, queue on their link too, or hold both ranks' compute."""
+Sends: TypeAlias = Literal["early", "late"]
+"""Whether an overlapped block's forward output leaves before its backward runs, or after the whole block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -263,8 +263,10 @@ class Program:
     sizes: Sizes
 
 
-def build(schedule: Schedule) -> Program:
+def build(schedule: Schedule, *, early: bool = False) -> Program:
     """Return the program of a schedule whose messages delay their receivers only.
+
+    An overlapped block is one node; if messages leave `early` its parts are two, and each waits for its own input.
 
     Raises
     ------
@@ -273,9 +275,9 @@ def build(schedule: Schedule) -> Program:
     """
     flat = flatten(schedule.orders)
     source = sources(schedule, flat)
-    node, first = _blocks(flat)
+    node, first = _blocks(flat, early=early)
     size = Sizes(num_stages=len(schedule.placement.rank_of_stage), num_splits=schedule.num_splits)
-    duration, blocks = _durations(flat, node, first, size)
+    duration, blocks = _durations(flat, node, first, size, early=early)
     stream, num_streams = _streams(schedule, flat, first)
     columns = _compute_columns(schedule, flat, source, node=node, num_nodes=int(first.size), size=size)
     level = _levels(schedule.name, flat, first, [previous(stream), *(c for c, _ in columns)])
@@ -296,14 +298,16 @@ def build(schedule: Schedule) -> Program:
     return _without_local(program)
 
 
-def _blocks(flat: Flat) -> tuple[Ints, Ints]:
+def _blocks(flat: Flat, *, early: bool) -> tuple[Ints, Ints]:
     """Return the node of each action and the first action of each node."""
+    if early:
+        return np.arange(flat.code.size), np.arange(flat.code.size)
     follows = np.concatenate(([False], flat.joined[:-1])) if flat.code.size else flat.joined
     node = np.cumsum(~follows) - 1
     return node, np.nonzero(~follows)[0]
 
 
-def _durations(flat: Flat, node: Ints, first: Ints, size: Sizes) -> tuple[Ints, Ints]:
+def _durations(flat: Flat, node: Ints, first: Ints, size: Sizes, *, early: bool) -> tuple[Ints, Ints]:
     classes = size.compute_class(flat)
     duration = classes[first].copy()
     starts = np.nonzero(flat.joined)[0]
@@ -311,7 +315,7 @@ def _durations(flat: Flat, node: Ints, first: Ints, size: Sizes) -> tuple[Ints, 
         return duration, np.empty((0, 2), dtype=np.int64)
     pairs = np.stack((classes[starts], classes[starts + 1]), axis=1)
     blocks, inverse = np.unique(pairs, axis=0, return_inverse=True)
-    duration[node[starts]] = size.num_compute + inverse.reshape(-1)
+    duration[node[starts + early]] = size.num_compute + inverse.reshape(-1)
     return duration, blocks
 
 

@@ -56,7 +56,7 @@ def time_by_rounds(schedule: Schedule, times: StageTimes, links: LinkTimes) -> T
         Durations of one candidate; messages only delay their receivers.
     """
     laid = lay_out(schedule, times, links, blocks=_NO_BLOCKS, passing=True)
-    table = _Table(schedule, laid.nodes, laid.delays)
+    table = _Table(schedule, laid.spent, laid.delays)
     found = table.run(schedule)
     if found is None:
         return None

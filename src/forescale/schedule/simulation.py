@@ -18,7 +18,7 @@ from forescale.schedule.actions import Kind
 from forescale.schedule.checker import SEMANTICS, CheckReport, check, out_of_memory
 from forescale.schedule.family import MOST_IN_FULL
 from forescale.schedule.memory import ActivationSizes, memory_curve, peak_activations, unit_sizes
-from forescale.schedule.messages import Comm
+from forescale.schedule.messages import Comm, Sends
 from forescale.schedule.model import Schedule
 from forescale.schedule.program import crossing
 from forescale.schedule.rounds import num_messages, only_passes, time_by_rounds
@@ -145,8 +145,8 @@ class Simulation(Step):
         from forescale.schedule.draw.timeline import Bar, Timeline
 
         schedule, flat = self.schedule, self.compiled.program.flat
-        starts, ends = _split_blocks(self)
-        chunk = _chunks(schedule.placement.rank_of_stage)
+        starts, ends = shared_blocks(self)
+        chunk = chunks(schedule.placement.rank_of_stage)
         joined = flat.joined | np.concatenate(([False], flat.joined[:-1]))
         pieces = schedule.num_splits
         bars = tuple(
@@ -193,6 +193,7 @@ def simulate(
     links: LinkTimes = FREE,
     *,
     comm: Comm = "overlapped",
+    sends: Sends = "late",
     step: StepCosts = NO_STEP_COSTS,
     sizes: ActivationSizes | None = None,
     memory_limit: float | Array | None = None,
@@ -206,8 +207,8 @@ def simulate(
     times, links
         Durations of one candidate: numbers, or one per stage and boundary. By default forward, input gradient and
         weight gradient of a device's full share take one unit of time each, and messages none.
-    comm
-        How messages share links and compute; see `compile_schedule`.
+    comm, sends
+        How messages share links and compute, and when those of overlapped blocks leave; see `compile_schedule`.
     step
         Data-parallel communication and optimizer around the pipeline.
     sizes, memory_limit
@@ -221,11 +222,11 @@ def simulate(
     if (count := schedule.num_actions) > MOST_IN_FULL:
         msg = f"{schedule.name}: {count:,} actions are too many to time one by one, {MOST_IN_FULL:,} are not"
         raise ScheduleError(msg)
-    compiled = compile_schedule(schedule, comm=comm)
+    compiled = compile_schedule(schedule, comm=comm, sends=sends)
     laid = compiled.durations(from_share(vpp=schedule.placement.vpp) if times is None else times, links)
     state = compiled.run(laid, release=releases(compiled, step))
     start, end = compiled.passes(laid, state)
-    program = compiled.program if comm == "overlapped" else None
+    program = compiled.program if (comm, sends) == ("overlapped", "late") else None
     report = check(schedule, memory_limit=memory_limit, sizes=sizes, program=program)
     return Simulation(
         schedule=schedule,
@@ -247,6 +248,7 @@ def time_step(
     links: LinkTimes = FREE,
     *,
     comm: Comm = "overlapped",
+    sends: Sends = "late",
     sizes: ActivationSizes | None = None,
     memory_limit: float | Array | None = None,
 ) -> Step:
@@ -260,7 +262,9 @@ def time_step(
     many = schedule.num_actions > MANY_ACTIONS and comm == "overlapped" and only_passes(schedule)
     timing = time_by_rounds(schedule, times, links) if many else None
     if timing is None:
-        return simulate(schedule, times, links, comm=comm, sizes=sizes, memory_limit=memory_limit)
+        return simulate(
+            schedule, times, links, comm=comm, sends=sends, sizes=sizes, memory_limit=memory_limit
+        )
     above = [] if memory_limit is None else out_of_memory(schedule, memory_limit, sizes)
     return Step(
         schedule=schedule,
@@ -316,10 +320,12 @@ def _per_stage(value: float | Array, num_stages: int, logical: int) -> Array:
     return np.tile(spread, num_stages // logical)
 
 
-def _split_blocks(simulation: Simulation) -> tuple[Array, Array]:
+def shared_blocks(simulation: Simulation) -> tuple[Array, Array]:
     """Return starts and ends with each overlapped block shared by its two actions."""
     flat = simulation.compiled.program.flat
     starts, ends = simulation.start.copy(), simulation.end.copy()
+    if simulation.compiled.sends == "early":
+        return starts, ends
     classes = simulation.compiled.program.sizes.compute_class(flat)
     own = simulation.laid.nodes[classes]
     for i in np.nonzero(flat.joined)[0].tolist():
@@ -329,7 +335,8 @@ def _split_blocks(simulation: Simulation) -> tuple[Array, Array]:
     return starts, ends
 
 
-def _chunks(rank_of_stage: tuple[int, ...]) -> list[int]:
+def chunks(rank_of_stage: tuple[int, ...]) -> list[int]:
+    """Return which of its rank's chunks each stage is, 0 first."""
     seen: dict[int, int] = {}
     chunks = []
     for rank in rank_of_stage:

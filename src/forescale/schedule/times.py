@@ -8,8 +8,9 @@ import numpy as np
 
 from forescale.errors import ScheduleError
 from forescale.numeric import Array, Numeric
+from forescale.schedule.actions import Kind
 from forescale.schedule.model import Schedule
-from forescale.schedule.program import Ints
+from forescale.schedule.program import NUM_KINDS, Ints
 from forescale.units import counted
 
 
@@ -37,12 +38,17 @@ class StageTimes:
     of where they end, all else by their tokens."""
     causal_backward: Numeric = 0.0
     """The same part of `input_grad` and `recompute`."""
+    apart: Numeric = 1.0
+    """I and W over B: what passes of their own cost beside one that computes both gradients."""
+    host: Numeric = 0.0
+    """What a rank spends on each pass beside computing, after it: the next pass waits for that, messages do not."""
 
     @property
     def by_candidate(self) -> bool:
         """Whether any duration differs by candidate."""
         passes = (self.forward, self.input_grad, self.weight_grad, self.recompute, self.offload, self.reload)
-        return any(np.ndim(each) == 2 for each in (*passes, self.causal_forward, self.causal_backward))
+        others = (self.causal_forward, self.causal_backward, self.apart, self.host)
+        return any(np.ndim(each) == 2 for each in (*passes, *others))
 
     def table(self, num_stages: int) -> Array:
         """Return passes by kind: (6, num_stages, N), rows F B I W OFFLOAD RELOAD."""
@@ -50,7 +56,7 @@ class StageTimes:
         forward, inputs, weights, recompute, offload, reload = (
             _column(getattr(self, name), num_stages, name, "stage") for name in names
         )
-        backward = inputs + weights + recompute
+        backward = (inputs + weights) / _column(self.apart, num_stages, "apart", "stage") + recompute
         rows = (forward, backward, inputs + recompute, weights, offload, reload)
         table = np.stack(np.broadcast_arrays(*rows))
         if not np.all(table >= 0.0):
@@ -78,6 +84,8 @@ class LinkTimes:
     latency: Numeric = 0.0
     transfer: Numeric = 0.0
     backward_transfer: Numeric | None = None
+    host: Numeric = 0.0
+    """What each of the two ranks spends on a message beside computing, after the pass that gives or takes it."""
 
     @classmethod
     def of_bandwidth(cls, *, message_bytes: Numeric, bandwidth: Numeric, latency: Numeric = 0.0) -> LinkTimes:
@@ -87,12 +95,13 @@ class LinkTimes:
     @property
     def free(self) -> bool:
         """Whether messages take no time at all."""
-        return not (np.any(self.latency) or np.any(self.transfer) or np.any(self.backward_transfer or 0.0))
+        given = (self.latency, self.transfer, self.backward_transfer, self.host)
+        return not any(np.any(each) for each in given if each is not None)
 
     @property
     def by_candidate(self) -> bool:
         """Whether any message differs by candidate."""
-        given = (self.latency, self.transfer, self.backward_transfer)
+        given = (self.latency, self.transfer, self.backward_transfer, self.host)
         return any(np.ndim(each) == 2 for each in given if each is not None)
 
     def tables(self, num_stages: int) -> tuple[Array, Array]:
@@ -152,15 +161,39 @@ class Durations:
     """(num_classes + 1,) of one candidate or (num_classes + 1, N); the last is zero."""
     delays: Array
     """(num_delays + 1,) or (num_delays + 1, N), or of one column for all candidates; the last is zero."""
+    host: Array | None = None
+    """What ranks spend beside computing after each node, in the rows of `nodes`; None of nothing."""
+
+    @property
+    def spent(self) -> Array:
+        """What ranks spend on each node in all."""
+        return self.nodes if self.host is None else self.nodes + self.host
+
+    def some(self, candidates: slice) -> Durations:
+        """Return the durations of some candidates."""
+        own = (
+            each if each is None or each.shape[1] == 1 else each[:, candidates]
+            for each in (self.delays, self.host)
+        )
+        delays, host = own
+        assert delays is not None
+        return Durations(nodes=self.nodes[:, candidates], delays=delays, host=host)
 
 
 def lay_out(
-    schedule: Schedule, times: StageTimes, links: LinkTimes, *, blocks: Ints, passing: bool
+    schedule: Schedule,
+    times: StageTimes,
+    links: LinkTimes,
+    *,
+    blocks: Ints,
+    passing: bool,
+    early: bool = False,
 ) -> Durations:
     """Return durations by class: single actions (split, kind, stage), blocks, messages, and a final zero.
 
-    `blocks` are pairs of classes that run as one (num_blocks, 2); `passing` messages delay nothing but their
-    receiver, so that their transfer is part of the delay.
+    `blocks` are pairs of classes that run as one (num_blocks, 2), of which only the backward is a node of the
+    block's class where messages leave `early`; `passing` messages delay nothing but their receiver, so that their
+    transfer is part of the delay.
     """
     stages, replicas = schedule.num_stages, schedule.placement.num_replicas
     shares = _shares(times, schedule.num_splits)
@@ -173,14 +206,41 @@ def lay_out(
     late = _spread(latency, np.ones_like(shares), replicas)
     forward, backward = passes[blocks[:, 0]], passes[blocks[:, 1]]
     joined = forward + backward - times.overlap_saving * np.minimum(forward, backward)
+    if early:
+        joined = joined - forward
     delay = late + sent if passing else late
+    host = _host(schedule, times, links)
+    if host is not None:
+        delay = delay - host.reshape(schedule.num_splits, NUM_KINDS, -1)[:, [Kind.F, Kind.I]].reshape(
+            len(delay), -1
+        )
+        both = host[blocks[:, 1]] + (0.0 if early else host[blocks[:, 0]])
+        host = np.concatenate((host, both, np.zeros((len(sent) + 1, host.shape[1]))))
     width = max(part.shape[1] for part in (passes, sent, delay))
     wide = (np.broadcast_to(part, (len(part), width)) for part in (passes, joined, sent))
     nodes = np.concatenate((*wide, np.zeros((1, width))))
     delays = np.concatenate((delay, np.zeros((1, delay.shape[1]))))
     if times.by_candidate or links.by_candidate:
-        return Durations(nodes=nodes, delays=delays)
-    return Durations(nodes=nodes[:, 0], delays=delays[:, 0])
+        return Durations(nodes=nodes, delays=delays, host=host)
+    return Durations(nodes=nodes[:, 0], delays=delays[:, 0], host=None if host is None else host[:, 0])
+
+
+def _host(schedule: Schedule, times: StageTimes, links: LinkTimes) -> Array | None:
+    """Return what ranks spend beside computing after each class of action, as rows of passes; None of nothing."""
+    if not (np.any(times.host) or np.any(links.host)):
+        return None
+    stages = schedule.num_stages
+    own, posted = (
+        _column(times.host, stages, "host", "stage"),
+        _column(links.host, stages - 1, "host", "boundary"),
+    )
+    home = np.array(schedule.placement.rank_of_stage).reshape(-1, stages)
+    crossed = np.zeros((len(home), stages + 1, posted.shape[1]))
+    crossed[:, 1:-1] = (home[:, 1:] != home[:, :-1])[..., None] * posted
+    passing = own + crossed[:, :-1] + crossed[:, 1:]
+    table = np.zeros((schedule.num_splits, NUM_KINDS, *passing.shape))
+    table[:, [Kind.F, Kind.B, Kind.I]], table[:, Kind.W] = passing, own
+    return table.reshape(-1, passing.shape[2])
 
 
 def _shares(times: StageTimes, num_splits: int) -> Array:

@@ -9,12 +9,12 @@ result is bit-identical to timing it alone.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from forescale.numeric import Array, Numeric
-from forescale.schedule.messages import Comm, with_messages
+from forescale.schedule.messages import Comm, Sends, with_messages
 from forescale.schedule.model import Schedule
 from forescale.schedule.program import ABSENT, Ints, Program, build
 from forescale.schedule.times import FREE, Durations, LinkTimes, StageTimes, lay_out
@@ -81,6 +81,7 @@ class CompiledSchedule:
 
     schedule: Schedule
     comm: Comm
+    sends: Sends
     program: Program
     position: Ints
     """Cell (level * num_streams + stream) of each node."""
@@ -102,8 +103,14 @@ class CompiledSchedule:
 
     def durations(self, times: StageTimes, links: LinkTimes = FREE) -> Durations:
         """Return stage and link times laid out for this schedule."""
-        blocks = self.program.blocks
-        return lay_out(self.schedule, times, links, blocks=blocks, passing=self.comm == "overlapped")
+        return lay_out(
+            self.schedule,
+            times,
+            links,
+            blocks=self.program.blocks,
+            passing=self.comm == "overlapped",
+            early=self.sends == "early",
+        )
 
     def time(self, times: StageTimes | Durations, links: LinkTimes = FREE) -> Timing:
         """Return how long a step takes; arrays over candidates give arrays.
@@ -130,12 +137,13 @@ class CompiledSchedule:
         )
 
     def _some(self, laid: Durations, candidates: slice) -> Timing:
-        same = laid.delays.shape[1] == 1
-        nodes, delays = laid.nodes[:, candidates], laid.delays if same else laid.delays[:, candidates]
+        some = laid.some(candidates)
+        nodes = some.nodes
         if nodes.shape[1] > 1:
-            part = Durations(nodes=np.ascontiguousarray(nodes), delays=delays)
+            part = replace(some, nodes=np.ascontiguousarray(nodes))
             return self.summary(part, self.run(part))
-        part = Durations(nodes=nodes[:, 0], delays=delays[:, 0])  # quicker without the axis
+        host = None if some.host is None else some.host[:, 0]
+        part = Durations(nodes=nodes[:, 0], delays=some.delays[:, 0], host=host)  # quicker without the axis
         alone = self.summary(part, self.run(part))
         return Timing(
             first_start=alone.first_start[:, None],
@@ -157,7 +165,7 @@ class CompiledSchedule:
         late = _by_row(laid.delays, self.late) if laid.delays.any() else None
         before: Array = np.zeros((width, *tail))
         arriving, take, maximum, add = np.empty_like(before), state.take, np.maximum, np.add  # a hot loop
-        costs = _by_row(laid.nodes, self.node_class)
+        costs = _by_row(laid.spent, self.node_class)
         for level, (row, cost, waits) in enumerate(zip(rows, costs, self.arrivals, strict=True)):
             for cells in waits:
                 take(cells, 0, arriving, "clip")
@@ -172,8 +180,36 @@ class CompiledSchedule:
     def passes(self, laid: Durations, state: Array) -> tuple[Array, Array]:
         """Return when each action of the program starts and ends, of one candidate; each (num_actions,)."""
         node = self.program.node_of_action
-        end = state[self.position[node]]
-        return end - laid.nodes[self.program.duration[node]], end
+        kind = self.program.duration[node]
+        end = state[self.position[node]] - (0.0 if laid.host is None else laid.host[kind])
+        return end - laid.nodes[kind], end
+
+    def makespans(self, laid: Durations, *, jitter: float, num_draws: int = 256, seed: int = 0) -> Array:
+        """Return makespans, (num_draws,), where every pass takes a random time of its own.
+
+        Parameters
+        ----------
+        laid
+            Durations of one candidate: the means.
+        jitter
+            Standard deviation of a pass's duration over its mean; log-normal.
+        """
+        levels, width = self.node_class.shape
+        nodes = self.program.duration.size
+        cells = np.full(levels * width, nodes, dtype=np.int64)
+        cells[self.position] = np.arange(nodes)
+        alone = replace(self, node_class=cells.reshape(levels, width))
+        mean = laid.spent[self.program.duration][:, None]
+        spread = float(np.sqrt(np.log1p(jitter**2)))
+        drawn = np.random.default_rng(seed)
+        found = []
+        for low in range(0, num_draws, MAX_CANDIDATES):
+            count = min(MAX_CANDIDATES, num_draws - low)
+            factors = np.exp(drawn.normal(-(spread**2) / 2.0, spread, (nodes, count)))
+            each = np.concatenate((mean * factors, np.zeros((1, count))))
+            state = alone.run(Durations(nodes=each, delays=laid.delays[:, None]))
+            found.append(state[-1 - width : -1][: self.schedule.num_ranks].max(axis=0))
+        return np.concatenate(found)
 
     def summary(self, laid: Durations, state: Array) -> Timing:
         """Return the timing behind a state of `run`."""
@@ -189,7 +225,9 @@ class CompiledSchedule:
         )
 
 
-def compile_schedule(schedule: Schedule, *, comm: Comm = "overlapped") -> CompiledSchedule:
+def compile_schedule(
+    schedule: Schedule, *, comm: Comm = "overlapped", sends: Sends = "late"
+) -> CompiledSchedule:
     """Return a schedule compiled for timing.
 
     Parameters
@@ -199,13 +237,15 @@ def compile_schedule(schedule: Schedule, *, comm: Comm = "overlapped") -> Compil
     comm
         "overlapped": a message delays its receiver only. "serial": messages of one ordered rank pair queue
         on their link for their transfer time. "blocking": a message also holds both ranks' compute.
+    sends
+        Whether an overlapped block's forward output leaves before its backward runs ("early") or after the block.
 
     Raises
     ------
     ScheduleError
         If the schedule cannot run; the message names the actions.
     """
-    program = with_messages(build(schedule), comm)
+    program = with_messages(build(schedule, early=sends == "early"), comm)
     size = program.sizes
     num_levels = int(program.level.max()) + 1 if program.level.size else 0
     num_streams = program.num_streams
@@ -218,6 +258,7 @@ def compile_schedule(schedule: Schedule, *, comm: Comm = "overlapped") -> Compil
     return CompiledSchedule(
         schedule=schedule,
         comm=comm,
+        sends=sends,
         program=program,
         position=position,
         node_class=cells.reshape(num_levels, num_streams),

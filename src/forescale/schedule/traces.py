@@ -1,76 +1,56 @@
-"""Measured steps: dumps of real runs as `pp_rank_<rank>.json`, one file per pipeline rank.
+"""Measured steps as files: one `pp_rank_<rank>.json` per pipeline rank and a `config.json` beside them.
 
-Each file maps an iteration to its total time in milliseconds, its peak memory in GiB, and the start and end
-of each forward and backward pass in the order they ran; `config.json` beside them says pp, vp and the number
-of micro-batches. The format is that of the Primus-pipeline documentation's visualisation tool.
+The format is that of Primus-pipeline's `dump_pp_data` and simulator (AMD-AGI/Primus, tools/visualization/pp_vis):
+each file maps an iteration to its total time in milliseconds, its peak memory in GiB, and start, end, micro-batch and
+chunk of every forward, backward and weight-gradient pass in the order they ran. Ours says more under further keys,
+which that tool skips: how long each pass waited and what the rank held, messages and copies, and in `config.json` which
+rank has which stage.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
-import numpy as np
+from forescale.errors import ReaderError, ScheduleError
+from forescale.files import parse_json, read_text
+from forescale.schedule.actions import JOINED, Action, Kind, pack
+from forescale.schedule.checker import check
+from forescale.schedule.family import Request
+from forescale.schedule.library import families
+from forescale.schedule.measured import MeasuredStep, Pass, typical
+from forescale.schedule.model import Placement, Schedule, bidirectional, loop, wave
+from forescale.units import counted
+from forescale.written import write_text
 
-from forescale.errors import ReaderError
-from forescale.numeric import Array
-from forescale.schedule.actions import Kind
-from forescale.schedule.draw.timeline import Bar, Timeline
-
-Pass: TypeAlias = tuple[Kind, int, int, float, float]
-"""(kind, micro-batch, chunk, start, end), milliseconds from the step's start."""
 _RANK_FILE = re.compile(r"^(.*?)pp_rank_(\d+)\.json$")
-_FIELDS = ("fwd_start", "fwd_end", "bwd_start", "bwd_end")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredStep:
-    """One iteration on all pipeline ranks."""
-
-    iteration: int
-    total_ms: float
-    """Time of the step on the first rank, which starts first and ends last."""
-    num_microbatches: int
-    vpp: int
-    passes: tuple[tuple[Pass, ...], ...]
-    """Per rank, in order of time."""
-    memory_gib: tuple[float, ...]
-
-    @property
-    def timeline(self) -> Timeline:
-        """The step as pictures draw it."""
-        bars = tuple(
-            Bar(
-                rank=rank,
-                start=start,
-                end=end,
-                kind=kind,
-                microbatch=unit,
-                chunk=chunk,
-                name=f"{kind.name}{unit}",
-            )
-            for rank, row in enumerate(self.passes)
-            for kind, unit, chunk, start, end in row
-        )
-        held = ", ".join(f"{memory:.1f}" for memory in self.memory_gib)
-        return Timeline(
-            title=f"measured, iteration {self.iteration}",
-            num_ranks=len(self.passes),
-            makespan=self.total_ms,
-            bars=bars,
-            memory=tuple(() for _ in self.passes),
-            note=f"{self.total_ms:.1f} ms on rank 0; memory by rank in GiB: {held}",
-        )
+SERIES: Mapping[str, tuple[Kind, ...]] = {
+    "fwd": (Kind.F,),
+    "bwd": (Kind.B, Kind.I),
+    "wgrad": (Kind.W,),
+    **{kind.name.lower(): (kind,) for kind in Kind if Kind.OFFLOAD <= kind <= Kind.RECV_B},
+}
+"""Names of the lists, by what is in them; a backward whose weight gradient is apart is an input gradient."""
+_ALWAYS = ("fwd", "bwd")
+MOST_BYTES = 1 << 28
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRun:
-    """All iterations of a dump."""
+    """All iterations of a run."""
 
     steps: tuple[MeasuredStep, ...]
+
+    @property
+    def typical(self) -> MeasuredStep:
+        """The step of median makespan."""
+        return typical(self.steps)
 
     def step(self, iteration: int) -> MeasuredStep:
         """Return one iteration.
@@ -78,7 +58,7 @@ class MeasuredRun:
         Raises
         ------
         ReaderError
-            If the dump does not hold it.
+            If the run does not hold it.
         """
         for each in self.steps:
             if each.iteration == iteration:
@@ -94,17 +74,64 @@ def read_run(folder: Path) -> MeasuredRun:
     Raises
     ------
     ReaderError
-        If files are missing or malformed.
+        If files are missing or malformed, or what ran is no whole schedule.
     """
     files = _rank_files(folder)
-    config = _config(folder, len(files))
+    paths = sorted(folder.glob("*config.json"))
+    config = _Config.of(_load(paths[0]) if paths else {}, paths[0] if paths else folder, len(files))
     ranks = [_load(path) for path in files]
-    iterations = sorted(set.intersection(*(set(rank) for rank in ranks)), key=int)
+    common = set.intersection(*(set(rank) for rank in ranks))
+    iterations = sorted((each for each in common if each.isdecimal() and len(each) < 10), key=int)
     if not iterations:
         problem = "its files have no iteration in common"
         raise ReaderError(folder, problem)
-    steps = tuple(_step(iteration, ranks, config, files) for iteration in iterations)
-    return MeasuredRun(steps=steps)
+    reader = _Reader(config, files)
+    return MeasuredRun(
+        steps=tuple(reader.step(int(each), [rank[each] for rank in ranks]) for each in iterations)
+    )
+
+
+def write_run(folder: Path, steps: Sequence[MeasuredStep]) -> None:
+    """Write the steps of one schedule so that `read_run` and Primus' visualisation tool read them."""
+    schedule = steps[0].schedule
+    config = {
+        "world_size": schedule.num_ranks,
+        "pp_size": schedule.num_ranks,
+        "vp_size": len(schedule.placement.rank_of_stage) // schedule.num_ranks,
+        "num_mbs": schedule.num_units,
+        "train_iters": len(steps),
+        "schedule": schedule.name,
+        "rank_of_stage": list(schedule.placement.rank_of_stage),
+        "num_replicas": schedule.placement.num_replicas,
+        "num_splits": schedule.num_splits,
+        "sends": steps[0].sends,
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    for rank in range(schedule.num_ranks):
+        records = {str(step.iteration): _record(step, rank) for step in steps}
+        write_text(folder / f"pp_rank_{rank}.json", json.dumps(records) + "\n")
+    write_text(folder / "config.json", json.dumps(config) + "\n")
+
+
+def _record(step: MeasuredStep, rank: int) -> dict[str, Any]:
+    passes = step.ranks[rank]
+    place = step.schedule.placement.rank_of_stage
+    chunk = {stage: i for i, stage in enumerate(s for s, home in enumerate(place) if home == rank)}
+    whole = step.total_s or max(each.end_s for row in step.ranks for each in row)
+    memory = step.memory_gib[rank] if step.memory_gib else float(step.peak_bytes[rank]) / 2**30
+    record: dict[str, Any] = {"total": 1e3 * whole, "memory": memory}
+    for name, kinds in SERIES.items():
+        mine = [each for each in passes if each.action.kind in kinds]
+        if not mine and name not in _ALWAYS:
+            continue
+        record[f"{name}_start"] = [1e3 * each.start_s for each in mine]
+        record[f"{name}_end"] = [1e3 * each.end_s for each in mine]
+        record[f"{name}_minibatch"] = [each.action.microbatch for each in mine]
+        record[f"{name}_chunk"] = [chunk[each.action.stage] for each in mine]
+        record[f"{name}_waited"] = [1e3 * each.waited_s for each in mine]
+        record[f"{name}_live"] = [each.live for each in mine]
+        record[f"{name}_saved_bytes"] = [each.saved_bytes for each in mine]
+    return record
 
 
 def _rank_files(folder: Path) -> list[Path]:
@@ -122,95 +149,251 @@ def _rank_files(folder: Path) -> list[Path]:
     return [ranks[rank] for rank in sorted(ranks)]
 
 
-def _config(folder: Path, num_ranks: int) -> dict[str, Any]:
-    paths = sorted(folder.glob("*config.json"))
-    config = _load(paths[0]) if paths else {}
-    if config.get("pp_size", num_ranks) != num_ranks:
-        problem = f"it says pp_size {config['pp_size']}, but there are {num_ranks} rank files"
-        raise ReaderError(paths[0], problem)
-    return config
-
-
 def _load(path: Path) -> dict[str, Any]:
-    try:
-        loaded = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ReaderError(path, str(error)) from error
+    loaded = parse_json(read_text(path, most=MOST_BYTES), path)
     if not isinstance(loaded, dict):
         problem = "it must be a JSON object"
         raise ReaderError(path, problem)
     return loaded
 
 
-def _step(
-    iteration: str, ranks: list[dict[str, Any]], config: dict[str, Any], files: list[Path]
-) -> MeasuredStep:
-    vpp = int(config.get("vp_size") or 1)
-    rows, memory = [], []
-    for rank, path in zip(ranks, files, strict=True):
-        record = rank[iteration]
-        missing = [name for name in (*_FIELDS, "total") if name not in record]
-        if missing or len({len(record[name]) for name in _FIELDS}) != 1:
-            problem = f"iteration {iteration} needs {', '.join(_FIELDS)} of one length, and total"
-            raise ReaderError(path, problem)
-        rows.append(_passes(record, len(ranks), vpp))
-        memory.append(float(record.get("memory", float("nan"))))
-    count = len(rows[0]) // (2 * vpp)
-    return MeasuredStep(
-        iteration=int(iteration),
-        total_ms=float(ranks[0][iteration]["total"]),
-        num_microbatches=int(config.get("num_mbs", count)),
-        vpp=vpp,
-        passes=tuple(rows),
-        memory_gib=tuple(memory),
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Config:
+    """What `config.json` says."""
+
+    pp: int
+    vpp: int = 1
+    num_units: int | None = None
+    placement: Placement | None = None
+    num_splits: int = 1
+    schedule: str | None = None
+    early: bool = False
+
+    @classmethod
+    def of(cls, given: dict[str, Any], path: Path, num_ranks: int) -> _Config:
+        """Read it; the simulator's names are vpp_size and micro_batches."""
+
+        def whole(names: Sequence[str], otherwise: int) -> int:
+            name = next((name for name in names if given.get(name) is not None), None)
+            if name is None:
+                return otherwise
+            if type(given[name]) is not int or not 0 < given[name] <= 1 << 20:
+                raise ReaderError(path, f"{name} must be a whole number from 1; got {given[name]!r}")
+            return int(given[name])
+
+        pp = whole(("pp_size",), num_ranks)
+        if pp != num_ranks:
+            raise ReaderError(path, f"it says pp_size {pp}, but there are {counted(num_ranks, 'rank file')}")
+        home, placement = given.get("rank_of_stage"), None
+        if home is not None:
+            if not isinstance(home, list) or not all(type(rank) is int and 0 <= rank < pp for rank in home):
+                raise ReaderError(path, f"rank_of_stage must list a rank from 0 to {pp - 1} for each stage")
+            try:
+                placement = Placement(rank_of_stage=tuple(home), num_replicas=whole(("num_replicas",), 1))
+            except ScheduleError as error:
+                raise ReaderError(path, str(error)) from error
+        units = whole(("num_mbs", "micro_batches"), 0)
+        return cls(
+            pp=pp,
+            vpp=whole(("vp_size", "vpp_size"), 1),
+            num_units=units or None,
+            placement=placement,
+            num_splits=whole(("num_splits",), 1),
+            schedule=given["schedule"] if isinstance(given.get("schedule"), str) else None,
+            early=given.get("sends") == "early",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One pass as a file has it."""
+
+    kind: Kind
+    unit: int
+    chunk: int
+    start: float
+    end: float
+    waited: float
+    live: float
+    saved_bytes: int
+
+
+class _Reader:
+    """Turns records of ranks into steps."""
+
+    def __init__(self, config: _Config, files: Sequence[Path]) -> None:
+        self.config, self.files = config, files
+
+    def step(self, iteration: int, records: Sequence[Any]) -> MeasuredStep:
+        """Return one iteration of all ranks."""
+        rows = [self._rows(record, path, iteration) for record, path in zip(records, self.files, strict=True)]
+        units = self.config.num_units or 1 + max(row.unit for each in rows for row in each)
+        steps = [self._placed(rows, placement, units) for placement in self._placements()]
+        step = min(steps, key=_out_of_order)
+        report = check(step.schedule)
+        if not report.valid:
+            problem = f"iteration {iteration} is no whole step: {report.violations[0].message}"
+            raise ReaderError(self.files[0].parent, problem)
+        memory = [record.get("memory") for record in records]
+        return replace(
+            step,
+            schedule=step.schedule.renamed(self.config.schedule or _name_of(step.schedule)),
+            iteration=iteration,
+            total_s=1e-3 * float(records[0]["total"]),
+            memory_gib=tuple(map(float, memory)) if all(type(m) in (int, float) for m in memory) else (),
+        )
+
+    def _rows(self, record: Any, path: Path, iteration: int) -> list[_Row]:  # noqa: ANN401  (JSON)
+        where = f"iteration {iteration}"
+        if not isinstance(record, dict) or type(record.get("total")) not in (int, float):
+            raise ReaderError(path, f"{where} must be an object with the total time in milliseconds")
+        rows: list[_Row] = []
+        for name, kinds in SERIES.items():
+            columns = {part: record.get(f"{name}_{part}", []) for part in ("start", "end", *_PARTS)}
+            problem = _refusal(name, columns)
+            if problem is None and name in _ALWAYS and not columns["start"]:
+                problem = f"needs {name}_start and {name}_end"
+            if problem is not None:
+                raise ReaderError(path, f"{where} {problem}")
+            rows += self._series(kinds, columns)
+        apart = {(row.unit, row.chunk) for row in rows if row.kind is Kind.W}
+        rows = [
+            replace(row, kind=Kind.I) if row.kind is Kind.B and (row.unit, row.chunk) in apart else row
+            for row in rows
+        ]
+        return sorted(rows, key=lambda row: (row.start, row.end, row.kind))
+
+    def _series(self, kinds: tuple[Kind, ...], columns: dict[str, list[Any]]) -> list[_Row]:
+        """Return the passes of one kind; where ids are missing they follow Megatron's groups of pp micro-batches."""
+        count, pp, vpp = len(columns["start"]), self.config.pp, self.config.vpp
+        group = [divmod(index, pp * vpp) for index in range(count)]
+        chunk = columns["chunk"] or [within // pp if vpp > 1 else 0 for _, within in group]
+        if not columns["chunk"] and kinds[0] is not Kind.F:
+            chunk = [vpp - 1 - each for each in chunk]
+        unit = columns["minibatch"] or [
+            number * pp + within % pp if vpp > 1 else number * pp + within for number, within in group
+        ]
+        rest = [columns[name] or [0] * count for name in ("waited", "live", "saved_bytes")]
+        return [
+            _Row(kinds[0], *values)
+            for values in zip(unit, chunk, columns["start"], columns["end"], *rest, strict=True)
+        ]
+
+    def _placements(self) -> list[Placement]:
+        """Return where stages may lie: on the rank that config.json says, or as every known placement has it."""
+        config = self.config
+        if config.placement is not None:
+            return [config.placement]
+        found = [loop(config.pp, config.vpp)]
+        if config.vpp > 1:
+            found.append(wave(config.pp, config.vpp))
+        if config.vpp == 2:
+            found.append(bidirectional(config.pp))
+        return found
+
+    def _placed(self, rows: Sequence[Sequence[_Row]], placement: Placement, units: int) -> MeasuredStep:
+        ranks, orders = [], []
+        for rank, own in enumerate(rows):
+            stages = [stage for stage, home in enumerate(placement.rank_of_stage) if home == rank]
+            stray = next((row for row in own if row.chunk >= len(stages)), None)
+            if stray is not None:
+                has = counted(len(stages), "chunk")
+                raise ReaderError(self.files[rank], f"a pass names chunk {stray.chunk}; the rank has {has}")
+            passes = [_pass(row, stages[row.chunk]) for row in _one_after_the_other(own)]
+            ranks.append(tuple(passes))
+            orders.append(_order(own, stages))
+        schedule = Schedule(
+            name="measured order",
+            placement=placement,
+            num_microbatches=units // self.config.num_splits,
+            num_splits=self.config.num_splits,
+            orders=tuple(orders),
+        )
+        return MeasuredStep(
+            schedule=schedule, ranks=tuple(ranks), sends="early" if self.config.early else "late"
+        )
+
+
+_PARTS = ("minibatch", "chunk", "waited", "live", "saved_bytes")
+
+
+def _refusal(name: str, columns: dict[str, Any]) -> str | None:
+    """Return what is wrong with the lists of one kind of pass."""
+    start, end = columns["start"], columns["end"]
+    for part, values in columns.items():
+        if not isinstance(values, list) or (values and len(values) != len(start)) or len(start) != len(end):
+            return f"needs {name}_start, {name}_end and what else it has of {name} in lists of one length"
+        ids = part in ("minibatch", "chunk", "saved_bytes")
+        if not all(type(v) is int and 0 <= v < 1 << 40 if ids else type(v) in (int, float) for v in values):
+            return f"has {name}_{part} that are not {'whole numbers from 0' if ids else 'numbers'}"
+    late = next((i for i, pair in enumerate(zip(start, end, strict=True)) if not _forward(*pair)), None)
+    return (
+        None if late is None else f"has {name} {late} end at {end[late]} ms, before its start {start[late]}"
     )
 
 
-def _passes(record: dict[str, Any], pp: int, vpp: int) -> tuple[Pass, ...]:
-    """Return a rank's passes by time; chunks follow Megatron's groups of pp micro-batches."""
-    passes: list[Pass] = []
-    for kind, name in ((Kind.F, "fwd"), (Kind.B, "bwd")):
-        for index, (start, end) in enumerate(
-            zip(record[f"{name}_start"], record[f"{name}_end"], strict=True)
-        ):
-            group, within = divmod(index, pp * vpp)
-            chunk, offset = divmod(within, pp) if vpp > 1 else (0, within)
-            unit = index if vpp == 1 else group * pp + offset
-            passes.append(
-                (kind, unit, chunk if kind is Kind.F else vpp - 1 - chunk, float(start), float(end))
-            )
-    return tuple(sorted(passes, key=lambda each: each[3]))
+def _forward(start: float, end: float) -> bool:
+    return math.isfinite(start) and math.isfinite(end) and start <= end
 
 
-def median_times(step: MeasuredStep) -> tuple[Array, Array]:
-    """Return median forward and backward milliseconds of each stage; each (num_ranks * vpp,)."""
-    stages = len(step.passes) * step.vpp
-    medians = np.zeros((2, stages))
-    for rank, row in enumerate(step.passes):
-        for chunk in range(step.vpp):
-            for index, kind in enumerate((Kind.F, Kind.B)):
-                spent = [end - start for k, _, c, start, end in row if k is kind and c == chunk]
-                medians[index, chunk * len(step.passes) + rank] = np.median(spent)
-    return medians[0], medians[1]
+def _pass(row: _Row, stage: int) -> Pass:
+    return Pass(
+        Action(row.kind, stage, row.unit),
+        1e-3 * row.start,
+        1e-3 * row.end,
+        1e-3 * row.waited,
+        row.live,
+        row.saved_bytes,
+    )
 
 
-def calibrated_links(step: MeasuredStep) -> tuple[Array, Array]:
-    """Return the time of a message over each boundary, forward and backward; each (num_stages - 1,).
+def _together(first: _Row, second: _Row) -> bool:
+    """Return whether two passes ran as one block: Primus gives both the same start and end."""
+    kinds = first.kind is Kind.F and second.kind in (Kind.B, Kind.I)
+    return kinds and (first.start, first.end) == (second.start, second.end) and first.end > first.start
 
-    It is the shortest time between a pass's end and the start of the pass that takes its output: in the
-    shortest case the receiver was waiting.
-    """
-    ends: dict[tuple[Kind, int, int], float] = {}
-    starts: dict[tuple[Kind, int, int], float] = {}
-    for rank, row in enumerate(step.passes):
-        for kind, unit, chunk, start, end in row:
-            key = (kind, chunk * len(step.passes) + rank, unit)
-            starts[key], ends[key] = start, end
-    stages = len(step.passes) * step.vpp
-    links = np.zeros((2, stages - 1))
-    for index, kind in enumerate((Kind.F, Kind.B)):
-        for boundary in range(stages - 1):
-            source, target = (boundary, boundary + 1) if kind is Kind.F else (boundary + 1, boundary)
-            gaps = [starts[kind, target, u] - ends[kind, source, u] for u in range(step.num_microbatches)]
-            links[index, boundary] = max(0.0, min(gaps))
-    return links[0], links[1]
+
+def _one_after_the_other(rows: Sequence[_Row]) -> list[_Row]:
+    """Return the rows with the parts of blocks after each other, each with half of the block's time."""
+    found = list(rows)
+    for index, (first, second) in enumerate(itertools.pairwise(rows)):
+        if _together(first, second):
+            middle = (first.start + first.end) / 2.0
+            found[index], found[index + 1] = replace(first, end=middle), replace(second, start=middle)
+    return found
+
+
+def _order(rows: Sequence[_Row], stages: Sequence[int]) -> tuple[int, ...]:
+    acts = [row for row in rows if row.kind <= Kind.RELOAD]
+    codes = [pack(row.kind, stages[row.chunk], row.unit) for row in acts]
+    for index, (first, second) in enumerate(itertools.pairwise(acts)):
+        if _together(first, second):
+            codes[index] |= JOINED
+    return tuple(codes)
+
+
+def _out_of_order(step: MeasuredStep) -> int:
+    """Return how many passes began before their input was made, if stages lay so; many of no order at all."""
+    try:
+        aligned = step.aligned
+    except (ScheduleError, KeyError):
+        return 1 << 40
+    early = (aligned.source >= 0) & (aligned.start < aligned.end[aligned.source] - 1e-6)
+    return int(early.sum())
+
+
+def _name_of(schedule: Schedule) -> str:
+    """Return the family whose order this is."""
+    vpp = len(schedule.placement.rank_of_stage) // schedule.num_ranks
+    request = Request(pp=schedule.num_ranks, num_microbatches=schedule.num_microbatches, vpp=vpp)
+    for each in families():
+        wanted = replace(request, vpp=each.fixed_vpp or vpp)
+        if wanted.vpp != vpp or each.splits_sequences or each.refusal(wanted):
+            continue
+        try:
+            built = each.build(wanted)
+        except ScheduleError:
+            continue
+        if built.placement == schedule.placement and built.orders == schedule.orders:
+            return each.name
+    return schedule.name

@@ -11,11 +11,29 @@ from forescale.schedule.actions import Kind
 from forescale.schedule.draw.timeline import Bar, Timeline, fill, ink
 
 
-def to_html(pictures: Sequence[Timeline], *, title: str = "Pipeline schedules") -> str:
-    """Return a page that shows steps above each other on one time axis; it loads nothing from elsewhere."""
+def to_html(
+    pictures: Sequence[Timeline],
+    *,
+    title: str = "Pipeline schedules",
+    notes: Sequence[str] = (),
+    columns: Sequence[str] = (),
+    rows: Sequence[Sequence[str | float]] = (),
+) -> str:
+    """Return a page that shows steps above each other on one time axis; it loads nothing from elsewhere.
+
+    Parameters
+    ----------
+    pictures
+        The steps.
+    notes
+        Sentences above them.
+    columns, rows
+        A table below them, of text and numbers, sorted by a click on a column's head.
+    """
     panels = [_panel(each) for each in pictures]
     page = (resources.files("forescale.schedule.draw") / "viewer.html").read_text(encoding="utf-8")
-    data = script({"title": title, "panels": panels})
+    table = {"columns": list(columns), "rows": [list(row) for row in rows]}
+    data = script({"title": title, "panels": panels, "notes": list(notes), "table": table})
     return page.replace("__DATA__", data)
 
 
@@ -29,6 +47,7 @@ def _panel(timeline: Timeline) -> dict[str, Any]:
         "memory": timeline.memory,
         "bars": [_bar(bar) for bar in timeline.bars],
         "messages": timeline.messages,
+        "shades": [[each.rank, each.start, each.end] for each in timeline.shades],
     }
 
 

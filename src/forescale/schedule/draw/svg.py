@@ -4,29 +4,43 @@ from __future__ import annotations
 
 from forescale.escaping import xml
 from forescale.schedule.actions import Kind
-from forescale.schedule.draw.timeline import FILL, Bar, Timeline, fill, ink
+from forescale.schedule.draw.timeline import FILL, LOST, Bar, Timeline, fill, ink
 
 _LEFT, _TOP, _ROW, _STRIP, _GAP = 64.0, 44.0, 22.0, 8.0, 5.0
 _RIGHT = 52.0
 
 
-def to_svg(timeline: Timeline, *, width: float = 1100.0, memory: bool = True) -> str:
-    """Return a step as an SVG document `width` pixels wide."""
-    scale = (width - _LEFT - _RIGHT) / (timeline.makespan or 1.0)
+def to_svg(*timelines: Timeline, width: float = 1100.0, memory: bool = True) -> str:
+    """Return steps below each other on one time axis as an SVG document `width` pixels wide."""
+    scale = (width - _LEFT - _RIGHT) / (max(each.makespan for each in timelines) or 1.0)
+    body: list[str] = []
+    top = 0.0
+    for each in timelines:
+        parts, height = _step(each, top, scale, memory=memory)
+        body, top = [*body, *parts], top + height
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{top:g}" '
+            f'viewBox="0 0 {width:g} {top:g}" font-family="ui-sans-serif, Helvetica, Arial, sans-serif">',
+            f'<rect width="{width:g}" height="{top:g}" fill="#ffffff"/>',
+            *body,
+            "</svg>",
+        ]
+    )
+
+
+def _step(timeline: Timeline, top: float, scale: float, *, memory: bool) -> tuple[list[str], float]:
+    """Return one step's shapes from `top` on, and its height."""
     strip = _STRIP if memory and any(timeline.memory) else 0.0
     pitch = _ROW + strip + _GAP
     height = _TOP + pitch * timeline.num_ranks + 26.0
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" '
-        f'viewBox="0 0 {width:g} {height:g}" font-family="ui-sans-serif, Helvetica, Arial, sans-serif">',
-        f'<rect width="{width:g}" height="{height:g}" fill="#ffffff"/>',
-        f'<text x="{_LEFT:g}" y="16" font-size="13" fill="#1b2430">{xml(timeline.title)}</text>',
-        f'<text x="{_LEFT:g}" y="32" font-size="11" fill="#5b6675">{xml(timeline.note)}</text>',
+        f'<text x="{_LEFT:g}" y="{top + 16:g}" font-size="13" fill="#1b2430">{xml(timeline.title)}</text>',
+        f'<text x="{_LEFT:g}" y="{top + 32:g}" font-size="11" fill="#5b6675">{xml(timeline.note)}</text>',
     ]
     for rank in range(timeline.num_ranks):
-        parts += _row(timeline, rank, _TOP + pitch * rank, scale, strip)
-    parts += _legend(timeline, height - 8.0)
-    return "\n".join([*parts, "</svg>"])
+        parts += _row(timeline, rank, top + _TOP + pitch * rank, scale, strip)
+    return [*parts, *_legend(timeline, top + height - 8.0)], height
 
 
 def _row(timeline: Timeline, rank: int, top: float, scale: float, strip: float) -> list[str]:
@@ -41,6 +55,12 @@ def _row(timeline: Timeline, rank: int, top: float, scale: float, strip: float) 
     for bar in timeline.bars:
         if bar.rank == rank:
             parts += _bar(bar, top, scale)
+    parts += [
+        f'<rect x="{_LEFT + each.start * scale:.2f}" y="{top + _ROW - 5:g}" '
+        f'width="{(each.end - each.start) * scale:.2f}" height="5" fill="{LOST}"/>'
+        for each in timeline.shades
+        if each.rank == rank
+    ]
     if strip:
         parts.append(_memory(timeline, rank, top + _ROW, scale, strip))
     return parts
@@ -91,6 +111,8 @@ def _legend(timeline: Timeline, y: float) -> list[str]:
             parts.append(f'<text x="{x + 14:g}" y="{y:g}" font-size="11" fill="#1b2430">{name}</text>')
             x += 26 + 6.4 * len(name)
     more = "later chunks are lighter; right: idle share"
+    if timeline.shades:
+        more += "; red: lost against the simulation"
     if any(timeline.memory):
         more += "; strips: memory held"
     parts.append(f'<text x="{x:g}" y="{y:g}" font-size="11" fill="#5b6675">{more}</text>')

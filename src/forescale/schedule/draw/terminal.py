@@ -6,38 +6,45 @@ from forescale.escaping import plain
 from forescale.schedule.actions import Kind
 from forescale.schedule.draw.timeline import ANSI, Bar, Timeline
 
-_IDLE = "·"
+_IDLE, _LOST = "·", "!"
 
 
-def to_terminal(timeline: Timeline, *, width: int = 110, colour: bool = False) -> str:
-    """Return a step as text at most `width` columns wide.
+def to_terminal(*timelines: Timeline, width: int = 110, colour: bool = False) -> str:
+    """Return steps below each other on one scale as text at most `width` columns wide.
 
     Each action shows its letter (lower case for later chunks) and, where it fits, its micro-batch. With
-    `colour`, ANSI colours mark the kinds instead of letters.
+    `colour`, ANSI colours mark the kinds instead of letters. Idle time that is marked is `!`.
     """
-    label = len(f"rank {timeline.num_ranks - 1} ")
+    label = len(f"rank {max(each.num_ranks for each in timelines) - 1} ")
     columns = max(20, width - label - 7)
-    shortest = min(
-        (b.end - b.start for b in timeline.bars if b.kind <= Kind.W and b.end > b.start), default=1.0
-    )
-    wanted = len(str(max((b.microbatch for b in timeline.bars), default=0))) + (0 if colour else 1)
-    exact = wanted * timeline.makespan / shortest
-    for fitting in (exact, timeline.makespan / shortest):
+    bars = [bar for each in timelines for bar in each.bars]
+    longest = max(each.makespan for each in timelines)
+    shortest = min((b.end - b.start for b in bars if b.kind <= Kind.W and b.end > b.start), default=1.0)
+    wanted = len(str(max((b.microbatch for b in bars), default=0))) + (0 if colour else 1)
+    exact = wanted * longest / shortest
+    for fitting in (exact, longest / shortest):
         if fitting <= columns:
             columns = round(fitting)
             break
-    scale = columns / (timeline.makespan or 1.0)
-    lines = [plain(timeline.title), plain(timeline.note)]
-    for rank in range(timeline.num_ranks):
-        row = _row([b for b in timeline.bars if b.rank == rank], columns, scale, colour)
-        lines.append(f"{f'rank {rank}':<{label}}{row} {timeline.bubble(rank):>6.1%}")
-    return "\n".join(lines)
+    scale = columns / (longest or 1.0)
+    pictures = []
+    for each in timelines:
+        lines = [plain(each.title), plain(each.note)]
+        for rank in range(each.num_ranks):
+            row = _row(each, rank, round(each.makespan * scale), scale, colour)
+            lines.append(f"{f'rank {rank}':<{label}}{row} {each.bubble(rank):>6.1%}")
+        pictures.append("\n".join(lines))
+    return "\n\n".join(pictures)
 
 
-def _row(bars: list[Bar], columns: int, scale: float, colour: bool) -> str:
+def _row(timeline: Timeline, rank: int, columns: int, scale: float, colour: bool) -> str:
     cells = [_IDLE] * columns
-    for bar in bars:
-        if bar.kind > Kind.W:
+    for shade in timeline.shades:
+        if shade.rank == rank:
+            low, high = max(0, round(shade.start * scale)), min(columns, round(shade.end * scale))
+            cells[low:high] = [_LOST] * (high - low)
+    for bar in timeline.bars:
+        if bar.rank != rank or bar.kind > Kind.W:
             continue
         low, high = round(bar.start * scale), min(columns, round(bar.end * scale))
         text = _text(bar, max(1, high - low), colour)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from forescale.schedule.actions import Kind
 
@@ -16,6 +17,10 @@ FILL: dict[Kind, tuple[str, str]] = {
 }
 """First chunk (white text), later chunks (dark text)."""
 ANSI: dict[Kind, int] = {Kind.F: 4, Kind.B: 2, Kind.I: 6, Kind.W: 5, Kind.OFFLOAD: 3, Kind.RELOAD: 3}
+
+
+LOST = "#d6336c"
+"""Time lost against another step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +40,15 @@ class Bar:
     """Part of an F+B block; the block's bars share its time in proportion to their own."""
 
 
+@dataclass(frozen=True, slots=True)
+class Shade:
+    """A stretch of a rank's row that is marked: time lost against another step."""
+
+    rank: int
+    start: float
+    end: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
     """A step as a picture shows it."""
@@ -48,6 +62,11 @@ class Timeline:
     messages: tuple[tuple[int, int], ...] = ()
     """Pairs (index of the sending bar, index of the receiving bar)."""
     note: str = ""
+    shades: tuple[Shade, ...] = ()
+
+    def shaded(self, shades: Iterable[Shade]) -> Timeline:
+        """Return the same step with stretches marked."""
+        return replace(self, shades=tuple(shades))
 
     def busy(self, rank: int) -> float:
         """Return the time a rank computes."""

@@ -10,6 +10,7 @@ from forescale.errors import ScheduleError
 from forescale.numeric import Array
 from forescale.schedule.actions import KIND_BITS, Kind, pack, unpack
 from forescale.schedule.family import LONGEST
+from forescale.schedule.measured import MeasuredStep, stage_times_for
 from forescale.schedule.memory import ActivationSizes, peak_memory
 from forescale.schedule.model import Placement, Schedule
 from forescale.schedule.times import LinkTimes, StageTimes
@@ -123,6 +124,48 @@ class Problem:
             work = self.num_microbatches * float(each[list(mine)].sum())
             best = max(best, float(down[list(mine)].min()) + work)
         return best
+
+
+def measured_problem(
+    step: MeasuredStep,
+    placement: Placement,
+    num_microbatches: int,
+    *,
+    memory_limit: float | None = None,
+    weight_part: float = 1.0,
+) -> Problem:
+    """Return the question of the best order for a measured step's stages; milliseconds.
+
+    What ranks spend between passes counts as part of them: the optimiser knows passes and messages only.
+
+    Raises
+    ------
+    ScheduleError
+        If the step has another number of stages than the placement.
+    """
+    plain = Schedule(
+        name="the optimiser's schedule",
+        placement=placement,
+        num_microbatches=num_microbatches,
+        orders=((),) * placement.num_ranks,
+    )
+    times, links = stage_times_for(step, plain)
+    home = np.array(placement.rank_of_stage)
+    posted = np.zeros(placement.num_stages + 1)
+    posted[1:-1] = (home[1:] != home[:-1]) * np.asarray(links.host)
+    host, messages = np.asarray(times.host), posted[:-1] + posted[1:]
+    taken = (np.asarray(links.transfer) + np.asarray(links.backward_transfer)) / 2.0
+    return Problem(
+        placement=placement,
+        num_microbatches=num_microbatches,
+        forward=np.asarray(times.forward) + host + messages,
+        input_grad=np.asarray(times.input_grad) + host + messages,
+        weight_grad=np.asarray(times.weight_grad) + host,
+        comm=np.maximum(taken - host[:-1] - messages[:-1], 0.0),
+        saved=np.full(placement.num_stages, 1.0 / placement.vpp),
+        memory_limit=memory_limit,
+        weight_part=weight_part,
+    )
 
 
 def split_backward(schedule: Schedule) -> Schedule:
