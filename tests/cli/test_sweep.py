@@ -60,7 +60,7 @@ def test_an_output_folder_has_table_pictures_and_page_and_is_gone_on_with(foresc
     assert ran.code == 0, ran.err
     assert sorted(item.name for item in out.iterdir()) == [
         "plots",
-        "points",
+        "points.jsonl",
         "report.html",
         "results.parquet",
         "sweep.json",

@@ -7,16 +7,20 @@ from tests.sweep.questions import grid, sweep
 
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
+from forescale.question import Question
 from forescale.spec.cluster import LinkParameters
-from forescale.sweep.definition import Impossible, Question
 from forescale.sweep.parameters import parameters
 
 PODS = "mi300x-pods"
 
 
+def asked(found):
+    return [one.question for one in found.asked]
+
+
 def question(**changed) -> Question:
-    (found,) = grid(**changed).questions()
-    assert isinstance(found, Question), found.problem
+    (found,) = asked(grid(**changed))
+    assert isinstance(found, Question)
     return found
 
 
@@ -81,7 +85,7 @@ def test_a_factor_of_flops_scales_every_type_that_the_device_has():
 
 def test_networks_beyond_the_domain_keep_their_proportion():
     base = load_cluster(PODS, 16).tiers
-    (found,) = sweep(cluster=PODS, vary={"nic_bandwidth": ["100 GB/s"]}).questions()
+    (found,) = asked(sweep(cluster=PODS, vary={"nic_bandwidth": ["100 GB/s"]}))
     now = found.cluster.tiers
     assert now[0] == base[0]
     assert now[1].bandwidth == 100e9
@@ -89,14 +93,14 @@ def test_networks_beyond_the_domain_keep_their_proportion():
 
 
 def test_links_between_single_pairs_follow_the_bandwidth_of_their_tier():
-    (found,) = sweep(cluster=PODS, vary={"link_bandwidth": ["x2"]}).questions()
+    (found,) = asked(sweep(cluster=PODS, vary={"link_bandwidth": ["x2"]}))
     before, now = load_cluster(PODS, 16).tiers[0], found.cluster.tiers[0]
     assert before.link_bandwidth is not None
     assert (now.bandwidth, now.link_bandwidth) == (2 * before.bandwidth, 2 * before.link_bandwidth)
 
 
 def test_a_factor_applies_to_the_cluster_of_its_point():
-    found = grid(cluster=["h100-sxm", "b200"], hbm_capacity=["x1", "x2"]).questions()
+    found = asked(grid(cluster=["h100-sxm", "b200"], hbm_capacity=["x1", "x2"]))
     sizes = [one.cluster.device.hbm_bytes for one in found]
     assert sizes[1] == 2 * sizes[0]
     assert sizes[3] == 2 * sizes[2]
@@ -112,35 +116,33 @@ def test_workload_precision_and_space_can_vary():
 
 
 def test_weak_scaling_lets_the_batch_grow_with_the_devices():
-    found = grid(devices=[8, 16, 48], scaling=["strong", "weak"]).questions()
+    found = asked(grid(devices=[8, 16, 48], scaling=["strong", "weak"]))
     batches = [one.workload.global_batch_size for one in found]
     assert batches == [64, 32, 64, 64, 64, 192]
 
 
 def test_a_batch_that_does_not_come_out_even_is_an_impossible_point():
     work = {"seq_len": 4096, "global_batch_size": 6}
-    good, bad = sweep(workload=work, scaling="weak", vary={"devices": [24, 20]}).questions()
-    assert isinstance(good, Question)
-    assert good.workload.global_batch_size == 9
-    assert isinstance(bad, Impossible)
+    good, bad = sweep(workload=work, scaling="weak", vary={"devices": [24, 20]}).asked
+    assert good.question.workload.global_batch_size == 9
+    assert bad.question is None
     assert "6 sequences on 16 devices" in bad.problem
 
 
 def test_nodes_follow_the_cluster():
     found = sweep(devices=None, nodes=4, vary={"cluster": ["h100-sxm", "gb200-nvl72"]})
-    assert [one.cluster.num_devices for one in found.questions()] == [32, 16]
+    assert [one.cluster.num_devices for one in asked(found)] == [32, 16]
 
 
 def test_combinations_that_cannot_be_are_points_with_a_reason():
-    (good, bad) = sweep(cluster=PODS, vary={"domain_size": [8, 128]}).questions()
-    assert isinstance(good, Question)
-    assert isinstance(bad, Impossible)
+    (good, bad) = sweep(cluster=PODS, vary={"domain_size": [8, 128]}).asked
+    assert (good.problem, bad.question) == ("", None)
     assert "sizes must grow" in bad.problem
 
 
 def test_max_memory_may_be_a_factor_of_the_capacity_of_each_point():
     found = sweep(vary={"hbm_capacity": ["80 GiB", "160 GiB"]}, search={"max_memory": "x0.5"})
-    assert [one.max_memory for one in found.questions()] == [40 * 2.0**30, 80 * 2.0**30]
+    assert [one.max_memory for one in asked(found)] == [40 * 2.0**30, 80 * 2.0**30]
 
 
 def test_every_name_can_be_varied():
@@ -160,5 +162,5 @@ def test_every_name_can_be_varied():
             else 1e12,
         }
         value = values.get(parameter.kind, text) if parameter.takes_values else "x1"
-        (found,) = grid(**{name: [value]}).questions()
-        assert isinstance(found, Question), (name, found)
+        (found,) = grid(**{name: [value]}).asked
+        assert found.question is not None, (name, found)

@@ -29,7 +29,7 @@ def test_a_cluster_that_does_not_answer_is_one_sentence():
 
 
 def test_a_node_with_another_version_is_refused():
-    (question,) = grid(devices=[8]).questions()
+    (question,) = grid(devices=[8]).asked
     assert answer_at(__version__, question, ("devices",))["status"] == "ok"
     with pytest.raises(ForescaleError, match=f"this node has forescale {__version__}"):
         answer_at("999.0", question, ("devices",))

@@ -34,8 +34,10 @@ def stopped_after(asked, folder, count, **how):
         run(asked, executor=HERE, output=folder, progress=tell, **how)
 
 
-def stamps(folder):
-    return {file.name: file.stat().st_mtime_ns for file in sorted((folder / "points").glob("point-*"))}
+def kept_in(folder):
+    """Return the lines of the points that are known, none that is still being written."""
+    points = folder / "points.jsonl"
+    return points.read_bytes().split(b"\n")[:-1] if points.exists() else []
 
 
 def children_of(pid):
@@ -58,7 +60,7 @@ def test_an_interrupt_ends_workers_and_says_how_to_go_on(tmp_path):
     file.write_text(MANY, encoding="utf-8")
     command = [sys.executable, "-m", "forescale", "sweep", str(file), "--jobs", "2", "--output", str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        while len(list((folder / "points").glob("point-*"))) < 2:
+        while len(kept_in(folder)) < 2:
             assert process.poll() is None, process.stderr.read()
             time.sleep(0.002)
         process.send_signal(signal.SIGINT)
@@ -76,7 +78,7 @@ def test_a_killed_sweep_goes_on_to_the_same_parquet(tmp_path):
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
         deadline = time.monotonic() + 120.0
-        while len(list((folder / "points").glob("point-*"))) < 5:
+        while len(kept_in(folder)) < 5:
             assert process.poll() is None, process.stderr.read().decode()
             assert time.monotonic() < deadline
             time.sleep(0.002)
@@ -89,14 +91,14 @@ def test_a_killed_sweep_goes_on_to_the_same_parquet(tmp_path):
     while any(map(is_running, workers)):
         assert time.monotonic() < deadline, "workers of a killed sweep go on"
         time.sleep(0.02)
-    kept = stamps(folder)
+    kept = kept_in(folder)
     assert 5 <= len(kept) < 60
     assert not (folder / "results.parquet").exists()
 
     asked = read_sweep(file)
     resumed = run(asked, executor=HERE, output=folder)
     assert resumed.num_resumed == len(kept)
-    assert {name: stamp for name, stamp in stamps(folder).items() if name in kept} == kept
+    assert kept_in(folder)[: len(kept)] == kept
     run(asked, executor=Local(jobs=2), output=whole)
     assert (folder / "results.parquet").read_bytes() == (whole / "results.parquet").read_bytes()
 
@@ -119,52 +121,24 @@ def test_an_interrupted_sweep_asks_only_what_is_left(tmp_path, monkeypatch, kind
     assert found.table.read_bytes() == other.table.read_bytes()
 
 
-def test_single_points_are_merged_and_still_known(tmp_path, monkeypatch):
-    monkeypatch.setattr(store, "MERGE_AT", 3)
-    asked = grid(devices=[8, 16], flops=["x1", "x2", "x3", "x4"])
-    stopped_after(asked, tmp_path, 7)
-    names = sorted(file.name for file in (tmp_path / "points").iterdir())
-    assert names == ["batch-00000000-3.parquet", "batch-00000003-3.parquet", "point-00000006.parquet"]
-    found = run(asked, executor=HERE, output=tmp_path)
-    assert found.num_resumed == 7
-    assert found.rows == run(asked, executor=HERE).rows
-
-
-def test_points_that_are_there_twice_count_once(tmp_path):
-    asked = grid(devices=[8, 16, 32])
-    run(asked, executor=HERE, output=tmp_path)
-    before = (tmp_path / "results.parquet").read_bytes()
-    points = tmp_path / "points"
-    (points / "batch-00000000-1.parquet").write_bytes((points / "point-00000000.parquet").read_bytes())
-    assert run(asked, executor=HERE, output=tmp_path).num_resumed == 3
-    assert (tmp_path / "results.parquet").read_bytes() == before
-
-
 def test_a_line_that_was_cut_short_is_asked_again(tmp_path):
     asked = grid(devices=[8, 16, 32])
-    whole = run(asked, executor=HERE, output=tmp_path, table_format="csv")
-    lines = tmp_path / "points" / "points.jsonl"
+    whole = run(asked, executor=HERE, output=tmp_path)
+    lines = tmp_path / "points.jsonl"
     content = lines.read_bytes()
     lines.write_bytes(content[:-40])
-    found = run(asked, executor=HERE, output=tmp_path, table_format="csv")
+    found = run(asked, executor=HERE, output=tmp_path)
     assert found.num_resumed == 2
     assert found.rows == whole.rows
     assert lines.read_bytes() == content
-
-
-def test_files_half_written_are_not_points(tmp_path):
-    asked = grid(devices=[8, 16])
-    stopped_after(asked, tmp_path, 1)
-    (tmp_path / "points" / ".point-00000001.parquet.99.part").write_bytes(b"PAR1 cut short")
-    assert run(asked, executor=HERE, output=tmp_path).num_resumed == 1
 
 
 def test_another_sweep_is_refused_and_said_why(tmp_path):
     run(grid(devices=[8, 16]), executor=HERE, output=tmp_path)
     with pytest.raises(ForescaleError, match=r"vary.devices was \[8, 16\] and is \[8, 32\].*--restart"):
         run(grid(devices=[8, 32]), executor=HERE, output=tmp_path)
-    with pytest.raises(ForescaleError, match="it keeps parquet, not csv"):
-        run(grid(devices=[8, 16]), executor=HERE, output=tmp_path, table_format="csv")
+    other = run(grid(devices=[8, 16]), executor=HERE, output=tmp_path, table_format="csv")
+    assert (other.num_resumed, other.table.name) == (2, "results.csv")
     again = run(grid(devices=[8, 32]), executor=HERE, output=tmp_path, restart=True)
     assert again.num_resumed == 0
     assert [row["num_devices"] for row in again.rows] == [8, 32]
@@ -211,26 +185,19 @@ def test_a_file_in_place_of_the_folder_is_one_sentence(tmp_path):
 def test_a_damaged_point_is_named_and_can_be_asked_again(tmp_path):
     asked = grid(devices=[8, 16])
     whole = run(asked, executor=HERE, output=tmp_path)
-    point = tmp_path / "points" / "point-00000001.parquet"
-    for content in (b"", point.read_bytes()[:100]):
-        point.write_bytes(content)
-        with pytest.raises(ForescaleError, match=r"point-00000001\.parquet is damaged .*delete it") as caught:
+    lines = tmp_path / "points.jsonl"
+    first, second = lines.read_text(encoding="utf-8").splitlines()
+    for content in ("{", "3", "{}", second.replace("16", "17")):
+        lines.write_text(f"{first}\n{content}\n", encoding="utf-8")
+        with pytest.raises(
+            ForescaleError, match=r"line 2 of .*points\.jsonl is damaged .*delete it"
+        ) as caught:
             run(asked, executor=HERE, output=tmp_path)
         assert "\n" not in str(caught.value)
-    point.unlink()
+    lines.write_text(f"{first}\n", encoding="utf-8")
     found = run(asked, executor=HERE, output=tmp_path)
     assert found.num_resumed == 1
     assert found.rows == whole.rows
-
-
-def test_a_damaged_line_is_named(tmp_path):
-    asked = grid(devices=[8, 16])
-    run(asked, executor=HERE, output=tmp_path, table_format="csv")
-    lines = tmp_path / "points" / "points.jsonl"
-    for content in ("{\n", "3\n", "{}\n"):
-        lines.write_text(content, encoding="utf-8")
-        with pytest.raises(ForescaleError, match=r"points\.jsonl is damaged"):
-            run(asked, executor=HERE, output=tmp_path, table_format="csv")
 
 
 def test_a_damaged_definition_is_named(tmp_path):
@@ -242,9 +209,7 @@ def test_a_damaged_definition_is_named(tmp_path):
     assert run(asked, executor=HERE, output=tmp_path, restart=True).num_resumed == 0
 
 
-@pytest.mark.parametrize(
-    "name", ["points/mine.txt", "results.csv", "report.html", "plots/a.svg", "sweep.json"]
-)
+@pytest.mark.parametrize("name", ["points.jsonl", "results.csv", "report.html", "plots/a.svg", "sweep.json"])
 def test_a_strangers_file_stays(tmp_path, name):
     mine = tmp_path / name
     mine.parent.mkdir(exist_ok=True)
@@ -258,10 +223,13 @@ def test_a_strangers_file_stays(tmp_path, name):
 
 def test_a_restart_deletes_points_only(tmp_path):
     run(grid(devices=[8, 16]), executor=HERE, output=tmp_path)
-    mine = tmp_path / "points" / "mine.txt"
+    mine = tmp_path / "mine.txt"
     mine.write_text("mine", encoding="utf-8")
     assert run(grid(devices=[8]), executor=HERE, output=tmp_path, restart=True).num_resumed == 0
-    assert sorted(path.name for path in mine.parent.iterdir()) == ["mine.txt", "point-00000000.parquet"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "mine.txt", "points.jsonl", "results.parquet", "sweep.json",
+    ]  # fmt: skip
+    assert len(kept_in(tmp_path)) == 1
 
 
 def test_two_sweeps_do_not_share_a_folder(tmp_path):
@@ -285,29 +253,18 @@ def test_a_file_is_no_folder(tmp_path):
     assert place.read_text(encoding="utf-8") == "mine"
 
 
-def test_half_written_files_of_a_killed_sweep_are_cleared_away(tmp_path):
-    asked = grid(devices=[8])
-    run(asked, executor=HERE, output=tmp_path)
-    torn = tmp_path / "points" / ".point-00000003.parquet.77.part"
-    torn.write_bytes(b"half")
-    assert run(asked, executor=HERE, output=tmp_path).num_resumed == 1
-    assert not torn.exists()
-
-
-@pytest.mark.parametrize(("kind", "file"), [("parquet", "point-00000001.parquet"), ("csv", "points.jsonl")])
-def test_a_flipped_bit_is_found_or_changes_nothing(tmp_path, kind, file):
-    asked = run(grid(devices=[8, 16]), executor=HERE, output=tmp_path, table_format=kind)
+def test_a_flipped_bit_is_found_or_changes_nothing(tmp_path):
+    asked = run(grid(devices=[8, 16]), executor=HERE, output=tmp_path)
     rows = {row["index"]: row for row in asked.rows}
-    point = tmp_path / "points" / file
-    whole, found = point.read_bytes(), 0
+    points = tmp_path / "points.jsonl"
+    whole, found = points.read_bytes(), 0
     for bit in np.random.default_rng(0).integers(8 * len(whole), size=150).tolist():
         changed = bytearray(whole)
         changed[bit // 8] ^= 1 << bit % 8
-        point.write_bytes(changed)
-        kept = store.ParquetFolder if kind == "parquet" else store.CsvFolder
+        points.write_bytes(changed)
         try:
-            assert kept(tmp_path, asked.columns).done().items() <= rows.items()
+            assert store.Store(tmp_path, asked.columns, "csv").done().items() <= rows.items()
         except ForescaleError as error:
             found += 1
-            assert re.fullmatch(rf".*{re.escape(file)} is damaged \(.+\); delete it .*", str(error))
+            assert re.fullmatch(r".*points\.jsonl is damaged \(.+\); delete it .*", str(error))
     assert found > 50

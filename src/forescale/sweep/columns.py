@@ -10,10 +10,10 @@ from forescale.errors import InfeasibleError, PhysicsError, SpecError
 from forescale.project import peak_rate
 from forescale.projection.rates import cost_per_token, energy_per_token
 from forescale.projection.result import TIME_PARTS, Projection, strategy_row
-from forescale.question import question_of
+from forescale.question import Question
 from forescale.search import search
 from forescale.spec import Cluster, Strategy
-from forescale.sweep.definition import Axes, Impossible, Question
+from forescale.sweep.definition import Asked, Axes
 from forescale.sweep.parameters import scale_up_tier
 
 Row: TypeAlias = dict[str, Any]
@@ -96,27 +96,18 @@ def column_names(axes: Axes) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*axes.names, *names]))
 
 
-def answer(asked: Question | Impossible, names: tuple[str, ...]) -> Row:
+def answer(asked: Asked, names: tuple[str, ...]) -> Row:
     """Return the row of one point: what is asked and the best layout, or why there is none.
 
     `names` are those of what is varied.
     """
     row: Row = {"index": asked.index}
     row |= {VARIED + name: value for name, value in zip(names, asked.shown, strict=True)}
-    if isinstance(asked, Impossible):
+    if asked.question is None:
         return {**row, "status": "impossible", "problem": asked.problem}
     try:
-        row |= _asked(asked)
-        question = question_of(
-            asked.model,
-            asked.cluster,
-            asked.workload,
-            space=asked.space,
-            objective=asked.objective,
-            max_memory=asked.max_memory,
-            costs=asked.costs,
-        )
-        found = search(question, top=1)
+        row |= _asked(asked.question)
+        found = search(asked.question, top=1)
     except InfeasibleError as error:
         return {**row, "status": "infeasible", "problem": _reason(error)}
     except SpecError as error:

@@ -6,7 +6,7 @@ import hashlib
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import product
 from typing import Any, TypeAlias
 
@@ -17,7 +17,7 @@ from forescale.errors import SpecError, UnknownKeyError
 from forescale.io.space import held_space
 from forescale.io.validation import build
 from forescale.numeric import Array
-from forescale.question import Objective
+from forescale.question import Objective, Question
 from forescale.spec import Cluster, Model, Workload
 from forescale.spec.space import Space
 from forescale.sweep.parameters import CASE, CLUSTER, MODEL, Draft, Factor, Parameter, Plain, Value
@@ -170,28 +170,16 @@ def varies(values: Sequence[Plain]) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class Asked:
     """What one point asks of the search, complete: all that a worker needs."""
 
     index: int
     shown: tuple[Any, ...]
     """Values of what is varied."""
-    model: Model
-    cluster: Cluster
-    workload: Workload
-    space: Space
-    objective: Objective
-    max_memory: float | None
-    costs: Costs
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Impossible:
-    """A point that asks for what cannot be."""
-
-    index: int
-    shown: tuple[Any, ...]
-    problem: str
+    question: Question | None = None
+    """None where the point asks for what cannot be."""
+    problem: str = ""
+    """Why it cannot be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,23 +215,21 @@ class Sweep:
     plots: tuple[Plot, ...] = ()
     content: Mapping[str, Any] = field(default_factory=dict)
     """The definition as it was written, without its pictures."""
-    _questions: tuple[Question | Impossible, ...] = field(init=False, repr=False, compare=False)
+    asked: tuple[Asked, ...] = field(init=False, repr=False, compare=False)
+    """The question of every point; combinations that cannot be say why."""
 
     def __post_init__(self) -> None:
         """Build the question of every point."""
         known: dict[str, Space] = {}
         asked = tuple(self._asked(point, known) for point in self.axes.points())
-        object.__setattr__(self, "_questions", asked)
+        object.__setattr__(self, "asked", asked)
 
-    def questions(self) -> tuple[Question | Impossible, ...]:
-        """Return the question of every point; combinations that cannot be say why."""
-        return self._questions
-
-    def _asked(self, point: Point, known: dict[str, Space]) -> Question | Impossible:
+    def _asked(self, point: Point, known: dict[str, Space]) -> Asked:
         try:
-            return self._question(point, known)
+            question = self._question(point, known)
         except SpecError as error:
-            return Impossible(index=point.index, shown=point.shown, problem=str(error))
+            return Asked(index=point.index, shown=point.shown, problem=str(error))
+        return Asked(index=point.index, shown=point.shown, question=question)
 
     def _question(self, point: Point, known: dict[str, Space]) -> Question:
         """Return the question of one point; `known` keeps the spaces that points share."""
@@ -263,8 +249,6 @@ class Sweep:
         if key not in known:
             known[key] = held_space(Space(), draft.held, model, where="space")
         return Question(
-            index=point.index,
-            shown=point.shown,
             model=model,
             cluster=cluster,
             workload=workload,
@@ -275,24 +259,16 @@ class Sweep:
         )
 
 
-def fingerprint(questions: tuple[Question | Impossible, ...]) -> str:
+def fingerprint(asked: tuple[Asked, ...]) -> str:
     """Return a digest of all questions, specifications included, and of the version that answers them."""
     digest = hashlib.sha256(__version__.encode())
     models: dict[int, bytes] = {}
-    for asked in questions:
-        if isinstance(asked, Question):
-            digest.update(models.setdefault(id(asked.model), repr(asked.model).encode()))
-            rest = (
-                asked.cluster,
-                asked.workload,
-                asked.space,
-                asked.objective,
-                asked.max_memory,
-                asked.costs,
-            )
-            digest.update(repr((asked.index, asked.shown, rest)).encode())
-        else:
-            digest.update(repr(asked).encode())
+    for one in asked:
+        digest.update(repr((one.index, one.shown, one.problem)).encode())
+        if (question := one.question) is not None:
+            digest.update(models.setdefault(id(question.model), repr(question.model).encode()))
+            rest = [getattr(question, item.name) for item in fields(question) if item.name != "model"]
+            digest.update(repr(rest).encode())
     return digest.hexdigest()
 
 

@@ -14,14 +14,13 @@ from itertools import islice
 from multiprocessing import active_children, get_context, parent_process
 from multiprocessing.connection import wait as wait_for
 from threading import Thread
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 from forescale.errors import ForescaleError
 from forescale.sweep.columns import Row, answer
-from forescale.sweep.definition import Impossible, Question
+from forescale.sweep.definition import Asked
 from forescale.version import __version__
 
-Asked: TypeAlias = Question | Impossible
 AHEAD = 2
 """Questions handed out per worker beyond the one it works on: enough to keep it busy, few enough to stop soon."""
 

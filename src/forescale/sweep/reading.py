@@ -26,7 +26,7 @@ seed = 1
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -49,10 +49,10 @@ from forescale.sweep.columns import column_names
 from forescale.sweep.definition import (
     POINTS,
     RANGE_KEYS,
+    Asked,
     Axes,
     Axis,
     Case,
-    Impossible,
     Plot,
     Range,
     Setting,
@@ -378,23 +378,14 @@ class _Reader:
 
     def _check_points(self, sweep: Sweep) -> None:
         """Refuse words that no point can have, such as a data type that does not exist, and sweeps of nothing."""
-        points, questions = sweep.axes.points(), sweep.questions()
+        points, asked = sweep.axes.points(), sweep.asked
         for axis in sweep.axes.grid:
             for value in axis.values if axis.parameter.kind == "text" else ():
-                asked = [
-                    question
-                    for point, question in zip(points, questions, strict=True)
-                    if (axis.parameter, value) in point.settings
-                ]
-                first = asked[0]
-                if isinstance(first, Impossible) and all(isinstance(one, Impossible) for one in asked):
-                    where = self.source.at("vary", *axis.name.split("."))
-                    msg = f"{where}: {axis.name} = {plain(value)!r}: {first.problem}"
-                    raise SpecError(msg)
-        first = questions[0]
-        if isinstance(first, Impossible) and all(isinstance(one, Impossible) for one in questions):
-            msg = f"{self.source.where}: no point of the sweep can be; the first: {first.problem}"
-            raise SpecError(msg)
+                setting = (axis.parameter, value)
+                have = [one for point, one in zip(points, asked, strict=True) if setting in point.settings]
+                where = self.source.at("vary", *axis.name.split("."))
+                _refuse_all(have, f"{where}: {axis.name} = {plain(value)!r}: ")
+        _refuse_all(asked, f"{self.source.where}: no point of the sweep can be; the first: ")
 
     def _check_sections(self) -> None:
         for key, value in self.source.values.items():
@@ -504,6 +495,12 @@ class _Reader:
                     raise UnknownKeyError(key, f"{self.source.at('plot', index, key)}, plot", PLOT_KEYS)
             found.append(plot_of(given, names, where=self.source.at("plot", index)))
         return tuple(found)
+
+
+def _refuse_all(asked: Sequence[Asked], what: str) -> None:
+    """Refuse points none of which can be."""
+    if all(one.question is None for one in asked):
+        raise SpecError(what + asked[0].problem)
 
 
 def _flat(table: Mapping[str, Any], known: Collection[str], prefix: str = "") -> Iterator[tuple[str, Any]]:

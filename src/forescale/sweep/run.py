@@ -42,24 +42,23 @@ def run(
     ForescaleError
         If the folder belongs to another sweep, another process works in it, or an executor cannot be had.
     """
-    questions = sweep.questions()
     known = columns(sweep.axes)
     folder = None if output is None else Path(output)
     with alone(folder):
         store = open_store(
-            sweep, fingerprint(questions), known, folder=folder, kind=table_format, restart=restart
+            sweep, fingerprint(sweep.asked), known, folder=folder, kind=table_format, restart=restart
         )
         rows = store.done()
         resumed = len(rows)
         tell = progress or _silent
-        tell(len(rows), len(questions))
-        left = [question for question in questions if question.index not in rows]
+        tell(len(rows), len(sweep.asked))
+        left = [question for question in sweep.asked if question.index not in rows]
         if left:
             for found in (executor or Local()).answers(left, sweep.axes.names):
                 row = table_row(found, known)
                 store.keep(row)
                 rows[row["index"]] = row
-                tell(len(rows), len(questions))
+                tell(len(rows), len(sweep.asked))
         ordered = tuple(rows[index] for index in sorted(rows))
         table = store.write(ordered)
     return SweepResult(sweep=sweep, columns=known, rows=ordered, num_resumed=resumed, table=table)

@@ -1,8 +1,8 @@
 """Finished points on disk: each is kept as soon as it is known, and the table is written from them.
 
-A folder holds `sweep.json` (what is asked), `points/` (finished points, in files that appear whole or not at
-all) and at the end `results.parquet` or `results.csv`. The table depends on the rows only, not on when, where or
-in which order they were found.
+A folder holds `sweep.json` (what is asked), `points.jsonl` (finished points, a line each that ends with its checksum)
+and at the end `results.parquet` or `results.csv`. The table depends on the rows only, not on when, where or in which
+order they were found.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from forescale.errors import ForescaleError
-from forescale.escaping import csv_text
+from forescale.report.rows import write_csv, write_parquet
 from forescale.sweep.columns import Column, Row
 from forescale.sweep.definition import Sweep
 from forescale.written import replacing, write_text, writing
@@ -70,129 +70,60 @@ def alone(folder: Path | None) -> Iterator[None]:
 
 Format: TypeAlias = Literal["parquet", "csv"]
 SCHEMA = "forescale.sweep_folder/1"
-DEFINITION, POINTS, RESULTS = "sweep.json", "points", "results"
+DEFINITION, POINTS, RESULTS = "sweep.json", "points.jsonl", "results"
 OWN = (POINTS, f"{RESULTS}.parquet", f"{RESULTS}.csv", "report.html", "plots")
 """What a sweep writes beside its definition."""
-LINES = "points.jsonl"
-TORN = (".point*.part", ".batch-*.part")
-"""Files that a process was writing when it was killed."""
-KEPT = ("point-*.parquet", "batch-*.parquet", LINES, *TORN)
-"""Files of finished points: nothing else is ever deleted."""
 CHECKSUM = "checksum"
-MERGE_AT = 256
-"""Files of single points that are merged into one."""
 
 
-class Store(Protocol):
-    """Keeps rows as they come."""
+class Store:
+    """Keeps the rows of finished points in a folder; without one they last as long as the run."""
 
-    def done(self) -> dict[int, Row]:
-        """Return the rows kept so far by index."""
-
-    def keep(self, row: Row) -> None:
-        """Keep one row for good."""
-
-    def write(self, rows: Iterable[Row]) -> Path | None:
-        """Write the whole table, rows by ascending index, and return where."""
-
-
-class Memory:
-    """Keeps nothing beyond the run."""
-
-    def done(self) -> dict[int, Row]:
-        """Return nothing."""
-        return {}
-
-    def keep(self, row: Row) -> None:
-        """Leave the row to the caller."""
-
-    def write(self, rows: Iterable[Row]) -> Path | None:
-        """Write nothing."""
-
-
-class ParquetFolder:
-    """One small Parquet file per point, merged now and then."""
-
-    def __init__(self, folder: Path, columns: tuple[Column, ...]) -> None:
-        self._points, self._table, self._columns = folder / POINTS, folder / f"{RESULTS}.parquet", columns
-        self._points.mkdir(parents=True, exist_ok=True)
-        _discard(self._points, TORN)
-        self._loose = len(list(self._points.glob("point-*.parquet")))
-
-    def done(self) -> dict[int, Row]:
-        """Return the rows kept so far by index; a point that is there twice counts once."""
-        found: dict[int, Row] = {}
-        for file in sorted(self._points.glob("*.parquet")):
-            found.update((row["index"], row) for row in _read_points(file).to_pylist())
-        return found
-
-    def keep(self, row: Row) -> None:
-        """Write one row to a file of its own."""
-        _write_points(_table([row], self._columns), self._points / f"point-{row['index']:08d}.parquet")
-        self._loose += 1
-        if self._loose >= MERGE_AT:
-            self._merge()
-
-    def write(self, rows: Iterable[Row]) -> Path:
-        """Write the table."""
-        write_parquet(list(rows), self._columns, self._table)
-        return self._table
-
-    def _merge(self) -> None:
-        """Put single points into one file; until they are gone their rows are there twice, which is harmless."""
-        import pyarrow as pa
-
-        files = sorted(self._points.glob("point-*.parquet"))
-        whole = pa.concat_tables([_read_points(file) for file in files])
-        first = files[0].stem.removeprefix("point-")
-        _write_points(whole, self._points / f"batch-{first}-{len(files)}.parquet")
-        for file in files:
-            file.unlink()
-        self._loose = 0
-
-
-class CsvFolder:
-    """One line of JSON per point and a table in CSV: for machines without pyarrow."""
-
-    def __init__(self, folder: Path, columns: tuple[Column, ...]) -> None:
-        self._lines, self._table, self._columns = (
-            folder / POINTS / LINES,
-            folder / f"{RESULTS}.csv",
-            columns,
-        )
-        self._lines.parent.mkdir(parents=True, exist_ok=True)
-        if self._lines.exists():
-            self._drop_torn_line()
+    def __init__(self, folder: Path | None, columns: tuple[Column, ...], kind: Format) -> None:
+        self._lines = None if folder is None else folder / POINTS
+        self._table = None if folder is None else folder / f"{RESULTS}.{kind}"
+        self._columns = columns
+        if self._lines is not None:
+            _drop_torn_line(self._lines)
 
     def done(self) -> dict[int, Row]:
         """Return the rows kept so far by index."""
-        if not self._lines.exists():
+        if self._lines is None or not self._lines.exists():
             return {}
         try:
-            rows = [_checked(line) for line in self._lines.read_text(encoding="utf-8").splitlines()]
-        except (ValueError, TypeError, AttributeError) as error:
-            raise _damaged(self._lines, error) from error
+            lines = self._lines.read_text(encoding="utf-8").splitlines()
+        except ValueError as error:
+            raise _damaged(str(self._lines), error) from error
+        rows = [_checked(line, f"line {place} of {self._lines}") for place, line in enumerate(lines, start=1)]
         return {row["index"]: row for row in rows}
 
     def keep(self, row: Row) -> None:
         """Append one line and see that it reaches the disk."""
+        if self._lines is None:
+            return
         with self._lines.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({**row, CHECKSUM: _checksum([row])}, allow_nan=False) + "\n")
+            file.write(json.dumps({**row, CHECKSUM: _checksum(row)}, allow_nan=False) + "\n")
             file.flush()
             os.fsync(file.fileno())
 
-    def write(self, rows: Iterable[Row]) -> Path:
-        """Write the table."""
-        write_text(self._table, csv_text(rows, [column.name for column in self._columns]))
+    def write(self, rows: Sequence[Row]) -> Path | None:
+        """Write the whole table, rows by ascending index, and return where."""
+        if self._table is None:
+            return None
+        if self._table.suffix == ".csv":
+            write_csv(rows, self._table)
+        else:
+            write_parquet(rows, self._table, kinds={column.name: column.kind for column in self._columns})
         return self._table
 
-    def _drop_torn_line(self) -> None:
-        """Cut off a last line that was being written when the process was killed."""
-        content = self._lines.read_bytes()
-        whole = content[: content.rfind(b"\n") + 1]
-        if whole != content:
-            with replacing(self._lines) as place:
-                place.write_bytes(whole)
+
+def _drop_torn_line(lines: Path) -> None:
+    """Cut off a last line that was being written when the process was killed."""
+    content = lines.read_bytes() if lines.exists() else b""
+    whole = content[: content.rfind(b"\n") + 1]
+    if whole != content:
+        with replacing(lines) as place:
+            place.write_bytes(whole)
 
 
 def open_store(
@@ -212,16 +143,16 @@ def open_store(
         If the folder holds points of another sweep or cannot be written, or pyarrow is missing.
     """
     if folder is None:
-        return Memory()
+        return Store(None, columns, kind)
     if kind == "parquet":
-        need_pyarrow()
+        _need_pyarrow()
     made(folder)
     with writing(folder):
-        _claim(sweep, fingerprint, folder, kind, restart=restart)
-        return ParquetFolder(folder, columns) if kind == "parquet" else CsvFolder(folder, columns)
+        _claim(sweep, fingerprint, folder, restart=restart)
+        return Store(folder, columns, kind)
 
 
-def need_pyarrow() -> None:
+def _need_pyarrow() -> None:
     """Raise unless Parquet files can be written."""
     try:
         import pyarrow  # noqa: F401
@@ -233,97 +164,52 @@ def need_pyarrow() -> None:
         raise ForescaleError(msg) from error
 
 
-def write_parquet(rows: list[Row], columns: tuple[Column, ...], path: Path) -> None:
-    """Write rows as Parquet; equal rows make equal files, byte for byte."""
-    _write_table(_table(rows, columns), path)
-
-
-def _table(rows: list[Row], columns: tuple[Column, ...]) -> Any:  # noqa: ANN401 (of a module that is not always there)
-    import pyarrow as pa
-
-    kinds = {"whole": pa.int64(), "number": pa.float64(), "text": pa.string(), "flag": pa.bool_()}
-    return pa.Table.from_pylist(rows, schema=pa.schema([(each.name, kinds[each.kind]) for each in columns]))
-
-
-def _write_table(table: Any, path: Path, *, noted: bool = False) -> None:  # noqa: ANN401
-    """Write a table, with what its schema has `noted` or the same bytes for the same rows everywhere."""
-    import pyarrow.parquet as pq
-
-    with replacing(path) as place:
-        pq.write_table(table, place, compression="zstd", store_schema=noted)
-
-
-def _write_points(table: Any, path: Path) -> None:  # noqa: ANN401
-    """Write finished points with their checksum."""
-    checksum = {CHECKSUM: _checksum(table.to_pylist())}
-    _write_table(table.replace_schema_metadata(checksum), path, noted=True)
-
-
-def _read_points(file: Path) -> Any:  # noqa: ANN401
-    """Return the table of finished points that a file holds, as they were written."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        table = pq.read_table(file, partitioning=None)
-        rows, noted = table.to_pylist(), table.schema.metadata or {}
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, MemoryError) as error:
-        raise _damaged(file, error) from error
-    if noted.get(CHECKSUM.encode()) != _checksum(rows).encode():
-        raise _damaged(file, "its checksum is another")
-    return table.replace_schema_metadata(None)
-
-
-def _checked(line: str) -> Row:
+def _checked(line: str, where: str) -> Row:
     """Return the point of a line that ends with its checksum."""
-    row: Row = json.loads(line)
-    if row.pop(CHECKSUM, None) != _checksum([row]):
-        msg = "the checksum of a line is another"
-        raise ValueError(msg)
+    try:
+        row: Row = json.loads(line)
+        said = row.pop(CHECKSUM, None)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise _damaged(where, error) from error
+    if said != _checksum(row):
+        raise _damaged(where, "its checksum is another")
     return row
 
 
-def _checksum(rows: list[Row]) -> str:
-    """Return a digest of points."""
-    return hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
+def _checksum(row: Row) -> str:
+    """Return a digest of a point."""
+    return hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()
 
 
-def _damaged(file: Path, reason: object) -> ForescaleError:
+def _damaged(where: str, reason: object) -> ForescaleError:
     first = (str(reason).strip().splitlines() or [type(reason).__name__])[0].rstrip(".")
     return ForescaleError(
-        f"{file} is damaged ({first}); delete it and its points are asked again, or all of them with --restart"
+        f"{where} is damaged ({first}); delete it and it is asked again, or all points with --restart"
     )
 
 
-def _claim(sweep: Sweep, fingerprint: str, folder: Path, kind: Format, *, restart: bool) -> None:
+def _claim(sweep: Sweep, fingerprint: str, folder: Path, *, restart: bool) -> None:
     """Note in `folder` what is asked, or see that it is what was asked before."""
     note = folder / DEFINITION
     before = _noted(note, restart=restart)
     if restart and before is not None:
-        _discard(folder / POINTS, KEPT)
+        (folder / POINTS).unlink(missing_ok=True)
     asked = {
         "schema": SCHEMA,
         "fingerprint": fingerprint,
         "num_points": sweep.axes.num_points,
-        "format": kind,
         "definition": json.loads(json.dumps(sweep.content, default=str)),
     }
     if restart or before is None:
         write_text(note, json.dumps(asked, indent=1, ensure_ascii=False) + "\n")
         return
-    if before.get("fingerprint") == fingerprint and before.get("format") == kind:
+    if before.get("fingerprint") == fingerprint:
         return
     msg = (
         f"{folder} holds points of another sweep than {sweep.where}: {_difference(before, asked)}; "
         "take another folder, or discard what is there with --restart"
     )
     raise ForescaleError(msg)
-
-
-def _discard(folder: Path, names: Sequence[str]) -> None:
-    for name in names:
-        for file in folder.glob(name):
-            file.unlink(missing_ok=True)
 
 
 def _noted(note: Path, *, restart: bool) -> dict[str, Any] | None:
@@ -355,8 +241,6 @@ def _noted(note: Path, *, restart: bool) -> dict[str, Any] | None:
 
 def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Return what changed, in words."""
-    if before.get("fingerprint") == now["fingerprint"]:
-        return f"it keeps {before.get('format')}, not {now['format']}"
     old, new = dict(_leaves(before.get("definition", {}))), dict(_leaves(now["definition"]))
     for key in [*new, *old]:
         if old.get(key) != new.get(key):
