@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import attrgetter
 
 from forescale.graph.counts import count_parameters
 from forescale.graph.ops import CollectiveKind
@@ -11,7 +12,7 @@ from forescale.numeric import Numeric
 from forescale.presets.almodel import AlmodelResult, Ranked, Terms
 from forescale.presets.almodel.memory import almodel_device_parameters, almodel_state_bytes
 from forescale.presets.almodel.step import Message, sequence_flops
-from forescale.report.document import Bullets, Column, Heading, Paragraph, Report, Section, Table
+from forescale.report.document import Bullets, Column, Content, Heading, Paragraph, Report, Section, Table
 from forescale.report.layouts import (
     Layouts,
     P,
@@ -38,149 +39,93 @@ LABELS = {
 """Short names of policies in the analysis."""
 
 
+PARTS = {
+    "Compute": "compute",
+    "TP": "tp.seconds",
+    "EP": "ep.seconds",
+    "FSDP": "fsdp_exposed",
+    "DP": "dp.seconds",
+    "CP": "cp.seconds",
+    "Bubble": "bubble",
+    "Optimizer": "optimizer.seconds",
+}
+"""Parts of a step by the analysis's names."""
+
+
 def bottleneck(one: Ranked) -> str:
     """Return the largest part of a step."""
-    step = one.step
-    parts = {
-        "Compute": step.compute,
-        "TP": step.tp.seconds,
-        "EP": step.ep.seconds,
-        "FSDP": step.fsdp_exposed,
-        "DP": step.dp.seconds,
-        "CP": step.cp.seconds,
-        "Bubble": step.bubble,
-        "Optimizer": step.optimizer.seconds,
-    }
-    return max(parts, key=lambda name: float(parts[name]))
+    return max(PARTS, key=lambda name: float(attrgetter(PARTS[name])(one.step)))
+
+
+def _degree(name: str) -> Column[Ranked]:
+    meaning = "Tensor / Data / Pipeline / Expert / Fully-sharded-data / Context parallelism degree"
+    return Column(name, meaning, lambda one: str(_degrees(one)[name]))
 
 
 def _gb(part: str) -> Callable[[Ranked], str]:
     return lambda one: f"{getattr(one.memory, part) / GIB:.1f}"
 
 
-def _seconds(value: Callable[[Ranked], Numeric]) -> Callable[[Ranked], str]:
-    return lambda one: f"{float(value(one)):.2f}"
+def _seconds(part: str) -> Callable[[Ranked], str]:
+    return lambda one: f"{float(attrgetter(part)(one.step)):.2f}"
 
 
-_DEGREES = "Tensor / Data / Pipeline / Expert / Fully-sharded-data / Context parallelism degree"
 COLUMNS: tuple[Column[Ranked], ...] = (
-    Column(heading="TP", meaning=_DEGREES, show=lambda one: str(one.strategy.tp)),
-    Column(heading="DP", meaning=_DEGREES, show=lambda one: str(one.strategy.dp_replicate)),
-    Column(heading="PP", meaning=_DEGREES, show=lambda one: str(one.strategy.pp)),
-    Column(heading="EP", meaning=_DEGREES, show=lambda one: str(one.strategy.ep)),
-    Column(heading="FSDP", meaning=_DEGREES, show=lambda one: str(one.fsdp)),
-    Column(heading="CP", meaning=_DEGREES, show=lambda one: str(one.strategy.cp)),
+    *map(_degree, ("TP", "DP", "PP", "EP", "FSDP", "CP")),
     Column(
-        heading="Remat",
-        meaning="Policy of rematerialisation: what is kept, the rest is computed again",
-        show=lambda one: LABELS[one.strategy.recompute.policy or one.strategy.recompute.granularity],
-        align="left",
+        "Remat",
+        "Policy of rematerialisation: what is kept, the rest is computed again",
+        lambda one: LABELS[one.strategy.recompute.policy or one.strategy.recompute.granularity],
+        "left",
+    ),
+    Column("PDB", "per_device_batch_size of MaxText", lambda one: f"{one.per_device_batch:g}"),
+    Column(
+        "MB",
+        "Sequences per micro-batch of a data-parallel rank: PDB × TP × CP",
+        lambda one: str(one.strategy.micro_batch_size),
+    ),
+    Column("GA", "Gradient accumulation steps", lambda one: str(one.projection.num_microbatches)),
+    Column("W(GB)", "Weights per device, fp32", _gb("weights")),
+    Column("O(GB)", "Optimizer states per device: both moments of Adam, fp32", _gb("optimizer")),
+    Column("G(GB)", "Gradients per device, fp32", _gb("gradients")),
+    Column(
+        "FBuf", "Buffer of gathered weights (GB): 2 layers × full layer weight × (FSDP−1)/FSDP", _gb("buffer")
+    ),
+    Column("Act(GB)", "Activations per device, by micro-batch and policy", _gb("activations")),
+    Column("Rsv", "Reserve for XLA (GB): a share of everything modelled", _gb("reserve")),
+    Column("Tot(GB)", "HBM per device: W + O + G + FBuf + Act + Rsv", _gb("total")),
+    Column(
+        "Trn(PF)",
+        "Useful FLOPs per step (PFLOP): forward and backward, nothing recomputed",
+        lambda one: f"{one.projection.model_flops_full_attention_per_step / P:.1f}",
+    ),
+    Column("Rmt%", "What recompute adds to them", lambda one: f"{100 * one.flops.overhead:.0f}"),
+    Column("Comp", "Compute (s): executed FLOPs / (devices × peak)", _seconds("compute")),
+    Column("TP(s)", "All-reduces of TP, exposed", _seconds("tp.seconds")),
+    Column("EP(s)", "Exchange of tokens between experts, exposed", _seconds("ep.seconds")),
+    Column(
+        "FSDP+",
+        "Gathers and scatters of FSDP (s) that compute does not hide: total − 85 % of Comp",
+        _seconds("fsdp_exposed"),
+    ),
+    Column("DP(s)", "All-reduce of gradients, exposed", _seconds("dp.seconds")),
+    Column("CP(s)", "Gather of keys and values, scatter of their gradients, exposed", _seconds("cp.seconds")),
+    Column("PP+(s)", "Sends between stages, hidden entirely", _seconds("pp.seconds")),
+    Column(
+        "Bub",
+        "Pipeline bubble (s): (PP−1)/(num_repeats × GA + PP−1) of compute and bubble",
+        _seconds("bubble"),
     ),
     Column(
-        heading="PDB",
-        meaning="per_device_batch_size of MaxText",
-        show=lambda one: f"{one.per_device_batch:g}",
+        "Opt", "Optimizer step (s): 28 bytes per parameter at the rate of HBM", _seconds("optimizer.seconds")
     ),
+    Column("Step(s)", "Step time: Comp + exposed communication + Bub + Opt", _seconds("total")),
     Column(
-        heading="MB",
-        meaning="Sequences per micro-batch of a data-parallel rank: PDB × TP × CP",
-        show=lambda one: str(one.strategy.micro_batch_size),
+        "MFU%",
+        "Useful FLOPs / (step time × devices × peak), attention counted without its mask",
+        lambda one: f"{100 * one.projection.mfu_full_attention:.1f}",
     ),
-    Column(
-        heading="GA",
-        meaning="Gradient accumulation steps",
-        show=lambda one: str(one.projection.num_microbatches),
-    ),
-    Column(heading="W(GB)", meaning="Weights per device, fp32", show=_gb("weights")),
-    Column(
-        heading="O(GB)",
-        meaning="Optimizer states per device: both moments of Adam, fp32",
-        show=_gb("optimizer"),
-    ),
-    Column(heading="G(GB)", meaning="Gradients per device, fp32", show=_gb("gradients")),
-    Column(
-        heading="FBuf",
-        meaning="Buffer of gathered weights (GB): 2 layers × full layer weight × (FSDP−1)/FSDP",
-        show=_gb("buffer"),
-    ),
-    Column(
-        heading="Act(GB)",
-        meaning="Activations per device, by micro-batch and policy",
-        show=_gb("activations"),
-    ),
-    Column(
-        heading="Rsv", meaning="Reserve for XLA (GB): a share of everything modelled", show=_gb("reserve")
-    ),
-    Column(heading="Tot(GB)", meaning="HBM per device: W + O + G + FBuf + Act + Rsv", show=_gb("total")),
-    Column(
-        heading="Trn(PF)",
-        meaning="Useful FLOPs per step (PFLOP): forward and backward, nothing recomputed",
-        show=lambda one: f"{one.projection.model_flops_full_attention_per_step / P:.1f}",
-    ),
-    Column(
-        heading="Rmt%",
-        meaning="What recompute adds to them",
-        show=lambda one: f"{100 * one.flops.overhead:.0f}",
-    ),
-    Column(
-        heading="Comp",
-        meaning="Compute (s): executed FLOPs / (devices × peak)",
-        show=_seconds(lambda one: one.step.compute),
-    ),
-    Column(
-        heading="TP(s)", meaning="All-reduces of TP, exposed", show=_seconds(lambda one: one.step.tp.seconds)
-    ),
-    Column(
-        heading="EP(s)",
-        meaning="Exchange of tokens between experts, exposed",
-        show=_seconds(lambda one: one.step.ep.seconds),
-    ),
-    Column(
-        heading="FSDP+",
-        meaning="Gathers and scatters of FSDP (s) that compute does not hide: total − 85 % of Comp",
-        show=_seconds(lambda one: one.step.fsdp_exposed),
-    ),
-    Column(
-        heading="DP(s)",
-        meaning="All-reduce of gradients, exposed",
-        show=_seconds(lambda one: one.step.dp.seconds),
-    ),
-    Column(
-        heading="CP(s)",
-        meaning="Gather of keys and values, scatter of their gradients, exposed",
-        show=_seconds(lambda one: one.step.cp.seconds),
-    ),
-    Column(
-        heading="PP+(s)",
-        meaning="Sends between stages, hidden entirely",
-        show=_seconds(lambda one: one.step.pp.seconds),
-    ),
-    Column(
-        heading="Bub",
-        meaning="Pipeline bubble (s): (PP−1)/(num_repeats × GA + PP−1) of compute and bubble",
-        show=_seconds(lambda one: one.step.bubble),
-    ),
-    Column(
-        heading="Opt",
-        meaning="Optimizer step (s): 28 bytes per parameter at the rate of HBM",
-        show=_seconds(lambda one: one.step.optimizer.seconds),
-    ),
-    Column(
-        heading="Step(s)",
-        meaning="Step time: Comp + exposed communication + Bub + Opt",
-        show=_seconds(lambda one: one.step.total),
-    ),
-    Column(
-        heading="MFU%",
-        meaning="Useful FLOPs / (step time × devices × peak), attention counted without its mask",
-        show=lambda one: f"{100 * one.projection.mfu_full_attention:.1f}",
-    ),
-    Column(
-        heading="Bottleneck",
-        meaning="The largest part of the step",
-        show=bottleneck,
-        align="left",
-    ),
+    Column("Bottleneck", "The largest part of the step", bottleneck, "left"),
 )
 
 
@@ -272,9 +217,7 @@ def _headers(found: AlmodelResult) -> tuple[Section, ...]:
 def _policies() -> Table:
     """Return the analysis's short names of policies."""
     rows = tuple((label, "save_all" if name == "none" else name) for name, label in LABELS.items())
-    return Table(
-        headings=(Heading(text="Remat", align="left"), Heading(text="Policy", align="left")), rows=rows
-    )
+    return Table(headings=(Heading("Remat", "left"), Heading("Policy", "left")), rows=rows)
 
 
 def _rates(terms: Terms) -> str:
@@ -284,12 +227,21 @@ def _rates(terms: Terms) -> str:
     )
 
 
-def _name(one: Ranked) -> str:
+def _degrees(one: Ranked) -> dict[str, int]:
     layout = one.strategy
-    return (
-        f"TP={layout.tp} DP={layout.dp_replicate} PP={layout.pp} EP={layout.ep} FSDP={one.fsdp} "
-        f"CP={layout.cp} remat={policy_name(layout.recompute)}"
-    )
+    return {
+        "TP": layout.tp,
+        "DP": layout.dp_replicate,
+        "PP": layout.pp,
+        "EP": layout.ep,
+        "FSDP": one.fsdp,
+        "CP": layout.cp,
+    }
+
+
+def _name(one: Ranked) -> str:
+    degrees = " ".join(f"{name}={degree}" for name, degree in _degrees(one).items())
+    return f"{degrees} remat={policy_name(one.strategy.recompute)}"
 
 
 def _summary(found: AlmodelResult) -> tuple[str, ...]:
@@ -314,13 +266,14 @@ def policy_name(recompute: Recompute) -> str:
 
 def details(found: AlmodelResult, one: Ranked) -> Sequence[Section]:
     """Return the sections of one layout."""
-    return (
-        Section(title="Memory per device", contents=(_memory(found, one),), level=3),
-        Section(title="Batch", contents=(Paragraph(text=_batch(found, one)),), level=3),
-        Section(title="FLOPs", contents=(Paragraph(text=_flops(one)),), level=3),
-        Section(title="Communication", contents=(_communication(found, one),), level=3),
-        Section(title="Performance", contents=(_performance(one),), level=3),
-    )
+    contents: dict[str, Content] = {
+        "Memory per device": _memory(found, one),
+        "Batch": Paragraph(text=_batch(found, one)),
+        "FLOPs": Paragraph(text=_flops(one)),
+        "Communication": _communication(found, one),
+        "Performance": _performance(one),
+    }
+    return [Section(title=title, contents=(content,), level=3) for title, content in contents.items()]
 
 
 def _memory(found: AlmodelResult, one: Ranked) -> Table:
@@ -342,9 +295,9 @@ def _memory(found: AlmodelResult, one: Ranked) -> Table:
     )
     return Table(
         headings=(
-            Heading(text="Component", align="left"),
+            Heading("Component", "left"),
             Heading(text="Size (GB)"),
-            Heading(text="Detail", align="left"),
+            Heading("Detail", "left"),
         ),
         rows=tuple((name, f"{float(size) / GIB:.2f}", detail) for name, size, detail in rows),
     )
@@ -396,10 +349,10 @@ def _communication(found: AlmodelResult, one: Ranked) -> Table:
     )
     return Table(
         headings=(
-            Heading(text="Type", align="left"),
+            Heading("Type", "left"),
             Heading(text="Volume (GB)"),
             Heading(text="Time (s)"),
-            Heading(text="Note", align="left"),
+            Heading("Note", "left"),
         ),
         rows=rows,
     )

@@ -13,7 +13,7 @@ SCHEMA = "forescale.report/1"
 Alignment: TypeAlias = Literal["left", "right"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Heading:
     """Top of a column."""
 
@@ -67,7 +67,7 @@ class Report:
         return {"schema": SCHEMA, "title": self.title, "sections": [asdict(item) for item in self.sections]}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Column(Generic[E]):
     """One figure of every entry of a ranking: how it is headed, what it means, how it is written."""
 
@@ -80,10 +80,7 @@ class Column(Generic[E]):
 def ranking(columns: Sequence[Column[E]], entries: Sequence[E]) -> Table:
     """Return one numbered row per entry."""
     return Table(
-        headings=(
-            Heading(text="#"),
-            *(Heading(text=column.heading, align=column.align) for column in columns),
-        ),
+        headings=(Heading("#"), *(Heading(column.heading, column.align) for column in columns)),
         rows=tuple(
             (str(place), *(column.show(entry) for column in columns))
             for place, entry in enumerate(entries, start=1)
@@ -99,17 +96,12 @@ def legend(columns: Sequence[Column[E]]) -> Table:
             rows[-1] = (f"{rows[-1][0]} / {column.heading}", column.meaning)
         else:
             rows.append((column.heading, column.meaning))
-    return Table(
-        headings=(Heading(text="Column", align="left"), Heading(text="Meaning", align="left")),
-        rows=tuple(rows),
-    )
+    return Table(headings=(Heading("Column", "left"), Heading("Meaning", "left")), rows=tuple(rows))
 
 
 def properties(rows: Sequence[tuple[str, str]], *, name: str = "Property") -> Table:
     """Return a table of names and values."""
-    return Table(
-        headings=(Heading(text=name, align="left"), Heading(text="Value", align="left")), rows=tuple(rows)
-    )
+    return Table(headings=(Heading(name, "left"), Heading("Value", "left")), rows=tuple(rows))
 
 
 def to_markdown(report: Report) -> str:

@@ -124,15 +124,15 @@ def _columns(best: Sequence[Projection], slowest: Sequence[Projection]) -> tuple
         "dp_shard": "Data-parallel ranks that share states",
     }
     wanted = [
-        Column(heading=name, meaning=meaning, show=_degree(name))
+        Column(name, meaning, _degree(name))
         for name, meaning in degrees.items()
         if any(getattr(one.strategy, name) > 1 for one in shown)
     ]
     choices: Column[Projection] = Column(
-        heading="choices",
-        meaning="What is not usual: kind of context parallelism, no sequence parallelism, schedule, order of axes",
-        show=lambda one: _choices(one.strategy),
-        align="left",
+        "choices",
+        "What is not usual: kind of context parallelism, no sequence parallelism, schedule, order of axes",
+        lambda one: _choices(one.strategy),
+        "left",
     )
     unusual = any(_choices(one.strategy) for one in shown)
     return (*wanted, *_BATCH, *([choices] if unusual else []), *_MEMORY, *_WORK, *_TIMES, *_RESULTS)
@@ -166,72 +166,52 @@ def _time(name: str) -> Callable[[Projection], str]:
 
 
 _BATCH: tuple[Column[Projection], ...] = (
+    Column("zero", "States sharded over dp: 0 none, 1 optimizer, 2 gradients, 3 weights", _degree("zero")),
+    Column("mbs", "Sequences per micro-batch and data-parallel rank", _degree("micro_batch_size")),
+    Column("m", "Micro-batches per step", lambda one: str(one.num_microbatches)),
     Column(
-        heading="zero",
-        meaning="States sharded over dp: 0 none, 1 optimizer, 2 gradients, 3 weights",
-        show=_degree("zero"),
-    ),
-    Column(
-        heading="mbs",
-        meaning="Sequences per micro-batch and data-parallel rank",
-        show=_degree("micro_batch_size"),
-    ),
-    Column(heading="m", meaning="Micro-batches per step", show=lambda one: str(one.num_microbatches)),
-    Column(
-        heading="recompute",
-        meaning="What is computed again in backward",
-        show=lambda one: _recompute(one.strategy.recompute),
-        align="left",
+        "recompute",
+        "What is computed again in backward",
+        lambda one: _recompute(one.strategy.recompute),
+        "left",
     ),
 )
 _MEMORY: tuple[Column[Projection], ...] = (
-    *(Column(heading=name, meaning=MEANINGS[name], show=_gib(name)) for name in MEMORY),
-    Column(heading="peak", meaning="Peak on the fullest device", show=_gib("peak")),
+    *(Column(name, MEANINGS[name], _gib(name)) for name in MEMORY),
+    Column("peak", "Peak on the fullest device", _gib("peak")),
 )
 _WORK: tuple[Column[Projection], ...] = (
     Column(
-        heading="PFLOP",
-        meaning="Useful FLOPs per step: forward and backward, attention with its mask",
-        show=lambda one: f"{one.model_flops_per_step / P:.1f}",
+        "PFLOP",
+        "Useful FLOPs per step: forward and backward, attention with its mask",
+        lambda one: f"{one.model_flops_per_step / P:.1f}",
     ),
     Column(
-        heading="executed",
-        meaning="PFLOP that the devices execute per step, recompute included",
-        show=lambda one: f"{one.hardware_flops_per_step / P:.1f}",
+        "executed",
+        "PFLOP that the devices execute per step, recompute included",
+        lambda one: f"{one.hardware_flops_per_step / P:.1f}",
     ),
 )
 _TIMES: tuple[Column[Projection], ...] = (
     Column(
-        heading="compute",
-        meaning="Attention, feed-forward, norms, embedding, head and recompute on the slowest stage",
-        show=lambda one: f"{_compute(one):.3f}",
+        "compute",
+        "Attention, feed-forward, norms, embedding, head and recompute on the slowest stage",
+        lambda one: f"{_compute(one):.3f}",
     ),
-    Column(heading="tp(s)", meaning="Tensor parallel, exposed", show=_time("tensor_comm")),
-    Column(heading="cp(s)", meaning="Context parallel, exposed", show=_time("context_comm")),
-    Column(heading="ep(s)", meaning="Expert parallel, exposed", show=_time("expert_comm")),
-    Column(heading="pp(s)", meaning="Pipeline sends, exposed", show=_time("pipeline_comm")),
-    Column(
-        heading="dp(s)", meaning="Data parallel (gathers and reductions), exposed", show=_time("data_comm")
-    ),
-    Column(heading="bubble", meaning="Waiting in the pipeline", show=_time("bubble")),
-    Column(heading="opt(s)", meaning="Update of the weights", show=_time("optimizer")),
-    Column(
-        heading="other", meaning="Losses of whole runs: hosts, stragglers, launches", show=_time("overhead")
-    ),
+    Column("tp(s)", "Tensor parallel, exposed", _time("tensor_comm")),
+    Column("cp(s)", "Context parallel, exposed", _time("context_comm")),
+    Column("ep(s)", "Expert parallel, exposed", _time("expert_comm")),
+    Column("pp(s)", "Pipeline sends, exposed", _time("pipeline_comm")),
+    Column("dp(s)", "Data parallel (gathers and reductions), exposed", _time("data_comm")),
+    Column("bubble", "Waiting in the pipeline", _time("bubble")),
+    Column("opt(s)", "Update of the weights", _time("optimizer")),
+    Column("other", "Losses of whole runs: hosts, stragglers, launches", _time("overhead")),
 )
 _RESULTS: tuple[Column[Projection], ...] = (
-    Column(heading="step(s)", meaning="Expected step time", show=lambda one: f"{one.step_time_s:.3f}"),
-    Column(
-        heading="MFU%",
-        meaning="Useful FLOPs over peak, attention with its mask",
-        show=lambda one: f"{100 * one.mfu:.1f}",
-    ),
-    Column(
-        heading="tok/s/dev",
-        meaning="Tokens per second and device",
-        show=lambda one: f"{one.tokens_per_s_per_device:,.0f}",
-    ),
-    Column(heading="bottleneck", meaning="The largest part of the step", show=_bottleneck, align="left"),
+    Column("step(s)", "Expected step time", lambda one: f"{one.step_time_s:.3f}"),
+    Column("MFU%", "Useful FLOPs over peak, attention with its mask", lambda one: f"{100 * one.mfu:.1f}"),
+    Column("tok/s/dev", "Tokens per second and device", lambda one: f"{one.tokens_per_s_per_device:,.0f}"),
+    Column("bottleneck", "The largest part of the step", _bottleneck, "left"),
 )
 
 
@@ -255,9 +235,9 @@ def _memory(one: Projection) -> Table:
     )
     return Table(
         headings=(
-            Heading(text="Component", align="left"),
-            Heading(text="GiB"),
-            Heading(text="Detail", align="left"),
+            Heading("Component", "left"),
+            Heading("GiB"),
+            Heading("Detail", "left"),
         ),
         rows=tuple(rows),
     )
@@ -284,7 +264,7 @@ def _times(one: Projection) -> Table:
         if one.time_s[name]
     ]
     return Table(
-        headings=(Heading(text="Part", align="left"), Heading(text="Seconds"), Heading(text="Share")),
+        headings=(Heading("Part", "left"), Heading("Seconds"), Heading("Share")),
         rows=(*rows, ("step", f"{one.step_time_s:.4f}", "100.0%")),
     )
 
