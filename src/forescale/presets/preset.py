@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from forescale.errors import SpecError
 from forescale.graph.counts import count_parameters, model_flops
+from forescale.projection.rates import days, tokens_per_device_second, utilisation
 from forescale.projection.result import (
     TIME_PARTS,
     Interval,
@@ -129,6 +130,54 @@ def memory_projection(account: Account, question: Question, *, preset: str) -> P
         memory=_summary(account, cluster.device.hbm_bytes),
         training_days=None,
         notes=(*account.notes, NO_TIME),
+    )
+
+
+def timed_projection(
+    stated: Projection,
+    *,
+    step_time: float,
+    time_s: Mapping[str, float],
+    stage_times: Iterable[tuple[float, float]],
+    peak_rate: float,
+    hardware_flops: float,
+    notes: tuple[Note, ...],
+) -> Projection:
+    """Return a projection of memory with the times of its step.
+
+    Parameters
+    ----------
+    time_s
+        Seconds of the step by part.
+    stage_times
+        Seconds of one micro-batch on each stage, forward and backward.
+    peak_rate
+        FLOP/s of one device, of which MFU and HFU are shares.
+    hardware_flops
+        FLOP that all devices execute in a step.
+    """
+    work, devices = stated.workload, float(stated.cluster.num_devices)
+    tokens = work.tokens_per_step
+    rates = {"peak_rate": peak_rate, "num_devices": devices, "step_time": step_time}
+    a_second = tokens_per_device_second(tokens=tokens, step_time=step_time, num_devices=devices)
+    whole = None if work.tokens is None else float(work.tokens)
+    return replace(
+        stated,
+        step_time=Interval(low=step_time, expected=step_time, high=step_time),
+        tokens_per_s_per_device=float(a_second),
+        mfu=float(utilisation(flops=stated.model_flops_per_step, **rates)),
+        mfu_full_attention=float(utilisation(flops=stated.model_flops_full_attention_per_step, **rates)),
+        hfu=float(utilisation(flops=hardware_flops, **rates)),
+        hardware_flops_per_step=hardware_flops,
+        time_s={**dict.fromkeys(TIME_PARTS, 0.0), **time_s},
+        stage_times=tuple(
+            StageTime(stage=stage, forward_s=forward, backward_s=backward)
+            for stage, (forward, backward) in enumerate(stage_times)
+        ),
+        training_days=None
+        if whole is None
+        else float(days(total_tokens=whole, tokens=tokens, step_time=step_time)),
+        notes=notes,
     )
 
 

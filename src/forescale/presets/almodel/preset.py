@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from forescale.cost.roofline import peak_rate
 from forescale.errors import SpecError
@@ -18,9 +18,8 @@ from forescale.presets.almodel.memory import (
 )
 from forescale.presets.almodel.step import Clock, SequenceFlops, Step, parts_of_compute, sequence_flops
 from forescale.presets.almodel.terms import ANALYSIS, Terms, measured_terms
-from forescale.presets.preset import Account, StageBytes, memory_projection
-from forescale.projection.rates import days, tokens_per_device_second, utilisation
-from forescale.projection.result import TIME_PARTS, Interval, Projection, StageTime
+from forescale.presets.preset import Account, StageBytes, memory_projection, timed_projection
+from forescale.projection.result import Projection
 from forescale.question import Note, Question
 from forescale.spec.model import Model
 from forescale.spec.strategy import Strategy
@@ -169,28 +168,17 @@ def _bytes(memory: DeviceMemory, num_layers: int) -> StageBytes:
 
 
 def _timed(stated: Projection, step: Step, flops: SequenceFlops) -> Projection:
-    """Return a projection of memory with the times of the step."""
-    work, devices = stated.workload, float(stated.cluster.num_devices)
-    total, batch = float(step.total), float(work.global_batch_size)
-    peak = peak_rate(stated.cluster.device, work.precision.compute)
-    rates = {"peak_rate": peak, "num_devices": devices, "step_time": total}
-    executed = (flops.useful + flops.replayed) * batch
-    tokens = batch * work.seq_len
-    return replace(
+    """Return a projection of memory with the times of the step; recompute belongs to backward."""
+    work, executed = stated.workload, flops.useful + flops.replayed
+    once = float(step.compute) / stated.num_microbatches
+    forward = once * flops.forward / executed
+    return timed_projection(
         stated,
-        step_time=Interval(low=total, expected=total, high=total),
-        tokens_per_s_per_device=float(
-            tokens_per_device_second(tokens=tokens, step_time=total, num_devices=devices)
-        ),
-        mfu=float(utilisation(flops=stated.model_flops_per_step, **rates)),
-        mfu_full_attention=float(utilisation(flops=stated.model_flops_full_attention_per_step, **rates)),
-        hfu=float(utilisation(flops=executed, **rates)),
-        hardware_flops_per_step=executed,
+        step_time=float(step.total),
         time_s=_parts(stated, step, flops),
-        stage_times=tuple(_stage_time(stated, step, flops, stage.stage) for stage in stated.memory.stages),
-        training_days=None
-        if work.tokens is None
-        else float(days(total_tokens=float(work.tokens), tokens=tokens, step_time=total)),
+        stage_times=[(forward, once - forward)] * len(stated.memory.stages),
+        peak_rate=peak_rate(stated.cluster.device, work.precision.compute),
+        hardware_flops=executed * float(work.global_batch_size),
         notes=_NOTES,
     )
 
@@ -208,18 +196,8 @@ def _parts(stated: Projection, step: Step, flops: SequenceFlops) -> dict[str, fl
         "bubble": step.bubble,
         "optimizer": step.optimizer.seconds,
     }
-    return (
-        dict.fromkeys(TIME_PARTS, 0.0)
-        | {part: useful * share for part, share in shares.items()}
-        | {name: float(value) for name, value in whole.items()}
-    )
-
-
-def _stage_time(stated: Projection, step: Step, flops: SequenceFlops, stage: int) -> StageTime:
-    """Return the compute of one micro-batch on a stage; recompute belongs to backward."""
-    once = float(step.compute) / stated.num_microbatches
-    forward = once * flops.forward / (flops.useful + flops.replayed)
-    return StageTime(stage=stage, forward_s=forward, backward_s=once - forward)
+    parts = {str(part): useful * share for part, share in shares.items()}
+    return parts | {name: float(value) for name, value in whole.items()}
 
 
 _NOTES = (

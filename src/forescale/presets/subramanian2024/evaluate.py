@@ -8,14 +8,12 @@ from types import MappingProxyType
 
 import numpy as np
 
-from forescale.formula import formula
 from forescale.memory.in_flight import in_flight, saved_bytes
 from forescale.memory.states import gradient_bytes, optimizer_bytes, weight_bytes
 from forescale.numeric import Array, Numeric
 from forescale.presets.subramanian2024.formulas import (
     FP16_BYTES,
     OPTIMIZER_BYTES,
-    PAPER,
     exposed_weight_exchange_time,
     stage_bubble_time,
     stage_exchange_time,
@@ -54,18 +52,6 @@ class LayerTime:
     flops: Numeric
 
 
-@formula(unit="s", source=f"{PAPER}, appendix A, hardware configurations: latency of FLOPs")
-def operation_compute_time(*, flops: Numeric, latency: float, rate: float, efficiency: float) -> Numeric:
-    """t_sf + F / (η·rate)."""
-    return latency + flops / (efficiency * rate)
-
-
-@formula(unit="s", source=f"{PAPER}, section III-A (S2), computation time")
-def operation_traffic_time(*, num_bytes: Numeric, bandwidth: float) -> Numeric:
-    """Bytes / peak memory bandwidth."""
-    return num_bytes / bandwidth
-
-
 def price_layer(layer: Layer, split: Split, *, machine: Machine, quirks: Quirks) -> LayerTime:
     """Return the times of `layer` on `machine`."""
     pricer = _Pricer(machine=machine, split=split, quirks=quirks, known={})
@@ -92,14 +78,9 @@ class _Pricer:
     def times(self, operation: Operation, work: Work) -> tuple[Numeric, Numeric, Numeric]:
         """Return seconds of compute, of memory beyond compute, and of exposed messages."""
         machine = self.machine
-        compute = operation_compute_time(
-            flops=work.flops,
-            latency=machine.operation_latency,
-            rate=machine.matrix_rate if operation.on_matrix_units else machine.vector_rate,
-            efficiency=machine.compute_efficiency,
-        )
-        traffic = operation_traffic_time(num_bytes=work.num_bytes, bandwidth=machine.hbm_bandwidth)
-        memory = np.maximum(traffic - compute, 0.0)
+        rate = machine.matrix_rate if operation.on_matrix_units else machine.vector_rate
+        compute = machine.operation_latency + work.flops / (machine.compute_efficiency * rate)
+        memory = np.maximum(work.num_bytes / machine.hbm_bandwidth - compute, 0.0)
         return compute, memory, self._exposed(operation, work, compute + memory)
 
     def _exposed(self, operation: Operation, work: Work, work_time: Numeric) -> Numeric:
@@ -111,16 +92,11 @@ class _Pricer:
     def _seconds(self, message: Message, panels: Numeric) -> Numeric:
         """Return the seconds of a message, or of one of its panels."""
         if message not in self.known:
-            ranks, near = (
-                (self.split.tp1, self.split.near_tp1)
-                if message.axis == "tp1"
-                else (self.split.tp2, self.split.near_tp2)
-            )
             self.known[message] = self.machine.collective(
                 kind=message.kind,
                 num_bytes=message.num_bytes / panels,
-                num_ranks=ranks,
-                near=near,
+                num_ranks=getattr(self.split, message.axis),
+                near=getattr(self.split, f"near_{message.axis}"),
                 quirks=self.quirks,
             )
         return self.known[message]
@@ -139,29 +115,6 @@ class Memory:
     def total(self) -> Numeric:
         """All parts together."""
         return self.weights + self.gradients + self.optimizer + self.activations
-
-
-def device_memory(
-    *,
-    parameters: Numeric,
-    kept_bytes: Numeric,
-    replicas: Numeric,
-    pp: Numeric,
-    num_microbatches: Numeric,
-    stage: Numeric = 0.0,
-) -> Memory:
-    """Return the memory of a stage with so many parameters that keeps so much of each micro-batch.
-
-    `replicas` devices share the optimizer's states. The first stage, whose memory the paper states, is the fullest.
-    """
-    states = {"parameters": parameters, "shards": replicas, "zero": 1.0}
-    held = in_flight(stage=stage, pp=pp, vpp=1.0, num_microbatches=num_microbatches)
-    return Memory(
-        weights=weight_bytes(element_bytes=FP16_BYTES, **states),
-        gradients=gradient_bytes(element_bytes=FP16_BYTES, **states),
-        optimizer=optimizer_bytes(element_bytes=OPTIMIZER_BYTES, **states),
-        activations=saved_bytes(per_microbatch=kept_bytes, microbatches=held),
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,18 +184,28 @@ class Analysis:
     quirks: Quirks
 
     def memory(self, rows: Columns, *, stage: int = 0) -> Memory:
-        """Return the memory of every row of degrees on one stage; placement and panels do not matter."""
+        """Return the memory of every row of degrees on one stage; placement and panels do not matter.
+
+        The first stage, whose memory the paper states, is the fullest.
+        """
         shared = factor(rows, HELD_KEY)
         one = {"panels": 1.0, "near_tp1": 1.0, "near_tp2": 1.0}
         layer = self.layer(Split(**_at(rows, shared.first, HELD_KEY), **one))
-        layers = self._layers(rows)
-        return device_memory(
-            parameters=_take(sum(operation.parameters for operation in layer), shared.code) * layers,
-            kept_bytes=_take(sum(operation.saved_bytes for operation in layer), shared.code) * layers,
-            replicas=self._replicas(rows),
-            pp=rows["pp"].astype(float),
-            num_microbatches=rows["num_microbatches"].astype(float),
-            stage=float(stage),
+        layers, pp = self._layers(rows), rows["pp"].astype(float)
+        states: dict[str, Numeric] = {
+            "parameters": _take(sum(operation.parameters for operation in layer), shared.code) * layers,
+            "shards": self._replicas(rows),
+            "zero": 1.0,
+        }
+        microbatches = rows["num_microbatches"].astype(float)
+        return Memory(
+            weights=weight_bytes(element_bytes=FP16_BYTES, **states),
+            gradients=gradient_bytes(element_bytes=FP16_BYTES, **states),
+            optimizer=optimizer_bytes(element_bytes=OPTIMIZER_BYTES, **states),
+            activations=saved_bytes(
+                per_microbatch=_take(sum(operation.saved_bytes for operation in layer), shared.code) * layers,
+                microbatches=in_flight(stage=float(stage), pp=pp, vpp=1.0, num_microbatches=microbatches),
+            ),
         )
 
     def step_time(self, candidates: Columns) -> StepTime:

@@ -6,9 +6,9 @@ where activations and weights are split over a grid and broadcast in panels.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import Literal, TypeAlias
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any, Literal, TypeAlias
 
 from forescale.errors import SpecError
 from forescale.graph.ops import CollectiveKind
@@ -149,61 +149,61 @@ Layer: TypeAlias = tuple[Operation, ...]
 """The operations of one layer; the last is the norm whose output travels to the next stage."""
 
 
-def bias(name: str, *, elements: Numeric, width: Numeric) -> Operation:
-    """Return the addition of a bias of `width` to `elements`; its gradient is not reduced, as published."""
-    work = Work(
-        flops=formulas.bias_flops(elements=elements),
-        num_bytes=formulas.bias_bytes(elements=elements, width=width),
+MASK_BYTES = 1.0
+"""Bytes of an element of a dropout mask."""
+Pair: TypeAlias = tuple[Numeric, Numeric]
+"""Forward and backward."""
+
+
+def vector(name: str, *, flops: Pair, num_bytes: Pair, **more: Any) -> Operation:  # noqa: ANN401
+    """Return an operation of the vector units, its counts as in the published code."""
+    forward, backward = (
+        Work(flops=count, num_bytes=size) for count, size in zip(flops, num_bytes, strict=True)
     )
-    return Operation(name=name, on_matrix_units=False, forward=work, backward=work, parameters=width)
+    return Operation(name=name, on_matrix_units=False, forward=forward, backward=backward, **more)
+
+
+def bias(name: str, *, elements: Numeric, width: Numeric) -> Operation:
+    """Return the addition of a bias of `width` to `elements`; its gradient is a sum, not reduced, as published."""
+    traffic = FP16_BYTES * (elements + width)
+    return vector(name, flops=(elements, elements), num_bytes=(traffic, traffic), parameters=width)
 
 
 def dropout(name: str, *, elements: Numeric) -> Operation:
-    """Return a dropout, which keeps its mask."""
-    work = Work(
-        flops=formulas.dropout_flops(elements=elements), num_bytes=formulas.dropout_bytes(elements=elements)
-    )
-    saved = formulas.mask_bytes(elements=elements)
-    return Operation(name=name, on_matrix_units=False, forward=work, backward=work, saved_bytes=saved)
+    """Return a dropout: one product per element, read and written, and a mask, which is kept."""
+    traffic, mask = (2.0 * FP16_BYTES + MASK_BYTES) * elements, MASK_BYTES * elements
+    return vector(name, flops=(elements, elements), num_bytes=(traffic, traffic), saved_bytes=mask)
 
 
 def gelu(*, elements: Numeric) -> Operation:
-    """Return the activation function, which keeps its input."""
-    return Operation(
-        name="gelu",
-        on_matrix_units=False,
-        forward=Work(
-            flops=formulas.gelu_forward_flops(elements=elements),
-            num_bytes=formulas.gelu_bytes(elements=elements, tensors=2.0),
-        ),
-        backward=Work(
-            flops=formulas.gelu_backward_flops(elements=elements),
-            num_bytes=formulas.gelu_bytes(elements=elements, tensors=3.0),
-        ),
-        saved_bytes=FP16_BYTES * elements,
+    """Return the activation function: two tensors pass forward and three backward; it keeps its input."""
+    tensor = FP16_BYTES * elements
+    return vector(
+        "gelu",
+        flops=(8.0 * elements, 13.0 * elements),
+        num_bytes=(2.0 * tensor, 3.0 * tensor),
+        saved_bytes=tensor,
     )
 
 
-def norm(
-    name: str, *, rows: Numeric, width: Numeric, forward: tuple[Message, ...], backward: tuple[Message, ...]
-) -> Operation:
-    """Return a layer norm of `rows` of `width` elements, which keeps its input."""
-    return Operation(
-        name=name,
-        on_matrix_units=False,
-        forward=Work(
-            flops=formulas.norm_forward_flops(rows=rows, width=width),
-            num_bytes=formulas.norm_forward_bytes(rows=rows, width=width),
-            messages=forward,
-        ),
-        backward=Work(
-            flops=formulas.norm_backward_flops(rows=rows, width=width),
-            num_bytes=formulas.norm_backward_bytes(rows=rows, width=width),
-            messages=backward,
+def norm(name: str, *, rows: Numeric, width: Numeric, forward: Message, backward: Message) -> Operation:
+    """Return a layer norm of `rows` of `width` elements, which keeps its input.
+
+    Forward passes rows, their mean and deviation, scale and shift; backward five tensors like the rows.
+    """
+    elements = rows * width
+    one = vector(
+        name,
+        flops=(9.0 * elements, 8.0 * elements + 4.0 * rows * (width - 1.0)),
+        num_bytes=(
+            2.0 * FP16_BYTES * (elements + rows + width),
+            FP16_BYTES * (5.0 * elements + 2.0 * width),
         ),
         parameters=2.0 * width,
-        saved_bytes=FP16_BYTES * rows * width,
+        saved_bytes=FP16_BYTES * elements,
     )
+    sent = replace(one.forward, messages=(forward,)), replace(one.backward, messages=(backward,))
+    return replace(one, forward=sent[0], backward=sent[1])
 
 
 def fused_attention(shape: Shape, split: Split, *, vector_weight: float) -> Operation:
@@ -287,45 +287,36 @@ def _layer(
     volume = FP16_BYTES * tokens * hidden
     gather = Message(kind="all_gather", axis="tp1", num_bytes=volume)
     scatter = Message(kind="reduce_scatter", axis="tp1", num_bytes=volume)
-    column, row = _columns(tokens, scatter), _rows(tokens, scatter)
+    column = partial(_linear, tokens=tokens, backward=(scatter,))  # its input's gradient is a sum over tp1
+    row = partial(_linear, tokens=tokens, forward=(scatter,))  # its output is
     attention_norm, ffn_norm = (
-        norm(name, rows=rows, width=hidden, forward=(gather,), backward=(scatter,))
+        norm(name, rows=rows, width=hidden, forward=gather, backward=scatter)
         for name in ("attention norm", "ffn norm")
     )
     return (
-        column("query, key, value", hidden, 3 * shape.hidden_size // split.tp1),
+        column("query, key, value", inputs=hidden, outputs=3 * shape.hidden_size // split.tp1),
         fused_attention(shape, split, vector_weight=vector_weight),
-        row("projection", part, hidden),
+        row("projection", inputs=part, outputs=hidden),
         bias("projection bias", elements=after_attention[0], width=after_attention[1]),
         dropout("attention dropout", elements=dropped),
         attention_norm,
-        column("first linear", hidden, ffn),
+        column("first linear", inputs=hidden, outputs=ffn),
         bias("first bias", elements=tokens * ffn, width=ffn),
         gelu(elements=tokens * ffn),
         dropout("inner dropout", elements=tokens * ffn),
-        row("second linear", ffn, hidden),
+        row("second linear", inputs=ffn, outputs=hidden),
         bias("second bias", elements=after_ffn[0], width=after_ffn[1]),
         dropout("ffn dropout", elements=dropped),
         ffn_norm,
     )
 
 
-def _columns(tokens: Numeric, scatter: Message) -> Callable[[str, Numeric, Numeric], Operation]:
-    """Return what makes a column-split product: its input's gradient is a sum over tp1."""
-    return lambda name, inputs, outputs: _linear(name, tokens, inputs, outputs, backward=(scatter,))
-
-
-def _rows(tokens: Numeric, scatter: Message) -> Callable[[str, Numeric, Numeric], Operation]:
-    """Return what makes a row-split product: its output is a sum over tp1."""
-    return lambda name, inputs, outputs: _linear(name, tokens, inputs, outputs, forward=(scatter,))
-
-
 def _linear(
     name: str,
+    *,
     tokens: Numeric,
     inputs: Numeric,
     outputs: Numeric,
-    *,
     forward: tuple[Message, ...] = (),
     backward: tuple[Message, ...] = (),
 ) -> Operation:
@@ -409,6 +400,6 @@ def _split_norm(name: str, shape: Shape, tokens: Numeric, split: Split, quirks: 
         name,
         rows=tokens,
         width=held // split.tp1,
-        forward=(Message(kind="all_reduce", axis="tp1", num_bytes=statistics),),
-        backward=(Message(kind="all_reduce", axis="tp1", num_bytes=gradients),),
+        forward=Message(kind="all_reduce", axis="tp1", num_bytes=statistics),
+        backward=Message(kind="all_reduce", axis="tp1", num_bytes=gradients),
     )

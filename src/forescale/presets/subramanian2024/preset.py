@@ -10,18 +10,18 @@ import numpy as np
 from forescale.cost.mesh import groups, order_of, ranks_per_tier
 from forescale.errors import SpecError
 from forescale.graph.layout import split_strategy
-from forescale.presets.preset import Account, StageBytes, memory_projection
-from forescale.presets.subramanian2024.evaluate import LAYER_KEY, Analysis, LayerTime, price_layer
+from forescale.numeric import Numeric
+from forescale.presets.preset import Account, StageBytes, memory_projection, timed_projection
+from forescale.presets.subramanian2024.evaluate import LAYER_KEY, Analysis, price_layer
 from forescale.presets.subramanian2024.formulas import CODE, FP16_BYTES
 from forescale.presets.subramanian2024.layers import Quirks, Split, shape_of
 from forescale.presets.subramanian2024.machine import machine_of
 from forescale.presets.subramanian2024.space import Columns
-from forescale.projection.rates import days, tokens_per_device_second, utilisation
-from forescale.projection.result import TIME_PARTS, Interval, Projection, StageTime
+from forescale.projection.result import TIME_PARTS, Projection
 from forescale.question import Note, Question
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
-from forescale.spec.strategy import Recompute, Strategy, TensorKind
+from forescale.spec.strategy import Strategy, TensorKind
 from forescale.spec.workload import Workload
 
 _ATTENTION = ("query, key, value", "fused attention", "projection", "projection bias", "attention dropout")
@@ -68,12 +68,8 @@ SUBRAMANIAN_2024 = Subramanian2024Preset()
 def _refuse(model: Model, strategy: Strategy) -> None:
     """Raise if the layout has something that the paper does not know."""
     usual = Strategy()
-    unknown = [
-        name
-        for name in ("vpp", "ep", "etp", "stage_layers")
-        if getattr(strategy, name) != getattr(usual, name)
-    ]
-    unknown += ["recompute"] if strategy.recompute != Recompute() else []
+    only_usual = ("vpp", "ep", "etp", "stage_layers", "recompute")
+    unknown = [name for name in only_usual if getattr(strategy, name) != getattr(usual, name)]
     unknown += ["zero > 1"] if strategy.zero > 1 else []
     unknown += ["tp without sp"] if strategy.tp > 1 and not strategy.sp else []
     unknown += ["pp that does not divide the layers"] if model.num_layers % strategy.pp else []
@@ -108,8 +104,7 @@ def _columns(cluster: Cluster, strategy: Strategy, workload: Workload) -> Column
 def _stage(analysis: Analysis, layout: Columns, stage: int) -> StageBytes:
     memory = analysis.memory(layout, stage=stage)
     parts = {
-        name: float(np.asarray(getattr(memory, name))[0])
-        for name in ("weights", "gradients", "optimizer", "activations")
+        name: _only(getattr(memory, name)) for name in ("weights", "gradients", "optimizer", "activations")
     }
     layers = analysis.shape.num_layers // int(layout["pp"][0])
     return StageBytes(num_layers=layers, parameters=parts["weights"] / FP16_BYTES, **parts)
@@ -125,38 +120,23 @@ def _parameters(analysis: Analysis) -> float:
 def _timed(stated: Projection, analysis: Analysis, layout: Columns) -> Projection:
     """Return a projection of memory with the times of the step."""
     step, layer = analysis.step_time(layout), analysis.layer_time(layout)
-    total = float(np.asarray(step.total)[0])
     passes = float(layout["num_microbatches"][0] * (analysis.shape.num_layers // layout["pp"][0]))
-    work, devices = stated.workload, stated.cluster.num_devices
-    flops = float(np.asarray(layer.flops)[0]) * passes * devices
-    tokens = work.tokens_per_step
-    rates = {"peak_rate": analysis.machine.matrix_rate, "num_devices": float(devices), "step_time": total}
     whole = {"pipeline_comm": step.pipeline, "data_comm": step.data, "bubble": step.bubble}
-    return replace(
+    forward, backward = _only(layer.forward_s), _only(layer.backward_s)
+    return timed_projection(
         stated,
-        step_time=Interval(low=total, expected=total, high=total),
-        tokens_per_s_per_device=float(
-            tokens_per_device_second(tokens=tokens, step_time=total, num_devices=float(devices))
-        ),
-        mfu=float(utilisation(flops=stated.model_flops_per_step, **rates)),
-        mfu_full_attention=float(utilisation(flops=stated.model_flops_full_attention_per_step, **rates)),
-        hfu=float(utilisation(flops=flops, **rates)),
-        hardware_flops_per_step=flops,
-        time_s=_parts(analysis, layout, passes)
-        | {name: float(np.asarray(value)[0]) for name, value in whole.items()},
-        stage_times=tuple(
-            _stage_time(layer, stage.stage, stage.num_layers) for stage in stated.memory.stages
-        ),
-        training_days=None
-        if work.tokens is None
-        else float(days(total_tokens=float(work.tokens), tokens=tokens, step_time=total)),
+        step_time=_only(step.total),
+        time_s=_parts(analysis, layout, passes) | {name: _only(value) for name, value in whole.items()},
+        stage_times=((one.num_layers * forward, one.num_layers * backward) for one in stated.memory.stages),
+        peak_rate=analysis.machine.matrix_rate,
+        hardware_flops=_only(layer.flops) * passes * stated.cluster.num_devices,
         notes=(_LEFT_OUT,),
     )
 
 
-def _stage_time(layer: LayerTime, stage: int, layers: int) -> StageTime:
-    forward, backward = (float(np.asarray(value)[0]) for value in (layer.forward_s, layer.backward_s))
-    return StageTime(stage=stage, forward_s=layers * forward, backward_s=layers * backward)
+def _only(values: Numeric) -> float:
+    """Return the value of the only candidate."""
+    return float(np.asarray(values).reshape(-1)[0])
 
 
 def _parts(analysis: Analysis, layout: Columns, passes: float) -> dict[str, float]:
@@ -166,7 +146,7 @@ def _parts(analysis: Analysis, layout: Columns, passes: float) -> dict[str, floa
     for operation in analysis.layer(split):
         time = price_layer((operation,), split, machine=analysis.machine, quirks=analysis.quirks)
         own = "attention" if operation.name in _ATTENTION else "norm" if operation.name in _NORMS else "ffn"
-        parts[own] += passes * float(np.asarray(time.compute_s + time.memory_s)[0])
+        parts[own] += passes * _only(time.compute_s + time.memory_s)
         comm = "context_comm" if operation.name == "fused attention" else "tensor_comm"
-        parts[comm] += passes * float(np.asarray(time.tensor_s).reshape(-1)[0])
+        parts[comm] += passes * _only(time.tensor_s)
     return parts
