@@ -11,8 +11,9 @@ from forescale.advise.tree import doubling, tree
 from forescale.cost.select import Costs
 from forescale.errors import InfeasibleError
 from forescale.graph.counts import count_parameters
-from forescale.presets.playbook.formulas import microbatches_of, playbook_ratios
+from forescale.presets.playbook.formulas import playbook_ratios
 from forescale.presets.playbook.preset import bytes_per_parameter
+from forescale.presets.preset import microbatches_of
 from forescale.projection.result import Projection
 from forescale.question import Question, question_of
 from forescale.search.compare import compare

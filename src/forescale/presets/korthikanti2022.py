@@ -7,10 +7,16 @@ from dataclasses import dataclass
 from forescale.errors import SpecError
 from forescale.formula import formula
 from forescale.graph.counts import count_parameters
-from forescale.graph.stages import layers_per_stage
 from forescale.memory.in_flight import in_flight
 from forescale.numeric import Numeric
-from forescale.presets.preset import Account, StageBytes, memory_projection
+from forescale.presets.preset import (
+    Account,
+    StageBytes,
+    layers_of,
+    memory_projection,
+    microbatches_of,
+    replayed_layers,
+)
 from forescale.projection.result import Projection
 from forescale.question import Note, Question
 from forescale.spec.model import DenseFfn, FullAttention, Layer, Model
@@ -48,18 +54,6 @@ def korthikanti_replayed_layer(
     return 2.0 * seq_len * micro_batch_size * hidden_size / sequence_ranks
 
 
-@formula(unit="1", source=f"{PAPER}, section 4.2.3: memory of the interleaved schedule on the first stage")
-def korthikanti_interleaving(*, pp: Numeric, vpp: Numeric) -> Numeric:
-    """1 + (p − 1)/(p·m) with m chunks per rank, 1 without interleaving."""
-    return 1.0 + (pp - 1.0) / (pp * vpp) if vpp > 1 else 1.0
-
-
-@formula(unit="byte", source=f"{PAPER}, equation 5: the first stage keeps L/p layers of p micro-batches")
-def korthikanti_first_stage(*, layer: Numeric, num_layers: Numeric, interleaving: Numeric) -> Numeric:
-    """Layer·L·interleaving: the first stage's activations do not depend on p."""
-    return layer * num_layers * interleaving
-
-
 @formula(unit="byte", source=f"{PAPER}, section 4.3: dropout mask of the embeddings")
 def korthikanti_embedding(
     *,
@@ -88,57 +82,9 @@ def korthikanti_output(
     return 4.0 * tokens * hidden_size / sequence_ranks + 4.0 * tokens * vocab_size / tp
 
 
-@formula(unit="1", source=f"{PAPER}, section 5: share of activations that selective recompute saves")
-def korthikanti_selective_saving(*, seq_len: Numeric, hidden_size: Numeric, num_heads: Numeric) -> Numeric:
-    """(5as/h) / (34 + 5as/h): 70 % of GPT-3, 65 % of MT-NLG."""
-    scores = 5.0 * num_heads * seq_len / hidden_size
-    return scores / (34.0 + scores)
-
-
-@formula(unit="1", source=f"{PAPER}, equations 7 and 8: hardware over model FLOPs")
-def korthikanti_selective_overhead(
-    *, seq_len: Numeric, hidden_size: Numeric, num_layers: Numeric, vocab_size: Numeric
-) -> Numeric:
-    """(1 + s/3h + v/12hL) / (1 + s/6h + v/12hL) − 1, near s/6h: what selective recompute adds."""
-    head = vocab_size / (12.0 * hidden_size * num_layers)
-    ratio = seq_len / (6.0 * hidden_size)
-    return (1.0 + 2.0 * ratio + head) / (1.0 + ratio + head) - 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Activations:
-    """Bytes of one micro-batch by the paper's formulas."""
-
-    kept_layer: float
-    replayed_layer: float
-    embedding: float
-    output: float
-
-
-def activations(model: Model, strategy: Strategy, workload: Workload, num_heads: int) -> Activations:
-    """Return what one micro-batch keeps on one device, per layer and at both ends."""
-    split = float(strategy.tp if strategy.sp else 1)
-    tokens = {
-        "seq_len": float(workload.seq_len),
-        "micro_batch_size": float(strategy.micro_batch_size),
-        "hidden_size": float(model.hidden_size),
-        "sequence_ranks": split,
-    }
-    recompute = strategy.recompute
-    selective = recompute.granularity == "selective" and "core_attn" in recompute.modules
-    return Activations(
-        kept_layer=float(
-            korthikanti_layer(
-                num_heads=float(num_heads),
-                tp=float(strategy.tp),
-                scores=0.0 if selective else 1.0,
-                **tokens,
-            )
-        ),
-        replayed_layer=float(korthikanti_replayed_layer(**tokens)),
-        embedding=float(korthikanti_embedding(in_flight=1.0, **tokens)),
-        output=float(korthikanti_output(vocab_size=float(model.vocab_size), tp=float(strategy.tp), **tokens)),
-    )
+def drops_scores(strategy: Strategy) -> bool:
+    """Whether attention's scores are made again: selective recompute of the core."""
+    return strategy.recompute.granularity == "selective" and "core_attn" in strategy.recompute.modules
 
 
 def heads_of(model: Model, *, preset: str) -> int:
@@ -204,18 +150,14 @@ class Korthikanti2022:
         if strategy.cp > 1:
             msg = f"preset {self.name} has no context parallelism; cp is {strategy.cp}, use cp 1"
             raise SpecError(msg)
-        one = activations(model, strategy, workload, heads_of(model, preset=self.name))
-        layers = strategy.rank_layers or tuple(
-            len(rank) for rank in layers_per_stage(model.num_layers, strategy.pp, strategy.vpp)
-        )
         total = count_parameters(model).total
         stages = tuple(
             StageBytes(
                 num_layers=count,
                 parameters=total / (strategy.tp * strategy.pp),
-                activations=_stage(one, strategy, workload, rank, count),
+                activations=self._stage(model, strategy, workload, rank, count),
             )
-            for rank, count in enumerate(layers)
+            for rank, count in enumerate(layers_of(model, strategy))
         )
         return Account(
             stages=stages,
@@ -224,6 +166,31 @@ class Korthikanti2022:
             notes=(_STATES, *gpt_note(model), *_flash(strategy)),
         )
 
+    def _stage(self, model: Model, strategy: Strategy, workload: Workload, rank: int, count: int) -> float:
+        """Return what a stage of `count` layers keeps of all micro-batches in flight."""
+        tokens = {
+            "seq_len": float(workload.seq_len),
+            "micro_batch_size": float(strategy.micro_batch_size),
+            "hidden_size": float(model.hidden_size),
+            "sequence_ranks": float(strategy.tp if strategy.sp else 1),
+        }
+        tp, pp, vpp = float(strategy.tp), float(strategy.pp), float(strategy.vpp)
+        microbatches = float(microbatches_of(strategy, workload))
+        kept = korthikanti_layer(
+            num_heads=float(heads_of(model, preset=self.name)),
+            tp=tp,
+            scores=0.0 if drops_scores(strategy) else 1.0,
+            **tokens,
+        )
+        replayed = replayed_layers(strategy, count)
+        layers = replayed * korthikanti_replayed_layer(**tokens) + (count - replayed) * kept
+        held = layers * in_flight(stage=float(rank), pp=pp, vpp=vpp, num_microbatches=microbatches)
+        if rank == 0:
+            held += korthikanti_embedding(in_flight=min(pp, microbatches), **tokens)
+        if rank == strategy.pp - 1:
+            held += korthikanti_output(vocab_size=float(model.vocab_size), tp=tp, **tokens)
+        return float(held)
+
 
 _STATES = Note(
     topic="memory", text="the paper counts activations only: weights, gradients and optimizer are zero"
@@ -231,33 +198,12 @@ _STATES = Note(
 
 
 def _flash(strategy: Strategy) -> tuple[Note, ...]:
-    selective = strategy.recompute.granularity == "selective" and "core_attn" in strategy.recompute.modules
-    if not strategy.flash_attention or selective:
+    if not strategy.flash_attention or drops_scores(strategy):
         return ()
     text = (
         "the paper's attention keeps its scores (5as/h); flash attention keeps what selective recompute does"
     )
     return (Note(topic="attention", text=text),)
-
-
-def _stage(one: Activations, strategy: Strategy, workload: Workload, rank: int, count: int) -> float:
-    num_microbatches = workload.global_batch_size / (strategy.dp * strategy.micro_batch_size)
-    held = float(
-        in_flight(
-            stage=float(rank),
-            pp=float(strategy.pp),
-            vpp=float(strategy.vpp),
-            num_microbatches=num_microbatches,
-        )
-    )
-    limit = strategy.recompute.num_layers
-    replayed = 0
-    if strategy.recompute.granularity == "full":
-        replayed = count if limit is None else min(limit * strategy.vpp, count)
-    layers = replayed * one.replayed_layer + (count - replayed) * one.kept_layer
-    first = one.embedding * min(float(strategy.pp), num_microbatches) if rank == 0 else 0.0
-    last = one.output if rank == strategy.pp - 1 else 0.0
-    return layers * held + first + last
 
 
 KORTHIKANTI_2022 = Korthikanti2022()

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from forescale.errors import SpecError
 from forescale.graph.counts import count_parameters, model_flops
+from forescale.graph.stages import layers_per_stage
 from forescale.projection.rates import days, tokens_per_device_second, utilisation
 from forescale.projection.result import (
     TIME_PARTS,
@@ -20,8 +21,9 @@ from forescale.projection.result import (
     Verdict,
 )
 from forescale.question import Note, Question
-from forescale.spec.strategy import TensorKind
-from forescale.spec.workload import num_microbatches
+from forescale.spec.model import Model
+from forescale.spec.strategy import Strategy, TensorKind
+from forescale.spec.workload import Workload, num_microbatches
 
 
 class Preset(Protocol):
@@ -77,6 +79,32 @@ class Account:
     notes: tuple[Note, ...] = ()
 
 
+def microbatches_of(strategy: Strategy, workload: Workload) -> int:
+    """Return the micro-batches per step of a legal layout."""
+    return int(
+        num_microbatches(
+            global_batch_size=workload.global_batch_size,
+            dp=strategy.dp,
+            micro_batch_size=strategy.micro_batch_size,
+        )
+    )
+
+
+def layers_of(model: Model, strategy: Strategy) -> tuple[int, ...]:
+    """Return the layers of every pipeline rank."""
+    return strategy.rank_layers or tuple(
+        len(rank) for rank in layers_per_stage(model.num_layers, strategy.pp, strategy.vpp)
+    )
+
+
+def replayed_layers(strategy: Strategy, num_layers: int) -> int:
+    """Return how many of a rank's layers full recompute runs again."""
+    if strategy.recompute.granularity != "full":
+        return 0
+    limit = strategy.recompute.num_layers
+    return num_layers if limit is None else min(limit * strategy.vpp, num_layers)
+
+
 NO_TIME = Note(
     topic="time",
     text="this preset states memory only: step time, throughput and utilisation are left at zero",
@@ -104,13 +132,7 @@ def memory_projection(account: Account, question: Question, *, preset: str) -> P
         workload=workload,
         preset=preset,
         step_time=nothing,
-        num_microbatches=int(
-            num_microbatches(
-                global_batch_size=workload.global_batch_size,
-                dp=strategy.dp,
-                micro_batch_size=strategy.micro_batch_size,
-            )
-        ),
+        num_microbatches=microbatches_of(strategy, workload),
         tokens_per_s_per_device=0.0,
         mfu=0.0,
         mfu_full_attention=0.0,

@@ -12,8 +12,6 @@ from forescale.presets.primus.communication import (
     gradient_traffic,
     primus_dispatch_bytes,
     primus_expert_all_reduce,
-    primus_projected_time,
-    primus_tokens_per_device_second,
 )
 from forescale.spec import Strategy, Workload
 
@@ -48,19 +46,6 @@ def test_expert_share_is_held_at_that_of_two_nodes():
 def test_all_to_all_message():
     size = primus_dispatch_bytes(tokens=2 * 8192.0, hidden_size=6144.0, top_k=2.0)
     assert size / MIB == 384.00
-
-
-def test_critical_path_and_throughput():
-    all_to_all = 56 * 3.913
-    assert all_to_all == pytest.approx(219.110, abs=0.03)
-    critical = 540.274 + 2 * 219.110
-    assert critical == pytest.approx(978.494, abs=0.001)
-    time = primus_projected_time(base_time=10.052, minimum_dp=8.0, target_dp=16.0, communication=0.0)
-    assert time == pytest.approx(5.026)
-    throughput = primus_tokens_per_device_second(
-        global_batch_size=128.0, seq_len=8192.0, time=time, num_devices=64.0
-    )
-    assert throughput == pytest.approx(3260, abs=0.5)
 
 
 def test_notes_state_figures_and_defects(network):

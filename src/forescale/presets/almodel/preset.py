@@ -18,12 +18,19 @@ from forescale.presets.almodel.memory import (
 )
 from forescale.presets.almodel.step import Clock, SequenceFlops, Step, parts_of_compute, sequence_flops
 from forescale.presets.almodel.terms import ANALYSIS, Terms, measured_terms
-from forescale.presets.preset import Account, StageBytes, memory_projection, timed_projection
+from forescale.presets.preset import (
+    Account,
+    StageBytes,
+    layers_of,
+    memory_projection,
+    microbatches_of,
+    timed_projection,
+)
 from forescale.projection.result import Projection
 from forescale.question import Note, Question
 from forescale.spec.model import Model
 from forescale.spec.strategy import Strategy
-from forescale.spec.workload import Workload, num_microbatches
+from forescale.spec.workload import Workload
 
 PRESET = "almodel"
 
@@ -95,7 +102,7 @@ class Almodel:
         plan = plan_stages(model, pp=strategy.pp, vpp=strategy.vpp, stage_layers=strategy.stage_layers)
         kept = kept_by_kind(model, degrees, choices, workload, self.terms)
         logits = logits_kept(model, degrees, workload)
-        accumulation = _accumulation(strategy, workload)
+        accumulation = float(microbatches_of(strategy, workload))
         found = []
         for rank, counts in enumerate(plan.counts):
             layers = sum(count * float(size) for count, size in zip(counts.tolist(), kept, strict=True))
@@ -133,22 +140,10 @@ def evaluate(preset: Almodel, clock: Clock, degrees: Degrees, choices: Choices) 
     return memory, clock.step(degrees, memory, flops)
 
 
-def _accumulation(strategy: Strategy, workload: Workload) -> float:
-    return float(
-        num_microbatches(
-            global_batch_size=float(workload.global_batch_size),
-            dp=float(strategy.dp),
-            micro_batch_size=float(strategy.micro_batch_size),
-        )
-    )
-
-
 def _account(model: Model, strategy: Strategy, stages: Sequence[DeviceMemory]) -> Account:
-    plan = plan_stages(model, pp=strategy.pp, vpp=strategy.vpp, stage_layers=strategy.stage_layers)
+    counts = layers_of(model, strategy)
     return Account(
-        stages=tuple(
-            _bytes(stage, int(count.sum())) for stage, count in zip(stages, plan.counts, strict=True)
-        ),
+        stages=tuple(_bytes(stage, count) for stage, count in zip(stages, counts, strict=True)),
         total_parameters=count_parameters(model).total,
         notes=_NOTES,
     )

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from forescale.formula import formula
 from forescale.numeric import Numeric
+from forescale.presets.preset import microbatches_of
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import FullAttention, Model
 from forescale.spec.strategy import Strategy
-from forescale.spec.workload import Workload, num_microbatches
+from forescale.spec.workload import Workload
 
 PLAYBOOK = "Ultra-Scale Playbook (Hugging Face, 2025)"
 _RATIOS = f"{PLAYBOOK}, Formulas for compute / comms"
@@ -179,17 +180,6 @@ def _of_data(
         )
     whole = tokens * microbatches_of(strategy, workload)
     return "data_comm", "gradient all-reduce to backward", playbook_ddp_ratio(tokens=whole, **data)
-
-
-def microbatches_of(strategy: Strategy, workload: Workload) -> int:
-    """Return the micro-batches per step of a legal layout."""
-    return int(
-        num_microbatches(
-            global_batch_size=workload.global_batch_size,
-            dp=strategy.dp,
-            micro_batch_size=strategy.micro_batch_size,
-        )
-    )
 
 
 def _bandwidth(cluster: Cluster, span: int) -> float:

@@ -5,12 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from forescale.graph.counts import count_parameters
-from forescale.graph.stages import layers_per_stage
-from forescale.presets.korthikanti2022 import (
-    gpt_note,
-    heads_of,
-    korthikanti_replayed_layer,
-)
+from forescale.presets.korthikanti2022 import drops_scores, gpt_note, heads_of, korthikanti_replayed_layer
 from forescale.presets.playbook.formulas import (
     PLAYBOOK,
     playbook_activation_bytes,
@@ -18,7 +13,14 @@ from forescale.presets.playbook.formulas import (
     playbook_ratios,
     playbook_zero_bytes,
 )
-from forescale.presets.preset import Account, StageBytes, memory_projection
+from forescale.presets.preset import (
+    Account,
+    StageBytes,
+    layers_of,
+    memory_projection,
+    microbatches_of,
+    replayed_layers,
+)
 from forescale.projection.result import Projection
 from forescale.question import Note, Question
 from forescale.spec.cluster import Cluster
@@ -76,9 +78,7 @@ class Playbook:
                 num_layers=float(model.num_layers),
             )
         )
-        layers = strategy.rank_layers or tuple(
-            len(rank) for rank in layers_per_stage(model.num_layers, strategy.pp, strategy.vpp)
-        )
+        layers = layers_of(model, strategy)
         own = total / (strategy.tp * strategy.pp)
         states = zero_states(own, bytes_per_parameter(workload.precision), strategy)
         stages = tuple(
@@ -127,24 +127,16 @@ def zero_states(parameters: float, each: BytesPerParameter, strategy: Strategy) 
 
 def _activations(model: Model, strategy: Strategy, workload: Workload, count: int, preset: str) -> float:
     """Return bytes of a stage: its layers, for p micro-batches, over the ranks that split the sequence or heads."""
-    num_microbatches = workload.global_batch_size / (strategy.dp * strategy.micro_batch_size)
-    held = min(float(strategy.pp), num_microbatches)
+    held = min(float(strategy.pp), float(microbatches_of(strategy, workload)))
     split = float(strategy.tp * strategy.cp)
-    recompute = strategy.recompute
-    selective = recompute.granularity == "selective" and "core_attn" in recompute.modules
-    replayed = 0
-    if recompute.granularity == "full":
-        replayed = count if recompute.num_layers is None else min(recompute.num_layers * strategy.vpp, count)
-    size = {
-        "seq_len": float(workload.seq_len),
-        "hidden_size": float(model.hidden_size),
-    }
+    replayed = replayed_layers(strategy, count)
+    size = {"seq_len": float(workload.seq_len), "hidden_size": float(model.hidden_size)}
     batch = float(strategy.micro_batch_size)
     kept = playbook_activation_bytes(
         num_layers=float(count - replayed),
         batch=batch,
         num_heads=float(heads_of(model, preset=preset)),
-        scores=0.0 if selective or strategy.flash_attention else 1.0,
+        scores=0.0 if strategy.flash_attention or drops_scores(strategy) else 1.0,
         **size,
     )
     inputs = korthikanti_replayed_layer(micro_batch_size=batch, sequence_ranks=1.0, **size)

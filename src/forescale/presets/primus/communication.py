@@ -47,22 +47,6 @@ def primus_dispatch_bytes(*, tokens: Numeric, hidden_size: Numeric, top_k: Numer
     return tokens * hidden_size * top_k * 2.0
 
 
-@formula(unit="s", source=f"{DOCUMENT}, Performance Formula")
-def primus_projected_time(
-    *, base_time: Numeric, minimum_dp: Numeric, target_dp: Numeric, communication: Numeric
-) -> Numeric:
-    """Base·(min DP / target DP) + communication."""
-    return base_time * (minimum_dp / target_dp) + communication
-
-
-@formula(unit="token/s", source=f"{DOCUMENT}, Example Calculation, step 3")
-def primus_tokens_per_device_second(
-    *, global_batch_size: Numeric, seq_len: Numeric, time: Numeric, num_devices: Numeric
-) -> Numeric:
-    """GBS·S / (time·devices)."""
-    return global_batch_size * seq_len / (time * num_devices)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientTraffic:
     """One step's gradient all-reduce on a rank."""

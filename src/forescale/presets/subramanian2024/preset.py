@@ -11,7 +11,7 @@ from forescale.cost.mesh import groups, order_of, ranks_per_tier
 from forescale.errors import SpecError
 from forescale.graph.layout import split_strategy
 from forescale.numeric import Numeric
-from forescale.presets.preset import Account, StageBytes, memory_projection, timed_projection
+from forescale.presets.preset import Account, StageBytes, memory_projection, microbatches_of, timed_projection
 from forescale.presets.subramanian2024.evaluate import LAYER_KEY, Analysis, price_layer
 from forescale.presets.subramanian2024.formulas import CODE, FP16_BYTES
 from forescale.presets.subramanian2024.layers import Quirks, Split, shape_of
@@ -84,14 +84,13 @@ def _columns(cluster: Cluster, strategy: Strategy, workload: Workload) -> Column
         axis: int(np.floor(ranks_per_tier(group, cluster)[0]))
         for axis, group in groups(split_strategy(strategy)[0], order_of(strategy)).items()
     }
-    share = workload.global_batch_size // strategy.dp
     values = {
         "tp1": strategy.tp,
         "tp2": strategy.cp,
         "pp": strategy.pp,
         "dp": strategy.dp,
         "micro_batch_size": strategy.micro_batch_size,
-        "num_microbatches": share // strategy.micro_batch_size,
+        "num_microbatches": microbatches_of(strategy, workload),
         "panels": np.lcm(strategy.tp, strategy.cp) * strategy.summa_panels,
         "near_tp1": near["tp"],
         "near_tp2": near["cp"],
