@@ -13,6 +13,7 @@ from forescale.frameworks.megatron import MegatronReader
 from forescale.frameworks.nanotron.reader import NanotronReader
 from forescale.frameworks.primus.reader import PrimusReader
 from forescale.frameworks.reading import Options, Reader, Reading
+from forescale.frameworks.torchtitan.reader import TorchtitanJobReader, TorchtitanTomlReader
 
 
 class HuggingFaceReader:
@@ -37,6 +38,8 @@ READERS: tuple[Reader, ...] = (
     PrimusReader(),
     DeepSpeedReader(),
     NanotronReader(),
+    TorchtitanTomlReader(),
+    TorchtitanJobReader(),
 )
 """All readers; a new one is added here and must pass `forescale.testing.readers.check_reader`."""
 

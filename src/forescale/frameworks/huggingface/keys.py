@@ -189,7 +189,8 @@ def full_attention(
     heads = keys.size(*HEADS)
     biased = keys.flag("attention_bias", default=bias)
     width = keys.optional_size("head_dim") or head_dim or even_head_dim(keys)
-    fields = {"qkv_bias": biased, "output_bias": biased, **fields}
+    gate = keys.flag("attn_output_gate", default=False)
+    fields = {"qkv_bias": biased, "output_bias": biased, "output_gate": gate, **fields}
     return FullAttention(
         num_heads=heads, num_kv_heads=keys.size(*KV_HEADS, default=heads), head_dim=width, **fields
     )

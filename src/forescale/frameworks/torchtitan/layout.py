@@ -1,0 +1,347 @@
+"""torchtitan's settings, of either release, as a layout and a workload in the words of a plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import lcm
+from typing import Any, TypeVar
+
+from forescale.frameworks.reading import words_of
+from forescale.frameworks.settings import Settings
+from forescale.frameworks.torchtitan.keys import NOTHING
+from forescale.frameworks.torchtitan.stages import read_stages
+from forescale.limits import whole_of
+from forescale.spec.model import Model
+from forescale.spec.strategy import (
+    ContextKind,
+    CrossEntropy,
+    Dispatcher,
+    Kernels,
+    Offload,
+    Overlap,
+    Recompute,
+    Reshard,
+    Strategy,
+)
+from forescale.units import counted
+
+T = TypeVar("T")
+LEFT = ("software", "flash_attention", "allocator", "routing", "axis_order", "placement")
+"""What no setting says."""
+CP_KINDS: dict[str, ContextKind] = {"allgather": "all_gather", "alltoall": "ring"}
+BACKENDS = ("model.moe_comm_backend", "parallelism.expert_parallel_comm_backend")
+DISPATCHERS: dict[str, Dispatcher] = {
+    "standard": "all_to_all",
+    "deepep": "deepep",
+    "hybridep": "hybridep",
+    "minimal_async_ep": "deepep",
+}
+RESHARD: dict[str, Reshard] = {"default": "default", "always": "always", "never": "never"}
+TYPES = {"float32": "fp32", "bfloat16": "bf16"}
+FP8_RECIPES = {"tensorwise": "current", "rowwise": "current", "rowwise_with_gw_hp": "current"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """What settings say of layout and workload."""
+
+    strategy: Strategy
+    told: dict[str, Any]
+    schedule: str | None
+    workload: dict[str, Any]
+    compiled: bool
+    """torch.compile is applied to the model."""
+
+
+def read_layout(settings: Settings, model: Model, num_devices: int | None, *, python: bool) -> Read:
+    """Return the layout on `num_devices`; if None, on the fewest that it can run on.
+
+    `python` is of the releases with job configurations in Python, 0.3 and later.
+    """
+    compiled = settings.flag("compile.enable") and _in(settings, "compile.components", "model")
+    strategy, schedule = _strategy(settings, model, num_devices, compiled=compiled, python=python)
+    types = _precision(settings, strategy, python=python)
+    words = words_of(
+        strategy,
+        left=LEFT if python else (*LEFT, "graphs"),
+        overlap=("tensor", "expert"),
+        kernels=("cross_entropy", "deterministic", *["narrow_experts"] * (types["compute"] in NARROW)),
+    )
+    batch = _batch(settings, strategy.dp, strategy.pp)[1]
+    workload = {"global_batch_size": batch, "seq_len": _seq_len(settings), "precision": types}
+    return Read(strategy=strategy, told=words, schedule=schedule, workload=workload, compiled=compiled)
+
+
+def _strategy(
+    settings: Settings, model: Model, num_devices: int | None, *, compiled: bool, python: bool
+) -> tuple[Strategy, str | None]:
+    axis = "parallelism.{}_parallel_degree".format
+    tp, cp, pp = (settings.degree(axis(name)) for name in ("tensor", "context", "pipeline"))
+    ep, etp = _experts(settings, model, tp)
+    replicate, shard = _data_parallel(settings, num_devices, tp=tp, cp=cp, pp=pp, folded=ep * etp)
+    layers, schedule = read_stages(settings, model.num_layers, pp)
+    found = Strategy(
+        tp=tp,
+        sp=tp > 1 and settings.flag("parallelism.enable_sequence_parallel", default=True),
+        cp=cp,
+        cp_kind=_picked(settings, "parallelism.context_parallel_rotate_method", CP_KINDS),
+        cp_balanced=settings.get("parallelism.context_parallel_load_balancer") != NOTHING,
+        ep=ep,
+        etp=etp,
+        pp=pp,
+        vpp=1 if layers is None else len(layers) // pp,
+        dp_replicate=replicate,
+        dp_shard=shard,
+        zero=3 if shard * cp > 1 else 0,
+        micro_batch_size=_batch(settings, replicate * shard, pp)[0],
+        stage_layers=layers,
+        recompute=_recompute(settings, layers or (model.num_layers,), pp, compiled=compiled, python=python),
+        reshard=_picked(settings, "parallelism.fsdp_reshard_after_forward", RESHARD),
+        overlap=Overlap(
+            tensor=_async_tensor(settings, compiled=compiled), expert=_overlaps(settings, schedule)
+        ),
+        kernels=Kernels(
+            cross_entropy=_loss(settings, tp),
+            deterministic=settings.flag("debug.deterministic"),
+            narrow_experts=any("group" in name.lower() for name in settings.words("model.converters")),
+        ),
+        dispatcher=_picked(settings, BACKENDS[BACKENDS[0] not in settings], DISPATCHERS),
+        offload=Offload(parameters=settings.flag("training.enable_cpu_offload")),
+        graphs=_graphs(settings, pp, python=python),
+    )
+    return found, schedule
+
+
+def _picked(settings: Settings, key: str, choices: dict[str, T]) -> T:
+    """Return what a word stands for; the first is what goes without."""
+    return choices[settings.choice(key, next(iter(choices)), {word: word for word in choices})]
+
+
+def _experts(settings: Settings, model: Model, tp: int) -> tuple[int, int]:
+    """Return ep and etp; torchtitan ignores both where there are no experts, and etp without ep (0.2.2)."""
+    ep = settings.degree("parallelism.expert_parallel_degree")
+    etp = settings.degree("parallelism.expert_tensor_parallel_degree")
+    if not model.is_moe:
+        if ep > 1:
+            settings.note(
+                f"{settings.spell('parallelism.expert_parallel_degree')} {ep} does nothing: no experts"
+            )
+        return 1, 1
+    if ep == 1:
+        return 1, tp
+    if etp not in (1, tp):
+        key = settings.spell("parallelism.expert_tensor_parallel_degree")
+        settings.refuse(f"{key} must be 1 or that of tensor parallelism, {tp}; got {etp}")
+    return ep, etp
+
+
+def _data_parallel(
+    settings: Settings, num_devices: int | None, *, tp: int, cp: int, pp: int, folded: int
+) -> tuple[int, int]:
+    """Return replicas and shards; -1 shards over the devices that are left."""
+    key = "parallelism.data_parallel_shard_degree"
+    replicate = settings.degree("parallelism.data_parallel_replicate_degree")
+    given = settings.get(key)
+    inner = replicate * cp * tp * pp
+    if given in (None, -1, "-1"):
+        if num_devices is None:
+            return replicate, lcm(cp * tp, folded) // (cp * tp)
+        shard = num_devices // inner
+    else:
+        shard = settings.degree(key)
+    if num_devices is not None and (shard == 0 or shard * inner != num_devices):
+        shards = f"{settings.spell(key)} {shard}, " if given not in (None, -1, "-1") else ""
+        settings.refuse(
+            f"{counted(num_devices, 'device')} cannot be laid out: {shards}data_parallel_replicate_degree {replicate}, "
+            f"context {cp}, tensor {tp} and pipeline parallel {pp} take "
+            f"{'a multiple of ' if not shards else ''}{inner * (shard if shards else 1)}"
+        )
+    if shard * cp * tp % folded:
+        settings.refuse(
+            f"{settings.spell('parallelism.expert_parallel_degree')} must divide shards x context x tensor parallel = "
+            f"{shard * cp * tp}, got {folded}"
+        )
+    return replicate, shard
+
+
+def _batch(settings: Settings, dp: int, pp: int) -> tuple[int, int]:
+    """Return sequences of a micro-batch and of a step.
+
+    Up to 0.3.0 local_batch_size is what one rank takes before its gradients add up, cut into micro-batches where there
+    is a pipeline; later releases count the tokens of one micro-batch.
+    """
+    if (
+        "training.num_tokens_per_microbatch_per_dp_rank" in settings
+        or "training.max_context_length" in settings
+    ):
+        return _batch_of_tokens(settings, dp, pp)
+    local = settings.size("training.local_batch_size", 8)
+    piece = settings.size("parallelism.pipeline_parallel_microbatch_size", 1)
+    if pp > 1 and local % piece:
+        settings.refuse(
+            f"{settings.spell('training.local_batch_size')} {local} is no multiple of the micro-batch {piece}"
+        )
+    batch = _step(settings, "training.global_batch_size", 1) or local * dp
+    if batch % (local * dp):
+        settings.refuse(
+            f"{settings.spell('training.global_batch_size')} {batch} is no multiple of {local} x "
+            f"{counted(dp, 'data-parallel rank')}"
+        )
+    _flushes(settings, batch // (local * dp), pp)
+    return piece if pp > 1 else local, batch
+
+
+def _batch_of_tokens(settings: Settings, dp: int, pp: int) -> tuple[int, int]:
+    seq, key = _seq_len(settings), "training.num_tokens_per_microbatch_per_dp_rank"
+    tokens = settings.size(key, 16384)
+    if tokens % seq:
+        settings.refuse(f"{settings.spell(key)} {tokens} is no multiple of training.max_context_length {seq}")
+    pieces = settings.size("parallelism.num_pp_microbatches", 1) if pp > 1 else 1
+    each = tokens // seq * pieces * dp
+    batch = _step(settings, "training.num_tokens_per_train_step", seq) or each
+    if batch % each:
+        settings.refuse(
+            f"{settings.spell('training.num_tokens_per_train_step')} {batch * seq} is no multiple of {tokens} tokens x "
+            f"{pieces} x {counted(dp, 'data-parallel rank')}"
+        )
+    _flushes(settings, batch // each, pp)
+    return tokens // seq, batch
+
+
+def _step(settings: Settings, key: str, seq: int) -> int | None:
+    """Return the sequences of a step; None where they follow from the rest (-1)."""
+    if settings.get(key) in (None, -1):
+        return None
+    whole = settings.size(key)
+    if whole % seq:
+        settings.refuse(f"{settings.spell(key)} {whole} is no multiple of training.max_context_length {seq}")
+    return whole // seq
+
+
+def _flushes(settings: Settings, times: int, pp: int) -> None:
+    if pp > 1 and times > 1:
+        settings.note(
+            f"not expressed: the pipeline fills and drains {times} times a step, as gradients add up over as many "
+            "local batches; projected as once"
+        )
+
+
+def _seq_len(settings: Settings) -> int:
+    key = "training.max_context_length"
+    return settings.size(key if key in settings else "training.seq_len", 2048)
+
+
+def _recompute(
+    settings: Settings, layers: tuple[int, ...], pp: int, *, compiled: bool, python: bool
+) -> Recompute:
+    """Return what is recomputed; selective "2" is every second layer that a rank wraps, whole (0.2)."""
+    mode = settings.choice("activation_checkpoint.mode", "selective", {name: name for name in MODES})
+    early = settings.flag("activation_checkpoint.early_stop")
+    if mode == "none":
+        return Recompute()
+    if mode == "full":
+        return Recompute(granularity="full", stops_early=early)
+    option = "op" if python else str(settings.get("activation_checkpoint.selective_ac_option") or "2")
+    if mode == "memory_budget":
+        settings.note(
+            "not expressed: recompute that the compiler chooses within a budget; taken as per operator"
+        )
+    every = whole_of(option)
+    if mode == "memory_budget" or option == "op":
+        return Recompute(granularity="policy", policy="torch_per_op_compiled" if compiled else "torch_per_op")
+    if not every:
+        key = settings.spell("activation_checkpoint.selective_ac_option")
+        settings.refuse(f"{key} must be op or a whole number of 1 or more, got {option!r}")
+    listed = _every(every, layers, pp)
+    if len(listed) == sum(layers):
+        return Recompute(granularity="full", stops_early=early)
+    return Recompute(granularity="full", layer_ids=listed, stops_early=early) if listed else Recompute()
+
+
+MODES = ("none", "selective", "full", "memory_budget")
+
+
+def _every(every: int, layers: tuple[int, ...], pp: int) -> tuple[int, ...]:
+    """Return the layers that are recomputed: each rank counts those of its stages, one stage after the other."""
+    starts = [sum(layers[:stage]) for stage in range(len(layers))]
+    found = []
+    for rank in range(pp):
+        own = [
+            starts[stage] + number
+            for stage in range(rank, len(layers), pp)
+            for number in range(layers[stage])
+        ]
+        found += own[every - 1 :: every]
+    return tuple(sorted(found))
+
+
+def _loss(settings: Settings, tp: int) -> CrossEntropy:
+    """Return how the loss is made: in chunks with the head (0.3), compiled, or step by step."""
+    if "ChunkedLossWrapper" in str(settings.get("loss")):
+        return "fused_linear"
+    if settings.flag("compile.enable") and _in(settings, "compile.components", "loss"):
+        return "compiled"
+    split = tp > 1 and not settings.flag("parallelism.disable_loss_parallel")
+    return "loss_parallel" if split else "eager"
+
+
+def _in(settings: Settings, key: str, word: str) -> bool:
+    return key not in settings or word in settings.words(key)
+
+
+def _async_tensor(settings: Settings, *, compiled: bool) -> bool:
+    old, new = "parallelism.enable_async_tensor_parallel", "compile.enable_async_tensor_parallel"
+    wanted = settings.flag(old) or settings.flag(new)
+    if wanted and not compiled:
+        settings.refuse(f"{settings.spell(new if new in settings else old)} needs compile.enable with model")
+    return wanted
+
+
+def _overlaps(settings: Settings, schedule: str | None) -> bool:
+    """Return whether experts' messages run behind other work: in DualPipeV, unless told otherwise (0.2)."""
+    key = "parallelism.pipeline_parallel_expert_parallel_overlap"
+    return schedule == "dualpipev" and settings.flag(key, default=key in settings)
+
+
+def _graphs(settings: Settings, pp: int, *, python: bool) -> Any:  # noqa: ANN401
+    """Return which launches are captured: 0.3 captures forward and backward unless told not to."""
+    if not python or settings.flag("training.disable_cuda_graphs"):
+        return "none"
+    if pp > 1:
+        settings.refuse("CUDA graphs do not go with a pipeline; set training.disable_cuda_graphs")
+    return "full"
+
+
+def _precision(settings: Settings, strategy: Strategy, *, python: bool) -> dict[str, Any]:
+    """Return the types; without FSDP, 0.2 computes in fp32 wherever there is tensor parallelism or a pipeline."""
+    compute = TYPES[settings.choice("training.mixed_precision_param", "bfloat16", {t: t for t in TYPES})]
+    whole = settings.choice("training.dtype", "float32", {t: t for t in TYPES})
+    settings.get("training.mixed_precision_reduce")
+    alone = not python and strategy.zero == 0 and (strategy.tp > 1 or strategy.pp > 1)
+    if whole == "bfloat16":
+        narrow = {"parameters": "bf16", "gradients": "bf16", "master": "none", "moments": "bf16"}
+        return {"compute": "bf16", **narrow, **_narrowed(settings)}
+    if alone and compute == "bf16":
+        settings.note(
+            "without FSDP (shards or context parallelism) tensor and pipeline parallelism compute in fp32"
+        )
+        compute = "fp32"
+    return {"compute": compute, **(_narrowed(settings) if compute == "bf16" else {})}
+
+
+NARROW = ("fp8", "mxfp8", "nvfp4")
+
+
+def _narrowed(settings: Settings) -> dict[str, Any]:
+    """Return what converters make of the compute type."""
+    names = [name.lower() for name in settings.words("model.converters") if "group" not in name.lower()]
+    if any("nvfp4" in name for name in names):
+        return {"compute": "nvfp4"}
+    if any(name.endswith("mx") or "mxfp8" in name for name in names):
+        return {"compute": "mxfp8"}
+    if any("float8" in name for name in names):
+        recipe = settings.choice("quantize.linear.float8.recipe_name", "tensorwise", FP8_RECIPES)
+        if str(settings.get("quantize.linear.float8.recipe_name")).startswith("rowwise"):
+            settings.note("scales per row are projected as one per tensor")
+        return {"compute": "fp8", "recipe": recipe}
+    return {}

@@ -1,0 +1,199 @@
+"""Readers of torchtitan's files: TOML up to 0.2, a Python file of job configurations since 0.3."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+from forescale.errors import ForescaleError, ReaderError, UnknownKeyError, UnknownNameError
+from forescale.files import read_text
+from forescale.frameworks.huggingface import load_huggingface, read_huggingface
+from forescale.frameworks.reading import Options, Reading
+from forescale.frameworks.settings import Settings
+from forescale.frameworks.torchtitan.job import read_job
+from forescale.frameworks.torchtitan.keys import check_language, job_settings, keys
+from forescale.frameworks.torchtitan.layout import read_layout
+from forescale.spec.model import Model
+from forescale.syntax import line_of, parse_mapping, parse_toml
+
+_SECTION = re.compile(r"^\s*\[(?:model|training|parallelism|activation_checkpoint)\]", re.MULTILINE)
+_KEY = re.compile(
+    r"^\s*(?:flavor|hf_assets_path|local_batch_size|tensor_parallel_degree|data_parallel_shard_degree)\s*=",
+    re.MULTILINE,
+)
+_JOB = re.compile(r"^def \w+\(.*\)\s*->\s*[\w.]*Config\s*:", re.MULTILINE)
+_SUBSTITUTE: Final = {
+    "activation_checkpoint": "activation_checkpoint.mode",
+    "hf_model": "hf_transformers.model",
+}
+
+
+@cache
+def flavors() -> Any:  # noqa: ANN401 (JSON)
+    """Return what torchtitan's names of models mean."""
+    return json.loads((files("forescale.frameworks.torchtitan") / "models.json").read_text("utf-8"))
+
+
+class TorchtitanTomlReader:
+    """The TOML files of torchtitan 0.2 and before."""
+
+    name: Final = "torchtitan-toml"
+    title: Final = "torchtitan job configuration in TOML (0.2)"
+
+    def recognises(self, text: str) -> bool:
+        """Whether `text` has torchtitan's sections and keys."""
+        return _SECTION.search(text) is not None and _KEY.search(text) is not None
+
+    def read(self, path: Path, options: Options) -> Reading:
+        """Return what the file at `path` says."""
+        text = read_text(path)
+        given = dict(_flat(parse_mapping(text, path, parse_toml), ""))
+        lines = {key: line_of(text, key.split(".")) or 1 for key in given}
+        known = [f"{section}.{key}" for section, names in keys()["toml"].items() for key in names]
+        unknown = [key for key in given if key not in known]
+        settings = Settings({key: given[key] for key in given if key in known}, str(path), lines=lines)
+        check_language(given.get("model.name"), str(path), lines.get("model.name", 1))
+        if settings.get("job.custom_config_module"):
+            for key in unknown:
+                settings.note(
+                    f"not expressed: {key} (line {lines[key]}), of a configuration module of its own"
+                )
+            unknown = []
+        if unknown and options.strict:
+            _refuse_unknown(unknown[0], f"{path}, line {lines[unknown[0]]}", known)
+        return _reading(self.name, settings, options, unknown=tuple(unknown), python=False)
+
+
+class TorchtitanJobReader:
+    """Python files with torchtitan's job configurations, 0.3 and later."""
+
+    name: Final = "torchtitan"
+    title: Final = "torchtitan job configuration in Python (0.3)"
+
+    def recognises(self, text: str) -> bool:
+        """Whether `text` defines functions that return a configuration, with torchtitan's imports."""
+        return "torchtitan" in text and _JOB.search(text) is not None
+
+    def read(self, path: Path, options: Options) -> Reading:
+        """Return what a job configuration at `path` says: the one that the variable `config` names, or the only one."""
+        job = read_job(path, options.variables.get("config"))
+        settings, unknown = job_settings(job, path, strict=options.strict)
+        return _reading(self.name, settings, options, unknown=unknown, python=True)
+
+
+def _reading(
+    form: str, settings: Settings, options: Options, *, unknown: tuple[str, ...], python: bool
+) -> Reading:
+    try:
+        model = _model(settings, options)
+        found = read_layout(settings, model, options.num_devices if options.layout else None, python=python)
+    except (ReaderError, UnknownKeyError, UnknownNameError):
+        raise
+    except ForescaleError as error:
+        raise ReaderError(settings.where, str(error)) from error
+    if options.num_devices is None and options.layout:
+        settings.note(
+            f"the number of devices is not stated; it is read for the fewest, {found.strategy.num_devices}"
+        )
+    _read_optimizer(settings, found.workload)
+    notes = [*_not_expressed(settings), *settings.notes]
+    release = "0.3" if python else "0.2"
+    return Reading(
+        format=form,
+        model=model,
+        framework=f"torchtitan@{release}" + ("" if found.compiled else "-eager"),
+        strategy=found.strategy,
+        told=found.told,
+        workload_values=found.workload,
+        schedule=found.schedule,
+        num_devices=options.num_devices,
+        used=settings.used(),
+        ignored=settings.unread(),
+        unknown=unknown,
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def _flat(table: Mapping[str, Any], before: str) -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}", value
+
+
+def _refuse_unknown(key: str, where: str, known: list[str]) -> None:
+    """Refuse a key by its nearest name: in its own section, where torchtitan has that."""
+    section = key.rpartition(".")[0]
+    near = [name for name in known if name.startswith(f"{section}.")] or known
+    raise UnknownKeyError(key, where, near)
+
+
+def _model(settings: Settings, options: Options) -> Model:
+    """Return the model that name and flavor mean; torchtitan trains no multi-token prediction unless told."""
+    name, flavor = (
+        str(settings.get("model.name") or "llama3"),
+        str(settings.get("model.flavor") or "debugmodel"),
+    )
+    known = flavors()
+    own = known["aliases"].get(name, name)
+    if own not in known["flavors"]:
+        kind = f"model.name in {settings.where}"
+        raise UnknownNameError(kind, name, known["flavors"])
+    if flavor not in known["flavors"][own]:
+        kind = f"flavor of {name} in {settings.where}"
+        raise UnknownNameError(kind, flavor, known["flavors"][own])
+    if name in known["beside"]:
+        settings.note(f"{name} {flavor}: {known['beside'][name]}")
+    means = known["flavors"][own][flavor]
+    if isinstance(means, dict):
+        model = read_huggingface(means, name=f"{own}-{flavor}", where=f"torchtitan {own} {flavor}").model
+    else:
+        model = _named(settings, options, means)
+    return replace(model, num_mtp_layers=settings.count("model.num_mtp_layers", 0))
+
+
+def _named(settings: Settings, options: Options, means: str | None) -> Model:
+    """Return a catalogue model, or the one that the transformers backend loads by name or folder."""
+    key = "hf_transformers.model"
+    named = means or settings.get(key)
+    if not isinstance(named, str) or not named:
+        settings.refuse(f"{key} must name the Hugging Face model that is trained")
+    folder = Path(settings.where).parent / named
+    if means is None and (folder / "config.json").is_file():
+        return load_huggingface(folder).model
+    if options.model_of is None:
+        settings.refuse(f"the model {named} is only named; it is read where a catalogue of models is given")
+    return options.model_of(named)
+
+
+def _read_optimizer(settings: Settings, workload: dict[str, Any]) -> None:
+    named = str(settings.get("optimizer.name") or settings.get("optimizer") or "AdamW").lower()
+    if "muon" in named:
+        workload["optimizer"] = "muon"
+    elif "adam" not in named and "optimizerscontainer" not in named:
+        settings.note(f"optimizer {named}: states taken as AdamW's")
+
+
+USUAL: Final = frozenset(("output", "lm_head", "router.gate", "moe.router.gate"))
+"""Modules that lists of exceptions name as a rule; the projection leaves them out, too."""
+
+
+def _is_usual(value: object) -> bool:
+    return value in (False, "", "default") or (isinstance(value, list) and USUAL.issuperset(value))
+
+
+def _not_expressed(settings: Settings) -> Iterator[str]:
+    """Yield what is given and changes memory or time, but cannot be said."""
+    narrowed = "model.converters" in settings and settings.get("model.converters") != []
+    for key, what in keys()["not_expressed"].items():
+        if key.startswith("quantize.") and not narrowed:
+            continue
+        if key in settings and not _is_usual(settings.get(key)):
+            yield f"not expressed: {settings.spell(key)} ({what})"
