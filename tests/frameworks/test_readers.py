@@ -106,12 +106,48 @@ tokens: {sequence_length: 16, train_steps: 10, micro_batch_size: 1, batch_accumu
         }
     ),
 )
+TORCHTITAN_TOML = Sample(
+    text="""[model]
+name = "llama3"
+flavor = "debugmodel"
+[training]
+local_batch_size = 2
+seq_len = 128
+steps = 10
+[parallelism]
+tensor_parallel_degree = 2
+""",
+    suffix=".toml",
+    with_key=lambda text, key: f"{key} = 3\n{text}",
+    keys=frozenset({"model.name", "model.flavor", "training.local_batch_size", "training.steps"}),
+    options=Options(num_devices=4),
+)
+TORCHTITAN = Sample(
+    text="""from torchtitan.config import ParallelismConfig, TrainingConfig
+from torchtitan.models.llama3 import model_registry
+from torchtitan.trainer import Trainer
+
+
+def plan() -> Trainer.Config:
+    return Trainer.Config(
+        model_spec=model_registry("debugmodel"),
+        training=TrainingConfig(local_batch_size=2, seq_len=128, steps=10),
+        parallelism=ParallelismConfig(tensor_parallel_degree=2),
+    )
+""",
+    suffix=".py",
+    with_key=lambda text, key: text.replace("steps=10", f"steps=10, {key}=3"),
+    keys=frozenset({"model.name", "model.flavor", "training.seq_len", "training.steps"}),
+    options=Options(num_devices=4),
+)
 SAMPLES = {
     "deepspeed": [DEEPSPEED],
     "huggingface": [HUGGINGFACE],
     "megatron": [MEGATRON],
     "nanotron": [NANOTRON],
     "primus": [PRIMUS],
+    "torchtitan": [TORCHTITAN],
+    "torchtitan-toml": [TORCHTITAN_TOML],
 }
 
 

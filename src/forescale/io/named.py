@@ -24,7 +24,7 @@ from forescale.io.validation import build, checked_model
 from forescale.spec import Cluster, Model
 from forescale.syntax import deep_merge, load_mapping
 
-_SUFFIXES = frozenset({".json", ".toml", ".yaml", ".yml", ".sh", ".txt"})
+_SUFFIXES = frozenset({".json", ".toml", ".yaml", ".yml", ".sh", ".txt", ".py"})
 
 
 def model_of(text: str, *, folder: Path | None = None) -> Model:

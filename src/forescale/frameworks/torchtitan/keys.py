@@ -154,7 +154,7 @@ class _Fields:
             )
         if not isinstance(value, Opaque):
             return NOTHING if value is None and key.endswith("load_balancer") else value
-        if key.split(".", maxsplit=1)[0] in NEEDED:
+        if key.startswith(NEEDED):
             raise ReaderError(self.path, f"{key} (line {value.line}) is no plain value: {value.text}")
         return value.text
 

@@ -58,6 +58,8 @@ class TorchtitanTomlReader:
         known = [f"{section}.{key}" for section, names in keys()["toml"].items() for key in names]
         unknown = [key for key in given if key not in known]
         settings = Settings({key: given[key] for key in given if key in known}, str(path), lines=lines)
+        if "model.name" not in given and "model.flavor" not in given:
+            raise ReaderError(path, "it has no [model] with name and flavor")
         check_language(given.get("model.name"), str(path), lines.get("model.name", 1))
         if settings.get("job.custom_config_module"):
             for key in unknown:

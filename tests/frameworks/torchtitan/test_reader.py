@@ -1,0 +1,346 @@
+"""torchtitan's files: its own examples read, its words mean what they mean there, and what is wrong is said with its line."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from forescale.catalogue.models import load_model
+from forescale.errors import ForescaleError
+from forescale.frameworks.reading import Options
+from forescale.frameworks.torchtitan.reader import TorchtitanJobReader, TorchtitanTomlReader
+from forescale.frameworks.torchtitan.stages import dealt
+from forescale.graph.counts import count_parameters
+
+DATA = Path(__file__).parents[2] / "data" / "torchtitan"
+TOML = sorted(path for path in DATA.glob("*.toml") if "flux" not in path.name)
+REGISTRIES = sorted(DATA.glob("*.txt"))
+
+
+def options(devices=None, config=None, *, strict=True):
+    variables = {} if config is None else {"config": config}
+    return Options(num_devices=devices, model_of=load_model, variables=variables, strict=strict)
+
+
+@pytest.fixture(scope="session")
+def trees(tmp_path_factory):
+    """torchtitan's folders as they are: main's and the wheel's."""
+    root = tmp_path_factory.mktemp("trees")
+    for path in REGISTRIES:
+        place = root / path.name.removesuffix(".txt").replace("__", "/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(path.read_text())
+    return root
+
+
+def jobs(path):
+    """Names of the job configurations of a file, by a look of our own."""
+    tree = ast.parse(path.read_text())
+    return [
+        node.name
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) and node.returns and not node.name.startswith("_")
+        if ast.unparse(node.returns).endswith("Config")
+    ]
+
+
+ALL = [(path.name, name) for path in REGISTRIES for name in jobs(path)]
+OUTSIDE = ("rl__", "flux")
+"""Reinforcement learning, and models of images."""
+
+
+@pytest.mark.parametrize("path", TOML, ids=lambda path: path.stem)
+def test_every_example_in_toml_reads(path):
+    found = TorchtitanTomlReader().read(path, options())
+    assert found.framework.startswith("torchtitan@0.2")
+    assert found.strategy.num_devices >= 1
+    assert found.workload_values["seq_len"] >= 1024
+
+
+@pytest.mark.parametrize(
+    ("file", "name"), [pair for pair in ALL if not any(part in pair[0] for part in OUTSIDE)]
+)
+def test_every_example_in_python_reads(trees, file, name):
+    path = trees / file.removesuffix(".txt").replace("__", "/")
+    found = TorchtitanJobReader().read(path, options(config=name))
+    assert found.framework.startswith("torchtitan@0.3")
+    assert found.model.num_layers >= 2
+    assert found.workload_values["global_batch_size"] >= 1
+
+
+@pytest.mark.parametrize(("file", "name"), [pair for pair in ALL if any(part in pair[0] for part in OUTSIDE)])
+def test_what_is_no_training_of_a_language_model_is_said(trees, file, name):
+    path = trees / file.removesuffix(".txt").replace("__", "/")
+    with pytest.raises(
+        ForescaleError, match=r"line \d+: (reinforcement learning|the model flux makes images)"
+    ):
+        TorchtitanJobReader().read(path, options(config=name))
+
+
+def test_how_many_examples_there_are():
+    main = [name for file, name in ALL if file.startswith("main__")]
+    outside = [
+        pair for pair in ALL if pair[0].startswith("main__") and any(part in pair[0] for part in OUTSIDE)
+    ]
+    assert (len(TOML), len(main), len(outside)) == (20, 120, 28)
+
+
+BASE = {
+    "model": {"name": "llama3", "flavor": "8B"},
+    "training": {"local_batch_size": 2, "seq_len": 4096},
+    "parallelism": {},
+    "activation_checkpoint": {"mode": "none"},
+    "compile": {"enable": True},
+}
+
+
+@pytest.fixture
+def toml(tmp_path):
+    from forescale.syntax import dump_toml
+
+    def reading(devices=None, *, strict=True, **sections):
+        content = {name: {**BASE.get(name, {}), **sections.get(name, {})} for name in {**BASE, **sections}}
+        path = tmp_path / "train.toml"
+        path.write_text(dump_toml(content))
+        return TorchtitanTomlReader().read(path, options(devices, strict=strict))
+
+    return reading
+
+
+JOB = """from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
+from torchtitan.distributed.activation_checkpoint import FullAC
+from torchtitan.models.llama3 import model_registry
+from torchtitan.trainer import Trainer
+
+
+def plan() -> Trainer.Config:
+    return Trainer.Config(
+        model_spec=model_registry("8B"),
+        training=TrainingConfig({training}),
+        parallelism=ParallelismConfig({parallelism}),
+        activation_checkpoint=FullAC.Config(),
+        compile=CompileConfig(enable=True),
+        {more}
+    )
+"""
+
+
+@pytest.fixture
+def job(tmp_path):
+    def reading(devices=None, training="", parallelism="", more="", *, text=None, strict=True, config=None):
+        path = tmp_path / "job.py"
+        whole = JOB.format(training=training, parallelism=parallelism, more=more) if text is None else text
+        path.write_text(whole)
+        return TorchtitanJobReader().read(path, options(devices, config, strict=strict))
+
+    return reading
+
+
+def test_degrees_and_shards(toml):
+    found = toml(
+        64,
+        parallelism={
+            "tensor_parallel_degree": 4,
+            "context_parallel_degree": 2,
+            "data_parallel_replicate_degree": 2,
+        },
+    ).strategy
+    assert (found.tp, found.cp, found.dp_replicate, found.dp_shard, found.zero, found.sp) == (
+        4,
+        2,
+        2,
+        4,
+        3,
+        True,
+    )
+    assert toml(8, parallelism={"data_parallel_replicate_degree": 8}).strategy.zero == 0
+
+
+def test_batch_is_of_a_rank_before_it_is_cut_into_micro_batches(toml):
+    flat = toml(8, training={"local_batch_size": 4, "global_batch_size": 64})
+    assert (flat.strategy.micro_batch_size, flat.workload_values["global_batch_size"]) == (4, 64)
+    piped = toml(8, training={"local_batch_size": 4}, parallelism={"pipeline_parallel_degree": 2})
+    assert (piped.strategy.micro_batch_size, piped.workload_values["global_batch_size"]) == (1, 16)
+    assert not [note for note in piped.notes if "fills and drains" in note]
+    twice = toml(
+        8,
+        training={"local_batch_size": 4, "global_batch_size": 32},
+        parallelism={"pipeline_parallel_degree": 2},
+    )
+    assert any("fills and drains 2 times" in note for note in twice.notes)
+
+
+def test_tokens_are_sequences_of_the_context_length(job):
+    found = job(
+        8,
+        "num_tokens_per_microbatch_per_dp_rank=2 * 4096, num_tokens_per_train_step=64 * 4096, max_context_length=4096,"
+        " disable_cuda_graphs=True",
+        "pipeline_parallel_degree=2, num_pp_microbatches=4",
+    )
+    assert found.strategy.micro_batch_size == 2
+    assert (found.workload_values["seq_len"], found.workload_values["global_batch_size"]) == (4096, 64)
+
+
+def test_embedding_and_head_count_as_layers():
+    assert dealt(4, 32) == (8, 9, 8, 7)
+    assert dealt(2, 32, 0, 0) == (16, 16)
+    assert dealt(1, 5) == (5,)
+    assert dealt(20, 4) is None
+
+
+def test_stages_and_schedules(toml):
+    found = toml(
+        8, parallelism={"pipeline_parallel_degree": 4, "pipeline_parallel_schedule": "interleaved1f1b"}
+    )
+    assert (found.schedule, found.strategy.vpp) == ("interleaved-1f1b", 2)
+    assert sum(found.strategy.stage_layers) == 32
+    named = [["tok_embeddings", "layers.0"], [f"layers.{number}" for number in range(1, 32)]]
+    given = toml(8, parallelism={"pipeline_parallel_degree": 2, "module_fqns_per_model_part": named})
+    assert given.strategy.stage_layers == (1, 31)
+
+
+def test_recompute_of_every_second_layer_counts_along_the_rank(toml):
+    chosen = {"mode": "selective", "selective_ac_option": "2"}
+    flat = toml(8, activation_checkpoint=chosen).strategy.recompute
+    assert flat.layer_ids == tuple(range(1, 32, 2))
+    assert not flat.stops_early
+    piped = toml(
+        8,
+        activation_checkpoint=chosen,
+        parallelism={"pipeline_parallel_degree": 2, "pipeline_parallel_schedule": "1F1B"},
+    ).strategy
+    assert piped.stage_layers == (16, 16)
+    assert piped.recompute.layer_ids == tuple(range(1, 32, 2))
+    op = toml(8, activation_checkpoint={"mode": "selective", "selective_ac_option": "op"})
+    assert op.strategy.recompute.policy == "torch_per_op_compiled"
+    assert toml(
+        8, activation_checkpoint={"mode": "selective", "selective_ac_option": "1"}
+    ).strategy.recompute.takes_all
+
+
+def test_without_fsdp_a_tensor_parallel_run_of_0_2_is_in_fp32(toml, job):
+    alone = toml(8, parallelism={"tensor_parallel_degree": 8})
+    assert alone.workload_values["precision"]["compute"] == "fp32"
+    assert any("compute in fp32" in note for note in alone.notes)
+    assert toml(16, parallelism={"tensor_parallel_degree": 8}).workload_values["precision"] == {
+        "compute": "bf16"
+    }
+    later = job(8, "local_batch_size=2, seq_len=4096", "tensor_parallel_degree=8")
+    assert later.workload_values["precision"] == {"compute": "bf16"}
+
+
+def test_narrow_types(toml, job):
+    narrow = {"converters": ["quantize.linear.float8"]}
+    assert toml(8, model=narrow).workload_values["precision"]["compute"] == "fp8"
+    mx = toml(
+        8, model={"converters": ["quantize.linear.mx"]}, quantize={"linear": {"mx": {"filter_fqns": ["wq"]}}}
+    )
+    assert mx.workload_values["precision"]["compute"] == "mxfp8"
+    assert any("quantize.linear.mx.filter_fqns (line " in note for note in mx.notes)
+    bare = toml(8, training={"dtype": "bfloat16"}).workload_values["precision"]
+    assert (bare["parameters"], bare["master"], bare["moments"]) == ("bf16", "none", "bf16")
+
+
+def test_the_release_and_whether_it_is_compiled_name_the_record(toml, job):
+    assert toml(8).framework == "torchtitan@0.2"
+    assert toml(8, compile={"enable": False}).framework == "torchtitan@0.2-eager"
+    assert job(8).framework == "torchtitan@0.3"
+
+
+def test_loss_and_graphs(toml, job):
+    assert toml(8).strategy.kernels.cross_entropy == "compiled"
+    eager = {"compile": {"enable": False}}
+    assert (
+        toml(8, **eager, parallelism={"tensor_parallel_degree": 2}).strategy.kernels.cross_entropy
+        == "loss_parallel"
+    )
+    assert toml(8, **eager).strategy.kernels.cross_entropy == "eager"
+    chunked = "loss=ChunkedLossWrapper.Config(loss_fn=CrossEntropyLoss.Config()),"
+    assert job(8, more=chunked).strategy.kernels.cross_entropy == "fused_linear"
+    assert job(8).strategy.graphs == "full"
+    assert job(8, "disable_cuda_graphs=True").strategy.graphs == "none"
+
+
+def test_a_pipeline_keeps_cuda_graphs_off(job):
+    with pytest.raises(ForescaleError, match=r"set training.disable_cuda_graphs"):
+        job(8, parallelism="pipeline_parallel_degree=2")
+
+
+def test_models_without_a_catalogue_entry_are_of_torchtitans_sizes(toml):
+    debug = toml(8, model={"flavor": "debugmodel"}).model
+    attention, ffn = 4 * 256 * 256, 3 * 256 * 768
+    assert count_parameters(debug).total == 6 * (attention + ffn + 2 * 256) + 2 * 2048 * 256 + 256
+    assert toml(8, model={"name": "deepseek_v3", "flavor": "671B"}).model.num_mtp_layers == 0
+
+
+def test_functions_are_followed_but_never_run(job):
+    text = JOB.format(training="local_batch_size=_double(3)", parallelism="", more="") + (
+        "\n\ndef _double(number):\n    return 2 * number\n"
+        "\n\ndef other() -> Trainer.Config:\n    config = plan()\n    config.training.seq_len = 1024\n    return config\n"
+    )
+    found = job(8, text=text, config="other")
+    assert (found.strategy.micro_batch_size, found.workload_values["seq_len"]) == (6, 1024)
+    with pytest.raises(
+        ForescaleError, match="holds 2 job configurations; say which with --var config=NAME: plan, other"
+    ):
+        job(8, text=text)
+    with pytest.raises(ForescaleError, match=r"did you mean plan\?"):
+        job(8, text=text, config="plam")
+
+
+def test_a_function_that_calls_itself_is_no_value(job):
+    text = JOB.format(training="local_batch_size=_again(3)", parallelism="", more="")
+    text += "\n\ndef _again(number):\n    return _again(number)\n"
+    with pytest.raises(ForescaleError, match=r"training.local_batch_size \(line \d+\) is no plain value"):
+        job(8, text=text)
+
+
+@pytest.mark.parametrize(
+    ("sections", "text"),
+    [
+        ({"parallelism": {"tensor_paralel_degree": 2}}, r"train.toml, line 10; did you mean parallelism.tensor_parallel_degree"),
+        ({"model": {"flavor": "9B"}}, r"unknown flavor of llama3 in .*did you mean"),
+        ({"model": {"name": "lama3"}}, r"unknown model.name in .*did you mean llama3"),
+        ({"parallelism": {"data_parallel_shard_degree": 3}}, r"8 devices cannot be laid out"),
+        ({"parallelism": {"tensor_parallel_degree": 3}}, r"8 devices cannot be laid out"),
+        ({"training": {"global_batch_size": 7}}, r"global_batch_size \(line 8\) 7 is no multiple of 2 x 8 data-parallel ranks"),
+        ({"parallelism": {"pipeline_parallel_degree": 2, "pipeline_parallel_schedule": "2F2B"}}, "must be one of 1F1B"),
+        ({"parallelism": {"tensor_parallel_degree": "two"}}, "must be a whole number"),
+        ({"activation_checkpoint": {"mode": "some"}}, "must be one of none, selective, full, memory_budget"),
+        (
+            {"parallelism": {"enable_async_tensor_parallel": True}, "compile": {"enable": False}},
+            "needs compile.enable with model",
+        ),
+        (
+            {"model": {"name": "qwen3", "flavor": "30B-A3B"}, "parallelism": {"expert_parallel_degree": 16}},
+            r"must divide shards x context x tensor parallel = 8, got 16",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said(toml, sections, text):
+    with pytest.raises(ForescaleError, match=text):
+        toml(8, **sections)
+
+
+def test_what_is_wrong_in_python_is_said_with_its_line(job, tmp_path):
+    with pytest.raises(
+        ForescaleError, match=r"'tensor_paralel_degree' in .*line 11, ParallelismConfig; did you mean"
+    ):
+        job(8, parallelism="tensor_paralel_degree=2")
+    with pytest.raises(ForescaleError, match=r"not valid Python: .* at line 2"):
+        job(8, text="import torchtitan\ndef plan( -> Trainer.Config:\n")
+    with pytest.raises(ForescaleError, match=r"it has no function that returns a Trainer.Config"):
+        job(8, text="import torchtitan\n")
+    with pytest.raises(
+        ForescaleError, match=r"torchtitan/models/llama3/config_registry.py, which does not lie above it"
+    ):
+        job(8, text="from torchtitan.models.llama3.config_registry import llama3_8b\n\n\n"
+            "def plan() -> Trainer.Config:\n    return llama3_8b()\n")  # fmt: skip
+
+
+def test_keys_of_ones_own_come_first_among_the_notes(toml):
+    found = toml(8, job={"custom_config_module": "mine"}, extra={"rank": 8})
+    assert found.notes[0].startswith("not expressed") or "extra.rank" in found.notes[0]
+    assert any("extra.rank (line" in note for note in found.notes)
