@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.conformance.cost_models import check_compute_model
 
 from forescale.catalogue.clusters import load_device
 from forescale.cost.calibration import RunFactors, load_calibration
@@ -13,7 +14,6 @@ from forescale.cost.measured import KernelTable, MeasuredCompute
 from forescale.cost.roofline import Roofline
 from forescale.formula import Term
 from forescale.graph.ops import AttentionCore, Elementwise, Gemm, GroupedGemm
-from forescale.testing import check_compute_model
 
 H100 = load_device("h100-sxm")
 ROOFLINE = Roofline(device=H100, calibration=load_calibration(H100))

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.conformance.cost_models import check_collective_model
 
 from forescale.catalogue.clusters import load_cluster
 from forescale.cost.collectives.alpha_beta import AlphaBeta
 from forescale.cost.measured import Measurements
 from forescale.cost.mesh import Group
 from forescale.cost.timings import MeasuredCollective
-from forescale.testing import check_collective_model
 
 CLUSTER = load_cluster("h100-sxm", 32)
 BASE = AlphaBeta.of(CLUSTER)

@@ -1,11 +1,11 @@
 import json
 
 import pytest
+from tests.conformance.readers import Sample, check_reader
 
 from forescale.errors import ReaderError
 from forescale.frameworks.readers import READERS, HuggingFaceReader, read_file, reader_of
 from forescale.frameworks.reading import Options
-from forescale.testing.readers import Sample, check_reader
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,

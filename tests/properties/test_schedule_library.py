@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.conformance.schedules import check_schedule
 
 from forescale.schedule import Request, ScheduleError, families, family
-from forescale.testing.schedules import check_schedule
 
 SEARCHING = {"v-half", "v-min", "v-zb"}
 SETTINGS = settings(

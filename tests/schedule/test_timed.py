@@ -5,12 +5,12 @@ from itertools import product
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.conformance.schedules import check_schedule
 
 from forescale.schedule import LinkTimes, Request, compile_schedule, family, from_share, peak_activations
 from forescale.schedule.library import zb_auto
 from forescale.schedule.library.timed import at_equal_times, fastest
 from forescale.schedule.model import loop
-from forescale.testing.schedules import check_schedule
 
 
 def timing(schedule, request):

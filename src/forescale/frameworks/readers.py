@@ -41,7 +41,7 @@ READERS: tuple[Reader, ...] = (
     TorchtitanTomlReader(),
     TorchtitanJobReader(),
 )
-"""All readers; a new one is added here and must pass `forescale.testing.readers.check_reader`."""
+"""All readers; a new one is added here and must pass `check_reader` (tests/conformance)."""
 
 
 def read_file(path: str | Path, options: Options | None = None) -> Reading:

@@ -76,7 +76,7 @@ class Options:
 
 
 class Reader(Protocol):
-    """Reads one framework's configuration. A new one must pass `forescale.testing.readers.check_reader`."""
+    """Reads one framework's configuration. A new one must pass `check_reader` (tests/conformance)."""
 
     @property
     def name(self) -> str:

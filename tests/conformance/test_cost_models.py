@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.conformance.cost_models import check_collective_model, check_compute_model
 
 from forescale.catalogue.clusters import load_cluster, load_device
 from forescale.cost.calibration import load_calibration
 from forescale.cost.collectives.alpha_beta import AlphaBeta
 from forescale.cost.select import select
-from forescale.testing import check_collective_model, check_compute_model
 
 
 @pytest.mark.parametrize("kind", ["roofline", "tile", "auto"])

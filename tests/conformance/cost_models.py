@@ -87,7 +87,7 @@ def _operators() -> Iterator[tuple[Compute, Compute]]:
 
 
 def _candidate(op: Compute, index: int) -> Compute:
-    def one(value: Any) -> Any:  # noqa: ANN401 (fields of every type)
+    def one(value: Any) -> Any:
         single: Array = value[index : index + 1] if isinstance(value, np.ndarray) else value
         return single
 
