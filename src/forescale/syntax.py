@@ -208,7 +208,7 @@ def _table(values: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
     tables = {key: value for key, value in values.items() if isinstance(value, Mapping)}
     for key, value in values.items():
         if key not in tables and value is not None:
-            lines.append(f"{_key(key)} = {_value(value)}")
+            lines.append(f"{_key(key)} = {toml_value(value)}")
     for key, table in tables.items():
         lines.extend(_table(table, (*path, key)))
     return lines
@@ -222,7 +222,8 @@ def _string(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _value(value: object) -> str:
+def toml_value(value: object) -> str:
+    """Return a value as TOML writes it on one line."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -231,10 +232,10 @@ def _value(value: object) -> str:
         case int() | float():
             return repr(value)
         case Mapping():
-            inside = ", ".join(f"{_key(k)} = {_value(v)}" for k, v in value.items() if v is not None)
+            inside = ", ".join(f"{_key(k)} = {toml_value(v)}" for k, v in value.items() if v is not None)
             return f"{{ {inside} }}" if inside else "{}"
         case list() | tuple():
-            return f"[{', '.join(_value(item) for item in value)}]"
+            return f"[{', '.join(toml_value(item) for item in value)}]"
         case _:
             msg = f"{value!r} has no form in TOML"
             raise TypeError(msg)

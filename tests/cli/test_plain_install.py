@@ -46,6 +46,7 @@ QUESTIONS = {
     "memory": ("memory", *DENSE, *LAYOUT, "--timeline"),
     "memory compare": ("memory", "compare", *DENSE, *LAYOUT, "--across", "zero", "--values", "0,1"),
     "search": ("search", *SMALL, "--csv", "layouts.csv"),
+    "export": ("export", *DENSE, *LAYOUT, "--to", "megatron", "--output", "run.sh"),
     "advise": ("advise", *DENSE),
     "sweep": ("sweep", "sweep.toml", "--output", "out", "--format", "csv", "--jobs", 1),
     "compare": ("compare", "a.toml", "b.toml"),

@@ -11,6 +11,18 @@ DENSE = ("llama-3.1-8b", "--cluster", "h100-sxm", "--devices", "16", *RUN)
 HELD = ("--fix", "cp=1", "--fix", "micro_batch_size=1", "--fix", "zero=1")
 DOCUMENTS = {
     "projection": ("project", *DENSE, "--tp", "4", "--pp", "2", "--json"),
+    "export": (
+        "export",
+        *DENSE,
+        "--tp",
+        "4",
+        "--no-sp",
+        "--set",
+        "strategy.routing.imbalance=2",
+        "--to",
+        "megatron",
+        "--json",
+    ),
     "search": (
         "search",
         *DENSE,

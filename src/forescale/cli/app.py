@@ -25,6 +25,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "project": ("project", "project_command"),
     "memory": ("memory", "memory_app"),
     "search": ("search", "search_command"),
+    "export": ("export", "export_command"),
     "advise": ("advise", "advise_command"),
     "sweep": ("sweep", "sweep_command"),
     "compare": ("compare", "compare_command"),

@@ -155,6 +155,7 @@ def _with_file(
     from forescale.catalogue.models import load_model, vocabulary_of
     from forescale.frameworks.readers import HuggingFaceReader, read_file
     from forescale.frameworks.reading import Options
+    from forescale.io.reading import said
 
     devices = _known_devices(written, folder)
     options = Options(num_devices=devices, layout=layout, vocabulary_of=vocabulary_of, model_of=load_model)
@@ -166,7 +167,7 @@ def _with_file(
         readings.append((config, read_file(config, options)))
     values: dict[str, Any] = {}
     for _, reading in readings:
-        _over(values, _said(reading, layout=layout, sized="nodes" in written))
+        _over(values, said(reading, layout=layout, sized="nodes" in written))
     _over(values, written)
     return values, tuple(note for path, reading in readings for note in _notes(path, reading))
 
@@ -180,39 +181,11 @@ def _model_file(written: dict[str, Any], folder: Path | None) -> Path | None:
     return path if isinstance(text, str) and path.exists() and text not in model_names() else None
 
 
-def _said(reading: Reading, *, layout: bool, sized: bool) -> dict[str, Any]:
-    """Return what a framework's file says, as a plan would; devices unless nodes are given."""
-    values: dict[str, Any] = {}
-    if reading.framework is not None:
-        values["framework"] = reading.framework
-    if reading.told:
-        own = {**_without_data_parallel(dict(reading.told)), "schedule": _own_schedule(reading)}
-        values["strategy"] = own if layout else _not_searched(own)
-    if reading.workload is not None:
-        values["workload"] = asdict(reading.workload)
-    elif reading.workload_values:
-        values["workload"] = dict(reading.workload_values)
-    if reading.num_devices is not None and not sized:
-        values["devices"] = reading.num_devices
-    return values
-
-
 def _over(values: dict[str, Any], more: dict[str, Any]) -> None:
     """Lay `more` over `values`, section by section."""
     for name, section in more.items():
         both = isinstance(section, dict) and isinstance(values.get(name), dict)
         values[name] = {**values[name], **section} if both else section
-
-
-def _not_searched(strategy: dict[str, Any]) -> dict[str, Any]:
-    from forescale.spec.space import NAMES
-
-    return {name: value for name, value in strategy.items() if name not in (*NAMES, "stage_layers")}
-
-
-def _own_schedule(reading: Reading) -> str | None:
-    """Return the schedule that a file names; (interleaved) 1F1B is what there is without a name."""
-    return None if reading.schedule in (None, "1f1b", "interleaved-1f1b") else reading.schedule
 
 
 def _known_devices(values: dict[str, Any], folder: Path | None) -> int | None:
@@ -225,16 +198,6 @@ def _known_devices(values: dict[str, Any], folder: Path | None) -> int | None:
     if isinstance(nodes, int) and nodes > 0 and isinstance(cluster, str):
         return nodes * cluster_of(cluster, 1, folder=folder).devices_per_node
     return None
-
-
-def _without_data_parallel(strategy: dict[str, Any]) -> dict[str, Any]:
-    """Leave data parallel to the devices; shards stay where there are replicas of them."""
-    left_out = (
-        {"dp_replicate"}
-        if strategy["dp_replicate"] > 1 < strategy["dp_shard"]
-        else {"dp_replicate", "dp_shard"}
-    )
-    return {name: value for name, value in strategy.items() if name not in left_out}
 
 
 def _notes(path: Path, reading: Reading) -> tuple[Note, ...]:

@@ -1,1 +1,1 @@
-"""Training frameworks, one folder each: what of their configurations is read."""
+"""Training frameworks, one folder each: what of their configurations is read and written."""

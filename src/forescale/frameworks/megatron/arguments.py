@@ -39,6 +39,12 @@ def known_flags() -> Mapping[str, tuple[str, str]]:
     return MappingProxyType({flag: (key, kind) for flag, (key, kind) in data["flags"].items()})
 
 
+def flag_of(key: str) -> tuple[str, str] | None:
+    """Return the flag that sets a key, and what it takes as in `known_flags`; None if no flag does."""
+    flag = _flag_of_key().get(key)
+    return None if flag is None else (flag, known_flags()[flag][1])
+
+
 @cache
 def _flag_of_key() -> Mapping[str, str]:
     """Return the flag that sets each key; the shortest, where there are several."""

@@ -1,0 +1,269 @@
+"""A question written for a framework, read back, and what came back otherwise.
+
+Nothing is taken on trust: what a writer wrote is read by our own reader, completed as the framework trains, and
+compared word by word with what was asked. A word that comes back otherwise could not be said, and costs what the
+projection changes by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from functools import reduce
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeAlias
+
+from forescale.catalogue.frameworks import load_framework
+from forescale.catalogue.models import load_model, vocabulary_of
+from forescale.errors import ForescaleError, SpecError
+from forescale.export.text import SLURM, Unsaid, headed, slurm_script, words_of
+from forescale.frameworks.readers import read_file
+from forescale.frameworks.reading import Options
+from forescale.frameworks.writers import writer_of
+from forescale.frameworks.writing import Files
+from forescale.io.line import told_words
+from forescale.io.question import build_question
+from forescale.io.reading import said
+from forescale.project import project
+from forescale.projection.result import Projection
+from forescale.question import Question
+from forescale.results import Result
+from forescale.spec import Model
+from forescale.spec.constraints import Proposal
+from forescale.spec.framework import RULES, Framework, Words, laid_over, told_of
+from forescale.syntax import deep_merge
+
+Word: TypeAlias = tuple[str, ...]
+"""Where a field stands in a specification."""
+LAYERS = "layers"
+SCHEMA = "forescale.export/1"
+APART = ("kernels", "overlap", "precision")
+"""Tables whose words mean something one by one; of others, such as recompute, the whole is one word."""
+NO_FIGURE = ("name", "source", "left_out", "max_seq_len")
+"""Fields of a model that no figure follows from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Export(Result):
+    """A configuration for a framework, with what it is projected to do."""
+
+    question: Question
+    """What was asked, as the framework completes it."""
+    projection: Projection
+    read_back: Projection
+    """What the files alone are projected to do."""
+    unsaid: tuple[Unsaid, ...]
+    texts: Mapping[str, str]
+    """Text of each file by its path; comments, or a README, say what was projected."""
+    main: str
+    launch: str
+
+    def essentials(self) -> dict[str, Any]:
+        """Return what was written and what could not be said."""
+        return {"files": tuple(self.texts), "unsaid": tuple(each.word for each in self.unsaid)}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row for each word that could not be said."""
+        return [
+            asdict(each) | {"wanted": words_of(each.wanted), "read": words_of(each.read)}
+            for each in self.unsaid
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the `forescale.export/1` document."""
+        assert self.question.framework is not None
+        return {
+            "schema": SCHEMA,
+            "framework": self.question.framework.label,
+            "files": [{"path": path, "text": text} for path, text in self.texts.items()],
+            "main": self.main,
+            "launch": self.launch,
+            "unsaid": self.rows(),
+            "projection": self.projection.to_json(),
+            "read_back": self.read_back.to_json(),
+        }
+
+
+def export(question: Question, to: str | None = None, *, slurm: bool = False) -> Export:
+    """Return the configuration of one layout for a framework, and what it cannot say.
+
+    Parameters
+    ----------
+    question
+        One layout.
+    to
+        The framework, NAME or NAME@RELEASE; that of the question if it is None.
+    slurm
+        Whether a script for sbatch stands beside it.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such framework.
+    SpecError
+        If nothing is written for it, or it refuses such a layout; the message says which limit.
+    """
+    framework = question.framework if to is None else load_framework(to)
+    if framework is None:
+        msg = "say what the configuration is for: the question names no framework"
+        raise SpecError(msg)
+    writer = writer_of(framework)
+    asked = under(question, framework)
+    _check(asked, framework)
+    files = writer.write(asked)
+    found = read_back(files, asked)
+    projection = project(asked)
+    together = projection if found == asked else project(found)
+    unsaid = tuple(_unsaid(asked, found, projection, together))
+    texts = {**files.texts, **headed(files, asked, projection, unsaid, together)}
+    if slurm:
+        texts[SLURM] = slurm_script(files, asked)
+    return Export(
+        question=asked,
+        projection=projection,
+        read_back=together,
+        unsaid=unsaid,
+        texts=texts,
+        main=files.main,
+        launch=files.launch,
+    )
+
+
+def under(question: Question, framework: Framework) -> Question:
+    """Return a question as a framework trains it: what was told stays, what was left open is the framework's."""
+    if question.framework == framework:
+        return question
+    told = told_words(question)
+    sections = ("strategy", "workload", "precision")
+    words: dict[str, Any] = {name: told[name] for name in sections if name in told}
+    return completed(question, words, framework)
+
+
+def completed(
+    question: Question, words: Mapping[str, Any], framework: Framework | None, where: str = "the question"
+) -> Question:
+    """Return a question whose layout and workload are as `words` say, and otherwise as the framework trains."""
+    parts = {"model": question.model, "cluster": question.cluster, "framework": framework}
+    found = build_question({**words, **parts}, where=where)
+    return replace(question, framework=framework, strategy=found.strategy, workload=found.workload)
+
+
+def _check(question: Question, framework: Framework) -> None:
+    """Refuse what a rule of the framework's limits does not let go together."""
+    limits = framework.limits
+    proposal = Proposal(
+        model=question.model, cluster=question.cluster, workload=question.workload, degrees=question.layout
+    )
+    for name, told in (limits.rules if limits is not None else {}).items():
+        if not RULES[name](proposal):
+            msg = f"{framework.name} does not run this layout: {name} ({told})"
+            raise SpecError(msg)
+
+
+def read_back(files: Files, question: Question) -> Question:
+    """Return the question that files ask by themselves, on the same cluster and completed by the same framework."""
+    options = Options(
+        num_devices=question.cluster.num_devices, vocabulary_of=vocabulary_of, model_of=load_model
+    )
+    with TemporaryDirectory() as folder:
+        for name, text in files.texts.items():
+            path = Path(folder) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        try:
+            readings = [read_file(Path(folder) / name, options) for name in (files.main, *files.beside)]
+        except ForescaleError as error:
+            msg = str(error).replace(f"{folder}/", "")
+            raise SpecError(msg) from error
+    values: dict[str, Any] = {"workload": {}}
+    for reading in readings:
+        values = deep_merge(values, said(reading, layout=True, sized=False))
+    model = next((reading.model for reading in readings if reading.model is not None), question.model)
+    told = {name: getattr(question.workload, name) for name in files.left}
+    if (
+        question.workload.tokens is None
+    ):  # left open: whatever number of steps the file starts with is no answer
+        told["tokens"] = None
+    words = {"strategy": values.get("strategy", {}), "workload": {**values["workload"], **told}}
+    return completed(replace(question, model=model), words, question.framework, where=files.main)
+
+
+def _unsaid(
+    asked: Question, found: Question, projection: Projection, together: Projection
+) -> Iterator[Unsaid]:
+    """Yield each word that came back otherwise and that a figure follows from, and what it alone changes."""
+    if _figures(together) == _figures(projection):
+        return
+    for part in ("model", "strategy", "workload"):
+        wanted, read = getattr(asked, part), getattr(found, part)
+        for path, one, other in _different(wanted, read):
+            changed = _projected(replace(asked, **{part: _changed(wanted, path, read)}))
+            if changed is not None and _figures(changed) == _figures(projection):
+                continue
+            yield Unsaid(
+                word=".".join((part, *path)),
+                wanted=one,
+                read=other,
+                step_time_s=None if changed is None else changed.step_time_s - projection.step_time_s,
+                peak_bytes=None
+                if changed is None
+                else changed.memory.peak_bytes - projection.memory.peak_bytes,
+            )
+
+
+def _figures(projection: Projection) -> dict[str, Any]:
+    """Return every number of a projection, without the question that it answers and what is said about it."""
+    asked = ("model", "cluster", "strategy", "workload", "preset", "notes", "costs")
+    return {
+        item.name: getattr(projection, item.name) for item in fields(projection) if item.name not in asked
+    }
+
+
+def _different(wanted: Any, read: Any) -> list[tuple[Word, object, object]]:  # noqa: ANN401 (a specification)
+    """Return the words that differ, with what each is; of layers each word once, as the first layers have it."""
+    found: list[tuple[Word, object, object]] = []
+    for name in told_of(wanted, read):
+        one, other = getattr(wanted, name), getattr(read, name)
+        if name in APART:
+            found += [
+                ((name, each), getattr(one, each), getattr(other, each)) for each in told_of(one, other)
+            ]
+        elif name == LAYERS and len(one) == len(other):
+            pairs = dict.fromkeys(zip(one, other, strict=True))
+            words = {path: (a, b) for a, b in pairs for path in _leaves(told_of(a, b))}
+            found += [((name, *path), _at(a, path), _at(b, path)) for path, (a, b) in words.items()]
+        elif not (isinstance(wanted, Model) and name in NO_FIGURE):
+            found.append(((name,), one, other))
+    return found
+
+
+def _leaves(words: Words) -> Iterator[Word]:
+    for name, value in words.items():
+        if isinstance(value, Mapping):
+            yield from ((name, *path) for path in _leaves(value))
+        else:
+            yield (name,)
+
+
+def _at(spec: Any, path: Word) -> Any:  # noqa: ANN401 (a field of a specification)
+    return reduce(lambda value, name: getattr(value, name, None), path, spec)
+
+
+def _changed(wanted: Any, path: Word, read: Any) -> Any:  # noqa: ANN401 (a specification)
+    """Return `wanted` with one word as `read` has it."""
+    if path[0] == LAYERS and len(path) > 1:
+        pairs = zip(wanted.layers, read.layers, strict=True)
+        return replace(wanted, layers=tuple(_changed(one, path[1:], other) for one, other in pairs))
+    if _at(wanted, path[:-1]) is None or _at(read, path[:-1]) is None:
+        path = path[:1]
+    change: Any = reduce(lambda value, name: {name: value}, reversed(path), _at(read, path))
+    return laid_over(wanted, change)
+
+
+def _projected(question: Question) -> Projection | None:
+    """Return the projection; None where the words do not go together."""
+    try:
+        return project(question)
+    except ForescaleError:
+        return None

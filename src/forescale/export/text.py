@@ -1,0 +1,182 @@
+"""What stands around a configuration: the projection in comments or a README, and a script for Slurm."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from textwrap import wrap
+from typing import Any
+
+from forescale.catalogue.frameworks import load_framework
+from forescale.frameworks.writing import PLACEHOLDER, Files
+from forescale.io.line import project_line
+from forescale.projection.result import MemorySummary, Projection
+from forescale.question import Question
+from forescale.spec.framework import told_of
+from forescale.units import GIB, counted
+from forescale.version import __version__
+
+WIDTH = 110
+README, SLURM = "README.md", "slurm.sh"
+FEW = 16
+"""Pipeline stages whose memory is listed one by one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unsaid:
+    """A word of a question that its framework's configuration cannot say."""
+
+    word: str
+    """Where it stands in a plan, such as "strategy.kernels.dropout"."""
+    wanted: object
+    read: object
+    """What the configuration means instead."""
+    step_time_s: float | None
+    """What the projected step changes by; None where this word cannot change alone."""
+    peak_bytes: float | None
+    """What the projected peak of memory changes by."""
+
+
+def headed(
+    files: Files, question: Question, projection: Projection, unsaid: Sequence[Unsaid], together: Projection
+) -> dict[str, str]:
+    """Return the main file with the projection in comments at its head, or a README where it has no comments."""
+    facts = _facts(files, question, projection)
+    losses = _losses(question, projection, unsaid, together)
+    if files.comment is None:
+        return {README: _readme(question, facts, losses)}
+    lines = [_title(question), ""]
+    for name, text in facts:
+        lines += _hanging(f"{name + ':':<12}", text)
+    lines += ["", *[line for loss in losses for line in _hanging("", loss)]]
+    comments = "".join(f"{files.comment} {line}".rstrip() + "\n" for line in lines)
+    text = files.texts[files.main]
+    first, newline, rest = text.partition("\n")
+    if first.startswith("#!"):
+        return {files.main: f"{first}{newline}{comments}{rest}"}
+    return {files.main: comments + text}
+
+
+def slurm_script(files: Files, question: Question) -> str:
+    """Return a script for sbatch that starts the launch line once on every node."""
+    cluster = question.cluster
+    each = min(cluster.devices_per_node, cluster.num_devices)
+    lines = [
+        "#!/usr/bin/env bash",
+        f"#SBATCH --job-name={shlex.quote(question.model.name)}",
+        f"#SBATCH --nodes={-(-cluster.num_devices // each)}",
+        "#SBATCH --ntasks-per-node=1",
+        f"#SBATCH --gpus-per-node={each}",
+        "#SBATCH --exclusive",
+        f"#SBATCH --time=24:00:00  # {PLACEHOLDER}: your limit, and --account and --partition if your site wants them",
+        "set -euo pipefail",
+        'cd "$SLURM_SUBMIT_DIR"',
+        'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+        "export MASTER_ADDR",
+        f"srun bash -c {shlex.quote('export NODE_RANK=$SLURM_NODEID; exec ' + files.launch)}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _title(question: Question) -> str:
+    cluster, framework = question.cluster, question.framework
+    assert framework is not None
+    return (
+        f"{question.model.name} on {cluster.num_devices:,} x {cluster.name} for {framework.title}, written by "
+        f"Forescale {__version__}"
+    )
+
+
+def _facts(files: Files, question: Question, projection: Projection) -> list[tuple[str, str]]:
+    step = projection.step_time
+    tokens = projection.tokens_per_s_per_device
+    assumed = [note.text for note in projection.notes]
+    facts = [
+        (
+            "projected",
+            f"step {step.expected:.3f} s ({step.low:.3g} to {step.high:.3g} in 8 cases of 10), "
+            f"{tokens * question.cluster.num_devices:,.0f} tokens/s, {tokens:,.0f} per device, "
+            f"MFU {projection.mfu:.1%}",
+        ),
+        ("memory", _memory(projection.memory)),
+        ("question", f"forescale project {project_line(question, model=files.main)}"),
+        ("this file", f"forescale project {_reading(files, question)}"),
+        ("launch", f"{files.launch} (on every node)"),
+        *[("to know", note) for note in files.notes],
+        *[("assumed", text) for text in assumed],
+    ]
+    marked = sum(text.count(PLACEHOLDER) for text in files.texts.values())
+    return [*facts, ("to fill in", f"{counted(marked, 'line')} marked {PLACEHOLDER}")] if marked else facts
+
+
+def _memory(memory: MemorySummary) -> str:
+    peaks = [f"{stage.peak_bytes / GIB:.1f}" for stage in memory.stages]
+    stages = f"; by stage {' '.join(peaks)}" if 1 < len(peaks) <= FEW else ""
+    return (
+        f"{memory.verdict}, {memory.peak_bytes / GIB:.2f} of {memory.capacity_bytes / GIB:.2f} GiB on the fullest "
+        f"device, {memory.peak_low_bytes / GIB:.1f} to {memory.peak_high_bytes / GIB:.1f} in 8 cases of 10{stages}"
+    )
+
+
+def _reading(files: Files, question: Question) -> str:
+    """Return the words after `forescale project` that read the files back."""
+    framework = question.framework
+    assert framework is not None
+    words = [files.main, "--cluster", question.cluster.name, "--devices", str(question.cluster.num_devices)]
+    for name in files.beside:
+        words += ["--config", name]
+    if load_framework(framework.name) != framework:
+        words += ["--framework", framework.label]
+    for name in files.left:
+        words += [f"--{name.replace('_', '-')}", str(getattr(question.workload, name))]
+    return shlex.join(words)
+
+
+def _losses(
+    question: Question, projection: Projection, unsaid: Sequence[Unsaid], together: Projection
+) -> list[str]:
+    """Return what could not be said and what that costs, a line each."""
+    assert question.framework is not None
+    title = question.framework.title
+    if not unsaid:
+        return [f"Could not be said in {title}: nothing."]
+    lines = [f"Could not be said in {title}, and what the projection changes by:"]
+    for each in unsaid:
+        change = (
+            "only together with the others"
+            if each.step_time_s is None or each.peak_bytes is None
+            else _change(each.step_time_s, each.peak_bytes)
+        )
+        lines.append(f"- {each.word} {words_of(each.wanted)}: runs with {words_of(each.read)}; {change}")
+    change = _change(
+        together.step_time_s - projection.step_time_s,
+        together.memory.peak_bytes - projection.memory.peak_bytes,
+    )
+    return [*lines, f"All together: {change}; {_memory(together.memory)}."]
+
+
+def _change(seconds: float, size: float) -> str:
+    return f"step {seconds:+.4f} s, peak {size / GIB:+.3f} GiB" if seconds or size else "changes neither"
+
+
+def words_of(value: Any) -> str:  # noqa: ANN401 (a field of a specification)
+    """Return a value in words: of a specification what is not usual."""
+    if is_dataclass(value) and not isinstance(value, type):
+        usual = [item for item in fields(value) if item.name in told_of(value, type(value)())]
+        return ", ".join(f"{item.name} {words_of(getattr(value, item.name))}" for item in usual) or "none"
+    if isinstance(value, tuple):
+        return " ".join(words_of(item) for item in value) or "none"
+    return "none" if value is None else str(value)
+
+
+def _readme(question: Question, facts: Sequence[tuple[str, str]], losses: Sequence[str]) -> str:
+    lines = [f"# {_title(question)}", "", *[f"- {name}: {text}" for name, text in facts], "", *losses]
+    return "\n".join(lines) + "\n"
+
+
+def _hanging(start: str, text: str) -> list[str]:
+    """Return lines of at most WIDTH, the later ones as deep as the first one's text; lines of a command stay whole."""
+    if text.startswith("forescale "):
+        return [start + text]
+    return wrap(text, WIDTH, initial_indent=start, subsequent_indent=" " * max(len(start), 2)) or [start]

@@ -1,0 +1,253 @@
+"""A layout and a workload as Megatron's settings: what `layout.py`, `pipeline.py` and `run.py` read, the other way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from itertools import accumulate
+from typing import TypeVar
+
+from forescale.frameworks.megatron.layout import (
+    CP_KINDS,
+    FSDP_LEVELS,
+    MODULES,
+    OFFLOADED,
+)
+from forescale.frameworks.megatron.run import OPTIMIZERS, RECIPES
+from forescale.frameworks.megatron.write_model import Settings, hybrid_pattern
+from forescale.graph.stages import given_chunks, layers_per_chunk
+from forescale.question import Question
+from forescale.spec.model import Model
+from forescale.spec.strategy import Offload, Recompute, Routing, Strategy
+from forescale.spec.workload import Precision, Workload
+
+AUX_LOSS = 1e-3
+"""Weight of the loss that balances experts (DeepSeek-V2, Mixtral); any above 0 costs the same."""
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def layout_settings(question: Question) -> Settings:
+    """Return the settings that lay a model out."""
+    model, strategy = question.model, question.layout
+    cp, moe = strategy.cp > 1, model.is_moe
+    sizes = (strategy.cp_inner or strategy.cp, strategy.cp // (strategy.cp_inner or strategy.cp))
+    hierarchical = cp and strategy.cp_kind == "hierarchical"
+    return {
+        "tensor_model_parallel_size": strategy.tp,
+        "sequence_parallel": strategy.sp and strategy.tp > 1,
+        "pipeline_model_parallel_size": strategy.pp,
+        **_stages(model, strategy),
+        "context_parallel_size": strategy.cp,
+        "cp_comm_type": _key_of(CP_KINDS, strategy.cp_kind) if cp else None,
+        "hierarchical_context_parallel_sizes": list(sizes) if hierarchical else None,
+        "expert_model_parallel_size": strategy.ep if moe else None,
+        "expert_tensor_parallel_size": strategy.etp if moe else None,
+        "use_tp_pp_dp_mapping": strategy.axis_order == ("tp", "cp", "pp", "dp"),
+        **_sharding(strategy),
+        "micro_batch_size": strategy.micro_batch_size,
+        **_overlap(strategy),
+        **_recompute(strategy.recompute),
+        **_offload(strategy.offload),
+        **(_experts(strategy) if moe else {}),
+        **_kernels(strategy),
+        **_graphs(strategy),
+    }
+
+
+def run_settings(question: Question) -> Settings:
+    """Return the settings of batch, optimizer and data types."""
+    strategy, workload = question.layout, question.workload
+    steps = None if workload.tokens is None else math.ceil(workload.tokens / workload.tokens_per_step)
+    return {
+        "seq_length": workload.seq_len,
+        "global_batch_size": workload.global_batch_size,
+        "train_iters": steps,
+        "optimizer": _key_of(OPTIMIZERS, workload.optimizer),
+        **_precision(workload, strategy),
+    }
+
+
+def stage_sizes(model: Model, strategy: Strategy) -> tuple[int, ...]:
+    """Return the layers of each virtual stage, in the order of the model."""
+    count = strategy.pp * strategy.vpp
+    if strategy.stage_layers is None:
+        chunks = layers_per_chunk(model.num_layers, count, spare_ends=strategy.vpp > 1)
+    else:
+        chunks = given_chunks(model, strategy.stage_layers, tuple(range(strategy.pp)) * strategy.vpp)
+    return tuple(map(len, chunks))
+
+
+def _stages(model: Model, strategy: Strategy) -> Settings:
+    """Return how layers lie on stages: evenly, the first and the last apart, or one by one."""
+    sizes = stage_sizes(model, strategy)
+    letters = hybrid_pattern(model)
+    if letters is not None:
+        ends = accumulate(sizes)
+        stages = (letters[end - size : end] for size, end in zip(sizes, ends, strict=True))
+        return {"hybrid_layer_pattern": "|".join(stages)}
+    if len(set(sizes)) == 1:
+        return {"num_virtual_stages_per_pipeline_rank": strategy.vpp if strategy.vpp > 1 else None}
+    between = sizes[1:-1]
+    if strategy.vpp > 1 or len(set(between)) > 1:
+        return {"pipeline_model_parallel_layout": layout_text(sizes, model.num_mtp_layers)}
+    usual = between[0] if between else None
+    return {
+        "decoder_first_pipeline_num_layers": sizes[0] if sizes[0] != usual else None,
+        "decoder_last_pipeline_num_layers": sizes[-1] if usual is not None and sizes[-1] != usual else None,
+    }
+
+
+def layout_text(sizes: tuple[int, ...], num_mtp_layers: int) -> str:
+    """Return stages as Megatron's layout has them: Et*3|t*4|t*3mL."""
+    stages = [f"t*{size}" if size > 1 else "t" * size for size in sizes]
+    stages[0] = f"E{stages[0]}"
+    stages[-1] = f"{stages[-1]}{'m' * num_mtp_layers}L"
+    return "|".join(stages)
+
+
+def _sharding(strategy: Strategy) -> Settings:
+    replicas = strategy.dp_replicate if strategy.dp_replicate > 1 else None
+    if strategy.zero == 0:
+        return {}
+    if strategy.zero == 1:
+        return {"use_distributed_optimizer": True, "num_distributed_optimizer_instances": replicas}
+    return {
+        "use_distributed_optimizer": True,
+        "num_distributed_optimizer_instances": replicas,
+        "use_megatron_fsdp": True,
+        "data_parallel_sharding_strategy": _key_of(FSDP_LEVELS, str(strategy.zero)),
+        "ckpt_format": "fsdp_dtensor",
+    }
+
+
+def _overlap(strategy: Strategy) -> Settings:
+    overlap = strategy.overlap
+    gathers = overlap.param_gather and overlap.grad_reduce and strategy.zero > 0
+    return {
+        "overlap_grad_reduce": overlap.grad_reduce,
+        "overlap_param_gather": gathers,
+        "tp_comm_overlap": overlap.tensor and strategy.tp > 1 and strategy.sp,
+        "overlap_p2p_comm": overlap.pipeline or strategy.vpp == 1,
+        "overlap_moe_expert_parallel_comm": overlap.expert and strategy.ep > 1,
+        "moe_shared_expert_overlap": overlap.shared_experts,
+    }
+
+
+def _recompute(recompute: Recompute) -> Settings:
+    if recompute.granularity == "selective":
+        modules = [_key_of(MODULES, module) for module in recompute.modules]
+        return {"recompute_granularity": "selective", "recompute_modules": modules}
+    if recompute.granularity != "full":
+        return {}
+    settings: Settings = {"recompute_granularity": "full"}
+    if recompute.layer_ids:
+        return settings | {"recompute_layer_ids": list(recompute.layer_ids)}
+    if recompute.num_layers is not None:
+        return settings | {"recompute_method": "block", "recompute_num_layers": recompute.num_layers}
+    return settings | {"recompute_method": "uniform", "recompute_num_layers": recompute.unit}
+
+
+def _offload(offload: Offload) -> Settings:
+    """Return what goes to the host; modules that Megatron-LM does not have are left out."""
+    modules = [name for name, saved in OFFLOADED.items() if len(saved) == 1 and saved[0] in offload.modules]
+    settings: Settings = {"cpu_offloading_num_layers": offload.activation_layers or None}
+    if modules:
+        settings |= {
+            "fine_grained_activation_offloading": True,
+            "offload_modules": modules,
+            "activation_offload_fraction": None if offload.module_share == 1.0 else offload.module_share,
+        }
+    if offload.optimizer:
+        settings |= {
+            "optimizer_cpu_offload": True,
+            "optimizer_offload_fraction": offload.optimizer,
+            "use_precision_aware_optimizer": offload.master,
+            "overlap_cpu_optimizer_d2h_h2d": offload.overlap,
+        }
+    return settings
+
+
+def _experts(strategy: Strategy) -> Settings:
+    flexible = strategy.dispatcher in ("deepep", "hybridep")
+    return {
+        "moe_token_dispatcher_type": "flex" if flexible else "alltoall",
+        "moe_flex_dispatcher_backend": strategy.dispatcher if flexible else None,
+        "moe_grouped_gemm": strategy.kernels.grouped_experts,
+        "moe_use_legacy_grouped_gemm": not strategy.kernels.narrow_experts,
+        **_routing(strategy.routing),
+    }
+
+
+def _routing(routing: Routing) -> Settings:
+    balanced = routing.balance == "aux_loss"
+    return {
+        "moe_router_load_balancing_type": routing.balance,
+        "moe_aux_loss_coeff": AUX_LOSS if balanced else None,
+        "moe_expert_capacity_factor": routing.capacity_factor,
+        "moe_pad_expert_input_to_capacity": routing.pad_to_capacity,
+    }
+
+
+def _kernels(strategy: Strategy) -> Settings:
+    kernels = strategy.kernels
+    fusion = {"fused": "te", "native": "native"}.get(kernels.cross_entropy)
+    rate = 0.1 if kernels.dropout else 0.0
+    return {
+        "attention_backend": None if strategy.flash_attention else "unfused",
+        "cross_entropy_loss_fusion": fusion is not None,
+        "cross_entropy_fusion_impl": fusion,
+        "gradient_accumulation_fusion": kernels.accumulate_in_product,
+        "enable_experimental": kernels.fused_rotary,
+        "deterministic_mode": kernels.deterministic,
+        "attention_dropout": rate,
+        "hidden_dropout": rate,
+    }
+
+
+def _graphs(strategy: Strategy) -> Settings:
+    if strategy.graphs == "full":
+        return {"cuda_graph_impl": "full_iteration", "check_for_nan_in_loss_and_grad": False}
+    if strategy.graphs == "partial":
+        return {"cuda_graph_impl": "transformer_engine", "cuda_graph_modules": ["attn"]}
+    return {}
+
+
+def _precision(workload: Workload, strategy: Strategy) -> Settings:
+    precision = workload.precision
+    base = precision.activations
+    narrow = precision.compute in ("fp8", "mxfp8")
+    settings: Settings = {
+        "bf16": base == "bf16",
+        "fp16": base == "fp16",
+        "fp8": "hybrid" if narrow else None,
+        "fp8_recipe": _key_of(RECIPES, precision.recipe) if narrow else None,
+        "fp8_param_gather": precision.parameters == "fp8" and strategy.zero > 0,
+        "fp4": "e2m1" if precision.compute == "nvfp4" else None,
+    }
+    return settings | _gradients(precision) | _states(precision)
+
+
+def _gradients(precision: Precision) -> Settings:
+    if precision.activations == "bf16":
+        return {"grad_reduce_in_bf16": precision.gradients == "bf16"}
+    return {
+        "accumulate_allreduce_grads_in_fp32": precision.activations == "fp16"
+        and precision.gradients == "fp32"
+    }
+
+
+def _states(precision: Precision) -> Settings:
+    """Return the types of the optimizer's states, which only its precision-aware kind lets choose."""
+    types = {"main_params_dtype": precision.master, "exp_avg_dtype": precision.moments}
+    chosen = {key: kind for key, kind in types.items() if kind not in ("fp32", "none")}
+    if not chosen:
+        return {}
+    if "exp_avg_dtype" in chosen:
+        chosen["exp_avg_sq_dtype"] = precision.moments
+    return {"use_precision_aware_optimizer": True, **chosen}
+
+
+def _key_of(names: Mapping[K, V], value: object) -> K | None:
+    """Return the framework's first name for one of our values; None if it has none."""
+    return next((name for name, ours in names.items() if ours == value), None)

@@ -1,0 +1,101 @@
+"""A question as a launch script of Megatron-LM."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Final
+
+from forescale.frameworks.megatron.arguments import flag_of
+from forescale.frameworks.megatron.write_layout import layout_settings, run_settings
+from forescale.frameworks.megatron.write_model import Settings, model_settings
+from forescale.frameworks.writing import PLACEHOLDER, Files, torchrun
+from forescale.question import Question
+
+LAUNCH = "run.sh"
+ONE_QUEUE = "export CUDA_DEVICE_MAX_CONNECTIONS=1  # collectives start before the kernels that wait for them"
+HEAD = f"""\
+#!/usr/bin/env bash
+set -euo pipefail
+MEGATRON=${{MEGATRON:-$HOME/Megatron-LM}}  # {PLACEHOLDER}: where Megatron-LM lies
+DATA_PATH=${{DATA_PATH:-$HOME/data/my_text_document}}  # {PLACEHOLDER}: prefix of the .bin and .idx files
+TOKENIZER_MODEL=${{TOKENIZER_MODEL:-$HOME/tokenizer}}  # {PLACEHOLDER}: folder or name of a Hugging Face tokenizer
+CHECKPOINTS=${{CHECKPOINTS:-$PWD/checkpoints}}  # {PLACEHOLDER}
+TRAIN_ITERS=${{TRAIN_ITERS:-%s}}%s
+"""
+RATES = f"""\
+RATES=(  # {PLACEHOLDER}: learning rates are yours; none of them changes step time or memory
+    --lr 3e-4
+    --min-lr 3e-5
+    --lr-decay-style cosine
+    --lr-warmup-iters 500
+    --weight-decay 0.1
+    --clip-grad 1.0
+)
+"""
+DATA = """\
+DATA=(
+    --data-path "$DATA_PATH"
+    --tokenizer-type HuggingFaceTokenizer
+    --tokenizer-model "$TOKENIZER_MODEL"
+    --split 99,1,0
+    --train-iters "$TRAIN_ITERS"
+    --save "$CHECKPOINTS"
+    --load "$CHECKPOINTS"
+    --save-interval 1000
+    --eval-interval 1000
+    --eval-iters 10
+    --log-interval 10
+)
+"""
+
+
+class MegatronWriter:
+    """Bash scripts that start Megatron-LM by torchrun."""
+
+    title: Final = "Megatron-LM launch script"
+    frameworks: Final = ("megatron-core",)
+
+    def write(self, question: Question) -> Files:
+        """Return the script; what its flags have no word for is left out."""
+        strategy, workload = question.layout, question.workload
+        run = run_settings(question)
+        steps = run.pop("train_iters")
+        model = model_settings(question.model, seq_len=workload.seq_len)
+        layout = layout_settings(question)
+        if "hybrid_layer_pattern" in layout:
+            model["hybrid_layer_pattern"] = layout.pop("hybrid_layer_pattern")
+        program = "pretrain_hybrid.py" if model["hybrid_layer_pattern"] else "pretrain_gpt.py"
+        parts = {"MODEL": model, "LAYOUT": layout, "RUN": run}
+        arrays = [*parts, "RATES", "DATA"]
+        text = HEAD % (steps or 100_000, "" if steps else f"  # {PLACEHOLDER}: steps of the whole run")
+        if strategy.zero <= 1:
+            text += ONE_QUEUE + "\n"
+        if strategy.allocator == "expandable_segments":
+            text += "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n"
+        text += "\n" + "".join(array(name, settings) for name, settings in parts.items()) + RATES + DATA
+        words = " ".join(f'"${{{name}[@]}}"' for name in arrays)
+        text += f'\n{torchrun(question.cluster)} "$MEGATRON/{program}" {words}\n'
+        return Files(texts={LAUNCH: text}, main=LAUNCH, launch=f"bash {LAUNCH}")
+
+
+def array(name: str, settings: Settings) -> str:
+    """Return settings as an array of bash, a flag on each line."""
+    lines = [f"    {shlex.join(words)}" for words in flags(settings)]
+    return "\n".join([f"{name}=(", *lines, ")\n"])
+
+
+def flags(settings: Mapping[str, object]) -> list[list[str]]:
+    """Return the words of each setting that is said; a switch is said where it is not as the flag leaves it."""
+    found = []
+    for key, value in settings.items():
+        flag, kind = flag_of(key) or ("", "")
+        if not flag:
+            continue
+        if kind != "value":
+            if value is (kind == "true"):
+                found.append([flag])
+        elif value is not None:
+            values = value if isinstance(value, list) else [value]
+            found.append([flag, *map(str, values)])
+    return found

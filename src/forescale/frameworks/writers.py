@@ -1,0 +1,27 @@
+"""Every writer of a framework's configuration, and finding the right one by the framework's name."""
+
+from __future__ import annotations
+
+from forescale.errors import SpecError
+from forescale.frameworks.megatron.writer import MegatronWriter
+from forescale.frameworks.writing import Writer
+from forescale.spec.framework import Framework
+
+WRITERS: tuple[Writer, ...] = (MegatronWriter(),)
+"""All writers; a new one is added here."""
+
+
+def writer_of(framework: Framework) -> Writer:
+    """Return the writer of a framework's configurations.
+
+    Raises
+    ------
+    SpecError
+        If there is none; the message names those that there are.
+    """
+    for writer in WRITERS:
+        if framework.name in writer.frameworks:
+            return writer
+    known = ", ".join(name for writer in WRITERS for name in writer.frameworks)
+    msg = f"nothing is written for {framework.name}; export writes {known}"
+    raise SpecError(msg)

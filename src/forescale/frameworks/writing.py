@@ -1,0 +1,74 @@
+"""What every writer of a framework's configuration returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Protocol
+
+from forescale.question import Question
+from forescale.spec.cluster import Cluster
+
+PLACEHOLDER = "PLACEHOLDER"
+"""Stands in the remark beside everything that only the user knows: data, tokenizer, folders."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
+    """A configuration as a framework takes it: one file, or a small folder."""
+
+    texts: Mapping[str, str]
+    """Text of each file by its path within the folder."""
+    main: str
+    """The file that says most; what is projected stands at its head."""
+    launch: str
+    """The command that trains, run on every node in the folder; `torchrun` below says which variables it may use."""
+    beside: tuple[str, ...] = ()
+    """What is read back with the main file: for `forescale project MAIN --config BESIDE`."""
+    left: tuple[str, ...] = ()
+    """Words of a workload that the framework's files never hold, such as "seq_len": the line that reads them back says
+    them."""
+    comment: str | None = "#"
+    """What a comment in the main file starts with; without, a README stands beside it."""
+    notes: tuple[str, ...] = ()
+    """What to know before it is run, one sentence each."""
+    variables: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Environment variables that the launch needs, where the main file cannot set them."""
+
+
+class Writer(Protocol):
+    """Writes one framework's configuration. A new one must pass the laws of tests/export/laws.py."""
+
+    @property
+    def title(self) -> str:
+        """What it writes, for people."""
+
+    @property
+    def frameworks(self) -> tuple[str, ...]:
+        """Names of the frameworks' records that it writes for; `--to` takes these and their aliases."""
+
+    def write(self, question: Question) -> Files:
+        """Return the configuration of one layout, of which `question.framework` says release and name.
+
+        What the framework has no word for is left out: reading the files back shows it.
+
+        Raises
+        ------
+        SpecError
+            If the framework refuses such a layout; it says which limit.
+        """
+
+
+def torchrun(cluster: Cluster) -> str:
+    """Return the launcher's part of a command; more than one node are told apart by variables."""
+    each = min(cluster.devices_per_node, cluster.num_devices)
+    nodes = -(-cluster.num_devices // each)
+    words = [f"torchrun --nproc-per-node {each} --nnodes {nodes}"]
+    if nodes > 1:
+        words += [
+            "--node-rank ${NODE_RANK:-0}",
+            "--master-addr ${MASTER_ADDR:-localhost}",
+            "--master-port ${MASTER_PORT:-29500}",
+        ]
+    return " ".join(words)

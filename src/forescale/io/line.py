@@ -1,0 +1,89 @@
+"""A question in few words: what it says beyond its framework, and the command line that asks it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from forescale.io.question import build_question, question_values
+from forescale.question import Question
+from forescale.syntax import toml_value
+
+OPTIONS = (
+    "tp", "cp", "cp_kind", "ep", "etp", "pp", "vpp", "schedule", "dp_replicate", "dp_shard", "zero", "micro_batch_size",
+    "dispatcher", "allocator",
+)  # fmt: skip
+"""Fields of a layout that are options of the same name; what is not among them goes by --set."""
+
+
+def told_words(question: Question) -> dict[str, Any]:
+    """Return a question as the sections of a plan, without what its framework, or the usual, says anyway."""
+    values = question_values(question)
+    parts = {"model": question.model, "cluster": question.cluster, "framework": question.framework}
+    sections = {name: values.pop(name) for name in ("strategy", "workload", "precision")}
+
+    def same(words: Mapping[str, Any]) -> bool:
+        found = build_question({**words, **parts}, where="the question")
+        return (found.strategy, found.workload) == (question.strategy, question.workload)
+
+    derived = {name: value for name, value in sections["strategy"].items() if not name.startswith("dp_")}
+    if same({**sections, "strategy": derived}):
+        sections["strategy"] = derived
+    for path, _ in list(_leaves(sections, ())):
+        fewer = _without(sections, path)
+        if path[-1] not in ("seq_len", "global_batch_size") and same(fewer):
+            sections = fewer
+    return {**values, **sections}
+
+
+def project_line(question: Question, *, model: str | None = None) -> str:
+    """Return the words after `forescale project` that ask a question of one layout.
+
+    Parameters
+    ----------
+    question
+        One layout; of what its framework says anyway nothing is repeated.
+    model
+        The file that describes the model, where the catalogue does not have it.
+    """
+    values = told_words(question)
+    strategy, workload = dict(values.pop("strategy")), dict(values.pop("workload"))
+    words = [_named(values.pop("model"), model or question.model.name)]
+    for option in ("cluster", "devices", "framework", "preset"):
+        if (value := values.pop(option, None)) is not None:
+            words += [f"--{option}", _named(value, question.cluster.name)]
+    for option in ("seq_len", "global_batch_size"):
+        words += [_flag(option), str(workload.pop(option))]
+    for option in OPTIONS:
+        if option in strategy:
+            words += [_flag(option), str(strategy.pop(option))]
+    values |= {"strategy": strategy, "workload": workload}
+    values.pop("space", None)
+    for path, value in _leaves(values, ()):
+        words += ["--set", f"{'.'.join(path)}={value if isinstance(value, str) else toml_value(value)}"]
+    return shlex.join(words)
+
+
+def _named(value: object, name: str) -> str:
+    """Return what stands for a model or a cluster; a table has no form on a command line but its name."""
+    return name if isinstance(value, Mapping) else str(value)
+
+
+def _flag(option: str) -> str:
+    return f"--{option.replace('_', '-')}"
+
+
+def _leaves(values: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], object]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, (*path, name))
+        elif value is not None:
+            yield (*path, name), value
+
+
+def _without(values: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+    """Return nested tables without the value at `path`, and without tables that nothing is left in."""
+    name, *rest = path
+    changed = {**values, name: _without(values[name], tuple(rest)) if rest else {}}
+    return {key: value for key, value in changed.items() if key != name or value}

@@ -1,0 +1,46 @@
+"""What a framework's file says, as a plan says it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from forescale.frameworks.reading import Reading
+from forescale.spec.space import NAMES
+
+
+def said(reading: Reading, *, layout: bool, sized: bool) -> dict[str, Any]:
+    """Return what a framework's file says, as a plan would; devices unless nodes are given."""
+    values: dict[str, Any] = {}
+    if reading.framework is not None:
+        values["framework"] = reading.framework
+    if reading.told:
+        own = {**_without_data_parallel(reading.told), "schedule": _own_schedule(reading)}
+        values["strategy"] = own if layout else _not_searched(own)
+    if reading.workload is not None:
+        values["workload"] = asdict(reading.workload)
+    elif reading.workload_values:
+        values["workload"] = dict(reading.workload_values)
+    if reading.num_devices is not None and not sized:
+        values["devices"] = reading.num_devices
+    return values
+
+
+def _not_searched(strategy: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in strategy.items() if name not in (*NAMES, "stage_layers")}
+
+
+def _own_schedule(reading: Reading) -> str | None:
+    """Return the schedule that a file names; (interleaved) 1F1B is what there is without a name."""
+    return None if reading.schedule in (None, "1f1b", "interleaved-1f1b") else reading.schedule
+
+
+def _without_data_parallel(strategy: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave data parallel to the devices; shards stay where there are replicas of them."""
+    left_out = (
+        {"dp_replicate"}
+        if strategy["dp_replicate"] > 1 < strategy["dp_shard"]
+        else {"dp_replicate", "dp_shard"}
+    )
+    return {name: value for name, value in strategy.items() if name not in left_out}

@@ -1,0 +1,84 @@
+"""`forescale export`: a layout as a framework's own configuration."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+
+import pytest
+from tests.cli.questions import DENSE, LAYOUT
+from tests.export.laws import without_comments
+
+MEGATRON = (*DENSE, *LAYOUT, "--to", "megatron")
+
+
+def numbers(ran):
+    document = json.loads(ran.out)
+    return {name: document[name] for name in ("step_time_s", "mfu", "time_s", "memory")}
+
+
+def test_the_script_alone_projects_the_same(forescale, tmp_path):
+    script = tmp_path / "run.sh"
+    script.write_text(without_comments(forescale("export", *MEGATRON).out))
+    asked = forescale("project", *DENSE, *LAYOUT, "--framework", "megatron", "--json")
+    alone = forescale("project", script, "--cluster", "h100-sxm", "--json")
+    assert alone.code == 0, alone.err
+    assert numbers(alone) == numbers(asked)
+
+
+def test_the_line_in_its_head_asks_the_same(forescale):
+    extra = ("--recompute", "selective", "--set", "strategy.kernels.dropout=true", "--offload-optimizer", 0.5)
+    head = forescale("export", *MEGATRON, *extra, "--moment-dtype", "bf16").out
+    line = re.search(r"# question:\s+forescale (.*)", head)[1]
+    options = (*DENSE, *LAYOUT, *extra, "--moment-dtype", "bf16", "--framework", "megatron")
+    assert forescale(*shlex.split(line), "--json").out == forescale("project", *options, "--json").out
+
+
+def test_what_cannot_be_said_is_listed_with_its_cost(forescale):
+    ran = forescale("export", *MEGATRON, "--recompute-policy", "minimal", "--json")
+    document = json.loads(ran.out)
+    (lost,) = document["unsaid"]
+    assert (lost["word"], lost["read"]) == ("strategy.recompute", "none")
+    change = document["read_back"]["step_time_s"] - document["projection"]["step_time_s"]
+    assert lost["step_time_s"] == change < 0
+    assert "strategy.recompute" in document["files"][0]["text"]
+
+
+def test_it_is_written_whole_and_refuses_what_exists(forescale, tmp_path):
+    path = tmp_path / "run.sh"
+    assert forescale("export", *MEGATRON, "--output", path).code == 0
+    text = path.read_text()
+    refused = forescale("export", *MEGATRON, "--output", path)
+    assert (refused.code, refused.err) == (
+        2,
+        f"error: {path} exists; give another --output, or --force to replace it\n",
+    )
+    assert path.read_text() == text
+    assert forescale("export", *MEGATRON, "--output", path, "--force").code == 0
+    assert [each.name for each in tmp_path.iterdir()] == ["run.sh"]
+
+
+def test_a_script_for_slurm_stands_beside_it(forescale, tmp_path):
+    folder = tmp_path / "job"
+    assert "give a folder" in forescale("export", *MEGATRON, "--slurm").err
+    assert forescale("export", *MEGATRON, "--slurm", "--output", folder).code == 0
+    assert sorted(each.name for each in folder.iterdir()) == ["run.sh", "slurm.sh"]
+    assert "#SBATCH --nodes=2" in (folder / "slurm.sh").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--to", "megatronn"), "did you mean megatron"),
+        (("--to", "colossalai"), "nothing is written for colossalai"),
+        (("--to", "megatron", "--zero", 3, "--pp", 2), "stages 2 and 3 have no pipeline"),
+        (("--to", "megatron", "--preset", "almodel"), "export works under the preset default only"),
+        (("--to", "megatron", "--tp", 3, "--devices", 48), "attention heads"),
+    ],
+)
+def test_refusals(forescale, options, said):
+    ran = forescale("export", *DENSE, *options)
+    assert (ran.code, ran.out) == (2, "")
+    assert said in ran.err
+    assert ran.err.count("\n") == 1

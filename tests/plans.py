@@ -1,0 +1,153 @@
+"""Random plans that a framework can run: what every writer's tests and oracles try.
+
+`plans("megatron", 40)` are forty questions of dense models, of experts and of latent attention with all degrees, the
+same for the same seed, legal under the framework's limits; half of them have more than one choice of its own.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+from tests.layouts import cut, network
+
+from forescale.catalogue.frameworks import load_framework
+from forescale.errors import ForescaleError
+from forescale.export import under
+from forescale.io.question import build_strategy
+from forescale.project import project
+from forescale.question import Question, question_of
+from forescale.spec import Model, Overlap, Precision, Recompute, Strategy, Workload
+from forescale.spec.constraints import Proposal
+from forescale.spec.framework import RULES, Framework
+
+Pick = Callable[[Sequence[Any]], Any]
+DENSE = ("llama-3.1-8b", "llama-3.1-70b", "qwen3-8b", "gpt2-xl", "mistral-7b")
+EXPERTS = ("mixtral-8x7b", "qwen3-30b-a3b", "mixtral-8x22b")
+LATENT = ("deepseek-v2-lite", "deepseek-v3", "moonlight-16b-a3b")
+KINDS = (DENSE, EXPERTS, LATENT)
+RECOMPUTE = (
+    Recompute(),
+    Recompute(),
+    Recompute(granularity="full"),
+    Recompute(granularity="full", num_layers=1),
+    Recompute(granularity="selective", modules=("core_attn",)),
+)
+DEFAULTS = Strategy()
+
+
+def plans(
+    to: str,
+    count: int,
+    *,
+    seed: int = 1,
+    kinds: Sequence[Sequence[str]] = KINDS,
+    cluster: str = "h100-sxm",
+    **choices: Sequence[Any],
+) -> list[Question]:
+    """Return `count` plans for a framework, as many of each of the `kinds` of models.
+
+    `choices` are more values that fields of a layout may take, such as recompute=(...), beside the framework's limits.
+    """
+    pick = random.Random(f"{to} {seed}").choice
+    return list(islice(_legal(load_framework(to), pick, kinds, cluster, choices), count))
+
+
+def _legal(
+    framework: Framework,
+    pick: Pick,
+    kinds: Sequence[Sequence[str]],
+    cluster: str,
+    choices: dict[str, Sequence[Any]],
+) -> Iterator[Question]:
+    for at in range(1_000_000):
+        question = _plan(framework, pick, kinds[at % len(kinds)], cluster, choices)
+        if question is not None and _runs(question, framework):
+            yield question
+
+
+def _runs(question: Question, framework: Framework) -> bool:
+    rules = framework.limits.rules if framework.limits is not None else {}
+    proposal = Proposal(
+        model=question.model, cluster=question.cluster, workload=question.workload, degrees=question.layout
+    )
+    try:
+        project(question)
+    except ForescaleError:
+        return False
+    return all(RULES[name](proposal) for name in rules)
+
+
+def _plan(
+    framework: Framework, pick: Pick, names: Sequence[str], cluster: str, choices: dict[str, Sequence[Any]]
+) -> Question | None:
+    pp, vpp = pick((1, 1, 2, 4)), pick((1, 1, 2))
+    model = cut(pick(names), pp * vpp * pick((1, 2, 3)) + pick((0, 0, 0, 1)))
+    strategy = _layout(framework, pick, model, pp, vpp if pp > 1 else 1, choices)
+    devices = strategy.num_devices
+    micro = strategy.micro_batch_size * strategy.dp * strategy.pp * pick((1, 2, 4))
+    words = {
+        name: getattr(strategy, name)
+        for name in Strategy.__dataclass_fields__
+        if getattr(strategy, name) != getattr(DEFAULTS, name) and name not in ("dp_replicate", "dp_shard")
+    }
+    if strategy.dp_replicate > 1 < strategy.dp_shard:
+        words["dp_replicate"] = strategy.dp_replicate
+    try:
+        layout = build_strategy(_tables(words), devices, where="a plan")
+        return under(
+            question_of(
+                model,
+                network(cluster, devices),
+                Workload(
+                    seq_len=pick((2048, 4096, 8192)),
+                    global_batch_size=micro,
+                    precision=Precision(compute=pick(("bf16", "bf16", "bf16", "fp8"))),
+                ),
+                strategy=layout,
+            ),
+            framework,
+        )
+    except ForescaleError:
+        return None
+
+
+def _layout(
+    framework: Framework, pick: Pick, model: Model, pp: int, vpp: int, choices: dict[str, Sequence[Any]]
+) -> Strategy:
+    tp, cp, dp = pick((1, 1, 2, 4)), pick((1, 1, 2, 4)), pick((1, 2, 4, 8))
+    ep = pick((1, 2, 4, 8)) if model.is_moe else 1
+    replicas = pick((1, 1, 2)) if dp > 1 else 1
+    free = {
+        "zero": (0, 1, 1, 2, 3),
+        "sp": (True, True, False),
+        "etp": (1, 1, tp) if model.is_moe else (1,),
+        "vpp": (vpp,),
+        "cp_kind": ("all_gather", "ring"),
+        "recompute": RECOMPUTE,
+        "micro_batch_size": (1, 1, 2),
+        "axis_order": (("tp", "cp", "dp", "pp"),),
+        "overlap": (Overlap(),),
+        **choices,
+    }
+    limits = framework.limits
+    for name, values in (limits.values if limits is not None else {}).items():
+        others = limits.others.get(name, ()) if limits is not None else ()
+        allowed = tuple(value for value in free.get(name, ()) if value in (*values, *others))
+        if name in free:
+            free[name] = allowed or values
+    found = {name: pick(values) for name, values in free.items()}
+    if found["zero"] != 3:
+        replicas = pick((1, 1, replicas))
+    return replace(
+        DEFAULTS, tp=tp, cp=cp, ep=ep, pp=pp, dp_replicate=replicas, dp_shard=dp // replicas, **found
+    )
+
+
+def _tables(words: dict[str, Any]) -> dict[str, Any]:
+    from dataclasses import asdict, is_dataclass
+
+    return {name: asdict(value) if is_dataclass(value) else value for name, value in words.items()}
