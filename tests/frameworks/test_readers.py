@@ -140,9 +140,37 @@ def plan() -> Trainer.Config:
     keys=frozenset({"model.name", "model.flavor", "training.seq_len", "training.steps"}),
     options=Options(num_devices=4),
 )
+MAXTEXT = Sample(
+    text="""
+base_config: base.yml
+run_name: toy
+base_emb_dim: 64
+base_num_decoder_layers: 4
+ici_tensor_parallelism: 2
+ici_fsdp_parallelism: -1
+per_device_batch_size: 1.0
+remat_policy: minimal
+""",
+    suffix=".yml",
+    with_key=lambda text, key: f"{text}{key}: 3\n",
+    keys=frozenset(
+        {
+            "run_name",
+            "base_emb_dim",
+            "base_num_decoder_layers",
+            "ici_tensor_parallelism",
+            "ici_fsdp_parallelism",
+            "per_device_batch_size",
+            "remat_policy",
+        }
+    ),
+    options=Options(num_devices=8),
+    environment={"M_BASE_EMB_DIM": "128"},
+)
 SAMPLES = {
     "deepspeed": [DEEPSPEED],
     "huggingface": [HUGGINGFACE],
+    "maxtext": [MAXTEXT],
     "megatron": [MEGATRON],
     "nanotron": [NANOTRON],
     "primus": [PRIMUS],

@@ -9,6 +9,7 @@ from forescale.errors import ReaderError
 from forescale.files import read_text
 from forescale.frameworks.deepspeed.reader import DeepSpeedReader
 from forescale.frameworks.huggingface import load_huggingface
+from forescale.frameworks.maxtext.reader import MaxTextReader
 from forescale.frameworks.megatron import MegatronReader
 from forescale.frameworks.nanotron.reader import NanotronReader
 from forescale.frameworks.primus.reader import PrimusReader
@@ -40,6 +41,7 @@ READERS: tuple[Reader, ...] = (
     NanotronReader(),
     TorchtitanTomlReader(),
     TorchtitanJobReader(),
+    MaxTextReader(),
 )
 """All readers; a new one is added here and must pass `check_reader` (tests/conformance)."""
 

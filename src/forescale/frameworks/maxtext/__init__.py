@@ -1,0 +1,1 @@
+"""MaxText: its YAML configurations with overrides, and command lines that start it."""

@@ -1,0 +1,461 @@
+"""MaxText's keys as a layout: axes of the mesh, pipeline, rematerialisation, batch and types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from types import MappingProxyType
+from typing import Any, get_args
+
+from forescale.errors import shown
+from forescale.frameworks.maxtext.keys import topologies
+from forescale.frameworks.reading import Options, words_of
+from forescale.frameworks.settings import Settings
+from forescale.spec.strategy import (
+    ContextKind,
+    KeptName,
+    Kernels,
+    Offload,
+    OffloadName,
+    Overlap,
+    Recompute,
+    RematPolicy,
+    Routing,
+    Strategy,
+)
+from forescale.spec.workload import ComputeType, OptimizerName, StorageType
+from forescale.units import counted
+
+LEFT = (
+    "software", "kernels", "overlap", "flash_attention", "allocator", "graphs", "dispatcher", "stage_layers", "routing",
+    "placement", "axis_order", "reshard",
+)  # fmt: skip
+"""What the keys say nothing of, but for single fields that they may say."""
+AXES = (
+    "diloco", "data", "pipeline", "fsdp", "fsdp_transpose", "context", "context_usp_ulysses", "context_autoregressive",
+    "tensor", "tensor_sequence", "sequence", "autoregressive", "expert",
+)  # fmt: skip
+"""Axes of parallelism, each inside a slice (ici) and over slices (dcn)."""
+FULLY_SHARDED = 3
+"""The stage that shards parameters, too."""
+FREE = -1
+"""Degree of the one axis that takes what the others leave."""
+NODE = 8
+"""Devices of a slice on GPUs, where a slice is a node, if nothing says how many slices there are."""
+STRATEGIES: Mapping[str, ContextKind] = MappingProxyType(
+    {"all_gather": "all_gather", "ring": "ring", "ulysses": "ulysses", "usp": "hierarchical"}
+)
+STORAGE: Mapping[str, StorageType] = MappingProxyType(
+    {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+)
+OPTIMIZERS: Mapping[str, OptimizerName] = MappingProxyType(
+    {"adamw": "adamw", "adam_pax": "adamw", "sgd": "sgd", "muon": "muon"}
+)
+NARROW: Mapping[str, tuple[ComputeType, str]] = MappingProxyType(
+    {
+        "fp8": ("fp8", "delayed"),
+        "nanoo_fp8": ("fp8", "delayed"),
+        "fp8_nanoo": ("fp8", "delayed"),
+        "fp8_full": ("fp8", "current"),
+        "fp8_gpu": ("fp8", "current"),
+        "fp8_e4m3": ("fp8", "current"),
+        "fp8_e5m2": ("fp8", "current"),
+        "te_fp8_delayedscaling": ("fp8", "delayed"),
+        "te_fp8_currentscaling": ("fp8", "current"),
+        "te_mxfp8": ("mxfp8", "mxfp8"),
+        "fp4": ("nvfp4", "none"),
+        "te_nvfp4": ("nvfp4", "none"),
+        "te_nvfp4_no_rht": ("nvfp4", "none"),
+    }
+)
+"""Quantisation by our compute type and recipe."""
+INTEGERS = ("int8", "intmp", "int4")
+"""Quantisation without a compute type of ours, whose products run at the rate of fp8."""
+NAMES: Mapping[str, KeptName] = MappingProxyType(
+    {
+        "query_proj": "query_proj",
+        "key_proj": "key_proj",
+        "value_proj": "value_proj",
+        "context": "context",
+        "out_proj": "out_proj",
+        "attention_out": "out_proj",
+        "mlpwi": "mlpwi",
+        "mlpwi_0": "mlpwi",
+        "mlpwi_1": "mlpwi",
+        "moe_mlpwi_0": "mlpwi",
+        "moe_mlpwi_1": "mlpwi",
+        "mlpwo": "mlpwo",
+        "moe_mlpwo": "mlpwo",
+    }
+)
+"""Tensors of the policy custom by the name they have here."""
+JOINED: Mapping[str, tuple[KeptName, ...]] = MappingProxyType(
+    {
+        "kv_proj": ("key_proj", "value_proj"),
+        "qkv_proj": ("query_proj", "key_proj", "value_proj"),
+        "mla_q": ("query_proj",),
+        "mla_kv": ("key_proj", "value_proj"),
+    }
+)
+"""Tensors of the policy custom that are several here."""
+QKV: tuple[KeptName, ...] = ("query_proj", "key_proj", "value_proj")
+OFFLOADED: Mapping[str, tuple[KeptName, ...]] = MappingProxyType(
+    {"qkv_proj_offloaded": QKV, "minimal_offloaded": (*QKV, "out_proj", "mlpwi", "mlpwo")}
+)
+"""Policies that keep what they keep on the host (utils/maxtext_utils.py, get_save_and_offload_names)."""
+ALIASES: Mapping[str, RematPolicy] = MappingProxyType({"minimal_flash": "minimal_with_context"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mesh:
+    """Degrees of every axis, inside a slice and over slices."""
+
+    ici: Mapping[str, int]
+    dcn: Mapping[str, int]
+    stated: bool = True
+    """Whether anything says how many devices there are; else an axis that takes the rest is 1."""
+
+    def degree(self, *axes: str) -> int:
+        """Return the ranks of some axes together."""
+        return prod(self.ici[axis] * self.dcn[axis] for axis in axes)
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of all slices."""
+        return self.degree(*AXES)
+
+
+def read_mesh(settings: Settings, options: Options) -> Mesh:
+    """Return the mesh with the axes that are -1 filled: from devices and slices that are known, else by 1."""
+    ici, dcn = ({axis: _degree(settings, network, axis) for axis in AXES} for network in ("ici", "dcn"))
+    devices, per_slice = _known_devices(settings, options)
+    slices = _slices(settings, ici, dcn, devices)
+    if devices is not None and devices % slices:
+        settings.refuse(f"{counted(devices, 'device')} do not make {counted(slices, 'slice')} of equal size")
+    per_slice = per_slice if devices is None else devices // slices
+    stated = per_slice is not None or FREE not in (*ici.values(), *dcn.values())
+    dcn = _filled(settings, "dcn", dcn, slices, "slices")
+    return Mesh(ici=_filled(settings, "ici", ici, per_slice, "devices of a slice"), dcn=dcn, stated=stated)
+
+
+def _degree(settings: Settings, network: str, axis: str) -> int:
+    key = f"{network}_{axis}_parallelism"
+    value = settings.get(key)
+    if value == FREE:
+        return FREE
+    return settings.size(key)
+
+
+def _known_devices(settings: Settings, options: Options) -> tuple[int | None, int | None]:
+    """Return the devices of the run, and those of a slice of the topology that it is compiled for."""
+    named = settings.get("compile_topology")
+    if options.num_devices is not None and options.layout:
+        return options.num_devices, None
+    if not named:
+        return None, None
+    known = topologies()
+    if named not in known:
+        settings.note(
+            f"not understood: {settings.spell('compile_topology')} {named!r}; its devices are not known"
+        )
+        return None, None
+    return None, known[str(named)]
+
+
+def _slices(settings: Settings, ici: Mapping[str, int], dcn: Mapping[str, int], devices: int | None) -> int:
+    """Return how many slices there are: as said, as the axes say, or as the devices leave."""
+    for key in ("compile_topology_num_slices", "num_slices"):
+        count = settings.get(key)
+        if isinstance(count, int) and count > 0:
+            return count
+    least = prod(max(1, degree) for degree in dcn.values())
+    inside = prod(ici.values())
+    if FREE not in dcn.values() or devices is None:
+        return least
+    if inside > 0:
+        return max(1, devices // inside)
+    if str(settings.get("hardware") or "tpu").startswith("gpu") and devices > NODE:
+        settings.note(f"slices are taken as nodes of {NODE} devices; num_slices says otherwise")
+        return devices // NODE
+    return least
+
+
+def _filled(
+    settings: Settings, network: str, axes: Mapping[str, int], target: int | None, what: str
+) -> dict[str, int]:
+    free = [axis for axis, degree in axes.items() if degree == FREE]
+    names = [settings.spell(f"{network}_{axis}_parallelism") for axis in free]
+    if len(free) > 1:
+        settings.refuse(f"{' and '.join(names)} are both -1; one {network} axis may be")
+    known = prod(degree for degree in axes.values() if degree != FREE)
+    target = known if target is None else target
+    if target % known or (target != known and not free):
+        above = " x ".join(
+            f"{settings.spell(f'{network}_{axis}_parallelism')} {degree}"
+            for axis, degree in axes.items()
+            if degree > 1
+        )
+        settings.refuse(f"{above or f'{network} axes of 1'} make {known}, and there are {target} {what}")
+    return {axis: target // known if axis in free else degree for axis, degree in axes.items()}
+
+
+def read_strategy(settings: Settings, mesh: Mesh, num_layers: int) -> Strategy:
+    """Return the layout; weights that are split over fsdp, context or experts are sharded as in stage 3."""
+    _check_axes(settings, mesh)
+    pp, tp = mesh.degree("pipeline"), mesh.degree("tensor", "tensor_sequence", "autoregressive")
+    shards = mesh.degree("fsdp", "fsdp_transpose", "expert")
+    cp = mesh.degree("context", "context_usp_ulysses", "context_autoregressive")
+    replicas = mesh.degree("data", "diloco")
+    sharded = shards > 1 or cp > 1
+    over_data = settings.flag("shard_optimizer_over_data") and not sharded
+    kind = STRATEGIES[
+        settings.choice("context_parallel_strategy", "all_gather", {name: name for name in STRATEGIES})
+    ]
+    recompute, offload = _recompute(settings), _offload(settings, sharded=sharded)
+    return Strategy(
+        tp=tp,
+        sp=tp > 1,
+        cp=cp,
+        cp_kind=kind,
+        cp_balanced=settings.flag("context_parallel_load_balance"),
+        cp_inner=mesh.degree("context_usp_ulysses") if kind == "hierarchical" and cp > 1 else None,
+        ep=mesh.degree("expert"),
+        pp=pp,
+        vpp=_repeats(settings, pp, num_layers),
+        schedule="looped-bfs" if pp > 1 else None,
+        dp_replicate=1 if over_data else replicas,
+        dp_shard=replicas if over_data else shards,
+        zero=FULLY_SHARDED if sharded else int(over_data),
+        micro_batch_size=_micro_batch(settings, mesh, pp),
+        recompute=recompute,
+        offload=offload,
+        flash_attention=settings.get("attention") != "dot_product",
+        reshard="never" if settings.flag("pipeline_fsdp_ag_once") else "always",
+        overlap=Overlap(expert=settings.flag("use_batch_split_schedule")),
+        routing=Routing(capacity_factor=_capacity(settings)),
+        kernels=Kernels(cross_entropy="fused_linear", dropout=_drops_out(settings)),
+    )
+
+
+def told(settings: Settings, strategy: Strategy) -> dict[str, Any]:
+    """Return what the keys say, in the words of a plan."""
+    said = {
+        "flash_attention": "attention" in settings and settings.get("attention") not in ("autoselected", ""),
+        "reshard": strategy.pp > 1 and strategy.zero == FULLY_SHARDED,
+        "routing": strategy.routing.capacity_factor is not None,
+    }
+    left = [name for name in LEFT if not said.get(name)]
+    kernels = [
+        *["cross_entropy"] * (settings.count("num_vocab_tiling", 1) > 1),
+        *["dropout"] * strategy.kernels.dropout,
+    ]
+    tables = {
+        "kernels": kernels,
+        "overlap": ["expert"] * strategy.overlap.expert,
+        "routing": ["capacity_factor"],
+    }
+    words = words_of(strategy, left=left)
+    spoken = {name: words_of(strategy, **{name: fields})[name] for name, fields in tables.items()}
+    return {
+        **words,
+        **{name: table for name, table in spoken.items() if name != "routing" or said["routing"]},
+    }
+
+
+def _check_axes(settings: Settings, mesh: Mesh) -> None:
+    for axis, what in {
+        "sequence": "the mesh has no such axis",
+        "diloco": "projected as data parallelism",
+    }.items():
+        if mesh.degree(axis) > 1:
+            settings.note(f"not expressed: {axis} parallelism of {mesh.degree(axis)} ({what})")
+
+
+def _capacity(settings: Settings) -> float | None:
+    factor = settings.number("capacity_factor")
+    if factor is not None and factor > 0:
+        return factor
+    if settings.count("num_experts", 1) > 1 and not settings.flag("sparse_matmul", default=True):
+        settings.note(
+            f"not expressed: {settings.spell('sparse_matmul')} false without a capacity_factor computes every expert "
+            "for every token; only those chosen are projected"
+        )
+    return None
+
+
+def _drops_out(settings: Settings) -> bool:
+    rate = settings.number("dropout_rate") or 0.0
+    return rate > 0.0 and settings.flag("enable_dropout", default=True)
+
+
+def _repeats(settings: Settings, pp: int, num_layers: int) -> int:
+    """Return the chunks of each stage, which hold as many layers each; of DeepSeek's only those with experts do."""
+    if pp == 1:
+        return 1
+    each, given = settings.size("num_layers_per_pipeline_stage"), settings.get("num_pipeline_repeats")
+    some = settings.get("pipeline_parallel_layers")
+    dense = settings.count("first_num_dense_layers", 0) if settings.get("decoder_block") == "deepseek" else 0
+    piped = some if isinstance(some, int) and some > 0 else num_layers - dense
+    repeats = given if isinstance(given, int) and given > 0 else piped // (pp * each)
+    if piped != pp * repeats * each:
+        settings.refuse(
+            f"{settings.spell('pipeline_parallel_layers')}, {piped}, must be {counted(pp, 'stage')} x "
+            f"{settings.spell('num_pipeline_repeats')} x {settings.spell('num_layers_per_pipeline_stage')} {each}"
+        )
+    if piped != num_layers:
+        settings.note(
+            f"not expressed: only {piped} of {num_layers} layers are in MaxText's pipeline; all are projected in it"
+        )
+    return repeats
+
+
+def pipeline_microbatches(settings: Settings, pp: int) -> int:
+    """Return the micro-batches of one pass through the pipeline."""
+    if pp == 1:
+        return 1
+    given = settings.get("num_pipeline_microbatches")
+    delays = settings.flag("pipeline_delay_activation_forwarding")
+    count = given if isinstance(given, int) and given > 0 else (2 * pp if delays else pp)
+    if count % pp:
+        settings.refuse(
+            f"{settings.spell('num_pipeline_microbatches')} {count} must be a multiple of {counted(pp, 'stage')}"
+        )
+    return count
+
+
+def sequences(settings: Settings, num_devices: int) -> int:
+    """Return the sequences of one pass: per_device_batch_size, which may be below 1, of every device."""
+    each = settings.number("per_device_batch_size") or 0.0
+    whole = int(num_devices * each)
+    if whole < 1:
+        settings.refuse(
+            f"{settings.spell('per_device_batch_size')} {each:g} of {counted(num_devices, 'device')} makes no "
+            f"sequence; {1 / num_devices:g} makes one"
+        )
+    if whole != num_devices * each:
+        settings.note(
+            f"per_device_batch_size {each:g} x {num_devices} devices is cut to {counted(whole, 'sequence')}"
+        )
+    return whole
+
+
+def _micro_batch(settings: Settings, mesh: Mesh, pp: int) -> int:
+    """Return the sequences of a micro-batch on each data-parallel rank."""
+    ranks = mesh.degree("data", "diloco", "fsdp", "fsdp_transpose", "expert")
+    passes = pipeline_microbatches(settings, pp)
+    whole = sequences(settings, mesh.num_devices)
+    if whole % (ranks * passes):
+        least = ranks * passes / mesh.num_devices
+        settings.refuse(
+            f"{settings.spell('per_device_batch_size')} makes {counted(whole, 'sequence')}, no multiple of "
+            f"{counted(ranks, 'data-parallel rank')} x {counted(passes, 'micro-batch')}; {least:g} is the least"
+        )
+    return whole // (ranks * passes)
+
+
+def _recompute(settings: Settings) -> Recompute:
+    named = str(settings.get("remat_policy"))
+    named = ALIASES.get(named, named)
+    if named == "none":
+        return Recompute()
+    if named == "full":
+        return Recompute(granularity="full")
+    if named in OFFLOADED:
+        return Recompute(granularity="policy", policy="custom", kept=OFFLOADED[named])
+    if named == "custom":
+        kept = [*_where(settings, "device"), *_where(settings, "offload")]
+        return Recompute(granularity="policy", policy="custom", kept=_ordered(kept))
+    if named not in get_args(RematPolicy):
+        known = (
+            "full",
+            *OFFLOADED,
+            *(name for name in get_args(RematPolicy) if not name.startswith("torch")),
+        )
+        settings.refuse(
+            f"{settings.spell('remat_policy')} must be one of {', '.join(known)}, got {shown(named)}"
+        )
+    return Recompute(granularity="policy", policy=named)  # type: ignore[arg-type]
+
+
+def _ordered(names: list[KeptName]) -> tuple[KeptName, ...]:
+    return tuple(name for name in get_args(KeptName) if name in names)
+
+
+def _where(settings: Settings, place: str) -> list[KeptName]:
+    """Return the tensors that the policy custom puts somewhere."""
+    found: list[KeptName] = []
+    for key in (*NAMES, *JOINED):
+        word = settings.get(key)
+        if word not in ("remat", "device", "offload"):
+            settings.refuse(f"{settings.spell(key)} must be remat, device or offload, got {shown(word)}")
+        if word == place:
+            found += JOINED.get(key) or (NAMES[key],)
+    return found
+
+
+def _offload(settings: Settings, *, sharded: bool) -> Offload:
+    policy = str(settings.get("remat_policy"))
+    names: list[OffloadName] = list(OFFLOADED.get(policy, ()))
+    if policy == "custom":
+        inputs = settings.get("decoder_layer_input") == "offload"
+        names = [*["decoder_layer_input"] * inputs, *_where(settings, "offload")]  # type: ignore[list-item]
+    parameters = settings.flag("parameter_memory_host_offload")
+    if parameters and not sharded:
+        settings.note("not expressed: parameter_memory_host_offload of weights that are not sharded")
+    return Offload(
+        modules=tuple(name for name in get_args(OffloadName) if name in names),
+        optimizer=1.0 if settings.flag("optimizer_memory_host_offload") else 0.0,
+        parameters=parameters and sharded,
+    )
+
+
+def read_workload(settings: Settings, mesh: Mesh) -> dict[str, Any]:
+    """Return batch, length and types."""
+    steps = settings.size("gradient_accumulation_steps")
+    pp = mesh.degree("pipeline")
+    batch = sequences(settings, mesh.num_devices) * steps
+    if steps > 1 and pp > 1:
+        settings.note(
+            f"the pipeline fills and drains for each of {steps} gradient_accumulation_steps; projected as one pass"
+        )
+    length = settings.size("max_target_length")
+    run = settings.count("steps") if "steps" in settings else None
+    named = settings.choice("opt_type", "adamw", OPTIMIZERS)
+    return {
+        "seq_len": length,
+        "global_batch_size": batch,
+        "tokens": float(run * batch * length) if run else None,
+        "optimizer": named,
+        "precision": _types(settings),
+    }
+
+
+def _types(settings: Settings) -> dict[str, Any]:
+    """Return the data types; fp32 weights with bf16 products are what the framework's record knows."""
+    kinds = {name: name for name in STORAGE}
+    kind, weights = (STORAGE[settings.choice(key, "bfloat16", kinds)] for key in ("dtype", "weight_dtype"))
+    if kind == "fp32":
+        return {"compute": "fp32"}
+    words: dict[str, Any] = {"compute": kind}
+    narrow = str(settings.get("quantization") or "")
+    if narrow in NARROW:
+        words["compute"], words["recipe"] = NARROW[narrow]
+    elif narrow in INTEGERS:
+        words |= {"compute": "fp8", "recipe": "none"}
+        settings.note(
+            f"{settings.spell('quantization')} {narrow}: its products are projected at the rate of fp8"
+        )
+    elif narrow:
+        known = ", ".join((*NARROW, *INTEGERS))
+        settings.refuse(
+            f"{settings.spell('quantization')} must be empty or one of {known}, got {shown(narrow)}"
+        )
+    if weights != "fp32":
+        words |= {"parameters": weights, "master": "none", "moments": weights}
+    first = str(settings.get("mu_dtype") or "")
+    if first in STORAGE and STORAGE[first] != weights:
+        settings.note(f"the moments are kept in {STORAGE[first]} and {weights}; both are taken as the second")
+    if settings.get("grad_dtype") not in ("float32", None):
+        words["gradients"] = STORAGE[settings.choice("grad_dtype", "float32", kinds)]
+    return words

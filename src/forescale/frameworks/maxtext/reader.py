@@ -1,0 +1,202 @@
+"""MaxText's configurations: a YAML file over its base.yml, a model by name, and `key=value` overrides over both.
+
+They are laid over each other as MaxText does (configs/pyconfig.py): base.yml, the file with those it is based on, the
+model's own file, overrides; of the model's keys an override may change none unless override_model_config says so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from forescale.errors import ForescaleError, ReaderError, UnknownKeyError, UnknownNameError, shown
+from forescale.files import read_text
+from forescale.frameworks.maxtext.keys import base_values, known_keys, presets
+from forescale.frameworks.maxtext.layout import read_mesh, read_strategy, read_workload, told
+from forescale.frameworks.maxtext.model import read_model, same
+from forescale.frameworks.reading import Options, Reading
+from forescale.frameworks.settings import Settings
+from forescale.spec.model import Model
+from forescale.syntax import keys_of_yaml, parse_mapping, parse_yaml_lenient
+
+_OWN_LINE = re.compile(
+    r"^(?:base_config|base_emb_dim|decoder_block|(?:ici|dcn)_\w+_parallelism|per_device_batch_size)\s*:", re.M
+)
+_PROGRAM = re.compile(r"^maxtext(?:\.\w+)*\.(?:train\w*)$|train\w*\.py$")
+BASE_CONFIG, BASE = "base_config", "base.yml"
+DEFAULT = "default"
+"""The model's name that stands for base.yml's own."""
+NOT_EXPRESSED: Mapping[str, str] = {
+    "use_dpo": "a second model that says which answer is better",
+    "enable_diloco": "steps that slices take without each other",
+    "custom_mesh_and_rule": "rules of its own for what is split over which axis",
+    "logical_axis_rules": "rules of its own for what is split over which axis",
+    "shard_exp_on_fsdp": "experts split over fsdp",
+    "use_ring_of_experts": "tokens passed around a ring to experts",
+    "fused_qkv": "one product for queries, keys and values",
+    "use_2d_fsdp_sharding": "experts split over two axes of fsdp",
+}
+"""Keys that change figures and have no word here, where they are set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What was written: keys of files, overrides over them, and where each stands."""
+
+    values: Mapping[str, Any]
+    base: Mapping[str, Any] = field(default_factory=dict)
+    """What the file's own base.yml says, where there is one."""
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    lines: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+class MaxTextReader:
+    """The YAML configuration of MaxText, or a command line that starts it."""
+
+    name: Final = "maxtext"
+    title: Final = "MaxText configuration in YAML, or its command line"
+
+    def recognises(self, text: str) -> bool:
+        """Whether `text` is YAML with keys that only MaxText has."""
+        return _OWN_LINE.search(text) is not None
+
+    def read(self, path: Path, options: Options) -> Reading:
+        """Return what the file at `path` says; `options.variables` with MaxText's names go over it."""
+        text = read_text(path)
+        content = parse_mapping(text, path, parse_yaml_lenient)
+        lines = dict(keys_of_yaml(text))
+        if path.name == BASE:
+            return read_given(Given({}, base=content, lines=lines), path, options)
+        base, above = _based_on(content, path, options, (path.absolute(),))
+        return read_given(Given({**above, **content}, base=base, lines=lines), path, options)
+
+
+def read_given(given: Given, path: Path, options: Options) -> Reading:
+    """Return what keys and overrides say, those among `options.variables` included."""
+    overrides = {
+        **given.overrides,
+        **{key: value_of(text, path) for key, text in options.variables.items() if key in known_keys()},
+    }
+    unknown = _unknown({**given.values, **overrides}, given.lines, path, strict=options.strict)
+    settings, model_keys = _settings(given, overrides, unknown, path)
+    written = {key for key in (*given.values, *overrides) if key not in unknown}
+    try:
+        model = _model(settings, path, options, model_keys)
+        mesh = read_mesh(settings, options)
+        strategy = read_strategy(settings, mesh, model.num_layers)
+        workload = read_workload(settings, mesh)
+        words = told(settings, strategy)
+    except ReaderError:
+        raise
+    except ForescaleError as error:
+        raise ReaderError(path, str(error)) from error
+    used = tuple(key for key in settings.used() if key in written)
+    return Reading(
+        format=MaxTextReader.name,
+        model=model,
+        framework=MaxTextReader.name,
+        strategy=strategy,
+        told=words,
+        workload_values=workload,
+        schedule=strategy.schedule,
+        num_devices=strategy.num_devices if options.layout and mesh.stated else options.num_devices,
+        used=used,
+        ignored=tuple(sorted(written.difference(used))),
+        unknown=unknown,
+        notes=tuple(settings.notes),
+    )
+
+
+def value_of(text: str, where: object) -> Any:  # noqa: ANN401 (YAML)
+    """Return the value of an override: YAML, or text that is none."""
+    try:
+        return parse_yaml_lenient(text, where)
+    except ReaderError:
+        return text
+
+
+def _based_on(
+    content: Mapping[str, Any], path: Path, options: Options, seen: Sequence[Path]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what the base.yml below a file says, if it is there, and the files between the two."""
+    named = content.get(BASE_CONFIG)
+    if named is None:
+        return {}, {}
+    places = (path.parent, *options.folders, *path.absolute().parents)
+    found = next((place / str(named) for place in places if (place / str(named)).is_file()), None)
+    if found is None and Path(str(named)).name == BASE:
+        return {}, {}
+    if found is None:
+        raise ReaderError(path, f"its base_config {named!r} is neither beside it nor in a folder above it")
+    if found.absolute() in seen:
+        raise ReaderError(path, f"its chain of base_config comes back to itself: {named}")
+    above = parse_mapping(read_text(found), found, parse_yaml_lenient)
+    if found.name == BASE:
+        return above, {}
+    base, between = _based_on(above, found, options, (*seen, found.absolute()))
+    return base, {**between, **above}
+
+
+def _unknown(
+    values: Mapping[str, Any], lines: Mapping[str, int], path: Path, *, strict: bool
+) -> tuple[str, ...]:
+    """Return the keys that MaxText does not have; those of a table such as lora count as `lora.NAME`."""
+    known = {*known_keys(), BASE_CONFIG}
+    unknown = tuple(key for key in _names(values) if key not in known)
+    if unknown and strict:
+        place = f"{path}, line {lines[unknown[0]]}" if unknown[0] in lines else str(path)
+        raise UnknownKeyError(unknown[0], place, known)
+    return unknown
+
+
+def _names(values: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in values.items():
+        inside = isinstance(value, dict) and f"{key}.{next(iter(value), '')}" in known_keys()
+        yield from (f"{key}.{name}" for name in value) if inside else (str(key),)
+
+
+def _settings(
+    given: Given, overrides: Mapping[str, Any], unknown: Sequence[str], path: Path
+) -> tuple[Settings, Mapping[str, Any]]:
+    """Return all keys laid over each other, and those of the model's own file."""
+    wanted = {**given.base, **given.values, **overrides}
+    name = str(wanted.get("model_name") or DEFAULT).replace("-Instruct", "")
+    if name != DEFAULT and name not in presets():
+        kind = "MaxText model_name"
+        raise UnknownNameError(kind, name, presets())
+    own = presets()[name]["keys"] if name != DEFAULT else {}
+    lines = {key: line for key, line in given.lines.items() if key not in overrides}
+    base = {key: value for key, value in given.base.items() if key in base_values()}
+    merged = {**base_values(), **base, **given.values, **own, **overrides}
+    values = {key: None if value == "None" else value for key, value in merged.items() if key not in unknown}
+    settings = Settings(values, str(path), lines=lines)
+    for note in given.notes:
+        settings.note(note)
+    for key, value in own.items():
+        if key in overrides and overrides[key] != value and not settings.flag("override_model_config"):
+            settings.refuse(
+                f"{settings.spell(key)}={overrides[key]} contradicts model_name {name}, which has {shown(value)}; "
+                "MaxText takes it with override_model_config=true"
+            )
+        if key in given.values and key not in overrides and given.values[key] != value:
+            settings.note(
+                f"{settings.spell(key)} {given.values[key]} is overruled by model_name {name}, as in MaxText: "
+                f"{shown(value)}"
+            )
+    for key, what in NOT_EXPRESSED.items():
+        if {**given.values, **overrides}.get(key):
+            settings.note(f"not expressed: {settings.spell(key)} ({what})")
+    return settings, own
+
+
+def _model(settings: Settings, path: Path, options: Options, own: Mapping[str, Any]) -> Model:
+    """Return the model: that of the catalogue where the name means one and nothing was changed."""
+    name = str(settings.get("model_name") or DEFAULT).replace("-Instruct", "")
+    built = read_model(settings, name if own else path.stem)
+    known = presets().get(name, {}).get("catalogue")
+    twin = options.model_of(known) if known and options.model_of is not None else None
+    return twin if twin is not None and same(twin, built) else built

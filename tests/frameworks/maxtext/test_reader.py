@@ -1,0 +1,251 @@
+"""MaxText's YAML over base.yml: its own files read, layers of keys lie as MaxText lays them, and words mean the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from forescale.catalogue.models import load_model
+from forescale.errors import ForescaleError
+from forescale.frameworks.maxtext.keys import presets
+from forescale.frameworks.maxtext.reader import MaxTextReader
+from forescale.frameworks.reading import Options
+from forescale.graph.counts import count_parameters
+
+FOLDER = Path(__file__).parents[2] / "data" / "maxtext"
+EXAMPLES = sorted(FOLDER.rglob("*.yml"))
+OTHERS = {
+    "deepseek2-236b", "deepseek3-671b", "deepseek3-671b-2dfsdp", "deepseek3-671b-batchsplit", "gemma-7b", "gemma2-27b",
+    "gemma2-2b", "gemma2-9b", "gemma3-12b", "gemma3-27b", "gemma3-4b", "gpt3-175b", "mistral-7b", "mixtral-8x22b",
+    "qwen3.5-35b-a3b", "qwen3.5-397b-a17b",
+}  # fmt: skip
+"""Presets that differ from our entry of the same model: vocabulary, windows, groups of experts or prediction of several
+tokens; their parameters are within 0.5 % all the same."""
+
+
+@pytest.fixture
+def read(tmp_path):
+    def reading(keys=None, devices=None, *, strict=True, over=None):
+        path = tmp_path / "run.yml"
+        path.write_text(yaml.safe_dump({"base_config": "base.yml", **(keys or {})}))
+        options = Options(num_devices=devices, strict=strict, model_of=load_model, variables=over or {})
+        return MaxTextReader().read(path, options)
+
+    return reading
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: str(path.relative_to(FOLDER)))
+def test_every_example_reads(path):
+    found = MaxTextReader().read(path, Options(num_devices=16, model_of=load_model))
+    assert found.num_devices == found.strategy.num_devices == 16
+    content = yaml.safe_load(path.read_text())
+    if "max_target_length" in content and "model_name" not in content:
+        assert found.workload_values["seq_len"] == content["max_target_length"]
+
+
+@pytest.mark.parametrize("name", sorted(presets()))
+def test_a_model_by_name_is_that_of_the_catalogue(read, name):
+    found = read({"model_name": name}).model
+    known = presets()[name].get("catalogue")
+    if known is None:
+        assert count_parameters(found).total > 0
+    elif name in OTHERS:
+        ratio = count_parameters(found).total / count_parameters(load_model(known)).total
+        assert found is not load_model(known)
+        assert ratio == pytest.approx(1, abs=5e-3)
+    else:
+        assert found is load_model(known)
+
+
+def test_a_model_of_base_yml_by_hand(read):
+    layer = 2048 * 128 * 16 * 4 + 3 * 2048 * 7168 + 2 * 2048
+    assert count_parameters(read().model).total == 16 * layer + 2 * 32_000 * 2048 + 2048
+
+
+def test_global_parameter_scale(read):
+    model = read({"global_parameter_scale": 32}).model
+    assert (model.hidden_size, model.num_layers) == (
+        2048 * 4,
+        16 * 2,
+    )  # 32 = 2^5: one whole third and two more
+    assert model.layers[0].attention.num_heads == 16 * 4
+    with pytest.raises(
+        ForescaleError, match=r"global_parameter_scale \(line 2\) must be a power of two, got 12"
+    ):
+        read({"global_parameter_scale": 12})
+
+
+def test_axes_inside_and_over_slices(read):
+    found = read(
+        {"dcn_data_parallelism": 4, "ici_fsdp_parallelism": -1, "ici_tensor_parallelism": 4, "ici_expert_parallelism": 2}, 64
+    ).strategy  # fmt: skip
+    assert (found.tp, found.ep, found.dp_replicate, found.dp_shard, found.zero) == (4, 2, 4, 4, 3)
+    both = read({"ici_fsdp_parallelism": 2, "ici_fsdp_transpose_parallelism": 4}).strategy
+    assert (both.dp_shard, both.num_devices) == (8, 8)
+    plain = read({"ici_fsdp_parallelism": 1, "ici_data_parallelism": 8}).strategy
+    assert (plain.dp_replicate, plain.dp_shard, plain.zero) == (8, 1, 0)
+    first = read(
+        {"ici_fsdp_parallelism": 1, "ici_data_parallelism": 8, "shard_optimizer_over_data": True}
+    ).strategy
+    assert (first.dp_replicate, first.dp_shard, first.zero) == (1, 8, 1)
+
+
+def test_devices_of_a_topology(read):
+    keys = {"compile_topology": "v5p-1024", "compile_topology_num_slices": 2, "ici_tensor_parallelism": 8}
+    found = read(keys)
+    assert found.num_devices == 1024
+    assert (found.strategy.dp_replicate, found.strategy.dp_shard) == (2, 64)
+
+
+def test_without_devices_the_free_axis_is_one_and_says_so(read):
+    found = read({"ici_tensor_parallelism": 4, "per_device_batch_size": 0.5})
+    assert found.num_devices is None
+    assert found.strategy.num_devices == 4
+    assert found.workload_values["global_batch_size"] == 2
+
+
+def test_on_gpus_a_slice_is_a_node(read):
+    found = read({"hardware": "gpu"}, 32).strategy
+    assert (found.dp_replicate, found.dp_shard) == (4, 8)
+
+
+def test_batch_of_every_device(read):
+    keys = {"per_device_batch_size": 0.5, "ici_tensor_parallelism": 8, "gradient_accumulation_steps": 3}
+    found = read(keys, 64)
+    assert found.strategy.micro_batch_size == 4
+    assert found.workload_values["global_batch_size"] == 96
+
+
+def test_the_pipeline(read):
+    keys = {"base_num_decoder_layers": 16, "ici_pipeline_parallelism": 4, "per_device_batch_size": 4}
+    found = read(keys, 16)
+    assert (found.strategy.pp, found.strategy.vpp, found.schedule) == (4, 4, "looped-bfs")
+    assert found.strategy.micro_batch_size == 4  # 64 sequences over 4 data-parallel ranks in 4 micro-batches
+    once = read({**keys, "num_layers_per_pipeline_stage": 4, "num_pipeline_microbatches": 8}, 16)
+    assert (once.strategy.vpp, once.strategy.micro_batch_size) == (1, 2)
+    delayed = read({**keys, "pipeline_delay_activation_forwarding": True}, 16).strategy
+    assert delayed.micro_batch_size == 2
+
+
+def test_context_parallelism(read):
+    gathered = read({"ici_context_parallelism": 4}, 8).strategy
+    assert (gathered.cp, gathered.cp_kind, gathered.cp_balanced) == (4, "all_gather", True)
+    keys = {
+        "ici_context_parallelism": 2,
+        "ici_context_usp_ulysses_parallelism": 4,
+        "context_parallel_strategy": "usp",
+    }
+    both = read(keys, 8).strategy
+    assert (both.cp, both.cp_kind, both.cp_inner) == (8, "hierarchical", 4)
+
+
+@pytest.mark.parametrize(
+    ("policy", "granularity", "kept"),
+    [
+        ("full", "full", ()),
+        ("minimal_with_context", "policy", ()),
+        ("minimal_flash", "policy", ()),
+        ("save_out_proj", "policy", ()),
+        ("qkv_proj_offloaded", "policy", ("query_proj", "key_proj", "value_proj")),
+    ],
+)
+def test_policies_of_rematerialisation(read, policy, granularity, kept):
+    found = read({"remat_policy": policy}).strategy
+    assert found.recompute.granularity == granularity
+    assert found.recompute.kept == kept
+    assert found.offload.modules == kept
+
+
+def test_the_policy_custom_names_its_tensors(read):
+    keys = {
+        "remat_policy": "custom",
+        "decoder_layer_input": "offload",
+        "mlpwi_0": "device",
+        "out_proj": "offload",
+    }
+    found = read(keys).strategy
+    assert found.recompute.kept == ("out_proj", "mlpwi")
+    assert found.offload.modules == ("decoder_layer_input", "out_proj")
+
+
+def test_types(read):
+    assert read().workload_values["precision"] == {"compute": "bf16"}
+    narrow = read({"weight_dtype": "bfloat16"}).workload_values["precision"]
+    assert narrow == {"compute": "bf16", "parameters": "bf16", "master": "none", "moments": "bf16"}
+    assert read({"quantization": "fp8"}).workload_values["precision"]["recipe"] == "delayed"
+    integers = read({"quantization": "int8"})
+    assert integers.workload_values["precision"] == {"compute": "fp8", "recipe": "none"}
+    assert integers.notes == ("quantization (line 2) int8: its products are projected at the rate of fp8",)
+
+
+def test_only_what_is_said_is_told(read):
+    words = read().told
+    assert not {"software", "flash_attention", "routing", "allocator"} & words.keys()
+    assert words["kernels"] == {}
+    more = read({"attention": "dot_product", "num_vocab_tiling": 8, "capacity_factor": 1.25}).told
+    assert more["flash_attention"] is False
+    assert more["kernels"] == {"cross_entropy": "fused_linear"}
+    assert more["routing"] == {"capacity_factor": 1.25}
+
+
+def test_overrides_go_over_the_file(read):
+    found = read(
+        {"ici_tensor_parallelism": 2}, over={"ici_tensor_parallelism": "4", "max_target_length": "4096"}
+    )
+    assert (found.strategy.tp, found.workload_values["seq_len"]) == (4, 4096)
+
+
+def test_a_model_rules_over_the_file_but_not_in_silence_over_overrides(read):
+    found = read({"model_name": "mixtral-8x7b", "base_num_decoder_layers": 5})
+    assert found.model.num_layers == 32
+    assert found.notes[0].startswith(
+        "base_num_decoder_layers (line 2) 5 is overruled by model_name mixtral-8x7b"
+    )
+    with pytest.raises(
+        ForescaleError, match="base_num_decoder_layers=5 contradicts model_name mixtral-8x7b, which has 32"
+    ):
+        read({"model_name": "mixtral-8x7b"}, over={"base_num_decoder_layers": "5"})
+    changed = {"base_num_decoder_layers": "5", "override_model_config": "true"}
+    assert read({"model_name": "mixtral-8x7b"}, over=changed).model.num_layers == 5
+
+
+def test_a_file_is_based_on_another(tmp_path):
+    (tmp_path / "inner.yml").write_text("base_config: base.yml\nmax_target_length: 512\nsteps: 4\n")
+    (tmp_path / "outer.yml").write_text("base_config: inner.yml\nsteps: 8\n")
+    found = MaxTextReader().read(tmp_path / "outer.yml", Options())
+    assert (found.workload_values["seq_len"], found.workload_values["tokens"]) == (512, 8 * 12 * 512)
+    (tmp_path / "inner.yml").write_text("base_config: outer.yml\n")
+    with pytest.raises(ForescaleError, match="its chain of base_config comes back to itself"):
+        MaxTextReader().read(tmp_path / "outer.yml", Options())
+
+
+def test_what_is_not_described_is_said(read):
+    keys = {"num_experts": 8, "num_experts_per_tok": 2, "sparse_matmul": False}
+    assert any("computes every expert for every token" in note for note in read(keys).notes)
+    assert read({"use_indexer": True}).model.left_out == "the indexer of sparse attention"
+
+
+@pytest.mark.parametrize(
+    ("keys", "devices", "text"),
+    [
+        ({"ici_tensor_paralelism": 2}, 8, r"unknown key 'ici_tensor_paralelism' in .*, line 2; did you mean ici_tensor"),
+        ({"ici_tensor_parallelism": 3}, 8, r"ici_tensor_parallelism \(line 2\) 3 make 3, and there are 8 devices of a slice"),
+        ({"ici_tensor_parallelism": -1}, 8, r"ici_fsdp_parallelism and ici_tensor_parallelism \(line 2\) are both -1"),
+        ({"ici_tensor_parallelism": 0}, 8, r"ici_tensor_parallelism \(line 2\) must be given as a whole number of 1 or more"),
+        ({"per_device_batch_size": 0.01}, 8, r"per_device_batch_size \(line 2\) 0.01 of 8 devices makes no sequence; 0.125"),
+        ({"per_device_batch_size": 0.5}, 8, r"makes 4 sequences, no multiple of 8 data-parallel ranks x 1 micro-batch; 1 is"),
+        ({"remat_policy": "some"}, 8, r"remat_policy \(line 2\) must be one of full, .*, got 'some'"),
+        ({"model_name": "llama3-80b"}, 8, "unknown MaxText model_name 'llama3-80b'; did you mean"),
+        ({"decoder_block": "lama2"}, 8, r"decoder_block \(line 2\) 'lama2' is not one of MaxText's; did you mean llama2"),
+        ({"quantization": "int3"}, 8, r"quantization \(line 2\) must be empty or one of"),
+        ({"ici_pipeline_parallelism": 3, "num_layers_per_pipeline_stage": 5}, 24, "must be 3 stages x num_pipeline_repeats"),
+        ({"mlp_activations": []}, 8, r"mlp_activations \(line 2\) must list one or two activations"),
+        ({"base_config": "mine.yml"}, 8, "its base_config 'mine.yml' is neither beside it nor in a folder above it"),
+        ({"custom_mesh": 1, "dcn_data_parallelism": 3}, 8, "8 devices do not make 3 slices of equal size"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said(read, keys, devices, text):
+    with pytest.raises(ForescaleError, match=text):
+        read(keys, devices)
