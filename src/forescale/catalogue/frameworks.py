@@ -2,7 +2,7 @@
 
 Keys of a file hold for all its releases, those of a release go over them. `base` names what both start from: another
 framework, or another release of the same one ("@2024"); tables are laid over tables, but for `recompute`. `limits`,
-what the framework can be told, are of the file, and may be another's by its name.
+what the framework can be told, are of the file, and may be another's by its name or go over them (`base`).
 """
 
 from __future__ import annotations
@@ -108,9 +108,11 @@ def _variant(entry: Mapping[str, Any], framework: Framework) -> Variant:
 def _limits(given: Any, framework: Framework) -> Limits | None:  # noqa: ANN401 (JSON)
     """Return what a framework can be told; what it recomputes by default is as its record says."""
     if isinstance(given, str):
-        given = _files()[given]["limits"]
+        given = {"base": given}
     if given is None:
         return None
+    if "base" in given:
+        given = {**_files()[given["base"]]["limits"], **given}
     rules = given.get("rules", {})
     for name in rules:
         if name not in RULES:
@@ -120,6 +122,7 @@ def _limits(given: Any, framework: Framework) -> Limits | None:  # noqa: ANN401 
         note=given.get("note", ""),
         values={name: _values(name, words, framework) for name, words in given["values"].items()},
         others={name: _values(name, words, framework) for name, words in given.get("others", {}).items()},
+        reliefs={name: _values(name, words, framework) for name, words in given.get("reliefs", {}).items()},
         rules=rules,
     )
 

@@ -21,11 +21,21 @@ from forescale.memory.peak import highest_peak
 from forescale.memory.states import weights_and_updates
 from forescale.numeric import Array, Numeric, mapped
 from forescale.question import Question
-from forescale.search.layouts import Candidates, Columns, Rows, Variant, as_degrees, distinct, first_rows
+from forescale.search.layouts import (
+    Candidates,
+    Columns,
+    Rows,
+    Variant,
+    as_degrees,
+    candidates_of,
+    distinct,
+    first_rows,
+    uncrossed,
+)
 from forescale.search.ranks import OrderedRanks, PlacedRanks, Ranks, RelaxedPlacement, RelaxedRanks
 from forescale.search.tree import branches_of
 from forescale.spec.model import Model
-from forescale.spec.strategy import Recompute, TensorKind
+from forescale.spec.strategy import Recompute, Strategy, TensorKind
 from forescale.time.blocks import BlockCosts, price_built
 from forescale.time.data_parallel import DataTraffic, data_traffic, free_traffic
 from forescale.time.pipeline import Pipeline, Shape, floor_of, interleaved_stages, pipeline_of
@@ -189,7 +199,14 @@ class _Batches:
         plan = plan_stages(self.model, pp=1, recompute=recompute)
         if pp > 1:
             pipeline = simulated = pipeline_of(
-                self.model, name, pp, vpp, count, recompute=recompute, num_splits=pieces
+                self.model,
+                name,
+                pp,
+                vpp,
+                count,
+                recompute=recompute,
+                stage_layers=self.candidates.base.stage_layers,
+                num_splits=pieces,
             )
             plan = simulated.ranks
         stages = StagesOf(stack_plans([plan]), np.zeros(len(batch.rows), dtype=np.int64))
@@ -206,7 +223,8 @@ class _Batches:
     def stages(self, variant: Rows, rows: Rows) -> StagesOf:
         """Return the stage plans of pairs under 1F1B."""
         columns = {name: self.candidates.columns[name][rows] for name in ("pp", "vpp")}
-        return stages_of(self.model, {**columns, "selection": self.selection[variant]}, self.selections)
+        selected = {**columns, "selection": self.selection[variant]}
+        return stages_of(self.model, selected, self.selections, self.candidates.base.stage_layers)
 
     def _ranks(self, variant: Rows, rows: Rows) -> Ranks:
         if self.relaxed is not None:
@@ -218,12 +236,19 @@ class _Batches:
         return PlacedRanks(placements=tuple(alike), place=self.place[variant], tiers=len(first.placement))
 
 
-def stages_of(model: Model, columns: Columns, selections: Sequence[Recompute] = (EVERY_LAYER,)) -> StagesOf:
+def stages_of(
+    model: Model,
+    columns: Columns,
+    selections: Sequence[Recompute] = (EVERY_LAYER,),
+    stage_layers: tuple[int, ...] | None = None,
+) -> StagesOf:
     """Return the compressed stage plans of rows by pp, vpp and, where there are several, selection of layers."""
     names = tuple(name for name in ("pp", "vpp", "selection") if name in columns)
     table = distinct(columns, names)
     plans = [
-        interleaved_stages(model, pp=pp, vpp=vpp, recompute=selections[sum(others)]).compressed()
+        interleaved_stages(
+            model, pp=pp, vpp=vpp, stage_layers=stage_layers, recompute=selections[sum(others)]
+        ).compressed()
         for pp, vpp, *others in zip(*(table.columns[name].tolist() for name in names), strict=True)
     ]
     return StagesOf(stack_plans(plans), table.where)
@@ -334,6 +359,19 @@ def score_pairs(
                     if question.safe
                     else evaluation.peak
                 )
+    return scores
+
+
+def score_layouts(question: Question, layouts: Sequence[Strategy]) -> Scores:
+    """Return step time and peak memory, (layouts,), of legal layouts whatever they differ in."""
+    scores = Scores(step_time=np.full(len(layouts), np.inf), peak=np.full(len(layouts), np.inf))
+    alike: dict[Strategy, list[int]] = {}
+    for index, each in enumerate(layouts):
+        alike.setdefault(uncrossed(each), []).append(index)
+    for base, indices in alike.items():
+        candidates, variant = candidates_of(question, [layouts[index] for index in indices], base)
+        found = score_pairs(question, candidates, variant, np.arange(len(indices)))
+        scores.step_time[indices], scores.peak[indices] = found.step_time, found.peak
     return scores
 
 

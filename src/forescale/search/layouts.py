@@ -15,9 +15,11 @@ from forescale.errors import SpecError
 from forescale.graph.layout import Degrees
 from forescale.graph.stages import layers_per_chunk
 from forescale.numeric import divisors
+from forescale.question import Question
 from forescale.spec.cluster import Cluster
 from forescale.spec.constraints import (
     exchanged_heads_divide,
+    inner_widths,
     panels_fit,
     summa_refusal,
 )
@@ -212,9 +214,41 @@ class Candidates:
             axis_order=chosen.axis_order,
             placement=chosen.placement,
             schedule=chosen.schedule,
-            stage_layers=None,
         )
         return settled(found, self.domain)
+
+
+VARIED = tuple(Variant.__dataclass_fields__)
+"""Fields of a layout that variants have."""
+
+
+def uncrossed(layout: Strategy) -> Strategy:
+    """Return what of a layout neither rows of degrees nor variants say; these are as usual."""
+    usual = Strategy()
+    return replace(layout, **{name: getattr(usual, name) for name in (*DEGREE_NAMES, "sp", *VARIED)})
+
+
+def candidates_of(
+    question: Question, layouts: Sequence[Strategy], base: Strategy
+) -> tuple[Candidates, Rows]:
+    """Return legal layouts that are alike but for degrees and variants, one row each, and the variant of each."""
+    variants = [Variant(**{name: getattr(each, name) for name in VARIED}) for each in layouts]
+    known = {each: index for index, each in enumerate(dict.fromkeys(variants))}
+    found = Candidates(
+        model=question.model,
+        columns={
+            name: np.array([getattr(each, name) for each in layouts], dtype=np.int64)
+            for name in (*DEGREE_NAMES, "sp")
+        },
+        variants=tuple(known),
+        base=base,
+        global_batch_size=question.workload.global_batch_size,
+        fill=question.cluster.tier_fill,
+        refused={},
+        widths=inner_widths(question.model),
+        domain=question.cluster.domain,
+    )
+    return found, np.array([known[each] for each in variants], dtype=np.int64)
 
 
 def variants_of(space: Space, model: Model, cluster: Cluster) -> tuple[Variant, ...]:

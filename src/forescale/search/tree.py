@@ -138,7 +138,7 @@ class _Found:
             model=model,
             columns=columns,
             variants=variants_of(space, model, cluster),
-            base=space.base,
+            base=replace(space.base, stage_layers=None),  # a search deals layers evenly
             global_batch_size=workload.global_batch_size,
             fill=cluster.tier_fill,
             refused=self.refused,

@@ -367,12 +367,18 @@ SUMMA: tuple[Constraint, ...] = (
 def check(model: Model, cluster: Cluster, strategy: Strategy, workload: Workload) -> None:
     """Raise SpecError with every violated constraint of one layout."""
     proposal = Proposal(model=model, cluster=cluster, workload=workload, degrees=strategy)
-    rules = (*CONSTRAINTS, *SUMMA) if strategy.tp_kind == "summa" else CONSTRAINTS
-    broken = [
-        c.message(proposal) for c in rules if c.applies(proposal) and not _everywhere(c.holds(proposal))
-    ]
-    if broken:
-        raise SpecError("; ".join(broken))
+    if found := violated(proposal, constraints_of(strategy)):
+        raise SpecError("; ".join(each.message(proposal) for each in found))
+
+
+def constraints_of(strategy: Strategy) -> tuple[Constraint, ...]:
+    """Return what a layout of its kind of tensor parallelism must keep to."""
+    return (*CONSTRAINTS, *SUMMA) if strategy.tp_kind == "summa" else CONSTRAINTS
+
+
+def violated(proposal: Proposal, rules: Sequence[Constraint]) -> list[Constraint]:
+    """Return the rules that one layout breaks."""
+    return [each for each in rules if each.applies(proposal) and not _everywhere(each.holds(proposal))]
 
 
 def legal(

@@ -47,6 +47,8 @@ class Limits:
     """Values it knows too, which a search tries where they are asked for."""
     rules: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Degrees that it does not let go together: names of `RULES`, and what it says of them."""
+    reliefs: Mapping[str, tuple[Any, ...]] = field(default_factory=dict, hash=False)
+    """What makes room and is no dimension of a space: values by name (`advise/changes.py`)."""
     note: str = ""
     """How its own words stand for ours."""
 
@@ -246,6 +248,9 @@ RULES: Mapping[str, Callable[[Asked], Any]] = MappingProxyType(
         ),
         "a key/value head for every rank of tp": lambda q: (
             np.remainder(_kv_heads(q.model), _of(q, "tp")) == 0
+        ),
+        "partial graphs replay no whole layers": lambda q: not (
+            getattr(q.degrees, "graphs", "none") == "partial" and q.degrees.recompute.granularity == "full"
         ),
         "equal stages": lambda q: np.remainder(q.model.num_layers, _of(q, "pp") * _of(q, "vpp")) == 0,
     }

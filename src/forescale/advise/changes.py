@@ -1,0 +1,255 @@
+"""Single changes of one layout: every other value that a framework can be told, and what becomes of the layout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from forescale.errors import SpecError
+from forescale.numeric import divisors
+from forescale.question import Question
+from forescale.schedule.library import family
+from forescale.search.layouts import longest_chunk, options, virtual_stages
+from forescale.spec.constraints import Constraint, Proposal, constraints_of, violated
+from forescale.spec.framework import Words, choice_word, laid_over, replayed, searched
+from forescale.spec.model import DenseFfn, LatentAttention, Model
+from forescale.spec.space import Space, default_recompute
+from forescale.spec.strategy import ALL_LAYERS, Module, Recompute, Strategy
+from forescale.spec.workload import num_microbatches
+from forescale.time.pipeline import refusal
+from forescale.units import counted
+
+LEAN_SCHEDULES = (None, "zb-h1", "zbv", "v-half", "v-min")
+"""Schedules that are tried where no framework says which it has: none holds more than (interleaved) 1F1B."""
+RELIEFS: Mapping[str, tuple[Any, ...]] = MappingProxyType(
+    {
+        "allocator": ("expandable_segments",),
+        "optimizer_offload": (0.5, 1.0),
+        "activation_offload": (ALL_LAYERS,),
+        "parameter_offload": (True,),
+        "reshard": ("always",),
+        "graphs": ("none",),
+        "dispatcher": ("all_to_all",),
+    }
+)
+"""What makes room and is no dimension of a space, by name: tried where no framework says what it can be told."""
+INSIDE: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "optimizer_offload": ("offload", "optimizer"),
+        "activation_offload": ("offload", "activation_layers"),
+        "module_offload": ("offload", "modules"),
+        "parameter_offload": ("offload", "parameters"),
+        "cross_entropy": ("kernels", "cross_entropy"),
+    }
+)
+"""Table and field of what stands inside one of a layout."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One thing done otherwise."""
+
+    kind: str
+    """What is changed: a dimension of a space, or a name of `RELIEFS`."""
+    text: str
+    """The change in words, such as "zero 2"."""
+    words: Words = field(hash=False)
+    """Fields of the layout that it sets, as a plan file has them."""
+
+
+def changes(question: Question) -> tuple[Change, ...]:
+    """Return every single change that the question's framework can be told; not all are legal for the layout."""
+    layout = question.layout
+    found = (*_degrees(question), *_choices(question), *_reliefs(question))
+    return tuple(
+        _change(question, kind, value)
+        for kind, values in found
+        for value in dict.fromkeys(values)
+        if value != _present(layout, kind)
+    )
+
+
+def changed(question: Question, made: Sequence[Change]) -> Strategy | None:
+    """Return the layout with changes made, on the same devices; None if it is none that the framework can train."""
+    before = layout = question.layout
+    try:
+        for each in made:
+            layout = laid_over(layout, each.words)
+    except SpecError:  # two ways to say one thing, such as activations on the host
+        return None
+    filled = _filled(question, layout)
+    if filled is None or filled == before:
+        return None
+    rules = (*constraints_of(filled), *_rules(question))
+    return None if violated(_asked(question, filled), rules) or _refused(question, filled) else filled
+
+
+def recompute_text(recompute: Recompute) -> str:
+    """Return in words what is computed again."""
+    if recompute.granularity == "none":
+        return "no recompute"
+    if recompute.granularity == "policy":
+        return f"recompute policy {recompute.policy}"
+    if recompute.granularity == "full" and recompute.num_layers is not None:
+        return f"full recompute of {counted(recompute.num_layers, 'layer')}"
+    return f"recompute of {', '.join(recompute.modules) or 'everything'}"
+
+
+def _degrees(question: Question) -> Iterator[tuple[str, Sequence[Any]]]:
+    """Yield the degrees with all values that can be legal on the devices."""
+    layout, model, space = question.layout, question.model, _space(question)
+    devices = divisors(question.cluster.num_devices)
+    for axis in ("tp", "cp", "pp"):
+        yield axis, options(getattr(space, axis), devices)
+    if model.moe is not None:
+        yield "ep", options(space.ep, divisors(model.moe.num_experts))
+        yield "etp", options(space.etp, divisors(model.moe.ffn_hidden_size))
+    yield "vpp", options(space.vpp, virtual_stages(model.num_layers, layout.pp))
+    yield "zero", space.zero
+    if layout.dp_replicate > 1 < layout.dp_shard:
+        yield "dp_replicate", (1,)
+    batch = question.workload.global_batch_size // layout.dp
+    yield "micro_batch_size", options(space.micro_batch_size, divisors(max(1, batch)))
+
+
+def _choices(question: Question) -> Iterator[tuple[str, Sequence[Any]]]:
+    """Yield what else a search chooses from."""
+    layout, space = question.layout, _space(question)
+    limits = None if question.framework is None else question.framework.limits
+    others = {} if limits is None else limits.others
+    if layout.tp > 1:
+        yield "sp", space.sp
+    if layout.cp > 1:
+        yield "cp_kind", (*space.cp_kind, *others.get("cp_kind", ()))
+    yield "recompute", space.recompute or ()
+    if layout.pp > 1:
+        known = LEAN_SCHEDULES if limits is None else (*space.schedule, *others.get("schedule", ()))
+        yield "schedule", known
+
+
+def _recomputes(question: Question) -> tuple[Recompute, ...]:
+    """Return the policies of a search, each module beside those recomputed now, and every number of layers."""
+    layout, model = question.layout, question.model
+    present = layout.recompute.modules if layout.recompute.granularity == "selective" else ()
+    modules = [name for name in _modules(model) if name not in present]
+    more = (Recompute(granularity="selective", modules=(*present, name)) for name in modules)
+    longest = int(longest_chunk(model.num_layers, *(np.array([each]) for each in (layout.pp, layout.vpp)))[0])
+    counts = (Recompute(granularity="full", num_layers=count) for count in range(1, longest))
+    return (*default_recompute(model), *more, *counts)
+
+
+def _modules(model: Model) -> tuple[Module, ...]:
+    """Return the modules that a model's layers have."""
+    kinds = model.layer_kinds
+    has: dict[Module, bool] = {
+        "layernorm": True,
+        "core_attn": True,
+        "mla_up_proj": any(isinstance(kind.attention, LatentAttention) for kind in kinds),
+        "mlp": any(isinstance(kind.ffn, DenseFfn) for kind in kinds),
+        "moe_act": model.is_moe,
+        "moe": model.is_moe,
+        "shared_experts": model.moe is not None and model.moe.shared_ffn_hidden_size > 0,
+    }
+    return tuple(name for name, present in has.items() if present)
+
+
+def _reliefs(question: Question) -> Iterator[tuple[str, Sequence[Any]]]:
+    """Yield what makes room beside, as far as it applies."""
+    layout, limits = question.layout, None if question.framework is None else question.framework.limits
+    applies = {
+        "parameter_offload": layout.zero == 3,
+        "reshard": layout.zero == 3,
+        "dispatcher": layout.ep > 1,
+    }
+    for kind, values in (RELIEFS if limits is None else limits.reliefs).items():
+        if applies.get(kind, True):
+            yield kind, values
+
+
+def _change(question: Question, kind: str, value: Any) -> Change:  # noqa: ANN401 (a value of any dimension)
+    words: dict[str, Any] = {kind: value}
+    text = f"{kind} {_word(value)}"
+    if kind in INSIDE:
+        table, name = INSIDE[kind]
+        words = {table: {name: value}}
+    elif kind == "recompute":
+        text = recompute_text(value)
+    elif kind == "dp_replicate":
+        words, text = {kind: value, "dp_shard": question.layout.dp}, "shards over all of dp"
+    elif kind == "schedule":
+        words["vpp"] = question.layout.vpp if value is None else family(value).fixed_vpp or question.layout.vpp
+        text = f"schedule {value or '1f1b'}"
+    return Change(kind=kind, text=text, words=words)
+
+
+def _word(value: object) -> str:
+    if value == ALL_LAYERS:
+        return "all"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "+".join(value) if isinstance(value, tuple) else choice_word(value)
+
+
+def _present(layout: Strategy, kind: str) -> object:
+    if kind in INSIDE:
+        table, name = INSIDE[kind]
+        return getattr(getattr(layout, table), name)
+    return getattr(layout, kind)
+
+
+def _filled(question: Question, layout: Strategy) -> Strategy | None:
+    """Return a layout with data parallelism on the devices that are left, and what follows from other degrees."""
+    before = question.layout
+    dp, remainder = divmod(question.cluster.num_devices, layout.tp * layout.cp * layout.pp)
+    if remainder or not dp:
+        return None
+    if layout.pp == 1:
+        layout = replace(layout, vpp=1, schedule=None)
+    if layout.stage_layers and (layout.pp, layout.vpp) != (before.pp, before.vpp):
+        framework = question.framework
+        layers = None if framework is None else framework.stage_layers(question.model, layout.pp)
+        layout = replace(layout, stage_layers=layers)
+    if (layout.tp, layout.cp, layout.pp) != (before.tp, before.cp, before.pp):
+        layout = replace(layout, placement=None)
+    elif layout.zero == 0 or layout.dp_shard > 1:
+        return layout
+    replicas = layout.dp_replicate if layout.dp_shard > 1 and dp % layout.dp_replicate == 0 else 1
+    return replace(layout, dp_replicate=replicas, dp_shard=dp // replicas)
+
+
+def _space(question: Question) -> Space:
+    """Return what the framework of the question can be told; without one, what a search tries."""
+    framework, policies = question.framework, Space(recompute=_recomputes(question))
+    if framework is None:
+        return policies
+    space = searched(framework, policies, limited=framework.limits is not None)
+    return replayed(framework, space, question.model)
+
+
+def _rules(question: Question) -> tuple[Constraint, ...]:
+    """Return the rules of the framework that the layout keeps to as it is."""
+    rules = (*question.space.rules, *_space(question).rules)
+    broken = violated(_asked(question, question.layout), rules)
+    return tuple(rule for rule in rules if rule not in broken)
+
+
+def _asked(question: Question, layout: Strategy) -> Proposal:
+    return Proposal(
+        model=question.model, cluster=question.cluster, workload=question.workload, degrees=layout
+    )
+
+
+def _refused(question: Question, layout: Strategy) -> str:
+    """Return why a named schedule cannot run a layout; empty if it can, or none is named."""
+    if layout.schedule is None:
+        return ""
+    count = num_microbatches(
+        global_batch_size=question.workload.global_batch_size,
+        dp=layout.dp,
+        micro_batch_size=layout.micro_batch_size,
+    )
+    return refusal(layout.schedule, layout.pp, layout.vpp, int(count))

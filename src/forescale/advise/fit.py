@@ -1,0 +1,291 @@
+"""`fit`: what makes a layout fit, or shortens its step: single changes of it, and pairs of them, evaluated exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, is_dataclass, replace
+from itertools import combinations, product
+from typing import Any
+
+import numpy as np
+
+from forescale.advise.changes import Change, changed, changes
+from forescale.advise.decide import LEAST_GAIN
+from forescale.memory.peak import fit as verdict_of
+from forescale.project import project
+from forescale.projection.result import Projection, Verdict
+from forescale.question import Question
+from forescale.results import Picture, Result
+from forescale.search.evaluate import score_layouts
+from forescale.search.pareto import pareto_front
+from forescale.spec.strategy import Strategy
+from forescale.units import GIB
+
+SCHEMA = "forescale.fit/1"
+MOST_OF_A_KIND = 6
+"""Changes of one kind that are paired with others: of those that no other of the kind beats in time and memory."""
+MOST_PAIRS = 5
+"""Pairs that are listed."""
+DEGREES = ("tp", "cp", "pp")
+"""What is paired even where it is not legal by itself."""
+ALONE = ("schedule",)
+"""What is not paired: every shape of a named schedule is simulated."""
+GRADES: Mapping[Verdict, int] = {"FITS": 0, "AT RISK": 1, "OOM": 2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fix:
+    """One change or two, and what the layout then takes."""
+
+    changes: tuple[Change, ...]
+    projection: Projection
+    verdict: Verdict
+    """Against the limit of the question."""
+    lost_s: float
+    """Seconds that a step takes longer; negative where it is shorter."""
+    freed_bytes: float
+    """Bytes that the fullest device needs less."""
+
+    @property
+    def text(self) -> str:
+        """The changes in words."""
+        return ", ".join(each.text for each in self.changes)
+
+    @property
+    def lost_s_per_gib(self) -> float | None:
+        """Seconds lost per GiB freed; None where nothing is freed."""
+        return None if self.freed_bytes <= 0.0 else self.lost_s / (self.freed_bytes / GIB)
+
+    def row(self) -> dict[str, Any]:
+        """Return the figures that fixes are compared by."""
+        memory = self.projection.memory
+        return {
+            "change": self.text,
+            "step_time_s": self.projection.step_time_s,
+            "lost_s": self.lost_s,
+            "peak_bytes": memory.peak_bytes,
+            "peak_high_bytes": memory.peak_high_bytes,
+            "freed_bytes": self.freed_bytes,
+            "lost_s_per_gib": self.lost_s_per_gib,
+            "verdict": self.verdict,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Fit(Result):
+    """What can be done about a layout; best first."""
+
+    question: Question
+    now: Projection
+    verdict: Verdict
+    """Of the layout as it is, against the limit of the question."""
+    fixes: tuple[Fix, ...]
+    """Where the layout does not fit for sure: the cheapest fewest changes that make it fit for sure, then what loses
+    least per byte that it frees. Else what shortens the step and fits for sure, fastest first."""
+    num_tried: int
+    """Legal layouts that were evaluated."""
+
+    @property
+    def first(self) -> Fix | None:
+        """What is proposed; None where nothing that was tried fits for sure."""
+        found = self.fixes[0] if self.fixes else None
+        return found if found is not None and found.verdict == "FITS" else None
+
+    def essentials(self) -> Mapping[str, Any]:
+        """Return the layout's verdict and what is proposed."""
+        first = self.first
+        return {"verdict": self.verdict, "first": None if first is None else first.text, "fixes": len(self.fixes)}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row per fix."""
+        return [{"rank": place, **each.row()} for place, each in enumerate(self.fixes, start=1)]
+
+    def pictures(self) -> Sequence[Picture]:
+        """Return the parts of the step, now and under every fix."""
+        every = {"now [s]": self.now, **{f"{each.text} [s]": each.projection for each in self.fixes}}
+        return ({name: one.time_s for name, one in every.items()},)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the `forescale.fit/1` document."""
+        return {
+            "schema": SCHEMA,
+            "limit_bytes": self.question.memory_limit,
+            "verdict": self.verdict,
+            "num_tried": self.num_tried,
+            "now": self.now.to_json(),
+            "fixes": [
+                {
+                    **each.row(),
+                    "sets": [_plain(change.words) for change in each.changes],
+                    "projection": each.projection.to_json(),
+                }
+                for each in self.fixes
+            ],
+        }
+
+
+def _plain(words: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: asdict(value) if is_dataclass(value) else value for name, value in words.items()}  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tried:
+    """One legal layout by what was changed, and what it takes."""
+
+    made: tuple[Change, ...]
+    layout: Strategy
+    step_time: float
+    peak: float
+    highest: float
+    """The upper end of the range; infinite where not even the expected peak fits."""
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """What is changed."""
+        return tuple(each.kind for each in self.made)
+
+
+def fit(question: Question, *, keep: Sequence[str] = (), pairs: bool = True) -> Fit:
+    """Try every single change of a layout, and pairs of them, and say which make it fit at what price.
+
+    Parameters
+    ----------
+    question
+        With its layout, and its framework where it has one: only what that can be told is tried.
+    keep
+        Kinds of changes that are not made, such as micro_batch_size or tp.
+    pairs
+        Whether changes are also made two at a time: of each kind some that no other of the kind beats.
+
+    Raises
+    ------
+    SpecError
+        If the layout is illegal, or a preset is asked.
+    """
+    now = project(question)
+    every = tuple(each for each in changes(question) if each.kind not in keep)
+    tried = _tried(question, [(each,) for each in every])
+    if pairs:
+        tried += _tried(question, _pairs(every, tried))
+    verdict = _verdict(question, now)
+    chosen = _faster(question, now, tried) if verdict == "FITS" else _smaller(question, now, tried)
+    fixes = [_fix(question, now, each) for each in chosen]
+    return Fit(
+        question=question,
+        now=now,
+        verdict=verdict,
+        fixes=tuple(fixes if verdict == "FITS" else _ranked(fixes)),
+        num_tried=len(tried),
+    )
+
+
+def _tried(question: Question, combinations: Iterable[tuple[Change, ...]]) -> list[_Tried]:
+    """Evaluate what combinations of changes make legal layouts, each layout once."""
+    found: dict[Strategy, tuple[Change, ...]] = {}
+    for made in combinations:
+        if (layout := changed(question, made)) is not None:
+            found.setdefault(layout, made)
+    layouts = list(found)
+    scores = score_layouts(question, layouts)
+    fitting = np.flatnonzero(scores.peak <= question.memory_limit).tolist()
+    highest = np.full(len(layouts), np.inf)
+    highest[fitting] = score_layouts(replace(question, safe=True), [layouts[at] for at in fitting]).peak
+    figures = zip(scores.step_time.tolist(), scores.peak.tolist(), highest.tolist(), strict=True)
+    return [
+        _Tried(made=found[layout], layout=layout, step_time=step, peak=peak, highest=high)
+        for layout, (step, peak, high) in zip(layouts, figures, strict=True)
+    ]
+
+
+def _pairs(every: Sequence[Change], tried: Sequence[_Tried]) -> Iterator[tuple[Change, ...]]:
+    """Yield pairs of changes of two kinds: of those of each that no other of it beats, and of degrees not legal alone."""
+    legal = {each.made[0] for each in tried}
+    kinds = dict.fromkeys(each.kind for each in every if each.kind not in ALONE)
+    worth = {}
+    for kind in kinds:
+        own = [each for each in tried if each.kinds == (kind,)]
+        front = pareto_front(*(np.array([getattr(each, of) for each in own]) for of in ("step_time", "peak")))
+        alone = [each for each in every if each.kind == kind and kind in DEGREES and each not in legal]
+        worth[kind] = [*(own[at].made[0] for at in _few(front.tolist())), *alone]
+    for one, other in combinations(kinds, 2):
+        yield from product(worth[one], worth[other])
+
+
+def _few(places: list[int]) -> list[int]:
+    """Return at most `MOST_OF_A_KIND`, the first and the last among them."""
+    steps = min(len(places), MOST_OF_A_KIND)
+    return [places[round(at * (len(places) - 1) / max(1, steps - 1))] for at in range(steps)]
+
+
+def _smaller(question: Question, now: Projection, tried: Sequence[_Tried]) -> list[_Tried]:
+    """Return the fastest of each kind that fits for sure, pairs where they beat all single ones, and what frees most."""
+    sure = [each for each in tried if each.highest <= question.memory_limit]
+    chosen = _best_of_kinds(sure)
+    settled = {each.kinds for each in chosen}
+    short = [
+        each
+        for each in tried
+        if len(each.made) == 1 and each.kinds not in settled and each.peak < now.memory.peak_bytes
+    ]
+    return [*chosen, *_first_of_kinds(sorted(short, key=lambda each: each.peak))]
+
+
+def _faster(question: Question, now: Projection, tried: Sequence[_Tried]) -> list[_Tried]:
+    """Return what shortens the step and fits for sure: the best of each kind, and pairs that beat all single ones."""
+    bar = now.step_time_s * (1.0 - LEAST_GAIN)
+    sure = [each for each in tried if each.highest <= question.memory_limit and each.step_time < bar]
+    return sorted(_best_of_kinds(sure), key=lambda each: each.step_time)
+
+
+def _best_of_kinds(sure: Sequence[_Tried]) -> list[_Tried]:
+    """Return the fastest of each kind, and of each pair of kinds the fastest if no single change is as fast."""
+    ordered = sorted(sure, key=lambda each: each.step_time)
+    single = _first_of_kinds(each for each in ordered if len(each.made) == 1)
+    bar = single[0].step_time * (1.0 - LEAST_GAIN) if single else np.inf
+    pairs = _first_of_kinds(each for each in ordered if len(each.made) == 2 and each.step_time < bar)
+    return [*single, *pairs[:MOST_PAIRS]]
+
+
+def _first_of_kinds(ordered: Iterable[_Tried]) -> list[_Tried]:
+    found: dict[tuple[str, ...], _Tried] = {}
+    for each in ordered:
+        found.setdefault(each.kinds, each)
+    return list(found.values())
+
+
+def _fix(question: Question, now: Projection, tried: _Tried) -> Fix:
+    result = project(question.of(tried.layout))
+    return Fix(
+        changes=tried.made,
+        projection=result,
+        verdict=_verdict(question, result),
+        lost_s=result.step_time_s - now.step_time_s,
+        freed_bytes=now.memory.peak_bytes - result.memory.peak_bytes,
+    )
+
+
+def _verdict(question: Question, one: Projection) -> Verdict:
+    """Return how a layout stands to the limit of the question."""
+    memory = one.memory
+    return verdict_of(
+        point_bytes=memory.peak_low_bytes,
+        upper_bytes=memory.peak_high_bytes,
+        capacity_bytes=question.memory_limit,
+    )
+
+
+def _ranked(fixes: Sequence[Fix]) -> list[Fix]:
+    """Return the fewest changes that fit for sure and lose least, then all others by seconds lost per byte freed."""
+    ordered = sorted(fixes, key=_price)
+    sure = [each for each in ordered if each.verdict == "FITS"]
+    if not sure:
+        return ordered
+    first = min(sure, key=lambda each: (len(each.changes), each.projection.step_time_s))
+    return [first, *(each for each in ordered if each is not first)]
+
+
+def _price(fix: Fix) -> tuple[int, int, float]:
+    """Return what a fix is ranked by: its verdict, how much it changes, then what is gained or lost per GiB."""
+    per_gib = fix.lost_s_per_gib
+    lost = fix.lost_s if fix.lost_s <= 0.0 or per_gib is None else per_gib
+    return GRADES[fix.verdict], len(fix.changes), lost
