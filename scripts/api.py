@@ -27,6 +27,7 @@ FUNCTIONS = (
     "explain",
     "compare",
     "advise",
+    "fit",
     "ask",
     "ask_search",
     "read_question",

@@ -8,13 +8,14 @@ Keywords are the fields of `Strategy` (`tp=8`, `zero=1`), of `Workload` (`seq_le
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from forescale.advise import Advice
+from forescale.advise import Advice, Fit
 from forescale.advise import advise as advised
+from forescale.advise import fit as fitted
 from forescale.errors import SpecError, UnknownKeyError
 from forescale.explain import explain as explained
 from forescale.formula import TermNode
@@ -228,6 +229,28 @@ def advise(
         If nothing that the process tries fits.
     """
     return advised(ask_search(model, cluster, workload, **words), exact=exact)
+
+
+def fit(
+    model: Question | Model | str,
+    cluster: Cluster | str | None = None,
+    strategy: Strategy | None = None,
+    workload: Workload | None = None,
+    *,
+    keep: Sequence[str] = (),
+    pairs: bool = True,
+    **words: Any,  # noqa: ANN401 (fields by name)
+) -> Fit:
+    """Return which changes make one layout fit, or faster, and what each costs; it takes what `ask` takes.
+
+    `keep` names what stays as it is, such as "micro_batch_size"; `pairs` makes changes also two at a time.
+
+    Raises
+    ------
+    UnknownNameError
+        If `keep` names nothing that is changed.
+    """
+    return fitted(ask(model, cluster, strategy, workload, **words), keep=keep, pairs=pairs)
 
 
 def compare(

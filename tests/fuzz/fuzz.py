@@ -152,6 +152,7 @@ EXAMPLES: tuple[tuple[tuple[str, ...], str, str], ...] = (
     (("search", *DENSE, "--space", "FILE"), "space.toml", SPACE),
     (("search", *DENSE, "--fix", "cp=1", "--fix", "pp=1", "--tokens", "1T", "--target-days", "9", "--price-per-device-hour", "2"), "", ""),
     (("advise", *DENSE, "--no-exact"), "", ""),
+    (("fit", *DENSE, "--tp", "2"), "", ""),
     (("sweep", "FILE", "--jobs", "1"), "sweep.toml", SWEEP),
     (("sweep", "FILE", "--dry-run"), "sweep.toml", SWEEP),
     (("validate", "FILE"), "runs.csv", RUNS),

@@ -87,6 +87,7 @@ DOCUMENTS = {
         "--json",
     ),
     "advice": ("advise", *DENSE, "--json"),
+    "fit": ("fit", *DENSE, "--tp", "2", "--micro-batch-size", "4", "--json"),
     "sweep": ("sweep", str(GOLDEN / "sweep.toml"), "--jobs", "1", "--json"),
     "difference": ("compare", str(GOLDEN / "plan_a.toml"), str(GOLDEN / "plan_b.toml"), "--json"),
     "report": ("report", *DENSE, *HELD, "--top", "2", "--details", "1", "--worst", "1", "--json"),

@@ -1,6 +1,8 @@
 """Advice: the decision process of the Ultra-Scale Playbook on one's own case, checked by the exact search."""
 
 from forescale.advise.advice import Advice, Fact, Step, Trial
+from forescale.advise.changes import Change
 from forescale.advise.decide import advise
+from forescale.advise.fit import Fit, Fix, fit
 
-__all__ = ["Advice", "Fact", "Step", "Trial", "advise"]
+__all__ = ["Advice", "Change", "Fact", "Fit", "Fix", "Step", "Trial", "advise", "fit"]

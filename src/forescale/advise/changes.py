@@ -17,7 +17,7 @@ from forescale.search.layouts import longest_chunk, options, virtual_stages
 from forescale.spec.constraints import Constraint, Proposal, constraints_of, violated
 from forescale.spec.framework import Words, choice_word, laid_over, replayed, searched
 from forescale.spec.model import DenseFfn, LatentAttention, Model
-from forescale.spec.space import Space, default_recompute
+from forescale.spec.space import NAMES, Space, default_recompute
 from forescale.spec.strategy import ALL_LAYERS, Module, Recompute, Strategy
 from forescale.spec.workload import num_microbatches
 from forescale.time.pipeline import refusal
@@ -49,12 +49,25 @@ INSIDE: Mapping[str, tuple[str, str]] = MappingProxyType(
 """Table and field of what stands inside one of a layout."""
 
 
+KINDS = (
+    *(
+        name
+        for name in NAMES
+        if name not in ("dp_shard", "tp_kind", "summa_panels", "axis_order", "placement")
+    ),
+    *RELIEFS,
+    "module_offload",
+    "cross_entropy",
+)
+"""What may be changed."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """One thing done otherwise."""
 
     kind: str
-    """What is changed: a dimension of a space, or a name of `RELIEFS`."""
+    """What is changed, one of `KINDS`."""
     text: str
     """The change in words, such as "zero 2"."""
     words: Words = field(hash=False)
@@ -181,7 +194,9 @@ def _change(question: Question, kind: str, value: Any) -> Change:  # noqa: ANN40
     elif kind == "dp_replicate":
         words, text = {kind: value, "dp_shard": question.layout.dp}, "shards over all of dp"
     elif kind == "schedule":
-        words["vpp"] = question.layout.vpp if value is None else family(value).fixed_vpp or question.layout.vpp
+        words["vpp"] = (
+            question.layout.vpp if value is None else family(value).fixed_vpp or question.layout.vpp
+        )
         text = f"schedule {value or '1f1b'}"
     return Change(kind=kind, text=text, words=words)
 

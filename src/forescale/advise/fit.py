@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from forescale.advise.changes import Change, changed, changes
+from forescale.advise.changes import KINDS, Change, changed, changes
 from forescale.advise.decide import LEAST_GAIN
+from forescale.errors import UnknownNameError
 from forescale.memory.peak import fit as verdict_of
 from forescale.project import project
 from forescale.projection.result import Projection, Verdict
@@ -94,7 +95,11 @@ class Fit(Result):
     def essentials(self) -> Mapping[str, Any]:
         """Return the layout's verdict and what is proposed."""
         first = self.first
-        return {"verdict": self.verdict, "first": None if first is None else first.text, "fixes": len(self.fixes)}
+        return {
+            "verdict": self.verdict,
+            "first": None if first is None else first.text,
+            "fixes": len(self.fixes),
+        }
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per fix."""
@@ -161,7 +166,13 @@ def fit(question: Question, *, keep: Sequence[str] = (), pairs: bool = True) -> 
     ------
     SpecError
         If the layout is illegal, or a preset is asked.
+    UnknownNameError
+        If `keep` names nothing that may be changed.
     """
+    for kind in keep:
+        if kind not in KINDS:
+            what = "change"
+            raise UnknownNameError(what, kind, KINDS)
     now = project(question)
     every = tuple(each for each in changes(question) if each.kind not in keep)
     tried = _tried(question, [(each,) for each in every])
@@ -198,7 +209,7 @@ def _tried(question: Question, combinations: Iterable[tuple[Change, ...]]) -> li
 
 
 def _pairs(every: Sequence[Change], tried: Sequence[_Tried]) -> Iterator[tuple[Change, ...]]:
-    """Yield pairs of changes of two kinds: of those of each that no other of it beats, and of degrees not legal alone."""
+    """Yield pairs of changes of two kinds: of each kind some that no other of it beats, and degrees not legal alone."""
     legal = {each.made[0] for each in tried}
     kinds = dict.fromkeys(each.kind for each in every if each.kind not in ALONE)
     worth = {}
@@ -218,7 +229,7 @@ def _few(places: list[int]) -> list[int]:
 
 
 def _smaller(question: Question, now: Projection, tried: Sequence[_Tried]) -> list[_Tried]:
-    """Return the fastest of each kind that fits for sure, pairs where they beat all single ones, and what frees most."""
+    """Return the fastest of each kind that fits for sure, pairs that beat all single changes, and what falls short."""
     sure = [each for each in tried if each.highest <= question.memory_limit]
     chosen = _best_of_kinds(sure)
     settled = {each.kinds for each in chosen}

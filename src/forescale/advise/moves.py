@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from forescale.advise.case import Case
+from forescale.advise.changes import recompute_text
 from forescale.numeric import divisors
 from forescale.search.layouts import virtual_stages
 from forescale.spec.space import default_recompute
-from forescale.spec.strategy import Recompute, Strategy
+from forescale.spec.strategy import Strategy
 from forescale.units import counted
 
 EXCHANGED = (("tp", "pp"), ("tp", "cp"), ("cp", "pp"))
@@ -35,9 +36,9 @@ def reliefs(case: Case, layout: Strategy, *, before: Strategy) -> Iterator[tuple
     if layout.zero < 2:
         yield "zero 2", sharded
     if layout.recompute.granularity == "none" == before.recompute.granularity:
-        yield _recompute(cheap), replace(layout, recompute=cheap)
+        yield recompute_text(cheap), replace(layout, recompute=cheap)
         if layout.zero < 2:
-            yield f"zero 2, {_recompute(cheap)}", replace(sharded, recompute=cheap)
+            yield f"zero 2, {recompute_text(cheap)}", replace(sharded, recompute=cheap)
 
 
 def _changed(case: Case, layout: Strategy) -> Iterator[tuple[str, Strategy]]:
@@ -47,7 +48,7 @@ def _changed(case: Case, layout: Strategy) -> Iterator[tuple[str, Strategy]]:
             yield f"zero {zero}", replace(layout, zero=zero)
     for recompute in default_recompute(case.question.model):
         if recompute != layout.recompute:
-            yield _recompute(recompute), replace(layout, recompute=recompute)
+            yield recompute_text(recompute), replace(layout, recompute=recompute)
     most = case.question.workload.global_batch_size // layout.dp
     for size in _beside(layout.micro_batch_size, divisors(most)):
         yield f"micro-batch of {size}", replace(layout, micro_batch_size=size)
@@ -82,9 +83,3 @@ def _scaled(degree: int) -> list[int]:
 def _beside(value: int, possible: tuple[int, ...]) -> list[int]:
     """Return the next smaller and larger possible value."""
     return [*[v for v in possible if v < value][-1:], *[v for v in possible if v > value][:1]]
-
-
-def _recompute(recompute: Recompute) -> str:
-    if recompute.granularity == "none":
-        return "no recompute"
-    return f"recompute of {', '.join(recompute.modules) or 'everything'}"

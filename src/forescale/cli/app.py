@@ -27,6 +27,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "search": ("search", "search_command"),
     "export": ("export", "export_command"),
     "advise": ("advise", "advise_command"),
+    "fit": ("fit", "fit_command"),
     "sweep": ("sweep", "sweep_command"),
     "compare": ("compare", "compare_command"),
     "explain": ("explain", "explain_command"),

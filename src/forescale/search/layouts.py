@@ -228,9 +228,7 @@ def uncrossed(layout: Strategy) -> Strategy:
     return replace(layout, **{name: getattr(usual, name) for name in (*DEGREE_NAMES, "sp", *VARIED)})
 
 
-def candidates_of(
-    question: Question, layouts: Sequence[Strategy], base: Strategy
-) -> tuple[Candidates, Rows]:
+def candidates_of(question: Question, layouts: Sequence[Strategy], base: Strategy) -> tuple[Candidates, Rows]:
     """Return legal layouts that are alike but for degrees and variants, one row each, and the variant of each."""
     variants = [Variant(**{name: getattr(each, name) for name in VARIED}) for each in layouts]
     known = {each: index for index, each in enumerate(dict.fromkeys(variants))}

@@ -249,8 +249,11 @@ RULES: Mapping[str, Callable[[Asked], Any]] = MappingProxyType(
         "a key/value head for every rank of tp": lambda q: (
             np.remainder(_kv_heads(q.model), _of(q, "tp")) == 0
         ),
-        "partial graphs replay no whole layers": lambda q: not (
-            getattr(q.degrees, "graphs", "none") == "partial" and q.degrees.recompute.granularity == "full"
+        "partial graphs replay no whole layers": lambda q: (
+            not (
+                getattr(q.degrees, "graphs", "none") == "partial"
+                and q.degrees.recompute.granularity == "full"
+            )
         ),
         "equal stages": lambda q: np.remainder(q.model.num_layers, _of(q, "pp") * _of(q, "vpp")) == 0,
     }
