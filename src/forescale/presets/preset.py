@@ -9,6 +9,7 @@ from typing import Protocol
 from forescale.errors import SpecError
 from forescale.graph.counts import count_parameters, model_flops
 from forescale.graph.stages import layers_per_stage
+from forescale.numeric import Numeric
 from forescale.projection.rates import days, tokens_per_device_second, utilisation
 from forescale.projection.result import (
     TIME_PARTS,
@@ -46,24 +47,23 @@ class Preset(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageBytes:
-    """Bytes that an account puts on one device of a pipeline stage; what it leaves out is zero."""
+    """Bytes that an account puts on one device of a pipeline stage, or of many; what it leaves out is zero."""
 
     num_layers: int
-    parameters: float
+    parameters: Numeric
     """Elements on the device."""
-    weights: float = 0.0
-    gradients: float = 0.0
-    optimizer: float = 0.0
-    activations: float = 0.0
-    buffers: float = 0.0
-    overhead: float = 0.0
+    weights: Numeric = 0.0
+    gradients: Numeric = 0.0
+    optimizer: Numeric = 0.0
+    activations: Numeric = 0.0
+    buffers: Numeric = 0.0
+    overhead: Numeric = 0.0
 
     @property
-    def total(self) -> float:
+    def total(self) -> Numeric:
         """Sum of all parts."""
-        return (
-            self.weights + self.gradients + self.optimizer + self.activations + self.buffers + self.overhead
-        )
+        states = self.weights + self.gradients + self.optimizer
+        return states + self.activations + self.buffers + self.overhead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +143,7 @@ def memory_projection(account: Account, question: Question, *, preset: str) -> P
         params=ParameterSummary(
             total=round(account.total_parameters),
             active=count_parameters(model).active,
-            per_device_max=round(max(stage.parameters for stage in account.stages)),
+            per_device_max=round(max(float(stage.parameters) for stage in account.stages)),
         ),
         time_s=dict.fromkeys(TIME_PARTS, 0.0),
         stage_times=tuple(
@@ -208,13 +208,13 @@ def _summary(account: Account, capacity: float) -> MemorySummary:
         StageMemory(
             stage=index,
             num_layers=stage.num_layers,
-            weights_bytes=stage.weights,
-            gradients_bytes=stage.gradients,
-            optimizer_bytes=stage.optimizer,
-            activations_bytes=stage.activations,
-            buffers_bytes=stage.buffers,
-            overhead_bytes=stage.overhead,
-            peak_bytes=stage.total,
+            weights_bytes=float(stage.weights),
+            gradients_bytes=float(stage.gradients),
+            optimizer_bytes=float(stage.optimizer),
+            activations_bytes=float(stage.activations),
+            buffers_bytes=float(stage.buffers),
+            overhead_bytes=float(stage.overhead),
+            peak_bytes=float(stage.total),
         )
         for index, stage in enumerate(account.stages)
     )

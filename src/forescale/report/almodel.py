@@ -89,10 +89,12 @@ COLUMNS: tuple[Column[Ranked], ...] = (
     Column("O(GB)", "Optimizer states per device: both moments of Adam, fp32", _gb("optimizer")),
     Column("G(GB)", "Gradients per device, fp32", _gb("gradients")),
     Column(
-        "FBuf", "Buffer of gathered weights (GB): 2 layers × full layer weight × (FSDP−1)/FSDP", _gb("buffer")
+        "FBuf",
+        "Buffer of gathered weights (GB): 2 layers × full layer weight × (FSDP−1)/FSDP",
+        _gb("buffers"),
     ),
     Column("Act(GB)", "Activations per device, by micro-batch and policy", _gb("activations")),
-    Column("Rsv", "Reserve for XLA (GB): a share of everything modelled", _gb("reserve")),
+    Column("Rsv", "Reserve for XLA (GB): a share of everything modelled", _gb("overhead")),
     Column("Tot(GB)", "HBM per device: W + O + G + FBuf + Act + Rsv", _gb("total")),
     Column(
         "Trn(PF)",
@@ -205,7 +207,7 @@ def _headers(found: AlmodelResult) -> tuple[Section, ...]:
             work,
             [
                 ("Measured rates by group size (GB/s)", _rates(terms)),
-                ("PP ppermute", f"{terms.rates.bandwidth['p2p'][2] / GB:,.0f} GB/s (overlapped)"),
+                ("PP ppermute", f"{terms.rates['p2p'][2] / GB:,.0f} GB/s (overlapped)"),
                 ("FSDP overlap", f"{terms.overlap:.0%}"),
                 ("XLA reserve", f"{terms.reserve:.0%}"),
                 ("Total memory (no parallelism)", states),
@@ -222,7 +224,7 @@ def _policies() -> Table:
 
 def _rates(terms: Terms) -> str:
     return ", ".join(
-        f"{short}={{{', '.join(f'{size}: {rate / GB:.1f}' for size, rate in terms.rates.bandwidth[kind].items())}}}"
+        f"{short}={{{', '.join(f'{size}: {rate / GB:.1f}' for size, rate in terms.rates[kind].items())}}}"
         for kind, short in SHORT.items()
     )
 
@@ -284,13 +286,13 @@ def _memory(found: AlmodelResult, one: Ranked) -> Table:
         ("Weights", memory.weights, _weights(found, one)),
         ("Optimizer", memory.optimizer, "Adam mu + nu"),
         ("Gradients", memory.gradients, ""),
-        ("FSDP buffer", memory.buffer, "peak of gathers: 2 layers × full layer weight × (FSDP−1)/FSDP"),
+        ("FSDP buffer", memory.buffers, "peak of gathers: 2 layers × full layer weight × (FSDP−1)/FSDP"),
         (
             "Activations",
             memory.activations,
             f"micro_batch={layout.micro_batch_size} × inflight={in_flight}, remat={policy_name(layout.recompute)}",
         ),
-        ("XLA reserve", memory.reserve, f"{found.preset.terms.reserve:.0%} of everything modelled"),
+        ("XLA reserve", memory.overhead, f"{found.preset.terms.reserve:.0%} of everything modelled"),
         ("Total", memory.total, f"of {count:g} GiB HBM ({float(memory.total) / GIB / count:.0%} used)"),
     )
     return Table(

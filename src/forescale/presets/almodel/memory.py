@@ -6,7 +6,7 @@ a buffer of two gathered layers, the results that MaxText's policies keep plus l
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 from forescale.formula import formula
 from forescale.graph.counts import count_parameters
@@ -16,6 +16,7 @@ from forescale.graph.operator import Parameter
 from forescale.graph.recompute import keep
 from forescale.numeric import Numeric
 from forescale.presets.almodel.terms import ANALYSIS, Terms
+from forescale.presets.preset import StageBytes
 from forescale.spec.model import FullAttention, LatentAttention, Layer, Model
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
@@ -79,33 +80,13 @@ def almodel_reserve(*, modelled: Numeric, share: Numeric) -> Numeric:
     return share * modelled
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceMemory:
-    """Bytes on one device by column of the analysis: W, O, G, FBuf, Act and Rsv."""
-
-    parameters: Numeric
-    """Elements on the device."""
-    weights: Numeric
-    optimizer: Numeric
-    gradients: Numeric
-    buffer: Numeric
-    activations: Numeric
-    reserve: Numeric
-
-    @property
-    def total(self) -> Numeric:
-        """Sum of all columns."""
-        states = self.weights + self.optimizer + self.gradients
-        return states + self.buffer + self.activations + self.reserve
-
-
 def fsdp_of(degrees: Degrees) -> Numeric:
     """Return the FSDP degree of the analysis, which counts the ranks of EP apart from it."""
     return degrees.dp_shard / degrees.ep
 
 
-def device_memory(model: Model, degrees: Degrees, activations: Numeric, terms: Terms) -> DeviceMemory:
-    """Return the columns of one device that keeps `activations`."""
+def device_memory(model: Model, degrees: Degrees, activations: Numeric, terms: Terms) -> StageBytes:
+    """Return the columns W, O, G, FBuf, Act and Rsv of one device that keeps `activations`."""
     counts, fsdp = count_parameters(model), fsdp_of(degrees)
     parameters = almodel_device_parameters(
         expert=float(counts.expert),
@@ -114,20 +95,18 @@ def device_memory(model: Model, degrees: Degrees, activations: Numeric, terms: T
         fsdp=fsdp,
         model_ranks=degrees.tp * degrees.pp,
     )
-    layer = full_layer(model, ep=degrees.ep, tp=degrees.tp)
     copy = almodel_state_bytes(parameters=parameters, copies=1.0)
-    optimizer = almodel_state_bytes(parameters=parameters, copies=2.0)
-    buffer = almodel_fsdp_buffer(layer_parameters=layer, fsdp=fsdp)
-    modelled = 2.0 * copy + optimizer + buffer + activations
-    return DeviceMemory(
+    layer = full_layer(model, ep=degrees.ep, tp=degrees.tp)
+    modelled = StageBytes(
+        num_layers=model.num_layers,
         parameters=parameters,
         weights=copy,
-        optimizer=optimizer,
         gradients=copy,
-        buffer=buffer,
+        optimizer=almodel_state_bytes(parameters=parameters, copies=2.0),
+        buffers=almodel_fsdp_buffer(layer_parameters=layer, fsdp=fsdp),
         activations=activations,
-        reserve=almodel_reserve(modelled=modelled, share=terms.reserve),
     )
+    return replace(modelled, overhead=almodel_reserve(modelled=modelled.total, share=terms.reserve))
 
 
 def full_layer(model: Model, *, ep: Numeric = 1.0, tp: Numeric = 1.0) -> Numeric:

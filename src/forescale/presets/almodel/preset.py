@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from forescale.cost.roofline import peak_rate
 from forescale.errors import SpecError
@@ -11,7 +10,6 @@ from forescale.graph.counts import count_parameters
 from forescale.graph.layout import Choices, Degrees, split_strategy
 from forescale.graph.stages import plan_stages
 from forescale.presets.almodel.memory import (
-    DeviceMemory,
     device_memory,
     kept_by_kind,
     logits_kept,
@@ -21,7 +19,6 @@ from forescale.presets.almodel.terms import ANALYSIS, Terms, measured_terms
 from forescale.presets.preset import (
     Account,
     StageBytes,
-    layers_of,
     memory_projection,
     microbatches_of,
     timed_projection,
@@ -40,7 +37,7 @@ class Ranked:
     """One layout with everything that the analysis says of it; every number is a float."""
 
     projection: Projection
-    memory: DeviceMemory
+    memory: StageBytes
     """Of the fullest stage."""
     step: Step
     flops: SequenceFlops
@@ -81,14 +78,18 @@ class Almodel:
         SpecError
             If states are not sharded by FSDP, or recompute is selective: what that keeps is not stated.
         """
-        return _account(model, strategy, self._stages(model, strategy, workload))
+        return Account(
+            stages=self._stages(model, strategy, workload),
+            total_parameters=count_parameters(model).total,
+            notes=_NOTES,
+        )
 
     def rank(self, question: Question) -> Ranked:
         """Return one layout with its memory, messages and times."""
         model, cluster, strategy, workload = question.parts
-        stages = self._stages(model, strategy, workload)
-        stated = memory_projection(_account(model, strategy, stages), question, preset=self.name)
-        fullest = max(stages, key=lambda stage: float(stage.total))
+        account = self.account(model, strategy, workload)
+        stated = memory_projection(account, question, preset=self.name)
+        fullest = max(account.stages, key=lambda stage: float(stage.total))
         flops = sequence_flops(
             model, seq_len=workload.seq_len, recompute=strategy.recompute, quirks=self.terms.quirks
         )
@@ -96,7 +97,7 @@ class Almodel:
         step = clock.step(split_strategy(strategy)[0], fullest, flops)
         return Ranked(projection=_timed(stated, step, flops), memory=fullest, step=step, flops=flops)
 
-    def _stages(self, model: Model, strategy: Strategy, workload: Workload) -> list[DeviceMemory]:
+    def _stages(self, model: Model, strategy: Strategy, workload: Workload) -> list[StageBytes]:
         refuse(strategy, self.name)
         degrees, choices = split_strategy(strategy)
         plan = plan_stages(model, pp=strategy.pp, vpp=strategy.vpp, stage_layers=strategy.stage_layers)
@@ -108,7 +109,8 @@ class Almodel:
             layers = sum(count * float(size) for count, size in zip(counts.tolist(), kept, strict=True))
             in_flight = min(float(strategy.pp - rank), accumulation)
             last = float(logits) if rank == strategy.pp - 1 else 0.0
-            found.append(device_memory(model, degrees, layers * in_flight + last, self.terms))
+            stage = device_memory(model, degrees, layers * in_flight + last, self.terms)
+            found.append(replace(stage, num_layers=int(counts.sum())))
         return found
 
 
@@ -128,7 +130,7 @@ def refuse(strategy: Strategy, preset: str) -> None:
         raise SpecError(msg)
 
 
-def evaluate(preset: Almodel, clock: Clock, degrees: Degrees, choices: Choices) -> tuple[DeviceMemory, Step]:
+def evaluate(preset: Almodel, clock: Clock, degrees: Degrees, choices: Choices) -> tuple[StageBytes, Step]:
     """Return memory and step of many layouts without a pipeline, as arrays."""
     model, workload = clock.model, clock.workload
     kept = kept_by_kind(model, degrees, choices, workload, preset.terms)
@@ -138,28 +140,6 @@ def evaluate(preset: Almodel, clock: Clock, degrees: Degrees, choices: Choices) 
         model, seq_len=workload.seq_len, recompute=choices.recompute, quirks=preset.terms.quirks
     )
     return memory, clock.step(degrees, memory, flops)
-
-
-def _account(model: Model, strategy: Strategy, stages: Sequence[DeviceMemory]) -> Account:
-    counts = layers_of(model, strategy)
-    return Account(
-        stages=tuple(_bytes(stage, count) for stage, count in zip(stages, counts, strict=True)),
-        total_parameters=count_parameters(model).total,
-        notes=_NOTES,
-    )
-
-
-def _bytes(memory: DeviceMemory, num_layers: int) -> StageBytes:
-    return StageBytes(
-        num_layers=num_layers,
-        parameters=float(memory.parameters),
-        weights=float(memory.weights),
-        gradients=float(memory.gradients),
-        optimizer=float(memory.optimizer),
-        activations=float(memory.activations),
-        buffers=float(memory.buffer),
-        overhead=float(memory.reserve),
-    )
 
 
 def _timed(stated: Projection, step: Step, flops: SequenceFlops) -> Projection:

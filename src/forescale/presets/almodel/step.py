@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from forescale.cost.mesh import Group
 from forescale.cost.roofline import peak_rate
 from forescale.formula import formula
 from forescale.graph.counts import BACKWARD_PER_FORWARD, count_parameters, model_flops, primitive_flops
@@ -19,8 +18,9 @@ from forescale.graph.operator import Block, Operator, Part
 from forescale.graph.ops import CollectiveKind
 from forescale.graph.recompute import POLICIES, needed
 from forescale.numeric import Numeric
-from forescale.presets.almodel.memory import DeviceMemory, almodel_state_bytes, fsdp_of
-from forescale.presets.almodel.terms import ANALYSIS, Quirks, Terms, bus_bytes
+from forescale.presets.almodel.memory import almodel_state_bytes, fsdp_of
+from forescale.presets.almodel.terms import ANALYSIS, Quirks, Terms, almodel_message_time, bus_bytes, listed
+from forescale.presets.preset import StageBytes
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import FullAttention, LatentAttention, Layer, Model, MoeFfn
 from forescale.spec.strategy import Recompute, Strategy
@@ -211,7 +211,7 @@ class Clock:
     workload: Workload
     terms: Terms
 
-    def step(self, degrees: Degrees, memory: DeviceMemory, flops: SequenceFlops) -> Step:
+    def step(self, degrees: Degrees, memory: StageBytes, flops: SequenceFlops) -> Step:
         """Return the step of layouts with these columns of memory and FLOP per sequence."""
         batch = float(self.workload.global_batch_size)
         accumulation = num_microbatches(
@@ -248,14 +248,13 @@ class Clock:
 
     def _sent(self, kind: CollectiveKind, num_bytes: Numeric, ranks: Numeric) -> Message:
         """Return a collective of `num_bytes` in all over a group."""
-        group = Group(size=ranks)
         passes = 2.0 if kind == "all_reduce" else 1.0
-        return Message(
-            volume=bus_bytes(num_bytes=num_bytes, num_ranks=ranks, passes=passes),
-            seconds=self.terms.rates.seconds(kind=kind, num_bytes=num_bytes * self._unit, group=group),
-        )
+        volume = bus_bytes(num_bytes=num_bytes, num_ranks=ranks, passes=passes)
+        bandwidth = listed(self.terms.rates[kind], ranks)
+        seconds = almodel_message_time(volume=volume * self._unit, num_ranks=ranks, bandwidth=bandwidth)
+        return Message(volume=volume, seconds=seconds)
 
-    def _fsdp(self, degrees: Degrees, memory: DeviceMemory, accumulation: Numeric) -> Message:
+    def _fsdp(self, degrees: Degrees, memory: StageBytes, accumulation: Numeric) -> Message:
         """Return two gathers of weights and one scatter of gradients for every accumulation step."""
         fsdp = fsdp_of(degrees)
         whole = memory.weights * fsdp * accumulation
@@ -263,7 +262,7 @@ class Clock:
         gathers = self._sent("all_gather", GATHERS * narrow * whole, fsdp)
         return gathers + self._sent("reduce_scatter", whole, fsdp)
 
-    def _dp(self, degrees: Degrees, memory: DeviceMemory) -> Message:
+    def _dp(self, degrees: Degrees, memory: StageBytes) -> Message:
         """Return one all-reduce of the gradients that a device holds."""
         if self.terms.quirks.reduces_over_dp_only:
             return self._sent("all_reduce", memory.gradients, degrees.dp_replicate)

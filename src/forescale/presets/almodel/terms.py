@@ -11,8 +11,6 @@ from typing import Any, cast
 
 import numpy as np
 
-from forescale.cost.mesh import Group
-from forescale.errors import SpecError, UnknownNameError
 from forescale.formula import formula, value_of
 from forescale.graph.ops import CollectiveKind
 from forescale.numeric import Numeric, indicator
@@ -67,16 +65,13 @@ def bus_bytes(*, num_bytes: Numeric, num_ranks: Numeric, passes: Numeric) -> Num
     return passes * (num_ranks - 1.0) / num_ranks * num_bytes
 
 
-@formula(
-    unit="s",
-    source="ALModel parallelism strategy analysis, communication tables: volume over measured bandwidth",
-)
-def table_seconds(*, volume: Numeric, num_ranks: Numeric, bandwidth: Numeric) -> Numeric:
+@formula(unit="s", source=f"{ANALYSIS}, communication tables: volume over measured bandwidth")
+def almodel_message_time(*, volume: Numeric, num_ranks: Numeric, bandwidth: Numeric) -> Numeric:
     """Volume over bandwidth, nothing for one rank."""
     return indicator(num_ranks > 1.0) * volume / bandwidth
 
 
-def _listed(rates: Mapping[int, float], num_ranks: Numeric) -> Numeric:
+def listed(rates: Mapping[int, float], num_ranks: Numeric) -> Numeric:
     """Return the bandwidth of the largest listed group that is not larger than `num_ranks`."""
     sizes = np.array(sorted(rates), dtype=np.float64)
     index = np.maximum(np.searchsorted(sizes, value_of(num_ranks), side="right") - 1, 0)
@@ -84,63 +79,12 @@ def _listed(rates: Mapping[int, float], num_ranks: Numeric) -> Numeric:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BandwidthTable:
-    """Time is the bytes that a rank sends over a measured bandwidth; no latency."""
-
-    name: str
-    bandwidth: Mapping[CollectiveKind, Mapping[int, float]]
-    """byte/s by collective and group size."""
-    source: str = ""
-
-    def seconds(self, *, kind: CollectiveKind, num_bytes: Numeric, group: Group) -> Numeric:
-        """Return the seconds of one collective.
-
-        Raises
-        ------
-        SpecError
-            If the table has no figures for `kind`.
-        """
-        rates = self.bandwidth.get(kind)
-        if rates is None:
-            known = ", ".join(self.bandwidth)
-            msg = f"bandwidth table {self.name}: no figures for {kind}; it has {known}"
-            raise SpecError(msg)
-        num_ranks = group.num_ranks
-        volume = (
-            num_bytes
-            if kind in ("p2p", "broadcast", "reduce")
-            else bus_bytes(
-                num_bytes=num_bytes, num_ranks=num_ranks, passes=2.0 if kind == "all_reduce" else 1.0
-            )
-        )
-        return table_seconds(volume=volume, num_ranks=num_ranks, bandwidth=_listed(rates, num_ranks))
-
-
-def load_bandwidth_table(name: str) -> BandwidthTable:
-    """Return the catalogue table `name`."""
-    folder = resources.files("forescale.catalogue") / "calibrations" / "network" / "tables"
-    known = [item.name.removesuffix(".json") for item in folder.iterdir() if item.name.endswith(".json")]
-    if name not in known:
-        kind = "bandwidth table"
-        raise UnknownNameError(kind, name, known)
-    raw = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
-    rates = {
-        cast("CollectiveKind", kind): {int(size): parse(rate, "byte/s") for size, rate in row.items()}
-        for kind, row in raw["bandwidth"].items()
-    }
-    return BandwidthTable(name=name, bandwidth=rates, source=raw["source"])
-
-
-MEASURED = "almodel"
-"""The catalogue's table of the rates that the analysis prints."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
     """What the formulas take beside model, layout and batch."""
 
     name: str
-    rates: BandwidthTable
+    rates: Mapping[CollectiveKind, Mapping[int, float]]
+    """byte/s by collective and group size; no latency."""
     reserve: float
     """Share of everything modelled that is set aside for buffers and temporaries of XLA."""
     overlap: float
@@ -157,13 +101,9 @@ class Terms:
 def measured_terms() -> Terms:
     """Return the terms of the detailed configurations and of the ten slowest: the rates of the hardware table."""
     raw = _assumptions()
-    table = load_bandwidth_table(MEASURED)
-    rates = replace(
-        table, bandwidth={**table.bandwidth, "all_to_all": _rates(raw["all_to_all"]["bandwidth"])}
-    )
     return Terms(
         name="measured",
-        rates=rates,
+        rates=_rates(raw["measured"]["bandwidth"] | raw["all_to_all"]["bandwidth"]),
         reserve=raw["reserve"],
         overlap=raw["overlap"],
         optimizer_bytes_per_parameter=float(raw["optimizer_bytes_per_parameter"]),
@@ -176,11 +116,8 @@ def measured_terms() -> Terms:
 def first_table_terms() -> Terms:
     """Return the terms of the first table: other rates, and 25 % in reserve."""
     usual, raw = measured_terms(), _assumptions()["first_table"]
-    own = {cast("CollectiveKind", kind): _rates(rates) for kind, rates in raw["bandwidth"].items()}
-    table = BandwidthTable(
-        name="first table", bandwidth={**usual.rates.bandwidth, **own}, source=raw["source"]
-    )
-    return replace(usual, name="first-table", rates=table, reserve=raw["reserve"])
+    rates = {**usual.rates, **_rates(raw["bandwidth"])}
+    return replace(usual, name="first-table", rates=rates, reserve=raw["reserve"])
 
 
 def _assumptions() -> Any:  # noqa: ANN401
@@ -188,5 +125,7 @@ def _assumptions() -> Any:  # noqa: ANN401
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def _rates(row: Mapping[str, str]) -> dict[int, float]:
-    return {int(size): parse(rate, "byte/s") for size, rate in row.items()}
+def _rates(table: Mapping[CollectiveKind, Mapping[str, str]]) -> dict[CollectiveKind, dict[int, float]]:
+    return {
+        kind: {int(size): parse(rate, "byte/s") for size, rate in row.items()} for kind, row in table.items()
+    }
