@@ -106,13 +106,25 @@ def hypercube_all_reduce(size: float, ranks: int, protocol: str, network: Networ
 
 def bruck_all_reduce(size: float, ranks: int, protocol: str, network: Network) -> float:
     """Reduce-scatter and all-gather in doublings; outside a node one after the other with the inside."""
+    return _bruck(size, ranks, protocol, network, lambda inside, outside, _: inside + outside)
+
+
+def _bruck(
+    size: float,
+    ranks: int,
+    protocol: str,
+    network: Network,
+    together: Callable[[float, float, float], float],
+) -> float:
+    """Return the seconds where `together` says what phases inside and outside a node take, given a chunk's bytes."""
+    node = min(ranks, network.node_size)
     latency, part = wire(int(size * (ranks - 1) / ranks), protocol)
-    if ranks <= network.node_size:
-        moved = part / network.node_bandwidth + latency * steps(ranks)
-    else:
-        inside = part * (network.node_size - 1) / network.node_size
-        moved = inside / network.node_bandwidth + (part - inside) / network.pod_bandwidth
-        moved += latency * steps(network.node_size) + network.pod_latency * steps(ranks / network.node_size)
+    moved = part / network.node_bandwidth + latency * steps(ranks)
+    if ranks > node:
+        share = part * (node - 1) / node
+        inside = share / network.node_bandwidth + latency * steps(node)
+        outside = (part - share) / network.pod_bandwidth + network.pod_latency * steps(ranks / node)
+        moved = together(inside, outside, part * ranks / (ranks - 1) / node)
     return 2.0 * (moved + constants()["launch_latency_s"]) + reduction(part, network)
 
 
@@ -164,15 +176,7 @@ def overlapped(inside: float, outside: float, chunk: float) -> float:
 
 def pipelined_bruck_all_reduce(size: float, ranks: int, protocol: str, network: Network) -> float:
     """Reduce-scatter and all-gather in doublings, each with its two phases overlapped."""
-    node = network.node_size
-    if ranks <= node:
-        return bruck_all_reduce(size, ranks, protocol, network)
-    latency, part = wire(int(size * (ranks - 1) / ranks), protocol)
-    share = part * (node - 1) / node
-    inside = share / network.node_bandwidth + latency * steps(node)
-    outside = (part - share) / network.pod_bandwidth + network.pod_latency * steps(ranks / node)
-    moved = overlapped(inside, outside, part * ranks / (ranks - 1) / node)
-    return 2.0 * (moved + constants()["launch_latency_s"]) + reduction(part, network)
+    return _bruck(size, ranks, protocol, network, overlapped)
 
 
 def hierarchical_all_reduce(size: float, ranks: int, protocol: str, network: Network) -> float:

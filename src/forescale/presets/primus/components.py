@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from forescale.errors import SpecError
 from forescale.formula import formula
@@ -25,18 +25,6 @@ _PARAMETERS = f"{DOCUMENT}, Per-Component Parameter Formulas"
 _ACTIVATIONS = f"{DOCUMENT}, Per-Component Activation Formulas"
 _PIPELINE = f"{DOCUMENT}, Pipeline Schedule Memory Scaling"
 BF16 = 2.0
-
-
-@formula(unit="1", source=f"{_PARAMETERS}: Embedding, Output Layer")
-def primus_vocabulary_parameters(*, vocab_size: Numeric, hidden_size: Numeric) -> Numeric:
-    """V·H, V padded."""
-    return vocab_size * hidden_size
-
-
-@formula(unit="1", source=f"{_PARAMETERS}: LayerNorm")
-def primus_norm_parameters(*, hidden_size: Numeric) -> Numeric:
-    """2·H: gamma and beta, also of models whose norm has no beta."""
-    return 2.0 * hidden_size
 
 
 @formula(unit="1", source=f"{_PARAMETERS}: Attention (standard)")
@@ -72,12 +60,6 @@ def primus_mlp_parameters(
 ) -> Numeric:
     """copies·n_proj·H·FFN: 3 matrices with SwiGLU, 2 without; NE / EP copies of an expert."""
     return copies * num_projections * hidden_size * ffn_hidden_size
-
-
-@formula(unit="1", source=f"{_PARAMETERS}: Router")
-def primus_router_parameters(*, hidden_size: Numeric, num_experts: Numeric) -> Numeric:
-    """H·NE."""
-    return hidden_size * num_experts
 
 
 @formula(unit="1", source=f"{DOCUMENT}, Base Tensor (sbh)")
@@ -117,12 +99,6 @@ def primus_mlp_activation(
     return tokens * (choices * num_projections * ffn_hidden_size + output_copies * hidden_size) * BF16
 
 
-@formula(unit="byte", source="AMD-AGI/Primus @fd1eeabb (2026-08-22), memory of the loss without fusion")
-def primus_loss_activation(*, tokens: Numeric, vocab_size: Numeric) -> Numeric:
-    """tokens·V/TP·4: a softmax in fp32, nothing where cross-entropy is fused (tokens already over TP)."""
-    return tokens * vocab_size * 4.0
-
-
 @formula(unit="1", source=f"{_PIPELINE}: VPP Overhead")
 def primus_interleaving_penalty(*, pp: Numeric, vpp: Numeric) -> Numeric:
     """1 + (PP − 1) / (PP·VPP)."""
@@ -141,19 +117,8 @@ def primus_total_activation(*, base: Numeric, pp: Numeric, penalty: Numeric, sav
     return base * pp * penalty * saving
 
 
-@formula(unit="1", source=f"{DOCUMENT}, Param + Optimizer Memory: DP calculation")
-def primus_data_parallel(*, num_devices: Numeric, ep: Numeric, pp: Numeric) -> Numeric:
-    """World / (EP·PP): TP and CP ranks are counted as replicas."""
-    return num_devices / (ep * pp)
-
-
-@formula(unit="byte", source=f"{DOCUMENT}, Param + Optimizer Memory")
-def primus_state_bytes(*, parameters: Numeric, element_bytes: Numeric, shards: Numeric) -> Numeric:
-    """Parameters·bytes / shards: 2 of weights and 2 of gradients unsharded; 10 of Adam, 6 of Muon, over DP."""
-    return parameters * element_bytes / shards
-
-
-_NUM_NORMS, _NUM_RESIDUALS = 3, 2
+_TIMES = {"layer_norm": 3, "residual_add": 2}
+"""How often a layer has a component; the others once."""
 _FP32_IN_BF16 = 2.0
 
 
@@ -203,6 +168,11 @@ class Sizes:
     terms: Terms
 
     @property
+    def norm_parameters(self) -> float:
+        """Gamma and beta, also of models whose norm has no beta."""
+        return 2.0 * self.hidden
+
+    @property
     def hidden_state(self) -> float:
         """Bytes of sbh."""
         return float(primus_hidden_state(tokens=self.tokens, hidden_size=self.hidden))
@@ -238,55 +208,43 @@ def layer_components(layer: Layer, s: Sizes) -> dict[str, Component]:
         msg = "preset primus describes layers with attention and feed-forward; this model has layers that lack one"
         raise SpecError(msg)
     state = s.hidden_state
-    norm = Component(parameters=float(primus_norm_parameters(hidden_size=s.hidden)), activation=state)
     parts = {
-        "layer_norm": norm,
+        "layer_norm": Component(parameters=s.norm_parameters, activation=state),
         "self_attention": _attention(layer.attention, s),
         "residual_add": Component(parameters=0.0, activation=state),
         "mlp": _mlp(layer.ffn, s),
     }
     if isinstance(layer.ffn, MoeFfn):
-        router = primus_router_parameters(hidden_size=s.hidden, num_experts=float(layer.ffn.num_experts))
-        parts["router"] = Component(parameters=float(router), activation=state)
+        parts["router"] = Component(parameters=s.hidden * layer.ffn.num_experts, activation=state)
     return parts
 
 
 def layer_component(layer: Layer, s: Sizes, *, selective: bool = False) -> Component:
     """Return one transformer layer: 3 norms, attention, 2 residual additions, feed-forward, router."""
     parts = layer_components(layer, s)
-    times = {"layer_norm": _NUM_NORMS, "residual_add": _NUM_RESIDUALS}
-    skipped = {"self_attention"} if selective else set()
+    kept = {name: part.activation for name, part in parts.items()}
+    if selective:
+        kept["self_attention"] = 0.0
     return Component(
-        parameters=sum(part.parameters * times.get(name, 1) for name, part in parts.items()),
-        activation=sum(
-            part.activation * times.get(name, 1) for name, part in parts.items() if name not in skipped
-        ),
+        parameters=sum(part.parameters * _TIMES.get(name, 1) for name, part in parts.items()),
+        activation=sum(size * _TIMES.get(name, 1) for name, size in kept.items()),
     )
 
 
 def first_components(s: Sizes) -> dict[str, Component]:
     """Return what the first stage has besides layers."""
-    return {"embedding": Component(parameters=_vocabulary(s), activation=s.hidden_state)}
+    return {"embedding": Component(parameters=s.vocab * s.hidden, activation=s.hidden_state)}
 
 
 def last_components(s: Sizes) -> dict[str, Component]:
-    """Return what the last stage has besides layers."""
-    loss = primus_loss_activation(tokens=s.tokens, vocab_size=s.vocab)
+    """Return what the last stage has besides layers; an unfused loss keeps a softmax in fp32 (source of 2026-08)."""
     kept = s.terms.unfused_loss and not s.fused_loss
+    logits = float(primus_hidden_state(tokens=s.tokens, hidden_size=s.vocab))
     return {
-        "final_layernorm": Component(
-            parameters=float(primus_norm_parameters(hidden_size=s.hidden)), activation=s.hidden_state
-        ),
-        "output_layer": Component(
-            parameters=_vocabulary(s),
-            activation=float(primus_hidden_state(tokens=s.tokens, hidden_size=s.vocab)),
-        ),
-        "calc_loss": Component(parameters=0.0, activation=float(loss) if kept else 0.0),
+        "final_layernorm": Component(parameters=s.norm_parameters, activation=s.hidden_state),
+        "output_layer": Component(parameters=s.vocab * s.hidden, activation=logits),
+        "calc_loss": Component(parameters=0.0, activation=s.tokens * s.vocab * 4.0 if kept else 0.0),
     }
-
-
-def _vocabulary(s: Sizes) -> float:
-    return float(primus_vocabulary_parameters(vocab_size=s.vocab, hidden_size=s.hidden))
 
 
 def _attention(attention: Attention, s: Sizes) -> Component:
@@ -329,38 +287,30 @@ def _attention(attention: Attention, s: Sizes) -> Component:
 
 
 def _mlp(ffn: Ffn, s: Sizes) -> Component:
-    projections = 3.0 if ffn.gated else 2.0
     if isinstance(ffn, DenseFfn):
-        return Component(
-            parameters=_matrices(projections, s, ffn.ffn_hidden_size),
-            activation=_kept(projections, s, ffn.ffn_hidden_size),
-        )
-    width, choices = ffn.ffn_hidden_size, float(ffn.top_k)
-    copies = choices if s.terms.output_per_choice else 1.0
-    parameters = _matrices(projections, s, width, copies=ffn.num_experts / s.ep)
-    activation = _kept(projections, s, width, choices=choices, copies=copies)
-    if ffn.shared_ffn_hidden_size:
-        parameters += _matrices(projections, s, ffn.shared_ffn_hidden_size)
-        activation += _kept(projections, s, width)
-    return Component(parameters=parameters, activation=activation)
-
-
-def _matrices(projections: float, s: Sizes, width: int, *, copies: float = 1.0) -> float:
-    return float(
-        primus_mlp_parameters(
-            num_projections=projections, hidden_size=s.hidden, ffn_hidden_size=width, copies=copies
-        )
+        return _matrices(ffn, s)
+    choices = float(ffn.top_k)
+    made = {"choices": choices, "output_copies": choices if s.terms.output_per_choice else 1.0}
+    routed = _matrices(ffn, s, copies=ffn.num_experts / s.ep, **made)
+    if not ffn.shared_ffn_hidden_size:
+        return routed
+    shared = replace(ffn, ffn_hidden_size=ffn.shared_ffn_hidden_size)
+    return Component(
+        parameters=routed.parameters + _matrices(shared, s).parameters,
+        activation=routed.activation + _matrices(ffn, s).activation,  # as wide as a routed one there
     )
 
 
-def _kept(projections: float, s: Sizes, width: int, *, choices: float = 1.0, copies: float = 1.0) -> float:
-    return float(
-        primus_mlp_activation(
-            tokens=s.tokens,
-            choices=choices,
-            output_copies=copies,
-            num_projections=projections,
-            ffn_hidden_size=width,
-            hidden_size=s.hidden,
-        )
+def _matrices(
+    ffn: Ffn, s: Sizes, *, copies: float = 1.0, choices: float = 1.0, output_copies: float = 1.0
+) -> Component:
+    """Return the projections of a feed-forward of which a rank holds so many copies."""
+    sizes = {
+        "num_projections": 3.0 if ffn.gated else 2.0,
+        "hidden_size": s.hidden,
+        "ffn_hidden_size": float(ffn.ffn_hidden_size),
+    }
+    activation = primus_mlp_activation(tokens=s.tokens, choices=choices, output_copies=output_copies, **sizes)
+    return Component(
+        parameters=float(primus_mlp_parameters(copies=copies, **sizes)), activation=float(activation)
     )

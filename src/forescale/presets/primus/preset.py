@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from forescale.graph.counts import count_parameters
+from forescale.graph.stages import given_chunks, layers_per_chunk
 from forescale.presets.preset import Account, StageBytes, memory_projection
 from forescale.presets.primus.collectives import Network, documented_all_reduce, pipelined_all_reduce
 from forescale.presets.primus.communication import AllReduce, communication_notes
@@ -19,9 +18,7 @@ from forescale.presets.primus.components import (
     last_components,
     layer_component,
     primus_accumulation_saving,
-    primus_data_parallel,
     primus_interleaving_penalty,
-    primus_state_bytes,
     primus_total_activation,
     sizes,
 )
@@ -34,6 +31,7 @@ from forescale.spec.workload import Workload
 
 _OPTIMIZER_BYTES = {"muon": 6.0}
 _ADAM_BYTES = 10.0
+"""Of optimizer states per parameter; weights and gradients take 2 each, whole (documentation, Param + Optimizer)."""
 _PARAMETERS = (
     "its total leaves out final norm and head where they are not on rank 0, assumes a padded vocabulary of "
     "{vocab:,.0f} and counts three norms of 2·H per layer; {name} has {counted:,}"
@@ -123,18 +121,14 @@ class PrimusPreset:
         ends = _ends(s, first=rank == 0, last=rank == strategy.pp - 1)
         layers = [layer_component(model.layers[index], s) for chunk in own for index in chunk]
         parameters = sum(part.parameters for part in (*layers, *ends))
-        shards = float(primus_data_parallel(num_devices=cluster.num_devices, ep=strategy.ep, pp=strategy.pp))
-        adam = _OPTIMIZER_BYTES.get(workload.optimizer, _ADAM_BYTES)
-        flat, optimizer = (
-            float(primus_state_bytes(parameters=parameters, element_bytes=size, shards=over))
-            for size, over in ((2.0, 1.0), (adam, max(1.0, shards) if strategy.zero else 1.0))
-        )
+        shards = cluster.num_devices / (strategy.ep * strategy.pp)  # ranks of tp and cp count as replicas
+        element = _OPTIMIZER_BYTES.get(workload.optimizer, _ADAM_BYTES)
         return StageBytes(
             num_layers=len(layers),
             parameters=parameters,
-            weights=flat,
-            gradients=flat,
-            optimizer=optimizer,
+            weights=parameters * 2.0,
+            gradients=parameters * 2.0,
+            optimizer=parameters * element / (max(1.0, shards) if strategy.zero else 1.0),
             activations=self._activations(model, strategy, workload, s, own, ends, shards),
         )
 
@@ -158,13 +152,9 @@ class PrimusPreset:
         saving = primus_accumulation_saving(
             accumulation=float(workload.global_batch_size // (batch * shards)), pp=float(strategy.pp)
         )
+        penalty = primus_interleaving_penalty(pp=float(strategy.pp), vpp=float(strategy.vpp))
         interleaved = strategy.vpp > 1 or self.terms.penalty_without_interleaving
-        penalty = (
-            primus_interleaving_penalty(pp=float(strategy.pp), vpp=float(strategy.vpp))
-            if interleaved
-            else 1.0
-        )
-        scale = {"pp": float(strategy.pp), "penalty": penalty, "saving": saving}
+        scale = {"pp": float(strategy.pp), "penalty": penalty if interleaved else 1.0, "saving": saving}
         if self.terms.recompute_working_memory and replays_all(strategy.recompute):
             working = max(layer_component(layer, s).activation for layer in model.layer_kinds)
             return float(primus_total_activation(base=sum(kept), **scale)) + working + outside
@@ -196,20 +186,12 @@ def replays_all(recompute: Recompute) -> bool:
 
 def layer_chunks(model: Model, strategy: Strategy) -> tuple[tuple[tuple[int, ...], ...], ...]:
     """Return, per rank and virtual stage, the layers: rank r has stages r, r + PP, ..., remainder on the first."""
-    if strategy.stage_layers is not None:
-        counts, vpp = strategy.stage_layers, len(strategy.stage_layers) // strategy.pp
+    given, pp = strategy.stage_layers, strategy.pp
+    if given is None:
+        chunks = layers_per_chunk(model.num_layers, pp * strategy.vpp, spare_ends=False)
     else:
-        vpp = strategy.vpp
-        base, extra = divmod(model.num_layers, strategy.pp * vpp)
-        counts = tuple(base + (stage < extra) for stage in range(strategy.pp * vpp))
-    starts = np.concatenate([[0], np.cumsum(counts)]).tolist()
-    return tuple(
-        tuple(
-            tuple(range(starts[stage], starts[stage + 1]))
-            for stage in range(rank, strategy.pp * vpp, strategy.pp)
-        )
-        for rank in range(strategy.pp)
-    )
+        chunks = given_chunks(model, given, tuple(range(pp)) * (len(given) // pp))
+    return tuple(chunks[rank::pp] for rank in range(pp))
 
 
 def _ends(s: Sizes, *, first: bool, last: bool) -> tuple[Component, ...]:
