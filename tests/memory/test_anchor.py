@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from forescale.memory.anchored import (
-    Residual,
-    activation_correction,
-    anchored_estimate,
-    corrected_bytes,
-    measured_residual,
-)
+from forescale.memory.anchored import Correction, Estimate, Residual
 from forescale.memory.peak import fit
 
 GB = 1e9
@@ -18,7 +12,7 @@ EXAMPLE = Residual(framework_overhead_bytes=6.42 * GB, live_tensor_excess_bytes=
 
 
 def example(capacity: float = 288.0 * GB):
-    return anchored_estimate(
+    return Estimate(
         analytical_bytes=170.34 * GB, residual=EXAMPLE, safety_margin=0.05, capacity_bytes=capacity
     )
 
@@ -28,7 +22,6 @@ def test_the_documented_example():
     assert estimate.residual.total_bytes == pytest.approx(8.60 * GB)
     assert round(estimate.point_bytes / GB, 2) == 178.94
     assert round(estimate.upper_bytes / GB, 2) == 179.37
-    assert round(100 * estimate.analytical_share, 1) == 95.2
     assert round(100 * estimate.residual_share, 1) == 4.8
     assert round((estimate.capacity_bytes - estimate.point_bytes) / GB, 2) == 109.06
     assert round((estimate.capacity_bytes - estimate.upper_bytes) / GB, 2) == 108.63
@@ -36,37 +29,19 @@ def test_the_documented_example():
 
 
 def test_the_residual_has_two_terms():
-    residual = measured_residual(allocated_bytes=20_000, reserved_bytes=30_000, analytical_bytes=14_100)
+    residual = Residual.of(allocated_bytes=20_000, reserved_bytes=30_000, analytical_bytes=14_100)
     assert residual == Residual(framework_overhead_bytes=10_000, live_tensor_excess_bytes=5_900)
 
 
-def test_buffers_that_the_target_counts_again_are_taken_out():
-    residual = measured_residual(
-        allocated_bytes=20_000, reserved_bytes=30_000, analytical_bytes=14_100, comm_buffer_bytes=4_000
-    )
-    assert residual.framework_overhead_bytes == 6_000
-
-
 def test_formulas_that_say_more_than_was_measured_leave_the_overhead_alone():
-    residual = measured_residual(allocated_bytes=20_000, reserved_bytes=21_000, analytical_bytes=25_000)
+    residual = Residual.of(allocated_bytes=20_000, reserved_bytes=21_000, analytical_bytes=25_000)
     assert residual == Residual(framework_overhead_bytes=1_000, live_tensor_excess_bytes=0)
 
 
-def test_more_buffers_than_gap_are_no_negative_overhead():
-    residual = measured_residual(
-        allocated_bytes=20_000, reserved_bytes=21_000, analytical_bytes=20_000, comm_buffer_bytes=5_000
-    )
-    assert residual.framework_overhead_bytes == 0
-
-
 def test_corrections_scale_only_their_kind_of_layer():
-    dense = activation_correction(measured_bytes=10.41, analytical_bytes=10.0)
-    moe = activation_correction(measured_bytes=11.18, analytical_bytes=10.0)
-    assert (dense, moe) == (pytest.approx(1.041), pytest.approx(1.118))
-    once = corrected_bytes(uncorrected=482.10, layer_bytes=400.0, correction=dense)
-    assert corrected_bytes(uncorrected=once, layer_bytes=80.0, correction=moe) == pytest.approx(
-        482.10 + 400.0 * 0.041 + 80.0 * 0.118
-    )
+    dense = Correction(kind="dense", measured_bytes=10.41, analytical_bytes=10.0)
+    moe = Correction(kind="moe", measured_bytes=11.18, analytical_bytes=10.0)
+    assert (dense.factor, moe.factor) == (pytest.approx(1.041), pytest.approx(1.118))
 
 
 @pytest.mark.parametrize(("capacity", "verdict"), [(178.0, "OOM"), (179.0, "AT RISK"), (180.0, "FITS")])

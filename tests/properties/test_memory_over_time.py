@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.small import cluster, dense, moe, workload
 
-from forescale.memory.anchored import anchored_estimate, measured_residual
+from forescale.memory.anchored import Estimate, Residual
 from forescale.project import memory_timeline, project
 from forescale.spec import Recompute, Strategy
 
@@ -86,21 +86,19 @@ def test_what_is_named_adds_up_under_any_schedule(schedule, batches):
     allocated=SIZES,
     gap=SIZES,
     there=SIZES,
-    buffers=SIZES,
     margin=st.floats(min_value=0.0, max_value=2.0),
 )
-def test_estimates_are_ordered(analytical, allocated, gap, there, buffers, margin):
-    residual = measured_residual(
+def test_estimates_are_ordered(analytical, allocated, gap, there, margin):
+    residual = Residual.of(
         allocated_bytes=allocated,
         reserved_bytes=allocated + gap,
         analytical_bytes=there,
-        comm_buffer_bytes=buffers,
     )
-    estimate = anchored_estimate(
+    estimate = Estimate(
         analytical_bytes=analytical, residual=residual, safety_margin=margin, capacity_bytes=1e12
     )
     assert residual.framework_overhead_bytes >= 0.0
     assert residual.live_tensor_excess_bytes >= 0.0
     assert analytical <= estimate.point_bytes
     assert estimate.point_bytes <= estimate.upper_bytes * (1.0 + 1e-12)
-    assert estimate.analytical_share + estimate.residual_share == pytest.approx(1.0)
+    assert 0.0 <= estimate.residual_share <= 1.0

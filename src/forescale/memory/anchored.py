@@ -10,19 +10,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-
 from forescale.brief import Brief
 from forescale.errors import SpecError
-from forescale.formula import formula
 from forescale.limits import Amount, OptionalExtent
 from forescale.memory.peak import fit
 from forescale.memory.timeline import StageLoad, block_loads, schedule_of, stage_loads, total_bytes
-from forescale.numeric import Numeric
 from forescale.projection.result import Projection, StageMemory, Verdict
-
-DECOMPOSITION = "Primus projection documentation, The decomposition"
-EXAMPLE = "Primus projection documentation, Benchmark-Based Memory Projection, example output"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +72,69 @@ class Correction:
     kind: str
     measured_bytes: float
     analytical_bytes: float
-    factor: float
+
+    @property
+    def factor(self) -> float:
+        """What activations of the kind are multiplied by."""
+        return self.measured_bytes / self.analytical_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Residual:
+    """What a measurement has beyond the formulas, at the measured size [byte]."""
+
+    framework_overhead_bytes: float
+    """Reserved beyond allocated: pages of the allocator, fragmentation."""
+    live_tensor_excess_bytes: float
+    """Allocated beyond what formulas say; zero where they say more."""
+
+    @classmethod
+    def of(cls, *, allocated_bytes: float, reserved_bytes: float, analytical_bytes: float) -> Residual:
+        """Split the measured peaks of an allocator into what formulas explain and the two terms that they do not."""
+        return cls(
+            framework_overhead_bytes=max(reserved_bytes - allocated_bytes, 0.0),
+            live_tensor_excess_bytes=max(allocated_bytes - analytical_bytes, 0.0),
+        )
+
+    @property
+    def total_bytes(self) -> float:
+        """Both together."""
+        return self.framework_overhead_bytes + self.live_tensor_excess_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """One device at the target: expected peak and upper bound against its capacity [byte].
+
+    Source: Primus projection documentation, The decomposition.
+    """
+
+    analytical_bytes: float
+    residual: Residual
+    safety_margin: float
+    capacity_bytes: float
+
+    @property
+    def point_bytes(self) -> float:
+        """What formulas say of the target, and the residual measured elsewhere."""
+        return self.analytical_bytes + self.residual.total_bytes
+
+    @property
+    def upper_bytes(self) -> float:
+        """The same with the residual grown by the margin."""
+        return self.analytical_bytes + (1.0 + self.safety_margin) * self.residual.total_bytes
+
+    @property
+    def residual_share(self) -> float:
+        """Part of the point estimate that was measured."""
+        return self.residual.total_bytes / self.point_bytes
+
+    @property
+    def verdict(self) -> Verdict:
+        """How both stand to the capacity."""
+        return fit(
+            point_bytes=self.point_bytes, upper_bytes=self.upper_bytes, capacity_bytes=self.capacity_bytes
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +173,7 @@ class AnchoredMemory(Brief):
         return {
             "measured": asdict(self.measured),
             "analytical_at_bench_bytes": self.analytical_at_bench_bytes,
-            "corrections": [asdict(correction) for correction in self.corrections],
+            "corrections": [{**asdict(each), "factor": each.factor} for each in self.corrections],
             **asdict(self.residual),
             **{name: getattr(estimate, name) for name in own},
             "stage": self.worst.stage,
@@ -171,7 +226,7 @@ def anchored_memory(
         + _corrected_activations(bench, corrections)[measured.stage]
         - at_bench.activations_bytes
     )
-    residual = measured_residual(
+    residual = Residual.of(
         allocated_bytes=measured.peak_allocated_bytes,
         reserved_bytes=measured.peak_reserved_bytes,
         analytical_bytes=analytical,
@@ -198,7 +253,7 @@ def _stage(
     safety_margin: float,
 ) -> AnchoredStage:
     beside = stage.overhead_bytes - stage.fragmentation_bytes if outside is None else outside
-    estimate = anchored_estimate(
+    estimate = Estimate(
         analytical_bytes=stage.allocated_bytes - stage.activations_bytes + activations + beside,
         residual=residual,
         safety_margin=safety_margin,
@@ -219,18 +274,9 @@ def _corrections(bench: Projection, layers: Sequence[LayerMeasurement]) -> tuple
             many = "no kind" if not alike else "several kinds"
             msg = f"the measured layer {layer.kind!r} is of {many} of layer that {bench.model.name} has: {known}"
             raise SpecError(msg)
-        if layer.activation_bytes is None:
-            continue
-        computed = total_bytes(alike[0].kept)
-        factor = activation_correction(measured_bytes=layer.activation_bytes, analytical_bytes=computed)
-        found.append(
-            Correction(
-                kind=alike[0].name,
-                measured_bytes=layer.activation_bytes,
-                analytical_bytes=computed,
-                factor=float(factor),
-            )
-        )
+        if layer.activation_bytes is not None:
+            own, computed = layer.activation_bytes, total_bytes(alike[0].kept)
+            found.append(Correction(kind=alike[0].name, measured_bytes=own, analytical_bytes=computed))
     return tuple(found)
 
 
@@ -245,16 +291,8 @@ def _corrected_activations(result: Projection, corrections: Sequence[Correction]
     for stage, total in zip(result.memory.stages, activations, strict=True):
         own = [load for load in loads if load.rank == stage.stage]
         held = total - max(total_bytes(work) for load in own for work in (load.forward, load.backward))
-        value = total
-        for correction in corrections:
-            value = float(
-                corrected_bytes(
-                    uncorrected=value,
-                    layer_bytes=held * _share(own, correction.kind),
-                    correction=correction.factor,
-                )
-            )
-        corrected.append(value)
+        more = (held * _share(own, each.kind) * (each.factor - 1.0) for each in corrections)
+        corrected.append(total + sum(more))
     return corrected
 
 
@@ -263,141 +301,3 @@ def _share(loads: Sequence[StageLoad], kind: str) -> float:
     everything = [tensor for load in loads for tensor in load.kept]
     of_kind = [tensor for tensor in everything if tensor.owner == kind]
     return total_bytes(of_kind) / total_bytes(everything)
-
-
-@formula(unit="byte", source=DECOMPOSITION)
-def framework_overhead(
-    *, reserved_bytes: Numeric, allocated_bytes: Numeric, comm_buffer_bytes: Numeric
-) -> Numeric:
-    """max(0, peak reserved − peak allocated − communication buffers that formulas count already)."""
-    return np.maximum(reserved_bytes - allocated_bytes - comm_buffer_bytes, 0.0)
-
-
-@formula(unit="byte", source=DECOMPOSITION)
-def live_tensor_excess(*, allocated_bytes: Numeric, analytical_bytes: Numeric) -> Numeric:
-    """max(0, peak allocated − what formulas say of the measured layout)."""
-    return np.maximum(allocated_bytes - analytical_bytes, 0.0)
-
-
-@formula(unit="1", source=f"{EXAMPLE}: Activation correction (measured / analytical at bench)")
-def activation_correction(*, measured_bytes: Numeric, analytical_bytes: Numeric) -> Numeric:
-    """Measured / analytical bytes that one layer keeps of one micro-batch."""
-    return measured_bytes / analytical_bytes
-
-
-@formula(unit="byte", source=f"{EXAMPLE}: Activation total after correction")
-def corrected_bytes(*, uncorrected: Numeric, layer_bytes: Numeric, correction: Numeric) -> Numeric:
-    """Uncorrected + bytes of one kind of layer × (correction − 1)."""
-    return uncorrected + layer_bytes * (correction - 1.0)
-
-
-@formula(unit="byte", source=f"{DECOMPOSITION}: point estimate")
-def point_estimate(
-    *, analytical_bytes: Numeric, framework_overhead_bytes: Numeric, live_tensor_excess_bytes: Numeric
-) -> Numeric:
-    """Analytical bytes at the target + framework overhead + live-tensor excess."""
-    return analytical_bytes + framework_overhead_bytes + live_tensor_excess_bytes
-
-
-@formula(unit="byte", source=f"{DECOMPOSITION}: upper bound")
-def upper_bound(
-    *,
-    analytical_bytes: Numeric,
-    framework_overhead_bytes: Numeric,
-    live_tensor_excess_bytes: Numeric,
-    safety_margin: Numeric,
-) -> Numeric:
-    """Analytical bytes + (1 + margin) × (framework overhead + live-tensor excess)."""
-    return analytical_bytes + (1.0 + safety_margin) * (framework_overhead_bytes + live_tensor_excess_bytes)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Residual:
-    """What a measurement has beyond the formulas, at the measured size [byte]."""
-
-    framework_overhead_bytes: float
-    """Reserved beyond allocated: pages of the allocator, fragmentation."""
-    live_tensor_excess_bytes: float
-    """Allocated beyond what formulas say; zero where they say more."""
-
-    @property
-    def total_bytes(self) -> float:
-        """Both together."""
-        return self.framework_overhead_bytes + self.live_tensor_excess_bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
-    """One device at the target: expected peak and upper bound against its capacity [byte]."""
-
-    analytical_bytes: float
-    residual: Residual
-    safety_margin: float
-    point_bytes: float
-    upper_bytes: float
-    capacity_bytes: float
-    verdict: Verdict
-
-    @property
-    def analytical_share(self) -> float:
-        """Part of the point estimate that formulas give."""
-        return self.analytical_bytes / self.point_bytes
-
-    @property
-    def residual_share(self) -> float:
-        """Part of the point estimate that was measured."""
-        return self.residual.total_bytes / self.point_bytes
-
-
-def measured_residual(
-    *,
-    allocated_bytes: float,
-    reserved_bytes: float,
-    analytical_bytes: float,
-    comm_buffer_bytes: float = 0.0,
-) -> Residual:
-    """Split a measured peak into what formulas explain and the two terms that they do not.
-
-    Parameters
-    ----------
-    allocated_bytes, reserved_bytes
-        Peaks of the allocator of one device [byte].
-    analytical_bytes
-        What formulas say is allocated on that device at the measured layout [byte].
-    comm_buffer_bytes
-        Communication buffers inside the reserved bytes that the target's formulas count again [byte].
-    """
-    return Residual(
-        framework_overhead_bytes=float(
-            framework_overhead(
-                reserved_bytes=reserved_bytes,
-                allocated_bytes=allocated_bytes,
-                comm_buffer_bytes=comm_buffer_bytes,
-            )
-        ),
-        live_tensor_excess_bytes=float(
-            live_tensor_excess(allocated_bytes=allocated_bytes, analytical_bytes=analytical_bytes)
-        ),
-    )
-
-
-def anchored_estimate(
-    *, analytical_bytes: float, residual: Residual, safety_margin: float, capacity_bytes: float
-) -> Estimate:
-    """Return the peak of one device at the target: formulas there plus the residual measured elsewhere."""
-    terms = {
-        "analytical_bytes": analytical_bytes,
-        "framework_overhead_bytes": residual.framework_overhead_bytes,
-        "live_tensor_excess_bytes": residual.live_tensor_excess_bytes,
-    }
-    point = float(point_estimate(**terms))
-    upper = float(upper_bound(**terms, safety_margin=safety_margin))
-    return Estimate(
-        analytical_bytes=analytical_bytes,
-        residual=residual,
-        safety_margin=safety_margin,
-        point_bytes=point,
-        upper_bytes=upper,
-        capacity_bytes=capacity_bytes,
-        verdict=fit(point_bytes=point, upper_bytes=upper, capacity_bytes=capacity_bytes),
-    )
