@@ -7,6 +7,7 @@ layout, whose degrees are numbers, for arrays of candidates, and for the recorde
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -120,72 +121,46 @@ def inputs_of(
     sharded: Sharded,
     costs: BlockCosts,
     *,
-    traffic: DataTraffic,
     pricing: Pricing,
     pipeline: Pipeline,
+    traffic: DataTraffic | None = None,
+    least: Numeric | None = None,
 ) -> Inputs:
-    """Return what layouts are evaluated from."""
-    return Inputs(
-        degrees=sharded.degrees,
-        stages=sharded.stages,
-        held=sharded.held,
-        dense=sharded.dense,
-        expert=sharded.expert,
-        states=state_bytes(setting, sharded),
-        outside=outside_bytes(setting, sharded.degrees, pricing.places),
-        blocks=costs.bytes,
-        in_flight=pipeline.in_flight,
-        seconds=costs.seconds,
-        traffic=traffic,
-        pricing=pricing,
-        pipeline=pipeline,
-    )
+    """Return what layouts are evaluated from; for bounds of all ways to shard without `traffic`, and with the `least`.
 
-
-def bound_inputs(
-    setting: Setting,
-    sharded: Sharded,
-    costs: BlockCosts,
-    least: Numeric,
-    *,
-    pricing: Pricing,
-    pipeline: Pipeline,
-) -> Inputs:
-    """Return what bounds of all ways to shard are evaluated from.
-
-    States and standing buffers take the `least` bytes, (stages, candidates), and their traffic no time.
+    These are the bytes of states and standing buffers that no way goes below, (stages, candidates).
     """
-    resident = least_resident(setting, sharded, costs.bytes, least, pricing.places, pipeline.in_flight)
-    own = {name: getattr(resident, name) for name in Resident.__dataclass_fields__}
+    own = resident_of(setting, sharded, costs.bytes, pricing.places, pipeline.in_flight, least)
     return Inputs(
-        **own,
+        **_fields(own),
         seconds=costs.seconds,
-        traffic=free_traffic(sharded.held),
+        traffic=free_traffic(sharded.held) if traffic is None else traffic,
         pricing=pricing,
         pipeline=pipeline,
     )
 
 
-def least_resident(
+def resident_of(
     setting: Setting,
     sharded: Sharded,
     blocks: Parts[ByPolicy[BlockBytes]],
-    least: Numeric,
     places: Places,
     in_flight: InFlight,
+    least: Numeric | None = None,
 ) -> Resident:
-    """Return the memory side of such a bound."""
+    """Return the memory side of the same."""
+    bound = None if least is None else StateBytes(weights=least, gradients=0.0, optimizer=0.0)
     return Resident(
-        degrees=sharded.degrees,
-        stages=sharded.stages,
-        held=sharded.held,
-        dense=sharded.dense,
-        expert=sharded.expert,
-        states=StateBytes(weights=least, gradients=0.0, optimizer=0.0),
-        outside=outside_bytes(setting, sharded.degrees, places, every_sharding=True),
+        **_fields(sharded),
+        states=bound or state_bytes(setting, sharded),
+        outside=outside_bytes(setting, sharded.degrees, places, every_sharding=bound is not None),
         blocks=blocks,
         in_flight=in_flight,
     )
+
+
+def _fields(value: Sharded) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in value.__dataclass_fields__}
 
 
 def _recorded_degrees(degrees: Degrees) -> Degrees:

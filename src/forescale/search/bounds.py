@@ -15,7 +15,7 @@ from forescale.graph.ops import Collective, Primitive
 from forescale.graph.parts import ByPolicy, Parts
 from forescale.graph.recompute import NO_RECOMPUTE, keep
 from forescale.graph.stages import Stages, over_stages, plan_stages, stack_plans
-from forescale.inputs import least_resident, setting_of
+from forescale.inputs import resident_of, setting_of
 from forescale.memory.liveness import BlockBytes, block_bytes
 from forescale.memory.parameters import Sharded, holdings
 from forescale.memory.peak import footprint, highest_peak
@@ -317,13 +317,13 @@ class MemoryBounds:
             stages = batch.stages(part)
             own = mapped(held, at := Gather(table.where[part]))
             pricing = batch.ranks.pricing(question, degrees, choices, part)
-            inputs = least_resident(
+            inputs = resident_of(
                 setting,
                 Sharded.of(model, own, stages, degrees),
                 mapped(costs, at),
-                floor[:, part],
                 pricing.places,
                 batch.pipeline.take(part).in_flight,
+                floor[:, part],
             )
             found = footprint(setting, inputs)
             peaks[part] = highest_peak(found, setting.overhead, stages) if question.safe else found.peak

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -14,7 +15,7 @@ from forescale.graph.layout import Choices, Degrees, Layout, split_strategy
 from forescale.graph.operator import Block
 from forescale.graph.parts import Parts, build_blocks
 from forescale.graph.stages import EVERY_LAYER, Stages, plan_stages, stack_plans
-from forescale.inputs import bound_inputs, inputs_of, setting_of
+from forescale.inputs import inputs_of, setting_of
 from forescale.memory.inputs import Setting
 from forescale.memory.parameters import Sharded, holdings
 from forescale.memory.peak import highest_peak
@@ -37,7 +38,7 @@ from forescale.search.tree import branches_of
 from forescale.spec.model import Model
 from forescale.spec.strategy import Recompute, Strategy, TensorKind
 from forescale.time.blocks import BlockCosts, price_built
-from forescale.time.data_parallel import DataTraffic, data_traffic, free_traffic
+from forescale.time.data_parallel import DataTraffic, data_traffic
 from forescale.time.pipeline import Pipeline, Shape, floor_of, interleaved_stages, pipeline_of
 from forescale.time.step import Inputs
 
@@ -429,21 +430,18 @@ class _Group:
         blocks = blocks_of(question, degrees, self.choices)
         pricing = batch.ranks.pricing(question, degrees, self.choices, first)
         self.priced = price_built(blocks, self.choices, pricing)
-        columns = {**self.columns, "plan": batch.stages.plan, **keys}
-        self.traffic_table = distinct(columns, (*TRAFFIC_KEY, "plan", *keys))
-        self.traffic = self._traffic()
+        if self.floor is None:
+            columns = {**self.columns, "plan": batch.stages.plan, **keys}
+            self.traffic_table = distinct(columns, (*TRAFFIC_KEY, "plan", *keys))
+            self.traffic = self._traffic()
 
     def _traffic(self) -> DataTraffic:
-        question, choices = self.question, self.choices
         first = first_rows(self.traffic_table.where)
         degrees = as_degrees({name: values[first] for name, values in self.columns.items()})
-        held = holdings(blocks_of(question, degrees, choices))
-        if self.floor is not None:
-            return free_traffic(held)
-        sharded = Sharded.of(question.model, held, self.batch.stages(first), degrees)
-        return data_traffic(
-            self.setting, sharded, self.batch.ranks.pricing(question, degrees, choices, first)
-        )
+        held = holdings(blocks_of(self.question, degrees, self.choices))
+        sharded = Sharded.of(self.question.model, held, self.batch.stages(first), degrees)
+        pricing = self.batch.ranks.pricing(self.question, degrees, self.choices, first)
+        return data_traffic(self.setting, sharded, pricing)
 
     def inputs(self, setting: Setting, part: Rows, costs: BlockCosts) -> Inputs:
         """Return the priced numbers of some candidates of the group."""
@@ -453,12 +451,10 @@ class _Group:
         sharded = Sharded.of(self.question.model, held, self.batch.stages(part), degrees)
         pricing = self.batch.ranks.pricing(self.question, degrees, self.choices, part)
         pipeline = self.batch.pipeline.take(part)
+        told = partial(inputs_of, setting, sharded, costs, pricing=pricing, pipeline=pipeline)
         if self.floor is not None:
-            return bound_inputs(
-                setting, sharded, costs, self.floor[:, part], pricing=pricing, pipeline=pipeline
-            )
-        traffic = mapped(self.traffic, Gather(self.traffic_table.where[part]))
-        return inputs_of(setting, sharded, costs, traffic=traffic, pricing=pricing, pipeline=pipeline)
+            return told(least=self.floor[:, part])
+        return told(traffic=mapped(self.traffic, Gather(self.traffic_table.where[part])))
 
 
 class Gather:
