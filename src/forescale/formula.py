@@ -278,6 +278,11 @@ def value_of(item: Any) -> Any:
     return item.value if isinstance(item, Term) else item
 
 
+def number_of(item: Any) -> float:
+    """Return the plain number of one candidate, the first if there are several."""
+    return float(np.asarray(value_of(item)).reshape(-1)[0])
+
+
 def as_term(item: Any, *, name: str = "", unit: str = "", source: str = "") -> Term:
     """Return `item` as a term; a term stays itself."""
     return item if isinstance(item, Term) else Term(item, name=name, unit=unit, source=source)

@@ -12,7 +12,7 @@ from forescale.cost.roofline import peak_rate as device_peak_rate
 from forescale.cost.select import Costs
 from forescale.errors import PhysicsError, SpecError
 from forescale.evaluate import Evaluation, evaluate
-from forescale.formula import value_of
+from forescale.formula import number_of, value_of
 from forescale.graph.counts import count_parameters, model_flops
 from forescale.graph.moe import possible_imbalance
 from forescale.graph.stages import StagePlan
@@ -132,11 +132,11 @@ def _summarised(question: Question, plan: StagePlan, evaluation: Evaluation) -> 
     """Return what one evaluated layout says of the step and of the whole run."""
     model, cluster, strategy, workload = question.model, question.cluster, question.layout, question.workload
     spread = question.costs.runs.spread(cluster.device, workload.precision.compute)
-    step = _number(evaluation.step_time)
+    step = number_of(evaluation.step_time)
     flops = model_flops(model, workload.seq_len, routed_share=strategy.routing.share)
     counts = count_parameters(model)
     per_step, per_step_full = (each * workload.global_batch_size for each in (flops.masked, flops.full))
-    hardware = _number(evaluation.flops) * strategy.num_devices
+    hardware = number_of(evaluation.flops) * strategy.num_devices
     tokens = workload.tokens_per_step
     used = {"peak_rate": peak_rate(cluster, workload), "num_devices": cluster.num_devices, "step_time": step}
     memory = memory_summary(cluster, strategy, workload, plan, evaluation)
@@ -147,13 +147,13 @@ def _summarised(question: Question, plan: StagePlan, evaluation: Evaluation) -> 
         workload=workload,
         preset=question.preset,
         step_time=Interval(low=spread.low(step), expected=step, high=spread.high(step)),
-        num_microbatches=round(_number(evaluation.num_microbatches)),
-        tokens_per_s_per_device=_number(
+        num_microbatches=round(number_of(evaluation.num_microbatches)),
+        tokens_per_s_per_device=number_of(
             tokens_per_device_second(tokens=tokens, step_time=step, num_devices=cluster.num_devices)
         ),
-        mfu=_number(utilisation(flops=per_step, **used)),
-        mfu_full_attention=_number(utilisation(flops=per_step_full, **used)),
-        hfu=_number(utilisation(flops=hardware, **used)),
+        mfu=number_of(utilisation(flops=per_step, **used)),
+        mfu_full_attention=number_of(utilisation(flops=per_step_full, **used)),
+        hfu=number_of(utilisation(flops=hardware, **used)),
         model_flops_per_step=per_step,
         model_flops_full_attention_per_step=per_step_full,
         hardware_flops_per_step=hardware,
@@ -162,10 +162,10 @@ def _summarised(question: Question, plan: StagePlan, evaluation: Evaluation) -> 
             active=counts.active,
             per_device_max=round(float(np.max(value_of(evaluation.parameters)))),
         ),
-        time_s={part: _number(evaluation.time_parts.get(part, 0.0)) for part in TIME_PARTS},
+        time_s={part: number_of(evaluation.time_parts.get(part, 0.0)) for part in TIME_PARTS},
         stage_times=_stage_times(evaluation),
         memory=memory,
-        training_days=_number(days(total_tokens=workload.tokens, tokens=tokens, step_time=step))
+        training_days=number_of(days(total_tokens=workload.tokens, tokens=tokens, step_time=step))
         if workload.tokens
         else None,
         notes=(*_notes(model, strategy, workload), *fragmentation_note(memory, cluster, strategy, workload)),
@@ -181,10 +181,6 @@ def _check_physics(result: Projection, *, clock_share: float) -> None:
             "rate; please report this"
         )
         raise PhysicsError(msg)
-
-
-def _number(value: object) -> float:
-    return float(np.asarray(value_of(value)).reshape(-1)[0])
 
 
 def peak_rate(cluster: Cluster, workload: Workload) -> float:
@@ -205,7 +201,7 @@ def _stage_times(evaluation: Evaluation) -> tuple[StageTime, ...]:
 
 def _most_uneven(moe: MoeFfn, ep: int) -> float:
     limits = {"imbalance": float("inf"), "num_experts": float(moe.num_experts), "top_k": float(moe.top_k)}
-    return _number(possible_imbalance(ep=float(ep), **limits))
+    return number_of(possible_imbalance(ep=float(ep), **limits))
 
 
 def _notes(model: Model, strategy: Strategy, workload: Workload) -> tuple[Note, ...]:

@@ -6,8 +6,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial, reduce
-from operator import mul
+from functools import partial
 from statistics import median
 from typing import Any, TypeAlias, cast
 
@@ -15,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forescale.cost.calibration import RunFactors
-from forescale.cost.mesh import Group, ranks_within
+from forescale.cost.mesh import Group, ranks_per_node
 from forescale.cost.model import CollectiveModel, ComputeModel, Priced, Prices, Provenance
 from forescale.cost.timings import MeasuredCollective
 from forescale.errors import SpecError
@@ -256,7 +255,7 @@ class MeasuredMessages:
     def within(self, group: Group) -> Prices:
         """Return the prices of `group`."""
         others = self.base.within(group)
-        ranks, per_node = value_of(group.num_ranks), value_of(_ranks_per_node(group, self.cluster))
+        ranks, per_node = value_of(group.num_ranks), value_of(ranks_per_node(group, self.cluster))
         where = {
             key: inside
             for key in self.curves
@@ -271,7 +270,7 @@ class MeasuredMessages:
 
     def covers(self, *, kind: CollectiveKind, group: Group, num_bytes: Numeric | None = None) -> bool:
         """Say whether all messages of these sizes (by default of some size) in these groups are looked up."""
-        ranks, per_node = value_of(group.num_ranks), value_of(_ranks_per_node(group, self.cluster))
+        ranks, per_node = value_of(group.num_ranks), value_of(ranks_per_node(group, self.cluster))
         found: Any = False
         for (timed, count, near), (sizes, _) in self.curves.items():
             size = sizes[0] if num_bytes is None else value_of(num_bytes)
@@ -322,19 +321,6 @@ def _priced(otherwise: Priced, timed: list[tuple[Condition, Curve]], num_bytes: 
             measured = timed_message(num_bytes=num_bytes, sizes=sizes, seconds=seconds)
             result = where_timed(timed=inside, measured=measured, otherwise=result)
     return result
-
-
-def _ranks_per_node(group: Group, cluster: Cluster) -> Numeric:
-    per_axis = (
-        ranks_within(
-            size=size,
-            stride=stride,
-            tier_size=float(cluster.devices_per_node),
-            num_devices=float(cluster.num_devices),
-        )
-        for size, stride in group.axes
-    )
-    return reduce(mul, per_axis)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -87,17 +87,23 @@ def ranks_per_tier(group: Group, cluster: Cluster) -> tuple[Numeric, ...]:
 
     Eight ranks with stride 1 on nodes of 8 give (8, 8), with stride 4 (2, 8). Uneven groups give the mean.
     """
-    num_devices = float(cluster.num_devices)
-    shared: list[Numeric] = []
-    for tier in cluster.tiers[:-1]:
-        per_axis = (
-            ranks_within(
-                size=size, stride=stride, tier_size=float(tier.size) or num_devices, num_devices=num_devices
-            )
-            for size, stride in group.axes
-        )
-        shared.append(reduce(mul, per_axis))
-    return (*shared, group.num_ranks)
+    inner = (_sharing(group, cluster, tier.size or cluster.num_devices) for tier in cluster.tiers[:-1])
+    return (*inner, group.num_ranks)
+
+
+def ranks_per_node(group: Group, cluster: Cluster) -> Numeric:
+    """Return how many ranks of one group share a node."""
+    return _sharing(group, cluster, cluster.devices_per_node)
+
+
+def _sharing(group: Group, cluster: Cluster, devices: int) -> Numeric:
+    """Return how many ranks of one group lie within so many devices."""
+    most = float(cluster.num_devices)
+    per_axis = (
+        ranks_within(size=size, stride=stride, tier_size=float(devices), num_devices=most)
+        for size, stride in group.axes
+    )
+    return reduce(mul, per_axis)
 
 
 AXES: tuple[Axis, ...] = ("tp", "cp", "dp", "pp")

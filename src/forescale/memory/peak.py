@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from forescale.formula import formula, total, value_of
+from forescale.formula import formula, number_of, total, value_of
 from forescale.graph.parts import message_bytes
 from forescale.graph.stages import Picker, StagePlan, Stages, StageSums
 from forescale.memory.inputs import Resident, Setting
@@ -217,7 +217,7 @@ def memory_summary(
         for name in MemoryParts.__dataclass_fields__
     }
     outside = footprint.outside
-    beside, others = _number(outside.expected), _number(outside.communicators.expected)
+    beside, others = number_of(outside.expected), number_of(outside.communicators.expected)
     stages = tuple(
         StageMemory(
             stage=stage,
@@ -255,11 +255,11 @@ def _away(worst: StageMemory, held: Overhead, outside: Outside, end: Literal["lo
     ratios, residual = held.fragmentation, load_residual()
 
     def off(bounds: Bounds) -> float:
-        return _number(getattr(bounds, end)) - _number(bounds.expected)
+        return number_of(getattr(bounds, end)) - number_of(bounds.expected)
 
-    usual = fragmentation_bytes(allocated=worst.allocated_bytes, ratio=_number(ratios.expected))
-    returned = worst.fragmentation_bytes - _number(usual) if end == "low" else 0.0
-    return _number(
+    usual = fragmentation_bytes(allocated=worst.allocated_bytes, ratio=number_of(ratios.expected))
+    returned = worst.fragmentation_bytes - number_of(usual) if end == "low" else 0.0
+    return number_of(
         away(
             context=off(outside.context),
             communicators=off(outside.communicators),
@@ -293,7 +293,7 @@ def fragmentation_note(
         for allocator in (strategy.allocator, "expandable_segments")
     )
     fullest = max(memory.stages, key=lambda stage: stage.peak_bytes)
-    saved = fullest.allocated_bytes * (_number(now.high) - _number(then.high))
+    saved = fullest.allocated_bytes * (number_of(now.high) - number_of(then.high))
     if memory.verdict != "AT RISK" or memory.peak_high_bytes - saved > memory.capacity_bytes:
         return ()
     text = (
@@ -306,10 +306,6 @@ def fragmentation_note(
 def _of_stages(values: object, count: int) -> list[float]:
     """Return a quantity of one layout on each stage."""
     return [float(value) for value in np.broadcast_to(np.asarray(value_of(values)), (count, 1))[:, 0]]
-
-
-def _number(value: object) -> float:
-    return float(np.asarray(value_of(value)).reshape(-1)[0])
 
 
 def fit(*, point_bytes: float, upper_bytes: float, capacity_bytes: float) -> Verdict:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from forescale.errors import SpecError
-from forescale.formula import value_of
+from forescale.formula import number_of
 from forescale.graph.layer import block_name
 from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.operator import Block
@@ -155,8 +155,7 @@ def _block_load(name: str, block: Block, policy: Recompute) -> BlockLoad:
 
 def _sized(owner: str, tensors: Iterable[tuple[str, object]]) -> tuple[Sized, ...]:
     return tuple(
-        Sized(owner=owner, name=name, num_bytes=float(np.asarray(value_of(size)).reshape(-1)[0]))
-        for name, size in dict(tensors).items()
+        Sized(owner=owner, name=name, num_bytes=number_of(size)) for name, size in dict(tensors).items()
     )
 
 

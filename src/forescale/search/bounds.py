@@ -9,7 +9,7 @@ from functools import reduce
 import numpy as np
 
 from forescale.formula import formula
-from forescale.graph.layout import Choices, Degrees, split_strategy
+from forescale.graph.layout import OF_BLOCKS, Choices, Degrees, split_strategy
 from forescale.graph.operator import Block, Operator
 from forescale.graph.ops import Collective, Primitive
 from forescale.graph.parts import ByPolicy, Parts
@@ -23,7 +23,6 @@ from forescale.memory.states import state_bytes
 from forescale.numeric import Array, Numeric, mapped, smaller
 from forescale.question import Question
 from forescale.search.evaluate import (
-    BLOCK_KEY,
     CHUNK,
     Batch,
     Gather,
@@ -151,11 +150,11 @@ class WorkBounds:
     def _experts(self, cells: Rows, columns: Columns, choices: Choices) -> Array:
         """Return the seconds of experts, and of sending tokens to them and back."""
         keys = self.placement.experts.keys(cells)
-        table = distinct({**columns, **keys}, (*BLOCK_KEY, *keys))
+        table = distinct({**columns, **keys}, (*OF_BLOCKS, *keys))
         overlap = choices.overlap
         own = None if overlap.expert or overlap.shared_experts else _of_experts
         found = self._priced(
-            {name: table.columns[name] for name in BLOCK_KEY},
+            {name: table.columns[name] for name in OF_BLOCKS},
             cells[first_rows(table.where)],
             choices,
             within=EXPERT_PARTS,
@@ -304,7 +303,7 @@ class MemoryBounds:
         """Return the bounds of a batch, whose states and standing buffers take `floor` (stages, pairs)."""
         question, choices = self.question, replace(batch.choices, recompute=NO_RECOMPUTE)
         columns = {name: values[batch.rows] for name, values in self.cells.whole.columns.items()}
-        table = distinct(columns, BLOCK_KEY)
+        table = distinct(columns, OF_BLOCKS)
         blocks = blocks_of(question, as_degrees(table.columns), choices)
         costs = least_bytes(blocks, self._policies(batch), choices)
         held = holdings(blocks)

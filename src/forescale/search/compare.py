@@ -10,6 +10,7 @@ from annotated_types import Interval
 
 from forescale.errors import SpecError
 from forescale.limits import within
+from forescale.memory.peak import PARTS
 from forescale.projection.result import SCHEMA as PROJECTION
 from forescale.projection.result import TIME_PARTS, Projection
 from forescale.results import Picture, Result
@@ -29,8 +30,6 @@ FIGURES = (
     "training_days",
 )
 FIGURE = Interval(ge=0, le=1e24)
-MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "buffers", "overhead")
-"""Parts of a stage's peak, in the order of reports."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,5 +208,5 @@ def _memory(a: Document, b: Document) -> MemoryDifference:
         verdict_a=a["verdict"],
         verdict_b=b["verdict"],
         peak=_difference("peak", one["peak_bytes"], other["peak_bytes"]),
-        parts=tuple(_difference(name, one[f"{name}_bytes"], other[f"{name}_bytes"]) for name in MEMORY_PARTS),
+        parts=tuple(_difference(name, one[f"{name}_bytes"], other[f"{name}_bytes"]) for name in PARTS),
     )

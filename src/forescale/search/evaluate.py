@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forescale.evaluate import evaluate
-from forescale.graph.layout import Choices, Degrees, Layout, split_strategy
+from forescale.graph.layout import OF_BLOCKS, Choices, Degrees, Layout, split_strategy
 from forescale.graph.operator import Block
 from forescale.graph.parts import Parts, build_blocks
 from forescale.graph.stages import EVERY_LAYER, Stages, plan_stages, stack_plans
@@ -49,8 +49,6 @@ CHUNK = 16384
 """Candidates composed at once: small enough for the cache, large enough to hide Python's overhead."""
 ROWS_AT_ONCE = 2**17
 """Rows whose blocks are priced at once."""
-BLOCK_KEY = ("tp", "cp", "ep", "etp", "micro_batch_size")
-"""What the price of a block depends on."""
 PARAMETER_KEY = ("tp", "ep", "etp", "pp", "vpp")
 """What the parameters of a stage depend on."""
 TRAFFIC_KEY = (*PARAMETER_KEY, "cp", "dp_replicate", "dp_shard")
@@ -424,7 +422,7 @@ class _Group:
         self.columns = {name: values[batch.rows] for name, values in candidates.columns.items()}
         self.floor = None if least is None else least(batch)
         keys = batch.ranks.keys(question.model)
-        self.block_table = distinct({**self.columns, **keys}, (*BLOCK_KEY, *keys))
+        self.block_table = distinct({**self.columns, **keys}, (*OF_BLOCKS, *keys))
         first = first_rows(self.block_table.where)
         degrees = as_degrees({name: values[first] for name, values in self.columns.items()})
         blocks = blocks_of(question, degrees, self.choices)

@@ -54,7 +54,7 @@ SPARSE = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """The choices that are crossed with every row of degrees."""
+    """The choices of a strategy that are crossed with every row of degrees, by its names."""
 
     recompute: Recompute
     cp_kind: ContextKind
@@ -203,19 +203,9 @@ class Candidates:
         """Return one layout as a strategy."""
         chosen = self.variants[variant]
         degrees: dict[str, Any] = {name: int(self.columns[name][row]) for name in DEGREE_NAMES}
-        found = replace(
-            self.base,
-            **degrees,
-            sp=bool(self.columns["sp"][row]),
-            tp_kind=chosen.tp_kind,
-            summa_panels=chosen.summa_panels,
-            cp_kind=chosen.cp_kind,
-            recompute=chosen.recompute,
-            axis_order=chosen.axis_order,
-            placement=chosen.placement,
-            schedule=chosen.schedule,
-        )
-        return settled(found, self.domain)
+        others = {name: getattr(chosen, name) for name in VARIED}
+        sp = bool(self.columns["sp"][row])
+        return settled(replace(self.base, **degrees, **others, sp=sp), self.domain)
 
 
 VARIED = tuple(Variant.__dataclass_fields__)

@@ -22,7 +22,6 @@ from forescale.search.scenarios import nothing_fits, nothing_legal, scenarios, s
 from forescale.search.tree import enumerate_cells, enumerate_layouts
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
-from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
 
 SCHEMA = "forescale.pareto/1"
@@ -86,24 +85,21 @@ def pareto_search(
     if not counts or counts[0] < 1:
         msg = f"numbers of devices must be whole numbers of 1 or more, got {list(counts)}"
         raise SpecError(msg)
-    found = [_front_at(question, question.cluster.sized(count), alone=len(counts) == 1) for count in counts]
-    points = [point for each in found for point in each.points]
+    found = [_scored_at(question, count, alone=len(counts) == 1) for count in counts]
+    scored = [each for each in found if each is not None]
+    points = [point for each in scored for point in each.front()]
     if not points:
         shown = ", ".join(str(count) for count in counts)
         msg = f"no layout of {question.model.name} fits on {shown} devices of {question.cluster.name}"
         raise InfeasibleError(msg)
-    columns = (
-        np.array([point.step_time for point in points]),
-        np.array([point.peak for point in points]),
-        np.array([float(point.cluster.num_devices) for point in points]),
-    )
-    best = [points[index] for index in pareto_front(*columns[: 2 if device_counts is None else 3])]
     objectives = ("step_time", "peak_memory", "devices")[: 2 if device_counts is None else 3]
+    columns = np.array([point[:3] for point in points]).T[: len(objectives)]
+    best = [points[index][3] for index in pareto_front(*columns)]
     return ParetoResult(
-        front=tuple(project(replace(question, cluster=one.cluster, strategy=one.strategy)) for one in best),
+        front=tuple(map(project, best)),
         objectives=objectives,
-        num_legal=sum(each.num_legal for each in found),
-        num_feasible=sum(each.num_feasible for each in found),
+        num_legal=sum(len(each.candidates) for each in scored),
+        num_feasible=sum(each.num_feasible for each in scored),
         elapsed_s=time.perf_counter() - started,
     )
 
@@ -127,58 +123,21 @@ def pareto_front(*columns: Array) -> Rows:
     return np.array(front, dtype=np.int64)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Point:
-    """A layout on the front of one size of the cluster."""
-
-    step_time: float
-    peak: float
-    cluster: Cluster
-    strategy: Strategy
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
-    """The front of one size of the cluster, and how many layouts there were."""
-
-    points: tuple[_Point, ...] = ()
-    num_legal: int = 0
-    num_feasible: int = 0
-
-
-def _front_at(question: Question, cluster: Cluster, *, alone: bool) -> _Found:
-    """Return the front at one size; a size where nothing fits has none, unless it is the only one."""
+def _scored_at(question: Question, num_devices: int, *, alone: bool) -> Scored | None:
+    """Return the layouts of one size of the cluster; None where nothing fits, unless it is the only one."""
     try:
-        scored = score_all(replace(question, cluster=cluster))
+        return score_all(replace(question, cluster=question.cluster.sized(num_devices)))
     except InfeasibleError:
         if alone:
             raise
-        return _Found()
-    return _Found(
-        points=tuple(_points(scored, cluster)),
-        num_legal=len(scored.candidates),
-        num_feasible=scored.num_feasible,
-    )
-
-
-def _points(scored: Scored, cluster: Cluster) -> list[_Point]:
-    fitting: NDArray[np.int64] = np.flatnonzero(scored.fits)
-    times, peaks = (values.reshape(-1)[fitting] for values in (scored.scores.step_time, scored.scores.peak))
-    return [
-        _Point(
-            step_time=float(times[index]),
-            peak=float(peaks[index]),
-            cluster=cluster,
-            strategy=scored.candidates.strategy(*divmod(int(fitting[index]), scored.fits.shape[1])),
-        )
-        for index in pareto_front(times, peaks)
-    ]
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """Legal layouts, at least one of which fits, and their scores."""
+    """Legal layouts of a question, at least one of which fits, and their scores."""
 
+    question: Question
     candidates: Candidates
     scores: Scores
     fits: NDArray[np.bool_]
@@ -188,6 +147,19 @@ class Scored:
     def num_feasible(self) -> int:
         """Number of layouts that fit."""
         return int(self.fits.sum())
+
+    def layout(self, index: int) -> Question:
+        """Return one layout by its place among all (variants, rows)."""
+        return self.question.of(self.candidates.strategy(*divmod(index, self.fits.shape[1])))
+
+    def front(self) -> list[tuple[float, float, int, Question]]:
+        """Return step time, peak, devices and layout of those that fit and that no other beats in the first two."""
+        fitting = np.flatnonzero(self.fits)
+        times, peaks = (values.reshape(-1)[fitting] for values in (self.scores.step_time, self.scores.peak))
+        return [
+            (times[at], peaks[at], self.question.cluster.num_devices, self.layout(int(fitting[at])))
+            for at in pareto_front(times, peaks)
+        ]
 
 
 def score_all(question: Question) -> Scored:
@@ -209,12 +181,12 @@ def score_all(question: Question) -> Scored:
     if not fits.any():
         cells = enumerate_cells(model, cluster, workload, question.space)
         raise InfeasibleError(nothing_fits([smallest(question, cells)], limit), [("memory", num_legal)])
-    return Scored(candidates=candidates, scores=scores, fits=fits)
+    return Scored(question=question, candidates=candidates, scores=scores, fits=fits)
 
 
 def slowest_of(question: Question, count: int) -> tuple[Projection, ...]:
     """Return the `count` slowest layouts that fit, of all scenarios, slowest first; all layouts are scored."""
-    found: list[tuple[float, Question, Strategy]] = []
+    found: list[tuple[float, Question]] = []
     for each in scenarios(question):
         try:
             scored = score_all(each)
@@ -222,8 +194,6 @@ def slowest_of(question: Question, count: int) -> tuple[Projection, ...]:
             continue
         step = np.where(scored.fits, scored.scores.step_time, -np.inf).reshape(-1)
         order = np.argsort(-step, kind="stable")[: min(count, scored.num_feasible)]
-        for index in order.tolist():
-            layout = scored.candidates.strategy(*divmod(index, scored.candidates.num_rows))
-            found.append((float(step[index]), each, layout))
+        found += [(float(step[index]), scored.layout(index)) for index in order.tolist()]
     found.sort(key=lambda one: -one[0])
-    return tuple(project(each.of(layout)) for _, each, layout in found[:count])
+    return tuple(project(layout) for _, layout in found[:count])

@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from forescale.brief import Brief
-from forescale.formula import value_of
+from forescale.formula import number_of
 from forescale.inputs import Wired, wire
 from forescale.memory.inputs import Setting
 from forescale.memory.parameters import Holding, head_copies, second_embedding
@@ -25,7 +25,6 @@ from forescale.question import Question
 from forescale.schedule.optimise.partition import Layer, Partition, partition_layers
 from forescale.spec.model import Model
 from forescale.spec.strategy import Recompute, Strategy
-from forescale.spec.workload import num_microbatches
 from forescale.time.blocks import BlockSeconds
 from forescale.time.pipeline import Simulated
 from forescale.time.step import Inputs
@@ -62,7 +61,7 @@ def partition_stages(question: Question) -> Partitioned:
     """
     wired = wire(question)
     even, inputs, strategy = project(question), wired.inputs, question.layout
-    ranks, in_flight = _in_flight(question, inputs)
+    ranks, in_flight = _in_flight(wired)
     layers = _layers(wired)
     room = question.cluster.device.hbm_bytes - _beside(even, inputs)
     share = len(ranks) / (max(ranks) + 1)
@@ -77,14 +76,10 @@ def partition_stages(question: Question) -> Partitioned:
     return Partitioned(partition=found, strategy=chosen, projection=cut, even=even)
 
 
-def _in_flight(question: Question, inputs: Inputs) -> tuple[tuple[int, ...], list[float]]:
+def _in_flight(wired: Wired) -> tuple[tuple[int, ...], list[float]]:
     """Return the rank of every virtual stage, and the micro-batches each rank holds at once."""
-    strategy, pipeline = question.layout, inputs.pipeline
-    count = num_microbatches(
-        global_batch_size=question.workload.global_batch_size,
-        dp=strategy.dp,
-        micro_batch_size=strategy.micro_batch_size,
-    )
+    strategy, inputs, pipeline = wired.question.layout, wired.inputs, wired.inputs.pipeline
+    count = wired.setting.num_microbatches(inputs.degrees)
     held = np.asarray(pipeline.in_flight.shares(inputs.degrees, inputs.stages, count))[:, 0].tolist()
     if isinstance(pipeline, Simulated):
         return pipeline.rank_of_stage[: pipeline.compiled.schedule.num_stages], held
@@ -124,7 +119,7 @@ def _layers(wired: Wired) -> list[Layer]:
     if now.mtp is not None and held.mtp is not None:
         last.append(present(now.mtp, held.mtp, float(model.num_mtp_layers)))
         apart = second_embedding(first=inputs.stages.first, last=inputs.stages.last)
-        again_embedded = float(np.max(apart)) * _number(held.embedding.dense)
+        again_embedded = float(np.max(apart)) * number_of(held.embedding.dense)
     embedding = layer([present(now.embedding, held.embedding)], "embedding")
     decoder = [kinds[model.layer_kinds.index(each)] for each in model.layers]
     return [embedding, *decoder, layer(last, "head", again_embedded)]
@@ -132,7 +127,7 @@ def _layers(wired: Wired) -> list[Layer]:
 
 def _layer(present: Sequence[_Present], states: float, name: str, *, choosing: bool) -> Layer:
     def summed(get: Callable[[_Present], Numeric]) -> float:
-        return sum(own.number * _number(get(own)) for own in present)
+        return sum(own.number * number_of(get(own)) for own in present)
 
     kept, weight = summed(lambda own: own.kept), summed(lambda own: own.seconds.weight)
     return Layer(
@@ -148,14 +143,14 @@ def _layer(present: Sequence[_Present], states: float, name: str, *, choosing: b
 
 def _states(setting: Setting, inputs: Inputs, present: Sequence[_Present], beside: float) -> float:
     """Return the bytes of the states of some blocks, and of parameters beside them, on one device."""
-    copies = _number(head_copies(pp=inputs.degrees.pp, tied=setting.model.tied_embeddings))
+    copies = number_of(head_copies(pp=inputs.degrees.pp, tied=setting.model.tied_embeddings))
     dense = sum(
-        own.number * (_number(own.holding.dense) + copies * _number(own.holding.vocabulary))
+        own.number * (number_of(own.holding.dense) + copies * number_of(own.holding.vocabulary))
         for own in present
     )
-    expert = sum(own.number * _number(own.holding.expert) for own in present)
+    expert = sum(own.number * number_of(own.holding.expert) for own in present)
     sharded = replace(inputs, dense=dense + beside, expert=expert)
-    return _number(weights_and_updates(setting, sharded).total())
+    return number_of(weights_and_updates(setting, sharded).total())
 
 
 def _beside(even: Projection, inputs: Inputs) -> float:
@@ -164,14 +159,10 @@ def _beside(even: Projection, inputs: Inputs) -> float:
     stages = even.memory.stages
     standing = max(stage.peak_bytes - sum(getattr(stage, name) for name in held) for stage in stages)
     at_work = max(
-        _number(np.maximum(own.taken.forward, own.taken.backward) - own.taken.kept)
+        number_of(np.maximum(own.taken.forward, own.taken.backward) - own.taken.kept)
         for own in inputs.blocks.all()
     )
     return float(standing + at_work)
-
-
-def _number(value: Numeric) -> float:
-    return float(np.asarray(value_of(value)).reshape(-1)[0])
 
 
 def _strategy(model: Model, strategy: Strategy, found: Partition) -> Strategy:

@@ -22,6 +22,11 @@ from forescale.spec.model import Model
 from forescale.spec.workload import Workload
 
 SCHEMA = "forescale.search/1"
+FIGURES = (
+    "objective", "num_legal", "num_feasible", "num_feasible_is_exact", "num_evaluated", "num_over_memory", "num_beaten",
+    "gap", "elapsed_s", "refused",
+)  # fmt: skip
+"""What a document says as the result does."""
 
 
 def search(
@@ -162,16 +167,7 @@ class SearchResult(Result):
         """Return the `forescale.search/1` document."""
         return {
             "schema": SCHEMA,
-            "objective": self.objective,
-            "num_legal": self.num_legal,
-            "num_feasible": self.num_feasible,
-            "num_feasible_is_exact": self.num_feasible_is_exact,
-            "num_evaluated": self.num_evaluated,
-            "num_over_memory": self.num_over_memory,
-            "num_beaten": self.num_beaten,
-            "gap": self.gap,
-            "elapsed_s": self.elapsed_s,
-            "refused": self.refused,
+            **{name: getattr(self, name) for name in FIGURES},
             "relaxations": [asdict(item) for item in self.relaxations],
             "binding": None if self.binding is None else self.binding.constraint,
             "surest": None if self.surest is None else self.surest.to_json(),

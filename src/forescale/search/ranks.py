@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
-from operator import mul
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from forescale.cost.mesh import AXES, Group, Inside, Order, groups, ranks_per_tier, ranks_within
+from forescale.cost.mesh import AXES, Group, Inside, Order, groups, ranks_per_node, ranks_per_tier
 from forescale.graph.layout import Choices, Degrees
 from forescale.graph.ops import MeshAxis
 from forescale.inputs import pricing_of
@@ -148,12 +146,7 @@ def _distinct(found: Sequence[Group], allowed: Mask, cluster: Cluster) -> tuple[
 
 def _shares(group: Group, cluster: Cluster) -> list[Numeric]:
     """Return all that the price of a group may depend on beside its size: ranks per tier, and per node."""
-    node, whole = float(cluster.devices_per_node), float(cluster.num_devices)
-    per_axis = (
-        ranks_within(size=size, stride=stride, tier_size=node, num_devices=whole)
-        for size, stride in group.axes
-    )
-    return [*ranks_per_tier(group, cluster), reduce(mul, per_axis)]
+    return [*ranks_per_tier(group, cluster), ranks_per_node(group, cluster)]
 
 
 def _picked(found: Sequence[Group], which: list[Rows]) -> tuple[Group, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,9 +19,6 @@ from forescale.spec.space import NAMES, Space
 from forescale.spec.strategy import ALL_LAYERS, Overlap, Recompute, Strategy
 from forescale.spec.workload import Workload
 from forescale.units import GIB, counted, format_bytes
-
-if TYPE_CHECKING:
-    pass
 
 MORE_MEMORY = (1.0 * GIB, 8.0 * GIB)
 """Bytes per device beyond the limit of memory under which a search says what the best layout would gain."""

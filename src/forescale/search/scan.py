@@ -51,7 +51,7 @@ class Target:
             if workload.tokens is None:
                 msg = "a target in days needs the tokens of the whole run (--tokens)"
                 raise SpecError(msg)
-            limits.append(self.days * SECONDS_PER_DAY * _tokens(workload) / workload.tokens)
+            limits.append(self.days * SECONDS_PER_DAY * workload.tokens_per_step / workload.tokens)
         return min(limits)
 
 
@@ -255,7 +255,7 @@ def _point(question: Question, terms: Terms) -> Point:
     spent = {
         "num_devices": cluster.num_devices,
         "step_time": best.step_time_s,
-        "tokens": _tokens(workload),
+        "tokens": workload.tokens_per_step,
     }
     price, power = terms.price(cluster), cluster.device.power_w
     return replace(
@@ -302,8 +302,3 @@ def _whole(what: str, values: Sequence[int]) -> list[int]:
         msg = f"{what} must be whole numbers of 1 or more, got {list(values) or 'none'}"
         raise SpecError(msg)
     return sorted(set(values))
-
-
-def _tokens(workload: Workload) -> float:
-    """Return the tokens of one step."""
-    return workload.tokens_per_step

@@ -25,27 +25,14 @@ from forescale.search.layouts import (
 from forescale.spec.cluster import Cluster
 from forescale.spec.constraints import Proposal, inner_widths, legal
 from forescale.spec.model import Model
-from forescale.spec.space import Space
+from forescale.spec.space import DEGREE_NAMES, Space
 from forescale.spec.workload import Workload
 
 Mask = NDArray[np.bool_]
 SHARDING = ("dp_replicate", "dp_shard", "zero")
 """What a cell leaves open."""
 _OWN = ("place", "step", "width", "listed", "flagged", "num_layouts")
-_DEGREES = (
-    "tp",
-    "cp",
-    "ep",
-    "etp",
-    "pp",
-    "vpp",
-    "dp_replicate",
-    "dp_shard",
-    "zero",
-    "micro_batch_size",
-    "sp",
-)
-_COLUMNS = (*_DEGREES, *_OWN)
+_COLUMNS = (*DEGREE_NAMES, "sp", *_OWN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
