@@ -62,8 +62,10 @@ def resolve_model_name(name: str) -> str:
 
 def vocabulary_of(tokenizer: str) -> int | None:
     """Return the vocabulary of the model ("organisation/name") that a tokenizer comes with; None if it is not here."""
-    name = tokenizer.rstrip("/").rpartition("/")[2].lower()
-    return load_model(name).vocab_size if name in model_names() else None
+    try:
+        return load_model(tokenizer.rstrip("/")).vocab_size
+    except UnknownNameError:
+        return None
 
 
 @cache

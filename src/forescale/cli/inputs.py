@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, fields, replace
+from math import lcm
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -18,7 +19,7 @@ from forescale.files import place_of
 from forescale.limits import whole_of
 
 if TYPE_CHECKING:
-    from forescale.frameworks.reading import Reading
+    from forescale.frameworks.reading import Options, Reading
     from forescale.question import Note, Question
 
 PRECISION_FIELDS = {
@@ -85,15 +86,15 @@ def read_question(
     _size(written, cluster)
     if cluster.hardware_config is not None:
         written["hardware_config"] = str(place_of(cluster.hardware_config).absolute())
-    values, notes = _with_file(written, folder, config=plan.config, layout=layout is not None)
-    _section(values, "workload", _workload(run))
-    _section(values, "precision", {name: getattr(run, option) for option, name in PRECISION_FIELDS.items()})
+    _section(written, "workload", _workload(run))
+    _section(written, "precision", {name: getattr(run, option) for option, name in PRECISION_FIELDS.items()})
     if layout is not None:
-        _section(values, "strategy", _strategy(layout))
-        if isinstance(values["strategy"], dict):
-            _section(values["strategy"], "routing", {name: getattr(layout, name) for name in ROUTING})
+        _section(written, "strategy", _strategy(layout))
+        if isinstance(written["strategy"], dict):
+            _section(written["strategy"], "routing", {name: getattr(layout, name) for name in ROUTING})
     if cost is not None:
-        _section(values, "cost", cost.values())
+        _section(written, "cost", cost.values())
+    values, notes = _with_files(written, folder, plan, layout=layout is not None)
     if framework is not None:
         values.setdefault("framework", framework)
     values = with_overrides(values, plan.sets or ())
@@ -142,41 +143,102 @@ def _size(values: dict[str, Any], cluster: ClusterOptions) -> None:
         _lay(values, {"devices": cluster.devices, "nodes": cluster.nodes})
 
 
-def _with_file(
-    written: dict[str, Any], folder: Path | None, *, config: Path | None, layout: bool
+def _with_files(
+    written: dict[str, Any], folder: Path | None, plan: PlanOptions, *, layout: bool
 ) -> tuple[dict[str, Any], tuple[Note, ...]]:
-    """Return `written` laid over what the model's file and `config` say; and notes about these files.
+    """Return `written` laid over what the model's file and --config say; and notes about these files.
 
     Without `layout`, as for a search, only what is not searched counts, such as overlap and kernels.
     """
-    path = _model_file(written, folder)
-    if path is None and config is None:
-        return written, ()
-    from forescale.catalogue.models import load_model, vocabulary_of
-    from forescale.frameworks.readers import HuggingFaceReader, read_file
-    from forescale.frameworks.reading import Options
+    from forescale.io.question import with_overrides
     from forescale.io.reading import said
+    from forescale.io.validation import checked_model
 
-    devices = _known_devices(written, folder)
-    options = Options(num_devices=devices, layout=layout, vocabulary_of=vocabulary_of, model_of=load_model)
-    readings: list[tuple[Path, Reading]] = []
-    if path is not None:
-        bare = path.is_dir() or path.suffix == ".json"
-        readings.append((path, HuggingFaceReader().read(path, options) if bare else read_file(path, options)))
-    if config is not None:
-        readings.append((config, read_file(config, options)))
+    wanted = with_overrides(written, plan.sets or ())
+    path = _model_file(wanted, folder)
+    files = [each for each in (path, plan.config) if each is not None]
+    if not files:
+        return written, ()
+    options = _reading_options(wanted, folder, plan, layout=layout)
+    readings = [
+        _read(file, wanted, folder, options, bare=file == path and (file.is_dir() or file.suffix == ".json"))
+        for file in files
+    ]
     values: dict[str, Any] = {}
-    for _, reading in readings:
+    for reading in readings:
         _over(values, said(reading, layout=layout, sized="nodes" in written))
     _over(values, written)
-    return values, tuple(note for path, reading in readings for note in _notes(path, reading))
+    if path is not None and readings[0].model is not None:
+        given, found = wanted["model"], checked_model(readings[0].model, where=str(path))
+        values["model"] = {**given, "base": found} if isinstance(given, dict) else found
+    notes = (note for file, reading in zip(files, readings, strict=True) for note in _notes(file, reading))
+    return values, tuple(notes)
+
+
+def _reading_options(
+    wanted: dict[str, Any], folder: Path | None, plan: PlanOptions, *, layout: bool
+) -> Options:
+    """Return what readers are told: devices, shell variables, presets, and what goes over their files."""
+    from forescale.catalogue.models import load_model, vocabulary_of
+    from forescale.frameworks.reading import Options
+
+    sections = (wanted.get(name) for name in ("strategy", "workload"))
+    over = {name: value for each in sections if isinstance(each, dict) for name, value in each.items()}
+    model = wanted.get("model")
+    vocabulary = model.get("vocab_size") if isinstance(model, dict) else None
+    variables = [text.partition("=") for text in plan.variables or ()]
+    wrong = next((name for name, equals, _ in variables if not name or not equals), None)
+    if wrong is not None:
+        msg = f"--var must look like NAME=VALUE, such as TP=8; got {wrong!r}"
+        raise SpecError(msg)
+    return Options(
+        num_devices=_known_devices(wanted, folder),
+        layout=layout,
+        over=over,
+        vocab_size=vocabulary if isinstance(vocabulary, int) else None,
+        vocabulary_of=vocabulary_of,
+        model_of=load_model,
+        variables={name: value for name, _, value in variables},
+        folders=tuple(plan.presets or ()),
+    )
+
+
+def _read(
+    file: Path, wanted: dict[str, Any], folder: Path | None, options: Options, *, bare: bool
+) -> Reading:
+    """Return what a file says; where nothing states the devices, on the least nodes that its degrees need."""
+    from forescale.frameworks.readers import HuggingFaceReader, read_file
+
+    if bare:
+        return HuggingFaceReader().read(file, options)
+    reading = read_file(file, options)
+    given = (options.num_devices, reading.num_devices)
+    if not options.layout or reading.strategy is None or given != (None, None):
+        return reading
+    devices = _least_nodes(reading, wanted, folder)
+    return read_file(file, replace(options, num_devices=devices))
+
+
+def _least_nodes(reading: Reading, wanted: dict[str, Any], folder: Path | None) -> int:
+    """Return the devices of the fewest whole nodes that hold a layout; its own where the batch does not divide."""
+    from forescale.io.named import cluster_given
+
+    strategy, workload = reading.strategy, reading.workload
+    assert strategy is not None
+    fewest, each = strategy.num_devices, 1
+    if "cluster" in wanted:
+        each = cluster_given(wanted["cluster"], COMMAND_LINE, folder).devices_per_node
+    nodes = lcm(fewest, each) if fewest >= each or each % fewest == 0 else fewest
+    step = strategy.dp * strategy.micro_batch_size * (nodes // fewest)
+    return nodes if workload is None or workload.global_batch_size % step == 0 else fewest
 
 
 def _model_file(written: dict[str, Any], folder: Path | None) -> Path | None:
-    """Return the file that the model's name means, if it is one."""
+    """Return the file that the model's name means, or that a table of its fields is based on, if it is one."""
     from forescale.catalogue.models import model_names
 
-    text = written.get("model")
+    given = written.get("model")
+    text = given.get("base") if isinstance(given, dict) else given
     path = (folder or Path()) / place_of(text) if isinstance(text, str) else Path()
     return path if isinstance(text, str) and path.exists() and text not in model_names() else None
 

@@ -188,6 +188,10 @@ class PlanOptions:
     sets: list[str] | None = option(
         "Override one value, such as strategy.tp=4. Repeatable.", "A.B=C", flag="--set"
     )
+    variables: list[str] | None = option(
+        "Value of a variable that the file leaves open, such as TP=8. Repeatable.", "NAME=VALUE", flag="--var"
+    )
+    presets: list[Path] | None = option("Folder of the presets that the file names. Repeatable.", "DIR")
     framework: str | None = option(
         "What trains: its kernels, types and overlap where nothing else is said.",
         "NAME[@RELEASE]",

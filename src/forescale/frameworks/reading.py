@@ -67,6 +67,8 @@ class Options:
     """Vocabulary of the model that a tokenizer comes with, by its name; None where it is not known."""
     model_of: Callable[[str], Model] | None = None
     """The model that a catalogue name means, for configurations that only name theirs; None where none are known."""
+    over: Words = field(default_factory=lambda: MappingProxyType({}))
+    """Words of a plan's layout and workload that go over what the configuration says of them."""
     variables: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Values of `${NAME}` placeholders, over their defaults."""
     folders: tuple[Path, ...] = ()

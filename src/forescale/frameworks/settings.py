@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Mapping
-from typing import NoReturn, overload
+from typing import Final, NoReturn, overload
 
 from forescale.errors import ReaderError, shown
+from forescale.frameworks.shell import is_unset
 from forescale.limits import COUNT, EXTENT, LAYERS, whole_of
 from forescale.units import counted
 
@@ -15,7 +16,10 @@ LONG = frozenset(
     ("seq_length", "global_batch_size", "train_samples", "train_iters", "max_position_embeddings")
 )
 """Counts that may be larger than a model's extents."""
+_MANY = {"train_samples": 10**12}
 MOST = 1e24
+MISSING: Final = object()
+"""What stands for a value that was left out; it matters only where the key is read."""
 LONGEST = 10_000
 """Characters of a list that are read."""
 
@@ -56,7 +60,13 @@ class Settings:
         """Return the value as written, or None."""
         if key in self._values:
             self._used[key] = None
+        if self._values.get(key) is MISSING:
+            self.refuse(f"{self.spell(key)} needs a value")
         return self._values.get(key)
+
+    def lay(self, key: str, value: object) -> None:
+        """Lay a value over what was written."""
+        self._values[key] = value
 
     @overload
     def count(self, key: str, default: int) -> int: ...
@@ -71,8 +81,11 @@ class Settings:
         whole = isinstance(value, float) and value.is_integer()
         number = int(value) if whole else whole_of(text)  # type: ignore[call-overload]
         if number is None or isinstance(value, bool):
-            self.refuse(f"{self.spell(key)} must be a whole number of 0 or more, got {shown(value)}")
-        most = LAYERS.le if key == "num_layers" else COUNT.le if key in LONG else EXTENT.le
+            self.refuse(
+                f"{self.spell(key)} must be a whole number of 0 or more, got {shown(value)}{_var(value)}"
+            )
+        usual = LAYERS.le if key == "num_layers" else COUNT.le if key in LONG else EXTENT.le
+        most = _MANY.get(key, usual)
         if number > most:  # type: ignore[operator]
             self.refuse(f"{self.spell(key)} must be {most:,} or less, got {number}")
         return int(number)
@@ -177,6 +190,11 @@ class Settings:
     def unread(self) -> tuple[str, ...]:
         """Return the keys that were given and not read, as they are spelled."""
         return tuple(sorted(self._spelling.get(key, key) for key in self._values if key not in self._used))
+
+
+def _var(value: object) -> str:
+    """Return how to give the shell variable that a value is."""
+    return f"; give it with --var {value[2:-1]}=VALUE" if isinstance(value, str) and is_unset(value) else ""
 
 
 def _sum_of_lists(node: ast.expr) -> int | list[int]:

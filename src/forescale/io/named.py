@@ -69,7 +69,7 @@ def model_given(given: object, where: str, folder: Path | None = None) -> Model:
     values = dict(given)
     base = values.pop("base", None)
     if base is not None:
-        base_model = model_of(str(base), folder=folder)
+        base_model = base if isinstance(base, Model) else model_of(str(base), folder=folder)
         values = {field.name: getattr(base_model, field.name) for field in fields(Model)} | values
     return build(Model, values, where=f"{where}, model")
 

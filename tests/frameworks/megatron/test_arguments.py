@@ -36,7 +36,7 @@ def test_a_launch_script():
         "num_layers": "24", "hidden_size": "1024", "swiglu": True, "micro_batch_size": "2",
         "global_batch_size": "64", "bf16": True, "tensor_model_parallel_size": "4",
         "moe_layer_freq": "([0]*3+[1]*21)", "recompute_modules": ["core_attn", "mlp"],
-        "save": ["a", "folder/it's"],
+        "save": "a folder/it's",
     }  # fmt: skip
 
 
@@ -71,16 +71,21 @@ def test_the_last_of_a_repeated_flag_counts():
     ("arguments", "error", "text"),
     [
         ("--num-layer 4", UnknownKeyError, "unknown key '--num-layer' in run.sh; did you mean --num-layers"),
-        ("--num-layers --bf16", ReaderError, "run.sh: --num-layers needs a value"),
         ("--num-layers 4 --bf16 yes", ReaderError, r"--bf16 takes no value, got \['yes'\]"),
         ("hello world", ReaderError, "no Megatron-LM flags"),
         ("", ReaderError, "no Megatron-LM flags"),
-        ("--num-layers '4", ReaderError, "not whole shell text: no closing quotation"),
+        ("--num-layers '4", ReaderError, "not whole shell text: no closing"),
     ],
 )
 def test_bad_arguments(arguments, error, text):
     with pytest.raises(error, match=text):
         parse_arguments(arguments, where="run.sh")
+
+
+def test_a_flag_without_its_value_is_refused_where_it_is_read():
+    line = parse_arguments("--num-layers --save --bf16", where="run.sh")
+    with pytest.raises(ReaderError, match=r"run.sh: --num-layers needs a value"):
+        line.settings.size("num_layers")
 
 
 def test_unknown_flags_can_be_listed_instead():

@@ -153,7 +153,7 @@ def test_vocabulary_from_the_tokenizer():
     assert read_arguments(bare, options=Options(vocab_size=77)).model.vocab_size == 77
     assert read_arguments(bare + "--padded-vocab-size 128").model.vocab_multiple == 1
     with pytest.raises(
-        ReaderError, match=r"does not state the vocabulary \(it names the tokenizer x\); give vocab"
+        ReaderError, match=r"does not state the vocabulary \(it names the tokenizer x\); give it with --set"
     ):
         read_arguments(bare + "--tokenizer-type x")
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from forescale.errors import ReaderError, SpecError, UnknownKeyError
-from forescale.frameworks.settings import Settings
+from forescale.errors import ReaderError, UnknownKeyError
+from forescale.frameworks.settings import MISSING, Settings
+from forescale.frameworks.shell import follow, is_unset
 from forescale.limits import whole_of
 
 Pair: TypeAlias = tuple[str, object]
@@ -46,6 +48,13 @@ def flag_of(key: str) -> tuple[str, str] | None:
 
 
 @cache
+def _program_flags() -> frozenset[str]:
+    """Return flags that programs of Megatron-LM's repository add to its own."""
+    data = json.loads((files("forescale.frameworks.megatron") / "flags.json").read_text(encoding="utf-8"))
+    return frozenset(data["programs"])
+
+
+@cache
 def _flag_of_key() -> Mapping[str, str]:
     """Return the flag that sets each key; the shortest, where there are several."""
     flags = sorted(known_flags(), key=len, reverse=True)
@@ -58,199 +67,166 @@ def parse_arguments(
     where: str,
     variables: Mapping[str, str] | None = None,
     strict: bool = True,
+    beside: Callable[[str], str | None] = lambda _: None,
 ) -> CommandLine:
     """Return the settings that a command line makes; of a flag given twice the last counts.
 
     Parameters
     ----------
     arguments
-        Shell text (a command, or a script whose variables hold the flags), a list of words, or a table such
-        as {"--num-layers": 12, "--bf16": True}.
+        Shell text (a command, or a script), a list of words, or a table such as {"--num-layers": 12, "--bf16": True}.
     where
         Its origin, for messages.
     variables
-        Values of shell variables that the text refers to and does not set.
+        Values of shell variables, over what the text sets.
     strict
-        Whether to refuse flags that Megatron-LM does not have.
+        Whether to refuse flags that neither Megatron-LM nor the program it starts has.
+    beside
+        The text of a script that the text runs, by its name; None where there is none.
     """
-    pairs: list[Pair] = []
-    launcher: dict[str, str] = {}
     if isinstance(arguments, Mapping):
-        pairs = [(flag, value) for flag, value in arguments.items() if value is not None]
+        run = _Run([(flag, value) for flag, value in arguments.items() if value is not None])
     elif isinstance(arguments, str):
-        for words in commands(arguments, variables or {}, where):
-            found, started = _pairs_of_words(words)
-            pairs += found
-            launcher |= started
+        run = _chosen(arguments, variables or {}, where, beside)
     else:
-        pairs, launcher = _pairs_of_words(list(arguments))
-    if not pairs:
+        run = _run_of(list(arguments))
+    if not run.pairs:
         raise ReaderError(where, "it has no Megatron-LM flags (words such as --num-layers)")
-    return _command_line(pairs, launcher, where, strict=strict)
+    return _command_line(run, where, arguments if isinstance(arguments, str) else "", strict=strict)
 
 
-def _command_line(
-    pairs: Sequence[Pair], launcher: Mapping[str, str], where: str, *, strict: bool
-) -> CommandLine:
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One program's start."""
+
+    pairs: Sequence[Pair]
+    launcher: Mapping[str, str] = field(default_factory=dict)
+    program: str | None = None
+
+
+def _chosen(text: str, variables: Mapping[str, str], where: str, beside: Callable[[str], str | None]) -> _Run:
+    """Return, of the programs that a script starts, the one with the most of Megatron's flags.
+
+    A script that starts none, as those that only set variables for another, has the flags of its variables.
+    """
+    script = follow(text, variables, where, beside)
+    runs = [_run_of(words) for words in script.commands if _starts_program(words)]
+    held = [word for words in script.variables.values() for word in words]
+    flags = [word for value in held if re.search(r"(?:^|\s)--[A-Za-z]", value) for word in _parted(value)]
+    run = max((*runs, _run_of([])), key=_known)
+    return run if _known(run) > 1 or not _known(_run_of(flags)) else _run_of(flags)
+
+
+def _starts_program(words: Sequence[str]) -> bool:
+    return words[0].startswith("--") or _program(words) is not None
+
+
+def _known(run: _Run) -> int:
+    return sum(flag in known_flags() for flag, _ in run.pairs)
+
+
+def _command_line(run: _Run, where: str, text: str, *, strict: bool) -> CommandLine:
     values: dict[str, object] = {}
     spelling = dict(_flag_of_key())
     unknown: list[str] = []
-    for flag, value in pairs:
-        if flag not in known_flags():
-            if strict:
-                raise UnknownKeyError(flag, where, known_flags())
+    own: list[str] = []
+    for flag, value in run.pairs:
+        if flag in known_flags():
+            key, kind = known_flags()[flag]
+            values[key] = _value(flag, kind, value, f"{where}{_line(text, flag)}")
+            spelling[key] = flag
+        elif flag in _program_flags():
+            own.append(flag)
+        elif strict and (_of_megatron(run.program) or get_close_matches(flag, known_flags(), 1, 0.9)):
+            raise UnknownKeyError(flag, f"{where}{_line(text, flag)}", known_flags())
+        else:
             unknown.append(flag)
-            continue
-        key, kind = known_flags()[flag]
-        values[key] = _value(flag, kind, value, where)
-        spelling[key] = flag
     settings = Settings(values, where, spelling)
-    return CommandLine(settings=settings, unknown=tuple(dict.fromkeys(unknown)), num_devices=_world(launcher))
+    if unknown:
+        named = ", ".join(dict.fromkeys(unknown))
+        settings.note(f"not understood, perhaps of {run.program or 'another release'} alone: {named}")
+    if own:
+        settings.note(f"of the program, not of the model or its layout: {', '.join(dict.fromkeys(own))}")
+    return CommandLine(
+        settings=settings, unknown=tuple(dict.fromkeys(unknown)), num_devices=_world(run.launcher)
+    )
+
+
+def _of_megatron(program: str | None) -> bool:
+    """Whether a program takes the flags of Megatron-LM and no others."""
+    return program is None or program.rsplit("/", 1)[-1].startswith(
+        ("pretrain_gpt", "pretrain_hybrid", "pretrain_mamba")
+    )
+
+
+def _line(text: str, flag: str) -> str:
+    """Return where a flag stands in a script, for messages."""
+    lines = text.splitlines()
+    found = next((at for at, line in enumerate(lines, 1) if flag in line.split("#")[0]), None)
+    return "" if found is None or len(lines) == 1 else f", line {found}"
 
 
 def _value(flag: str, kind: str, value: object, where: str) -> object:
     if kind == "value":
         if value == [] or value is True:
-            raise ReaderError(where, f"{flag} needs a value")
+            return MISSING
         return value[0] if isinstance(value, list) and len(value) == 1 else value
+    if isinstance(value, list):
+        value = [word for word in value if not is_unset(word)]
     if value not in ([], True, False):
         raise ReaderError(where, f"{flag} takes no value, got {value!r}")
     return (kind == "true") is (value is not False)
 
 
-def _pairs_of_words(words: Sequence[str]) -> tuple[list[Pair], dict[str, str]]:
-    """Split the words of one command into (flag, values); those before a Python script are the launcher's."""
-    script = next((at for at, word in enumerate(words) if word.endswith(".py")), -1)
-    pairs, launcher = _pairs(words[script + 1 :]), _pairs(words[: script + 1])
-    started = {flag.replace("_", "-"): values for flag, values in launcher}
-    return pairs, {flag: values[0] for flag, values in started.items() if isinstance(values, list) and values}
+def _program(words: Sequence[str]) -> int | None:
+    """Return the place of the Python program among the words of a command; launchers are none."""
+    for at, word in enumerate(words):
+        module = at > 0 and words[at - 1] == "-m" and not word.startswith("torch.distributed")
+        if module or word.endswith(".py"):
+            return at
+    return None
 
 
-def _pairs(words: Sequence[str]) -> list[Pair]:
+def _run_of(words: Sequence[str]) -> _Run:
+    """Split the words of one command; those before the program are the launcher's."""
+    at = _program(words)
+    start = -1 if at is None else at
+    launcher = _pairs([_SHORT.get(word, word) for word in words[: start + 1]])
+    started = {flag.replace("_", "-"): values[0] for flag, values in launcher if values}
+    return _Run(_pairs(words[start + 1 :]), started, None if at is None else words[at])
+
+
+_SHORT = {"-N": "--nodes", "-n": "--ntasks"}
+
+
+def _pairs(words: Iterable[str]) -> list[tuple[str, list[str]]]:
     pairs: list[tuple[str, list[str]]] = []
-    for word in words:
+    for word in (part for each in words for part in (_parted(each) if each.startswith("--") else [each])):
         flag, equals, inline = word.partition("=")
         if _FLAG.match(word):
             pairs.append((flag, [inline] if equals else []))
         elif pairs:
             pairs[-1][1].append(word)
-    return [(flag, values) for flag, values in pairs]
+    return pairs
+
+
+def _parted(word: str) -> list[str]:
+    """Return the words of `--flag value` written as one; quotes inside hold together."""
+    flag = word.split(maxsplit=1)[0]
+    if flag == word or "=" in flag:
+        return [word]
+    try:
+        return shlex.split(word)
+    except ValueError:
+        return word.split()
 
 
 def _world(launcher: Mapping[str, str]) -> int | None:
-    each, nodes = (whole_of(launcher.get(key, "1")) for key in ("--nproc-per-node", "--nnodes"))
-    return each * nodes if each and nodes and "--nproc-per-node" in launcher else None
-
-
-LONGEST = 2**20
-"""Characters of a script, and of one word of it with its variables put in."""
-
-_ASSIGNMENT = re.compile(r"^([A-Za-z_]\w*)\+?=(.*)$", re.DOTALL)
-_REFERENCE = re.compile(r"\$\{([A-Za-z_]\w*)(?::?-([^}]*))?\}|\$([A-Za-z_]\w*)")
-_ARRAY = re.compile(r"^\$\{\w+\[[@*]\]\}$")
-
-
-def commands(text: str, variables: Mapping[str, str], where: str) -> list[list[str]]:
-    """Return the words of each command of `text` that can hold a program's flags.
-
-    A variable that the text sets is put in where it is used; `variables` come before what the text sets. The
-    flags inside assignments (`ARGS="--a 1"`, `ARGS=(--a 1)`) count as a command of their own. In a script,
-    commands that neither start with a flag nor run a Python file are left out.
-    """
-    if len(text) > LONGEST:
-        raise ReaderError(where, f"it is longer than the {LONGEST / 2**20:g} MiB that a script may have")
-    known = dict(variables)
-    found: list[list[str]] = []
-    statements = list(_statements(_words(text, where)))
-    for statement in statements:
-        try:
-            words = _assigned(statement, known)
-            plain = words is None
-            if words is None:
-                words = [word for raw in statement for word in _split(raw, known)]
-        except SpecError as error:
-            raise ReaderError(where, str(error)) from error
-        if plain:
-            runs = any(word.endswith(".py") for word in words)
-            if not (runs or len(statements) == 1 or (words and words[0].startswith("--"))):
-                continue
-        found.append(words)
-    return found
-
-
-def _words(text: str, where: str) -> list[str]:
-    """Split into words, with parentheses, separators and ends of lines as words of their own."""
-    lines = [_without_comment(line) for line in re.sub(r"\\\r?\n", " ", text).splitlines()]
-    lexer = shlex.shlex("\n".join(lines), posix=True, punctuation_chars="();&|\n")
-    lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
-    try:
-        return list(lexer)
-    except ValueError as error:
-        raise ReaderError(where, f"it is not whole shell text: {str(error).lower()}") from error
-
-
-def _without_comment(line: str) -> str:
-    seen, single, double = 0, 0, 0
-    for match in re.finditer(r"(?:^|\s)#", line):
-        single += line.count("'", seen, match.start())
-        double += line.count('"', seen, match.start())
-        seen = match.start()
-        if single % 2 == 0 and double % 2 == 0:
-            return line[:seen]
-    return line
-
-
-def _statements(words: Sequence[str]) -> Iterator[list[str]]:
-    """Group words by statement; a statement does not end inside parentheses, which are left out."""
-    statement: list[str] = []
-    depth = 0
-    for word in words:
-        if word and set(word) <= set("();&|\n"):
-            depth += word.count("(") - word.count(")")
-            if depth <= 0 and set(word) & set(";&|\n") and statement:
-                yield statement
-                statement = []
-        else:
-            statement.append(word)
-    if statement:
-        yield statement
-
-
-def _assigned(statement: Sequence[str], known: dict[str, str]) -> list[str] | None:
-    """Note the variables that a statement sets and return the flags in them; None if it is a command."""
-    rest = list(statement)
-    while rest and (rest[0] in ("export", "declare", "local", "readonly") or re.match(r"^-\w$", rest[0])):
-        rest = rest[1:]
-    matches = [_ASSIGNMENT.match(word) for word in rest]
-    if not matches or matches[0] is None:
-        return None
-    words: list[str] = []
-    for raw, match in zip(rest, matches, strict=True):
-        if match:
-            known.setdefault(match[1], _expand(match[2], known))
-            words += _split(match[2], known) if "--" in match[2] else []
-        else:
-            words += _split(raw, known)
-    flags = next((at for at, word in enumerate(words) if word.startswith("--")), len(words))
-    return words[flags:]
-
-
-def _split(word: str, known: Mapping[str, str]) -> list[str]:
-    """Return `word` with variables put in; what comes from a variable, or holds flags, is split at spaces."""
-    if _ARRAY.match(word):
-        return []
-    expanded = _expand(word, known)
-    return expanded.split() if expanded != word or " --" in word else [expanded]
-
-
-def _expand(text: str, known: Mapping[str, str]) -> str:
-    def value(match: re.Match[str]) -> str:
-        name = match[1] or match[3]
-        return known.get(name, match[2] if match[2] is not None else match[0])
-
-    if "$" not in text:
-        return text
-    if len(text) + sum(len(value(match)) for match in _REFERENCE.finditer(text)) > LONGEST:
-        msg = f"its variables stand for more than {LONGEST / 2**20:g} MiB of text"
-        raise SpecError(msg)
-    return _REFERENCE.sub(value, text)
+    """Return the devices of torchrun's or Slurm's words, if they say both nodes and devices of each."""
+    count = {key: whole_of(value.rsplit(":", 1)[-1]) for key, value in launcher.items()}
+    nodes = count.get("--nnodes") or count.get("--nodes")
+    told = (count.get(key) for key in ("--nproc-per-node", "--ntasks-per-node", "--gpus-per-node", "--gres"))
+    each = next((number for number in told if number), None)
+    if each and "--nproc-per-node" in launcher and "--nnodes" not in launcher:
+        return each * (nodes or 1)
+    return each * nodes if each and nodes else None

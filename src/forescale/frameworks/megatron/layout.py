@@ -217,11 +217,13 @@ def _data_parallel(settings: Settings, num_devices: int | None, inner: int, pp: 
         return lcm(lcm(inner, expert) // inner, replicas)
     if num_devices % (inner * pp):
         settings.refuse(
-            f"the number of devices, {num_devices}, is no multiple of tp x cp x pp = {inner * pp}"
+            f"the number of devices, {num_devices}, is no multiple of tp x cp x pp = {inner * pp}; "
+            f"give --devices {-(-num_devices // (inner * pp)) * inner * pp}, or other degrees"
         )
     if num_devices % (expert * pp):
         settings.refuse(
-            f"the number of devices, {num_devices}, is no multiple of ep x etp x pp = {expert * pp}"
+            f"the number of devices, {num_devices}, is no multiple of ep x etp x pp = {expert * pp}; "
+            f"give --devices {-(-num_devices // (expert * pp)) * expert * pp}, or other degrees"
         )
     return num_devices // (inner * pp)
 
@@ -309,6 +311,10 @@ def _recompute(settings: Settings) -> Recompute:
     ):
         granularity = "selective"
     method = settings.get("recompute_method")
+    layers = settings.count("recompute_num_layers")
+    if "activations_checkpoint_method" in settings:  # the only way before 2022
+        granularity, method = "full", settings.get("activations_checkpoint_method")
+        layers = settings.count("activations_checkpoint_num_layers", 1)
     if granularity is None:
         return Recompute()
     if granularity == "selective":
@@ -319,7 +325,6 @@ def _recompute(settings: Settings) -> Recompute:
         settings.refuse(
             f"{settings.spell('recompute_granularity')} must be full or selective, got {granularity!r}"
         )
-    layers = settings.count("recompute_num_layers")
     listed = settings.words("recompute_layer_ids")
     if listed:
         return _listed(settings, listed)

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 
 from forescale.frameworks.reading import Options
 from forescale.frameworks.settings import Settings
@@ -252,7 +253,7 @@ def _tokenizers() -> dict[str, int]:
     data = json.loads(
         (files("forescale.frameworks.megatron") / "tokenizers.json").read_text(encoding="utf-8")
     )
-    return dict(data["vocab_size"])
+    return {name.lower(): size for name, size in data["vocab_size"].items()}
 
 
 def _vocabulary(settings: Settings, options: Options) -> int:
@@ -264,14 +265,16 @@ def _vocabulary(settings: Settings, options: Options) -> int:
     if options.vocab_size:
         return options.vocab_size
     model, kind = str(settings.get("tokenizer_model") or ""), str(settings.get("tokenizer_type") or "")
-    found = options.vocabulary_of(model) or _tokenizers().get(kind)
-    if not found and not kind and "merge_file" in settings:
-        kind, found = "GPT2BPETokenizer", _tokenizers()["GPT2BPETokenizer"]
-    if not found:
+    if not kind and "vocab_file" in settings:
+        kind = "GPT2BPETokenizer" if "merge_file" in settings else "BertWordPieceLowerCase"
+    for name in (model, kind, Path(settings.where).stem):
+        if size := options.vocabulary_of(name) or _tokenizers().get(name.rpartition("/")[2].lower()):
+            settings.note(f"the vocabulary of {size} entries is that of {name}")
+            break
+    else:
         named = f" (it names the tokenizer {model or kind})" if model or kind else ""
-        settings.refuse(f"it does not state the vocabulary{named}; give vocab_size")
-    settings.note(f"the vocabulary of {found} entries is that of the tokenizer {model or kind}")
-    return found + extra
+        settings.refuse(f"it does not state the vocabulary{named}; give it with --set model.vocab_size=N")
+    return size + extra
 
 
 KEYS = ("hybrid_layer_pattern", "hybrid_override_pattern")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +19,17 @@ from forescale.syntax import parse_yaml
 
 ARGUMENTS = "MODEL_ARGS"
 """Key under which Megatron-LM's own test cases keep their table of flags."""
+OVER = {
+    "tp": "tensor_model_parallel_size",
+    "cp": "context_parallel_size",
+    "pp": "pipeline_model_parallel_size",
+    "ep": "expert_model_parallel_size",
+    "etp": "expert_tensor_parallel_size",
+    "micro_batch_size": "micro_batch_size",
+    "global_batch_size": "global_batch_size",
+    "seq_len": "seq_length",
+}
+"""Words of a plan that stand for a setting of their own."""
 _HALLMARK = re.compile(r"--(?:num-layers|hidden-size|tensor-model-parallel-size|micro-batch-size)\b")
 
 
@@ -36,8 +47,17 @@ class MegatronReader:
         """Return what the file at `path` says."""
         text = read_text(path)
         table = _table(text, path) if path.suffix in (".json", ".yaml", ".yml") else None
+
+        def beside(name: str) -> str | None:
+            other = path.parent / name
+            return read_text(other) if other.is_file() else None
+
         return read_arguments(
-            text if table is None else table, where=str(path), name=path.stem, options=options
+            text if table is None else table,
+            where=str(path),
+            name=path.stem,
+            options=options,
+            beside=beside,
         )
 
 
@@ -47,6 +67,7 @@ def read_arguments(
     where: str = "the arguments",
     name: str = "megatron",
     options: Options | None = None,
+    beside: Callable[[str], str | None] = lambda _: None,
 ) -> Reading:
     """Return what a Megatron-LM command line says.
 
@@ -60,6 +81,8 @@ def read_arguments(
         Name of the resulting model.
     options
         What the command line does not say: devices, vocabulary, shell variables.
+    beside
+        The text of a script that it runs, by its name.
 
     Raises
     ------
@@ -69,7 +92,9 @@ def read_arguments(
         If something is missing, or cannot run or be expressed.
     """
     told = options or Options()
-    line = parse_arguments(arguments, where=where, variables=told.variables, strict=told.strict)
+    line = parse_arguments(
+        arguments, where=where, variables=told.variables, strict=told.strict, beside=beside
+    )
     if "img_h" in line.settings:
         line.settings.refuse("--img-h asks for a vision tower, which cannot be expressed")
     num_devices = told.num_devices or line.num_devices
@@ -96,8 +121,12 @@ def read_settings(
     schedule: str | None = None,
 ) -> Reading:
     """Return what Megatron's settings say, wherever they were written."""
+    told = options or Options()
+    for word, key in OVER.items():
+        if told.over.get(word) is not None:
+            settings.lay(key, told.over[word])
     try:
-        model = read_model(settings, name=name, options=options)
+        model = read_model(settings, name=name, options=told)
         devices = num_devices if layout else None
         strategy = read_strategy(settings, num_layers=model.num_layers, num_devices=devices)
         if num_devices is None and layout:

@@ -27,7 +27,7 @@ from forescale.syntax import deep_merge, parse_mapping, parse_yaml_lenient
 from forescale.units import counted
 
 _TOP = ("work_group", "user_name", "exp_name", "workspace", "platform", "modules", "extends", "bases")
-_MODULE = ("framework", "config", "model", "overrides", "name")
+_MODULE = ("framework", "config", "model", "overrides", "name", "trainer_class")
 _PLACEHOLDER = re.compile(r"\$\{([^:{}]+)(?::([^}]*))?\}")
 _MODULES_LINE = re.compile(r"^modules:", re.MULTILINE)
 _FLAT_LINE = re.compile(r"^(?:num_layers\s*:|hidden_size\s*:|extends\s*:|bases\s*:)", re.MULTILINE)
@@ -109,6 +109,10 @@ def _module(modules: object, path: Path) -> dict[str, Any]:
     for key in megatron[0]:
         if key not in _MODULE:
             raise UnknownKeyError(str(key), f"{path}, modules", _MODULE)
+    if (trainer := megatron[0].get("trainer_class")) is not None:
+        raise ReaderError(
+            path, f"its trainer_class {trainer} trains no language model, which cannot be expressed"
+        )
     return dict(megatron[0])
 
 

@@ -1,0 +1,294 @@
+"""Shell text as commands: raw words (quotes and expansions included), branches, loops, functions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from forescale.errors import SpecError
+
+Node: TypeAlias = tuple[str, object]
+"""A command (`simple`, `if`, `for`, `case`, `skip`, `def`, `group`) and its parts."""
+Commands: TypeAlias = list[tuple[str, Node]]
+"""Commands, each with what joins it to the one before it: `;`, `&&` or `||`."""
+
+ASSIGNS = re.compile(r"([A-Za-z_]\w*)(\+?)=", re.DOTALL)
+_OPERATORS = ("&&", "||", ";;", ";", "&", "|", "(", ")", "\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A piece of shell text."""
+
+    kind: str
+    """`op`, `word` (raw text, quotes included), `array` (NAME=(…)) or `text` (a here-document)."""
+    text: str
+    words: tuple[str, ...] = ()
+    """Raw words of an array."""
+
+
+def _tokens(text: str) -> list[Token]:
+    """Cut shell text into raw words, operators, arrays and here-documents; comments and redirections go."""
+    found: list[Token] = []
+    ends: list[str] = []
+    at, dropped = 0, False
+    while at < len(text):
+        if text[at] in " \t\r" or text.startswith("\\\n", at) or text.startswith("\\\r\n", at):
+            at += 1 if text[at] in " \t\r" else text.index("\n", at) - at + 1
+            continue
+        if text[at] == "#":
+            at = _line_end(text, at)
+            continue
+        redirected = re.compile(r"\d*(?:<<<|<<-?|>>|>&|<&|&>>?|>\||[<>])(?!\()").match(text, at)
+        if redirected:
+            at, dropped = redirected.end(), True
+            if redirected[0].endswith(("<<", "<<-")):
+                raw, at = _raw_word(text, _past_blanks(text, at))
+                ends.append(raw.strip("'\"\\"))
+                dropped = False
+            continue
+        operator_ = next((each for each in _OPERATORS if text.startswith(each, at)), None)
+        if operator_:
+            at += len(operator_)
+            found.append(Token("op", operator_))
+            dropped = False
+            while operator_ == "\n" and ends:
+                body, at = _here(text, at, ends.pop(0))
+                found.insert(-1, Token("text", body))
+            continue
+        raw, after = _raw_word(text, at)
+        name = ASSIGNS.fullmatch(raw)
+        if name and text.startswith("(", after):
+            inside, after = _balanced(text, after, "(", ")")
+            words = tuple(token.text for token in _tokens(inside) if token.kind == "word")
+            found.append(Token("array", raw, words))
+        elif not dropped:
+            found.append(Token("word", raw))
+        at, dropped = after, False
+    return found
+
+
+def _line_end(text: str, at: int) -> int:
+    end = text.find("\n", at)
+    return len(text) if end < 0 else end
+
+
+def _past_blanks(text: str, at: int) -> int:
+    while at < len(text) and text[at] in " \t":
+        at += 1
+    return at
+
+
+def _here(text: str, at: int, end: str) -> tuple[str, int]:
+    """Return the here-document that starts at a line, and what comes after its last line."""
+    start = at
+    while at < len(text):
+        stop = _line_end(text, at)
+        if text[at:stop].strip() == end:
+            return text[start:at], stop
+        at = stop + 1
+    return text[start:], len(text)
+
+
+def _raw_word(text: str, at: int) -> tuple[str, int]:
+    """Return the raw word at a place, quotes and expansions included, and what comes after it."""
+    start = at
+    while at < len(text) and text[at] not in " \t\r\n;&|()<>":
+        at = past(text, at)
+    return text[start:at], max(at, start + 1 if at == start else at)
+
+
+def past(text: str, at: int) -> int:
+    """Return the place after one piece of a word: a character, a quoted text or an expansion."""
+    match text[at]:
+        case "\\":
+            return min(at + 2, len(text))
+        case "'":
+            return _closing(text, at, "'")
+        case '"':
+            at += 1
+            while at < len(text) and text[at] != '"':
+                at = past(text, at) if text[at] in "\\$`" else at + 1
+            if at >= len(text):
+                raise SpecError(_OPEN.format('"'))
+            return at + 1
+        case "`":
+            return _closing(text, at, "`")
+        case "$" if text.startswith("$'", at):
+            return _closing(text, at + 1, "'")
+        case "$" if text[at + 1 : at + 2] in ("{", "("):
+            pair = ("{", "}") if text[at + 1] == "{" else ("(", ")")
+            return _balanced(text, at + 1, *pair)[1]
+        case "$" if named := _PARAMETER.match(text, at):
+            return named.end()
+    return at + 1
+
+
+_PARAMETER = re.compile(r"\$(?:[A-Za-z_]\w*|[0-9@*#?$!-])")
+_OPEN = "it is not whole shell text: no closing {}"
+
+
+def _closing(text: str, at: int, mark: str) -> int:
+    end = text.find(mark, at + 1)
+    if end < 0:
+        raise SpecError(_OPEN.format(mark))
+    return end + 1
+
+
+def _balanced(text: str, at: int, left: str, right: str) -> tuple[str, int]:
+    """Return what stands between brackets that open at a place, and the place after them."""
+    start, depth = at + 1, 0
+    while at < len(text):
+        if text[at] == left:
+            depth += 1
+        elif text[at] == right:
+            depth -= 1
+            if depth == 0:
+                return text[start:at], at + 1
+        elif text[at] == "#" and left == "(" and text[at - 1] in " \t\n":
+            at = _line_end(text, at)
+            continue
+        elif text[at] in "\\'\"`":
+            at = past(text, at)
+            continue
+        at += 1
+    raise SpecError(_OPEN.format(right))
+
+
+def parsed(text: str) -> Commands:
+    """Return the commands of a script; ends without their beginnings are passed over."""
+    parser = _Parser(_tokens(text))
+    commands = parser.commands(())
+    while parser.at < len(parser.tokens):
+        parser.at += 1
+        commands += parser.commands(())
+    return commands
+
+
+class _Parser:
+    """Groups tokens into commands; what joins each to the one before it stands beside it."""
+
+    def __init__(self, tokens: Sequence[Token]) -> None:
+        self.tokens, self.at = tokens, 0
+
+    def commands(self, ends: Iterable[str]) -> Commands:
+        """Return the commands up to a word or operator of `ends`, which stays."""
+        found: Commands = []
+        joined = ";"
+        while (token := self._peek()) is not None and token.text not in (*ends, ")", ";;"):
+            if token.kind == "op" and token.text != "(":
+                joined = token.text if token.text in ("&&", "||") else ";" if token.text != "\n" else joined
+                self.at += 1
+                continue
+            found.append((joined, self._command()))
+            joined = ";"
+        return found
+
+    def _peek(self) -> Token | None:
+        return self.tokens[self.at] if self.at < len(self.tokens) else None
+
+    def _next(self) -> str:
+        token = self._peek()
+        self.at += 1
+        return "" if token is None else token.text
+
+    def _command(self) -> Node:
+        token = self.tokens[self.at]
+        compound = {
+            "if": self._if,
+            "for": self._for,
+            "case": self._case,
+            "while": self._skip,
+            "until": self._skip,
+            "{": lambda: self._group("}"),
+            "(": lambda: self._group(")"),
+            "function": self._function,
+        }
+        if token.kind == "array" or token.text not in compound:
+            return self._simple()
+        self.at += 1
+        return compound[token.text]()
+
+    def _group(self, end: str) -> Node:
+        body = self.commands((end,))
+        self._next()
+        return "group", body
+
+    def _function(self) -> Node:
+        name = self._next()
+        return "def", (name, self._body())
+
+    def _body(self) -> Commands:
+        while (token := self._peek()) is not None and token.text in ("(", ")", "\n"):
+            self.at += 1
+        if token is None:
+            return []
+        return [(";", self._command())]
+
+    def _if(self) -> Node:
+        branches = []
+        while True:
+            asked = self.commands(("then",))
+            self._next()
+            branches.append((asked, self.commands(("elif", "else", "fi"))))
+            word = self._next()
+            if word == "else":
+                branches.append(([], self.commands(("fi",))))
+                self._next()
+            if word != "elif":
+                return "if", branches
+
+    def _for(self) -> Node:
+        name, words = self._next(), []
+        while (token := self._peek()) is not None and token.text != "do":
+            if token.kind == "word" and token.text != "in":
+                words.append(token.text)
+            self.at += 1
+        self._next()
+        body = self.commands(("done",))
+        self._next()
+        return "for", (name, words, body)
+
+    def _skip(self) -> Node:
+        self.commands(("do",))
+        self._next()
+        self.commands(("done",))
+        self._next()
+        return "skip", None
+
+    def _case(self) -> Node:
+        subject, arms = self._next(), []
+        self._until("in")
+        while (token := self._peek()) is not None and token.text != "esac":
+            patterns = []
+            while (token := self._peek()) is not None and token.text != ")":
+                if token.kind == "word":
+                    patterns.append(token.text)
+                self.at += 1
+            self._next()
+            arms.append((patterns, self.commands(("esac",))))
+            while (token := self._peek()) is not None and token.text in (";;", "\n"):
+                self.at += 1
+        self._next()
+        return "case", (subject, arms)
+
+    def _until(self, word: str) -> None:
+        while (token := self._peek()) is not None and self._next() != word:
+            assert token is not None
+
+    def _simple(self) -> Node:
+        """Return a simple command; inside [[ ]] and (( )) operators are words."""
+        parts: list[Token] = []
+        inside = self.tokens[self.at].text == "[["
+        while (token := self._peek()) is not None:
+            if token.kind == "op" and not inside:
+                if token.text == "(" and len(parts) == 1:
+                    return "def", (parts[0].text, self._body())
+                break
+            parts.append(token)
+            self.at += 1
+            if token.text == "]]":
+                inside = False
+        return "simple", parts

@@ -1,0 +1,86 @@
+"""Launch scripts as people have them, projected without further words."""
+
+import json
+import math
+
+import pytest
+
+SCRIPT = """#!/bin/bash
+# needs GPUs
+GPUS_PER_NODE=8
+NUM_NODES=${NUM_NODES:-%d}
+ARGS=(
+    --nproc_per_node $GPUS_PER_NODE
+    --nnodes $NUM_NODES
+)
+MODEL=(
+    --num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 1024 --max-position-embeddings 1024
+    --swiglu --disable-bias-linear --vocab-file $1 --merge-file $2
+)
+TP=${TP:-2}
+if [[ $TP -gt 1 ]]; then EXTRA="--sequence-parallel"; else EXTRA=""; fi
+torchrun "${ARGS[@]}" pretrain_gpt.py "${MODEL[@]}" $EXTRA --bf16 --micro-batch-size 1 --global-batch-size 64 \\
+    --tensor-model-parallel-size $TP --pipeline-model-parallel-size 4 --use-distributed-optimizer
+"""
+
+
+def asked(forescale, tmp_path, text, *more, name="run.sh"):
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    ran = forescale("project", path, "--cluster", "h100-sxm", *more, "--json")
+    assert ran.code == 0, ran.err
+    return json.loads(ran.out)
+
+
+def devices(found):
+    return math.prod(found["strategy"][name] for name in ("tp", "cp", "pp", "dp_replicate", "dp_shard"))
+
+
+def test_the_launcher_says_the_devices(forescale, tmp_path):
+    found = asked(forescale, tmp_path, SCRIPT % 2)
+    assert found["strategy"]["tp"] == 2
+    assert found["strategy"]["sp"] is True
+    assert devices(found) == 16
+    assert any("50257 entries is that of GPT2BPETokenizer" in str(note) for note in found["notes"])
+
+
+def test_variables_and_flags_go_over_the_script_before_it_is_checked(forescale, tmp_path):
+    found = asked(forescale, tmp_path, SCRIPT % 2, "--var", "TP=1", "--var", "NUM_NODES=1")
+    assert (found["strategy"]["tp"], found["strategy"]["sp"]) == (1, False)
+    assert devices(found) == 8
+    found = asked(forescale, tmp_path, SCRIPT % 1, "--tp", 1, "--pp", 1, "--devices", 1)
+    assert (found["strategy"]["pp"], devices(found)) == (1, 1)
+
+
+def test_without_a_launcher_the_least_nodes_that_the_degrees_need(forescale, tmp_path):
+    bare = (SCRIPT % 1).replace('torchrun "${ARGS[@]}"', "python")
+    assert devices(asked(forescale, tmp_path, bare)) == 8
+    assert devices(asked(forescale, tmp_path, bare, "--var", "TP=4")) == 16
+    few = bare.replace("--global-batch-size 64", "--global-batch-size 1")
+    assert devices(asked(forescale, tmp_path, few, "--var", "TP=1")) == 4
+
+
+def test_a_vocabulary_can_be_given(forescale, tmp_path):
+    bare = (SCRIPT % 1).replace("--vocab-file $1 --merge-file $2", "")
+    small = asked(forescale, tmp_path, bare, "--set", "model.vocab_size=1024")
+    large = asked(forescale, tmp_path, bare, "--set", "model.vocab_size=2048")
+    assert large["params"]["total"] - small["params"]["total"] == 2 * 1024 * 512 // 2
+
+
+@pytest.mark.parametrize(
+    ("change", "more", "sentence"),
+    [
+        (("--bf16", "--bf15"), (), "line 15; did you mean --bf16"),
+        (("$TP --pipe", "$XP --pipe"), (), "got '${XP}'; give it with --var XP=VALUE"),
+        (("--bf16", "--bf16"), ("--tp", 4), "8, is no multiple of tp x cp x pp = 16; give --devices 16"),
+        (("--bf16", "--bf16"), ("--var", "TP"), "--var must look like NAME=VALUE, such as TP=8; got 'TP'"),
+        (("--vocab-file $1 --merge-file $2", ""), (), "give it with --set model.vocab_size=N"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(forescale, tmp_path, change, more, sentence):
+    path = tmp_path / "run.sh"
+    path.write_text((SCRIPT % 1).replace(*change), encoding="utf-8")
+    ran = forescale("project", path, "--cluster", "h100-sxm", *more)
+    assert (ran.code, ran.out) == (2, "")
+    assert len(ran.err.splitlines()) == 1
+    assert sentence in ran.err

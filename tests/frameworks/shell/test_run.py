@@ -1,0 +1,126 @@
+"""Scripts are followed as bash runs them: where bash is there, it is asked."""
+
+import contextlib
+import shutil
+import subprocess
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forescale.errors import ReaderError
+from forescale.frameworks.shell import follow, is_unset
+
+SAID = [
+    ("A=3; say $A ${A}x \"$A y\" '$A'", ["3", "3x", "3 y", "$A"]),
+    ("A=${A:-4}; B=${A:+yes}; C=${NOT-none}; say $A $B $C", ["4", "yes", "none"]),
+    ("A=(--x 1 'a b'); A+=(--y); say ${A[@]}", ["--x", "1", "a", "b", "--y"]),
+    ('A=(--x "a b"); B=("${A[@]}" --z); say "${B[@]}"', ["--x", "a b", "--z"]),
+    ('A="--x 1 \\\n  --y 2"; A+=" --z"; say $A', ["--x", "1", "--y", "2", "--z"]),
+    ('A="--x 1"; say "$A"', ["--x 1"]),
+    ("A=(\n --x 1 # ( a comment\n --y\n); say ${A[@]}", ["--x", "1", "--y"]),
+    ("N=2; G=8; say $((N * G)) $(($N+1)) $((-N/2))", ["16", "3", "-1"]),
+    ("if [ 1 = 2 ]; then say no; elif [[ a == a* && -n x ]]; then say yes; else say other; fi", ["yes"]),
+    ("X=3; if [[ $X -gt 2 ]] && [ ! -z $X ]; then say in; fi", ["in"]),
+    ("[ -z '' ] && say empty || say full", ["empty"]),
+    ("case b2 in a) say a;; b*|c) say b;; *) say rest;; esac", ["b"]),
+    ("for x in 1 2 3; do A=\"$A $x\"; done; say $A", ["1", "2", "3"]),
+    ("f() { say in $A; }; A=1; f", ["in", "1"]),
+    ("function f { say out; }\nf", ["out"]),
+    ("D=$([ a = a ] && echo --det); say $D end", ["--det", "end"]),
+    ("say a\\ b c\\\n d # e", ["a b", "c", "d"]),
+    ("say a 2>&1 > /dev/null; say", ["a"]),
+    ("A=1; { say $A; } || say no", ["1"]),
+    ("say ${NOT:=5} $(echo `echo x`)", ["5", "x"]),
+    ('eval "say a b"', ["a", "b"]),
+]  # fmt: skip
+
+
+def words(text, **variables):
+    found = [command[1:] for command in follow(text, variables, "run.sh").commands if command[0] == "say"]
+    return [word for command in found for word in command]
+
+
+@pytest.mark.parametrize(("text", "said"), SAID)
+def test_what_is_said(text, said):
+    assert words(text) == said
+
+
+@pytest.mark.parametrize(("text", "said"), SAID)
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_bash_says_the_same(text, said):
+    script = 'say() { for w in "$@"; do printf "%s\\0" "$w"; done >&3; }\n' + text
+    run = subprocess.run(["bash", "-c", f"exec 3>&1\n{script}"], capture_output=True, text=True, check=False)
+    assert run.stdout.split("\0")[:-1] == said
+
+
+@pytest.mark.parametrize(
+    ("text", "command"),
+    [
+        ('run="python a.py --x 1"; srun -N 2 sh -c "${run}"', ["srun", "-N", "2", "sh", "python", "a.py", "--x", "1"]),
+        ("A=1\nsbatch <<EOF\n#SBATCH --nodes=4 # of them\nsrun python a.py $A\nEOF\nexit",
+         ["sbatch", "--nodes=4", "srun", "python", "a.py", "1"]),
+        ("torchrun ${UNSET} a.py", ["torchrun", "${UNSET}", "a.py"]),
+        ("python a.py $1 \"$@\"", ["python", "a.py", "${1}"]),
+        ("while [ $# -gt 0 ]; do python b.py; shift; done; python a.py", ["python", "a.py"]),
+        ("if [ ! -d x ]; then python a.py; fi", ["python", "a.py"]),
+    ],
+)  # fmt: skip
+def test_commands(text, command):
+    assert command in follow(text, {}, "run.sh").commands
+
+
+def test_other_scripts_are_followed_with_its_variables():
+    files = {"./common.sh": "B=2", "job.sh": "#SBATCH --ntasks-per-node=8\npython a.py $A $B $C"}
+    found = follow(". $(pwd)/common.sh; A=1; sbatch --nodes=2 job.sh", {"C": "3"}, "run.sh", files.get)
+    assert found.commands == [["sbatch", "--nodes=2", "--ntasks-per-node=8", "python", "a.py", "1", "2", "3"]]
+
+
+def test_what_the_caller_says_comes_before_the_script():
+    assert words("A=1; say $A $B", A="5", B="6") == ["5", "6"]
+
+
+def test_a_script_that_only_sets_variables():
+    script = follow('export ARGS=" --num-layers ${N:-2} "; X=(--a b)', {}, "run.sh")
+    assert script.variables == {"ARGS": [" --num-layers 2 "], "X": ["--a", "b"]}
+    assert not script.commands
+
+
+def test_unset():
+    assert is_unset("${NAME}")
+    assert not is_unset("x${NAME}")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("say 'a", "not whole shell text: no closing '"),
+        ('say "a', 'no closing "'),
+        ("say ${A", "no closing }"),
+        ("A=(a", r"no closing \)"),
+        ("x" * (2**20 + 1), "longer than the 1 MiB"),
+        ("A=aaaaaaaaaaaaaaaa\n" + "A=$A$A$A$A\n" * 16, "variables stand for more than 1 MiB"),
+        ("for a in 1 2 3 4 5 6 7 8 9; do " * 6 + "say" + "; done" * 6, "runs more than 20,000 commands"),
+    ],
+)
+def test_refused(text, problem):
+    with pytest.raises(ReaderError, match=problem):
+        follow(text, {}, "run.sh")
+
+
+@pytest.mark.parametrize(
+    "text", ["f() { f; }; f", "eval eval eval $A", "(" * 2000, "if " * 500, "$(" * 50 + ")" * 50]
+)
+def test_circles_and_depth_end(text):
+    try:
+        follow(text, {}, "run.sh")
+    except ReaderError as error:
+        assert "run.sh" in str(error)
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from([*"abA$'\"`\\ \n;&|(){}[]<>=#", "${", "$(", "$((", "if ", "then ", "fi", "for ",
+                                 "do ", "done", "case ", "esac", "A=", "A+=(", "<<E\n", " -c "]), max_size=40))  # fmt: skip
+def test_nothing_else_is_raised(parts):
+    with contextlib.suppress(ReaderError):
+        follow("".join(parts), {"A": "x y"}, "run.sh")
