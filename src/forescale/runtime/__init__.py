@@ -7,18 +7,22 @@ parameters themselves. Needs the extra `bench` (torch).
 
 from forescale.runtime.errors import RunError
 from forescale.runtime.gradients import embedding, grouped_linear, linear
+from forescale.runtime.huggingface import huggingface_stage, huggingface_ties
 from forescale.runtime.launch import launch
 from forescale.runtime.pieces import extend, offset
-from forescale.runtime.step import PipelineStep
+from forescale.runtime.step import PipelineStep, as_stage
 from forescale.schedule.measured import Pass
 
 __all__ = [
     "Pass",
     "PipelineStep",
     "RunError",
+    "as_stage",
     "embedding",
     "extend",
     "grouped_linear",
+    "huggingface_stage",
+    "huggingface_ties",
     "launch",
     "linear",
     "offset",

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 Wait: TypeAlias = Callable[[], Tensor]
 Meta: TypeAlias = tuple[tuple[int, ...], torch.dtype]
@@ -20,9 +21,10 @@ Meta: TypeAlias = tuple[tuple[int, ...], torch.dtype]
 class Channels:
     """torch.distributed between processes, one process group per channel."""
 
-    def __init__(self, pipelines: Sequence[Sequence[int]], device: torch.device) -> None:
+    def __init__(self, pipelines: Sequence[Sequence[int]], device: torch.device, *, tp: int = 1) -> None:
         """Take the global ranks of every pipeline in its order; this process is in one of them.
 
+        Each `tp` pipelines after each other hold shards of one model; gradients are averaged over the others.
         All processes make all channels: torch wants groups made everywhere, in one order.
         """
         self.pipelines = [tuple(members) for members in pipelines]
@@ -32,8 +34,13 @@ class Channels:
         self._sent: list[tuple[Any, Tensor]] = []
         self._all = self._group("all", range(len(self.members)))
         self._groups[tuple(range(len(self.members)))] = self._all
-        made = [dist.new_group(list(place)) for place in zip(*self.pipelines, strict=True)]
-        self._peers = made[self.rank]
+        made = [
+            dist.new_group(list(place))
+            for shard in range(tp)
+            for place in zip(*self.pipelines[shard::tp], strict=True)
+        ]
+        self._peers = made[self.pipelines.index(self.members) % tp * len(self.members) + self.rank]
+        self._num_peers = len(self.pipelines) // tp
 
     def connect(self, pairs: Iterable[tuple[int, int]], shared: Iterable[frozenset[int]]) -> None:
         """Make the channels of ordered pairs of ranks, and groups of ranks that share parameters."""
@@ -87,14 +94,16 @@ class Channels:
         dist.barrier(group=self._all)
 
     def average(self, tensors: Iterable[Tensor]) -> None:
-        """Average tensors in place over the pipelines' ranks of this place."""
-        if len(self.pipelines) > 1:
+        """Average tensors in place over the data-parallel pipelines' ranks of this place."""
+        if self._num_peers > 1:
             for tensor in tensors:
-                dist.all_reduce(tensor, group=self._peers)
-                tensor.div_(len(self.pipelines))
+                own = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+                dist.all_reduce(own, group=self._peers)
+                own.div_(self._num_peers)
 
     def sum(self, tensor: Tensor, ranks: Iterable[int]) -> None:
         """Add up a tensor in place over some ranks, all of which call it in one order."""
         key = tuple(sorted(set(ranks)))
         if len(key) > 1:
-            dist.all_reduce(tensor, group=self._groups[key])
+            own = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+            dist.all_reduce(own, group=self._groups[key])

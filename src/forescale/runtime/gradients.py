@@ -1,7 +1,8 @@
 """Input and weight gradients apart: a backward pass leaves its weight gradients in a store, and W takes them out.
 
 `split` turns the linear, embedding and norm layers of a module over; `linear`, `grouped_linear` and `embedding` serve
-modules that multiply by their parameters themselves. Whatever is not turned over computes both gradients in I.
+modules that multiply by their parameters themselves. Whatever is not turned over computes both gradients in I; so
+does FSDP2, whose gathered parameters are other tensors than those that were turned over.
 Zero bubble: Qi et al. 2023, arXiv:2401.10241.
 """
 
@@ -249,9 +250,10 @@ def _with_own(
     layer: nn.Module, run: Callable[..., Tensor], plain: Callable[..., Tensor], x: Tensor
 ) -> Tensor:
     own = list(layer.parameters(recurse=False))
-    if not own:
+    store = store_of(own[0]) if own else None
+    if store is None:
         return plain(layer, x)
-    return _Small.apply(x, run, store_of(own[0]), *own)  # type: ignore[no-any-return, no-untyped-call]
+    return _Small.apply(x, run, store, *own)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _Called(nn.Module):

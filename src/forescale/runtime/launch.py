@@ -10,8 +10,9 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_all_start_methods, get_context, parent_process
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -29,7 +30,7 @@ def launch(work: Callable[..., Any], num_ranks: int, *arguments: object, backend
     RunError
         If a rank raises or dies: all others are ended, and the message says which rank, at which action, and why.
     """
-    context = get_context("spawn")
+    context = _context()
     with tempfile.TemporaryDirectory() as folder:
         started: list[tuple[BaseProcess, Connection]] = []
         try:
@@ -43,6 +44,15 @@ def launch(work: Callable[..., Any], num_ranks: int, *arguments: object, backend
             return _watch(started)
         finally:
             _end([process for process, _ in started])
+
+
+def _context() -> ForkServerContext | SpawnContext:
+    """Return how ranks start: as copies of one process that has torch loaded, where the system can."""
+    if "forkserver" not in get_all_start_methods():
+        return get_context("spawn")
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["torch.distributed"])
+    return context
 
 
 def _watch(started: Sequence[tuple[BaseProcess, Connection]]) -> list[Any]:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.parallel import DistributedDataParallel
 
 from forescale.runtime.channels import Channels
 from forescale.runtime.errors import RunError
@@ -35,11 +37,15 @@ class PipelineStep:
     schedule
         Checked before anything starts.
     stages
-        This rank's modules by stage id, or a function that makes the module of a stage (of one replica).
+        A function that makes the module of a stage (of one replica), all stages' modules in order, or this rank's by
+        stage id. A function of a tensor is a stage too: `as_stage`.
     loss
         Of the last stage's output and the targets of a micro-batch: a mean.
     pipelines
-        Global ranks of every data-parallel pipeline; by default all processes are one pipeline.
+        Global ranks of every pipeline; by default all processes are one pipeline. Gradients are averaged over them;
+        those of a stage under FSDP2 (`fully_shard`) are averaged by it.
+    tp
+        How many pipelines after each other hold shards of one model (tensor parallel): not averaged.
     tied
         Pairs of ((stage, parameter name), (stage, parameter name)) that share a weight; stage -1 is the last.
     in_fp32
@@ -49,10 +55,11 @@ class PipelineStep:
     def __init__(
         self,
         schedule: Schedule | LoweredSchedule,
-        stages: Mapping[int, nn.Module] | Callable[[int], nn.Module],
+        stages: Mapping[int, nn.Module] | Sequence[nn.Module] | Callable[[int], nn.Module],
         loss: Loss,
         *,
         pipelines: Sequence[Sequence[int]] | None = None,
+        tp: int = 1,
         device: torch.device | str = "cpu",
         tied: Sequence[Tie] = (),
         in_fp32: bool = False,
@@ -66,15 +73,16 @@ class PipelineStep:
             if len(members) != plan.num_ranks:
                 msg = f"{plan.name} runs on {counted(plan.num_ranks, 'rank')}; a pipeline has {len(members)}"
                 raise RunError(msg)
-        self.channels = channels or Channels(pipelines, torch.device(device))
-        if callable(stages):
-            place = plan.placement.rank_of_stage
-            mine = [stage for stage, rank in enumerate(place) if rank == self.channels.rank]
-            stages = {stage: stages(stage % plan.num_stages).to(device) for stage in mine}
-        self.stages: Mapping[int, nn.Module] = stages
+        if len(pipelines) % tp:
+            msg = (
+                f"{counted(len(pipelines), 'pipeline')} cannot be groups of {tp} shards; tp must divide them"
+            )
+            raise RunError(msg)
+        self.channels = channels or Channels(pipelines, torch.device(device), tp=tp)
+        self.stages = _own_stages(plan, stages, self.channels.rank, device)
         self.runner = Runner(
             schedule,
-            stages,
+            self.stages,
             loss,
             self.channels,
             store=WeightGradients(in_fp32=in_fp32),
@@ -111,7 +119,7 @@ class PipelineStep:
         self.start_s = time.perf_counter()
         loss, passes = self.runner.step(cut_inputs, cut_targets)
         self.passes = [each.after(self.start_s) for each in passes]
-        self.channels.average(self.runner.store.of(parameter) for parameter in self.parameters())
+        self.channels.average(self.runner.store.of(parameter) for parameter in self._averaged())
         total = (
             torch.zeros(1, dtype=torch.float64, device=self.channels.device)
             if loss is None
@@ -120,6 +128,17 @@ class PipelineStep:
         self.channels.sum(total, range(self.schedule.num_ranks))
         self.channels.average([total])
         return total[0]
+
+    def _averaged(self) -> list[nn.Parameter]:
+        """Return the parameters whose gradients nobody else averages."""
+        sharded = {
+            id(parameter)
+            for stage in self.stages.values()
+            for module in stage.modules()
+            if isinstance(module, FSDPModule)
+            for parameter in module.parameters()
+        }
+        return [parameter for parameter in self.parameters() if id(parameter) not in sharded]
 
     def _cut(self, batch: Tensor) -> list[Tensor]:
         """Return the pieces of a batch, micro-batch after micro-batch."""
@@ -136,6 +155,47 @@ class PipelineStep:
             for part in parts
             for piece in (part.chunk(pieces, 1) if pieces > 1 else [part])
         ]
+
+
+def _own_stages(
+    plan: Schedule,
+    stages: Mapping[int, nn.Module] | Sequence[nn.Module] | Callable[[int], nn.Module],
+    rank: int,
+    device: torch.device | str,
+) -> dict[int, nn.Module]:
+    """Return one rank's modules by stage id; gradients are averaged here, so DDP around a stage is taken off."""
+    if isinstance(stages, Mapping):
+        found = dict(stages)
+    else:
+        mine = [stage for stage, home in enumerate(plan.placement.rank_of_stage) if home == rank]
+        if not callable(stages) and len(stages) != plan.num_stages:
+            msg = f"{plan.name} has {counted(plan.num_stages, 'stage')}; it was given {counted(len(stages), 'module')}"
+            raise RunError(msg)
+        make = stages if callable(stages) else stages.__getitem__
+        found = {stage: make(stage % plan.num_stages).to(device) for stage in mine}
+    return {
+        stage: module.module if isinstance(module, DistributedDataParallel) else module
+        for stage, module in found.items()
+    }
+
+
+def as_stage(function: Callable[[Tensor], Tensor], *parameters: nn.Parameter) -> nn.Module:
+    """Return a stage that calls a function, and has the parameters that the function uses.
+
+    The function multiplies by them with `linear`, `grouped_linear` or `embedding`; what else it does with them gets
+    its weight gradient in I.
+    """
+    return _Function(function, parameters)
+
+
+class _Function(nn.Module):
+    def __init__(self, function: Callable[[Tensor], Tensor], parameters: Sequence[nn.Parameter]) -> None:
+        super().__init__()
+        self.function, self.own = function, nn.ParameterList(parameters)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Call the function."""
+        return self.function(x)
 
 
 def _of(place: tuple[int, str], num_stages: int) -> tuple[int, str]:
