@@ -118,22 +118,11 @@ class Breaks(torch.nn.Module):
     def forward(self, x):
         self.count += 1
         failing = self.stage == 1 and self.count == 3
-        if failing and self.how == "forward":
-            raise ValueError("no forward")
         if failing and self.how == "shape":
             return (x * self.weight)[:, :2]
         if failing and self.how == "nan":
             return x * self.weight * float("nan")
-        if failing and self.how == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
         return _Broken.apply(x, self.weight) if failing and self.how == "backward" else x * self.weight
-
-    def dw_builder(self):
-        def compute():
-            if self.how == "weight" and self.stage == 1:
-                raise ValueError("no weight gradient")
-
-        return compute
 
 
 class _Broken(torch.autograd.Function):
@@ -149,6 +138,33 @@ class _Broken(torch.autograd.Function):
 def break_at(rank, schedule, how):
     step = PipelineStep(schedule, lambda stage: Breaks(how, stage), lambda y, _: y.sum())
     batch = torch.ones(schedule.num_microbatches, 4)
+    step(batch, batch)
+
+
+def break_in(rank, schedule, kind, where):
+    """Raise in the second action of a kind on one rank, or kill it there."""
+    step = PipelineStep(
+        schedule, functools.partial(stage_of, schedule.num_stages, torch.float64), toy_loss, tied=TIED
+    )
+    handler, left = step.runner._handlers[kind], [2]
+
+    def failing(action, state):
+        left[0] -= rank == where
+        if not left[0]:
+            raise ValueError("on purpose")
+        handler(action, state)
+
+    step.runner._handlers = {**step.runner._handlers, kind: failing}
+    step(*batch_of(schedule.num_microbatches))
+
+
+def die(rank, schedule, where):
+    """Kill one rank while all run."""
+    step = PipelineStep(schedule, lambda stage: SleepingStage((0.01, 0.01, 0.01)), lambda y, _: y.sum())
+    batch = torch.ones(schedule.num_microbatches, 4)
+    step(batch, batch)
+    if rank == where:
+        os.kill(os.getpid(), signal.SIGKILL)
     step(batch, batch)
 
 

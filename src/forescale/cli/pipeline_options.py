@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
@@ -245,6 +245,16 @@ class PassOptions:
             "sizes": ActivationSizes(saved=1.0 / vpp, weight_part=self.weight_part),
             "memory_limit": self.memory_limit,
         }
+
+
+def words_of(options: PassOptions | StageOptions) -> list[str]:
+    """Return what of the options was given, as words of a command line."""
+    words = []
+    for each in fields(options):
+        value = getattr(options, each.name)
+        if value != each.default:
+            words += [f"--{each.name.replace('_', '-')}", str(value)]
+    return words
 
 
 class PlacementName(StrEnum):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -18,17 +20,18 @@ from forescale.cli.pipeline_options import (
     PassOptions,
     ScheduleName,
     StageOptions,
+    words_of,
 )
-from forescale.cli.pipeline_pictures import rendered
+from forescale.cli.pipeline_pictures import measured_step, rendered
 from forescale.errors import ForescaleError
 from forescale.files import read_text
 from forescale.schedule import Schedule, Simulation, build_schedule
 from forescale.schedule.difference import Difference
+from forescale.schedule.measured import MeasuredStep, typical
 from forescale.schedule.torch_csv import from_csv
+from forescale.schedule.traces import write_run
+from forescale.units import counted
 from forescale.written import writable, write_text
-
-if TYPE_CHECKING:
-    from forescale.schedule.measured import MeasuredStep
 
 PICTURES = {".html": DrawFormat.html, ".svg": DrawFormat.svg, ".json": DrawFormat.perfetto}
 MOST_RANKS = 64
@@ -73,11 +76,24 @@ def run_command(
             help="Draw both steps into FILE.html, .svg or .json (Perfetto).",
         ),
     ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option("--trace", help="Write every timed step into this folder, for draw --trace."),
+    ] = None,
+    slurm: Annotated[
+        Path | None,
+        typer.Option(
+            "--slurm", callback=writable, help="Write a Slurm script that runs this, and run nothing."
+        ),
+    ] = None,
+    nodes: Annotated[int, typer.Option("--nodes", min=1, help="Nodes that the Slurm script asks for.")] = 1,
     as_json: AsJson = False,
 ) -> None:
     """Run a schedule on processes of this machine, and set the simulation of what was measured beside it.
 
-    Input and weight gradients run apart, each in its place. Needs torch (the extra `bench`).
+    Under torchrun its ranks are the pipeline's. Input and weight gradients run apart, each in its place. With
+    --measured, it says what the schedule gained against that run, and stages of --model sleep take as long as its
+    stages. Needs torch (the extra `bench`).
     """
     try:
         from forescale.runtime.job import Job, run_job
@@ -85,20 +101,61 @@ def run_command(
         message = "pipeline run needs torch; install it with pip install 'forescale[bench]'"
         raise ForescaleError(message) from error
     asked = _schedule(file, schedule, pp, microbatches, passes)
+    before = None if passes.measured is None else measured_step(passes.measured)
+    if slurm is not None:
+        options = {"--steps": steps, "--model": model, "--output": output, "--trace": trace}
+        shape = [str(file)] if file else ["-s", asked.name, "--pp", str(pp), "-m", str(microbatches)]
+        words = [*shape, *words_of(passes), *words_of(stages), *_options(options)]
+        write_text(slurm, _slurm_script(asked, words, nodes))
+        say(f"wrote {slurm}; sbatch {slurm} runs it")
+        return
     if asked.num_ranks > MOST_RANKS:
         message = f"{asked.name} has {asked.num_ranks} ranks; this machine is asked for up to {MOST_RANKS} processes"
         raise ForescaleError(message)
     seconds = None if model == "toy" else stages.seconds(asked, passes)
-    ran = run_job(Job(schedule=asked, steps=steps, seconds=seconds))
+    timed = run_job(Job(schedule=asked, steps=steps, seconds=seconds))
+    if not timed:  # another rank of torchrun says what was found
+        return
+    ran = typical(timed)
     simulated = ran.simulated()
+    if trace is not None:
+        write_run(trace, timed)
     if output is not None:
         _draw(ran, simulated, output)
     if as_json:
         print_json(ran.to_json())
         return
     _show(ran, simulated)
-    if output is not None:
-        say(f"wrote {output}")
+    if before is not None:
+        gain = 1.0 - ran.makespan_s / before.makespan_s
+        say(
+            f"{gain:.2%} shorter than {before.schedule.name} measured before ({1e3 * before.makespan_s:.2f} ms)"
+        )
+    for written in (output, trace):
+        if written is not None:
+            say(f"wrote {written}")
+
+
+def _options(given: Mapping[str, object]) -> list[str]:
+    return [word for name, value in given.items() if value is not None for word in (name, str(value))]
+
+
+def _slurm_script(schedule: Schedule, words: Sequence[str], nodes: int) -> str:
+    """Return a script in which torchrun starts the ranks of a schedule on some nodes."""
+    if schedule.num_ranks % nodes:
+        ranks = counted(schedule.num_ranks, "rank")
+        message = f"--nodes {nodes}: {schedule.name} has {ranks}, which must be alike on every node"
+        raise ForescaleError(message)
+    command = shlex.join(["-m", "forescale", "pipeline", "run", *words])
+    return f"""#!/bin/bash
+#SBATCH --job-name=pipeline-run
+#SBATCH --nodes={nodes}
+#SBATCH --ntasks-per-node=1
+head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+srun torchrun --nnodes {nodes} --nproc-per-node {schedule.num_ranks // nodes} \\
+  --rdzv-backend c10d --rdzv-endpoint "$head:29500" --rdzv-id "$SLURM_JOB_ID" \\
+  {command}
+"""
 
 
 def _schedule(
@@ -118,9 +175,7 @@ def _schedule(
 def _show(ran: MeasuredStep, simulated: Simulation) -> None:
     difference = Difference(step=ran, simulation=simulated)
     say(rendered([difference.timeline, simulated.timeline], DrawFormat.terminal, difference=difference))
-    error = simulated.makespan / (1e3 * ran.makespan_s) - 1.0
-    idle = f"idle {ran.idle_share:.1%} measured, {simulated.bubble_rate_makespan:.1%} simulated"
-    say(f"step {1e3 * ran.makespan_s:.2f} ms, simulated {simulated.makespan:.2f} ms ({error:+.1%}); {idle}")
+    say(f"idle {ran.idle_share:.1%} measured, {simulated.bubble_rate_makespan:.1%} simulated")
     held = ", ".join(f"{value:g}" for value in ran.peak_activations)
     most = ", ".join(f"{value / 1e6:.2f}" for value in ran.peak_bytes)
     saved = f"; saved bytes at most: {most} MB" if ran.peak_bytes.any() else ""

@@ -93,7 +93,9 @@ def _first(faults: dict[int, str]) -> str:
 
 
 def _is_own(text: str) -> bool:
-    return not any(word in text for word in ("Connection closed", "RECV", "gloo", "died"))
+    """Return whether a fault is a rank's own, not what it heard of another's end."""
+    reason = text.split(": ", 1)[-1]
+    return "died" not in text and not any(word in reason for word in ("Connection", "gloo", "NCCL"))
 
 
 def _cause(code: int | None) -> str:

@@ -6,7 +6,6 @@ Seed 002 (Primus-pipeline), "runner"; notation of torch.distributed.pipelining.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from forescale.runtime.channels import Channels, Meta, Wait
+from forescale.runtime.clock import Clock, Mark
 from forescale.runtime.errors import RunError
 from forescale.runtime.gradients import Put, WeightGradients, split
 from forescale.runtime.pieces import Piece, running
@@ -55,9 +55,10 @@ class State:
     arriving: dict[tuple[Kind, int, int], Wait] = field(default_factory=dict)
     waiting: dict[Key, list[Put]] = field(default_factory=dict)
     losses: list[Tensor] = field(default_factory=list)
-    passes: list[Pass] = field(default_factory=list)
+    ran: list[tuple[Action, Mark, Mark, Mark, float, int]] = field(default_factory=list)
+    """Each action, when it was taken up, when its input was there, when it ended; what is held then."""
     live: float = 0.0
-    begun_s: float = 0.0
+    begun: Mark = None
     """When the input of the pass under way was there."""
 
 
@@ -97,6 +98,9 @@ class Runner:
         self.place = self.schedule.placement.rank_of_stage
         self.num_stages = self.schedule.num_stages
         self.share = self.schedule.share
+        self.clock = Clock(channels.device)
+        self._late_check = channels.device.type == "cuda"
+        """Whether losses are looked at once a step: each look makes the host wait for the device."""
         self.count_bytes = count_bytes or any(unpack(code).kind is Kind.OFFLOAD for code in self.order)
         self.store = store or WeightGradients()
         self._check_stages()
@@ -128,8 +132,6 @@ class Runner:
         inputs, targets
             One per micro-batch, or per piece of one; used where the first and the last stage are.
         """
-        if not self.metas:
-            self._learn_shapes(inputs)
         state = State(inputs=inputs, targets=targets)
         codes = list(self.order)
         done: set[int] = set()
@@ -142,13 +144,25 @@ class Runner:
         self.channels.settle()
         self._sum_copies()
         total = torch.stack(state.losses).sum() if state.losses else None
-        return total, state.passes
+        self.clock.end()
+        if total is not None and self._late_check:
+            self._check_loss("the last forward", total)
+        return total, [self._pass(*each) for each in state.ran]
+
+    def ready(self, inputs: Sequence[Tensor]) -> None:
+        """Learn what stages hand on, before the first step."""
+        if not self.metas:
+            self._learn_shapes(inputs)
+
+    def _pass(self, action: Action, taken: Mark, begun: Mark, ended: Mark, live: float, held: int) -> Pass:
+        start, end = self.clock.seconds(begun), self.clock.seconds(ended)
+        return Pass(action, start, end, start - self.clock.seconds(taken), live, held)
 
     def _run(self, action: Action, state: State) -> None:
         handler = self._handlers.get(action.kind)
         if handler is None:
             return
-        start = state.begun_s = time.perf_counter()
+        taken = state.begun = self.clock.now()
         try:
             handler(action, state)
         except Exception as error:
@@ -156,16 +170,16 @@ class Runner:
                 raise
             msg = f"rank {self.channels.rank}, {action}: {type(error).__name__}: {error}"
             raise RunError(msg) from error
-        end = time.perf_counter()
+        ended = self.clock.now()
         held = (
             sum(each.saved.num_bytes for each in state.held.values() if each.saved) if self.count_bytes else 0
         )
-        state.passes.append(Pass(action, state.begun_s, end, state.begun_s - start, state.live, held))
+        state.ran.append((action, taken, state.begun, ended, state.live, held))
 
     def _forward(self, action: Action, state: State) -> None:
         stage, unit = key = action.stage, action.microbatch
         x = self._input(action, state)
-        state.begun_s = time.perf_counter()
+        state.begun = self.clock.now()
         piece = state.pieces[key] = Piece(earlier=self._earlier(stage, unit, state))
         saved = Saved(self.stages[stage].parameters()) if self.count_bytes else None
         with running(piece), saved.noting() if saved else nullcontext():
@@ -173,15 +187,19 @@ class Runner:
             if self._is_last(stage):
                 y = self.loss(y, state.targets[unit]) / self.schedule.num_units
         if self._is_last(stage):
-            if not torch.isfinite(y):
-                msg = f"rank {self.channels.rank}, {action}: the loss is {float(y)}"
-                raise RunError(msg)
+            if not self._late_check:
+                self._check_loss(action, y)
             state.losses.append(y.detach())
         else:
             self._check_shape(stage, action, y)
             state.outputs[key] = y.detach()
         state.held[key] = Held(x=x, y=y, piece=piece, saved=saved)
         state.live += self.share
+
+    def _check_loss(self, where: object, loss: Tensor) -> None:
+        if not torch.isfinite(loss):
+            msg = f"rank {self.channels.rank}, {where}: the loss is {float(loss)}"
+            raise RunError(msg)
 
     def _input(self, action: Action, state: State) -> Tensor:
         stage, unit = action.stage, action.microbatch
@@ -223,7 +241,7 @@ class Runner:
         held = state.held[stage, unit]
         roots, grads = held.piece.roots()
         arrived = self._arrived(action, state)
-        state.begun_s = time.perf_counter()
+        state.begun = self.clock.now()
         torch.autograd.backward([held.y, *roots], [arrived, *grads])
         held.piece.left.clear()
         self.store.collect(self.stages[stage].parameters())

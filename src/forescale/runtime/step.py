@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -115,8 +114,10 @@ class PipelineStep:
             If a pass fails, or the batch does not divide.
         """
         cut_inputs, cut_targets = self._cut(inputs), self._cut(targets)
+        self.runner.ready(cut_inputs)
         self.channels.meet()
-        self.start_s = time.perf_counter()
+        self.runner.clock.begin()
+        self.start_s = self.runner.clock.start_s
         loss, passes = self.runner.step(cut_inputs, cut_targets)
         self.passes = [each.after(self.start_s) for each in passes]
         self.channels.average(self.runner.store.of(parameter) for parameter in self._averaged())
