@@ -104,7 +104,7 @@ def sharded(rank, schedule):
     for make in (by_fsdp, by_ddp):
         step = PipelineStep(schedule, make, squares, pipelines=pipelines)
         loss = step(*batches[replica])
-        errors.append((worst_of(step, alone(2, batches)), float(loss)))
+        errors.append((worst_of(step, alone(2, batches)), loss.item()))
     return errors
 
 

@@ -15,7 +15,7 @@ ZB = build_schedule("zb-h1", Request(pp=2, num_microbatches=4))
 def test_shards_and_replicas_of_stages_have_the_gradients_of_one_process():
     batches = [data(4), data(4, seed=9)]
     layers = alone(2, batches)
-    expected = sum(float(squares(layers(inputs), targets)) for inputs, targets in batches) / 2
+    expected = sum(squares(layers(inputs), targets).item() for inputs, targets in batches) / 2
     for tensor, fsdp, ddp in launch(sharded, 4, ZB):
         assert tensor[0] < 1e-12
         for worst, loss in (fsdp, ddp):
