@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
-from forescale.cost.calibration import Residual
+from forescale.cost.calibration import Fit, Residual
 from forescale.evidence.fit import Move
-from forescale.evidence.kernel_fit import residual
+from forescale.evidence.kernel_fit import fit_record, residual
 from forescale.numeric import Array
 
 T = TypeVar("T")
+F = TypeVar("F")
 FEWEST = 3
 """Rows that a fit needs; what fewer say is reported and left."""
 FOLDS = 5
@@ -37,33 +38,67 @@ class EntryFit:
     moves: tuple[Move, ...]
 
 
-def held_out(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked(Generic[F]):
+    """What was fitted, and its errors ln(predicted / measured)."""
+
+    fitted: F
+    before: Residual
+    """Of what was known."""
+    after: Residual
+    held_out: Residual | None
+    """Of rows left out of the fit; None where there are too few."""
+    files: str
+    """Where the rows are from."""
+
+    def record(self, device: str) -> Fit:
+        """Return the record of the fit; its interval is that of unseen rows, or wider than that of the fitted ones."""
+        own, unseen = self.after, self.held_out
+        return fit_record(
+            source=self.files,
+            in_sample=own,
+            held_out=() if unseen is None else (unseen,),
+            interval=unseen or own.widened(),
+            machines=(device,),
+        )
+
+    def entry(self, path: str, moves: tuple[Move, ...]) -> EntryFit:
+        """Return the entry `path` of a calibration, before and after."""
+        return EntryFit(
+            path=path,
+            rows=self.after.rows,
+            before=self.before,
+            after=self.after,
+            held_out=self.held_out,
+            moves=moves,
+        )
+
+
+def fit_and_check(
     rows: Sequence[T],
-    source: Callable[[T], str],
-    errors: Callable[[Sequence[T], Sequence[T]], Array],
-) -> Residual | None:
-    """Return the errors of rows that a fit to the others makes: file by file, or by fifths of one file.
+    known: F,
+    fitted_to: Callable[[Sequence[T]], F],
+    errors: Callable[[Sequence[T], F], Array],
+    file_of: Callable[[T], str],
+) -> Checked[F]:
+    """Return a fit to all rows with its errors, and those of fits to some rows on the others.
 
-    `errors` takes the rows to fit and the rows to predict.
+    Rows are left out file by file, or by fifths of one file.
     """
-    files = sorted({source(row) for row in rows})
-    if len(files) > 1:
-        parts = [[row for row in rows if source(row) == name] for name in files]
-        name = "each file predicted from the others"
-    elif len(rows) >= FOLDS * 2:
-        parts = [list(rows[start::FOLDS]) for start in range(FOLDS)]
-        name = "each fifth of the rows predicted from the others"
-    else:
-        return None
-    found = [errors([row for other in parts if other is not part for row in other], part) for part in parts]
-    return residual(np.concatenate(found), source=name)
-
-
-def interval_of(own: Residual, unseen: Residual | None) -> Residual:
-    """Return the spread that an interval is made of: unseen rows, or else more than that of the fitted ones."""
-    if unseen is not None:
-        return unseen
-    return own.widened()
+    fitted = fitted_to(rows)
+    files = sorted({file_of(row) for row in rows})
+    before, after = (residual(errors(rows, each), source="rows of the fit") for each in (known, fitted))
+    parts, name = [[row for row in rows if file_of(row) == file] for file in files], "each file"
+    if len(files) == 1:
+        count = FOLDS if len(rows) >= FOLDS * 2 else 0
+        parts, name = [list(rows[start::FOLDS]) for start in range(count)], "each fifth of the rows"
+    unseen = [
+        errors(part, fitted_to([row for other in parts if other is not part for row in other]))
+        for part in parts
+    ]
+    source = f"{name} predicted from the others"
+    held_out = residual(np.concatenate(unseen), source=source) if unseen else None
+    return Checked(fitted=fitted, before=before, after=after, held_out=held_out, files=", ".join(files))
 
 
 def moves_of(

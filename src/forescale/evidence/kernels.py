@@ -13,7 +13,7 @@ from forescale.cost.tile import TileModel
 from forescale.cost.timings import KernelRow, batches
 from forescale.errors import SpecError
 from forescale.evidence import kernel_fit as fit
-from forescale.evidence.entries import FEWEST, EntryFit, held_out, interval_of, moves_of
+from forescale.evidence.entries import FEWEST, EntryFit, fit_and_check, moves_of
 from forescale.evidence.runs import Left
 from forescale.graph.ops import AttentionCore, Compute, Elementwise, Gemm, GroupedGemm
 from forescale.numeric import Array
@@ -159,34 +159,17 @@ def _fit_one(
         calls = sorted({row.table for row in train}) if per_call else []
         return fit.fit_entry(base, entry, batches(train), near, model, calls=calls, pull=PULL)
 
-    def unseen(train: Sequence[KernelRow], test: Sequence[KernelRow]) -> Array:
-        return fit.errors(batches(test), fitted_to(train), model)
+    def misses(test: Sequence[KernelRow], fitted: fit.Fitted) -> Array:
+        return fit.errors(batches(test), fitted, model)
 
-    fitted = fitted_to(rows)
-    before = fit.residual(
-        fit.errors(batches(rows), fit.Fitted(calibration=base), model), source="rows of the fit"
-    )
-    after = fit.residual(fit.errors(batches(rows), fitted, model), source="rows of the fit")
-    out = held_out(rows, lambda row: row.table, unseen)
-    record = fit.fit_record(
-        source=", ".join(sorted({row.table for row in rows})),
-        in_sample=after,
-        held_out=() if out is None else (out,),
-        interval=interval_of(after, out),
-        machines=(device.name,),
-    )
-    values = {key: float(f"{value:.4g}") for key, value in _values(fitted.calibration, entry, near).items()}
-    calibration = _current(entry.changed(base, {**values, "fit": record}), entry)
+    found = fit_and_check(rows, fit.Fitted(calibration=base), fitted_to, misses, lambda row: row.table)
+    values = {
+        key: float(f"{value:.4g}") for key, value in _values(found.fitted.calibration, entry, near).items()
+    }
+    calibration = _current(entry.changed(base, {**values, "fit": found.record(device.name)}), entry)
     path = ".".join(("kernels", device.name, entry.section, *entry.keys))
-    found = EntryFit(
-        path=path,
-        rows=len(rows),
-        before=before,
-        after=after,
-        held_out=out,
-        moves=moves_of(path, known, values, {item.name: item.high - item.low for item in near}),
-    )
-    return calibration, found
+    moves = moves_of(path, known, values, {item.name: item.high - item.low for item in near})
+    return calibration, found.entry(path, moves)
 
 
 def _values(

@@ -18,8 +18,7 @@ from forescale.cost.collectives.calibration import (
 from forescale.cost.measured import Measurements
 from forescale.cost.timings import CollectiveBatch, MeasuredCollective, errors, stack
 from forescale.errors import SpecError
-from forescale.evidence import kernel_fit as fit
-from forescale.evidence.entries import FEWEST, EntryFit, held_out, interval_of, moves_of
+from forescale.evidence.entries import FEWEST, Checked, EntryFit, fit_and_check, moves_of
 from forescale.evidence.least_squares import robust_least_squares
 from forescale.evidence.runs import Left
 from forescale.graph.ops import CollectiveKind
@@ -225,19 +224,12 @@ def _fit_tier(
         ]
         return np.concatenate(found)
 
-    link = fitted_to(rows)
-    after = fit.residual(misses(rows, link), source="rows of the fit")
-    out = held_out(rows, lambda item: item[0], lambda train, test: misses(test, fitted_to(train)))
-    names = [name for across in (False, True) for name in _names(link, cluster, index, exchanges=across)]
-    entry = EntryFit(
-        path=path,
-        rows=len(rows),
-        before=fit.residual(misses(rows, known[index]), source="rows of the fit"),
-        after=after,
-        held_out=out,
-        moves=moves_of(path, parameters_of(known[index], names), parameters_of(link, names)),
-    )
-    return _named(link, cluster, index, entry, sorted({file for file, _ in rows}), date=date), entry
+    found = fit_and_check(rows, known[index], fitted_to, misses, lambda item: item[0])
+    names = [
+        name for across in (False, True) for name in _names(found.fitted, cluster, index, exchanges=across)
+    ]
+    moves = moves_of(path, parameters_of(known[index], names), parameters_of(found.fitted, names))
+    return _named(found, cluster, index, date=date), found.entry(path, moves)
 
 
 def _nearest(
@@ -268,25 +260,16 @@ def _nearest(
     return min((scaled(share, delay) for share in SHARES for delay in DELAYS), key=miss)
 
 
-def _named(
-    link: LinkCalibration, cluster: Cluster, index: int, entry: EntryFit, files: Sequence[str], *, date: str
-) -> LinkCalibration:
+def _named(found: Checked[LinkCalibration], cluster: Cluster, index: int, *, date: str) -> LinkCalibration:
     """Return the link with where it was measured, and how well it was fitted."""
     tier = cluster.tiers[index]
-    record = fit.fit_record(
-        source=", ".join(files),
-        in_sample=entry.after,
-        held_out=() if entry.held_out is None else (entry.held_out,),
-        interval=interval_of(entry.after, entry.held_out),
-        machines=(cluster.device.name,),
-    )
     return replace(
-        link,
+        found.fitted,
         name=f"{cluster.name}.{tier.name}",
         tiers=(tier.name.casefold(),),
         architectures=(cluster.device.architecture.casefold(),),
         date=date,
-        fit=record,
+        fit=found.record(cluster.device.name),
     )
 
 
