@@ -24,7 +24,8 @@ from forescale.cost.calibration import Calibration, Residual
 from forescale.cost.roofline import Roofline
 from forescale.cost.tile import TileModel
 from forescale.cost.timings import KernelRow
-from forescale.evidence import kernel_fit as fit
+from forescale.evidence import entries
+from forescale.evidence import kernels as fit
 from forescale.graph.ops import AttentionCore, Gemm, GroupedGemm
 from forescale.spec import Device
 
@@ -156,7 +157,7 @@ def run_step(calibration: Calibration, step: Step, rows: list[KernelRow]) -> Cal
                              extras=step.extras)  # fmt: skip
 
     fitted = fitted_to(step.train)
-    own = fit.residual(evaluate(fitted, step.train, rows, True, step.model), source=step.train.text)
+    own = entries.residual(evaluate(fitted, step.train, rows, True, step.model), source=step.train.text)
     held: list[Residual] = []
     if len(step.train.machines) > 1:
         logs = [
@@ -169,13 +170,13 @@ def run_step(calibration: Calibration, step: Step, rows: list[KernelRow]) -> Cal
             )
             for name in step.train.machines
         ]
-        held.append(fit.residual(np.concatenate(logs), source="each machine predicted from the others"))
+        held.append(entries.residual(np.concatenate(logs), source="each machine predicted from the others"))
     interval = held[0] if held else replace(own, p10=own.p10 * step.widen, p90=own.p90 * step.widen)
     for check in step.checks:
         logs = evaluate(fitted, check, rows, False, step.model)
         if logs.size:
-            held.append(fit.residual(logs, source=check.text))
-    record = fit.fit_record(source=step.train.text, in_sample=own, held_out=held, interval=interval,
+            held.append(entries.residual(logs, source=check.text))
+    record = entries.fit_record(source=step.train.text, in_sample=own, held_out=held, interval=interval,
                             machines=step.train.machines)  # fmt: skip
     show(calibration.name, step, fitted, own, held)
     return aliased(rounded(step.entry.changed(fitted.calibration, {"fit": record}), step), step)
@@ -270,7 +271,7 @@ def run_transfer(calibration: Calibration, step: Transfer, rows: list[KernelRow]
         entry = fit.Entry(section=section, keys=("backward",))
         changed = entry.changed(calibration, values)
         held = tuple(
-            fit.residual(
+            entries.residual(
                 evaluate(fit.Fitted(calibration=changed), check, rows, False, model), source=check.text
             )
             for check in step.checks
@@ -295,7 +296,7 @@ def run_anchor(calibration: Calibration, step: Anchor, rows: list[KernelRow]) ->
     for section, parameters, model in (("gemm", fit.GEMM, roofline), ("tile", fit.TILE, tile)):
         entry = fit.Entry(section=section, keys=step.keys)
         fitted = fit.fit_entry(calibration, entry, batch, parameters[:1], model)
-        own = fit.residual(fit.errors(batch, fitted, model), source=step.rows.text)
+        own = entries.residual(fit.errors(batch, fitted, model), source=step.rows.text)
         # Best shapes found by search lie about 5 % above the fitted level of H100 and B200 (their `checks`).
         fraction = float(f"{getattr(fitted.calibration, section)[step.keys[0]].fraction * 0.95:.3g}")
         print(f"{calibration.name:16s} {section} {'/'.join(step.keys)} fraction={fraction}", own)

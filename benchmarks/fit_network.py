@@ -27,7 +27,7 @@ from forescale.cost.timings import (
     read_collectives,
     stack,
 )
-from forescale.evidence.kernel_fit import residual
+from forescale.evidence.entries import residual
 from forescale.evidence.network import fit_link
 from forescale.io.measurements import read_nccl_tests
 

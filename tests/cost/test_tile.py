@@ -34,7 +34,7 @@ from forescale.cost.tile import (
 )
 from forescale.cost.timings import batches, read_kernels
 from forescale.errors import SpecError
-from forescale.evidence import kernel_fit as fit
+from forescale.evidence import kernels as fit
 from forescale.formula import Term, as_term
 from forescale.graph.ops import AttentionCore, Elementwise, Gemm, GroupedGemm
 

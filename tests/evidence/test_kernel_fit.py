@@ -13,7 +13,8 @@ from forescale.cost.calibration import load_calibration, read_calibration
 from forescale.cost.roofline import Roofline
 from forescale.cost.timings import KernelBatch, batches, read_kernels
 from forescale.errors import ReaderError
-from forescale.evidence import kernel_fit as fit
+from forescale.evidence import entries
+from forescale.evidence import kernels as fit
 from forescale.graph.ops import AttentionCore, Gemm, GroupedGemm
 
 DATA = Path(__file__).parents[1] / "data" / "kernels"
@@ -141,9 +142,9 @@ def test_products_of_mi355x_average_what_its_library_reports():
 
 def test_residual_and_record():
     logs = np.log([0.9, 1.0, 1.1, 1.2, 1.3])
-    spread = fit.residual(logs, source="here")
+    spread = entries.residual(logs, source="here")
     assert (spread.rows, spread.bias) == (5, pytest.approx(np.log(1.1), abs=1e-4))
-    record = fit.fit_record(source="s", in_sample=spread, machines=("x",))
+    record = entries.fit_record(source="s", in_sample=spread, machines=("x",))
     assert record.low == pytest.approx(1 / 1.26, rel=0.01)
     assert record.high == pytest.approx(1 / 0.94, rel=0.01)
     assert (record.kind, record.machines) == ("fitted", ("x",))

@@ -13,8 +13,7 @@ from forescale.cost.measured import Measurements
 from forescale.cost.roofline import Roofline
 from forescale.cost.select import Calibrations, Costs, read_calibrations
 from forescale.errors import ReaderError, SpecError
-from forescale.evidence.kernel_fit import Entry
-from forescale.evidence.kernels import fit_kernels, rows_of
+from forescale.evidence.kernels import Entry, fit_kernels, rows_of
 from forescale.graph.ops import AttentionCore, Elementwise, Gemm
 
 H100 = load_device("h100-sxm")

@@ -7,7 +7,7 @@ from tests.cost.collectives.clusters import two_level
 from forescale.cost.collectives.alpha_beta import AlphaBeta
 from forescale.cost.collectives.calibration import LinkCalibration, NetworkCalibration, WireProtocol
 from forescale.cost.timings import MeasuredCollective, errors, stack
-from forescale.evidence.kernel_fit import residual
+from forescale.evidence.entries import residual
 from forescale.evidence.network import BOUNDS, fit_link, parameters_of, with_parameters
 
 TRUTH = LinkCalibration(

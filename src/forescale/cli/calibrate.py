@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
     from forescale.cost.measured import Measurements
     from forescale.cost.select import Calibrations
-    from forescale.evidence.entries import EntryFit
-    from forescale.evidence.fit import ClusterCalibration, Move
+    from forescale.evidence.entries import EntryFit, Left, Move
+    from forescale.evidence.fit import ClusterCalibration
     from forescale.evidence.kernels import KernelFits
     from forescale.evidence.network import NetworkFits
-    from forescale.evidence.runs import Left, Run
+    from forescale.evidence.runs import Run
     from forescale.spec import Cluster, Device
 
 SHOWN = 8

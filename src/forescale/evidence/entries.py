@@ -1,16 +1,14 @@
-"""What every fit to kernels and collectives reports, and how it is checked on rows that it has not seen."""
+"""What every fit reports, and how fits to kernels and collectives are checked on rows that they have not seen."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from forescale.cost.calibration import Fit, Residual
-from forescale.evidence.fit import Move
-from forescale.evidence.kernel_fit import fit_record, residual
 from forescale.numeric import Array
 
 T = TypeVar("T")
@@ -21,6 +19,25 @@ FOLDS = 5
 """Parts of one file of which each is predicted from the others."""
 LEAST_MOVE = 1e-3
 """Share of its range that a parameter must move to be named."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """One parameter before and after a fit."""
+
+    path: str
+    before: float
+    after: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """Rows that were not used, and why."""
+
+    path: str
+    """Entry of the calibration that they would have moved, or their names."""
+    rows: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +116,44 @@ def fit_and_check(
     source = f"{name} predicted from the others"
     held_out = residual(np.concatenate(unseen), source=source) if unseen else None
     return Checked(fitted=fitted, before=before, after=after, held_out=held_out, files=", ".join(files))
+
+
+def residual(logs: Array, *, source: str) -> Residual:
+    """Return the spread of ln(predicted / measured)."""
+    p10, median, p90 = (_round(value) for value in np.quantile(logs, (0.1, 0.5, 0.9)))
+    return Residual(
+        rows=int(logs.size),
+        median_abs=_round(np.median(np.abs(logs))),
+        bias=median,
+        p10=p10,
+        p90=p90,
+        source=source,
+    )
+
+
+def fit_record(
+    *,
+    source: str,
+    in_sample: Residual,
+    held_out: Sequence[Residual] = (),
+    interval: Residual | None = None,
+    machines: Sequence[str] = (),
+) -> Fit:
+    """Return the record of a fit whose interval comes from `interval`, or else from the fitted rows."""
+    spread = interval or in_sample
+    return Fit(
+        kind="fitted",
+        source=source,
+        in_sample=in_sample,
+        held_out=tuple(held_out),
+        low=_round(min(np.exp(-spread.p90), 1.0)),
+        high=_round(max(np.exp(-spread.p10), 1.0)),
+        machines=tuple(machines),
+    )
+
+
+def _round(value: float | np.floating[Any]) -> float:
+    return round(float(value), 4)
 
 
 def moves_of(

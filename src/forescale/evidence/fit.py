@@ -14,6 +14,7 @@ import numpy as np
 from forescale.cost.calibration import Spread
 from forescale.cost.run_calibration import DeviceFactors, RunCalibration
 from forescale.errors import SpecError
+from forescale.evidence.entries import Move
 from forescale.evidence.least_squares import bounded_least_squares
 from forescale.evidence.runs import (
     Parameter,
@@ -120,15 +121,6 @@ def best_step(
 
 
 DIGITS = 4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
-    """One parameter before and after a fit."""
-
-    path: str
-    before: float
-    after: float
 
 
 def moves(before: RunCalibration, after: RunCalibration, parameters: Sequence[Parameter]) -> list[Move]:

@@ -1,28 +1,190 @@
-"""Fit the efficiencies of one device to its timed kernels, held near what is known of its generation."""
+"""Fit the efficiencies of one device to its timed kernels, held near what is known of its generation.
+
+What a benchmark adds per call (a Python layer, a synchronisation), and how much more than its traffic a
+quantisation timed with it costs, are nuisances of its table, fitted beside the parameters and dropped.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
+
+import numpy as np
 
 from forescale.cost.calibration import Calibration
 from forescale.cost.measured import Measurements
+from forescale.cost.model import ComputeModel
 from forescale.cost.roofline import Roofline, peak_rate
 from forescale.cost.tile import TileModel
-from forescale.cost.timings import KernelRow, batches
+from forescale.cost.timings import KernelBatch, KernelRow, batches
 from forescale.errors import SpecError
-from forescale.evidence import kernel_fit as fit
-from forescale.evidence.entries import FEWEST, EntryFit, fit_and_check, moves_of
-from forescale.evidence.runs import Left
+from forescale.evidence.entries import FEWEST, EntryFit, Left, fit_and_check, moves_of
+from forescale.evidence.least_squares import robust_least_squares
 from forescale.graph.ops import AttentionCore, Compute, Elementwise, Gemm, GroupedGemm
 from forescale.numeric import Array
 from forescale.spec import Device
 from forescale.units import counted
 
+ModelOf: TypeAlias = Callable[[Calibration, Device], ComputeModel]
+"""Builds the cost model of a device from a calibration."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """One number to fit: where it starts and the physical bounds it stays within."""
+
+    name: str
+    start: float
+    low: float
+    high: float
+
+
+GEMM = (
+    Parameter(name="fraction", start=0.75, low=0.3, high=1.0),
+    Parameter(name="fill_k", start=64.0, low=0.0, high=1500.0),
+    Parameter(name="tail", start=0.05, low=0.0, high=1.0),
+    Parameter(name="launch_s", start=3e-6, low=1e-6, high=6e-6),
+)
+GROUPED = (
+    Parameter(name="fraction", start=0.9, low=0.3, high=1.0),
+    Parameter(name="group_s", start=1e-6, low=0.0, high=1e-5),
+    Parameter(name="contract_m", start=0.85, low=0.3, high=1.0),
+)
+ATTENTION = (
+    Parameter(name="fraction", start=0.75, low=0.1, high=1.0),
+    Parameter(name="softmax_flops", start=150.0, low=0.0, high=1500.0),
+    Parameter(name="fill", start=100.0, low=0.0, high=1000.0),
+    Parameter(name="tail", start=0.3, low=0.0, high=1.0),
+    Parameter(name="launch_s", start=4e-6, low=2e-6, high=1e-5),
+)
+TILE = (
+    Parameter(name="fraction", start=0.8, low=0.3, high=1.0),
+    Parameter(name="l2_bytes_per_clock", start=60.0, low=16.0, high=128.0),
+    Parameter(name="fill_s", start=5e-7, low=0.0, high=3e-6),
+    Parameter(name="tail", start=0.3, low=0.0, high=1.0),
+    Parameter(name="epilogue", start=0.1, low=0.0, high=1.0),
+    Parameter(name="launch_s", start=2e-6, low=1e-6, high=6e-6),
+)
+TILE_ATTENTION = (
+    Parameter(name="fraction", start=0.8, low=0.1, high=1.0),
+    Parameter(name="exp_per_clock", start=12.0, low=2.0, high=32.0),
+    Parameter(name="overlap", start=0.5, low=0.0, high=1.0),
+    Parameter(name="fill", start=1.0, low=0.0, high=8.0),
+    Parameter(name="tail", start=0.5, low=0.0, high=1.0),
+    Parameter(name="launch_s", start=4e-6, low=2e-6, high=1e-5),
+)
+MEMORY = (
+    Parameter(name="bandwidth", start=0.75, low=0.05, high=1.0),
+    Parameter(name="launch_s", start=3e-6, low=5e-7, high=5e-5),
+)
+UNFUSED = (
+    Parameter(name="forward_bytes", start=12.0, low=4.0, high=60.0),
+    Parameter(name="backward_bytes", start=12.0, low=4.0, high=60.0),
+)
+"""What is fitted of each family; bounds are physical (no rate above the peak, no negative cost)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """Which parameters are fitted: a section of the calibration and, where it is a table, keys of it."""
+
+    section: str
+    keys: tuple[str, ...] = ()
+    """Keys that share the parameters, such as ("bf16", "fp16")."""
+
+    def changed(self, calibration: Calibration, values: Mapping[str, Any]) -> Calibration:
+        """Return `calibration` with `values` in this entry."""
+        table = getattr(calibration, self.section)
+        content: Any = (
+            replace(table, **values)
+            if not self.keys
+            else {**table, **{key: replace(table[key], **values) for key in self.keys}}
+        )
+        return replace(calibration, **{self.section: content})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """A calibration and the nuisances of benchmarks that were fitted beside it."""
+
+    calibration: Calibration
+    call_s: Mapping[str, float] = field(default_factory=dict)
+    """Seconds per call by table."""
+    extra: Mapping[str, float] = field(default_factory=dict)
+    """Factor on the duration of extra operators by table."""
+
+
+def fit_entry(
+    calibration: Calibration,
+    entry: Entry,
+    rows: Sequence[KernelBatch],
+    parameters: Sequence[Parameter],
+    model: ModelOf,
+    *,
+    calls: Sequence[str] = (),
+    extras: Sequence[str] = (),
+    scale: float = 0.05,
+    pull: float = 0.0,
+) -> Fitted:
+    """Return `calibration` with `entry` fitted to `rows`: least ln(predicted / measured), outliers linear.
+
+    Parameters
+    ----------
+    calls
+        Tables whose rows hold an unknown constant per call.
+    extras
+        Tables whose extra operators cost an unknown multiple of what the model says.
+    scale
+        Error from which a row weighs linearly instead of squared.
+    pull
+        Error that moving a parameter over its whole range would have to save: it holds what rows do not tell.
+    """
+    constants = [Parameter(name=f"call {table}", start=3e-6, low=0.0, high=3e-5) for table in calls]
+    factors = [Parameter(name=f"extra {table}", start=1.0, low=0.3, high=5.0) for table in extras]
+    free = (*parameters, *constants, *factors)
+    lows = np.array([item.low for item in free])
+    spans = np.array([item.high for item in free]) - lows
+
+    def place(position: Array) -> Fitted:
+        values = {item.name: float(lows[i] + position[i] * spans[i]) for i, item in enumerate(free)}
+        call_s = {table: values.pop(f"call {table}") for table in calls}
+        extra = {table: values.pop(f"extra {table}") for table in extras}
+        return Fitted(calibration=entry.changed(calibration, values), call_s=call_s, extra=extra)
+
+    start = (np.array([item.start for item in free]) - lows) / spans
+    held = len(parameters)
+
+    def objective(position: Array) -> Array:
+        misfit = errors(rows, place(position), model)
+        return np.concatenate([misfit, pull * (position - start)[:held]]) if pull else misfit
+
+    return place(
+        robust_least_squares(objective, start, np.zeros_like(start), np.ones_like(start), scale=scale)
+    )
+
+
+def errors(rows: Sequence[KernelBatch], fitted: Fitted, model: ModelOf) -> Array:
+    """Return ln(predicted / measured) of all rows."""
+    logs = []
+    for batch in rows:
+        seconds = predicted(
+            batch, model(fitted.calibration, batch.device), extra=fitted.extra.get(batch.table, 1.0)
+        )
+        logs.append(np.log((seconds + fitted.call_s.get(batch.table, 0.0)) / batch.seconds))
+    return np.concatenate(logs) if logs else np.zeros(0)
+
+
+def predicted(batch: KernelBatch, model: ComputeModel, *, extra: float = 1.0) -> Array:
+    """Return the seconds that `model` gives the rows of `batch`, those of extra operators times `extra`."""
+    parts = [np.asarray(model.seconds(op), dtype=np.float64) for op in batch.ops]
+    parts += [np.asarray(model.seconds(op), dtype=np.float64) * extra for op in batch.extra]
+    return np.asarray(np.sum(np.broadcast_arrays(*parts), axis=0), dtype=np.float64)
+
+
+Wanted: TypeAlias = tuple[Entry, tuple[Parameter, ...], ModelOf]
 PULL = 0.2
 """What moving a parameter from end to end of its range must save, in errors: four rows that are 5 % off; a choice."""
-Wanted: TypeAlias = tuple[fit.Entry, tuple[fit.Parameter, ...], fit.ModelOf]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,21 +293,21 @@ def _wanted(op: Compute, device: Device) -> tuple[Wanted, ...]:
         case Gemm():
             peak_rate(device, op.dtype)  # says so where the device has none
             return (
-                (fit.Entry(section="gemm", keys=(op.dtype,)), fit.GEMM, _roofline),
-                (fit.Entry(section="tile", keys=(op.dtype,)), fit.TILE, _tile),
+                (Entry(section="gemm", keys=(op.dtype,)), GEMM, _roofline),
+                (Entry(section="tile", keys=(op.dtype,)), TILE, _tile),
             )
         case GroupedGemm():
-            return ((fit.Entry(section="grouped"), fit.GROUPED, _roofline),)
+            return ((Entry(section="grouped"), GROUPED, _roofline),)
         case AttentionCore():
             if not op.flash:
-                return ((fit.Entry(section="unfused"), fit.UNFUSED, _roofline),)
+                return ((Entry(section="unfused"), UNFUSED, _roofline),)
             keys = (_direction(op),)
             return (
-                (fit.Entry(section="attention", keys=keys), fit.ATTENTION, _roofline),
-                (fit.Entry(section="tile_attention", keys=keys), fit.TILE_ATTENTION, _tile),
+                (Entry(section="attention", keys=keys), ATTENTION, _roofline),
+                (Entry(section="tile_attention", keys=keys), TILE_ATTENTION, _tile),
             )
         case Elementwise():
-            return ((fit.Entry(section="memory", keys=(op.family,)), fit.MEMORY, _roofline),)
+            return ((Entry(section="memory", keys=(op.family,)), MEMORY, _roofline),)
 
 
 def _fit_one(
@@ -155,14 +317,14 @@ def _fit_one(
     known = _values(base, entry, parameters)
     near = tuple(replace(item, start=min(max(known[item.name], item.low), item.high)) for item in parameters)
 
-    def fitted_to(train: Sequence[KernelRow]) -> fit.Fitted:
+    def fitted_to(train: Sequence[KernelRow]) -> Fitted:
         calls = sorted({row.table for row in train}) if per_call else []
-        return fit.fit_entry(base, entry, batches(train), near, model, calls=calls, pull=PULL)
+        return fit_entry(base, entry, batches(train), near, model, calls=calls, pull=PULL)
 
-    def misses(test: Sequence[KernelRow], fitted: fit.Fitted) -> Array:
-        return fit.errors(batches(test), fitted, model)
+    def misses(test: Sequence[KernelRow], fitted: Fitted) -> Array:
+        return errors(batches(test), fitted, model)
 
-    found = fit_and_check(rows, fit.Fitted(calibration=base), fitted_to, misses, lambda row: row.table)
+    found = fit_and_check(rows, Fitted(calibration=base), fitted_to, misses, lambda row: row.table)
     values = {
         key: float(f"{value:.4g}") for key, value in _values(found.fitted.calibration, entry, near).items()
     }
@@ -172,15 +334,13 @@ def _fit_one(
     return calibration, found.entry(path, moves)
 
 
-def _values(
-    calibration: Calibration, entry: fit.Entry, parameters: Sequence[fit.Parameter]
-) -> Mapping[str, float]:
+def _values(calibration: Calibration, entry: Entry, parameters: Sequence[Parameter]) -> Mapping[str, float]:
     table = getattr(calibration, entry.section)
     source = table[entry.keys[0]] if entry.keys else table
     return {item.name: float(getattr(source, item.name)) for item in parameters}
 
 
-def _current(calibration: Calibration, entry: fit.Entry) -> Calibration:
+def _current(calibration: Calibration, entry: Entry) -> Calibration:
     """Return the calibration with measured attention for the older kernels too: what was timed is what runs."""
     if entry.section not in {"attention", "tile_attention"}:
         return calibration

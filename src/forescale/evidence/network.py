@@ -18,9 +18,8 @@ from forescale.cost.collectives.calibration import (
 from forescale.cost.measured import Measurements
 from forescale.cost.timings import CollectiveBatch, MeasuredCollective, errors, stack
 from forescale.errors import SpecError
-from forescale.evidence.entries import FEWEST, Checked, EntryFit, fit_and_check, moves_of
+from forescale.evidence.entries import FEWEST, Checked, EntryFit, Left, fit_and_check, moves_of
 from forescale.evidence.least_squares import robust_least_squares
-from forescale.evidence.runs import Left
 from forescale.graph.ops import CollectiveKind
 from forescale.numeric import Array
 from forescale.spec import Cluster

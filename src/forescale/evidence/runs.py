@@ -13,6 +13,7 @@ from forescale.cost.run_calibration import RunCalibration, usual_software
 from forescale.cost.select import Costs
 from forescale.errors import ForescaleError
 from forescale.evidence.case import Case
+from forescale.evidence.entries import Left
 from forescale.graph.layout import Choices, Degrees, Layout, split_strategy
 from forescale.graph.operator import Block
 from forescale.graph.parts import Parts, build_blocks
@@ -30,16 +31,6 @@ OTHER_WEIGHT = 0.3
 """Rows whose configuration is not fully known count less; a choice."""
 BALANCE = 15.0
 """Rows from which more rows of a source hardly weigh more; a choice."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
-    """Rows that were not used, and why."""
-
-    path: str
-    """Entry of the calibration that they would have moved, or their names."""
-    rows: int
-    reason: str
 
 
 @dataclass(slots=True, kw_only=True)
