@@ -10,11 +10,11 @@ from typing import Any, get_args
 
 from forescale.catalogue.frameworks import load_framework
 from forescale.evidence.corpus import InexpressibleError, Notes
-from forescale.evidence.tables import first_match, framework_name
+from forescale.evidence.tables import first_match, framework_name, words_of
 from forescale.files import Row
 from forescale.frameworks.megatron.layout import launch_graphs
 from forescale.spec import Cluster
-from forescale.spec.framework import Framework, laid_over, told_of
+from forescale.spec.framework import Framework, laid_over, over, told_of
 from forescale.spec.model import Model
 from forescale.spec.strategy import (
     SENT_ONCE,
@@ -76,19 +76,13 @@ def stated_of(row: Row, model: Model, notes: Notes) -> Stated:
     strategy = {
         **{axis: degrees[axis] for axis in ("tp", "cp", "ep", "etp", "pp", "vpp")},
         "sp": None if framework.always_sp else _sequence_parallel(row, tp, notes),
-        "cp_kind": "ulysses" if "a2a" in row.text("attention") else None,
         "dp_replicate": replicate,
         "dp_shard": shard,
         "zero": zero,
         "micro_batch_size": micro,
         "recompute": saved.recompute,
         "stage_layers": None if framework.stage_layers(model, pp) else stage_layers(model, pp, vpp),
-        "overlap": _overlap(row),
-        "flash_attention": _flash(row),
-        "kernels": _kernels(row),
-        "software": _software(row),
         "graphs": _graphs(row),
-        "allocator": "expandable_segments" if "expandable_segments" in row.text("notes") else None,
         "offload": saved.offload,
         "dispatcher": _dispatcher(row, degrees["ep"], framework, notes),
     }
@@ -97,10 +91,14 @@ def stated_of(row: Row, model: Model, notes: Notes) -> Stated:
         "global_batch_size": batch,
         "optimizer": _optimizer(row),
         "precision": precision,
-        "varied_lengths": lengths_vary(row),
     }
     given = {name: value for name, value in strategy.items() if value is not None}
-    return Stated(framework=name, strategy=given, workload=workload)
+    said = words_of(row)
+    return Stated(
+        framework=name,
+        strategy=over(given, said["strategy"]),
+        workload=over(workload, said["workload"]),
+    )
 
 
 def _dispatcher(row: Row, ep: int, framework: Framework, notes: Notes) -> Dispatcher | None:
@@ -245,25 +243,6 @@ def stage_layers(model: Model, pp: int, vpp: int) -> tuple[int, ...] | None:
     return tuple(counts) if all(sum(counts[rank::pp]) for rank in range(pp)) else None
 
 
-def _overlap(row: Row) -> dict[str, bool]:
-    remarks = row.text("notes")
-    told = {"expert": re.search(r"moe a2a overlap|(?<!no )\bEP overlap(?! off)", remarks) is not None}
-    if "DDP=torch overlap" in remarks:
-        told["grad_reduce"] = True
-    if re.search(r"async ?TP", remarks, re.IGNORECASE):
-        told["tensor"] = True
-    if "TP/P2P comm overlap disabled" in remarks:
-        told |= {"tensor": False, "pipeline": False}
-    return told
-
-
-def _software(row: Row) -> str | None:
-    """Return the software stack where MaxText's policies of recompute say that XLA compiled the step."""
-    if "maxtext" not in row.text("recompute").lower():
-        return None
-    return "xla" if "TPU" in row.text("hardware") else "xla-gpu"
-
-
 def _graphs(row: Row) -> LaunchGraphs:
     """Return which launches the remarks say are captured."""
     told = re.search(
@@ -272,19 +251,6 @@ def _graphs(row: Row) -> LaunchGraphs:
     if told is None:
         return "none"
     return launch_graphs(told[1] or "transformer_engine", re.findall(r"\w+", told[2] or told[3]))
-
-
-def _flash(row: Row) -> bool | None:
-    text = row.text("attention").lower()
-    return not text.startswith(("unfused", "fused softmax", "xla")) if text else None
-
-
-def _kernels(row: Row) -> dict[str, Any]:
-    """Return what the remarks say of kernels."""
-    remarks, told = row.text("notes"), {}
-    if "num_vocab_tiling" in remarks or "vocab_tiles" in first_match("recipes", remarks):
-        told["cross_entropy"] = "fused_linear"
-    return {**told, "blocking_launches": "CUDA_LAUNCH_BLOCKING=1" in remarks}
 
 
 def _precision(row: Row, framework: Framework, notes: Notes) -> dict[str, str]:
@@ -299,8 +265,6 @@ def _precision(row: Row, framework: Framework, notes: Notes) -> dict[str, str]:
     if "note" in entry:
         notes.append(entry["note"])
     told = {name: entry[name] for name in ("compute", "recipe", "gradients") if name in entry}
-    if "fp32 main grads" in row.text("optimizer"):
-        told["gradients"] = "fp32"
     return {**told, **first_match("recipes", row.text("notes")).get("storage", {})}
 
 
@@ -362,13 +326,6 @@ def _products(row: Row) -> str:
     if "nvfp4" in row.text("compute_dtype").lower():
         return ", nvfp4"  # torchao's products in 4 bits are no aten.mm, so that only attention is kept
     return ", compiled" if re.search(r"compile|float8", row.text("notes"), re.IGNORECASE) else ""
-
-
-def lengths_vary(row: Row) -> bool:
-    """Return whether a row fine-tunes on sequences that are not packed."""
-    remarks = row.text("notes")
-    tuned = re.search(r"\bSFT\b|fine-?tun", remarks, re.IGNORECASE) is not None
-    return tuned and "packed" not in remarks
 
 
 def _offload(row: Row, recompute: str) -> Offload:

@@ -10,6 +10,9 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import Any
 
+from forescale.files import Row
+from forescale.spec.framework import over
+
 
 @cache
 def table(name: str) -> Any:  # noqa: ANN401  (JSON)
@@ -46,3 +49,12 @@ def all_matches(name: str, text: str) -> Mapping[str, Any]:
         if re.search(entry["match"], text, re.IGNORECASE):
             found = {**entry, **found}
     return MappingProxyType(found)
+
+
+def words_of(row: Row) -> dict[str, Any]:
+    """Return what cells of a row say in the words of a plan, as `strategy` and `workload`; later entries win."""
+    found: dict[str, Any] = {}
+    for entry in table("words"):
+        if all(re.search(pattern, row.text(column)) for column, pattern in entry["when"].items()):
+            found = over(found, {part: entry[part] for part in ("strategy", "workload") if part in entry})
+    return found

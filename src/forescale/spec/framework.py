@@ -156,7 +156,7 @@ class Framework:
             "micro_batch_size": self._micro_batch(strategy, workload, cluster),
         }
         told = {name: value for name, value in words.items() if value is not None}
-        return _over(told, strategy), _over({"precision": types}, workload)
+        return over(told, strategy), over({"precision": types}, workload)
 
     def stage_layers(self, model: Model, pp: int) -> tuple[int, ...] | None:
         """Return the layers of each rank where they go by cost: a rank ends with the layer that passes its share.
@@ -349,14 +349,14 @@ def _limits(framework: Framework) -> Limits:
     return framework.limits
 
 
-def _over(words: Words, given: Words) -> dict[str, Any]:
+def over(words: Words, given: Words) -> dict[str, Any]:
     """Return `words` with what is given laid over them, tables within tables included; None gives nothing."""
     merged = dict(words)
     for name, value in given.items():
         below = merged.get(name)
         tables = isinstance(value, Mapping) and isinstance(below, Mapping)
         if value is not None or name not in merged:
-            merged[name] = _over(below, value) if tables else value  # type: ignore[arg-type]
+            merged[name] = over(below, value) if tables else value  # type: ignore[arg-type]
     return merged
 
 
