@@ -294,8 +294,9 @@ def _read(
         raise UnknownKeyError(name, WHERE, (*LAYOUT, *RUN, *COST, *PLAN, *LIMITS))
     for name, given, told in (("layout", strategy, layout), ("workload", workload, run)):
         if given is not None and told:
-            msg = f"{WHERE}: {', '.join(told)} beside a whole {name}; change it with dataclasses.replace"
-            raise SpecError(msg)
+            raise SpecError(
+                f"{WHERE}: {', '.join(told)} beside a whole {name}; change it with dataclasses.replace"
+            )
     if isinstance(run.get("precision"), str):
         run["precision"] = {"compute": run["precision"]}
     if layout and isinstance(layout.get("recompute"), str):

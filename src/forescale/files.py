@@ -91,8 +91,9 @@ def parse_json(text: str, where: object, *, infinite: bool = False) -> Any:  # n
     try:
         content = json.loads(text, object_pairs_hook=table)
     except json.JSONDecodeError as error:
-        problem = f"it is not whole JSON: {error.msg} at line {error.lineno}, column {error.colno}"
-        raise ReaderError(where, problem) from error
+        raise ReaderError(
+            where, f"it is not whole JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+        ) from error
     except RecursionError as error:
         raise ReaderError(where, _too_deep()) from error
     except ReaderError:

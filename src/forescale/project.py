@@ -59,8 +59,7 @@ def project(
     """
     asked = question_of(question, cluster, workload, strategy=strategy, costs=costs)
     if asked.preset != "default":
-        msg = f"project is our own engine; presets.project_as answers as {asked.preset}"
-        raise SpecError(msg)
+        raise SpecError(f"project is our own engine; presets.project_as answers as {asked.preset}")
     result = _projection(wire(asked))
     return replace(result, notes=(*result.notes, *asked.notes)) if asked.notes else result
 
@@ -176,11 +175,10 @@ def _check_physics(result: Projection, *, clock_share: float) -> None:
     """Refuse a result that a physical law forbids; a clock above the device's own raises its peak as well."""
     name, most = max(("MFU", result.mfu), ("HFU", result.hfu), key=itemgetter(1))
     if most > max(clock_share, 1.0) or not np.isfinite(result.step_time_s):
-        msg = (
+        raise PhysicsError(
             f"projected {name} {most:.3f} of {result.model.name} on {result.cluster.name} breaks the device's peak "
             "rate; please report this"
         )
-        raise PhysicsError(msg)
 
 
 def peak_rate(cluster: Cluster, workload: Workload) -> float:

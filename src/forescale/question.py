@@ -67,10 +67,9 @@ class Question(Brief):
             If the question leaves it to a search.
         """
         if self.strategy is None:
-            msg = (
+            raise SpecError(
                 f"the question of {self.model.name} on {self.cluster.name} has no layout; give one, or search"
             )
-            raise SpecError(msg)
         return self.strategy
 
     @property
@@ -121,10 +120,8 @@ def question_of(
     present = {name: part for name, part in named.items() if part is not None}
     if isinstance(given, Question):
         if present:
-            msg = f"a question holds its {', '.join(present)}; change it with dataclasses.replace"
-            raise SpecError(msg)
+            raise SpecError(f"a question holds its {', '.join(present)}; change it with dataclasses.replace")
         return given
     if missing := [name for name in ("cluster", "workload") if name not in present]:
-        msg = f"a question of {given.name} needs {' and '.join(missing)} too"
-        raise SpecError(msg)
+        raise SpecError(f"a question of {given.name} needs {' and '.join(missing)} too")
     return Question(model=given, **present)

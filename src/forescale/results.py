@@ -53,8 +53,9 @@ class Result(Brief):
         """
         name = next((each for each in FRAMES if find_spec(each) is not None), None)
         if name is None:
-            msg = "a data frame needs pandas or polars; install one with: pip install 'forescale[frame]'"
-            raise SpecError(msg)
+            raise SpecError(
+                "a data frame needs pandas or polars; install one with: pip install 'forescale[frame]'"
+            )
         return import_module(name).DataFrame(self.rows())
 
     def _repr_html_(self) -> str:

@@ -137,8 +137,7 @@ def _loaded(loader: Any) -> object:  # noqa: ANN401  (of a lazy import)
     if root is None:
         return None
     if _expanded(root, {}) > YAML_VALUES:
-        msg = f"its anchors stand for more than {YAML_VALUES:,} values"
-        raise SpecError(msg)
+        raise SpecError(f"its anchors stand for more than {YAML_VALUES:,} values")
     return loader.construct_document(root)
 
 
@@ -237,8 +236,7 @@ def toml_value(value: object) -> str:
         case list() | tuple():
             return f"[{', '.join(toml_value(item) for item in value)}]"
         case _:
-            msg = f"{value!r} has no form in TOML"
-            raise TypeError(msg)
+            raise TypeError(f"{value!r} has no form in TOML")
 
 
 _TABLE = re.compile(r"^\s*\[(\[?)\s*([^\[\]#]+?)\s*\]\]?\s*(?:#.*)?$")

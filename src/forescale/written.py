@@ -50,8 +50,7 @@ def writing(path: Path) -> Iterator[None]:
     except (OSError, RuntimeError) as error:  # Python 3.11 raises the latter for links in a circle
         if isinstance(error, RuntimeError) and not path.is_symlink():
             raise
-        msg = f"cannot write {path}: {getattr(error, 'strerror', None) or error}"
-        raise ForescaleError(msg) from error
+        raise ForescaleError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
 
 
 def write_text(path: Path, text: str) -> None:

@@ -92,8 +92,7 @@ def calibrate_command(
     from forescale.evidence.fit import rounded
 
     if runs is None and not kernel.kernels and not logs.collectives:
-        msg = "there is nothing to fit to: give RUNS.csv, --kernels FILE or --collectives FILE"
-        raise SpecError(msg)
+        raise SpecError("there is nothing to fit to: give RUNS.csv, --kernels FILE or --collectives FILE")
     own = Calibrations() if base is None else read_calibrations(base)
     today = date.today().isoformat()
     place = _cluster(machine.cluster)
@@ -105,8 +104,7 @@ def calibrate_command(
         entries, left = [*kernel_fits.entries], [*kernel_fits.left]
     if logs.collectives:
         if place is None:
-            msg = "--collectives needs the --cluster that they were timed on"
-            raise SpecError(msg)
+            raise SpecError("--collectives needs the --cluster that they were timed on")
         said = {"kind": logs.kind, "num_ranks": logs.num_ranks, "ranks_per_node": logs.ranks_per_node}
         timed = _read(logs.collectives, place.device, cluster=place.name, **said)
         own, link_fits = _links(own, timed, place, date=today)
@@ -135,13 +133,13 @@ def _device(name: str | None, cluster: Cluster | None) -> Device:
     from forescale.catalogue.clusters import load_device
 
     if name is None and cluster is None:
-        msg = "--kernels needs the --device that they were timed on"
-        raise SpecError(msg)
+        raise SpecError("--kernels needs the --device that they were timed on")
     if cluster is not None and name in (None, cluster.device.name):
         return cluster.device
     if cluster is not None:
-        msg = f"--device is {name}, but {cluster.name} has {cluster.device.name}; leave one of them out"
-        raise SpecError(msg)
+        raise SpecError(
+            f"--device is {name}, but {cluster.name} has {cluster.device.name}; leave one of them out"
+        )
     return load_device(name or "")
 
 
@@ -151,8 +149,7 @@ def _read(paths: Sequence[Path], device: Device, **asked: Any) -> list[Measureme
     found = [read_measurements(path, device, **asked) for path in paths]
     for one in found:
         if one.device and one.device != device.name:
-            msg = f"{one.source} was measured on {one.device}, not on {device.name}"
-            raise SpecError(msg)
+            raise SpecError(f"{one.source} was measured on {one.device}, not on {device.name}")
     return found
 
 
@@ -207,8 +204,7 @@ def _runs(
         measured = [run for run in measured if run.case.question.cluster.device.name == device]
     if not measured:
         reasons = "; ".join(f"{one.path}: {one.reason}" for one in left) or f"none of them is on {device}"
-        msg = f"{path}: no run can be used ({reasons})"
-        raise SpecError(msg)
+        raise SpecError(f"{path}: no run can be used ({reasons})")
     source = f"{counted(len(measured), 'run')} of {path.name} around calibration {start.name}"
     return measured, calibrate_cluster(measured, start, name=name, date=date, source=source), left
 

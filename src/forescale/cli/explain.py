@@ -68,8 +68,7 @@ def explain_command(
     from forescale.explain import explain
 
     if len(words) > 2:
-        msg = f"explain takes a model and one quantity; got {' '.join(words)}"
-        raise SpecError(msg)
+        raise SpecError(f"explain takes a model and one quantity; got {' '.join(words)}")
     model, quantity = (words[0] if len(words) == 2 else None), words[-1]
     question = read_question(model, plan, cluster, run, layout, cost)
     refuse_presets(question, "explain")

@@ -52,8 +52,7 @@ def refuse_presets(question: Question, command: str, *, works_under: str = "the 
     name = load_preset(question.preset).name
     takers = OWN_SEARCH.get(name)
     who = "project takes" if takers is None else f"project and {takers} take"
-    msg = f"{command} works under {works_under} only; {who} {name}"
-    raise SpecError(msg)
+    raise SpecError(f"{command} works under {works_under} only; {who} {name}")
 
 
 def read_question(
@@ -135,8 +134,7 @@ def _hardware_notes(values: dict[str, Any], folder: Path | None) -> tuple[Note, 
 def _size(values: dict[str, Any], cluster: ClusterOptions) -> None:
     """Lay --devices or --nodes over whichever of the two the plan has."""
     if cluster.devices is not None and cluster.nodes is not None:
-        msg = "--devices and --nodes say the same thing; give one of them"
-        raise SpecError(msg)
+        raise SpecError("--devices and --nodes say the same thing; give one of them")
     if cluster.devices is not None or cluster.nodes is not None:
         values.pop("devices", None)
         values.pop("nodes", None)
@@ -341,11 +339,10 @@ def _offloaded(names: list[str]) -> list[str]:
         if name not in known:
             close = nearest(name, known)
             hint = f"; did you mean {' or '.join(close)}?" if close else ""
-            msg = (
+            raise SpecError(
                 "--offload-activations takes a number of layers, all, or modules "
                 f"({', '.join(known)}); got {name!r}{hint}"
             )
-            raise SpecError(msg)
     return names
 
 
@@ -364,8 +361,7 @@ def _recompute(layout: LayoutOptions) -> dict[str, Any] | None:
     kind: str | None = layout.recompute or next((needed for needed, *_ in given), None)
     for needed, option, _, _ in given:
         if needed != kind:
-            msg = f"{option} goes with recompute {needed}; it is {kind}"
-            raise SpecError(msg)
+            raise SpecError(f"{option} goes with recompute {needed}; it is {kind}")
     if kind is None:
         return None
     if kind == "selective" and not given:
@@ -385,8 +381,7 @@ def _word_or_count(text: str | None) -> str | int | None:
 def _counts(text: str, option: str, example: str) -> list[int]:
     counts = [whole_of(count) for count in text.split(",")]
     if None in counts:
-        msg = f"{option} takes whole numbers such as {example}; got {shown(text)}"
-        raise SpecError(msg)
+        raise SpecError(f"{option} takes whole numbers such as {example}; got {shown(text)}")
     return [count for count in counts if count is not None]
 
 
@@ -412,8 +407,7 @@ def _require(values: dict[str, Any]) -> None:
     ]
     if missing:
         _refuse_unknown(values.get("preset"))
-        msg = f"{', '.join(missing)} must be given, here or in a plan file (--plan)"
-        raise SpecError(msg)
+        raise SpecError(f"{', '.join(missing)} must be given, here or in a plan file (--plan)")
 
 
 def _refuse_unknown(preset: object) -> None:

@@ -82,11 +82,11 @@ class AnchorOptions:
             given = {"--load-benchmark": self.load_benchmark, "--safety-margin": self.safety_margin}
             for option, value in given.items():
                 if value is not None:
-                    msg = f"{option} goes with --memory-mode benchmark or both; it is simulate"
-                    raise SpecError(msg)
+                    raise SpecError(f"{option} goes with --memory-mode benchmark or both; it is simulate")
         elif self.load_benchmark is None:
-            msg = f"--memory-mode {self.mode} needs a measurement: give its file with --load-benchmark"
-            raise SpecError(msg)
+            raise SpecError(
+                f"--memory-mode {self.mode} needs a measurement: give its file with --load-benchmark"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,15 +166,13 @@ def _anchored(question: Question, result: Projection, anchor: AnchorOptions) -> 
     assert file is not None
     bench = read_bench(file)
     if bench.config is None:
-        msg = f"{file} has timed kernels only; anchoring memory needs ranks and their config"
-        raise SpecError(msg)
+        raise SpecError(f"{file} has timed kernels only; anchoring memory needs ranks and their config")
     ran = build_question({"strategy": {}, **bench.config}, where=f"{file}, config", folder=file.parent)
     if ran.model != result.model:
-        msg = (
+        raise SpecError(
             f"{file} measured {ran.model.name}; the question is about {result.model.name}: "
             "anchor on a run of the same model"
         )
-        raise SpecError(msg)
     return anchored_memory(
         result,
         project(ran),
@@ -236,8 +234,7 @@ def compare_command(
 ) -> None:
     """Compare one model's memory under several recompute policies, sequence lengths, ZeRO stages or degrees."""
     if plot is not None and plot.suffix not in SUFFIXES:
-        msg = f"--plot takes a file that ends in .svg, .html or .json; got {plot}"
-        raise SpecError(msg)
+        raise SpecError(f"--plot takes a file that ends in .svg, .html or .json; got {plot}")
     wanted = [value.strip() for value in (values or USUAL[across]).split(",") if value.strip()]
     found = _compared(across, wanted, model, cluster, run, layout, plan)
     if plot is not None:
@@ -278,8 +275,7 @@ def _compared(
     if failure is not None and not rows:
         raise failure
     if not rows:
-        msg = f"--values must name at least one value of {across}"
-        raise SpecError(msg)
+        raise SpecError(f"--values must name at least one value of {across}")
     return MemoryComparison(across=across, rows=tuple(rows), refused=refused)
 
 
@@ -299,8 +295,7 @@ def _changed(
     if across == "recompute":
         return run, _with_recompute(layout, value)
     if (number := whole_of(value)) is None:
-        msg = f"--values of {across} are whole numbers such as {USUAL[across]}; got {value!r}"
-        raise SpecError(msg)
+        raise SpecError(f"--values of {across} are whole numbers such as {USUAL[across]}; got {value!r}")
     if across == "seq-len":
         return replace(run, seq_len=number), layout
     changed: dict[str, Any] = {across.replace("-", "_"): number}

@@ -166,8 +166,7 @@ def memory_limit(text: str | None) -> float | None:
 
     value = None if text is None else parse(text, "byte")
     if value is not None and value <= 0:
-        msg = f"--max-memory must be greater than 0, got {text}"
-        raise SpecError(msg)
+        raise SpecError(f"--max-memory must be greater than 0, got {text}")
     return value
 
 

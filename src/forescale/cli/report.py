@@ -62,8 +62,7 @@ def report_command(
     from forescale.cli.inputs import read_question, refuse_presets
 
     if output is not None and output.suffix not in SUFFIXES:
-        msg = f"--output takes a file that ends in {', '.join(SUFFIXES)}; got {output.name}"
-        raise SpecError(msg)
+        raise SpecError(f"--output takes a file that ends in {', '.join(SUFFIXES)}; got {output.name}")
     if plan.preset == STUDY:
         model, cluster, run = _of_the_analysis(plan, model, cluster, run)
     question = read_question(model, plan, cluster, run, framework=framework_of(choice))
@@ -105,8 +104,7 @@ def _study(question: Question, choice: SpaceOptions, *, top: int, details: int, 
 
     if choice != SpaceOptions():
         what = "--space, --for, --fix and --allow"
-        msg = f"{what} do not go with --preset {STUDY}: its search has the space of the analysis"
-        raise SpecError(msg)
+        raise SpecError(f"{what} do not go with --preset {STUDY}: its search has the space of the analysis")
     parts = (question.model, question.cluster, question.workload)
     found = search_almodel(*parts, top=top, worst=worst)
     other = Almodel(terms=first_table_terms())

@@ -50,8 +50,7 @@ class ScanOptions:
         """Raise if any of these options is given."""
         for name, value in asdict(self).items():
             if value not in (None, False):
-                msg = f"--{name.replace('_', '-')} {why}"
-                raise SpecError(msg)
+                raise SpecError(f"--{name.replace('_', '-')} {why}")
 
 
 def complete_question(
@@ -61,27 +60,22 @@ def complete_question(
     _refuse_combinations(scan)
     if scan.device_counts is not None:
         if cluster.devices is not None or cluster.nodes is not None:
-            msg = "--device-counts says on how many devices; leave out --devices and --nodes"
-            raise SpecError(msg)
+            raise SpecError("--device-counts says on how many devices; leave out --devices and --nodes")
         cluster = replace(cluster, devices=max(_counts("--device-counts", scan.device_counts)))
     if scan.batches is not None:
         if run.global_batch_size is not None:
-            msg = "--batches and --global-batch-size say the same thing; give one of them"
-            raise SpecError(msg)
+            raise SpecError("--batches and --global-batch-size say the same thing; give one of them")
         run = replace(run, global_batch_size=max(_counts("--batches", scan.batches)))
     return cluster, run
 
 
 def _refuse_combinations(scan: ScanOptions) -> None:
     if scan.pareto and scan.has_target:
-        msg = "--pareto and a target are two questions; ask one at a time"
-        raise SpecError(msg)
+        raise SpecError("--pareto and a target are two questions; ask one at a time")
     if scan.batches is not None and (scan.pareto or scan.has_target or scan.device_counts is not None):
-        msg = "--batches goes without --pareto, targets and --device-counts; ask one at a time"
-        raise SpecError(msg)
+        raise SpecError("--batches goes without --pareto, targets and --device-counts; ask one at a time")
     if scan.price_per_device_hour is not None and (scan.pareto or not scan.wanted):
-        msg = "--price-per-device-hour goes with a target, --device-counts or --batches"
-        raise SpecError(msg)
+        raise SpecError("--price-per-device-hour goes with a target, --device-counts or --batches")
 
 
 def front(question: Question, scan: ScanOptions) -> ParetoResult:
@@ -120,8 +114,7 @@ def _target(scan: ScanOptions) -> Target | None:
     text = scan.target_step_time
     step = None if text is None else parse(text, "second")
     if step is not None and step <= 0.0:
-        msg = f"--target-step-time must be greater than 0, got {text}"
-        raise SpecError(msg)
+        raise SpecError(f"--target-step-time must be greater than 0, got {text}")
     return Target(step_time_s=step, days=scan.target_days)
 
 
@@ -130,8 +123,9 @@ def _counts(option: str, text: str) -> list[int]:
     parts = [whole_of(part) for part in text.split(",")]
     counts = sorted({part for part in parts if part})
     if None in parts or 0 in parts or len(counts) > SCANNED:
-        msg = f"{option} takes at most {SCANNED} whole numbers of 1 or more, such as 64,128,256; got {shown(text)}"
-        raise SpecError(msg)
+        raise SpecError(
+            f"{option} takes at most {SCANNED} whole numbers of 1 or more, such as 64,128,256; got {shown(text)}"
+        )
     return [
         within(count, COUNT if option == "--batches" else DEVICES, option, whole=True) for count in counts
     ]

@@ -65,15 +65,13 @@ class EffortOptions:
         """Refuse options that were given where they mean nothing."""
         for name, value in (("--time-limit", self.time_limit), ("--checkpoint", self.checkpoint)):
             if value is not None:
-                msg = f"{name} {why}"
-                raise SpecError(msg)
+                raise SpecError(f"{name} {why}")
 
 
 def parquet_writable(path: Path | None) -> Path | None:
     """Return `path` if a Parquet file can be written there: asked before the search."""
     if path is not None and find_spec("pyarrow") is None:
-        msg = "--parquet needs pyarrow; install it with: pip install 'forescale[sweep]'"
-        raise SpecError(msg)
+        raise SpecError("--parquet needs pyarrow; install it with: pip install 'forescale[sweep]'")
     return writable(path)
 
 
@@ -88,8 +86,7 @@ class AnswerOptions:
         """Refuse options that were given where they mean nothing."""
         for name, value in (("--safe", self.safe), ("--relax", self.relax)):
             if value:
-                msg = f"{name} {why}"
-                raise SpecError(msg)
+                raise SpecError(f"{name} {why}")
 
 
 R = TypeVar("R", bound=Result)

@@ -84,8 +84,7 @@ def words(option: str, texts: Sequence[str]) -> dict[str, list[str]]:
         name, equals, values = text.partition("=")
         name = name.strip().replace("-", "_")
         if not equals or not values.strip():
-            msg = f"{option} takes NAME=VALUE, such as tp=8; got {text!r}"
-            raise SpecError(msg)
+            raise SpecError(f"{option} takes NAME=VALUE, such as tp=8; got {text!r}")
         found[name] = [value.strip() for value in values.split(";" if name == "placement" else ",")]
     return found
 
@@ -95,5 +94,6 @@ def _refuse_idle_devices(space: Space, held: dict[str, list[str]], num_devices: 
     for name, texts in held.items():
         if name in PLACED and all(num_devices % degree for degree in getattr(space, name)):
             values = ",".join(texts)
-            msg = f"--fix {name}={values}: the number of devices, {num_devices}, is no multiple of {values}"
-            raise SpecError(msg)
+            raise SpecError(
+                f"--fix {name}={values}: the number of devices, {num_devices}, is no multiple of {values}"
+            )

@@ -43,8 +43,7 @@ def refuse_study_options(options: StudyOptions) -> None:
     """Raise if options of this preset are given under another."""
     for name, value in asdict(options).items():
         if value is not None:
-            msg = f"--{name.replace('_', '-')} belongs to --preset {STUDY}"
-            raise SpecError(msg)
+            raise SpecError(f"--{name.replace('_', '-')} belongs to --preset {STUDY}")
 
 
 def search_study(
@@ -58,11 +57,13 @@ def search_study(
     from forescale.presets.subramanian2024 import search_subramanian2024
 
     if options.tensor_parallel is None:
-        msg = f"--preset {STUDY} searches one strategy at a time: give --tensor-parallel 1d, 2d or summa"
-        raise SpecError(msg)
+        raise SpecError(
+            f"--preset {STUDY} searches one strategy at a time: give --tensor-parallel 1d, 2d or summa"
+        )
     if question.objective != "step_time":
-        msg = f"--preset {STUDY} ranks by step_time, as published; got --objective {question.objective}"
-        raise SpecError(msg)
+        raise SpecError(
+            f"--preset {STUDY} ranks by step_time, as published; got --objective {question.objective}"
+        )
     device = replace(question.cluster.device, hbm_bytes=question.memory_limit)
     return search_subramanian2024(
         question.model,
@@ -83,8 +84,7 @@ def _quirks(left_out: Sequence[str]) -> Quirks:
     names = [name.replace("-", "_") for name in left_out]
     for name in names:
         if name not in (*known, "all"):
-            kind = "quirk"
-            raise UnknownNameError(kind, name, (*known, "all"))
+            raise UnknownNameError("quirk", name, (*known, "all"))
     return Quirks(**{name: name not in names and "all" not in names for name in known})
 
 
@@ -93,7 +93,6 @@ def _fixed(fixes: Sequence[str]) -> dict[str, int]:
     for text in fixes:
         name, _, value = text.partition("=")
         if (number := whole_of(value)) is None:
-            msg = f"--fix takes NAME=NUMBER under --preset {STUDY}, such as tp1=8; got {text!r}"
-            raise SpecError(msg)
+            raise SpecError(f"--fix takes NAME=NUMBER under --preset {STUDY}, such as tp1=8; got {text!r}")
         held[name.strip().replace("-", "_")] = number
     return held

@@ -106,11 +106,9 @@ def _check(
     from forescale.errors import UnknownNameError
 
     if output is None and (plot or restart):
-        msg = f"{'--plot' if plot else '--restart'} goes with --output"
-        raise SpecError(msg)
+        raise SpecError(f"{'--plot' if plot else '--restart'} goes with --output")
     if metric is not None and metric not in known:
-        what = "metric"
-        raise UnknownNameError(what, metric, known)
+        raise UnknownNameError("metric", metric, known)
 
 
 def _read(file: Path, sets: list[str] | None) -> Sweep:

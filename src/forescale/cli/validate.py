@@ -83,10 +83,9 @@ def _costs(options: CostOptions) -> Costs:
     from forescale.cost.select import Calibrations, Costs, read_calibrations
 
     if options.measurements is not None or options.compute == "measured":
-        msg = (
+        raise SpecError(
             "validate projects many devices; timed kernels are of one, so --measurements does not go with it"
         )
-        raise SpecError(msg)
     clock, calibration = options.device_clock_mhz, options.calibration
     own = Calibrations() if calibration is None else read_calibrations(calibration)
     return Costs(
@@ -123,8 +122,7 @@ def _write_files(
     if chart is not None:
         drawing = time_chart(board)
         if drawing is None:
-            msg = f"{runs} has no core row with a measured step time, so there is nothing to draw"
-            raise SpecError(msg)
+            raise SpecError(f"{runs} has no core row with a measured step time, so there is nothing to draw")
         svg = chart.suffix == ".svg"
         text = lines.to_svg(drawing) if svg else json.dumps(lines.to_vega_lite(drawing), indent=1)
         write_text(chart, text + "\n")

@@ -75,8 +75,7 @@ class Explainer:
     def node(self, quantity: str, *, stage: int | None = None) -> TermNode:
         """Return the tidy tree behind one quantity; of memory, that of one stage, the fullest by default."""
         if quantity not in quantity_names():
-            kind = "quantity"
-            raise UnknownNameError(kind, quantity, quantity_names())
+            raise UnknownNameError("quantity", quantity, quantity_names())
         return tidy(self.term(quantity, stage=stage).renamed(quantity).at(0))
 
     def term(self, quantity: str, *, stage: int | None = None) -> Term:
@@ -85,8 +84,9 @@ class Explainer:
         if family == "memory":
             return self._memory(part, stage)
         if stage is not None:
-            msg = f"a stage goes with memory and its parts (memory.activations, ...), not with {quantity}"
-            raise SpecError(msg)
+            raise SpecError(
+                f"a stage goes with memory and its parts (memory.activations, ...), not with {quantity}"
+            )
         if family == "params":
             return self._parameters(part)
         if quantity.startswith("model_flops"):
@@ -117,8 +117,7 @@ class Explainer:
                 return as_term(tokens_per_device_second(tokens=tokens, step_time=step, num_devices=devices))
             case "training_days":
                 if self.question.workload.tokens is None:
-                    msg = "training_days needs the tokens of the whole run (--tokens)"
-                    raise SpecError(msg)
+                    raise SpecError("training_days needs the tokens of the whole run (--tokens)")
                 return as_term(
                     days(total_tokens=self.question.workload.tokens, tokens=tokens, step_time=step)
                 )
@@ -138,8 +137,9 @@ class Explainer:
     def _memory(self, part: str, stage: int | None) -> Term:
         peaks = value_of(self.evaluation.stage_peak)
         if stage is not None and not 0 <= stage < len(peaks):
-            msg = f"stage {stage} is none of the pipeline's {counted(len(peaks), 'stage')}, 0 to {len(peaks) - 1}"
-            raise SpecError(msg)
+            raise SpecError(
+                f"stage {stage} is none of the pipeline's {counted(len(peaks), 'stage')}, 0 to {len(peaks) - 1}"
+            )
         rows = np.argmax(peaks, axis=0) if stage is None else np.full(np.shape(peaks)[1:], stage)
         values = self.evaluation.stage_peak if part == "peak" else getattr(self.evaluation.memory, part)
         return as_term(Picker(rows)(values), name=part).renamed(part, unit="byte")

@@ -86,8 +86,9 @@ def build_bench(document: Mapping[str, Any], *, where: str) -> BenchArtifact:
             raise UnknownKeyError(key, where, KEYS)
     config = document.get("config")
     if "config" in document and not isinstance(config, Mapping):
-        msg = f"{where}: config must be a table with model, cluster, devices and workload; got {config!r}"
-        raise SpecError(msg)
+        raise SpecError(
+            f"{where}: config must be a table with model, cluster, devices and workload; got {config!r}"
+        )
     artifact = BenchArtifact(
         config=config,
         ranks=tuple(
@@ -121,27 +122,25 @@ def _check_schema(found: object, file: Path) -> None:
 def _check(artifact: BenchArtifact, where: str) -> None:
     """Refuse an artifact without measurements, or with measurements of a run that it does not have."""
     if not (artifact.ranks or artifact.kernels or artifact.collectives):
-        msg = f"{where}: nothing was measured; it needs at least one measured rank, kernel or collective"
-        raise SpecError(msg)
+        raise SpecError(
+            f"{where}: nothing was measured; it needs at least one measured rank, kernel or collective"
+        )
     if artifact.config is None and (artifact.ranks or artifact.layers):
-        msg = f"{where}: ranks and layers need config, the run that they were measured in"
-        raise SpecError(msg)
+        raise SpecError(f"{where}: ranks and layers need config, the run that they were measured in")
 
 
 def _kernel(row: Mapping[str, Any], where: str) -> KernelTiming:
     """Return one timed kernel; its `op` says what else it has."""
     op = row.get("op")
     if op not in KERNEL_TIMINGS:
-        msg = f"{where}: op must be one of {', '.join(KERNEL_TIMINGS)}; got {op!r}"
-        raise SpecError(msg)
+        raise SpecError(f"{where}: op must be one of {', '.join(KERNEL_TIMINGS)}; got {op!r}")
     return build(KERNEL_TIMINGS[op], row, where=where)
 
 
 def _rows(document: Mapping[str, Any], key: str, where: str) -> list[tuple[str, Mapping[str, Any]]]:
     rows = document.get(key, [])
     if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
-        msg = f"{where}: {key} must be a list of tables, got {rows!r}"
-        raise SpecError(msg)
+        raise SpecError(f"{where}: {key} must be a list of tables, got {rows!r}")
     return [(f"{key}[{index}]", row) for index, row in enumerate(rows)]
 
 

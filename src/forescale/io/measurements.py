@@ -60,8 +60,7 @@ def read_costs(values: object, cluster: Cluster, *, where: str, folder: Path | N
         If the section is wrong, or the measurements are of another device.
     """
     if not isinstance(values, Mapping):
-        msg = f"{where}: cost must be a table ([cost]), got {values!r}"
-        raise SpecError(msg)
+        raise SpecError(f"{where}: cost must be a table ([cost]), got {values!r}")
     given = dict(values)
     if isinstance(given.get("measurements"), str):
         given["measurements"] = [given["measurements"]]

@@ -64,8 +64,7 @@ def model_given(given: object, where: str, folder: Path | None = None) -> Model:
     if isinstance(given, str):
         return model_of(given, folder=folder)
     if not isinstance(given, Mapping):
-        msg = f"{where}: model must be a name, a file or a table, got {shown(given)}"
-        raise SpecError(msg)
+        raise SpecError(f"{where}: model must be a name, a file or a table, got {shown(given)}")
     values = dict(given)
     base = values.pop("base", None)
     if base is not None:
@@ -87,13 +86,11 @@ def cluster_given(given: object, where: str, folder: Path | None = None, *, conf
         inside = {key: value for key, value in given.items() if key != "num_devices"}
         cluster = build_cluster(inside, 1, where=f"{where}, cluster", name="cluster")
     else:
-        msg = f"{where}: cluster must be a name, a file or a table, got {shown(given)}"
-        raise SpecError(msg)
+        raise SpecError(f"{where}: cluster must be a name, a file or a table, got {shown(given)}")
     if config is None:
         return cluster
     if not isinstance(config, str):
-        msg = f"{where}: hardware_config must be a file, got {shown(config)}"
-        raise SpecError(msg)
+        raise SpecError(f"{where}: hardware_config must be a file, got {shown(config)}")
     return read_hardware_config((folder or Path()) / place_of(config)).applied(cluster)
 
 
@@ -147,11 +144,10 @@ def _of_hardware_config(values: Mapping[str, Any], file: Path) -> Cluster:
     """Return the cluster of a Primus hardware configuration: over its `base`, or the one its name says."""
     base = values.get("base", file.stem.lower())
     if base not in cluster_names():
-        msg = (
+        raise SpecError(
             f"{file}: a hardware configuration does not say which devices it is of; add `base: NAME` of a "
             "catalogue cluster, or give --cluster NAME --hardware-config FILE"
         )
-        raise SpecError(msg)
     config = build_hardware_config(values, where=file.name)
     return config.applied(load_cluster(base, 1))
 
@@ -169,8 +165,9 @@ def build_cluster(values: Mapping[str, Any], num_devices: int, *, where: str, na
     entry = {"name": values.get("base", name), **entry}
     given = entry.setdefault("num_devices", num_devices)
     if given != num_devices:
-        msg = f"{where}: it says {given} devices, but {num_devices} were asked for; leave one of them out"
-        raise SpecError(msg)
+        raise SpecError(
+            f"{where}: it says {given} devices, but {num_devices} were asked for; leave one of them out"
+        )
     return build(Cluster, entry, where=where)
 
 
@@ -181,8 +178,7 @@ def _on_base(values: Mapping[str, Any], record: Any, where: str) -> dict[str, An
     if base is None:
         return own
     if not isinstance(base, str):
-        msg = f"{where}: base must be a catalogue name, got {base!r}"
-        raise SpecError(msg)
+        raise SpecError(f"{where}: base must be a catalogue name, got {base!r}")
     return deep_merge(_plain(record(base)), own)
 
 

@@ -105,8 +105,7 @@ def write_question(question: Question, path: str | Path) -> None:
     """
     values = question_values(question)
     if build_question(values, where=str(path)) != question:
-        msg = f"{path}: the question cannot be written so that it is read back equal"
-        raise SpecError(msg)
+        raise SpecError(f"{path}: the question cannot be written so that it is read back equal")
     write_text(Path(path), dump_toml(values))
 
 
@@ -129,8 +128,9 @@ def with_overrides(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[
         path, equals, text = override.partition("=")
         keys = [key.strip() for key in path.split(".")]
         if not equals or not all(keys):
-            msg = f"the override {override!r} must look like section.key=value, such as strategy.tp=4"
-            raise SpecError(msg)
+            raise SpecError(
+                f"the override {override!r} must look like section.key=value, such as strategy.tp=4"
+            )
         _set(changed, keys, _literal(text.strip()), override)
     return changed
 
@@ -192,12 +192,11 @@ def build_strategy(values: Mapping[str, Any], num_devices: int, *, where: str) -
     if num_devices % fixed:
         below, above = num_devices // fixed * fixed, -(-num_devices // fixed) * fixed
         nearest = f"{below} or {above}" if below else str(above)
-        msg = (
+        raise SpecError(
             f"{where}, strategy: the number of devices, {num_devices}, is no multiple of the {fixed} that "
             f"tp {given.tp}, cp {given.cp}, pp {given.pp} and the data parallel degree given need; "
             f"the nearest are {nearest}"
         )
-        raise SpecError(msg)
     return build(Strategy, {**values, free: num_devices // fixed}, where=f"{where}, strategy")
 
 
@@ -235,13 +234,11 @@ _LIMITS = MappingProxyType({"objective": "step_time", "max_memory": None, "safe"
 def _limits(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     found = dict(_LIMITS) | {name: values[name] for name in _LIMITS if name in values}
     if found["objective"] not in get_args(Objective):
-        msg = (
+        raise SpecError(
             f"{where}: objective must be {' or '.join(get_args(Objective))}, got {shown(found['objective'])}"
         )
-        raise SpecError(msg)
     if not isinstance(found["safe"], bool):
-        msg = f"{where}: safe must be true or false, got {shown(found['safe'])}"
-        raise SpecError(msg)
+        raise SpecError(f"{where}: safe must be true or false, got {shown(found['safe'])}")
     if (limit := found["max_memory"]) is not None:
         given = parse(limit, "byte") if isinstance(limit, str) else limit
         found["max_memory"] = within(given, AMOUNT, f"{where}: max_memory", whole=False)
@@ -273,9 +270,8 @@ def _rule(name: str) -> Constraint:
     framework, _, rule = name.partition(": ")
     found = load_framework(framework).limits
     if found is None or rule not in found.rules:
-        kind = "rule"
         raise UnknownNameError(
-            kind, name, [] if found is None else [f"{framework}: {each}" for each in found.rules]
+            "rule", name, [] if found is None else [f"{framework}: {each}" for each in found.rules]
         )
     return rule_of(framework, rule, found.rules[rule])
 
@@ -311,8 +307,9 @@ def _framework(given: object, where: str) -> Framework | None:
     if given is None or isinstance(given, Framework):
         return given
     if not isinstance(given, str):
-        msg = f"{where}: framework must be a name, such as torchtitan or nemo@24.07; got {shown(given)}"
-        raise SpecError(msg)
+        raise SpecError(
+            f"{where}: framework must be a name, such as torchtitan or nemo@24.07; got {shown(given)}"
+        )
     return load_framework(given)
 
 
@@ -322,12 +319,10 @@ def _check_sections(values: Mapping[str, Any], where: str) -> None:
             raise UnknownKeyError(key, where, SECTIONS)
     missing = [key for key in ("model", "cluster", "workload") if key not in values]
     if missing:
-        msg = f"{where}: {' and '.join(missing)} must be given"
-        raise SpecError(msg)
+        raise SpecError(f"{where}: {' and '.join(missing)} must be given")
     for key in _TABLES:
         if key in values and not isinstance(values[key], Mapping | Strategy | Workload):
-            msg = f"{where}: {key} must be a table ([{key}]), got {shown(values[key])}"
-            raise SpecError(msg)
+            raise SpecError(f"{where}: {key} must be a table ([{key}]), got {shown(values[key])}")
 
 
 def _count(values: Mapping[str, Any], key: str, where: str) -> int | None:
@@ -342,8 +337,7 @@ def _sized(cluster: Cluster, given: object, devices: int | None, nodes: int | No
     if isinstance(given, Mapping) and devices is None and nodes is None:
         devices = _count(given, "num_devices", f"{where}, cluster")
     if (devices is None) == (nodes is None):
-        msg = f"{where}: exactly one of devices and nodes must be given"
-        raise SpecError(msg)
+        raise SpecError(f"{where}: exactly one of devices and nodes must be given")
     return cluster.sized(devices if devices is not None else (nodes or 0) * cluster.devices_per_node)
 
 
@@ -355,8 +349,9 @@ def _set(values: dict[str, Any], keys: list[str], value: object, override: str) 
         if isinstance(below, str) and key in ("model", "cluster", "device"):
             below = {"base": below}
         if not isinstance(below, Mapping):
-            msg = f"the override {override!r} goes through {key!r}, which holds {shown(below)} and no table"
-            raise SpecError(msg)
+            raise SpecError(
+                f"the override {override!r} goes through {key!r}, which holds {shown(below)} and no table"
+            )
         place[key] = dict(below)
         place = place[key]
     place[keys[-1]] = value

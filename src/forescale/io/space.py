@@ -99,8 +99,7 @@ def _space_of(
     if "for" in document:
         own = load_framework(str(document["for"]))
         if framework not in (None, own):
-            msg = f"it is for {own.name}, and {framework.name} is asked for; give one of them"
-            raise SpecError(msg)
+            raise SpecError(f"it is for {own.name}, and {framework.name} is asked for; give one of them")
         framework = own
     space = base if framework is None else searched(framework, base, limited=True)
     if "overlap" in document:
@@ -113,8 +112,7 @@ def _space_of(
 def _table(document: dict[str, Any], key: str) -> dict[str, list[str]]:
     table = document.get(key, {})
     if not isinstance(table, dict):
-        msg = f"{key} is a table of dimensions, such as [{key}] tp = [4, 8]; got {shown(table)}"
-        raise SpecError(msg)
+        raise SpecError(f"{key} is a table of dimensions, such as [{key}] tp = [4, 8]; got {shown(table)}")
     return {name: _words(f"{key}.{name}", value) for name, value in table.items()}
 
 
@@ -122,8 +120,7 @@ def _words(key: str, value: object) -> list[str]:
     """Return a value, or a list of them, as words."""
     items = value if isinstance(value, list) else [value]
     if not items or not all(isinstance(item, str | int | float) for item in items):
-        msg = f"{key} takes a word, a number or a list of them; got {shown(value)}"
-        raise SpecError(msg)
+        raise SpecError(f"{key} takes a word, a number or a list of them; got {shown(value)}")
     return [str(item).lower() if isinstance(item, bool) else str(item) for item in items]
 
 
@@ -133,8 +130,7 @@ def overlap_of(names: Sequence[str], *, where: str = "overlap") -> Overlap:
     wanted = [name for name in names if name != "none"]
     for name in wanted:
         if name not in known:
-            msg = f"{where} takes {', '.join(known)} or none; got {shown(name)}"
-            raise SpecError(msg)
+            raise SpecError(f"{where} takes {', '.join(known)} or none; got {shown(name)}")
     return Overlap(**{name: name in wanted for name in known})
 
 
@@ -170,15 +166,13 @@ def _values(space: Space, name: str, text: str, model: Model, where: str) -> tup
         return _recompute(space, text, model, where)
     if name in words:
         if text not in words[name]:
-            msg = f"{where} {name} takes {', '.join(words[name])}; got {shown(text)}"
-            raise SpecError(msg)
+            raise SpecError(f"{where} {name} takes {', '.join(words[name])}; got {shown(text)}")
         return (words[name][text],)
     least = 0 if name == "zero" else 1
     number = whole_of(text)
     if number is None or not least <= number <= (3 if name == "zero" else DEVICES.le):  # type: ignore[operator]
         allowed = "0, 1, 2 or 3" if name == "zero" else "a whole number of 1 or more"
-        msg = f"{where} {name} takes {allowed}; got {shown(text)}"
-        raise SpecError(msg)
+        raise SpecError(f"{where} {name} takes {allowed}; got {shown(text)}")
     return (number,)
 
 
@@ -196,8 +190,7 @@ def _recompute(space: Space, text: str, model: Model, where: str) -> tuple[Recom
         if found:
             return found
     known = ("none", "selective", "full", "full:N", "full:any", *get_args(RematPolicy))
-    msg = f"{where} recompute takes {', '.join(known)}; got {shown(text)}"
-    raise SpecError(msg)
+    raise SpecError(f"{where} recompute takes {', '.join(known)}; got {shown(text)}")
 
 
 def _scenario(name: str, text: str, where: str) -> object:
@@ -210,8 +203,7 @@ def _scenario(name: str, text: str, where: str) -> object:
         return () if names == ("none",) else names
     if name == "dispatcher":
         if text not in get_args(Dispatcher):
-            msg = f"{where} dispatcher takes {', '.join(get_args(Dispatcher))}; got {shown(text)}"
-            raise SpecError(msg)
+            raise SpecError(f"{where} dispatcher takes {', '.join(get_args(Dispatcher))}; got {shown(text)}")
         return text
     if name == "activation_offload":
         return offloaded_layers(text, where=f"{where} activation_offload")
@@ -220,8 +212,7 @@ def _scenario(name: str, text: str, where: str) -> object:
     except ValueError:
         share = -1.0
     if not 0.0 <= share <= 1.0:
-        msg = f"{where} optimizer_offload takes a share from 0 to 1; got {shown(text)}"
-        raise SpecError(msg)
+        raise SpecError(f"{where} optimizer_offload takes a share from 0 to 1; got {shown(text)}")
     return share
 
 
@@ -229,10 +220,9 @@ def _precision(text: str, where: str) -> tuple[str, str]:
     compute, _, recipe = text.partition(":")
     recipes = get_args(get_type_hints(Precision)["recipe"])
     if compute not in get_args(ComputeType) or (recipe or "none") not in recipes:
-        msg = (
+        raise SpecError(
             f"{where} precision takes {', '.join(get_args(ComputeType))}, or fp8:blockwise; got {shown(text)}"
         )
-        raise SpecError(msg)
     return compute, recipe or "none"
 
 
@@ -240,8 +230,7 @@ def offloaded_layers(text: str, *, where: str) -> int:
     """Return how many layers of each stage keep their activations on the host: a number, or all of them."""
     number = ALL_LAYERS if text == "all" else whole_of(text)
     if number is None:
-        msg = f"{where} takes a number of layers, or all; got {shown(text)}"
-        raise SpecError(msg)
+        raise SpecError(f"{where} takes a number of layers, or all; got {shown(text)}")
     return number
 
 
@@ -264,10 +253,9 @@ def _share(part: str, text: str, where: str) -> Share:
     for item in part.split(","):
         axis, _, count = (word.strip() for word in item.partition("="))
         if axis not in AXES or axis in ranks or not whole_of(count):
-            msg = (
+            raise SpecError(
                 f"{where} takes ranks of {', '.join(AXES)} inside each tier, such as tp=4,dp=2 or tp=8/pp=4; "
                 f"got {shown(text)}"
             )
-            raise SpecError(msg)
         ranks[axis] = whole_of(count) or 1
     return Share(**ranks)

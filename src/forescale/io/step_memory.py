@@ -35,8 +35,9 @@ def write_timeline(timeline: MemoryTimeline, path: Path) -> None:
         If the suffix is no format, or the file cannot be written.
     """
     if path.suffix not in SUFFIXES:
-        msg = f"{path}: a timeline is written as .json (Perfetto) or .pickle (PyTorch's memory_viz)"
-        raise ForescaleError(msg)
+        raise ForescaleError(
+            f"{path}: a timeline is written as .json (Perfetto) or .pickle (PyTorch's memory_viz)"
+        )
     if path.suffix == ".json":
         content = json.dumps(step_counters(timeline)).encode()
     else:

@@ -77,8 +77,7 @@ def build(kind: type[T], values: Mapping[str, Any], *, where: str) -> T:
         return built  # type: ignore[no-any-return]
     if len(walk.problems) == 1 and isinstance(walk.problems[0], UnknownKeyError):
         raise walk.problems[0]
-    msg = f"{where}: " + "; ".join(str(problem) for problem in walk.problems)
-    raise SpecError(msg)
+    raise SpecError(f"{where}: " + "; ".join(str(problem) for problem in walk.problems))
 
 
 def checked_model(model: Model, *, where: str) -> Model:

@@ -73,7 +73,7 @@ class Checkpoint:
         except UNREADABLE as error:
             raise self._damaged(str(error) or "it is empty") from error
         if str(state.pop("checksum", "none")) != _checksum(state):
-            raise self._damaged("its checksum is another")  # noqa: EM101, TRY003 (a part of the sentence)
+            raise self._damaged("its checksum is another")
         return state
 
     def _damaged(self, reason: str) -> SpecError:

@@ -154,16 +154,16 @@ def compare(
             memory=_memory(one["memory"], other["memory"]),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        msg = f"{name_a} and {name_b}: not both are whole {PROJECTION} documents ({error})"
-        raise SpecError(msg) from error
+        raise SpecError(
+            f"{name_a} and {name_b}: not both are whole {PROJECTION} documents ({error})"
+        ) from error
 
 
 def _document(given: Projection | Document, name: str) -> Document:
     document = given.to_json() if isinstance(given, Projection) else given
     found = document.get("schema") if isinstance(document, Mapping) else None
     if found != PROJECTION:
-        msg = f"{name}: expected a {PROJECTION} document, found {found or 'no schema'}"
-        raise SpecError(msg)
+        raise SpecError(f"{name}: expected a {PROJECTION} document, found {found or 'no schema'}")
     return document
 
 

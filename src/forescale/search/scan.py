@@ -41,16 +41,14 @@ class Target:
         """Check that something positive is asked."""
         given = [value for value in (self.step_time_s, self.days) if value is not None]
         if not given or min(given) <= 0.0:
-            msg = f"a target is a step time or days greater than 0, got {given or 'neither'}"
-            raise SpecError(msg)
+            raise SpecError(f"a target is a step time or days greater than 0, got {given or 'neither'}")
 
     def limit(self, workload: Workload) -> float:
         """Return the longest step that meets the target [s]."""
         limits = [] if self.step_time_s is None else [self.step_time_s]
         if self.days is not None:
             if workload.tokens is None:
-                msg = "a target in days needs the tokens of the whole run (--tokens)"
-                raise SpecError(msg)
+                raise SpecError("a target in days needs the tokens of the whole run (--tokens)")
             limits.append(self.days * SECONDS_PER_DAY * workload.tokens_per_step / workload.tokens)
         return min(limits)
 
@@ -162,8 +160,7 @@ class Terms:
         own = cluster.device.price_per_hour
         price = (own or None) if self.price_per_device_hour is None else self.price_per_device_hour
         if price is not None and price < 0.0:
-            msg = f"the price per device-hour must be 0 or more, got {price}"
-            raise SpecError(msg)
+            raise SpecError(f"the price per device-hour must be 0 or more, got {price}")
         return price
 
 
@@ -286,8 +283,7 @@ def _result(
     if terms.target is None and not any(point.best for point in points):
         values = ", ".join(str(getattr(point, varied)) for point in points)
         what = "number of devices" if varied == "num_devices" else "global batch size"
-        msg = f"nothing fits at any {what} of {values}; at the last: {points[-1].problem}"
-        raise InfeasibleError(msg)
+        raise InfeasibleError(f"nothing fits at any {what} of {values}; at the last: {points[-1].problem}")
     return ScanResult(
         points=tuple(points),
         varied=varied,
@@ -299,6 +295,5 @@ def _result(
 
 def _whole(what: str, values: Sequence[int]) -> list[int]:
     if not values or min(values) < 1:
-        msg = f"{what} must be whole numbers of 1 or more, got {list(values) or 'none'}"
-        raise SpecError(msg)
+        raise SpecError(f"{what} must be whole numbers of 1 or more, got {list(values) or 'none'}")
     return sorted(set(values))

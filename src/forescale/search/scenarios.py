@@ -48,8 +48,7 @@ def single(question: Question, what: str) -> Question:
     found = scenarios(question)
     if len(found) > 1:
         names = ", ".join(SCENARIO_NAMES)
-        msg = f"{what} takes one value each of {names}; the space has {len(found)} combinations"
-        raise SpecError(msg)
+        raise SpecError(f"{what} takes one value each of {names}; the space has {len(found)} combinations")
     return found[0]
 
 
@@ -286,8 +285,7 @@ class Ranking:
             text = nothing_fits(found, self.goal.memory_limit)
             raise InfeasibleError(text, [("memory", num_legal)])
         took = format_seconds(self._ends[-1].elapsed_s)
-        msg = f"no layout that fits was found within {took}; give it more time"
-        raise InfeasibleError(msg)
+        raise InfeasibleError(f"no layout that fits was found within {took}; give it more time")
 
 
 def timed(watch: Watch | None, time_limit: float | None, started: float) -> Watch:

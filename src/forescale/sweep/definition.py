@@ -286,11 +286,10 @@ def _workload(draft: Draft, num_devices: int) -> Workload:
         assert draft.base_devices is not None
         batch, rest = divmod(values["global_batch_size"] * num_devices, draft.base_devices)
         if rest:
-            msg = (
+            raise SpecError(
                 f"weak scaling: {counted(values['global_batch_size'], 'sequence')} on {draft.base_devices} "
                 f"devices are no whole number on {num_devices}"
             )
-            raise SpecError(msg)
         values["global_batch_size"] = batch
     return build(Workload, values, where="workload")
 
@@ -318,25 +317,23 @@ def value_of(parameter: Parameter, given: object, *, where: str) -> Value:
     factor = factor_of(given) if parameter.takes_factors else None
     if factor is not None:
         if factor.by <= 0.0:
-            msg = f"{where}: {parameter.name} = {given!r}: a factor must be greater than 0"
-            raise SpecError(msg)
+            raise SpecError(f"{where}: {parameter.name} = {given!r}: a factor must be greater than 0")
         return factor
     if not parameter.takes_values:
-        msg = f"{where}: {parameter.name} takes factors such as 'x2'; got {given!r} (one type has a value: flops.bf16)"
-        raise SpecError(msg)
+        raise SpecError(
+            f"{where}: {parameter.name} takes factors such as 'x2'; got {given!r} (one type has a value: flops.bf16)"
+        )
     if parameter.kind == "text":
         return _word(parameter, given, where)
     if isinstance(given, str) and parameter.dimension is not None:
         try:
             return parse(given, parameter.dimension)
         except SpecError as error:
-            msg = f"{where}: {parameter.name}: {error}; or a factor such as 'x2'"
-            raise SpecError(msg) from error
+            raise SpecError(f"{where}: {parameter.name}: {error}; or a factor such as 'x2'") from error
     number = float(given) if isinstance(given, int | float) and not isinstance(given, bool) else None
     if number is None or (parameter.kind == "whole" and not number.is_integer()):
         wanted = "a whole number" if parameter.kind == "whole" else "a number"
-        msg = f"{where}: {parameter.name} must be {wanted} or a factor such as 'x2', got {given!r}"
-        raise SpecError(msg)
+        raise SpecError(f"{where}: {parameter.name} must be {wanted} or a factor such as 'x2', got {given!r}")
     return int(number) if parameter.kind == "whole" else number
 
 
@@ -347,15 +344,12 @@ def axis_of(parameter: Parameter, given: object, *, where: str) -> Axis | Range:
     listed = given if isinstance(given, list | tuple) else [given]
     values = tuple(value_of(parameter, item, where=where) for item in listed)
     if not values:
-        msg = f"{where}: {parameter.name} has no values"
-        raise SpecError(msg)
+        raise SpecError(f"{where}: {parameter.name} has no values")
     if len({isinstance(value, Factor) for value in values}) > 1:
-        msg = f"{where}: {parameter.name} mixes values and factors; give one or the other"
-        raise SpecError(msg)
+        raise SpecError(f"{where}: {parameter.name} mixes values and factors; give one or the other")
     twice = [value for index, value in enumerate(values) if value in values[:index]]
     if twice:
-        msg = f"{where}: {parameter.name} has the value {listed[values.index(twice[0])]!r} twice"
-        raise SpecError(msg)
+        raise SpecError(f"{where}: {parameter.name} has the value {listed[values.index(twice[0])]!r} twice")
     return Axis(parameter=parameter, values=values)
 
 
@@ -363,8 +357,7 @@ def _word(parameter: Parameter, given: object, where: str) -> Value:
     if parameter.name.startswith("space.") and isinstance(given, list | tuple) and given:
         return words_of(given)
     if not isinstance(given, str | int | bool):
-        msg = f"{where}: {parameter.name} must be one word or number, got {given!r}"
-        raise SpecError(msg)
+        raise SpecError(f"{where}: {parameter.name} must be one word or number, got {given!r}")
     return given
 
 
@@ -379,16 +372,13 @@ def _range(parameter: Parameter, given: Mapping[str, Any], where: str) -> Axis |
         if key not in RANGE_KEYS:
             raise UnknownKeyError(key, f"{where}, {parameter.name}", RANGE_KEYS)
     if parameter.kind == "text":
-        msg = f"{where}: {parameter.name} has no range; list its values"
-        raise SpecError(msg)
+        raise SpecError(f"{where}: {parameter.name} has no range; list its values")
     missing = [key for key in ("from", "to") if key not in given]
     if missing:
-        msg = f"{where}: the range of {parameter.name} needs {' and '.join(missing)}"
-        raise SpecError(msg)
+        raise SpecError(f"{where}: the range of {parameter.name} needs {' and '.join(missing)}")
     low, high = (value_of(parameter, given[key], where=where) for key in ("from", "to"))
     if isinstance(low, Factor) != isinstance(high, Factor):
-        msg = f"{where}: {parameter.name} goes from a value to a factor; give two of one kind"
-        raise SpecError(msg)
+        raise SpecError(f"{where}: {parameter.name} goes from a value to a factor; give two of one kind")
     return _built(parameter, given, _plain_number(low), _plain_number(high), isinstance(low, Factor), where)
 
 
@@ -410,8 +400,7 @@ def _built(
     elif steps is not None and (type(steps) is not int or not 2 <= steps <= POINTS):
         problem = f"steps must be a whole number from 2 to {POINTS:,}, got {steps!r}"
     if problem is not None:
-        msg = f"{where}, {parameter.name}: {problem}"
-        raise SpecError(msg)
+        raise SpecError(f"{where}, {parameter.name}: {problem}")
     found = Range(
         parameter=parameter, low=low, high=high, factors=factors, log=scale == "log", multiple=multiple
     )

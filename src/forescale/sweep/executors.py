@@ -51,8 +51,9 @@ class Local:
                 iter(questions), jobs * (1 + AHEAD), lambda question: pool.submit(answer, question, names)
             )
         except BrokenProcessPool as error:
-            msg = "a worker process ended on its own, perhaps for want of memory; try fewer with --jobs"
-            raise ForescaleError(msg) from error
+            raise ForescaleError(
+                "a worker process ended on its own, perhaps for want of memory; try fewer with --jobs"
+            ) from error
         except BaseException:  # an interrupt or an error: nobody wants what they are working on
             for worker in set(active_children()) - before:
                 worker.terminate()
@@ -93,8 +94,7 @@ class Ray:
 def answer_at(version: str, asked: Asked, names: tuple[str, ...]) -> Row:
     """Return the row of one point, on a node that may have another version installed."""
     if version != __version__:
-        msg = f"this node has forescale {__version__}"
-        raise ForescaleError(msg)
+        raise ForescaleError(f"this node has forescale {__version__}")
     return answer(asked, names)
 
 
@@ -147,15 +147,17 @@ def _connected(address: str, jobs: int | None) -> Any:  # noqa: ANN401 (a module
     try:
         import ray
     except ImportError as error:
-        msg = "--executor ray needs Ray; install it with pip install 'forescale[sweep]'"
-        raise ForescaleError(msg) from error
+        raise ForescaleError(
+            "--executor ray needs Ray; install it with pip install 'forescale[sweep]'"
+        ) from error
     try:
         own = jobs if address == "local" else None
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, num_cpus=own)
     except (ConnectionError, ValueError, RuntimeError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        msg = f"no Ray cluster answers at {address!r} ({first}); start one with: ray start --head"
-        raise ForescaleError(msg) from error
+        raise ForescaleError(
+            f"no Ray cluster answers at {address!r} ({first}); start one with: ray start --head"
+        ) from error
     return ray
 
 
@@ -164,6 +166,7 @@ def _got(ray: Any, reference: Any) -> Row:  # noqa: ANN401
         row: Row = ray.get(reference)
     except ray.exceptions.RayError as error:
         lines = [line for line in str(error).splitlines() if line.strip()]
-        msg = f"a Ray worker failed ({lines[-1].strip()}); forescale {__version__} must be installed on every node"
-        raise ForescaleError(msg) from error
+        raise ForescaleError(
+            f"a Ray worker failed ({lines[-1].strip()}); forescale {__version__} must be installed on every node"
+        ) from error
     return row

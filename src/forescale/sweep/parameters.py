@@ -222,8 +222,7 @@ def _kinds(owner: type) -> dict[str, Kind]:
 
 
 def _read_before(_: Draft, value: Value) -> None:
-    msg = f"models and clusters are placed by the sweep that read them; got {value!r}"
-    raise AssertionError(msg)
+    raise AssertionError(f"models and clusters are placed by the sweep that read them; got {value!r}")
 
 
 def _set_devices(draft: Draft, value: Value) -> None:
@@ -236,8 +235,9 @@ def _set_nodes(draft: Draft, value: Value) -> None:
 
 def _set_scaling(draft: Draft, value: Value) -> None:
     if value not in ("strong", "weak"):
-        msg = f"scaling is strong (the same batch) or weak (it grows with the devices), got {value!r}"
-        raise SpecError(msg)
+        raise SpecError(
+            f"scaling is strong (the same batch) or weak (it grows with the devices), got {value!r}"
+        )
     draft.scaling = "strong" if value == "strong" else "weak"
 
 
@@ -259,8 +259,9 @@ def _change(paths: Paths, name: str, draft: Draft, value: Value) -> None:
     for path in found:
         have = draft.at(path)
         if not have:
-            msg = f"{name} = x{value.by:g} scales nothing: it is {have if have == 0 else 'not given'}"
-            raise SpecError(msg)
+            raise SpecError(
+                f"{name} = x{value.by:g} scales nothing: it is {have if have == 0 else 'not given'}"
+            )
         draft.put(path, _whole(value, have, name) if isinstance(have, int) else have * value.by)
 
 
@@ -268,12 +269,10 @@ def _whole(value: Value, have: float | None, name: str) -> int:
     """Return a whole number, given or scaled."""
     if isinstance(value, Factor):
         if have is None:
-            msg = f"{name} = x{value.by:g} scales nothing: give {name} itself too"
-            raise SpecError(msg)
+            raise SpecError(f"{name} = x{value.by:g} scales nothing: give {name} itself too")
         value = value.by * have
     if not isinstance(value, int | float) or value < 1 or not float(value).is_integer():
-        msg = f"{name} must be a whole number of 1 or more, got {value}"
-        raise SpecError(msg)
+        raise SpecError(f"{name} must be a whole number of 1 or more, got {value}")
     return int(value)
 
 
@@ -305,8 +304,9 @@ def _domain(draft: Draft) -> tuple[Path, ...]:
     tiers = draft.cluster["tiers"]
     index = scale_up_tier(tiers, draft.cluster["devices_per_node"])
     if not tiers[index]["size"]:
-        msg = f"domain_size: {draft.cluster['name']} has one network for all devices and no scale-up domain"
-        raise SpecError(msg)
+        raise SpecError(
+            f"domain_size: {draft.cluster['name']} has one network for all devices and no scale-up domain"
+        )
     return (("cluster", "tiers", index, "size"),)
 
 
@@ -320,8 +320,7 @@ def _tiers(name: str, keys: tuple[str, ...], *, outer: bool) -> Paths:
         chosen = range(last + 1, len(tiers)) if outer else range(last, -1, -1)
         if not chosen:
             kind = "network beyond its scale-up domain" if outer else "scale-up domain"
-            msg = f"{name}: {draft.cluster['name']} has no {kind}"
-            raise SpecError(msg)
+            raise SpecError(f"{name}: {draft.cluster['name']} has no {kind}")
         return tuple(
             ("cluster", "tiers", index, key) for index in chosen for key in keys if tiers[index][key]
         )

@@ -358,8 +358,9 @@ def _values(result: SweepResult, name: str) -> list[Any]:
     """Return the values of one side of a map: numbers ascending, words as they come."""
     found = [value for value in dict.fromkeys(result.column(name)) if value is not None]
     if len(found) > MOST_CELLS:
-        msg = f"a map over {name} would have {counted(len(found), 'value')}; give it steps, or draw a line over it"
-        raise SpecError(msg)
+        raise SpecError(
+            f"a map over {name} would have {counted(len(found), 'value')}; give it steps, or draw a line over it"
+        )
     return found if any(isinstance(value, str) for value in found) else sorted(found)
 
 

@@ -113,8 +113,7 @@ class Source:
         try:
             return load()
         except ForescaleError as error:
-            msg = f"{self.at(*path)}: {error}"
-            raise SpecError(msg) from error
+            raise SpecError(f"{self.at(*path)}: {error}") from error
 
     def count(self, section: str, key: str, *, least: int, most: int, default: int | None = None) -> int:
         """Return a whole number of a section."""
@@ -179,8 +178,7 @@ def read_objective(source: Source) -> Objective:
     given = source.section("search").get("objective", "step_time")
     if given not in ("step_time", "peak_memory"):
         where = source.at("search", "objective")
-        msg = f"{where}: objective must be step_time or peak_memory, got {given!r}"
-        raise SpecError(msg)
+        raise SpecError(f"{where}: objective must be step_time or peak_memory, got {given!r}")
     return cast("Objective", given)
 
 
@@ -194,11 +192,9 @@ def read_max_memory(source: Source) -> float | Factor | None:
         found = factor_of(given) or parse(given, "byte")
     except (SpecError, TypeError) as error:
         allowed = "a size such as '70 GiB' or a factor of the capacity such as 'x0.9'"
-        msg = f"{where}: max_memory is {allowed}; got {given!r}"
-        raise SpecError(msg) from error
+        raise SpecError(f"{where}: max_memory is {allowed}; got {given!r}") from error
     if (found.by if isinstance(found, Factor) else found) <= 0.0:
-        msg = f"{where}: max_memory must be greater than 0, got {given!r}"
-        raise SpecError(msg)
+        raise SpecError(f"{where}: max_memory must be greater than 0, got {given!r}")
     return found
 
 
@@ -222,8 +218,9 @@ def _refuse_measurements(source: Source) -> None:
     cost = source.values.get("cost")
     if isinstance(cost, Mapping) and cost.get("measurements"):
         where = source.at("cost", "measurements")
-        msg = f"{where}: measurements are of one device, and a sweep changes it; leave them out of [cost]"
-        raise SpecError(msg)
+        raise SpecError(
+            f"{where}: measurements are of one device, and a sweep changes it; leave them out of [cost]"
+        )
 
 
 def _setting(source: Source, name: str, given: object, path: tuple[str, ...]) -> Setting:
@@ -264,21 +261,17 @@ def plot_of(given: Mapping[str, Any], columns: Collection[str], *, where: str) -
     """
     kind = str(given.get("kind"))
     if kind not in KINDS:
-        msg = f"{where}: a plot's kind must be {', '.join(KINDS)}; got {kind!r}"
-        raise SpecError(msg)
+        raise SpecError(f"{where}: a plot's kind must be {', '.join(KINDS)}; got {kind!r}")
     for key, value in given.items():
         if key != "kind" and key not in KINDS[kind]:
             raise UnknownKeyError(key, f"{where}, plot of kind {kind}", KINDS[kind])
         if not isinstance(value, str):
-            msg = f"{where}: {key} of a plot must be the name of a column, got {value!r}"
-            raise SpecError(msg)
+            raise SpecError(f"{where}: {key} of a plot must be the name of a column, got {value!r}")
         if key in ("x", "y", "value", "by") and value not in columns:
-            what = f"column ({where}, {key} of plot)"
-            raise UnknownNameError(what, value, columns)
+            raise UnknownNameError(f"column ({where}, {key} of plot)", value, columns)
     needed = [key for key in ("x", "y") if key in KINDS[kind] and key not in given]
     if needed:
-        msg = f"{where}: a plot of kind {kind} needs {' and '.join(needed)}"
-        raise SpecError(msg)
+        raise SpecError(f"{where}: a plot of kind {kind} needs {' and '.join(needed)}")
     return Plot(**given)
 
 
@@ -289,8 +282,9 @@ def parse_plot(text: str, columns: Collection[str]) -> Plot:
     for part in filter(None, (piece.strip() for piece in rest.split(","))):
         key, equals, value = part.partition("=")
         if not equals or not value.strip():
-            msg = f"--plot takes KIND:KEY=COLUMN,KEY=COLUMN, such as line:x=devices,y=mfu; got {text!r}"
-            raise SpecError(msg)
+            raise SpecError(
+                f"--plot takes KIND:KEY=COLUMN,KEY=COLUMN, such as line:x=devices,y=mfu; got {text!r}"
+            )
         given[key.strip()] = value.strip()
     return plot_of(given, columns, where=f"--plot {text}")
 
@@ -392,19 +386,18 @@ class _Reader:
             if key not in SECTIONS:
                 raise UnknownKeyError(key, self.source.at(key), SECTIONS)
             if key in _TABLES and not isinstance(value, Mapping):
-                msg = f"{self.source.at(key)}: {key} must be a table ([{key}]), got {value!r}"
-                raise SpecError(msg)
+                raise SpecError(f"{self.source.at(key)}: {key} must be a table ([{key}]), got {value!r}")
             tables = isinstance(value, list) and all(isinstance(item, Mapping) for item in value)
             if key in _LISTS and not tables:
-                msg = f"{self.source.at(key)}: {key} must be tables, each under [[{key}]], got {value!r}"
-                raise SpecError(msg)
+                raise SpecError(
+                    f"{self.source.at(key)}: {key} must be tables, each under [[{key}]], got {value!r}"
+                )
         for section, known in (("search", SEARCH_KEYS), ("sample", SAMPLE_KEYS)):
             for key in self.source.values.get(section, {}):
                 if key not in known:
                     raise UnknownKeyError(key, f"{self.source.at(section, key)}, {section}", known)
         if not self.source.values.get("vary") and not self.source.values.get("case"):
-            msg = f"{self.source.where}: a sweep varies something: give [vary] or [[case]]"
-            raise SpecError(msg)
+            raise SpecError(f"{self.source.where}: a sweep varies something: give [vary] or [[case]]")
 
     def _named(self, key: str) -> Iterator[tuple[tuple[str | int, ...], str]]:
         """Return the models or clusters that are varied, each with its place in the file."""
@@ -444,8 +437,9 @@ class _Reader:
                 ranges.append(found)
         sample = self.source.values.get("sample")
         if bool(ranges) != (sample is not None):
-            msg = f"{self.source.where}: ranges without steps, such as {{ from = 1, to = 2 }}, go with [sample] points"
-            raise SpecError(msg)
+            raise SpecError(
+                f"{self.source.where}: ranges without steps, such as {{ from = 1, to = 2 }}, go with [sample] points"
+            )
         cases = tuple(self._case(index, tiers) for index in range(len(self.source.values.get("case", []))))
         self._check_names(cases, [*(axis.name for axis in grid), *(item.name for item in ranges)])
         axes = Axes(
@@ -462,8 +456,7 @@ class _Reader:
         given = dict(self.source.values["case"][index])
         name = given.pop("name", None)
         if not isinstance(name, str) or not name:
-            msg = f"{self.source.at('case', index)}: a case needs a name"
-            raise SpecError(msg)
+            raise SpecError(f"{self.source.at('case', index)}: a case needs a name")
         settings: list[Setting] = []
         for key, value in _flat(given, parameters(tiers)):
             where = self.source.at("case", index, *key.split("."))
@@ -476,16 +469,13 @@ class _Reader:
         names = [case.name for case in cases]
         for index, name in enumerate(names):
             if name in names[:index]:
-                msg = f"{self.source.at('case', index)}: two cases are called {name!r}"
-                raise SpecError(msg)
+                raise SpecError(f"{self.source.at('case', index)}: two cases are called {name!r}")
         in_cases = {kind.name for case in cases for kind, _ in case.settings}
         for name in varied:
             if name in in_cases or varied.count(name) > 1:
-                msg = f"{self.source.at('vary', *name.split('.'))}: {name} is varied twice"
-                raise SpecError(msg)
+                raise SpecError(f"{self.source.at('vary', *name.split('.'))}: {name} is varied twice")
         if {DEVICES, NODES} <= {*varied, *in_cases}:
-            msg = f"{self.source.where}: devices and nodes say the same thing; vary one of them"
-            raise SpecError(msg)
+            raise SpecError(f"{self.source.where}: devices and nodes say the same thing; vary one of them")
 
     def _plots(self, names: tuple[str, ...]) -> tuple[Plot, ...]:
         found = []

@@ -96,16 +96,14 @@ class SweepResult(Brief):
             return VARIED + name
         known = [column.name for column in self.columns]
         if name not in known:
-            what = "column"
-            raise UnknownNameError(what, name, [*self.sweep.axes.names, *known])
+            raise UnknownNameError("column", name, [*self.sweep.axes.names, *known])
         return name
 
     def best(self, metric: str | None = None, rows: Iterable[Row] | None = None) -> Row | None:
         """Return the best row (of `rows`) by a metric, the first of equals; None where nothing fits."""
         name = metric or self.metric
         if name not in METRICS:
-            what = "metric"
-            raise UnknownNameError(what, name, METRICS)
+            raise UnknownNameError("metric", name, METRICS)
         sign = 1.0 if METRICS[name] == "least" else -1.0
         given = self.feasible if rows is None else rows
         found = [row for row in given if row["status"] == "ok" and row[name] is not None]

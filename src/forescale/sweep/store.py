@@ -37,8 +37,7 @@ def made(folder: Path) -> None:
     """
     with writing(folder):
         if folder.exists() and not folder.is_dir():
-            msg = f"cannot write to {folder}: it is a file, not a folder"
-            raise ForescaleError(msg)
+            raise ForescaleError(f"cannot write to {folder}: it is a file, not a folder")
         folder.mkdir(parents=True, exist_ok=True)
 
 
@@ -61,8 +60,9 @@ def alone(folder: Path | None) -> Iterator[None]:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                msg = f"another process works in {folder}; wait for it, or take another folder"
-                raise ForescaleError(msg) from error
+                raise ForescaleError(
+                    f"another process works in {folder}; wait for it, or take another folder"
+                ) from error
         yield
     finally:
         os.close(descriptor)
@@ -157,11 +157,10 @@ def _need_pyarrow() -> None:
     try:
         import pyarrow  # noqa: F401
     except ImportError as error:
-        msg = (
+        raise ForescaleError(
             "Parquet files need pyarrow; install it with pip install 'forescale[sweep]', "
             "or keep the table as CSV with --format csv"
-        )
-        raise ForescaleError(msg) from error
+        ) from error
 
 
 def _checked(line: str, where: str) -> Row:
@@ -205,11 +204,10 @@ def _claim(sweep: Sweep, fingerprint: str, folder: Path, *, restart: bool) -> No
         return
     if before.get("fingerprint") == fingerprint:
         return
-    msg = (
+    raise ForescaleError(
         f"{folder} holds points of another sweep than {sweep.where}: {_difference(before, asked)}; "
         "take another folder, or discard what is there with --restart"
     )
-    raise ForescaleError(msg)
 
 
 def _noted(note: Path, *, restart: bool) -> dict[str, Any] | None:
@@ -224,19 +222,20 @@ def _noted(note: Path, *, restart: bool) -> dict[str, Any] | None:
         strange = next((name for name in OWN if (note.parent / name).exists()), None)
         if strange is None:
             return None
-        msg = f"{note.parent / strange} is not of a sweep ({DEFINITION} is not there); take another folder"
-        raise ForescaleError(msg)
+        raise ForescaleError(
+            f"{note.parent / strange} is not of a sweep ({DEFINITION} is not there); take another folder"
+        )
     try:
         found = json.loads(note.read_text(encoding="utf-8"))
     except ValueError as error:
         if restart:
             return {}
-        msg = f"{note} is damaged ({error}); take another folder, or discard what is there with --restart"
-        raise ForescaleError(msg) from error
+        raise ForescaleError(
+            f"{note} is damaged ({error}); take another folder, or discard what is there with --restart"
+        ) from error
     if isinstance(found, dict) and found.get("schema") == SCHEMA:
         return found
-    msg = f"{note} is not of a sweep (its schema is not {SCHEMA}); take another folder"
-    raise ForescaleError(msg)
+    raise ForescaleError(f"{note} is not of a sweep (its schema is not {SCHEMA}); take another folder")
 
 
 def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
