@@ -19,17 +19,17 @@ from forescale.report.document import (
 )
 
 COLUMNS = (
-    Column(heading="tp", meaning="degrees", show=lambda one: str(one["tp"])),
-    Column(heading="dp", meaning="degrees", show=lambda one: str(one["dp"])),
-    Column(heading="name", meaning="what it | is called", show=lambda one: one["name"], align="left"),
+    Column("tp", "degrees", lambda one: str(one["tp"])),
+    Column("dp", "degrees", lambda one: str(one["dp"])),
+    Column("name", "what it | is called", lambda one: one["name"], "left"),
 )
 ENTRIES = ({"tp": 1, "dp": 8, "name": "a_b*c"}, {"tp": 8, "dp": 1, "name": "<b>"})
 REPORT = Report(
     title="Layouts of a<b",
     sections=(
-        Section(title="Model", contents=(properties([("Layers", "2")]), Paragraph(text="two `words`"))),
-        Section(title="Ranking", contents=(ranking(COLUMNS, ENTRIES), legend(COLUMNS)), level=2),
-        Section(title="Summary", contents=(Bullets(items=("first", "second")),)),
+        Section("Model", (properties([("Layers", "2")]), Paragraph("two `words`"))),
+        Section("Ranking", (ranking(COLUMNS, ENTRIES), legend(COLUMNS)), 2),
+        Section("Summary", (Bullets(("first", "second")),)),
     ),
 )
 

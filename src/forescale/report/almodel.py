@@ -219,7 +219,7 @@ def _headers(found: AlmodelResult) -> tuple[Section, ...]:
 def _policies() -> Table:
     """Return the analysis's short names of policies."""
     rows = tuple((label, "save_all" if name == "none" else name) for name, label in LABELS.items())
-    return Table(headings=(Heading("Remat", "left"), Heading("Policy", "left")), rows=rows)
+    return Table((Heading("Remat", "left"), Heading("Policy", "left")), rows)
 
 
 def _rates(terms: Terms) -> str:
@@ -270,12 +270,12 @@ def details(found: AlmodelResult, one: Ranked) -> Sequence[Section]:
     """Return the sections of one layout."""
     contents: dict[str, Content] = {
         "Memory per device": _memory(found, one),
-        "Batch": Paragraph(text=_batch(found, one)),
-        "FLOPs": Paragraph(text=_flops(one)),
+        "Batch": Paragraph(_batch(found, one)),
+        "FLOPs": Paragraph(_flops(one)),
         "Communication": _communication(found, one),
         "Performance": _performance(one),
     }
-    return [Section(title=title, contents=(content,), level=3) for title, content in contents.items()]
+    return [Section(title, (content,), 3) for title, content in contents.items()]
 
 
 def _memory(found: AlmodelResult, one: Ranked) -> Table:
@@ -296,12 +296,12 @@ def _memory(found: AlmodelResult, one: Ranked) -> Table:
         ("Total", memory.total, f"of {count:g} GiB HBM ({float(memory.total) / GIB / count:.0%} used)"),
     )
     return Table(
-        headings=(
+        (
             Heading("Component", "left"),
-            Heading(text="Size (GB)"),
+            Heading("Size (GB)"),
             Heading("Detail", "left"),
         ),
-        rows=tuple((name, f"{float(size) / GIB:.2f}", detail) for name, size, detail in rows),
+        tuple((name, f"{float(size) / GIB:.2f}", detail) for name, size, detail in rows),
     )
 
 
@@ -350,13 +350,13 @@ def _communication(found: AlmodelResult, one: Ranked) -> Table:
         ),
     )
     return Table(
-        headings=(
+        (
             Heading("Type", "left"),
-            Heading(text="Volume (GB)"),
-            Heading(text="Time (s)"),
+            Heading("Volume (GB)"),
+            Heading("Time (s)"),
             Heading("Note", "left"),
         ),
-        rows=rows,
+        rows,
     )
 
 
@@ -372,7 +372,7 @@ def _performance(one: Ranked) -> Bullets:
     step = one.step
     bubble = f" + bubble={step.bubble:.3f}" if step.bubble else ""
     return Bullets(
-        items=(
+        (
             f"Step time: {step.total:.3f}s (compute={step.compute:.3f} + comm={step.communication:.3f}{bubble} + "
             f"optimizer={step.optimizer.seconds:.3f})",
             f"MFU: {100 * one.projection.mfu_full_attention:.1f}%",

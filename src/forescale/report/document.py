@@ -21,7 +21,7 @@ class Heading:
     align: Alignment = "right"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Table:
     """Rows of text under headings."""
 
@@ -29,14 +29,14 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Paragraph:
     """Running text."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Bullets:
     """A list of short statements."""
 
@@ -46,7 +46,7 @@ class Bullets:
 Content: TypeAlias = Table | Paragraph | Bullets
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Section:
     """A titled part; `level` 1 stands directly below the report's title."""
 
@@ -80,8 +80,8 @@ class Column(Generic[E]):
 def ranking(columns: Sequence[Column[E]], entries: Sequence[E]) -> Table:
     """Return one numbered row per entry."""
     return Table(
-        headings=(Heading("#"), *(Heading(column.heading, column.align) for column in columns)),
-        rows=tuple(
+        (Heading("#"), *(Heading(column.heading, column.align) for column in columns)),
+        tuple(
             (str(place), *(column.show(entry) for column in columns))
             for place, entry in enumerate(entries, start=1)
         ),
@@ -96,12 +96,12 @@ def legend(columns: Sequence[Column[E]]) -> Table:
             rows[-1] = (f"{rows[-1][0]} / {column.heading}", column.meaning)
         else:
             rows.append((column.heading, column.meaning))
-    return Table(headings=(Heading("Column", "left"), Heading("Meaning", "left")), rows=tuple(rows))
+    return Table((Heading("Column", "left"), Heading("Meaning", "left")), tuple(rows))
 
 
 def properties(rows: Sequence[tuple[str, str]], *, name: str = "Property") -> Table:
     """Return a table of names and values."""
-    return Table(headings=(Heading(name, "left"), Heading("Value", "left")), rows=tuple(rows))
+    return Table((Heading(name, "left"), Heading("Value", "left")), tuple(rows))
 
 
 def to_markdown(report: Report) -> str:

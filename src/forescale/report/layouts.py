@@ -70,14 +70,14 @@ def layouts_report(found: Layouts[E]) -> Report:
         section
         for place, entry in enumerate(found.best[0].entries[: found.num_detailed], start=1)
         for section in (
-            Section(title=f"#{place}: {found.name(entry)}", contents=(), level=2),
+            Section(f"#{place}: {found.name(entry)}", (), 2),
             *found.details(entry),
         )
     ]
     rankings = [_ranked(item, found.columns) for item in found.best if item.entries]
-    legends = Section(title="Column legend", contents=(legend(found.columns), *found.legend), level=2)
+    legends = Section("Column legend", (legend(found.columns), *found.legend), 2)
     slowest = [_ranked(found.slowest, found.columns)] if found.slowest.entries else []
-    notes = [Section(title="Notes", contents=(Bullets(items=found.notes),))] if found.notes else []
+    notes = [Section("Notes", (Bullets(found.notes),))] if found.notes else []
     return Report(
         title=found.title,
         sections=(
@@ -85,17 +85,17 @@ def layouts_report(found: Layouts[E]) -> Report:
             *rankings[:1],
             legends,
             *rankings[1:],
-            *([Section(title="Detailed layouts", contents=()), *detailed] if detailed else []),
+            *([Section("Detailed layouts", ()), *detailed] if detailed else []),
             *slowest,
-            Section(title="Summary", contents=(Bullets(items=found.summary),)),
+            Section("Summary", (Bullets(found.summary),)),
             *notes,
         ),
     )
 
 
 def _ranked(item: Ranking[E], columns: Sequence[Column[E]]) -> Section:
-    lead: list[Content] = [Paragraph(text=item.lead)] if item.lead else []
-    return Section(title=item.title, contents=(*lead, ranking(columns, item.entries)))
+    lead: list[Content] = [Paragraph(item.lead)] if item.lead else []
+    return Section(item.title, (*lead, ranking(columns, item.entries)))
 
 
 Rows = Sequence[tuple[str, str]]
@@ -120,7 +120,7 @@ def model_section(model: Model, more: Rows = ()) -> Section:
         ("Vocabulary", f"{model.vocab_size:,}"),
         *more,
     ]
-    return Section(title="Model", contents=(properties(rows),))
+    return Section("Model", (properties(rows),))
 
 
 def training_section(model: Model, workload: Workload, more: Rows = ()) -> Section:
@@ -136,7 +136,7 @@ def training_section(model: Model, workload: Workload, more: Rows = ()) -> Secti
         ("Training FLOPs/step", f"{useful * workload.global_batch_size / P:,.2f} PFLOPs"),
         *more,
     ]
-    return Section(title="Training", contents=(properties(rows),))
+    return Section("Training", (properties(rows),))
 
 
 def hardware_section(cluster: Cluster, workload: Workload, more: Rows = ()) -> Section:
@@ -161,7 +161,7 @@ def hardware_section(cluster: Cluster, workload: Workload, more: Rows = ()) -> S
         ),
         *more,
     ]
-    return Section(title="Hardware", contents=(properties(rows),))
+    return Section("Hardware", (properties(rows),))
 
 
 def billions(count: float) -> str:

@@ -217,10 +217,10 @@ _RESULTS: tuple[Column[Projection], ...] = (
 
 def _details(one: Projection) -> tuple[Section, ...]:
     return (
-        Section(title="Memory on the fullest device", contents=(_memory(one),), level=3),
-        Section(title="Batch and FLOPs", contents=(_batch(one),), level=3),
-        Section(title="Time by part", contents=(_times(one),), level=3),
-        Section(title="Performance", contents=(_performance(one),), level=3),
+        Section("Memory on the fullest device", (_memory(one),), 3),
+        Section("Batch and FLOPs", (_batch(one),), 3),
+        Section("Time by part", (_times(one),), 3),
+        Section("Performance", (_performance(one),), 3),
     )
 
 
@@ -234,12 +234,12 @@ def _memory(one: Projection) -> Table:
         ("peak", f"{stage.peak_bytes / GIB:.2f}", f"{used}; stage {stage.stage} of {one.strategy.pp}")
     )
     return Table(
-        headings=(
+        (
             Heading("Component", "left"),
             Heading("GiB"),
             Heading("Detail", "left"),
         ),
-        rows=tuple(rows),
+        tuple(rows),
     )
 
 
@@ -264,15 +264,15 @@ def _times(one: Projection) -> Table:
         if one.time_s[name]
     ]
     return Table(
-        headings=(Heading("Part", "left"), Heading("Seconds"), Heading("Share")),
-        rows=(*rows, ("step", f"{one.step_time_s:.4f}", "100.0%")),
+        (Heading("Part", "left"), Heading("Seconds"), Heading("Share")),
+        (*rows, ("step", f"{one.step_time_s:.4f}", "100.0%")),
     )
 
 
 def _performance(one: Projection) -> Bullets:
     interval = one.step_time
     return Bullets(
-        items=(
+        (
             f"Step time: {interval.expected:.3f}s ({interval.low:.3f} to {interval.high:.3f})",
             f"MFU: {100 * one.mfu:.1f}% ({100 * one.mfu_full_attention:.1f}% with attention unmasked), "
             f"HFU: {100 * one.hfu:.1f}%",
