@@ -10,6 +10,7 @@ from rich.text import Text
 
 from forescale.advise import Advice, Fact, Step, Trial
 from forescale.cli.render import words
+from forescale.cli.render.tables import asked
 from forescale.question import Note
 from forescale.units import format_count, format_seconds
 
@@ -20,10 +21,7 @@ MOST_CHANGES = 6
 
 def advice_view(result: Advice, *, notes: Sequence[Note] = ()) -> Group:
     """Return every step with its numbers, then the outcome."""
-    header = Text.assemble(
-        (result.model.name, "bold"),
-        f" on {result.cluster.num_devices:,} × {result.cluster.name} · {words.workload(result.workload)}",
-    )
+    header = asked(result.model, result.cluster, words.workload(result.workload))
     parts: list[RenderableType] = [header, *words.left_out(result.model)]
     for number, step in enumerate(result.steps, start=1):
         parts += ["", *_step(number, step)]

@@ -14,6 +14,7 @@ from forescale.catalogue.clusters import cluster_names, device_names, load_clust
 from forescale.catalogue.frameworks import framework_names, load_framework, release_names
 from forescale.catalogue.models import load_model, model_names
 from forescale.cli.render import words
+from forescale.cli.render.tables import table
 from forescale.graph.counts import count_parameters
 from forescale.spec.framework import Framework, Limits, choice_word, told_of
 from forescale.units import format_bytes, format_count
@@ -111,16 +112,14 @@ def framework_view(framework: Framework) -> Group:
     plain = Framework(name="", release="", title="", date="", source="", software="")
     head = ("name", "release", "title", "date", "source", "sources", "limits")
     told = {name: value for name, value in told_of(framework, plain).items() if name not in head}
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for title in ("field", "value", "source"):
-        table.add_column(title, no_wrap=title == "field")
+    rows = _words("field", "value", "source")
     for name, value in told.items():
-        table.add_row(name, _said(value), framework.sources.get(name, ""))
+        rows.add_row(name, _said(value), framework.sources.get(name, ""))
     lines = [
         Text(f"{framework.title}: {framework.label} ({framework.date})", style="bold"),
         Text(framework.source),
     ]
-    return Group(*lines, "", table, *_limits(framework.limits))
+    return Group(*lines, "", rows, *_limits(framework.limits))
 
 
 def _limits(limits: Limits | None) -> list[RenderableType]:
@@ -130,14 +129,12 @@ def _limits(limits: Limits | None) -> list[RenderableType]:
     both = {
         name: dict.fromkeys((*limits.values.get(name, ()), *limits.others.get(name, ()))) for name in names
     }
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for title in ("can be told", "values"):
-        table.add_column(title, no_wrap=title == "can be told")
+    rows = _words("can be told", "values")
     for name, values in both.items():
-        table.add_row(name, ", ".join(choice_word(value) for value in values))
+        rows.add_row(name, ", ".join(choice_word(value) for value in values))
     for name, told in limits.rules.items():
-        table.add_row("rule", f"{name}: {told}")
-    return ["", table, Text(limits.note) if limits.note else "", Text(limits.source)]
+        rows.add_row("rule", f"{name}: {told}")
+    return ["", rows, Text(limits.note) if limits.note else "", Text(limits.source)]
 
 
 def _said(value: Any) -> str:  # noqa: ANN401 (a field of a framework)
@@ -152,17 +149,19 @@ def _said(value: Any) -> str:  # noqa: ANN401 (a field of a framework)
 
 def catalogue_view(kind: str, rows: Rows) -> Table:
     """Return rows as a table, one line each."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     columns = _COLUMNS[kind]
-    for index, (header, _) in enumerate(columns):
-        table.add_column(
-            header,
-            justify="left" if index == 0 or kind in ("clusters", "frameworks") else "right",
-            no_wrap=index == 0,
-        )
+    first, *others = (heading for heading, _ in columns)
+    shown = _words(first, *others) if kind in ("clusters", "frameworks") else table(f"<{first}", *others)
     for row in rows:
-        table.add_row(*(cell(row) for _, cell in columns))
-    return table
+        shown.add_row(*(cell(row) for _, cell in columns))
+    return shown
+
+
+def _words(first: str, *others: str) -> Table:
+    """Return a table of words whose first column is never cut."""
+    found = table(f"<{first}", *(f"<{name}" for name in others))
+    found.columns[0].no_wrap = True
+    return found
 
 
 def _containing(text: str, names: tuple[str, ...]) -> list[str]:

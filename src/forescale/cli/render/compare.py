@@ -10,9 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from forescale.cli.render import words
+from forescale.cli.render.tables import table
 from forescale.search.compare import Change, Comparison, Difference
 from forescale.units import GIB, format_seconds
 
+SIDES = ("A", "B", "B − A")
 MAX_CHANGES = 8
 """Choices shown; the rest are counted."""
 
@@ -61,11 +63,11 @@ def _word(value: object) -> str:
 
 def _times(result: Comparison) -> Table:
     """Return seconds by part, the largest difference first."""
-    table = _table("seconds")
+    rows = table("<seconds", *SIDES)
     for part in sorted(result.time_parts, key=lambda part: -abs(part.difference or 0.0)):
-        _row(table, replace(part, name=words.time_part(part.name)), _seconds)
-    _row(table, replace(result.step_time, name="step"), _seconds, "bold")
-    return table
+        _row(rows, replace(part, name=words.time_part(part.name)), _seconds)
+    _row(rows, replace(result.step_time, name="step"), _seconds, "bold")
+    return rows
 
 
 def _seconds(value: float) -> str:
@@ -79,32 +81,24 @@ def _gib(value: float) -> str:
 def _memory(result: Comparison) -> Table:
     """Return GiB by part on the fullest stage of each."""
     memory = result.memory
-    table = _table(f"GiB, stage {memory.stage_a} | {memory.stage_b}")
+    rows = table(f"<GiB, stage {memory.stage_a} | {memory.stage_b}", *SIDES)
     for part in memory.parts:
         if part.a or part.b:
-            _row(table, part, _gib)
-    _row(table, memory.peak, _gib, "bold")
-    table.add_row("verdict", memory.verdict_a, memory.verdict_b, "")
-    table.add_section()
+            _row(rows, part, _gib)
+    _row(rows, memory.peak, _gib, "bold")
+    rows.add_row("verdict", memory.verdict_a, memory.verdict_b, "")
+    rows.add_section()
     for figure in result.figures:
         if figure.name in ("mfu", "hfu"):
-            _row(table, figure, words.percent)
-    return table
+            _row(rows, figure, words.percent)
+    return rows
 
 
-def _table(first: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column(first)
-    for name in ("A", "B", "B − A"):
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
-
-
-def _row(table: Table, part: Difference, text: Callable[[float], str], style: str | None = None) -> None:
+def _row(rows: Table, part: Difference, text: Callable[[float], str], style: str | None = None) -> None:
     shown = ["–" if value is None else text(abs(value)) for value in (part.a, part.b, part.difference)]
     if part.difference and shown[2] != text(0.0):
         shown[2] = f"{'+' if part.difference > 0.0 else '−'}{shown[2]}"
-    table.add_row(part.name, *shown, style=style)
+    rows.add_row(part.name, *shown, style=style)
 
 
 def _outcome(result: Comparison) -> Text:

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from forescale.cli.render import words
 from forescale.cli.render.projection import STATE_COLUMNS, VERDICT_STYLE, header
+from forescale.cli.render.tables import table
 from forescale.memory.anchored import AnchoredMemory
 from forescale.memory.timeline import UPDATE, MemoryTimeline, PeakMoment, RankTimeline
 from forescale.projection.result import Projection
@@ -33,10 +34,9 @@ def anchored_view(result: Projection, anchored: AnchoredMemory) -> Group:
         ("point estimate", estimate.point_bytes, f"{words.percent(estimate.residual_share)} of it measured"),
         ("upper bound", estimate.upper_bytes, f"residual × {1.0 + estimate.safety_margin:g}"),
     ]  # fmt: skip
-    table = _table("GiB", "")
-    table.add_column("")
+    shown = table("<GiB", "", "<")
     for name, value, remark in rows:
-        table.add_row(
+        shown.add_row(
             name, _gib(value), remark, style="bold" if name in ("point estimate", "upper bound") else None
         )
     corrections = [
@@ -57,7 +57,7 @@ def anchored_view(result: Projection, anchored: AnchoredMemory) -> Group:
         there,
         *corrections,
         "",
-        table,
+        shown,
         "",
         _verdict(anchored),
         *words.notes(result.notes),
@@ -66,14 +66,14 @@ def anchored_view(result: Projection, anchored: AnchoredMemory) -> Group:
 
 def deltas_view(result: Projection, anchored: AnchoredMemory) -> Group:
     """Return formulas alone beside the anchored estimate, part by part."""
-    table = _table("GiB", "simulate", "benchmark", "difference", "")
+    rows = table("<GiB", "simulate", "benchmark", "difference", "")
     for name, simulated, measured in _both(result, anchored):
         share = words.percent(measured / simulated - 1.0) if simulated else ""
         cells = [_gib(simulated), _gib(measured), f"{(measured - simulated) / GIB:+.2f}", share]
-        table.add_row(name, *cells, style="bold" if name == "peak" else None)
+        rows.add_row(name, *cells, style="bold" if name == "peak" else None)
     simulated_verdict = result.memory.verdict
     said = Text.assemble("simulate: ", (simulated_verdict, VERDICT_STYLE[simulated_verdict]))
-    return Group(*header(result), "", table, "", said, _verdict(anchored), *words.notes(result.notes))
+    return Group(*header(result), "", rows, "", said, _verdict(anchored), *words.notes(result.notes))
 
 
 def _both(result: Projection, anchored: AnchoredMemory) -> list[tuple[str, float, float]]:
@@ -168,16 +168,16 @@ def _named(peak: PeakMoment, result: Projection) -> Text:
 
 
 def _tensors(peak: PeakMoment) -> Table:
-    table = _table("what lives there", "GiB", "share")
+    rows = table("<what lives there", "GiB", "share")
     for tensor in peak.tensors[:MOST_TENSORS]:
         share = words.percent(tensor.num_bytes / peak.allocated_bytes)
-        table.add_row(f"{tensor.owner}: {tensor.name}", _gib(tensor.num_bytes), share)
+        rows.add_row(f"{tensor.owner}: {tensor.name}", _gib(tensor.num_bytes), share)
     rest = peak.tensors[MOST_TENSORS:]
     if rest:
         size = sum(tensor.num_bytes for tensor in rest)
         share = words.percent(size / peak.allocated_bytes)
-        table.add_row(f"{counted(len(rest), 'other')}", _gib(size), share, style="dim")
-    return table
+        rows.add_row(f"{counted(len(rest), 'other')}", _gib(size), share, style="dim")
+    return rows
 
 
 def comparison_view(found: MemoryComparison) -> Group:
@@ -188,11 +188,11 @@ def comparison_view(found: MemoryComparison) -> Group:
         f" on {first.cluster.num_devices:,} × {first.cluster.name}, GiB on the fullest device by {found.across}",
         f" · preset {first.preset}",
     )
-    table = _table(found.across, *(STATE_COLUMNS[name] for name in PARTS), "peak", "", "step")
+    rows = table(f"<{found.across}", *(STATE_COLUMNS[name] for name in PARTS), "peak", "", "step")
     for row in found.rows:
         stage, verdict = row.fullest, row.projection.memory.verdict
         time = row.projection.step_time_s
-        table.add_row(
+        rows.add_row(
             row.value,
             *(words.gib(getattr(stage, f"{name}_bytes")) for name in PARTS),
             words.gib(stage.peak_bytes),
@@ -201,15 +201,7 @@ def comparison_view(found: MemoryComparison) -> Group:
         )
     refused = [Text(f"{value}: {reason}", style="yellow") for value, reason in found.refused.items()]
     capacity = Text(f"{first.cluster.device.name} has {_gib(first.memory.capacity_bytes)} GiB", style="dim")
-    return Group(title, "", table, "", capacity, *refused)
-
-
-def _table(first: str, *columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column(first, no_wrap=True)
-    for name in columns:
-        table.add_column(name, justify="right")
-    return table
+    return Group(title, "", rows, "", capacity, *refused)
 
 
 def _gib(value: float) -> str:

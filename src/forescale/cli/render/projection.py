@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from forescale.cli.render import words
+from forescale.cli.render.tables import asked, table
 from forescale.projection.result import MemorySummary, Projection, StageMemory
 from forescale.units import GIB, counted, format_count, format_seconds
 
@@ -47,19 +48,14 @@ def memory_view(result: Projection) -> Group:
         Text.assemble(_verdict(memory), f", {low:.1f} to {high:.1f} GiB in 8 cases of 10"),
         Text(f"parameters {_parameters(result)}, {on_device} on the fullest device"),
     ]
-    table = _memory_table(result.memory, most=MEMORY_STAGES)
-    return Group(*header(result), "", table, "", *lines, *words.notes(result.notes))
+    stages = _memory_table(result.memory, most=MEMORY_STAGES)
+    return Group(*header(result), "", stages, "", *lines, *words.notes(result.notes))
 
 
 def header(result: Projection) -> list[Text]:
     """Return the question and its assumptions."""
-    cluster = result.cluster
     return [
-        Text.assemble(
-            (result.model.name, "bold"),
-            f" on {cluster.num_devices:,} × {cluster.name} · {words.workload(result.workload)}",
-            f" · preset {result.preset}",
-        ),
+        asked(result.model, result.cluster, f"{words.workload(result.workload)} · preset {result.preset}"),
         Text(
             f"{words.layout(result.strategy)} · {counted(result.num_microbatches, 'micro-batch')} per step",
             style="cyan",
@@ -70,17 +66,14 @@ def header(result: Projection) -> list[Text]:
 
 def _times(result: Projection) -> Table:
     """Return seconds and share by part, largest first, the smallest together."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("time by part")
-    table.add_column("seconds", justify="right")
-    table.add_column("share", justify="right")
+    found = table("<time by part", "seconds", "share")
     parts = sorted(((value, name) for name, value in result.time_s.items() if value), reverse=True)
     shown, rest = (parts, []) if len(parts) <= MAX_PARTS else (parts[: MAX_PARTS - 1], parts[MAX_PARTS - 1 :])
     rows = [*shown, *([(sum(value for value, _ in rest), f"{counted(len(rest), 'other')}")] if rest else [])]
     for value, name in rows:
-        table.add_row(words.time_part(name), f"{value:.3f}", words.percent(value / result.step_time_s))
-    table.add_row("step", f"{result.step_time_s:.3f}", words.percent(1.0), style="bold")
-    return table
+        found.add_row(words.time_part(name), f"{value:.3f}", words.percent(value / result.step_time_s))
+    found.add_row("step", f"{result.step_time_s:.3f}", words.percent(1.0), style="bold")
+    return found
 
 
 def _figures(result: Projection) -> Table:
@@ -101,11 +94,11 @@ def _figures(result: Projection) -> Table:
     if result.training_days is not None:
         tokens = format_count(result.workload.tokens or 0.0)
         rows.append(("training", f"{result.training_days:,.1f} days for {tokens} tokens"))
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold")
+    found = Table.grid(padding=(0, 2))
+    found.add_column(style="bold")
     for name, text in rows:
-        table.add_row(name, text)
-    return table
+        found.add_row(name, text)
+    return found
 
 
 def _parameters(result: Projection) -> str:
@@ -121,20 +114,17 @@ def _verdict(memory: MemorySummary) -> Text:
 
 def _memory_table(memory: MemorySummary, most: int = MAX_STAGES) -> Group:
     """Return bytes by stage and part; equal neighbours share a row, the worst stage is marked."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("GiB, stage")
-    for name in ("layers", *STATE_COLUMNS.values()):
-        table.add_column(name, justify="right")
+    rows = table("<GiB, stage", "layers", *STATE_COLUMNS.values())
     worst = max(memory.stages, key=lambda stage: stage.peak_bytes)
     shown = _grouped(memory.stages, worst, most)
     for group in shown:
         marked = worst in group
-        table.add_row(
+        rows.add_row(
             _stage_name(group, marked=marked), *_stage_cells(group[0]), style="bold" if marked else None
         )
     hidden = len(memory.stages) - sum(len(group) for group in shown)
     more = f"{counted(hidden, 'more stage')}, each below the worst (all with --json)"
-    return Group(table, *([Text(more, style="dim")] if hidden else []))
+    return Group(rows, *([Text(more, style="dim")] if hidden else []))
 
 
 def _grouped(stages: tuple[StageMemory, ...], worst: StageMemory, most: int) -> list[list[StageMemory]]:

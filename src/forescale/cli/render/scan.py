@@ -11,6 +11,7 @@ from rich.text import Text
 
 from forescale.cli.render import words
 from forescale.cli.render.search import PLACEMENT, degrees_of, layout_cells, legend_of
+from forescale.cli.render.tables import asked, table
 from forescale.projection.result import Projection
 from forescale.search import ScanResult
 from forescale.search.scan import Point, Target
@@ -45,30 +46,24 @@ def _header(result: ScanResult, first: Projection) -> Text:
     run = first.workload
     devices = f"{first.cluster.num_devices:,} × " if result.varied == "global_batch_size" else ""
     batch = "" if devices else f" · global_batch_size {run.global_batch_size:,}"
-    return Text.assemble(
-        (first.model.name, "bold"),
-        f" on {devices}{first.cluster.name} · seq_len {run.seq_len:,}{batch} · {words.precision(run.precision)}"
-        f" · {run.optimizer} · preset {first.preset}",
-    )
+    rest = f"seq_len {run.seq_len:,}{batch} · {words.precision(run.precision)} · {run.optimizer}"
+    return asked(first.model, first.cluster, f"{rest} · preset {first.preset}", devices=devices)
 
 
 def _table(result: ScanResult, found: Found) -> Table:
     """Return figures and layout of every point; the chosen one is marked, those that miss a target are dim."""
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     figures = {name: of for name, of in _FIGURES.items() if any(of(*pair) is not None for pair in found)}
     degrees = degrees_of([one.strategy for _, one in found])
-    for name in (VARIED[result.varied], *figures, *degrees, *PLACEMENT):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("variants")
+    rows = table(VARIED[result.varied], *figures, *degrees, *PLACEMENT, "<variants", gap=1)
     for point, one in found:
         chosen = point is result.chosen
-        table.add_row(
+        rows.add_row(
             f"{'▶ ' if chosen else ''}{getattr(point, result.varied):,}",
             *(of(point, one) or "–" for of in figures.values()),
             *layout_cells(one.strategy, degrees),
             style="bold" if chosen else "dim" if point.meets_target is False else None,
         )
-    return table
+    return rows
 
 
 def _memory(one: Projection) -> str:

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from forescale.cli.render import words
+from forescale.cli.render.tables import asked, table
 from forescale.projection.result import Projection
 from forescale.search import ParetoResult, Relaxation, SearchResult
 from forescale.spec.strategy import Strategy
@@ -27,11 +28,7 @@ ALWAYS = frozenset({"tp", "pp"})
 def search_view(result: SearchResult) -> Group:
     """Return the assumptions, the ranking, how many layouts there were, and what limits the best."""
     first = result.best[0]
-    header = Text.assemble(
-        (first.model.name, "bold"),
-        f" on {first.cluster.num_devices:,} × {first.cluster.name} · {words.workload(first.workload)}"
-        f" · preset {first.preset}",
-    )
+    header = asked(first.model, first.cluster, f"{words.workload(first.workload)} · preset {first.preset}")
     least = "" if result.num_feasible_is_exact else "at least "
     counts = (
         f"{counted(result.num_legal, 'legal layout')}, {least}{result.num_feasible:,} fit; {result.num_evaluated:,} "
@@ -45,30 +42,24 @@ def search_view(result: SearchResult) -> Group:
     ranked: list[tuple[int | str, Projection]] = list(enumerate(result.best, start=1))
     sure = [] if result.surest is None or result.surest in result.best else [(SURE, result.surest)]
     legend = [*legend_of(result.best), *(Text(SURE_LEGEND) for _ in sure)]
-    table = ranking([*ranked, *sure])
+    shown = ranking([*ranked, *sure])
     return Group(
-        header, *words.left_out(first.model), "", table, "", *legend, Text(counts), *stopped, *gains, *notes
+        header, *words.left_out(first.model), "", shown, "", *legend, Text(counts), *stopped, *gains, *notes
     )
 
 
 def ranking(ranked: Sequence[tuple[int | str, Projection]]) -> Table:
     """Return one row per layout and its place; degrees that are 1 everywhere have no column."""
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    layouts = [one.strategy for _, one in ranked]
-    names = degrees_of(layouts)
+    names = degrees_of([one.strategy for _, one in ranked])
     sized = len({one.cluster.num_devices for _, one in ranked}) > 1
-    for name in ("#", *(["devices"] if sized else []), *names, *PLACEMENT):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("variants")
     chosen = [words.scenario(one) for _, one in ranked]
     varied = len(set(chosen)) > 1
-    if varied:
-        table.add_column("numbers, overlap")
-    for name in ("step", "tok/s/dev", "MFU", "GiB"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("dominant", no_wrap=True)
+    head = ("#", *(["devices"] if sized else []), *names, *PLACEMENT, "<variants")
+    figures = ("step", "tok/s/dev", "MFU", "GiB")
+    rows = table(*head, *(["<numbers, overlap"] if varied else []), *figures, gap=1)
+    rows.add_column("dominant", no_wrap=True)
     for (place, one), scenario in zip(ranked, chosen, strict=True):
-        table.add_row(
+        rows.add_row(
             str(place),
             *([str(one.cluster.num_devices)] if sized else []),
             *layout_cells(one.strategy, names),
@@ -79,7 +70,7 @@ def ranking(ranked: Sequence[tuple[int | str, Projection]]) -> Table:
             words.gib(one.memory.peak_bytes) + (" " if one.memory.verdict == "FITS" else "!"),
             f"{words.time_part(one.dominant_cost)} {words.percent(one.time_s[one.dominant_cost] / one.step_time_s, 0)}",
         )
-    return table
+    return rows
 
 
 def degrees_of(layouts: Sequence[Strategy]) -> list[str]:
@@ -111,18 +102,10 @@ def _gains(result: SearchResult) -> list[RenderableType]:
     if all(item.constraint == "memory" for item in result.relaxations):
         return [Text(f"with {_gain(item)}", style="dim") for item in result.relaxations]
     gaining = [item for item in result.relaxations if item.gain >= VISIBLE]
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name, justify in (
-        ("relaxed", "left"),
-        ("to", "left"),
-        ("step", "right"),
-        ("gain", "right"),
-        ("by", "left"),
-    ):
-        table.add_column(name, justify=justify)  # type: ignore[arg-type]
+    rows = table("<relaxed", "<to", "step", "gain", "<by")
     for item in gaining:
         layout = "" if item.strategy is None else words.degrees(item.strategy)
-        table.add_row(
+        rows.add_row(
             item.constraint, item.change, format_seconds(item.step_time_s), words.percent(item.gain), layout
         )
     others = [item.change for item in result.relaxations if item.gain < VISIBLE]
@@ -130,7 +113,7 @@ def _gains(result: SearchResult) -> list[RenderableType]:
     found: list[RenderableType] = [""]
     if binding is None:
         return [*found, Text("nothing that was relaxed makes the best layout faster")]
-    found += [table, "", Text(f"{binding.constraint} binds most: {_gain(binding)}", style="bold")]
+    found += [rows, "", Text(f"{binding.constraint} binds most: {_gain(binding)}", style="bold")]
     return [*found, *([Text(f"no gain: {'; '.join(others)}", style="dim")] if others else [])]
 
 
@@ -144,10 +127,8 @@ def pareto_view(result: ParetoResult, *, most: int) -> Group:
     shown = [(place + 1, result.front[place]) for place in spread(len(result.front), most)]
     sizes = sorted({one.cluster.num_devices for one in result.front})
     devices = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
-    header = Text.assemble(
-        (first.model.name, "bold"),
-        f" on {devices} × {first.cluster.name} · {words.workload(first.workload)} · preset {first.preset}",
-    )
+    rest = f"{words.workload(first.workload)} · preset {first.preset}"
+    header = asked(first.model, first.cluster, rest, devices=f"{devices} × ")
     objectives = ", ".join(name.replace("_", " ") for name in result.objectives)
     counts = (
         f"{counted(result.num_legal, 'legal layout')}, {result.num_feasible:,} fit; {len(result.front):,} on the "
@@ -170,19 +151,15 @@ def spread(count: int, most: int) -> list[int]:
 
 def refusals(rows: Sequence[tuple[str, int]]) -> Table:
     """Return the constraints that failed, with how many layouts each refused, most first."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("constraint")
-    table.add_column("layouts refused", justify="right")
+    found = table("<constraint", "layouts refused")
     for name, count in sorted(rows, key=lambda row: -row[1]):
-        table.add_row(name, f"{count:,}")
-    return table
+        found.add_row(name, f"{count:,}")
+    return found
 
 
 def changes(rows: Sequence[tuple[str, str, str]]) -> Table:
     """Return what could be changed, to what, and what would come of it."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name in ("change", "to", "then"):
-        table.add_column(name)
+    found = table("<change", "<to", "<then")
     for row in rows:
-        table.add_row(*row)
-    return table
+        found.add_row(*row)
+    return found

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from forescale.cli.render import words
+from forescale.cli.render.tables import asked, table
 from forescale.presets.subramanian2024 import Configuration, Ranked, StudyResult
 from forescale.units import GB, counted, format_seconds
 
@@ -25,10 +26,9 @@ TIMES = {
 
 def study_view(result: StudyResult) -> Group:
     """Return the question, the ranking with shares of the step, and how many configurations there were."""
-    header = Text.assemble(
-        (result.model.name, "bold"),
-        f" on {result.cluster.num_devices:,} × {result.cluster.name} · seq_len {result.seq_len:,}"
-        f" · global_batch_size {result.global_batch_size:,} · preset subramanian2024, {result.tensor_parallel}",
+    rest = (
+        f"seq_len {result.seq_len:,} · global_batch_size {result.global_batch_size:,} · preset subramanian2024, "
+        f"{result.tensor_parallel}"
     )
     counts = (
         f"{counted(result.num_candidates, 'configuration')}, {result.num_feasible:,} fit; "
@@ -36,21 +36,18 @@ def study_view(result: StudyResult) -> Group:
     )
     left_out = [name for name, kept in asdict(result.quirks).items() if not kept]
     notes = [Text(f"without {', '.join(left_out)}", style="dim")] if left_out else []
-    return Group(header, "", _ranking(result), "", Text(counts), *notes)
+    return Group(asked(result.model, result.cluster, rest), "", _ranking(result), "", Text(counts), *notes)
 
 
 def _ranking(result: StudyResult) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     degrees = ["tp1", "pp", "dp"] if result.tensor_parallel == "1d" else ["tp1", "tp2", "pp", "dp"]
     panels = ["panels"] if result.tensor_parallel == "summa" else []
-    for name in ("#", *degrees, "mbs", "m", *panels):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column(f"of {result.cluster.tiers[0].size} near", no_wrap=True)
-    for name in ("step", "samples/s", "GB", *TIMES.values()):
-        table.add_column(name, justify="right", no_wrap=True)
+    near = f"<of {result.cluster.tiers[0].size} near"
+    figures = ("step", "samples/s", "GB", *TIMES.values())
+    rows = table("#", *degrees, "mbs", "m", *panels, near, *figures, gap=1)
     for place, one in enumerate(result.best, start=1):
         chosen = one.configuration
-        table.add_row(
+        rows.add_row(
             str(place),
             *(str(getattr(chosen, name)) for name in degrees),
             str(chosen.micro_batch_size),
@@ -62,7 +59,7 @@ def _ranking(result: StudyResult) -> Table:
             f"{one.memory_bytes.total / GB:.1f}",
             *_shares(one),
         )
-    return table
+    return rows
 
 
 def _near(chosen: Configuration) -> str:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from forescale.cli.render import words
+from forescale.cli.render.tables import table
 from forescale.sweep import Sweep, SweepResult
 from forescale.sweep.columns import VARIED, Row
 from forescale.sweep.definition import Range, plain, varies
@@ -57,18 +58,16 @@ def _left_out(sweep: Sweep) -> list[Text]:
 
 def plan_view(sweep: Sweep) -> Group:
     """Return what a sweep would ask."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in ("varied", "values"):
-        table.add_column(column)
+    rows = table("<varied", "<values")
     if sweep.axes.cases:
-        table.add_row("case", ", ".join(case.name for case in sweep.axes.cases))
+        rows.add_row("case", ", ".join(case.name for case in sweep.axes.cases))
     for axis in sweep.axes.grid:
         unit = unit_of(sweep, axis.name)
-        table.add_row(axis.name, ", ".join(say(plain(value), unit) for value in axis.values))
+        rows.add_row(axis.name, ", ".join(say(plain(value), unit) for value in axis.values))
     for item in sweep.axes.ranges:
-        table.add_row(item.name, _span(sweep, item))
+        rows.add_row(item.name, _span(sweep, item))
     return Group(
-        _header(sweep), "", table, "", Text(f"{counted(sweep.axes.num_points, 'point')}", style="bold")
+        _header(sweep), "", rows, "", Text(f"{counted(sweep.axes.num_points, 'point')}", style="bold")
     )
 
 
@@ -103,22 +102,22 @@ def _sampled(sweep: Sweep, name: str) -> bool:
 def _table(result: SweepResult, axis: str, metric: str) -> Table:
     """Return the best point of every value, the best of all marked."""
     others = [name for name in result.sweep.axes.names if name != axis and varies(result.column(name))]
-    table = _empty([title(axis), *_figures(metric), *(title(name) for name in others), "layout"])
+    rows = table(title(axis), *_figures(metric), *(title(name) for name in others), "<layout", gap=1)
     found = result.best_by(axis, metric)
     best = result.best(metric)
     shown = found if len(found) <= MOST_VALUES else _thinned(found, best)
     for value, row in shown:
         label = say(value, unit_of(result.sweep, axis))
         if row is None:
-            table.add_row(f"  {label}", "–", "nothing fits", style="dim")
+            rows.add_row(f"  {label}", "–", "nothing fits", style="dim")
             continue
         mark = "▶ " if row is best else "  "
-        table.add_row(
+        rows.add_row(
             mark + label, *_cells(result, row, metric, others), style="bold" if row is best else None
         )
     if len(shown) < len(found):
-        table.caption = f"{counted(len(found) - len(shown), 'value')} not shown"
-    return table
+        rows.caption = f"{counted(len(found) - len(shown), 'value')} not shown"
+    return rows
 
 
 def _every(result: SweepResult, metric: str) -> Table:
@@ -126,38 +125,30 @@ def _every(result: SweepResult, metric: str) -> Table:
     names = [
         name for name in result.sweep.axes.names if varies(result.column(name))
     ] or result.sweep.axes.names[:1]
-    table = _empty([*(title(name) for name in names), *_figures(metric), "layout"])
+    rows = table(*(title(name) for name in names), *_figures(metric), "<layout", gap=1)
     best = result.best(metric)
     for row in result.rows:
         values = [say(row[VARIED + name], unit_of(result.sweep, name)) for name in names]
         values[0] = ("▶ " if row is best else "  ") + values[0]
         if row["status"] != "ok":
-            table.add_row(*values, "–", row["status"], style="dim")
+            rows.add_row(*values, "–", row["status"], style="dim")
         else:
-            table.add_row(*values, *_cells(result, row, metric, ()), style="bold" if row is best else None)
-    return table
+            rows.add_row(*values, *_cells(result, row, metric, ()), style="bold" if row is best else None)
+    return rows
 
 
 def _best(result: SweepResult, metric: str) -> Table:
     """Return the best points of a sampled sweep."""
     names = [name for name in result.sweep.axes.names if varies(result.column(name))]
-    table = _empty(["#", *_figures(metric), *(title(name) for name in names), "layout"])
+    rows = table("#", *_figures(metric), *(title(name) for name in names), "<layout", gap=1)
     sign = 1.0 if METRICS[metric] == "least" else -1.0
     ranked = sorted(
         (row for row in result.feasible if row[metric] is not None),
         key=lambda row: (sign * row[metric], row["index"]),
     )
     for place, row in enumerate(ranked[:TOP], start=1):
-        table.add_row(str(place), *_cells(result, row, metric, names))
-    return table
-
-
-def _empty(names: Sequence[str]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    for name in names[:-1]:
-        table.add_column(name, justify="right")
-    table.add_column(names[-1])
-    return table
+        rows.add_row(str(place), *_cells(result, row, metric, names))
+    return rows
 
 
 def _thinned(found: list[tuple[Any, Row | None]], best: Row | None) -> list[tuple[Any, Row | None]]:
