@@ -87,8 +87,7 @@ def _place(text: str) -> tuple[Path, int | None]:
 
 
 def _projected(path: Path, cost: CostOptions) -> Projection:
-    from forescale.cli.inputs import read_question
-    from forescale.presets import project_as
+    from forescale.cli.inputs import answered, read_question
 
     options = (PlanOptions(plan=path), ClusterOptions(), RunOptions(), LayoutOptions())
-    return project_as(read_question(None, *options, cost))
+    return answered(read_question(None, *options, cost))

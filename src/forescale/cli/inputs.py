@@ -20,6 +20,7 @@ from forescale.limits import whole_of
 
 if TYPE_CHECKING:
     from forescale.frameworks.reading import Options, Reading
+    from forescale.projection.result import Projection
     from forescale.question import Note, Question
 
 PRECISION_FIELDS = {
@@ -41,6 +42,17 @@ OWN_SEARCH = {"almodel": "report", "subramanian2024": "search"}
 COMMAND_LINE = "command line"
 NAMED_KEYS = 8
 """Ignored keys of a file that are named; the rest are counted."""
+
+
+def answered(question: Question) -> Projection:
+    """Return what the preset of a question says; published accounts are loaded only where one is asked."""
+    if question.preset == "default":
+        from forescale.project import project
+
+        return project(question)
+    from forescale.presets import project_as
+
+    return project_as(question)
 
 
 def refuse_presets(question: Question, command: str, *, works_under: str = "the preset default") -> None:

@@ -120,12 +120,11 @@ def memory_command(
     as_json: JsonFlag = False,
 ) -> None:
     """Project the memory of one layout, stage by stage."""
-    from forescale.cli.inputs import read_question
-    from forescale.presets import project_as
+    from forescale.cli.inputs import answered, read_question
 
     anchor.check()
     question = read_question(model, plan, cluster, run, layout)
-    result = project_as(question)
+    result = answered(question)
     anchored = None if anchor.mode == "simulate" else _anchored(question, result, anchor)
     timeline = _timeline(question, over_time) if over_time.wanted else None
     if as_json:
@@ -282,10 +281,9 @@ def _compared(
 def _projection(
     model: str | None, cluster: ClusterOptions, run: RunOptions, layout: LayoutOptions, plan: PlanOptions
 ) -> Projection:
-    from forescale.cli.inputs import read_question
-    from forescale.presets import project_as
+    from forescale.cli.inputs import answered, read_question
 
-    return project_as(read_question(model, plan, cluster, run, layout))
+    return answered(read_question(model, plan, cluster, run, layout))
 
 
 def _changed(

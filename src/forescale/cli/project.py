@@ -27,10 +27,9 @@ def project_command(
     as_json: JsonFlag = False,
 ) -> None:
     """Project step time and memory of one layout."""
-    from forescale.cli.inputs import read_question
-    from forescale.presets import project_as
+    from forescale.cli.inputs import answered, read_question
 
-    result = project_as(read_question(model, plan, cluster, run, layout, cost))
+    result = answered(read_question(model, plan, cluster, run, layout, cost))
     if as_json:
         print_json(result.to_json())
         return
