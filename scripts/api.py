@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import textwrap
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 import forescale
-from forescale.io.validation import field_docs
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "api.md"
 INTRODUCTION = """# Python
@@ -66,11 +67,23 @@ def _parameter(each: inspect.Parameter) -> str:
     return each.name if each.default is each.empty else f"{each.name}={each.default!r}"
 
 
+def _field_docs(kind: type) -> dict[str, str]:
+    """Return the docstring under each field of a dataclass that has one."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    found = {}
+    for statement, following in zip(body.body, body.body[1:], strict=False):
+        match statement, following:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                found[name] = inspect.cleandoc(text)
+    return found
+
+
 def _value(name: str) -> str:
     kind = getattr(forescale, name)
     lines = [f"### `{name}`\n", _text(kind), ""]
     if isinstance(kind, type) and is_dataclass(kind):
-        described = field_docs(kind)
+        described = _field_docs(kind)
         for item in fields(kind):
             told = " ".join(described.get(item.name, "").split())
             lines.append(f"- `{item.name}: {item.type}`{f' – {told}' if told else ''}")

@@ -60,20 +60,21 @@ def within(value: Any, allowed: Any, what: str, *, whole: bool = False) -> Any: 
     finite = number and (isinstance(value, int) or math.isfinite(value))
     low = finite and not (value > allowed.gt if allowed.gt is not None else value >= allowed.ge)
     if whole and (low or not finite or value != int(value)):
-        least = allowed.ge if allowed.gt is None else allowed.gt + 1
-        problem = f"must be a whole number of {least} or more"
-    elif not finite:
-        problem = "must be a number"
-    elif low:
-        problem = (
-            f"must be {allowed.ge} or more" if allowed.gt is None else f"must be greater than {allowed.gt}"
-        )
-    elif value > allowed.le:
-        problem = f"must be {written(allowed.le)} or less"
+        problem = f"must be a whole number of {allowed.ge if allowed.gt is None else allowed.gt + 1} or more"
     else:
-        return int(value) if whole else value
-    msg = f"{what} {problem}, got {shown(value)}"
-    raise SpecError(msg)
+        problem = outside(value, allowed) if finite else "must be a number"
+    if problem:
+        raise SpecError(f"{what} {problem}, got {shown(value)}")
+    return int(value) if whole else value
+
+
+def outside(value: float, allowed: Any) -> str:  # noqa: ANN401 (an Interval)
+    """Return how a number lies outside an interval; nothing where it is inside."""
+    if allowed.gt is not None and not value > allowed.gt:
+        return f"must be greater than {allowed.gt}"
+    if allowed.gt is None and value < allowed.ge:
+        return f"must be {allowed.ge} or more"
+    return f"must be {written(allowed.le)} or less" if value > allowed.le else ""
 
 
 def whole_of(text: str) -> int | None:

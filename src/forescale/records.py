@@ -1,24 +1,31 @@
-"""Frozen dataclasses from the tables of a JSON file, checked against their annotations."""
+"""Frozen dataclasses from plain tables (TOML, JSON, YAML), checked against their annotations."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
-from types import UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from types import MappingProxyType, NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Interval, Le
 
-from forescale.errors import LISTED, ReaderError, SpecError, nearest, shown
-from forescale.limits import within
+from forescale.errors import ReaderError, SpecError, UnknownKeyError, nearest, shown
+from forescale.limits import outside
+from forescale.units import parse
 
 T = TypeVar("T")
-ANY = Interval(ge=-1e24, le=1e24)
+Hint: TypeAlias = Any
+"""A type as annotations write it (unions and `Annotated` included), or a value of one."""
+Units: TypeAlias = Mapping[type, Mapping[str, str]]
+"""By dataclass, the fields that text such as "450 GB/s" may give, and what each is measured in."""
+_NO_UNITS: Units = MappingProxyType({})
+_NUMBERS = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
 def record(kind: type[T], content: object, key: str, where: object) -> T:
-    """Return the `kind` that a table of JSON describes.
+    """Return the `kind` that a table of a file describes.
 
     Parameters
     ----------
@@ -34,76 +41,145 @@ def record(kind: type[T], content: object, key: str, where: object) -> T:
     ReaderError
         If a key is unknown or missing, or a value is of the wrong kind or out of bounds.
     """
-    if not isinstance(content, Mapping):
-        raise ReaderError(where, f"{key or 'it'} must be a table, got {shown(content)}")
-    hints = _hints(kind)  # type: ignore[arg-type]
-    for name in content:
-        if name not in hints:
-            close = nearest(name, hints)
-            allowed = ", ".join(list(hints)[:LISTED])
-            hint = f"did you mean {' or '.join(close)}?" if close else f"allowed are {allowed}"
-            raise ReaderError(where, f"unknown key {shown(name)} in {key or 'it'}; {hint}")
-    missing = [
-        item.name
-        for item in fields(kind)  # type: ignore[arg-type]
-        if item.name not in content and item.default is MISSING and item.default_factory is MISSING
-    ]
-    if missing:
-        raise ReaderError(where, f"{key or 'it'} is incomplete: it lacks {', '.join(missing)}")
-    inside = f"{key}." if key else ""
-    values = {name: _value(hints[name], value, f"{inside}{name}", where) for name, value in content.items()}
-    try:
-        return kind(**values)
-    except SpecError as error:
-        raise ReaderError(where, str(error)) from error
+    walk = Walk("")
+    built = walk.visit(kind, content, (key,) if key else ())
+    if walk.problems:
+        raise ReaderError(where, str(walk.problems[0]))
+    return built  # type: ignore[no-any-return]
 
 
-def _value(hint: Any, value: object, key: str, where: object) -> Any:  # noqa: ANN401 (what annotations say)
-    """Return `value` as what `hint` asks for."""
-    parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    if value is None and type(None) in parts:
-        return None
-    hint, bounds = _bare(_meant([part for part in parts if part is not type(None)], value))
-    origin = get_origin(hint)
-    if hint in (int, float):
+class Walk:
+    """One pass over plain values: collects problems instead of stopping at the first."""
+
+    def __init__(self, where: str, units: Units = _NO_UNITS) -> None:
+        self.where, self.units = where, units
+        self.problems: list[str | SpecError] = []
+
+    def visit(self, hint: Hint, value: object, path: tuple[str, ...]) -> Hint:
+        """Return `value` as what `hint` asks for; on problems anything, after noting them."""
+        parts = _union_of(hint)
+        if value is None and NoneType in parts:
+            return None
+        kinds: list[Any] = [part for part in parts if is_dataclass(part)]
+        if kinds and isinstance(value, Mapping):
+            return self._dataclass(max(kinds, key=lambda kind: len(value.keys() & _hints(kind))), value, path)
+        if any(isinstance(value, kind) for kind in kinds):
+            return value
+        for part in parts:
+            origin = _class(part)
+            if origin is tuple and isinstance(value, list | tuple):
+                return self._tuple(get_args(part), value, path)
+            if issubclass(origin, Mapping) and isinstance(value, Mapping):
+                inside = get_args(part)[1]
+                return {name: self.visit(inside, item, (*path, str(name))) for name, item in value.items()}
+        return self._scalar([part for part in parts if part is not NoneType], value, path)
+
+    def _tuple(
+        self, hints: tuple[Hint, ...], value: list[Any] | tuple[Any, ...], path: tuple[str, ...]
+    ) -> Hint:
+        each = (hints[0],) * len(value) if hints[-1] is Ellipsis else hints
+        if len(each) != len(value):
+            return self._refuse(path, f"must be a list of {len(each)}, got {shown(value)}")
+        pairs = enumerate(zip(each, value, strict=True))
+        return tuple(self.visit(one, item, (*path, str(place))) for place, (one, item) in pairs)
+
+    def _dataclass(self, kind: Hint, values: Mapping[str, Any], path: tuple[str, ...]) -> Hint:
+        before = len(self.problems)
+        hints, clean = _hints(kind), {}
+        for key, value in values.items():
+            if key not in hints:
+                place = ", ".join(filter(None, (self.where, ".".join(path)))) or "it"
+                self.problems.append(UnknownKeyError(str(key), place, hints))
+                continue
+            dimension = self.units.get(kind, {}).get(key)
+            given = self._quantity(value, dimension, (*path, key)) if dimension else value
+            clean[key] = self.visit(hints[key], given, (*path, key)) if given is not MISSING else None
+        for name in _required(kind):
+            if name not in values:
+                self._refuse((*path, name), "must be given")
+        if len(self.problems) > before:
+            return None
         try:
-            return within(value, bounds, key, whole=hint is int)
+            return kind(**clean)
         except SpecError as error:
-            raise ReaderError(where, str(error)) from error
-    if is_dataclass(hint) and isinstance(hint, type):
-        return record(hint, value, key, where)
-    if origin is tuple and isinstance(value, list | tuple):
-        kinds = get_args(hint)
-        each = (kinds[0],) * len(value) if kinds[-1] is Ellipsis else kinds
-        if len(each) == len(value):
-            return tuple(_value(one, item, key, where) for one, item in zip(each, value, strict=True))
-    elif isinstance(value, Mapping) and origin is not None and issubclass(_class(origin), Mapping):
-        return {name: _value(get_args(hint)[1], item, f"{key}.{name}", where) for name, item in value.items()}
-    elif (hint in (str, bool) and isinstance(value, hint)) or (origin is Literal and value in get_args(hint)):
-        return value
-    raise ReaderError(where, f"{key} must be {_wanted(hint)}, got {shown(value)}")
+            self.problems.append(str(error))
+
+    def _quantity(self, given: object, dimension: str, path: tuple[str, ...]) -> object:
+        """Return text as a number of SI units, MISSING where it is none; what is no text stays."""
+        if not isinstance(given, str):
+            return given
+        try:
+            return parse(given, dimension)
+        except SpecError as error:
+            self._refuse(path, f"= {error}")
+            return MISSING
+
+    def _scalar(self, parts: list[Hint], value: object, path: tuple[str, ...]) -> Hint:
+        """Return a plain value; what would pass by silent conversion is refused: text, or true, for a number."""
+        bare = dict(map(_bare, parts))
+        choices = [each for kind in bare if _origin(kind) is Literal for each in get_args(kind)]
+        if any(value == each and type(value) is type(each) for each in choices):
+            return value
+        if type(value) in (str, bool) and type(value) in bare:
+            return value
+        if isinstance(value, int | float) and not isinstance(value, bool) and {int, float} & bare.keys():
+            return self._number(bare, value, path)
+        allowed, hint = _wanted(bare, choices), _like(value, choices)
+        return self._refuse(path, f"must be {allowed}, got {shown(value)}{hint}")
+
+    def _number(self, bare: Mapping[Hint, Interval], value: float, path: tuple[str, ...]) -> Hint:
+        whole = int in bare and float not in bare
+        finite = isinstance(value, int) or math.isfinite(value)
+        if not finite or (whole and value != int(value)):
+            return self._refuse(path, f"must be {_NUMBERS[int if whole else float]}, got {shown(value)}")
+        if problem := outside(value, bare[int if whole else float]):
+            return self._refuse(path, f"{problem}, got {shown(value)}")
+        return int(value) if whole else float(value)
+
+    def _refuse(self, path: tuple[str, ...], text: str) -> None:
+        self.problems.append(f"{'.'.join(path) or 'it'} {text}")
 
 
-def _meant(parts: list[Any], value: object) -> Any:  # noqa: ANN401
-    """Return the part of a union that `value` is of: a choice it lists, or the dataclass that shares most keys."""
-    for part in parts[1:]:
-        if get_origin(part) is Literal and value in get_args(part):
-            return part
-    kinds = [part for part in parts if is_dataclass(part)]
-    if len(kinds) > 1 and isinstance(value, Mapping):
-        return max(kinds, key=lambda kind: len(value.keys() & _hints(kind).keys()))  # type: ignore[arg-type]
-    return parts[0]
+def _wanted(bare: Mapping[Hint, Interval], choices: list[Any]) -> str:
+    """Return what is allowed, in words."""
+    words = [word for kind, word in _NUMBERS.items() if kind in bare]
+    if choices:
+        *others, last = (*map(repr, choices), *words)
+        return f"{', '.join(others)} or {last}" if others else last
+    if words:
+        return words[0]
+    if any(is_dataclass(kind) or issubclass(_class(kind), Mapping) for kind in bare):
+        return "a table"
+    return "text" if str in bare else "a list"
 
 
-def _class(origin: Any) -> type:  # noqa: ANN401
+def _like(value: object, choices: list[Any]) -> str:
+    """Return the choice that a word is most like, as a hint."""
+    close = (
+        nearest(value, filter(str.isidentifier, map(str, choices)), count=1) if isinstance(value, str) else ()
+    )
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def _origin(hint: Hint) -> Hint:
+    return get_origin(hint)
+
+
+def _class(hint: Hint) -> type:
+    """Return the class that a generic type is of, as tuple of `tuple[int, ...]`."""
+    origin = _origin(hint)
     return origin if isinstance(origin, type) else object
 
 
+def _union_of(hint: Hint) -> tuple[Any, ...]:
+    return get_args(hint) if _origin(hint) in (Union, UnionType) else (hint,)
+
+
 @cache
-def _bare(hint: Any) -> tuple[Any, Interval]:  # noqa: ANN401
+def _bare(hint: Hint) -> tuple[Hint, Interval]:
     """Return a type without its bounds, and these."""
-    if get_origin(hint) is not Annotated:
-        return hint, ANY
+    if _origin(hint) is not Annotated:
+        return hint, Interval(ge=-1e24, le=1e24)
     kind, *marks = get_args(hint)
     return kind, Interval(
         gt=next((mark.gt for mark in marks if isinstance(mark, Gt)), None),
@@ -112,14 +188,14 @@ def _bare(hint: Any) -> tuple[Any, Interval]:  # noqa: ANN401
     )
 
 
-def _wanted(hint: Any) -> str:  # noqa: ANN401
-    if get_origin(hint) is Literal:
-        return f"one of {', '.join(map(str, get_args(hint)))}"
-    return {str: "text", bool: "true or false"}.get(
-        hint, "a table" if get_origin(hint) is not tuple else "a list"
-    )
-
-
 @cache
 def _hints(kind: type) -> dict[str, Any]:
     return get_type_hints(kind, include_extras=True)
+
+
+@cache
+def _required(kind: Hint) -> tuple[str, ...]:
+    """Return the fields that must be given."""
+    return tuple(
+        item.name for item in fields(kind) if item.default is MISSING and item.default_factory is MISSING
+    )

@@ -104,7 +104,7 @@ def test_unknown_key_is_refused(content):
 
 def test_missing_key_is_refused(content):
     del content["grouped"]["fraction"]
-    with pytest.raises(ReaderError, match=r"mine\.json: grouped is incomplete: .*fraction"):
+    with pytest.raises(ReaderError, match=r"mine\.json: grouped.*fraction must be given"):
         calibration_of(content, where="mine.json")
 
 
