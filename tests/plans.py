@@ -17,6 +17,7 @@ from tests.layouts import cut, network
 from forescale.catalogue.frameworks import load_framework
 from forescale.errors import ForescaleError
 from forescale.export import under
+from forescale.frameworks.writers import writer_of
 from forescale.io.question import build_strategy
 from forescale.project import project
 from forescale.question import Question, question_of
@@ -37,6 +38,7 @@ RECOMPUTE = (
     Recompute(granularity="selective", modules=("core_attn",)),
 )
 DEFAULTS = Strategy()
+MOST_DEVICES = 64
 
 
 def plans(
@@ -54,6 +56,14 @@ def plans(
     """
     pick = random.Random(f"{to} {seed}").choice
     return list(islice(_legal(load_framework(to), pick, kinds, cluster, choices), count))
+
+
+def drawn(to: str, count: int, *, seed: int = 1, **choices: Sequence[Any]) -> list[Question]:
+    """Return plans as they are drawn: some of them no framework could run."""
+    framework = load_framework(to)
+    pick = random.Random(f"{to} {seed}").choice
+    found = (_plan(framework, pick, KINDS[at % len(KINDS)], "h100-sxm", choices) for at in range(1_000_000))
+    return list(islice((question for question in found if question is not None), count))
 
 
 def _legal(
@@ -76,6 +86,7 @@ def _runs(question: Question, framework: Framework) -> bool:
     )
     try:
         project(question)
+        writer_of(framework).write(question)
     except ForescaleError:
         return False
     return all(RULES[name](proposal) for name in rules)
@@ -88,6 +99,8 @@ def _plan(
     model = cut(pick(names), pp * vpp * pick((1, 2, 3)) + pick((0, 0, 0, 1)))
     strategy = _layout(framework, pick, model, pp, vpp if pp > 1 else 1, choices)
     devices = strategy.num_devices
+    if devices > MOST_DEVICES:
+        return None
     micro = strategy.micro_batch_size * strategy.dp * strategy.pp * pick((1, 2, 4))
     words = {
         name: getattr(strategy, name)
@@ -103,7 +116,7 @@ def _plan(
                 model,
                 network(cluster, devices),
                 Workload(
-                    seq_len=pick((2048, 4096, 8192)),
+                    seq_len=min(pick((2048, 4096, 8192)), model.learned_positions or 8192),
                     global_batch_size=micro,
                     precision=Precision(compute=pick(("bf16", "bf16", "bf16", "fp8"))),
                 ),

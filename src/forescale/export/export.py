@@ -195,21 +195,25 @@ def _unsaid(
     """Yield each word that came back otherwise and that a figure follows from, and what it alone changes."""
     if _figures(together) == _figures(projection):
         return
+    tied, among = asked, []
     for part in ("model", "strategy", "workload"):
         wanted, read = getattr(asked, part), getattr(found, part)
         for path, one, other in _different(wanted, read):
+            word = ".".join((part, *path))
             changed = _projected(replace(asked, **{part: _changed(wanted, path, read)}))
-            if changed is not None and _figures(changed) == _figures(projection):
-                continue
-            yield Unsaid(
-                word=".".join((part, *path)),
-                wanted=one,
-                read=other,
-                step_time_s=None if changed is None else changed.step_time_s - projection.step_time_s,
-                peak_bytes=None
-                if changed is None
-                else changed.memory.peak_bytes - projection.memory.peak_bytes,
-            )
+            if changed is None:  # it goes with others only, as replicas do with shards
+                tied = replace(tied, **{part: _changed(getattr(tied, part), path, read)})
+                among.append(Unsaid(word=word, wanted=one, read=other, step_time_s=None, peak_bytes=None))
+            elif _figures(changed) != _figures(projection):
+                yield Unsaid(
+                    word=word,
+                    wanted=one,
+                    read=other,
+                    step_time_s=changed.step_time_s - projection.step_time_s,
+                    peak_bytes=changed.memory.peak_bytes - projection.memory.peak_bytes,
+                )
+    if among and _figures(_projected(tied) or together) != _figures(projection):
+        yield from among
 
 
 def _figures(projection: Projection) -> dict[str, Any]:

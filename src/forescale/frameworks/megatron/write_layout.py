@@ -17,8 +17,9 @@ from forescale.frameworks.megatron.run import OPTIMIZERS, RECIPES
 from forescale.frameworks.megatron.write_model import Settings, hybrid_pattern
 from forescale.graph.stages import given_chunks, layers_per_chunk
 from forescale.question import Question
-from forescale.spec.model import Model
-from forescale.spec.strategy import Offload, Recompute, Routing, Strategy
+from forescale.spec.context import inner_ranks
+from forescale.spec.model import LatentAttention, Model
+from forescale.spec.strategy import Module, Offload, Routing, Strategy
 from forescale.spec.workload import Precision, Workload
 
 AUX_LOSS = 1e-3
@@ -30,24 +31,25 @@ V = TypeVar("V")
 def layout_settings(question: Question) -> Settings:
     """Return the settings that lay a model out."""
     model, strategy = question.model, question.layout
-    cp, moe = strategy.cp > 1, model.is_moe
-    sizes = (strategy.cp_inner or strategy.cp, strategy.cp // (strategy.cp_inner or strategy.cp))
-    hierarchical = cp and strategy.cp_kind == "hierarchical"
+    moe = model.is_moe
+    domain = question.cluster.domain
+    inner = int(inner_ranks(cp=strategy.cp, tp=strategy.tp, wanted=strategy.cp_inner, domain=domain))
+    hierarchical = strategy.cp_kind == "hierarchical"
     return {
         "tensor_model_parallel_size": strategy.tp,
         "sequence_parallel": strategy.sp and strategy.tp > 1,
         "pipeline_model_parallel_size": strategy.pp,
         **_stages(model, strategy),
         "context_parallel_size": strategy.cp,
-        "cp_comm_type": _key_of(CP_KINDS, strategy.cp_kind) if cp else None,
-        "hierarchical_context_parallel_sizes": list(sizes) if hierarchical else None,
+        "cp_comm_type": _key_of(CP_KINDS, strategy.cp_kind),
+        "hierarchical_context_parallel_sizes": [inner, strategy.cp // inner] if hierarchical else None,
         "expert_model_parallel_size": strategy.ep if moe else None,
         "expert_tensor_parallel_size": strategy.etp if moe else None,
         "use_tp_pp_dp_mapping": strategy.axis_order == ("tp", "cp", "pp", "dp"),
         **_sharding(strategy),
         "micro_batch_size": strategy.micro_batch_size,
-        **_overlap(strategy),
-        **_recompute(strategy.recompute),
+        **_overlap(question),
+        **_recompute(model, strategy),
         **_offload(strategy.offload),
         **(_experts(strategy) if moe else {}),
         **_kernels(strategy),
@@ -121,22 +123,40 @@ def _sharding(strategy: Strategy) -> Settings:
     }
 
 
-def _overlap(strategy: Strategy) -> Settings:
-    overlap = strategy.overlap
+def _overlap(question: Question) -> Settings:
+    strategy, overlap = question.layout, question.layout.overlap
     gathers = overlap.param_gather and overlap.grad_reduce and strategy.zero > 0
     return {
         "overlap_grad_reduce": overlap.grad_reduce,
         "overlap_param_gather": gathers,
         "tp_comm_overlap": overlap.tensor and strategy.tp > 1 and strategy.sp,
         "overlap_p2p_comm": overlap.pipeline or strategy.vpp == 1,
-        "overlap_moe_expert_parallel_comm": overlap.expert and strategy.ep > 1,
+        "overlap_moe_expert_parallel_comm": overlap.expert and _overlaps_experts(question),
         "moe_shared_expert_overlap": overlap.shared_experts,
     }
 
 
-def _recompute(recompute: Recompute) -> Settings:
+def _overlaps_experts(question: Question) -> bool:
+    """Return whether Megatron-LM lets expert traffic run beside other micro-batches."""
+    strategy, replayed = question.layout, question.layout.recompute
+    return (
+        strategy.ep > 1
+        and (strategy.pp == 1 or strategy.vpp > 1)
+        and replayed.granularity != "full"
+        and "moe" not in replayed.modules
+        and question.workload.precision.activations != "fp32"
+        and not strategy.overlap.shared_experts
+        and question.model.num_mtp_layers <= 1
+    )
+
+
+def _recompute(model: Model, strategy: Strategy) -> Settings:
+    recompute = strategy.recompute
     if recompute.granularity == "selective":
-        modules = [_key_of(MODULES, module) for module in recompute.modules]
+        there = [module for module in recompute.modules if _has(model, strategy, module)]
+        if not there:
+            return {}
+        modules = [_key_of(MODULES, module) for module in there]
         return {"recompute_granularity": "selective", "recompute_modules": modules}
     if recompute.granularity != "full":
         return {}
@@ -146,6 +166,17 @@ def _recompute(recompute: Recompute) -> Settings:
     if recompute.num_layers is not None:
         return settings | {"recompute_method": "block", "recompute_num_layers": recompute.num_layers}
     return settings | {"recompute_method": "uniform", "recompute_num_layers": recompute.unit}
+
+
+def _has(model: Model, strategy: Strategy, module: Module) -> bool:
+    """Return whether the model has a module, as Megatron-LM asks of those that are recomputed."""
+    if module == "mla_up_proj":
+        return any(isinstance(kind.attention, LatentAttention) for kind in model.layer_kinds)
+    if module == "moe_act":
+        return model.is_moe and strategy.kernels.grouped_experts
+    if module == "shared_experts":
+        return model.moe is not None and bool(model.moe.shared_ffn_hidden_size)
+    return model.is_moe or module != "moe"
 
 
 def _offload(offload: Offload) -> Settings:

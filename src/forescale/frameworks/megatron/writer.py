@@ -7,13 +7,18 @@ from collections.abc import Mapping
 from typing import Final
 
 from forescale.frameworks.megatron.arguments import flag_of
+from forescale.frameworks.megatron.laws import check_laws
 from forescale.frameworks.megatron.write_layout import layout_settings, run_settings
 from forescale.frameworks.megatron.write_model import Settings, model_settings
 from forescale.frameworks.writing import PLACEHOLDER, Files, torchrun
 from forescale.question import Question
 
 LAUNCH = "run.sh"
-ONE_QUEUE = "export CUDA_DEVICE_MAX_CONNECTIONS=1  # collectives start before the kernels that wait for them"
+ONE_QUEUE = (
+    "export CUDA_DEVICE_MAX_CONNECTIONS=1  # collectives start before the kernels that wait for them\n"
+)
+STEPS = 100_000
+"""Steps of a run of which nobody said how long it is."""
 HEAD = f"""\
 #!/usr/bin/env bash
 set -euo pipefail
@@ -58,25 +63,32 @@ class MegatronWriter:
 
     def write(self, question: Question) -> Files:
         """Return the script; what its flags have no word for is left out."""
-        strategy, workload = question.layout, question.workload
-        run = run_settings(question)
-        steps = run.pop("train_iters")
-        model = model_settings(question.model, seq_len=workload.seq_len)
-        layout = layout_settings(question)
-        if "hybrid_layer_pattern" in layout:
-            model["hybrid_layer_pattern"] = layout.pop("hybrid_layer_pattern")
-        program = "pretrain_hybrid.py" if model["hybrid_layer_pattern"] else "pretrain_gpt.py"
-        parts = {"MODEL": model, "LAYOUT": layout, "RUN": run}
-        arrays = [*parts, "RATES", "DATA"]
-        text = HEAD % (steps or 100_000, "" if steps else f"  # {PLACEHOLDER}: steps of the whole run")
-        if strategy.zero <= 1:
-            text += ONE_QUEUE + "\n"
-        if strategy.allocator == "expandable_segments":
-            text += "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n"
-        text += "\n" + "".join(array(name, settings) for name, settings in parts.items()) + RATES + DATA
-        words = " ".join(f'"${{{name}[@]}}"' for name in arrays)
-        text += f'\n{torchrun(question.cluster)} "$MEGATRON/{program}" {words}\n'
-        return Files(texts={LAUNCH: text}, main=LAUNCH, launch=f"bash {LAUNCH}")
+        check_laws(question)
+        return Files(texts={LAUNCH: launch_script(question)}, main=LAUNCH, launch=f"bash {LAUNCH}")
+
+
+def launch_script(question: Question) -> str:
+    """Return a script that sets the flags of a question; whether Megatron-LM takes them together is not asked."""
+    settings = all_settings(question)
+    steps = settings["RUN"].pop("train_iters")
+    program = "pretrain_hybrid.py" if settings["MODEL"]["hybrid_layer_pattern"] else "pretrain_gpt.py"
+    text = HEAD % (steps or STEPS, "" if steps else f"  # {PLACEHOLDER}: steps of the whole run")
+    if question.layout.zero <= 1:
+        text += ONE_QUEUE
+    if question.layout.allocator == "expandable_segments":
+        text += "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n"
+    text += "\n" + "".join(array(name, part) for name, part in settings.items()) + RATES + DATA
+    words = " ".join(f'"${{{name}[@]}}"' for name in (*settings, "RATES", "DATA"))
+    return f'{text}\n{torchrun(question.cluster)} "$MEGATRON/{program}" {words}\n'
+
+
+def all_settings(question: Question) -> dict[str, Settings]:
+    """Return Megatron's settings of a question: of the model, the layout and the run."""
+    model = model_settings(question.model, seq_len=question.workload.seq_len)
+    layout = layout_settings(question)
+    if "hybrid_layer_pattern" in layout:  # with its stages
+        model["hybrid_layer_pattern"] = layout.pop("hybrid_layer_pattern")
+    return {"MODEL": model, "LAYOUT": layout, "RUN": run_settings(question)}
 
 
 def array(name: str, settings: Settings) -> str:

@@ -1,0 +1,199 @@
+"""Megatron-LM's own parser and process groups understand what we write as we meant it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.oracles.parsers import asked_of, fetched, launched
+from tests.plans import drawn, plans
+
+from forescale.errors import ForescaleError
+from forescale.export import export
+from forescale.frameworks.megatron.writer import launch_script
+from forescale.graph.stages import given_chunks, layers_per_chunk
+from forescale.question import Question
+from forescale.spec import FullAttention, LatentAttention, Overlap, Precision, Recompute, Routing
+from forescale.spec.strategy import Offload
+
+PACKAGE = "megatron-core-0.19.2"
+CP_KINDS = {"ring": "p2p", "all_gather": "allgather", "ulysses": "a2a", "hierarchical": "a2a+p2p"}
+STRATEGIES = {2: "optim_grads", 3: "optim_grads_params"}
+RECIPES = {"delayed": "delayed", "current": "tensorwise", "blockwise": "blockwise", "mxfp8": "mxfp8"}
+DISPATCHERS = {"all_to_all": "alltoall", "deepep": "flex", "hybridep": "flex"}
+PLAIN = Overlap()
+
+
+def understood(scripts: list[str], folder: Path) -> list[dict[str, Any]]:
+    """What Megatron makes of each script, which is run with another torchrun."""
+    asked = []
+    for at, script in enumerate(scripts):
+        words, variables = launched(script, folder / str(at))
+        program = next(place for place, word in enumerate(words) if word.endswith(".py"))
+        launcher = dict(zip(words[:program:2], words[1:program:2], strict=True))
+        world = int(launcher["--nproc-per-node"]) * int(launcher["--nnodes"])
+        asked.append({"arguments": words[program + 1 :], "world": world, "variables": variables})
+    return asked_of("megatron_parser.py", fetched(PACKAGE), asked)
+
+
+def meant(question: Question) -> dict[str, Any]:
+    """What Megatron must understand of a plan, in its words."""
+    strategy, workload, model = question.layout, question.workload, question.model
+    count = strategy.pp * strategy.vpp
+    chunks = (
+        layers_per_chunk(model.num_layers, count, spare_ends=strategy.vpp > 1)
+        if strategy.stage_layers is None
+        else given_chunks(model, strategy.stage_layers, tuple(range(strategy.pp)) * strategy.vpp)
+    )
+    full = strategy.zero > 1
+    return {
+        **{name: getattr(strategy, name) for name in ("tp", "pp", "vpp", "cp", "dp")},
+        "ep": strategy.ep,
+        "etp": strategy.etp if model.is_moe else strategy.tp,
+        "expert_dp": strategy.expert_dp if model.is_moe else strategy.cp * strategy.dp,
+        "layers": [len(chunk) for chunk in chunks],
+        "data_parallel_size": strategy.dp,
+        "sequence_parallel": strategy.sp and strategy.tp > 1,
+        "cp_comm_type": [CP_KINDS[strategy.cp_kind]],
+        "micro_batch_size": strategy.micro_batch_size,
+        "global_batch_size": workload.global_batch_size,
+        "seq_length": workload.seq_len,
+        "use_distributed_optimizer": strategy.zero > 0,
+        "num_distributed_optimizer_instances": strategy.dp_replicate if strategy.zero else 1,
+        "use_megatron_fsdp": full,
+        **({"data_parallel_sharding_strategy": STRATEGIES[strategy.zero]} if full else {}),
+        "overlap_grad_reduce": strategy.overlap.grad_reduce,
+        "overlap_param_gather": strategy.overlap.param_gather
+        and strategy.overlap.grad_reduce
+        and strategy.zero > 0,
+        "overlap_p2p_comm": strategy.overlap.pipeline and strategy.vpp > 1,
+        "cpu_offloading_num_layers": strategy.offload.activation_layers,
+        "optimizer_cpu_offload": strategy.offload.optimizer > 0,
+        **_recompute(question),
+        **_types(workload.precision),
+        **_sizes(question),
+    }
+
+
+def _recompute(question: Question) -> dict[str, Any]:
+    recompute, model = question.layout.recompute, question.model
+    if recompute.granularity == "selective":
+        latent = any(isinstance(kind.attention, LatentAttention) for kind in model.layer_kinds)
+        absent = {"moe", "moe_act"} if not model.is_moe else set()
+        absent |= set() if latent else {"mla_up_proj"}
+        there = [module for module in recompute.modules if module not in absent]
+        return {
+            "recompute_granularity": "selective" if there else None,
+            **({"recompute_modules": there} if there else {}),
+        }
+    if recompute.granularity == "none":
+        return {"recompute_granularity": None}
+    some = recompute.num_layers is not None
+    return {
+        "recompute_granularity": "full",
+        "recompute_method": "block" if some else "uniform",
+        "recompute_num_layers": recompute.num_layers if some else recompute.unit,
+    }
+
+
+def _types(precision: Precision) -> dict[str, Any]:
+    narrow = precision.compute in ("fp8", "mxfp8")
+    return {
+        "bf16": precision.activations == "bf16",
+        "fp16": precision.activations == "fp16",
+        "fp8": "hybrid" if narrow else None,
+        **({"fp8_recipe": RECIPES[precision.recipe]} if narrow else {}),
+        "fp8_param_gather": precision.parameters == "fp8",
+        "accumulate_allreduce_grads_in_fp32": precision.gradients == "fp32"
+        and precision.activations != "fp32",
+    }
+
+
+def _sizes(question: Question) -> dict[str, Any]:
+    model, moe = question.model, question.model.moe
+    attention = model.layers[-1].attention
+    found: dict[str, Any] = {
+        "hidden_size": model.hidden_size,
+        "mtp_num_layers": model.num_mtp_layers or None,
+        "num_experts": moe and moe.num_experts,
+        "multi_latent_attention": isinstance(attention, LatentAttention),
+    }
+    if isinstance(attention, LatentAttention | FullAttention):
+        found["num_attention_heads"] = attention.num_heads
+    if isinstance(attention, LatentAttention):
+        found["kv_lora_rank"] = attention.kv_lora_rank
+    if moe is not None:
+        found |= {
+            "moe_router_topk": moe.top_k,
+            "moe_ffn_hidden_size": moe.ffn_hidden_size,
+            "moe_token_dispatcher_type": DISPATCHERS[question.layout.dispatcher],
+        }
+    return found
+
+
+CHOICES: dict[str, Any] = {
+    "cp_kind": tuple(CP_KINDS),
+    "axis_order": (("tp", "cp", "dp", "pp"), ("tp", "cp", "pp", "dp")),
+    "overlap": (
+        PLAIN,
+        Overlap(tensor=True),
+        Overlap(pipeline=False, expert=True),
+        Overlap(grad_reduce=False),
+    ),
+    "offload": (Offload(), Offload(), Offload(optimizer=0.5)),
+    "dispatcher": ("all_to_all", "deepep", "hybridep"),
+    "routing": (Routing(), Routing(capacity_factor=1.0, pad_to_capacity=True), Routing(balance="none")),
+    "recompute": (
+        Recompute(),
+        Recompute(granularity="full"),
+        Recompute(granularity="full", num_layers=1),
+        Recompute(granularity="full", unit=2),
+        Recompute(granularity="selective", modules=("core_attn", "mlp", "layernorm")),
+        Recompute(granularity="selective", modules=("moe_act", "moe", "mla_up_proj")),
+    ),
+}
+
+
+def differences(asked: list[Question], folder: Path) -> list[str]:
+    """Where Megatron understood something else, or refused."""
+    scripts = [result.texts[result.main] for result in map(export, asked)]
+    found = []
+    for question, answer in zip(asked, understood(scripts, folder), strict=True):
+        if "refused" in answer:
+            found.append(f"{answer['refused']}: {question.layout}")
+        else:
+            wanted = meant(question)
+            wrong = {name: (value, answer[name]) for name, value in wanted.items() if answer[name] != value}
+            found += [f"{wrong}: {question.layout}"] if wrong else []
+    return found
+
+
+def test_plans_are_understood_as_they_were_meant(tmp_path: Path) -> None:
+    assert differences(plans("megatron", 48), tmp_path) == []
+
+
+def test_every_choice_is_understood(tmp_path: Path) -> None:
+    assert differences(plans("megatron", 48, seed=2, **CHOICES), tmp_path) == []
+
+
+def test_what_megatron_refuses_is_refused(tmp_path: Path) -> None:
+    """Of random layouts, legal or not, none that Megatron-LM refuses is written."""
+    tried = drawn("megatron", 90, seed=3, **CHOICES)
+    answers = understood([launch_script(question) for question in tried], tmp_path)
+    refused = [answer["refused"] for answer in answers if "refused" in answer]
+    slipped = [
+        f"{answer['refused']}: {question.layout}"
+        for question, answer in zip(tried, answers, strict=True)
+        if "refused" in answer and written(question)
+    ]
+    assert slipped == []
+    assert len(refused) >= 20
+
+
+def written(question: Question) -> bool:
+    """Whether a layout is exported."""
+    try:
+        export(question)
+    except ForescaleError:
+        return False
+    return True
