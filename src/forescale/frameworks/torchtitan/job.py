@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -84,6 +84,19 @@ def read_job(path: Path, wanted: str | None) -> Call:
         line = module.functions[name].lineno
         raise ReaderError(path, f"line {line}: what {name} returns cannot be read without running it")
     return found
+
+
+def read_flavor(path: Path, flavor: str) -> Call | None:
+    """Return what a file of one's own puts under a flavor's name into a table of models (0.2); None if it does not."""
+    module = _Module(path, {})
+    for node in _parsed(path).body:
+        match node:
+            case ast.Assign(targets=[ast.Subscript(slice=ast.Constant(value=key))], value=value) if key == flavor:
+                found = _Run(module, {}, DEPTH).value(value)
+                return found if isinstance(found, Call) else None
+            case _:
+                pass
+    return None
 
 
 class _Module:
@@ -233,8 +246,14 @@ class _Run:
         args = [self.value(arg) for arg in node.args]
         words = {word.arg: word for word in node.keywords if word.arg is not None}
         keywords = {key: self.value(word.value) for key, word in words.items()}
+        lines = {key: word.value.lineno for key, word in words.items()}
+        if isinstance(node.func, ast.Attribute) and node.func.attr in ("build", "convert"):
+            return _converted(self.value(node.func.value), args)
         if name in SAME:
-            return next((arg for arg in args if isinstance(arg, Call)), _opaque(node))
+            found = next((arg for arg in args if isinstance(arg, Call)), None)
+            if found is None:
+                return _opaque(node)
+            return replace(found, fields={**found.fields, **keywords}, lines={**found.lines, **lines})
         if name in self.module.functions and name not in self.scope:
             return self.module.result(name, args, keywords, self.depth)
         if name.endswith(".append") and isinstance(node.func, ast.Attribute) and args:
@@ -249,8 +268,18 @@ class _Run:
                 f"line {node.lineno}: {name} is in {origin.replace('.', '/')}.py, which does not lie above it"
             )
             raise ReaderError(self.module.path, problem)
-        lines = {key: word.value.lineno for key, word in words.items()}
-        return Call(own if "." not in name else name, origin, node.lineno, args, keywords, lines)
+        head, _, rest = name.rpartition(".")
+        if head and rest.islower() and origin:
+            return Call(rest, f"{origin}.{own}", node.lineno, args, keywords, lines)
+        return Call(name if head else own, origin, node.lineno, args, keywords, lines)
+
+
+def _converted(owner: Any, args: list[Any]) -> Any:  # noqa: ANN401
+    """Return a model with one more converter, or what stands before a method that builds it."""
+    if args and isinstance(args[0], Call) and isinstance(owner, Call):
+        model = args[0]
+        return replace(model, fields={**model.fields, "converters": [*model.fields.get("converters", ()), owner]})
+    return owner
 
 
 SECTIONS: Final = {

@@ -54,8 +54,16 @@ def check_language(name: object, where: str, line: int) -> None:
         )
 
 
-def job_settings(job: Call, path: Path, *, strict: bool) -> tuple[Settings, tuple[str, ...]]:
-    """Return a job configuration's fields under the keys that TOML has for them, and those that are unknown.
+@cache
+def flavors() -> Any:  # noqa: ANN401 (JSON)
+    """Return what torchtitan's names of models mean."""
+    return json.loads((files("forescale.frameworks.torchtitan") / "models.json").read_text("utf-8"))
+
+
+def job_settings(job: Call, path: Path, *, strict: bool) -> tuple[Settings, tuple[str, ...], Call | None]:
+    """Return a job configuration's fields under the keys that TOML has for them, those that are unknown, and its model.
+
+    The model is there where its sizes are written out, not a flavor's.
 
     Raises
     ------
@@ -79,7 +87,7 @@ def job_settings(job: Call, path: Path, *, strict: bool) -> tuple[Settings, tupl
     if "hf_model" in found.values:
         found.take("hf_transformers.model", found.values.pop("hf_model"), found.lines["hf_model"])
     values = {key: found.plain(key) for key in found.values}
-    return Settings(values, str(path), lines=found.lines), tuple(found.unknown)
+    return Settings(values, str(path), lines=found.lines), tuple(found.unknown), found.model
 
 
 class _Fields:
@@ -90,6 +98,8 @@ class _Fields:
         self.values: dict[str, Any] = {}
         self.lines: dict[str, int] = {}
         self.unknown: list[str] = []
+        self.model: Call | None = None
+        """A model of sizes of its own."""
 
     def take(self, key: str, value: object, line: int) -> None:
         """Keep one value."""
@@ -129,6 +139,10 @@ class _Fields:
         if spec.args:
             spec.fields.setdefault("flavor", spec.args[0])
         self.take("model.name", spec.origin.rpartition(".")[2], spec.line)
+        own = spec.fields.pop("model", None)
+        if isinstance(own, Call):
+            self.model = own
+            spec.fields["converters"] = own.fields.pop("converters", None)
         self.take_all("model", spec)
         converters = self.values.pop("model.converters", None)
         if isinstance(converters, list):

@@ -29,6 +29,7 @@ T = TypeVar("T")
 LEFT = ("software", "flash_attention", "allocator", "routing", "axis_order", "placement")
 """What no setting says."""
 CP_KINDS: dict[str, ContextKind] = {"allgather": "all_gather", "alltoall": "ring"}
+MODEL_COMPONENT, LOSS_COMPONENT = "model", "loss"
 BACKENDS = ("model.moe_comm_backend", "parallelism.expert_parallel_comm_backend")
 DISPATCHERS: dict[str, Dispatcher] = {
     "standard": "all_to_all",
@@ -58,7 +59,7 @@ def read_layout(settings: Settings, model: Model, num_devices: int | None, *, py
 
     `python` is of the releases with job configurations in Python, 0.3 and later.
     """
-    compiled = settings.flag("compile.enable") and _in(settings, "compile.components", "model")
+    compiled = settings.flag("compile.enable") and _in(settings, "compile.components", MODEL_COMPONENT)
     strategy, schedule = _strategy(settings, model, num_devices, compiled=compiled, python=python)
     types = _precision(settings, strategy, python=python)
     words = words_of(
@@ -68,7 +69,10 @@ def read_layout(settings: Settings, model: Model, num_devices: int | None, *, py
         kernels=("cross_entropy", "deterministic", *["narrow_experts"] * (types["compute"] in NARROW)),
     )
     batch = _batch(settings, strategy.dp, strategy.pp)[1]
-    workload = {"global_batch_size": batch, "seq_len": _seq_len(settings), "precision": types}
+    seq_len = _seq_len(settings)
+    workload = {"global_batch_size": batch, "seq_len": seq_len, "precision": types}
+    if (steps := settings.count("training.steps")) is not None:
+        workload["tokens"] = float(steps * batch * seq_len)
     return Read(strategy=strategy, told=words, schedule=schedule, workload=workload, compiled=compiled)
 
 
@@ -92,7 +96,7 @@ def _strategy(
         vpp=1 if layers is None else len(layers) // pp,
         dp_replicate=replicate,
         dp_shard=shard,
-        zero=3 if shard * cp > 1 else 0,
+        zero=3 if python or shard * cp > 1 else 0,
         micro_batch_size=_batch(settings, replicate * shard, pp)[0],
         stage_layers=layers,
         recompute=_recompute(settings, layers or (model.num_layers,), pp, compiled=compiled, python=python),
@@ -252,7 +256,7 @@ def _recompute(
     if not every:
         key = settings.spell("activation_checkpoint.selective_ac_option")
         settings.refuse(f"{key} must be op or a whole number of 1 or more, got {option!r}")
-    listed = _every(every, layers, pp)
+    listed = every_layer(every, layers, pp)
     if len(listed) == sum(layers):
         return Recompute(granularity="full", stops_early=early)
     return Recompute(granularity="full", layer_ids=listed, stops_early=early) if listed else Recompute()
@@ -261,7 +265,7 @@ def _recompute(
 MODES = ("none", "selective", "full", "memory_budget")
 
 
-def _every(every: int, layers: tuple[int, ...], pp: int) -> tuple[int, ...]:
+def every_layer(every: int, layers: tuple[int, ...], pp: int) -> tuple[int, ...]:
     """Return the layers that are recomputed: each rank counts those of its stages, one stage after the other."""
     starts = [sum(layers[:stage]) for stage in range(len(layers))]
     found = []
@@ -279,7 +283,7 @@ def _loss(settings: Settings, tp: int) -> CrossEntropy:
     """Return how the loss is made: in chunks with the head (0.3), compiled, or step by step."""
     if "ChunkedLossWrapper" in str(settings.get("loss")):
         return "fused_linear"
-    if settings.flag("compile.enable") and _in(settings, "compile.components", "loss"):
+    if settings.flag("compile.enable") and _in(settings, "compile.components", LOSS_COMPONENT):
         return "compiled"
     split = tp > 1 and not settings.flag("parallelism.disable_loss_parallel")
     return "loss_parallel" if split else "eager"

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,9 +13,10 @@ from forescale.files import read_text
 from forescale.frameworks.huggingface import load_huggingface, read_huggingface
 from forescale.frameworks.reading import Options, Reading
 from forescale.frameworks.settings import Settings
-from forescale.frameworks.torchtitan.job import read_job
-from forescale.frameworks.torchtitan.keys import check_language, job_settings, keys
+from forescale.frameworks.torchtitan.job import Call, read_flavor, read_job
+from forescale.frameworks.torchtitan.keys import check_language, flavors, job_settings, keys
 from forescale.frameworks.torchtitan.layout import read_layout
+from forescale.frameworks.torchtitan.sizes import model_of_sizes
 from forescale.spec.model import Model
 from forescale.syntax import line_of, parse_mapping, parse_toml
 
@@ -32,12 +30,6 @@ _SUBSTITUTE: Final = {
     "activation_checkpoint": "activation_checkpoint.mode",
     "hf_model": "hf_transformers.model",
 }
-
-
-@cache
-def flavors() -> Any:  # noqa: ANN401 (JSON)
-    """Return what torchtitan's names of models mean."""
-    return json.loads((files("forescale.frameworks.torchtitan") / "models.json").read_text("utf-8"))
 
 
 class TorchtitanTomlReader:
@@ -69,7 +61,8 @@ class TorchtitanTomlReader:
             unknown = []
         if unknown and options.strict:
             _refuse_unknown(unknown[0], f"{path}, line {lines[unknown[0]]}", known)
-        return _reading(self.name, settings, options, unknown=tuple(unknown), python=False)
+        sizes = _own_sizes(settings, path)
+        return _reading(self.name, settings, options, sizes, unknown=tuple(unknown), python=False)
 
 
 class TorchtitanJobReader:
@@ -85,15 +78,33 @@ class TorchtitanJobReader:
     def read(self, path: Path, options: Options) -> Reading:
         """Return what a job configuration at `path` says: the one that the variable `config` names, or the only one."""
         job = read_job(path, options.variables.get("config"))
-        settings, unknown = job_settings(job, path, strict=options.strict)
-        return _reading(self.name, settings, options, unknown=unknown, python=True)
+        settings, unknown, sizes = job_settings(job, path, strict=options.strict)
+        return _reading(self.name, settings, options, sizes, unknown=unknown, python=True)
+
+
+def _own_sizes(settings: Settings, path: Path) -> Call | None:
+    """Return the flavor that a module of one's own beside the file adds to torchtitan's, if it does."""
+    named, flavor, _ = (settings.get(key) for key in ("experimental.custom_import", "model.flavor", "model.name"))
+    if not isinstance(named, str) or not isinstance(flavor, str):
+        return None
+    file = path.parent / Path(*named.split(".")).with_suffix(".py")
+    found = read_flavor(file, flavor) if file.is_file() else None
+    if found is None:
+        settings.note(f"not expressed: {settings.spell('experimental.custom_import')} (code of one's own)")
+    return found
 
 
 def _reading(
-    form: str, settings: Settings, options: Options, *, unknown: tuple[str, ...], python: bool
+    form: str,
+    settings: Settings,
+    options: Options,
+    sizes: Call | None,
+    *,
+    unknown: tuple[str, ...],
+    python: bool,
 ) -> Reading:
     try:
-        model = _model(settings, options)
+        model = _model(settings, options) if sizes is None else model_of_sizes(sizes, Path(settings.where).stem)
         found = read_layout(settings, model, options.num_devices if options.layout else None, python=python)
     except (ReaderError, UnknownKeyError, UnknownNameError):
         raise
@@ -157,7 +168,7 @@ def _model(settings: Settings, options: Options) -> Model:
     if isinstance(means, dict):
         model = read_huggingface(means, name=f"{own}-{flavor}", where=f"torchtitan {own} {flavor}").model
     else:
-        model = _named(settings, options, means)
+        model = _named(settings, options, means and means[0])
     return replace(model, num_mtp_layers=settings.count("model.num_mtp_layers", 0))
 
 

@@ -1,0 +1,185 @@
+"""A model as the keys of a Hugging Face `config.json`, found by reading candidates back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
+
+from forescale.errors import ForescaleError, SpecError
+from forescale.frameworks.huggingface.reader import FAMILIES, read_huggingface
+from forescale.graph.counts import count_parameters
+from forescale.spec.model import DenseFfn, FullAttention, LatentAttention, LinearAttention, Model, MoeFfn
+
+T = TypeVar("T")
+FARTHEST: Final = 0.01
+"""Share of the parameters that the nearest architecture may have more or less."""
+FIRST: Final = ("llama", "qwen2", "qwen3", "mistral", "mixtral", "qwen3_moe", "deepseek_v3", "gpt2")
+"""Architectures that are tried first, so that a plain model gets the plainest name."""
+COUNTS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        **dict.fromkeys(
+            ("deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe", "nemotron_h"), "n_routed_experts"
+        ),
+        **dict.fromkeys(
+            ("mixtral", "gpt_oss", "llama4_text", "phimoe", "granitemoe", "minimax_m2"), "num_local_experts"
+        ),
+    }
+)
+"""What an architecture calls its number of experts, where that is not num_experts."""
+EXPERT_SIZED: Final = (
+    "mixtral",
+    "gpt_oss",
+    "llama4_text",
+    "phimoe",
+    "granitemoe",
+    "olmoe",
+    "minimax_m2",
+    "grok-1",
+)
+"""Architectures whose intermediate_size is that of an expert."""
+SPELLINGS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
+    {
+        "gpt2": {
+            "hidden_size": "n_embd",
+            "num_hidden_layers": "n_layer",
+            "num_attention_heads": "n_head",
+            "intermediate_size": "n_inner",
+            "max_position_embeddings": "n_positions",
+        },
+        "opt": {"intermediate_size": "ffn_dim"},
+    }
+)
+"""Keys that an architecture spells in its own way."""
+
+
+def config_of(model: Model, types: Iterable[str] | None = None) -> dict[str, Any]:
+    """Return the configuration that is read back as `model`, or as what comes nearest by its parameters.
+
+    Parameters
+    ----------
+    model
+        A language model.
+    types
+        Architectures (`model_type`) that may describe it; all that can be read if None.
+
+    Raises
+    ------
+    SpecError
+        If the nearest has one parameter in a hundred more or less.
+    """
+    total = count_parameters(model).total
+    nearest: tuple[float, dict[str, Any]] | None = None
+    for kind in types if types is not None else (*FIRST, *(name for name in FAMILIES if name not in FIRST)):
+        found = _tried(model, kind)
+        if found is None:
+            continue
+        config, read = found
+        if same_model(read, model):
+            return config
+        off = abs(count_parameters(read).total - total) / total
+        if nearest is None or off < nearest[0]:
+            nearest = (off, config)
+    if nearest is None or nearest[0] > FARTHEST:
+        msg = f"{model.name}: no architecture that can be named describes it"
+        raise SpecError(msg)
+    return nearest[1]
+
+
+def same_model(one: Model, other: Model) -> bool:
+    """Return whether two models are alike but for their names and what no figure follows from."""
+    plain = (replace(each, name="", source="", left_out="", max_seq_len=0) for each in (one, other))
+    return len(set(plain)) == 1
+
+
+def _tried(model: Model, kind: str) -> tuple[dict[str, Any], Model] | None:
+    """Return the keys of one architecture, and the model that they are read as; None where it takes others."""
+    spelled = SPELLINGS.get(kind, {})
+    config = {spelled.get(key, key): value for key, value in _keys(model, kind)}
+    config = {"model_type": kind, **{key: value for key, value in config.items() if value is not None}}
+    try:
+        read = read_huggingface(config, name=model.name, where="a configuration")
+    except ForescaleError:
+        return None
+    return {key: value for key, value in config.items() if key not in read.ignored}, read.model
+
+
+def _keys(model: Model, kind: str) -> Iterator[tuple[str, Any]]:
+    yield "hidden_size", model.hidden_size
+    yield "num_hidden_layers", model.num_layers
+    yield "vocab_size", model.vocab_size
+    yield "tie_word_embeddings", model.tied_embeddings
+    yield "max_position_embeddings", model.learned_positions or model.max_seq_len or None
+    for name in ("num_nextn_predict_layers", "mtp_num_hidden_layers"):
+        yield name, model.num_mtp_layers or None
+    if model.embedding_size:
+        yield "word_embed_proj_dim", model.embedding_size
+    yield from _attention(model)
+    yield from _linear(model)
+    yield from _feed_forward(model, kind)
+
+
+def _first(model: Model, kind: type[T]) -> T | None:
+    parts = (part for layer in model.layers for part in (layer.attention, layer.ffn))
+    return next((part for part in parts if isinstance(part, kind)), None)
+
+
+def _attention(model: Model) -> Iterator[tuple[str, Any]]:
+    full, latent = _first(model, FullAttention), _first(model, LatentAttention)
+    if full is not None:
+        yield "num_attention_heads", full.num_heads
+        yield "num_key_value_heads", full.num_kv_heads
+        yield "head_dim", full.head_dim
+        yield "attention_bias", full.output_bias
+        yield "use_qk_norm", full.qk_norm != "none" or None
+        yield "attn_output_gate", full.output_gate or None
+        attention = [layer.attention for layer in model.layers]
+        windows = [each.window for each in attention if isinstance(each, FullAttention)]
+        if any(windows):
+            yield "sliding_window", max(window or 0 for window in windows)
+            kinds = ("sliding_attention" if window else "full_attention" for window in windows)
+            yield "layer_types", list(kinds)
+    if latent is not None:
+        yield "num_attention_heads", latent.num_heads
+        yield "attention_bias", latent.projection_bias
+        for name in ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"):
+            yield name, getattr(latent, name)
+
+
+def _linear(model: Model) -> Iterator[tuple[str, Any]]:
+    linear = _first(model, LinearAttention)
+    if linear is None:
+        return
+    kinds = [isinstance(layer.attention, LinearAttention) for layer in model.layers]
+    yield "layer_types", ["linear_attention" if kind else "full_attention" for kind in kinds]
+    yield "linear_num_value_heads", linear.num_heads
+    yield "linear_num_key_heads", linear.num_key_heads
+    yield "linear_key_head_dim", linear.key_head_dim
+    yield "linear_value_head_dim", linear.value_head_dim
+    yield "linear_conv_kernel_dim", linear.conv_kernel
+
+
+def _feed_forward(model: Model, kind: str) -> Iterator[tuple[str, Any]]:
+    dense, moe = _first(model, DenseFfn), _first(model, MoeFfn)
+    if dense is not None:
+        yield "intermediate_size", dense.ffn_hidden_size
+        yield "mlp_bias", dense.bias or None
+    if moe is None:
+        return
+    if kind in EXPERT_SIZED:
+        yield "intermediate_size", moe.ffn_hidden_size
+        yield "intermediate_size_mlp", dense and dense.ffn_hidden_size
+    routed = [isinstance(layer.ffn, MoeFfn) for layer in model.layers]
+    yield COUNTS.get(kind, "num_experts"), moe.num_experts
+    yield "num_experts_per_tok", moe.top_k
+    yield "moe_intermediate_size", moe.ffn_hidden_size
+    yield "n_shared_experts", moe.shared_ffn_hidden_size // moe.ffn_hidden_size
+    yield "shared_expert_intermediate_size", moe.shared_ffn_hidden_size
+    yield "first_k_dense_replace", routed.index(True)
+    if not all(routed):
+        yield "mlp_only_layers", [number for number, routes in enumerate(routed) if not routes]
+        yield "moe_layers", [number for number, routes in enumerate(routed) if routes]
+    if moe.num_groups:
+        yield "n_group", moe.num_groups
+        yield "topk_group", moe.top_groups
