@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from forescale.errors import SpecError
 from forescale.frameworks.megatron.writer import MegatronWriter
+from forescale.frameworks.torchtitan.writer import TorchtitanWriter
 from forescale.frameworks.writing import Writer
 from forescale.spec.framework import Framework
 
-WRITERS: tuple[Writer, ...] = (MegatronWriter(),)
+WRITERS: tuple[Writer, ...] = (MegatronWriter(), TorchtitanWriter())
 """All writers; a new one is added here."""
 
 

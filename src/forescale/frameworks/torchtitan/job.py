@@ -91,7 +91,9 @@ def read_flavor(path: Path, flavor: str) -> Call | None:
     module = _Module(path, {})
     for node in _parsed(path).body:
         match node:
-            case ast.Assign(targets=[ast.Subscript(slice=ast.Constant(value=key))], value=value) if key == flavor:
+            case ast.Assign(targets=[ast.Subscript(slice=ast.Constant(value=key))], value=value) if (
+                key == flavor
+            ):
                 found = _Run(module, {}, DEPTH).value(value)
                 return found if isinstance(found, Call) else None
             case _:
@@ -278,7 +280,9 @@ def _converted(owner: Any, args: list[Any]) -> Any:  # noqa: ANN401
     """Return a model with one more converter, or what stands before a method that builds it."""
     if args and isinstance(args[0], Call) and isinstance(owner, Call):
         model = args[0]
-        return replace(model, fields={**model.fields, "converters": [*model.fields.get("converters", ()), owner]})
+        return replace(
+            model, fields={**model.fields, "converters": [*model.fields.get("converters", ()), owner]}
+        )
     return owner
 
 

@@ -84,7 +84,9 @@ class TorchtitanJobReader:
 
 def _own_sizes(settings: Settings, path: Path) -> Call | None:
     """Return the flavor that a module of one's own beside the file adds to torchtitan's, if it does."""
-    named, flavor, _ = (settings.get(key) for key in ("experimental.custom_import", "model.flavor", "model.name"))
+    named, flavor, _ = (
+        settings.get(key) for key in ("experimental.custom_import", "model.flavor", "model.name")
+    )
     if not isinstance(named, str) or not isinstance(flavor, str):
         return None
     file = path.parent / Path(*named.split(".")).with_suffix(".py")
@@ -104,7 +106,9 @@ def _reading(
     python: bool,
 ) -> Reading:
     try:
-        model = _model(settings, options) if sizes is None else model_of_sizes(sizes, Path(settings.where).stem)
+        model = (
+            _model(settings, options) if sizes is None else model_of_sizes(sizes, Path(settings.where).stem)
+        )
         found = read_layout(settings, model, options.num_devices if options.layout else None, python=python)
     except (ReaderError, UnknownKeyError, UnknownNameError):
         raise
