@@ -78,8 +78,8 @@ def test_what_it_does_not_know_is_named():
     framework = load_framework("torchtitan")
     check_choice(framework, "schedule", ("zbv",))
     check_choice(framework, "tp", (7,))
-    with pytest.raises(SpecError, match=r"torchtitan has no etp 2; it takes 1"):
-        check_choice(framework, "etp", (2,))
+    with pytest.raises(SpecError, match=r"torchtitan has no zero 2; it takes 0, 3"):
+        check_choice(framework, "zero", (2,))
     with pytest.raises(SpecError, match=r"deepspeed-zero has no recompute selective; it takes none, full"):
         check_choice(load_framework("deepspeed"), "recompute", (Recompute(granularity="selective"),))
 

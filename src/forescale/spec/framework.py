@@ -255,6 +255,19 @@ RULES: Mapping[str, Callable[[Asked], Any]] = MappingProxyType(
                 and q.degrees.recompute.granularity == "full"
             )
         ),
+        "stage 0 is plain replication": lambda q: (
+            (_of(q, "zero") > 0) | (_of(q, "cp") * _of(q, "tp") * _of(q, "pp") * _of(q, "ep") == 1)
+        ),
+        "stage 3 has shards": lambda q: (_of(q, "zero") < 3) | (_of(q, "dp_shard") * _of(q, "cp") > 1),
+        "experts are split as all else, or not": lambda q: (
+            (_of(q, "etp") == _of(q, "tp"))
+            | ((_of(q, "ep") > 1) & (_of(q, "etp") == 1))
+            | (not q.model.is_moe)
+        ),
+        "experts lie on shards": lambda q: (
+            np.remainder(_of(q, "dp_shard") * _of(q, "cp") * _of(q, "tp"), _of(q, "ep") * _of(q, "etp")) == 0
+        ),
+        "tied embeddings have no pipeline": lambda q: (_of(q, "pp") == 1) | (not q.model.tied_embeddings),
         "equal stages": lambda q: np.remainder(q.model.num_layers, _of(q, "pp") * _of(q, "vpp")) == 0,
     }
 )

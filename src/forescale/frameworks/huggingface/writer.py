@@ -67,7 +67,7 @@ def config_of(model: Model, types: Iterable[str] | None = None) -> dict[str, Any
     Raises
     ------
     SpecError
-        If the nearest has one parameter in a hundred more or less.
+        If none has the same kinds of layers in the same order, or one parameter in a hundred is more or less.
     """
     total = count_parameters(model).total
     nearest: tuple[float, dict[str, Any]] | None = None
@@ -79,6 +79,8 @@ def config_of(model: Model, types: Iterable[str] | None = None) -> dict[str, Any
         if same_model(read, model):
             return config
         off = abs(count_parameters(read).total - total) / total
+        if _parts(read) != _parts(model):
+            continue
         if nearest is None or off < nearest[0]:
             nearest = (off, config)
     if nearest is None or nearest[0] > FARTHEST:
@@ -118,6 +120,11 @@ def _keys(model: Model, kind: str) -> Iterator[tuple[str, Any]]:
     yield from _attention(model)
     yield from _linear(model)
     yield from _feed_forward(model, kind)
+
+
+def _parts(model: Model) -> list[tuple[type, type]]:
+    """Return the kinds of attention and feed-forward, layer by layer."""
+    return [(type(layer.attention), type(layer.ffn)) for layer in model.layers]
 
 
 def _first(model: Model, kind: type[T]) -> T | None:

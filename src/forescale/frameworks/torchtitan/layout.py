@@ -86,7 +86,7 @@ def _strategy(
     layers, schedule = read_stages(settings, model.num_layers, pp)
     found = Strategy(
         tp=tp,
-        sp=tp > 1 and settings.flag("parallelism.enable_sequence_parallel", default=True),
+        sp=settings.flag("parallelism.enable_sequence_parallel", default=True),
         cp=cp,
         cp_kind=_picked(settings, "parallelism.context_parallel_rotate_method", CP_KINDS),
         cp_balanced=settings.get("parallelism.context_parallel_load_balancer") != NOTHING,
@@ -96,7 +96,7 @@ def _strategy(
         vpp=1 if layers is None else len(layers) // pp,
         dp_replicate=replicate,
         dp_shard=shard,
-        zero=3 if python or shard * cp > 1 else 0,
+        zero=3 if shard * cp > 1 else 0,
         micro_batch_size=_batch(settings, replicate * shard, pp)[0],
         stage_layers=layers,
         recompute=_recompute(settings, layers or (model.num_layers,), pp, compiled=compiled, python=python),

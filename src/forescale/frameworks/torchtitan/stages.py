@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from forescale.errors import ReaderError, ScheduleError
+from forescale.files import read_text
 from forescale.frameworks.settings import Settings
+from forescale.schedule.family import Request
+from forescale.schedule.library import build_schedule, families
+from forescale.schedule.torch_csv import from_csv
 
 SCHEDULES: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -67,7 +73,31 @@ def read_stages(settings: Settings, num_layers: int, pp: int) -> tuple[tuple[int
             )
         layers = found
     _check_stages(settings, len(layers), pp, schedule)
-    return layers, SCHEDULES.get(schedule, schedule)
+    if schedule not in SCHEDULES:
+        return layers, _named_table(settings, schedule, pp, len(layers) // pp)
+    return layers, SCHEDULES[schedule]
+
+
+def _named_table(settings: Settings, file: str, pp: int, vpp: int) -> str:
+    """Return the schedule of the library whose order a table has."""
+    key = settings.spell(f"{PP}_schedule_csv")
+    try:
+        table, _ = from_csv(read_text(Path(settings.where).parent / file))
+    except (ReaderError, ScheduleError) as error:
+        settings.refuse(f"{key} cannot be read: {error}")
+    request = Request(pp=pp, num_microbatches=table.num_microbatches, vpp=vpp)
+    named = next((each.name for each in families() if _orders(each.name, request) == table.orders), None)
+    if named is None:
+        settings.refuse(f"{key} {file} holds none of the library's schedules; name one with --schedule")
+    return named
+
+
+def _orders(name: str, request: Request) -> tuple[Sequence[int], ...] | None:
+    """Return the order of a schedule of the library; None where it cannot be built so."""
+    try:
+        return build_schedule(name, request, vpp=request.vpp).orders
+    except ScheduleError:
+        return None
 
 
 def _schedule(settings: Settings, csv: object) -> str:

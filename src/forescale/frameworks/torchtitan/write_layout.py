@@ -68,9 +68,8 @@ def parallelism(question: Question, *, python: bool) -> dict[str, Any]:
         if strategy.cp > 1 and not strategy.cp_balanced:
             words["context_parallel_load_balancer"] = None
         return words
-    if strategy.cp > 1:
-        methods = {kind: word for word, kind in CP_KINDS.items()}
-        words["context_parallel_rotate_method"] = methods.get(strategy.cp_kind, "allgather")
+    methods = {kind: word for word, kind in CP_KINDS.items()}
+    words["context_parallel_rotate_method"] = methods.get(strategy.cp_kind, "allgather")
     words["enable_async_tensor_parallel"] = strategy.overlap.tensor
     if strategy.kernels.cross_entropy == "eager" and strategy.tp > 1:
         words["disable_loss_parallel"] = True

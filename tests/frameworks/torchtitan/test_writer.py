@@ -1,0 +1,100 @@
+"""What is written for torchtitan is read back to the bit, and refuses what torchtitan refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.export.laws import check_writer
+from tests.frameworks.torchtitan.plans import titan_plans
+
+from forescale.catalogue.clusters import load_cluster
+from forescale.catalogue.frameworks import load_framework
+from forescale.catalogue.models import load_model
+from forescale.errors import SpecError
+from forescale.export import export, under
+from forescale.question import question_of
+from forescale.spec import Precision, Strategy, Workload
+
+UNSAID = {
+    "torchtitan@0.2": {"model.num_mtp_layers"},
+    "torchtitan@0.3": {"model.num_mtp_layers", "model.layers.attention.qk_norm", "strategy.etp"},
+}
+"""0.2 has no multi-token prediction; 0.3 builds experts with norms of queries and keys only, and knows no etp."""
+
+
+@pytest.mark.parametrize("to", UNSAID)
+def test_plans_read_back_to_the_bit(to: str) -> None:
+    found = check_writer(titan_plans(to, 45), unsaid=UNSAID[to])
+    assert sum(not each.unsaid for each in found) >= 25
+
+
+def question(
+    model: str = "llama-3.1-8b", to: str = "torchtitan@0.3", devices: int = 16, batch: int = 64, **layout
+):
+    compute, cluster = layout.pop("compute", "bf16"), layout.pop("cluster", "h100-sxm")
+    asked = question_of(
+        load_model(model),
+        load_cluster(cluster, devices),
+        Workload(seq_len=4096, global_batch_size=batch, precision=Precision(compute=compute)),
+        strategy=Strategy(**{"zero": 3, "dp_shard": devices, **layout}),
+    )
+    return under(asked, load_framework(to))
+
+
+def test_a_registered_flavor_is_named() -> None:
+    assert 'llama3.model_registry("8B")' in export(question()).texts["plan.py"].replace("'", '"')
+    toml = export(question("qwen3-30b-a3b", "torchtitan@0.2", ep=8)).texts
+    assert set(toml) == {"train.toml"}
+    assert 'flavor = "30B-A3B"' in toml["train.toml"]
+
+
+def test_other_sizes_are_built() -> None:
+    small = replace(load_model("llama-3.1-8b"), name="mine", layers=load_model("llama-3.1-8b").layers[:5])
+    texts = export(replace(question(to="torchtitan@0.2"), model=small)).texts
+    assert 'custom_import = "plan_model"' in texts["train.toml"]
+    assert "n_layers=5" in texts["plan_model.py"]
+    assert "_build_llama3_layers" in export(replace(question(), model=small)).texts["plan.py"]
+
+
+@pytest.mark.parametrize("to", UNSAID)
+@pytest.mark.parametrize("name", ["gpipe", "looped-bfs", "zbv", "zb-h1"])
+def test_schedules_by_name_or_as_a_table(to: str, name: str) -> None:
+    vpp = 2 if name in ("looped-bfs", "zbv") else 1
+    asked = question(to=to, pp=2, dp_shard=8, vpp=vpp, schedule=name)
+    found = export(asked)
+    assert not found.unsaid
+    assert ("schedule.csv" in found.texts) == (name == "zb-h1")
+
+
+@pytest.mark.parametrize("compute", ["fp8", "mxfp8"])
+def test_narrow_types(compute: str) -> None:
+    for to in UNSAID:
+        found = export(question("qwen3-30b-a3b", to, compute=compute, ep=4, cluster="b200"))
+        assert not found.unsaid, found.unsaid
+
+
+def test_a_release_without_a_file_format_is_refused() -> None:
+    with pytest.raises(
+        SpecError, match=r"nothing is written for torchtitan@2024; give torchtitan@0.2 or torchtitan@0.3"
+    ):
+        export(question(to="torchtitan@2024"))
+
+
+def test_what_torchtitan_has_no_code_for_is_refused() -> None:
+    with pytest.raises(SpecError, match="torchtitan has no model of such parts as gpt2-xl"):
+        export(question("gpt2-xl"))
+    with pytest.raises(SpecError, match="does not run this layout: tied embeddings have no pipeline"):
+        export(question("llama-3.2-1b", pp=2, dp_shard=8))
+    with pytest.raises(SpecError, match="does not run this layout: stage 0 is plain replication"):
+        export(question(tp=2, zero=0, dp_shard=1, dp_replicate=8))
+
+
+def test_an_order_of_ones_own_times_is_no_table() -> None:
+    with pytest.raises(SpecError, match="v-half orders its work by times"):
+        export(question(pp=2, dp_shard=8, vpp=2, schedule="v-half"))
+
+
+def test_graphs_stay_off_with_a_pipeline() -> None:
+    with pytest.raises(SpecError, match=r"set training.disable_cuda_graphs"):
+        export(question(pp=2, dp_shard=8, graphs="full"))
