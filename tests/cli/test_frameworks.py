@@ -73,7 +73,7 @@ def test_near_names_are_suggested(forescale):
 
 @pytest.mark.parametrize("option", ["--for", "--framework"])
 def test_what_a_search_finds_is_what_the_framework_projects(forescale, option):
-    ran = forescale("search", *SEARCH, option, "torchtitan", "--fix", "recompute=full", "--json")
+    ran = forescale("search", *SEARCH, option, "torchtitan@2025", "--fix", "recompute=full", "--json")
     assert ran.code == 0, ran.err
     best = json.loads(ran.out)["best"][0]
     assert best["strategy"]["kernels"] == dict(best["strategy"]["kernels"], gathers_aside=True, fused=False)
@@ -82,7 +82,7 @@ def test_what_a_search_finds_is_what_the_framework_projects(forescale, option):
     degrees = [part for name in names for part in (f"--{name.replace('_', '-')}", best["strategy"][name])]
     sp = "--sp" if best["strategy"]["sp"] else "--no-sp"
     again = projected(
-        forescale, "--framework", "torchtitan", *degrees, sp, "--recompute", "full",
+        forescale, "--framework", "torchtitan@2025", *degrees, sp, "--recompute", "full",
         "--axis-order", ",".join(best["strategy"]["axis_order"]),
     )  # fmt: skip
     assert again["step_time_s"] == best["step_time_s"]
