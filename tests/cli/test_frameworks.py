@@ -97,7 +97,7 @@ def test_limits_of_one_and_kernels_of_another(forescale, tmp_path):
     assert (best["sp"], best["software"]) == (False, "llm-foundry")
     ran = forescale("search", *SEARCH, "--space", space, "--json")
     assert json.loads(ran.out)["best"][0]["strategy"]["software"] == "torch-eager"
-    assert "is not written down" in forescale("search", *SEARCH, "--for", "nanotron").err
+    assert "is not written down" in forescale("search", *SEARCH, "--for", "internevo").err
 
 
 def test_a_file_names_its_framework_and_a_flag_goes_over_it(forescale, tmp_path):
