@@ -6,7 +6,7 @@ import numpy as np
 
 from forescale.errors import SpecError
 from forescale.formula import formula
-from forescale.graph.attention import full_attention, latent_attention, linear_attention
+from forescale.graph.attention import ATTENTIONS
 from forescale.graph.ffn import dense_ffn
 from forescale.graph.layout import Extent, Layout
 from forescale.graph.loss import cross_entropy, fused_linear_loss
@@ -28,7 +28,6 @@ from forescale.spec.model import (
     FullAttention,
     LatentAttention,
     Layer,
-    LinearAttention,
     Model,
     MoeFfn,
 )
@@ -55,7 +54,8 @@ def layer_block(model: Model, layer: Layer, layout: Layout) -> Block:
             narrow = not _several_linears(layer)
             source = _norm(b, model, "attention.norm", stream, "attention.input", narrow=narrow)
         result = b.tensor("attention.result", local * h)
-        _attention(b, model, layer, source=source, result=result)
+        _, build = ATTENTIONS[type(layer.attention)]
+        build(b, model, layer.attention, source=source, result=result)
         stream = _join(b, model, "attention", stream, result, post_norm=post_norms)
     if layer.ffn is not None:
         own_norm = not layer.parallel or layer.num_norms > 1 or layer.attention is None
@@ -82,13 +82,7 @@ def _several_linears(layer: Layer) -> bool:
 
 def block_name(layer: Layer) -> str:
     """Return a short name of a kind of layer: its attention and its feed-forward."""
-    kinds = {
-        FullAttention: "attention",
-        LatentAttention: "mla",
-        LinearAttention: "linear",
-        type(None): "no-attention",
-    }
-    name = kinds[type(layer.attention)]
+    name = "no-attention" if layer.attention is None else ATTENTIONS[type(layer.attention)][0]
     if isinstance(layer.attention, FullAttention) and layer.attention.window:
         name = f"window-{layer.attention.window}"
     return f"{name}+{'moe' if isinstance(layer.ffn, MoeFfn) else 'dense' if layer.ffn else 'no-ffn'}"
@@ -98,18 +92,6 @@ def _norm(b: Builder, model: Model, name: str, source: str, result: str, *, narr
     b.part, h, local = "norm", float(model.hidden_size), b.layout.tokens("residual")
     norm(b, name, source=source, result=result, tokens=local, width=h, kind=model.norm, narrow=narrow)
     return result
-
-
-def _attention(b: Builder, model: Model, layer: Layer, *, source: str, result: str) -> None:
-    match layer.attention:
-        case FullAttention() as spec:
-            full_attention(b, model, spec, source=source, result=result)
-        case LatentAttention() as spec:
-            latent_attention(b, model, spec, source=source, result=result)
-        case LinearAttention() as spec:
-            linear_attention(b, model, spec, source=source, result=result)
-        case None:
-            pass
 
 
 def _join(b: Builder, model: Model, half: str, stream: str, result: str, *, post_norm: bool) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -231,7 +232,11 @@ def memory_summary(
     )
     worst = max(stages, key=lambda stage: stage.peak_bytes)
     held = overhead_of(cluster.device, strategy.allocator, varied=workload.varied_lengths)
-    low, high = (_away(worst, held, outside, end) for end in ("low", "high"))
+    allocated, reserved = worst.allocated_bytes, worst.reserved_bytes
+    usual = fragmentation_bytes(allocated=allocated, ratio=number_of(held.fragmentation.expected))
+    off = partial(_away, outside, held, allocated=allocated, reserved=reserved)
+    low = number_of(off("low", returned=worst.fragmentation_bytes - number_of(usual)))
+    high = number_of(off("high"))
     capacity = cluster.device.hbm_bytes
     return MemorySummary(
         peak_bytes=worst.peak_bytes,
@@ -247,25 +252,28 @@ def memory_summary(
     )
 
 
-def _away(worst: StageMemory, held: Overhead, outside: Outside, end: Literal["low", "high"]) -> float:
-    """Return by how much the peak of the fullest stage may be lower, or higher, than expected.
+def _away(
+    outside: Outside,
+    held: Overhead,
+    end: Literal["low", "high"],
+    *,
+    allocated: Numeric,
+    reserved: Numeric,
+    returned: Numeric = 0.0,
+) -> Numeric:
+    """Return by how much a peak may be lower, or higher, than expected.
 
     Before it gives up, the allocator returns what it holds unused: low is what it cannot return.
     """
-    ratios, residual = held.fragmentation, load_residual()
 
-    def off(bounds: Bounds) -> float:
-        return number_of(getattr(bounds, end)) - number_of(bounds.expected)
+    def off(bounds: Bounds) -> Numeric:
+        return getattr(bounds, end) - bounds.expected  # type: ignore[no-any-return]
 
-    usual = fragmentation_bytes(allocated=worst.allocated_bytes, ratio=number_of(ratios.expected))
-    returned = worst.fragmentation_bytes - number_of(usual) if end == "low" else 0.0
-    return number_of(
-        away(
-            context=off(outside.context),
-            communicators=off(outside.communicators),
-            fragmentation=worst.allocated_bytes * off(ratios) - returned,
-            formulas=worst.reserved_bytes * off(residual),
-        )
+    return away(
+        context=off(outside.context),
+        communicators=off(outside.communicators),
+        fragmentation=allocated * off(held.fragmentation) - returned,
+        formulas=reserved * off(load_residual()),
     )
 
 
@@ -274,13 +282,7 @@ def highest_peak(footprint: Footprint, held: Overhead, stages: Stages) -> Numeri
     memory, outside = footprint.memory, footprint.outside
     allocated = memory.allocated
     reserved = allocated + memory.overhead - outside.expected
-    ratios, residual = held.fragmentation, load_residual()
-    peaks = footprint.stage_peak + away(
-        context=outside.context.high - outside.context.expected,
-        communicators=outside.communicators.high - outside.communicators.expected,
-        fragmentation=allocated * (ratios.high - ratios.expected),
-        formulas=reserved * (residual.high - residual.expected),
-    )
+    peaks = footprint.stage_peak + _away(outside, held, "high", allocated=allocated, reserved=reserved)
     return Picker.slowest(peaks, stages)(peaks)
 
 

@@ -14,7 +14,7 @@ from forescale.errors import SpecError
 from forescale.numeric import Numeric
 from forescale.spec.cluster import Cluster
 from forescale.spec.context import CONTEXT_KINDS, ContextParallel, halves_evenly, inner_ranks
-from forescale.spec.model import FullAttention, LatentAttention, LinearAttention, Model, MoeFfn
+from forescale.spec.model import FullAttention, Model, MoeFfn
 from forescale.spec.strategy import ContextKind, Share, Strategy
 from forescale.spec.workload import Workload, num_microbatches
 from forescale.units import counted
@@ -67,18 +67,7 @@ def _inner(q: Proposal) -> Values:
 
 
 def _heads(model: Model) -> list[tuple[int, int]]:
-    found = []
-    for kind in model.layer_kinds:
-        match kind.attention:
-            case FullAttention(num_heads=heads, num_kv_heads=kv):
-                found.append((heads, kv))
-            case LatentAttention(num_heads=heads):
-                found.append((heads, heads))
-            case LinearAttention(num_heads=heads, num_key_heads=kv):
-                found.append((heads, kv))
-            case None:
-                pass
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(kind.attention.heads for kind in model.layer_kinds if kind.attention))
 
 
 def _all(masks: list[Values]) -> Values:

@@ -37,6 +37,11 @@ class FullAttention:
     """The query projection also makes a gate of the output (Qwen3-Next)."""
     rotary: bool = True
 
+    @property
+    def heads(self) -> tuple[int, int]:
+        """Heads of queries, and of keys and values, as tensor parallelism splits them."""
+        return self.num_heads, self.num_kv_heads
+
     def __post_init__(self) -> None:
         """Refuse queries that share no whole number of key/value heads."""
         if self.num_heads % max(self.num_kv_heads, 1):
@@ -58,6 +63,11 @@ class LatentAttention:
     causal: bool = True
     projection_bias: bool = False
     """Biases on the q-down, kv-down and output projections (`attention_bias` of DeepSeek's configs)."""
+
+    @property
+    def heads(self) -> tuple[int, int]:
+        """Heads of queries, and of keys and values, as tensor parallelism splits them."""
+        return self.num_heads, self.num_heads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +97,11 @@ class LinearAttention:
     fused_scan: bool = False
     """Convolution, recurrence and gate are one kernel, which keeps its inputs and the recurrence's output and makes
     the rest again (Mamba-2); a norm of the output is apart."""
+
+    @property
+    def heads(self) -> tuple[int, int]:
+        """Heads of values, and of keys, as tensor parallelism splits them."""
+        return self.num_heads, self.num_key_heads
 
 
 Attention: TypeAlias = FullAttention | LatentAttention | LinearAttention

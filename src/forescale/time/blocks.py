@@ -111,7 +111,7 @@ def block_seconds(
         backward=total(backward, name="block_time", unit="s"),
         weight=total(weight, name=f"{name} weight gradients", unit="s"),
         causal=_causal(priced, replayed) if by_place else (0.0, 0.0),
-        launches=(forward_kernels + backward_kernels) * priced.pricing.run.kernel_interval_s,
+        launches=(forward_kernels + backward_kernels) * priced.pricing.models.run.kernel_interval_s,
         flops=flops,
     )
 
@@ -135,7 +135,7 @@ def _add_gaps(
     into: Seconds, kernels: Numeric, priced: PricedBlock, apart: tuple[Seconds, Numeric] | None
 ) -> None:
     """Add the time that the device waits for the host, of weight gradients that run `apart` by themselves."""
-    interval = priced.pricing.run.kernel_interval_s
+    interval = priced.pricing.models.run.kernel_interval_s
     if isinstance(interval, float) and interval == 0.0:
         return
     busy, gap = _sum(into), functools.partial(launch_gap, interval=interval, blocking=priced.pricing.blocking)

@@ -122,7 +122,11 @@ class Covers:
     """What compute each operator's communication may hide behind, and what shows of it."""
 
     def __init__(self, priced: PricedBlock, *, asynchronous: bool, split: bool = False) -> None:
-        self.operators, self.contention, self.split = priced.operators, priced.pricing.run.contention, split
+        self.operators, self.contention, self.split = (
+            priced.operators,
+            priced.pricing.models.run.contention,
+            split,
+        )
         self.asynchronous = asynchronous and all(
             own.operator.panels is None for own in priced.operators.values()
         )
@@ -201,7 +205,7 @@ def hide_experts(seconds: Seconds, priced: PricedBlock, overlap: Overlap, *, bac
         return
     cover = _own_compute(seconds) if overlap.expert else _shared_compute(priced, backward=backward)
     seconds["expert_comm"] = exposed_time(
-        communication=seconds["expert_comm"], cover=cover, contention=priced.pricing.run.contention
+        communication=seconds["expert_comm"], cover=cover, contention=priced.pricing.models.run.contention
     )
 
 

@@ -11,10 +11,9 @@ from typing import Any, TypeAlias, cast, get_args
 
 import numpy as np
 
-from forescale.cost.calibration import RunFactors
 from forescale.cost.measured import MeasuredMessages
 from forescale.cost.mesh import Group
-from forescale.cost.model import CollectiveModel, ComputeModel, Priced, Prices, Provenance, ProvenanceKind
+from forescale.cost.model import CollectiveModel, Priced, Prices, Provenance, ProvenanceKind
 from forescale.cost.select import CostModels
 from forescale.files import packaged
 from forescale.formula import Term, formula, value_of
@@ -79,21 +78,6 @@ class Pricing:
     _origins: dict[Primitive, Provenance] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Of primitives whose extents are numbers: equal ones of a layout are looked at once."""
 
-    @property
-    def compute(self) -> ComputeModel:
-        """The model of kernels."""
-        return self.models.compute
-
-    @property
-    def collectives(self) -> CollectiveModel:
-        """The model of messages."""
-        return self.models.collectives
-
-    @property
-    def run(self) -> RunFactors:
-        """What a run loses against kernels alone."""
-        return self.models.run
-
     def kernels(self, operator: Operator, work: Work) -> Numeric:
         """Return what launching one pass of an operator costs the host, in calls from the framework."""
         if self.graphs == "full" or (self.graphs == "partial" and operator.part != "moe"):
@@ -117,7 +101,7 @@ class Pricing:
             except TypeError:
                 return
         for group in map(tuple, alike.values()):
-            seconds: Any = self.compute.seconds(stacked(group))
+            seconds: Any = self.models.compute.seconds(stacked(group))
             self._seconds.update(zip(group, np.broadcast_to(seconds, len(group)).tolist(), strict=True))
 
     def seconds(self, op: Primitive) -> Numeric:
@@ -154,10 +138,10 @@ class Pricing:
         if isinstance(op, Collective):
             alone = self._price_of(op)(op.num_bytes)
             key = "dispatch" if op.axis == "ep" else "network"
-            if key not in self.run.sustained:
+            if key not in self.models.run.sustained:
                 return alone
-            return collective_in_a_run(seconds=alone, rate_share=self.run.rate(key))
-        return self.compute.seconds(op)
+            return collective_in_a_run(seconds=alone, rate_share=self.models.run.rate(key))
+        return self.models.compute.seconds(op)
 
     def places(self, axis: MeshAxis) -> tuple[Group, ...]:
         """Return the communicators of an axis at every place where they may lie."""
@@ -166,19 +150,21 @@ class Pricing:
     def _price_of(self, op: Collective) -> Priced:
         where = (op.axis, op.kind)
         if op.axis not in self._prices:
-            self._prices[op.axis] = tuple(self.collectives.within(group) for group in self.places(op.axis))
+            self._prices[op.axis] = tuple(
+                self.models.collectives.within(group) for group in self.places(op.axis)
+            )
         if where not in self._messages:
             self._messages[where] = _least([prices(op.kind) for prices in self._prices[op.axis]])
         return self._messages[where]
 
     def _origin(self, op: Primitive) -> Provenance:
         if not isinstance(op, Collective):
-            return self.compute.provenance(op)
+            return self.models.compute.provenance(op)
         return self.looked_up(op).provenance(kind=op.kind)
 
     def looked_up(self, op: Collective) -> CollectiveModel:
         """Return the model that a message's seconds come from: of timed messages, or what it falls back on."""
-        model = self.collectives
+        model = self.models.collectives
         if not isinstance(model, MeasuredMessages):
             return model
         found = model.covers(kind=op.kind, num_bytes=op.num_bytes, group=self.groups[op.axis])
@@ -406,7 +392,7 @@ def coverage(sources: TimeSources, source: str, fallback: str) -> str:
 
 def message_coverage(priced: Parts[PricedBlock], pricing: Pricing, *, experts: bool) -> str:
     """Return the sentence that says which messages of a layout may be looked up; all others are not timed."""
-    model = pricing.collectives
+    model = pricing.models.collectives
     if not isinstance(model, MeasuredMessages):
         return "the timed collectives are all-to-alls, and this dispatcher sends no such messages"
     sent = (op for block in priced.all() for own in block.operators.values() for op, _ in own.primitives)

@@ -13,9 +13,10 @@ warm-up and cool-down into idle ticks as the memory limit allows, and weight gra
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, product
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -202,45 +203,42 @@ class _Candidate:
     rounds: int
 
 
-def search(pp: int, num_microbatches: int, limit: int) -> list[list[int]] | None:
-    """Return each rank's passes of the shortest squeezed block within a limit in chunks; None if none fits.
+def orders_within(request: Request, limit: int) -> Orders:
+    """Return each rank's passes of the shortest squeezed block within a limit in chunks, at a request's durations.
 
-    Blocks are compared at few micro-batches, each squeezed again while that helps; the best ones are then
-    built in full. The search ends early where the unit-time law max(p - 1, 6p - 1 - 3k) is met.
-    """
-    goal = idle_v_limited(pp=pp, limit_chunks=limit)
-    tried = num_microbatches if num_microbatches <= 4 * pp + 4 else 2 * pp + 2
-    best: Squeezed | None = None
-    for candidate in _compare(pp, tried, limit, goal)[:_FINALISTS]:
-        built = _squeezed(pp, num_microbatches, limit, candidate)
-        if built is not None and (best is None or built.length < best.length):
-            best = built
-        if best is not None and best.length - PERIOD * num_microbatches <= goal:
-            break
-    return None if best is None else best.orders
+    Blocks are compared at few micro-batches, each squeezed again while that helps; the best ones are then built in
+    full. At equal durations the search ends early where the unit-time law max(p - 1, 6p - 1 - 3k) is met; at others
+    weight gradients go where ranks wait.
 
-
-def search_by_time(request: Request, limit: int) -> list[list[int]] | None:
-    """Return each rank's passes of the block that is shortest at a request's durations; None if none fits.
-
-    Candidates are squeezed as for `search`; then their weight gradients go where ranks wait.
+    Raises
+    ------
+    ScheduleError
+        If no block fits the limit.
     """
     pp, count = request.pp, request.num_microbatches
     tried = count if count <= 4 * pp + 4 else 2 * pp + 2
+    equal = at_equal_times(request) == request
+    goal = idle_v_limited(pp=pp, limit_chunks=limit) if equal else None
 
-    def timed(squeezed: Squeezed) -> float:
-        return WeightsByTime(request, limit, SLACKS[1]).run(squeezed.orders)[0]
+    def timed(squeezed: Squeezed, slacks: Sequence[float] = SLACKS) -> tuple[float, list[list[int]]]:
+        if equal:
+            return squeezed.length, squeezed.orders
+        found = (WeightsByTime(request, limit, slack).run(squeezed.orders) for slack in slacks)
+        return min(found, key=itemgetter(0))
 
-    best: tuple[float, list[list[int]]] | None = None
-    for candidate in _compare(pp, tried, limit, None, timed)[:_FINALISTS]:
+    best: list[tuple[float, list[list[int]]]] = []
+    compared = _compare(pp, tried, limit, goal, lambda squeezed: timed(squeezed, SLACKS[1:2])[0])
+    for candidate in compared[:_FINALISTS]:
         built = _squeezed(pp, count, limit, candidate)
-        if built is None:
-            continue
-        for slack in SLACKS:
-            found = WeightsByTime(request, limit, slack).run(built.orders)
-            if best is None or found[0] < best[0]:
-                best = found
-    return None if best is None else best[1]
+        if built is not None:
+            best = [min((*best, timed(built)), key=itemgetter(0))]
+        if best and goal is not None and best[0][0] - PERIOD * count <= goal:
+            break
+    if not best:
+        least, held = v_min_limit_chunks(pp) / 2, f"{counted(limit / 2, 'micro-batch')} at pp {pp}"
+        msg = f"no V schedule fits {held}; allow {least:g} (V-Min) or more"
+        raise ScheduleError(msg)
+    return best[0][1]
 
 
 def _compare(
@@ -248,7 +246,7 @@ def _compare(
     tried: int,
     limit: int,
     goal: int | None,
-    measured: Callable[[Squeezed], float] = lambda squeezed: squeezed.length,
+    measured: Callable[[Squeezed], float],
 ) -> list[_Candidate]:
     """Return candidates, best first; ends early with as many finalists as needed that meet the goal, if any."""
     found: list[_Candidate] = []
@@ -338,26 +336,6 @@ def v_half_limit_chunks(pp: Numeric) -> Numeric:
 def v_min_limit_chunks(pp: Numeric) -> Numeric:
     """Return the live chunks that V-Min may hold: 2 floor((p + 4)/3). Source: arXiv:2405.15362."""
     return 2 * ((pp + 4) // 3)
-
-
-def orders_within(request: Request, limit: int) -> Orders:
-    """Return the best squeezed block within a limit in chunks.
-
-    Raises
-    ------
-    ScheduleError
-        If no block fits the limit.
-    """
-    if at_equal_times(request) == request:
-        orders = search(request.pp, request.num_microbatches, limit)
-    else:
-        orders = search_by_time(request, limit)
-    if orders is None:
-        least = v_min_limit_chunks(request.pp) / 2
-        held = f"{counted(limit / 2, 'micro-batch')} at pp {request.pp}"
-        msg = f"no V schedule fits {held}; allow {least:g} (V-Min) or more"
-        raise ScheduleError(msg)
-    return orders
 
 
 def _family(name: str, limit: Callable[[Numeric], Numeric], **words: Any) -> Family:  # noqa: ANN401  (of Family)

@@ -8,12 +8,15 @@ number of moves give the same result.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
-from forescale.schedule.actions import KIND_BITS, MICROBATCH_SHIFT, STAGE_BITS, STAGE_SHIFT, Kind
+from forescale.schedule.actions import Kind
 from forescale.schedule.model import Schedule
 from forescale.schedule.optimise.problem import Problem
+from forescale.schedule.program import crossing, flatten, sources
 
 _FAR = math.inf
 
@@ -23,27 +26,20 @@ class _State:
 
     def __init__(self, problem: Problem, schedule: Schedule) -> None:
         self.problem = problem
-        codes = [code for order in schedule.orders for code in order]
-        number = {code: index for index, code in enumerate(codes)}
-        self.codes, self.stages = codes, problem.placement.num_stages
-        self.orders = [[number[code] for code in order] for order in schedule.orders]
-        self.kind = [Kind(code & KIND_BITS) for code in codes]
-        self.stage = [code >> STAGE_SHIFT & STAGE_BITS for code in codes]
+        flat = flatten(schedule.orders)
+        self.codes, self.stage = flat.code.tolist(), flat.stage.tolist()
+        self.orders = [list(range(low, high)) for low, high in pairwise(flat.bounds.tolist())]
+        self.kind = [Kind(kind) for kind in flat.kind.tolist()]
         self.cost = [problem.duration(k, s) for k, s in zip(self.kind, self.stage, strict=True)]
-        self.source, self.delay = [-1] * len(codes), [0.0] * len(codes)
-        home = problem.placement.rank_of_stage
-        for index, code in enumerate(codes):
-            before = _source(code, self.stages)
-            if before is not None:
-                self.source[index] = number[before]
-                other = before >> STAGE_SHIFT & STAGE_BITS
-                if home[other] != home[self.stage[index]]:
-                    self.delay[index] = float(problem.comm[min(other, self.stage[index])])
+        source = sources(schedule, flat)
+        boundary = np.minimum(flat.stage, flat.stage[source])
+        delay = np.where(crossing(flat, source), np.append(problem.comm, 0.0)[boundary], 0.0)
+        self.source, self.delay = source.tolist(), delay.tolist()
         saved, part = problem.saved, problem.weight_part
         change = {Kind.F: 1.0, Kind.I: part - 1.0, Kind.W: -part}
         self.change = [change[k] * float(saved[s]) for k, s in zip(self.kind, self.stage, strict=True)]
-        self.end = [0.0] * len(codes)
-        self.previous = [-1] * len(codes)
+        self.end = [0.0] * len(self.codes)
+        self.previous = [-1] * len(self.codes)
 
     def evaluate(self) -> float:
         """Return the makespan; infinite where the orders deadlock."""
@@ -154,21 +150,4 @@ def improve(problem: Problem, schedule: Schedule, *, num_moves: int, seed: int =
             best, best_orders = now, [each.copy() for each in state.orders]
         heat = 0.01 * best * max(0.02, 1.0 - step / num_moves)
     orders = tuple(tuple(state.codes[node] for node in order) for order in best_orders)
-    return Schedule(
-        name="optimised",
-        placement=schedule.placement,
-        num_microbatches=schedule.num_microbatches,
-        orders=orders,
-    )
-
-
-def _source(code: int, num_stages: int) -> int | None:
-    """Return the code of the pass whose output a pass needs."""
-    kind, stage, unit = Kind(code & KIND_BITS), code >> STAGE_SHIFT & STAGE_BITS, code >> MICROBATCH_SHIFT
-    if kind is Kind.F:
-        return (unit << MICROBATCH_SHIFT | (stage - 1) << STAGE_SHIFT | Kind.F) if stage else None
-    if kind is Kind.W:
-        return unit << MICROBATCH_SHIFT | stage << STAGE_SHIFT | Kind.I
-    if stage == num_stages - 1:
-        return unit << MICROBATCH_SHIFT | stage << STAGE_SHIFT | Kind.F
-    return unit << MICROBATCH_SHIFT | (stage + 1) << STAGE_SHIFT | Kind.I
+    return replace(schedule, orders=orders)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from forescale.errors import ScheduleError
 from forescale.numeric import Array
-from forescale.schedule.actions import KIND_BITS, Kind, pack, unpack
+from forescale.schedule.actions import KIND_BITS, Kind
 from forescale.schedule.family import LONGEST
 from forescale.schedule.measured import MeasuredStep, stage_times_for
 from forescale.schedule.memory import ActivationSizes, peak_memory
@@ -170,20 +170,10 @@ def measured_problem(
 
 def split_backward(schedule: Schedule) -> Schedule:
     """Return the schedule with every B as I and W: never later, and the form the optimiser works on."""
-    orders = []
-    for order in schedule.orders:
-        row: list[int] = []
-        for code in order:
-            if code & KIND_BITS == Kind.B:
-                action = unpack(code)
-                where = (action.stage, action.microbatch)
-                row += [pack(Kind.I, *where), pack(Kind.W, *where)]
-            else:
-                row.append(code)
-        orders.append(tuple(row))
-    return Schedule(
-        name=schedule.name,
-        placement=schedule.placement,
-        num_microbatches=schedule.num_microbatches,
-        orders=tuple(orders),
-    )
+
+    def parts(code: int) -> tuple[int, ...]:
+        whole = code & KIND_BITS == Kind.B
+        return (code - Kind.B + Kind.I, code - Kind.B + Kind.W) if whole else (code,)
+
+    orders = (tuple(part for code in order for part in parts(code)) for order in schedule.orders)
+    return replace(schedule, orders=tuple(orders))
