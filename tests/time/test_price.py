@@ -47,7 +47,7 @@ def pricing(degrees=None):
         order_of(STRATEGY),
         run=RunFactors(),
     )
-    models = replace(base.models, compute=Counted(base.compute))
+    models = replace(base.models, compute=Counted(base.models.compute))
     return Pricing(models=models, groups=base.groups)
 
 
@@ -84,7 +84,7 @@ def test_equal_operators_are_priced_once():
     for _ in range(3):
         own.seconds(Gemm(m=4096.0, n=512.0, k=1024.0))
         own.provenance(Gemm(m=4096.0, n=512.0, k=1024.0))
-    assert len(own.compute.asked) == 2
+    assert len(own.models.compute.asked) == 2
 
 
 def test_operators_over_arrays_or_terms_are_priced_as_they_come():
@@ -93,7 +93,7 @@ def test_operators_over_arrays_or_terms_are_priced_as_they_come():
         for _ in range(2):
             own.seconds(Elementwise(bytes_moved=size))
             own.provenance(Elementwise(bytes_moved=size))
-    assert len(own.compute.asked) == 8
+    assert len(own.models.compute.asked) == 8
 
 
 @pytest.mark.parametrize("model", [dense(), moe()], ids=["dense", "moe"])
@@ -101,7 +101,7 @@ def test_prepared_or_not_a_layout_takes_the_same(model):
     alone, together = pricing(), pricing()
     priced = everything(price_blocks(blocks(model), together))
     assert [seconds for _, seconds in priced] == [alone.seconds(op) for op, _ in priced]
-    assert len(together.compute.asked) < len(alone.compute.asked)
+    assert len(together.models.compute.asked) < len(alone.models.compute.asked)
 
 
 def test_a_layout_in_numbers_takes_what_it_takes_among_others():
