@@ -20,7 +20,8 @@ UNIT = StageTimes(forward=1.0, input_grad=1.0, weight_grad=1.0)
 def ready(name, pp, m, vpp):
     schedule = family(name).build(Request(pp=pp, num_microbatches=m, vpp=vpp))
     compiled = compile_schedule(schedule)
-    check(schedule, program=compiled.program).require(name)
+    found = check(schedule, program=compiled.program)
+    assert found.valid, (name, found.violations[0].message)
     return compiled
 
 

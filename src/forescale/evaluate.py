@@ -39,10 +39,7 @@ def evaluate(setting: Setting, inputs: Inputs) -> Evaluation:
         num_microbatches=count,
         stage_forward=step.forward,
         stage_backward=step.backward,
-        memory=held.memory,
-        stage_peak=held.stage_peak,
-        peak=held.peak,
-        outside=held.outside,
+        **{name: getattr(held, name) for name in held.__dataclass_fields__},
         flops=count * named(step.flops, "flops over stages", unit="FLOP") / inputs.degrees.pp,
         parameters=inputs.dense + inputs.expert,
     )

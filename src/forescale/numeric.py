@@ -63,8 +63,14 @@ def _mapped(value: Any, of: Select, known: dict[int, Any]) -> Any:  # noqa: ANN4
 
 
 def taking(candidates: NDArray[np.int64]) -> Select:
-    """Return what takes some candidates' numbers from the last axis of arrays; plain numbers stand for all."""
-    return lambda values: values if isinstance(values, float) else values[..., candidates]
+    """Return what takes some candidates' numbers from the last axis; a number, or one column, stands for all."""
+
+    def taken(values: Numeric) -> Numeric:
+        if isinstance(values, float) or np.ndim(values) == 0 or np.shape(values)[-1] == 1:
+            return values
+        return values[..., candidates]
+
+    return taken
 
 
 def indicator(condition: Condition) -> Numeric:

@@ -62,7 +62,7 @@ def test_blocking_messages_hold_both_ranks():
 
 
 def test_latency_and_transfer_add_up_and_bandwidth_divides():
-    links = LinkTimes.of_bandwidth(message_bytes=1e6, bandwidth=1e9, latency=1e-6)
+    links = LinkTimes(latency=1e-6, transfer=1e6 / 1e9)
     assert (links.latency, links.transfer) == (1e-6, 1e-3)
     assert not links.free
     assert LinkTimes().free

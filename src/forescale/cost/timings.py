@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
+from annotated_types import Interval
 
 from forescale.cost.mesh import Group
 from forescale.cost.model import CollectiveModel
@@ -127,17 +128,12 @@ def _collective_row(row: Row) -> MeasuredCollective | None:
     kind = kind_of(row.text("op")) if row.text("kind") == "collective" else None
     if kind is None or not all(row.text(key) for key in NUMBERS):
         return None
-    values = {}
-    for key, allowed in NUMBERS.items():
-        try:
-            values[key] = within(row.number(key), allowed, "it", whole=allowed is DEVICES)
-        except SpecError as error:
-            raise row.refused(key, str(error)) from error
+    values = {key: _number(row, key, allowed) for key, allowed in NUMBERS.items()}
     return MeasuredCollective(
         kind=kind,
-        num_bytes=float(values["msg_bytes"]),
-        num_ranks=values["n_gpus"],
-        ranks_per_node=max(1, values["n_gpus"] // values["nodes"]),
+        num_bytes=values["msg_bytes"],
+        num_ranks=int(values["n_gpus"]),
+        ranks_per_node=max(1, int(values["n_gpus"] // values["nodes"])),
         seconds=values["time_us"] * 1e-6,
         id=row.id,
     )
@@ -225,10 +221,10 @@ def _kernel_row(row: Row, device: Device) -> KernelRow | None:
     )
 
 
-def _number(row: Row, key: str) -> float:
+def _number(row: Row, key: str, allowed: Interval = AMOUNT) -> float:
     """Return what a column says; extents, times and rates are greater than 0."""
     try:
-        return float(within(row.number(key), AMOUNT, "it"))
+        return float(within(row.number(key), allowed, "it", whole=allowed is DEVICES))
     except SpecError as error:
         raise row.refused(key, str(error)) from error
 

@@ -64,10 +64,13 @@ NAMED: Mapping[KeptName, Shares] = MappingProxyType(
 """Tensors by the names that MaxText's policy custom is told (configs/base.yml)."""
 
 
-def shares_of(recompute: Recompute, policy: RematPolicy) -> Shares:
+def shares_of(recompute: Recompute) -> Shares:
     """Return the tensors that a policy keeps, and how much of each."""
+    if recompute.policy is None:
+        msg = f"recompute by policy needs its name: one of {', '.join(POLICIES)}"
+        raise SpecError(msg)
     named = {tensor: share for name in recompute.kept for tensor, share in NAMED[name].items()}
-    return {**POLICIES[policy], **named}
+    return {**POLICIES[recompute.policy], **named}
 
 
 NO_RECOMPUTE = Recompute()
@@ -115,7 +118,7 @@ def keep(block: Block, recompute: Recompute) -> Kept:
     if recompute.granularity == "full":
         return _kept(block, everything, (block.input_name,), (block.operators,))
     if recompute.granularity == "policy":
-        return _by_policy(block, everything, recompute)
+        return _by_shares(block, everything, shares_of(recompute))
     wanted = frozenset(recompute.modules)
     replayed = tuple(operator for operator in block.operators if wanted.intersection(operator.modules))
     others = tuple(operator for operator in block.operators if not wanted.intersection(operator.modules))
@@ -129,14 +132,6 @@ def keep(block: Block, recompute: Recompute) -> Kept:
     discarded |= {tensor.name for tensor in block.tensors.values() if tensor.copy_of in discarded}
     kept = tuple(dict.fromkeys(name for name in (*_saved(others), *fed) if name not in discarded))
     return _kept(block, everything, kept, _groups(replayed, wanted))
-
-
-def _by_policy(block: Block, everything: tuple[str, ...], recompute: Recompute) -> Kept:
-    """Keep what a policy lists, some of it in part; replay every operator that something missing comes from."""
-    if recompute.policy is None:
-        msg = f"recompute by policy needs its name: one of {', '.join(POLICIES)}"
-        raise SpecError(msg)
-    return _by_shares(block, everything, shares_of(recompute, recompute.policy))
 
 
 def _by_shares(block: Block, everything: tuple[str, ...], listed: Mapping[str, float]) -> Kept:

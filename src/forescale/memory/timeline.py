@@ -119,7 +119,7 @@ def stage_loads(
             *zip(blocks.layers, heads[stage], taken[stage], strict=True),
             *zip(plain.layers, others[stage], others[stage], strict=True),
         )
-        kept = _merged(tensor for block, inputs, _ in present for tensor in _times(block.kept, inputs))
+        kept = _together((tensor, inputs) for block, inputs, _ in present for tensor in block.kept)
         works = [block for block, _, count in present if count]
         if stage % placement.num_stages == 0:
             kept += blocks.embedding.kept
@@ -177,15 +177,6 @@ def _kept_of_mtp(
 def _times(tensors: Iterable[Sized], count: float) -> list[Sized]:
     """Return the tensors of `count` equal layers together."""
     return [replace(tensor, num_bytes=count * tensor.num_bytes) for tensor in tensors if count]
-
-
-def _merged(tensors: Iterable[Sized]) -> list[Sized]:
-    """Return tensors of one owner and name as one."""
-    sizes: dict[tuple[str, str], float] = {}
-    for tensor in tensors:
-        key = tensor.owner, tensor.name
-        sizes[key] = sizes.get(key, 0.0) + tensor.num_bytes
-    return [Sized(owner=owner, name=name, num_bytes=size) for (owner, name), size in sizes.items()]
 
 
 def _in_units(blocks: Parts[BlockLoad], plain: Parts[BlockLoad], unit: int) -> Parts[BlockLoad]:
@@ -505,7 +496,7 @@ def _peak_of_action(curves: _Curves, action: int, standing: Standing) -> PeakMom
         time_s=float(curves.simulation.start[action]),
         allocated_bytes=float(curves.during[action]) + standing.states + standing.buffers,
         in_flight=sum(live),
-        tensors=_together(tensors),
+        tensors=_largest_first(tensors),
     )
 
 
@@ -520,7 +511,7 @@ def _peak_of_update(rank: int, when: float, standing: Standing) -> PeakMoment:
         time_s=when,
         allocated_bytes=standing.states + most,
         in_flight=0,
-        tensors=_together([(tensor, 1) for tensor in (*_states(standing, 0.0), copies, graphs)]),
+        tensors=_largest_first([(tensor, 1) for tensor in (*_states(standing, 0.0), copies, graphs)]),
     )
 
 
@@ -529,11 +520,14 @@ def _states(standing: Standing, buffers: float) -> list[Sized]:
     return [*held, Sized(owner="buffers", name="buffers and workspaces", num_bytes=buffers)]
 
 
-def _together(tensors: Sequence[tuple[Sized, int]]) -> tuple[Sized, ...]:
-    """Return equal names as one, largest first."""
+def _together(tensors: Iterable[tuple[Sized, float]]) -> list[Sized]:
+    """Return so many of each tensor, those of one owner and name as one."""
     sizes: dict[tuple[str, str], float] = {}
     for tensor, count in tensors:
         key = (tensor.owner, tensor.name)
         sizes[key] = sizes.get(key, 0.0) + count * tensor.num_bytes
-    merged = [Sized(owner=owner, name=name, num_bytes=size) for (owner, name), size in sizes.items() if size]
-    return tuple(sorted(merged, key=lambda tensor: -tensor.num_bytes))
+    return [Sized(owner=owner, name=name, num_bytes=size) for (owner, name), size in sizes.items() if size]
+
+
+def _largest_first(tensors: Iterable[tuple[Sized, float]]) -> tuple[Sized, ...]:
+    return tuple(sorted(_together(tensors), key=lambda tensor: -tensor.num_bytes))

@@ -67,13 +67,6 @@ class CheckReport:
         """Whether nothing is wrong."""
         return not self.violations
 
-    def require(self, name: str) -> None:
-        """Raise a ScheduleError with the first violation, if there is one."""
-        if self.violations:
-            more = f" (and {len(self.violations) - 1} more)" if len(self.violations) > 1 else ""
-            msg = f"{name}: {self.violations[0].message}{more}"
-            raise ScheduleError(msg)
-
 
 def check(
     schedule: Schedule,

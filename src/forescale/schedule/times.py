@@ -87,11 +87,6 @@ class LinkTimes:
     host: Numeric = 0.0
     """What each of the two ranks spends on a message beside computing, after the pass that gives or takes it."""
 
-    @classmethod
-    def of_bandwidth(cls, *, message_bytes: Numeric, bandwidth: Numeric, latency: Numeric = 0.0) -> LinkTimes:
-        """Return link times from bytes, byte/s and seconds; arrays over boundaries give each its tier."""
-        return cls(latency=latency, transfer=message_bytes / bandwidth)
-
     @property
     def free(self) -> bool:
         """Whether messages take no time at all."""

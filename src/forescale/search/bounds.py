@@ -11,7 +11,7 @@ import numpy as np
 from forescale.formula import formula
 from forescale.graph.layout import OF_BLOCKS, Choices, Degrees, split_strategy
 from forescale.graph.operator import Block, Operator
-from forescale.graph.ops import Collective, Primitive
+from forescale.graph.ops import Collective
 from forescale.graph.parts import ByPolicy, Parts
 from forescale.graph.recompute import NO_RECOMPUTE, keep
 from forescale.graph.stages import Stages, over_stages, plan_stages, stack_plans
@@ -20,12 +20,11 @@ from forescale.memory.liveness import BlockBytes, block_bytes
 from forescale.memory.parameters import Sharded, holdings
 from forescale.memory.peak import footprint, highest_peak
 from forescale.memory.states import state_bytes
-from forescale.numeric import Array, Numeric, mapped, smaller
+from forescale.numeric import Array, Numeric, mapped, smaller, taking
 from forescale.question import Question
 from forescale.search.evaluate import (
     CHUNK,
     Batch,
-    Gather,
     Scores,
     batches,
     blocks_of,
@@ -199,12 +198,8 @@ def _only(operators: Callable[[Operator], bool] | None, pricing: Pricing) -> Cal
 
 
 def _of_experts(operator: Operator) -> bool:
-    works = (*operator.forward, *operator.backward_input, *operator.backward_weight)
-    return operator.part == "moe" or any(map(_exchanges, works))
-
-
-def _exchanges(primitive: Primitive) -> bool:
-    return isinstance(primitive, Collective) and primitive.axis in ("ep", "etp")
+    sent = (each.axis for each in operator.primitives if isinstance(each, Collective))
+    return operator.part == "moe" or any(axis in ("ep", "etp") for axis in sent)
 
 
 def _summed(
@@ -314,7 +309,7 @@ class MemoryBounds:
             part = np.arange(start, min(start + CHUNK, len(peaks)))
             degrees = as_degrees({name: values[part] for name, values in columns.items()})
             stages = batch.stages(part)
-            own = mapped(held, at := Gather(table.where[part]))
+            own = mapped(held, at := taking(table.where[part]))
             pricing = batch.ranks.pricing(question, degrees, choices, part)
             inputs = resident_of(
                 setting,

@@ -20,7 +20,7 @@ from forescale.memory.inputs import Setting
 from forescale.memory.parameters import Sharded, holdings
 from forescale.memory.peak import highest_peak
 from forescale.memory.states import weights_and_updates
-from forescale.numeric import Array, Numeric, mapped
+from forescale.numeric import Array, mapped, taking
 from forescale.question import Question
 from forescale.search.layouts import (
     Candidates,
@@ -444,7 +444,7 @@ class _Group:
     def inputs(self, setting: Setting, part: Rows, costs: BlockCosts) -> Inputs:
         """Return the priced numbers of some candidates of the group."""
         degrees = as_degrees({name: values[part] for name, values in self.columns.items()})
-        at_block = Gather(self.block_table.where[part])
+        at_block = taking(self.block_table.where[part])
         held, costs = mapped(self.priced.held, at_block), mapped(costs, at_block)
         sharded = Sharded.of(self.question.model, held, self.batch.stages(part), degrees)
         pricing = self.batch.ranks.pricing(self.question, degrees, self.choices, part)
@@ -452,18 +452,4 @@ class _Group:
         told = partial(inputs_of, setting, sharded, costs, pricing=pricing, pipeline=pipeline)
         if self.floor is not None:
             return told(least=self.floor[:, part])
-        return told(traffic=mapped(self.traffic, Gather(self.traffic_table.where[part])))
-
-
-class Gather:
-    """Takes candidates from the last axis; plain numbers stay."""
-
-    def __init__(self, where: Rows) -> None:
-        """Take note of which candidates."""
-        self.where = where
-
-    def __call__(self, value: Numeric) -> Numeric:
-        """Return the numbers of those candidates."""
-        if isinstance(value, float) or np.ndim(value) == 0 or np.shape(value)[-1] == 1:
-            return value
-        return value[..., self.where]
+        return told(traffic=mapped(self.traffic, taking(self.traffic_table.where[part])))
