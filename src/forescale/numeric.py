@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields, is_dataclass
+from functools import reduce
+from operator import add
 from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
@@ -30,6 +32,11 @@ def smaller(first: Numeric, second: Numeric) -> Numeric:
     if isinstance(first, float) and isinstance(second, float):
         return first if first <= second else second
     return cast("Numeric", np.minimum(first, second))
+
+
+def summed(values: Iterable[Numeric]) -> Numeric:
+    """Return the sum, one after the other: `sum` of floats rounds otherwise than that of arrays from Python 3.12 on."""
+    return reduce(add, values, 0.0)
 
 
 def divisors(number: int) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.operator import Block, Parameter
 from forescale.graph.ops import AttentionCore, Collective, Elementwise, GroupedGemm, Primitive
 from forescale.graph.parts import build_blocks
-from forescale.numeric import Numeric
+from forescale.numeric import Numeric, summed
 from forescale.spec.model import Model
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Precision
@@ -93,14 +93,12 @@ class ModelFlops:
 
 def block_flops(block: Block, convention: Convention = "masked") -> BlockFlops:
     """Return the forward and backward FLOP of `block`."""
-    forward: Numeric = 0.0
-    backward: Numeric = 0.0
-    for operator in block.operators:
-        for primitive in operator.forward:
-            forward = forward + primitive_flops(primitive, convention)
-        for primitive in (*operator.backward_input, *operator.backward_weight):
-            backward = backward + primitive_flops(primitive, convention)
-    return BlockFlops(forward=forward, backward=backward)
+    forward = (each for operator in block.operators for each in operator.forward)
+    backward = (each for own in block.operators for each in (*own.backward_input, *own.backward_weight))
+    return BlockFlops(
+        forward=summed(primitive_flops(primitive, convention) for primitive in forward),
+        backward=summed(primitive_flops(primitive, convention) for primitive in backward),
+    )
 
 
 def primitive_flops(primitive: Primitive, convention: Convention) -> Numeric:
@@ -128,9 +126,10 @@ def model_flops(model: Model, seq_len: int, *, routed_share: float = 1.0) -> Mod
 
 
 def _forward(block: Block, convention: Convention, routed_share: float) -> Numeric:
-    dropped: Numeric = 0.0
-    for operator in block.operators:
-        for primitive in operator.forward:
-            if isinstance(primitive, GroupedGemm):
-                dropped = dropped + (1.0 - routed_share) * primitive.flops
-    return block_flops(block, convention).forward - dropped
+    routed = (
+        (1.0 - routed_share) * primitive.flops
+        for operator in block.operators
+        for primitive in operator.forward
+        if isinstance(primitive, GroupedGemm)
+    )
+    return block_flops(block, convention).forward - summed(routed)

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from forescale.graph.layout import Extent, Layout
 from forescale.graph.ops import Primitive
-from forescale.numeric import Numeric
+from forescale.numeric import Numeric, summed
 from forescale.spec.strategy import Module
 
 Part: TypeAlias = Literal["attention", "ffn", "moe", "norm", "embedding", "head", "optimizer"]
@@ -149,10 +149,7 @@ class Builder:
 
     def bytes_of(self, *names: str) -> Numeric:
         """Return the bytes of the named tensors together."""
-        result: Numeric = 0.0
-        for name in names:
-            result = result + self.tensors[name].num_bytes
-        return result
+        return summed(self.tensors[name].num_bytes for name in names)
 
     def operator(self, name: str, **work: Any) -> None:  # noqa: ANN401 (fields of an operator)
         """Append an operator to this block, in the current part and modules."""

@@ -11,7 +11,7 @@ from forescale.graph.operator import NARROWEST_GRADIENT_BYTES
 from forescale.memory.inputs import Setting
 from forescale.memory.liveness import largest
 from forescale.memory.parameters import Sharded
-from forescale.numeric import Numeric, smaller
+from forescale.numeric import Numeric, smaller, summed
 from forescale.spec.cluster import Device
 from forescale.spec.strategy import Kernels, Reshard
 from forescale.spec.workload import STORAGE_BYTES
@@ -43,9 +43,7 @@ def _dummy_gradients(setting: Setting, sharded: Sharded) -> Numeric:
     result: Numeric = 0.0 * sharded.stages.first
     for kinds in dict.fromkeys(users.values()):
         shapes = {name: elements[name] for name, using in users.items() if using == kinds}
-        layers: Numeric = 0.0
-        for kind in kinds:
-            layers = layers + sharded.stages.counts[kind]
+        layers = summed(sharded.stages.counts[kind] for kind in kinds)
         result = result + dummy_gradient_bytes(
             elements=total(shapes, name="weights of distinct shape", unit="parameter"),
             element_bytes=max(STORAGE_BYTES[setting.workload.precision.parameters], NARROWEST_GRADIENT_BYTES),

@@ -14,7 +14,7 @@ from forescale.graph.operator import Block, Parameter
 from forescale.graph.ops import Gemm, GroupedGemm
 from forescale.graph.parts import Parts
 from forescale.graph.stages import Stages, over_stages
-from forescale.numeric import Numeric, larger
+from forescale.numeric import Numeric, larger, summed
 from forescale.spec.model import Model
 
 SCORE_BIAS = "moe.score_bias"
@@ -83,19 +83,13 @@ def _largest(parameters: Sequence[Parameter], group: str) -> Numeric:
 
 
 def _narrow_elements(parameters: Sequence[Parameter]) -> Numeric:
-    result: Numeric = 0.0
-    for parameter in parameters:
-        if parameter.narrow:
-            result = result + parameter.local_elements
-    return named(result, "weights of narrow products", unit="parameter")
+    narrow = summed(parameter.local_elements for parameter in parameters if parameter.narrow)
+    return named(narrow, "weights of narrow products", unit="parameter")
 
 
 def _elements(parameters: Sequence[Parameter], group: str) -> Numeric:
-    result: Numeric = 0.0
-    for parameter in parameters:
-        if parameter.group == group:
-            result = result + named(parameter.local_elements, parameter.name, unit="parameter")
-    return result
+    ours = (parameter for parameter in parameters if parameter.group == group)
+    return summed(named(each.local_elements, each.name, unit="parameter") for each in ours)
 
 
 def product_elements(block: Block) -> dict[str, Numeric]:

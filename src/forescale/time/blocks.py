@@ -21,7 +21,7 @@ from forescale.graph.parts import ByPolicy, Parts, build_blocks
 from forescale.graph.recompute import NO_RECOMPUTE, Kept, keep
 from forescale.memory.liveness import BlockBytes, block_bytes
 from forescale.memory.parameters import Holding, holdings
-from forescale.numeric import Numeric
+from forescale.numeric import Numeric, summed
 from forescale.schedule import cuts_sequences, splits_backward
 from forescale.spec.model import Model
 from forescale.spec.strategy import LaunchGraphs, Overlap, Recompute
@@ -138,21 +138,17 @@ def _add_gaps(
     interval = priced.pricing.models.run.kernel_interval_s
     if isinstance(interval, float) and interval == 0.0:
         return
-    busy, gap = _sum(into), functools.partial(launch_gap, interval=interval, blocking=priced.pricing.blocking)
+    busy, gap = (
+        summed(into.values()),
+        functools.partial(launch_gap, interval=interval, blocking=priced.pricing.blocking),
+    )
     if apart is None:
         into["overhead"] = gap(kernels=kernels, busy=busy)
         return
     weight, few = apart
-    spent = _sum(weight)
+    spent = summed(weight.values())
     weight["overhead"] = gap(kernels=few, busy=spent)
     into["overhead"] = gap(kernels=kernels - few, busy=busy - spent) + weight["overhead"]
-
-
-def _sum(seconds: Seconds) -> Numeric:
-    busy: Numeric = 0.0
-    for each in seconds.values():
-        busy = busy + each
-    return busy
 
 
 def _titled(seconds: Seconds, title: str) -> Seconds:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from forescale.files import packaged
 from forescale.formula import formula
-from forescale.numeric import Numeric, larger, smaller
+from forescale.numeric import Numeric, larger, smaller, summed
 from forescale.spec.strategy import Overlap
 from forescale.time.price import PricedBlock, PricedOperator, Seconds
 
@@ -112,10 +112,9 @@ def panel_time(
 
 def panelled(compute: Numeric, communication: Seconds, steps: Numeric, contention: Numeric) -> Numeric:
     """Return what shows of the messages of all steps of SUMMA, those of both axes one after the other."""
-    spent: Numeric = 0.0
-    for duration in communication.values():
-        spent = spent + duration
-    return panel_time(communication=spent, cover=compute, steps=steps, contention=contention)
+    return panel_time(
+        communication=summed(communication.values()), cover=compute, steps=steps, contention=contention
+    )
 
 
 class Covers:
@@ -211,19 +210,11 @@ def hide_experts(seconds: Seconds, priced: PricedBlock, overlap: Overlap, *, bac
 
 def _own_compute(seconds: Seconds) -> Numeric:
     """Return a block's own compute, which then belongs to another micro-batch."""
-    cover: Numeric = 0.0
-    for name, value in seconds.items():
-        if not name.endswith("_comm"):
-            cover = cover + value
-    return cover
+    return summed(value for name, value in seconds.items() if not name.endswith("_comm"))
 
 
 def _shared_compute(priced: PricedBlock, *, backward: bool) -> Numeric:
     """Return the compute of a layer's shared experts, which need nothing that travels."""
-    cover: Numeric = 0.0
-    for own in priced.operators.values():
-        if "shared_experts" in own.operator.modules:
-            passes = (own.backward_input, own.backward_weight) if backward else (own.forward,)
-            for compute, _ in passes:
-                cover = cover + compute
-    return cover
+    ours = (own for own in priced.operators.values() if "shared_experts" in own.operator.modules)
+    names = ("backward_input", "backward_weight") if backward else ("forward",)
+    return summed(getattr(own, name)[0] for own in ours for name in names)

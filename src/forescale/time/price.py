@@ -31,7 +31,7 @@ from forescale.graph.ops import (
 )
 from forescale.graph.parts import Parts
 from forescale.graph.stages import StagePlan
-from forescale.numeric import Numeric, larger, smaller
+from forescale.numeric import Numeric, larger, smaller, summed
 from forescale.spec.strategy import LaunchGraphs
 
 Seconds: TypeAlias = dict[str, Numeric]
@@ -82,10 +82,7 @@ class Pricing:
         """Return what launching one pass of an operator costs the host, in calls from the framework."""
         if self.graphs == "full" or (self.graphs == "partial" and operator.part != "moe"):
             return 0.0
-        result: Numeric = 0.0
-        for primitive in work:
-            result = result + calls_of(primitive, self.groups)
-        return result
+        return summed(calls_of(primitive, self.groups) for primitive in work)
 
     def prepare(self, ops: Iterable[Primitive]) -> None:
         """Price kernels together that differ in extents only, as a model prices many in the time of a few.
@@ -324,10 +321,7 @@ def _split(priced: Sequence[tuple[Primitive, Numeric]]) -> tuple[Numeric, Second
 
 
 def _flops(primitives: tuple[Primitive, ...]) -> Numeric:
-    result: Numeric = 0.0
-    for primitive in primitives:
-        result = result + getattr(primitive, "flops", 0.0)
-    return result
+    return summed(getattr(primitive, "flops", 0.0) for primitive in primitives)
 
 
 def price_blocks(blocks: Parts[Block], pricing: Pricing) -> Parts[PricedBlock]:

@@ -12,7 +12,7 @@ import numpy as np
 from forescale.cost.collectives.route import Leg, Route
 from forescale.formula import formula
 from forescale.graph.ops import CollectiveKind
-from forescale.numeric import Numeric, indicator, larger
+from forescale.numeric import Numeric, indicator, larger, summed
 
 THAKUR = "Thakur, Rabenseifner and Gropp 2005, Optimization of collective communication operations in MPICH"
 Cost: TypeAlias = tuple[Numeric, Numeric, Numeric]
@@ -90,10 +90,7 @@ def tightest(route: Route, protocol: int) -> Numeric:
 
 def hop_seconds(route: Route, protocol: int) -> Numeric:
     """Return the latency of one pass: all hops, each of its tier."""
-    latency: Numeric = 0.0
-    for leg in route.legs:
-        latency = latency + leg.hops * leg.hop(protocol)
-    return latency
+    return summed(leg.hops * leg.hop(protocol) for leg in route.legs)
 
 
 def _ring(kind: CollectiveKind, route: Route, protocol: int) -> Cost:

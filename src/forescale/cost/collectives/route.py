@@ -9,7 +9,7 @@ import numpy as np
 from forescale.cost.collectives.calibration import LinkCalibration, NetworkCalibration
 from forescale.cost.mesh import Group, ranks_per_tier
 from forescale.formula import formula
-from forescale.numeric import Numeric, indicator
+from forescale.numeric import Numeric, indicator, summed
 from forescale.spec.cluster import Cluster, Tier
 
 _SCALING = "Austin et al. 2025, How to Scale Your Model (Google DeepMind)"
@@ -105,17 +105,11 @@ class Route:
 
     def launch(self, protocol: int) -> Numeric:
         """Seconds before the first byte moves."""
-        launch: Numeric = 0.0
-        for leg in self.legs:
-            launch = launch + leg.starts * leg.link.wire(protocol).launch
-        return launch
+        return summed(leg.starts * leg.link.wire(protocol).launch for leg in self.legs)
 
     def exchange_launch(self) -> Numeric:
         """Seconds before the first byte of point-to-point traffic moves."""
-        launch: Numeric = 0.0
-        for leg in self.legs:
-            launch = launch + leg.starts * leg.link.exchange_launch
-        return launch
+        return summed(leg.starts * leg.link.exchange_launch for leg in self.legs)
 
 
 @formula(
