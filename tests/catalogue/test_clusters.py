@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from forescale.catalogue.clusters import (
-    build_cluster,
     cluster_names,
     cluster_record,
     device_names,
@@ -15,7 +14,7 @@ from forescale.catalogue.clusters import (
     load_cluster,
     load_device,
 )
-from forescale.errors import SpecError, UnknownKeyError, UnknownNameError
+from forescale.errors import SpecError, UnknownNameError
 
 ISSUE_NAMES = [
     "h100-sxm", "a100-sxm-80gb", "a100-sxm-40gb", "a100-pcie", "h200-sxm", "b200", "b300", "gb200-nvl72",
@@ -133,30 +132,3 @@ def test_unknown_names_suggest_the_nearest():
 def test_a_pod_holds_only_so_many():
     with pytest.raises(SpecError, match="at most 9,216"):
         load_cluster("almodel-pod", 10000)
-
-
-def test_inline_device_and_human_units():
-    cluster = build_cluster(
-        {
-            "device": {**device_record("h100-sxm"), "name": "mine", "hbm_bytes": "94 GiB"},
-            "devices_per_node": 8,
-            "tiers": [{"name": "net", "size": 0, "bandwidth": "400 Gb/s", "latency": "3 us"}],
-        },
-        name="lab",
-        num_devices=16,
-    )
-    assert cluster.device.name == "mine"
-    assert cluster.device.hbm_bytes == 94 * 2**30
-    assert cluster.tiers[0].bandwidth == 50e9
-
-
-def test_unknown_and_missing_keys():
-    entry = dict(cluster_record("b200"))
-    with pytest.raises(UnknownKeyError, match="did you mean devices_per_node"):
-        build_cluster({**entry, "device_per_node": 8}, name="x", num_devices=8)
-    with pytest.raises(UnknownKeyError, match=r"tier 0.*did you mean bandwidth"):
-        build_cluster({**entry, "tiers": [{"bandwith": 1}]}, name="x", num_devices=8)
-    with pytest.raises(SpecError, match="tiers must be given"):
-        build_cluster({"device": "b200", "devices_per_node": 8}, name="x", num_devices=8)
-    with pytest.raises(SpecError, match="not a quantity in byte/s"):
-        build_cluster({**entry, "tiers": [{"bandwidth": "9 TFLOP"}]}, name="x", num_devices=8)

@@ -4,6 +4,7 @@ import csv
 from pathlib import Path
 
 import pytest
+from tests.evidence.runs import own_columns_only
 
 from forescale.evidence.case import Case, Prediction
 from forescale.evidence.cases import load_cases
@@ -17,7 +18,8 @@ COLUMNS = tuple(next(csv.reader(EXCERPT.read_text(encoding="utf-8").splitlines()
 @pytest.fixture(scope="session")
 def cases() -> dict[str, Case]:
     """The excerpt, models built from the rows' own columns only."""
-    return {case.id: case for case in load_cases(EXCERPT, find_model=lambda _: None)}
+    with own_columns_only():
+        return {case.id: case for case in load_cases(EXCERPT)}
 
 
 @pytest.fixture

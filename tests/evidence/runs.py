@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 from tests.small import cluster, dense, workload
 
 from forescale.cost.run_calibration import load_run_calibration
@@ -46,3 +48,8 @@ def run(layout, source="A", calibration=BASE, factor=1.0):
         core=True,
     )
     return Run(case=case)
+
+
+def own_columns_only():
+    """Build models from the columns of rows, whatever the catalogue has under their names."""
+    return mock.patch("forescale.evidence.model.catalogue_model", lambda _: None)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.evidence.runs import own_columns_only
 
 from forescale.evidence.cases import express, load_cases, source_of
 from forescale.evidence.corpus import InexpressibleError
@@ -10,7 +11,8 @@ from .conftest import EXCERPT
 
 
 def test_every_row_is_a_case_in_order():
-    cases = load_cases(EXCERPT, find_model=lambda _: None)
+    with own_columns_only():
+        cases = load_cases(EXCERPT)
     ids = [line.split(",")[0] for line in EXCERPT.read_text(encoding="utf-8").splitlines()[1:]]
     assert [case.id for case in cases] == ids
 
@@ -85,14 +87,16 @@ def test_schedules_of_the_library_are_projected_and_others_noted(row):
     (case,) = express([row(schedule="spiral")])
     assert case.strategy.schedule is None
     assert "schedule 'spiral' projected as 1F1B" in case.notes
-    (case,) = express([row(schedule="1f1b (DeepSpeed)")], find_model=lambda _: None)
+    with own_columns_only():
+        (case,) = express([row(schedule="1f1b (DeepSpeed)")])
     assert case.notes == ()
 
 
 @pytest.mark.parametrize(("schedule", "chunks"), [("ZB-1p", 4), ("ZB-V", 8)])
 def test_a_named_schedule_keeps_the_layers_that_its_stages_lack(row, schedule, chunks):
     cells = {"layers": 4 * chunks - 2, "schedule": f"zero-bubble {schedule}", "pp": 4, "dp": 2}
-    (case,) = express([row(**cells)], find_model=lambda _: None)
+    with own_columns_only():
+        (case,) = express([row(**cells)])
     assert case.strategy.stage_layers == (3, *[4] * (chunks - 2), 3)
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 
@@ -11,7 +12,8 @@ from forescale.spec import DenseFfn, FullAttention, LatentAttention, Layer, Mode
 
 def build(row, find=lambda _: None):
     notes: list[str] = []
-    return model_of(row, find, notes), notes
+    with mock.patch("forescale.evidence.model.catalogue_model", find):
+        return model_of(row, notes), notes
 
 
 def test_llama_is_gated_with_grouped_heads(row):

@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.evidence.runs import own_columns_only
 
 from forescale.evidence.cases import express
 from forescale.evidence.corpus import read_corpus
@@ -25,7 +26,8 @@ NONE = {"measured_step_s": ""}
 
 
 def measured(row):
-    (case,) = express([row], find_model=lambda _: None)
+    with own_columns_only():
+        (case,) = express([row])
     assert case.skipped_reason is None
     return case.measured
 
@@ -69,7 +71,8 @@ def test_nothing_published_is_no_step_time(row):
     ],
 )
 def test_printed_peaks(row, text, peak):
-    (case,) = express([row()], find_model=lambda _: None)
+    with own_columns_only():
+        (case,) = express([row()])
     assert convention_peak(text, case.cluster, case.workload) == peak
 
 
@@ -84,9 +87,8 @@ def test_megatron_flops_of_the_weak_scaling_study(row):
         "kv_heads": 24,
         "head_dim": 96,
     }
-    (case,) = express(
-        [row(model="Megatron-GPT-1.7B", vocab=vocab, seq_len=seq, **cells)], find_model=lambda _: None
-    )
+    with own_columns_only():
+        (case,) = express([row(model="Megatron-GPT-1.7B", vocab=vocab, seq_len=seq, **cells)])
     formula = 96 * layers * hidden**2 * (1 + seq / (6 * hidden) + vocab / (16 * layers * hidden))
     flops = published_flops(case.model, seq, full_recompute(), {"attention": "full", "recompute": True})
     assert flops == pytest.approx(formula, rel=1e-12)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from tests.evidence.runs import own_columns_only
 
 from forescale.errors import InfeasibleError, UnknownNameError
 from forescale.evidence.case import Prediction
@@ -155,5 +156,6 @@ def test_tables_align_numbers_and_escape_bars():
     ],
 )
 def test_architectures(row, cells, expected):
-    (case,) = express([row(**cells)], find_model=lambda _: None)
+    with own_columns_only():
+        (case,) = express([row(**cells)])
     assert DIMENSIONS["architecture"](case) == expected

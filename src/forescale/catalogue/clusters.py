@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from forescale.errors import SpecError, UnknownKeyError, UnknownNameError
-from forescale.spec.cluster import Cluster, Device, MatrixRates, Tier
+from forescale.errors import UnknownNameError
+from forescale.records import record
+from forescale.spec.cluster import Cluster, Device
 from forescale.units import parse
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 DEVICE_DIMENSIONS: Mapping[str, str] = MappingProxyType(
     {
@@ -63,7 +60,7 @@ def load_device(name: str) -> Device:
     UnknownNameError
         If there is none; it names the nearest ones.
     """
-    return build_device(_entry("devices", "device", name), name=name)
+    return record(Device, _device(_entry("devices", "device", name), name), "", f"catalogue device {name}")
 
 
 def load_cluster(name: str, num_devices: int) -> Cluster:
@@ -76,7 +73,18 @@ def load_cluster(name: str, num_devices: int) -> Cluster:
     SpecError
         If the cluster cannot hold so many devices.
     """
-    return build_cluster(_entry("clusters", "cluster", name), name=name, num_devices=num_devices)
+    entry = _plain(_entry("clusters", "cluster", name), {})
+    device = entry["device"]
+    if isinstance(device, str):
+        device = {**_entry("devices", "device", device), "name": device}
+    values = {
+        **entry,
+        "name": name,
+        "num_devices": 1,
+        "device": _device(device, device.get("name", name)),
+        "tiers": [_plain(tier, TIER_DIMENSIONS) for tier in entry["tiers"]],
+    }
+    return record(Cluster, values, "", f"catalogue cluster {name}").sized(num_devices)
 
 
 def device_record(name: str) -> Mapping[str, Any]:
@@ -105,68 +113,19 @@ def hardware_cluster(hardware: str) -> str:
     raise UnknownNameError(kind, hardware, [*aliases, *cluster_names()])
 
 
-def build_device(entry: Mapping[str, Any], *, name: str) -> Device:
-    """Return a device from an entry whose quantities are SI numbers or strings with a unit."""
-    values = _plain(entry, Device, DEVICE_DIMENSIONS, f"device {name}") | {"name": name}
-    rates = values.get("matrix_flops", {})
-    if not isinstance(rates, Mapping):
-        msg = f"device {name}: matrix_flops lists rates by type, such as bf16 = '989 TFLOP/s'; got {rates!r}"
-        raise SpecError(msg)
-    _refuse_unknown(rates, MatrixRates, f"device {name}, matrix_flops")
-    values["matrix_flops"] = MatrixRates(**{kind: parse(rate, "FLOP/s") for kind, rate in rates.items()})
-    _require(values, Device, f"device {name}")
-    return Device(**values)
+def _device(entry: Mapping[str, Any], name: str) -> dict[str, Any]:
+    values = _plain(entry, DEVICE_DIMENSIONS)
+    rates = {kind: parse(rate, "FLOP/s") for kind, rate in values["matrix_flops"].items()}
+    return {**values, "name": name, "matrix_flops": rates}
 
 
-def build_cluster(entry: Mapping[str, Any], *, name: str, num_devices: int) -> Cluster:
-    """Return a cluster from an entry; its device is a catalogue name or an entry of its own."""
-    where = f"cluster {name}"
-    values = _plain(entry, Cluster, {}, where) | {"name": name, "num_devices": num_devices}
-    device = values.get("device")
-    if isinstance(device, str):
-        values["device"] = load_device(device)
-    elif isinstance(device, Mapping):
-        values["device"] = build_device(device, name=str(device.get("name", name)))
-    tiers = values.get("tiers")
-    if isinstance(tiers, list | tuple):
-        values["tiers"] = tuple(_tier(tier, f"{where}, tier {index}") for index, tier in enumerate(tiers))
-    _require(values, Cluster, where)
-    return Cluster(**values)
-
-
-def _tier(entry: object, where: str) -> Tier:
-    if not isinstance(entry, Mapping):
-        msg = f"{where}: a tier is a table with name, size, bandwidth and latency; got {entry!r}"
-        raise SpecError(msg)
-    values = _plain(entry, Tier, TIER_DIMENSIONS, where)
-    _require(values, Tier, where)
-    return Tier(**values)
-
-
-def _plain(
-    entry: Mapping[str, Any], kind: type[DataclassInstance], dimensions: Mapping[str, str], where: str
-) -> dict[str, Any]:
+def _plain(entry: Mapping[str, Any], dimensions: Mapping[str, str]) -> dict[str, Any]:
     """Copy `entry` without remarks, its quantities turned into SI numbers."""
-    values = {key: value for key, value in entry.items() if key not in _REMARKS}
-    _refuse_unknown(values, kind, where)
     return {
-        key: parse(value, dimensions[key]) if key in dimensions else value for key, value in values.items()
+        key: parse(value, dimensions[key]) if key in dimensions else value
+        for key, value in entry.items()
+        if key not in _REMARKS
     }
-
-
-def _refuse_unknown(values: Mapping[str, Any], kind: type[DataclassInstance], where: str) -> None:
-    known = [field.name for field in fields(kind)]
-    for key in values:
-        if key not in known:
-            raise UnknownKeyError(key, where, known)
-
-
-def _require(values: Mapping[str, Any], kind: type[DataclassInstance], where: str) -> None:
-    needed = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
-    missing = [name for name in needed if name not in values]
-    if missing:
-        msg = f"{where}: {', '.join(missing)} must be given"
-        raise SpecError(msg)
 
 
 def _entry(folder: str, kind: str, name: str) -> dict[str, Any]:

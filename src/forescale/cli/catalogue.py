@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -61,7 +62,7 @@ def frameworks_command(
         return
     framework = load_framework(name)
     if as_json:
-        print_json({"schema": SCHEMA, "framework": catalogue.framework_record(framework)})
+        print_json({"schema": SCHEMA, "framework": asdict(framework)})
         return
     console().print(catalogue.framework_view(framework))
 

@@ -6,19 +6,17 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from forescale.catalogue.models import load_model
-from forescale.errors import ForescaleError, UnknownNameError
+from forescale.errors import ForescaleError
 from forescale.evidence.case import Case, Measured
 from forescale.evidence.cluster import cluster_of
 from forescale.evidence.corpus import Notes, read_corpus
 from forescale.evidence.layout import Stated, source_text, stage_layers, stated_of
 from forescale.evidence.megatron_ci import COLUMNS as CI_COLUMNS
 from forescale.evidence.megatron_ci import ci_cases
-from forescale.evidence.model import FindModel, model_of
+from forescale.evidence.model import model_of
 from forescale.evidence.published import published_step_time
 from forescale.evidence.tables import first_match
 from forescale.files import Row, read_table
@@ -32,9 +30,7 @@ from forescale.time.pipeline import lay_out
 from forescale.units import GB, GIB
 
 
-def load_cases(
-    path: str | Path, *, find_model: FindModel | None = None, cluster: Cluster | None = None
-) -> list[Case]:
+def load_cases(path: str | Path, *, cluster: Cluster | None = None) -> list[Case]:
     """Return one case for every row of the CSV file at `path`, in its order; none is left out.
 
     The file is a table of runs, or of the golden values of Megatron-LM's tests. All runs of a table were made on
@@ -48,15 +44,12 @@ def load_cases(
     table = read_table(path)
     if set(CI_COLUMNS) <= set(table.columns):
         return ci_cases(table)
-    return express(read_corpus(path).rows, find_model=find_model, cluster=cluster)
+    return express(read_corpus(path).rows, cluster=cluster)
 
 
-def express(
-    rows: Sequence[Row], *, find_model: FindModel | None = None, cluster: Cluster | None = None
-) -> list[Case]:
+def express(rows: Sequence[Row], *, cluster: Cluster | None = None) -> list[Case]:
     """Return one case for every row, in order."""
-    find = find_model or _catalogue_model()
-    return [_case(row, find, cluster) for row in rows]
+    return [_case(row, cluster) for row in rows]
 
 
 def source_of(identifier: str, reference: str) -> str:
@@ -65,7 +58,7 @@ def source_of(identifier: str, reference: str) -> str:
     return match[1] if match else reference or identifier
 
 
-def _case(row: Row, find: FindModel, own: Cluster | None) -> Case:
+def _case(row: Row, own: Cluster | None) -> Case:
     notes: list[str] = []
     case = Case(
         id=row.id,
@@ -79,7 +72,7 @@ def _case(row: Row, find: FindModel, own: Cluster | None) -> Case:
         remarks=row.text("notes"),
     )
     try:
-        model = model_of(row, find, notes)
+        model = model_of(row, notes)
         cluster = cluster_of(row, notes) if own is None else own.sized(row.integer("n_gpus") or 1)
         stated = stated_of(row, model, notes)
         first, workload = stated.trained(model, cluster)
@@ -161,19 +154,6 @@ def _memory_convention(row: Row) -> dict[str, Any]:
     """Return what the row's source means by peak memory, or what the row itself says of it."""
     told = {**first_match("measures", source_text(row)), **first_match("memories", row.text("notes"))}
     return {name: told[name] for name in ("peak_measure", "peak_stage") if name in told}
-
-
-def _catalogue_model() -> FindModel:
-    """Return a finder of catalogue models; names that mean none of them give None."""
-
-    @cache
-    def find(name: str) -> Model | None:
-        try:
-            return load_model(name)
-        except UnknownNameError:
-            return None
-
-    return find
 
 
 def with_needed_recompute(

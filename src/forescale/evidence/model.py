@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, TypeAlias
+from functools import cache
+from typing import Any
 
+from forescale.catalogue.models import load_model
+from forescale.errors import UnknownNameError
 from forescale.evidence.corpus import InexpressibleError, Notes
 from forescale.evidence.tables import first_match
 from forescale.files import Row
@@ -21,14 +24,11 @@ from forescale.spec.model import (
     MoeFfn,
 )
 
-FindModel: TypeAlias = Callable[[str], Model | None]
-"""Returns the catalogue model of a name, or None."""
-
 _HEAD_DIM = 128
 """Head size where a row names none: GPT-3 6.7B and above (Brown et al. 2020, Table 2.1)."""
 
 
-def model_of(row: Row, find: FindModel, notes: Notes) -> Model:
+def model_of(row: Row, notes: Notes) -> Model:
     """Return the model of `row`; what had to be assumed is appended to `notes`.
 
     Raises
@@ -38,7 +38,7 @@ def model_of(row: Row, find: FindModel, notes: Notes) -> Model:
     """
     name = row.text("model")
     traits = first_match("architectures", name)
-    template = find(_slug(name))
+    template = catalogue_model(_slug(name))
     if template is not None:
         model = _from_template(row, template, traits, notes)
     elif row.integer("layers") and row.integer("hidden"):
@@ -47,6 +47,15 @@ def model_of(row: Row, find: FindModel, notes: Notes) -> Model:
         msg = f"the shape of {name} is in neither the row nor the catalogue"
         raise InexpressibleError(msg)
     return _with_extras(row, model, notes)
+
+
+@cache
+def catalogue_model(name: str) -> Model | None:
+    """Return the catalogue model of a name; None where it means none of them."""
+    try:
+        return load_model(name)
+    except UnknownNameError:
+        return None
 
 
 def _slug(name: str) -> str:
@@ -91,32 +100,27 @@ def _with_dense(layers: tuple[Layer, ...], first: int) -> tuple[Layer, ...]:
     return layers[:1] * first + layers[leading:]
 
 
+CELLS: Mapping[type, Mapping[str, str]] = {
+    FullAttention: {"num_heads": "heads", "num_kv_heads": "kv_heads", "head_dim": "head_dim"},
+    LatentAttention: {"num_heads": "heads"},
+    DenseFfn: {"ffn_hidden_size": "ffn"},
+    MoeFfn: {"num_experts": "num_experts", "top_k": "topk", "ffn_hidden_size": "moe_ffn"},
+}
+"""Fields of a half of a layer, and the columns that state them."""
+
+
 def _merged(layer: Layer, row: Row) -> Layer:
     """Return `layer` with the row's heads and feed-forward sizes."""
-    attention, ffn = layer.attention, layer.ffn
-    heads = row.integer("heads")
-    if isinstance(attention, FullAttention):
-        attention = replace(
-            attention,
-            num_heads=heads or attention.num_heads,
-            num_kv_heads=row.integer("kv_heads") or attention.num_kv_heads,
-            head_dim=row.integer("head_dim") or attention.head_dim,
-        )
-    elif isinstance(attention, LatentAttention):
-        attention = replace(attention, num_heads=heads or attention.num_heads)
-    if isinstance(ffn, DenseFfn):
-        ffn = replace(ffn, ffn_hidden_size=row.integer("ffn") or ffn.ffn_hidden_size)
-    elif isinstance(ffn, MoeFfn):
-        width = row.integer("moe_ffn") or ffn.ffn_hidden_size
+    halves: dict[str, Any] = {"attention": layer.attention, "ffn": layer.ffn}
+    for name, half in halves.items():
+        columns = CELLS.get(type(half), {})
+        said = {field: value for field, column in columns.items() if (value := row.integer(column))}
         shared = row.integer("n_shared_experts")
-        ffn = replace(
-            ffn,
-            num_experts=row.integer("num_experts") or ffn.num_experts,
-            top_k=row.integer("topk") or ffn.top_k,
-            ffn_hidden_size=width,
-            shared_ffn_hidden_size=ffn.shared_ffn_hidden_size if shared is None else shared * width,
-        )
-    return replace(layer, attention=attention, ffn=ffn)
+        if isinstance(half, MoeFfn) and shared is not None:
+            said["shared_ffn_hidden_size"] = shared * said.get("ffn_hidden_size", half.ffn_hidden_size)
+        if said:
+            halves[name] = replace(half, **said)
+    return replace(layer, **halves)
 
 
 def _from_columns(row: Row, traits: Mapping[str, Any], notes: Notes) -> Model:

@@ -7,10 +7,10 @@ import io
 import logging
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeAlias
 
 from forescale.errors import ForescaleError
 from forescale.evidence.case import Case
@@ -41,53 +41,41 @@ def compare_peers(
 
     `asked` are tools by name that give the seconds of a step; of these only the core rows are asked.
     """
-    found: dict[str, list[_Pair]] = defaultdict(list)
+    found: dict[str, tuple[list[Errors], list[Errors]]] = defaultdict(lambda: ([], []))
     for outcome in board.outcomes:
         if outcome.error is None and outcome.memory_error is None:
             continue
-        for name, pair in _answers(outcome, asked or {}):
-            found[name].append(pair)
-    return tuple(_group(name, pairs) for name, pairs in found.items())
+        measured = outcome.case.measured
+        for said in (*cited(outcome.case.remarks), *_answers(outcome, asked or {})):
+            times, memories = found[said.peer]
+            error = said.error
+            if said.step_time_s is not None and measured.step_time_s:
+                error = relative_error(said.step_time_s, measured.step_time_s)
+            if error is not None and outcome.error is not None:
+                times.append((error, outcome.error))
+            if said.peak_bytes is not None and measured.peak_bytes and outcome.memory_error is not None:
+                memories.append((relative_error(said.peak_bytes, measured.peak_bytes), outcome.memory_error))
+    return tuple(_group(name, times, memories) for name, (times, memories) in found.items())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Pair:
-    time: tuple[float, float] | None = None
-    """Error of the step, theirs and ours."""
-    memory: tuple[float, float] | None = None
+Errors: TypeAlias = tuple[float, float]
+"""Theirs and ours."""
 
 
-def _answers(outcome: Outcome, asked: Mapping[str, Callable[[Case], float]]) -> Iterator[tuple[str, _Pair]]:
-    measured = outcome.case.measured
-    for said in cited(outcome.case.remarks):
-        error = said.error
-        if error is None and said.step_time_s is not None and measured.step_time_s:
-            error = relative_error(said.step_time_s, measured.step_time_s)
-        memory = None
-        if said.peak_bytes is not None and measured.peak_bytes and outcome.memory_error is not None:
-            memory = (relative_error(said.peak_bytes, measured.peak_bytes), outcome.memory_error)
-        time = None if error is None or outcome.error is None else (error, outcome.error)
-        yield said.peer, _Pair(time=time, memory=memory)
+def _answers(outcome: Outcome, asked: Mapping[str, Callable[[Case], float]]) -> Iterator[Cited]:
+    if not outcome.case.core or outcome.error is None:
+        return
     for name, ask in asked.items():
-        if outcome.case.core and outcome.error is not None and measured.step_time_s:
-            try:
-                seconds = ask(outcome.case)
-            except (InexpressibleError, AssertionError):  # its own assertions say what it cannot express
-                continue
-            theirs = relative_error(seconds, measured.step_time_s)
-            yield name, _Pair(time=(theirs, outcome.error))
+        # Its own assertions say what it cannot express.
+        with contextlib.suppress(InexpressibleError, AssertionError):
+            yield Cited(peer=name, step_time_s=ask(outcome.case))
 
 
-def _group(name: str, pairs: list[_Pair]) -> PeerGroup:
-    times = [pair.time for pair in pairs if pair.time is not None]
-    memories = [pair.memory for pair in pairs if pair.memory is not None]
-    return PeerGroup(
-        peer=name,
-        time=summarise([theirs for theirs, _ in times]),
-        our_time=summarise([ours for _, ours in times]),
-        memory=summarise([theirs for theirs, _ in memories]),
-        our_memory=summarise([ours for _, ours in memories]),
+def _group(name: str, times: Sequence[Errors], memories: Sequence[Errors]) -> PeerGroup:
+    (time, our_time), (memory, our_memory) = (
+        [summarise([pair[side] for pair in pairs]) for side in (0, 1)] for pairs in (times, memories)
     )
+    return PeerGroup(peer=name, time=time, our_time=our_time, memory=memory, our_memory=our_memory)
 
 
 _SIMUMAX = re.compile(r"SimuMax prediction: ([\d.]+) ms \([^)]*\), mem ([\d.]+) GiB")

@@ -32,23 +32,23 @@ class Outcome:
     @property
     def error(self) -> float | None:
         """Relative error of the step time."""
-        if self.prediction is None or not self.case.measured.step_time_s:
-            return None
-        return relative_error(self.prediction.step_time_s, self.case.measured.step_time_s)
+        return _error(
+            self.prediction.step_time_s if self.prediction else None, self.case.measured.step_time_s
+        )
 
     @property
     def naive_error(self) -> float | None:
         """Relative error of the naive line."""
-        if self.naive_s is None or not self.case.measured.step_time_s:
-            return None
-        return relative_error(self.naive_s, self.case.measured.step_time_s)
+        return _error(self.naive_s, self.case.measured.step_time_s)
 
     @property
     def memory_error(self) -> float | None:
         """Relative error of the peak memory."""
-        if self.prediction is None or not self.prediction.peak_bytes or not self.case.measured.peak_bytes:
-            return None
-        return relative_error(self.prediction.peak_bytes, self.case.measured.peak_bytes)
+        return _error(self.prediction.peak_bytes if self.prediction else None, self.case.measured.peak_bytes)
+
+
+def _error(predicted: float | None, measured: float | None) -> float | None:
+    return relative_error(predicted, measured) if predicted and measured else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

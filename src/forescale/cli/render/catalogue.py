@@ -17,6 +17,7 @@ from forescale.cli.render import words
 from forescale.cli.render.tables import table
 from forescale.graph.counts import count_parameters
 from forescale.spec.framework import Framework, Limits, choice_word, told_of
+from forescale.spec.model import Model
 from forescale.units import format_bytes, format_count
 
 Rows = list[dict[str, Any]]
@@ -25,86 +26,68 @@ _RATES = ("bf16", "fp8", "fp4")
 
 def model_rows(text: str) -> Rows:
     """Return the models whose name contains `text`."""
-    rows = []
-    for name in _containing(text, model_names()):
-        model = load_model(name)
-        counts = count_parameters(model)
-        rows.append(
-            {
-                "name": name,
-                "params": counts.total,
-                "active_params": counts.active,
-                "num_layers": model.num_layers,
-                "hidden_size": model.hidden_size,
-                "num_experts": model.moe.num_experts if model.moe else 0,
-                "max_seq_len": model.max_seq_len,
-                "source": model.source,
-            }
-        )
-    return rows
+    return [_model_row(load_model(name)) for name in _containing(text, model_names())]
+
+
+def _model_row(model: Model) -> dict[str, Any]:
+    counts = count_parameters(model)
+    return {
+        "name": model.name,
+        "params": counts.total,
+        "active_params": counts.active,
+        "num_layers": model.num_layers,
+        "hidden_size": model.hidden_size,
+        "num_experts": model.moe.num_experts if model.moe else 0,
+        "max_seq_len": model.max_seq_len,
+        "source": model.source,
+    }
 
 
 def device_rows(text: str) -> Rows:
     """Return the devices whose name contains `text`."""
-    rows = []
-    for name in _containing(text, device_names()):
-        device = load_device(name)
-        rates = {f"{kind}_flops": getattr(device.matrix_flops, kind) for kind in _RATES}
-        rows.append(
-            {
-                "name": name,
-                "vendor": device.vendor,
-                **rates,
-                "hbm_bytes": device.hbm_bytes,
-                "hbm_bandwidth": device.hbm_bandwidth,
-                "source": device.source,
-            }
-        )
-    return rows
+    return [
+        {
+            "name": device.name,
+            "vendor": device.vendor,
+            **{f"{kind}_flops": getattr(device.matrix_flops, kind) for kind in _RATES},
+            "hbm_bytes": device.hbm_bytes,
+            "hbm_bandwidth": device.hbm_bandwidth,
+            "source": device.source,
+        }
+        for device in map(load_device, _containing(text, device_names()))
+    ]
 
 
 def cluster_rows(text: str) -> Rows:
     """Return the clusters whose name contains `text`."""
-    rows = []
-    for name in _containing(text, cluster_names()):
-        cluster = load_cluster(name, 1)
-        tiers = [
-            {"name": tier.name, "size": tier.size, "bandwidth": tier.bandwidth, "topology": tier.topology}
-            for tier in cluster.tiers
-        ]
-        rows.append(
-            {
-                "name": name,
-                "device": cluster.device.name,
-                "devices_per_node": cluster.devices_per_node,
-                "tiers": tiers,
-                "source": cluster.source,
-            }
-        )
-    return rows
+    return [
+        {
+            "name": cluster.name,
+            "device": cluster.device.name,
+            "devices_per_node": cluster.devices_per_node,
+            "tiers": [
+                {name: getattr(tier, name) for name in ("name", "size", "bandwidth", "topology")}
+                for tier in cluster.tiers
+            ],
+            "source": cluster.source,
+        }
+        for cluster in (load_cluster(name, 1) for name in _containing(text, cluster_names()))
+    ]
 
 
 def framework_rows() -> Rows:
     """Return all frameworks, with the release lines of each, the usual one first."""
-    rows = []
-    for name in framework_names():
-        framework = load_framework(name)
-        rows.append(
-            {
-                "name": name,
-                "title": framework.title,
-                "releases": list(release_names(name)),
-                "limits": framework.limits is not None,
-                "software": framework.software,
-                "source": framework.source,
-            }
-        )
-    return rows
-
-
-def framework_record(framework: Framework) -> dict[str, Any]:
-    """Return a framework with its source of every field."""
-    return asdict(framework)
+    return [
+        {
+            "name": framework.name,
+            "title": framework.title,
+            "releases": list(release_names(framework.name)),
+            "limits": framework.limits is not None,
+            "software": framework.software,
+            "source": framework.source,
+        }
+        for framework in map(load_framework, framework_names())
+    ]
 
 
 def framework_view(framework: Framework) -> Group:
