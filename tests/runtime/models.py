@@ -115,7 +115,7 @@ def own(rank, schedule):
     step = PipelineStep(schedule, [Layer(0).double(), Layer(1).double()], squares)
     step(inputs, targets)
     errors = [worst_of(step, layers)]
-    errors.append(functions(schedule, inputs, targets))
+    errors += [functions(schedule, inputs, targets), builders(schedule, inputs, targets)]
     return [*errors, huggingface(schedule, tied=True), huggingface(schedule, tied=False)]
 
 
@@ -135,6 +135,56 @@ def functions(schedule, inputs, targets):
     squares(y, targets).backward()
     ((stage, module),) = step.stages.items()
     return float((module.own[0].grad - both[stage].grad).abs().max())
+
+
+class Multiply(torch.autograd.Function):
+    """x . w whose weight gradient is left to whoever asks for it."""
+
+    @staticmethod
+    def forward(ctx, x, weight, waiting):
+        ctx.save_for_backward(x, weight)
+        ctx.waiting = waiting
+        return x @ weight
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        ctx.waiting.append((x, grad))
+        return grad @ weight.T, None, None
+
+
+class Building(nn.Module):
+    """A stage with a `dw_builder` of its own, as torch's pipelining knows it."""
+
+    def __init__(self, stage):
+        super().__init__()
+        torch.manual_seed(stage)
+        self.weight = nn.Parameter(torch.randn(WIDTH, WIDTH, dtype=torch.float64))
+        self.waiting, self.built = [], 0
+
+    def forward(self, x):
+        return torch.tanh(Multiply.apply(x, self.weight, self.waiting))
+
+    def dw_builder(self):
+        x, grad = self.waiting.pop()
+        self.built += 1
+
+        def compute():
+            found = x.flatten(0, -2).T @ grad.flatten(0, -2)
+            self.weight.grad = found if self.weight.grad is None else self.weight.grad + found
+
+        return compute
+
+
+def builders(schedule, inputs, targets):
+    step = PipelineStep(schedule, Building, squares)
+    step(inputs, targets)
+    both = [Building(0).weight, Building(1).weight]
+    y = functools.reduce(lambda x, w: torch.tanh(x @ w), both, inputs)
+    squares(y, targets).backward()
+    ((stage, module),) = step.stages.items()
+    assert module.built == schedule.num_microbatches
+    return float((module.weight.grad - both[stage].grad).abs().max())
 
 
 def llama(*, tied):

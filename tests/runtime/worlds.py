@@ -12,6 +12,7 @@ import torch
 from forescale.runtime.channels import Channels
 from forescale.runtime.step import PipelineStep
 from forescale.runtime.toy import TIED, VOCABULARY, SleepingStage, toy_loss, toy_stage
+from forescale.schedule import LoweredSchedule
 
 BATCH, TOKENS = 2, 8
 
@@ -65,9 +66,10 @@ def run_all(rank, schedules):
     """Run one step of each schedule; return errors and peaks."""
     channels = Channels([range(schedules[0].num_ranks)], torch.device("cpu"))
     found = []
-    for schedule in schedules:
+    for what in schedules:
+        schedule = what.schedule if isinstance(what, LoweredSchedule) else what
         make = functools.partial(stage_of, schedule.num_stages, torch.float64)
-        step = PipelineStep(schedule, make, toy_loss, tied=TIED, channels=channels)
+        step = PipelineStep(what, make, toy_loss, tied=TIED, channels=channels)
         loss = step(*batch_of(schedule.num_microbatches))
         found.append((*error_of(step, loss), max(each.live for each in step.passes)))
     return found

@@ -17,6 +17,7 @@ from forescale.schedule import (
 )
 from forescale.schedule.actions import encode, parse
 from forescale.schedule.model import loop
+from forescale.schedule.torch_csv import from_csv
 
 
 def test_crossed_order_is_a_circle():
@@ -123,3 +124,28 @@ def test_pieces_of_a_sequence_keep_their_order():
         schedule, orders=((schedule.orders[0][1], schedule.orders[0][0], *schedule.orders[0][2:]),)
     )
     assert "out of order among the pieces" in check(wrong).violations[0].message
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (
+            ("0F0 0SEND_F0 0B0 0RECV_B0", "1RECV_F0 1F0 1B0 1SEND_B0"),
+            "0B0 (rank 0, position 2) runs before its input",
+        ),
+        (
+            ("0SEND_F0 0F0 0RECV_B0 0B0", "1RECV_F0 1F0 1B0 1SEND_B0"),
+            "0SEND_F0 (rank 0, position 0) sends what is not",
+        ),
+        (
+            ("0F0 0SEND_F0 0B0", "1RECV_F0 1F0 1B0"),
+            "0B0 (rank 0, position 2) runs before its input is received",
+        ),
+    ],
+)
+def test_an_input_that_comes_late_or_never_is_found(rows, said):
+    schedule, lowered = from_csv("\n".join(row.replace(" ", ",") for row in rows))
+    assert lowered is not None
+    report = check(schedule, lowered=lowered)
+    assert not report.valid
+    assert said in report.violations[0].message

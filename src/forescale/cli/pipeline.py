@@ -17,7 +17,7 @@ from forescale.cli.help import Commands
 from forescale.cli.options import grouped
 from forescale.cli.partition import partition_command
 from forescale.cli.pipeline_options import (
-    MOST_BYTES,
+    FILE,
     AsJson,
     DrawFormat,
     MaybeMicrobatches,
@@ -33,8 +33,7 @@ from forescale.cli.pipeline_options import (
 from forescale.cli.pipeline_pictures import Iteration, measured_step, rendered
 from forescale.cli.pipeline_run import run_command
 from forescale.errors import ForescaleError
-from forescale.files import read_text
-from forescale.io.schedule_table import read_schedule_table
+from forescale.io.schedule_table import read_schedule, read_schedule_table
 from forescale.schedule import (
     CheckReport,
     Family,
@@ -50,7 +49,7 @@ from forescale.schedule.difference import Difference
 from forescale.schedule.draw import Timeline
 from forescale.schedule.measured import MeasuredStep, stage_times_for
 from forescale.schedule.simulation import SCHEMA
-from forescale.schedule.torch_csv import from_csv, to_csv
+from forescale.schedule.torch_csv import to_csv
 from forescale.units import counted
 from forescale.written import writable, write_text
 
@@ -198,13 +197,14 @@ def draw(
 
 @app.command("check")
 def check_file(
-    file: Annotated[Path, typer.Argument(help="torch.distributed.pipelining schedule CSV.")],
+    file: Annotated[Path, typer.Argument(help=FILE)],
     *,
+    name: Annotated[str | None, typer.Option("--schedule", "-s", help="Which one of a table.")] = None,
     memory_limit: MemoryLimit = None,
     as_json: AsJson = False,
 ) -> None:
     """Check a schedule file: completeness, order, deadlock, message order, memory. Exit status 1 if wrong."""
-    schedule, lowered = from_csv(read_text(file, most=MOST_BYTES), name=file.stem)
+    schedule, lowered = read_schedule(file, name)
     report = check(schedule, lowered=lowered, memory_limit=memory_limit)
     if as_json:
         print_json(_report_json(schedule, report))

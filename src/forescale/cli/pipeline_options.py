@@ -35,8 +35,7 @@ from forescale.schedule.traces import read_run
 from forescale.schedule.transports import NO_TRANSPORT, Transport, transport
 from forescale.units import counted
 
-MOST_BYTES = 1 << 24
-"""Bytes of the largest schedule file that is read."""
+FILE = "Schedule CSV of torch.distributed.pipelining, table of schedules (YAML), or folder of a run."
 MOST_DRAWN = 1 << 16
 """Actions of the largest schedule that is drawn."""
 

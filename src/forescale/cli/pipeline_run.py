@@ -12,7 +12,7 @@ import typer
 from forescale.cli.console import print_json, say
 from forescale.cli.options import grouped
 from forescale.cli.pipeline_options import (
-    MOST_BYTES,
+    FILE,
     AsJson,
     DrawFormat,
     MaybeMicrobatches,
@@ -24,11 +24,10 @@ from forescale.cli.pipeline_options import (
 )
 from forescale.cli.pipeline_pictures import measured_step, rendered
 from forescale.errors import ForescaleError
-from forescale.files import read_text
-from forescale.schedule import Schedule, Simulation, build_schedule
+from forescale.io.schedule_table import read_schedule
+from forescale.schedule import LoweredSchedule, Schedule, Simulation, build_schedule
 from forescale.schedule.difference import Difference
 from forescale.schedule.measured import MeasuredStep, typical
-from forescale.schedule.torch_csv import from_csv
 from forescale.schedule.traces import write_run
 from forescale.units import counted
 from forescale.written import writable, write_text
@@ -50,9 +49,7 @@ def picture_writable(path: Path | None) -> Path | None:
 @grouped
 def run_command(
     *,
-    file: Annotated[
-        Path | None, typer.Argument(help="torch.distributed.pipelining schedule CSV, instead of --schedule.")
-    ] = None,
+    file: Annotated[Path | None, typer.Argument(help=FILE)] = None,
     schedule: ScheduleName = None,
     pp: MaybePp = None,
     microbatches: MaybeMicrobatches = None,
@@ -100,12 +97,13 @@ def run_command(
     except ModuleNotFoundError as error:
         message = "pipeline run needs torch; install it with pip install 'forescale[bench]'"
         raise ForescaleError(message) from error
-    asked = _schedule(file, schedule, pp, microbatches, passes)
+    what = _schedule(file, schedule, pp, microbatches, passes)
+    asked = what.schedule if isinstance(what, LoweredSchedule) else what
     before = None if passes.measured is None else measured_step(passes.measured)
     if slurm is not None:
         options = {"--steps": steps, "--model": model, "--output": output, "--trace": trace}
-        shape = [str(file)] if file else ["-s", asked.name, "--pp", str(pp), "-m", str(microbatches)]
-        words = [*shape, *words_of(passes), *words_of(stages), *_options(options)]
+        shape = {"--schedule": schedule, "--pp": pp, "--microbatches": microbatches, **options}
+        words = [*([str(file)] if file else []), *_options(shape), *words_of(passes), *words_of(stages)]
         write_text(slurm, _slurm_script(asked, words, nodes))
         say(f"wrote {slurm}; sbatch {slurm} runs it")
         return
@@ -113,7 +111,7 @@ def run_command(
         message = f"{asked.name} has {asked.num_ranks} ranks; this machine is asked for up to {MOST_RANKS} processes"
         raise ForescaleError(message)
     seconds = None if model == "toy" else stages.seconds(asked, passes)
-    timed = run_job(Job(schedule=asked, steps=steps, seconds=seconds))
+    timed = run_job(Job(what=what, steps=steps, seconds=seconds))
     if not timed:  # another rank of torchrun says what was found
         return
     ran = typical(timed)
@@ -160,14 +158,15 @@ srun torchrun --nnodes {nodes} --nproc-per-node {schedule.num_ranks // nodes} \\
 
 def _schedule(
     file: Path | None, name: str | None, pp: int | None, microbatches: int | None, passes: PassOptions
-) -> Schedule:
+) -> Schedule | LoweredSchedule:
     if file is not None:
-        if name is not None or pp is not None or microbatches is not None:
-            message = f"{file} says which schedule and shape; leave --schedule, --pp and --microbatches out"
+        if pp is not None or microbatches is not None:
+            message = f"{file} says which schedule and shape; leave --pp and --microbatches out"
             raise ForescaleError(message)
-        return from_csv(read_text(file, most=MOST_BYTES), name=file.stem)[0]
+        found, with_messages = read_schedule(file, name)
+        return with_messages or found
     if name is None or pp is None or microbatches is None:
-        message = "give --schedule, --pp and --microbatches, or a schedule CSV"
+        message = "give --schedule, --pp and --microbatches, or a file of a schedule"
         raise ForescaleError(message)
     return build_schedule(name, passes.request(pp, microbatches), vpp=passes.vpp)
 

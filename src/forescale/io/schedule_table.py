@@ -1,7 +1,7 @@
-"""Tables of schedules as Primus' pipeline simulator reads them: durations, and what to run with them.
+"""Files of schedules: tables as Primus' pipeline simulator reads them, torch's CSV, measured runs.
 
-Format: AMD-AGI/Primus, primus/core/projection/configs/pp_simulation.yaml. Durations are those of one micro-batch
-through a device's full share; `bwd_time` is the input gradient, `wgrad_time` the weight gradient.
+Format of tables: AMD-AGI/Primus, primus/core/projection/configs/pp_simulation.yaml. Durations are those of one
+micro-batch through a device's full share; `bwd_time` is the input gradient, `wgrad_time` the weight gradient.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from forescale.errors import ReaderError, UnknownKeyError, UnknownNameError
-from forescale.schedule import Request, family
+from forescale.errors import ReaderError, UnknownKeyError, UnknownNameError, shown
+from forescale.files import read_text
+from forescale.schedule import LoweredSchedule, Request, Schedule, family
+from forescale.schedule.torch_csv import from_csv
+from forescale.schedule.traces import read_run
 from forescale.syntax import load_mapping
 
 DURATIONS: Mapping[str, str] = MappingProxyType(
@@ -25,6 +28,9 @@ SHAPE: Mapping[str, str] = MappingProxyType(
 )
 GREEDY: Mapping[object, str] = MappingProxyType({"half": "v-half", "min": "v-min"})
 """Schedules of the greedy V algorithm by `memory_config`."""
+TABLES = (".yaml", ".yml")
+MOST_BYTES = 1 << 24
+"""Bytes of the largest schedule file that is read."""
 ENTRY_KEYS = ("name", "class", *SHAPE, "memory_config", "cached_fwd_chunks_limit")
 
 
@@ -56,6 +62,35 @@ def read_schedule_table(path: Path) -> tuple[Listed, ...]:
     if not isinstance(entries, list) or not entries:
         raise ReaderError(path, "schedulers must list one schedule or more")
     return tuple(_listed(path, index, entry, durations) for index, entry in enumerate(entries))
+
+
+def read_schedule(path: Path, label: str | None = None) -> tuple[Schedule, LoweredSchedule | None]:
+    """Return the schedule in a file, and its sends and receives if it has them.
+
+    Parameters
+    ----------
+    path
+        torch's CSV, a table of schedules in YAML, or the folder of a measured run: the order that ran.
+    label
+        Which schedule of a table; may be left out of a table with one.
+
+    Raises
+    ------
+    ReaderError, ScheduleError
+        If it is none of these, or names no such schedule.
+    """
+    if path.is_dir():
+        return read_run(path).typical.schedule, None
+    if path.suffix.lower() not in TABLES:
+        return from_csv(read_text(path, most=MOST_BYTES), name=path.stem)
+    listed = read_schedule_table(path)
+    names = [each.label for each in listed]
+    if label is None and len(listed) > 1:
+        raise ReaderError(path, f"it lists {', '.join(names)}; say which with --schedule")
+    if label is not None and label not in names:
+        raise ReaderError(path, f"it lists {', '.join(names)}, not {shown(label)}")
+    found = listed[0 if label is None else names.index(label)]
+    return family(found.schedule).build(found.request).renamed(found.label), None
 
 
 def _listed(path: Path, index: int, entry: object, durations: Mapping[str, float]) -> Listed:

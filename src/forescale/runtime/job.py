@@ -16,7 +16,7 @@ from forescale.runtime.launch import launch
 from forescale.runtime.runner import lowered
 from forescale.runtime.step import PipelineStep
 from forescale.runtime.toy import TIED, VOCABULARY, SleepingStage, toy_loss, toy_stage
-from forescale.schedule import Schedule
+from forescale.schedule import LoweredSchedule, Schedule
 from forescale.schedule.measured import MeasuredStep, Pass, together
 from forescale.units import counted
 
@@ -25,7 +25,8 @@ from forescale.units import counted
 class Job:
     """Steps of one schedule."""
 
-    schedule: Schedule
+    what: Schedule | LoweredSchedule
+    """The schedule, with its sends and receives if they are given."""
     steps: int = 5
     warmup: int = 2
     seconds: tuple[tuple[float, float, float], ...] | None = None
@@ -34,6 +35,11 @@ class Job:
     tokens: int = 32
     sequences: int = 2
     """Per micro-batch."""
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule."""
+        return self.what.schedule if isinstance(self.what, LoweredSchedule) else self.what
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +63,7 @@ def run_job(job: Job) -> list[MeasuredStep]:
     RunError
         If the schedule cannot run, there are fewer ranks than it needs, or a rank fails.
     """
-    lowered(job.schedule)  # refused before anything starts
+    lowered(job.what)  # refused before anything starts
     num_ranks = job.schedule.num_ranks
     if dist.is_torchelastic_launched():
         return _steps(job, _joined(job))
@@ -102,16 +108,15 @@ def _steps(job: Job, found: Sequence[Ran]) -> list[MeasuredStep]:
 
 
 def _work(_rank: int, job: Job) -> Ran:
-    schedule = job.schedule
     device = torch.device("cpu")
     if "nccl" in dist.get_backend():
         device = torch.device("cuda", dist.get_node_local_rank(dist.get_rank()))
         torch.cuda.set_device(device)
     if job.seconds is None:
         make = partial(_toy, job)
-        step = PipelineStep(schedule, make, toy_loss, device=device, tied=TIED, count_bytes=True)
+        step = PipelineStep(job.what, make, toy_loss, device=device, tied=TIED, count_bytes=True)
     else:
-        step = PipelineStep(schedule, partial(_sleeping, job.seconds), _sum, device=device)
+        step = PipelineStep(job.what, partial(_sleeping, job.seconds), _sum, device=device)
     inputs, targets = (each.to(device) for each in _batch(job))
     found = []
     for index in range(job.warmup + job.steps):

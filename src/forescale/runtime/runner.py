@@ -91,7 +91,7 @@ class Runner:
         sends: Sends = "early",
         count_bytes: bool = False,
     ) -> None:
-        self.lowered = schedule if isinstance(schedule, LoweredSchedule) else lowered(schedule)
+        self.lowered = lowered(schedule)
         self.schedule = self.lowered.schedule
         self.channels, self.stages, self.loss, self.tied, self.sends = channels, stages, loss, tied, sends
         self.order = self.lowered.orders[channels.rank]
@@ -392,20 +392,23 @@ class Runner:
             self.store.of(parameter).copy_(total)
 
 
-def lowered(schedule: Schedule) -> LoweredSchedule:
-    """Return what runs of a schedule.
+def lowered(schedule: Schedule | LoweredSchedule) -> LoweredSchedule:
+    """Return what runs of a schedule: its own sends and receives, or those that follow from its order.
 
     Raises
     ------
     RunError
         If it cannot run; the message names the first rule it breaks, a deadlock with its circle.
     """
-    report = check(schedule)
-    if not report.valid:
-        first = report.violations[0]
-        msg = f"{schedule.name} cannot run: {first.message}"
+    given = schedule if isinstance(schedule, LoweredSchedule) else None
+    plan = schedule.schedule if isinstance(schedule, LoweredSchedule) else schedule
+    report = check(plan, lowered=given)
+    runs = "eager" in report.deadlock_free  # the channels are this: no send waits for its receive
+    broken = [each for each in report.violations if each.rule != "deadlock" or not runs]
+    if broken:
+        msg = f"{plan.name} cannot run: {broken[0].message.removeprefix(f'{plan.name}: ')}"
         raise RunError(msg)
-    return lower(schedule)
+    return given or lower(plan)
 
 
 def _zeros(meta: Meta) -> Tensor:

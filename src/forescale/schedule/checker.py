@@ -246,6 +246,8 @@ def _communication(
     table = issued(schedule, lowered.orders)
     if mismatch := find_mismatch(table):
         return [Violation(rule="fifo", message=mismatch)], ()
+    if unmet := _exchanged(schedule, table):
+        return unmet, ()
     if not find_deadlock(table, "single"):
         return [], SEMANTICS  # one stream per rank is the strictest: the others have fewer waits
     free, found = [], []
@@ -353,6 +355,31 @@ def _first_mismatch(table: Issued, sides: Sequence[tuple[Ints, Ints]]) -> str:
                     f"but {texts[1]} is received there"
                 )
     return "sends and receives do not pair"
+
+
+def _exchanged(schedule: Schedule, table: Issued) -> list[Violation]:
+    """Return inputs that are not received before the pass that takes them, or sent before they are there."""
+    flat, logical = table.flat, schedule.num_stages
+    actions = list(zip(flat.kind.tolist(), flat.stage.tolist(), flat.unit.tolist(), strict=True))
+    where = {(Kind.B if kind == Kind.I else kind, *place): i for i, (kind, *place) in enumerate(actions)}
+    found, needed = [], 0
+    for index in np.nonzero(flat.are(Kind.F, *BACKWARD))[0].tolist():
+        kind, stage, unit = actions[index]
+        forward = kind == Kind.F
+        source = stage - 1 if forward else stage + 1
+        if not 0 <= stage % logical + source - stage < logical or table.home[source] == table.home[stage]:
+            continue
+        needed += 1
+        sends, receives = (Kind.SEND_F, Kind.RECV_F) if forward else (Kind.SEND_B, Kind.RECV_B)
+        received, sent = where.get((receives, stage, unit)), where.get((sends, source, unit))
+        if received is None or sent is None or received > index:
+            found.append(_at(flat, index, "fifo", "runs before its input is received"))
+        elif sent < where[Kind.F if forward else Kind.B, source, unit]:
+            found.append(_at(flat, sent, "fifo", "sends what is not there yet"))
+    if not found and needed != np.count_nonzero(table.send):
+        msg = f"{np.count_nonzero(table.send)} messages are sent; the schedule has {needed}"
+        found.append(Violation(rule="fifo", message=msg))
+    return found
 
 
 def find_deadlock(table: Issued, semantics: Semantics) -> tuple[int, ...]:
