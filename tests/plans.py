@@ -132,9 +132,9 @@ def _layout(
     framework: Framework, pick: Pick, model: Model, pp: int, vpp: int, choices: dict[str, Sequence[Any]]
 ) -> Strategy:
     tp, cp, dp = pick((1, 1, 2, 4)), pick((1, 1, 2, 4)), pick((1, 2, 4, 8))
-    ep = pick((1, 2, 4, 8)) if model.is_moe else 1
     replicas = pick((1, 1, 2)) if dp > 1 else 1
     free = {
+        "ep": (1, 2, 4, 8) if model.is_moe else (1,),
         "zero": (0, 1, 1, 2, 3),
         "sp": (True, True, False),
         "etp": (1, 1, tp) if model.is_moe else (1,),
@@ -155,9 +155,7 @@ def _layout(
     found = {name: pick(values) for name, values in free.items()}
     if found["zero"] != 3:
         replicas = pick((1, 1, replicas))
-    return replace(
-        DEFAULTS, tp=tp, cp=cp, ep=ep, pp=pp, dp_replicate=replicas, dp_shard=dp // replicas, **found
-    )
+    return replace(DEFAULTS, tp=tp, cp=cp, pp=pp, dp_replicate=replicas, dp_shard=dp // replicas, **found)
 
 
 def _tables(words: dict[str, Any]) -> dict[str, Any]:

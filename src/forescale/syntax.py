@@ -239,6 +239,40 @@ def toml_value(value: object) -> str:
             raise TypeError(f"{value!r} has no form in TOML")
 
 
+def dump_yaml(values: Mapping[str, Any], remarks: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return `values` as YAML in blocks, with a remark behind each key whose dotted path has one."""
+    return "".join(f"{line}\n" for line in _yaml_table(values, remarks, ""))
+
+
+def _yaml_table(values: Mapping[str, Any], remarks: Mapping[str, str], before: str) -> Iterator[str]:
+    for key, value in values.items():
+        path = f"{before}{key}"
+        remark = f"  # {remarks[path]}" if path in remarks else ""
+        if isinstance(value, Mapping) and value:
+            yield f"{key}:{remark}"
+            yield from (f"  {line}" for line in _yaml_table(value, remarks, f"{path}."))
+        elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+            yield f"{key}:{remark}"
+            for item in value:
+                lines = list(_yaml_table(item, remarks, f"{path}[]."))
+                yield from (f"{'  ' if at else '- '}{line}" for at, line in enumerate(lines))
+        else:
+            yield f"{key}: {_yaml_value(value)}{remark}"
+
+
+def _yaml_value(value: object) -> str:
+    """Return a plain value as YAML 1.1 reads it too: of numbers with an exponent it wants a point."""
+    if isinstance(value, float):
+        mantissa, exponent, power = repr(value).partition("e")
+        return mantissa + (".0" if exponent and "." not in mantissa else "") + exponent + power
+    if isinstance(value, str) and _PLAIN.fullmatch(value):
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+_PLAIN = re.compile(
+    r"(?!(?:true|false|yes|no|on|off|null|none|y|n)$)[A-Za-z_][A-Za-z0-9_./-]*", re.IGNORECASE
+)
 _TABLE = re.compile(r"^\s*\[(\[?)\s*([^\[\]#]+?)\s*\]\]?\s*(?:#.*)?$")
 _KEY = re.compile(
     r"""^\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'))*)\s*="""

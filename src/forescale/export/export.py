@@ -261,6 +261,8 @@ def _changed(wanted: Any, path: Word, read: Any) -> Any:  # noqa: ANN401 (a spec
         return replace(wanted, layers=tuple(_changed(one, path[1:], other) for one, other in pairs))
     if _at(wanted, path[:-1]) is None or _at(read, path[:-1]) is None:
         path = path[:1]
+    if not hasattr(_at(wanted, path[:-1]), path[-1]):  # a layer of another kind
+        return wanted
     change: Any = reduce(lambda value, name: {name: value}, reversed(path), _at(read, path))
     return laid_over(wanted, change)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from textwrap import wrap
 from typing import Any
 
@@ -13,7 +13,6 @@ from forescale.frameworks.writing import PLACEHOLDER, Files
 from forescale.io.line import project_line
 from forescale.projection.result import MemorySummary, Projection
 from forescale.question import Question
-from forescale.spec.framework import told_of
 from forescale.units import GIB, counted
 from forescale.version import __version__
 
@@ -163,11 +162,16 @@ def _change(seconds: float, size: float) -> str:
 def words_of(value: Any) -> str:  # noqa: ANN401 (a field of a specification)
     """Return a value in words: of a specification what is not usual."""
     if is_dataclass(value) and not isinstance(value, type):
-        usual = [item for item in fields(value) if item.name in told_of(value, type(value)())]
-        return ", ".join(f"{item.name} {words_of(getattr(value, item.name))}" for item in usual) or "none"
+        unusual = [item for item in fields(value) if getattr(value, item.name) != _usual(item)]
+        return ", ".join(f"{item.name} {words_of(getattr(value, item.name))}" for item in unusual) or "none"
     if isinstance(value, tuple):
         return " ".join(words_of(item) for item in value) or "none"
     return "none" if value is None else str(value)
+
+
+def _usual(item: Field[Any]) -> object:
+    """Return a field's default; a value that nothing equals where it has none."""
+    return item.default if item.default_factory is MISSING else item.default_factory()
 
 
 def _readme(question: Question, facts: Sequence[tuple[str, str]], losses: Sequence[str]) -> str:

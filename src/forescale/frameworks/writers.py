@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from forescale.errors import SpecError
+from forescale.frameworks.maxtext.writer import MaxTextWriter
 from forescale.frameworks.megatron.writer import MegatronWriter
+from forescale.frameworks.nanotron.writer import NanotronWriter
 from forescale.frameworks.torchtitan.writer import TorchtitanWriter
 from forescale.frameworks.writing import Writer
 from forescale.spec.framework import Framework
 
-WRITERS: tuple[Writer, ...] = (MegatronWriter(), TorchtitanWriter())
+WRITERS: tuple[Writer, ...] = (MegatronWriter(), TorchtitanWriter(), NanotronWriter(), MaxTextWriter())
 """All writers; a new one is added here."""
 
 

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from forescale.errors import SpecError
 from forescale.io.question import build_question, question_values
 from forescale.question import Question
 from forescale.syntax import toml_value
@@ -24,7 +25,10 @@ def told_words(question: Question) -> dict[str, Any]:
     sections = {name: values.pop(name) for name in ("strategy", "workload", "precision")}
 
     def same(words: Mapping[str, Any]) -> bool:
-        found = build_question({**words, **parts}, where="the question")
+        try:
+            found = build_question({**words, **parts}, where="the question")
+        except SpecError:  # a word that others need
+            return False
         return (found.strategy, found.workload) == (question.strategy, question.workload)
 
     derived = {name: value for name, value in sections["strategy"].items() if not name.startswith("dp_")}
@@ -48,7 +52,7 @@ def project_line(question: Question, *, model: str | None = None) -> str:
         The file that describes the model, where the catalogue does not have it.
     """
     values = told_words(question)
-    strategy, workload = dict(values.pop("strategy")), dict(values.pop("workload"))
+    strategy, workload = (dict(values.pop(name, {})) for name in ("strategy", "workload"))
     words = [_named(values.pop("model"), model or question.model.name)]
     for option in ("cluster", "devices", "framework", "preset"):
         if (value := values.pop(option, None)) is not None:

@@ -100,6 +100,10 @@ class Framework:
     always_sp: bool = False
     """Residuals are split over tp whatever is asked (sharding constraints of XLA)."""
     cp_kind: ContextKind = "ring"
+    cp_balanced: bool = True
+    """Ranks of cp take a part of the sequence from the front and one from the back; False gives out whole runs."""
+    schedule: str | None = None
+    """Pipeline schedule where none is named; None is 1F1B, interleaved where vpp > 1."""
     stages: Literal["even", "by_cost"] = "even"
     """How layers are dealt to pipeline stages: evenly, or by the weights of layers and head (nanotron)."""
     flash_attention: bool = True
@@ -147,6 +151,8 @@ class Framework:
             "overlap": asdict(self._overlap(model, types)),
             "recompute": {"stops_early": early} if recompute else asdict(self._recompute(types)),
             "cp_kind": self.cp_kind,
+            "cp_balanced": self.cp_balanced,
+            "schedule": self.schedule if _count(strategy, "pp") > 1 else None,
             "flash_attention": self.flash_attention,
             "allocator": self.allocator,
             "graphs": self.graphs,
@@ -268,6 +274,11 @@ RULES: Mapping[str, Callable[[Asked], Any]] = MappingProxyType(
             np.remainder(_of(q, "dp_shard") * _of(q, "cp") * _of(q, "tp"), _of(q, "ep") * _of(q, "etp")) == 0
         ),
         "tied embeddings have no pipeline": lambda q: (_of(q, "pp") == 1) | (not q.model.tied_embeddings),
+        "experts are shards of stage 3": lambda q: (
+            (_of(q, "ep") == 1)
+            | (_of(q, "zero") == 3) & (np.remainder(_of(q, "dp_shard"), _of(q, "ep")) == 0)
+        ),
+        "context ranks shard weights": lambda q: (_of(q, "cp") == 1) | (_of(q, "zero") == 3),
         "equal stages": lambda q: np.remainder(q.model.num_layers, _of(q, "pp") * _of(q, "vpp")) == 0,
     }
 )

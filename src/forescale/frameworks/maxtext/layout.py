@@ -245,7 +245,8 @@ def told(settings: Settings, strategy: Strategy) -> dict[str, Any]:
         "reshard": strategy.pp > 1 and strategy.zero == FULLY_SHARDED,
         "routing": strategy.routing.capacity_factor is not None,
     }
-    left = [name for name in LEFT if not said.get(name)]
+    alone = () if strategy.cp > 1 else ("cp_kind", "cp_balanced")
+    left = [*alone, *(name for name in LEFT if not said.get(name))]
     kernels = [
         *["cross_entropy"] * (settings.count("num_vocab_tiling", 1) > 1),
         *["dropout"] * strategy.kernels.dropout,
@@ -256,6 +257,7 @@ def told(settings: Settings, strategy: Strategy) -> dict[str, Any]:
         "routing": ["capacity_factor"],
     }
     words = words_of(strategy, left=left)
+    words["recompute"] = {name: value for name, value in words["recompute"].items() if name != "stops_early"}
     spoken = {name: words_of(strategy, **{name: fields})[name] for name, fields in tables.items()}
     return {
         **words,
@@ -357,9 +359,10 @@ def _micro_batch(settings: Settings, mesh: Mesh, pp: int) -> int:
 def _recompute(settings: Settings) -> Recompute:
     named = str(settings.get("remat_policy"))
     named = ALIASES.get(named, named)
-    if named == "none":
-        return Recompute()
-    if named == "full":
+    if named in (
+        "full",
+        "none",
+    ):  # without a policy layers are made again as a whole (decoders.py, set_remat_policy)
         return Recompute(granularity="full")
     if named in OFFLOADED:
         return Recompute(granularity="policy", policy="custom", kept=OFFLOADED[named])

@@ -170,7 +170,7 @@ def _strategy(settings: Settings, options: Options) -> Strategy:
         tp=tp,
         sp=tp > 1 and settings.choice("parallelism.tp_mode", "ALL_REDUCE", MODES) == "sp",
         cp=cp,
-        cp_kind=CONTEXT.get(implementation, "ring"),
+        cp_kind=_context(settings, cp, implementation),
         cp_balanced=False,
         pp=pp,
         schedule=ENGINES[_engine(settings)] if pp > 1 else None,
@@ -184,6 +184,17 @@ def _strategy(settings: Settings, options: Options) -> Strategy:
             regathers_inputs=settings.flag("parallelism.tp_recompute_allgather", default=True),
         ),
     )
+
+
+def _context(settings: Settings, cp: int, implementation: str) -> ContextKind:
+    """Return how ranks meet the keys of others; nanotron's packed attention does so in one way only."""
+    kind = CONTEXT.get(implementation, "ring")
+    if cp > 1 and kind == "ring":
+        settings.note(
+            f"{settings.spell('parallelism.context_parallel_size')} {cp} without _attn_implementation "
+            "llama3_ring_attention, which alone sees the keys of other ranks, is projected as a ring"
+        )
+    return kind
 
 
 MODES: Mapping[str, str] = MappingProxyType(
@@ -248,7 +259,8 @@ GRANULARITIES: Mapping[str, str] = MappingProxyType(
 def _told(strategy: Strategy) -> dict[str, Any]:
     """Return what the configuration says; of kernels what it says of tensor parallelism."""
     said = ("hides_input_sums", "regathers_inputs") if strategy.tp > 1 else ()
-    words = words_of(strategy, left=LEFT)
+    alone = () if strategy.cp > 1 else ("cp_kind", "cp_balanced")
+    words = words_of(strategy, left=(*LEFT, *alone))
     return {**words, "kernels": words_of(strategy, kernels=said)["kernels"]}
 
 

@@ -1,0 +1,195 @@
+"""A question as MaxText's YAML over its base.yml."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+from forescale.errors import SpecError
+from forescale.frameworks.maxtext.layout import (
+    FULLY_SHARDED,
+    NARROW,
+    OFFLOADED,
+    OPTIMIZERS,
+    STORAGE,
+    STRATEGIES,
+)
+from forescale.frameworks.maxtext.write_model import model_keys
+from forescale.frameworks.writing import PLACEHOLDER, Files
+from forescale.question import Question
+from forescale.spec.cluster import Cluster
+from forescale.spec.strategy import Strategy
+from forescale.spec.workload import Precision, Workload
+from forescale.syntax import dump_yaml
+
+RUN = "run.yml"
+KINDS = {narrow: wide for wide, narrow in STORAGE.items()}
+CONTEXT = {kind: name for name, kind in STRATEGIES.items()}
+QUANTIZATION = {kind: name for name, kind in reversed(list(NARROW.items()))}
+OPTIMIZER = {ours: theirs for theirs, ours in reversed(list(OPTIMIZERS.items()))}
+TILES = 8
+"""Pieces that a loss by pieces is cut into."""
+REMARKS = {
+    "run_name": f"{PLACEHOLDER}: name of the run",
+    "base_output_directory": f"{PLACEHOLDER}: where checkpoints and logs go, such as gs://bucket/folder",
+    "dataset_type": f"{PLACEHOLDER}: synthetic trains on random tokens; tfds, grain or hf and their keys on yours",
+}
+
+
+class MaxTextWriter:
+    """The YAML configuration of MaxText."""
+
+    title: Final = "MaxText configuration in YAML"
+    frameworks: Final = ("maxtext",)
+
+    def write(self, question: Question) -> Files:
+        """Return the configuration; what MaxText has no key for is left out."""
+        strategy, workload = question.layout, question.workload
+        steps = None if workload.tokens is None else round(workload.tokens / workload.tokens_per_step)
+        on_gpus = not question.cluster.device.architecture.startswith("tpu")
+        values: dict[str, Any] = {
+            "base_config": "base.yml",
+            "run_name": question.model.name,
+            "base_output_directory": "output",
+            "dataset_type": "synthetic",
+            "hardware": "gpu" if on_gpus else "tpu",
+            **({} if steps is None else {"steps": steps}),
+            **model_keys(question.model),
+            **_axes(strategy, question.cluster),
+            **_pipeline(strategy, question.model.num_layers),
+            **_batch(question),
+            **_remat(strategy),
+            **_types(workload),
+            **_rest(strategy, workload),
+        }
+        return Files(
+            texts={RUN: dump_yaml(values, REMARKS)},
+            main=RUN,
+            launch=f"python3 -m maxtext.trainers.pre_train.train {RUN}",
+        )
+
+
+def _axes(strategy: Strategy, cluster: Cluster) -> dict[str, int]:
+    """Return the degree of every axis inside a slice and over slices, inner axes inside as far as they divide it."""
+    if strategy.zero == FULLY_SHARDED:
+        data, fsdp = strategy.dp_replicate, strategy.dp_shard
+    else:
+        data, fsdp = strategy.dp, 1
+    if fsdp % strategy.ep:
+        msg = (
+            f"MaxText's experts lie over an axis of their own: ep {strategy.ep} must divide the {fsdp} data-parallel "
+            "ranks that shard states under zero 3"
+        )
+        raise SpecError(msg)
+    inner = strategy.cp_inner or 1
+    degrees = {
+        "tensor": strategy.tp,
+        "context_usp_ulysses": inner if strategy.cp_kind == "hierarchical" else 1,
+        "context": strategy.cp // inner if strategy.cp_kind == "hierarchical" else strategy.cp,
+        "expert": strategy.ep,
+        "fsdp": fsdp // strategy.ep,
+        "pipeline": strategy.pp,
+        "data": data,
+    }
+    left = _slice_devices(cluster)
+    found: dict[str, int] = {}
+    for axis, degree in degrees.items():
+        inside = math.gcd(degree, left)
+        left //= inside
+        found |= {f"ici_{axis}_parallelism": inside, f"dcn_{axis}_parallelism": degree // inside}
+    usual = {"ici_fsdp_parallelism", "dcn_data_parallelism"}
+    return {key: degree for key, degree in found.items() if degree > 1 or key in usual}
+
+
+def _slice_devices(cluster: Cluster) -> int:
+    """Return the devices of a slice: those of the innermost network of TPUs, of a node of GPUs."""
+    whole, slice_size = cluster.num_devices, cluster.tiers[0].size
+    if cluster.device.architecture.startswith("tpu"):
+        return whole if not slice_size or whole <= slice_size else math.gcd(whole, slice_size)
+    return math.gcd(whole, cluster.devices_per_node)
+
+
+def _pipeline(strategy: Strategy, num_layers: int) -> dict[str, Any]:
+    if strategy.pp == 1:
+        return {}
+    chunks = strategy.pp * strategy.vpp
+    never = strategy.reshard in ("never", "default")
+    return {
+        "num_layers_per_pipeline_stage": num_layers // chunks,
+        "num_pipeline_repeats": strategy.vpp,
+        "pipeline_parallel_layers": num_layers,
+        **({"pipeline_fsdp_ag_once": True} if never and strategy.zero == FULLY_SHARDED else {}),
+    }
+
+
+def _batch(question: Question) -> dict[str, Any]:
+    """Return sequences of every device, which may be less than one, and passes that are summed up.
+
+    Raises
+    ------
+    SpecError
+        If the micro-batches of a pipeline are no multiple of its stages.
+    """
+    strategy, workload = question.layout, question.workload
+    count = workload.global_batch_size // (strategy.dp * strategy.micro_batch_size)
+    if strategy.pp > 1 and count % strategy.pp:
+        msg = f"MaxText's pipelines take micro-batches by stages: {count} are no multiple of pp {strategy.pp}"
+        raise SpecError(msg)
+    passes = 1 if strategy.pp > 1 else count
+    devices = question.cluster.num_devices
+    whole = workload.global_batch_size // passes
+    each = whole / devices
+    each = each if int(each * devices) == whole else math.nextafter(each, math.inf)
+    return {
+        "per_device_batch_size": each,
+        "gradient_accumulation_steps": passes,
+        "max_target_length": workload.seq_len,
+        **({"num_pipeline_microbatches": count} if strategy.pp > 1 else {}),
+    }
+
+
+def _remat(strategy: Strategy) -> dict[str, Any]:
+    """Return the policy; without recompute all products are kept, which is what comes nearest."""
+    recompute, offloaded = strategy.recompute, strategy.offload.modules
+    if recompute.granularity != "policy":
+        return {"remat_policy": "full" if recompute.granularity == "full" else "minimal_with_context"}
+    for policy, names in OFFLOADED.items():
+        if recompute.policy == "custom" and recompute.kept == names == offloaded:
+            return {"remat_policy": policy}
+    if recompute.policy != "custom":
+        return {"remat_policy": recompute.policy}
+    places: dict[str, str] = {name: "offload" if name in offloaded else "device" for name in recompute.kept}
+    inputs = {"decoder_layer_input": "offload"} if "decoder_layer_input" in offloaded else {}
+    return {"remat_policy": "custom", **inputs, **places}
+
+
+def _types(workload: Workload) -> dict[str, Any]:
+    types: Precision = workload.precision
+    weights = types.parameters if types.master == "none" else types.master
+    narrow = QUANTIZATION.get((types.compute, types.recipe))
+    return {
+        "dtype": KINDS.get(types.activations, "bfloat16"),
+        "weight_dtype": KINDS.get(weights, "float32"),
+        **({"quantization": narrow} if narrow else {}),
+    }
+
+
+def _rest(strategy: Strategy, workload: Workload) -> Mapping[str, Any]:
+    capacity = strategy.routing.capacity_factor
+    said: dict[str, tuple[bool, Any]] = {
+        "opt_type": (workload.optimizer != "adamw", OPTIMIZER.get(workload.optimizer, "adamw")),
+        "shard_optimizer_over_data": (strategy.zero in (1, 2), True),
+        "context_parallel_strategy": (strategy.cp > 1, CONTEXT[strategy.cp_kind]),
+        "context_parallel_load_balance": (strategy.cp > 1, strategy.cp_balanced),
+        "attention": (True, "flash" if strategy.flash_attention else "dot_product"),
+        "num_vocab_tiling": (strategy.kernels.cross_entropy == "fused_linear", TILES),
+        "dropout_rate": (strategy.kernels.dropout, 0.1),
+        "capacity_factor": (capacity is not None, capacity),
+        "sparse_matmul": (capacity is not None, False),
+        "megablox": (capacity is not None, False),
+        "use_batch_split_schedule": (strategy.overlap.expert, True),
+        "optimizer_memory_host_offload": (strategy.offload.optimizer > 0, True),
+        "parameter_memory_host_offload": (strategy.offload.parameters, True),
+    }
+    return {key: value for key, (needed, value) in said.items() if needed}

@@ -1,0 +1,100 @@
+"""What is written for MaxText is read back to the bit, but for what it has no key for."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+from tests.export.laws import check_writer
+from tests.plans import plans
+
+from forescale.api import ask
+from forescale.errors import SpecError
+from forescale.export import export
+
+UNSAID = ("model.vocab_multiple", "model.layers.ffn", "strategy.zero")
+"""MaxText pads no vocabulary; dense layers lie before all others; a single shard is none."""
+
+
+@pytest.mark.parametrize(("seed", "cluster"), [(1, "h100-sxm"), (2, "tpu-v5p")])
+def test_plans_read_back_to_the_bit(seed, cluster):
+    written = check_writer(plans("maxtext", 40, seed=seed, cluster=cluster), unsaid=UNSAID)
+    assert sum(not each.unsaid for each in written) >= 20
+
+
+def question(model="llama-3.1-70b", cluster="h100-sxm", **words):
+    usual = {
+        "devices": 64,
+        "seq_len": 4096,
+        "global_batch_size": 256,
+        "framework": "maxtext",
+        "recompute": "full",
+    }
+    return ask(model, cluster, **(usual | words))
+
+
+def keys_of(**words):
+    return yaml.safe_load(export(question(**words)).texts["run.yml"])
+
+
+def test_a_model_goes_by_name_where_maxtext_has_it():
+    assert keys_of()["model_name"] == "llama3.1-70b"
+    deep = keys_of(model="deepseek-v3", zero=3)
+    assert (deep["model_name"], deep["mtp_num_layers"], deep["n_routing_groups"]) == ("deepseek3-671b", 1, 8)
+    assert keys_of(model="qwen3-4b")["model_name"] == "qwen3-4b"
+    own = keys_of(model="mistral-7b")
+    assert (own["decoder_block"], own["sliding_window_size"]) == ("llama2", 4096)
+
+
+def test_inner_axes_lie_inside_a_slice():
+    found = keys_of(tp=4, pp=2, zero=3, micro_batch_size=1)
+    named = {key: value for key, value in found.items() if key.endswith("_parallelism")}
+    assert named == {
+        "ici_tensor_parallelism": 4,
+        "ici_fsdp_parallelism": 2,
+        "dcn_fsdp_parallelism": 4,
+        "dcn_pipeline_parallelism": 2,
+        "dcn_data_parallelism": 1,
+    }
+    whole = keys_of(cluster="tpu-v5p", tp=4, zero=3)
+    assert (whole["ici_tensor_parallelism"], whole["ici_fsdp_parallelism"]) == (4, 16)
+
+
+def test_batch_of_every_device():
+    found = keys_of(tp=8, micro_batch_size=2, global_batch_size=32)
+    assert (found["per_device_batch_size"], found["gradient_accumulation_steps"]) == (0.25, 2)
+    third = keys_of(model="gemma-2-27b", devices=48, cp=3, zero=3, seq_len=6144, global_batch_size=16)
+    assert int(third["per_device_batch_size"] * 48) == 16
+
+
+def test_policies():
+    assert (
+        keys_of(recompute={"granularity": "policy", "policy": "save_out_proj"})["remat_policy"]
+        == "save_out_proj"
+    )
+    kept = {"granularity": "policy", "policy": "custom", "kept": ["query_proj", "key_proj", "value_proj"]}
+    names = {"modules": ["query_proj", "key_proj", "value_proj"]}
+    assert keys_of(recompute=kept, offload=names)["remat_policy"] == "qkv_proj_offloaded"
+    custom = keys_of(recompute=kept)
+    assert (custom["remat_policy"], custom["key_proj"]) == ("custom", "device")
+    lost = export(question(recompute="none")).unsaid
+    assert [each.word for each in lost] == ["strategy.recompute"]
+
+
+def test_pipelines_run_breadth_first():
+    assert question(pp=2).layout.schedule == "looped-bfs"
+    assert export(question(pp=4, vpp=2, zero=3, micro_batch_size=2)).unsaid == ()
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ({"model": "mixtral-8x7b", "ep": 8, "zero": 1}, "experts are shards of stage 3"),
+        ({"cp": 2, "zero": 1}, "context ranks shard weights"),
+        ({"pp": 3, "devices": 48, "global_batch_size": 48}, "equal stages"),
+        ({"pp": 4, "micro_batch_size": 4, "global_batch_size": 384}, "6 are no multiple of pp 4"),
+        ({"model": "nemotron-h-56b"}, "MaxText has no style of block for nemotron-h-56b"),
+    ],
+)
+def test_what_maxtext_refuses_is_refused(words, text):
+    with pytest.raises(SpecError, match=text):
+        export(question(**words))

@@ -1,0 +1,68 @@
+"""What is written for nanotron is read back to the bit, but for what it has no key for."""
+
+from __future__ import annotations
+
+import pytest
+from tests.export.laws import check_writer
+from tests.plans import EXPERTS, plans
+
+from forescale.api import ask
+from forescale.errors import SpecError
+from forescale.export import export
+
+GATED = ("llama-3.1-8b", "llama-3.1-70b", "qwen3-8b", "mistral-7b")
+UNSAID = ("model.layers.attention.qk_norm", "model.layers.attention.head_dim", "workload.precision.compute")
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_plans_read_back_to_the_bit(seed):
+    written = check_writer(
+        plans("nanotron", 40, seed=seed, kinds=(GATED, EXPERTS), cp_kind=("all_gather",)), unsaid=UNSAID
+    )
+    assert sum(not each.unsaid for each in written) >= 15
+
+
+def question(**words):
+    usual = {"devices": 16, "seq_len": 4096, "global_batch_size": 32, "framework": "nanotron"}
+    return ask(words.pop("model", "llama-3.1-8b"), "h100-sxm", **(usual | words))
+
+
+def test_words_of_the_file():
+    text = export(question(tp=2, pp=2, schedule="gpipe", zero=1, recompute="full", micro_batch_size=2)).texts[
+        "run.yaml"
+    ]
+    for line in (
+        "dp: 4", "pp: 2", "tp: 2", "pp_engine: afab", "tp_mode: REDUCE_SCATTER", "recompute_layer: true", "zero_stage: 1",
+        "batch_accumulation_per_replica: 4", "is_llama_config: true", "make_vocab_size_divisible_by: 128",
+    ):  # fmt: skip
+        assert f"  {line}\n" in text
+
+
+def test_a_model_without_gates_is_a_starcoder():
+    found = export(question(model="gpt2-xl", devices=8, global_batch_size=8, seq_len=1024))
+    assert "is_starcoder2_config: true" in found.texts["run.yaml"]
+    assert [each.word for each in found.unsaid] == ["model.learned_positions"]
+
+
+def test_what_is_lost_is_listed():
+    found = {each.word: each.read for each in export(question(tp=2, zero=3)).unsaid}
+    assert found["strategy.zero"] == 1
+    assert export(question(tokens=32 * 4096 * 1000)).unsaid == ()
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ({"model": "mixtral-8x7b", "ep": 4, "zero": 1}, "nanotron runs no layout with ep 4"),
+        (
+            {"model": "gpt2-xl", "cp": 2},
+            "nanotron's Starcoder2, which gpt2-xl would be, has no context parallelism",
+        ),
+        ({"model": "deepseek-v2-lite"}, "nanotron has no class for deepseek-v2-lite .LatentAttention."),
+        ({"tp": 16}, "nanotron does not run this layout: a key/value head for every rank of tp"),
+        ({"dp_replicate": 2, "dp_shard": 8, "zero": 1}, "replicas of shards are of stage 3"),
+    ],
+)
+def test_what_nanotron_refuses_is_refused(words, text):
+    with pytest.raises(SpecError, match=text):
+        export(question(**words))
