@@ -11,6 +11,7 @@ from forescale.catalogue.models import load_model
 from forescale.errors import ForescaleError
 from forescale.frameworks.maxtext.keys import presets
 from forescale.frameworks.maxtext.reader import MaxTextReader
+from forescale.frameworks.readers import READERS
 from forescale.frameworks.reading import Options
 from forescale.graph.counts import count_parameters
 
@@ -249,3 +250,64 @@ def test_what_is_not_described_is_said(read):
 def test_what_is_wrong_is_said(read, keys, devices, text):
     with pytest.raises(ForescaleError, match=text):
         read(keys, devices)
+
+
+SCRIPT = """
+set -e
+for ARGUMENT in "$@"; do
+    IFS='=' read -r KEY VALUE <<< "$ARGUMENT"
+    export "$KEY"="$VALUE"
+done
+EXECUTABLE=${1:-train}
+BATCH=4
+python3 -m maxtext.inference.decode base.yml per_device_batch_size=1
+python3 -m maxtext.trainers.pre_train."$EXECUTABLE" "${MAXTEXT_CONFIGS_DIR:-$PWD}"/base.yml model_name=llama2-7b\\
+    run_name=$RUN_NAME per_device_batch_size=$BATCH ici_fsdp_parallelism=8 quantization="" remat_policy=minimal
+python3 -m maxtext.trainers.pre_train.train base.yml model_name=llama2-7b
+"""
+
+
+def script(tmp_path, text, **variables):
+    path = tmp_path / "run.sh"
+    path.write_text(text)
+    reader = next(reader for reader in READERS if reader.recognises(text))
+    assert reader.name == "maxtext"
+    return reader.read(path, Options(model_of=load_model, variables=variables))
+
+
+def test_a_script_that_starts_it_is_read(tmp_path):
+    found = script(tmp_path, SCRIPT)
+    assert found.model is load_model("llama-2-7b")
+    assert (found.strategy.dp_shard, found.strategy.micro_batch_size, found.num_devices) == (8, 4, None)
+    assert found.strategy.recompute.policy == "minimal"
+    assert found.notes == ("it starts 2 trainings; the first is read",)
+    assert "run_name" in found.ignored
+    assert script(tmp_path, SCRIPT, BATCH="2").strategy.micro_batch_size == 2
+
+
+def test_a_command_without_a_file_starts_from_base_yml(tmp_path):
+    found = script(
+        tmp_path, "python3 -m maxtext.trainers.post_train.sft.train_sft max_target_length=512 steps=3"
+    )
+    assert found.workload_values["tokens"] == 3 * 12 * 512
+
+
+def test_a_file_that_a_script_names_is_looked_for(tmp_path):
+    (tmp_path / "gpu").mkdir()
+    (tmp_path / "gpu" / "mine.yml").write_text("base_config: base.yml\nmax_target_length: 256\n")
+    text = "python3 -m maxtext.trainers.pre_train.train /elsewhere/gpu/mine.yml steps=5"
+    assert script(tmp_path, text).workload_values["seq_len"] == 256
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("python3 -m maxtext.inference.decode base.yml steps=5", "it starts no training of MaxText"),
+        ("python3 -m maxtext.trainers.pre_train.train base.yml model_name=$M", "model_name is .{M}, which nothing sets; give"),
+        ("python3 -m maxtext.trainers.pre_train.train base.yml stepz=5", "unknown key 'stepz' in .*; did you mean steps"),
+        ("python3 -m maxtext.trainers.pre_train.train other.yml", "its base_config 'other.yml' is neither beside it"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_command_is_said(tmp_path, text, problem):
+    with pytest.raises(ForescaleError, match=problem):
+        script(tmp_path, text)

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from forescale.errors import ForescaleError, ReaderError, UnknownKeyError, UnknownNameError, shown
 from forescale.files import read_text
+from forescale.frameworks.maxtext.command import HALLMARK, parse_command
 from forescale.frameworks.maxtext.keys import base_values, known_keys, presets
 from forescale.frameworks.maxtext.layout import read_mesh, read_strategy, read_workload, told
 from forescale.frameworks.maxtext.model import read_model, same
@@ -61,18 +62,39 @@ class MaxTextReader:
     title: Final = "MaxText configuration in YAML, or its command line"
 
     def recognises(self, text: str) -> bool:
-        """Whether `text` is YAML with keys that only MaxText has."""
-        return _OWN_LINE.search(text) is not None
+        """Whether `text` is YAML with keys that only MaxText has, or starts it with a YAML file."""
+        return _OWN_LINE.search(text) is not None or HALLMARK.search(text.replace("\\\n", " ")) is not None
 
     def read(self, path: Path, options: Options) -> Reading:
         """Return what the file at `path` says; `options.variables` with MaxText's names go over it."""
         text = read_text(path)
+        if _OWN_LINE.search(text) is None and HALLMARK.search(text.replace("\\\n", " ")) is not None:
+            return _read_command(text, path, options)
         content = parse_mapping(text, path, parse_yaml_lenient)
         lines = dict(keys_of_yaml(text))
         if path.name == BASE:
             return read_given(Given({}, base=content, lines=lines), path, options)
         base, above = _based_on(content, path, options, (path.absolute(),))
         return read_given(Given({**above, **content}, base=base, lines=lines), path, options)
+
+
+def _read_command(text: str, path: Path, options: Options) -> Reading:
+    """Return what the first start of MaxText in a script says: its file, and overrides over it."""
+    command = parse_command(text, options.variables, path)
+    overrides = {key: value_of(value, path) for key, value in command.overrides.items()}
+    # that file lies as far from the script as its last folders say
+    base, above = _based_on(
+        {BASE_CONFIG: _below(command.config, path, options)}, path, options, (path.absolute(),)
+    )
+    return read_given(Given(above, base=base, overrides=overrides, notes=command.notes), path, options)
+
+
+def _below(config: str, path: Path, options: Options) -> str:
+    """Return the longest end of a path that is a file in a folder that a file's base may lie in."""
+    parts = Path(config).parts
+    ends = ["/".join(parts[at:]) for at in range(len(parts))]
+    places = (path.parent, *options.folders, *path.absolute().parents)
+    return next((end for end in ends if any((place / end).is_file() for place in places)), parts[-1])
 
 
 def read_given(given: Given, path: Path, options: Options) -> Reading:
@@ -114,7 +136,7 @@ def read_given(given: Given, path: Path, options: Options) -> Reading:
 def value_of(text: str, where: object) -> Any:  # noqa: ANN401 (YAML)
     """Return the value of an override: YAML, or text that is none."""
     try:
-        return parse_yaml_lenient(text, where)
+        return parse_yaml_lenient(text, where) if text else ""
     except ReaderError:
         return text
 

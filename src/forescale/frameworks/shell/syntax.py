@@ -44,7 +44,7 @@ def _tokens(text: str) -> list[Token]:
         redirected = re.compile(r"\d*(?:<<<|<<-?|>>|>&|<&|&>>?|>\||[<>])(?!\()").match(text, at)
         if redirected:
             at, dropped = redirected.end(), True
-            if redirected[0].endswith(("<<", "<<-")):
+            if redirected[0].lstrip("0123456789") in ("<<", "<<-"):
                 raw, at = _raw_word(text, _past_blanks(text, at))
                 ends.append(raw.strip("'\"\\"))
                 dropped = False

@@ -1,0 +1,61 @@
+"""MaxText's command line, alone or in a script: `python3 -m maxtext.trainers.pre_train.train base.yml key=value`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from forescale.errors import ReaderError
+from forescale.frameworks.maxtext.keys import base_values
+from forescale.frameworks.shell import follow
+from forescale.units import counted
+
+HALLMARK = re.compile(r"-m\s+[\"']?(?:maxtext|MaxText)\.|(?:maxtext|MaxText)\S*\s[^\n]*\.yml\b")
+_TRAINS = re.compile(r"(?:pre_train|post_train|MaxText|maxtext)[.\w/]*?(?:train\w*|\$\{\w+\})(?:\.py)?$")
+_FILE = (".yml", ".yaml")
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What one start of MaxText says."""
+
+    config: str
+    overrides: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+
+
+def parse_command(text: str, variables: Mapping[str, str], path: Path) -> Command:
+    """Return the first command of a script that trains.
+
+    Raises
+    ------
+    ReaderError
+        If there is none, or a key that figures follow from holds a variable that nothing sets.
+    """
+
+    def beside(name: str) -> str | None:
+        file = path.parent / Path(name).name
+        return file.read_text("utf-8") if file.is_file() else None
+
+    runs = [words for words in follow(text, variables, str(path), beside).commands if _trains(words)]
+    if not runs:
+        problem = "it starts no training of MaxText (python3 -m maxtext.trainers.pre_train.train FILE.yml …)"
+        raise ReaderError(path, problem)
+    words = runs[0]
+    program = next(index for index, word in enumerate(words) if _TRAINS.search(word))
+    config = next((word for word in words[program + 1 :] if word.endswith(_FILE)), "base.yml")
+    after = [word for word in words[program + 1 :] if "=" in word and not word.startswith("-")]
+    overrides = dict(word.split("=", 1) for word in after)
+    for key, value in overrides.items():
+        unset = re.search(r"\$\{(\w+)\}", value)
+        if unset and (key in base_values() or key == "model_name"):
+            problem = f"{key} is {value}, which nothing sets; give --var {unset[1]}=VALUE"
+            raise ReaderError(path, problem)
+    several = f"it starts {counted(len(runs), 'training')}; the first is read"
+    return Command(config, overrides, (several,) if len(runs) > 1 else ())
+
+
+def _trains(words: Sequence[str]) -> bool:
+    return any(_TRAINS.search(word) for word in words)
