@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from textwrap import wrap
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+from forescale.limits import whole_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 MOST = 29
@@ -32,6 +35,10 @@ class Rare(str):
 
 class Command(TyperCommand):
     """A command whose help never cuts a name."""
+
+    def get_params(self, ctx: Any) -> list[Any]:  # noqa: ANN401  (whichever click typer has)
+        """Return the parameters, which take plain values as they are."""
+        return _hastened(super().get_params(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  (whichever click typer has)
         """Take `--help-all` for `--help` with nothing folded."""
@@ -63,6 +70,10 @@ class Command(TyperCommand):
 class Group(TyperGroup):
     """A group of commands that says of each what it does, at length."""
 
+    def get_params(self, ctx: Any) -> list[Any]:  # noqa: ANN401
+        """Return the parameters, which take plain values as they are."""
+        return _hastened(super().get_params(ctx))
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
         """Write the commands."""
         known = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
@@ -79,6 +90,39 @@ class Commands(typer.Typer):
     def command(self, name: str | None = None, **settings: Any) -> Callable[[F], F]:  # noqa: ANN401
         """Register a command."""
         return super().command(name, cls=Command, **settings)
+
+
+def _hastened(parameters: list[Any]) -> list[Any]:
+    for parameter in parameters:
+        if "process_value" not in vars(parameter):
+            _hasten(parameter)
+    return parameters
+
+
+def _hasten(parameter: Any) -> None:  # noqa: ANN401  (whichever click typer has)
+    """Take what is plainly right as it is: typer's own check loads pydantic, which takes as long as many an answer."""
+    kind = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
+    usual = parameter.process_value
+
+    def process(ctx: Any, value: Any) -> Any:  # noqa: ANN401
+        if value is None and not parameter.required:
+            plain: Any = () if parameter.multiple or parameter.nargs == -1 else None
+        elif (plain := _plain(kind, value)) is None:
+            return usual(ctx, value)
+        return plain if parameter.callback is None else parameter.callback(ctx, parameter, plain)
+
+    parameter.process_value = process
+
+
+def _plain(kind: Any, value: object) -> object:  # noqa: ANN401  (an annotation)
+    """Return text, a flag, a word of a list, a path or a whole number as what it is; None if it is none of these."""
+    if kind is not None and (kind in (str, bool, int) and type(value) is kind):
+        return value
+    if get_origin(kind) is Literal and value in get_args(kind):
+        return value
+    if isinstance(value, str) and value:
+        return Path(value) if kind is Path else whole_of(value) if kind is int else None
+    return None
 
 
 def _short(names: str, text: str) -> tuple[str, str]:
