@@ -71,7 +71,7 @@ BAD = {
     "batches that are no numbers": (("search", MODEL, *MACHINE, "--seq-len", 4096, "--batches", "64:128"), "such as 64,128,256; got '64:128'"),
     "counts beside devices": (("search", *SEARCH, "--device-counts", "8,16"), "leave out --devices"),
     "counts of nothing": (("search", MODEL, "--cluster", "h100-sxm", *RUN, "--device-counts", "0,8"), "--device-counts takes"),
-    "price of a ranking": (("search", *SEARCH, "--price-per-device-hour", 2), "goes with a target"),
+    "price of a front": (("search", *SEARCH, "--pareto", "--price-per-device-hour", 2), "goes with a ranking, a target"),
     "negative price": (("search", *SEARCH, "--target-step-time", "9s", "--price-per-device-hour", -2), "must be 0 or more, got -2"),
     "front by another objective": (("search", *SEARCH, "--pareto", "--objective", "peak_memory"), "--pareto does not go with --objective"),
     "front of a published account": (
@@ -268,7 +268,7 @@ def test_a_defect_is_not_hidden(forescale, monkeypatch):
     def broken(*_, **__):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(import_module("forescale.project"), "project", broken)
+    monkeypatch.setattr(import_module("forescale.presets"), "project", broken)
     with pytest.raises(ZeroDivisionError):
         forescale("project", *DENSE, *LAYOUT)
 
@@ -277,6 +277,6 @@ def test_an_interrupt_is_quiet(forescale, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(import_module("forescale.project"), "project", interrupted)
+    monkeypatch.setattr(import_module("forescale.presets"), "project", interrupted)
     ran = forescale("project", *DENSE, *LAYOUT)
     assert (ran.code, ran.out, ran.err) == (130, "", "")

@@ -18,8 +18,7 @@ from forescale.cli.options import (
     grouped,
 )
 from forescale.errors import ReaderError
-from forescale.files import parse_json, place_of, read_text
-from forescale.limits import whole_of
+from forescale.io.document import numbered, read_layout
 
 if TYPE_CHECKING:
     from forescale.projection.result import Projection
@@ -49,21 +48,12 @@ def compare_command(
 
 def _projection(text: str, cost: CostOptions) -> Projection | dict[str, Any]:
     """Return what a file holds: a plan is projected, a document taken as it is."""
-    path, place = _place(text)
+    path, place = numbered(text)
     if path.suffix.lower() == ".toml" and place is None:
         return _projected(path, cost)
     if path.suffix.lower() != ".json":
         raise ReaderError(text, f"compare takes {KINDS}")
-    document = parse_json(read_text(path), path)
-    best = document.get("best") or document.get("front") if isinstance(document, dict) else None
-    if not isinstance(best, list):
-        if place is not None:
-            raise ReaderError(path, f"it is no search, so it has no layout #{place}")
-        return _checked(document, path)
-    place = 1 if place is None else place
-    if not 1 <= place <= len(best):
-        raise ReaderError(path, f"it has layouts #1 to #{len(best)}, not #{place}")
-    return _checked(best[place - 1], path)
+    return _checked(read_layout(text), path)
 
 
 def _checked(document: Any, path: Path) -> dict[str, Any]:  # noqa: ANN401 (JSON)
@@ -76,14 +66,6 @@ def _checked(document: Any, path: Path) -> dict[str, Any]:  # noqa: ANN401 (JSON
         if isinstance(document, dict) and isinstance(document.get(name), dict):
             build(kind, document[name], where=f"{path}, {name}")
     return document  # type: ignore[no-any-return]
-
-
-def _place(text: str) -> tuple[Path, int | None]:
-    """Split FILE#N."""
-    name, mark, number = text.rpartition("#")
-    if mark and whole_of(number) is not None and not Path(text).exists():
-        return place_of(name), whole_of(number)
-    return place_of(text), None
 
 
 def _projected(path: Path, cost: CostOptions) -> Projection:

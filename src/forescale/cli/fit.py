@@ -57,7 +57,9 @@ def fit_command(
         question = replace(question, max_memory=limit)
     result = fit(question, keep=tuple(change.keep or ()), pairs=change.pairs)
     if as_json:
-        print_json(result.to_json())
+        from forescale.io.question import question_values
+
+        print_json({**result.to_json(), "question": question_values(question)})
         return
     from forescale.cli.render.fit import fit_view
 

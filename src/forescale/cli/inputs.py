@@ -83,8 +83,10 @@ def read_question(
     """
     from forescale.io.question import build_question, read_plan_values, with_overrides
 
+    model, plan = _asked_in(model, plan)
     folder = None if plan.plan is None else plan.plan.parent
     written = {} if plan.plan is None else read_plan_values(plan.plan)
+    _refilled(written, plan.plan, cluster, layout)
     _lay(
         written,
         {
@@ -116,6 +118,54 @@ def read_question(
     question = build_question(values, where=where, folder=folder)
     notes = (*notes, *_hardware_notes(values, folder), *_framework_notes(question))
     return replace(question, notes=notes)
+
+
+def _asked_in(model: str | None, plan: PlanOptions) -> tuple[str | None, PlanOptions]:
+    """Return a plan, or a layout that a command printed, that was given as MODEL as the plan that it is."""
+    from forescale.io.question import is_plan
+
+    if model is None or not is_plan(place_of(model)):
+        return model, plan
+    if plan.plan is not None:
+        msg = f"{model} asks a whole question, as --plan {plan.plan} does; give one of them"
+        raise SpecError(msg)
+    return None, replace(plan, plan=place_of(model))
+
+
+def _refilled(
+    written: dict[str, Any], plan: Path | None, cluster: ClusterOptions, layout: LayoutOptions | None
+) -> None:
+    """Leave data parallel to the devices where flags change the degrees of a printed layout."""
+    from forescale.io.document import is_document
+
+    flags = [cluster.devices, cluster.nodes, *(getattr(layout, name, None) for name in DEGREES)]
+    if plan is None or not is_document(plan) or not any(flags):
+        return
+    from forescale.io.reading import without_data_parallel
+
+    written["strategy"] = without_data_parallel(written["strategy"])
+
+
+def line_of(command: str, question: Question, one: Projection, saved: str) -> str:
+    """Return the words after `forescale` that ask the same of a layout as was answered.
+
+    What the catalogue does not have is no word of a command: then it is the layout in the file `saved`.
+    """
+    from forescale.io.line import project_line
+    from forescale.io.named import named_cluster, named_model
+    from forescale.spec.space import Space
+
+    if named_model(question.model) is None or named_cluster(one.cluster) is None:
+        return f"{command} {saved}, of what --json prints"
+    asked = replace(
+        question.of(one.strategy),
+        cluster=one.cluster,
+        workload=one.workload,
+        space=Space(),
+        objective="step_time",
+    )
+    limits = {"max_memory": None, "safe": False} if command == "project" else {}
+    return f"{command} {project_line(replace(asked, **limits))}"
 
 
 def _framework_notes(question: Question) -> tuple[Note, ...]:

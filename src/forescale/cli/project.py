@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from forescale.cli.console import console, print_json
+from forescale.cli.console import console, print_json, say
 from forescale.cli.options import (
     ClusterOptions,
     CostOptions,
@@ -27,12 +27,17 @@ def project_command(
     as_json: JsonFlag = False,
 ) -> None:
     """Project step time and memory of one layout."""
-    from forescale.cli.inputs import answered, read_question
+    from forescale.cli.inputs import answered, line_of, read_question
 
-    result = answered(read_question(model, plan, cluster, run, layout, cost))
+    question = read_question(model, plan, cluster, run, layout, cost)
+    result = answered(question)
     if as_json:
-        print_json(result.to_json())
+        from forescale.io.question import question_values
+
+        print_json({**result.to_json(), "question": question_values(question)})
         return
     from forescale.cli.render.projection import projection_view
 
     console().print(projection_view(result))
+    if result.memory.verdict == "OOM" and question.preset == "default":
+        say(f"what would make it fit: forescale {line_of('fit', question, result, 'FILE.json')}")

@@ -33,7 +33,10 @@ class ScanOptions:
     target_step_time: str | None = _scan("The fewest devices with a step of at most this.", "TIME")
     batches: str | None = _scan("The best layout at each global batch size.", "N,N")
     price_per_device_hour: float | None = _scan(
-        "Price for cost, in any currency.", "PRICE", check=bounded(PRICE, whole=False)
+        "Price for cost, in any currency.",
+        "PRICE",
+        flag="--price-per-device-hour --price",
+        check=bounded(PRICE, whole=False),
     )
 
     @property
@@ -74,8 +77,9 @@ def _refuse_combinations(scan: ScanOptions) -> None:
         raise SpecError("--pareto and a target are two questions; ask one at a time")
     if scan.batches is not None and (scan.pareto or scan.has_target or scan.device_counts is not None):
         raise SpecError("--batches goes without --pareto, targets and --device-counts; ask one at a time")
-    if scan.price_per_device_hour is not None and (scan.pareto or not scan.wanted):
-        raise SpecError("--price-per-device-hour goes with a target, --device-counts or --batches")
+    if scan.price_per_device_hour is not None and scan.pareto:
+        msg = "--price-per-device-hour goes with a ranking, a target, --device-counts or --batches"
+        raise SpecError(msg)
 
 
 def front(question: Question, scan: ScanOptions) -> ParetoResult:

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from forescale.cli.console import console, print_json
+from forescale.cli.console import console, print_json, say
 from forescale.cli.options import (
     ClusterOptions,
     CostOptions,
@@ -129,7 +129,7 @@ def search_command(
     as_json: JsonFlag = False,
 ) -> None:
     """Find the best layouts: the whole legal space, ranked."""
-    from forescale.cli.inputs import read_question, refuse_presets
+    from forescale.cli.inputs import line_of, read_question, refuse_presets
 
     cluster, run = complete_question(scan, cluster, run)
     run = with_own_length(model, plan, run)
@@ -151,17 +151,23 @@ def search_command(
         from forescale.cli.render.search import pareto_view
 
         whole = front(question, scan)
-        _write(whole, partial(pareto_view, most=goal.top), as_json=as_json, files=files)
+        view = partial(pareto_view, most=goal.top)
+        _write(whole, view, as_json=as_json, files=files, question=question)
     elif scan.wanted:
         from forescale.cli.render.scan import scan_view
 
         points = scanned(question, scan)
-        _write(points, scan_view, as_json=as_json, files=files)
+        _write(points, scan_view, as_json=as_json, files=files, question=question)
     else:
         from forescale.cli.render.search import search_view
+        from forescale.search import Terms
 
+        price = Terms(price_per_device_hour=scan.price_per_device_hour).price(question.cluster)
         result = ranked(question, top=goal.top, effort=effort, answer=answer)
-        _write(result, search_view, as_json=as_json, files=files)
+        result = replace(result, price_per_device_hour=price)
+        _write(result, search_view, as_json=as_json, files=files, question=question)
+        if not as_json:
+            say(f"again: forescale {line_of('project', question, result.best[0], 'best.json#1')}")
 
 
 def _limited(question: Question, goal: GoalOptions, *, safe: bool) -> Question:
@@ -239,8 +245,9 @@ def _write(
     *,
     as_json: bool,
     files: FileOptions,
+    question: Question | None = None,
 ) -> None:
-    """Write the tables asked for, and print the document or the view."""
+    """Write the tables asked for, and print the document, with the question that it answers, or the view."""
     from forescale.report.rows import write_csv, write_parquet
 
     if files.csv is not None:
@@ -248,6 +255,9 @@ def _write(
     if files.parquet is not None:
         write_parquet(result.rows(), files.parquet)
     if as_json:
-        print_json(result.to_json())
+        from forescale.io.question import question_values
+
+        asked = {} if question is None else {"question": question_values(question)}
+        print_json({**result.to_json(), **asked})
         return
     console().print(view(result))

@@ -39,6 +39,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from forescale.catalogue.frameworks import load_framework
 from forescale.errors import ReaderError, SpecError, UnknownKeyError, UnknownNameError, shown
 from forescale.files import check_plain
+from forescale.io.document import is_document, read_asked
 from forescale.io.measurements import cost_values, read_costs
 from forescale.io.named import cluster_given, model_given, named_cluster, named_model
 from forescale.io.validation import build
@@ -110,11 +111,23 @@ def write_question(question: Question, path: str | Path) -> None:
 
 
 def read_plan_values(path: str | Path) -> dict[str, Any]:
-    """Return a plan file's values as they are written, unchecked."""
+    """Return a plan file's values as they are written, unchecked; also of a layout in a document (`io/document.py`)."""
+    if is_document(path):
+        return read_asked(path)
     file = Path(path)
     if file.suffix.lower() != ".toml":
-        raise ReaderError(file, "a plan is a TOML file, with the suffix .toml")
+        msg = "a plan is a TOML file, with the suffix .toml, or what a command printed with --json (FILE.json#1)"
+        raise ReaderError(file, msg)
     return load_mapping(file)
+
+
+def is_plan(path: str | Path) -> bool:
+    """Say whether a file is one that asks a question: a plan, or what a command printed of it."""
+    file = Path(path)
+    if file.suffix.lower() != ".toml" or not file.is_file():
+        return is_document(path)
+    values = load_mapping(file)
+    return "workload" in values and set(values) <= set(SECTIONS)
 
 
 def with_overrides(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:

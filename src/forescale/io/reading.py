@@ -16,7 +16,7 @@ def said(reading: Reading, *, layout: bool, sized: bool) -> dict[str, Any]:
     if reading.framework is not None:
         values["framework"] = reading.framework
     if reading.told:
-        own = {**_without_data_parallel(reading.told), "schedule": _own_schedule(reading)}
+        own = {**without_data_parallel(reading.told), "schedule": _own_schedule(reading)}
         values["strategy"] = own if layout else _not_searched(own)
     if reading.workload is not None:
         values["workload"] = asdict(reading.workload)
@@ -36,7 +36,7 @@ def _own_schedule(reading: Reading) -> str | None:
     return None if reading.schedule in (None, "1f1b", "interleaved-1f1b") else reading.schedule
 
 
-def _without_data_parallel(strategy: Mapping[str, Any]) -> dict[str, Any]:
+def without_data_parallel(strategy: Mapping[str, Any]) -> dict[str, Any]:
     """Leave data parallel to the devices; shards stay where there are replicas of them."""
     left_out = (
         {"dp_replicate"}

@@ -10,6 +10,7 @@ from typing import Any
 
 from forescale.errors import SpecError
 from forescale.project import project
+from forescale.projection.rates import cost_per_token
 from forescale.projection.result import Projection
 from forescale.question import Question, question_of
 from forescale.results import Picture, Result
@@ -139,6 +140,8 @@ class SearchResult(Result):
     """Layouts that each constraint refused."""
     relaxations: tuple[Relaxation, ...]
     question: Question = field(repr=False, compare=False)
+    price_per_device_hour: float | None = None
+    """What `run_cost` counts with, in any currency."""
 
     @property
     def num_feasible_is_exact(self) -> bool:
@@ -150,6 +153,19 @@ class SearchResult(Result):
         """What would gain most of all that was relaxed; None if nothing would gain."""
         most = max(self.relaxations, key=lambda item: item.gain, default=None)
         return most if most is not None and most.gain > 0.0 else None
+
+    def run_cost(self, one: Projection) -> float | None:
+        """Return what the devices of a layout cost for the whole run; None where tokens or price are not known."""
+        price, tokens = self.price_per_device_hour, one.workload.tokens
+        if price is None or tokens is None:
+            return None
+        per_token = cost_per_token(
+            price_per_device_hour=price,
+            num_devices=one.cluster.num_devices,
+            step_time=one.step_time_s,
+            tokens=one.workload.tokens_per_step,
+        )
+        return float(per_token) * tokens
 
     def pareto(self) -> ParetoResult:
         """Return the Pareto front of the same question over step time and peak memory: all layouts are scored."""
@@ -171,5 +187,7 @@ class SearchResult(Result):
             "relaxations": [asdict(item) for item in self.relaxations],
             "binding": None if self.binding is None else self.binding.constraint,
             "surest": None if self.surest is None else self.surest.to_json(),
+            "price_per_device_hour": self.price_per_device_hour,
+            "run_costs": [self.run_cost(projection) for projection in self.best],
             "best": [projection.to_json() for projection in self.best],
         }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -13,7 +13,7 @@ from forescale.cli.render.tables import asked, table
 from forescale.projection.result import Projection
 from forescale.search import ParetoResult, Relaxation, SearchResult
 from forescale.spec.strategy import Strategy
-from forescale.units import counted, format_seconds
+from forescale.units import counted, format_count, format_seconds
 
 PLACEMENT = ("dp", "zero", "mbs")
 """Columns of a layout after its degrees."""
@@ -42,29 +42,40 @@ def search_view(result: SearchResult) -> Group:
     ranked: list[tuple[int | str, Projection]] = list(enumerate(result.best, start=1))
     sure = [] if result.surest is None or result.surest in result.best else [(SURE, result.surest)]
     legend = [*legend_of(result.best), *(Text(SURE_LEGEND) for _ in sure)]
-    shown = ranking([*ranked, *sure])
+    shown = ranking([*ranked, *sure], cost=result.run_cost)
     return Group(
         header, *words.left_out(first.model), "", shown, "", *legend, Text(counts), *stopped, *gains, *notes
     )
 
 
-def ranking(ranked: Sequence[tuple[int | str, Projection]]) -> Table:
-    """Return one row per layout and its place; degrees that are 1 everywhere have no column."""
+def ranking(
+    ranked: Sequence[tuple[int | str, Projection]],
+    *,
+    cost: Callable[[Projection], float | None] = lambda _: None,
+) -> Table:
+    """Return one row per layout and its place; degrees that are 1 everywhere have no column.
+
+    Days and `cost` of the whole run have one where they are known.
+    """
     names = degrees_of([one.strategy for _, one in ranked])
     sized = len({one.cluster.num_devices for _, one in ranked}) > 1
     chosen = [words.scenario(one) for _, one in ranked]
     varied = len(set(chosen)) > 1
     head = ("#", *(["devices"] if sized else []), *names, *PLACEMENT, "<variants")
-    figures = ("step", "tok/s/dev", "MFU", "GiB")
+    days = [f"{one.training_days:,.1f}" for _, one in ranked if one.training_days is not None]
+    costs = [format_count(paid) for _, one in ranked if (paid := cost(one)) is not None]
+    runs = {name: known for name, known in (("days", days), ("cost", costs)) if known}
+    figures = ("step", *runs, "tok/s/dev", "MFU", "GiB")
     rows = table(*head, *(["<numbers, overlap"] if varied else []), *figures, gap=1)
     rows.add_column("dominant", no_wrap=True)
-    for (place, one), scenario in zip(ranked, chosen, strict=True):
+    for row, ((place, one), scenario) in enumerate(zip(ranked, chosen, strict=True)):
         rows.add_row(
             str(place),
             *([str(one.cluster.num_devices)] if sized else []),
             *layout_cells(one.strategy, names),
             *([scenario] if varied else []),
             format_seconds(one.step_time_s),
+            *(known[row] for known in runs.values()),
             f"{one.tokens_per_s_per_device:,.0f}",
             words.percent(one.mfu),
             words.gib(one.memory.peak_bytes) + (" " if one.memory.verdict == "FITS" else "!"),

@@ -1,0 +1,92 @@
+"""Documents that commands print with --json, read back: a layout of theirs, and the question that it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from forescale.catalogue.frameworks import load_framework
+from forescale.errors import ReaderError
+from forescale.files import parse_json, place_of, read_text
+from forescale.limits import whole_of
+
+ROWS = ("best", "front", "points", "fixes")
+"""Keys of documents that hold layouts: searches, fronts, targets, changes."""
+PROJECTION = "forescale.projection/1"
+
+
+def numbered(text: str | Path) -> tuple[Path, int | None]:
+    """Split FILE#N into a path and the place of a layout in it, from 1 on."""
+    name, mark, number = str(text).rpartition("#")
+    if mark and whole_of(number) is not None and not Path(text).exists():
+        return place_of(name), whole_of(number)
+    return place_of(text), None
+
+
+def is_document(text: str | Path) -> bool:
+    """Say whether a text names a layout in what a command printed, and not a model's own JSON file."""
+    path, place = numbered(text)
+    if path.suffix.lower() != ".json" or not path.is_file():
+        return place is not None and path.suffix.lower() == ".json"
+    content = parse_json(read_text(path), path)
+    return isinstance(content, dict) and str(content.get("schema", "")).startswith("forescale.")
+
+
+def read_layout(text: str | Path) -> dict[str, Any]:
+    """Return the projection that FILE#N is, or FILE: of several layouts the first.
+
+    Raises
+    ------
+    ReaderError
+        If the file cannot be read, or has no such layout.
+    """
+    return _layout(*numbered(text))[1]
+
+
+def read_asked(text: str | Path) -> dict[str, Any]:
+    """Return the question of a layout in a document, as the sections of a plan file.
+
+    Raises
+    ------
+    ReaderError
+        As `read_layout`, or if the document does not say what was asked.
+    """
+    path, place = numbered(text)
+    document, layout = _layout(path, place)
+    asked = document.get("question")
+    if not isinstance(asked, Mapping) or layout.get("schema") != PROJECTION:
+        raise ReaderError(path, "it does not say what was asked; print it anew with --json")
+    kept = {name: value for name, value in asked.items() if name not in ("space", "objective", "precision")}
+    kept |= {"devices": layout["cluster"]["num_devices"], "workload": layout["workload"]}
+    return {**kept, "strategy": _even(kept.get("framework"), layout)}
+
+
+def _even(framework: str | None, layout: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a layout whose evenly dealt layers a framework that deals by cost does not deal again."""
+    strategy = dict(layout["strategy"])
+    if framework is None or strategy["stage_layers"] is not None or strategy["vpp"] > 1:
+        return strategy
+    layers = [stage["num_layers"] for stage in layout["memory"]["stages"]]
+    by_cost = strategy["pp"] > 1 and load_framework(framework).stages == "by_cost"
+    return {**strategy, "stage_layers": layers} if by_cost else strategy
+
+
+def _layout(path: Path, place: int | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a document, and the projection at a place in it."""
+    document = parse_json(read_text(path), path)
+    found = [
+        document[key] for key in ROWS if isinstance(document, dict) and isinstance(document.get(key), list)
+    ]
+    if not found:
+        if place is not None:
+            raise ReaderError(path, f"it is no search, so it has no layout #{place}")
+        return document, document
+    rows, place = found[0], 1 if place is None else place
+    if not 1 <= place <= len(rows):
+        raise ReaderError(path, f"it has layouts #1 to #{len(rows)}, not #{place}")
+    row = rows[place - 1]
+    inside = [row[key] for key in ("best", "projection") if isinstance(row, dict) and key in row]
+    if (layout := inside[0] if inside else row) is None:
+        raise ReaderError(path, f"nothing fits at #{place}")
+    return document, layout

@@ -1,0 +1,183 @@
+"""The loop closes: what one command prints the others read, and the line it names gives the same figures."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import pytest
+from tests.cli.questions import DENSE, LAYOUT, SEARCH
+
+EXPERTS = (
+    "qwen3-30b-a3b",
+    "--cluster",
+    "b200",
+    "--devices",
+    16,
+    "--seq-len",
+    4096,
+    "--global-batch-size",
+    64,
+)
+QUESTIONS = {
+    "dense": SEARCH,
+    "framework": (*EXPERTS, "--for", "megatron", "--fix", "cp=1", "--tokens", "15T", "--safe"),
+    "cost models": (*SEARCH, "--compute", "tile", "--device-clock-mhz", 1400, "--precision", "fp8"),
+    "schedules": (*SEARCH, "--fix", "pp=4", "--allow", "schedule=zb-h1", "--fix", "recompute=full:2"),
+    "a cluster of one's own": (*SEARCH, "--set", "cluster.device.hbm_bytes=64 GiB", "--set", "workload.optimizer=muon"),
+    "offload": (*SEARCH, "--fix", "optimizer_offload=0.5", "--max-memory", "30GiB"),
+    "placement": (*SEARCH, "--fix", "placement=tp=2,dp=4"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def asked(forescale, tmp_path):
+    """Return what a search prints, as text and as the file of its document."""
+
+    def ask(*question):
+        text = forescale("search", *question)
+        assert text.code == 0, text.err
+        path = tmp_path / "best.json"
+        path.write_text(forescale("search", *question, "--json").out, encoding="utf-8")
+        return text.out, path
+
+    return ask
+
+
+def figures(document):
+    memory = document["memory"]
+    return document["step_time_s"], memory["peak_bytes"], memory["peak_high_bytes"], document["mfu"]
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_every_row_of_a_search_is_projected_as_it_was_ranked(forescale, asked, name):
+    _, path = asked(*QUESTIONS[name])
+    for place, row in enumerate(json.loads(path.read_text())["best"], start=1):
+        again = json.loads(forescale("project", f"{path}#{place}", "--json").out)
+        assert figures(again) == figures(row)
+        assert again["strategy"] == row["strategy"]
+        assert again["workload"] == row["workload"]
+
+
+@pytest.mark.parametrize("name", [name for name in QUESTIONS if name != "a cluster of one's own"])
+def test_the_line_of_a_search_gives_its_best(forescale, asked, name):
+    out, path = asked(*QUESTIONS[name])
+    (line,) = [line for line in out.splitlines() if line.startswith("again: forescale project ")]
+    again = json.loads(forescale(*shlex.split(line)[2:], "--json").out)
+    assert figures(again) == figures(json.loads(path.read_text())["best"][0])
+
+
+def test_what_no_catalogue_has_is_read_from_the_file(asked):
+    out, _ = asked(*QUESTIONS["a cluster of one's own"])
+    assert "again: forescale project best.json#1, of what --json prints" in out
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("project",),
+        ("memory",),
+        ("fit", "--no-pairs"),
+        ("compare",),
+        ("export", "--to", "megatron"),
+        ("explain",),
+    ],
+)
+def test_commands_read_a_row(forescale, asked, command):
+    _, path = asked(*SEARCH)
+    row = f"{path}#2"
+    more = {"compare": [path], "explain": ["step_time"]}.get(command[0], [])
+    ran = forescale(command[0], row, *more, *command[1:])
+    assert ran.code == 0, ran.err
+    assert ran.out
+
+
+def test_a_plan_file_is_a_question_too(forescale, tmp_path):
+    from forescale import read_question, write_question
+
+    path = tmp_path / "best.json"
+    path.write_text(forescale("search", *SEARCH, "--json").out, encoding="utf-8")
+    plan = tmp_path / "plan.toml"
+    write_question(read_question(f"{path}#3"), plan)
+    texts = [forescale("project", *words).out for words in ((plan,), ("--plan", plan), (f"{path}#3",))]
+    assert len(set(texts)) == 1
+
+
+def test_flags_go_over_a_row_and_data_parallel_follows(forescale, asked):
+    _, path = asked(*SEARCH)
+    body = json.loads(forescale("project", path, "--tp", 4, "--pp", 1, "--devices", 32, "--json").out)
+    strategy = body["strategy"]
+    assert (strategy["tp"], strategy["dp_replicate"] * strategy["dp_shard"]) == (4, 8)
+
+
+def test_fronts_scans_and_changes_have_rows_as_well(forescale, tmp_path):
+    held = (*SEARCH, "--fix", "zero=1", "--fix", "recompute=none", "--fix", "sp=true")
+    scan = (*(word for word in held if word not in ("--devices", 16)), "--device-counts", "8,16")
+    for name, words in (("front", (*held, "--pareto")), ("scan", scan)):
+        path = tmp_path / f"{name}.json"
+        path.write_text(forescale("search", *words, "--json").out, encoding="utf-8")
+        body = json.loads(path.read_text())
+        rows = body.get("front") or [point["best"] for point in body["points"]]
+        again = json.loads(forescale("project", f"{path}#2", "--json").out)
+        assert figures(again) == figures(rows[1])
+        assert again["cluster"]["num_devices"] == rows[1]["cluster"]["num_devices"]
+    path = tmp_path / "fit.json"
+    path.write_text(
+        forescale("fit", *DENSE, *LAYOUT, "--max-memory", "20GiB", "--json").out, encoding="utf-8"
+    )
+    again = json.loads(forescale("project", path, "--json").out)
+    assert figures(again) == figures(json.loads(path.read_text())["fixes"][0]["projection"])
+
+
+def test_a_projection_that_runs_out_of_memory_names_what_to_ask(forescale):
+    large = (
+        "llama-3.1-70b",
+        "--cluster",
+        "h100-sxm",
+        "--devices",
+        16,
+        "--tp",
+        8,
+        "--seq-len",
+        4096,
+        "--global-batch-size",
+        64,
+    )
+    ran = forescale("project", *large)
+    (line,) = [
+        line for line in ran.out.splitlines() if line.startswith("what would make it fit: forescale fit ")
+    ]
+    again = json.loads(forescale(*shlex.split(line.partition("forescale ")[2]), "--json").out)
+    assert (
+        again["now"]["step_time_s"] == json.loads(forescale("project", *large, "--json").out)["step_time_s"]
+    )
+    assert "forescale fit" not in forescale("project", *DENSE, *LAYOUT).out
+
+
+@pytest.mark.parametrize(
+    ("place", "text"),
+    [
+        ("#9", "it has layouts #1 to #5, not #9"),
+        ("#0", "it has layouts #1 to #5"),
+        (".json#1", "best.json.json"),
+    ],
+)
+def test_a_row_that_is_not_there_is_one_sentence(forescale, asked, place, text):
+    _, path = asked(*SEARCH)
+    ran = forescale("project", f"{path}{place}")
+    assert (ran.code, ran.out) == (2, "")
+    assert text in ran.err
+    assert len(ran.err.strip().splitlines()) == 1
+
+
+def test_a_document_without_its_question_and_two_questions_at_once(forescale, asked):
+    _, path = asked(*SEARCH)
+    twice = forescale("project", path, "--plan", path)
+    assert (twice.code, twice.out) == (2, "")
+    assert "give one of them" in twice.err
+    body = json.loads(path.read_text())
+    del body["question"]
+    path.write_text(json.dumps(body))
+    silent = forescale("project", path)
+    assert (silent.code, silent.out) == (2, "")
+    assert "it does not say what was asked; print it anew with --json" in silent.err
