@@ -157,15 +157,10 @@ def line_of(command: str, question: Question, one: Projection, saved: str) -> st
 
     if named_model(question.model) is None or named_cluster(one.cluster) is None:
         return f"{command} {saved}, of what --json prints"
-    asked = replace(
-        question.of(one.strategy),
-        cluster=one.cluster,
-        workload=one.workload,
-        space=Space(),
-        objective="step_time",
-    )
-    limits = {"max_memory": None, "safe": False} if command == "project" else {}
-    return f"{command} {project_line(replace(asked, **limits))}"
+    asked = replace(question.of(one.strategy), cluster=one.cluster, workload=one.workload, space=Space())
+    if command == "project":
+        asked = replace(asked, objective="step_time", max_memory=None, safe=False)
+    return f"{command} {project_line(asked)}"
 
 
 def _framework_notes(question: Question) -> tuple[Note, ...]:
