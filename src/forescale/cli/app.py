@@ -28,6 +28,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "export": ("export", "export_command"),
     "advise": ("advise", "advise_command"),
     "fit": ("fit", "fit_command"),
+    "run": ("run", "run_command"),
+    "sites": ("run", "sites_command"),
     "sweep": ("sweep", "sweep_command"),
     "compare": ("compare", "compare_command"),
     "explain": ("explain", "explain_command"),

@@ -1,0 +1,125 @@
+"""A whole run on one screen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from forescale.projection.result import Interval
+from forescale.units import counted, format_count, format_seconds
+from forescale.whole_run import RunProjection
+from forescale.whole_run.goodput import PARTS
+
+CAUSES = 6
+"""Causes of interruptions that are shown by name."""
+
+
+def run_view(result: RunProjection) -> Group:
+    """Return phases, where the days go, interruptions, checkpoints, and what it costs."""
+    first = result.phases[0].projection
+    head = Text.assemble(
+        (first.model.name, "bold"), f" on {first.cluster.name} · ",
+        f"failures as {result.operations.failures.name}",
+    )  # fmt: skip
+    return Group(head, "", _phases(result), "", _days(result), "", *_lines(result))
+
+
+def _phases(result: RunProjection) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for title in (
+        "phase",
+        "devices",
+        "tokens",
+        "seq_len",
+        "batch",
+        "steps",
+        "step",
+        "MFU",
+        "memory",
+        "ideal days",
+    ):
+        table.add_column(title, justify="right")
+    for row in result.rows():
+        table.add_row(
+            row["phase"],
+            f"{row['devices']:,}",
+            format_count(row["tokens"]),
+            f"{row['seq_len']:,}",
+            f"{row['global_batch_size']:,}",
+            f"{row['steps']:,.0f}",
+            format_seconds(row["step_time_s"]),
+            f"{row['mfu']:.1%}",
+            row["verdict"],
+            f"{row['ideal_days']:.1f}",
+        )
+    return table
+
+
+def _days(result: RunProjection) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("where the days go")
+    table.add_column("days", justify="right")
+    table.add_column("share", justify="right")
+    total = sum(result.parts_days.values())
+    for name, days in result.parts_days.items():
+        if days > 0:
+            table.add_row(f"{name}: {PARTS[name]}", f"{days:.2f}", f"{days / total:.1%}")
+    table.add_row("on the calendar", f"{total:.2f}", "100.0%", style="bold")
+    return table
+
+
+def _lines(result: RunProjection) -> list[str]:
+    saved = result.checkpoint
+    causes = sorted(result.interruptions.items(), key=lambda item: -item[1])
+    named = ", ".join(f"{cause} {count:.0f}" for cause, count in causes[:CAUSES] if count >= 1.0)
+    lines = [
+        f"days           {_range(result.days, '{:,.1f}')}; {result.ideal_days:.1f} if nothing failed; "
+        f"goodput {result.goodput:.1%}",
+        f"interruptions  {sum(result.interruptions.values()):.0f} unexpected, one every "
+        f"{format_seconds(result.mttf_s)} ({named}); {result.planned:.0f} planned",
+        f"checkpoints    {saved.bytes / 1e12:.2f} TB every {format_seconds(result.interval_s)}; training stops for "
+        f"{format_seconds(saved.blocking)}, whole after {format_seconds(saved.written)}, read in "
+        f"{format_seconds(saved.reload)}",
+        f"device-hours   {_range(result.device_hours, '{:,.0f}')}",
+    ]
+    if result.money is not None:
+        lines.append(f"money          {_range(result.money, '{:,.0f}')}")
+    if result.mwh:
+        lines.append(f"energy         {result.mwh:,.0f} MWh at rated power, {result.tonnes_co2:,.0f} t CO2")
+    if result.spread:
+        shares = ", ".join(f"{name} {share:.0%}" for name, share in result.spread.items())
+        lines.append(f"range          comes from {shares}")
+    if result.closed_forms:
+        forms = result.closed_forms
+        lines.append(
+            f"closed forms   Daly {forms['daly_goodput']:.1%}, best every {format_seconds(forms['daly_interval_s'])} "
+            f"(Young {format_seconds(forms['young_interval_s'])}); Kokolis {forms['kokolis_goodput']:.1%}"
+        )
+    return lines
+
+
+def sites_view(document: Mapping[str, Any]) -> Group:
+    """Return the bandwidth between sites for each share of the time that computes."""
+    outer = document["outer"]
+    head = (
+        f"{document['model']} over two sites · step {format_seconds(document['step_time_s'])} · exchanged every "
+        f"{counted(outer['every'], 'step')} in {counted(outer['fragments'], 'piece')}, overlapped with "
+        f"{counted(outer['overlap'], 'step')}, {outer['bits']:g} bits"
+    )
+    table = Table(box=None, pad_edge=False)
+    table.add_column("computes", justify="right")
+    table.add_column("Gbit/s between sites", justify="right")
+    for share, bits in document["bandwidth_bit_per_s"].items():
+        table.add_row(f"{share} %", f"{bits / 1e9:,.2f}")
+    used = document["utilisation"]
+    more = [] if used is None else ["", f"at the bandwidth given devices compute {used:.1%} of the time"]
+    return Group(head, "", table, *more, "", "What exchanging less often does to the loss is not projected.")
+
+
+def _range(value: Interval, form: str) -> str:
+    low, middle, high = (form.format(each) for each in (value.low, value.expected, value.high))
+    return f"{middle} ({low} to {high} in 8 cases of 10)"

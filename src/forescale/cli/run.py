@@ -1,0 +1,257 @@
+"""`forescale run`: the whole run on the calendar; `forescale sites`: training over slow links between sites."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from annotated_types import Interval
+
+from forescale.cli.console import console, print_json
+from forescale.cli.options import (
+    ClusterOptions,
+    CostOptions,
+    JsonFlag,
+    LayoutOptions,
+    ModelArgument,
+    PlanOptions,
+    RunOptions,
+    bounded,
+    grouped,
+    option,
+)
+from forescale.errors import SpecError, UnknownNameError
+
+if TYPE_CHECKING:
+    from forescale.whole_run import Operations, Phase, Prices
+
+PANEL, MONEY, BETWEEN = "Operations", "Money and energy", "Between sites"
+SECONDS = Interval(ge=0, le=1e7)
+SHARE = Interval(ge=0, le=1)
+SEED = Interval(ge=0, le=2**32 - 1)
+
+
+def _seconds(help_text: str) -> float | None:
+    found: float | None = option(help_text, "SECONDS", check=bounded(SECONDS, whole=False), panel=PANEL)
+    return found
+
+
+def _share(help_text: str) -> float | None:
+    found: float | None = option(help_text, "SHARE", check=bounded(SHARE, whole=False), panel=PANEL)
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationsOptions:
+    """How the run is operated."""
+
+    phases: list[str] | None = option(
+        "A phase, such as 'tokens=2.8T seq_len=8192 cp=16'; what it leaves out is as the options say. Repeatable.",
+        "A=B …",
+        flag="--phase",
+        panel=PANEL,
+    )
+    failures: str = option(
+        "Published rates of failure (llama-3, meta-rsc-1, meta-rsc-2), or failures per node and day.",
+        "NAME|RATE",
+        default="llama-3",
+        panel=PANEL,
+    )
+    checkpoint: Literal["sync", "async", "peer"] = option(
+        "How states are saved.", default="async", panel=PANEL
+    )
+    interval: float | None = _seconds("Between checkpoints; the best by default.")
+    storage_bandwidth: str | None = option("Of all devices together, such as 2TB/s.", "RATE", panel=PANEL)
+    restart: float | None = _seconds("From a failure until all processes run again.")
+    spares: int | None = option(
+        "Nodes that wait to replace failed ones; always enough by default.",
+        "N",
+        check=bounded(Interval(ge=0, le=2**20)),
+        panel=PANEL,
+    )
+    repair: float | None = _seconds("Until a failed node is back.")
+    fatal: float | None = _share("Of the failures, those that take a node out of service.")
+    elastic: bool | None = option("Go on with fewer replicas where no spare is left.", panel=PANEL)
+    evaluation: float | None = _share("Of the time, for evaluation, warm-up and compilation.")
+    stragglers: float | None = _share("Spread of the devices' speeds over their mean.")
+    seed: int = option("Of the runs that are drawn.", "N", check=bounded(SEED), default=0, panel=PANEL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceOptions:
+    """What it costs."""
+
+    price: float | None = option(
+        "Of one device for one hour.",
+        "AMOUNT",
+        check=bounded(Interval(ge=0, le=1e6), whole=False),
+        panel=MONEY,
+    )
+    pue: float | None = option(
+        "What the data centre draws over its devices.",
+        "RATIO",
+        check=bounded(Interval(ge=1, le=10), whole=False),
+        panel=MONEY,
+    )
+    carbon: str = option("us-2023, or kg of CO2 per MWh.", "NAME|KG", default="us-2023", panel=MONEY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteOptions:
+    """How sites exchange what they trained."""
+
+    every: int = option(
+        "Steps between two exchanges of the same parameters.", "N", default=100, panel=BETWEEN
+    )
+    fragments: int = option("Pieces that take turns.", "N", default=1, panel=BETWEEN)
+    overlapped: int = option("Steps that go on before an exchange is needed.", "N", default=0, panel=BETWEEN)
+    bits: float = option("Bits of a parameter on the link.", "N", default=16.0, panel=BETWEEN)
+    bandwidth: str | None = option("Between sites, such as 10Gbit/s.", "RATE", panel=BETWEEN)
+
+
+@grouped
+def run_command(
+    *,
+    model: ModelArgument = None,
+    cluster: ClusterOptions,
+    run: RunOptions,
+    layout: LayoutOptions,
+    operated: OperationsOptions,
+    prices: PriceOptions,
+    plan: PlanOptions,
+    cost: CostOptions,
+    as_json: JsonFlag = False,
+) -> None:
+    """Project a whole run: phases, checkpoints, failures, days on the calendar, money, energy."""
+    from forescale.cli.inputs import read_question
+    from forescale.presets import project_as
+    from forescale.whole_run import Phase, project_run
+
+    phases: list[Phase] = []
+    for at, text in enumerate(operated.phases or [""], 1):
+        told = replace(plan, sets=[*(plan.sets or ()), *_sets(text)])
+        found = project_as(read_question(model, told, cluster, run, layout, cost))
+        if found.workload.tokens is None:
+            msg = f"phase {at}: its tokens must be given (--tokens 15T, or --phase 'tokens=15T …')"
+            raise SpecError(msg)
+        phases.append(Phase(name=str(at), projection=found, tokens=found.workload.tokens))
+    result = project_run(phases, _operations(operated), _prices(prices), seed=operated.seed)
+    if as_json:
+        print_json(result.to_json())
+        return
+    from forescale.cli.render.run import run_view
+
+    console().print(run_view(result))
+
+
+@grouped
+def sites_command(
+    *,
+    model: ModelArgument = None,
+    cluster: ClusterOptions,
+    run: RunOptions,
+    layout: LayoutOptions,
+    between: SiteOptions,
+    plan: PlanOptions,
+    cost: CostOptions,
+    as_json: JsonFlag = False,
+) -> None:
+    """Train over sites with slow links between them: the bandwidth that each use of their devices needs."""
+    from forescale.cli.inputs import read_question
+    from forescale.io.validation import build
+    from forescale.presets import project_as
+    from forescale.units import parse
+    from forescale.whole_run.sites import Outer, bandwidth_needed, compute_utilisation
+
+    names = [item.name for item in fields(Outer)]
+    values = {name: getattr(between, "overlapped" if name == "overlap" else name) for name in names}
+    outer = build(Outer, values, where="the command line")
+    found = project_as(read_question(model, plan, cluster, run, layout, cost))
+    asked: dict[str, Any] = {
+        "parameters": found.params.total,
+        "num_layers": found.model.num_layers,
+        "step_time": found.step_time_s,
+    }
+    needed = {str(share): bandwidth_needed(outer, share / 100, **asked) for share in (50, 80, 90, 95, 99)}
+    given = (
+        None if between.bandwidth is None else parse(between.bandwidth.replace("bit", "b"), "byte/s") * 8.0
+    )
+    document = {
+        "schema": "forescale.sites/1",
+        "model": found.model.name,
+        "step_time_s": found.step_time_s,
+        "outer": {name: getattr(outer, name) for name in names},
+        "bandwidth_bit_per_s": needed,
+        "utilisation": None if given is None else compute_utilisation(outer, bandwidth=given, **asked),
+    }
+    if as_json:
+        print_json(document)
+        return
+    from forescale.cli.render.run import sites_view
+
+    console().print(sites_view(document))
+
+
+def _sets(text: str) -> list[str]:
+    """Return the overrides that a phase's words stand for."""
+    from forescale.spec import Strategy, Workload
+
+    homes = {item.name: "workload" for item in fields(Workload)}
+    homes |= {item.name: "strategy" for item in fields(Strategy)}
+    found = []
+    for word in text.split():
+        name, equals, value = word.partition("=")
+        home = homes.get(name.split(".")[0])
+        if equals and name in ("devices", "nodes"):
+            found.append(word)
+            continue
+        if not equals or home is None:
+            kind = "word of a phase"
+            raise UnknownNameError(kind, word, [f"{each}=" for each in homes])
+        found.append(f"{home}.{name}={value}")
+    return found
+
+
+def _operations(told: OperationsOptions) -> Operations:
+    from forescale.units import parse
+    from forescale.whole_run.operations import Checkpointing, Failures, Operations, load_failures
+
+    rate = _number(told.failures)
+    if rate is None:
+        failures = load_failures(told.failures)
+    elif rate < 0:
+        msg = f"--failures must be 0 or more per node and day, or a name; got {told.failures}"
+        raise SpecError(msg)
+    else:
+        failures = Failures(name="given", source="given", per_device_day={"all": rate / NODE})
+    bandwidth = None if told.storage_bandwidth is None else parse(told.storage_bandwidth, "byte/s")
+    if bandwidth is not None and bandwidth <= 0:
+        msg = f"--storage-bandwidth must be greater than 0, got {told.storage_bandwidth}"
+        raise SpecError(msg)
+    kept = {
+        name: value
+        for name in ("restart", "spares", "repair", "fatal", "elastic", "evaluation", "stragglers")
+        if (value := getattr(told, name)) is not None
+    }
+    saved = Checkpointing(mode=told.checkpoint, interval=told.interval or None, storage_bandwidth=bandwidth)
+    return Operations(failures=failures, checkpointing=saved, **kept)
+
+
+NODE = 8
+"""Devices of the nodes that published rates count."""
+
+
+def _prices(told: PriceOptions) -> Prices:
+    from forescale.whole_run import Prices
+
+    carbon = _number(told.carbon)
+    return Prices(
+        device_hour=told.price, pue=told.pue, carbon=told.carbon if carbon is None else max(carbon, 0.0)
+    )
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

@@ -1,0 +1,70 @@
+"""`forescale run` and `forescale sites` as they are typed."""
+
+import json
+
+import pytest
+
+RUN = (
+    "llama-3.1-8b",
+    "--cluster",
+    "h100-sxm",
+    "--devices",
+    64,
+    "--seq-len",
+    8192,
+    "--global-batch-size",
+    256,
+)
+
+
+def test_a_run_in_phases(forescale):
+    phases = ("--phase", "tokens=1T", "--phase", "tokens=50B seq_len=131072 global_batch_size=16 cp=8")
+    ran = forescale("run", *RUN, "--tp", 1, *phases, "--price", 2, "--json")
+    found = json.loads(ran.out)
+    assert found["schema"] == "forescale.run/1"
+    assert [row["seq_len"] for row in found["phases"]] == [8192, 131_072]
+    assert found["days"]["low"] < found["days"]["expected"] < found["days"]["high"]
+    assert found["money"]["expected"] == pytest.approx(2 * found["device_hours"]["expected"])
+    assert forescale("run", *RUN, "--tp", 1, *phases, "--price", 2, "--json").out == ran.out
+
+
+def test_the_story_on_one_screen(forescale):
+    ran = forescale("run", *RUN, "--tokens", "1T", "--checkpoint", "sync", "--storage-bandwidth", "1GB/s")
+    assert ran.code == 0
+    for word in (
+        "where the days go",
+        "interruptions",
+        "checkpoints",
+        "device-hours",
+        "energy",
+        "closed forms",
+    ):
+        assert word in ran.out
+
+
+def test_sites(forescale):
+    told = ("sites", *RUN, "--every", 100, "--fragments", 8, "--overlapped", 1, "--bits", 4)
+    found = json.loads(forescale(*told, "--bandwidth", "1Gbit/s", "--json").out)
+    needed = list(found["bandwidth_bit_per_s"].values())
+    assert needed == sorted(needed)
+    assert 0 < found["utilisation"] < 1
+    assert "is not projected" in forescale(*told).out
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ((), "phase 1: its tokens must be given"),
+        (("--tokens", "1T", "--failures", "lama"), "unknown failure rates 'lama'; did you mean llama-3?"),
+        (("--tokens", "1T", "--failures", "-1"), "--failures must be 0 or more"),
+        (("--tokens", "1T", "--interval", "1"), "longer than the 1 s between two"),
+        (("--phase", "tokns=3T"), "unknown word of a phase 'tokns=3T'; did you mean tokens="),
+        (("--tokens", "1T", "--storage-bandwidth", "0B/s"), "--storage-bandwidth must be greater than 0"),
+        (("--tokens", "1T", "--carbon", "eu"), "unknown carbon_kg_per_mwh 'eu'"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(forescale, more, sentence):
+    ran = forescale("run", *RUN, *more)
+    assert (ran.code, ran.out) == (2, "")
+    assert sentence in ran.err
+    assert len(ran.err.splitlines()) == 1

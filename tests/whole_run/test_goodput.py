@@ -1,0 +1,110 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forescale.whole_run.goodput import (
+    PARTS,
+    Case,
+    daly_goodput,
+    daly_interval,
+    kokolis_goodput,
+    simulate,
+    slowest_share,
+    young_interval,
+)
+
+CASE = Case(work=4e5, interval=1000.0, blocking=10.0, written=10.0, restart=100.0, mttf=5000.0)
+
+
+def simulated(case, runs=30):
+    outcomes = [simulate(case, np.random.default_rng(seed)) for seed in range(runs)]
+    return sum(each.parts["productive"] for each in outcomes) / sum(each.wall for each in outcomes)
+
+
+def test_intervals_by_hand():
+    assert young_interval(blocking=50.0, mttf=10_000.0) == 1000.0
+    share = 50.0 / 20_000.0
+    assert daly_interval(blocking=50.0, mttf=10_000.0) == pytest.approx(
+        1000 * (1 + share**0.5 / 3 + share / 9) - 50
+    )
+    assert daly_interval(blocking=3.0, mttf=1.0) == 1.0
+
+
+@pytest.mark.parametrize("mttf", [600.0, 6480.0, 100_000.0])
+@pytest.mark.parametrize("blocking", [1.0, 60.0])
+@pytest.mark.parametrize("restart", [30.0, 300.0])
+def test_events_agree_with_daly(mttf, blocking, restart):
+    interval = float(daly_interval(blocking=blocking, mttf=mttf))
+    case = Case(
+        work=500 * mttf, interval=interval, blocking=blocking, written=blocking, restart=restart, mttf=mttf
+    )
+    closed = float(daly_goodput(interval=interval, blocking=blocking, restart=restart, mttf=mttf))
+    assert abs(simulated(case) - closed) < 0.005
+
+
+@pytest.mark.parametrize(("mttf", "restart", "interval"), [(6480.0, 300.0, 600.0), (30_000.0, 600.0, 3600.0)])
+def test_events_agree_with_kokolis_where_little_is_lost(mttf, restart, interval):
+    assert (restart + interval / 2) / mttf <= 0.1
+    case = Case(work=500 * mttf, interval=interval, blocking=0.0, written=0.0, restart=restart, mttf=mttf)
+    assert abs(simulated(case) - kokolis_goodput(mttf=mttf, restart=restart, interval=interval)) < 0.01
+
+
+def test_dalys_interval_loses_least():
+    best = float(daly_interval(blocking=60.0, mttf=6480.0))
+    told = {"blocking": 60.0, "restart": 300.0, "mttf": 6480.0}
+    assert daly_goodput(interval=best, **told) > daly_goodput(interval=0.8 * best, **told)
+    assert daly_goodput(interval=best, **told) > daly_goodput(interval=1.25 * best, **told)
+
+
+def test_nothing_fails():
+    outcome = simulate(replace(CASE, mttf=np.inf), np.random.default_rng(0))
+    assert outcome.failures == 0
+    assert outcome.wall == pytest.approx(4e5 + 399 * 10.0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.builds(
+        Case,
+        work=st.floats(1e3, 1e5),
+        interval=st.floats(10.0, 5e3),
+        blocking=st.floats(0.0, 50.0),
+        written=st.floats(50.0, 500.0),
+        restart=st.floats(0.0, 500.0),
+        mttf=st.floats(2e3, 1e6),
+        planned_mttf=st.floats(1e4, 1e6),
+        planned=st.floats(0.0, 1e3),
+        nodes=st.integers(1, 100),
+        spares=st.one_of(st.none(), st.integers(0, 3)),
+        repair=st.floats(0.0, 1e4),
+        fatal=st.floats(0.0, 1.0),
+        elastic=st.booleans(),
+    ),
+    st.integers(0, 2**31),
+)
+def test_every_second_is_accounted_for(case, seed):
+    outcome = simulate(case, np.random.default_rng(seed))
+    assert set(outcome.parts) == set(PARTS)
+    assert all(seconds >= -1e-6 for seconds in outcome.parts.values())
+    assert outcome.parts["productive"] == pytest.approx(case.work)
+    assert 0.0 < outcome.goodput <= 1.0
+
+
+def test_spares_spare_the_wait_and_elastic_runs_shorten_it():
+    broken = replace(CASE, fatal=1.0, repair=20_000.0, nodes=16, spares=0)
+    waits, spared = simulated(broken), simulated(replace(broken, spares=12))
+    assert waits < simulated(replace(broken, elastic=True)) < spared
+    assert spared == pytest.approx(simulated(replace(broken, spares=None)), abs=0.01)
+
+
+def test_a_checkpoint_counts_when_it_is_written():
+    late = replace(CASE, written=900.0)
+    assert simulated(late) < simulated(CASE) - 0.01
+
+
+def test_the_slowest_of_many():
+    assert slowest_share(spread=0.01, num_devices=1.0) == 0.0
+    assert slowest_share(spread=0.01, num_devices=16384.0) == pytest.approx(0.01 * (2 * np.log(16384)) ** 0.5)

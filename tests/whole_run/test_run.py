@@ -1,0 +1,115 @@
+import math
+
+import pytest
+
+import forescale as fs
+from forescale.errors import SpecError
+from forescale.whole_run import Checkpointing, Failures, Operations, Phase, Prices, load_failures, project_run
+from forescale.whole_run.operations import checkpoint_bytes, failure_names, mean_time_to_failure
+
+DAY = 86400.0
+
+
+def phase(tokens=1e12, devices=64, name="1"):
+    found = fs.project("llama-3.1-8b", "h100-sxm", devices=devices, seq_len=8192, global_batch_size=256)
+    return Phase(name=name, projection=found, tokens=tokens)
+
+
+def operations(**more):
+    return Operations(failures=load_failures("llama-3"), **more)
+
+
+@pytest.mark.parametrize(("devices", "hours"), [(16_384, 1.8), (131_072, 0.23), (8, 153.8 * 24)])
+def test_published_mean_times_to_failure(devices, hours):
+    rate = load_failures("meta-rsc-1").total
+    assert mean_time_to_failure(num_devices=devices, per_device_day=rate) / 3600 == pytest.approx(
+        hours, rel=0.03
+    )
+
+
+def test_llamas_54_days():
+    told = load_failures("llama-3")
+    assert told.total * 54 * 16_384 == pytest.approx(419)
+    assert told.planned_per_device_day * 54 * 16_384 == pytest.approx(47)
+    assert told.per_device_day["HBM3"] * 54 * 16_384 == pytest.approx(72)
+    assert set(failure_names()) >= {"llama-3", "meta-rsc-1", "meta-rsc-2"}
+
+
+def test_checkpoint_bytes_by_hand():
+    assert checkpoint_bytes(parameters=1e9, weight_bytes=2.0, master_bytes=4.0, moment_bytes=4.0) == 14e9
+
+
+def test_a_run_adds_up():
+    found = project_run(
+        [phase(), phase(tokens=5e11, name="2")], operations(), Prices(device_hour=2.0), draws=50
+    )
+    assert sum(found.parts_days.values()) == pytest.approx(found.days.expected)
+    assert found.days.low < found.days.expected < found.days.high
+    assert found.days.expected > found.ideal_days
+    assert found.device_hours.expected == pytest.approx(found.days.expected * 24 * 64)
+    assert found.money.expected == pytest.approx(2.0 * found.device_hours.expected)
+    watts = found.phases[0].projection.cluster.device.power_w
+    assert found.mwh == pytest.approx(found.device_hours.expected * watts * 1.08 / 1e6)
+    assert sum(found.spread.values()) == pytest.approx(1.0, abs=0.05)
+    document = found.to_dict()
+    assert document["days"]["expected"] == found.days.expected
+    assert [row["phase"] for row in document["phases"]] == ["1", "2"]
+    assert "parts_days" in document
+
+
+def test_the_seed_decides():
+    first, again, other = (project_run([phase()], operations(), draws=20, seed=seed) for seed in (1, 1, 2))
+    assert first.days == again.days != other.days
+
+
+def test_nothing_fails():
+    none = Operations(failures=Failures(name="none", source="", per_device_day={}))
+    found = project_run([phase()], none, draws=20)
+    assert math.isinf(found.mttf_s)
+    assert found.parts_days["lost"] == found.parts_days["restart"] == 0.0
+    assert found.goodput > 0.999
+
+
+def test_more_failures_and_slower_storage_cost_days():
+    few = project_run([phase()], operations(), draws=30)
+    many = Failures(name="", source="", per_device_day={"all": 40 * load_failures("llama-3").total})
+    assert project_run([phase()], Operations(failures=many), draws=30).goodput < few.goodput - 0.004
+    sync = operations(checkpointing=Checkpointing(mode="sync", storage_bandwidth=1e9))
+    assert project_run([phase()], sync, draws=30).parts_days["checkpoint"] > few.parts_days["checkpoint"]
+
+
+@pytest.mark.parametrize(
+    ("checkpointing", "rate", "sentence"),
+    [
+        (Checkpointing(interval=1.0), 1e-4, "longer than the 1 s between two; give an interval of"),
+        (Checkpointing(storage_bandwidth=1e6), 1.0, "no work is ever saved"),
+    ],
+)
+def test_what_cannot_be(checkpointing, rate, sentence):
+    failing = Failures(name="", source="", per_device_day={"all": rate})
+    with pytest.raises(SpecError, match=sentence):
+        project_run([phase()], Operations(failures=failing, checkpointing=checkpointing))
+    with pytest.raises(SpecError, match="at least one phase"):
+        project_run([], Operations(failures=failing))
+
+
+def test_llama_405b_as_published():
+    """Model card of Llama 3.1: 30.84 M H100-hours for 405B; its paper: more than 90 % of the time trains."""
+    layout = {"tp": 8, "pp": 16, "vpp": 8, "zero": 1}
+    phases = [
+        Phase(
+            name=str(tokens),
+            tokens=tokens,
+            projection=fs.project(
+                "llama-3.1-405b", "h100-sxm", devices=devices, framework="megatron-core",
+                strategy={**layout, "cp": cp}, seq_len=length, global_batch_size=batch,
+            ),
+        )
+        for tokens, length, batch, devices, cp in (
+            (2.52e8, 4096, 1024, 8192, 1), (2.87e12, 8192, 1024, 8192, 1),
+            (1.19e13, 8192, 2048, 16_384, 1), (8e11, 131_072, 128, 16_384, 16),
+        )
+    ]  # fmt: skip
+    found = project_run(phases, operations(), draws=50)
+    assert found.device_hours.expected == pytest.approx(30.84e6, rel=0.1)
+    assert 0.90 < found.goodput < 0.95

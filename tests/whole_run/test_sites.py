@@ -1,0 +1,79 @@
+"""Streaming DiLoCo's own table: bandwidth between two sites by method and compute utilisation."""
+
+import csv
+import math
+from pathlib import Path
+
+import pytest
+
+from forescale.whole_run.sites import Outer, bandwidth_needed, compute_utilisation
+
+TABLE = (Path(__file__).parents[1] / "data/whole_run/diloco.csv").read_text(encoding="utf-8")
+ROWS = list(csv.DictReader(TABLE.splitlines()))
+METHODS = {
+    "data_parallel": Outer(every=1),
+    "diloco_h100": Outer(every=100),
+    "streaming_h100": Outer(every=100, fragments=3),
+    "streaming_overlapped_h100": Outer(every=100, fragments=3, overlap=1),
+    "streaming_overlapped_fp4_h100": Outer(every=100, fragments=3, overlap=1, bits=4.0),
+}
+STEP = 4.0 / 49.0
+"""Of the table's grid, in powers of ten."""
+
+
+def outer_of(row):
+    outer = METHODS[row["method"]]
+    layers = int(row["layers"])
+    pieces = layers // outer.fragments if outer.fragments > 1 else 1
+    return Outer(every=outer.every, fragments=pieces, overlap=outer.overlap, bits=outer.bits)
+
+
+def grid_steps(row):
+    """Grid steps from the bandwidth published to the first of the grid that reaches the utilisation."""
+    found = bandwidth_needed(
+        outer_of(row), float(row["utilisation_pct"]) / 100, parameters=float(row["parameters"]),
+        num_layers=int(row["layers"]), step_time=float(row["step_s"]),
+    )  # fmt: skip
+    printed = round((math.log10(float(row["bandwidth_gbit_per_s"])) + 1) / STEP)
+    return (math.log10(found / 1e9) + 1) / STEP - printed
+
+
+@pytest.mark.parametrize(
+    "row", ROWS, ids=lambda row: f"{row['model']}-{row['method']}-{row['utilisation_pct']}"
+)
+def test_published_bandwidths(row):
+    # The table prints the last bandwidth of its grid that does not reach: what is needed lies within the step above.
+    assert -1.0 <= grid_steps(row) <= 1.15
+
+
+def test_the_median_is_half_a_step_above():
+    found = sorted(map(grid_steps, ROWS))
+    assert 0.3 < found[len(found) // 2] < 0.7
+
+
+SMALL = {"parameters": 1e9, "num_layers": 24, "step_time": 0.1}
+
+
+def test_by_hand():
+    # 16 Gbit at 160 Gbit/s take 0.1 s; all but the last layer's backward hides none of the first layer's forward:
+    # a third of the step, one layer's backward, then all messages.
+    period = 0.1 / 3 + 0.2 / 3 / 24 + 0.1
+    found = compute_utilisation(Outer(every=1), bandwidth=160e9, **SMALL)
+    assert found == pytest.approx(0.1 / period)
+
+
+def test_less_is_sent_by_less_bits_more_rarely_and_later():
+    low = {"bandwidth": 2e9, **SMALL}
+    order = [
+        compute_utilisation(each, **low)
+        for each in (
+            Outer(every=1),
+            Outer(every=100),
+            Outer(every=100, fragments=8),
+            Outer(every=100, fragments=8, overlap=1),
+            Outer(every=100, fragments=8, overlap=1, bits=4.0),
+        )
+    ]
+    assert order == sorted(order)
+    assert order[0] < 0.02
+    assert order[-1] > 0.9
