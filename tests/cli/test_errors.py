@@ -268,7 +268,7 @@ def test_a_defect_is_not_hidden(forescale, monkeypatch):
     def broken(*_, **__):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(import_module("forescale.presets"), "project_as", broken)
+    monkeypatch.setattr(import_module("forescale.cli.inputs"), "answered", broken)
     with pytest.raises(ZeroDivisionError):
         forescale("project", *DENSE, *LAYOUT)
 
@@ -277,6 +277,6 @@ def test_an_interrupt_is_quiet(forescale, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(import_module("forescale.presets"), "project_as", interrupted)
+    monkeypatch.setattr(import_module("forescale.cli.inputs"), "answered", interrupted)
     ran = forescale("project", *DENSE, *LAYOUT)
     assert (ran.code, ran.out, ran.err) == (130, "", "")

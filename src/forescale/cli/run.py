@@ -123,14 +123,13 @@ def run_command(
     as_json: JsonFlag = False,
 ) -> None:
     """Project a whole run: phases, checkpoints, failures, days on the calendar, money, energy."""
-    from forescale.cli.inputs import read_question
-    from forescale.presets import project_as
+    from forescale.cli.inputs import answered, read_question
     from forescale.whole_run import Phase, project_run
 
     phases: list[Phase] = []
     for at, text in enumerate(operated.phases or [""], 1):
         told = replace(plan, sets=[*(plan.sets or ()), *_sets(text)])
-        found = project_as(read_question(model, told, cluster, run, layout, cost))
+        found = answered(read_question(model, told, cluster, run, layout, cost))
         if found.workload.tokens is None:
             msg = f"phase {at}: its tokens must be given (--tokens 15T, or --phase 'tokens=15T …')"
             raise SpecError(msg)
@@ -157,16 +156,15 @@ def sites_command(
     as_json: JsonFlag = False,
 ) -> None:
     """Train over sites with slow links between them: the bandwidth that each use of their devices needs."""
-    from forescale.cli.inputs import read_question
+    from forescale.cli.inputs import answered, read_question
     from forescale.io.validation import build
-    from forescale.presets import project_as
     from forescale.units import parse
     from forescale.whole_run.sites import Outer, bandwidth_needed, compute_utilisation
 
     names = [item.name for item in fields(Outer)]
     values = {name: getattr(between, "overlapped" if name == "overlap" else name) for name in names}
     outer = build(Outer, values, where="the command line")
-    found = project_as(read_question(model, plan, cluster, run, layout, cost))
+    found = answered(read_question(model, plan, cluster, run, layout, cost))
     asked: dict[str, Any] = {
         "parameters": found.params.total,
         "num_layers": found.model.num_layers,
