@@ -129,6 +129,30 @@ FITS = json.dumps(
 )  # fmt: skip
 LOG = (DATA / "collectives" / "mi300x_1_node_all_reduce.txt").read_text(encoding="utf-8")
 TABLE = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
+LAUNCH = """#!/bin/bash
+#SBATCH --nodes=2
+TP=${TP:-2}; N=$((TP * 4))
+ARGS=(--nproc_per_node 8 --nnodes $(( N / 4 )))
+MODEL=(--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 2048 --vocab-size 1000)
+if [[ $TP -gt 1 ]]; then MODEL+=(--sequence-parallel); fi
+run="torchrun ${ARGS[@]} pretrain_gpt.py ${MODEL[@]} --tensor-model-parallel-size $TP --bf16"
+case $N in 8) BATCH=32;; *) BATCH=64;; esac
+srun bash -c "$run --micro-batch-size 1 --global-batch-size ${BATCH} --train-iters 10"
+"""
+TITAN = """[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 1
+seq_len = 8192
+[parallelism]
+data_parallel_shard_degree = -1
+tensor_parallel_degree = 2
+[activation_checkpoint]
+mode = "selective"
+selective_ac_option = "op"
+"""
+NANOTRON = (DATA / "nanotron" / "config_tiny_llama.yaml").read_text(encoding="utf-8")
 EXAMPLES: tuple[tuple[tuple[str, ...], str, str], ...] = (
     (("project", *DENSE, "--tp", "2", "--zero", "1", "--recompute", "full", "--tokens", "1T"), "", ""),
     (("project", "mixtral-8x7b", "--cluster", "h100-sxm", "--devices", "32", *RUN, "--ep", "8", "--capacity-factor", "1.0"), "", ""),
@@ -168,6 +192,14 @@ EXAMPLES: tuple[tuple[tuple[str, ...], str, str], ...] = (
     (("pipeline", "check", "FILE"), "table.csv", TABLE),
     (("pipeline", "partition", *DENSE, "--pp", "2"), "", ""),
     (("pipeline", "list"), "", ""),
+    (("project", "FILE", "--cluster", "h100-sxm", "--var", "TP=4"), "launch.sh", LAUNCH),
+    (("project", "FILE", "--cluster", "h100-sxm", "--devices", "8"), "titan.toml", TITAN),
+    (("project", "FILE", "--cluster", "h100-sxm"), "nanotron.yaml", NANOTRON),
+    (("export", *DENSE, "--to", "megatron", "--tp", "2", "--output", "OUT.sh"), "", ""),
+    (("export", "FILE", "--cluster", "h100-sxm", "--to", "torchtitan@0.2"), "launch.sh", LAUNCH),
+    (("run", *DENSE, "--tokens", "1T", "--failures", "0.01", "--interval", "600", "--spares", "1", "--price", "2"), "", ""),
+    (("run", *DENSE, "--phase", "tokens=1T seq_len=4096", "--phase", "tokens=2e10 tp=2 devices=16"), "", ""),
+    (("sites", *DENSE, "--every", "50", "--fragments", "4", "--overlapped", "1", "--bandwidth", "10Gbit/s"), "", ""),
 )  # fmt: skip
 WORDS = (
     "0", "-1", "nan", "inf", "-inf", "1e30", "1e400", "1e-400", "9" * 25, "9" * 5000, str(2**63), str(10**12), "1.5", "",
