@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.small import dense, moe
 
+from forescale.graph.layer import head_block, layer_block
 from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.operator import Block, Builder
 from forescale.graph.recompute import keep
 from forescale.memory.liveness import Moment, block_moments, peak_bytes, undominated
-from forescale.spec import Recompute, Strategy
+from forescale.spec import Kernels, Recompute, Strategy
 from forescale.spec.workload import Precision
 
 
@@ -192,3 +194,28 @@ def test_nothing_has_no_moments() -> None:
     block = b.block("nothing", "input")
     moments = block_moments(block, keep(block, Recompute()))
     assert (moments.forward_bytes, moments.backward_bytes) == (0, 0)
+
+
+def moment_of(block: Block, name: str) -> Moment:
+    (found,) = [each for each in block_moments(block, keep(block, Recompute())).forward if each.name == name]
+    return found
+
+
+def laid_out(**layout) -> Layout:
+    degrees, choices = split_strategy(Strategy(**layout))
+    return Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=512.0)
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_a_fused_linear_loss_reads_its_whole_input_on_any_number_of_ranks(tp):
+    block = head_block(dense(), laid_out(tp=tp, kernels=Kernels(cross_entropy="fused_linear")))
+    tensors = moment_of(block, "head.fused_loss").tensors
+    assert tensors["head.gather.result"] == tensors["head.input_gradient"] == 512 * 1024 * 2
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_what_comes_back_from_experts_is_beside_their_rows_without_sequence_parallelism(tp):
+    block = layer_block(moe(), moe().layers[-1], laid_out(tp=tp, sp=False))
+    tensors = moment_of(block, "moe.unpermute").tensors
+    assert tensors["moe.own"] == 512 * 1024 * 2 / tp
+    assert tensors["moe.returned"] == 4 * tensors["moe.own"]

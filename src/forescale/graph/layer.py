@@ -200,6 +200,8 @@ def _vocabulary_head(b: Builder, model: Model, *, source: str) -> None:
     lay, h, vocab = b.layout, float(model.hidden_size), float(model.vocab_size)
     tokens = lay.tokens("sequence")
     columns = padded_vocab(vocab_size=vocab, multiple=float(model.vocab_multiple), tp=lay.degrees.tp)
+    if lay.choices.sp and lay.choices.kernels.cross_entropy == "fused_linear":
+        b.tensor("head.gather.result", tokens * h)  # at tp 1 the input itself, which no product keeps
     gathered = gather_sequence(b, "head.gather", source=source, width=h, feeds="head.logits", narrow=False)
     width: Extent = ("hidden", h)
     if model.embedding_size and model.embedding_size != model.hidden_size:

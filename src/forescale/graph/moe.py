@@ -183,7 +183,7 @@ def _experts(b: Builder, spec: MoeFfn, *, hidden: float, source: str, result: st
     returned = b.tensor("moe.returned", (_own_tokens(b) if once else sent) * hidden)
     moved = more(sent=sent, received=arrived) * hidden
     _travel(b, "moe.combine", elements=moved, source=reduced, result=returned, narrow="backward")
-    own = result if lay.choices.sp else b.tensor("moe.own", _own_tokens(b) * hidden * lay.more_than_one("tp"))
+    own = result if lay.choices.sp else b.tensor("moe.own", _own_tokens(b) * hidden)
     _permute(b, "moe.unpermute", returned, own, moved=2.0 * sent * row * _copied_here(b))
     if own != result:  # forward each rank gets the others' parts, backward the others' gradients
         shared = Collective(kind="all_gather", axis="tp", num_bytes=lay.tokens("residual") * row)
