@@ -162,40 +162,22 @@ class Roofline:
         return self.calibration.memory[op.family].fit
 
     def _gemm(self, op: Gemm) -> Numeric:
-        return self._product(
-            m=op.m, n=op.n, k=op.k, batch=op.batch, dtype=op.dtype, accumulate_bytes=op.accumulate_bytes
-        )
+        return self._product(op)
 
     def _grouped(self, op: GroupedGemm) -> Numeric:
-        sustained = self.calibration.run.rate("grouped")
-        extents, share, extra_s = self._of_experts(op)
-        return self._product(
-            **extents,
-            dtype=op.dtype,
-            accumulate_bytes=op.accumulate_bytes,
-            share=share * sustained,
-            extra_s=extra_s,
-        )
+        one, share, extra_s = self._of_experts(op)
+        return self._product(one, share=share * self.calibration.run.rate("grouped"), extra_s=extra_s)
 
-    def _of_experts(self, op: GroupedGemm) -> tuple[dict[str, Numeric], float, Numeric]:
-        """Return the product of one expert with its number, the share of the dense rate, and seconds beside it."""
+    def _of_experts(self, op: GroupedGemm) -> tuple[Gemm, float, Numeric]:
+        """Return the products of experts as of one kind, their share of the dense rate, and seconds beside them."""
         grouped, rows = self.calibration.grouped, op.m / op.groups
         m, n, k = (rows, op.n, op.k) if op.contract == "k" else (op.k, op.n, rows)
         share = grouped.fraction * (grouped.contract_m if op.contract == "m" else 1.0)
-        return {"m": m, "n": n, "k": k, "batch": op.groups}, share, op.groups * grouped.group_s
+        products = Gemm(m=m, n=n, k=k, batch=op.groups, dtype=op.dtype, accumulate_bytes=op.accumulate_bytes)
+        return products, share, op.groups * grouped.group_s
 
-    def _product(
-        self,
-        *,
-        m: Numeric,
-        n: Numeric,
-        k: Numeric,
-        batch: Numeric,
-        dtype: str,
-        accumulate_bytes: float,
-        share: Numeric = 1.0,
-        extra_s: Numeric = 0.0,
-    ) -> Numeric:
+    def _product(self, op: Gemm, *, share: Numeric = 1.0, extra_s: Numeric = 0.0) -> Numeric:
+        m, n, k, batch, dtype = op.m, op.n, op.k, op.batch, op.dtype
         rate, fitted = self._rate(dtype), self._parameters(dtype)
         cores = float(self.device.num_cores)
         costs = [
@@ -212,7 +194,7 @@ class Roofline:
             for rows, columns in fitted.tiles
         ]
         operand = OPERAND_BYTES[dtype]
-        output = max(2.0, operand if operand == 4.0 else 0.0) + accumulate_bytes
+        output = max(2.0, operand if operand == 4.0 else 0.0) + op.accumulate_bytes
         num_bytes = gemm_bytes(m=m, n=n, k=k, batch=batch, operand_bytes=operand, output_bytes=output)
         return gemm_seconds(
             step_flops=functools.reduce(smaller, costs),
@@ -265,15 +247,16 @@ class Roofline:
 
     def _head_product(self, op: AttentionCore, width: Numeric, calls: Numeric, dtype: str) -> Numeric:
         """Price one product of unfused attention; heads whose rows are not aligned are left to the vector units."""
-        price = functools.partial(
-            self._product, m=op.q_len, n=op.kv_len, k=width, batch=calls, accumulate_bytes=0.0
-        )
+
+        def price(dtype: str) -> Numeric:
+            return self._product(Gemm(m=op.q_len, n=op.kv_len, k=width, batch=calls, dtype=dtype))
+
         unaligned = np.mod(value_of(width) * OPERAND_BYTES[dtype], VECTOR_LOAD_BYTES) > 0.0
         if not np.any(unaligned):
-            return price(dtype=dtype)
+            return price(dtype)
         if np.all(unaligned):
-            return price(dtype="fp32")
-        return np.where(unaligned, price(dtype="fp32"), price(dtype=dtype))
+            return price("fp32")
+        return np.where(unaligned, price("fp32"), price(dtype))
 
     def _memory(self, op: Elementwise) -> Numeric:
         fitted = self.calibration.memory[op.family]

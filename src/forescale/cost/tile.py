@@ -8,7 +8,7 @@ Attention follows the loop of FlashAttention: products, softmax and loads of one
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy as np
 from forescale.cost.calibration import Fit, TileAttentionParameters, TileParameters
 from forescale.cost.roofline import OPERAND_BYTES, Roofline, attention_bytes, entry_of, gemm_bytes
 from forescale.formula import Term, formula, value_of
-from forescale.graph.ops import AttentionCore, Compute, Gemm, GroupedGemm
+from forescale.graph.ops import EXTENTS, AttentionCore, Compute, Gemm, GroupedGemm
 from forescale.numeric import Array, Numeric
 
 ORIGAMI = "Primus projection documentation, GEMM simulation (Origami); Stream-K, arXiv:2301.03598, section 3"
@@ -170,37 +170,24 @@ class _Limits:
     operand_bytes: float
     output_bytes: float
 
-    def seconds(
-        self, *, m: Numeric, n: Numeric, k: Numeric, batch: Numeric, extra_s: Numeric = 0.0
-    ) -> Numeric:
+    def seconds(self, op: Gemm, extra_s: Numeric = 0.0) -> Numeric:
         """Return the duration with the fastest tile; recorded extents are priced once more with that tile."""
         if self.fitted.systolic:
-            return self._systolic(m=m, n=n, k=k, batch=batch, extra_s=extra_s)
-        extents = {"m": m, "n": n, "k": k, "batch": batch, "extra_s": extra_s}
-        plain = {name: value_of(value) for name, value in extents.items()}
-        depth = max(np.ndim(value) for value in plain.values())
+            return self._systolic(op, extra_s)
+        extents = {name: getattr(op, name) for name in EXTENTS[Gemm]}
+        plain = replace(op, **{name: value_of(value) for name, value in extents.items()})
+        depth = max(map(np.ndim, (plain.m, plain.n, plain.k, plain.batch, value_of(extra_s))))
         tiles = tiles_of(self.fitted.tiles, self.cores)
-        costs = np.asarray(self._tiled(*tiles.reshape(4, -1, *(1,) * depth), **plain))
-        if any(isinstance(value, Term) for value in extents.values()):
-            return self._tiled(*tiles[:, costs.argmin(axis=0)], **extents)
+        costs = np.asarray(self._tiled(plain, value_of(extra_s), *tiles.reshape(4, -1, *(1,) * depth)))
+        if Term in map(type, (*extents.values(), extra_s)):
+            return self._tiled(op, extra_s, *tiles[:, costs.argmin(axis=0)])
         fastest = costs.min(axis=0)
         return fastest if depth else float(fastest)
 
     def _tiled(
-        self,
-        tile_m: Numeric,
-        tile_n: Numeric,
-        split: Numeric,
-        square: Numeric,
-        /,
-        *,
-        m: Numeric,
-        n: Numeric,
-        k: Numeric,
-        batch: Numeric,
-        extra_s: Numeric,
+        self, op: Gemm, extra_s: Numeric, tile_m: Array, tile_n: Array, split: Array, square: Array
     ) -> Numeric:
-        shape = {"m": m, "n": n, "batch": batch, "tile_m": tile_m, "tile_n": tile_n}
+        shape = {"m": op.m, "n": op.n, "batch": op.batch, "tile_m": tile_m, "tile_n": tile_n}
         fitted = self.fitted
         step_s = tile_step_seconds(
             tile_m=tile_m, tile_n=tile_n, operand_bytes=self.operand_bytes, core_rate=self.rate / self.cores,
@@ -208,21 +195,25 @@ class _Limits:
             bandwidth=self.bandwidth,
         )  # fmt: skip
         epilogue_s = tile_epilogue_seconds(
-            m=m, n=n, batch=batch, split=split, output_bytes=self.output_bytes, bandwidth=self.bandwidth
+            m=op.m,
+            n=op.n,
+            batch=op.batch,
+            split=split,
+            output_bytes=self.output_bytes,
+            bandwidth=self.bandwidth,
         )
         return tile_gemm_seconds(
             waves=tile_waves(**shape, split=split, num_cores=self.cores, tail=fitted.tail), step_s=step_s,
-            k=k, split=split, fill_s=fitted.fill_s, epilogue_s=fitted.epilogue * epilogue_s,
+            k=op.k, split=split, fill_s=fitted.fill_s, epilogue_s=fitted.epilogue * epilogue_s,
             launch_s=fitted.launch_s + extra_s,
         )  # fmt: skip
 
-    def _systolic(self, *, m: Numeric, n: Numeric, k: Numeric, batch: Numeric, extra_s: Numeric) -> Numeric:
-        num_bytes = gemm_bytes(
-            m=m, n=n, k=k, batch=batch, operand_bytes=self.operand_bytes, output_bytes=self.output_bytes
-        )
+    def _systolic(self, op: Gemm, extra_s: Numeric) -> Numeric:
+        extents = {name: getattr(op, name) for name in EXTENTS[Gemm]}
+        num_bytes = gemm_bytes(**extents, operand_bytes=self.operand_bytes, output_bytes=self.output_bytes)
         return systolic_seconds(
-            m=m, n=n, k=k, batch=batch, array=float(self.fitted.systolic), rate=self.rate,
-            num_bytes=num_bytes, bandwidth=self.bandwidth, launch_s=self.fitted.launch_s + extra_s,
+            **extents, array=float(self.fitted.systolic), rate=self.rate, num_bytes=num_bytes,
+            bandwidth=self.bandwidth, launch_s=self.fitted.launch_s + extra_s,
         )  # fmt: skip
 
 
@@ -239,27 +230,27 @@ class TileModel(Roofline):
         return super()._fit(op)
 
     def _gemm(self, op: Gemm) -> Numeric:
-        return self._limits(op.dtype, op.accumulate_bytes).seconds(m=op.m, n=op.n, k=op.k, batch=op.batch)
+        return self._limits(op).seconds(op)
 
     def _grouped(self, op: GroupedGemm) -> Numeric:
-        extents, share, extra_s = self._of_experts(op)
-        return self._limits(op.dtype, op.accumulate_bytes, share).seconds(**extents, extra_s=extra_s)
+        products, share, extra_s = self._of_experts(op)
+        return self._limits(products, share).seconds(products, extra_s)
 
     @property
     def _systolic(self) -> bool:
         """Whether the matrix units are systolic arrays, whose attention is not that of workgroups."""
         return any(entry.systolic for entry in self.calibration.tile.values())
 
-    def _limits(self, dtype: str, accumulate_bytes: float, share: float = 1.0) -> _Limits:
-        fitted, operand = self._tile(dtype), OPERAND_BYTES[dtype]
+    def _limits(self, op: Gemm, share: float = 1.0) -> _Limits:
+        fitted, operand = self._tile(op.dtype), OPERAND_BYTES[op.dtype]
         return _Limits(
             fitted=fitted,
             cores=float(self.device.num_cores),
-            rate=self._rate(dtype) * fitted.fraction * share * self.calibration.run.rate(dtype),
+            rate=self._rate(op.dtype) * fitted.fraction * share * self.calibration.run.rate(op.dtype),
             l2_rate=fitted.l2_bytes_per_clock * self._clock,
             bandwidth=self._bandwidth(fitted.bandwidth),
             operand_bytes=operand,
-            output_bytes=(4.0 if operand == 4.0 else 2.0) + accumulate_bytes,
+            output_bytes=(4.0 if operand == 4.0 else 2.0) + op.accumulate_bytes,
         )
 
     def _attention(self, op: AttentionCore, dtype: str) -> Numeric:
