@@ -216,10 +216,9 @@ def _vocabulary_head(b: Builder, model: Model, *, source: str) -> None:
         if lay.summa:
             msg = "cross_entropy fused_linear needs the head's matrix whole; with tp_kind summa give another"
             raise SpecError(msg)
-        padding = columns / vocab
-        b.parameter(VOCABULARY_WEIGHT, width, ("vocab", vocab), copies=padding)
+        b.parameter(VOCABULARY_WEIGHT, width, ("vocab", vocab), copies=columns / vocab)
         if model.head_bias:
-            b.parameter("head.logits.bias", ("vocab", vocab), copies=padding)
+            b.parameter("head.logits.bias", ("vocab", vocab), copies=columns / vocab)
         fused_linear_loss(b, source=gathered, rows=tokens, k=width[1], n=local)
         return
     b.tensor("head.logits", tokens * local)
