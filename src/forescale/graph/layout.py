@@ -81,6 +81,8 @@ class Degrees:
         return self.tp * self.cp * self.dp_shard / (self.ep * self.etp)
 
 
+NODE = 8
+"""Devices of the fastest tier where no cluster is asked about: parameters and FLOP do not depend on it."""
 OF_BLOCKS = ("tp", "cp", "ep", "etp", "micro_batch_size")
 """Degrees that a block's operators and tensors depend on."""
 
@@ -95,7 +97,7 @@ class Choices:
     cp_kind: ContextKind = "all_gather"
     cp_balanced: bool = True
     cp_inner: int | None = None
-    domain: int = 8
+    domain: int = NODE
     """Devices that share the fastest tier, of which `cp_inner` None takes as many as it can."""
     flash_attention: bool = True
     recompute: Recompute = field(default_factory=Recompute)
@@ -111,7 +113,7 @@ class Choices:
     offload: Offload = field(default_factory=Offload)
 
 
-def split_strategy(strategy: Strategy, *, domain: int = 8) -> tuple[Degrees, Choices]:
+def split_strategy(strategy: Strategy, *, domain: int = NODE) -> tuple[Degrees, Choices]:
     """Return the numeric degrees (as floats) and the structural choices of one strategy.
 
     `domain` is of the cluster: the devices that share its fastest tier.

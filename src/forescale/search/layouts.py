@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from forescale.cost.mesh import Order, placed
 from forescale.errors import SpecError
-from forescale.graph.layout import Degrees
+from forescale.graph.layout import NODE, Degrees
 from forescale.graph.stages import layers_per_chunk
 from forescale.numeric import divisors
 from forescale.question import Question
@@ -96,7 +96,7 @@ class Candidates:
     """Rows that each constraint refused."""
     widths: tuple[int, ...] = ()
     """What SUMMA cuts into panels."""
-    domain: int = 8
+    domain: int = NODE
     """Devices that share the fastest tier."""
 
     @property
