@@ -38,7 +38,6 @@ from forescale.syntax import parse_mapping
 
 SCHEMA = "forescale.bench/1"
 KEYS = ("schema", "config", "ranks", "layers", "kernels", "collectives", "conditions")
-MEASURED = ("ranks", "layers", "kernels", "collectives")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

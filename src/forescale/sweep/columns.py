@@ -18,8 +18,6 @@ from forescale.sweep.parameters import scale_up_tier
 
 Row: TypeAlias = dict[str, Any]
 Kind: TypeAlias = Literal["whole", "number", "text", "flag"]
-Status: TypeAlias = Literal["ok", "infeasible", "impossible", "defect"]
-"""A layout was found; none is legal or fits; the point asks for what cannot be; a result broke a physical law."""
 VARIED = "vary."
 """Columns of what is varied start with this: factors as numbers, everything else as it was set."""
 REASONS = 3
