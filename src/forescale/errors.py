@@ -88,12 +88,13 @@ def shown(value: object, most: int = 60) -> str:
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> tuple[str, ...]:
-    """Return up to `count` known names most like `name`, best first."""
+    """Return up to `count` known names most like `name`, best first; what it is the first words of stands before."""
     by_lower = {candidate.lower(): candidate for candidate in known}
-    lowered = name.lower()
+    lowered = name.lower().rpartition("/")[2]
+    begun = sorted((each for each in by_lower if lowered and each.startswith(f"{lowered}-")), key=len)
     close = difflib.get_close_matches(lowered, list(by_lower), n=count, cutoff=0.5)
     inside = [candidate for candidate in by_lower if lowered and lowered in candidate]
-    ordered = dict.fromkeys([*close, *sorted(inside, key=len)])
+    ordered = dict.fromkeys([*begun, *close, *sorted(inside, key=len)])
     return tuple(by_lower[candidate] for candidate in list(ordered)[:count])
 
 

@@ -18,7 +18,7 @@ from forescale.errors import SpecError, UnknownNameError
 
 ISSUE_NAMES = [
     "h100-sxm", "a100-sxm-80gb", "a100-sxm-40gb", "a100-pcie", "h200-sxm", "b200", "b300", "gb200-nvl72",
-    "gb300-nvl72", "h800-sxm", "v100-dgx2", "v100-jean-zay", "mi250x-frontier", "mi300x", "mi325x", "mi355x",
+    "gb300-nvl72", "h800-sxm", "v100-dgx2", "v100-jean-zay", "mi250x-frontier", "mi300x", "mi325x", "mi350x", "mi355x",
     "mi355x-pods", "perlmutter", "tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu-v7", "gaudi2", "gaudi3",
     "trn1", "trn2", "l40s-pcie", "almodel-pod", "a100-nvs4", "h200-nvs8", "b200-nvs64",
 ]  # fmt: skip

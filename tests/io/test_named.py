@@ -31,6 +31,23 @@ def test_a_catalogue_name_beats_a_folder_of_that_name(tmp_path):
     assert model_of("llama-3.1-8b", folder=tmp_path) == load_model("llama-3.1-8b")
 
 
+def test_a_repository_is_a_catalogue_model_unless_there_is_such_a_folder(tmp_path):
+    assert model_of("Qwen/Qwen3-30B-A3B", folder=tmp_path) == load_model("qwen3-30b-a3b")
+    with pytest.raises(UnknownNameError, match="did you mean qwen3-30b-a3b"):
+        model_of("Qwen/Qwen3-30B", folder=tmp_path)
+    with pytest.raises(ReaderError, match="there is no such file"):
+        model_of("../Qwen3-30B-A3B", folder=tmp_path)
+    (tmp_path / "Qwen" / "Qwen3-30B-A3B").mkdir(parents=True)
+    with pytest.raises(ReaderError):
+        model_of("Qwen/Qwen3-30B-A3B", folder=tmp_path)
+
+
+def test_the_first_words_of_one_cluster_will_do():
+    assert cluster_of("h800", 8) == cluster_of("h800-sxm", 8)
+    with pytest.raises(UnknownNameError, match="did you mean h100-sxm or h100-pcie"):
+        cluster_of("h100", 8)
+
+
 def test_what_is_neither():
     with pytest.raises(UnknownNameError, match=r"llama-3\.1-8b"):
         model_of("llama-3.1-8bb")

@@ -64,7 +64,7 @@ def load_device(name: str) -> Device:
 
 
 def load_cluster(name: str, num_devices: int) -> Cluster:
-    """Return the catalogue cluster `name` with `num_devices` devices.
+    """Return the catalogue cluster `name` with `num_devices` devices; the first words of one name alone will do.
 
     Raises
     ------
@@ -73,6 +73,8 @@ def load_cluster(name: str, num_devices: int) -> Cluster:
     SpecError
         If the cluster cannot hold so many devices.
     """
+    begun = [each for each in cluster_names() if each.startswith(f"{name.lower()}-")]
+    name = begun[0] if name not in cluster_names() and len(begun) == 1 else name
     entry = _plain(_entry("clusters", "cluster", name), {})
     device = entry["device"]
     if isinstance(device, str):

@@ -68,6 +68,7 @@ class AnchorOptions:
     safety_margin: float | None = _anchor(
         f"Of the measured residual, added to the upper bound; {MARGIN} by default.",
         "SHARE",
+        flag="--safety-margin --memory-safety-margin",
         check=bounded(PRICE, whole=False),
     )
 

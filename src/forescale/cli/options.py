@@ -13,7 +13,7 @@ import typer
 from annotated_types import Interval
 
 from forescale.cli.help import Rare
-from forescale.errors import SpecError
+from forescale.errors import SpecError, shown
 from forescale.files import place_of
 from forescale.limits import within
 from forescale.spec.strategy import Allocator, ContextKind, Dispatcher, RematPolicy, TensorKind
@@ -36,6 +36,7 @@ def option(
     default: object = None,
     check: Callable[..., Any] | None = None,
     complete: Callable[[str], list[str]] | None = None,
+    parse: Callable[[str], Any] | None = None,
 ) -> Any:  # noqa: ANN401 (a field of any type)
     """Return an option as a field of a group, or as a parameter of a command that is `grouped`.
 
@@ -55,6 +56,8 @@ def option(
         Is told the parameter and its value, and returns the value or raises.
     complete
         Returns what can stand for the beginning of a value.
+    parse
+        Returns the value of a text, or raises; by default its type says how.
     """
     said = {
         "help": text,
@@ -62,6 +65,7 @@ def option(
         "rich_help_panel": panel,
         "callback": check,
         "autocompletion": complete,
+        "parser": parse,
     }
     return field(default=default, metadata={"flag": flag, "said": said})
 
@@ -170,6 +174,18 @@ def memory_limit(text: str | None) -> float | None:
     return value
 
 
+def sequence_length(text: str) -> int:
+    """Return the tokens of --seq-len; k and M are of 1,024, as lengths of context are named."""
+    number, factor = text.strip(), 1
+    if number[-1:] in ("k", "K", "M"):
+        number, factor = number[:-1], 1024 ** (1 if number[-1] in "kK" else 2)
+    try:
+        return int(number) * factor
+    except ValueError as error:
+        msg = f"--seq-len takes a whole number of tokens, such as 8192 or 128k; got {shown(text)}"
+        raise SpecError(msg) from error
+
+
 output_option = partial(option, panel=OUTPUT)
 _machine, _run, _layout = (partial(option, panel=panel) for panel in (MACHINE, RUN, LAYOUT))
 _cost, _types, _grid, _stages = (partial(option, panel=panel) for panel in (COST, TYPES, GRID, STAGES))
@@ -212,7 +228,7 @@ class ClusterOptions:
         "Its node and network, as Primus writes them, over those of --cluster.", "FILE.yaml"
     )
     devices: int | None = _machine("Devices.")
-    nodes: int | None = _machine("Nodes, instead of devices.")
+    nodes: int | None = _machine("Nodes, instead of devices.", flag="--nodes --target-nodes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,6 +238,9 @@ class CostOptions:
     compute: Literal["auto", "roofline", "tile", "measured"] | None = _cost(
         "Model of kernels; auto by default."
     )
+    profiling_mode: Literal["simulate", "benchmark"] | None = _cost(
+        "Primus's word for --compute: simulate is auto, benchmark is measured (with --measurements)."
+    )
     device_clock_mhz: float | None = _cost("Clock to predict for; the device's own by default.", "MHZ")
     calibration: Path | None = _cost("Your own fits, as `calibrate` wrote them.", "FILE.json")
     measurements: list[Path] | None = _cost("Timed kernels and collectives to look up. Repeatable.", "FILE")
@@ -229,8 +248,11 @@ class CostOptions:
     def values(self) -> dict[str, Any]:
         """Return what is given, as the section `[cost]` of a plan; files are found from anywhere."""
         calibration, measurements = self.calibration, self.measurements
+        if self.compute is not None and self.profiling_mode is not None:
+            raise SpecError("--compute and --profiling-mode say the same thing; give one of them")
+        modes: dict[str | None, str] = {"simulate": "auto", "benchmark": "measured"}
         return {
-            "compute": self.compute,
+            "compute": self.compute or modes.get(self.profiling_mode),
             "device_clock_mhz": self.device_clock_mhz,
             "calibration": None if calibration is None else str(place_of(calibration).absolute()),
             "measurements": None
@@ -243,7 +265,7 @@ class CostOptions:
 class RunOptions:
     """What is trained on: batch, tokens, optimizer, data types."""
 
-    seq_len: int | None = _run("Tokens per sequence.")
+    seq_len: int | None = _run("Tokens per sequence, such as 128k.", parse=sequence_length)
     global_batch_size: int | None = _run("Sequences per optimizer step.")
     tokens: str | None = _run("Tokens of the whole run, such as 15T.", "COUNT")
     optimizer: OptimizerName | None = _run("Optimizer.")
@@ -280,7 +302,7 @@ class LayoutOptions:
         "Pipeline schedule, a name of `pipeline list`; by default 1F1B, interleaved where vpp > 1.", "NAME"
     )
     sequence_pieces: int | None = _stages("Pieces of a sequence, for schedules that cut them (seq1f1b).")
-    dp_replicate: int | None = _layout("Data parallel replicas; by default derived from --devices.")
+    dp_replicate: int | None = _layout("Data parallel replicas; by default derived.")
     dp_shard: int | None = _layout("Data parallel ranks that share states; by default derived.")
     zero: int | None = _layout(
         "States sharded over dp: 1 optimizer, 2 also gradients, 3 also weights.", "0-3"

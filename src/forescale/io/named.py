@@ -110,9 +110,15 @@ def named_cluster(cluster: Cluster) -> str | None:
 
 
 def _file(text: str, folder: Path | None, *, known: bool) -> Path | None:
-    """Return the path that `text` is, or None if it is a name; a catalogue name beats a file of that name."""
+    """Return the path that `text` is, or None if it is a name; a catalogue name beats a file of that name.
+
+    ORGANISATION/NAME is a file if there is one, and else a name.
+    """
     path = (folder or Path()) / place_of(text)
-    looks = "/" in text or Path(text).suffix in _SUFFIXES
+    if "/" in text:
+        named = text.count("/") == 1 and Path(text).suffix not in _SUFFIXES and text[0].isalnum()
+        return None if named and not path.exists() else path
+    looks = Path(text).suffix in _SUFFIXES
     return path if looks or (not known and path.exists()) else None
 
 
