@@ -91,6 +91,16 @@ def keys_of_yaml(text: str) -> tuple[tuple[str, int], ...]:
     return tuple(_keys_of_node(yaml.compose(text, Loader=_yaml_loader(unique=False)), ""))
 
 
+def key_lines(text: str) -> dict[str, int]:
+    """Return the line of every key of a YAML or JSON text by its dotted path; of a text that cannot be read none."""
+    import yaml
+
+    try:
+        return dict(keys_of_yaml(text))
+    except (yaml.YAMLError, RecursionError, AttributeError):
+        return {}
+
+
 def _keys_of_node(node: Any, path: str) -> Iterator[tuple[str, int]]:  # noqa: ANN401  (a node of a lazy import)
     if node.id == "mapping":
         for key, value in node.value:

@@ -167,7 +167,42 @@ remat_policy: minimal
     options=Options(num_devices=8),
     environment={"M_BASE_EMB_DIM": "128"},
 )
+TRAINER = Sample(
+    text=json.dumps(
+        {
+            "per_device_train_batch_size": 2,
+            "gradient_accumulation_steps": 4,
+            "gradient_checkpointing": True,
+            "learning_rate": 1e-4,
+            "fsdp": "full_shard auto_wrap",
+            "bf16": True,
+        }
+    ),
+    suffix=".json",
+    with_key=lambda text, key: text[:-1] + f', "{key}": 3}}',
+    keys=frozenset(
+        {"per_device_train_batch_size", "gradient_checkpointing", "learning_rate", "fsdp", "bf16"}
+    ),
+    options=Options(num_devices=8),
+)
+ACCELERATE = Sample(
+    text="""compute_environment: LOCAL_MACHINE
+distributed_type: FSDP
+fsdp_config:
+  fsdp_version: 2
+  fsdp_reshard_after_forward: true
+  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
+mixed_precision: bf16
+num_machines: 1
+num_processes: 8
+""",
+    suffix=".yaml",
+    with_key=lambda text, key: f"{text}{key}: 3\n",
+    keys=frozenset({"fsdp_version", "fsdp_reshard_after_forward", "mixed_precision", "num_processes"}),
+)
 SAMPLES = {
+    "accelerate": [ACCELERATE],
+    "trainer": [TRAINER],
     "deepspeed": [DEEPSPEED],
     "huggingface": [HUGGINGFACE],
     "maxtext": [MAXTEXT],

@@ -7,7 +7,9 @@ from typing import Final
 
 from forescale.errors import ReaderError
 from forescale.files import read_text
+from forescale.frameworks.deepspeed.accelerate import AccelerateReader
 from forescale.frameworks.deepspeed.reader import DeepSpeedReader
+from forescale.frameworks.deepspeed.trainer import TrainerReader
 from forescale.frameworks.huggingface import load_huggingface
 from forescale.frameworks.maxtext.reader import MaxTextReader
 from forescale.frameworks.megatron import MegatronReader
@@ -38,6 +40,8 @@ READERS: tuple[Reader, ...] = (
     MegatronReader(),
     PrimusReader(),
     DeepSpeedReader(),
+    TrainerReader(),
+    AccelerateReader(),
     NanotronReader(),
     TorchtitanTomlReader(),
     TorchtitanJobReader(),

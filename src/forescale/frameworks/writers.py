@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from forescale.errors import SpecError
+from forescale.frameworks.deepspeed.writer import DeepSpeedWriter
 from forescale.frameworks.maxtext.writer import MaxTextWriter
 from forescale.frameworks.megatron.writer import MegatronWriter
 from forescale.frameworks.nanotron.writer import NanotronWriter
@@ -10,7 +11,13 @@ from forescale.frameworks.torchtitan.writer import TorchtitanWriter
 from forescale.frameworks.writing import Writer
 from forescale.spec.framework import Framework
 
-WRITERS: tuple[Writer, ...] = (MegatronWriter(), TorchtitanWriter(), NanotronWriter(), MaxTextWriter())
+WRITERS: tuple[Writer, ...] = (
+    MegatronWriter(),
+    TorchtitanWriter(),
+    DeepSpeedWriter(),
+    NanotronWriter(),
+    MaxTextWriter(),
+)
 """All writers; a new one is added here."""
 
 

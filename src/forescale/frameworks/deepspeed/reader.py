@@ -19,7 +19,7 @@ from forescale.frameworks.reading import Options, Reading, words_of
 from forescale.limits import COUNT, within
 from forescale.spec.strategy import Kernels, Offload, Overlap, Strategy
 from forescale.spec.workload import OptimizerName
-from forescale.syntax import parse_mapping
+from forescale.syntax import key_lines, parse_mapping
 from forescale.units import counted
 
 _BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
@@ -61,33 +61,41 @@ class DeepSpeedReader:
 
     def read(self, path: Path, options: Options) -> Reading:
         """Return what the configuration at `path` says of layout and batch."""
-        content = parse_mapping(read_text(path), path, parse_json)
-        config = _Config(content, path, strict=options.strict)
-        strategy = _strategy(config, options.num_devices)
-        return Reading(
-            format=self.name,
-            framework="megatron-deepspeed" if "pipeline.stages" in config.given else "deepspeed-zero",
-            strategy=strategy,
-            told=_told(config, strategy),
-            workload_values=_workload(config, strategy),
-            num_devices=options.num_devices,
-            used=tuple(config.used),
-            ignored=tuple(key for key in config.given if key not in config.used),
-            unknown=tuple(config.unknown),
-            notes=tuple(dict.fromkeys(config.notes)),
-        )
+        return read_config(parse_mapping(read_text(path), path, parse_json), path, options)
+
+
+def read_config(
+    content: Mapping[str, Any], path: Path, options: Options, outer: Mapping[str, Any] | None = None
+) -> Reading:
+    """Return what a configuration says; `outer` are the settings of a trainer that fills in what is "auto"."""
+    config = _Config(content, path, outer or {}, strict=options.strict)
+    strategy = _strategy(config, options.num_devices)
+    return Reading(
+        format=DeepSpeedReader.name,
+        framework="megatron-deepspeed" if "pipeline.stages" in config.given else "deepspeed-zero",
+        strategy=strategy,
+        told=_told(config, strategy),
+        workload_values=_workload(config, strategy),
+        num_devices=options.num_devices,
+        used=tuple(config.used),
+        ignored=tuple(key for key in config.given if key not in config.used),
+        unknown=tuple(config.unknown),
+        notes=tuple(dict.fromkeys(config.notes)),
+    )
 
 
 class _Config:
     """The settings of one file by dotted key, and which of them were read."""
 
-    def __init__(self, content: Mapping[str, Any], path: Path, *, strict: bool) -> None:
-        self.path, table = path, _table()
+    def __init__(
+        self, content: Mapping[str, Any], path: Path, outer: Mapping[str, Any], *, strict: bool
+    ) -> None:
+        self.path, self.outer, table = path, outer, _table()
         known = {*table["read"], *table["not_expressed"], *table["ignored"]}
         tops = tuple(dict.fromkeys(key.split(".")[0] for key in known))
         self.unknown = [key for key in content if key not in tops]
         if self.unknown and strict:
-            raise UnknownKeyError(self.unknown[0], str(path), tops)
+            raise UnknownKeyError(self.unknown[0], self.place(self.unknown[0]), tops)
         self.given = dict(_flat({key: value for key, value in content.items() if key in tops}))
         for section, keys in table["sections"].items():
             inside = content.get(section)
@@ -95,7 +103,7 @@ class _Config:
                 raise ReaderError(path, f"{section} must be a table, got {shown(inside)}")
             wrong = [key for key in inside if key not in keys] if isinstance(inside, dict) else []
             if wrong and strict:
-                raise UnknownKeyError(wrong[0], f"{path}, {section}", keys)
+                raise UnknownKeyError(wrong[0], f"{self.place(f'{section}.{wrong[0]}')}, {section}", keys)
             self.unknown += [f"{section}.{key}" for key in wrong]
         self.used: dict[str, None] = {}
         self.notes: list[str] = []
@@ -103,15 +111,21 @@ class _Config:
             if any(name == key or name.startswith(f"{key}.") for name, value in self.given.items() if value):
                 self.notes.append(f"not expressed: {key} ({what})")
 
+    def place(self, key: str) -> str:
+        """Return the file, and the line that a key stands on."""
+        found = key_lines(read_text(self.path)).get(key) if self.path.is_file() else None
+        return str(self.path) if found is None else f"{self.path}, line {found}"
+
     def get(self, key: str) -> object:
-        """Return a setting; None where it is not given, or "auto"."""
+        """Return a setting; None where it is not given, or "auto" and no trainer fills it in."""
         if key not in self.given:
             return None
         self.used[key] = None
         value = self.given[key]
         if value == "auto":
-            self.notes.append(f"{key} is auto: not given")
-            return None
+            if key not in self.outer:
+                self.notes.append(f"{key} is auto: not given")
+            return self.outer.get(key)
         return value
 
     def count(self, key: str) -> int | None:

@@ -1,0 +1,158 @@
+"""Arguments of Hugging Face's Trainer that run on DeepSpeed or FSDP."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from forescale.errors import UnknownKeyError
+from forescale.files import parse_json, read_text
+from forescale.frameworks.deepspeed.reader import LEFT, read_config
+from forescale.frameworks.huggingface import load_huggingface
+from forescale.frameworks.reading import Options, Reading, words_of
+from forescale.frameworks.settings import Settings
+from forescale.spec.model import Model
+from forescale.spec.strategy import Offload, Recompute, Strategy
+from forescale.syntax import key_lines, parse_mapping, parse_yaml_lenient
+
+MICRO: Final = "per_device_train_batch_size"
+_TRAINER = re.compile(rf"[\"']?{MICRO}[\"']?\s*:")
+_LENGTHS: Final = ("block_size", "max_length", "max_seq_length")
+"""What programs around the Trainer call the length of sequences."""
+
+
+class TrainerReader:
+    """Arguments of Hugging Face's Trainer, in JSON or YAML, that name a DeepSpeed configuration or FSDP."""
+
+    name: Final = "trainer"
+    title: Final = "Hugging Face TrainingArguments in JSON or YAML (with DeepSpeed or FSDP)"
+
+    def recognises(self, text: str) -> bool:
+        """Whether `text` has the Trainer's batch size."""
+        return _TRAINER.search(text) is not None
+
+    def read(self, path: Path, options: Options) -> Reading:
+        """Return what the arguments, the DeepSpeed configuration and the model that they name say."""
+        settings, unknown = _settings(path, options)
+        values = _filled(settings)
+        named = settings.get("deepspeed")
+        if isinstance(named, str):
+            place = path.parent / named
+            content: Mapping[str, Any] = parse_mapping(read_text(place), place, parse_json)
+        elif isinstance(named, Mapping):
+            place, content = path, named
+        elif settings.get("fsdp") not in (None, "", [], False):
+            return _with_fsdp(settings, options, unknown)
+        else:
+            settings.refuse(
+                "it names neither deepspeed nor fsdp, and plain data parallelism has no layout to read"
+            )
+        whole = {**dict.fromkeys(("train_batch_size", *OWN), "auto"), **content}
+        inner = read_config(whole, place, options, values)
+        kind: Literal["full", "none"] = "full" if settings.flag("gradient_checkpointing") else "none"
+        recompute = Recompute(granularity=kind)
+        told = {**inner.told, "recompute": {"granularity": kind}}
+        return replace(
+            inner,
+            format=self.name,
+            model=_model(settings, options),
+            strategy=inner.strategy and replace(inner.strategy, recompute=recompute),
+            told=told,
+            workload_values={**inner.workload_values, **_workload(settings)},
+            used=(*settings.used(), *(f"deepspeed.{key}" for key in inner.used)),
+            ignored=(*settings.unread(), *(f"deepspeed.{key}" for key in inner.ignored)),
+            unknown=(*unknown, *inner.unknown),
+            notes=(*settings.notes, *inner.notes),
+        )
+
+
+OWN: Final = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+
+
+def _settings(path: Path, options: Options) -> tuple[Settings, tuple[str, ...]]:
+    text = read_text(path)
+    content = parse_mapping(text, path, parse_yaml_lenient)
+    lines, known = key_lines(text), _known()
+    unknown = tuple(key for key in content if key not in known)
+    if unknown and options.strict:
+        line = lines.get(unknown[0])
+        raise UnknownKeyError(unknown[0], f"{path}, line {line}" if line else str(path), known)
+    return Settings({key: content[key] for key in content if key in known}, str(path), lines=lines), unknown
+
+
+@cache
+def _known() -> tuple[str, ...]:
+    text = (files("forescale.frameworks.deepspeed") / "trainer.json").read_text("utf-8")
+    return tuple(json.loads(text)["keys"])
+
+
+def _filled(settings: Settings) -> dict[str, Any]:
+    """Return what the Trainer fills in where DeepSpeed's configuration says "auto"."""
+    return {
+        "train_micro_batch_size_per_gpu": settings.size(MICRO, 8),
+        "gradient_accumulation_steps": settings.size("gradient_accumulation_steps", 1),
+        "bf16.enabled": settings.flag("bf16"),
+        "fp16.enabled": settings.flag("fp16"),
+        "train_batch_size": None,
+    }
+
+
+def _model(settings: Settings, options: Options) -> Model | None:
+    """Return the model: a folder or file beside, or a catalogue model by its name."""
+    named = settings.get("config_name") or settings.get("model_name_or_path")
+    if not isinstance(named, str):
+        return None
+    place = Path(settings.where).parent / named
+    if place.is_file() or (place / "config.json").is_file():
+        return load_huggingface(place).model
+    return options.model_of(named) if options.model_of is not None else None
+
+
+def _workload(settings: Settings) -> dict[str, Any]:
+    length = next((key for key in _LENGTHS if key in settings), None)
+    return {} if length is None else {"seq_len": settings.size(length)}
+
+
+def _with_fsdp(settings: Settings, options: Options, unknown: tuple[str, ...]) -> Reading:
+    """Return what the arguments say of FSDP: how states are sharded, over all devices unless hybrid."""
+    words = set(settings.words("fsdp"))
+    inner = settings.get("fsdp_config")
+    table = inner if isinstance(inner, Mapping) else {}
+    zero = 2 if "shard_grad_op" in words or "hybrid_shard_zero2" in words else 0 if "no_shard" in words else 3
+    devices = options.num_devices or 1
+    full = settings.flag("gradient_checkpointing") or table.get("activation_checkpointing") is True
+    micro, steps = settings.size(MICRO, 8), settings.size("gradient_accumulation_steps", 1)
+    strategy = Strategy(
+        sp=False,
+        dp_replicate=1 if zero else devices,
+        dp_shard=devices if zero else 1,
+        zero=zero,
+        micro_batch_size=micro,
+        recompute=Recompute(granularity="full" if full else "none"),
+        offload=Offload(parameters="offload" in words),
+    )
+    compute = "bf16" if settings.flag("bf16") else "fp16" if settings.flag("fp16") else "tf32"
+    left = (*(name for name in LEFT if name != "recompute"), "overlap")
+    return Reading(
+        format=TrainerReader.name,
+        model=_model(settings, options),
+        framework="torch-fsdp",
+        strategy=strategy,
+        told=words_of(strategy, left=left),
+        workload_values={
+            "global_batch_size": micro * steps * devices,
+            "precision": {"compute": compute},
+            **_workload(settings),
+        },
+        num_devices=options.num_devices,
+        used=settings.used(),
+        ignored=settings.unread(),
+        unknown=unknown,
+        notes=tuple(settings.notes),
+    )

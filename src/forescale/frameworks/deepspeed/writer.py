@@ -1,0 +1,117 @@
+"""A question as DeepSpeed's JSON beside the Hugging Face Trainer's arguments and the model's config.json."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from forescale.errors import SpecError
+from forescale.frameworks.deepspeed.reader import FULLY_SHARDED, ZERO
+from forescale.frameworks.huggingface.writer import config_of
+from forescale.frameworks.writing import PLACEHOLDER, Files, torchrun
+from forescale.question import Question
+
+ARGUMENTS, CONFIG, MODEL = "training.json", "ds_config.json", "config.json"
+OPTIMIZERS: Final = {"adamw": "AdamW", "adafactor": "Adafactor", "lion": "Lion", "muon": "Muon", "sgd": "SGD"}
+KEPT: Final = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16"}
+PROGRAM: Final = "run_clm.py"
+
+
+class DeepSpeedWriter:
+    """A folder for the Hugging Face Trainer on DeepSpeed."""
+
+    title: Final = "DeepSpeed configuration with the Hugging Face Trainer's arguments"
+    frameworks: Final = ("deepspeed-zero",)
+
+    def write(self, question: Question) -> Files:
+        """Return the three files; what their keys have no word for is left out."""
+        if question.layout.pp > 1:
+            msg = "deepspeed-zero: pipeline stages need a PipelineModule of one's own, which the Trainer does not build"
+            raise SpecError(msg)
+        texts = {
+            ARGUMENTS: _arguments(question),
+            CONFIG: _config(question),
+            MODEL: config_of(question.model),
+        }
+        return Files(
+            texts={name: json.dumps(content, indent=2) + "\n" for name, content in texts.items()},
+            main=ARGUMENTS,
+            launch=f"{torchrun(question.cluster)} {PROGRAM} {ARGUMENTS}",
+            comment=None,
+            notes=(
+                f"{PROGRAM} is examples/pytorch/language-modeling/{PROGRAM} of transformers",
+                f"{PLACEHOLDER}: dataset_name, tokenizer_name, output_dir and the learning rate are yours",
+            ),
+            variables={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+            if question.layout.allocator == "expandable_segments"
+            else {},
+        )
+
+
+def _steps(question: Question) -> int:
+    strategy = question.layout
+    return question.workload.global_batch_size // (strategy.micro_batch_size * strategy.dp)
+
+
+def _arguments(question: Question) -> dict[str, Any]:
+    """Return the Trainer's arguments: batch, length, types, recompute."""
+    strategy, workload = question.layout, question.workload
+    words: dict[str, Any] = {
+        "config_name": MODEL,
+        "tokenizer_name": PLACEHOLDER,
+        "dataset_name": PLACEHOLDER,
+        "output_dir": "checkpoints",
+        "do_train": True,
+        "deepspeed": CONFIG,
+        "per_device_train_batch_size": strategy.micro_batch_size,
+        "gradient_accumulation_steps": _steps(question),
+        "block_size": workload.seq_len,
+        "gradient_checkpointing": strategy.recompute.granularity == "full",
+        "bf16": workload.precision.compute in ("bf16", "fp8", "mxfp8", "nvfp4"),
+        "fp16": workload.precision.compute == "fp16",
+        "learning_rate": 3e-4,
+    }
+    if workload.tokens is not None:
+        words["max_steps"] = max(1, round(workload.tokens / workload.tokens_per_step))
+    return words
+
+
+def _config(question: Question) -> dict[str, Any]:
+    """Return DeepSpeed's own configuration."""
+    strategy, workload = question.layout, question.workload
+    types = workload.precision
+    words: dict[str, Any] = {
+        "train_batch_size": workload.global_batch_size,
+        "train_micro_batch_size_per_gpu": strategy.micro_batch_size,
+        "gradient_accumulation_steps": _steps(question),
+        "optimizer": {"type": OPTIMIZERS[workload.optimizer], "params": {"lr": 3e-4}},
+        ZERO: _zero(question),
+    }
+    if types.activations in ("bf16", "fp16"):
+        words[types.activations] = {"enabled": True}
+        words["data_types"] = {"grad_accum_dtype": KEPT.get(types.gradients, "fp32")}
+    if strategy.tp > 1:
+        words["tensor_parallel"] = {"autotp_size": strategy.tp}
+    if strategy.cp > 1:
+        words["sequence_parallel_size"] = strategy.cp
+    if strategy.offload.modules == ("decoder_layer_input",):
+        words["activation_checkpointing"] = {"cpu_checkpointing": True}
+    return words
+
+
+def _zero(question: Question) -> dict[str, Any]:
+    """Return the table of the stage."""
+    strategy = question.layout
+    words: dict[str, Any] = {"stage": strategy.zero, "overlap_comm": strategy.overlap.grad_reduce}
+    if strategy.zero and strategy.kernels.bucket_elements:
+        words["reduce_bucket_size"] = int(strategy.kernels.bucket_elements)
+    if strategy.zero == FULLY_SHARDED:
+        if strategy.dp_replicate > 1:
+            words["mics_shard_size"] = strategy.dp_shard
+        if isinstance(strategy.reshard, int):
+            words["zero_hpz_partition_size"] = strategy.reshard
+        if strategy.offload.parameters:
+            words["offload_param"] = {"device": "cpu"}
+    if strategy.offload.optimizer:
+        words["offload_optimizer"] = {"device": "cpu", "ratio": strategy.offload.optimizer}
+    return words
