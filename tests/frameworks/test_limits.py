@@ -56,11 +56,11 @@ def test_megatron_and_deepspeed_keep_stages_2_and_3_without_pipeline():
         assert [strategy for strategy in found if strategy.zero == 3]
 
 
-def test_deepspeed_shards_in_groups_at_stage_3_only_and_without_tensor_parallelism():
+def test_deepspeed_has_no_replicas_of_shards_and_stage_3_without_tensor_parallelism():
     found = layouts("deepspeed-zero")
     assert not [s for s in found if s.zero == 3 and s.tp > 1]
-    assert not [s for s in found if s.zero < 3 and s.dp_replicate > 1 and s.dp_shard > 1]
-    assert [s for s in found if s.zero == 3 and s.dp_replicate > 1]
+    assert not [s for s in found if s.zero > 0 and s.dp_replicate > 1]
+    assert [s for s in found if s.zero == 3]
 
 
 def test_maxtext_has_equal_stages():

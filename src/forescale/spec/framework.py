@@ -261,6 +261,7 @@ RULES: Mapping[str, Callable[[Asked], Any]] = MappingProxyType(
                 and q.degrees.recompute.granularity == "full"
             )
         ),
+        "sharded states have no replicas": lambda q: (_of(q, "zero") == 0) | (_of(q, "dp_replicate") == 1),
         "stage 0 is plain replication": lambda q: (
             (_of(q, "zero") > 0) | (_of(q, "cp") * _of(q, "tp") * _of(q, "pp") * _of(q, "ep") == 1)
         ),

@@ -106,8 +106,6 @@ def _zero(question: Question) -> dict[str, Any]:
     if strategy.zero and strategy.kernels.bucket_elements:
         words["reduce_bucket_size"] = int(strategy.kernels.bucket_elements)
     if strategy.zero == FULLY_SHARDED:
-        if strategy.dp_replicate > 1:
-            words["mics_shard_size"] = strategy.dp_shard
         if isinstance(strategy.reshard, int):
             words["zero_hpz_partition_size"] = strategy.reshard
         if strategy.offload.parameters:
