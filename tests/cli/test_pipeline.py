@@ -1,6 +1,7 @@
 """`forescale pipeline`: what is printed, the JSON schema, exit codes."""
 
 import json
+import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 from forescale.cli.pipeline import app
 from forescale.errors import ForescaleError
 from forescale.schedule import families
+from forescale.schedule.traces import read_run
 
 TRACE = Path(__file__).parents[1] / "data/schedules"
 RUNNER = CliRunner()
@@ -316,3 +318,18 @@ def test_what_cannot_run_is_refused_before_anything_starts(forescale, words, sai
     ran = forescale("pipeline", "run", *words)
     assert (ran.code, ran.out) == (2, "")
     assert said in ran.err
+
+
+def test_partition_by_what_stages_took():
+    """The measured run's first and last stages are as long as the others: its cut is even but for their ends."""
+    shape = (
+        "llama-3.1-8b", "--cluster", "h100-sxm", "--devices", "8", "--seq-len", "4096", "--global-batch-size", "16",
+        "--micro-batch-size", "1",
+    )  # fmt: skip
+    text = run("partition", *shape, "--pp", "8", "--measured", str(TRACE))
+    assert re.search(r"measured  slowest stage \d+\.?\d* ms, \d+\.?\d* ms by this cut", text)
+    found = json.loads(run("partition", *shape, "--pp", "8", "--measured", str(TRACE), "--json"))
+    total = read_run(TRACE).typical.times
+    assert sum(found["stage_time_s"]) == pytest.approx(1e-3 * (total.forward + total.input_grad).sum())
+    with pytest.raises(ForescaleError, match="8 stages were measured; the layout has 4"):
+        run("partition", *shape, "--pp", "4", "--measured", str(TRACE))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
+import typer
 from rich.table import Table
 
 from forescale.cli.console import console, print_json, say
@@ -18,6 +21,8 @@ from forescale.cli.options import (
     RunOptions,
     grouped,
 )
+from forescale.numeric import Array
+from forescale.schedule.traces import read_run
 from forescale.units import GIB
 
 if TYPE_CHECKING:
@@ -35,6 +40,13 @@ def partition_command(
     layout: LayoutOptions,
     plan: PlanOptions,
     cost: CostOptions,
+    measured: Annotated[
+        Path | None,
+        typer.Option(
+            "--measured",
+            help="Folder of a run of this layout: layers take what its stages took.",
+        ),
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Find the layers of every stage that make the slowest as fast as can be, within memory.
@@ -46,11 +58,22 @@ def partition_command(
     from forescale.search.partition import partition_stages
 
     question = read_question(model, plan, cluster, run, layout, cost)
-    found = partition_stages(question)
+    taken = None if measured is None else _seconds(measured)
+    found = partition_stages(question, taken)
     if as_json:
         print_json(_document(found))
-    else:
-        _print(found)
+        return
+    _print(found)
+    if taken is not None:
+        say(
+            f"measured  slowest stage {taken.max() * 1e3:.4g} ms, {found.partition.longest * 1e3:.4g} ms by this cut"
+        )
+
+
+def _seconds(folder: Path) -> Array:
+    """Return what a micro-batch took on each stage of a run."""
+    times = read_run(folder).typical.times
+    return 1e-3 * (np.asarray(times.forward) + times.input_grad + times.weight_grad)
 
 
 def _document(found: Partitioned) -> dict[str, Any]:

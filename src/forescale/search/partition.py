@@ -13,12 +13,14 @@ from itertools import pairwise
 import numpy as np
 
 from forescale.brief import Brief
+from forescale.errors import SpecError
 from forescale.formula import number_of
+from forescale.graph.stages import virtual_stages
 from forescale.inputs import Wired, wire
 from forescale.memory.inputs import Setting
 from forescale.memory.parameters import Holding, head_copies, second_embedding
 from forescale.memory.states import weights_and_updates
-from forescale.numeric import Numeric
+from forescale.numeric import Array, Numeric
 from forescale.project import project
 from forescale.projection.result import Projection
 from forescale.question import Question
@@ -28,6 +30,7 @@ from forescale.spec.strategy import Recompute, Strategy
 from forescale.time.blocks import BlockSeconds
 from forescale.time.pipeline import Simulated
 from forescale.time.step import Inputs
+from forescale.units import counted
 
 FULL = Recompute(granularity="full")
 
@@ -45,17 +48,25 @@ class Partitioned(Brief):
     """The layout as it was given."""
 
 
-def partition_stages(question: Question) -> Partitioned:
+def partition_stages(question: Question, measured: Array | None = None) -> Partitioned:
     """Return the layers of every virtual stage that make the slowest as fast as can be, within memory.
 
     States and kept activations may take what buffers, overhead and a block at work leave of the device, equal
     parts of it where a rank has several stages. Where the layout recomputes nothing, the layers that a full
     stage has to recompute are chosen too. A layout that fits and is as fast as it was given stays as it is.
 
+    Parameters
+    ----------
+    question
+        Of one layout.
+    measured
+        Seconds of a micro-batch on every virtual stage of the layout, as measured; (num_stages,). Every layer then
+        counts as much as its stage took, in the proportions of the projection, and the slowest stage decides.
+
     Raises
     ------
     SpecError
-        If the layout is illegal.
+        If the layout is illegal, or something else was measured.
     ScheduleError
         If there are fewer layers than stages, or no cut fits the memory.
     """
@@ -63,6 +74,8 @@ def partition_stages(question: Question) -> Partitioned:
     even, inputs, strategy = project(question), wired.inputs, question.layout
     ranks, in_flight = _in_flight(wired)
     layers = _layers(wired)
+    if measured is not None:
+        layers = _as_measured(question, layers, ranks, measured)
     room = question.cluster.device.hbm_bytes - _beside(even, inputs)
     share = len(ranks) / (max(ranks) + 1)
     found = partition_layers(
@@ -71,9 +84,37 @@ def partition_stages(question: Question) -> Partitioned:
     chosen = _strategy(question.model, strategy, found)
     cut = project(question.of(chosen))
     fits = even.memory.peak_bytes <= question.cluster.device.hbm_bytes
-    if fits and even.step_time_s <= cut.step_time_s:
+    slower = (
+        even.step_time_s <= cut.step_time_s if measured is None else float(measured.max()) <= found.longest
+    )
+    if fits and slower:
         chosen, cut = strategy, even
     return Partitioned(partition=found, strategy=chosen, projection=cut, even=even)
+
+
+def _as_measured(
+    question: Question, layers: Sequence[Layer], ranks: tuple[int, ...], measured: Array
+) -> list[Layer]:
+    """Return the layers with times that add up to those of the stages that they were on."""
+    if measured.shape != (len(ranks),):
+        msg = f"{counted(len(measured), 'stage')} were measured; the layout has {len(ranks)}"
+        raise SpecError(msg)
+    counts = virtual_stages(question.model, ranks, stage_layers=question.layout.stage_layers).counts
+    ends = 1 + np.cumsum(counts.sum(axis=1)).astype(int)
+    bounds = [0, *ends[:-1].tolist(), len(layers)]
+    found: list[Layer] = []
+    for (low, high), seconds in zip(pairwise(bounds), measured.tolist(), strict=True):
+        factor = seconds / sum(layer.time for layer in layers[low:high])
+        found += [
+            replace(
+                layer,
+                forward=factor * layer.forward,
+                input_grad=factor * layer.input_grad,
+                weight_grad=factor * layer.weight_grad,
+            )
+            for layer in layers[low:high]
+        ]
+    return found
 
 
 def _in_flight(wired: Wired) -> tuple[tuple[int, ...], list[float]]:
