@@ -118,7 +118,7 @@ class PassOptions:
         str | None,
         typer.Option(
             "--transport",
-            help="Overheads as measured with a transport (gloo) where nothing else is said; times are milliseconds.",
+            help="Overheads as measured with gloo or rccl where nothing else is said; times are milliseconds.",
         ),
     ] = None
     sends: Annotated[
