@@ -58,6 +58,8 @@ def test_files_of_every_format_run(tmp_path):
     trace = tmp_path / "run"
     first = json.loads(run("run", str(table), "-s", "plain", *SLEEP, "--trace", str(trace), "--json"))
     assert (first["schedule"], first["num_microbatches"]) == ("plain", 2)
+    assert first["difference"][0].startswith("measured ")
+    assert {row["stream"] for rank in first["ranks"] for row in rank} == {"compute", "messages"}
     for file in (csv, trace):
         assert json.loads(run("run", str(file), *SLEEP, "--json"))["num_microbatches"] == 2
     assert "valid: 2 ranks" in run("check", str(trace))
@@ -89,6 +91,14 @@ def test_a_broken_file_is_refused_before_anything_starts(text, said, tmp_path, m
     file.write_text(text)
     with pytest.raises(ForescaleError, match=said):
         run("run", str(file), *SLEEP)
+
+
+def test_a_folder_that_holds_another_run_is_refused(tmp_path):
+    (tmp_path / "pp_rank_2.json").write_text("{}")
+    with pytest.raises(ForescaleError, match=r"holds pp_rank_2.json of another run; give another folder"):
+        run("run", "-s", "zb-h1", "--pp", "2", "-m", "4", "--trace", str(tmp_path))
+    with pytest.raises(ForescaleError, match=r"pp_rank_2.json is no folder"):
+        run("run", "-s", "zb-h1", "--pp", "2", "-m", "4", "--trace", str(tmp_path / "pp_rank_2.json"))
 
 
 def test_a_slurm_script_starts_torchrun(tmp_path):

@@ -107,6 +107,8 @@ def run_command(
         write_text(slurm, _slurm_script(asked, words, nodes))
         say(f"wrote {slurm}; sbatch {slurm} runs it")
         return
+    if trace is not None:
+        _check_folder(trace, asked.num_ranks)
     if asked.num_ranks > MOST_RANKS:
         message = f"{asked.name} has {asked.num_ranks} ranks; this machine is asked for up to {MOST_RANKS} processes"
         raise ForescaleError(message)
@@ -121,7 +123,8 @@ def run_command(
     if output is not None:
         _draw(ran, simulated, output)
     if as_json:
-        print_json(ran.to_json())
+        difference = Difference(step=ran, simulation=simulated)
+        print_json({**ran.to_json(), "difference": list(difference.sentences)})
         return
     _show(ran, simulated)
     if before is not None:
@@ -132,6 +135,22 @@ def run_command(
     for written in (output, trace):
         if written is not None:
             say(f"wrote {written}")
+
+
+def _check_folder(folder: Path, num_ranks: int) -> None:
+    """Refuse a folder in which a run of so many ranks cannot be written: asked before anything runs."""
+    if not folder.is_dir():
+        if folder.exists():
+            message = f"{folder} is no folder; --trace writes files of all ranks"
+            raise ForescaleError(message)
+        writable(folder)
+        return
+    writable(folder / "config.json")
+    own = {f"pp_rank_{rank}.json" for rank in range(num_ranks)}
+    others = sorted({each.name for each in folder.glob("*pp_rank_*.json")} - own)
+    if others:
+        message = f"{folder} holds {others[0]} of another run; give another folder"
+        raise ForescaleError(message)
 
 
 def _options(given: Mapping[str, object]) -> list[str]:

@@ -22,6 +22,7 @@ from forescale.units import counted
 
 SCHEMA = "forescale.pipeline_run/1"
 MESSAGES = (Kind.SEND_F, Kind.RECV_F, Kind.SEND_B, Kind.RECV_B)
+STREAMS = {Kind.OFFLOAD: "to host", Kind.RELOAD: "from host"}
 WAITED = 1e-6
 """Least part of a step that a rank waits for a message which then tells how long messages take."""
 
@@ -40,6 +41,11 @@ class Pass:
     """Micro-batches of a full share that the rank holds when it ends."""
     saved_bytes: int = 0
     """Bytes saved for backward passes at its end; 0 unless they are counted."""
+
+    @property
+    def stream(self) -> str:
+        """What of its rank it keeps busy."""
+        return STREAMS.get(self.action.kind, "messages" if self.action.kind in MESSAGES else "compute")
 
     def after(self, start_s: float) -> Pass:
         """Return the same pass on a clock that starts at `start_s`."""
@@ -268,7 +274,7 @@ class MeasuredStep(Brief):
             "simulated_idle_share": simulated.bubble_rate_makespan,
             "peak_activations": self.peak_activations.tolist(),
             "peak_bytes": self.peak_bytes.tolist(),
-            "ranks": [[_row(each) for each in computed(rank)] for rank in self.ranks],
+            "ranks": [[_row(each) for each in rank] for rank in self.ranks],
         }
 
 
@@ -347,6 +353,7 @@ def _median(values: Array, otherwise: float = 0.0) -> float:
 def _row(each: Pass) -> dict[str, Any]:
     return {
         "action": str(each.action),
+        "stream": each.stream,
         "start_s": each.start_s,
         "end_s": each.end_s,
         "waited_s": each.waited_s,

@@ -88,12 +88,6 @@ class LinkTimes:
     """What each of the two ranks spends on a message beside computing, after the pass that gives or takes it."""
 
     @property
-    def free(self) -> bool:
-        """Whether messages take no time at all."""
-        given = (self.latency, self.transfer, self.backward_transfer, self.host)
-        return not any(np.any(each) for each in given if each is not None)
-
-    @property
     def by_candidate(self) -> bool:
         """Whether any message differs by candidate."""
         given = (self.latency, self.transfer, self.backward_transfer, self.host)
