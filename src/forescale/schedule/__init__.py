@@ -10,7 +10,9 @@ In the order in which one thing needs another:
 - `family`, `library`: published schedules by what they are built of, and what they can be asked for (`build_schedule`);
 - `simulation`, `draw`: one step in full (`simulate`), and its pictures;
 - `optimise`: the best order for given durations, and the best cut of layers into stages;
-- `torch_csv`, `traces`: schedules of torch, measured steps.
+- `torch_csv`: schedules of torch;
+- `measured`, `traces`, `difference`: steps as they ran, their files, why they differ from their simulation; `transports`:
+  what ranks were measured to spend beside computing.
 """
 
 from forescale.errors import ScheduleError
