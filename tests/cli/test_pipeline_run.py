@@ -66,6 +66,8 @@ def test_files_of_every_format_run(tmp_path):
     assert "valid: 2 ranks" in run("check", str(table), "-s", "zero")
     with pytest.raises(ForescaleError, match="it lists plain, zero; say which with --schedule"):
         run("run", str(table))
+    with pytest.raises(ForescaleError, match="it holds one schedule; leave --schedule zb-h1 out"):
+        run("run", str(csv), "-s", "zb-h1")
     with pytest.raises(ForescaleError, match="it lists plain, zero, not 'one'"):
         run("run", str(table), "-s", "one")
 

@@ -180,7 +180,7 @@ def _schedule(
 ) -> Schedule | LoweredSchedule:
     if file is not None:
         if pp is not None or microbatches is not None:
-            message = f"{file} says which schedule and shape; leave --pp and --microbatches out"
+            message = f"{file} says which schedule and shape; leave --schedule, --pp and --microbatches out"
             raise ForescaleError(message)
         found, with_messages = read_schedule(file, name)
         return with_messages or found

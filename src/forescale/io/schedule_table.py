@@ -79,6 +79,8 @@ def read_schedule(path: Path, label: str | None = None) -> tuple[Schedule, Lower
     ReaderError, ScheduleError
         If it is none of these, or names no such schedule.
     """
+    if label is not None and path.suffix.lower() not in TABLES:
+        raise ReaderError(path, f"it holds one schedule; leave --schedule {label} out")
     if path.is_dir():
         return read_run(path).typical.schedule, None
     if path.suffix.lower() not in TABLES:

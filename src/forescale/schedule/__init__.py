@@ -11,8 +11,8 @@ In the order in which one thing needs another:
 - `simulation`, `draw`: one step in full (`simulate`), and its pictures;
 - `optimise`: the best order for given durations, and the best cut of layers into stages;
 - `torch_csv`: schedules of torch;
-- `measured`, `traces`, `difference`: steps as they ran, their files, why they differ from their simulation; `transports`:
-  what ranks were measured to spend beside computing.
+- `measured`, `traces`, `difference`: steps as they ran, their files, why they differ from their simulation;
+- `transports`: what ranks were measured to spend beside computing.
 """
 
 from forescale.errors import ScheduleError
