@@ -25,7 +25,7 @@ from forescale.cli.pipeline_options import (
 from forescale.cli.pipeline_pictures import measured_step, rendered
 from forescale.errors import ForescaleError
 from forescale.io.schedule_table import read_schedule
-from forescale.schedule import LoweredSchedule, Schedule, Simulation, build_schedule
+from forescale.schedule import LoweredSchedule, Schedule, build_schedule
 from forescale.schedule.difference import Difference
 from forescale.schedule.measured import MeasuredStep, typical
 from forescale.schedule.traces import write_run
@@ -117,21 +117,15 @@ def run_command(
     if not timed:  # another rank of torchrun says what was found
         return
     ran = typical(timed)
-    simulated = ran.simulated()
+    difference = Difference(step=ran, simulation=ran.simulated())
     if trace is not None:
         write_run(trace, timed)
     if output is not None:
-        _draw(ran, simulated, output)
+        _draw(difference, output)
     if as_json:
-        difference = Difference(step=ran, simulation=simulated)
         print_json({**ran.to_json(), "difference": list(difference.sentences)})
         return
-    _show(ran, simulated)
-    if before is not None:
-        gain = 1.0 - ran.makespan_s / before.makespan_s
-        say(
-            f"{gain:.2%} shorter than {before.schedule.name} measured before ({1e3 * before.makespan_s:.2f} ms)"
-        )
+    _show(difference, before)
     for written in (output, trace):
         if written is not None:
             say(f"wrote {written}")
@@ -190,20 +184,20 @@ def _schedule(
     return build_schedule(name, passes.request(pp, microbatches), vpp=passes.vpp)
 
 
-def _show(ran: MeasuredStep, simulated: Simulation) -> None:
-    difference = Difference(step=ran, simulation=simulated)
+def _show(difference: Difference, before: MeasuredStep | None) -> None:
+    ran, simulated = difference.step, difference.simulation
     say(rendered([difference.timeline, simulated.timeline], DrawFormat.terminal, difference=difference))
     say(f"idle {ran.idle_share:.1%} measured, {simulated.bubble_rate_makespan:.1%} simulated")
     held = ", ".join(f"{value:g}" for value in ran.peak_activations)
     most = ", ".join(f"{value / 1e6:.2f}" for value in ran.peak_bytes)
     saved = f"; saved bytes at most: {most} MB" if ran.peak_bytes.any() else ""
     say(f"micro-batches held at most, by rank: {held}{saved}")
+    if before is not None:
+        gain, took = 1.0 - ran.makespan_s / before.makespan_s, 1e3 * before.makespan_s
+        say(f"{gain:.2%} shorter than {before.schedule.name} measured before ({took:.2f} ms)")
 
 
-def _draw(ran: MeasuredStep, simulated: Simulation, output: Path) -> None:
-    difference = Difference(step=ran, simulation=simulated)
-    pictures, title = (
-        [difference.timeline, simulated.timeline],
-        f"{ran.schedule.name}: measured and simulated",
-    )
+def _draw(difference: Difference, output: Path) -> None:
+    pictures = [difference.timeline, difference.simulation.timeline]
+    title = f"{difference.step.schedule.name}: measured and simulated"
     write_text(output, rendered(pictures, PICTURES[output.suffix], title=title, difference=difference))
