@@ -198,6 +198,13 @@ def test_overrides_go_over_the_file(read):
     assert (found.strategy.tp, found.workload_values["seq_len"]) == (4, 4096)
 
 
+def test_words_of_a_plan_go_over_the_file_before_it_is_checked(tmp_path):
+    path = tmp_path / "run.yml"
+    path.write_text("base_config: base.yml\nici_tensor_parallelism: 16\nper_device_batch_size: 1\n")
+    found = MaxTextReader().read(path, Options(num_devices=8, over={"tp": 4, "seq_len": 1024}))
+    assert (found.strategy.tp, found.strategy.dp_shard, found.workload_values["seq_len"]) == (4, 2, 1024)
+
+
 def test_a_model_rules_over_the_file_but_not_in_silence_over_overrides(read):
     found = read({"model_name": "mixtral-8x7b", "base_num_decoder_layers": 5})
     assert found.model.num_layers == 32

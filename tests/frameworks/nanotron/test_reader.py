@@ -134,6 +134,16 @@ def test_devices_go_over_data_parallelism(read):
         read(devices=33)
 
 
+def test_words_of_a_plan_go_over_the_file_before_it_is_checked():
+    found = NanotronReader().read(TINY, Options(over={"tp": 1, "pp": 2, "micro_batch_size": 1}))
+    assert (found.strategy.tp, found.strategy.pp, found.num_devices) == (1, 2, 8)
+    assert found.workload_values["global_batch_size"] == 4
+    with pytest.raises(
+        ForescaleError, match=r"num_key_value_heads .line .* 2 must be a multiple of parallelism.tp"
+    ):
+        NanotronReader().read(TINY, Options(over={"tp": 4}))
+
+
 def test_what_is_not_expressed_comes_first(read):
     notes = read(base=QWEN).notes
     assert notes[0].startswith("not expressed: model.model_config._use_doc_masking (line ")

@@ -30,6 +30,8 @@ _PROGRAM = re.compile(r"^maxtext(?:\.\w+)*\.(?:train\w*)$|train\w*\.py$")
 BASE_CONFIG, BASE = "base_config", "base.yml"
 DEFAULT = "default"
 """The model's name that stands for base.yml's own."""
+OVER: Mapping[str, str] = {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert"}
+"""Axes that degrees of a plan go over, inside a slice."""
 NOT_EXPRESSED: Mapping[str, str] = {
     "use_dpo": "a second model that says which answer is better",
     "enable_diloco": "steps that slices take without each other",
@@ -105,6 +107,12 @@ def read_given(given: Given, path: Path, options: Options) -> Reading:
     }
     unknown = _unknown({**given.values, **overrides}, given.lines, path, strict=options.strict)
     settings, model_keys = _settings(given, overrides, unknown, path)
+    for word, axis in OVER.items():
+        if options.over.get(word) is not None:
+            settings.lay(f"ici_{axis}_parallelism", options.over[word])
+            settings.lay(f"dcn_{axis}_parallelism", 1)
+    if options.over.get("seq_len") is not None:
+        settings.lay("max_target_length", options.over["seq_len"])
     written = {key for key in (*given.values, *overrides) if key not in unknown}
     try:
         model = _model(settings, path, options, model_keys)

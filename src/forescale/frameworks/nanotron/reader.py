@@ -39,9 +39,20 @@ ENGINES: Mapping[str, str | None] = MappingProxyType({"1f1b": None, "afab": "gpi
 """Pipeline engines by our schedule's name: all forward, then all backward, is what nanotron takes unless told."""
 CONTEXT: Mapping[str, ContextKind] = MappingProxyType({"llama3_ring_attention": "all_gather"})
 """Kinds of attention that gather keys and values; the others pass them around a ring."""
+OVER: Mapping[str, str] = MappingProxyType(
+    {
+        "tp": "parallelism.tp",
+        "pp": "parallelism.pp",
+        "cp": "parallelism.context_parallel_size",
+        "ep": "parallelism.expert_parallel_size",
+        "micro_batch_size": "tokens.micro_batch_size",
+        "seq_len": "tokens.sequence_length",
+    }
+)
+"""Keys that words of a plan go over."""
 NOT_EXPRESSED: Mapping[str, str] = MappingProxyType(
     {
-        f"{CONFIG}_use_doc_masking": "documents of a sequence do not see each other; taken as one",
+        f"{CONFIG}_use_doc_masking": "documents do not see each other; without --document-len they do",
         f"{CONFIG}flex_attention_mask": "a mask of flex_attention; taken as causal",
         f"{CONFIG}z_loss_enabled": "the square of the loss's normaliser",
     }
@@ -72,6 +83,9 @@ class NanotronReader:
         text = read_text(path)
         content = parse_mapping(text, path, parse_yaml_lenient)
         settings, unknown, family = _settings(content, keys_of_yaml(text), path, strict=options.strict)
+        for word, key in OVER.items():
+            if options.over.get(word) is not None:
+                settings.lay(key, options.over[word])
         try:
             model = read_model(settings, family, path.stem)
             strategy = _strategy(settings, options)
