@@ -132,8 +132,8 @@ def _summarised(question: Question, plan: StagePlan, evaluation: Evaluation) -> 
     model, cluster, strategy, workload = question.model, question.cluster, question.layout, question.workload
     spread = question.costs.runs.spread(cluster.device, workload.precision.compute)
     step = number_of(evaluation.step_time)
-    flops = model_flops(model, workload.seq_len, routed_share=strategy.routing.share)
-    counts = count_parameters(model)
+    share, packed = strategy.routing.share, workload.document_len
+    flops = model_flops(model, workload.seq_len, routed_share=share, document_len=packed)
     per_step, per_step_full = (each * workload.global_batch_size for each in (flops.masked, flops.full))
     hardware = number_of(evaluation.flops) * strategy.num_devices
     tokens = workload.tokens_per_step
@@ -157,8 +157,8 @@ def _summarised(question: Question, plan: StagePlan, evaluation: Evaluation) -> 
         model_flops_full_attention_per_step=per_step_full,
         hardware_flops_per_step=hardware,
         params=ParameterSummary(
-            total=counts.total,
-            active=counts.active,
+            total=count_parameters(model).total,
+            active=count_parameters(model).active,
             per_device_max=round(float(np.max(value_of(evaluation.parameters)))),
         ),
         time_s={part: number_of(evaluation.time_parts.get(part, 0.0)) for part in TIME_PARTS},

@@ -347,8 +347,12 @@ def _section(values: dict[str, Any], name: str, given: dict[str, Any]) -> None:
         _lay(section, given)
 
 
+RUN = ("seq_len", "global_batch_size", "tokens", "document_len", "optimizer")
+"""Options that are fields of `Workload`."""
+
+
 def _workload(run: RunOptions) -> dict[str, Any]:
-    return {name: getattr(run, name) for name in ("seq_len", "global_batch_size", "tokens", "optimizer")}
+    return {name: getattr(run, name) for name in RUN}
 
 
 def _strategy(layout: LayoutOptions) -> dict[str, Any]:

@@ -267,6 +267,7 @@ class RunOptions:
 
     seq_len: int | None = _run("Tokens per sequence, such as 128k.", parse=sequence_length)
     global_batch_size: int | None = _run("Sequences per optimizer step.")
+    document_len: int | None = _run("Tokens of documents packed into a sequence.", "N")
     tokens: str | None = _run("Tokens of the whole run, such as 15T.", "COUNT")
     optimizer: OptimizerName | None = _run("Optimizer.")
     precision: ComputeType | None = _run("Type of the linear layers' products.")

@@ -146,7 +146,10 @@ class Explainer:
 
     def _model_flops(self, *, full: bool) -> Term:
         share = self.question.layout.routing.share
-        flops = model_flops(self.question.model, self.question.workload.seq_len, routed_share=share)
+        run = self.question.workload
+        flops = model_flops(
+            self.question.model, run.seq_len, routed_share=share, document_len=run.document_len
+        )
         convention = (
             "every query-key pair counted" if full else "only the query-key pairs that the mask leaves"
         )

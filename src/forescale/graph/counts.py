@@ -31,10 +31,18 @@ class ParameterCount:
     """Multi-token-prediction layers, beside `total`."""
 
 
-def whole_blocks(model: Model, seq_len: float = 1.0) -> list[tuple[Block, int]]:
+def whole_blocks(
+    model: Model, seq_len: float = 1.0, document_len: float | None = None
+) -> list[tuple[Block, int]]:
     """Return the blocks of a model that nothing splits, and how often it has each: layers by kind, ends, the rest."""
     degrees, choices = split_strategy(Strategy())
-    layout = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=seq_len)
+    layout = Layout(
+        degrees=degrees,
+        choices=choices,
+        precision=Precision(),
+        seq_len=seq_len,
+        document_len=document_len,
+    )
     layers = (model.layers.count(kind) for kind in model.layer_kinds)
     return list(zip(build_blocks(model, layout).all(), (*layers, 1, 1, model.num_mtp_layers), strict=False))
 
@@ -111,12 +119,15 @@ def primitive_flops(primitive: Primitive, convention: Convention) -> Numeric:
 
 
 @lru_cache(maxsize=256)
-def model_flops(model: Model, seq_len: int, *, routed_share: float = 1.0) -> ModelFlops:
+def model_flops(
+    model: Model, seq_len: int, *, routed_share: float = 1.0, document_len: float | None = None
+) -> ModelFlops:
     """Return the FLOP of one training sequence: 3 times those of the forward products (PaLM, appendix B).
 
-    `routed_share` of the tokens that choose an expert are not dropped.
+    `routed_share` of the tokens that choose an expert are not dropped; a sequence is documents of `document_len`, of
+    which attention sees one.
     """
-    blocks = whole_blocks(replace(model, vocab_multiple=1), float(seq_len))
+    blocks = whole_blocks(replace(model, vocab_multiple=1), float(seq_len), document_len)
     scale = 1.0 + BACKWARD_PER_FORWARD
     masked, full = (
         sum(times * _forward(block, convention, routed_share) for block, times in blocks)

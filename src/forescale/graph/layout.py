@@ -162,6 +162,8 @@ class Layout:
     choices: Choices
     precision: Precision
     seq_len: Numeric
+    document_len: float | None = None
+    """Tokens of the documents that a sequence is packed with; None is one."""
     _splits: dict[Dim, Numeric] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Parts of the dimensions that were asked for."""
 
@@ -173,6 +175,7 @@ class Layout:
             choices=choices,
             precision=workload.precision,
             seq_len=float(workload.seq_len),
+            document_len=None if workload.document_len is None else float(workload.document_len),
         )
 
     @property

@@ -270,7 +270,8 @@ def _point(question: Question, terms: Terms) -> Point:
 def _bound(question: Question) -> float:
     """Return the shortest step that the devices' peak rate allows [s], in any scenario: no layout is faster."""
     share = question.space.base.routing.share
-    one = model_flops(question.model, question.workload.seq_len, routed_share=share).masked
+    run = question.workload
+    one = model_flops(question.model, run.seq_len, routed_share=share, document_len=run.document_len).masked
     flops = one * question.workload.global_batch_size
     rate = max(peak_rate(each.cluster, each.workload) for each in scenarios(question))
     return flops / (rate * question.costs.clock_share(question.cluster.device) * question.cluster.num_devices)

@@ -92,6 +92,10 @@ class Workload:
     """Sequences, and with them tensors, differ in length from step to step (fine-tuning without packing or padding):
     the allocator's memory then breaks into more pieces. `seq_len` is the longest."""
 
+    document_len: Count | None = None
+    """Tokens of the documents that are packed into a sequence, of which attention sees one at a time: their mean
+    weighted by tokens, Σd²/Σd, which leaves as many pairs as they do. None is sequences of one document."""
+
     @property
     def tokens_per_step(self) -> float:
         """Tokens of all sequences of one optimizer step."""

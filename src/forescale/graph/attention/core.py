@@ -11,7 +11,7 @@ from forescale.formula import formula
 from forescale.graph.modules import elementwise, exchange
 from forescale.graph.operator import Builder, Work
 from forescale.graph.ops import AttentionCore, Collective, Elementwise
-from forescale.numeric import Numeric
+from forescale.numeric import Numeric, smaller
 from forescale.spec.context import ContextAxis
 
 QKV = ("attention.query", "attention.key", "attention.value")
@@ -28,6 +28,12 @@ def attention_pairs(*, seq_len: Numeric, window: Numeric, causal: bool) -> Numer
     if not causal:
         return seq_len * width
     return width * seq_len - width * (width - 1.0) / 2.0
+
+
+@formula(unit="pair", source="a mask by document: a query sees the keys of its own")
+def packed_pairs(*, seq_len: Numeric, document_len: Numeric, pairs: Numeric) -> Numeric:
+    """Documents of a sequence × the pairs of one."""
+    return seq_len / document_len * pairs
 
 
 @formula(
@@ -172,9 +178,12 @@ def _work(b: Builder, shape: CoreShape, *, backward: bool) -> AttentionCore:
     lay = b.layout
     parts = lay.split("core_sequence")
     pairs_of = partial(attention_pairs, window=shape.window, causal=shape.causal)
-    pairs = pairs_of(seq_len=lay.seq_len) / parts
+    document = lay.seq_len if lay.document_len is None else smaller(lay.document_len, lay.seq_len)
+    pairs = pairs_of(seq_len=document) / parts
+    if lay.document_len is not None:
+        pairs = packed_pairs(seq_len=lay.seq_len, document_len=document, pairs=pairs)
     fullest = pairs
-    if shape.causal and not lay.choices.cp_balanced:
+    if shape.causal and not lay.choices.cp_balanced and lay.document_len is None:
         before = pairs_of(seq_len=lay.seq_len - lay.seq_len / parts)
         fullest = last_run_pairs(pairs=pairs * parts, before=before)
     return AttentionCore(
