@@ -205,6 +205,7 @@ def _with_files(
 
     Without `layout`, as for a search, only what is not searched counts, such as overlap and kernels.
     """
+    from forescale.frameworks.readers import is_bare_model
     from forescale.io.question import with_overrides
     from forescale.io.reading import said
     from forescale.io.validation import checked_model
@@ -216,8 +217,7 @@ def _with_files(
         return written, ()
     options = _reading_options(wanted, folder, plan, layout=layout)
     readings = [
-        _read(file, wanted, folder, options, bare=file == path and (file.is_dir() or file.suffix == ".json"))
-        for file in files
+        _read(file, wanted, folder, options, bare=file == path and is_bare_model(file)) for file in files
     ]
     values: dict[str, Any] = {}
     for reading in readings:

@@ -64,6 +64,13 @@ def read_file(path: str | Path, options: Options | None = None) -> Reading:
     return reader_of(read_text(file), file).read(file, options or Options())
 
 
+def is_bare_model(path: Path) -> bool:
+    """Return whether a path is a model alone: a folder, or JSON that is no arguments of a trainer."""
+    if path.suffix != ".json" or not path.is_file():
+        return path.suffix == ".json" or path.is_dir()
+    return not TrainerReader().recognises(read_text(path))
+
+
 def reader_of(text: str, where: object) -> Reader:
     """Return the reader that recognises `text`."""
     for reader in READERS:

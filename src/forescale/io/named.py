@@ -40,9 +40,10 @@ def model_of(text: str, *, folder: Path | None = None) -> Model:
     file = _file(text, folder, known=text in model_names())
     if file is None:
         return load_model(text)
-    if file.is_dir() or file.suffix == ".json":
+    from forescale.frameworks.readers import is_bare_model, read_file
+
+    if is_bare_model(file):
         return checked_model(load_huggingface(file).model, where=str(file))
-    from forescale.frameworks.readers import read_file
     from forescale.frameworks.reading import Options
 
     reading = read_file(file, Options(vocabulary_of=vocabulary_of, model_of=load_model))
