@@ -27,6 +27,7 @@ FUNCTIONS = (
     "memory",
     "explain",
     "compare",
+    "export",
     "advise",
     "fit",
     "ask",

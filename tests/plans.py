@@ -153,8 +153,9 @@ def _layout(
         if name in free:
             free[name] = allowed or values
     found = {name: pick(values) for name, values in free.items()}
-    if found["zero"] != 3:
-        replicas = pick((1, 1, replicas))
+    replicas = 1 if found["zero"] == 0 else replicas if found["zero"] == 3 else pick((1, 1, replicas))
+    if pp == 1:
+        found["schedule"] = None
     return replace(DEFAULTS, tp=tp, cp=cp, pp=pp, dp_replicate=replicas, dp_shard=dp // replicas, **found)
 
 

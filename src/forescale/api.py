@@ -18,6 +18,8 @@ from forescale.advise import advise as advised
 from forescale.advise import fit as fitted
 from forescale.errors import SpecError, UnknownKeyError
 from forescale.explain import explain as explained
+from forescale.export import Export
+from forescale.export import export as exported
 from forescale.formula import TermNode
 from forescale.io.measurements import CostSection
 from forescale.io.named import cluster_of, model_of
@@ -211,6 +213,32 @@ def search(
         watch=watch,
         checkpoint=checkpoint,
     )
+
+
+def export(
+    model: Question | Model | str,
+    cluster: Cluster | str | None = None,
+    strategy: Strategy | None = None,
+    workload: Workload | None = None,
+    *,
+    to: str,
+    slurm: bool = False,
+    **words: Any,  # noqa: ANN401 (fields by name)
+) -> Export:
+    """Return a layout as a framework's own configuration (`texts` by path), and the words that it cannot say there.
+
+    `to` is a name as `framework` takes it; `slurm` adds a script for sbatch. The rest is what `ask` takes.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such framework.
+    SpecError
+        If nothing is written for it, or it refuses such a layout; the message says which limit.
+    """
+    if not isinstance(model, Question):
+        words.setdefault("framework", to)
+    return exported(ask(model, cluster, strategy, workload, **words), to, slurm=slurm)
 
 
 def advise(

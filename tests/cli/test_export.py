@@ -7,7 +7,7 @@ import re
 import shlex
 
 import pytest
-from tests.cli.questions import DENSE, LAYOUT
+from tests.cli.questions import DENSE, LAYOUT, SEARCH
 from tests.export.laws import without_comments
 
 MEGATRON = (*DENSE, *LAYOUT, "--to", "megatron")
@@ -82,3 +82,22 @@ def test_refusals(forescale, options, said):
     assert (ran.code, ran.out) == (2, "")
     assert said in ran.err
     assert ran.err.count("\n") == 1
+
+
+def test_the_best_of_a_search_is_written(forescale, tmp_path):
+    found = forescale("search", *SEARCH, "--for", "megatron", "--json")
+    best = json.loads(found.out)["best"][0]
+    script = tmp_path / "best.sh"
+    script.write_text(without_comments(forescale("search", *SEARCH, "--emit", "megatron").out))
+    alone = forescale("project", script, "--cluster", "h100-sxm", "--json")
+    assert json.loads(alone.out)["step_time_s"] == best["step_time_s"]
+
+
+def test_emit_writes_beside_the_ranking(forescale, tmp_path):
+    path = tmp_path / "best.sh"
+    ran = forescale("search", *SEARCH, "--emit", "megatron", "--output", path)
+    assert ran.code == 0, ran.err
+    assert f"wrote {path}" in ran.out
+    assert "layouts" in ran.out
+    refused = forescale("search", *SEARCH, "--emit", "megatron", "--pareto")
+    assert refused.err.startswith("error: --emit writes the best layout of one ranking")

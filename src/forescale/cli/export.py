@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,8 @@ from forescale.errors import SpecError
 
 if TYPE_CHECKING:
     from forescale.export import Export
+    from forescale.projection.result import Projection
+    from forescale.question import Question
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +43,32 @@ class TargetOptions:
     )
     force: bool = output_option("Replace what is there.", default=False)
     slurm: bool = output_option("Also write a script for sbatch around the launch line.", default=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmitOptions:
+    """What becomes of the best layout of a search."""
+
+    emit: str | None = output_option(
+        "Write the best layout for this framework; limits the search as --for does.",
+        "NAME[@RELEASE]",
+        complete=complete_frameworks,
+    )
+    output: Path | None = output_option("Where --emit writes: a file, or a folder.", "FILE|FOLDER")
+    force: bool = output_option("Replace what is there.", default=False)
+
+    def refuse(self, why: str) -> None:
+        """Refuse it where there is no one best layout."""
+        if self.emit is not None:
+            raise SpecError(f"--emit {why}")
+
+
+def emitted(question: Question, best: Projection, options: EmitOptions) -> Export:
+    """Return the best layout of a search as --emit asks for it."""
+    from forescale.export import export
+
+    asked = replace(question, strategy=best.strategy, workload=best.workload)
+    return export(asked, options.emit)
 
 
 @grouped

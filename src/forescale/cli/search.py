@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from forescale.cli.console import console, print_json, say
+from forescale.cli.export import EmitOptions, emitted, put
 from forescale.cli.options import (
     ClusterOptions,
     CostOptions,
@@ -126,11 +127,14 @@ def search_command(
     cost: CostOptions,
     plan: PlanOptions,
     study: StudyOptions,
+    emission: EmitOptions,
     as_json: JsonFlag = False,
 ) -> None:
     """Find the best layouts: the whole legal space, ranked."""
-    from forescale.cli.inputs import line_of, read_question, refuse_presets
+    from forescale.cli.inputs import read_question, refuse_presets
 
+    if emission.emit is not None and framework_of(choice) is None:
+        choice = replace(choice, limits=emission.emit)
     cluster, run = complete_question(scan, cluster, run)
     run = with_own_length(model, plan, run)
     question = read_question(model, plan, cluster, run, cost=cost, framework=framework_of(choice))
@@ -138,14 +142,14 @@ def search_command(
     if question.preset == STUDY:
         from forescale.cli.render.study import study_view
 
-        for options in (scan, effort, answer):
+        for options in (scan, effort, answer, emission):
             options.refuse(f"does not go with --preset {STUDY}")
         found = search_study(question, study, fix=choice.fix or (), top=goal.top)
         _write(found, study_view, as_json=as_json, files=files)
         return
     refuse_study_options(study)
     refuse_presets(question, "search")
-    _refuse_unused(scan, effort, answer, question.objective)
+    _refuse_unused(scan, effort, answer, emission, question.objective)
     question = spaced(question, choice, sized=scan.device_counts is None and not scan.has_target)
     if scan.pareto:
         from forescale.cli.render.search import pareto_view
@@ -159,15 +163,30 @@ def search_command(
         points = scanned(question, scan)
         _write(points, scan_view, as_json=as_json, files=files, question=question)
     else:
-        from forescale.cli.render.search import search_view
         from forescale.search import Terms
 
         price = Terms(price_per_device_hour=scan.price_per_device_hour).price(question.cluster)
         result = ranked(question, top=goal.top, effort=effort, answer=answer)
-        result = replace(result, price_per_device_hour=price)
+        _answer(
+            question, replace(result, price_per_device_hour=price), emission, as_json=as_json, files=files
+        )
+
+
+def _answer(
+    question: Question, result: SearchResult, emission: EmitOptions, *, as_json: bool, files: FileOptions
+) -> None:
+    """Print a ranking and the line that asks its best again; a file for a framework stands beside it, or instead."""
+    from forescale.cli.inputs import line_of
+    from forescale.cli.render.search import search_view
+
+    written = None if emission.emit is None else emitted(question, result.best[0], emission)
+    aside = emission.output is not None
+    if written is None or aside or as_json:
         _write(result, search_view, as_json=as_json, files=files, question=question)
-        if not as_json:
-            say(f"again: forescale {line_of('project', question, result.best[0], 'best.json#1')}")
+    if not as_json and (written is None or aside):
+        say(f"again: forescale {line_of('project', question, result.best[0], 'best.json#1')}")
+    if written is not None and (aside or not as_json):
+        put(written, emission.output, force=emission.force)
 
 
 def _limited(question: Question, goal: GoalOptions, *, safe: bool) -> Question:
@@ -182,12 +201,17 @@ def _limited(question: Question, goal: GoalOptions, *, safe: bool) -> Question:
 
 
 def _refuse_unused(
-    scan: ScanOptions, effort: EffortOptions, answer: AnswerOptions, objective: Objective
+    scan: ScanOptions,
+    effort: EffortOptions,
+    answer: AnswerOptions,
+    emission: EmitOptions,
+    objective: Objective,
 ) -> None:
     """Refuse what a question beyond one ranking does not take."""
     if scan.wanted:
         effort.refuse("is of one ranking")
         answer.refuse("is of one ranking")
+        emission.refuse("writes the best layout of one ranking")
         if objective != "step_time":
             scan.refuse(f"does not go with --objective {objective}")
 

@@ -18,6 +18,9 @@ from forescale.version import __version__
 
 WIDTH = 110
 README, SLURM = "README.md", "slurm.sh"
+QUESTION, READ, LAUNCH = "question", "this file", "on each node"
+COMMANDS = (QUESTION, READ, LAUNCH)
+"""Facts that are commands: they stay on one line."""
 FEW = 16
 """Pipeline stages whose memory is listed one by one."""
 
@@ -47,7 +50,8 @@ def headed(
         return {README: _readme(question, facts, losses)}
     lines = [_title(question), ""]
     for name, text in facts:
-        lines += _hanging(f"{name + ':':<12}", text)
+        start = f"{name + ':':<14}"
+        lines += [start + text] if name in COMMANDS else _hanging(start, text)
     lines += ["", *[line for loss in losses for line in _hanging("", loss)]]
     comments = "".join(f"{files.comment} {line}".rstrip() + "\n" for line in lines)
     text = files.texts[files.main]
@@ -99,9 +103,9 @@ def _facts(files: Files, question: Question, projection: Projection) -> list[tup
             f"MFU {projection.mfu:.1%}",
         ),
         ("memory", _memory(projection.memory)),
-        ("question", f"forescale project {project_line(question, model=files.main)}"),
-        ("this file", f"forescale project {_reading(files, question)}"),
-        ("launch", f"{files.launch} (on every node)"),
+        (QUESTION, f"forescale project {project_line(question, model=files.main)}"),
+        (READ, f"forescale project {_reading(files, question)}"),
+        (LAUNCH, files.launch),
         *[("to know", note) for note in files.notes],
         *[("assumed", text) for text in assumed],
     ]
@@ -180,7 +184,5 @@ def _readme(question: Question, facts: Sequence[tuple[str, str]], losses: Sequen
 
 
 def _hanging(start: str, text: str) -> list[str]:
-    """Return lines of at most WIDTH, the later ones as deep as the first one's text; lines of a command stay whole."""
-    if text.startswith("forescale "):
-        return [start + text]
+    """Return lines of at most WIDTH, the later ones as deep as the first one's text."""
     return wrap(text, WIDTH, initial_indent=start, subsequent_indent=" " * max(len(start), 2)) or [start]

@@ -7,12 +7,14 @@ from forescale.frameworks.deepspeed.writer import DeepSpeedWriter
 from forescale.frameworks.maxtext.writer import MaxTextWriter
 from forescale.frameworks.megatron.writer import MegatronWriter
 from forescale.frameworks.nanotron.writer import NanotronWriter
+from forescale.frameworks.primus.writer import PrimusWriter
 from forescale.frameworks.torchtitan.writer import TorchtitanWriter
 from forescale.frameworks.writing import Writer
 from forescale.spec.framework import Framework
 
 WRITERS: tuple[Writer, ...] = (
     MegatronWriter(),
+    PrimusWriter(),
     TorchtitanWriter(),
     DeepSpeedWriter(),
     NanotronWriter(),

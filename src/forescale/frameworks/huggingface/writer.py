@@ -15,8 +15,20 @@ from forescale.spec.model import DenseFfn, FullAttention, LatentAttention, Linea
 T = TypeVar("T")
 FARTHEST: Final = 0.01
 """Share of the parameters that the nearest architecture may have more or less."""
-FIRST: Final = ("llama", "qwen2", "qwen3", "mistral", "mixtral", "qwen3_moe", "deepseek_v3", "gpt2")
+FIRST: Final = (
+    "llama",
+    "qwen2",
+    "qwen3",
+    "mistral",
+    "mixtral",
+    "qwen3_moe",
+    "deepseek_v3",
+    "gpt2",
+    "gemma3_text",
+)
 """Architectures that are tried first, so that a plain model gets the plainest name."""
+NULLS: Final = ("q_lora_rank", "sliding_window")
+"""Keys that classes of transformers have a value for unless null is said."""
 COUNTS: Final[Mapping[str, str]] = MappingProxyType(
     {
         **dict.fromkeys(
@@ -99,7 +111,10 @@ def _tried(model: Model, kind: str) -> tuple[dict[str, Any], Model] | None:
     """Return the keys of one architecture, and the model that they are read as; None where it takes others."""
     spelled = SPELLINGS.get(kind, {})
     config = {spelled.get(key, key): value for key, value in _keys(model, kind)}
-    config = {"model_type": kind, **{key: value for key, value in config.items() if value is not None}}
+    config = {
+        "model_type": kind,
+        **{key: value for key, value in config.items() if value is not None or key in NULLS},
+    }
     try:
         read = read_huggingface(config, name=model.name, where="a configuration")
     except ForescaleError:
@@ -143,8 +158,8 @@ def _attention(model: Model) -> Iterator[tuple[str, Any]]:
         yield "attn_output_gate", full.output_gate or None
         attention = [layer.attention for layer in model.layers]
         windows = [each.window for each in attention if isinstance(each, FullAttention)]
+        yield "sliding_window", max(window or 0 for window in windows) or None
         if any(windows):
-            yield "sliding_window", max(window or 0 for window in windows)
             kinds = ("sliding_attention" if window else "full_attention" for window in windows)
             yield "layer_types", list(kinds)
     if latent is not None:

@@ -111,7 +111,7 @@ def layout_text(sizes: tuple[int, ...], num_mtp_layers: int) -> str:
 def _sharding(strategy: Strategy) -> Settings:
     replicas = strategy.dp_replicate if strategy.dp_replicate > 1 else None
     if strategy.zero == 0:
-        return {}
+        return {"use_distributed_optimizer": False}
     if strategy.zero == 1:
         return {"use_distributed_optimizer": True, "num_distributed_optimizer_instances": replicas}
     return {

@@ -134,11 +134,20 @@ def _preset(name: str, folder: str, path: Path, options: Options) -> dict[str, A
     for place in places:
         if (place / file).is_file():
             return _resolved(place / file, options.variables, ())
+    if (base := _base_presets()[folder].get(file.stem)) is not None:
+        return dict(base)
     problem = (
         f"its preset {name!r} is neither beside it nor in a primus/configs/{folder}/megatron above it; "
         "say where presets are"
     )
     raise ReaderError(path, problem)
+
+
+@cache
+def _base_presets() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
+    """Return the presets that all others start from, by folder and name: they need not be there."""
+    data = json.loads((files("forescale.frameworks.primus") / "presets.json").read_text(encoding="utf-8"))
+    return {folder: data[folder] for folder in ("models", "modules")}
 
 
 def _places(folder: str, path: Path, folders: tuple[Path, ...]) -> Iterator[Path]:

@@ -1,0 +1,114 @@
+"""A question as a Primus experiment: Megatron's settings as overrides of Primus' presets, with its own schedules."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from forescale.frameworks.megatron.laws import check_laws
+from forescale.frameworks.megatron.write_model import Settings
+from forescale.frameworks.megatron.writer import STEPS, all_settings
+from forescale.frameworks.primus.reader import SCHEDULES
+from forescale.frameworks.writing import PLACEHOLDER, Files
+from forescale.question import Question
+from forescale.spec.strategy import Recompute, Strategy
+
+EXPERIMENT = "experiment.yaml"
+HEAD = """\
+work_group: ${PRIMUS_TEAM:amd}
+user_name: ${PRIMUS_USER:root}
+exp_name: %s
+workspace: ./output
+modules:
+  pre_trainer:
+    framework: megatron
+    config: pre_trainer.yaml
+    model: language_model.yaml
+    overrides:
+"""
+RATES = f"""\
+      # learning rates, data and checkpoints are yours: none of them changes step time or memory
+      lr: 3.0e-4  # {PLACEHOLDER}
+      min_lr: 3.0e-5  # {PLACEHOLDER}
+      lr_warmup_iters: 500  # {PLACEHOLDER}
+      lr_decay_style: cosine
+      weight_decay: 0.1
+      tokenizer_type: HuggingFaceTokenizer
+      tokenizer_model: ${{TOKENIZER_MODEL:/path/to/tokenizer}}  # {PLACEHOLDER}
+      mock_data: false
+      train_data_path: ${{PRIMUS_TOKENIZED_DATA_PATH:/path/to/my_text_document}}  # {PLACEHOLDER}
+      save: ${{CHECKPOINTS:./checkpoints}}  # {PLACEHOLDER}
+      save_interval: 1000
+      eval_iters: 0
+"""
+
+
+class PrimusWriter:
+    """Experiments for Primus' Megatron backend; run in its folder by its own script."""
+
+    title: Final = "Primus experiment in YAML"
+    frameworks: Final = ("primus",)
+
+    def write(self, question: Question) -> Files:
+        """Return the experiment; what its keys have no word for is left out."""
+        check_laws(question)
+        cluster = question.cluster
+        each = min(cluster.devices_per_node, cluster.num_devices)
+        text = HEAD % json.dumps(question.model.name)
+        for part, settings in primus_settings(question).items():
+            text += f"      # {part.lower()}\n"
+            text += "".join(
+                f"      {key}: {_yaml(value)}\n" for key, value in settings.items() if value is not None
+            )
+        if question.workload.tokens is None:
+            text += f"      train_iters: {STEPS}  # {PLACEHOLDER}\n"
+        nodes = -(-cluster.num_devices // each)
+        launch = f"EXP=$PWD/{EXPERIMENT} bash ${{PRIMUS_PATH:-$HOME/Primus}}/examples/run_pretrain.sh"
+        return Files(
+            texts={EXPERIMENT: text + RATES},
+            main=EXPERIMENT,
+            launch=f"NNODES={nodes} NODE_RANK=${{NODE_RANK:-0}} GPUS_PER_NODE={each} {launch}",
+        )
+
+
+def primus_settings(question: Question) -> dict[str, Settings]:
+    """Return the overrides of a question: Megatron's settings, and what Primus has beside them."""
+    settings = all_settings(question)
+    strategy = question.layout
+    settings["MODEL"] |= {"add_position_embedding": question.model.learned_positions > 0}
+    settings["LAYOUT"] |= _schedule(strategy) | _turbo(strategy) | _listed(strategy.recompute)
+    return settings
+
+
+def _schedule(strategy: Strategy) -> Settings:
+    """Return the schedule that Primus' pipeline runs; interleaved 1F1B is Megatron-LM's own."""
+    names = {ours: theirs for theirs, ours in SCHEDULES.items()}
+    if strategy.pp == 1 or strategy.schedule is None or strategy.schedule not in names:
+        return {}
+    return {"patch_primus_pipeline": True, "pp_algorithm": names[strategy.schedule]}
+
+
+def _turbo(strategy: Strategy) -> Settings:
+    """Return what Primus-Turbo does instead of Transformer Engine and Megatron's dispatcher."""
+    one, once = strategy.kernels.expert_kernels == "one", strategy.dispatcher == "deepep"
+    if not (one or once):
+        return {}
+    settings: Settings = {
+        "enable_primus_turbo": True,
+        "use_turbo_grouped_gemm": one,
+        "use_turbo_deepep": once,
+    }
+    if once:
+        settings |= {"moe_token_dispatcher_type": "alltoall", "moe_flex_dispatcher_backend": None}
+    return settings
+
+
+def _listed(recompute: Recompute) -> Settings:
+    return {"recompute_layer_ids": list(recompute.layer_ids)} if recompute.layer_ids else {}
+
+
+def _yaml(value: object) -> str:
+    """Return a value on one line; words that YAML would take for something else are quoted."""
+    if isinstance(value, str):
+        return value if value.replace("_", "").isalnum() and value != "none" else json.dumps(value)
+    return json.dumps(value)

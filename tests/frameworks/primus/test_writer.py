@@ -1,0 +1,26 @@
+"""What is written for Primus is read back to the bit, its own schedules and listed layers too."""
+
+from __future__ import annotations
+
+from tests.export.laws import check_writer
+from tests.plans import plans
+
+from forescale.spec import Recompute
+
+OWN = {
+    "schedule": (None, "zb-h1", "zb-1p", "zbv", "v-half", "v-min"),
+    "vpp": (1, 2),
+    "dispatcher": ("all_to_all", "deepep"),
+    "recompute": (Recompute(), Recompute(granularity="full", layer_ids=(0, 1))),
+}
+
+
+def test_plans_read_back_to_the_bit() -> None:
+    check_writer(plans("primus", 45, cluster="mi300x"))
+
+
+def test_what_primus_has_beside_megatron_is_said() -> None:
+    written = check_writer(plans("primus", 45, seed=2, cluster="mi300x", **OWN))
+    texts = "".join(result.texts[result.main] for result in written)
+    for word in ("pp_algorithm", "use_turbo_deepep: true", "recompute_layer_ids: [0, 1]"):
+        assert word in texts
