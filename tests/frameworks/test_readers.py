@@ -200,7 +200,24 @@ num_processes: 8
     with_key=lambda text, key: f"{text}{key}: 3\n",
     keys=frozenset({"fsdp_version", "fsdp_reshard_after_forward", "mixed_precision", "num_processes"}),
 )
+BRIDGE = Sample(
+    text="""import megatron.bridge
+
+def recipe(cfg):
+    cfg.model = GPTModelProvider(num_layers=4, hidden_size=256, num_attention_heads=4)
+    cfg.model.vocab_size = 1000
+    cfg.model.tensor_model_parallel_size = 2
+    cfg.optimizer.exp_avg_dtype = torch.bfloat16
+    cfg.train.micro_batch_size = 1
+    cfg.train.global_batch_size = 8
+    cfg.dataset.seq_length = 512
+""",
+    suffix=".py",
+    with_key=lambda text, key: f"{text}    cfg.model.{key} = 1\n",
+    options=Options(num_devices=8),
+)
 SAMPLES = {
+    "bridge": [BRIDGE],
     "accelerate": [ACCELERATE],
     "trainer": [TRAINER],
     "deepspeed": [DEEPSPEED],

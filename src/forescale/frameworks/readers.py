@@ -7,6 +7,7 @@ from typing import Final
 
 from forescale.errors import ReaderError
 from forescale.files import read_text
+from forescale.frameworks.bridge.reader import BridgeReader
 from forescale.frameworks.deepspeed.accelerate import AccelerateReader
 from forescale.frameworks.deepspeed.reader import DeepSpeedReader
 from forescale.frameworks.deepspeed.trainer import TrainerReader
@@ -46,6 +47,7 @@ READERS: tuple[Reader, ...] = (
     TorchtitanTomlReader(),
     TorchtitanJobReader(),
     MaxTextReader(),
+    BridgeReader(),
 )
 """All readers; a new one is added here and must pass `check_reader` (tests/conformance)."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from forescale.errors import SpecError
+from forescale.frameworks.bridge.writer import BridgeWriter
 from forescale.frameworks.deepspeed.writer import DeepSpeedWriter
 from forescale.frameworks.maxtext.writer import MaxTextWriter
 from forescale.frameworks.megatron.writer import MegatronWriter
@@ -14,6 +15,7 @@ from forescale.spec.framework import Framework
 
 WRITERS: tuple[Writer, ...] = (
     MegatronWriter(),
+    BridgeWriter(),
     PrimusWriter(),
     TorchtitanWriter(),
     DeepSpeedWriter(),

@@ -1,0 +1,1 @@
+"""Megatron-Bridge: recipes in Python that set fields of a ConfigContainer."""

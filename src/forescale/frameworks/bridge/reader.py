@@ -1,0 +1,128 @@
+"""Recipes of Megatron-Bridge, read as syntax: the plain values that a function puts into a ConfigContainer.
+
+Nothing is imported or run. What counts are assignments `cfg.SECTION.FIELD = value` and
+`cfg.SECTION = Class(FIELD=value)`; a recipe that another one is the base of has the values it sets itself.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+from forescale.errors import ReaderError, UnknownKeyError
+from forescale.files import read_text
+from forescale.frameworks.megatron.reader import read_settings
+from forescale.frameworks.reading import Options, Reading
+from forescale.frameworks.settings import Settings
+
+SECTIONS = ("model", "train", "ddp", "optimizer", "dataset", "dist", "checkpoint", "mixed_precision")
+DEEP = 3
+"""Names of an assignment: the container, a section, a field."""
+TYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "half": "fp16", "uint8": "fp8"}
+IGNORED = frozenset(
+    {
+        *("activation_func", "should_pad_vocab", "seq_length", "cpu_offloading", "layernorm_epsilon"),
+        *(
+            "params_dtype",
+            "pipeline_dtype",
+            "autocast_dtype",
+            "autocast_enabled",
+            "random_seed",
+            "data_path",
+            "split",
+        ),
+        *("dataloader_type", "save", "load", "save_interval", "rotary_base", "lr", "min_lr", "weight_decay"),
+    }
+)
+"""Fields of these sections that say nothing more of memory or time."""
+
+
+@cache
+def fields() -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """Return the field that sets each of Megatron's keys, and those that say the opposite."""
+    data = json.loads((files("forescale.frameworks.bridge") / "keys.json").read_text(encoding="utf-8"))
+    return data["keys"], data["inverted"]
+
+
+class BridgeReader:
+    """Recipes whose values are written out, as `export --to bridge` writes them."""
+
+    name: Final = "bridge"
+    title: Final = "Megatron-Bridge recipe in Python"
+
+    def recognises(self, text: str) -> bool:
+        """Whether `text` imports Megatron-Bridge."""
+        return "megatron.bridge" in text and "import" in text
+
+    def read(self, path: Path, options: Options) -> Reading:
+        """Return what the recipe at `path` sets."""
+        try:
+            tree = ast.parse(read_text(path))
+        except (SyntaxError, ValueError, RecursionError) as error:
+            raise ReaderError(path, f"it is no Python: {error}") from error
+        settings, unknown = _settings(tree, path, strict=options.strict)
+        return read_settings(
+            settings,
+            name=path.stem,
+            num_devices=options.num_devices,
+            layout=options.layout,
+            options=options,
+            unknown=unknown,
+            form=self.name,
+            framework="megatron-bridge",
+        )
+
+
+def _settings(tree: ast.Module, path: Path, *, strict: bool) -> tuple[Settings, list[str]]:
+    keys, inverted = fields()
+    named = {field: key for key, field in keys.items()}
+    opposite = {field: key for key, field in inverted.items()}
+    values: dict[str, object] = {}
+    spelling: dict[str, str] = {}
+    unknown: list[str] = []
+    for field, node in _assigned(tree):
+        key = named.get(field) or opposite.get(field)
+        if key is None:
+            if (bare := field.split(".")[1]) not in IGNORED:
+                unknown.append(bare)
+            continue
+        value = _plain(node, f"{path}, line {node.lineno}, {field}")
+        values[key] = not value if field in opposite else value
+        spelling[key] = field
+    if unknown and strict:
+        raise UnknownKeyError(unknown[0], str(path), [field.split(".")[1] for field in (*named, *opposite)])
+    if not values:
+        raise ReaderError(path, "it sets no field of a ConfigContainer (cfg.model.num_layers = 32)")
+    if "num_query_groups" in values:
+        values["group_query_attention"] = True
+    if values.get("bf16") and "accumulate_allreduce_grads_in_fp32" in values:
+        values["grad_reduce_in_bf16"] = not values["accumulate_allreduce_grads_in_fp32"]
+    return Settings(values, str(path), spelling), unknown
+
+
+def _assigned(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    """Yield fields with what they are set to, in the order of the file."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Assign) or len(node.targets) != 1:
+            continue
+        names = ast.unparse(node.targets[0]).split(".")
+        if len(names) == DEEP and names[1] in SECTIONS:
+            yield ".".join(names[1:]), node.value
+        elif len(names) == DEEP - 1 and names[1] in SECTIONS and isinstance(node.value, ast.Call):
+            for word in node.value.keywords:
+                if word.arg is not None:
+                    yield f"{names[1]}.{word.arg}", word.value
+
+
+def _plain(node: ast.expr, where: str) -> Any:  # noqa: ANN401 (any plain value)
+    if isinstance(node, ast.Attribute) and node.attr in TYPES:
+        return TYPES[node.attr]
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, SyntaxError) as error:
+        raise ReaderError(where, f"{ast.unparse(node)[:60]} is no plain value") from error

@@ -1,0 +1,110 @@
+"""A question as a recipe of Megatron-Bridge: a Python file that sets the fields of a ConfigContainer and trains."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from forescale.errors import SpecError
+from forescale.frameworks.bridge.reader import fields
+from forescale.frameworks.megatron.laws import check_laws
+from forescale.frameworks.megatron.writer import STEPS, all_settings
+from forescale.frameworks.writing import PLACEHOLDER, Files, torchrun
+from forescale.question import Question
+
+RECIPE = "recipe.py"
+HEAD = """\
+import torch
+from megatron.bridge.models.{module} import {provider}
+from megatron.bridge.recipes.gpt.h100.vanilla_gpt import vanilla_gpt_pretrain_1gpu_h100_bf16_config
+from megatron.bridge.training.config import ConfigContainer
+from megatron.bridge.training.mixed_precision import MixedPrecisionConfig
+
+
+def recipe() -> ConfigContainer:
+    cfg = vanilla_gpt_pretrain_1gpu_h100_bf16_config()
+    cfg.model = {provider}()
+    cfg.mixed_precision = MixedPrecisionConfig()
+"""
+TAIL = f"""\
+    cfg.dataset.data_path = "/path/to/my_text_document"  # {PLACEHOLDER}
+    cfg.tokenizer.tokenizer_type = "HuggingFaceTokenizer"
+    cfg.tokenizer.tokenizer_model = "/path/to/tokenizer"  # {PLACEHOLDER}
+    cfg.tokenizer.vocab_size = None
+    cfg.optimizer.lr = 3e-4  # {PLACEHOLDER}: learning rates change neither step time nor memory
+    cfg.checkpoint.save = "checkpoints"  # {PLACEHOLDER}
+    return cfg
+
+
+if __name__ == "__main__":
+    from megatron.bridge.training.gpt_step import forward_step
+    from megatron.bridge.training.pretrain import pretrain
+
+    pretrain(recipe(), forward_step)
+"""
+DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp8": "uint8"}
+LISTS = ("moe_layer_freq", "linear_attention_freq", "window_attn_skip_freq")
+
+
+class BridgeWriter:
+    """Recipes over Megatron-Bridge's plain GPT, whose every field that matters is set."""
+
+    title: Final = "Megatron-Bridge recipe in Python"
+    frameworks: Final = ("megatron-bridge", "nemo")
+
+    def write(self, question: Question) -> Files:
+        """Return the recipe; what the container has no field for is left out."""
+        check_laws(question)
+        parts = all_settings(question)
+        settings = {key: value for part in parts.values() for key, value in part.items()}
+        if settings.get("hybrid_layer_pattern"):
+            raise SpecError(
+                f"megatron-bridge: {question.model.name} is a hybrid, for which no recipe is written"
+            )
+        latent = bool(settings.get("multi_latent_attention"))
+        module, provider = (
+            ("mla_provider", "MLAModelProvider") if latent else ("gpt_provider", "GPTModelProvider")
+        )
+        text = HEAD.format(module=module, provider=provider)
+        text += "".join(f"    cfg.{line}\n" for line in _lines(_known(settings)))
+        text += f"    cfg.model.activation_func = torch.nn.functional.{'silu' if settings.get('swiglu') else 'gelu'}\n"
+        dtype = DTYPES[question.workload.precision.activations]
+        text += "".join(
+            f"    cfg.mixed_precision.{name} = torch.{dtype}\n" for name in ("params_dtype", "pipeline_dtype")
+        )
+        text += "    cfg.model.should_pad_vocab = True\n"
+        text += f"    cfg.model.seq_length = {question.workload.seq_len}\n"
+        if settings.get("cpu_offloading_num_layers"):
+            text += "    cfg.model.cpu_offloading = True\n"
+        if question.workload.tokens is None:
+            text += f"    cfg.train.train_iters = {STEPS}  # {PLACEHOLDER}\n"
+        return Files(
+            texts={RECIPE: text + TAIL}, main=RECIPE, launch=f"{torchrun(question.cluster)} {RECIPE}"
+        )
+
+
+def _known(settings: dict[str, object]) -> dict[str, object]:
+    """Return settings as the container has them: types of gradients by what is in fp32."""
+    found = dict(settings)
+    if found.get("bf16"):
+        found["accumulate_allreduce_grads_in_fp32"] = not found.pop("grad_reduce_in_bf16", False)
+    for key in LISTS:
+        if isinstance(text := found.get(key), str):
+            pairs = (run.strip("[]").split("]*") for run in text.split("+"))
+            found[key] = [int(flag) for flag, count in pairs for _ in range(int(count))]
+    if isinstance(window := found.get("window_size"), str):
+        found["window_size"] = tuple(int(side) for side in window.split(","))
+    return found
+
+
+def _lines(settings: dict[str, object]) -> list[str]:
+    keys, inverted = fields()
+    lines = []
+    for key, value in settings.items():
+        if value is None:
+            continue
+        if key in inverted:
+            lines.append(f"{inverted[key]} = {not value}")
+        elif key in keys:
+            typed = f"torch.{DTYPES[str(value)]}" if key.endswith("_dtype") else repr(value)
+            lines.append(f"{keys[key]} = {typed}")
+    return lines
