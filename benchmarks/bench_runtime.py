@@ -6,7 +6,7 @@
     .venv/bin/python benchmarks/bench_runtime.py long
 
 By hand, on a machine that does nothing else; docs/runtime.md quotes what they print. `transport` prints what
-`catalogue/calibrations/transports.json` keeps.
+`catalogue/transports.json` keeps.
 """
 
 from __future__ import annotations

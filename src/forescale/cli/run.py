@@ -47,7 +47,7 @@ class OperationsOptions:
 
     phases: list[str] | None = option(
         "A phase, such as 'tokens=2.8T seq_len=8192 cp=16'; what it leaves out is as the options say. Repeatable.",
-        "A=B …",
+        "WORDS",
         flag="--phase",
         panel=PANEL,
     )

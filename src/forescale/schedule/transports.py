@@ -9,7 +9,7 @@ from forescale.files import packaged
 from forescale.records import record
 from forescale.schedule.times import LinkTimes, StageTimes
 
-FILE = "calibrations/transports"
+FILE = "transports"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
