@@ -206,7 +206,7 @@ class PlanOptions:
     variables: list[str] | None = option(
         "Value of a variable that the file leaves open, such as TP=8. Repeatable.", "NAME=VALUE", flag="--var"
     )
-    presets: list[Path] | None = option("Folder of the presets that the file names. Repeatable.", "DIR")
+    presets: list[Path] | None = option("Folder of presets that it names. Repeatable.", "DIR")
     framework: str | None = option(
         "What trains: its kernels, types and overlap where nothing else is said.",
         "NAME[@RELEASE]",

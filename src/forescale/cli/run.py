@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from annotated_types import Interval
 
 from forescale.cli.console import console, print_json
+from forescale.cli.help import Rare
 from forescale.cli.options import (
     ClusterOptions,
     CostOptions,
@@ -25,19 +26,20 @@ from forescale.errors import SpecError, UnknownNameError
 if TYPE_CHECKING:
     from forescale.whole_run import Operations, Phase, Prices
 
-PANEL, MONEY, BETWEEN = "Operations", "Money and energy", "Between sites"
+PANEL, SERVICE = "Operations", Rare("Nodes and money")
+BETWEEN = "Between sites"
 SECONDS = Interval(ge=0, le=1e7)
 SHARE = Interval(ge=0, le=1)
 SEED = Interval(ge=0, le=2**32 - 1)
 
 
-def _seconds(help_text: str) -> float | None:
-    found: float | None = option(help_text, "SECONDS", check=bounded(SECONDS, whole=False), panel=PANEL)
+def _seconds(help_text: str, panel: str = PANEL) -> float | None:
+    found: float | None = option(help_text, "SECONDS", check=bounded(SECONDS, whole=False), panel=panel)
     return found
 
 
 def _share(help_text: str) -> float | None:
-    found: float | None = option(help_text, "SHARE", check=bounded(SHARE, whole=False), panel=PANEL)
+    found: float | None = option(help_text, "SHARE", check=bounded(SHARE, whole=False), panel=SERVICE)
     return found
 
 
@@ -46,7 +48,7 @@ class OperationsOptions:
     """How the run is operated."""
 
     phases: list[str] | None = option(
-        "A phase, such as 'tokens=2.8T seq_len=8192 cp=16'; what it leaves out is as the options say. Repeatable.",
+        "A phase, such as 'tokens=2.8T seq_len=8192 cp=16'. Repeatable.",
         "WORDS",
         flag="--phase",
         panel=PANEL,
@@ -60,21 +62,21 @@ class OperationsOptions:
     checkpoint: Literal["sync", "async", "peer"] = option(
         "How states are saved.", default="async", panel=PANEL
     )
-    interval: float | None = _seconds("Between checkpoints; the best by default.")
-    storage_bandwidth: str | None = option("Of all devices together, such as 2TB/s.", "RATE", panel=PANEL)
+    interval: float | None = _seconds("Between checkpoints; the best by default.", SERVICE)
+    storage_bandwidth: str | None = option("Of all devices together, such as 2TB/s.", "RATE", panel=SERVICE)
     restart: float | None = _seconds("From a failure until all processes run again.")
     spares: int | None = option(
         "Nodes that wait to replace failed ones; always enough by default.",
         "N",
         check=bounded(Interval(ge=0, le=2**20)),
-        panel=PANEL,
+        panel=SERVICE,
     )
-    repair: float | None = _seconds("Until a failed node is back.")
+    repair: float | None = _seconds("Until a failed node is back.", SERVICE)
     fatal: float | None = _share("Of the failures, those that take a node out of service.")
-    elastic: bool | None = option("Go on with fewer replicas where no spare is left.", panel=PANEL)
+    elastic: bool | None = option("Go on with fewer replicas where no spare is left.", panel=SERVICE)
     evaluation: float | None = _share("Of the time, for evaluation, warm-up and compilation.")
     stragglers: float | None = _share("Spread of the devices' speeds over their mean.")
-    seed: int = option("Of the runs that are drawn.", "N", check=bounded(SEED), default=0, panel=PANEL)
+    seed: int = option("Of the runs that are drawn.", "N", check=bounded(SEED), default=0, panel=SERVICE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,15 +87,15 @@ class PriceOptions:
         "Of one device for one hour.",
         "AMOUNT",
         check=bounded(Interval(ge=0, le=1e6), whole=False),
-        panel=MONEY,
+        panel=SERVICE,
     )
     pue: float | None = option(
         "What the data centre draws over its devices.",
         "RATIO",
         check=bounded(Interval(ge=1, le=10), whole=False),
-        panel=MONEY,
+        panel=SERVICE,
     )
-    carbon: str = option("us-2023, or kg of CO2 per MWh.", "NAME|KG", default="us-2023", panel=MONEY)
+    carbon: str = option("us-2023, or kg of CO2 per MWh.", "NAME|KG", default="us-2023", panel=SERVICE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +124,7 @@ def run_command(
     cost: CostOptions,
     as_json: JsonFlag = False,
 ) -> None:
-    """Project a whole run: phases, checkpoints, failures, days on the calendar, money, energy."""
+    """Project a whole run: days on the calendar, failures, money, energy."""
     from forescale.cli.inputs import answered, read_question
     from forescale.whole_run import Phase, project_run
 
