@@ -12,7 +12,7 @@ from forescale.spec import Recompute
 
 def build(row):
     notes: list[str] = []
-    model = model_of(row, lambda _: None, notes)
+    model = model_of(row, notes)
     strategy, workload = stated_of(row, model, notes).trained(model, cluster_of(row, []))
     return strategy, workload, notes
 
@@ -22,7 +22,7 @@ def test_degrees_batch_and_sequence(row):
     assert (strategy.tp, strategy.cp, strategy.pp, strategy.vpp, strategy.dp) == (2, 1, 2, 1, 4)
     assert (strategy.micro_batch_size, workload.global_batch_size, workload.seq_len) == (2, 64, 4096)
     assert strategy.sp
-    assert notes == []
+    assert notes == ["catalogue model llama-3.1-8b"]
 
 
 def test_degrees_that_do_not_make_up_the_devices_are_a_reason(row):
@@ -161,7 +161,7 @@ def test_frameworks_that_wait_for_sums_of_input_gradients(row):
 
 
 def test_zero_bubble_trains_with_a_sentence_piece_vocabulary(row):
-    model = model_of(row(model="GPT-1.5B (Zero Bubble paper)", vocab=""), lambda name: None, [])
+    model = model_of(row(model="GPT-1.5B (Zero Bubble paper)", vocab=""), [])
     assert model.vocab_size == 32000
 
 
@@ -229,7 +229,7 @@ def test_an_unknown_compute_type_is_a_reason(row):
     ],
 )
 def test_layers_that_do_not_divide(row, layers, pp, vpp, expected):
-    model = model_of(row(layers=layers), lambda _: None, [])
+    model = model_of(row(layers=layers), [])
     assert stage_layers(model, pp, vpp) == expected
 
 

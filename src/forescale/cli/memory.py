@@ -129,11 +129,13 @@ def memory_command(
     anchored = None if anchor.mode == "simulate" else _anchored(question, result, anchor)
     timeline = _timeline(question, over_time) if over_time.wanted else None
     if as_json:
+        from forescale.io.question import question_values
+
         more = {
             **({} if anchored is None else {"anchored": anchored.to_json()}),
             **({} if timeline is None else {"timeline": timeline.to_json()}),
         }
-        print_json({**result.to_json(), **more})
+        print_json({**result.to_json(), **more, "question": question_values(question)})
         return
     _show(result, anchored, timeline if over_time.timeline else None, both=anchor.mode == "both")
     if over_time.export is not None:

@@ -22,7 +22,7 @@ def young_interval(*, blocking: Numeric, mttf: Numeric) -> Numeric:
 
 @formula(unit="s", source="Daly 2006, FGCS 22(3), equation 37")
 def daly_interval(*, blocking: Numeric, mttf: Numeric) -> Numeric:
-    """√(2δM) × (1 + √(δ/2M)/3 + (δ/2M)/9) − δ, at most M; δ is the checkpoint, M the mean time to failure."""
+    """√(2CM) × (1 + √(C/2M)/3 + (C/2M)/9) − C, at most M; C is the checkpoint, M the mean time to failure."""
     share = blocking / (2.0 * mttf)
     best = np.sqrt(2.0 * blocking * mttf) * (1.0 + np.sqrt(share) / 3.0 + share / 9.0) - blocking
     return np.where(share < 1.0, best, mttf)
@@ -30,13 +30,13 @@ def daly_interval(*, blocking: Numeric, mttf: Numeric) -> Numeric:
 
 @formula(unit="1", source="Daly 2006, FGCS 22(3), equation 20: complete model of the wall clock time")
 def daly_goodput(*, interval: Numeric, blocking: Numeric, restart: Numeric, mttf: Numeric) -> Numeric:
-    """Training over wall clock: τ / (M e^(R/M) (e^((τ+δ)/M) − 1))."""
+    """Training over wall clock: τ / (M e^(R/M) (e^((τ+C)/M) − 1))."""
     return interval / (mttf * np.exp(restart / mttf) * np.expm1((interval + blocking) / mttf))
 
 
 @formula(unit="1", source="Kokolis et al. 2024, arXiv:2410.21680, section III: expected ETTR to first order")
 def kokolis_goodput(*, mttf: Numeric, restart: Numeric, interval: Numeric) -> Numeric:
-    """1 − N r (u₀ + Δt/2), with N r = 1/MTTF."""
+    """1 − (restart + interval/2) / MTTF."""
     return 1.0 - (restart + interval / 2.0) / mttf
 
 
