@@ -172,6 +172,7 @@ def search(
     workload: Workload | None = None,
     *,
     top: int = 10,
+    all_variants: bool = False,
     relax: bool = False,
     surest: bool = False,
     time_limit: float | None = None,
@@ -185,6 +186,9 @@ def search(
     ----------
     top
         Layouts that are ranked.
+    all_variants
+        Whether layouts that differ only in how states are sharded, ranks placed, layers recomputed and the like are
+        ranked each by itself, not as one.
     relax
         Whether to search also with each constraint relaxed by itself, and say what the best would gain.
     surest
@@ -207,6 +211,7 @@ def search(
     return searched(
         asked,
         top=top,
+        all_variants=all_variants,
         relax=relax,
         surest=surest,
         time_limit=time_limit,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 
@@ -110,8 +111,11 @@ def questions(draw):
     return model, draw(networks(devices)), work, space
 
 
-def ranked(scores, candidates, fits, objective, top):
-    """Rank everything: by the objective, the other one, then the order of the space; equal placements once."""
+def ranked(scores, candidates, fits, objective):
+    """Rank everything: by the objective, the other one, then the order of the space; equal placements once.
+
+    Return the value and the layout of each.
+    """
     values = (scores.step_time, scores.peak) if objective == "step_time" else (scores.peak, scores.step_time)
     first, second = (value.reshape(-1) for value in values)
     feasible = np.flatnonzero(fits)
@@ -121,10 +125,26 @@ def ranked(scores, candidates, fits, objective, top):
         variant, row = divmod(index, fits.shape[1])
         unplaced = replace(candidates.variants[variant], axis_order=DEFAULT_AXIS_ORDER, placement=None)
         found.setdefault((row, unplaced, first[index], second[index]), (variant, row))
-    return [candidates.strategy(*index) for index in list(found.values())[:top]]
+    return [(key[2], candidates.strategy(*index)) for key, index in found.items()]
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def folded(every, top):
+    """Return the first of each shape, and how many others of it are as good as the last of them."""
+    firsts = {}
+    for value, layout in every:
+        firsts.setdefault(shape(layout), (value, layout))
+    best = list(firsts.values())[:top]
+    worst = best[-1][0] if len(best) == top else np.inf
+    counts = Counter(shape(layout) for value, layout in every if value <= worst)
+    return [layout for _, layout in best], tuple(counts[shape(layout)] - 1 for _, layout in best)
+
+
+def shape(layout):
+    names = ("tp", "cp", "ep", "etp", "pp", "vpp", "micro_batch_size")
+    return tuple(getattr(layout, name) for name in names)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     questions(), st.floats(0.02, 1.0), st.sampled_from(["step_time", "step_time", "peak_memory"]), st.data()
 )
@@ -151,10 +171,15 @@ def test_the_best_by_bounds_are_the_best_of_all(asked, share, objective, data):
         patch.setattr(solve, "FIRST_PLACED", data.draw(st.sampled_from([5, 100])))
         patch.setattr(solve, "LAYOUTS_AT_ONCE", data.draw(st.sampled_from([40, 300])))
         patch.setattr(solve, "SIMULATED_AT_ONCE", data.draw(st.sampled_from([40, 300])))
+        every_one = data.draw(st.booleans())
         terms = {"objective": objective, "top": top, "max_memory": limit, "safe": safe}
-        result = search(model, devices, work, space=space, **terms)
+        result = search(model, devices, work, space=space, all_variants=every_one, **terms)
     fits = scores.peak <= min(limit, devices.device.hbm_bytes)
-    assert [each.strategy for each in result.best] == ranked(scores, candidates, fits, objective, top)
+    every = ranked(scores, candidates, fits, objective)
+    alone = [layout for _, layout in every[:top]]
+    layouts, variants = (alone, (0,) * len(alone)) if every_one else folded(every, top)
+    assert [each.strategy for each in result.best] == layouts
+    assert result.variants == variants
     assert result.num_legal == len(candidates)
     assert result.num_evaluated + result.num_over_memory + result.num_beaten == result.num_legal
     assert result.num_feasible <= fits.sum()

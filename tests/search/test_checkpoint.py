@@ -67,7 +67,7 @@ def test_a_flipped_bit_is_found_or_changes_nothing(tmp_path, whole):
     question = Question(model=dense(4), cluster=cluster(8), workload=WORK, space=SPACE)
     cells = enumerate_cells(question.model, question.cluster, WORK, SPACE.whole(question.model))
     limits = memory_limits(question.memory_limit)
-    goal = Goal(objective="step_time", top=10, memory_limit=limits[0], relaxed=limits)
+    goal = Goal(objective="step_time", top=10, memory_limit=limits[0], relaxed=limits, folds=True)
     run = Solver(question, cells, goal)
     file, found = tmp_path / "search.npz", 0
     kept = Checkpoint.of(file, question, goal)

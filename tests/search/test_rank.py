@@ -55,7 +55,7 @@ def test_the_best_of_search_is_the_best_of_projecting_everything(model):
     candidates = enumerate_layouts(model, small, work, space)
     everything = [project(model, small, candidates.strategy(*index), work) for index in layouts(candidates)]
     fitting = [item for item in everything if item.memory.peak_bytes <= small.device.hbm_bytes]
-    result = search(model, small, work, space=space, top=5)
+    result = search(model, small, work, space=space, top=5, all_variants=True)
     assert result.num_legal == len(candidates)
     assert result.num_feasible == len(fitting)
     apart = {

@@ -116,10 +116,10 @@ FEW = Space(
 @pytest.mark.parametrize("size", [4.2, 4.6, 5.0])
 def test_safe_layouts_are_those_that_fit_at_the_upper_end(size):
     devices = cluster(8, hbm_gb=size)
-    every = search(dense(), devices, workload(), space=FEW, top=1000, surest=True).best
+    every = search(dense(), devices, workload(), space=FEW, top=1000, surest=True, all_variants=True).best
     sure = [one for one in every if one.memory.verdict == "FITS"]
     assert 0 < len(sure) < len(every)
-    safe = search(dense(), devices, workload(), space=FEW, top=1000, safe=True)
+    safe = search(dense(), devices, workload(), space=FEW, top=1000, safe=True, all_variants=True)
     assert list(safe.best) == sure
     best = search(dense(), devices, workload(), space=FEW, top=1, surest=True)
     assert best.surest == sure[0]

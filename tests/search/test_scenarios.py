@@ -30,7 +30,7 @@ def key(one):
 
 @pytest.mark.parametrize("objective", ["step_time", "peak_memory"])
 def test_several_questions_are_ranked_as_if_each_were_asked(objective):
-    together = search(MODEL, DEVICES, WORK, space=WIDE, objective=objective, top=12)
+    together = search(MODEL, DEVICES, WORK, space=WIDE, objective=objective, top=12, all_variants=True)
     alone = [
         search(
             MODEL,
@@ -41,6 +41,7 @@ def test_several_questions_are_ranked_as_if_each_were_asked(objective):
             ),
             objective=objective,
             top=12,
+            all_variants=True,
         )
         for precision in (Precision(), Precision(compute="fp8", recipe="delayed"))
         for overlap in (Overlap(), Overlap(tensor=True, expert=True))

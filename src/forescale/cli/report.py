@@ -28,6 +28,7 @@ from forescale.written import writable, write_text
 if TYPE_CHECKING:
     from forescale.question import Question
     from forescale.report.document import Report
+    from forescale.search import SearchResult
 
 STUDY = "almodel"
 PANEL = "Report"
@@ -43,6 +44,9 @@ def report_command(
     cluster: ClusterOptions,
     run: RunOptions,
     top: int = option("Layouts in the ranking.", panel=PANEL, default=10, check=bounded(SHOWN)),
+    all_variants: bool = option(
+        "Rank every variant of a layout, not its best for all.", panel=PANEL, default=False
+    ),
     details: int = option("Layouts in detail.", panel=PANEL, default=5, check=bounded(REST)),
     worst: int = option("Slowest layouts.", panel=PANEL, default=10, check=bounded(REST)),
     choice: SpaceOptions,
@@ -67,10 +71,13 @@ def report_command(
         model, cluster, run = _of_the_analysis(plan, model, cluster, run)
     question = read_question(model, plan, cluster, run, framework=framework_of(choice))
     if question.preset == STUDY:
+        if all_variants:
+            raise SpecError(f"--all-variants does not go with --preset {STUDY}")
         report = _study(question, choice, top=top, details=details, worst=worst)
     else:
         refuse_presets(question, "report", works_under=f"the presets default and {STUDY}")
-        report = _search(question, choice, top=top, details=details, worst=worst)
+        found = ranked(spaced(question, choice, sized=True), top=top, all_variants=all_variants)
+        report = _search(found, details=details, worst=worst)
     _write(report, output, as_json=as_json)
 
 
@@ -112,12 +119,11 @@ def _study(question: Question, choice: SpaceOptions, *, top: int, details: int, 
     return almodel_report(found, first_table, num_detailed=details)
 
 
-def _search(question: Question, choice: SpaceOptions, *, top: int, details: int, worst: int) -> Report:
+def _search(found: SearchResult, *, details: int, worst: int) -> Report:
     """Return the report of a search under our own engine."""
     from forescale.report.search import search_report
     from forescale.search.pareto import slowest_of
 
-    found = ranked(spaced(question, choice, sized=True), top=top)
     return search_report(found, slowest_of(found.question, worst) if worst else (), num_detailed=details)
 
 

@@ -80,12 +80,14 @@ def parquet_writable(path: Path | None) -> Path | None:
 class AnswerOptions:
     """What a ranking says beyond the best."""
 
+    all_variants: bool = _search("Rank every variant of a layout, not its best for all.", default=False)
     safe: bool = _search("Only layouts that fit by the upper estimate of memory.", default=False)
     relax: bool = _search("Search with each constraint relaxed too: which binds?", default=False)
 
     def refuse(self, why: str) -> None:
         """Refuse options that were given where they mean nothing."""
-        for name, value in (("--safe", self.safe), ("--relax", self.relax)):
+        given = {"--all-variants": self.all_variants, "--safe": self.safe, "--relax": self.relax}
+        for name, value in given.items():
             if value:
                 raise SpecError(f"{name} {why}")
 
@@ -166,7 +168,8 @@ def search_command(
         from forescale.search import Terms
 
         price = Terms(price_per_device_hour=scan.price_per_device_hour).price(question.cluster)
-        result = ranked(question, top=goal.top, effort=effort, answer=answer)
+        every = answer.all_variants
+        result = ranked(question, top=goal.top, all_variants=every, effort=effort, answer=answer)
         _answer(
             question, replace(result, price_per_device_hour=price), emission, as_json=as_json, files=files
         )
@@ -220,6 +223,7 @@ def ranked(
     question: Question,
     *,
     top: int,
+    all_variants: bool,
     effort: EffortOptions | None = None,
     answer: AnswerOptions | None = None,
 ) -> SearchResult:
@@ -232,6 +236,7 @@ def ranked(
         return search(
             question,
             top=top,
+            all_variants=all_variants,
             relax=answer is not None and answer.relax,
             surest=answer is not None,
             time_limit=effort.time_limit,

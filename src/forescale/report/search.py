@@ -51,7 +51,7 @@ def search_report(
                 ),
                 hardware_section(cluster, work),
             ),
-            columns=_columns(found.best, slowest),
+            columns=(*_columns(found.best, slowest), *_folded(found)),
             best=(
                 Ranking(
                     title=f"Layouts by {objective}",
@@ -136,6 +136,14 @@ def _columns(best: Sequence[Projection], slowest: Sequence[Projection]) -> tuple
     )
     unusual = any(_choices(one.strategy) for one in shown)
     return (*wanted, *_BATCH, *([choices] if unusual else []), *_MEMORY, *_WORK, *_TIMES, *_RESULTS)
+
+
+def _folded(found: SearchResult) -> tuple[Column[Projection], ...]:
+    """Return the column of what the best stand for, if any stands for more than itself."""
+    counts = {id(one): count for one, count in zip(found.best, found.variants, strict=True)}
+    meaning = "Variants of the same degrees that are as good as the last of the ranking"
+    column: Column[Projection] = Column("more", meaning, lambda one: str(counts.get(id(one), "")))
+    return (column,) if any(found.variants) else ()
 
 
 def _choices(layout: Strategy) -> str:

@@ -18,7 +18,8 @@ One search, from question to proof:
    the least of any policy. A formula never falls when one of its inputs rises, and what evaluates a node is what
    evaluates a layout, so a bound holds by construction, up to a margin of 1e-9 for rounding.
 5. *Branch and bound.* `solve.Solver` takes the most promising nodes first. It bounds them, branches them,
-   evaluates the layouts behind the best and keeps these as the **incumbent**. Its last value is the **cutoff**;
+   evaluates the layouts behind the best and keeps these as the **incumbent**. Its last value (of
+   different shapes, where variants are folded) is the **cutoff**;
    nodes whose bound is beyond it are **pruned** and their layouts counted, unless they may still be the fastest
    within a relaxed limit of memory.
 6. *Proof.* The search ends when no node is left. Every legal layout was then evaluated, proven over memory, or

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from forescale.errors import SpecError
 from forescale.project import project
 from forescale.projection.rates import cost_per_token
@@ -36,6 +38,7 @@ def search(
     workload: Workload | None = None,
     *,
     top: int = 10,
+    all_variants: bool = False,
     surest: bool = False,
     relax: bool = False,
     time_limit: float | None = None,
@@ -51,6 +54,9 @@ def search(
     ----------
     top
         Layouts that are ranked.
+    all_variants
+        Whether layouts that differ only in how states are sharded, ranks placed, layers recomputed and the like are
+        ranked each by itself; else the best of them stands for all, and `SearchResult.variants` counts the others.
     surest
         Whether to look also for the fastest layout that fits for sure, where the best are no such.
     relax
@@ -77,13 +83,16 @@ def search(
         msg = f"search ranks by our own engine, not as {question.preset} answers"
         raise SpecError(msg)
     limits = memory_limits(question.memory_limit)
-    goal = Goal(objective=question.objective, top=top, memory_limit=limits[0], relaxed=limits)
+    goal = Goal(
+        objective=question.objective, top=top, memory_limit=limits[0], relaxed=limits, folds=not all_variants
+    )
     watch = timed(watch, time_limit, started)
     ranking = Ranking(goal=goal, watch=watch, started=started)
     ranking.search(scenarios(question), checkpoint)
     ranking.check(question)
     solvers = ranking.solvers
-    best = tuple(project(each.of(one)) for each, one in ranking.best())
+    ranked = ranking.best()
+    best = tuple(project(each.of(one)) for each, one, _ in ranked)
     steps = ranking.fastest()
     gains = more_memory(steps, limits, every=relax)
     if relax:
@@ -91,7 +100,8 @@ def search(
         gains = tuple(sorted((*gains, *more), key=lambda item: -item.gain))
     return SearchResult(
         best=best,
-        surest=_surest(question, best, watch) if surest and goal.by_time else None,
+        variants=tuple(count - 1 for *_, count in ranked),
+        surest=_surest(question, goal, best, watch) if surest and goal.by_time else None,
         objective=question.objective,
         num_legal=sum(each.num_legal for each in solvers),
         num_feasible=sum(each.incumbent.num_feasible for each in solvers),
@@ -106,14 +116,15 @@ def search(
     )
 
 
-def _surest(question: Question, best: Sequence[Projection], watch: Watch) -> Projection | None:
-    """Return the fastest layout that fits for sure: of the best where they are ranked by time, else searched for."""
-    for each in best:
-        if each.memory.verdict == "FITS":
-            return each
-    found = fastest(replace(question, safe=True), watch=watch)
+def _surest(question: Question, goal: Goal, best: Sequence[Projection], watch: Watch) -> Projection | None:
+    """Return the fastest layout that fits for sure: the first of the best that does, unless what they fold may."""
+    sure = next((each for each in best if each.memory.verdict == "FITS"), None)
+    if sure is not None and (sure is best[0] or not goal.folds):
+        return sure
+    cutoff = np.inf if sure is None else sure.step_time_s
+    found = fastest(replace(question, safe=True), watch=watch, cutoff=cutoff)
     if found.question is None or found.strategy is None:
-        return None
+        return sure
     return project(found.question.of(found.strategy))
 
 
@@ -122,6 +133,9 @@ class SearchResult(Result):
     """Layouts ranked by an objective, best first."""
 
     best: tuple[Projection, ...]
+    variants: tuple[int, ...]
+    """Others that each of `best` stands for: as good as the last of `best`, with the same tp, cp, ep, etp, pp, vpp and
+    micro-batch."""
     surest: Projection | None
     """The fastest layout that fits even at the upper end of its range; None if there is none, or nobody asked."""
     objective: str
@@ -173,7 +187,8 @@ class SearchResult(Result):
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per layout: its rank and strategy, then what was projected."""
-        return [{"rank": place, **one.rows()[0]} for place, one in enumerate(self.best, start=1)]
+        ranked = enumerate(zip(self.best, self.variants, strict=True), start=1)
+        return [{"rank": place, "variants": count, **one.rows()[0]} for place, (one, count) in ranked]
 
     def pictures(self) -> Sequence[Picture]:
         """Return the parts of the step of every layout."""
@@ -189,5 +204,8 @@ class SearchResult(Result):
             "surest": None if self.surest is None else self.surest.to_json(),
             "price_per_device_hour": self.price_per_device_hour,
             "run_costs": [self.run_cost(projection) for projection in self.best],
-            "best": [projection.to_json() for projection in self.best],
+            "best": [
+                {**one.to_json(), "variants": count}
+                for one, count in zip(self.best, self.variants, strict=True)
+            ],
         }

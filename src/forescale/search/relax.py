@@ -292,7 +292,7 @@ def _smallest(question: Question, most: float = np.inf) -> tuple[float, Strategy
         cells = enumerate_cells(each.model, each.cluster, each.workload, each.space.whole(each.model))
         found = smallest(each, cells, most)
         if (peak := found.incumbent.least) < (np.inf if best is None else best[0]):
-            best = peak, found.best()[0]
+            best = peak, found.layout(0)
     return best
 
 

@@ -91,7 +91,7 @@ def smallest(question: Question, cells: Cells, most: float = np.inf) -> Solver:
 def nothing_fits(solvers: Sequence[Solver], limit: float) -> str:
     """Return the sentence for a model that fits nowhere: the smallest layout of all searches, and what it needs."""
     least = min((each for each in solvers if each.num_legal), key=lambda each: each.incumbent.least)
-    num_legal, strategy = sum(each.num_legal for each in solvers), least.best()[0]
+    num_legal, strategy = sum(each.num_legal for each in solvers), least.layout(0)
     model, cluster = least.question.model, least.question.cluster
     shape = f"tp={strategy.tp} cp={strategy.cp} pp={strategy.pp} dp={strategy.dp} zero={strategy.zero}"
     return (
@@ -120,7 +120,7 @@ def fastest(question: Question, *, watch: Watch, cutoff: float = np.inf) -> Fast
     ranking.search(scenarios(question))
     if not (found := ranking.best()):
         return Fastest(done=ranking.done)
-    scenario, strategy = found[0]
+    scenario, strategy, _ = found[0]
     return Fastest(done=ranking.done, step_time=ranking.progress.best, question=scenario, strategy=strategy)
 
 
@@ -179,8 +179,8 @@ class Ranking:
             question.model, question.cluster, question.workload, question.space.whole(question.model)
         )
         solver = Solver(question, cells, self.goal)
-        values = sorted(value for value, *_ in self._ranked())
-        worst = values[self.goal.top - 1] if len(values) >= self.goal.top else np.inf
+        ranked = self._ranked()
+        worst = ranked[-1][0] if len(ranked) == self.goal.top else np.inf
         solver.incumbent.learn(self._known(solver), cutoff=min(worst, self.cutoff))
         if checkpoint is not None and self.runs:
             checkpoint = checkpoint.with_name(f"{checkpoint.name}.{len(self.runs)}")
@@ -231,20 +231,29 @@ class Ranking:
     def _ends(self) -> list[Progress]:
         return [run.progress for run in self.runs if run.progress is not None]
 
-    def _ranked(self) -> list[tuple[float, float, int, int]]:
-        """Return the best of every scenario: objective, the other one, scenario and place among its best."""
-        found = []
-        for nth, solver in enumerate(self.solvers):
-            pair = solver.incumbent.step_time, solver.incumbent.peak
-            first, second = pair if self.goal.by_time else pair[::-1]
-            best = solver.incumbent.best()
-            found += [(float(first[i]), float(second[i]), nth, place) for place, i in enumerate(best)]
-        return sorted(found)[: self.goal.top]
+    def _ranked(self) -> list[tuple[float, int, int, int]]:
+        """Return the best of all scenarios: objective, scenario, place in it and how many layouts it stands for."""
+        if not self.runs:
+            return []
+        kept = [solver.incumbent for solver in self.solvers]
+        sizes = [len(each.value) for each in kept]
+        nth, place = (
+            np.repeat(np.arange(len(kept)), sizes),
+            np.concatenate([np.arange(size) for size in sizes]),
+        )
+        value, other = (np.concatenate([getattr(each, name) for each in kept]) for name in ("value", "other"))
+        order = np.lexsort((place, nth, other, value))
+        first, count = self.goal.best(value[order], np.concatenate([each.shapes for each in kept])[order])
+        rows = order[first]
+        columns = (value[rows], nth[rows], place[rows], count)
+        return list(zip(*(column.tolist() for column in columns), strict=True))
 
-    def best(self) -> list[tuple[Question, Strategy]]:
-        """Return the best layouts of all, each with its question."""
-        layouts = [solver.best() for solver in self.solvers]
-        return [(self.runs[nth].question, layouts[nth][place]) for _, _, nth, place in self._ranked()]
+    def best(self) -> list[tuple[Question, Strategy, int]]:
+        """Return the best layouts of all, each with its question and how many layouts it stands for."""
+        return [
+            (self.runs[nth].question, self.solvers[nth].layout(place), count)
+            for _, nth, place, count in self._ranked()
+        ]
 
     def fastest(self) -> tuple[float, ...]:
         """Return the shortest step under each limit of memory."""

@@ -23,8 +23,9 @@ from forescale.search.bounds import MemoryBounds, WorkBounds, cell_bounds
 from forescale.search.evaluate import Scores, score_pairs
 from forescale.search.layouts import Candidates, Columns, Rows, Variant
 from forescale.search.ranks import relaxed_placement
-from forescale.search.tree import Cells, Mask, Tree
+from forescale.search.tree import SHARDING, Cells, Mask, Tree
 from forescale.spec import DEFAULT_AXIS_ORDER
+from forescale.spec.space import DEGREE_NAMES
 from forescale.spec.strategy import Strategy
 
 FIRST_NODES, MOST_NODES, GROWTH = 4096, 65536, 4
@@ -34,7 +35,7 @@ FIRST_PLACED, PLACED_AT_ONCE = 8192, 65536
 REFINED_AT_ONCE = 65536
 """Nodes whose work is bounded more closely at once."""
 FIRST_LAYOUTS, LAYOUTS_AT_ONCE = 8192, 65536
-"""Layouts evaluated at once: few of the most promising first, to prune others by."""
+"""Layouts evaluated at once: few of the most promising first, to prune others by, then twice as many each time."""
 SIMULATED_FIRST, SIMULATED_AT_ONCE = 128, 512
 """The same where schedules are simulated: each shape of a pipeline is built and timed by itself."""
 State: TypeAlias = Mapping[str, NDArray[Any]]
@@ -50,6 +51,8 @@ class Goal:
     memory_limit: float
     relaxed: tuple[float, ...] = ()
     """Further limits of memory, ascending, under each of which the shortest step is to be known."""
+    folds: bool = False
+    """Whether the best layout of each shape stands for all of that shape."""
 
     @property
     def by_time(self) -> bool:
@@ -60,7 +63,30 @@ class Goal:
         """Return which layouts with this bound of memory fit some limit."""
         return np.asarray(peak <= max(self.memory_limit, *self.relaxed, 0.0))
 
+    def best(self, value: Array, shapes: Rows) -> tuple[Rows, Rows]:
+        """Return where the best of a ranking stand, and how many layouts each stands for.
 
+        Parameters
+        ----------
+        value
+            (layouts,) objective, ascending.
+        shapes
+            (layouts, degrees) shape of each. Where they are folded, those up to the value of the last of the best
+            are counted: a search evaluates all of these.
+        """
+        if not self.folds:
+            first = np.arange(min(self.top, len(value)))
+            return first, np.ones_like(first)
+        first = np.sort(np.unique(shapes, axis=0, return_index=True)[1])
+        if len(first) >= self.top:
+            shapes = shapes[value <= value[first[self.top - 1]]]
+        _, first, count = np.unique(shapes, axis=0, return_index=True, return_counts=True)
+        order = np.argsort(first)[: self.top]
+        return first[order], count[order]
+
+
+SHAPE = tuple(name for name in DEGREE_NAMES if name not in SHARDING)
+"""Degrees that make a layout another one to who reads a ranking: how states are sharded is none of them."""
 SMALLEST = Goal(objective="peak_memory", top=1, memory_limit=np.inf)
 
 
@@ -81,12 +107,17 @@ class Incumbent:
     columns: Columns = field(default_factory=dict)
     fastest: Array = field(init=False)
     """Shortest step under each limit of `goal.relaxed`."""
+    unplaced: Rows = field(init=False)
+    """Of each variant, a number that those which differ in where ranks lie share."""
     num_feasible: int = 0
     cutoff: float = np.inf
     """What the last of the best has, in the objective; infinite until there are as many as wanted."""
 
     def __post_init__(self) -> None:
         """Start without any."""
+        known: dict[Variant, int] = {}
+        apart = [replace(each, axis_order=DEFAULT_AXIS_ORDER, placement=None) for each in self.variants]
+        self.unplaced = np.array([known.setdefault(each, len(known)) for each in apart], dtype=np.int64)
         self.fastest = np.full(len(self.goal.relaxed), np.inf)
 
     def add(self, layouts: Candidates, ordinal: Rows, variant: Rows, row: Rows, scores: Scores) -> None:
@@ -112,15 +143,32 @@ class Incumbent:
 
     def _rank(self) -> None:
         """Sort, drop what cannot be among the best, and lower the cutoff."""
-        other = self.peak if self.goal.by_time else self.step_time
-        order = np.lexsort((self.ordinal, self.variant, other, self.value))
-        order = order[: self.goal.top * len({variant.rank_order for variant in self.variants})]
-        self.step_time, self.peak = self.step_time[order], self.peak[order]
-        self.variant, self.ordinal = self.variant[order], self.ordinal[order]
-        self.columns = {name: column[order] for name, column in self.columns.items()}
-        best = self.best()
+        self._keep(np.lexsort((self.ordinal, self.variant, self.other, self.value)))
+        self._keep(self._apart())
+        best, _ = self.goal.best(self.value, self.shapes)
         if len(best) == self.goal.top:
             self.cutoff = float(self.value[best[-1]])
+            self._keep(np.flatnonzero(self.value <= self.cutoff))
+
+    def _keep(self, rows: Rows) -> None:
+        self.step_time, self.peak = self.step_time[rows], self.peak[rows]
+        self.variant, self.ordinal = self.variant[rows], self.ordinal[rows]
+        self.columns = {name: column[rows] for name, column in self.columns.items()}
+
+    def _apart(self) -> Rows:
+        """Return the first of those in order that differ in more than where ranks lie."""
+        keys = np.stack([self.ordinal, self.unplaced[self.variant], self.step_time, self.peak], axis=1)
+        return np.sort(np.unique(keys, axis=0, return_index=True)[1])
+
+    @property
+    def shapes(self) -> Rows:
+        """(layouts, degrees) shape of each."""
+        return np.stack([self.columns.get(name, self.ordinal) for name in SHAPE], axis=1)
+
+    @property
+    def other(self) -> Array:
+        """What ties of the objective are ranked by."""
+        return self.peak if self.goal.by_time else self.step_time
 
     @property
     def value(self) -> Array:
@@ -131,17 +179,6 @@ class Incumbent:
     def least(self) -> float:
         """The best value so far; infinite without any."""
         return float(self.value[0]) if len(self.value) else np.inf
-
-    def best(self) -> list[int]:
-        """Return which of the kept are the best, in order."""
-        ranked: dict[object, int] = {}
-        for index in range(len(self.ordinal)):
-            unplaced = replace(
-                self.variants[self.variant[index]], axis_order=DEFAULT_AXIS_ORDER, placement=None
-            )
-            key = (self.ordinal[index], unplaced, self.step_time[index], self.peak[index])
-            ranked.setdefault(key, index)
-        return list(ranked.values())[: self.goal.top]
 
     def learn(self, fastest: Array, cutoff: float = np.inf) -> None:
         """Prune from now on by what other searches found too."""
@@ -409,11 +446,10 @@ class Solver:
         self.infeasible = False
         self.incumbent.learn(fastest, cutoff=0.0)
 
-    def best(self) -> list[Strategy]:
-        """Return the best layouts so far, in order."""
+    def layout(self, place: int) -> Strategy:
+        """Return one of the layouts that are kept, in order."""
         found = self.incumbent
-        layouts = replace(self.cells.whole, columns=found.columns)
-        return [layouts.strategy(int(found.variant[index]), index) for index in found.best()]
+        return replace(self.cells.whole, columns=found.columns).strategy(int(found.variant[place]), place)
 
     def progress(self) -> Progress:
         """Return how far it is."""
@@ -463,7 +499,7 @@ class Solver:
 
     def _evaluate(self) -> None:
         """Evaluate what waits, most promising first: some at once, then as long as nothing left is more so."""
-        first, at_once, left = True, self._at_once, self._queue.least
+        first, (at_once, most), left = True, self._at_once, self._queue.least
         while len(self._unplaced) or len(self._placed):
             waiting, ready = (nodes.least(self.goal) for nodes in (self._unplaced, self._placed))
             if not first and min(waiting, ready) > left:
@@ -471,12 +507,12 @@ class Solver:
             if waiting <= ready:
                 self._branch_by_placement(FIRST_PLACED if first else PLACED_AT_ONCE, fitting=first)
             if len(self._placed):
-                self._score(at_once[not first], fitting=first)
-                first = False
+                self._score(at_once, fitting=first)
+                first, at_once = False, min(2 * at_once, most)
 
     @property
     def _at_once(self) -> tuple[int, int]:
-        """How many layouts are evaluated first, and then at once."""
+        """How many layouts are evaluated first, and at most at once."""
         if any(each.first.schedule is not None for each in self._tree.branches):
             return SIMULATED_FIRST, SIMULATED_AT_ONCE
         return FIRST_LAYOUTS, LAYOUTS_AT_ONCE

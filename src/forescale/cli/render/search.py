@@ -20,6 +20,9 @@ PLACEMENT = ("dp", "zero", "mbs")
 DEGREES = ("tp", "cp", "ep", "etp", "pp", "vpp")
 SURE = "✓"
 SURE_LEGEND = "✓ the fastest that fits by the upper estimate too; --safe ranks such layouts only"
+FOLDED_LEGEND = (
+    "+ variants of these degrees that are as good as the last row; --all-variants ranks each of them"
+)
 VISIBLE = 5e-4
 """Least gain that a table shows."""
 ALWAYS = frozenset({"tp", "pp"})
@@ -42,7 +45,8 @@ def search_view(result: SearchResult) -> Group:
     ranked: list[tuple[int | str, Projection]] = list(enumerate(result.best, start=1))
     sure = [] if result.surest is None or result.surest in result.best else [(SURE, result.surest)]
     legend = [*legend_of(result.best), *(Text(SURE_LEGEND) for _ in sure)]
-    shown = ranking([*ranked, *sure], cost=result.run_cost)
+    legend += [Text(FOLDED_LEGEND, style="dim")] if any(result.variants) else []
+    shown = ranking([*ranked, *sure], cost=result.run_cost, variants=result.variants)
     return Group(
         header, *words.left_out(first.model), "", shown, "", *legend, Text(counts), *stopped, *gains, *notes
     )
@@ -52,10 +56,11 @@ def ranking(
     ranked: Sequence[tuple[int | str, Projection]],
     *,
     cost: Callable[[Projection], float | None] = lambda _: None,
+    variants: Sequence[int] = (),
 ) -> Table:
     """Return one row per layout and its place; degrees that are 1 everywhere have no column.
 
-    Days and `cost` of the whole run have one where they are known.
+    Days and `cost` of the whole run have one where they are known. The first rows stand for so many `variants` more.
     """
     names = degrees_of([one.strategy for _, one in ranked])
     sized = len({one.cluster.num_devices for _, one in ranked}) > 1
@@ -72,7 +77,7 @@ def ranking(
         rows.add_row(
             str(place),
             *([str(one.cluster.num_devices)] if sized else []),
-            *layout_cells(one.strategy, names),
+            *layout_cells(one.strategy, names, variants[row] if row < len(variants) else 0),
             *([scenario] if varied else []),
             format_seconds(one.step_time_s),
             *(known[row] for known in runs.values()),
@@ -91,14 +96,14 @@ def degrees_of(layouts: Sequence[Strategy]) -> list[str]:
     ]
 
 
-def layout_cells(layout: Strategy, degrees: Sequence[str]) -> list[str]:
-    """Return a layout's cells under `degrees`, `PLACEMENT` and variants."""
+def layout_cells(layout: Strategy, degrees: Sequence[str], folded: int = 0) -> list[str]:
+    """Return a layout's cells under `degrees`, `PLACEMENT` and variants, of which so many more are `folded`."""
     return [
         *(str(getattr(layout, name)) for name in degrees),
         words.replicas(layout),
         str(layout.zero),
         str(layout.micro_batch_size),
-        words.variants(layout) or "–",
+        ", ".join(filter(None, [words.variants(layout), f"+{folded:,} more" if folded else ""])) or "–",
     ]
 
 
