@@ -67,7 +67,7 @@ def test_what_is_wrong_is_one_sentence_with_its_line_and_the_nearest_fix(tmp_pat
 @pytest.mark.parametrize(
     ("before", "after", "line", "said"),
     [
-        ("seq_len = 4096", "sequ_len = 4096", 6, "did you mean seq_len?"),
+        ("seq_len = 4096", "sequ_len = 4096", 6, "did you mean seq_len"),
         ("seq_len = 4096", "seq_len = -1", 6, "seq_len must be greater than 0"),
         ("pp = 1", "ppp = 1", 11, "did you mean pp"),
         ('recompute = "none"', 'recompute = "some"', 15, "none, selective, full"),

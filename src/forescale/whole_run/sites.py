@@ -36,12 +36,12 @@ class Outer:
 
 
 @formula(
-    unit="bit",
+    unit="byte",
     source="Douillard et al. 2025, arXiv:2501.18512, section 2: outer gradients of two sites, reduced",
 )
-def exchanged_bits(*, parameters: Numeric, bits: Numeric) -> Numeric:
-    """Parameters × bits: what each site sends, and receives, for one exchange of everything."""
-    return parameters * bits
+def exchanged_bytes(*, parameters: Numeric, bits: Numeric) -> Numeric:
+    """Parameters × bits / 8: what each site sends, and receives, for one exchange of everything."""
+    return parameters * bits / 8.0
 
 
 def compute_utilisation(
@@ -71,7 +71,7 @@ def compute_utilisation(
         Steps to follow; None is two rounds of exchange, of which the second counts.
     """
     count = steps or max(20, 2 * outer.every)
-    seconds = float(exchanged_bits(parameters=parameters, bits=outer.bits)) / num_layers / bandwidth
+    seconds = 8.0 * float(exchanged_bytes(parameters=parameters, bits=outer.bits)) / num_layers / bandwidth
     forward = step_time * FORWARD / num_layers
     backward = step_time / num_layers - forward
     ready = [0.0] * num_layers
