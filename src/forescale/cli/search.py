@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from forescale.cli.console import console, print_json, say
-from forescale.cli.export import EmitOptions, emitted, put
+from forescale.cli.emit import EmitOptions, emitted, put
 from forescale.cli.options import (
     ClusterOptions,
     CostOptions,
