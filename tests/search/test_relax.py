@@ -123,6 +123,7 @@ def test_safe_layouts_are_those_that_fit_at_the_upper_end(size):
     assert list(safe.best) == sure
     best = search(dense(), devices, workload(), space=FEW, top=1, surest=True)
     assert best.surest == sure[0]
+    assert search(dense(), devices, workload(), space=FEW, surest=True).surest == sure[0]
     assert best.best[0] == every[0]
 
 

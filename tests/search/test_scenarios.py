@@ -9,7 +9,7 @@ from tests.small import cluster, moe, workload
 
 from forescale.errors import SpecError
 from forescale.search import pareto_search, search
-from forescale.spec import Overlap, Precision, Strategy
+from forescale.spec import Overlap, Precision, Recompute, Strategy
 from forescale.spec.space import Space
 
 MODEL, DEVICES = moe(3), cluster(8)
@@ -55,6 +55,33 @@ def test_several_questions_are_ranked_as_if_each_were_asked(objective):
     assert together.num_legal == sum(each.num_legal for each in alone)
     assert together.num_evaluated + together.num_over_memory + together.num_beaten == together.num_legal
     assert together.gap == 0.0
+
+
+@pytest.mark.parametrize("objective", ["step_time", "peak_memory"])
+@pytest.mark.parametrize("top", [1, 4])
+def test_variants_fold_over_all_questions(objective, top):
+    few = {"pp": (1, 2), "ep": (1, 2), "vpp": (1,), "recompute": (Recompute(), Recompute(granularity="full"))}
+    space = replace(SMALL, tp=(1, 2), **few, precision=(("fp8", "delayed"), None))
+    asked = {"space": space, "objective": objective}
+    every = search(MODEL, DEVICES, WORK, **asked, top=10**4, all_variants=True)
+    found = search(MODEL, DEVICES, WORK, **asked, top=top)
+    value = {"step_time": lambda one: one.step_time_s, "peak_memory": lambda one: one.memory.peak_bytes}
+    ranked = [(shape(one.strategy), value[objective](one), key(one)) for one in every.best]
+    assert 50 < len(ranked) < 10**4
+    firsts = {}
+    for name, worth, one in ranked:
+        firsts.setdefault(name, (worth, one))
+    best = list(firsts.items())[:top]
+    worst = best[-1][1][0] if len(best) == top else float("inf")
+    assert [key(one) for one in found.best] == [one for _, (_, one) in best]
+    alike = [sum(name == other and worth <= worst for other, worth, _ in ranked) for name, _ in best]
+    assert list(found.variants) == [count - 1 for count in alike]
+    assert [row["variants"] for row in found.rows()] == list(found.variants)
+
+
+def shape(layout):
+    names = ("tp", "cp", "ep", "etp", "pp", "vpp", "micro_batch_size")
+    return tuple(getattr(layout, name) for name in names)
 
 
 def test_what_the_question_has_already_counts_once():
