@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from importlib import import_module
 
 import pytest
 from tests.cli.questions import DENSE, LAYOUT, SEARCH
@@ -57,6 +58,33 @@ def test_it_is_written_whole_and_refuses_what_exists(forescale, tmp_path):
     assert path.read_text() == text
     assert forescale("export", *MEGATRON, "--output", path, "--force").code == 0
     assert [each.name for each in tmp_path.iterdir()] == ["run.sh"]
+
+
+@pytest.mark.parametrize(
+    ("to", "name", "said"),
+    [("megatron", "mine.sh", "bash mine.sh"), ("torchtitan", "mine.py", "--module mine --config plan")],
+)
+def test_the_file_and_the_line_that_starts_it_go_by_the_name_it_was_given(
+    forescale, tmp_path, to, name, said
+):
+    ran = forescale("export", *DENSE, *LAYOUT, "--to", to, "--output", tmp_path / name)
+    assert ran.code == 0, ran.err
+    text = (tmp_path / name).read_text(encoding="utf-8")
+    assert ran.out.rstrip().endswith(said)
+    assert f"forescale project {name} " in text
+    assert said in text.replace("\n#", "")
+    assert not re.search(r"\b(?:run\.sh|plan\.py)\b", ran.out + text)
+
+
+def test_a_place_that_takes_none_is_refused_before_the_search(forescale, tmp_path, monkeypatch):
+    monkeypatch.setattr(import_module("forescale.search.rank"), "search", None)
+    ran = forescale("search", *SEARCH, "--emit", "megatron", "--output", tmp_path / "no" / "x.sh")
+    assert (ran.code, ran.out) == (2, "")
+    assert "cannot write" in ran.err
+    (tmp_path / "there.sh").touch()
+    ran = forescale("search", *SEARCH, "--emit", "megatron", "--output", tmp_path / "there.sh")
+    assert (ran.code, ran.out) == (2, "")
+    assert "exists; give another --output, or --force" in ran.err
 
 
 def test_a_script_for_slurm_stands_beside_it(forescale, tmp_path):

@@ -28,6 +28,13 @@ class EmitOptions:
     output: Path | None = output_option("Where --emit writes: a file, or a folder.", "FILE|FOLDER")
     force: bool = output_option("Replace what is there.", default=False)
 
+    def check(self) -> None:
+        """Refuse a place that takes no file before anything is searched."""
+        if self.emit is not None and self.output is not None:
+            from forescale.export import check_place
+
+            check_place(self.output, force=self.force)
+
     def refuse(self, why: str) -> None:
         """Refuse it where there is no one best layout."""
         if self.emit is not None:
@@ -39,7 +46,7 @@ def emitted(question: Question, best: Projection, options: EmitOptions) -> Expor
     from forescale.export import export
 
     asked = replace(question, strategy=best.strategy, workload=best.workload)
-    return export(asked, options.emit)
+    return export(asked, options.emit, name=None if options.output is None else options.output.name)
 
 
 def put(result: Export, output: Path | None, *, force: bool) -> None:

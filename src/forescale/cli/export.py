@@ -53,11 +53,14 @@ def export_command(
 ) -> None:
     """Write a layout as a framework's own configuration, and what it cannot say there."""
     from forescale.cli.inputs import read_question, refuse_presets
-    from forescale.export import export
+    from forescale.export import check_place, export
 
+    if target.output is not None and not as_json:
+        check_place(target.output, force=target.force)
     question = read_question(model, plan, cluster, run, layout, cost, framework=target.to)
     refuse_presets(question, "export")
-    result = export(question, target.to, slurm=target.slurm)
+    name = None if target.output is None else target.output.name
+    result = export(question, target.to, slurm=target.slurm, name=name)
     if as_json:
         print_json(result.to_json())
         return

@@ -135,6 +135,7 @@ def search_command(
     """Find the best layouts: the whole legal space, ranked."""
     from forescale.cli.inputs import read_question, refuse_presets
 
+    emission.check()
     if emission.emit is not None and framework_of(choice) is None:
         choice = replace(choice, limits=emission.emit)
     cluster, run = complete_question(scan, cluster, run)

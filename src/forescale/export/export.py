@@ -85,7 +85,9 @@ class Export(Result):
         }
 
 
-def export(question: Question, to: str | None = None, *, slurm: bool = False) -> Export:
+def export(
+    question: Question, to: str | None = None, *, slurm: bool = False, name: str | None = None
+) -> Export:
     """Return the configuration of one layout for a framework, and what it cannot say.
 
     Parameters
@@ -96,6 +98,8 @@ def export(question: Question, to: str | None = None, *, slurm: bool = False) ->
         The framework, NAME or NAME@RELEASE; that of the question if it is None.
     slurm
         Whether a script for sbatch stands beside it.
+    name
+        Name of the file where it is only one; the writer's own if it is None.
 
     Raises
     ------
@@ -113,6 +117,8 @@ def export(question: Question, to: str | None = None, *, slurm: bool = False) ->
     _check(asked, framework)
     files = writer.write(asked)
     found = read_back(files, asked)
+    if name is not None and len(files.texts) == 1 and files.comment is not None and not slurm:
+        files = files.renamed(name)
     projection = project(asked)
     together = projection if found == asked else project(found)
     unsaid = tuple(_unsaid(asked, found, projection, together))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from forescale.errors import SpecError
 from forescale.export.export import Export
-from forescale.written import write_text, writing
+from forescale.written import writable, write_text, writing
 
 
 def place(export: Export, path: Path, *, force: bool = False) -> None:
@@ -24,9 +24,7 @@ def place(export: Export, path: Path, *, force: bool = False) -> None:
     ForescaleError
         If it cannot be written.
     """
-    if os.path.lexists(path) and not force:
-        msg = f"{path} exists; give another --output, or --force to replace it"
-        raise SpecError(msg)
+    check_place(path, force=force)
     if len(export.texts) == 1:
         write_text(path, export.texts[export.main])
         return
@@ -42,6 +40,23 @@ def place(export: Export, path: Path, *, force: bool = False) -> None:
         finally:
             with suppress(OSError):
                 shutil.rmtree(draft)
+
+
+def check_place(path: Path, *, force: bool) -> None:
+    """Refuse a place that takes no export: asked before the work, not after it.
+
+    Raises
+    ------
+    SpecError
+        If something is there already and `force` is not given.
+    ForescaleError
+        If it cannot be written.
+    """
+    if os.path.lexists(path) and not force:
+        msg = f"{path} exists; give another --output, or --force to replace it"
+        raise SpecError(msg)
+    if not path.is_dir():
+        writable(path)
 
 
 def _fill(folder: Path, export: Export) -> None:

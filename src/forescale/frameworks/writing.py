@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 from types import MappingProxyType
 from typing import Protocol
 
@@ -35,6 +38,15 @@ class Files:
     """What to know before it is run, one sentence each."""
     variables: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Environment variables that the launch needs, where the main file cannot set them."""
+
+    def renamed(self, name: str) -> Files:
+        """Return the one file under another name, which the launch line says too; Python modules go by their stem."""
+        launch = re.sub(
+            rf"(?<![\w./-]){re.escape(self.main)}(?![\w./-])", lambda _: shlex.quote(name), self.launch
+        )
+        module = re.escape(PurePath(self.main).stem)
+        launch = re.sub(rf"--module {module}(?!\S)", lambda _: f"--module {PurePath(name).stem}", launch)
+        return replace(self, texts={name: self.texts[self.main]}, main=name, launch=launch)
 
 
 class Writer(Protocol):

@@ -132,11 +132,6 @@ def load_failures(name: str) -> Failures:
     )
 
 
-def failure_names() -> tuple[str, ...]:
-    """Return the names of the published rates of failure."""
-    return tuple(_records()["failures"])
-
-
 def published(name: str, *keys: str) -> tuple[float, str]:
     """Return a published figure of operations and its source."""
     record = _records()[name]

@@ -26,7 +26,6 @@ from forescale.syntax import keys_of_yaml, parse_mapping, parse_yaml_lenient
 _OWN_LINE = re.compile(
     r"^(?:base_config|base_emb_dim|decoder_block|(?:ici|dcn)_\w+_parallelism|per_device_batch_size)\s*:", re.M
 )
-_PROGRAM = re.compile(r"^maxtext(?:\.\w+)*\.(?:train\w*)$|train\w*\.py$")
 BASE_CONFIG, BASE = "base_config", "base.yml"
 DEFAULT = "default"
 """The model's name that stands for base.yml's own."""

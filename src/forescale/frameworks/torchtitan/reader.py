@@ -26,10 +26,6 @@ _KEY = re.compile(
     re.MULTILINE,
 )
 _JOB = re.compile(r"^def \w+\(.*\)\s*->\s*[\w.]*Config\s*:", re.MULTILINE)
-_SUBSTITUTE: Final = {
-    "activation_checkpoint": "activation_checkpoint.mode",
-    "hf_model": "hf_transformers.model",
-}
 
 
 class TorchtitanTomlReader:

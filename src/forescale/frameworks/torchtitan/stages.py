@@ -28,8 +28,6 @@ SCHEDULES: Final[Mapping[str, str]] = MappingProxyType(
 """Names of torch.distributed.pipelining by ours (torch 2.13, get_schedule_class; letter case does not matter there)."""
 SINGLE: Final = ("1F1B", "GPipe")
 """Schedules of one stage per rank; the others run two where nothing else is said."""
-FROM_CSV: Final = ("PipelineScheduleSingle", "PipelineScheduleMulti", "_PipelineScheduleRuntime")
-"""Classes that take their order from pipeline_parallel_schedule_csv."""
 PP: Final = "parallelism.pipeline_parallel"
 
 
