@@ -51,6 +51,12 @@ def test_sites(forescale):
     assert "is not projected" in forescale(*told).out
 
 
+def test_more_pieces_than_layers_are_refused(forescale):
+    ran = forescale("sites", *RUN, "--fragments", 33)
+    assert (ran.code, ran.out) == (2, "")
+    assert "pieces of 32 layers: give 32 or fewer, got 33" in ran.err
+
+
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from forescale.cli.console import say
 from forescale.cli.options import complete_frameworks, output_option
 from forescale.errors import SpecError
+from forescale.units import counted
 
 if TYPE_CHECKING:
     from forescale.export import Export
@@ -61,5 +62,9 @@ def put(result: Export, output: Path | None, *, force: bool) -> None:
         return
     place(result, output, force=force)
     folder = output if len(result.texts) > 1 else output.parent
-    lost = f"{len(result.unsaid)} words could not be said" if result.unsaid else "everything could be said"
+    lost = (
+        f"{counted(len(result.unsaid), 'word')} could not be said"
+        if result.unsaid
+        else "everything could be said"
+    )
     say(f"wrote {output} ({lost}; its head says more); on every node: cd {folder} && {result.launch}")

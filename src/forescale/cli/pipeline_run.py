@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 import typer
 
@@ -46,44 +46,52 @@ def picture_writable(path: Path | None) -> Path | None:
     return writable(path)
 
 
+TableFile: TypeAlias = Annotated[Path | None, typer.Argument(help=FILE)]
+ModelName: TypeAlias = Annotated[
+    Literal["toy", "sleep"],
+    typer.Option(
+        "--model",
+        help="A small GPT with experts, or stages that take --forward, --input-grad and --weight-grad "
+        "(or those of each stage), in milliseconds.",
+    ),
+]
+Steps: TypeAlias = Annotated[int, typer.Option("--steps", min=1, max=1000, help="Steps that are timed.")]
+Picture: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        callback=picture_writable,
+        help="Draw both steps into FILE.html, .svg or .json (Perfetto).",
+    ),
+]
+TraceFolder: TypeAlias = Annotated[
+    Path | None, typer.Option("--trace", help="Write every timed step into this folder, for draw --trace.")
+]
+SlurmScript: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--slurm", callback=writable, help="Write a Slurm script that runs this, and run nothing."),
+]
+Nodes: TypeAlias = Annotated[
+    int, typer.Option("--nodes", min=1, help="Nodes that the Slurm script asks for.")
+]
+
+
 @grouped
 def run_command(
     *,
-    file: Annotated[Path | None, typer.Argument(help=FILE)] = None,
+    file: TableFile = None,
     schedule: ScheduleName = None,
     pp: MaybePp = None,
     microbatches: MaybeMicrobatches = None,
     passes: PassOptions,
     stages: StageOptions,
-    model: Annotated[
-        Literal["toy", "sleep"],
-        typer.Option(
-            "--model",
-            help="A small GPT with experts, or stages that take --forward, --input-grad and --weight-grad "
-            "(or those of each stage), in milliseconds.",
-        ),
-    ] = "toy",
-    steps: Annotated[int, typer.Option("--steps", min=1, max=1000, help="Steps that are timed.")] = 5,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            callback=picture_writable,
-            help="Draw both steps into FILE.html, .svg or .json (Perfetto).",
-        ),
-    ] = None,
-    trace: Annotated[
-        Path | None,
-        typer.Option("--trace", help="Write every timed step into this folder, for draw --trace."),
-    ] = None,
-    slurm: Annotated[
-        Path | None,
-        typer.Option(
-            "--slurm", callback=writable, help="Write a Slurm script that runs this, and run nothing."
-        ),
-    ] = None,
-    nodes: Annotated[int, typer.Option("--nodes", min=1, help="Nodes that the Slurm script asks for.")] = 1,
+    model: ModelName = "toy",
+    steps: Steps = 5,
+    output: Picture = None,
+    trace: TraceFolder = None,
+    slurm: SlurmScript = None,
+    nodes: Nodes = 1,
     as_json: AsJson = False,
 ) -> None:
     """Run a schedule on processes of this machine, and set the simulation of what was measured beside it.

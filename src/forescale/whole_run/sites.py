@@ -13,6 +13,7 @@ from typing import Annotated
 
 from annotated_types import Ge, Gt, Le
 
+from forescale.errors import SpecError
 from forescale.formula import formula
 from forescale.limits import Count
 from forescale.numeric import Numeric
@@ -69,7 +70,17 @@ def compute_utilisation(
         bit/s between sites.
     steps
         Steps to follow; None is two rounds of exchange, of which the second counts.
+
+    Raises
+    ------
+    SpecError
+        If there are more pieces than layers.
     """
+    if outer.fragments > num_layers:
+        msg = (
+            f"fragments are pieces of {num_layers} layers: give {num_layers} or fewer, got {outer.fragments}"
+        )
+        raise SpecError(msg)
     count = steps or max(20, 2 * outer.every)
     seconds = 8.0 * float(exchanged_bytes(parameters=parameters, bits=outer.bits)) / num_layers / bandwidth
     forward = step_time * FORWARD / num_layers
