@@ -135,9 +135,7 @@ def search_command(
     """Find the best layouts: the whole legal space, ranked."""
     from forescale.cli.inputs import read_question, refuse_presets
 
-    emission.check()
-    if emission.emit is not None and framework_of(choice) is None:
-        choice = replace(choice, limits=emission.emit)
+    choice = _limited_by(emission, choice)
     cluster, run = complete_question(scan, cluster, run)
     run = with_own_length(model, plan, run)
     question = read_question(model, plan, cluster, run, cost=cost, framework=framework_of(choice))
@@ -174,6 +172,14 @@ def search_command(
         _answer(
             question, replace(result, price_per_device_hour=price), emission, as_json=as_json, files=files
         )
+
+
+def _limited_by(emission: EmitOptions, choice: SpaceOptions) -> SpaceOptions:
+    """Return the choices with what --emit limits them to; a place that takes no file is refused before the search."""
+    emission.check()
+    if emission.emit is None or framework_of(choice) is not None:
+        return choice
+    return replace(choice, limits=emission.emit)
 
 
 def _answer(
