@@ -4,9 +4,22 @@ import json
 
 import pytest
 
+from forescale.cost.timings import BlockTiming, StepTiming
 from forescale.errors import ReaderError, SpecError
-from forescale.io.bench import SCHEMA, Conditions, read_bench
-from forescale.memory.anchored import LayerMeasurement, RankPeak
+from forescale.io.bench import (
+    SCHEMA,
+    AttentionTiming,
+    BenchArtifact,
+    CollectiveTiming,
+    Conditions,
+    ElementwiseTiming,
+    GemmTiming,
+    GivenUp,
+    GroupedGemmTiming,
+    read_bench,
+    write_bench,
+)
+from forescale.memory.anchored import LayerMeasurement, PhasePeak, RankPeak
 
 CONFIG = {
     "model": "llama-3.1-8b",
@@ -37,17 +50,16 @@ def test_what_was_measured_and_of_what(tmp_path):
     assert artifact.config == CONFIG
     assert artifact.ranks[1].outside_bytes == pytest.approx(0.2e10)
     assert artifact.ranks[0].outside_bytes is None
-    assert artifact.layers == (
-        LayerMeasurement(kind="attention+dense", activation_bytes=1.5e9, forward_s=0.004),
-    )
+    assert artifact.layers == (LayerMeasurement(kind="attention+dense", activation_bytes=1.5e9),)
+    assert artifact.blocks == (BlockTiming(kind="attention+dense", part="forward", seconds=0.004),)
     assert artifact.conditions == Conditions(date="2026-08-01", software="torch 2.8")
 
 
-def test_layers_may_be_missing_and_ranks_may_not(tmp_path):
+def test_something_must_have_been_measured(tmp_path):
     rest = {key: value for key, value in document().items() if key != "layers"}
     assert read(tmp_path, rest).layers == ()
     with pytest.raises(SpecError, match="at least one measured rank"):
-        read(tmp_path, document(ranks=[]))
+        read(tmp_path, document(ranks=[], layers=[]))
 
 
 @pytest.mark.parametrize(
@@ -56,7 +68,15 @@ def test_layers_may_be_missing_and_ranks_may_not(tmp_path):
         ("{ not json", "not whole JSON"),
         ("[1]", "must hold a table of keys"),
         ({"ranks": []}, f"its schema must be {SCHEMA}, got None"),
-        ({"schema": "forescale.bench/9"}, f"its schema is forescale.bench/9; this version reads {SCHEMA}"),
+        (
+            {"schema": "forescale.bench/9"},
+            f"its schema is forescale.bench/9; this version reads {SCHEMA}, and a newer",
+        ),
+        (
+            {"schema": "forescale.bench/x"},
+            f"its schema is forescale.bench/x; this version reads {SCHEMA}, and nothing",
+        ),
+        (json.dumps(document())[:-60], "not whole JSON"),
     ],
 )
 def test_files_that_are_no_artifact(tmp_path, content, text):
@@ -77,6 +97,10 @@ def test_no_such_file(tmp_path):
         ({"ranks": {}}, "ranks must be a list of tables"),
         ({"ranks": [{"peak_allocated_bytes": 1.0}]}, r"ranks\[0\].*peak_reserved_bytes"),
         ({"layers": [{"kind": "attention+dense", "activation_bytes": -1.0}]}, r"layers\[0\].*activation_bytes"),
+        ({"blocks": [{"kind": "head", "part": "sideways", "seconds": 1.0}]}, r"blocks\[0\].*part"),
+        ({"steps": [{"num_microbatches": 1, "seconds": 2.0, "p90_s": 1.0}]}, "the median, 2 s, lies between"),
+        ({"given_up": [{"dimension": "cp", "asked": 4, "measured": 2}]}, r"given_up\[0\].*dimension"),
+        ({"asked": 3}, "asked must be a table"),
     ],
 )  # fmt: skip
 def test_wrong_content_is_named(tmp_path, changes, text):
@@ -94,3 +118,49 @@ def test_wrong_content_is_named(tmp_path, changes, text):
 def test_peaks_that_cannot_be(more, text):
     with pytest.raises(SpecError, match=text):
         RankPeak(peak_allocated_bytes=10.0, **more)
+
+
+WHOLE = BenchArtifact(
+    asked={**CONFIG, "devices": 64},
+    config=CONFIG,
+    given_up=(GivenUp(dimension="layers", asked=32, measured=2),),
+    conditions=Conditions(device="h100-sxm", num_devices=8, clocks_mhz=(1980.0, 1755.0), throttled=("power",)),
+    ranks=(
+        RankPeak(
+            peak_allocated_bytes=4e10,
+            peak_reserved_bytes=4.4e10,
+            phases=(PhasePeak(phase="idle", peak_allocated_bytes=1e10),),
+        ),
+    ),
+    layers=(LayerMeasurement(kind="attention+dense", activation_bytes=1.5e9),),
+    blocks=(BlockTiming(kind="head", part="weight_gradient", seconds=2e-3, p10_s=1e-3, p90_s=3e-3, repeats=64),),
+    steps=(StepTiming(num_microbatches=4, seconds=0.3, repeats=5),),
+    kernels=(
+        GemmTiming(m=8.0, n=16.0, k=4.0, seconds=1e-5, repeats=3),
+        GroupedGemmTiming(groups=4.0, m=8.0, n=16.0, k=4.0, contract="m", seconds=1e-5),
+        AttentionTiming(
+            batch=1.0, heads=8.0, kv_heads=2.0, q_len=64.0, kv_len=64.0, qk_dim=16.0, v_dim=16.0,
+            causal=False, backward=True, dtype="fp32", seconds=1e-5,
+        ),
+        ElementwiseTiming(family="norm", bytes_moved=1e6, seconds=1e-5),
+    ),
+    collectives=(CollectiveTiming(kind="all_reduce", num_bytes=64.0, num_ranks=2, ranks_per_node=2, seconds=1e-4),),
+)  # fmt: skip
+
+
+def test_an_artifact_written_is_read_back_equal(tmp_path):
+    path = tmp_path / "bench.json"
+    write_bench(WHOLE, path)
+    assert read_bench(path) == WHOLE
+    assert "interrupted" not in path.read_text(encoding="utf-8")
+
+
+def test_nothing_measured_is_not_written(tmp_path):
+    with pytest.raises(SpecError, match="nothing was measured"):
+        write_bench(BenchArtifact(config=CONFIG), tmp_path / "bench.json")
+    assert not list(tmp_path.iterdir())
+
+
+def test_blocks_and_steps_need_their_run(tmp_path):
+    with pytest.raises(SpecError, match="blocks and steps need config"):
+        write_bench(BenchArtifact(blocks=WHOLE.blocks, steps=WHOLE.steps), tmp_path / "bench.json")

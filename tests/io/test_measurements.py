@@ -63,7 +63,7 @@ def test_an_artifact_with_a_run_is_of_its_device(tmp_path):
         ({"kernels": [{**KERNELS[0], "seconds": 0}]}, "seconds"),
         ({"collectives": [{**COLLECTIVES[0], "num_ranks": 1}]}, "num_ranks"),
         ({"kernels": [], "collectives": []}, "nothing was measured"),
-        ({"layers": [{"kind": "attention+dense", "forward_s": 1.0}]}, "ranks and layers need config"),
+        ({"layers": [{"kind": "attention+dense", "forward_s": 1.0}]}, "layers and blocks need config"),
     ],
 )
 def test_impossible_timings_are_refused_with_their_place(tmp_path, changes, text):

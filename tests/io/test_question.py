@@ -17,7 +17,15 @@ from forescale.catalogue.models import load_model
 from forescale.cost.run_calibration import load_run_calibration
 from forescale.cost.select import Costs
 from forescale.errors import ReaderError, SpecError, UnknownKeyError, UnknownNameError
-from forescale.io.question import build_strategy, read_question, with_overrides, write_question
+from forescale.io.bench import BenchArtifact
+from forescale.io.question import (
+    build_strategy,
+    measured_question,
+    question_values,
+    read_question,
+    with_overrides,
+    write_question,
+)
 from forescale.project import project
 from forescale.question import Question
 from forescale.spec import DenseFfn, Overlap, Precision, Recompute, Share, Space, Strategy, Workload
@@ -348,3 +356,43 @@ def test_a_written_plan_is_short(plan, tmp_path):
     text = (tmp_path / "again.toml").read_text()
     assert 'model = "llama-3.1-70b"' in text
     assert len(text.splitlines()) < 30
+
+
+def of_bench(model, **types):
+    run = replace(workload(), precision=Precision(**types))
+    return Question(model=model, cluster=cluster(8), workload=run, strategy=Strategy(dp_replicate=8))
+
+
+def measured(ran, target):
+    bench = BenchArtifact(config=question_values(ran))
+    return measured_question(bench, target, where="bench.json", folder=Path())
+
+
+def test_fewer_layers_and_experts_say_something_of_a_model():
+    whole = moe(4)
+    first, routed = whole.layer_kinds
+    cut = replace(whole, layers=(first, replace(routed, ffn=replace(routed.ffn, num_experts=4))), name="cut")
+    assert measured(of_bench(cut), of_bench(whole)).model == cut
+
+
+@pytest.mark.parametrize(
+    ("ran", "text"),
+    [
+        (of_bench(dense(4)), "bench.json measured .*; the question is about"),
+        (of_bench(replace(moe(4), hidden_size=128)), "but for their number and that of their experts"),
+        (of_bench(moe(4), compute="fp8"), "measured in fp8; the question is in bf16"),
+        (of_bench(moe(4), activations="fp32"), "activations in fp32; .* in bf16"),
+        (
+            replace(of_bench(moe(4)), cluster=load_cluster("a100-sxm-80gb", 8)),
+            "was measured on a100.* is on test-device",
+        ),
+    ],
+)
+def test_what_says_nothing_of_the_target_is_refused(ran, text):
+    with pytest.raises(SpecError, match=text):
+        measured(ran, of_bench(moe(4)))
+
+
+def test_kernels_alone_are_of_no_run():
+    with pytest.raises(SpecError, match="timed kernels only"):
+        measured_question(BenchArtifact(), of_bench(moe(4)), where="bench.json", folder=Path())

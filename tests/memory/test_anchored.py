@@ -86,9 +86,11 @@ def test_measured_layers_scale_what_is_kept_at_bench_and_target():
     assert first == pytest.approx(0.1 * per_layer * 16 * 2)
 
 
-def test_layers_without_bytes_correct_nothing():
+def test_layers_without_bytes_and_both_ends_correct_nothing():
     own = BENCH.memory.stages[0].allocated_bytes
-    found = anchored(own, layers=[LayerMeasurement(kind="dense", forward_s=0.01)])
+    found = anchored(
+        own, layers=[LayerMeasurement(kind="dense"), LayerMeasurement(kind="head", activation_bytes=1e9)]
+    )
     assert found.corrections == ()
 
 

@@ -159,7 +159,7 @@ def _show(
 def _anchored(question: Question, result: Projection, anchor: AnchorOptions) -> AnchoredMemory:
     from forescale.cli.inputs import refuse_presets
     from forescale.io.bench import read_bench
-    from forescale.io.question import build_question
+    from forescale.io.question import measured_question
     from forescale.memory.anchored import anchored_memory
     from forescale.project import project
 
@@ -167,14 +167,9 @@ def _anchored(question: Question, result: Projection, anchor: AnchorOptions) -> 
     file = anchor.load_benchmark
     assert file is not None
     bench = read_bench(file)
-    if bench.config is None:
-        raise SpecError(f"{file} has timed kernels only; anchoring memory needs ranks and their config")
-    ran = build_question({"strategy": {}, **bench.config}, where=f"{file}, config", folder=file.parent)
-    if ran.model != result.model:
-        raise SpecError(
-            f"{file} measured {ran.model.name}; the question is about {result.model.name}: "
-            "anchor on a run of the same model"
-        )
+    if not bench.ranks:
+        raise SpecError(f"{file} has no peaks of a rank; anchoring memory needs ranks and their config")
+    ran = measured_question(bench, question, where=str(file), folder=file.parent)
     return anchored_memory(
         result,
         project(ran),

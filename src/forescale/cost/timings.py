@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
-from annotated_types import Interval
+from annotated_types import Ge, Interval, Le
 
 from forescale.cost.mesh import Group
 from forescale.cost.model import CollectiveModel
@@ -25,7 +25,7 @@ from forescale.graph.ops import (
     flags_of,
     stacked,
 )
-from forescale.limits import AMOUNT, DEVICES, within
+from forescale.limits import AMOUNT, DEVICES, Count, within
 from forescale.numeric import Array
 from forescale.spec import Device
 from forescale.spec.cluster import Cluster
@@ -51,6 +51,53 @@ _KINDS: Mapping[str, CollectiveKind] = {
 def kind_of(name: str) -> CollectiveKind | None:
     """Return the collective that a benchmark calls `name`, None if it is none of ours."""
     return _KINDS.get(name.casefold().removesuffix("_mpi").removesuffix("_perf"))
+
+
+Duration: TypeAlias = Annotated[float, Ge(1e-12), Le(1e6)]
+Part: TypeAlias = Literal["forward", "backward", "input_gradient", "weight_gradient", "update"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """What was timed several times [s]."""
+
+    seconds: Duration
+    """The median."""
+    p10_s: Duration | None = None
+    p90_s: Duration | None = None
+    repeats: Count | None = None
+    """How often it was timed."""
+
+    def __post_init__(self) -> None:
+        """Refuse a median that lies outside its own spread."""
+        low, high = self.p10_s or self.seconds, self.p90_s or self.seconds
+        if not low <= self.seconds <= high:
+            msg = (
+                f"the median, {self.seconds:g} s, lies between p10_s and p90_s; they are {low:g} and {high:g}"
+            )
+            raise SpecError(msg)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockTiming(Timed):
+    """One part of the work of one block on one device, for one micro-batch; an update, for one step.
+
+    Of a chain of equal blocks `seconds` is what each further one takes.
+    """
+
+    kind: str
+    """A kind of layer such as "attention+dense", or embedding, or head (final norm, output layer and loss)."""
+    part: Part
+    """backward is both gradients together, as autograd runs them; input_gradient and weight_gradient run apart."""
+    alone_s: Duration | None = None
+    """One block by itself, where a chain was timed too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTiming(Timed):
+    """A whole optimizer step of the run that was measured."""
+
+    num_microbatches: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

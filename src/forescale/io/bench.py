@@ -3,63 +3,100 @@
 ```json
 {
   "schema": "forescale.bench/1",
-  "config": {"model": "llama-3.1-8b", "cluster": "h100-sxm", "devices": 8,
-             "strategy": {"tp": 2}, "workload": {"seq_len": 4096, "global_batch_size": 64}},
-  "ranks": [{"rank": 0, "stage": 0, "peak_allocated_bytes": 4.1e10, "peak_reserved_bytes": 4.4e10}],
-  "layers": [{"kind": "attention+dense", "activation_bytes": 1.2e9, "forward_s": 0.004}],
+  "asked": {"model": "llama-3.1-8b", "cluster": "h100-sxm", "devices": 64, "strategy": {"tp": 2, "pp": 8}, ...},
+  "config": {"model": {"base": "llama-3.1-8b", ...}, "cluster": "h100-sxm", "devices": 2,
+             "strategy": {"tp": 2}, "workload": {"seq_len": 4096, "global_batch_size": 2}},
+  "given_up": [{"dimension": "pp", "asked": 8, "measured": 1}, {"dimension": "layers", "asked": 32, "measured": 2}],
+  "conditions": {"date": "2026-08-01", "device": "h100-sxm", "software": "torch 2.8", "num_devices": 2},
+  "ranks": [{"rank": 0, "stage": 0, "peak_allocated_bytes": 4.1e10, "peak_reserved_bytes": 4.4e10,
+             "phases": [{"phase": "forward", "peak_allocated_bytes": 4.1e10}]}],
+  "layers": [{"kind": "attention+dense", "activation_bytes": 1.2e9}],
+  "blocks": [{"kind": "attention+dense", "part": "forward", "seconds": 0.004, "p10_s": 0.0039, "p90_s": 0.0043,
+              "repeats": 64}],
+  "steps": [{"num_microbatches": 1, "seconds": 0.031}],
   "kernels": [{"op": "gemm", "m": 8192, "n": 28672, "k": 4096, "dtype": "bf16", "seconds": 0.0029}],
   "collectives": [{"kind": "all_reduce", "num_bytes": 67108864, "num_ranks": 8, "ranks_per_node": 8,
-                   "seconds": 0.00035}],
-  "conditions": {"date": "2026-08-01", "device": "NVIDIA H100 80GB HBM3", "software": "torch 2.8"}
+                   "seconds": 0.00035}]
 }
 ```
 
-`config` has the sections of a plan file. Everything but the schema may be left out, but something must have been
-measured, and ranks and layers need the `config` of their run.
+`asked` and `config` have the sections of a plan file: what is to be known, and what of it was run. Everything but the
+schema may be left out, but something must have been measured, and ranks, layers, blocks and steps need `config`.
+Every timed row has the median as `seconds`, and may have `p10_s`, `p90_s` and `repeats`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 from annotated_types import Ge, Gt, Le
 
-from forescale.cost.timings import MeasuredCollective
+from forescale.cost.timings import BlockTiming, MeasuredCollective, StepTiming, Timed
 from forescale.errors import ReaderError, SpecError, UnknownKeyError
 from forescale.files import parse_json, read_text
 from forescale.graph.ops import AttentionCore, CollectiveKind, Elementwise, Gemm, GroupedGemm
 from forescale.io.validation import build
-from forescale.limits import Devices
+from forescale.limits import Amount, Devices
 from forescale.memory.anchored import LayerMeasurement, RankPeak
 from forescale.syntax import parse_mapping
+from forescale.written import write_text
 
-SCHEMA = "forescale.bench/1"
-KEYS = ("schema", "config", "ranks", "layers", "kernels", "collectives", "conditions")
+FAMILY = "forescale.bench/"
+SCHEMA = f"{FAMILY}1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """Where and when it was measured."""
+    """Where, when and how it was measured."""
 
     date: str = ""
     device: str = ""
     software: str = ""
+    num_devices: Devices | None = None
+    """Devices that it was measured on: ranks of the run, each with one."""
+    backend: str = ""
+    """Of torch.distributed: nccl, gloo."""
+    threads: Devices | None = None
+    """Of each rank, where the device is a CPU."""
+    clocks_mhz: tuple[Amount, ...] = ()
+    """The device's clock before and after."""
+    power_cap_w: Amount | None = None
+    throttled: tuple[str, ...] = ()
+    """Why the device's clock was held down meanwhile, by its driver."""
+    interrupted: bool = False
+    """Whether it was stopped before everything was measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenUp:
+    """What was asked for and does not fit on the devices at hand, and what was measured instead."""
+
+    dimension: Literal["pp", "ep", "experts", "tp", "dp", "layers", "sequences"]
+    """A degree; experts of a layer; decoder layers; sequences of a step."""
+    asked: Devices
+    measured: Devices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchArtifact:
     """One measured run."""
 
+    asked: Mapping[str, Any] | None = None
+    """What is to be known, as a plan file says it; None where it is what was run."""
     config: Mapping[str, Any] | None = None
     """What was run, as a plan file says it (`build_question`); None where kernels were timed by themselves."""
+    given_up: tuple[GivenUp, ...] = ()
+    conditions: Conditions = field(default_factory=Conditions)
     ranks: tuple[RankPeak, ...] = ()
     layers: tuple[LayerMeasurement, ...] = ()
+    blocks: tuple[BlockTiming, ...] = ()
+    steps: tuple[StepTiming, ...] = ()
     kernels: tuple[KernelTiming, ...] = ()
     collectives: tuple[CollectiveTiming, ...] = ()
-    conditions: Conditions = field(default_factory=Conditions)
 
 
 def read_bench(path: str | Path) -> BenchArtifact:
@@ -68,7 +105,7 @@ def read_bench(path: str | Path) -> BenchArtifact:
     Raises
     ------
     ReaderError
-        If the file is missing, is not JSON, or has another schema; the message says which can be read.
+        If the file is missing, is not whole JSON, or has another schema; the message says which can be read.
     SpecError
         If anything in it is unknown, missing or impossible.
     """
@@ -78,31 +115,61 @@ def read_bench(path: str | Path) -> BenchArtifact:
     return build_bench(document, where=str(file))
 
 
+def write_bench(artifact: BenchArtifact, path: str | Path) -> None:
+    """Write an artifact as JSON, one line a row; `read_bench` gives an equal one back.
+
+    Raises
+    ------
+    SpecError
+        If nothing was measured.
+    """
+    _check(artifact, str(path))
+    sections = {"schema": SCHEMA, **{name: value for name, value in _plain(artifact).items() if value != {}}}
+    lines = (f" {json.dumps(name)}: {_section(value)}" for name, value in sections.items())
+    write_text(Path(path), "{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def _section(value: object) -> str:
+    if not isinstance(value, list):
+        return json.dumps(value, allow_nan=False)
+    return "[\n" + ",\n".join(f"  {json.dumps(row, allow_nan=False)}" for row in value) + "\n ]"
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 (a value of an artifact)
+    """Return dataclasses as tables, without what they leave out."""
+    if is_dataclass(value):
+        given = [
+            each for each in fields(value) if each.name == "op" or getattr(value, each.name) != each.default
+        ]
+        return {each.name: _plain(getattr(value, each.name)) for each in given}
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, tuple | list) else value
+
+
 def build_bench(document: Mapping[str, Any], *, where: str) -> BenchArtifact:
     """Return the artifact that plain values describe."""
+    keys = ("schema", *(each.name for each in fields(BenchArtifact)))
     for key in document:
-        if key not in KEYS:
-            raise UnknownKeyError(key, where, KEYS)
-    config = document.get("config")
-    if "config" in document and not isinstance(config, Mapping):
-        raise SpecError(
-            f"{where}: config must be a table with model, cluster, devices and workload; got {config!r}"
-        )
+        if key not in keys:
+            raise UnknownKeyError(key, where, keys)
+    for key in ("asked", "config"):
+        if key in document and not isinstance(document[key], Mapping):
+            raise SpecError(
+                f"{where}: {key} must be a table with model, cluster, devices and workload; got {document[key]!r}"
+            )
+    rows = {key: _rows(document, key, where) for key in ROWS}
+    rows["layers"], times = _layers(rows["layers"])
+    rows["blocks"] = [*rows["blocks"], *times]
+    found = {
+        key: tuple(_row(key, row, f"{where}, {key}[{place}]") for place, row in enumerate(given))
+        for key, given in rows.items()
+    }
     artifact = BenchArtifact(
-        config=config,
-        ranks=tuple(
-            build(RankPeak, row, where=f"{where}, {at}") for at, row in _rows(document, "ranks", where)
-        ),
-        layers=tuple(
-            build(LayerMeasurement, row, where=f"{where}, {at}")
-            for at, row in _rows(document, "layers", where)
-        ),
-        kernels=tuple(_kernel(row, f"{where}, {at}") for at, row in _rows(document, "kernels", where)),
-        collectives=tuple(
-            build(CollectiveTiming, row, where=f"{where}, {at}")
-            for at, row in _rows(document, "collectives", where)
-        ),
+        asked=document.get("asked"),
+        config=document.get("config"),
         conditions=build(Conditions, document.get("conditions", {}), where=f"{where}, conditions"),
+        **found,
     )
     _check(artifact, where)
     return artifact
@@ -111,40 +178,62 @@ def build_bench(document: Mapping[str, Any], *, where: str) -> BenchArtifact:
 def _check_schema(found: object, file: Path) -> None:
     if found == SCHEMA:
         return
-    if isinstance(found, str) and found.startswith("forescale.bench/"):
+    if isinstance(found, str) and found.startswith(FAMILY):
+        number = found.removeprefix(FAMILY)
+        newer = (
+            "a newer Forescale wrote it" if number.isdecimal() and int(number) > 1 else "nothing reads that"
+        )
         raise ReaderError(
-            file, f"its schema is {found}; this version reads {SCHEMA}, so measure again or convert it"
+            file, f"its schema is {found}; this version reads {SCHEMA}, and {newer}: update, or measure again"
         )
     raise ReaderError(file, f"it is no bench artifact: its schema must be {SCHEMA}, got {found!r}")
 
 
 def _check(artifact: BenchArtifact, where: str) -> None:
     """Refuse an artifact without measurements, or with measurements of a run that it does not have."""
-    if not (artifact.ranks or artifact.kernels or artifact.collectives):
+    of_run = {key: getattr(artifact, key) for key in ("ranks", "layers", "blocks", "steps")}
+    if not (any(of_run.values()) or artifact.kernels or artifact.collectives):
         raise SpecError(
-            f"{where}: nothing was measured; it needs at least one measured rank, kernel or collective"
+            f"{where}: nothing was measured; it needs at least one measured rank, layer, block, step, kernel or "
+            "collective"
         )
-    if artifact.config is None and (artifact.ranks or artifact.layers):
-        raise SpecError(f"{where}: ranks and layers need config, the run that they were measured in")
+    needy = [key for key, rows in of_run.items() if rows]
+    if artifact.config is None and needy:
+        raise SpecError(f"{where}: {' and '.join(needy)} need config, the run that they were measured in")
 
 
-def _kernel(row: Mapping[str, Any], where: str) -> KernelTiming:
-    """Return one timed kernel; its `op` says what else it has."""
+def _row(key: str, row: Mapping[str, Any], where: str) -> Any:  # noqa: ANN401 (a row)
+    """Return one row; of a timed kernel its `op` says what else it has."""
+    if key != "kernels":
+        return build(ROWS[key], row, where=where)
     op = row.get("op")
     if op not in KERNEL_TIMINGS:
         raise SpecError(f"{where}: op must be one of {', '.join(KERNEL_TIMINGS)}; got {op!r}")
     return build(KERNEL_TIMINGS[op], row, where=where)
 
 
-def _rows(document: Mapping[str, Any], key: str, where: str) -> list[tuple[str, Mapping[str, Any]]]:
+def _layers(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+    """Return rows of `layers`, and as rows of `blocks` the times that they may have had: forward_s, backward_s."""
+    layers: list[Mapping[str, Any]] = []
+    blocks: list[Mapping[str, Any]] = []
+    for row in rows:
+        layers.append({key: value for key, value in row.items() if key not in ("forward_s", "backward_s")})
+        blocks += [
+            {"kind": row.get("kind"), "part": part, "seconds": row[f"{part}_s"]}
+            for part in ("forward", "backward")
+            if row.get(f"{part}_s") is not None
+        ]
+    return layers, blocks
+
+
+def _rows(document: Mapping[str, Any], key: str, where: str) -> list[Mapping[str, Any]]:
     rows = document.get(key, [])
     if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
         raise SpecError(f"{where}: {key} must be a list of tables, got {rows!r}")
-    return [(f"{key}[{index}]", row) for index, row in enumerate(rows)]
+    return rows
 
 
 Extent: TypeAlias = Annotated[float, Gt(0), Le(1e18)]
-Seconds: TypeAlias = Annotated[float, Ge(1e-12), Le(1e6)]
 KernelType: TypeAlias = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp8_blockwise", "mxfp8", "nvfp4"]
 TrafficFamily: TypeAlias = Literal[
     "elementwise", "norm", "softmax", "permute", "embedding", "loss", "optimizer", "cast"
@@ -152,7 +241,7 @@ TrafficFamily: TypeAlias = Literal[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GemmTiming:
+class GemmTiming(Timed):
     """`batch` products of m x k by k x n."""
 
     op: Literal["gemm"] = "gemm"
@@ -163,7 +252,6 @@ class GemmTiming:
     dtype: KernelType = "bf16"
     accumulate_bytes: Annotated[float, Ge(0), Le(1e3)] = 0.0
     """Bytes read and written besides per output element: 6 where a 16-bit product is added to fp32 gradients."""
-    seconds: Seconds
 
     @property
     def operator(self) -> Gemm:
@@ -179,7 +267,7 @@ class GemmTiming:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupedGemmTiming:
+class GroupedGemmTiming(Timed):
     """One product per expert; `m` rows of all experts together."""
 
     op: Literal["grouped_gemm"] = "grouped_gemm"
@@ -191,7 +279,6 @@ class GroupedGemmTiming:
     contract: Literal["k", "m"] = "k"
     """"m": the weight gradient, contracted over rows."""
     accumulate_bytes: Annotated[float, Ge(0), Le(1e3)] = 0.0
-    seconds: Seconds
 
     @property
     def operator(self) -> GroupedGemm:
@@ -208,7 +295,7 @@ class GroupedGemmTiming:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionTiming:
+class AttentionTiming(Timed):
     """Scores, softmax and values: forward, or backward alone."""
 
     op: Literal["attention"] = "attention"
@@ -224,8 +311,7 @@ class AttentionTiming:
     causal: bool = True
     backward: bool = False
     flash: bool = True
-    dtype: Literal["fp16", "bf16", "fp8"] = "bf16"
-    seconds: Seconds
+    dtype: Literal["fp32", "fp16", "bf16", "fp8"] = "bf16"
 
     @property
     def operator(self) -> AttentionCore:
@@ -248,14 +334,13 @@ class AttentionTiming:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ElementwiseTiming:
+class ElementwiseTiming(Timed):
     """A step bound by memory traffic."""
 
     op: Literal["elementwise"] = "elementwise"
     family: TrafficFamily = "elementwise"
     bytes_moved: Extent
     kernels: Extent = 1.0
-    seconds: Seconds
 
     @property
     def operator(self) -> Elementwise:
@@ -266,14 +351,13 @@ class ElementwiseTiming:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveTiming:
+class CollectiveTiming(Timed):
     """One collective; bytes as nccl-tests prints them as size."""
 
     kind: CollectiveKind
     num_bytes: Extent
     num_ranks: Annotated[int, Gt(1), Le(2**24)]
     ranks_per_node: Devices
-    seconds: Seconds
 
     @property
     def measured(self) -> MeasuredCollective:
@@ -295,3 +379,13 @@ KERNEL_TIMINGS: dict[str, type[KernelTiming]] = {
     "elementwise": ElementwiseTiming,
 }
 """Row of `kernels` by its `op`."""
+ROWS: dict[str, type[Any]] = {
+    "given_up": GivenUp,
+    "ranks": RankPeak,
+    "layers": LayerMeasurement,
+    "blocks": BlockTiming,
+    "steps": StepTiming,
+    "kernels": Timed,
+    "collectives": CollectiveTiming,
+}
+"""Rows of an artifact by their key; those of `kernels` by their `op`."""

@@ -48,6 +48,7 @@ from forescale.question import Objective, Question
 from forescale.spec import Cluster, Strategy, Workload
 from forescale.spec.constraints import Constraint
 from forescale.spec.framework import Framework, laid_over, rule_of, told_of
+from forescale.spec.model import Layer, Model, MoeFfn
 from forescale.spec.space import Space
 from forescale.spec.workload import Precision
 from forescale.syntax import deep_merge, dump_toml, load_mapping
@@ -56,6 +57,8 @@ from forescale.written import write_text
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+    from forescale.io.bench import BenchArtifact
 
 SECTIONS = (
     "model",
@@ -187,6 +190,48 @@ def build_question(values: Mapping[str, Any], *, where: str, folder: Path | None
         space=_space(space, where),
         **_limits(values, where),
     )
+
+
+def measured_question(bench: BenchArtifact, target: Question, *, where: str, folder: Path) -> Question:
+    """Return the question whose run an artifact measured, if it says something of the target.
+
+    Layers, experts and vocabulary may be fewer; what one layer of a kind is, the device and the types of compute and
+    activations must be the target's.
+
+    Raises
+    ------
+    SpecError
+        If it measured no run, or one of another model, device or type.
+    """
+    if bench.config is None:
+        raise SpecError(f"{where} has timed kernels only; it does not say of which run")
+    ran = build_question({"strategy": {}, **bench.config}, where=f"{where}, config", folder=folder)
+    if _each_layer(ran.model) != _each_layer(target.model):
+        raise SpecError(
+            f"{where} measured {ran.model.name}; the question is about {target.model.name}: its layers, but for "
+            "their number and that of their experts, must have been measured"
+        )
+    for what, measured, asked in (
+        ("on", ran.cluster.device.name, target.cluster.device.name),
+        ("in", ran.workload.precision.compute, target.workload.precision.compute),
+        ("with activations in", ran.workload.precision.activations, target.workload.precision.activations),
+    ):
+        if measured != asked:
+            raise SpecError(
+                f"{where} was measured {what} {measured}; the question is {what} {asked}: measure there"
+            )
+    return ran
+
+
+def _each_layer(model: Model) -> tuple[int, frozenset[Layer]]:
+    """Return the width of a model and its kinds of layers, whatever the number of experts."""
+    kinds = (
+        replace(layer, ffn=replace(layer.ffn, num_experts=layer.ffn.top_k, num_groups=0, top_groups=0))
+        if isinstance(layer.ffn, MoeFfn)
+        else layer
+        for layer in model.layer_kinds
+    )
+    return model.hidden_size, frozenset(kinds)
 
 
 def build_strategy(values: Mapping[str, Any], num_devices: int, *, where: str) -> Strategy:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from forescale.brief import Brief
 from forescale.errors import SpecError
@@ -16,6 +16,15 @@ from forescale.limits import Amount, OptionalExtent
 from forescale.memory.peak import fit
 from forescale.memory.timeline import StageLoad, block_loads, schedule_of, stage_loads, total_bytes
 from forescale.projection.result import Projection, StageMemory, Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhasePeak:
+    """Most that was allocated while one part of a step ran [byte]."""
+
+    phase: Literal["idle", "forward", "backward", "update"]
+    """idle is between two steps: what stands all the time."""
+    peak_allocated_bytes: Amount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +40,7 @@ class RankPeak:
     """Most that the allocator held (torch.cuda.max_memory_reserved)."""
     peak_device_bytes: Amount | None = None
     """Most that was used of the device by the driver's count, context and communicators included."""
+    phases: tuple[PhasePeak, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse peaks that cannot be of one device."""
@@ -58,11 +68,13 @@ class LayerMeasurement:
     """One layer of one kind, for one micro-batch on one device."""
 
     kind: str
-    """Attention and feed-forward such as "attention+dense"; or one of the two, where it says enough."""
+    """Attention and feed-forward such as "attention+dense", or one of the two where it says enough; embedding; head."""
     activation_bytes: Amount | None = None
     """What the layer keeps from forward to backward."""
-    forward_s: Amount | None = None
-    backward_s: Amount | None = None
+
+
+ENDS = ("embedding", "head")
+"""Blocks of which there is one each: what they keep beyond the formulas stays in the residual."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,7 +279,7 @@ def _stage(
 def _corrections(bench: Projection, layers: Sequence[LayerMeasurement]) -> tuple[Correction, ...]:
     blocks = block_loads(bench.model, bench.strategy, bench.workload).layers
     found = []
-    for layer in layers:
+    for layer in (each for each in layers if each.kind not in ENDS):
         alike = [block for block in blocks if layer.kind == block.name or layer.kind in block.name.split("+")]
         if len(alike) != 1:
             known = ", ".join(block.name for block in blocks)
