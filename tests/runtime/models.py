@@ -249,6 +249,12 @@ class Products(TorchDispatchMode):
 def weights_apart(rank, schedule):
     """Return the FLOPs of products in I and in W of a stage of Hugging Face's Llama."""
     step = PipelineStep(schedule, lambda stage: huggingface_stage(llama(tied=False), (1, 2), stage), entropy)
+    tokens = torch.zeros((schedule.num_microbatches * ROWS, TOKENS), dtype=torch.int64)
+    return products_of(step, tokens, tokens)
+
+
+def products_of(step, inputs, targets):
+    """Run one step and return the FLOPs of products by kind of action."""
     found, run = {"I": 0, "W": 0, "F": 0}, step.runner._run
 
     def counted(action, state):
@@ -258,6 +264,5 @@ def weights_apart(rank, schedule):
             found[action.kind.name] += products.flops
 
     step.runner._run = counted
-    tokens = torch.zeros((schedule.num_microbatches * ROWS, TOKENS), dtype=torch.int64)
-    step(tokens, tokens)
+    step(inputs, targets)
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.runtime.models import alone, data, llama, own, sharded, squares, weights_apart
+from tests.runtime.worlds import run_fsdp
 
 from forescale.runtime import PipelineStep, RunError, huggingface_stage, launch
 from forescale.schedule import Request, build_schedule
@@ -21,6 +22,16 @@ def test_shards_and_replicas_of_stages_have_the_gradients_of_one_process():
         for worst, loss in (fsdp, ddp):
             assert worst < 1e-12
             assert loss == pytest.approx(expected, rel=1e-12)
+
+
+def test_fsdp2_leaves_weight_gradients_to_w():
+    """Every product of F has one of the same FLOPs in I and one in W."""
+    for pairs, copies in launch(run_fsdp, 4, ZB):
+        assert max(pairs[:2]) < 1e-12
+        assert max(copies[:2]) < 1e-5  # products in float32
+        for found in (pairs[2], copies[2]):
+            by_kind = [{flops for each, flops in found if each == kind} for kind in "FIW"]
+            assert by_kind[0] == by_kind[1] == by_kind[2] != {0}
 
 
 def test_lists_functions_and_llama_have_the_gradients_of_one_process():

@@ -8,11 +8,15 @@ import signal
 from pathlib import Path
 
 import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from forescale.runtime.channels import Channels
 from forescale.runtime.step import PipelineStep
 from forescale.runtime.toy import TIED, VOCABULARY, SleepingStage, toy_loss, toy_stage
-from forescale.schedule import LoweredSchedule
+from forescale.schedule import LoweredSchedule, Request, build_schedule
 
 BATCH, TOKENS = 2, 8
 
@@ -55,11 +59,15 @@ def error_of(step, loss, dtype=torch.float64):
     total, grads = expected(count, step.schedule.num_microbatches)
     largest = max(grad.abs().max() for stage in grads for grad in stage.values() if grad is not None)
     worst = max(
-        (step.runner.store.of(parameter).double() - grads[stage % count][name]).abs().max() / largest
+        (whole(step.runner.store.of(parameter)).double() - grads[stage % count][name]).abs().max() / largest
         for stage, module in step.stages.items()
         for name, parameter in module.named_parameters()
     )
     return float(worst), abs(float(loss) - total)
+
+
+def whole(tensor):
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def run_all(rank, schedules):
@@ -81,6 +89,34 @@ def run_kinds(rank, schedule, pipelines, in_fp32, dtype):
     step = PipelineStep(schedule, make, toy_loss, tied=TIED, pipelines=pipelines, in_fp32=in_fp32)
     loss = step(*batch_of(schedule.num_microbatches))
     return error_of(step, loss)
+
+
+def run_fsdp(_rank, schedule):
+    """Run steps under FSDP2, blocks and what is around them gathered apart: errors and products by kind of action.
+
+    First two pipelines of two ranks; then one stage whose shards lie over two copies of two ranks, in mixed precision.
+    """
+
+    def make(count, over, policy, stage):
+        made = stage_of(count, torch.float64, stage)
+        for block in made.blocks:
+            fully_shard(block, mesh=over, mp_policy=policy)
+        return fully_shard(made, mesh=over, mp_policy=policy)
+
+    alone = build_schedule("zb-h1", Request(pp=1, num_microbatches=schedule.num_microbatches))
+    pairs = DeviceMesh("cpu", [[0, 2], [1, 3]], mesh_dim_names=("pp", "dp"))["dp"]
+    copies = DeviceMesh("cpu", [[0, 1], [2, 3]], mesh_dim_names=("copy", "dp"))
+    mixed = MixedPrecisionPolicy(param_dtype=torch.float32, reduce_dtype=torch.float64)
+    results = []
+    for plan, pipelines, over, policy in (
+        (schedule, [[0, 1], [2, 3]], pairs, MixedPrecisionPolicy()),
+        (alone, [[0], [1], [2], [3]], copies, mixed),
+    ):
+        stages = functools.partial(make, plan.num_stages, over, policy)
+        step = PipelineStep(plan, stages, toy_loss, tied=TIED, pipelines=pipelines)
+        found = counting(step)
+        results.append((*error_of(step, step(*batch_of(plan.num_microbatches))), found))
+    return results
 
 
 def checkpointed(rank, schedule):
@@ -189,10 +225,15 @@ def many(rank, schedule, steps):
 
 def products(_rank, schedule):
     """Run one step and count the FLOPs of products in each action: pairs of kind and FLOPs."""
-    from torch.utils.flop_counter import FlopCounterMode
-
     make = functools.partial(stage_of, schedule.num_stages, torch.float64)
     step = PipelineStep(schedule, make, toy_loss, tied=TIED)
+    found = counting(step)
+    step(*batch_of(schedule.num_microbatches))
+    return found
+
+
+def counting(step):
+    """Let a step count the FLOPs of products in each action, in what is returned."""
     found, run = [], step.runner._run
 
     def counted(action, state):
@@ -202,5 +243,4 @@ def products(_rank, schedule):
             found.append((action.kind.name, counter.get_total_flops()))
 
     step.runner._run = counted
-    step(*batch_of(schedule.num_microbatches))
     return found

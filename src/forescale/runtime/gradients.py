@@ -1,8 +1,9 @@
 """Input and weight gradients apart: a backward pass leaves its weight gradients in a store, and W takes them out.
 
 `split` turns the linear, embedding and norm layers of a module over; `linear`, `grouped_linear` and `embedding` serve
-modules that multiply by their parameters themselves. Whatever is not turned over computes both gradients in I; so
-does FSDP2, whose gathered parameters are other tensors than those that were turned over.
+modules that multiply by their parameters themselves. Whatever is not turned over computes both gradients in I.
+Under FSDP2 a forward multiplies by gathered parameters; W reduces their gradients to the shards, because FSDP2 itself
+does so only at the end of a backward pass.
 Zero bubble: Qi et al. 2023, arXiv:2401.10241.
 """
 
@@ -14,10 +15,13 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor, Partial
 from torch.nn import functional
 
 Put: TypeAlias = Callable[[], None]
 _STORE = "_forescale_weight_gradients"
+_SHARD = "_forescale_shard"
 
 
 class WeightGradients:
@@ -27,6 +31,7 @@ class WeightGradients:
         self.in_fp32 = in_fp32
         """Whether gradients accumulate in `parameter.main_grad`, in fp32, instead of `parameter.grad`."""
         self._waiting: list[Put] | None = None
+        self._late = False
 
     def open(self) -> None:
         """Put off what comes from now on."""
@@ -44,15 +49,27 @@ class WeightGradients:
         else:
             self._waiting.append(compute)
 
+    def finish(self, puts: Iterable[Put]) -> None:
+        """Compute what was put off: a W."""
+        self._late = True
+        with torch.no_grad():
+            for compute in puts:
+                compute()
+        self._late = False
+
     def add(self, parameter: Tensor, gradient: Tensor) -> None:
         """Add a gradient to what a parameter has."""
-        name = "main_grad" if self.in_fp32 else "grad"
+        name, shard = "main_grad" if self.in_fp32 else "grad", getattr(parameter, _SHARD, None)
+        if shard is not None and self._late:
+            parameter, gradient = shard, _reduced(gradient, shard)
+        elif shard is not None:
+            name = "grad"  # FSDP2 reduces it when this backward pass ends
         have = getattr(parameter, name, None)
         with torch.no_grad():
             if have is not None:
                 have.add_(gradient)
             else:
-                setattr(parameter, name, gradient.float() if self.in_fp32 else gradient)
+                setattr(parameter, name, gradient.float() if name == "main_grad" else gradient)
 
     def of(self, parameter: Tensor) -> Tensor:
         """Return what has been added to a parameter's gradient, zeros where nothing was."""
@@ -82,6 +99,28 @@ def split(module: nn.Module, store: WeightGradients) -> None:
             turned = _other_norm
         if turned is not None:
             layer.forward = partial(turned, layer, type(layer).forward)
+        if isinstance(layer, FSDPModule):
+            layer.register_forward_pre_hook(partial(_turn_gathered, store, dict(layer.named_parameters())))
+
+
+def _turn_gathered(
+    store: WeightGradients, shards: dict[str, nn.Parameter], layer: nn.Module, _: object
+) -> None:
+    """Let gathered parameters leave their gradients in `store` too; those that tp cuts as well stay FSDP2's."""
+    for name, shard in shards.items():
+        gathered = layer.get_parameter(name)
+        if not isinstance(gathered, DTensor):
+            setattr(gathered, _STORE, store)
+            setattr(gathered, _SHARD, shard)
+
+
+def _reduced(gradient: Tensor, shard: DTensor) -> DTensor:
+    """Return a shard's part of the mean of a gradient over the ranks of its mesh."""
+    mesh = shard.device_mesh
+    own = DTensor.from_local(
+        gradient.to(shard.dtype) / mesh.size(), mesh, [Partial()] * mesh.ndim, run_check=False
+    )
+    return own.redistribute(mesh, shard.placements)
 
 
 def store_of(parameter: Tensor) -> WeightGradients | None:
@@ -121,7 +160,7 @@ def embedding(tokens: Tensor, weight: Tensor) -> Tensor:
     store = store_of(weight)
     if store is None:
         return functional.embedding(tokens, weight)
-    return _Small.apply(tokens, partial(functional.embedding, tokens), store, weight)  # type: ignore[no-any-return, no-untyped-call]
+    return _Embedding.apply(tokens, weight, store)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def _grouped(x: Tensor, weight: Tensor, counts: list[int]) -> Tensor:
@@ -172,8 +211,28 @@ class _GroupedLinear(torch.autograd.Function):
         return _grouped(grad, weight.transpose(1, 2), counts), None, None, None
 
 
-class _Small(torch.autograd.Function):
-    """An operator whose forward is cheap enough to run again for each of its gradients: norms, embeddings."""
+class _Embedding(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tokens: Tensor, weight: Tensor, store: WeightGradients) -> Tensor:  # noqa: ANN401
+        ctx.save_for_backward(tokens)
+        ctx.weight, ctx.store = weight, store
+        return functional.embedding(tokens, weight)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, ...]:  # noqa: ANN401
+        (tokens,), weight, store = ctx.saved_tensors, ctx.weight, ctx.store
+
+        def compute() -> None:
+            found = torch.ops.aten.embedding_dense_backward(grad, tokens, weight.shape[0], -1, False)
+            store.add(weight, found)
+
+        if weight.requires_grad:
+            store.put(compute)
+        return None, None, None
+
+
+class _Norm(torch.autograd.Function):
+    """An operator whose forward is cheap enough to run again for each of its gradients."""
 
     @staticmethod
     def forward(
@@ -186,27 +245,27 @@ class _Small(torch.autograd.Function):
         ctx.save_for_backward(x)
         ctx.run, ctx.store, ctx.own = run, store, own
         with torch.no_grad():
-            return run(*own) if not x.is_floating_point() else run(x, *own)
+            return run(x, *own)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         (x,), run, own, store = ctx.saved_tensors, ctx.run, ctx.own, ctx.store
-        data = (x.detach(),) if x.is_floating_point() else ()
+        kept = [parameter.detach().clone() for parameter in own]  # FSDP2 has let go of them when W comes
 
         def compute() -> None:
-            leaves = [parameter.detach().requires_grad_() for parameter in own]
+            leaves = [each.requires_grad_() for each in kept]
             with torch.enable_grad():
-                found = torch.autograd.grad(run(*data, *leaves), leaves, grad)
+                found = torch.autograd.grad(run(x.detach(), *leaves), leaves, grad)
             for parameter, gradient in zip(own, found, strict=True):
                 if parameter.requires_grad:
                     store.add(parameter, gradient)
 
-        store.put(compute)
         passed = None
         if ctx.needs_input_grad[0]:
             leaf = x.detach().requires_grad_()
             with torch.enable_grad():
-                (passed,) = torch.autograd.grad(run(leaf, *(p.detach() for p in own)), leaf, grad)
+                (passed,) = torch.autograd.grad(run(leaf, *kept), leaf, grad)
+        store.put(compute)
         return passed, None, None, *(None for _ in own)
 
 
@@ -253,7 +312,7 @@ def _with_own(
     store = store_of(own[0]) if own else None
     if store is None:
         return plain(layer, x)
-    return _Small.apply(x, run, store, *own)  # type: ignore[no-any-return, no-untyped-call]
+    return _Norm.apply(x, run, store, *own)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _Called(nn.Module):

@@ -231,9 +231,7 @@ class Runner:
         state.waiting[action.stage, action.microbatch] = puts
 
     def _weight_gradient(self, action: Action, state: State) -> None:
-        with torch.no_grad():
-            for put in state.waiting.pop((action.stage, action.microbatch)):
-                put()
+        self.store.finish(state.waiting.pop((action.stage, action.microbatch)))
         self._release(action, state)
 
     def _gradients(self, action: Action, state: State) -> None:
