@@ -20,7 +20,7 @@ from forescale.schedule import (
     from_actions,
     peak_activations,
 )
-from forescale.schedule.model import loop, wave
+from forescale.schedule.model import Placement, loop, wave
 from forescale.schedule.optimise import Problem, optimise
 from forescale.schedule.torch_csv import from_csv
 
@@ -56,11 +56,17 @@ def optimised():
 
 
 def at_random(count, seed=11):
-    """Valid tables: actions in a random order that keeps every dependency."""
+    """Valid tables: actions in a random order that keeps every dependency, some with copies to the host.
+
+    Stages lie anywhere, not as many on one rank as on the other.
+    """
     random_ = random.Random(seed)
     while count:
-        stages, batches = random_.choice((2, 4)), random_.randint(1, 4)
-        placement = (wave if random_.random() < 0.5 else loop)(2, stages // 2)
+        stages, batches, offloads = random_.randint(2, 5), random_.randint(1, 4), random_.random() < 0.3
+        homes = tuple(random_.randrange(2) for _ in range(stages))
+        if set(homes) != {0, 1}:
+            continue
+        placement = Placement(rank_of_stage=homes)
         rows, done, left = [[], []], set(), []
         for stage in range(stages):
             for unit in range(batches):
@@ -76,7 +82,12 @@ def at_random(count, seed=11):
             left.remove(chosen)
             done.add(("B" if kind == "I" else kind, stage, unit) if kind != "W" else chosen)
             done.add(chosen)
-            rows[placement.rank_of_stage[stage]].append(Action(Kind[kind], stage, unit))
+            row = rows[homes[stage]]
+            if kind in "BI" and Action(Kind.OFFLOAD, stage, unit) in row:
+                row.append(Action(Kind.RELOAD, stage, unit))
+            row.append(Action(Kind[kind], stage, unit))
+            if kind == "F" and offloads and random_.random() < 0.5:
+                row.append(Action(Kind.OFFLOAD, stage, unit))
         schedule = from_actions(rows, placement=placement, num_microbatches=batches, name=f"random {count}")
         if check(schedule).valid:
             count -= 1
@@ -120,5 +131,5 @@ def test_gradients_are_those_of_one_process(pp, make):
         assert worst < CLOSE, schedule.name
         assert max(found[place][1] for found in by_rank) < 1e-6, schedule.name
         peaks = [found[place][2] for found in by_rank]
-        assert np.allclose(peaks, peak_activations(schedule), rtol=0, atol=1e-12), schedule.name
+        assert np.allclose(peaks, peak_activations(schedule), rtol=0, atol=1e-9), schedule.name
     assert len(schedules) > 20
