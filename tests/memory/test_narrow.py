@@ -57,6 +57,22 @@ def test_a_norm_that_is_made_again_brings_its_narrow_copies_back():
     assert not {"attention.input", "attention.query_down.input", "shared.up.input"} & set(narrow)
 
 
+def test_deepseeks_stack_keeps_inputs_of_activations_in_8_bits_and_attention_in_12():
+    """DeepSeek-V3, section 3.3.3; what is replayed of SwiGLU starts from its input in 8 bits."""
+    blockwise = Precision(compute="fp8", recipe="blockwise")
+    stack = {"narrow_activation_inputs": True, "narrow_core_output": True}
+    wide, narrow = kept(small.MOE_LAYER, blockwise), kept(small.MOE_LAYER, blockwise, **stack)
+    scale = 4 / 128
+    for name in ("moe.up", "shared.up"):
+        assert name not in narrow
+        assert narrow[f"{name}.narrow"] == wide[name] / 2 * (1 + scale)
+    assert narrow["attention.core_output.narrow"] == wide["attention.core_output"] / 2 * (1.5 + scale)
+    assert not {"attention.core_output", "attention.output.input"} & set(narrow)
+    again = Recompute(granularity="selective", modules=("moe_act",))
+    assert set(narrow) - set(kept(small.MOE_LAYER, blockwise, again, **stack)) == {"moe.activated"}
+    assert kept(small.MOE_LAYER, Precision(), **stack) == kept(small.MOE_LAYER, Precision())
+
+
 def test_torchao_keeps_wide_inputs():
     wide, narrow = (kept(small.DENSE_LAYER, p, narrow_inputs=False) for p in (Precision(), CURRENT))
     assert wide == narrow
@@ -107,6 +123,9 @@ def test_weights_of_a_stage():
     assert weights(CURRENT) == plain + 2 * layers
     assert weights(CURRENT, caches_narrow_weights=False) == plain
     assert weights(replace(CURRENT, parameters="fp8")) == plain
+    blockwise = replace(CURRENT, recipe="blockwise", parameters="fp8")
+    both, one = weights(blockwise), weights(blockwise, transposes_weights=True)
+    assert both - one == layers * (1 + 4 / 128)
     assert weights(CURRENT, zero=3) == weights(Precision(), zero=3)
 
 

@@ -96,6 +96,8 @@ def test_buffers():
     assert of(stages(), "buffers") == pytest.approx([shapes] * 3)
     bucket = stages(replace(PIPELINE, kernels=Kernels(bucket_elements=1e6, accumulate_in_product=False)))
     assert of(bucket, "buffers") == pytest.approx([4e6] * 3)
+    none = replace(PIPELINE, kernels=Kernels(dummy_gradients=False))
+    assert of(stages(none), "buffers") == [0.0] * 3
 
 
 def test_buffers_of_sharded_parameters():

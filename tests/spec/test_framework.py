@@ -60,16 +60,23 @@ def test_a_layout_and_a_workload_are_trained_as_the_framework_does():
     ],
 )
 def test_types_follow_the_compute_type(compute, expected):
-    framework = made(gradients="bf16", fp8_recipe="current", fp8_parameters=True)
+    framework = made(gradients="bf16", fp8_recipe="current", fp8_parameters=("current", "mxfp8"))
     _, types = defaults(framework, workload={"precision": {"compute": compute}})
     assert {name: types[name] for name in expected} == expected
 
 
 def test_blockwise_fp8_keeps_weights_in_16_bits():
     _, types = defaults(
-        made(fp8_parameters=True), workload={"precision": {"compute": "fp8", "recipe": "blockwise"}}
+        made(fp8_parameters=("current",)), workload={"precision": {"compute": "fp8", "recipe": "blockwise"}}
     )
     assert types["parameters"] == "bf16"
+
+
+def test_tokens_travel_in_8_bits_with_narrow_products_only():
+    framework = made(dispatch="fp8")
+    assert defaults(framework)[0]["routing"]["dispatch"] == "activations"
+    narrow, _ = defaults(framework, workload={"precision": {"compute": "fp8"}})
+    assert narrow["routing"]["dispatch"] == "fp8"
 
 
 def test_kernels_under_some_types_go_over_the_others():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from forescale.graph.layout import Extent
-from forescale.graph.modules import elementwise, gather_sequence, linear, linear_out
+from forescale.graph.modules import FP8_ROW_BYTES, elementwise, gather_sequence, linear, linear_out
 from forescale.graph.operator import Builder, Names
 from forescale.spec.model import DenseFfn, Model
 
@@ -41,10 +41,27 @@ def two_layers(
         matrices=matrices,
     )
     activated = b.tensor(f"{prefix}.activated", tokens * width / lay.split("ffn"), lay.linear_input_bytes)
-    activation(b, f"{prefix}.activation", up, activated, gated=gated)
+    activation(b, f"{prefix}.activation", kept_input(b, up), activated, gated=gated)
     inner: Extent = ("ffn", width)
     down, scatter = f"{prefix}.down", f"{prefix}.scatter"
     linear_out(b, down, scatter, source=activated, result=result, inputs=inner, width=h, bias=bias)
+
+
+def kept_input(b: Builder, up: str) -> str:
+    """Append the cast of an activation's input to 8 bits where it is kept so; return the name of what is kept."""
+    if not b.layout.narrows_activation_inputs:
+        return up
+    kept = b.tensor(f"{up}.narrow", b.tensors[up].elements, FP8_ROW_BYTES)
+    elementwise(
+        b,
+        f"{up}.cast",
+        reads=(up,),
+        writes=(kept,),
+        forward_bytes=b.bytes_of(up, kept),
+        backward_bytes=0.0,
+        shares_gradient=True,
+    )
+    return kept
 
 
 def activation(b: Builder, name: str, up: str, activated: str, *, gated: bool) -> None:

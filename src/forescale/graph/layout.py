@@ -312,6 +312,16 @@ class Layout:
         return self.precision.is_narrow and self.choices.kernels.narrow_inputs
 
     @property
+    def narrows_activation_inputs(self) -> bool:
+        """Whether activations of feed-forwards keep their inputs in 8 bits."""
+        return self.precision.is_narrow and self.choices.kernels.narrow_activation_inputs
+
+    @property
+    def narrows_core_output(self) -> bool:
+        """Whether attention's output is kept in 12 bits alone."""
+        return self.precision.is_narrow and self.choices.kernels.narrow_core_output
+
+    @property
     def sent_input_bytes(self) -> float:
         """Bytes per element of a linear layer's input where it is gathered: narrow recipes narrow it before."""
         return narrow_bytes(self.precision) if self.precision.is_narrow else self.element_bytes

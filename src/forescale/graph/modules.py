@@ -23,6 +23,10 @@ CAST_BYTES = {
 """Bytes moved to quantise one 16-bit element: read (twice where the scale is that of the whole tensor, as for
 current scaling and NVFP4) and written; where scales of blocks differ between rows and columns, along both for the two
 products that use it, with the scales (Transformer Engine, recipes)."""
+FP8_ROW_BYTES = 1.0 + 4.0 / 128.0
+"""Bytes per number of a row in fp8 with an fp32 scale per 128 (DeepSeek-V3, arXiv:2412.19437, section 3.3.2)."""
+E5M6_ROW_BYTES = 1.5 + 4.0 / 128.0
+"""The same of numbers in 12 bits (section 3.3.3)."""
 PER_TENSOR = ("none", "delayed", "current")
 TRANSPOSED_BYTES = 1.0
 """Bytes of the transposed copy that one scale per tensor needs on some devices (Transformer Engine,
@@ -170,7 +174,7 @@ def product(
     """Append a product of rows x k by a weight k x n, and its two products of backward; under SUMMA k is whole.
 
     With `own_gradient` the weight gradient exists by itself for a moment, though it is accumulated elsewhere.
-    A narrow product of a wide input, which others need as well, keeps a narrow copy of its own.
+    A narrow product of a wide input, which others need as well, keeps a narrow copy of its own, unless there is one.
     """
     lay = b.layout
     dtype = lay.precision.compute if narrow else lay.wide_type
@@ -178,7 +182,10 @@ def product(
         saved = source
     size = lay.linear_input_bytes
     if narrow and b.tensors[saved].element_bytes > size:
-        saved = b.tensor(f"{name}.input", b.tensors[saved].elements, size, copy_of=saved)
+        own = f"{saved}.narrow"  # kept by whoever made it
+        if own not in b.tensors:
+            own = b.tensor(f"{name}.input", b.tensors[saved].elements, size, copy_of=saved)
+        saved = own
     temporaries: Names = () if saved == source else (source,)
     if own_gradient or not lay.choices.kernels.accumulate_in_product:
         size = max(STORAGE_BYTES[lay.precision.parameters], NARROWEST_GRADIENT_BYTES)

@@ -8,9 +8,9 @@ from typing import Any, Literal
 import numpy as np
 
 from forescale.formula import formula
-from forescale.graph.ffn import activation, two_layers
+from forescale.graph.ffn import activation, kept_input, two_layers
 from forescale.graph.layout import Extent
-from forescale.graph.modules import casts, elementwise, linear
+from forescale.graph.modules import FP8_ROW_BYTES, casts, elementwise, linear
 from forescale.graph.operator import Builder
 from forescale.graph.ops import Collective, CollectiveKind, Elementwise, GroupedGemm
 from forescale.numeric import Numeric, larger, smaller
@@ -56,8 +56,6 @@ def more(*, sent: Numeric, received: Numeric) -> Numeric:
 
 SENT_COUNT_BYTES = 8.0
 """Bytes of one count of tokens."""
-FP8_ROW_BYTES = 1.0 + 4.0 / 128.0
-"""Bytes per number of a row in fp8 with an fp32 scale per 128 (DeepSeek-V3, arXiv:2412.19437, section 3.3.2)."""
 ROW_MAP_BYTES = 4.0
 """Permutations keep one int32 index per moved row."""
 
@@ -166,8 +164,9 @@ def _experts(b: Builder, spec: MoeFfn, *, hidden: float, source: str, result: st
         outputs=("expert_ffn", up_width),
     )
     activated = b.tensor("moe.activated", received * width / lay.split("expert_ffn"), lay.expert_input_bytes)
+    kept = kept_input(b, up)
     with b.module("moe_act"):
-        _weighted_activation(b, spec, up, activated)
+        _weighted_activation(b, spec, kept, activated)
     output = b.tensor("moe.output", received * hidden)
     inner: Extent = ("expert_ffn", width)
     _grouped(b, spec, "moe.down", source=activated, result=output, rows=received, inputs=inner, outputs=whole)

@@ -26,7 +26,7 @@ def standing_buffers(setting: Setting, sharded: Sharded) -> Numeric:
     }
     if overlapped := overlap_workspace_bytes(device, choices):
         parts["workspaces of overlapped products"] = several(degree=sharded.degrees.tp) * overlapped
-    if kernels.accumulate_in_product:
+    if kernels.accumulate_in_product and kernels.dummy_gradients:
         parts["dummy gradients"] = _dummy_gradients(setting, sharded)
     parts["buckets"] = kernels.bucket_elements * STORAGE_BYTES[setting.workload.precision.gradients]
     return total(parts, name="standing buffers", unit="byte")

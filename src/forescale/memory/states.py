@@ -158,13 +158,15 @@ def narrow_weight_bytes(device: Device, precision: Precision, kernels: Kernels) 
     """Return the bytes that narrow products add to each element of their weights.
 
     Scales of blocks differ between rows and columns, so blockwise, MXFP8 and NVFP4 weights are kept along both;
-    with one scale per tensor a transposed copy is kept where the device's products need it.
+    with one scale per tensor a transposed copy is kept where the device's products need it. Kernels that transpose
+    weights as they need them keep one.
     """
     instead = precision.is_narrow and precision.parameters == "fp8"
     if not precision.is_narrow or not (instead or kernels.caches_narrow_weights):
         return 0.0
     per_tensor = precision.compute == "fp8" and precision.recipe != "blockwise"
-    copies = 1.0 if per_tensor and not device.needs_transposes else 2.0
+    one = kernels.transposes_weights or (per_tensor and not device.needs_transposes)
+    copies = 1.0 if one else 2.0
     stored = STORAGE_BYTES["fp8"] if instead else 0.0
     return copies * narrow_bytes(precision) - stored
 

@@ -29,7 +29,7 @@ from forescale.spec.strategy import (
     Recompute,
     Strategy,
 )
-from forescale.spec.workload import ComputeType, StorageType, Workload
+from forescale.spec.workload import NARROW, ComputeType, StorageType, Workload
 
 Words: TypeAlias = Mapping[str, Any]
 """Fields of a specification by name, as a plan file has them: tables inside are mappings."""
@@ -83,8 +83,8 @@ class Framework:
     compute: ComputeType = "bf16"
     fp8_recipe: Literal["none", "delayed", "current", "blockwise"] = "delayed"
     """Scaling recipe of fp8 compute."""
-    fp8_parameters: bool = False
-    """Under fp8 compute weights are kept and gathered in fp8, but for the blockwise recipe."""
+    fp8_parameters: tuple[str, ...] = ()
+    """Recipes of fp8 compute under which weights are kept and gathered in fp8."""
     gradients: StorageType = "fp32"
     """Type of accumulated gradients under bf16 and narrower compute; under fp16 it is fp16."""
     parameters: StorageType | None = None
@@ -115,6 +115,8 @@ class Framework:
     dispatcher: Dispatcher = "all_to_all"
     dispatchers: Mapping[str, Dispatcher] = field(default_factory=dict, hash=False)
     """Dispatcher by the start of the device's name, over `dispatcher`, where ep is above 1; "" is any device."""
+    dispatch: Literal["activations", "fp8"] = "activations"
+    """Type in which tokens travel to experts under 8- and 4-bit compute."""
     allocator: Allocator = "segments"
     graphs: LaunchGraphs = "none"
     limits: Limits | None = None
@@ -157,6 +159,7 @@ class Framework:
             "allocator": self.allocator,
             "graphs": self.graphs,
             "dispatcher": self.dispatcher_on(cluster, _count(strategy, "ep")),
+            "routing": {"dispatch": self.dispatch if types["compute"] in NARROW else "activations"},
             "sp": _count(strategy, "tp") > 1 if self.always_sp else None,
             "stage_layers": self.stage_layers(model, _count(strategy, "pp")),
             "micro_batch_size": self._micro_batch(strategy, workload, cluster),
@@ -205,7 +208,7 @@ class Framework:
         storage: StorageType = "fp16" if compute == "fp16" else "bf16"
         recipes = {"fp8": self.fp8_recipe, "mxfp8": "mxfp8"}
         recipe = given.get("recipe", recipes.get(compute, "none"))
-        narrow = self.fp8_parameters and compute in recipes and recipe != "blockwise"
+        narrow = compute in recipes and recipe in self.fp8_parameters
         return {
             **types,
             "recipe": recipe,

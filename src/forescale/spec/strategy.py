@@ -139,6 +139,15 @@ class Kernels:
     narrow_inputs: bool = True
     """Linear layers in 8 or 4 bits keep their inputs so (Transformer Engine); False keeps them wide and narrows
     them again in backward (torchao)."""
+    narrow_activation_inputs: bool = False
+    """Under 8- and 4-bit recipes activations of feed-forwards keep their input in fp8, with a scale per 128 numbers
+    (Megatron-Core's activation_func_fp8_input_store; DeepSeek-V3, section 3.3.3)."""
+    narrow_core_output: bool = False
+    """Under 8- and 4-bit recipes attention's output is kept once, in 12 bits (E5M6), for its own backward and for the
+    product after it (DeepSeek-V3, section 3.3.3); False keeps it as it is and narrow beside."""
+    transposes_weights: bool = False
+    """Backward transposes weights in 8 bits as it needs them (DeepSeek-V3), so that one copy is kept; False keeps both
+    (Transformer Engine)."""
     caches_narrow_weights: bool = True
     """Weights in 8 or 4 bits are made once a step and kept beside the parameters (Transformer Engine under
     Megatron-LM); False makes them for every product (torchao)."""
@@ -147,6 +156,9 @@ class Kernels:
     (Megatron-LM); False keeps the gathered input (PyTorch's DTensor)."""
     accumulate_in_product: bool = True
     """The weight-gradient product adds to the accumulated gradients; False first makes its own result."""
+    dummy_gradients: bool = True
+    """Where it does, a gradient of each distinct shape of a weight stands in for those that are not made
+    (Transformer Engine)."""
     keeps_product_gradients: bool = False
     """Gradients in the compute type stay beside their accumulated sum (DeepSpeed's BF16_Optimizer)."""
     broadcasts_updates: bool = False

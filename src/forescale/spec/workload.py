@@ -15,6 +15,8 @@ ComputeType: TypeAlias = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8",
 StorageType: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8"]
 
 STORAGE_BYTES: dict[str, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
+NARROW: tuple[ComputeType, ...] = ("fp8", "mxfp8", "nvfp4")
+"""Compute types in 8 or 4 bits."""
 MATRIX_RATE: dict[str, str] = {
     "fp32": "fp32",
     "tf32": "tf32",
@@ -60,7 +62,7 @@ class Precision:
     @property
     def is_narrow(self) -> bool:
         """Whether linear layers multiply in 8 or 4 bits."""
-        return self.compute in ("fp8", "mxfp8", "nvfp4")
+        return self.compute in NARROW
 
 
 def narrow_bytes(precision: Precision) -> float:

@@ -23,6 +23,7 @@ from forescale.spec.strategy import (
     Reshard,
     Strategy,
 )
+from forescale.spec.workload import NARROW
 from forescale.units import counted
 
 T = TypeVar("T")
@@ -331,9 +332,6 @@ def _precision(settings: Settings, strategy: Strategy, *, python: bool) -> dict[
         )
         compute = "fp32"
     return {"compute": compute, **(_narrowed(settings) if compute == "bf16" else {})}
-
-
-NARROW = ("fp8", "mxfp8", "nvfp4")
 
 
 def _narrowed(settings: Settings) -> dict[str, Any]:

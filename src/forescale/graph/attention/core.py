@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from forescale.formula import formula
-from forescale.graph.modules import elementwise, exchange
+from forescale.graph.modules import E5M6_ROW_BYTES, elementwise, exchange
 from forescale.graph.operator import Builder, Work
 from forescale.graph.ops import AttentionCore, Collective, Elementwise
 from forescale.numeric import Numeric, smaller
@@ -158,12 +158,15 @@ def _core(
 
 
 def _kept_inside(b: Builder, shape: CoreShape, output: str) -> tuple[str, ...]:
-    """Return what the core keeps beside its inputs: output and statistics, or probabilities.
+    """Return what the core keeps beside its inputs: output, maybe narrow, and statistics, or probabilities.
 
     Dropout on the probabilities keeps the mask and what the second product reads; flash redoes it from a seed.
     """
     lay = b.layout
     tokens = lay.tokens("sequence") * shape.heads / lay.split("heads")
+    if lay.narrows_core_output:
+        elements = b.tensors[output].elements
+        output = b.tensor(f"{output}.narrow", elements, E5M6_ROW_BYTES, copy_of=output)
     if lay.choices.flash_attention:
         return output, b.tensor("attention.softmax_statistics", tokens, STATISTICS_BYTES)
     pairs = tokens * lay.seq_len
