@@ -164,9 +164,7 @@ def _experts(b: Builder, spec: MoeFfn, *, hidden: float, source: str, result: st
         outputs=("expert_ffn", up_width),
     )
     activated = b.tensor("moe.activated", received * width / lay.split("expert_ffn"), lay.expert_input_bytes)
-    kept = kept_input(b, up)
-    with b.module("moe_act"):
-        _weighted_activation(b, spec, kept, activated)
+    _weighted_activation(b, spec, kept_input(b, up), activated)
     output = b.tensor("moe.output", received * hidden)
     inner: Extent = ("expert_ffn", width)
     _grouped(b, spec, "moe.down", source=activated, result=output, rows=received, inputs=inner, outputs=whole)
@@ -191,21 +189,22 @@ def _experts(b: Builder, spec: MoeFfn, *, hidden: float, source: str, result: st
 
 def _weighted_activation(b: Builder, spec: MoeFfn, up: str, activated: str) -> None:
     """Append the activation and its product with the routing weights, in one kernel or in two."""
-    if b.layout.choices.kernels.weighted_activation:
-        activation(b, "moe.activation", up, activated, gated=spec.gated)
-        return
-    plain = b.tensor("moe.unweighted", b.tensors[activated].elements)
-    activation(b, "moe.activation", up, plain, gated=spec.gated)
-    moved = b.bytes_of(plain, activated)
-    elementwise(
-        b,
-        "moe.weigh",
-        reads=(plain,),
-        writes=(activated,),
-        saves=(plain,),
-        forward_bytes=moved,
-        backward_bytes=moved,
-    )
+    with b.module("moe_act"):
+        if b.layout.choices.kernels.weighted_activation:
+            activation(b, "moe.activation", up, activated, gated=spec.gated)
+            return
+        plain = b.tensor("moe.unweighted", b.tensors[activated].elements)
+        activation(b, "moe.activation", up, plain, gated=spec.gated)
+        moved = b.bytes_of(plain, activated)
+        elementwise(
+            b,
+            "moe.weigh",
+            reads=(plain,),
+            writes=(activated,),
+            saves=(plain,),
+            forward_bytes=moved,
+            backward_bytes=moved,
+        )
 
 
 def _dispatch(
