@@ -19,9 +19,9 @@ from forescale.schedule.measured import MeasuredStep
 from forescale.schedule.traces import read_run
 
 COLUMNS = (
-    "rank", "pass", "start", "takes", "start, simulated", "takes, simulated", "lost before", "lost within",
+    "rank", "pass", "start (ms)", "takes", "start, simulated", "takes, simulated", "lost before", "lost within",
 )  # fmt: skip
-"""Of the table of passes; milliseconds."""
+"""Of the table of passes."""
 Iteration: TypeAlias = Annotated[
     int | None, typer.Option("--iteration", help="Iteration of the run; by default the one of median length.")
 ]

@@ -240,7 +240,7 @@ class MeasuredStep(Brief):
             for i in range(flat.code.size)
         )
         counted_live = bool(self.peak_activations.any())
-        held = ", ".join(f"{memory:.1f}" for memory in self.memory_gib)
+        held = ", ".join(f"{memory:.3g}" for memory in self.memory_gib)
         return Timeline(
             title=f"{self.schedule.name}, measured, iteration {self.iteration}",
             num_ranks=len(self.ranks),

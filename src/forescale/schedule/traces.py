@@ -235,12 +235,15 @@ class _Reader:
             problem = f"iteration {iteration} is no whole step: {report.violations[0].message}"
             raise ReaderError(self.files[0].parent, problem)
         memory = [record.get("memory") for record in records]
+        known = any(memory) and all(
+            type(each) in (int, float) for each in memory
+        )  # zeros where it was not taken
         return replace(
             step,
             schedule=step.schedule.renamed(self.config.schedule or _name_of(step.schedule)),
             iteration=iteration,
             total_s=1e-3 * float(records[0]["total"]),
-            memory_gib=tuple(map(float, memory)) if all(type(m) in (int, float) for m in memory) else (),
+            memory_gib=tuple(map(float, memory)) if known else (),
         )
 
     def _rows(self, record: Any, path: Path, iteration: int) -> list[_Row]:  # noqa: ANN401  (JSON)
