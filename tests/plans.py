@@ -95,6 +95,8 @@ def _runs(question: Question, framework: Framework) -> bool:
 def _plan(
     framework: Framework, pick: Pick, names: Sequence[str], cluster: str, choices: dict[str, Sequence[Any]]
 ) -> Question | None:
+    choices = {"compute": ("bf16", "bf16", "bf16", "fp8"), **choices}
+    types = Precision(compute=pick(choices.pop("compute")))
     pp, vpp = pick((1, 1, 2, 4)), pick((1, 1, 2))
     model = cut(pick(names), pp * vpp * pick((1, 2, 3)) + pick((0, 0, 0, 1)))
     strategy = _layout(framework, pick, model, pp, vpp if pp > 1 else 1, choices)
@@ -118,7 +120,7 @@ def _plan(
                 Workload(
                     seq_len=min(pick((2048, 4096, 8192)), model.learned_positions or 8192),
                     global_batch_size=micro,
-                    precision=Precision(compute=pick(("bf16", "bf16", "bf16", "fp8"))),
+                    precision=types,
                 ),
                 strategy=layout,
             ),

@@ -94,8 +94,9 @@ def test_buffers():
     """Below stage 3 one dummy gradient of each shape in the parameters' type; buckets in that of gradients."""
     shapes = 2 * (HIDDEN * 2 * WIDTH + WIDTH * HIDDEN)
     assert of(stages(), "buffers") == pytest.approx([shapes] * 3)
-    bucket = stages(replace(PIPELINE, kernels=Kernels(bucket_elements=1e6, accumulate_in_product=False)))
-    assert of(bucket, "buffers") == pytest.approx([4e6] * 3)
+    kernels = Kernels(bucket_elements=1e6, accumulate_in_product=False)
+    assert of(stages(replace(PIPELINE, kernels=kernels)), "buffers") == pytest.approx([4e6] * 3)
+    assert of(stages(replace(PIPELINE, zero=0, kernels=kernels)), "buffers") == [0.0] * 3
     none = replace(PIPELINE, kernels=Kernels(dummy_gradients=False))
     assert of(stages(none), "buffers") == [0.0] * 3
 

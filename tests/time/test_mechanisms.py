@@ -123,7 +123,12 @@ def test_tokens_that_travel_once_arrive_sooner():
 
 
 def test_a_rank_takes_the_tensors_of_its_share_of_flat_gradients_one_by_one():
-    assert [updated_tensors(zero=float(zero), sharded=12.0) for zero in range(4)] == [0.0, 12.0, 12.0, 0.0]
+    assert [updated_tensors(zero=float(zero), sharded=12.0, flat_from=3.0) for zero in range(4)] == [
+        0.0,
+        12.0,
+        12.0,
+        0.0,
+    ]
 
 
 def test_experts_that_are_tensors_of_their_own_take_longer_to_update():

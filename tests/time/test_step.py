@@ -424,6 +424,20 @@ def test_the_host_launches_tensors_of_the_update_one_by_one():
     assert result.time_s["overhead"] == pytest.approx(tensors / 3 * 0.002 - result.time_s["optimizer"])
     flat = replace(layout, kernels=Kernels(flat_update=True))
     assert project(DENSE, toy.cluster(3), flat, WORK, costs=toy.costs(software)).time_s["overhead"] == 0.0
+    kept = replace(layout, kernels=Kernels(flat_update=True, keeps_product_gradients=True))
+    assert project(DENSE, toy.cluster(3), kept, WORK, costs=toy.costs(software)).time_s == result.time_s
+
+
+def test_parameters_gathered_before_the_step_ends_hide_behind_nothing():
+    """Zero 1 and 2: what of the gather was hidden shows; zero 3 gathers block by block either way."""
+    for zero, shows in ((1, True), (2, True), (3, False)):
+        layout = Strategy(dp_shard=3, micro_batch_size=2, zero=zero)
+        late = replace(layout, kernels=Kernels(gathers_after_update=True))
+        usual, ended = (
+            project(DENSE, toy.cluster(3), each, WORK, costs=toy.costs()).time_s["data_comm"]
+            for each in (layout, late)
+        )
+        assert (ended > usual) is shows
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,21 @@ def standing_buffers(setting: Setting, sharded: Sharded) -> Numeric:
         parts["workspaces of overlapped products"] = several(degree=sharded.degrees.tp) * overlapped
     if kernels.accumulate_in_product and kernels.dummy_gradients:
         parts["dummy gradients"] = _dummy_gradients(setting, sharded)
-    parts["buckets"] = kernels.bucket_elements * STORAGE_BYTES[setting.workload.precision.gradients]
+    parts["buckets"] = bucket_bytes(
+        elements=kernels.bucket_elements,
+        element_bytes=STORAGE_BYTES[setting.workload.precision.gradients],
+        zero=sharded.degrees.zero,
+    )
     return total(parts, name="standing buffers", unit="byte")
+
+
+@formula(
+    unit="byte",
+    source="DeepSpeed, runtime/zero/stage_1_and_2.py and stage3.py: a buffer of reduce_bucket_size elements",
+)
+def bucket_bytes(*, elements: float, element_bytes: float, zero: Numeric) -> Numeric:
+    """Elements × bytes from stage 1."""
+    return np.where(np.asarray(zero) >= 1, elements * element_bytes, 0.0)
 
 
 def _dummy_gradients(setting: Setting, sharded: Sharded) -> Numeric:

@@ -25,12 +25,6 @@ def any_of(*, count: Numeric) -> Numeric:
     return smaller(count, 1.0)
 
 
-@formula(unit="byte", source="what fits among freed blocks needs no new ones")
-def smallest(*, first: Numeric, second: Numeric) -> Numeric:
-    """Smaller of two working sets."""
-    return smaller(first, second)
-
-
 @formula(unit="byte", source="one block is replayed, or one head runs, at a time")
 def largest(*, first: Numeric, second: Numeric) -> Numeric:
     """Larger of two working sets that never exist together."""

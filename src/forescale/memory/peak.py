@@ -12,7 +12,7 @@ from forescale.formula import formula, number_of, total, value_of
 from forescale.graph.parts import message_bytes
 from forescale.graph.stages import Picker, StagePlan, Stages, StageSums
 from forescale.memory.inputs import Resident, Setting
-from forescale.memory.liveness import BlockBytes, any_of, largest, smallest
+from forescale.memory.liveness import BlockBytes, any_of, largest
 from forescale.memory.offload import in_transit, offloaded_bytes, resident_bytes
 from forescale.memory.overhead import (
     Bounds,
@@ -189,7 +189,9 @@ def _memory_parts(setting: Setting, inputs: Resident, sums: StageSums, count: Nu
     freed = 0.0 if setting.choices.graphs == "full" else activations  # a graph's memory is not the update's
     buffers = largest(first=states.buffers, second=states.update - freed) + pool_bytes(setting, inputs)
     ratio = float(setting.overhead.fragmentation.expected)
-    lost = smallest(first=states.update, second=activations) if kernels.flat_update else 0.0
+    zero = inputs.degrees.zero
+    flat = flat_gradient_bytes(update=states.update, activations=activations, zero=zero)
+    lost = flat if kernels.flat_update else 0.0
     weights = states.weights + states.narrow
     allocated = weights + states.gradients + states.optimizer + activations + buffers
     overhead = {
@@ -207,6 +209,12 @@ def _memory_parts(setting: Setting, inputs: Resident, sums: StageSums, count: Nu
         overhead=total(overhead, name="overhead", unit="byte"),
         host=states.host + host,
     )
+
+
+@formula(unit="byte", source="DeepSpeed, runtime/zero/stage_1_and_2.py: one flat copy of the gradients")
+def flat_gradient_bytes(*, update: Numeric, activations: Numeric, zero: Numeric) -> Numeric:
+    """min(update, activations) below stage 3: what of a flat copy finds no room among freed activations."""
+    return np.where(np.asarray(zero) < 3, np.minimum(update, activations), 0.0)
 
 
 def memory_summary(

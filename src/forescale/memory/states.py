@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from types import MappingProxyType
 
 import numpy as np
@@ -49,7 +49,7 @@ def weights_and_updates(setting: Setting, sharded: Sharded) -> StateBytes:
     precision, offload = setting.workload.precision, setting.choices.offload
     beside = STORAGE_BYTES[precision.parameters] if setting.choices.kernels.keeps_product_gradients else 0.0
     moments = moments_per_parameter(setting.model, setting.workload.optimizer)
-    weight, gradient = STORAGE_BYTES[precision.parameters], STORAGE_BYTES[precision.gradients] + beside
+    weight, gradient = STORAGE_BYTES[precision.parameters], STORAGE_BYTES[precision.gradients]
     update = update_element_bytes(precision)
     dense_state = optimizer_element_bytes(precision, moments.dense)
     expert_state = optimizer_element_bytes(precision, moments.expert)
@@ -63,7 +63,7 @@ def weights_and_updates(setting: Setting, sharded: Sharded) -> StateBytes:
 
     held = StateBytes(
         weights=over_shards(weight_bytes, weight, weight),
-        gradients=over_shards(gradient_bytes, gradient, gradient),
+        gradients=over_shards(partial(gradient_bytes, beside=beside), gradient, gradient),
         update=over_shards(update_bytes, update, update),
         optimizer=over_shards(optimizer_bytes, dense_state, expert_state),
     )
@@ -123,9 +123,12 @@ def weight_bytes(*, parameters: Numeric, element_bytes: float, shards: Numeric, 
 
 
 @formula(unit="byte", source=ZERO)
-def gradient_bytes(*, parameters: Numeric, element_bytes: float, shards: Numeric, zero: Numeric) -> Numeric:
-    """Parameters × bytes, over the shards from stage 2."""
-    return parameters * element_bytes / np.where(np.asarray(zero) >= 2, shards, 1.0)
+def gradient_bytes(
+    *, parameters: Numeric, element_bytes: float, shards: Numeric, zero: Numeric, beside: float = 0.0
+) -> Numeric:
+    """Parameters × bytes, over the shards from stage 2; below it with the gradients of products kept beside them."""
+    whole = parameters * (element_bytes + beside)
+    return np.where(np.asarray(zero) >= 2, parameters * element_bytes / shards, whole)
 
 
 @formula(unit="byte", source=ZERO)

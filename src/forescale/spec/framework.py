@@ -283,6 +283,7 @@ RULES: Mapping[str, Callable[[Asked], Any]] = MappingProxyType(
             | (_of(q, "zero") == 3) & (np.remainder(_of(q, "dp_shard"), _of(q, "ep")) == 0)
         ),
         "context ranks shard weights": lambda q: (_of(q, "cp") == 1) | (_of(q, "zero") == 3),
+        "experts with tp or cp": lambda q: (_of(q, "ep") == 1) | (_of(q, "tp") == 1) | (_of(q, "cp") == 1),
         "equal stages": lambda q: np.remainder(q.model.num_layers, _of(q, "pp") * _of(q, "vpp")) == 0,
     }
 )

@@ -160,15 +160,17 @@ class Kernels:
     """Where it does, a gradient of each distinct shape of a weight stands in for those that are not made
     (Transformer Engine)."""
     keeps_product_gradients: bool = False
-    """Gradients in the compute type stay beside their accumulated sum (DeepSpeed's BF16_Optimizer)."""
+    """Below stage 2 gradients in the compute type stay beside their accumulated sum (DeepSpeed's BF16_Optimizer)."""
     broadcasts_updates: bool = False
     """Under zero 1 and 2 states are dealt to ranks by whole tensors: gradients are all-reduced, and each rank
     broadcasts what it updated (InternEvo); False scatters and gathers equal shares (Megatron-Core, DeepSpeed)."""
     flat_update: bool = False
-    """The update copies its gradients to one flat fp32 tensor, which finds no room among freed activations
-    (DeepSpeed); other optimizers go tensor by tensor."""
+    """Below stage 3 the update copies its gradients to one flat fp32 tensor, which finds no room among freed
+    activations (DeepSpeed), unless product gradients are kept; other optimizers go tensor by tensor."""
     bucket_elements: Measure = 0.0
-    """Elements of reduction buckets beside the gradients, in their type (DeepSpeed's reduce_bucket_size)."""
+    """Elements of reduction buckets from stage 1 on, in the type of gradients (DeepSpeed's reduce_bucket_size)."""
+    gathers_after_update: bool = False
+    """Under zero 1 and 2 updated parameters are gathered before the step ends, behind nothing (DeepSpeed)."""
     shares_messages: bool = False
     """Without sequence parallelism each tensor-parallel rank sends its share of a stage's output, which the next
     stage gathers (Narayanan et al. 2021, section 4.1)."""

@@ -32,7 +32,14 @@ from forescale.time.pipeline import (
     least_makespan,
 )
 from forescale.time.price import Pricing, Seconds
-from forescale.time.update import device_update, host_update, host_waits, update_gap, updated_tensors
+from forescale.time.update import (
+    device_update,
+    flat_from,
+    host_update,
+    host_waits,
+    update_gap,
+    updated_tensors,
+)
 
 FORWARD, BACKWARD, WEIGHT = attrgetter("forward"), attrgetter("backward"), attrgetter("weight")
 INPUT_GRADIENT = attrgetter("input_gradient")
@@ -217,6 +224,7 @@ def _sharded(setting: Setting, inputs: Inputs, sums: StageSums) -> Passes:
 def _exposed_once(setting: Setting, inputs: Inputs, passes: Passes) -> Numeric:
     """Return what shows of the traffic of a whole step on every stage."""
     overlap, (forward, backward, _) = setting.choices.overlap, passes
+    ahead = overlap.param_gather and not setting.choices.kernels.gathers_after_update
     return exposed_once(
         inputs.traffic,
         zero=inputs.degrees.zero,
@@ -224,7 +232,7 @@ def _exposed_once(setting: Setting, inputs: Inputs, passes: Passes) -> Numeric:
         backward=backward,
         buckets=inputs.stages.num_layers,
         grad_reduce=overlap.grad_reduce,
-        param_gather=overlap.param_gather,
+        param_gather=ahead,
         contention=setting.run.contention,
         whole=kept_whole(pp=inputs.degrees.pp, reshard=setting.choices.reshard),
         waits=stage_waits(inputs.stages.index, inputs.degrees.vpp, forward, backward)
@@ -363,7 +371,8 @@ def _add_once(
     host = count * at(exposed.engine) + run.step_overhead_s
     parts["overhead"] = parts.get("overhead", 0.0) + host
     parts["optimizer"] = device_update(setting, at.maximum(states.optimizer, stages), inputs.pricing)
-    tensors = updated_tensors(zero=inputs.degrees.zero, sharded=inputs.traffic.tensors)
+    whole = flat_from(setting.choices.kernels)
+    tensors = updated_tensors(zero=inputs.degrees.zero, sharded=inputs.traffic.tensors, flat_from=whole)
     gap = update_gap(setting, at.maximum(tensors, stages), parts["optimizer"])
     parts["overhead"] = parts["overhead"] + gap
     if setting.choices.offload.updates:

@@ -19,6 +19,7 @@ from forescale.memory.offload import (
 )
 from forescale.memory.states import moments_per_parameter, optimizer_element_bytes
 from forescale.numeric import Numeric
+from forescale.spec.strategy import Kernels
 from forescale.spec.workload import STORAGE_BYTES
 from forescale.time.data_parallel import Passes
 from forescale.time.pipeline import Pipeline
@@ -89,8 +90,6 @@ def device_update(setting: Setting, state: Numeric, pricing: Pricing) -> Numeric
 
 def update_gap(setting: Setting, tensors: Numeric, update: Numeric) -> Numeric:
     """Return the seconds by which launches of the update, one for each of a share's tensors, outlast it."""
-    if setting.choices.kernels.flat_update:
-        return 0.0
     interval, blocking = setting.run.kernel_interval_s, setting.choices.kernels.blocking_launches
     return launch_gap(kernels=tensors, interval=interval, busy=update, blocking=blocking)
 
@@ -100,7 +99,14 @@ def update_gap(setting: Setting, tensors: Numeric, update: Numeric) -> Numeric:
     source="Megatron-LM, optimizer/distrib_optimizer.py: a rank copies each tensor that its share of the flat "
     "gradients reaches into back by itself; elsewhere one kernel takes many tensors",
 )
-def updated_tensors(*, zero: Numeric, sharded: Numeric) -> Numeric:
-    """`sharded` under zero 1 and 2, else 0."""
+def updated_tensors(*, zero: Numeric, sharded: Numeric, flat_from: float) -> Numeric:
+    """`sharded` from stage 1 to the stage from which one kernel takes them, else 0."""
     stage = np.asarray(zero)
-    return np.where((stage >= 1) & (stage < 3), sharded, 0.0)
+    return np.where((stage >= 1) & (stage < flat_from), sharded, 0.0)
+
+
+def flat_from(kernels: Kernels) -> float:
+    """Return the stage from which the update takes all tensors at once."""
+    if not kernels.flat_update:
+        return 3.0
+    return 2.0 if kernels.keeps_product_gradients else 1.0

@@ -17,12 +17,8 @@ from forescale.export import export, under
 from forescale.question import question_of
 from forescale.spec import Strategy, Workload
 
-UNSAID = {
-    "strategy.ep", "strategy.kernels.bucket_elements", "strategy.kernels.flat_update",
-    "strategy.kernels.keeps_product_gradients", "strategy.overlap.param_gather", "model.layers.ffn.score_bias",
-    "workload.precision.compute", "workload.precision.recipe", "strategy.dp_replicate", "strategy.dp_shard",
-}  # fmt: skip
-"""Experts have no degree of their own, so that at stage 0 nothing folds over shards; below stage 3 DeepSpeed's optimizer works as it does; no narrow types."""
+NARROW = {"workload.precision.compute", "workload.precision.recipe"}
+"""DeepSpeed has no narrow types."""
 
 
 def without_pipeline(count: int, **choices):
@@ -30,16 +26,14 @@ def without_pipeline(count: int, **choices):
     return list(islice(found, count))
 
 
-def test_plans_read_back_to_the_bit() -> None:
-    assert len(check_writer(without_pipeline(42), unsaid=UNSAID)) == 42
+@pytest.mark.parametrize("seed", [1, 2])
+def test_plans_read_back_to_the_bit(seed: int) -> None:
+    written = check_writer(without_pipeline(60, seed=seed), unsaid=NARROW)
+    assert sum(not each.unsaid for each in written) >= 40
 
 
-def test_full_shards_of_plain_models_are_said_to_the_bit() -> None:
-    dense = ("llama-3.1-8b", "qwen3-8b", "gpt2-xl", "mistral-7b")
-    asked = without_pipeline(20, kinds=(dense,), zero=(3,))
-    whole = [each for each in asked if each.layout.zero == 3 and each.workload.precision.compute == "bf16"]
-    assert whole
-    check_writer(whole)
+def test_half_precision_reads_back_to_the_bit() -> None:
+    check_writer(without_pipeline(20, compute=("bf16", "fp16")))
 
 
 def question(**layout):

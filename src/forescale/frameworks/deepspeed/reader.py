@@ -23,11 +23,10 @@ from forescale.syntax import key_lines, parse_mapping
 from forescale.units import counted
 
 _BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-BUCKET_ELEMENTS = 5e8
-"""DeepSpeed's own reduce_bucket_size."""
 LEFT = ("software", "kernels", "recompute", "flash_attention", "allocator", "graphs", "dispatcher")
 """What the configuration says nothing of."""
-ZERO = "zero_optimization"
+ZERO, EXPERTS = "zero_optimization", "expert_parallel"
+BUCKET = f"{ZERO}.reduce_bucket_size"
 FULLY_SHARDED = 3
 """The stage that shards parameters, too."""
 TYPES = {
@@ -178,10 +177,9 @@ def _strategy(config: _Config, num_devices: int | None) -> Strategy:
         dp_shard=group,
         zero=zero,
         micro_batch_size=config.count("train_micro_batch_size_per_gpu") or 1,
-        overlap=Overlap(
-            grad_reduce=config.flag(f"{ZERO}.overlap_comm", default=zero == 3), param_gather=zero == 3
-        ),
-        kernels=_kernels(config, zero),
+        ep=_experts(config),
+        overlap=Overlap(grad_reduce=config.flag(f"{ZERO}.overlap_comm", default=zero == FULLY_SHARDED)),
+        kernels=Kernels(bucket_elements=_bucket(config)),
         offload=_offload(config, zero),
         reshard=hpz if hpz > 1 and zero == FULLY_SHARDED else "default",
     )
@@ -208,30 +206,33 @@ def _data_parallel(config: _Config, num_devices: int | None, inner: int) -> int:
     return 1
 
 
-def _kernels(config: _Config, zero: int) -> Kernels:
-    """Return what the optimizer of the stage keeps: buckets, and gradients beside their fp32 sum."""
-    size = config.get(f"{ZERO}.reduce_bucket_size")
-    if size is not None and (
-        isinstance(size, bool) or not isinstance(size, int | float) or not 0 <= size < 1e15
-    ):
-        problem = f"{ZERO}.reduce_bucket_size must be a number of elements, got {shown(size)}"
-        raise ReaderError(config.path, problem)
-    elements = float(size) if isinstance(size, int | float) else BUCKET_ELEMENTS
-    types = _types(config)
-    beside = zero == 1 and types["gradients"] == "fp32" != types["parameters"]  # BF16_Optimizer
-    return Kernels(
-        bucket_elements=elements if zero else 0.0,
-        keeps_product_gradients=beside,
-        flat_update=zero < FULLY_SHARDED and not beside,
-    )
+def _experts(config: _Config) -> int:
+    """Return the ranks that DeepSpeed itself puts experts on (AutoEP)."""
+    if not config.flag(f"{EXPERTS}.enabled"):
+        return 1
+    etp = config.count(f"{EXPERTS}.expert_tensor_parallel_size") or 1
+    if etp > 1:
+        raise ReaderError(
+            config.place(f"{EXPERTS}.expert_tensor_parallel_size"),
+            f"{EXPERTS}.expert_tensor_parallel_size must be 1, as DeepSpeed asks; got {etp}",
+        )
+    return config.count(f"{EXPERTS}.autoep_size") or 1
+
+
+def _bucket(config: _Config) -> float:
+    """Return the elements of a reduction bucket; 0 where they are left to DeepSpeed."""
+    size = config.get(BUCKET)
+    if size is None:
+        return 0.0
+    if isinstance(size, bool) or not isinstance(size, int | float) or not 0 <= size < 1e15:
+        raise ReaderError(config.path, f"{BUCKET} must be a number of elements, got {shown(size)}")
+    return float(size)
 
 
 def _told(config: _Config, strategy: Strategy) -> dict[str, Any]:
-    """Return what the configuration says, the optimizer of stages 0 to 2 included (runtime/zero/stage_1_and_2.py)."""
-    sized = config.get(f"{ZERO}.reduce_bucket_size") is not None
-    below = strategy.zero < FULLY_SHARDED
-    said = [*["bucket_elements"] * (sized or below), *["keeps_product_gradients", "flat_update"] * below]
-    words = words_of(strategy, left=LEFT, overlap=("grad_reduce", "param_gather"))
+    """Return what the configuration says."""
+    said = ["bucket_elements"] if config.get(BUCKET) is not None else []
+    words = words_of(strategy, left=LEFT, overlap=("grad_reduce",))
     return {**words, "kernels": words_of(strategy, kernels=said)["kernels"]}
 
 

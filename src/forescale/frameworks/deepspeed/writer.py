@@ -6,7 +6,7 @@ import json
 from typing import Any, Final
 
 from forescale.errors import SpecError
-from forescale.frameworks.deepspeed.reader import FULLY_SHARDED, ZERO
+from forescale.frameworks.deepspeed.reader import EXPERTS, FULLY_SHARDED, ZERO
 from forescale.frameworks.huggingface.writer import config_of
 from forescale.frameworks.writing import PLACEHOLDER, Files, torchrun
 from forescale.question import Question
@@ -14,6 +14,8 @@ from forescale.question import Question
 ARGUMENTS, CONFIG, MODEL = "training.json", "ds_config.json", "config.json"
 OPTIMIZERS: Final = {"adamw": "AdamW", "adafactor": "Adafactor", "lion": "Lion", "muon": "Muon", "sgd": "SGD"}
 KEPT: Final = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16"}
+PLACED: Final = ("mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3")
+"""Models whose experts DeepSpeed 0.19.8 can place by itself (module_inject/auto_ep_presets)."""
 PROGRAM: Final = "run_clm.py"
 
 
@@ -94,6 +96,8 @@ def _config(question: Question) -> dict[str, Any]:
         words["tensor_parallel"] = {"autotp_size": strategy.tp}
     if strategy.cp > 1:
         words["sequence_parallel_size"] = strategy.cp
+    if strategy.ep > 1 and config_of(question.model)["model_type"] in PLACED:
+        words[EXPERTS] = {"enabled": True, "autoep_size": strategy.ep}
     if strategy.offload.modules == ("decoder_layer_input",):
         words["activation_checkpointing"] = {"cpu_checkpointing": True}
     return words
