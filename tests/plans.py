@@ -24,6 +24,7 @@ from forescale.question import Question, question_of
 from forescale.spec import Model, Overlap, Precision, Recompute, Strategy, Workload
 from forescale.spec.constraints import Proposal
 from forescale.spec.framework import RULES, Framework
+from forescale.spec.model import MoeFfn
 
 Pick = Callable[[Sequence[Any]], Any]
 DENSE = ("llama-3.1-8b", "llama-3.1-70b", "qwen3-8b", "gpt2-xl", "mistral-7b")
@@ -56,6 +57,12 @@ def plans(
     """
     pick = random.Random(f"{to} {seed}").choice
     return list(islice(_legal(load_framework(to), pick, kinds, cluster, choices), count))
+
+
+def dense_first(question: Question) -> Question:
+    """A plan whose dense layers lie before those of experts, as builders of DeepSeek's kind have them."""
+    layers = sorted(question.model.layers, key=lambda layer: isinstance(layer.ffn, MoeFfn))
+    return replace(question, model=replace(question.model, layers=tuple(layers)))
 
 
 def drawn(to: str, count: int, *, seed: int = 1, **choices: Sequence[Any]) -> list[Question]:

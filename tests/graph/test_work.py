@@ -451,6 +451,13 @@ BY_PASSES = {
 """Bytes of each pass over 16-bit logits, forward and backward."""
 
 
+def test_a_vocabulary_that_is_not_padded_is_cut_into_equal_parts():
+    """950 over tp 4 are parts of 238, whatever multiple the model names."""
+    model, kernels = replace(MODEL, vocab_multiple=6), Kernels(pads_vocabulary=False)
+    block = ends(head_block, model, tp=4, kernels=kernels)
+    assert toy.counted(block, toy.FLOPS)["head.logits"] == product_flops(TOKENS, HIDDEN, 952 / 4)
+
+
 @pytest.mark.parametrize("kind", BY_PASSES)
 def test_losses(kind):
     """Half of the vocabulary over tp 2, padded to 480 from 475 (960 is a multiple of 6 · tp); norm on this rank's tokens."""

@@ -83,6 +83,15 @@ def test_asynchronous_tensor_parallelism_hides_both_ways():
     assert after < 0.8 * before
 
 
+def test_without_sp_no_collective_runs_in_pieces():
+    """What is all-reduced is no input or output that a product could be cut along."""
+    plain = Strategy(tp=2, dp_shard=4, micro_batch_size=8, graphs="full", sp=False)
+    asked = replace(plain, overlap=Overlap(tensor=True))
+    one, other = (project(dense(), cluster(8), each, workload()) for each in (plain, asked))
+    assert one.time_s == other.time_s
+    assert one.memory.peak_bytes == other.memory.peak_bytes
+
+
 def test_eight_bits_cost_casts_and_sixteen_do_not():
     assert casts(layout("bf16", "none"), 100.0, "bf16") == ()
     (delayed,) = casts(layout("fp8", "delayed"), 100.0, "fp8")

@@ -149,10 +149,16 @@ def embedding_block(model: Model, layout: Layout) -> Block:
     return b.block("embedding", "token_ids")
 
 
+def _columns(model: Model, lay: Layout) -> Numeric:
+    """Return the vocabulary as the matrices of embedding and head have it."""
+    multiple = float(model.vocab_multiple) if lay.choices.kernels.pads_vocabulary else 1.0
+    return padded_vocab(vocab_size=float(model.vocab_size), multiple=multiple, tp=lay.degrees.tp)
+
+
 def _token_embedding(b: Builder, model: Model, *, ids: str, result: str) -> None:
     lay, h, vocab = b.layout, float(model.hidden_size), float(model.vocab_size)
     width, tokens = float(model.embedding_size or h), b.layout.tokens("sequence")
-    padding = padded_vocab(vocab_size=vocab, multiple=float(model.vocab_multiple), tp=lay.degrees.tp) / vocab
+    padding = _columns(model, lay) / vocab
     b.parameter("embedding.weight", ("vocab", vocab), ("hidden", width), copies=padding)
     partial = (
         b.tensor("embedding.partial", tokens * h) if lay.summa else partial_result(b, "embedding", result, h)
@@ -199,7 +205,7 @@ def head_block(model: Model, layout: Layout) -> Block:
 def _vocabulary_head(b: Builder, model: Model, *, source: str) -> None:
     lay, h, vocab = b.layout, float(model.hidden_size), float(model.vocab_size)
     tokens = lay.tokens("sequence")
-    columns = padded_vocab(vocab_size=vocab, multiple=float(model.vocab_multiple), tp=lay.degrees.tp)
+    columns = _columns(model, lay)
     if lay.choices.sp and lay.choices.kernels.cross_entropy == "fused_linear":
         b.tensor("head.gather.result", tokens * h)  # at tp 1 the input itself, which no product keeps
     gathered = gather_sequence(b, "head.gather", source=source, width=h, feeds="head.logits", narrow=False)

@@ -112,6 +112,14 @@ class Choices:
     allocator: Allocator = "segments"
     offload: Offload = field(default_factory=Offload)
 
+    @property
+    def overlapped(self) -> Overlap:
+        """What runs beside compute: without sp tensor parallelism has no collectives that products are cut along.
+
+        Source: Megatron-LM, training/arguments.py (tp_comm_overlap); PyTorch's asynchronous tensor parallelism.
+        """
+        return self.overlap if self.sp else replace(self.overlap, tensor=False)
+
 
 def split_strategy(strategy: Strategy, *, domain: int = NODE) -> tuple[Degrees, Choices]:
     """Return the numeric degrees (as floats) and the structural choices of one strategy.

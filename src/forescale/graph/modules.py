@@ -309,7 +309,7 @@ def gather_sequence(
         return source
     elements = lay.tokens("sequence") * width
     size = elements * lay.element_bytes
-    hides = lay.choices.kernels.hides_input_sums or lay.choices.overlap.tensor
+    hides = lay.choices.kernels.hides_input_sums or lay.choices.overlapped.tensor
     behind = feeds if hides else None
     if not lay.choices.sp:
         reduce = Collective(kind="all_reduce", axis="tp", num_bytes=size)

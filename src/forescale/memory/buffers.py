@@ -222,7 +222,7 @@ def library_workspace_bytes(device: Device, kernels: Kernels, *, grouped: bool) 
 def overlap_workspace_bytes(device: Device, choices: Choices) -> float:
     """Return the workspaces of products that run in chunks beside their tensor-parallel collective [byte]."""
     table = packaged("calibrations/memory/workspaces")
-    if device.vendor not in table["vendors"] or not (choices.overlap.tensor and choices.kernels.fused):
+    if device.vendor not in table["vendors"] or not (choices.overlapped.tensor and choices.kernels.fused):
         return 0.0
     engine = table["transformer_engine"]
     return workspace_bytes(

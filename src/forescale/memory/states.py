@@ -124,7 +124,7 @@ def weight_bytes(*, parameters: Numeric, element_bytes: float, shards: Numeric, 
 
 @formula(unit="byte", source=ZERO)
 def gradient_bytes(
-    *, parameters: Numeric, element_bytes: float, shards: Numeric, zero: Numeric, beside: float = 0.0
+    *, parameters: Numeric, element_bytes: float, shards: Numeric, zero: Numeric, beside: Numeric = 0.0
 ) -> Numeric:
     """Parameters × bytes, over the shards from stage 2; below it with the gradients of products kept beside them."""
     whole = parameters * (element_bytes + beside)

@@ -206,7 +206,7 @@ def _summed(
     question: Question, priced: Parts[PricedBlock], choices: Choices, degrees: Degrees
 ) -> dict[str, Array]:
     """Return the seconds of all layers on one stage, by part."""
-    seconds = priced.map(lambda block: block_seconds(block, (), overlap=choices.overlap))
+    seconds = priced.map(lambda block: block_seconds(block, (), overlap=choices.overlapped))
     whole = stack_plans([plan_stages(question.model, pp=1)])
     found: dict[str, Array] = {}
     for name in dict.fromkeys(

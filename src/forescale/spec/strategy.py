@@ -193,6 +193,9 @@ class Kernels:
     narrow_experts: bool = True
     """8- and 4-bit recipes narrow the products of routed experts too (Transformer Engine); False leaves them in the
     activations' type (Megatron-LM's grouped_gemm library, --moe-use-legacy-grouped-gemm)."""
+    pads_vocabulary: bool = True
+    """Embedding and head are padded to a multiple of the model's `vocab_multiple` times tp (Megatron-LM); False only to
+    equal parts over tp."""
     deterministic: bool = False
     """Deterministic algorithms, for which the matrix library is given a larger workspace."""
     blocking_launches: bool = False

@@ -214,7 +214,7 @@ class PricedModel:
             seconds = block_seconds(
                 block,
                 kept.replayed,
-                overlap=choices.overlap,
+                overlap=choices.overlapped,
                 by_place=cuts_sequences(choices.schedule),
                 split=splits_backward(choices.schedule),
             )

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import yaml
 from tests.export.laws import check_writer
-from tests.plans import plans
+from tests.plans import dense_first, plans
 
 from forescale.api import ask
 from forescale.errors import SpecError
 from forescale.export import export
 
-UNSAID = ("model.vocab_multiple", "model.layers.ffn", "strategy.zero")
-"""MaxText pads no vocabulary; dense layers lie before all others; a single shard is none."""
-
 
 @pytest.mark.parametrize(("seed", "cluster"), [(1, "h100-sxm"), (2, "tpu-v5p")])
 def test_plans_read_back_to_the_bit(seed, cluster):
-    written = check_writer(plans("maxtext", 40, seed=seed, cluster=cluster), unsaid=UNSAID)
-    assert sum(not each.unsaid for each in written) >= 20
+    check_writer([dense_first(each) for each in plans("maxtext", 45, seed=seed, cluster=cluster)])
+
+
+def test_dense_layers_come_first():
+    asked = question(model="deepseek-v2-lite", devices=8, global_batch_size=64, zero=3)
+    turned = replace(asked, model=replace(asked.model, layers=asked.model.layers[::-1]))
+    assert {each.word for each in export(turned).unsaid} == {"model.layers.ffn"}
 
 
 def question(model="llama-3.1-70b", cluster="h100-sxm", **words):
@@ -90,6 +94,7 @@ def test_pipelines_run_breadth_first():
     [
         ({"model": "mixtral-8x7b", "ep": 8, "zero": 1}, "experts are shards of stage 3"),
         ({"cp": 2, "zero": 1}, "context ranks shard weights"),
+        ({"tp": 8, "dp_shard": 1, "dp_replicate": 8, "zero": 3}, "stage 3 has shards"),
         ({"pp": 3, "devices": 48, "global_batch_size": 48}, "equal stages"),
         ({"pp": 4, "micro_batch_size": 4, "global_batch_size": 384}, "6 are no multiple of pp 4"),
         ({"model": "nemotron-h-56b"}, "MaxText has no style of block for nemotron-h-56b"),

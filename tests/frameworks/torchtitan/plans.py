@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
-from tests.plans import EXPERTS, LATENT, plans
+from tests.plans import EXPERTS, LATENT, dense_first, plans
 
 from forescale.question import Question
-from forescale.spec.model import MoeFfn
 
 DENSE = ("llama-3.1-8b", "llama-3.1-70b", "qwen3-8b", "llama-2-7b")
 """Models whose parts torchtitan has: no windows, gates everywhere, root-mean-square norms."""
@@ -20,9 +18,4 @@ def titan_plans(to: str, count: int, *, seed: int = 1, **choices: Sequence[Any])
     own = {"sp": (True,)} if "0.2" in to else {"cp_kind": ("all_gather",)}
     found = plans(to, 2 * count, seed=seed, kinds=(DENSE, EXPERTS, LATENT), **{**own, **choices})
     built = [each for each in found if each.model.is_moe or each.model.name in DENSE]
-    return [replace(question, model=_dense_first(question)) for question in built[:count]]
-
-
-def _dense_first(question: Question) -> Any:
-    layers = sorted(question.model.layers, key=lambda layer: isinstance(layer.ffn, MoeFfn))
-    return replace(question.model, layers=tuple(layers))
+    return [dense_first(question) for question in built[:count]]

@@ -69,7 +69,6 @@ def read_model(settings: Settings, name: str) -> Model:
         hidden_size=hidden,
         layers=tuple(kinds[layer] for layer in layers),
         vocab_size=settings.size("vocab_size"),
-        vocab_multiple=1,
         tied_embeddings=settings.flag("logits_via_embedding"),
         norm="layer" if gpt else "rms",
         learned_positions=max(0, int(_number(settings, "trainable_position_size"))),
