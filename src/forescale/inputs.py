@@ -6,14 +6,16 @@ layout, whose degrees are numbers, for arrays of candidates, and for the recorde
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from forescale.cost.anchor import Anchor
 from forescale.cost.calibration import RunFactors
 from forescale.cost.mesh import AXES, Inside, Order, groups, order_of
 from forescale.formula import Term
+from forescale.graph.layer import block_name
 from forescale.graph.layout import Choices, Degrees, split_strategy
 from forescale.graph.parts import ByPolicy, Parts
 from forescale.graph.stages import StagePlan, stack_plans
@@ -27,6 +29,7 @@ from forescale.numeric import Numeric
 from forescale.question import Question
 from forescale.spec.constraints import check
 from forescale.spec.context import CONTEXT_KINDS, inner_ranks, settled
+from forescale.spec.model import Model
 from forescale.spec.strategy import SENT_ONCE
 from forescale.time.blocks import BlockCosts, PricedModel, price_model
 from forescale.time.data_parallel import DataTraffic, data_traffic, free_traffic
@@ -93,6 +96,7 @@ def setting_of(question: Question, choices: Choices) -> Setting:
         workload=question.workload,
         choices=choices,
         run=question.costs.run_factors(question.cluster.device, choices.software),
+        anchor=question.costs.anchor,
     )
 
 
@@ -154,9 +158,24 @@ def resident_of(
         **_fields(sharded),
         states=bound or state_bytes(setting, sharded),
         outside=outside_bytes(setting, sharded.degrees, places, every_sharding=bound is not None),
-        blocks=blocks,
+        blocks=blocks if setting.anchor is None else _corrected(setting.model, blocks, setting.anchor),
         in_flight=in_flight,
     )
+
+
+def _corrected(
+    model: Model, blocks: Parts[ByPolicy[BlockBytes]], anchor: Anchor
+) -> Parts[ByPolicy[BlockBytes]]:
+    """Return the bytes of layers that keep what such layers were measured to keep."""
+    factors = [
+        anchor.corrections[name].factor if (name := block_name(kind)) in anchor.corrections else 1.0
+        for kind in model.layer_kinds
+    ]
+    layers = (
+        block.map(lambda each, by=factor: each.corrected(by))  # type: ignore[misc]
+        for block, factor in zip(blocks.layers, factors, strict=True)
+    )
+    return replace(blocks, layers=tuple(layers))
 
 
 def _fields(value: Sharded) -> dict[str, Any]:

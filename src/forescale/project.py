@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from forescale.cost.anchor import Anchor, Measured
 from forescale.cost.roofline import peak_rate as device_peak_rate
 from forescale.cost.select import Costs
 from forescale.errors import PhysicsError, SpecError
@@ -15,7 +16,6 @@ from forescale.evaluate import Evaluation, evaluate
 from forescale.formula import number_of, value_of
 from forescale.graph.counts import count_parameters, model_flops
 from forescale.graph.moe import possible_imbalance
-from forescale.graph.stages import StagePlan
 from forescale.inputs import Wired, wire
 from forescale.memory.peak import fragmentation_note, memory_summary
 from forescale.projection.rates import days, tokens_per_device_second, utilisation
@@ -25,6 +25,7 @@ from forescale.projection.result import (
     Interval,
     ParameterSummary,
     Projection,
+    Restored,
     StageTime,
     left_out,
 )
@@ -93,7 +94,7 @@ def _projection(wired: Wired) -> Projection:
     """Return the result value of one layout that is ready to be evaluated."""
     asked = wired.question
     evaluation = evaluate(wired.setting, wired.inputs)
-    result = _summarised(asked, wired.plan, evaluation)
+    result = _summarised(wired, evaluation)
     _check_physics(result, clock_share=asked.costs.clock_share(asked.cluster.device))
     return _sourced(result, wired)
 
@@ -103,8 +104,10 @@ def _sourced(result: Projection, wired: Wired) -> Projection:
     costs, priced = wired.question.costs, wired.priced.priced
     sources = time_sources(priced, wired.plan, num_mtp=result.model.num_mtp_layers)
     choice, notes = costs.choice, result.notes
-    if choice.measured and costs.measurements is not None:
-        text = coverage(sources, costs.measurements.source, choice.compute)
+    restored = () if costs.anchor is None else _restored(result, wired, costs.anchor)
+    known = costs.anchor if restored else costs.measurements if choice.measured else None
+    if known is not None:
+        text = coverage(sources, known.source, choice.compute)
         notes = (*notes, Note(topic="measured", text=text))
     if costs.measurements is not None and costs.measurements.collectives:
         notes = (
@@ -123,22 +126,51 @@ def _sourced(result: Projection, wired: Wired) -> Projection:
         calibration=costs.runs.name,
         device_clock_hz=costs.clock_hz,
         time_sources=sources.shares,
+        restored=restored,
     )
     return replace(result, costs=summary, notes=notes)
 
 
-def _summarised(question: Question, plan: StagePlan, evaluation: Evaluation) -> Projection:
+def _restored(result: Projection, wired: Wired, anchor: Anchor) -> tuple[Restored, ...]:
+    """Return what of a step follows from measured blocks, an update and a whole step."""
+
+    def row(block: str, part: str, there: Measured, seconds: float) -> Restored:
+        return Restored(
+            block=block,
+            part=part,
+            measured_s=there.measured_s,
+            modelled_there_s=there.modelled_s,
+            modelled_here_s=seconds / there.scale,
+            seconds=seconds,
+            kind=there.kind_of(seconds),
+            source=there.source,
+        )
+
+    rows = [
+        row(block.block.name, name, there, number_of(block.compute(name)))
+        for block in wired.priced.priced.all()
+        for name, there in block.measured.items()
+    ]
+    whole = 1.0 if anchor.step is None else anchor.step.scale
+    if anchor.update is not None:
+        rows.append(row("update", "", anchor.update, result.time_s["optimizer"] / whole))
+    if anchor.step is not None:
+        rows.append(row("step", "", anchor.step, result.step_time_s))
+    return tuple(rows)
+
+
+def _summarised(wired: Wired, evaluation: Evaluation) -> Projection:
     """Return what one evaluated layout says of the step and of the whole run."""
-    model, cluster, strategy, workload = question.model, question.cluster, question.layout, question.workload
+    question = wired.question
+    model, cluster, strategy, workload = question.parts
     spread = question.costs.runs.spread(cluster.device, workload.precision.compute)
     step = number_of(evaluation.step_time)
     share, packed = strategy.routing.share, workload.document_len
     flops = model_flops(model, workload.seq_len, routed_share=share, document_len=packed)
     per_step, per_step_full = (each * workload.global_batch_size for each in (flops.masked, flops.full))
-    hardware = number_of(evaluation.flops) * strategy.num_devices
-    tokens = workload.tokens_per_step
+    hardware, tokens = number_of(evaluation.flops) * strategy.num_devices, workload.tokens_per_step
     used = {"peak_rate": peak_rate(cluster, workload), "num_devices": cluster.num_devices, "step_time": step}
-    memory = memory_summary(cluster, strategy, workload, plan, evaluation)
+    memory = memory_summary(wired.setting, wired.plan, evaluation)
     return Projection(
         model=model,
         cluster=cluster,
@@ -167,7 +199,7 @@ def _summarised(question: Question, plan: StagePlan, evaluation: Evaluation) -> 
         training_days=number_of(days(total_tokens=workload.tokens, tokens=tokens, step_time=step))
         if workload.tokens
         else None,
-        notes=(*_notes(model, strategy, workload), *fragmentation_note(memory, cluster, strategy, workload)),
+        notes=(*_notes(model, strategy, workload), *fragmentation_note(memory, wired.setting)),
     )
 
 

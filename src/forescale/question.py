@@ -89,6 +89,11 @@ class Question(Brief):
         software = (self.strategy or self.space.base).software
         return self.costs.run_factors(self.cluster.device, software)
 
+    @property
+    def simulated(self) -> Question:
+        """The same question answered by models alone, whatever runs were measured."""
+        return replace(self, costs=self.costs.simulated)
+
     def of(self, strategy: Strategy) -> Question:
         """Return the same question of one layout."""
         return replace(self, strategy=strategy)

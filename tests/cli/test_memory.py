@@ -49,9 +49,13 @@ def test_help_names_the_comparison(forescale):
 
 def test_anchored_on_a_measurement(forescale, bench):
     simulated = document(forescale("memory", *DENSE, *LAYOUT, "--json"))
-    body = document(forescale("memory", *DENSE, *LAYOUT, "--load-benchmark", bench(), "--json"))
-    assert {key: value for key, value in body.items() if key != "anchored"} == simulated
+    body = document(
+        forescale("memory", *DENSE, *LAYOUT, "--mode", "both", "--load-benchmark", bench(), "--json")
+    )
+    assert body["simulated"] == {key: value for key, value in simulated.items() if key != "question"}
     anchored = body["anchored"]
+    assert body["memory"]["peak_bytes"] == anchored["point_bytes"]
+    assert body["memory"]["peak_high_bytes"] == pytest.approx(anchored["upper_bytes"])
     assert anchored["framework_overhead_bytes"] == 2 * GIB
     residual = anchored["framework_overhead_bytes"] + anchored["live_tensor_excess_bytes"]
     assert anchored["point_bytes"] == pytest.approx(anchored["analytical_bytes"] + residual)
@@ -95,7 +99,7 @@ def test_layers_correct_activations(forescale, bench):
     ("given", "text"),
     [
         (("--memory-mode", "benchmark"), "needs a measurement: give its file with --load-benchmark"),
-        (("--safety-margin", "0.1"), "--safety-margin goes with --memory-mode benchmark or both"),
+        (("--safety-margin", "0.1"), "--safety-margin goes with --load-benchmark"),
         (("--memory-mode", "simulate", "--load-benchmark", "x.json"), "--load-benchmark goes with"),
         (("--load-benchmark", "no-such.json"), "no-such.json: there is no such file"),
         (("--export", "x.txt"), "x.txt: a timeline is written as .json"),

@@ -41,10 +41,7 @@ def test_primus_options_mean_what_ours_do(forescale):
     assert theirs == ours
 
 
-def test_one_word_for_what_prices(forescale):
-    both = forescale("project", *DENSE, "--compute", "tile", "--profiling-mode", "simulate")
-    assert (both.code, both.out) == (2, "")
-    assert "say the same thing; give one of them" in both.err
+def test_a_measurement_is_needed_where_one_is_asked_for(forescale):
     alone = forescale("project", *DENSE, "--profiling-mode", "benchmark")
     assert alone.code == 2
-    assert "--measurements" in alone.err or "measure" in alone.err
+    assert "--mode benchmark needs a measurement: give its file with --load-benchmark" in alone.err

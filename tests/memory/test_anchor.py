@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from forescale.memory.anchored import Correction, Estimate, Residual
+from forescale.cost.anchor import Correction, Residual
+from forescale.memory.anchored import Estimate
 from forescale.memory.peak import fit
 
 GB = 1e9

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.small import cluster, dense, moe, workload
 
-from forescale.memory.anchored import Estimate, Residual
+from forescale.cost.anchor import Residual
+from forescale.memory.anchored import Estimate
 from forescale.project import memory_timeline, project
 from forescale.spec import Recompute, Strategy
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from forescale.cli.options import (
+    BenchOptions,
     ClusterOptions,
     CostOptions,
     LayoutOptions,
@@ -73,7 +74,7 @@ def read_question(
     cluster: ClusterOptions,
     run: RunOptions,
     layout: LayoutOptions | None = None,
-    cost: CostOptions | None = None,
+    cost: BenchOptions | None = None,
     framework: str | None = None,
 ) -> Question:
     """Return the question that a command asks; without `layout` options it may have no strategy.
@@ -106,7 +107,7 @@ def read_question(
         if isinstance(written["strategy"], dict):
             _section(written["strategy"], "routing", {name: getattr(layout, name) for name in ROUTING})
     if cost is not None:
-        _section(written, "cost", cost.values())
+        _section(written, "cost", cost.values() if isinstance(cost, CostOptions) else cost.measured())
     values, notes = _with_files(written, folder, plan, layout=layout is not None)
     if framework is not None:
         values.setdefault("framework", framework)

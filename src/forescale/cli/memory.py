@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
 from forescale.cli.console import console, print_json, say
 from forescale.cli.help import Commands, Group
 from forescale.cli.options import (
+    BenchOptions,
     ClusterOptions,
     JsonFlag,
     LayoutOptions,
     ModelArgument,
     PlanOptions,
     RunOptions,
-    bounded,
     grouped,
     option,
     output_option,
 )
 from forescale.errors import SpecError
-from forescale.limits import PRICE, whole_of
+from forescale.limits import whole_of
 from forescale.spec.strategy import RematPolicy
 from forescale.written import writable, write_text
 
@@ -36,9 +35,6 @@ if TYPE_CHECKING:
 
 
 DEFAULT = "layout"
-_anchor = partial(option, panel="Measurement")
-MARGIN = 0.05
-"""Primus projection documentation, --memory-safety-margin."""
 EXPORTED, SHORTEST = 64, 4
 """Micro-batches that a file holds, at least so many per pipeline rank; (interleaved) 1F1B repeats itself."""
 
@@ -54,40 +50,6 @@ class DefaultGroup(Group):
 
 
 memory_app = Commands(cls=DefaultGroup, help="Project the memory of one layout, or compare layouts.")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnchorOptions:
-    """A measurement to anchor the projection on."""
-
-    memory_mode: Literal["simulate", "benchmark", "both"] | None = _anchor(
-        "Formulas only, anchored on a measurement, or both with their differences. With "
-        "--load-benchmark benchmark, else simulate."
-    )
-    load_benchmark: Path | None = _anchor("Bench artifact, schema forescale.bench/1.", "FILE")
-    safety_margin: float | None = _anchor(
-        f"Of the measured residual, added to the upper bound; {MARGIN} by default.",
-        "SHARE",
-        flag="--safety-margin --memory-safety-margin",
-        check=bounded(PRICE, whole=False),
-    )
-
-    @property
-    def mode(self) -> str:
-        """The mode asked for, or what the file implies."""
-        return self.memory_mode or ("simulate" if self.load_benchmark is None else "benchmark")
-
-    def check(self) -> None:
-        """Refuse options that do not go together."""
-        if self.mode == "simulate":
-            given = {"--load-benchmark": self.load_benchmark, "--safety-margin": self.safety_margin}
-            for option, value in given.items():
-                if value is not None:
-                    raise SpecError(f"{option} goes with --memory-mode benchmark or both; it is simulate")
-        elif self.load_benchmark is None:
-            raise SpecError(
-                f"--memory-mode {self.mode} needs a measurement: give its file with --load-benchmark"
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,67 +78,61 @@ def memory_command(
     run: RunOptions,
     layout: LayoutOptions,
     plan: PlanOptions,
-    anchor: AnchorOptions,
+    bench: BenchOptions,
     over_time: TimelineOptions,
     as_json: JsonFlag = False,
 ) -> None:
     """Project the memory of one layout, stage by stage."""
     from forescale.cli.inputs import answered, read_question
 
-    anchor.check()
-    question = read_question(model, plan, cluster, run, layout)
+    question = read_question(model, plan, cluster, run, layout, bench)
     result = answered(question)
-    anchored = None if anchor.mode == "simulate" else _anchored(question, result, anchor)
-    timeline = _timeline(question, over_time) if over_time.wanted else None
+    anchored = _anchored(question, result) if question.costs.benchmark_files else None
+    alone = answered(question.simulated) if bench.side_by_side else None
+    timeline = _timeline(question.simulated, over_time) if over_time.wanted else None
     if as_json:
         from forescale.io.question import question_values
 
         more = {
+            **({} if alone is None else {"simulated": alone.to_json()}),
             **({} if anchored is None else {"anchored": anchored.to_json()}),
             **({} if timeline is None else {"timeline": timeline.to_json()}),
         }
         print_json({**result.to_json(), **more, "question": question_values(question)})
         return
-    _show(result, anchored, timeline if over_time.timeline else None, both=anchor.mode == "both")
+    if anchored is not None:
+        from forescale.cli.render.memory import anchored_view, deltas_view
+
+        view = anchored_view(result, anchored) if alone is None else deltas_view(alone, anchored)
+        console().print(view)
+    _show(result, timeline if over_time.timeline else None, alone=anchored is None)
     if over_time.export is not None:
         say(f"wrote {over_time.export}")
 
 
-def _show(
-    result: Projection, anchored: AnchoredMemory | None, timeline: MemoryTimeline | None, *, both: bool
-) -> None:
-    from forescale.cli.render.memory import anchored_view, deltas_view, timeline_view
+def _show(result: Projection, timeline: MemoryTimeline | None, *, alone: bool) -> None:
+    from forescale.cli.render.memory import timeline_view
     from forescale.cli.render.projection import memory_view
 
-    if anchored is not None:
-        console().print(deltas_view(result, anchored) if both else anchored_view(result, anchored))
     if timeline is not None:
         console().print(timeline_view(result, timeline, width=console().width))
-    if anchored is None and timeline is None:
+    elif alone:
         console().print(memory_view(result))
 
 
-def _anchored(question: Question, result: Projection, anchor: AnchorOptions) -> AnchoredMemory:
+def _anchored(question: Question, result: Projection) -> AnchoredMemory:
     from forescale.cli.inputs import refuse_presets
-    from forescale.io.bench import read_bench
-    from forescale.io.question import measured_question
+    from forescale.io.question import benches_of
     from forescale.memory.anchored import anchored_memory
-    from forescale.project import project
+    from forescale.restore import bench_memory
 
-    refuse_presets(question, "--memory-mode benchmark")
-    file = anchor.load_benchmark
-    assert file is not None
-    bench = read_bench(file)
-    if not bench.ranks:
-        raise SpecError(f"{file} has no peaks of a rank; anchoring memory needs ranks and their config")
-    ran = measured_question(bench, question, where=str(file), folder=file.parent)
-    return anchored_memory(
-        result,
-        project(ran),
-        ranks=bench.ranks,
-        layers=bench.layers,
-        safety_margin=MARGIN if anchor.safety_margin is None else anchor.safety_margin,
-    )
+    refuse_presets(question, "--load-benchmark")
+    benches = [each for each in benches_of(question) if each.ranks]
+    if not benches:
+        files = ", ".join(question.costs.benchmark_files)
+        raise SpecError(f"{files}: no peaks of a rank; anchoring memory needs ranks and their config")
+    measured = bench_memory(benches[-1], question.costs)
+    return anchored_memory(result, measured, safety_margin=question.costs.safety_margin)
 
 
 def _timeline(question: Question, options: TimelineOptions) -> MemoryTimeline:

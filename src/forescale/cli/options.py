@@ -15,7 +15,7 @@ from annotated_types import Interval
 from forescale.cli.help import Rare
 from forescale.errors import SpecError, shown
 from forescale.files import place_of
-from forescale.limits import within
+from forescale.limits import PRICE, within
 from forescale.spec.strategy import Allocator, ContextKind, Dispatcher, RematPolicy, TensorKind
 from forescale.spec.workload import ComputeType, OptimizerName, StorageType
 
@@ -187,6 +187,7 @@ def sequence_length(text: str) -> int:
 
 
 output_option = partial(option, panel=OUTPUT)
+_bench = partial(option, panel="Measurement")
 _machine, _run, _layout = (partial(option, panel=panel) for panel in (MACHINE, RUN, LAYOUT))
 _cost, _types, _grid, _stages = (partial(option, panel=panel) for panel in (COST, TYPES, GRID, STAGES))
 _replay, _experts, _ranks, _host = (partial(option, panel=panel) for panel in (REPLAY, EXPERTS, RANKS, HOST))
@@ -232,14 +233,56 @@ class ClusterOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CostOptions:
+class BenchOptions:
+    """Runs of one's own that time and memory are restored from."""
+
+    load_benchmark: list[Path] | None = _bench(
+        "What `bench`, or Primus, measured: time and memory are restored from it. Repeatable.", "FILE.json"
+    )
+    mode: Literal["simulate", "benchmark", "both"] | None = _bench(
+        "Models alone, restored from a measurement, or both side by side; benchmark with --load-benchmark.",
+        flag="--mode --memory-mode --profiling-mode",
+    )
+    safety_margin: float | None = _bench(
+        "Of what was measured of memory beyond formulas, on top of the upper bound; 0.05 by default.",
+        "SHARE",
+        flag="--safety-margin --memory-safety-margin",
+        check=bounded(PRICE, whole=False),
+    )
+
+    @property
+    def side_by_side(self) -> bool:
+        """Whether both are asked for."""
+        return self.mode == "both"
+
+    def measured(self, *, kernels: bool = False) -> dict[str, Any]:
+        """Return what is given for the section `[cost]` of a plan; `kernels` are timed ones given beside.
+
+        Raises
+        ------
+        SpecError
+            If options do not go together.
+        """
+        files = self.load_benchmark
+        if files is None and self.mode in ("benchmark", "both") and not kernels:
+            raise SpecError(f"--mode {self.mode} needs a measurement: give its file with --load-benchmark")
+        for name, given in (("--load-benchmark", files), ("--safety-margin", self.safety_margin)):
+            if given is not None and self.mode == "simulate":
+                raise SpecError(f"{name} goes with --mode benchmark or both; it is simulate")
+        if files is None and self.safety_margin is not None:
+            raise SpecError("--safety-margin goes with --load-benchmark: it is of what was measured")
+        return {
+            "benchmarks": None if files is None else [str(place_of(path).absolute()) for path in files],
+            "safety_margin": self.safety_margin,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostOptions(BenchOptions):
     """What prices kernels and collectives."""
 
     compute: Literal["auto", "roofline", "tile", "measured"] | None = _cost(
         "Model of kernels; auto by default."
-    )
-    profiling_mode: Literal["simulate", "benchmark"] | None = _cost(
-        "Primus's word for --compute: simulate is auto, benchmark is measured (with --measurements)."
     )
     device_clock_mhz: float | None = _cost("Clock to predict for; the device's own by default.", "MHZ")
     calibration: Path | None = _cost("Your own fits, as `calibrate` wrote them.", "FILE.json")
@@ -248,11 +291,9 @@ class CostOptions:
     def values(self) -> dict[str, Any]:
         """Return what is given, as the section `[cost]` of a plan; files are found from anywhere."""
         calibration, measurements = self.calibration, self.measurements
-        if self.compute is not None and self.profiling_mode is not None:
-            raise SpecError("--compute and --profiling-mode say the same thing; give one of them")
-        modes: dict[str | None, str] = {"simulate": "auto", "benchmark": "measured"}
         return {
-            "compute": self.compute or modes.get(self.profiling_mode),
+            **self.measured(kernels=measurements is not None),
+            "compute": self.compute,
             "device_clock_mhz": self.device_clock_mhz,
             "calibration": None if calibration is None else str(place_of(calibration).absolute()),
             "measurements": None

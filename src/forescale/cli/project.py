@@ -31,13 +31,15 @@ def project_command(
 
     question = read_question(model, plan, cluster, run, layout, cost)
     result = answered(question)
+    simulated = answered(question.simulated) if cost.side_by_side else None
     if as_json:
         from forescale.io.question import question_values
 
-        print_json({**result.to_json(), "question": question_values(question)})
+        more = {} if simulated is None else {"simulated": simulated.to_json()}
+        print_json({**result.to_json(), **more, "question": question_values(question)})
         return
-    from forescale.cli.render.projection import projection_view
+    from forescale.cli.render.projection import projection_view, sides_view
 
-    console().print(projection_view(result))
+    console().print(projection_view(result) if simulated is None else sides_view(simulated, result))
     if result.memory.verdict == "OOM" and question.preset == "default":
         say(f"what would make it fit: forescale {line_of('fit', question, result, 'FILE.json')}")

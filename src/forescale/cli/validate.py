@@ -86,6 +86,8 @@ def _costs(options: CostOptions) -> Costs:
         raise SpecError(
             "validate projects many devices; timed kernels are of one, so --measurements does not go with it"
         )
+    if options.load_benchmark is not None or options.mode not in (None, "simulate"):
+        raise SpecError("validate projects many models; --load-benchmark is of one, and does not go with it")
     clock, calibration = options.device_clock_mhz, options.calibration
     own = Calibrations() if calibration is None else read_calibrations(calibration)
     return Costs(

@@ -10,7 +10,7 @@ from forescale.cost.mesh import Group
 from forescale.graph.ops import CollectiveKind, Compute
 from forescale.numeric import Numeric
 
-ProvenanceKind: TypeAlias = Literal["measured", "interpolated", "fitted", "roofline"]
+ProvenanceKind: TypeAlias = Literal["measured", "restored", "interpolated", "fitted", "roofline"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +18,8 @@ class Provenance:
     """Where a duration comes from and how far the truth lay from it in 8 cases of 10."""
 
     kind: ProvenanceKind
-    """From the most to the least certain: measured here, interpolated, fitted to other shapes, a prior."""
+    """From the most to the least certain: measured here, restored from a measured block, interpolated, fitted to
+    other shapes, a prior."""
     source: str
     low: float
     """The 10th percentile of measured / predicted where it was checked; multiply seconds by it."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
+from forescale.cost.anchor import MARGIN, Anchor
 from forescale.cost.calibration import (
     Calibration,
     RunFactors,
@@ -125,6 +126,8 @@ class CostModels:
     """What a run loses against kernels alone; the compute model knows its own share of it."""
     compute: ComputeModel
     collectives: CollectiveModel
+    anchor: Anchor | None = None
+    """What blocks took where they were measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +144,8 @@ class Costs:
     calibration: RunCalibration | None = None
     """What whole runs lose against kernels alone; by default what published runs lost."""
     measurements: Measurements | None = None
+    anchor: Anchor | None = None
+    """Blocks that were measured, which all layouts are restored from."""
     kernels: Mapping[str, Calibration] = field(default_factory=dict)
     """Kernels fitted to one's own measurements, by device or generation; the packaged fits elsewhere."""
     links: tuple[LinkCalibration, ...] = ()
@@ -149,6 +154,10 @@ class Costs:
     """Where one's own fits were read from: what a saved question names."""
     measurement_files: tuple[str, ...] = field(default=(), compare=False, repr=False)
     """The same of the measurements."""
+    benchmark_files: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    """The same of the anchor."""
+    safety_margin: float = MARGIN
+    """Of an anchor's residual, which the upper end of a peak has more."""
 
     def __post_init__(self) -> None:
         """Check that the model exists and has what it needs.
@@ -175,13 +184,22 @@ class Costs:
         return hash((self.compute, self.clock_hz, self.runs.name))
 
     @property
+    def simulated(self) -> Costs:
+        """The same without what blocks were measured to take."""
+        return replace(self, anchor=None, benchmark_files=())
+
+    @property
     def runs(self) -> RunCalibration:
         """The run calibration that counts."""
         return self.calibration or load_run_calibration()
 
     def run_factors(self, device: Device, software: str | None) -> RunFactors:
-        """Return what whole runs lose on a device under one software stack, by default its usual one."""
-        return self.runs.factors(device, software)
+        """Return what whole runs lose on a device under one software stack, by default its usual one.
+
+        What the host loses in a step is part of what was measured where blocks were.
+        """
+        run = self.runs.factors(device, software)
+        return run if self.anchor is None else replace(run, microbatch_overhead_s=0.0, step_overhead_s=0.0)
 
     def clock_share(self, device: Device) -> float:
         """Return the clock that is predicted for over that of the device."""
@@ -235,6 +253,7 @@ class Costs:
             run=run,
             compute=self.compute_model(cluster.device, run),
             collectives=self.collective_model(cluster, routed=routed),
+            anchor=self.anchor,
         )
 
     def compute_model(self, device: Device, run: RunFactors) -> ComputeModel:

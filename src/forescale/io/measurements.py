@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from annotated_types import Gt, Le
 
 from forescale.catalogue.clusters import device_names, hardware_device
+from forescale.cost.anchor import MARGIN
 from forescale.cost.measured import Measurements
 from forescale.cost.select import Calibrations, ComputeKind, Costs, read_calibrations
 from forescale.cost.timings import MeasuredCollective, kind_of, read_collectives, read_kernels
@@ -21,7 +22,7 @@ from forescale.files import place_of, read_table, read_text
 from forescale.graph.ops import CollectiveKind
 from forescale.io.named import cluster_given
 from forescale.io.validation import build
-from forescale.limits import whole_of
+from forescale.limits import Measure, whole_of
 from forescale.spec import Cluster, Device
 
 if TYPE_CHECKING:
@@ -47,6 +48,11 @@ class CostSection:
     published ones where it is not given."""
     measurements: tuple[str, ...] = ()
     """Files of timed kernels and collectives: bench artifacts, kernel tables, output of nccl-tests."""
+    benchmarks: tuple[str, ...] = ()
+    """Bench artifacts that time and memory are restored from, block by block; the last counts where several measured
+    the same."""
+    safety_margin: Measure = MARGIN
+    """Of what they have of memory beyond the formulas, which the upper end of a peak has more."""
 
 
 def read_costs(values: object, cluster: Cluster, *, where: str, folder: Path | None) -> Costs:
@@ -62,8 +68,9 @@ def read_costs(values: object, cluster: Cluster, *, where: str, folder: Path | N
     if not isinstance(values, Mapping):
         raise SpecError(f"{where}: cost must be a table ([cost]), got {values!r}")
     given = dict(values)
-    if isinstance(given.get("measurements"), str):
-        given["measurements"] = [given["measurements"]]
+    given |= {
+        name: [given[name]] for name in ("measurements", "benchmarks") if isinstance(given.get(name), str)
+    }
     section = build(CostSection, given, where=f"{where}, cost")
     start = folder or Path()
     files = tuple(str(start / place_of(text)) for text in section.measurements)
@@ -82,6 +89,8 @@ def read_costs(values: object, cluster: Cluster, *, where: str, folder: Path | N
         links=own.links,
         calibration_file=calibration,
         measurement_files=files,
+        benchmark_files=tuple(str(start / place_of(text)) for text in section.benchmarks),
+        safety_margin=section.safety_margin,
     )
 
 
@@ -92,6 +101,8 @@ def cost_values(costs: Costs) -> dict[str, Any]:
         "device_clock_mhz": None if costs.clock_hz is None else _mhz(costs.clock_hz),
         "calibration": costs.calibration_file,
         "measurements": costs.measurement_files or None,
+        "benchmarks": costs.benchmark_files or None,
+        "safety_margin": None if costs.safety_margin == MARGIN else costs.safety_margin,
     }
     return {name: value for name, value in section.items() if value is not None}
 
@@ -134,7 +145,7 @@ def read_measurements(
         case ".json":
             from forescale.io.bench import read_bench
 
-            return _of_artifact(read_bench(file), file)
+            return of_artifact(read_bench(file), file)
         case ".csv":
             return _of_table(file, device, cluster)
         case ".txt" | ".log" | ".out":
@@ -146,7 +157,8 @@ def read_measurements(
             raise ReaderError(file, f"the suffix {suffix!r} is not one of {', '.join(SUFFIXES)}")
 
 
-def _of_artifact(bench: BenchArtifact, file: Path) -> Measurements:
+def of_artifact(bench: BenchArtifact, file: Path) -> Measurements:
+    """Return the kernels and collectives of an artifact."""
     if not bench.kernels and not bench.collectives:
         raise ReaderError(file, "it has neither kernels nor collectives to look up")
     conditions = [text for text in (bench.conditions.software, bench.conditions.date) if text]

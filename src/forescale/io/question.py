@@ -38,9 +38,9 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from forescale.catalogue.frameworks import load_framework
 from forescale.errors import ReaderError, SpecError, UnknownKeyError, UnknownNameError, shown
-from forescale.files import check_plain
+from forescale.files import check_plain, parse_json, read_text
 from forescale.io.document import is_document, read_asked
-from forescale.io.measurements import cost_values, read_costs
+from forescale.io.measurements import cost_values, of_artifact, read_costs
 from forescale.io.named import cluster_given, model_given, named_cluster, named_model
 from forescale.io.validation import build
 from forescale.limits import AMOUNT, DEVICES, within
@@ -51,7 +51,7 @@ from forescale.spec.framework import Framework, laid_over, rule_of, told_of
 from forescale.spec.model import Layer, Model, MoeFfn
 from forescale.spec.space import Space
 from forescale.spec.workload import Precision
-from forescale.syntax import deep_merge, dump_toml, load_mapping
+from forescale.syntax import deep_merge, dump_toml, load_mapping, parse_mapping
 from forescale.units import parse
 from forescale.written import write_text
 
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     from forescale.io.bench import BenchArtifact
+    from forescale.restore import Bench
 
 SECTIONS = (
     "model",
@@ -179,7 +180,7 @@ def build_question(values: Mapping[str, Any], *, where: str, folder: Path | None
         words = space["base"] if searched else strategy or {}
         words, workload = framework.completed(words, workload, model, cluster)
         strategy, space = (None, {**space, "base": words}) if searched else (words, space)
-    return Question(
+    question = Question(
         model=model,
         cluster=cluster,
         workload=build(Workload, workload, where=f"{where}, workload"),
@@ -189,6 +190,47 @@ def build_question(values: Mapping[str, Any], *, where: str, folder: Path | None
         costs=read_costs(values.get("cost", {}), cluster, where=where, folder=folder),
         space=_space(space, where),
         **_limits(values, where),
+    )
+    return _anchored(question) if question.costs.benchmark_files else question
+
+
+def _anchored(question: Question) -> Question:
+    from forescale.restore import anchored
+
+    return anchored(question, benches_of(question))
+
+
+def benches_of(question: Question) -> tuple[Bench, ...]:
+    """Return what was measured in the runs whose artifacts price a question.
+
+    Raises
+    ------
+    ReaderError
+        If a file cannot be read, or was written by a newer version.
+    SpecError
+        If it is of another model, device or type.
+    """
+    return tuple(_bench(Path(name), question) for name in question.costs.benchmark_files)
+
+
+def _bench(file: Path, target: Question) -> Bench:
+    from forescale.frameworks.primus.benchmark import is_primus_bench, primus_bench
+    from forescale.io.bench import read_bench
+    from forescale.restore import Bench
+
+    document = parse_mapping(read_text(file), file, parse_json)
+    if is_primus_bench(document):
+        return primus_bench(document, target, where=file.name)
+    artifact = read_bench(file)
+    told = [text for text in (artifact.conditions.software, artifact.conditions.date) if text]
+    return Bench(
+        question=measured_question(artifact, target, where=file.name, folder=file.parent),
+        source=f"{file.name} ({', '.join(told)})" if told else file.name,
+        blocks=artifact.blocks,
+        steps=artifact.steps,
+        ranks=artifact.ranks,
+        layers=artifact.layers,
+        measurements=of_artifact(artifact, file) if artifact.kernels or artifact.collectives else None,
     )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from forescale.cost.anchor import Anchor
 from forescale.cost.calibration import RunFactors
 from forescale.graph.layout import Choices, Degrees, Layout
 from forescale.graph.parts import ByPolicy, Parts
@@ -27,11 +28,14 @@ class Setting:
     choices: Choices
     run: RunFactors
     """What a run loses against kernels alone."""
+    anchor: Anchor | None = None
+    """What was measured of the model's memory."""
 
     @property
     def overhead(self) -> Overhead:
         """What a device holds beyond what is allocated."""
-        return overhead_of(self.cluster.device, self.choices.allocator, varied=self.workload.varied_lengths)
+        usual = overhead_of(self.cluster.device, self.choices.allocator, varied=self.workload.varied_lengths)
+        return usual if self.anchor is None else replace(usual, anchor=self.anchor)
 
     def layout(self, degrees: Degrees) -> Layout:
         """Return the rules by which candidates of some degrees lay out tensors."""

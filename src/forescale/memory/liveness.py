@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias, cast
 
 import numpy as np
@@ -252,6 +252,17 @@ class BlockBytes:
     """Most bytes of the block that exist during its forward."""
     backward: Numeric
     """Most bytes of the block that exist during its backward: kept tensors, replay, gradients."""
+
+    def corrected(self, factor: float) -> BlockBytes:
+        """Return the same of a block that keeps `factor` times as much; what is at work beside stays."""
+        more = (factor - 1.0) * self.kept
+        return replace(
+            self,
+            kept=self.kept + more,
+            offloaded=factor * self.offloaded,
+            forward=self.forward + more,
+            backward=self.backward + more,
+        )
 
 
 def block_bytes(

@@ -38,6 +38,8 @@ Bytes: TypeAlias = tuple[Numeric, Numeric, Numeric]
 Places: TypeAlias = Callable[[MeshAxis], tuple[Group, ...]]
 """The communicators of an axis at every place where they may lie."""
 
+NOTHING = Bounds(low=0.0, expected=0.0, high=0.0)
+
 
 def outside_bytes(
     setting: Setting, degrees: Degrees, places: Places, *, every_sharding: bool = False
@@ -55,11 +57,12 @@ def outside_bytes(
     every_sharding
         Asks for what all ways to shard states over data-parallel ranks have at least.
     """
+    if setting.anchor is not None and (measured := setting.anchor.outside_bytes) is not None:
+        return Outside(context=Bounds(low=measured, expected=measured, high=measured), communicators=NOTHING)
     cluster, choices, experts = setting.cluster, setting.choices, setting.model.is_moe
     context, library = setting.overhead.context, device_communication(cluster.device)
     if library is None:
-        none = Bounds(low=0.0, expected=0.0, high=0.0)
-        return Outside(context=context, communicators=none)
+        return Outside(context=context, communicators=NOTHING)
     world = Group(size=degrees.tp * degrees.cp * degrees.dp * degrees.pp)
     left_out = SHARDING if every_sharding else ()
     axes = [axis for axis in (*COLLECTIVE, *(EXPERT if experts else ())) if axis not in left_out]

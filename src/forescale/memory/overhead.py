@@ -8,6 +8,7 @@ from functools import cache
 
 import numpy as np
 
+from forescale.cost.anchor import Anchor, Residual
 from forescale.files import packaged
 from forescale.formula import formula, total
 from forescale.numeric import Numeric
@@ -33,6 +34,13 @@ class Overhead:
     fragmentation: Bounds
     """Reserved over allocated."""
     source: str
+    anchor: Anchor | None = None
+    """A measurement that tells the gap between allocated and reserved instead, where it has a residual."""
+
+    @property
+    def residual(self) -> Residual | None:
+        """What was measured beyond the formulas."""
+        return None if self.anchor is None else self.anchor.residual
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

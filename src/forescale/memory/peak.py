@@ -26,9 +26,6 @@ from forescale.memory.overhead import (
 from forescale.numeric import Numeric, smaller
 from forescale.projection.result import MemorySummary, StageMemory, Verdict
 from forescale.question import Note
-from forescale.spec.cluster import Cluster
-from forescale.spec.strategy import Strategy
-from forescale.spec.workload import Workload
 from forescale.units import format_bytes
 
 
@@ -188,7 +185,8 @@ def _memory_parts(setting: Setting, inputs: Resident, sums: StageSums, count: Nu
     activations, host = activation_bytes(setting, inputs, sums, count)
     freed = 0.0 if setting.choices.graphs == "full" else activations  # a graph's memory is not the update's
     buffers = largest(first=states.buffers, second=states.update - freed) + pool_bytes(setting, inputs)
-    ratio = float(setting.overhead.fragmentation.expected)
+    held = setting.overhead
+    ratio = float(held.fragmentation.expected)
     zero = inputs.degrees.zero
     flat = flat_gradient_bytes(update=states.update, activations=activations, zero=zero)
     lost = flat if kernels.flat_update else 0.0
@@ -200,6 +198,12 @@ def _memory_parts(setting: Setting, inputs: Resident, sums: StageSums, count: Nu
         "gradients of the update that find no room": lost,
         "memory of the gathering stream": states.aside,
     }
+    if (residual := held.residual) is not None:
+        overhead = {
+            "outside the allocator": inputs.outside.expected,
+            "reserved beyond allocated, measured": residual.framework_overhead_bytes,
+            "allocated beyond formulas, measured": residual.live_tensor_excess_bytes,
+        }
     return MemoryParts(
         weights=weights,
         gradients=states.gradients,
@@ -217,9 +221,7 @@ def flat_gradient_bytes(*, update: Numeric, activations: Numeric, zero: Numeric)
     return np.where(np.asarray(zero) < 3, np.minimum(update, activations), 0.0)
 
 
-def memory_summary(
-    cluster: Cluster, strategy: Strategy, workload: Workload, plan: StagePlan, footprint: Footprint
-) -> MemorySummary:
+def memory_summary(setting: Setting, plan: StagePlan, footprint: Footprint) -> MemorySummary:
     """Return the fullest device against its capacity, and every stage."""
     parts = {
         f"{name}_bytes": _of_stages(getattr(footprint.memory, name), len(plan.counts))
@@ -239,13 +241,13 @@ def memory_summary(
         for stage, peak in enumerate(_of_stages(footprint.stage_peak, len(plan.counts)))
     )
     worst = max(stages, key=lambda stage: stage.peak_bytes)
-    held = overhead_of(cluster.device, strategy.allocator, varied=workload.varied_lengths)
+    held = setting.overhead
     allocated, reserved = worst.allocated_bytes, worst.reserved_bytes
     usual = fragmentation_bytes(allocated=allocated, ratio=number_of(held.fragmentation.expected))
     off = partial(_away, outside, held, allocated=allocated, reserved=reserved)
     low = number_of(off("low", returned=worst.fragmentation_bytes - number_of(usual)))
     high = number_of(off("high"))
-    capacity = cluster.device.hbm_bytes
+    capacity = setting.cluster.device.hbm_bytes
     return MemorySummary(
         peak_bytes=worst.peak_bytes,
         peak_low_bytes=worst.peak_bytes - low,
@@ -271,8 +273,11 @@ def _away(
 ) -> Numeric:
     """Return by how much a peak may be lower, or higher, than expected.
 
-    Before it gives up, the allocator returns what it holds unused: low is what it cannot return.
+    Before it gives up, the allocator returns what it holds unused: low is what it cannot return. Where the residual was
+    measured, only its margin is open.
     """
+    if held.anchor is not None and held.residual is not None:
+        return held.anchor.safety_margin * held.residual.total_bytes if end == "high" else 0.0
 
     def off(bounds: Bounds) -> Numeric:
         return getattr(bounds, end) - bounds.expected  # type: ignore[no-any-return]
@@ -294,13 +299,14 @@ def highest_peak(footprint: Footprint, held: Overhead, stages: Stages) -> Numeri
     return Picker.slowest(peaks, stages)(peaks)
 
 
-def fragmentation_note(
-    memory: MemorySummary, cluster: Cluster, strategy: Strategy, workload: Workload
-) -> tuple[Note, ...]:
-    """Say so where segments that grow would make a layout fit for sure."""
+def fragmentation_note(memory: MemorySummary, setting: Setting) -> tuple[Note, ...]:
+    """Say so where segments that grow would make a layout fit for sure; a measured gap is what it is."""
+    if setting.overhead.residual is not None:
+        return ()
+    device, varied = setting.cluster.device, setting.workload.varied_lengths
     now, then = (
-        overhead_of(cluster.device, allocator, varied=workload.varied_lengths).fragmentation
-        for allocator in (strategy.allocator, "expandable_segments")
+        overhead_of(device, allocator, varied=varied).fragmentation
+        for allocator in (setting.choices.allocator, "expandable_segments")
     )
     fullest = max(memory.stages, key=lambda stage: stage.peak_bytes)
     saved = fullest.allocated_bytes * (number_of(now.high) - number_of(then.high))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any, Literal, TypeAlias
 
+from forescale.cost.model import ProvenanceKind
 from forescale.question import Note
 from forescale.results import Picture, Result
 from forescale.spec.cluster import Cluster
@@ -115,6 +116,25 @@ def left_out(model: Model) -> tuple[Note, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """One piece of work whose seconds follow from a measurement."""
+
+    block: str
+    """A kind of layer, embedding, head; "update", "step"."""
+    part: str
+    """forward, backward_input, backward_weight; "" of what has no passes."""
+    measured_s: float
+    """At the bench, messages taken off."""
+    modelled_there_s: float
+    modelled_here_s: float
+    seconds: float
+    """Here: measured × modelled here / modelled there."""
+    kind: ProvenanceKind
+    """measured where it is the very work that was measured, else restored."""
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CostSummary:
     """Which cost models priced a projection, and where its seconds come from."""
 
@@ -127,7 +147,9 @@ class CostSummary:
     device_clock_hz: float | None
     """Clock asked for; None is the device's own."""
     time_sources: dict[str, float]
-    """Shares of all kernels' and messages' seconds that are measured, interpolated, fitted or roofline."""
+    """Shares of all kernels' and messages' seconds that are measured, restored, interpolated, fitted or roofline."""
+    restored: tuple[Restored, ...] = ()
+    """What follows from measured blocks; everything else is modelled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

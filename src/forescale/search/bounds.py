@@ -123,6 +123,8 @@ class WorkBounds:
             micro_batch_size=self.cells.whole.columns["micro_batch_size"][cells].astype(float),
             crossed=(1.0 - 1.0 / pp) / vpp if closed else 0.0,
         )
+        if (anchor := self.question.costs.anchor) is not None:
+            seconds = anchor.of_step(seconds)
         return np.asarray(
             seconds * (1.0 + straggler_share(self.question.run, self.question.cluster)) * MARGIN
         )

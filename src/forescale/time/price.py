@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from itertools import chain
 from typing import Any, TypeAlias, cast, get_args
 
 import numpy as np
 
+from forescale.cost.anchor import Measured, Pass
 from forescale.cost.measured import MeasuredMessages
 from forescale.cost.mesh import Group
 from forescale.cost.model import CollectiveModel, Priced, Prices, Provenance, ProvenanceKind
 from forescale.cost.select import CostModels
 from forescale.files import packaged
-from forescale.formula import Term, formula, value_of
+from forescale.formula import Term, formula, number_of, value_of
 from forescale.graph.layout import several
 from forescale.graph.operator import Block, Operator, Work
 from forescale.graph.ops import (
@@ -45,7 +46,7 @@ COMMUNICATION_PART = {
     "ep": "expert_comm",
     "etp": "expert_comm",
 }
-PASSES = ("forward", "backward_input", "backward_weight")
+PASSES: tuple[Pass, ...] = get_args(Pass)
 FURTHER_LAUNCH: float = packaged("calibrations/time/overlap")["further_launch"]
 """A kernel that one call launches beside its first, over the call."""
 
@@ -227,6 +228,11 @@ class PricedOperator:
     primitives: tuple[tuple[Primitive, Numeric], ...] = ()
     """Every kernel and message of the three passes, with its seconds."""
 
+    @property
+    def passes(self) -> tuple[Pass, ...]:
+        """The pass of each of `primitives`."""
+        return tuple(name for name in PASSES for _ in getattr(self.operator, name))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
@@ -254,11 +260,27 @@ class PricedBlock:
                 operator=own.operator.name,
                 message=isinstance(primitive, Collective),
                 seconds=seconds,
-                kind=self.pricing.provenance(primitive).kind,
+                kind=self.anchored(name)
+                if name in self.measured and not isinstance(primitive, Collective)
+                else self.pricing.provenance(primitive).kind,
             )
             for own in self.operators.values()
-            for primitive, seconds in own.primitives
+            for name, (primitive, seconds) in zip(own.passes, own.primitives, strict=True)
         )
+
+    @property
+    def measured(self) -> Mapping[Pass, Measured]:
+        """What was measured of this block at a bench, by pass."""
+        anchor = self.pricing.models.anchor
+        return {} if anchor is None else anchor.blocks.get(self.block.name, {})
+
+    def compute(self, name: Pass) -> Numeric:
+        """Return the seconds of the kernels of one pass."""
+        return summed(getattr(own, name)[0] for own in self.operators.values())
+
+    def anchored(self, name: Pass) -> ProvenanceKind:
+        """Say whether a measured pass is just what was measured, or restored from it."""
+        return self.measured[name].kind_of(number_of(self.compute(name)))
 
 
 def price_operators(
@@ -269,11 +291,29 @@ def price_operators(
     for operator in block.operators:
         if id(operator) not in found:
             found[id(operator)] = _price(operator, pricing)
-    return PricedBlock(
-        block=block,
-        operators={operator.name: found[id(operator)] for operator in block.operators},
-        pricing=pricing,
+    operators = {operator.name: found[id(operator)] for operator in block.operators}
+    priced = PricedBlock(block=block, operators=operators, pricing=pricing)
+    if not (measured := priced.measured):
+        return priced
+    anchored = {name: _restored(own, measured) for name, own in operators.items()}
+    return PricedBlock(block=block, operators=anchored, pricing=pricing)
+
+
+def _restored(own: PricedOperator, measured: Mapping[Pass, Measured]) -> PricedOperator:
+    """Return an operator whose kernels take what was measured of its block; their launches are part of that."""
+    changed: dict[str, Any] = {}
+    for name, there in measured.items():
+        compute, messages = getattr(own, name)
+        changed[name] = there.restored(compute), messages
+        launches = ("forward_kernels",) if name == "forward" else ("backward_kernels", "weight_kernels")
+        changed |= dict.fromkeys(launches, 0.0)
+    primitives = tuple(
+        (each, measured[name].restored(seconds))
+        if name in measured and not isinstance(each, Collective)
+        else (each, seconds)
+        for name, (each, seconds) in zip(own.passes, own.primitives, strict=True)
     )
+    return replace(own, primitives=primitives, **changed)
 
 
 def _price(operator: Operator, pricing: Pricing) -> PricedOperator:
@@ -361,7 +401,7 @@ def time_sources(priced: Parts[PricedBlock], plan: StagePlan, *, num_mtp: int) -
                 messages[own.kind] += spent
                 continue
             kernels[own.kind] += spent
-            if own.kind not in ("measured", "interpolated"):
+            if own.kind not in ("measured", "restored", "interpolated"):
                 missing[own.operator] += spent
     return TimeSources(
         shares=_shares({kind: kernels[kind] + messages[kind] for kind in kernels}),
@@ -373,8 +413,9 @@ def time_sources(priced: Parts[PricedBlock], plan: StagePlan, *, num_mtp: int) -
 def coverage(sources: TimeSources, source: str, fallback: str) -> str:
     """Return the sentence that says how much of the kernels' time was measured, and what was not."""
     shares = sources.kernel_shares
+    restored = f"{shares['restored']:.0%} restored from measured blocks, " if shares["restored"] else ""
     said = (
-        f"{shares['measured']:.0%} of kernel time was measured ({source}), {shares['interpolated']:.0%} lies "
+        f"{shares['measured']:.0%} of kernel time was measured ({source}), {restored}{shares['interpolated']:.0%} lies "
         "between measured shapes"
     )
     if not sources.not_measured:

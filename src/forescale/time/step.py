@@ -112,6 +112,8 @@ def step_seconds(setting: Setting, inputs: Inputs) -> StepSeconds:
     parts = {name: count * value for name, value in _parts(inputs, slowest).items()}
     parts.update(_pipeline(setting, inputs, sums, exposed, stage_time, count))
     _add_once(parts, setting, inputs, exposed, at, count)
+    if (anchor := inputs.pricing.models.anchor) is not None:
+        parts = {name: anchor.of_step(seconds) for name, seconds in parts.items()}
     flops = sums.total(inputs.seconds, attrgetter("flops"))
     return StepSeconds(
         parts=parts,
@@ -373,7 +375,7 @@ def _add_once(
     parts["optimizer"] = device_update(setting, at.maximum(states.optimizer, stages), inputs.pricing)
     whole = flat_from(setting.choices.kernels)
     tensors = updated_tensors(zero=inputs.degrees.zero, sharded=inputs.traffic.tensors, flat_from=whole)
-    gap = update_gap(setting, at.maximum(tensors, stages), parts["optimizer"])
+    gap = update_gap(setting, at.maximum(tensors, stages), parts["optimizer"], inputs.pricing)
     parts["overhead"] = parts["overhead"] + gap
     if setting.choices.offload.updates:
         updates, copies = host_update(setting, states)

@@ -85,11 +85,21 @@ def device_update(setting: Setting, state: Numeric, pricing: Pricing) -> Numeric
     moments = moments_per_parameter(setting.model, setting.workload.optimizer).dense
     per_state_byte = max(optimizer_element_bytes(precision, moments), 1.0)
     others = (STORAGE_BYTES[precision.gradients] + STORAGE_BYTES[precision.parameters]) / per_state_byte
-    return pricing.seconds(Elementwise(bytes_moved=state * (OPTIMIZER_PASSES + others), family="optimizer"))
+    seconds = pricing.seconds(
+        Elementwise(bytes_moved=state * (OPTIMIZER_PASSES + others), family="optimizer")
+    )
+    anchor = pricing.models.anchor
+    return seconds if anchor is None or anchor.update is None else anchor.update.restored(seconds)
 
 
-def update_gap(setting: Setting, tensors: Numeric, update: Numeric) -> Numeric:
-    """Return the seconds by which launches of the update, one for each of a share's tensors, outlast it."""
+def update_gap(setting: Setting, tensors: Numeric, update: Numeric, pricing: Pricing) -> Numeric:
+    """Return the seconds by which launches of the update, one for each of a share's tensors, outlast it.
+
+    A measured update holds them.
+    """
+    anchor = pricing.models.anchor
+    if anchor is not None and anchor.update is not None:
+        return 0.0
     interval, blocking = setting.run.kernel_interval_s, setting.choices.kernels.blocking_launches
     return launch_gap(kernels=tensors, interval=interval, busy=update, blocking=blocking)
 

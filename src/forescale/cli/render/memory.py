@@ -25,8 +25,8 @@ LABEL = 40
 
 def anchored_view(result: Projection, anchored: AnchoredMemory) -> Group:
     """Return the decomposition, both estimates and the verdict."""
-    worst, measured = anchored.worst, anchored.measured
-    estimate, residual = worst.estimate, anchored.residual
+    worst, bench = anchored.worst, anchored.bench
+    estimate, residual, measured = worst.estimate, bench.residual, bench.measured
     rows: list[tuple[str, float, str]] = [
         (f"formulas at rank {worst.stage} of the target", estimate.analytical_bytes, "all that formulas know"),
         ("framework overhead", residual.framework_overhead_bytes, "measured: reserved − allocated"),
@@ -44,12 +44,12 @@ def anchored_view(result: Projection, anchored: AnchoredMemory) -> Group:
             f"activations of {each.kind}: measured {words.bytes_of(each.measured_bytes)} a layer, "
             f"× {each.factor:.3f} of the formulas"
         )
-        for each in anchored.corrections
+        for each in bench.corrections
     ]
     there = Text(
         f"measured on rank {measured.rank} (stage {measured.stage}): {_gib(measured.peak_allocated_bytes)} GiB "
         f"allocated, {_gib(measured.peak_reserved_bytes)} reserved; formulas say "
-        f"{_gib(anchored.analytical_at_bench_bytes)} allocated"
+        f"{_gib(bench.analytical_at_bench_bytes)} allocated"
     )
     return Group(
         *header(result),
@@ -78,7 +78,7 @@ def deltas_view(result: Projection, anchored: AnchoredMemory) -> Group:
 
 def _both(result: Projection, anchored: AnchoredMemory) -> list[tuple[str, float, float]]:
     """Return name, simulated and anchored bytes of every part of the fullest anchored rank."""
-    worst, residual = anchored.worst, anchored.residual
+    worst, residual = anchored.worst, anchored.bench.residual
     stage = result.memory.stages[worst.stage]
     alike = [
         (name, getattr(stage, f"{name}_bytes"), getattr(stage, f"{name}_bytes"))

@@ -35,8 +35,69 @@ def projection_view(result: Projection) -> Group:
     side_by_side = Table.grid(padding=(0, 4))
     side_by_side.add_row(_times(result), _figures(result))
     return Group(
-        *header(result), "", side_by_side, "", _memory_table(result.memory), *words.notes(result.notes)
+        *header(result),
+        "",
+        side_by_side,
+        *restored_view(result),
+        "",
+        _memory_table(result.memory),
+        *words.notes(result.notes),
     )
+
+
+CALIBRATED = 0.2
+"""Difference up to which models count as calibrated (Primus projection documentation: within about 10 to 20 %)."""
+
+
+def sides_view(simulated: Projection, restored: Projection) -> Group:
+    """Return what models alone say beside what follows from a measurement, part by part."""
+    parts = [name for name in simulated.time_s if simulated.time_s[name] or restored.time_s[name]]
+    times = table("<seconds", "simulate", "benchmark", "difference", "")
+    for name in sorted(parts, key=lambda each: -restored.time_s[each]):
+        _side(times, words.time_part(name), simulated.time_s[name], restored.time_s[name])
+    _side(times, "step", simulated.step_time_s, restored.step_time_s, style="bold")
+    one, other = (
+        max(each.memory.stages, key=lambda stage: stage.peak_bytes) for each in (simulated, restored)
+    )
+    memory = table("<GiB, fullest device", "simulate", "benchmark", "difference", "")
+    for name, title in STATE_COLUMNS.items():
+        alone, anchored = (getattr(stage, f"{name}_bytes") / GIB for stage in (one, other))
+        _side(memory, title, alone, anchored, style="bold" if name == "peak" else None)
+    said = Text.assemble(
+        "simulate: ", _verdict(simulated.memory), "   benchmark: ", _verdict(restored.memory)
+    )
+    off = {
+        "step": simulated.step_time_s / restored.step_time_s - 1.0,
+        "peak memory": one.peak_bytes / other.peak_bytes - 1.0,
+    }
+    judged = [
+        Text(
+            f"{name}: models are {words.percent(abs(share))} {'above' if share > 0 else 'below'} the measurement, "
+            f"{'calibrated' if abs(share) <= CALIBRATED else 'not calibrated'} (within {words.percent(CALIBRATED, 0)})"
+        )
+        for name, share in off.items()
+    ]
+    shown = (times, *restored_view(restored), "", memory, "", said, *judged)
+    return Group(*header(restored), "", *shown, *words.notes(restored.notes))
+
+
+def _side(rows: Table, name: str, simulated: float, restored: float, style: str | None = None) -> None:
+    share = words.percent(restored / simulated - 1.0) if simulated else ""
+    cells = (f"{simulated:.3f}", f"{restored:.3f}", f"{restored - simulated:+.3f}", share)
+    rows.add_row(name, *cells, style=style)
+
+
+def restored_view(result: Projection) -> list[Table | str]:
+    """Return what of the step was measured or restored from what was, and by which ratio of the models."""
+    rows = () if result.costs is None else result.costs.restored
+    if not rows:
+        return []
+    found = table("<from measured work", "<", "at the bench", "× models' ratio", "here", "<")
+    for row in rows:
+        ratio = row.seconds / row.measured_s
+        cells = (format_seconds(row.measured_s), f"{ratio:.4g}", format_seconds(row.seconds), row.kind)
+        found.add_row(row.block, words.pass_name(row.part), *cells)
+    return ["", found]
 
 
 def memory_view(result: Projection) -> Group:

@@ -96,6 +96,11 @@ def time_part(name: str) -> str:
     return "run overhead" if name == "overhead" else name
 
 
+def pass_name(name: str) -> str:
+    """Return a pass of a block in words."""
+    return {"backward_input": "input gradient", "backward_weight": "weight gradient"}.get(name, name)
+
+
 def hosted(strategy: Strategy) -> list[str]:
     """Return what is kept in host memory."""
     held, words = strategy.offload, []

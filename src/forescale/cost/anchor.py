@@ -1,0 +1,123 @@
+"""Blocks measured on devices at hand: their compute is restored at any layout by what the cost models say of both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from forescale.formula import Term, formula
+from forescale.numeric import Numeric
+
+Pass: TypeAlias = Literal["forward", "backward_input", "backward_weight"]
+
+
+MARGIN = 0.05
+"""Primus projection documentation, --memory-safety-margin."""
+
+SAME = 1e-9
+"""Relative difference up to which seconds are the measured ones."""
+
+
+@formula(unit="s", source="compute measured at a bench × model(target) / model(bench)")
+def restored_seconds(*, modelled: Numeric, measured_there: Numeric, modelled_there: Numeric) -> Numeric:
+    """Modelled here × (measured there / modelled there)."""
+    return modelled * (measured_there / modelled_there)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One piece of work on a device of the bench [s]."""
+
+    measured_s: float
+    """What was measured, less what the models say of messages in it."""
+    modelled_s: float
+    """What the models say of the same."""
+    source: str
+
+    @property
+    def scale(self) -> float:
+        """What modelled seconds are multiplied by."""
+        return self.measured_s / self.modelled_s
+
+    def kind_of(self, seconds: float) -> Literal["measured", "restored"]:
+        """Say whether restored seconds are just what was measured."""
+        return "measured" if abs(seconds - self.measured_s) <= SAME * self.measured_s else "restored"
+
+    def restored(self, modelled: Numeric) -> Numeric:
+        """Return the seconds of such work elsewhere, from what the models say of it there."""
+        there: tuple[Numeric, Numeric] = (self.measured_s, self.modelled_s)
+        if isinstance(modelled, Term):
+            there = (
+                Term(self.measured_s, name="measured at the bench", unit="s", source=self.source),
+                Term(self.modelled_s, name="modelled at the bench", unit="s"),
+            )
+        return restored_seconds(modelled=modelled, measured_there=there[0], modelled_there=there[1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Correction:
+    """Measured against computed bytes that one layer of a kind keeps of one micro-batch."""
+
+    kind: str
+    measured_bytes: float
+    analytical_bytes: float
+
+    @property
+    def factor(self) -> float:
+        """What activations of the kind are multiplied by."""
+        return self.measured_bytes / self.analytical_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Residual:
+    """What a measurement has beyond the formulas, at the measured size [byte]."""
+
+    framework_overhead_bytes: float
+    """Reserved beyond allocated: pages of the allocator, fragmentation."""
+    live_tensor_excess_bytes: float
+    """Allocated beyond what formulas say; zero where they say more."""
+
+    @classmethod
+    def of(cls, *, allocated_bytes: float, reserved_bytes: float, analytical_bytes: float) -> Residual:
+        """Split the measured peaks of an allocator into what formulas explain and the two terms that they do not."""
+        return cls(
+            framework_overhead_bytes=max(reserved_bytes - allocated_bytes, 0.0),
+            live_tensor_excess_bytes=max(allocated_bytes - analytical_bytes, 0.0),
+        )
+
+    @property
+    def total_bytes(self) -> float:
+        """Both together."""
+        return self.framework_overhead_bytes + self.live_tensor_excess_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anchor:
+    """What was measured of one model on one device; every layout is priced, and its memory told, from it alike.
+
+    Measured seconds hold what the host loses there, so that losses of published runs do not count once more. Of memory
+    beyond what is allocated, fragmentation is replaced by the measured gap between reserved and allocated;
+    communicators lie outside PyTorch's allocator, so none of them is in that gap.
+    """
+
+    source: str
+    """Files that it was read from."""
+    blocks: Mapping[str, Mapping[Pass, Measured]] = field(default_factory=dict)
+    """By name of a block and pass."""
+    update: Measured | None = None
+    """Of the optimizer's update."""
+    step: Measured | None = None
+    """A whole step, over what its blocks, messages and update add up to."""
+    corrections: Mapping[str, Correction] = field(default_factory=dict)
+    """Of what blocks keep, by name."""
+    residual: Residual | None = None
+    """Of a device's peak; None where none was measured."""
+    outside_bytes: float | None = None
+    """Outside the allocator: context and communicators, where they were measured."""
+    safety_margin: float = 0.0
+    """Of the residual, which the upper end of a peak has more."""
+
+    def of_step(self, seconds: Numeric) -> Numeric:
+        """Return what a part of a step takes in a whole step."""
+        return seconds if self.step is None else self.step.restored(seconds)

@@ -1,0 +1,228 @@
+"""Primus's bench artifacts, version 1 and 2: times of layers, peaks and messages, and the shape of the run.
+
+They name no model: the run is the question's, with the layers, experts and degrees that the file says were measured.
+Source: Primus, performance_projection/projection.py (`_save_profiling_results`), 2026-08-22.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from forescale.cost.measured import Measurements
+from forescale.cost.timings import BlockTiming, MeasuredCollective, Part
+from forescale.errors import SpecError, shown
+from forescale.limits import AMOUNT, DEVICES, within
+from forescale.memory.anchored import LayerMeasurement, RankPeak
+from forescale.question import Question
+from forescale.restore import WHOLE, Bench
+from forescale.spec.model import Layer, Model, MoeFfn
+from forescale.spec.strategy import Strategy
+
+RESULTS = "profiling_results"
+NEWEST = 2
+MILLI = 1e-3
+ENDS = {"embedding": "embedding", "output": "head"}
+"""Our names of the ends of a model."""
+SUMMARY = {
+    "tp": "tensor_model_parallel_size",
+    "pp": "pipeline_model_parallel_size",
+    "cp": "context_model_parallel_size",
+    "ep": "expert_model_parallel_size",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of the file, and where it stands."""
+
+    values: Mapping[str, Any]
+    where: str
+
+    def table(self, key: str) -> Table:
+        """Return a table below; an empty one where it is missing or null."""
+        given = self.values.get(key)
+        where = f"{self.where}, {key}"
+        if given is None:
+            return Table({}, where)
+        if not isinstance(given, Mapping):
+            raise SpecError(f"{where} must be a table, got {shown(given)}")
+        return Table(given, where)
+
+    def number(self, *keys: str) -> float | None:
+        """Return the first number among some keys that is more than zero; None where there is none."""
+        given = next((self.values[key] for key in keys if self.values.get(key)), None)
+        return (
+            None if given is None else float(within(given, AMOUNT, f"{self.where}, {keys[0]}", whole=False))
+        )
+
+    def count(self, *keys: str) -> int | None:
+        """Return the same of a whole number."""
+        given = next((self.values[key] for key in keys if self.values.get(key)), None)
+        return None if given is None else int(within(given, DEVICES, f"{self.where}, {keys[0]}", whole=True))
+
+
+def is_primus_bench(document: Mapping[str, Any]) -> bool:
+    """Say whether plain values are an artifact of Primus."""
+    return RESULTS in document and "schema" not in document
+
+
+def primus_bench(document: Mapping[str, Any], target: Question, *, where: str) -> Bench:
+    """Return what an artifact measured, of a run that the target's model and layout were reduced to.
+
+    Raises
+    ------
+    SpecError
+        If it is of a newer version, holds nothing that was measured, or does not fit the target.
+    """
+    version = document.get("schema_version", 1)
+    if not isinstance(version, int) or version > NEWEST:
+        raise SpecError(
+            f"{where}: its schema_version is {shown(version)}; this version reads 1 and 2 of Primus's artifacts"
+        )
+    whole = Table(document, where)
+    results, metadata = whole.table(RESULTS), whole.table("metadata")
+    buried = results.table("_memory_benchmark")
+    memory = whole.table("memory_results") if document.get("memory_results") else buried
+    layers = _layers(results)
+    update = results.table("_optimizer_benchmark").number("step_time_ms")
+    blocks = tuple(timing for kind, layer in layers.items() for timing in _timings(kind, layer))
+    if update is not None:
+        blocks = (*blocks, BlockTiming(kind=WHOLE, part="update", seconds=update * MILLI))
+    ranks = _ranks(memory)
+    if not (blocks or ranks):
+        raise SpecError(f"{where}: nothing was measured; it has neither times of layers nor peaks of memory")
+    rows = _all_reduces(results, metadata)
+    return Bench(
+        question=_run(target, metadata, where),
+        source=f"{where} (Primus, version {version})",
+        blocks=blocks,
+        ranks=ranks,
+        layers=tuple(
+            LayerMeasurement(kind=kind, activation_bytes=layer.number("activation_memory_bytes"))
+            for kind, layer in layers.items()
+        ),
+        measurements=Measurements(source=where, collectives=rows) if rows else None,
+    )
+
+
+def _layers(results: Table) -> dict[str, Table]:
+    """Return the first layer of each type, and both ends, by our names."""
+    found: dict[str, Table] = {}
+    for key, value in results.values.items():
+        if not isinstance(value, Mapping) or key.startswith("_"):
+            continue
+        kind = ENDS.get(key, value.get("type"))
+        if isinstance(kind, str):
+            found.setdefault(kind, results.table(key))
+    return found
+
+
+def _timings(kind: str, layer: Table) -> tuple[BlockTiming, ...]:
+    parts: tuple[Part, ...] = ("forward", "backward")
+    timed = {part: layer.number(f"{part}_time_ms") for part in parts}
+    return tuple(
+        BlockTiming(kind=kind, part=part, seconds=milliseconds * MILLI)
+        for part, milliseconds in timed.items()
+        if milliseconds is not None
+    )
+
+
+def _ranks(memory: Table) -> tuple[RankPeak, ...]:
+    allocated = memory.number("global_peak_allocated_bytes")
+    reserved = memory.number("global_peak_reserved_bytes")
+    if allocated is None or reserved is None:
+        return ()
+    rank = memory.count("captured_on_rank") or 0
+    return (RankPeak(rank=rank, peak_allocated_bytes=allocated, peak_reserved_bytes=reserved),)
+
+
+def _all_reduces(results: Table, metadata: Table) -> tuple[MeasuredCollective, ...]:
+    """Return the timed all-reduces of tensor parallelism, in groups of neighbours."""
+    sizes = results.table("_tp_allreduce_benchmark")
+    node = metadata.count("gpus_per_node") or max(DEVICES_PER_NODE, 1)
+    rows = []
+    for text in sizes.values:
+        row = sizes.table(text)
+        seconds, size = row.number("measured_median_ms", "measured_ms"), row.number("msg_size_bytes")
+        if seconds is not None and size is not None:
+            ranks = int(within(text, DEVICES, sizes.where, whole=True))
+            near = min(ranks, node)
+            rows.append(
+                MeasuredCollective(
+                    kind="all_reduce",
+                    num_bytes=size,
+                    num_ranks=ranks,
+                    ranks_per_node=near,
+                    seconds=seconds * MILLI,
+                )
+            )
+    return tuple(rows)
+
+
+DEVICES_PER_NODE = 8
+"""Where an artifact of version 1 does not say (Primus, GPUS_PER_NODE)."""
+
+
+def _run(target: Question, metadata: Table, where: str) -> Question:
+    """Return the question of the run: the target's, with what the file says of the shape that was measured."""
+    summary = metadata.table("bench_training_config_summary")
+    layout, work = target.strategy or target.space.base, target.workload
+    degrees = {
+        name: summary.count(key) or metadata.count(f"benchmark_{name}") or (layout.cp if name == "cp" else 1)
+        for name, key in SUMMARY.items()
+    }
+    fixed = degrees["tp"] * degrees["pp"] * degrees["cp"]
+    devices = max(metadata.count("benchmark_gpus") or fixed, fixed)
+    if devices % fixed:
+        raise SpecError(f"{where}: {devices} devices are no multiple of tp · pp · cp, {fixed}")
+    ranks = devices // fixed
+    own: dict[str, Any] = {
+        **degrees,
+        "dp_replicate": 1,
+        "dp_shard": ranks,
+        "micro_batch_size": summary.count("micro_batch_size") or layout.micro_batch_size,
+        "stage_layers": None,
+        "axis_order": Strategy().axis_order,
+        "placement": None,
+        **({"vpp": 1, "schedule": None} if degrees["pp"] == 1 else {}),
+    }
+    batch = own["micro_batch_size"] * ranks
+    return replace(
+        target,
+        model=_model(target.model, metadata, summary),
+        cluster=target.cluster.sized(devices),
+        strategy=replace(layout, **own),
+        workload=replace(
+            work,
+            seq_len=summary.count("sequence_length") or work.seq_len,
+            global_batch_size=-(-(summary.count("global_batch_size") or batch) // batch) * batch,
+        ),
+    )
+
+
+def _model(model: Model, metadata: Table, summary: Table) -> Model:
+    """Return the model with as many layers of each kind, and experts of a layer, as were measured."""
+    experts = metadata.count("benchmark_num_experts") or summary.count("num_experts")
+    count = summary.count("num_layers")
+    pattern = summary.values.get("moe_pattern") or [
+        int(isinstance(each.ffn, MoeFfn)) for each in model.layers
+    ]
+    kinds = {
+        int(isinstance(each.ffn, MoeFfn)): _with_experts(each, experts)
+        for each in reversed(model.layer_kinds)
+    }
+    if not isinstance(pattern, list) or any(each not in kinds for each in pattern):
+        raise SpecError(
+            f"{summary.where}, moe_pattern must say of each layer whether it has experts, as layers of {model.name} "
+            f"have or not; got {shown(pattern)}"
+        )
+    layers = tuple(kinds[each] for each in pattern)
+    return replace(model, layers=layers[: count or len(layers)], num_mtp_layers=0)
+
+
+def _with_experts(layer: Layer, experts: int | None) -> Layer:
+    if experts is None or not isinstance(layer.ffn, MoeFfn):
+        return layer
+    return replace(layer, ffn=replace(layer.ffn, num_experts=experts, num_groups=0, top_groups=0))

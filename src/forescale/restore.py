@@ -1,0 +1,306 @@
+"""From what was measured at a bench to an anchor of every layout: block by block, by what the models say of both.
+
+The blocks of the bench's layout are priced as those of any layout; what their kernels are multiplied by is solved for
+so that each pass takes what it took. Messages stay those of the models, which know timed ones: inside the bench they
+are as measured, outside it the difference of the models is added. Memory is anchored alike: layers keep what they were
+measured to keep, and what formulas miss of a device's peak is carried over.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from forescale.cost.anchor import Anchor, Correction, Measured, Pass, Residual
+from forescale.cost.measured import Measurements
+from forescale.cost.select import Costs
+from forescale.cost.timings import BlockTiming, Part, StepTiming
+from forescale.errors import SpecError
+from forescale.evaluate import evaluate
+from forescale.formula import number_of
+from forescale.inputs import Wired, wire
+from forescale.memory.anchored import ENDS, BenchMemory, LayerMeasurement, RankPeak
+from forescale.project import project
+from forescale.question import Question
+from forescale.time.blocks import BlockSeconds
+from forescale.units import format_seconds
+
+PASSES: Mapping[Part, tuple[Pass, ...]] = {
+    "forward": ("forward",),
+    "backward": ("backward_input", "backward_weight"),
+    "input_gradient": ("backward_input",),
+    "weight_gradient": ("backward_weight",),
+}
+"""What of a block's work each timing is of; an update is none of a micro-batch."""
+WHOLE = "model"
+"""Kind of an update that is of the whole model."""
+ROUNDS, CLOSE = 40, 1e-12
+"""Corrections of the factors at most, and the relative difference that ends them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """A run that was measured, and what of it."""
+
+    question: Question
+    source: str
+    """Its file, with date and software."""
+    blocks: tuple[BlockTiming, ...] = ()
+    steps: tuple[StepTiming, ...] = ()
+    ranks: tuple[RankPeak, ...] = ()
+    layers: tuple[LayerMeasurement, ...] = ()
+    measurements: Measurements | None = None
+    """Kernels and messages timed with it, which are looked up."""
+
+
+def anchored(question: Question, benches: Sequence[Bench]) -> Question:
+    """Return a question that is priced from what several runs measured.
+
+    Raises
+    ------
+    SpecError
+        As `anchor_of` does, or if its layout cuts sequences into more parts than were measured.
+    """
+    for bench in benches:
+        question = _within_cp(question, bench)
+    given = question.costs.measurements
+    timed = [each for each in (given, *(bench.measurements for bench in benches)) if each is not None]
+    costs = replace(question.costs, measurements=Measurements.joined(timed) if timed else None)
+    return replace(question, costs=replace(costs, anchor=anchor_of(benches, costs)))
+
+
+def _within_cp(question: Question, bench: Bench) -> Question:
+    """Return a question whose layouts cut sequences into no more parts than a run did."""
+    most, space = bench.question.layout.cp, question.space
+    asked = (question.strategy.cp,) if question.strategy is not None else space.cp
+    if asked is not None and min(asked) > most:
+        raise SpecError(
+            f"{bench.source} was measured with cp {most}; the question has cp {min(asked)}, and a part of a sequence "
+            "is not restored from a longer one: measure with as many context-parallel ranks"
+        )
+    if question.strategy is not None:
+        return question
+    cuts = tuple(cp for cp in asked or range(1, most + 1) if cp <= most)
+    return replace(question, space=replace(space, cp=cuts))
+
+
+def anchor_of(benches: Sequence[Bench], costs: Costs) -> Anchor:
+    """Return what several runs measured, of which the last counts where several measured the same.
+
+    Raises
+    ------
+    SpecError
+        If a kind of block is none of the measured model's, or took less than its messages take by the models.
+    """
+    found = Anchor(source="; ".join(each.source for each in benches), safety_margin=costs.safety_margin)
+    for bench in benches:
+        own = _of_one(bench, costs)
+        blocks = {name: {**found.blocks.get(name, {}), **passes} for name, passes in own.blocks.items()}
+        found = replace(
+            found,
+            blocks={**found.blocks, **blocks},
+            update=own.update or found.update,
+            step=own.step or found.step,
+            corrections={**found.corrections, **own.corrections},
+            residual=own.residual or found.residual,
+            outside_bytes=found.outside_bytes if own.residual is None else own.outside_bytes,
+        )
+    return found
+
+
+def _of_one(bench: Bench, costs: Costs) -> Anchor:
+    plain = wire(_priced(bench.question, replace(costs, anchor=Anchor(source=bench.source))))
+    anchor = Anchor(
+        source=bench.source,
+        blocks=_blocks(bench, plain, costs),
+        update=_update(bench, plain),
+    )
+    anchor = replace(anchor, step=_step(bench, replace(costs, anchor=anchor)))
+    corrections = {each.kind: each for each in _corrections(bench, plain)}
+    if not bench.ranks:
+        return replace(anchor, corrections=corrections)
+    memory = bench_memory(bench, costs)
+    return replace(
+        anchor,
+        corrections=corrections,
+        residual=memory.residual,
+        outside_bytes=memory.measured.outside_bytes,
+    )
+
+
+def bench_memory(bench: Bench, costs: Costs) -> BenchMemory:
+    """Return the fullest measured rank, and what of its peaks the formulas do not explain.
+
+    Measured layers scale the activations of their kind, so that the excess holds only what is left.
+
+    Raises
+    ------
+    SpecError
+        If a rank is of a stage that the bench does not have.
+    """
+    stages = bench.question.layout.pp
+    for rank in bench.ranks:
+        if rank.stage >= stages:
+            raise SpecError(
+                f"{bench.source}: rank {rank.rank} is of stage {rank.stage}; with pp {stages} they are 0 to "
+                f"{stages - 1}"
+            )
+    measured = max(bench.ranks, key=lambda rank: rank.peak_reserved_bytes)
+    bare = _priced(bench.question, replace(costs, anchor=None))
+    corrections = _corrections(bench, wire(bare))
+    anchor = Anchor(source=bench.source, corrections={each.kind: each for each in corrections})
+    there = project(_priced(bare, replace(costs, anchor=anchor))).memory.stages[measured.stage]
+    return BenchMemory(
+        measured=measured,
+        analytical_at_bench_bytes=there.allocated_bytes,
+        corrections=corrections,
+        residual=Residual.of(
+            allocated_bytes=measured.peak_allocated_bytes,
+            reserved_bytes=measured.peak_reserved_bytes,
+            analytical_bytes=there.allocated_bytes,
+        ),
+    )
+
+
+def _corrections(bench: Bench, plain: Wired) -> tuple[Correction, ...]:
+    names = tuple(each.block.name for each in plain.priced.priced.layers)
+    kept = dict(zip(names, (each.taken.kept for each in plain.inputs.blocks.layers), strict=True))
+    return tuple(
+        Correction(
+            kind=(name := _named(each.kind, names, bench)),
+            measured_bytes=each.activation_bytes,
+            analytical_bytes=number_of(kept[name]),
+        )
+        for each in bench.layers
+        if each.activation_bytes is not None and each.kind not in ENDS
+    )
+
+
+def _priced(question: Question, costs: Costs) -> Question:
+    return replace(question, costs=costs)
+
+
+Key: TypeAlias = tuple[str, tuple[Pass, ...]]
+"""Name of a block, and the passes that were timed together."""
+
+
+def _blocks(bench: Bench, plain: Wired, costs: Costs) -> dict[str, dict[Pass, Measured]]:
+    """Return the measured passes of every block, their messages taken off."""
+    blocks = {each.block.name: each for each in plain.priced.priced.all()}
+    wanted: dict[Key, float] = {}
+    for timing in bench.blocks:
+        if timing.part != "update":
+            wanted[_named(timing.kind, tuple(blocks), bench), PASSES[timing.part]] = timing.seconds
+    _drop_sums(wanted)
+    modelled = {
+        (name, each): number_of(blocks[name].compute(each)) for name, passes in wanted for each in passes
+    }
+    spent = {key: sum(modelled[key[0], each] for each in key[1]) for key in wanted}
+    wanted = {key: seconds for key, seconds in wanted.items() if spent[key]}
+    factors = dict.fromkeys(wanted, 1.0)
+    for _ in range(ROUNDS):
+        measured = _measured(factors, modelled, bench.source)
+        there = _seconds(bench, replace(costs, anchor=Anchor(source=bench.source, blocks=measured)))
+        away = {key: seconds - _of_passes(there[key[0]], key[1]) for key, seconds in wanted.items()}
+        if all(abs(away[key]) <= CLOSE * seconds for key, seconds in wanted.items()):
+            break
+        for key, seconds in away.items():
+            factors[key] += seconds / spent[key]
+            if factors[key] <= 0.0:
+                _refuse(bench, key, wanted[key])
+    return measured if wanted else {}
+
+
+def _drop_sums(wanted: dict[Key, float]) -> None:
+    """Leave out whole backward passes of blocks whose two gradients were timed apart."""
+    both = PASSES["backward"]
+    for name in {name for name, passes in wanted if passes == both}:
+        if (name, both[:1]) in wanted and (name, both[1:]) in wanted:
+            del wanted[name, both]
+
+
+def _measured(
+    factors: Mapping[Key, float], modelled: Mapping[tuple[str, Pass], float], source: str
+) -> dict[str, dict[Pass, Measured]]:
+    found: dict[str, dict[Pass, Measured]] = defaultdict(dict)
+    for (name, passes), factor in factors.items():
+        for each in passes:
+            seconds = modelled[name, each]
+            if seconds:
+                found[name][each] = Measured(measured_s=factor * seconds, modelled_s=seconds, source=source)
+    return dict(found)
+
+
+def _seconds(bench: Bench, costs: Costs) -> dict[str, BlockSeconds]:
+    """Return what every block of the bench takes under some costs."""
+    wired = wire(_priced(bench.question, costs))
+    names = (each.block.name for each in wired.priced.priced.all())
+    return dict(zip(names, (each.taken for each in wired.inputs.seconds.all()), strict=True))
+
+
+def _of_passes(block: BlockSeconds, passes: tuple[Pass, ...]) -> float:
+    match passes:
+        case ("forward",):
+            return number_of(block.forward)
+        case ("backward_input",):
+            return number_of(block.input_gradient)
+        case ("backward_weight",):
+            return number_of(block.weight)
+        case _:
+            return number_of(block.backward)
+
+
+def _refuse(bench: Bench, key: Key, seconds: float) -> None:
+    name, passes = key
+    raise SpecError(
+        f"{bench.source}: {' and '.join(passes)} of {name} took {format_seconds(seconds)}, less than their messages "
+        "alone take by the models; measure the collectives of the same run too"
+    )
+
+
+def _named(kind: str, names: Sequence[str], bench: Bench) -> str:
+    """Return the block that a measured kind means: its name, or one of its halves where that says enough."""
+    alike = [name for name in names if kind == name] or [name for name in names if kind in name.split("+")]
+    if len(alike) != 1:
+        many = "several kinds" if alike else "no kind"
+        raise SpecError(
+            f"{bench.source}: the measured layer {kind!r} is of {many} of layer that {bench.question.model.name} "
+            f"has: {', '.join(names)}"
+        )
+    return alike[0]
+
+
+def _update(bench: Bench, plain: Wired) -> Measured | None:
+    """Return the update of all blocks that were measured, beside what the models say of their share of it."""
+    priced, held = plain.priced.priced.all(), plain.priced.held.all()
+    names = tuple(each.block.name for each in priced)
+    counts = (*plain.plan.counts.sum(axis=0).tolist(), 1, 1, 1)
+    size = {
+        name: number_of(each.dense) + number_of(each.expert) for name, each in zip(names, held, strict=True)
+    }
+    times = dict(zip(names, counts, strict=False))
+    whole = sum(size[name] * times[name] for name in names)
+    updates = {each.kind: each.seconds for each in bench.blocks if each.part == "update"}
+    together = number_of(evaluate(plain.setting, plain.inputs).time_parts["optimizer"])
+    if together and (measured := updates.get(WHOLE)):
+        return Measured(measured_s=measured, modelled_s=together, source=bench.source)
+    timed = {_named(kind, names, bench): seconds for kind, seconds in updates.items()}
+    share = sum(size[name] * times[name] for name in timed) / whole
+    if not (together and share):
+        return None
+    measured = sum(seconds * times[name] for name, seconds in timed.items())
+    return Measured(measured_s=measured, modelled_s=together * share, source=bench.source)
+
+
+def _step(bench: Bench, costs: Costs) -> Measured | None:
+    """Return the last measured step beside the same step put together from blocks, messages and update."""
+    if not bench.steps:
+        return None
+    timing, asked = bench.steps[-1], bench.question
+    batch = timing.num_microbatches * asked.layout.dp * asked.layout.micro_batch_size
+    same = replace(asked, workload=replace(asked.workload, global_batch_size=batch))
+    wired = wire(_priced(same, costs))
+    together = number_of(evaluate(wired.setting, wired.inputs).step_time)
+    return Measured(measured_s=timing.seconds, modelled_s=together, source=bench.source)
