@@ -198,26 +198,31 @@ def read_back(files: Files, question: Question) -> Question:
 def _unsaid(
     asked: Question, found: Question, projection: Projection, together: Projection
 ) -> Iterator[Unsaid]:
-    """Yield each word that came back otherwise and that a figure follows from, and what it alone changes."""
+    """Yield each word that came back otherwise and that a figure follows from, and what it alone changes.
+
+    A word that changes nothing alone, or cannot change alone, counts where the others change more with it than without.
+    """
     if _figures(together) == _figures(projection):
         return
     tied, among = asked, []
     for part in ("model", "strategy", "workload"):
         wanted, read = getattr(asked, part), getattr(found, part)
         for path, one, other in _different(wanted, read):
-            word = ".".join((part, *path))
-            changed = _projected(replace(asked, **{part: _changed(wanted, path, read)}))
-            if changed is None:  # it goes with others only, as replicas do with shards
+            unsaid = Unsaid(
+                word=".".join((part, *path)), wanted=one, read=other, step_time_s=None, peak_bytes=None
+            )
+            alone = _projected(replace(asked, **{part: _changed(wanted, path, read)}))
+            if alone is not None and _figures(alone) != _figures(projection):
+                seconds = alone.step_time_s - projection.step_time_s
+                size = alone.memory.peak_bytes - projection.memory.peak_bytes
+                yield replace(unsaid, step_time_s=seconds, peak_bytes=size)
+                continue
+            others = _projected(replace(found, **{part: _changed(read, path, wanted)}))
+            if others is not None and _figures(others) != _figures(together):
+                yield unsaid
+            elif alone is None and others is None:  # it goes with others only, as replicas do with shards
                 tied = replace(tied, **{part: _changed(getattr(tied, part), path, read)})
-                among.append(Unsaid(word=word, wanted=one, read=other, step_time_s=None, peak_bytes=None))
-            elif _figures(changed) != _figures(projection):
-                yield Unsaid(
-                    word=word,
-                    wanted=one,
-                    read=other,
-                    step_time_s=changed.step_time_s - projection.step_time_s,
-                    peak_bytes=changed.memory.peak_bytes - projection.memory.peak_bytes,
-                )
+                among.append(unsaid)
     if among and _figures(_projected(tied) or together) != _figures(projection):
         yield from among
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
@@ -21,6 +22,8 @@ README, SLURM = "README.md", "slurm.sh"
 QUESTION, READ, LAUNCH = "question", "this file", "on each node"
 COMMANDS = (QUESTION, READ, LAUNCH)
 """Facts that are commands: they stay on one line."""
+SMALL_S, SMALL_BYTES = 1e-4, 1e6
+"""Differences that the figures here do not show."""
 FEW = 16
 """Pipeline stages whose memory is listed one by one."""
 
@@ -35,7 +38,7 @@ class Unsaid:
     read: object
     """What the configuration means instead."""
     step_time_s: float | None
-    """What the projected step changes by; None where this word cannot change alone."""
+    """What the projected step changes by; None where this word changes something with the others only."""
     peak_bytes: float | None
     """What the projected peak of memory changes by."""
 
@@ -152,11 +155,17 @@ def _losses(
             else _change(each.step_time_s, each.peak_bytes)
         )
         lines.append(f"- {each.word} {words_of(each.wanted)}: runs with {words_of(each.read)}; {change}")
-    change = _change(
-        together.step_time_s - projection.step_time_s,
-        together.memory.peak_bytes - projection.memory.peak_bytes,
+    seconds = together.step_time_s - projection.step_time_s
+    size = together.memory.peak_bytes - projection.memory.peak_bytes
+    sums = (
+        math.fsum(each.step_time_s or 0.0 for each in unsaid),
+        math.fsum(each.peak_bytes or 0.0 for each in unsaid),
     )
-    return [*lines, f"All together: {change}; {_memory(together.memory)}."]
+    adds = math.isclose(sums[0], seconds, abs_tol=SMALL_S) and math.isclose(
+        sums[1], size, abs_tol=SMALL_BYTES
+    )
+    why = "" if adds else ", which is not their sum, as one changes what another costs"
+    return [*lines, f"All together{why}: {_change(seconds, size)}; {_memory(together.memory)}."]
 
 
 def _change(seconds: float, size: float) -> str:

@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import pytest
 from tests.export.laws import check_writer
-from tests.plans import EXPERTS, plans
+from tests.plans import plans
 
 from forescale.api import ask
 from forescale.errors import SpecError
 from forescale.export import export
 
-GATED = ("llama-3.1-8b", "llama-3.1-70b", "qwen3-8b", "mistral-7b")
-UNSAID = ("model.layers.attention.qk_norm", "model.layers.attention.head_dim", "workload.precision.compute")
+KINDS = (("llama-3.1-8b", "llama-3.1-70b", "mistral-7b", "qwen2.5-7b"), ("mixtral-8x7b", "qwen2-57b-a14b"))
+"""Models whose parts nanotron has: no norms of queries and keys, heads that share out the hidden size."""
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_plans_read_back_to_the_bit(seed):
-    written = check_writer(
-        plans("nanotron", 40, seed=seed, kinds=(GATED, EXPERTS), cp_kind=("all_gather",)), unsaid=UNSAID
-    )
-    assert sum(not each.unsaid for each in written) >= 15
+    choices = {"cp_kind": ("all_gather",), "compute": ("bf16", "bf16", "fp32")}
+    check_writer(plans("nanotron", 45, seed=seed, kinds=KINDS, **choices))
+
+
+@pytest.mark.parametrize(
+    ("words", "lost"),
+    [
+        ({"model": "qwen3-8b"}, {"model.layers.attention.qk_norm"}),
+        ({"model": "qwen3-4b"}, {"model.layers.attention.qk_norm", "model.layers.attention.head_dim"}),
+        ({"precision": "fp8"}, {"workload.precision.compute"}),
+    ],
+)
+def test_what_it_has_no_key_for_is_listed(words, lost):
+    assert {each.word for each in export(question(**words)).unsaid} == lost
 
 
 def question(**words):

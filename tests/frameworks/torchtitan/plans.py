@@ -13,9 +13,14 @@ DENSE = ("llama-3.1-8b", "llama-3.1-70b", "qwen3-8b", "llama-2-7b")
 """Models whose parts torchtitan has: no windows, gates everywhere, root-mean-square norms."""
 
 
+ROUTED = {"0.2": EXPERTS, "0.3": ("qwen3-30b-a3b", "qwen3-235b-a22b")}
+"""0.3 builds experts with norms of queries and keys only."""
+
+
 def titan_plans(to: str, count: int, *, seed: int = 1, **choices: Sequence[Any]) -> list[Question]:
     """Return `count` plans for one release of torchtitan."""
-    own = {"sp": (True,)} if "0.2" in to else {"cp_kind": ("all_gather",)}
-    found = plans(to, 2 * count, seed=seed, kinds=(DENSE, EXPERTS, LATENT), **{**own, **choices})
-    built = [each for each in found if each.model.is_moe or each.model.name in DENSE]
+    release = to.partition("@")[2]
+    own = {"sp": (True,)} if release == "0.2" else {"cp_kind": ("all_gather",)}
+    found = plans(to, 2 * count, seed=seed, kinds=(DENSE, ROUTED[release], LATENT), **{**own, **choices})
+    built = [each for each in found if release == "0.2" or each.layout.ep == 1 or each.layout.etp == 1]
     return [dense_first(question) for question in built[:count]]

@@ -190,6 +190,7 @@ def model_of_sizes(call: Call, name: str) -> Model:
     """Return the model that a class of arguments, or a configuration with built layers, describes."""
     fields = dict(call.fields)
     builder = call.name
+    predicting = fields.pop("mtp_layers", None)
     for part in list(fields.values()):
         if isinstance(part, Call) and (part.name.endswith("_layers") or part.name == "MoEArgs"):
             fields |= part.fields
@@ -200,7 +201,9 @@ def model_of_sizes(call: Call, name: str) -> Model:
     config["n_routed_experts"] = config["num_local_experts"] = config.get("num_experts")
     if config["model_type"] == "mixtral":
         config["intermediate_size"] = config["moe_intermediate_size"]
-    return read_huggingface(config, name=name, where=f"line {call.line}: {call.name}").model
+    model = read_huggingface(config, name=name, where=f"line {call.line}: {call.name}").model
+    depth = predicting.fields.get("num_mtp_layers", 0) if isinstance(predicting, Call) else 0
+    return replace(model, num_mtp_layers=depth)
 
 
 def _kind(builder: str, fields: Mapping[str, Any]) -> str:

@@ -147,16 +147,24 @@ def _built(question: Question, own: Sized | None, converters: list[str]) -> list
         "tok_embeddings": f"Embedding.Config(num_embeddings={vocab}, embedding_dim={dim}, param_init={starts})",
         "norm": norm,
         "lm_head": f"Linear.Config(in_features={dim}, out_features={vocab}, param_init={module}.{head})",
-        **({"mtp_layers": []} if module == "deepseek_v3" else {}),
-        "layers": _layers(question, own),
+        **({"mtp_layers": _predicting(question, dim)} if module == "deepseek_v3" else {}),
+        "layers": "layers",
     }
     return [
+        f"    layers = {_layers(question, own)}",
         f"    model = {own.builder.model}.Config(",
         *(f"        {name}={value}," for name, value in fields.items()),
         "    )",
         *(f"    model = {converter}.build().convert(model)" for converter in converters),
         f'    model_spec = dataclasses.replace({module}.model_registry("debugmodel"), flavor="plan", model=model)',
     ]
+
+
+def _predicting(question: Question, dim: int) -> str:
+    """Return the call that makes the layers of multi-token prediction, each like the last of the others."""
+    count = question.model.num_mtp_layers
+    words = f"dim={dim}, num_mtp_layers={count}"
+    return f"deepseek_v3._build_mtp_layers(layers[-1], {words})" if count else "[]"
 
 
 def _layers(question: Question, own: Sized) -> str:
@@ -175,5 +183,5 @@ def _layers(question: Question, own: Sized) -> str:
         words |= {"router_score_func": SCORES[own.kind], "mscale": 1.0, "non_blocking_capacity_factor": None}
     lines = [f"{word}={value!r}" for word, value in (words | {"attn_backend": "flex"}).items()]
     lines.append(f"rope={rope}.Config(dim={width}, max_seq_len={longest}, theta={theta})")
-    inside = "".join(f"            {line},\n" for line in lines)
-    return f"{module}.{own.builder.name}(\n{inside}        )"
+    inside = "".join(f"        {line},\n" for line in lines)
+    return f"{module}.{own.builder.name}(\n{inside}    )"

@@ -1,0 +1,49 @@
+"""What could not be said, and what it costs: each word alone, and all together."""
+
+from __future__ import annotations
+
+from forescale.api import ask
+from forescale.export import export
+
+
+def test_words_that_only_count_together_are_listed_and_the_sum_is_not_claimed() -> None:
+    """Stage 3 alone gathers again in backward; as torchtitan has it, with parameters kept, it costs no time."""
+    asked = ask(
+        "llama-3.1-8b",
+        "h100-sxm",
+        devices=16,
+        seq_len=4096,
+        global_batch_size=64,
+        framework="torchtitan",
+        zero=1,
+    )
+    found = export(asked)
+    zero, reshard = found.unsaid
+    assert (zero.word, zero.read, reshard.word, reshard.read) == (
+        "strategy.zero",
+        3,
+        "strategy.reshard",
+        "never",
+    )
+    assert zero.step_time_s is not None
+    assert found.read_back.step_time_s - found.projection.step_time_s != zero.step_time_s
+    assert reshard.step_time_s is None
+    text = " ".join(found.texts[found.main].replace("\n# ", " ").split())
+    assert "strategy.reshard default: runs with never; only together with the others" in text
+    assert "All together, which is not their sum, as one changes what another costs" in text
+
+
+def test_one_loss_is_the_sum() -> None:
+    asked = ask(
+        "llama-3.1-8b",
+        "h100-sxm",
+        devices=8,
+        seq_len=4096,
+        global_batch_size=64,
+        framework="nanotron",
+        zero=3,
+    )
+    found = export(asked)
+    (zero,) = found.unsaid
+    assert zero.peak_bytes == found.read_back.memory.peak_bytes - found.projection.memory.peak_bytes
+    assert "not their sum" not in found.texts[found.main]
