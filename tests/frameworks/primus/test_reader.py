@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from forescale.catalogue.models import load_model
 from forescale.errors import ReaderError, UnknownKeyError
 from forescale.frameworks.primus.reader import SCHEDULES, V_SCHEDULES, PrimusReader
 from forescale.frameworks.reading import Options
@@ -211,7 +212,7 @@ def test_schedules(repository, more, schedule):
 @pytest.mark.parametrize(
     ("old", "new", "error", "text"),
     [
-        ("framework: megatron", "framework: torchtitan", ReaderError, r"it has 0 \(torchtitan\)"),
+        ("framework: megatron", "framework: nemo", ReaderError, r"it has 0 \(nemo\)"),
         ("exp_name", "expname", UnknownKeyError, "unknown key 'expname' in .*; did you mean exp_name"),
         (
             "overrides",
@@ -284,3 +285,64 @@ def test_presets_that_extend_each_other_or_nothing(repository):
     (models / "base.yaml").write_text("bases:\n  - gone.yaml\n")
     with pytest.raises(ReaderError, match=r"gone.yaml: there is no such file; base.yaml extends it"):
         read(experiment(repository))
+
+
+TITAN = """
+modules:
+  pre_trainer:
+    framework: torchtitan
+    config: pre_trainer.yaml
+    model: llama3.1_8B.yaml
+    overrides:
+      training: {local_batch_size: 4, seq_len: 4096, mock_data: true}
+      parallelism: {tensor_parallel_degree: 2}
+      primus_turbo: {use_turbo_attention: true}
+"""
+MAXTEXT = """
+env: {NCCL_DEBUG: WARN}
+modules:
+  pre_trainer:
+    framework: maxtext
+    model: llama3_8B.yaml
+    overrides:
+      ici_fsdp_parallelism: 8
+      dcn_data_parallelism: -1
+      per_device_batch_size: 2
+      max_target_length: 4096
+"""
+
+
+def test_modules_of_other_backends_are_in_their_own_keys(tmp_path):
+    """Presets lie in a folder of the backend's name; Primus's own keys are noted, or change nothing."""
+    presets = {
+        "modules/torchtitan/pre_trainer.yaml": "trainable: true\ncompile: {enable: true}\n"
+        "experimental: {custom_import: ''}\n",
+        "models/torchtitan/llama3.1_8B.yaml": "model: {name: llama3, flavor: 8B, converters: [primus_turbo]}\n",
+        "models/maxtext/llama3_8B.yaml": "model_name: llama3-8b\n",
+    }
+    for name, text in presets.items():
+        path = tmp_path / "primus" / "configs" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    options = Options(num_devices=16, model_of=load_model)
+
+    def read(text):
+        (tmp_path / "run.yaml").write_text(text)
+        return PrimusReader().read(tmp_path / "run.yaml", options)
+
+    titan = read(TITAN)
+    assert (titan.framework, titan.model.num_layers) == ("torchtitan@0.2", 32)
+    assert (titan.strategy.tp, titan.strategy.dp_shard, titan.strategy.micro_batch_size) == (2, 8, 4)
+    assert any("primus_turbo" in note for note in titan.notes)
+    text = read(MAXTEXT)
+    assert (text.framework, text.strategy.dp_replicate, text.strategy.dp_shard) == ("maxtext", 2, 8)
+    with pytest.raises(UnknownKeyError, match=r"line 9; did you mean parallelism\.tensor_parallel_degree"):
+        read(
+            TITAN.replace("{tensor_parallel_degree: 2}", "{tensor_parallel_degre: 2}").replace(
+                "local_batch_size: 4, ", ""
+            )
+        )
+    with pytest.raises(
+        ReaderError, match=r"it must have one module of megatron, torchtitan, maxtext; it has 0"
+    ):
+        read(MAXTEXT.replace("framework: maxtext", "framework: nemo_automodel"))

@@ -1,4 +1,4 @@
-"""Primus experiments: YAML whose Megatron settings come from a module, a model preset and overrides.
+"""Primus experiments: YAML whose settings, in its backend's own keys, come from a module, a model preset and overrides.
 
 Presets named by `model` and `config` are looked for beside the file, in the folders that the caller names,
 and in the `primus/configs` of the repository that the file lies in. `extends` (or `bases`) names files
@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -18,19 +19,26 @@ from typing import Any, Final
 
 from forescale.errors import ReaderError, UnknownKeyError
 from forescale.files import read_text
+from forescale.frameworks.maxtext.reader import Given, read_given
 from forescale.frameworks.megatron.arguments import known_flags
 from forescale.frameworks.megatron.model import read_model
 from forescale.frameworks.megatron.reader import read_settings
 from forescale.frameworks.reading import Options, Reading
 from forescale.frameworks.settings import Settings
-from forescale.syntax import deep_merge, parse_mapping, parse_yaml_lenient
+from forescale.frameworks.torchtitan.reader import read_tables
+from forescale.syntax import deep_merge, keys_of_yaml, parse_mapping, parse_yaml_lenient
 from forescale.units import counted
 
-_TOP = ("work_group", "user_name", "exp_name", "workspace", "platform", "modules", "extends", "bases")
+_TOP = ("work_group", "user_name", "exp_name", "workspace", "platform", "env", "modules", "extends", "bases")
 _MODULE = ("framework", "config", "model", "overrides", "name", "trainer_class")
 _PLACEHOLDER = re.compile(r"\$\{([^:{}]+)(?::([^}]*))?\}")
 _MODULES_LINE = re.compile(r"^modules:", re.MULTILINE)
 _FLAT_LINE = re.compile(r"^(?:num_layers\s*:|hidden_size\s*:|extends\s*:|bases\s*:)", re.MULTILINE)
+MEGATRON = "megatron"
+BACKENDS = (MEGATRON, "torchtitan", "maxtext")
+"""Frameworks of modules that can be read."""
+PRIVATE = ("trainable", "sink_level", "file_sink_level", "stderr_sink_level", "mock_data")
+"""Keys of modules that are Primus's own and change no figure."""
 SCHEDULES: Mapping[str, str] = {
     "1f1b": "1f1b",
     "1f1b-interleaved": "interleaved-1f1b",
@@ -44,10 +52,10 @@ SCHEDULES: Mapping[str, str] = {
 
 
 class PrimusReader:
-    """Experiments and model presets of Primus for its Megatron backend."""
+    """Experiments of Primus, and model presets for its Megatron backend."""
 
     name: Final = "primus"
-    title: Final = "Primus experiment or model preset in YAML (Megatron backend)"
+    title: Final = "Primus experiment or model preset in YAML (Megatron, torchtitan or MaxText)"
 
     def recognises(self, text: str) -> bool:
         """Whether `text` is YAML with Primus's modules, or with Megatron's keys or extends at the top."""
@@ -62,6 +70,8 @@ class PrimusReader:
             if key not in _TOP:
                 raise UnknownKeyError(str(key), str(path), _TOP)
         module = _module(content["modules"], path)
+        if (backend := str(module["framework"])) != MEGATRON:
+            return _read_backend(backend, _merged(module, path, options), path, options)
         settings, unknown = _settings(_merged(module, path, options), path, strict=options.strict)
         schedule = _schedule(settings)
         reading = read_settings(
@@ -79,6 +89,22 @@ class PrimusReader:
         return reading
 
 
+def _read_backend(backend: str, merged: Mapping[str, Any], path: Path, options: Options) -> Reading:
+    """Return what a module of torchtitan or MaxText says, whose keys are these frameworks' own."""
+    words = {key: value for key, value in merged.items() if key not in PRIVATE}
+    turbo = words.pop("primus_turbo", None)
+    if isinstance(training := words.get("training"), Mapping):
+        words["training"] = {key: value for key, value in training.items() if key not in PRIVATE}
+    lines = dict(keys_of_yaml(read_text(path)))
+    if backend == "torchtitan":
+        at = re.compile(r"^modules\.\w+\.overrides\.")
+        found = read_tables(words, {at.sub("", key): line for key, line in lines.items()}, path, options)
+    else:
+        found = read_given(Given(words), path, options)
+    own = "not expressed: primus_turbo (Primus's own kernels of attention and products)"
+    return replace(found, format=PrimusReader.name, notes=(*found.notes, *[own] * bool(turbo)))
+
+
 def _read_preset(content: Mapping[str, Any], path: Path, options: Options) -> Reading:
     settings, unknown = _settings(content, path, strict=options.strict)
     model = read_model(settings, name=path.stem, options=options)
@@ -93,27 +119,24 @@ def _read_preset(content: Mapping[str, Any], path: Path, options: Options) -> Re
 
 
 def _module(modules: object, path: Path) -> dict[str, Any]:
-    """Return the one module that trains with Megatron."""
+    """Return the one module that trains."""
     if not isinstance(modules, dict) or not modules:
         raise ReaderError(path, "modules must be a table of modules, such as pre_trainer")
-    found = {
-        name: module for name, module in modules.items() if isinstance(module, dict) and "framework" in module
-    }
-    megatron = [module for module in found.values() if module["framework"] == "megatron"]
-    if len(megatron) != 1:
-        frameworks = ", ".join(sorted({str(module["framework"]) for module in found.values()})) or "none"
-        problem = (
-            f"it must have one module of the framework 'megatron'; it has {len(megatron)} ({frameworks})"
-        )
+    found = [module for module in modules.values() if isinstance(module, dict) and "framework" in module]
+    trains = [module for module in found if module["framework"] in BACKENDS]
+    if len(trains) != 1:
+        frameworks = ", ".join(sorted({str(module["framework"]) for module in found})) or "none"
+        wanted = ", ".join(BACKENDS)
+        problem = f"it must have one module of {wanted}; it has {len(trains)} ({frameworks})"
         raise ReaderError(path, problem)
-    for key in megatron[0]:
+    for key in trains[0]:
         if key not in _MODULE:
             raise UnknownKeyError(str(key), f"{path}, modules", _MODULE)
-    if (trainer := megatron[0].get("trainer_class")) is not None:
+    if (trainer := trains[0].get("trainer_class")) is not None:
         raise ReaderError(
             path, f"its trainer_class {trainer} trains no language model, which cannot be expressed"
         )
-    return dict(megatron[0])
+    return dict(trains[0])
 
 
 def _merged(module: Mapping[str, Any], path: Path, options: Options) -> dict[str, Any]:
@@ -121,7 +144,8 @@ def _merged(module: Mapping[str, Any], path: Path, options: Options) -> dict[str
     merged: dict[str, Any] = {}
     for key, folder in (("config", "modules"), ("model", "models")):
         if module.get(key) is not None:
-            merged = deep_merge(merged, _preset(str(module[key]), folder, path, options))
+            place = f"{folder}/{module['framework']}"
+            merged = deep_merge(merged, _preset(str(module[key]), place, path, options))
     overrides = module.get("overrides") or {}
     if not isinstance(overrides, Mapping):
         raise ReaderError(path, f"overrides must be a table, got {overrides!r}")
@@ -134,10 +158,11 @@ def _preset(name: str, folder: str, path: Path, options: Options) -> dict[str, A
     for place in places:
         if (place / file).is_file():
             return _resolved(place / file, options.variables, ())
-    if (base := _base_presets()[folder].get(file.stem)) is not None:
+    kind, _, backend = folder.partition("/")
+    if backend == MEGATRON and (base := _base_presets()[kind].get(file.stem)) is not None:
         return dict(base)
     problem = (
-        f"its preset {name!r} is neither beside it nor in a primus/configs/{folder}/megatron above it; "
+        f"its preset {name!r} is neither beside it nor in a primus/configs/{folder} above it; "
         "say where presets are"
     )
     raise ReaderError(path, problem)
@@ -154,9 +179,9 @@ def _places(folder: str, path: Path, folders: tuple[Path, ...]) -> Iterator[Path
     yield path.parent
     for given in folders:
         yield given
-        yield given / folder / "megatron"
+        yield given / folder
     for above in path.absolute().parents:
-        yield above / "primus" / "configs" / folder / "megatron"
+        yield above / "primus" / "configs" / folder
 
 
 def _resolved(path: Path, variables: Mapping[str, str], seen: tuple[Path, ...]) -> dict[str, Any]:

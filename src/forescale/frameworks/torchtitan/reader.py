@@ -41,24 +41,33 @@ class TorchtitanTomlReader:
     def read(self, path: Path, options: Options) -> Reading:
         """Return what the file at `path` says."""
         text = read_text(path)
-        given = dict(_flat(parse_mapping(text, path, parse_toml), ""))
-        lines = {key: line_of(text, key.split(".")) or 1 for key in given}
-        known = [f"{section}.{key}" for section, names in keys()["toml"].items() for key in names]
-        unknown = [key for key in given if key not in known]
-        settings = Settings({key: given[key] for key in given if key in known}, str(path), lines=lines)
-        if "model.name" not in given and "model.flavor" not in given:
-            raise ReaderError(path, "it has no [model] with name and flavor")
-        check_language(given.get("model.name"), str(path), lines.get("model.name", 1))
-        if settings.get("job.custom_config_module"):
-            for key in unknown:
-                settings.note(
-                    f"not expressed: {key} (line {lines[key]}), of a configuration module of its own"
-                )
-            unknown = []
-        if unknown and options.strict:
-            _refuse_unknown(unknown[0], f"{path}, line {lines[unknown[0]]}", known)
-        sizes = _own_sizes(settings, path)
-        return _reading(self.name, settings, options, sizes, unknown=tuple(unknown), python=False)
+        content = parse_mapping(text, path, parse_toml)
+        lines = {key: line_of(text, key.split(".")) or 1 for key, _ in _flat(content, "")}
+        return read_tables(content, lines, path, options)
+
+
+def read_tables(
+    content: Mapping[str, Any], lines: Mapping[str, int], path: Path, options: Options
+) -> Reading:
+    """Return what the sections of a job of 0.2 say, in whatever form they were written; `lines` by dotted key."""
+    given = dict(_flat(content, ""))
+    known = [f"{section}.{key}" for section, names in keys()["toml"].items() for key in names]
+    unknown = [key for key in given if key not in known]
+    settings = Settings({key: given[key] for key in given if key in known}, str(path), lines=lines)
+    if "model.name" not in given and "model.flavor" not in given:
+        raise ReaderError(path, "it has no [model] with name and flavor")
+    check_language(given.get("model.name"), str(path), lines.get("model.name", 1))
+    if settings.get("job.custom_config_module"):
+        for key in unknown:
+            place = f" (line {lines[key]})" if key in lines else ""
+            settings.note(f"not expressed: {key}{place}, of a configuration module of its own")
+        unknown = []
+    if unknown and options.strict:
+        place = f", line {lines[unknown[0]]}" if unknown[0] in lines else ""
+        _refuse_unknown(unknown[0], f"{path}{place}", known)
+    sizes = _own_sizes(settings, path)
+    name = TorchtitanTomlReader.name
+    return _reading(name, settings, options, sizes, unknown=tuple(unknown), python=False)
 
 
 class TorchtitanJobReader:
@@ -83,7 +92,7 @@ def _own_sizes(settings: Settings, path: Path) -> Call | None:
     named, flavor, _ = (
         settings.get(key) for key in ("experimental.custom_import", "model.flavor", "model.name")
     )
-    if not isinstance(named, str) or not isinstance(flavor, str):
+    if not isinstance(named, str) or not named.strip(".") or not isinstance(flavor, str):
         return None
     file = path.parent / Path(*named.split(".")).with_suffix(".py")
     found = read_flavor(file, flavor) if file.is_file() else None
