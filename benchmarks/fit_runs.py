@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from forescale.cost.calibration import Spread
-from forescale.cost.run_calibration import RunCalibration, group_of, load_run_calibration
+from forescale.cost.run_calibration import (
+    Novelty,
+    RunCalibration,
+    Seen,
+    Unseen,
+    groups_of,
+    load_run_calibration,
+)
+from forescale.errors import ForescaleError
+from forescale.evidence.case import Case, projector_of
 from forescale.evidence.cases import load_cases
-from forescale.evidence.fit import Fitted, best_step, fit, rounded, spread_of
+from forescale.evidence.fit import Fitted, best_step, fit, quantiles, rounded
 from forescale.evidence.runs import (
     CORE_WEIGHT,
     OTHER_WEIGHT,
@@ -28,51 +38,44 @@ from forescale.evidence.runs import (
     weights_of,
     with_logs,
 )
-from forescale.evidence.scoreboard import headline_label
+from forescale.evidence.tables import framework_name
 from forescale.numeric import Array
 
 TARGET = Path("src/forescale/catalogue/calibrations/runs/published.json")
+PEAKS = Path("src/forescale/catalogue/calibrations/memory/spreads.json")
 PRIORS = Path(__file__).with_name("priors.json")
 
 
 def main() -> None:
-    """Fit, cross-validate by source and by family of sources, write the calibration, print the errors."""
+    """Fit, predict every run by fits that had not seen it, write the calibration, print the errors."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", type=Path)
     parser.add_argument("--date", required=True)
     parser.add_argument("--output", type=Path, default=TARGET)
     options = parser.parse_args()
     base, priors = load_run_calibration(), json.loads(PRIORS.read_text(encoding="utf-8"))
-    runs, _ = runs_of(load_cases(options.runs), base)
+    cases = load_cases(options.runs)
+    runs, _ = runs_of(cases, base)
     parameters, scale = parameters_of(base, priors), priors["scale"]
     fitted = fit(runs, base, parameters, scale=scale)
-    inside = measured_of(runs) - fitted.linear.predicted
-    outside = {
-        families: held_out(
-            runs, base, parameters, fitted, scale=scale, folds=folds_of(runs, families=families)
-        )
-        for families in (False, True)
-    }
     result = replace(
         fitted.calibration,
         name=options.output.stem,
         date=options.date,
-        source=f"{len(runs)} published training runs ({options.runs.name}); held out in 5 folds by source",
-        in_sample=spreads(runs, inside),
-        held_out=spreads(runs, outside[False]),
+        source=f"{len(runs)} published training runs ({options.runs.name})",
+        seen=seen(runs),
+        spreads={
+            novelty: spreads(runs, errors)
+            for novelty, errors in unseen(runs, base, parameters, fitted, scale=scale).items()
+        },
     )
     options.output.write_text(json.dumps(rounded(asdict(result)), indent=1) + "\n", encoding="utf-8")
-    labels = np.array([headline_label(run.case) if run.case.core else "" for run in runs])
-    for title, errors in (
-        ("seen", inside),
-        ("unseen source", outside[False]),
-        ("unseen family", outside[True]),
-    ):
-        for label in sorted(set(labels) - {""}):
-            spread, chosen = spread_of(errors[labels == label]), np.abs(np.expm1(-errors[labels == label]))
+    PEAKS.write_text(json.dumps(rounded(peaks(cases, options)), indent=1) + "\n", encoding="utf-8")
+    for novelty, groups in result.spreads.items():
+        for name, spread in groups.items():
             sys.stdout.write(
-                f"{title:14s} {label:22s} n={spread.rows:4d} median |error| {np.median(chosen):6.1%} "
-                f"90th percentile {np.percentile(chosen, 90):6.1%} bias {np.expm1(-spread.bias):+6.1%}\n"
+                f"{novelty:14s} {name:24s} n={spread.rows:4d} median |error| {spread.median_abs:6.1%} "
+                f"90th percentile {spread.p90_abs:6.1%} bias {spread.bias:+6.1%} coverage {spread.coverage:4.0%}\n"
             )
 
 
@@ -85,61 +88,168 @@ def family_of(source: str) -> str:
     return next((family for family in FAMILIES if source.startswith(family)), source)
 
 
-def folds_of(runs: Sequence[Run], count: int = 5, *, families: bool = False) -> Array:
-    """Return the fold of every run: whole sources, or whole families, largest first to the emptiest fold so far."""
-    names = [family_of(run.source) if families else run.source for run in runs]
-    core = Counter(name for name, run in zip(names, runs, strict=True) if run.case.core)
-    every = Counter(names)
-    filled, fold = [0.0] * count, {}
-    for name in sorted(every, key=lambda item: (-core[item], -every[item], item)):
-        fold[name] = filled.index(min(filled))
-        filled[fold[name]] += core[name] + 0.2 * every[name]
-    return np.array([fold[name] for name in names])
+def seen(runs: Sequence[Run]) -> Seen:
+    """Return what the runs were."""
+    return Seen(
+        sources=tuple(sorted({run.source for run in runs})),
+        families=FAMILIES,
+        frameworks=tuple(sorted({record_of(run) for run in runs})),
+        architectures=tuple(sorted({architecture_of(run) for run in runs})),
+    )
 
 
-def held_out(
+def record_of(run: Run) -> str:
+    """Return the framework's record without its release."""
+    return run.case.stated.framework.partition("@")[0] if run.case.stated else ""
+
+
+def architecture_of(run: Run) -> str:
+    """Return the generation of the run's devices."""
+    return run.case.question.cluster.device.architecture
+
+
+def unseen(
     runs: Sequence[Run],
     base: RunCalibration,
     parameters: Sequence[Parameter],
     fitted: Fitted,
     *,
     scale: float,
-    folds: Array,
-) -> Array:
-    """Return ln(measured / predicted) of every run by the fit without its fold.
+) -> dict[Novelty, Array]:
+    """Return ln(measured / predicted) of every run by novelty: by a fit that had not seen that much of it."""
+    families = [family_of(run.source) for run in runs]
+    unnamed = [as_unnamed(run, base) for run in runs]
+    out = partial(held_out, base=base, parameters=parameters, fitted=fitted, scale=scale)
+    return {
+        "known source": measured_of(runs) - fitted.linear.predicted,
+        "new release": out(runs, names=[run.source for run in runs]),
+        "new family": out(runs, names=families),
+        "new stack": out(runs, names=families, asked=unnamed),
+        "new device": out(runs, names=[architecture_of(run) for run in runs]),
+    }
 
-    Each fold's parameters come from the linear model around the fit of all runs; its runs are then projected
-    with them exactly.
+
+def as_unnamed(run: Run, base: RunCalibration) -> Run:
+    """Return the run as it is asked where nobody says which software trained it."""
+    case = run.case
+    if case.stated is None or case.model is None or case.cluster is None:
+        return run
+    stated = replace(case.stated, framework=framework_name("", ""))
+    try:
+        strategy, workload = stated.trained(case.model, case.cluster)
+        other = Run(case=replace(case, strategy=strategy, workload=workload), costs=run.costs)
+        other.log_predicted(base)
+    except ForescaleError:
+        return run
+    return other
+
+
+def held_out(
+    runs: Sequence[Run],
+    *,
+    base: RunCalibration,
+    parameters: Sequence[Parameter],
+    fitted: Fitted,
+    scale: float,
+    names: Sequence[str],
+    asked: Sequence[Run] | None = None,
+) -> Array:
+    """Return ln(measured / predicted) of every run by the fit without the runs that share its name.
+
+    Each fit's parameters come from the linear model around the fit of all runs; what it had not seen is then
+    projected with them exactly, as `asked` where that differs.
     """
     measured, weights, linear = measured_of(runs), weights_of(runs), fitted.linear
-    errors = np.empty(len(runs))
-    for fold in np.unique(folds):
-        out = folds == fold
+    asked, errors, every = asked or runs, np.empty(len(runs)), np.array(names)
+    for name in sorted(set(names)):
+        out = every == name
         step = best_step(linear, measured, np.where(out, 0.0, weights), parameters, scale=scale)
         calibration = with_logs(base, parameters, linear.logs + step)
-        left = [run for run, is_out in zip(runs, out, strict=True) if is_out]
-        errors[out] = measured[out] - predict(left, calibration)[:, 0]
+        errors[out] = (
+            measured[out]
+            - predict([run for run, chosen in zip(asked, out, strict=True) if chosen], calibration)[:, 0]
+        )
     return errors
 
 
-FEWEST = 8
-"""Runs from which a group has an interval of its own."""
+FEWEST = 20
+"""Runs from which a group has an interval of its own, if they are of two families."""
 
 
-def spreads(runs: Sequence[Run], errors: Array) -> dict[str, Spread]:
-    """Return the spread of every group that is large enough, and of "all"; core rows count most."""
-    weights = np.array([CORE_WEIGHT if run.case.core else OTHER_WEIGHT for run in runs])
-    groups: dict[str, list[int]] = defaultdict(list)
-    for index, run in enumerate(runs):
-        asked = run.case.question
-        compute = asked.workload.precision.compute
-        groups[group_of(asked.cluster.device.architecture, compute)].append(index)
-    groups["all"] = list(range(len(runs)))
-    found = {}
-    for name, members in sorted(groups.items()):
-        if len(members) >= FEWEST or name == "all":
-            found[name] = spread_of(errors[members], weights[members])
+def spreads(runs: Sequence[Run], errors: Array) -> dict[str, Unseen]:
+    """Return the spread of every group that is large enough, of core rows, and of "all".
+
+    Core rows count most in the interval, which is as wide below as above: to which side the next source lies is
+    not known. Medians and percentiles of the size of errors count every run alike.
+    """
+    core = np.array([run.case.core for run in runs])
+    weights = np.where(core, CORE_WEIGHT, OTHER_WEIGHT)
+    families = np.array([family_of(run.source) for run in runs])
+    groups = [_groups(run) for run in runs]
+    members = {
+        name: np.array([name in each for each in groups]) for name in sorted({n for g in groups for n in g})
+    }
+
+    def widths(among: Array) -> dict[str, float]:
+        found = {}
+        for name, inside in members.items():
+            chosen = inside & among
+            large = chosen.sum() >= FEWEST and len(set(families[chosen])) > 1
+            if large or name == "all":
+                found[name] = quantiles(np.abs(errors[chosen]), weights[chosen], (0.8,))[0]
+        return found
+
+    covered = np.zeros(len(runs), dtype=bool)
+    for family in sorted(set(families)):
+        others = widths(families != family) if len(set(families)) > 1 else widths(families == family)
+        for index in np.flatnonzero(families == family):
+            width = next(others[name] for name in groups[index] if name in others)
+            covered[index] = abs(errors[index]) <= width
+    every = widths(np.ones(len(runs), dtype=bool))
+    found = {name: _unseen(errors[members[name]], covered[members[name]], every[name]) for name in every}
+    if core.any():
+        found["core"] = _unseen(errors[core], covered[core], every["all"])
     return found
+
+
+def peaks(cases: Sequence[Case], options: argparse.Namespace) -> dict[str, Any]:
+    """Return how far measured peaks lay from projected ones, by what their sources measured."""
+    ask, found = projector_of(), defaultdict[str, list[tuple[str, float]]](list)
+    for case in cases:
+        if case.skipped_reason is None and case.measured.peak_bytes:
+            said = ask(case).peak_bytes or 0.0
+            found[case.measured.peak_measure].append(
+                (family_of(case.source), math.log(case.measured.peak_bytes / said))
+            )
+    widths = {}
+    for measure, pairs in sorted(found.items()):
+        names, errors = np.array([name for name, _ in pairs]), np.array([error for _, error in pairs])
+        covered = np.zeros(len(errors), dtype=bool)
+        for name in set(names) if len(set(names)) > 1 else ():
+            covered[names == name] = np.abs(errors[names == name]) <= np.percentile(
+                np.abs(errors[names != name]), 80
+            )
+        widths[measure] = asdict(_unseen(errors, covered, float(np.percentile(np.abs(errors), 80))))
+    return {"date": options.date, "source": f"published peaks of {options.runs.name}", "widths": widths}
+
+
+def _groups(run: Run) -> tuple[str, ...]:
+    asked = run.case.question
+    compute = asked.workload.precision.compute
+    return groups_of(architecture_of(run), compute, moe=asked.model.is_moe)
+
+
+def _unseen(errors: Array, covered: Array, width: float) -> Unseen:
+    size = np.abs(errors)
+    return Unseen(
+        rows=len(errors),
+        median_abs=float(np.median(size)),
+        bias=float(np.median(errors)),
+        p10=-width,
+        p90=width,
+        p90_abs=float(np.percentile(size, 90)),
+        coverage=float(covered.mean()),
+    )
 
 
 def parameters_of(base: RunCalibration, table: dict[str, Any]) -> tuple[Parameter, ...]:

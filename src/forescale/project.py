@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from forescale.cost.anchor import Anchor, Measured
+from forescale.cost.calibration import Spread
 from forescale.cost.roofline import peak_rate as device_peak_rate
+from forescale.cost.run_calibration import Novelty
 from forescale.cost.select import Costs
 from forescale.errors import PhysicsError, SpecError
 from forescale.evaluate import Evaluation, evaluate
@@ -124,6 +126,7 @@ def _sourced(result: Projection, wired: Wired) -> Projection:
         compute=f"measured, {choice.compute}" if choice.measured else choice.compute,
         reason=choice.reason,
         calibration=costs.runs.name,
+        novelty=novelty_of(wired.question),
         device_clock_hz=costs.clock_hz,
         time_sources=sources.shares,
         restored=restored,
@@ -163,7 +166,7 @@ def _summarised(wired: Wired, evaluation: Evaluation) -> Projection:
     """Return what one evaluated layout says of the step and of the whole run."""
     question = wired.question
     model, cluster, strategy, workload = question.parts
-    spread = question.costs.runs.spread(cluster.device, workload.precision.compute)
+    spread = spread_of(question)
     step = number_of(evaluation.step_time)
     share, packed = strategy.routing.share, workload.document_len
     flops = model_flops(model, workload.seq_len, routed_share=share, document_len=packed)
@@ -200,6 +203,22 @@ def _summarised(wired: Wired, evaluation: Evaluation) -> Projection:
         if workload.tokens
         else None,
         notes=(*_notes(model, strategy, workload), *fragmentation_note(memory, wired.setting)),
+    )
+
+
+def novelty_of(question: Question, source: str = "") -> Novelty:
+    """Return what is new of a question to the published runs; `source` published a run that it asks about."""
+    framework = question.framework.name if question.framework else None
+    return question.costs.runs.novelty(question.cluster.device, framework, source)
+
+
+def spread_of(question: Question, source: str = "") -> Spread:
+    """Return ln(measured / projected) of step times, as it was for questions of which as much was new."""
+    return question.costs.runs.spread(
+        question.cluster.device,
+        question.workload.precision.compute,
+        moe=question.model.is_moe,
+        novelty=novelty_of(question, source),
     )
 
 

@@ -6,28 +6,25 @@ import json
 
 import numpy as np
 import pytest
-from benchmarks.fit_runs import PRIORS, folds_of, held_out, parameters_of, spreads
+from benchmarks.fit_runs import PRIORS, family_of, held_out, parameters_of, seen, spreads
 from tests.evidence.runs import ARCHITECTURE, BASE, LAYOUTS, PARAMETERS, run
 
 from forescale.evidence.fit import fit
 from forescale.evidence.runs import logs_of, measured_of, with_logs
 
 
-def test_folds_leave_whole_sources_out():
-    runs = [run(LAYOUTS[0], source) for source in ("A", "B", "C", "DGXC1", "DGXC2", "A")]
-    folds = folds_of(runs, 3)
-    assert folds[0] == folds[5]
-    assert len(set(folds.tolist())) == 3
-    families = folds_of(runs, 5, families=True)
-    assert families[3] == families[4]
-
-
 def test_held_out_errors_are_of_fits_that_did_not_see_the_source():
     runs = [run(layout, "A") for layout in LAYOUTS] + [run(layout, "B", factor=1.2) for layout in LAYOUTS]
     fitted = fit(runs, BASE, PARAMETERS, scale=0.01)
     inside = measured_of(runs) - fitted.linear.predicted
-    outside = held_out(runs, BASE, PARAMETERS, fitted, scale=0.01, folds=folds_of(runs, 2))
+    names = [each.source for each in runs]
+    outside = held_out(runs, base=BASE, parameters=PARAMETERS, fitted=fitted, scale=0.01, names=names)
     assert np.median(outside[4:]) > np.median(inside[4:]) + 0.02
+
+
+def test_releases_of_one_document_are_one_family():
+    assert family_of("DGXC1") == family_of("DGXC2") != family_of("A")
+    assert seen([run(LAYOUTS[0], "B"), run(LAYOUTS[0], "A")]).sources == ("A", "B")
 
 
 def test_priors_cover_the_published_calibration():
@@ -40,6 +37,13 @@ def test_priors_cover_the_published_calibration():
     assert shared.shared_by == ("software.llm-foundry.passes",)
 
 
-def test_large_groups_have_a_spread_of_their_own():
-    errors = np.linspace(-0.2, 0.2, 41)
-    assert set(spreads([run(LAYOUTS[0]) for _ in errors], errors)) == {"all", f"{ARCHITECTURE}/16"}
+def test_large_groups_of_two_families_have_a_spread_of_their_own():
+    errors = np.linspace(-0.2, 0.2, 40)
+    one = spreads([run(LAYOUTS[0], "A") for _ in errors], errors)
+    assert set(one) == {"all", "core"}
+    two = spreads([run(LAYOUTS[0], "AB"[index % 2]) for index in range(40)], errors)
+    group = f"{ARCHITECTURE}/16"
+    assert set(two) == {"all", "core", "dense", group, f"{group}/dense"}
+    assert two["all"].p90 == -two["all"].p10 == pytest.approx(0.16, abs=0.006)
+    assert two["all"].coverage == pytest.approx(0.8, abs=0.05)
+    assert (two["all"].median_abs, two["all"].p90_abs) == pytest.approx((0.1, 0.18), abs=0.006)

@@ -10,19 +10,22 @@ import pytest
 from tests.small import cluster
 
 from forescale.catalogue.clusters import load_cluster
-from forescale.cost.calibration import UNMEASURED, Spread, load_calibration
+from forescale.cost.calibration import UNMEASURED, load_calibration
 from forescale.cost.run_calibration import (
+    NOVELTIES,
     DeviceFactors,
     RunCalibration,
+    Seen,
     SharedFactors,
     SoftwareFactors,
+    Unseen,
     load_run_calibration,
 )
 from forescale.cost.select import read_calibrations
 from forescale.errors import ReaderError, UnknownNameError
 
 H100 = cluster(8).device
-WIDE = Spread(rows=9, median_abs=0.1, bias=0.0, p10=-0.2, p90=0.1)
+WIDE = Unseen(rows=9, median_abs=0.1, bias=0.0, p10=-0.2, p90=0.1, p90_abs=0.2, coverage=0.8)
 EXAMPLE = RunCalibration(
     name="example",
     date="2026-01-01",
@@ -33,7 +36,10 @@ EXAMPLE = RunCalibration(
         "generic": DeviceFactors(wide=0.5),
     },
     software={"fast": SoftwareFactors(), "slow": SoftwareFactors(product=0.5, passes=4.0, attention=0.1)},
-    held_out={"all": WIDE},
+    seen=Seen(
+        sources=("PAPER1",), families=("PAPER",), frameworks=("fast",), architectures=(H100.architecture,)
+    ),
+    spreads={novelty: {"all": WIDE} for novelty in NOVELTIES},
 )
 
 
@@ -59,15 +65,42 @@ def test_unknown_software_is_named():
         EXAMPLE.factors(H100, "slowest")
 
 
-def test_intervals_widen_for_generations_without_runs():
-    known = EXAMPLE.spread(H100, "bf16")
-    other = EXAMPLE.spread(replace(H100, name="other", architecture="unheard-of"), "bf16")
+def spread(calibration=EXAMPLE, device=H100, compute="bf16", *, moe=False, novelty="new family"):
+    return calibration.spread(device, compute, moe=moe, novelty=novelty)
+
+
+def test_what_is_new_of_a_run():
+    stranger = replace(H100, name="other", architecture="unheard-of")
+    assert EXAMPLE.novelty(H100, "fast", "PAPER1") == "known source"
+    assert EXAMPLE.novelty(stranger, "fast", "PAPER1") == "known source"
+    assert EXAMPLE.novelty(H100, "fast", "PAPER2") == "new release"
+    assert EXAMPLE.novelty(H100, "fast", "OTHER") == EXAMPLE.novelty(H100, "fast") == "new family"
+    assert EXAMPLE.novelty(H100, None) == EXAMPLE.novelty(H100, "unheard-of") == "new stack"
+    assert EXAMPLE.novelty(stranger, "fast") == EXAMPLE.novelty(stranger, "fast", "PAPER2") == "new device"
+
+
+def test_the_closest_group_that_is_known_gives_the_interval():
+    closest = replace(WIDE, p10=-0.5, p90=0.5)
+    group = f"{H100.architecture}/16/moe"
+    own = replace(EXAMPLE, spreads={"new family": {"all": WIDE, group: closest}})
+    assert spread(own, moe=True) == closest
+    assert spread(own) == spread(own, compute="fp8", moe=True) == WIDE
+
+
+def test_intervals_widen_for_generations_without_kernels():
+    known = spread(novelty="new device")
+    other = spread(device=replace(H100, name="other", architecture="unheard-of"), novelty="new device")
     assert known.low(1.0) == pytest.approx(math.exp(-0.2))
     assert other.low(1.0) < known.low(1.0) < 1.0 < known.high(1.0) < other.high(1.0)
-    everything = EXAMPLE.held_out["all"]
-    assert other.low(1.0) == pytest.approx(math.exp(everything.p10) ** 1.5)  # half as wide again
-    assert other.high(1.0) == pytest.approx(math.exp(everything.p90) ** 1.5)
-    assert (other.median_abs, other.bias) == (everything.median_abs * 1.5, everything.bias)
+    assert other.low(1.0) == pytest.approx(math.exp(WIDE.p10) ** 1.5)  # half as wide again
+    assert other.high(1.0) == pytest.approx(math.exp(WIDE.p90) ** 1.5)
+    assert (other.median_abs, other.bias) == (WIDE.median_abs * 1.5, WIDE.bias)
+
+
+def test_the_more_is_new_the_wider_the_published_interval():
+    widths = [spread(load_run_calibration(), novelty=novelty).p90 for novelty in NOVELTIES[:4]]
+    assert widths[0] < min(widths[1:])
+    assert widths[-1] > max(widths[:-1])
 
 
 def test_published_factors_are_bounded():
@@ -76,7 +109,10 @@ def test_published_factors_are_bounded():
     run = published.factors(H100, "megatron-core")
     for dtype in ("bf16", "fp8"):
         assert 0.3 < sustained.gemm[dtype].fraction * run.rate(dtype) <= 1.0
-    assert all(spread.p10 < spread.p90 for spread in published.held_out.values())
+    for groups in published.spreads.values():
+        assert all(
+            spread.p10 < 0.0 < spread.p90 and 0.0 <= spread.coverage <= 1.0 for spread in groups.values()
+        )
 
 
 def test_unknown_keys_are_refused(tmp_path):
@@ -99,10 +135,8 @@ def test_devices_are_trained_with_the_usual_software_of_their_vendor():
 
 def test_without_any_held_out_runs_errors_are_wide():
     """A fifth at the median, a third either way; half as wide again for a device of another generation."""
-    bare = replace(EXAMPLE, held_out={})
-    known, other = (
-        bare.spread(device, "bf16") for device in (H100, replace(H100, name="other", architecture="new"))
-    )
+    bare, other = replace(EXAMPLE, spreads={}), replace(H100, name="other", architecture="new")
+    known, unknown = (spread(bare, device, novelty="new device") for device in (H100, other))
     assert (known.median_abs, known.bias, known.p10, known.p90) == (0.2, 0.0, -0.3, 0.3)
-    assert (other.p10, other.p90) == pytest.approx((-0.3 * UNMEASURED, 0.3 * UNMEASURED))
-    assert other.median_abs == pytest.approx(0.2 * UNMEASURED)
+    assert (unknown.p10, unknown.p90) == pytest.approx((-0.3 * UNMEASURED, 0.3 * UNMEASURED))
+    assert unknown.median_abs == pytest.approx(0.2 * UNMEASURED)

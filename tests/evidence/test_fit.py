@@ -78,7 +78,8 @@ def test_a_few_runs_move_a_cluster_and_narrow_its_interval():
     assert abs(left) < 0.5 * np.log(1.25)
     assert result.moves[0].after != result.moves[0].before
     device = cluster(8).device
-    assert result.calibration.spread(device, "bf16") == result.calibration.held_out[device.name]
+    own = result.calibration.spread(device, "bf16", moe=False, novelty="new family")
+    assert own == result.calibration.own[device.name]
 
 
 def test_a_cluster_has_one_device():

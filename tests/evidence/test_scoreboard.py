@@ -103,7 +103,9 @@ def test_the_document_has_every_row_and_is_json(cases, projector):
     assert [entry["id"] for entry in body["rows"]] == list(cases)
     assert set(body["rows"][0]) == {
         *("id", "predicted_step_time_s", "measured_step_time_s", "error"),
-        *("predicted_peak_bytes", "measured_peak_bytes", "peak_measure", "memory_error", "skipped"),
+        *("predicted_step_time_low_s", "predicted_step_time_high_s"),
+        *("predicted_peak_bytes", "predicted_peak_low_bytes", "predicted_peak_high_bytes"),
+        *("measured_peak_bytes", "peak_measure", "memory_error", "skipped"),
     }
     assert all(
         (entry["skipped"] is None) == (entry["predicted_step_time_s"] is not None) for entry in body["rows"]

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from forescale.cost.calibration import NARROW_TYPES, RunFactors, Spread
 from forescale.errors import UnknownNameError
@@ -26,6 +26,10 @@ WIDE_TYPES = ("bf16", "fp16", "tf32", "fp32")
 PASS_FAMILIES = ("elementwise", "norm")
 """Families of traffic that eager software passes over more often than fused software."""
 DEFAULT = "published"
+Novelty: TypeAlias = Literal["known source", "new release", "new family", "new stack", "new device"]
+"""What the fit has not seen of a run: nothing, the release, who ran it, the software too, or the devices."""
+NOVELTIES: tuple[Novelty, ...] = ("known source", "new release", "new family", "new stack", "new device")
+NOTHING_KNOWN = Spread(rows=0, median_abs=0.2, bias=0.0, p10=-0.3, p90=0.3)
 
 
 def usual_software(device: Device) -> str:
@@ -87,6 +91,28 @@ class SoftwareFactors:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unseen(Spread):
+    """Errors ln(measured / predicted) of runs of which a fit had not seen something."""
+
+    p90_abs: float
+    """90th percentile of their size."""
+    coverage: float
+    """Share that lies between the 10th and 90th percentile of all *other* families of sources."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What the runs of a fit were."""
+
+    sources: tuple[str, ...] = ()
+    families: tuple[str, ...] = ()
+    """Sources, or how their names begin, that are releases of one document."""
+    frameworks: tuple[str, ...] = ()
+    """Records without their releases."""
+    architectures: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunCalibration:
     """Losses by generation and software, and how far the truth lay from predictions with them."""
 
@@ -99,10 +125,11 @@ class RunCalibration:
     devices: Mapping[str, DeviceFactors] = field(default_factory=dict)
     """By device name or architecture; "generic" is the prior of all others."""
     software: Mapping[str, SoftwareFactors] = field(default_factory=dict)
-    in_sample: Mapping[str, Spread] = field(default_factory=dict)
-    """Of ln(measured / predicted), by generation and width of numbers ("hopper/16"), and "all"."""
-    held_out: Mapping[str, Spread] = field(default_factory=dict)
-    """The same for runs of sources that were left out of the fit."""
+    seen: Seen = field(default_factory=Seen)
+    spreads: Mapping[str, Mapping[str, Unseen]] = field(default_factory=dict)
+    """By novelty, then by group (`groups_of`); "core" is there to be read, not to be looked up."""
+    own: Mapping[str, Spread] = field(default_factory=dict)
+    """By device: errors of one's own runs on one's own cluster."""
 
     def factors(self, device: Device, software: str | None = None) -> RunFactors:
         """Return the losses of one device under one software stack, by default the one usual on it.
@@ -140,22 +167,44 @@ class RunCalibration:
             slice_straggler=shared.slice_straggler,
         )
 
-    def spread(self, device: Device, compute: str) -> Spread:
-        """Return the errors to expect of a device and compute type."""
-        if device.name in self.held_out:
-            return self.held_out[device.name]
-        group = group_of(device.architecture, compute)
-        everything = self.held_out.get("all", Spread(rows=0, median_abs=0.2, bias=0.0, p10=-0.3, p90=0.3))
-        if group in self.held_out:
-            return self.held_out[group]
-        if device.architecture in self.devices:
-            return everything
-        return replace(everything.widened(), rows=0)
+    def novelty(self, device: Device, framework: str | None, source: str = "") -> Novelty:
+        """Return what is new of a run.
+
+        Parameters
+        ----------
+        framework
+            Record of the framework, without its release; None where nobody said which it is.
+        source
+            Short name of the source that published it; "" for a run of one's own.
+        """
+        if source in self.seen.sources:
+            return "known source"
+        if device.architecture not in self.seen.architectures:
+            return "new device"
+        if source and source.startswith(self.seen.families):
+            return "new release"
+        return "new family" if framework in self.seen.frameworks else "new stack"
+
+    def spread(self, device: Device, compute: str, *, moe: bool, novelty: Novelty) -> Spread:
+        """Return the errors to expect of a device, compute type and kind of model."""
+        if device.name in self.own:
+            return self.own[device.name]
+        found = self.spreads.get(novelty, {})
+        group = next((each for each in groups_of(device.architecture, compute, moe=moe) if each in found), "")
+        spread = found.get(group, NOTHING_KNOWN)
+        # Runs of other generations say how far off a fit is, not how far off the kernels are.
+        return (
+            spread.widened()
+            if novelty == "new device" and device.architecture not in self.devices
+            else spread
+        )
 
 
-def group_of(architecture: str, compute: str) -> str:
-    """Return the group whose errors describe a run: generation and width of numbers."""
-    return f"{architecture}/{8 if compute in NARROW_TYPES else 16}"
+def groups_of(architecture: str, compute: str, *, moe: bool) -> tuple[str, ...]:
+    """Return the groups whose errors may describe a run, the closest first."""
+    group = f"{architecture}/{8 if compute in NARROW_TYPES else 16}"
+    kind = "moe" if moe else "dense"
+    return f"{group}/{kind}", group, kind, "all"
 
 
 @functools.cache

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+from forescale.catalogue.frameworks import load_framework
 from forescale.cost.select import Costs
 from forescale.evidence.corpus import InexpressibleError
 from forescale.evidence.layout import Stated
 from forescale.evidence.published import StepSource
+from forescale.files import packaged
 from forescale.presets import project_as
+from forescale.project import spread_of
 from forescale.projection.result import MemorySummary
 from forescale.question import Question
 from forescale.spec import Cluster, Model, Strategy, Workload
@@ -73,8 +77,13 @@ class Case:
         """
         if self.model is None or self.cluster is None or self.strategy is None or self.workload is None:
             raise InexpressibleError(self.skipped_reason or "the row was not expressed")
+        named = self.stated is not None and not self.stated.assumed
         return Question(
-            model=self.model, cluster=self.cluster, strategy=self.strategy, workload=self.workload
+            model=self.model,
+            cluster=self.cluster,
+            strategy=self.strategy,
+            workload=self.workload,
+            framework=load_framework(self.stated.framework) if named and self.stated else None,
         )
 
     @property
@@ -98,21 +107,37 @@ class Prediction:
     low_s: float | None = None
     high_s: float | None = None
     """Bounds of the interval of `step_time_s`, if the projector gives one."""
+    peak_low_bytes: float | None = None
+    peak_high_bytes: float | None = None
+    """The same of `peak_bytes`."""
 
 
 def projector_of(preset: str = "default", costs: Costs | None = None) -> Projector:
     """Return a projector that asks `project` under `preset`, priced by `costs`."""
 
     def predict(case: Case) -> Prediction:
-        result = project_as(replace(case.question, preset=preset, costs=costs or Costs()))
+        asked = replace(case.question, preset=preset, costs=costs or Costs())
+        result = project_as(asked)
+        spread, step = spread_of(asked, case.source), result.step_time.expected
+        peak = published_peak(result.memory, case.measured)
+        low, high = peak_range(peak, case.measured.peak_measure)
         return Prediction(
-            step_time_s=result.step_time.expected,
-            peak_bytes=published_peak(result.memory, case.measured),
-            low_s=result.step_time.low,
-            high_s=result.step_time.high,
+            step_time_s=step,
+            peak_bytes=peak,
+            low_s=spread.low(step),
+            high_s=spread.high(step),
+            peak_low_bytes=low,
+            peak_high_bytes=high,
         )
 
     return predict
+
+
+def peak_range(peak_bytes: float, measure: PeakMeasure) -> tuple[float, float]:
+    """Return what a tenth of measured peaks lie below, and above, by what their source means by peak memory."""
+    widths = packaged("calibrations/memory/spreads")["widths"]
+    factor = math.exp(widths[measure if measure in widths else "device"]["p90"])
+    return peak_bytes / factor, peak_bytes * factor
 
 
 def published_peak(memory: MemorySummary, measured: Measured) -> float:

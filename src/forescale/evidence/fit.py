@@ -212,14 +212,12 @@ def calibrate_cluster(
     before = measured_of(runs) - np.array([run.log_predicted(own)[0] for run in runs])
     fitted = fit(runs, own, parameters, scale=SCALE)
     after = measured_of(runs) - fitted.linear.predicted
-    held_out = {**base.held_out, device.name: _interval(base, device.architecture, after)}
     calibration = replace(
         fitted.calibration,
         name=name,
         date=date,
         source=source,
-        in_sample={device.name: spread_of(after)},
-        held_out=held_out,
+        own={**base.own, device.name: _interval(base, runs, after)},
     )
     return ClusterCalibration(
         calibration=calibration,
@@ -253,9 +251,9 @@ def _near(base: RunCalibration, path: str, spread: float, *, high: float = np.in
     )
 
 
-def _interval(base: RunCalibration, architecture: str, errors: Array) -> Spread:
+def _interval(base: RunCalibration, runs: Sequence[Run], errors: Array) -> Spread:
     """Return the interval of the cluster: that of its own errors, but not below half of what is known."""
-    own = spread_of(errors)
-    groups = [spread for name, spread in base.held_out.items() if name.startswith(f"{architecture}/")]
-    known = groups[0] if groups else base.held_out.get("all", own)
+    own, asked = spread_of(errors), runs[0].case.question
+    compute = asked.workload.precision.compute
+    known = base.spread(asked.cluster.device, compute, moe=asked.model.is_moe, novelty="new family")
     return replace(own, p10=min(own.p10, FLOOR * known.p10), p90=max(own.p90, FLOOR * known.p90))

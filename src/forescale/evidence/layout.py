@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 from forescale.catalogue.frameworks import load_framework
 from forescale.evidence.corpus import InexpressibleError, Notes
-from forescale.evidence.tables import first_match, framework_name, words_of
+from forescale.evidence.tables import first_match, framework_name, names_framework, words_of
 from forescale.files import Row
 from forescale.frameworks.megatron.layout import launch_graphs
 from forescale.spec import Cluster
@@ -42,6 +42,8 @@ class Stated:
     """Name of the framework's record, as `--framework` takes it."""
     strategy: Mapping[str, Any]
     workload: Mapping[str, Any]
+    assumed: bool = False
+    """Whether the row does not say which framework it is."""
 
     def trained(self, model: Model, cluster: Cluster) -> tuple[Strategy, Workload]:
         """Return the layout and the workload as the framework trains them."""
@@ -96,6 +98,7 @@ def stated_of(row: Row, model: Model, notes: Notes) -> Stated:
     said = words_of(row)
     return Stated(
         framework=name,
+        assumed=not names_framework(source_text(row)),
         strategy=over(given, said["strategy"]),
         workload=over(workload, said["workload"]),
     )

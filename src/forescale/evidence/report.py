@@ -80,30 +80,42 @@ def _headline(board: Scoreboard, picture: str) -> str:
 
 
 def _held_out(preset: str) -> str:
-    """Return how the shipped losses of whole runs did on sources that they were not fitted to."""
+    """Return how the shipped losses of whole runs did on runs of which they had not seen something."""
     if preset != "default":
         return ""
     calibration = load_run_calibration()
     rows = [
         [
+            novelty,
             group,
             str(spread.rows),
-            _percent(math.expm1(calibration.in_sample[group].median_abs)),
-            _percent(math.expm1(spread.median_abs)),
-            _percent(math.expm1(spread.p10)),
-            _percent(math.expm1(spread.p90)),
+            _percent(spread.median_abs),
+            _percent(spread.p90_abs),
+            _signed(spread.bias),
+            f"±{_percent(math.expm1(spread.p90))}",
+            _percent(spread.coverage),
         ]
-        for group, spread in calibration.held_out.items()
+        for novelty, groups in calibration.spreads.items()
+        for group, spread in groups.items()
+        if group in PRINTED or group.endswith(("/8", "/16"))
     ]
-    title = ("group", "rows", "median, fitted", "median, held out", "10th pct", "90th pct")
+    title = ("new to the fit", "group", "rows", "median", "90th pct", "bias", "interval", "in interval")
     return (
-        "### Sources the calibration has not seen\n\n"
+        "### What the calibration has not seen\n\n"
         "The losses of whole runs (clocks, launches, stragglers, software) that every projection uses are fitted "
-        f"to published runs ({calibration.source}), so on these rows the figures above are in-sample. "
-        "Held out, each source is predicted by a fit without it. Groups are device generation and width of numbers; "
-        "percentiles are of measured / projected − 1, and make the range that a projection states.\n\n"
-        + table(title, rows)
+        f"to {calibration.source}, so on these rows the figures above are in-sample: nothing is new, a "
+        "*known source*. Every run is also predicted by fits that had not seen it: without its source, where other "
+        "releases of that document stay (*new release*); without all releases of its document (*new family*); the "
+        "same, asked as one asks who does not know the stack, with the usual framework and all its defaults (*new "
+        "stack*); without its generation of devices (*new device*). Errors are ln(measured / projected), every row "
+        "counted alike. The interval is what 8 rows in 10 of the group lie within, core rows counting most; it is "
+        "the range that a projection states: of the closest group and of what is new of the question (nothing "
+        "named of the framework: a new stack; `--framework`: a new family). The last column says how many rows "
+        "lie within the interval that all *other* families give.\n\n" + table(title, rows)
     )
+
+
+PRINTED = ("all", "core", "dense", "moe")
 
 
 def _memory(board: Scoreboard, picture: str) -> str:
@@ -337,9 +349,13 @@ def _row(outcome: Outcome) -> dict[str, Any]:
     return {
         "id": outcome.case.id,
         "predicted_step_time_s": prediction.step_time_s if prediction else None,
+        "predicted_step_time_low_s": prediction.low_s if prediction else None,
+        "predicted_step_time_high_s": prediction.high_s if prediction else None,
         "measured_step_time_s": measured.step_time_s,
         "error": outcome.error,
         "predicted_peak_bytes": prediction.peak_bytes if prediction else None,
+        "predicted_peak_low_bytes": prediction.peak_low_bytes if prediction else None,
+        "predicted_peak_high_bytes": prediction.peak_high_bytes if prediction else None,
         "measured_peak_bytes": measured.peak_bytes,
         "peak_measure": measured.peak_measure,
         "memory_error": outcome.memory_error,

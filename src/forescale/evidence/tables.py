@@ -32,6 +32,13 @@ def framework_name(source: str, remarks: str) -> str:
     raise AssertionError(msg)
 
 
+def names_framework(source: str) -> bool:
+    """Return whether a source is one whose framework is known; another's is taken to be the usual one."""
+    return any(
+        entry["match"] and re.search(entry["match"], source, re.IGNORECASE) for entry in table("sources")
+    )
+
+
 @cache
 def first_match(name: str, text: str) -> Mapping[str, Any]:
     """Return the first entry of table `name` whose `match` is found in `text`, or an empty mapping."""

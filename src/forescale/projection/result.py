@@ -144,6 +144,8 @@ class CostSummary:
     """Why that model."""
     calibration: str
     """Run calibration: what whole runs lose against kernels alone."""
+    novelty: str
+    """What of the question its runs had not seen, by which the range of the step time goes."""
     device_clock_hz: float | None
     """Clock asked for; None is the device's own."""
     time_sources: dict[str, float]
