@@ -16,6 +16,7 @@ from forescale.cost.select import Costs
 from forescale.errors import PhysicsError, SpecError
 from forescale.evaluate import Evaluation, evaluate
 from forescale.formula import number_of, value_of
+from forescale.goodput.calendar import calendar
 from forescale.graph.counts import count_parameters, model_flops
 from forescale.graph.moe import possible_imbalance
 from forescale.inputs import Wired, wire
@@ -174,13 +175,14 @@ def _summarised(wired: Wired, evaluation: Evaluation) -> Projection:
     hardware, tokens = number_of(evaluation.flops) * strategy.num_devices, workload.tokens_per_step
     used = {"peak_rate": peak_rate(cluster, workload), "num_devices": cluster.num_devices, "step_time": step}
     memory = memory_summary(wired.setting, wired.plan, evaluation)
+    interval = Interval(low=spread.low(step), expected=step, high=spread.high(step))
     return Projection(
         model=model,
         cluster=cluster,
         strategy=strategy,
         workload=workload,
         preset=question.preset,
-        step_time=Interval(low=spread.low(step), expected=step, high=spread.high(step)),
+        step_time=interval,
         num_microbatches=round(number_of(evaluation.num_microbatches)),
         tokens_per_s_per_device=number_of(
             tokens_per_device_second(tokens=tokens, step_time=step, num_devices=cluster.num_devices)
@@ -199,9 +201,8 @@ def _summarised(wired: Wired, evaluation: Evaluation) -> Projection:
         time_s={part: number_of(evaluation.time_parts.get(part, 0.0)) for part in TIME_PARTS},
         stage_times=_stage_times(evaluation),
         memory=memory,
-        training_days=number_of(days(total_tokens=workload.tokens, tokens=tokens, step_time=step))
-        if workload.tokens
-        else None,
+        training_days=_ideal_days(workload, step),
+        calendar=calendar(count_parameters(model).total, cluster, workload, interval),
         notes=(*_notes(model, strategy, workload), *fragmentation_note(memory, wired.setting)),
     )
 
@@ -220,6 +221,12 @@ def spread_of(question: Question, source: str = "") -> Spread:
         moe=question.model.is_moe,
         novelty=novelty_of(question, source),
     )
+
+
+def _ideal_days(workload: Workload, step: float) -> float | None:
+    if workload.tokens is None:
+        return None
+    return number_of(days(total_tokens=workload.tokens, tokens=workload.tokens_per_step, step_time=step))
 
 
 def _check_physics(result: Projection, *, clock_share: float) -> None:

@@ -4,8 +4,15 @@ import pytest
 
 import forescale as fs
 from forescale.errors import SpecError
-from forescale.whole_run import Checkpointing, Failures, Operations, Phase, Prices, load_failures, project_run
-from forescale.whole_run.operations import checkpoint_bytes, mean_time_to_failure
+from forescale.goodput.operations import (
+    Checkpointing,
+    Failures,
+    Operations,
+    checkpoint_bytes,
+    load_failures,
+    mean_time_to_failure,
+)
+from forescale.whole_run import Phase, Prices, project_run
 
 DAY = 86400.0
 
@@ -65,7 +72,7 @@ def test_nothing_fails():
     none = Operations(failures=Failures(name="none", source="", per_device_day={}))
     found = project_run([phase()], none, draws=20)
     assert math.isinf(found.mttf_s)
-    assert found.parts_days["lost"] == found.parts_days["restart"] == 0.0
+    assert found.parts_days["wasted_progress_from_disruption"] == 0.0
     assert found.goodput > 0.999
 
 
@@ -74,7 +81,10 @@ def test_more_failures_and_slower_storage_cost_days():
     many = Failures(name="", source="", per_device_day={"all": 40 * load_failures("llama-3").total})
     assert project_run([phase()], Operations(failures=many), draws=30).goodput < few.goodput - 0.004
     sync = operations(checkpointing=Checkpointing(mode="sync", storage_bandwidth=1e9))
-    assert project_run([phase()], sync, draws=30).parts_days["checkpoint"] > few.parts_days["checkpoint"]
+    assert (
+        project_run([phase()], sync, draws=30).parts_days["unproductive_checkpoint_save_time"]
+        > few.parts_days["unproductive_checkpoint_save_time"]
+    )
 
 
 @pytest.mark.parametrize(

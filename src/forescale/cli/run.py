@@ -24,7 +24,8 @@ from forescale.cli.options import (
 from forescale.errors import SpecError, UnknownNameError
 
 if TYPE_CHECKING:
-    from forescale.whole_run import Operations, Phase, Prices
+    from forescale.goodput.operations import Operations
+    from forescale.whole_run import Phase, Prices
 
 PANEL, SERVICE = "Operations", Rare("Nodes and money")
 BETWEEN = "Between sites"
@@ -213,8 +214,8 @@ def _sets(text: str) -> list[str]:
 
 
 def _operations(told: OperationsOptions) -> Operations:
+    from forescale.goodput.operations import Checkpointing, Failures, Operations, load_failures
     from forescale.units import parse
-    from forescale.whole_run.operations import Checkpointing, Failures, Operations, load_failures
 
     rate = _number(told.failures)
     if rate is None:

@@ -48,6 +48,23 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Calendar:
+    """Days on the calendar: what fails, is saved and is done again counted."""
+
+    days: Interval
+    parts_days: dict[str, float]
+    """Expected days by what they are spent on, in the names of Google's ml-goodput."""
+    failures: str
+    """Whose rates of failure are counted."""
+    checkpoint_interval_s: float
+
+    @property
+    def goodput(self) -> float:
+        """Share of the calendar that trains."""
+        return self.parts_days["goodput"] / self.days.expected
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterSummary:
     """Elements: of the whole model, used by one token, on the fullest device."""
 
@@ -180,6 +197,9 @@ class Projection(Result):
     stage_times: tuple[StageTime, ...]
     memory: MemorySummary
     training_days: float | None
+    """Ideal: steps alone."""
+    calendar: Calendar | None = None
+    """None where tokens are not known, or so much fails that the run does not end."""
     notes: tuple[Note, ...] = field(default=())
     costs: CostSummary | None = None
     """None under other presets, which price by their own account."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal, TypeAlias
 
@@ -90,6 +90,7 @@ class Point(Brief):
             "step_time_s": None if best is None else best.step_time_s,
             "tokens_per_s_per_device": None if best is None else best.tokens_per_s_per_device,
             "training_days": None if best is None else best.training_days,
+            "calendar_days": None if best is None or best.calendar is None else asdict(best.calendar.days),
             "cost": self.cost,
             "cost_per_million_tokens": self.cost_per_million_tokens,
             "energy_per_token_max_j": self.energy_per_token_max_j,

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 from forescale.errors import InfeasibleError, PhysicsError, SpecError
 from forescale.project import peak_rate
 from forescale.projection.rates import cost_per_token, energy_per_token
-from forescale.projection.result import TIME_PARTS, Projection, strategy_row
+from forescale.projection.result import TIME_PARTS, Calendar, Projection, strategy_row
 from forescale.question import Question
 from forescale.search import search
 from forescale.spec import Cluster, Strategy
@@ -56,6 +56,10 @@ _FOUND: dict[str, Kind] = {
     "tokens_per_s": "number",
     "mfu_full_attention": "number",
     "training_days": "number",
+    "calendar_days_low": "number",
+    "calendar_days": "number",
+    "calendar_days_high": "number",
+    "goodput": "number",
     "cost_per_million_tokens": "number",
     "cost": "number",
     "energy_per_token_max_j": "number",
@@ -166,12 +170,25 @@ def _found(best: Projection) -> Row:
         "tokens_per_s": tokens / step,
         "mfu_full_attention": best.mfu_full_attention,
         "training_days": best.training_days,
+        **_calendar(best.calendar),
         "cost_per_million_tokens": None if cost is None else cost * 1e6,
         "cost": None if cost is None or work.tokens is None else cost * work.tokens,
         "energy_per_token_max_j": float(energy_per_token(power=power, **spent)) if power else None,
         "communication_share": sum(best.time_s[part] for part in COMMUNICATION) / step,
         "bubble_share": best.time_s["bubble"] / step,
         "dominant": best.dominant_cost,
+    }
+
+
+def _calendar(found: Calendar | None) -> Row:
+    if found is None:
+        return {}
+    days = found.days
+    return {
+        "calendar_days_low": days.low,
+        "calendar_days": days.expected,
+        "calendar_days_high": days.high,
+        "goodput": found.goodput,
     }
 
 

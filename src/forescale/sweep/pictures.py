@@ -39,7 +39,8 @@ _TITLES = {
     "num_devices": "devices",
     "global_batch_size": "global batch",
     "seq_len": "sequence length",
-    "training_days": "training days",
+    "training_days": "training days, if nothing failed",
+    "calendar_days": "days on the calendar",
     "cost_per_million_tokens": "cost per million tokens",
     "energy_per_token_max_j": "energy per token (upper bound)",
     "communication_share": "exposed communication",
@@ -47,7 +48,9 @@ _TITLES = {
     "device_flops": "matrix rate",
     "scale_up_devices": "scale-up domain",
 }
-_SHARES = frozenset({"mfu", "hfu", "mfu_full_attention", "communication_share", "bubble_share", "efficiency"})
+_SHARES = frozenset(
+    {"mfu", "hfu", "mfu_full_attention", "communication_share", "bubble_share", "efficiency", "goodput"}
+)
 
 
 def title(name: str) -> str:

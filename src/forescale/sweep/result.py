@@ -24,6 +24,8 @@ METRICS = {
     "hfu": "most",
     "peak_bytes": "least",
     "training_days": "least",
+    "calendar_days": "least",
+    "goodput": "most",
     "cost_per_million_tokens": "least",
     "cost": "least",
     "energy_per_token_max_j": "least",

@@ -7,38 +7,28 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from forescale.errors import SpecError
 from forescale.formula import formula
-from forescale.numeric import Numeric
-from forescale.projection.rates import SECONDS_PER_DAY, SECONDS_PER_HOUR
-from forescale.projection.result import Interval, Projection
-from forescale.results import Picture, Result
-from forescale.whole_run.goodput import (
+from forescale.goodput.calendar import drawn, stretched
+from forescale.goodput.events import Outcome, simulate
+from forescale.goodput.expected import (
     PARTS,
     Case,
-    Outcome,
     daly_goodput,
     daly_interval,
     kokolis_goodput,
-    simulate,
-    slowest_share,
     young_interval,
 )
-from forescale.whole_run.operations import (
-    Operations,
-    Saving,
-    mean_time_to_failure,
-    published,
-    saving,
-)
+from forescale.goodput.operations import Operations, Saving, case_of, published
+from forescale.numeric import Array, Numeric
+from forescale.projection.rates import SECONDS_PER_DAY, SECONDS_PER_HOUR
+from forescale.projection.result import Interval, Projection
+from forescale.results import Picture, Result
 
 SCHEMA = "forescale.run/1"
 DRAWS = 200
 """Runs that are drawn: the 10th and 90th percentiles of days move by less than 1 % with the seed."""
-BAND = 1.2815515594
-"""Standard deviations between the middle and the ends of an interval that holds 8 cases in 10."""
 MWH = 3.6e9
 
 
@@ -61,6 +51,17 @@ class Phase:
         """Optimizer steps."""
         return self.tokens / self.projection.workload.tokens_per_step
 
+    def case(self, operations: Operations) -> tuple[Case, Saving]:
+        """Return it as events see it, and what a checkpoint of it takes; raises as `case_of` does."""
+        found = self.projection
+        return case_of(
+            operations,
+            parameters=found.params.total,
+            precision=found.workload.precision,
+            cluster=found.cluster,
+            seconds=self.steps * found.step_time_s,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
@@ -82,7 +83,7 @@ class RunProjection(Result):
     days: Interval
     ideal_days: float
     parts_days: Mapping[str, float] = field(hash=False)
-    """Mean days by the names of `goodput.PARTS`."""
+    """Mean days by the names of Google's ml-goodput (`goodput.expected.PARTS`)."""
     interruptions: Mapping[str, float] = field(hash=False)
     """Expected unexpected ones, by cause."""
     planned: float
@@ -101,7 +102,7 @@ class RunProjection(Result):
     @property
     def goodput(self) -> float:
         """Share of the calendar that trains."""
-        return self.parts_days["productive"] / sum(self.parts_days.values())
+        return self.parts_days["goodput"] / sum(self.parts_days.values())
 
     def essentials(self) -> dict[str, Any]:
         """Return days, goodput and device-hours."""
@@ -182,7 +183,7 @@ def project_run(
         msg = "a run has at least one phase"
         raise SpecError(msg)
     told = prices or Prices()
-    cases = [_case(each, operations) for each in phases]
+    cases = [each.case(operations) for each in phases]
     devices = np.array([each.projection.cluster.num_devices for each in phases], dtype=np.float64)
     drawn = _drawn(phases, [case for case, _ in cases], operations, draws, seed)
     days = drawn.wall / SECONDS_PER_DAY
@@ -201,11 +202,11 @@ def project_run(
         phases=tuple(phases),
         operations=operations,
         days=_interval(days.sum(axis=1)),
-        ideal_days=sum(case.work for case, _ in cases) * (1.0 - operations.evaluation) / SECONDS_PER_DAY,
+        ideal_days=sum(each.steps * each.projection.step_time_s for each in phases) / SECONDS_PER_DAY,
         parts_days=drawn.parts,
         interruptions={cause: rate * exposed for cause, rate in failures.per_device_day.items()},
         planned=failures.planned_per_device_day * exposed,
-        mttf_s=case.mttf,
+        mttf_s=float(case.mttf),
         checkpoint=saved,
         interval_s=case.interval,
         closed_forms=_closed_forms(case),
@@ -216,48 +217,6 @@ def project_run(
         spread=drawn.spread,
         sources={"failures": failures.source, "pue": pue_source, "carbon": carbon_source},
     )
-
-
-def _case(phase: Phase, operations: Operations) -> tuple[Case, Saving]:
-    """Return a phase as events see it, and what a checkpoint of it takes."""
-    found, told = phase.projection, operations.failures
-    cluster = found.cluster
-    mttf = _mean_time(cluster.num_devices, told.total)
-    saved = saving(operations, found.params.total, found.workload.precision, cluster)
-    if saved.written > mttf:
-        msg = (
-            f"a checkpoint takes {saved.written:.3g} s to write and something fails every {mttf:.3g} s: no work is "
-            f"ever saved; {saved.bytes / mttf:.3g} byte/s of storage would do, or checkpoints in the memory of peers"
-        )
-        raise SpecError(msg)
-    slower = 1.0 + float(slowest_share(spread=operations.stragglers, num_devices=cluster.num_devices))
-    case = Case(
-        work=phase.steps * found.step_time_s * slower / (1.0 - operations.evaluation),
-        interval=operations.checkpointing.interval or best_interval(saved, mttf),
-        blocking=saved.blocking,
-        written=saved.written,
-        restart=(told.restart if operations.restart is None else operations.restart) + saved.reload,
-        mttf=mttf,
-        planned_mttf=_mean_time(cluster.num_devices, told.planned_per_device_day),
-        planned=operations.planned,
-        nodes=max(1, cluster.num_devices // cluster.devices_per_node),
-        spares=operations.spares,
-        repair=operations.repair,
-        fatal=operations.fatal,
-        elastic=operations.elastic,
-    )
-    return case, saved
-
-
-def _mean_time(devices: int, rate: float) -> float:
-    return float(mean_time_to_failure(num_devices=devices, per_device_day=rate)) if rate else np.inf
-
-
-def best_interval(saved: Saving, mttf: float) -> float:
-    """Return the seconds between checkpoints that lose the least, but no fewer than one takes to write."""
-    if not np.isfinite(mttf):
-        return max(saved.written, SECONDS_PER_HOUR)
-    return max(float(daly_interval(blocking=saved.blocking, mttf=mttf)), saved.written, saved.blocking)
 
 
 def _carbon(prices: Prices) -> tuple[float, str]:
@@ -280,7 +239,7 @@ def _closed_forms(case: Case) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class _Drawn:
-    wall: NDArray[np.float64]
+    wall: Array
     """Seconds by drawn run and phase."""
     parts: dict[str, float]
     spread: dict[str, float]
@@ -291,39 +250,29 @@ def _drawn(
 ) -> _Drawn:
     """Draw runs: one step error for all phases, which share model and devices, and one rate of failure."""
     rng = np.random.default_rng(seed)
-    observed = operations.failures.observed
-    steps, rates = np.empty(draws), np.ones(draws)
-    outcomes: list[list[Outcome]] = []
-    for at in range(draws):
-        error = rng.standard_normal()
-        if observed:
-            rates[at] = rng.gamma(observed) / observed
-        work = [
-            case.work * _factor(each.projection.step_time, error)
+    errors, rates = drawn(operations, draws, rng)
+    work = np.array(
+        [
+            float(case.work) * stretched(each.projection.step_time, errors)
             for each, case in zip(phases, cases, strict=True)
         ]
-        steps[at] = sum(work)
-        told = zip(cases, work, strict=True)
-        outcomes.append(
-            [simulate(replace(case, work=each, mttf=case.mttf / rates[at]), rng) for case, each in told]
-        )
+    )
+    outcomes: list[list[Outcome]] = [
+        [
+            simulate(replace(case, work=seconds, mttf=float(case.mttf) / rate), rng)
+            for case, seconds in zip(cases, column, strict=True)
+        ]
+        for column, rate in zip(work.T.tolist(), rates.tolist(), strict=True)
+    ]
     wall = np.array([[each.wall for each in run] for run in outcomes])
     parts = {
         name: float(np.mean([sum(each.parts[name] for each in run) for run in outcomes])) / SECONDS_PER_DAY
         for name in PARTS
     }
-    return _Drawn(wall, parts, _spread(wall.sum(axis=1), steps, rates))
+    return _Drawn(wall, parts, _spread(wall.sum(axis=1), work.sum(axis=0), rates))
 
 
-def _factor(step: Interval, error: float) -> float:
-    """Return a step time over the expected one, `error` standard deviations away."""
-    end = step.high if error > 0 else step.low
-    return float((end / step.expected) ** (abs(error) / BAND))
-
-
-def _spread(
-    wall: NDArray[np.float64], steps: NDArray[np.float64], rates: NDArray[np.float64]
-) -> dict[str, float]:
+def _spread(wall: Array, steps: Array, rates: Array) -> dict[str, float]:
     """Return the shares of the variance that step times and rates of failure explain, and the rest, chance."""
     if wall.std() == 0.0:
         return {}
@@ -335,6 +284,6 @@ def _spread(
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
-def _interval(values: NDArray[np.float64]) -> Interval:
+def _interval(values: Array) -> Interval:
     low, high = np.quantile(values, (0.1, 0.9))
     return Interval(low=float(low), expected=float(values.mean()), high=float(high))

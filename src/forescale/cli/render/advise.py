@@ -85,6 +85,9 @@ def _outcome(result: Advice) -> list[Text]:
             f"{words.gib(one.memory.peak_bytes)} GiB",
         )
     ]
+    if one.training_days is not None:
+        days = f"the run  {one.training_days:,.1f} days if nothing failed, {words.calendar(one.calendar)}"
+        lines.append(Text(days))
     if result.ratios:
         ratios = " · ".join(f"{ratio.name} {ratio.value:.2g}" for ratio in result.ratios)
         lines.append(Text(f"communication to compute, hidden below 1: {ratios}", style="dim"))

@@ -9,10 +9,10 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from forescale.goodput.expected import PARTS
 from forescale.projection.result import Interval
 from forescale.units import counted, format_count, format_seconds
 from forescale.whole_run import RunProjection
-from forescale.whole_run.goodput import PARTS
 
 CAUSES = 6
 """Causes of interruptions that are shown by name."""

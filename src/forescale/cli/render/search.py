@@ -60,7 +60,8 @@ def ranking(
 ) -> Table:
     """Return one row per layout and its place; degrees that are 1 everywhere have no column.
 
-    Days and `cost` of the whole run have one where they are known. The first rows stand for so many `variants` more.
+    Days, ideal and on the calendar, and `cost` of the whole run have one where they are known. The first rows stand for
+    so many `variants` more.
     """
     names = degrees_of([one.strategy for _, one in ranked])
     sized = len({one.cluster.num_devices for _, one in ranked}) > 1
@@ -68,8 +69,10 @@ def ranking(
     varied = len(set(chosen)) > 1
     head = ("#", *(["devices"] if sized else []), *names, *PLACEMENT, "<variants")
     days = [f"{one.training_days:,.1f}" for _, one in ranked if one.training_days is not None]
+    ends = [f"{one.calendar.days.expected:,.1f}" if one.calendar else "endless" for _, one in ranked]
+    calendar = ends if days else []
     costs = [format_count(paid) for _, one in ranked if (paid := cost(one)) is not None]
-    runs = {name: known for name, known in (("days", days), ("cost", costs)) if known}
+    runs = {name: known for name, known in (("days", days), ("calendar", calendar), ("cost", costs)) if known}
     figures = ("step", *runs, "tok/s/dev", "MFU", "GiB")
     rows = table(*head, *(["<numbers, overlap"] if varied else []), *figures, gap=1)
     rows.add_column("dominant", no_wrap=True)

@@ -8,7 +8,7 @@ from dataclasses import fields
 from rich.text import Text
 
 from forescale.projection import result
-from forescale.projection.result import Projection
+from forescale.projection.result import Calendar, Projection
 from forescale.question import Note
 from forescale.spec.model import Model
 from forescale.spec.strategy import ALL_LAYERS, DEFAULT_AXIS_ORDER, Recompute, Routing, Strategy
@@ -89,6 +89,17 @@ def notes(given: Sequence[Note]) -> list[Text]:
 def left_out(model: Model) -> list[Text]:
     """Return what of the model is not projected, for the line below the header."""
     return [Text(f"{note.topic}: {note.text}", style="bold yellow") for note in result.left_out(model)]
+
+
+def calendar(found: Calendar | None) -> str:
+    """Return days on the calendar, with their range and what is counted."""
+    if found is None:
+        return "the run never ends: things fail faster than it restarts and saves (`forescale run` takes other rates)"
+    days = found.days
+    return (
+        f"{days.expected:,.1f} ({days.low:,.1f} to {days.high:,.1f}) on the calendar, "
+        f"failures as {found.failures}"
+    )
 
 
 def time_part(name: str) -> str:

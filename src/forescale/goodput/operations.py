@@ -9,17 +9,17 @@ from functools import cache
 from importlib.resources import files
 from typing import Annotated, Any, Literal, TypeAlias
 
-from annotated_types import Ge, Gt, Le
+import numpy as np
+from annotated_types import Ge, Gt, Le, Lt
 
 from forescale.errors import SpecError, UnknownNameError
 from forescale.formula import formula
+from forescale.goodput.expected import Case, daly_interval, slowest_share
 from forescale.numeric import Numeric
-from forescale.projection.rates import SECONDS_PER_DAY
+from forescale.projection.rates import SECONDS_PER_DAY, SECONDS_PER_HOUR
 from forescale.spec import Cluster
 from forescale.spec.workload import STORAGE_BYTES, Precision
 
-RESTART = 360.0
-"""A choice: a minute to notice, five to start."""
 Seconds: TypeAlias = Annotated[float, Ge(0), Le(1e7)]
 
 
@@ -47,8 +47,8 @@ class Failures:
     """Unexpected ones: the work since the last checkpoint is lost."""
     planned_per_device_day: float = 0.0
     """Planned ones: a checkpoint is written before them."""
-    restart: float = RESTART
-    """Seconds from an interruption until all processes run again, where operations do not say."""
+    restart: float | None = None
+    """Seconds from an interruption until all processes run again, published with the rates."""
     observed: float = 0.0
     """Unexpected ones that the rates were counted from: what their uncertainty follows from."""
 
@@ -79,7 +79,7 @@ class Operations:
     checkpointing: Checkpointing = field(default_factory=Checkpointing)
     restart: Seconds | None = None
     """From a failure until every process runs again: detection, scheduling, start, initialisation of communication;
-    None is what was published with the rates."""
+    None is what was published with the rates, or else of another run."""
     planned: Seconds = 1800.0
     """How long a planned interruption lasts."""
     spares: Annotated[int, Ge(0), Le(2**20)] | None = None
@@ -90,7 +90,7 @@ class Operations:
     """Where no spare is left, training goes on with fewer data-parallel replicas instead of waiting for a repair."""
     fatal: Annotated[float, Ge(0), Le(1)] = 0.5
     """Share of the failures that take a node out of service; the rest are over with a restart."""
-    evaluation: Annotated[float, Ge(0), Le(1)] = 0.0
+    evaluation: Annotated[float, Ge(0), Lt(1)] = 0.0
     """Share of the time that goes into evaluation, warm-up and compilation."""
     stragglers: Annotated[float, Ge(0), Le(1)] = 0.0
     """Spread (standard deviation over mean) of the devices' speeds; a step waits for the slowest."""
@@ -127,7 +127,7 @@ def load_failures(name: str) -> Failures:
         source=record["source"],
         per_device_day={cause: count / exposure for cause, count in record["causes"].items()},
         planned_per_device_day=record["planned"] / exposure,
-        restart=record.get("restart_s", RESTART),
+        restart=record.get("restart_s"),
         observed=sum(record["causes"].values()),
     )
 
@@ -177,6 +177,62 @@ def saving(operations: Operations, parameters: float, precision: Precision, clus
         )
         raise SpecError(msg)
     return found
+
+
+def case_of(
+    operations: Operations, *, parameters: float, precision: Precision, cluster: Cluster, seconds: float
+) -> tuple[Case, Saving]:
+    """Return a run of so many `seconds` of steps as events see it, and what a checkpoint of it takes.
+
+    Raises
+    ------
+    SpecError
+        If a checkpoint cannot be written between two failures.
+    """
+    told, devices = operations.failures, cluster.num_devices
+    mttf = _mean_time(devices, told.total)
+    saved = saving(operations, parameters, precision, cluster)
+    if saved.written > mttf:
+        msg = (
+            f"a checkpoint takes {saved.written:.3g} s to write and something fails every {mttf:.3g} s: no work is "
+            f"ever saved; {saved.bytes / mttf:.3g} byte/s of storage would do, or checkpoints in the memory of peers"
+        )
+        raise SpecError(msg)
+    slower = float(slowest_share(spread=operations.stragglers, num_devices=devices))
+    case = Case(
+        work=seconds * (1.0 + slower) / (1.0 - operations.evaluation),
+        interval=operations.checkpointing.interval or best_interval(saved, mttf),
+        blocking=saved.blocking,
+        written=saved.written,
+        restart=_restart(operations),
+        reload=saved.reload,
+        mttf=mttf,
+        planned_mttf=_mean_time(devices, told.planned_per_device_day),
+        planned=operations.planned,
+        spares=operations.spares,
+        repair=operations.repair,
+        fatal=operations.fatal,
+        replica_share=1.0 / max(1, devices // cluster.devices_per_node) if operations.elastic else None,
+        evaluation=operations.evaluation,
+        stragglers=slower,
+    )
+    return case, saved
+
+
+def _restart(operations: Operations) -> float:
+    given = (operations.restart, operations.failures.restart)
+    return next((each for each in given if each is not None), published("restart_s")[0])
+
+
+def best_interval(saved: Saving, mttf: float) -> float:
+    """Return the seconds between checkpoints that lose the least, but no fewer than one takes to write."""
+    if not np.isfinite(mttf):
+        return max(saved.written, SECONDS_PER_HOUR)
+    return max(float(daly_interval(blocking=saved.blocking, mttf=mttf)), saved.written, saved.blocking)
+
+
+def _mean_time(devices: int, rate: float) -> float:
+    return float(mean_time_to_failure(num_devices=devices, per_device_day=rate)) if rate else np.inf
 
 
 @cache

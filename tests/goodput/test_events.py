@@ -5,13 +5,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forescale.whole_run.goodput import (
+from forescale.goodput.events import simulate
+from forescale.goodput.expected import (
     PARTS,
     Case,
     daly_goodput,
     daly_interval,
+    erlang_b,
+    expected,
     kokolis_goodput,
-    simulate,
     slowest_share,
     young_interval,
 )
@@ -21,7 +23,7 @@ CASE = Case(work=4e5, interval=1000.0, blocking=10.0, written=10.0, restart=100.
 
 def simulated(case, runs=30):
     outcomes = [simulate(case, np.random.default_rng(seed)) for seed in range(runs)]
-    return sum(each.parts["productive"] for each in outcomes) / sum(each.wall for each in outcomes)
+    return sum(each.parts["goodput"] for each in outcomes) / sum(each.wall for each in outcomes)
 
 
 def test_intervals_by_hand():
@@ -77,11 +79,13 @@ def test_nothing_fails():
         mttf=st.floats(2e3, 1e6),
         planned_mttf=st.floats(1e4, 1e6),
         planned=st.floats(0.0, 1e3),
-        nodes=st.integers(1, 100),
         spares=st.one_of(st.none(), st.integers(0, 3)),
         repair=st.floats(0.0, 1e4),
         fatal=st.floats(0.0, 1.0),
-        elastic=st.booleans(),
+        reload=st.floats(0.0, 100.0),
+        replica_share=st.one_of(st.none(), st.floats(0.0, 0.2)),
+        evaluation=st.floats(0.0, 0.5),
+        stragglers=st.floats(0.0, 0.5),
     ),
     st.integers(0, 2**31),
 )
@@ -89,14 +93,16 @@ def test_every_second_is_accounted_for(case, seed):
     outcome = simulate(case, np.random.default_rng(seed))
     assert set(outcome.parts) == set(PARTS)
     assert all(seconds >= -1e-6 for seconds in outcome.parts.values())
-    assert outcome.parts["productive"] == pytest.approx(case.work)
+    trained = sum(case.divided(case.work).values())
+    assert trained == pytest.approx(case.work)
+    assert outcome.parts["goodput"] == pytest.approx(case.divided(case.work)["goodput"])
     assert 0.0 < outcome.goodput <= 1.0
 
 
 def test_spares_spare_the_wait_and_elastic_runs_shorten_it():
-    broken = replace(CASE, fatal=1.0, repair=20_000.0, nodes=16, spares=0)
+    broken = replace(CASE, fatal=1.0, repair=20_000.0, spares=0)
     waits, spared = simulated(broken), simulated(replace(broken, spares=12))
-    assert waits < simulated(replace(broken, elastic=True)) < spared
+    assert waits < simulated(replace(broken, replica_share=1 / 16)) < spared
     assert spared == pytest.approx(simulated(replace(broken, spares=None)), abs=0.01)
 
 
@@ -108,3 +114,44 @@ def test_a_checkpoint_counts_when_it_is_written():
 def test_the_slowest_of_many():
     assert slowest_share(spread=0.01, num_devices=1.0) == 0.0
     assert slowest_share(spread=0.01, num_devices=16384.0) == pytest.approx(0.01 * (2 * np.log(16384)) ** 0.5)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"written": 400.0},
+        {"reload": 200.0},
+        {"planned_mttf": 20_000.0, "planned": 1800.0},
+        {"fatal": 0.5, "repair": 20_000.0, "spares": 2},
+        {"fatal": 0.5, "repair": 20_000.0, "spares": 0},
+        {"fatal": 0.5, "repair": 20_000.0, "spares": 1, "replica_share": 1 / 16},
+        {"fatal": 0.5, "repair": 20_000.0, "spares": 1, "replica_share": 1 / 8, "replica_nodes": 2},
+        {"evaluation": 0.05, "stragglers": 0.1},
+    ],
+)
+def test_the_closed_form_agrees_with_events(more):
+    case = replace(CASE, work=8e6 if "repair" in more else 4e5, **more)
+    found = [
+        simulate(case, np.random.default_rng(seed)).parts for seed in range(10 if "repair" in more else 60)
+    ]
+    wall = sum(sum(each.values()) for each in found)
+    total = sum(expected(case).values())
+    for name in PARTS:
+        share = sum(each[name] for each in found) / wall
+        assert expected(case)[name] / total == pytest.approx(share, abs=0.012), name
+
+
+def test_many_runs_at_once_are_each_alone():
+    work, mttf = np.array([4e5, 2e5]), np.array([5e3, 8e4])
+    many = expected(replace(CASE, work=work, mttf=mttf, spares=1, fatal=0.5, repair=1e4))
+    for at in range(2):
+        alone = expected(replace(CASE, work=work[at], mttf=mttf[at], spares=1, fatal=0.5, repair=1e4))
+        assert {name: float(each) for name, each in alone.items()} == {
+            name: float(np.broadcast_to(each, 2)[at]) for name, each in many.items()
+        }
+
+
+def test_erlangs_table():
+    # Erlang 1917: 5 lines at 3 erlang are all busy 11.0 % of the time.
+    assert erlang_b(load=3.0, servers=5) == pytest.approx(0.1101, abs=1e-4)

@@ -1,0 +1,134 @@
+"""A run from failure to failure: the simulation that closed forms are checked with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from forescale.goodput.expected import PARTS, Case
+
+SAVE, WASTED = "unproductive_checkpoint_save_time", "wasted_progress_from_disruption"
+RECOVERY, RESTORE = "infrastructure_recovery_from_disruption", "unproductive_checkpoint_restore_time"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """One simulated run."""
+
+    parts: Mapping[str, float]
+    """Seconds by the names of `PARTS`."""
+    failures: int
+    planned: int
+
+    @property
+    def wall(self) -> float:
+        """Seconds on the clock."""
+        return sum(self.parts.values())
+
+    @property
+    def goodput(self) -> float:
+        """Share of the clock that trains."""
+        return self.parts["goodput"] / self.wall
+
+
+def simulate(case: Case, rng: np.random.Generator) -> Outcome:
+    """Run a case from failure to failure, which come independently of each other.
+
+    Between failures training and checkpoints alternate; a failure goes back to the last checkpoint that was whole, and
+    may itself be interrupted. A failed node that needs repair is replaced by a spare; without one the run waits, or
+    goes on with the nodes that are left.
+    """
+    run = _Run(case, rng)
+    while run.done < run.work:
+        run.next()
+    for name, seconds in case.divided(run.done).items():
+        run.parts[name] += float(seconds)
+    return Outcome(parts=run.parts, failures=run.failures, planned=run.planned)
+
+
+class _Run:
+    """A run between two events."""
+
+    def __init__(self, case: Case, rng: np.random.Generator) -> None:
+        self.case, self.rng = case, rng
+        self.work, self.mttf = float(case.work), float(case.mttf)
+        self.parts = dict.fromkeys(PARTS, 0.0)
+        self.clock, self.done = 0.0, 0.0
+        self.failures, self.planned = 0, 0
+        self.away: list[float] = []
+        """When nodes under repair are back, soonest first."""
+        self.stop = self._drawn(case.planned_mttf)
+        """Seconds until the next planned interruption."""
+
+    def next(self) -> None:
+        """Train until something happens, and deal with it."""
+        case = self.case
+        speed = float(case.speed(self._missing))
+        events = {
+            "end": _until_done(case, self.work - self.done) / speed if speed else np.inf,
+            "failure": self._drawn(self.mttf),
+            "planned": self.stop,
+            "repaired": self.away[0] - self.clock if speed < 1.0 else np.inf,
+        }
+        event = min(events, key=events.__getitem__)
+        self.clock += events[event]
+        self.stop -= events[event]
+        self.parts["other"] += events[event] * (1.0 - speed)
+        self._train(event, events[event] * speed)
+        if event == "failure":
+            self._failed()
+        elif event == "planned":
+            self._spend("custom_badput_events", case.planned)
+            self.planned += 1
+            self.stop = self._drawn(case.planned_mttf)
+        self.away = [each for each in self.away if each > self.clock]
+        if self._missing and case.replica_share is None:
+            self._spend(RECOVERY, self.away[self._missing - 1] - self.clock)
+
+    @property
+    def _missing(self) -> int:
+        """Nodes that are away with no spare in their place."""
+        return 0 if self.case.spares is None else max(0, len(self.away) - self.case.spares)
+
+    def _train(self, event: str, seconds: float) -> None:
+        """Count training and checkpoints up to an event; a failure goes back to the last whole checkpoint."""
+        case = self.case
+        whole, rest = divmod(seconds, case.interval + case.blocking)
+        fresh = min(rest, case.interval)
+        gained = min(whole * case.interval + fresh, self.work - self.done)
+        self.parts[SAVE] += seconds - (whole * case.interval + fresh)
+        if event == "end":
+            gained = self.work - self.done
+        if event == "failure":
+            unwritten = case.interval if whole and rest < case.written - case.blocking else 0.0
+            self.parts[WASTED] += fresh + unwritten
+            gained = max(0.0, gained - fresh - unwritten)
+        elif event != "end":
+            self._spend(SAVE, case.blocking)
+        self.done += gained
+
+    def _failed(self) -> None:
+        """Restart and reload, again where something fails meanwhile; nodes that need repair leave."""
+        case, whole = self.case, False
+        self.failures += 1
+        while not whole:
+            if case.spares is not None and self.rng.random() < case.fatal:
+                self.away = sorted((*self.away, self.clock + self.rng.exponential(case.repair)))
+            free = self._drawn(self.mttf)
+            whole = free >= case.restart + case.reload
+            self._spend(RECOVERY, min(free, case.restart))
+            self._spend(RESTORE, min(max(free - case.restart, 0.0), case.reload))
+
+    def _spend(self, part: str, seconds: float) -> None:
+        self.parts[part] += seconds
+        self.clock += seconds
+
+    def _drawn(self, mean: float) -> float:
+        return float(self.rng.exponential(mean)) if np.isfinite(mean) else np.inf
+
+
+def _until_done(case: Case, work: float) -> float:
+    """Return the seconds that so much work takes without failures; none is saved at the end."""
+    return work + case.blocking * max(0, int(np.ceil(work / case.interval)) - 1)
