@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+from dataclasses import replace
+
+import pytest
+
 from forescale.api import ask
 from forescale.export import export
 
@@ -47,3 +52,26 @@ def test_one_loss_is_the_sum() -> None:
     (zero,) = found.unsaid
     assert zero.peak_bytes == found.read_back.memory.peak_bytes - found.projection.memory.peak_bytes
     assert "not their sum" not in found.texts[found.main]
+
+
+@pytest.mark.parametrize("to", ["bridge", "primus", "torchtitan", "deepspeed", "nanotron"])
+def test_variables_of_the_launch_are_said(to: str) -> None:
+    """Set before the program, in the script for Slurm too, and with `env`, which `exec` takes."""
+    asked = ask(
+        "llama-3.1-8b",
+        "h100-sxm",
+        devices=16,
+        seq_len=4096,
+        global_batch_size=64,
+        framework=to,
+        zero=1 if to != "torchtitan" else 3,
+    )
+    asked = replace(asked, strategy=replace(asked.layout, allocator="expandable_segments"))
+    found = export(asked, slurm=True)
+    assert found.launch.startswith("env ")
+    assert "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in found.launch
+    assert "exec env " in found.texts["slurm.sh"]
+    assert "strategy.allocator" not in {each.word for each in found.unsaid}
+    for name, text in found.texts.items():
+        if name.endswith(".sh"):
+            assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0

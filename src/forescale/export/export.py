@@ -132,7 +132,7 @@ def export(
         unsaid=unsaid,
         texts=texts,
         main=files.main,
-        launch=files.launch,
+        launch=files.command,
     )
 
 
@@ -191,7 +191,10 @@ def read_back(files: Files, question: Question) -> Question:
         question.workload.tokens is None
     ):  # left open: whatever number of steps the file starts with is no answer
         told["tokens"] = None
-    words = {"strategy": values.get("strategy", {}), "workload": {**values["workload"], **told}}
+    words = {
+        "strategy": {**values.get("strategy", {}), **files.launched},
+        "workload": {**values["workload"], **told},
+    }
     return completed(replace(question, model=model), words, question.framework, where=files.main)
 
 

@@ -80,7 +80,7 @@ def slurm_script(files: Files, question: Question) -> str:
         'cd "$SLURM_SUBMIT_DIR"',
         'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
         "export MASTER_ADDR",
-        f"srun bash -c {shlex.quote('export NODE_RANK=$SLURM_NODEID; exec ' + files.launch)}",
+        f"srun bash -c {shlex.quote('export NODE_RANK=$SLURM_NODEID; exec ' + files.command)}",
     ]
     return "\n".join(lines) + "\n"
 
@@ -108,7 +108,7 @@ def _facts(files: Files, question: Question, projection: Projection) -> list[tup
         ("memory", _memory(projection.memory)),
         (QUESTION, f"forescale project {project_line(question, model=files.main)}"),
         (READ, f"forescale project {_reading(files, question)}"),
-        (LAUNCH, files.launch),
+        (LAUNCH, files.command),
         *[("to know", note) for note in files.notes],
         *[("assumed", text) for text in assumed],
     ]
@@ -136,6 +136,8 @@ def _reading(files: Files, question: Question) -> str:
         words += ["--framework", framework.label]
     for name in files.left:
         words += [f"--{name.replace('_', '-')}", str(getattr(question.workload, name))]
+    for name, value in files.launched.items():
+        words += ["--set", f"strategy.{name}={value}"]
     return shlex.join(words)
 
 

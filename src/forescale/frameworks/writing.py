@@ -39,6 +39,17 @@ class Files:
     variables: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Environment variables that the launch needs, where the main file cannot set them."""
 
+    @property
+    def command(self) -> str:
+        """The launch with its variables."""
+        before = [f"{name}={shlex.quote(value)}" for name, value in self.variables.items()]
+        return " ".join(["env", *before, self.launch]) if before else self.launch
+
+    @property
+    def launched(self) -> dict[str, str]:
+        """What the launch's variables say of a layout, in the words of a plan."""
+        return {"allocator": "expandable_segments"} if self.variables.items() >= EXPANDABLE.items() else {}
+
     def renamed(self, name: str) -> Files:
         """Return the one file under another name, which the launch line says too; Python modules go by their stem."""
         launch = re.sub(
@@ -47,6 +58,15 @@ class Files:
         module = re.escape(PurePath(self.main).stem)
         launch = re.sub(rf"--module {module}(?!\S)", lambda _: f"--module {PurePath(name).stem}", launch)
         return replace(self, texts={name: self.texts[self.main]}, main=name, launch=launch)
+
+
+EXPANDABLE: Mapping[str, str] = MappingProxyType({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"})
+"""What PyTorch's allocator is told."""
+
+
+def allocator(question: Question) -> dict[str, str]:
+    """Return the environment variables of the allocator that a layout asks for."""
+    return dict(EXPANDABLE) if question.layout.allocator == "expandable_segments" else {}
 
 
 class Writer(Protocol):

@@ -617,3 +617,21 @@ def test_a_rate_must_be_a_number():
 
 def test_a_teacher_cannot_be_expressed():
     refused("a teacher model", "--export-kd-teacher-load here")
+
+
+def test_layers_that_do_not_divide_name_the_pipelines_that_do():
+    refused("4 layers are no multiple of the pipeline's 3 ranks; give --pp 2 or 4", f"{PP}3", 3)
+
+
+def test_how_long_a_run_is_may_be_left_open():
+    found = read("--train-iters ${STEPS}")
+    assert found.workload.tokens is None
+    assert any("${STEPS}, which nothing sets" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("name", ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"])
+def test_what_the_allocator_is_told(name):
+    script = f"export {name}=expandable_segments:True\ntorchrun pretrain_gpt.py {BASE}"
+    found = read_arguments(script)
+    assert found.told["allocator"] == found.strategy.allocator == "expandable_segments"
+    assert "allocator" not in read_arguments(f"torchrun pretrain_gpt.py {BASE}").told

@@ -8,7 +8,7 @@ from forescale.errors import SpecError
 from forescale.frameworks.bridge.reader import fields
 from forescale.frameworks.megatron.laws import check_laws
 from forescale.frameworks.megatron.writer import STEPS, all_settings
-from forescale.frameworks.writing import PLACEHOLDER, Files, torchrun
+from forescale.frameworks.writing import PLACEHOLDER, Files, allocator, torchrun
 from forescale.question import Question
 
 RECIPE = "recipe.py"
@@ -78,7 +78,10 @@ class BridgeWriter:
         if question.workload.tokens is None:
             text += f"    cfg.train.train_iters = {STEPS}  # {PLACEHOLDER}\n"
         return Files(
-            texts={RECIPE: text + TAIL}, main=RECIPE, launch=f"{torchrun(question.cluster)} {RECIPE}"
+            texts={RECIPE: text + TAIL},
+            main=RECIPE,
+            launch=f"{torchrun(question.cluster)} {RECIPE}",
+            variables=allocator(question),
         )
 
 

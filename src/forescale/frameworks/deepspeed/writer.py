@@ -8,7 +8,7 @@ from typing import Any, Final
 from forescale.errors import SpecError
 from forescale.frameworks.deepspeed.reader import EXPERTS, FULLY_SHARDED, ZERO
 from forescale.frameworks.huggingface.writer import config_of
-from forescale.frameworks.writing import PLACEHOLDER, Files, torchrun
+from forescale.frameworks.writing import PLACEHOLDER, Files, allocator, torchrun
 from forescale.question import Question
 
 ARGUMENTS, CONFIG, MODEL = "training.json", "ds_config.json", "config.json"
@@ -44,9 +44,7 @@ class DeepSpeedWriter:
                 f"{PROGRAM} is examples/pytorch/language-modeling/{PROGRAM} of transformers",
                 f"{PLACEHOLDER}: dataset_name, tokenizer_name, output_dir and the learning rate are yours",
             ),
-            variables={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
-            if question.layout.allocator == "expandable_segments"
-            else {},
+            variables=allocator(question),
         )
 
 

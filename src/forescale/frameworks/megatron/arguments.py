@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
@@ -95,6 +95,10 @@ def parse_arguments(
     return _command_line(run, where, arguments if isinstance(arguments, str) else "", strict=strict)
 
 
+ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+"""Environment variables of PyTorch's allocator."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Run:
     """One program's start."""
@@ -102,6 +106,8 @@ class _Run:
     pairs: Sequence[Pair]
     launcher: Mapping[str, str] = field(default_factory=dict)
     program: str | None = None
+    allocator: str | None = None
+    """What the script tells PyTorch's allocator."""
 
 
 def _chosen(text: str, variables: Mapping[str, str], where: str, beside: Callable[[str], str | None]) -> _Run:
@@ -114,7 +120,9 @@ def _chosen(text: str, variables: Mapping[str, str], where: str, beside: Callabl
     held = [word for words in script.variables.values() for word in words]
     flags = [word for value in held if re.search(r"(?:^|\s)--[A-Za-z]", value) for word in _parted(value)]
     run = max((*runs, _run_of([])), key=_known)
-    return run if _known(run) > 1 or not _known(_run_of(flags)) else _run_of(flags)
+    run = run if _known(run) > 1 or not _known(_run_of(flags)) else _run_of(flags)
+    told = (" ".join(words) for name, words in script.variables.items() if name in ALLOCATOR)
+    return replace(run, allocator=next(told, None))
 
 
 def _starts_program(words: Sequence[str]) -> bool:
@@ -141,6 +149,8 @@ def _command_line(run: _Run, where: str, text: str, *, strict: bool) -> CommandL
             raise UnknownKeyError(flag, f"{where}{_line(text, flag)}", known_flags())
         else:
             unknown.append(flag)
+    if run.allocator is not None:
+        values[ALLOCATOR[0]] = run.allocator
     settings = Settings(values, where, spelling)
     if unknown:
         named = ", ".join(dict.fromkeys(unknown))

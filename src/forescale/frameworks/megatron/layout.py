@@ -6,11 +6,13 @@ from collections.abc import Collection
 from math import lcm, prod
 from typing import Literal, get_args
 
+from forescale.frameworks.megatron.arguments import ALLOCATOR
 from forescale.frameworks.megatron.pipeline import read_split
 from forescale.frameworks.settings import Settings
 from forescale.limits import whole_of
 from forescale.spec.strategy import (
     DEFAULT_AXIS_ORDER,
+    Allocator,
     Axis,
     ContextKind,
     CrossEntropy,
@@ -110,9 +112,16 @@ def read_strategy(settings: Settings, *, num_layers: int, num_devices: int | Non
         flash_attention=_flash(settings),
         kernels=_kernels(settings),
         graphs=read_graphs(settings),
+        allocator=_allocator(settings),
         dispatcher=_dispatcher(settings) if routed else "all_to_all",
         routing=_routing(settings) if routed else Routing(),
     )
+
+
+def _allocator(settings: Settings) -> Allocator:
+    """Return how PyTorch's allocator takes memory, as the environment says."""
+    words = str(settings.get(ALLOCATOR[0]) or "").lower()
+    return "expandable_segments" if "expandable_segments:true" in words else "segments"
 
 
 def _routed(settings: Settings, tp: int) -> bool:

@@ -112,7 +112,12 @@ def _stages(settings: Settings, num_layers: int, pp: int) -> tuple[int, ...]:
                 base, more = divmod(num_layers, pp)
                 return tuple(base + (rank < more) for rank in range(pp))
             counted = f" ({num_layers + apart} with embedding and loss counted)" if apart else ""
-            settings.refuse(f"{num_layers} layers{counted} are no multiple of the pipeline's {pp} ranks")
+            fits = [count for count in range(1, num_layers + apart + 1) if (num_layers + apart) % count == 0]
+            near = sorted(fits, key=lambda count: abs(count - pp))[:2]
+            settings.refuse(
+                f"{num_layers} layers{counted} are no multiple of the pipeline's {pp} ranks; "
+                f"give --pp {' or '.join(map(str, sorted(near)))}"
+            )
         each = (num_layers + apart) // pp
         stages = [each] * pp
         stages[0] -= settings.flag("account_for_embedding_in_pipeline_split")

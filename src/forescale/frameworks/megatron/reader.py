@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from forescale.errors import ForescaleError, ReaderError, UnknownKeyError
 from forescale.files import parse_json, read_text
-from forescale.frameworks.megatron.arguments import parse_arguments
+from forescale.frameworks.megatron.arguments import ALLOCATOR, parse_arguments
 from forescale.frameworks.megatron.layout import KERNELS, read_strategy
 from forescale.frameworks.megatron.model import read_model
 from forescale.frameworks.megatron.run import read_workload
@@ -145,7 +145,9 @@ def read_settings(
         model=model,
         framework=framework,
         strategy=strategy,
-        told=words_of(strategy, left=("software", "allocator"), kernels=KERNELS),
+        told=words_of(
+            strategy, left=("software", *["allocator"] * (ALLOCATOR[0] not in settings)), kernels=KERNELS
+        ),
         workload=workload,
         schedule=schedule,
         num_devices=num_devices,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 
 from forescale.frameworks.settings import Settings
+from forescale.frameworks.shell import is_unset
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import ComputeType, OptimizerName, Precision, StorageType, Workload
 
@@ -69,10 +70,19 @@ def _check_interleaving(settings: Settings, strategy: Strategy, num_microbatches
 
 
 def _tokens(settings: Settings, seq_len: int, batch: int) -> float | None:
-    samples, iterations = settings.count("train_samples"), settings.count("train_iters")
+    samples, iterations = (_steps(settings, key) for key in ("train_samples", "train_iters"))
     if samples:
         return float(samples) * seq_len
     return float(iterations) * batch * seq_len if iterations else None
+
+
+def _steps(settings: Settings, key: str) -> int | None:
+    """Return how long a run is; None where that is a variable that nothing sets, as no step depends on it."""
+    value = settings.get(key)
+    if isinstance(value, str) and is_unset(value):
+        settings.note(f"{settings.spell(key)} is {value}, which nothing sets: the run's length is left open")
+        return None
+    return settings.count(key)
 
 
 def read_precision(settings: Settings) -> Precision:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from forescale.errors import SpecError
 from forescale.frameworks.nanotron.reader import CONTEXT, ENGINES, STORAGE
-from forescale.frameworks.writing import PLACEHOLDER, Files, torchrun
+from forescale.frameworks.writing import PLACEHOLDER, Files, allocator, torchrun
 from forescale.question import Question
 from forescale.spec.model import DenseFfn, FullAttention, Layer, Model, MoeFfn
 from forescale.spec.strategy import Strategy
@@ -58,8 +58,8 @@ class NanotronWriter:
         return Files(
             texts={RUN: dump_yaml(values, remarks)},
             main=RUN,
-            launch=f'{torchrun(question.cluster)} "$NANOTRON/run_train.py" --config-file {RUN}',
-            variables={"NANOTRON": "the folder of nanotron's repository", "CUDA_DEVICE_MAX_CONNECTIONS": "1"},
+            launch=f'{torchrun(question.cluster)} "${{NANOTRON:?its repository}}/run_train.py" --config-file {RUN}',
+            variables={"CUDA_DEVICE_MAX_CONNECTIONS": "1", **allocator(question)},
         )
 
 

@@ -9,7 +9,7 @@ from forescale.frameworks.megatron.laws import check_laws
 from forescale.frameworks.megatron.write_model import Settings
 from forescale.frameworks.megatron.writer import STEPS, all_settings
 from forescale.frameworks.primus.reader import SCHEDULES
-from forescale.frameworks.writing import PLACEHOLDER, Files
+from forescale.frameworks.writing import PLACEHOLDER, Files, allocator
 from forescale.question import Question
 from forescale.spec.strategy import Recompute, Strategy
 
@@ -67,7 +67,8 @@ class PrimusWriter:
         return Files(
             texts={EXPERIMENT: text + RATES},
             main=EXPERIMENT,
-            launch=f"NNODES={nodes} NODE_RANK=${{NODE_RANK:-0}} GPUS_PER_NODE={each} {launch}",
+            launch=f"env NNODES={nodes} NODE_RANK=${{NODE_RANK:-0}} GPUS_PER_NODE={each} {launch}",
+            variables=allocator(question),
         )
 
 

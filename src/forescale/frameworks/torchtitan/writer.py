@@ -14,7 +14,7 @@ from forescale.frameworks.torchtitan.write_layout import (
     schedule_csv,
     training,
 )
-from forescale.frameworks.writing import PLACEHOLDER, Files, torchrun
+from forescale.frameworks.writing import PLACEHOLDER, Files, allocator, torchrun
 from forescale.question import Question
 from forescale.schedule.torch_csv import to_csv
 from forescale.syntax import dump_toml
@@ -22,7 +22,6 @@ from forescale.syntax import dump_toml
 TOML, SIZES, CSV = "train.toml", "plan_model.py", "schedule.csv"
 FLAVOR: Final = "plan"
 ASSETS: Final = "assets/hf"
-ALLOCATOR: Final = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
 RELEASES: Final = ("0.2", "0.3")
 NARROW: Final = {"fp8": ("float8", "quantize.linear.float8"), "mxfp8": ("mx", "quantize.linear.mx")}
 TABLES: Final = {"qwen3": "qwen3_args", "deepseek_v3": "deepseekv3_args"}
@@ -56,7 +55,7 @@ class TorchtitanWriter:
             texts={**texts, **table},
             main=next(iter(texts)),
             launch=f"{torchrun(question.cluster)} -m {words}",
-            variables=ALLOCATOR if question.layout.allocator == "expandable_segments" else {},
+            variables=allocator(question),
         )
 
 
