@@ -10,6 +10,7 @@ from tests.bounded import every_bound
 from tests.explained import check_explanation
 from tests.small import cluster, dense, device, moe, workload
 
+from forescale.cost.select import Costs
 from forescale.cost.timings import BlockTiming, StepTiming
 from forescale.errors import SpecError
 from forescale.explain import explain
@@ -100,10 +101,20 @@ def test_compute_elsewhere_is_measured_times_the_ratio_of_the_models():
     alone = project(asked(dense(8), 8, batch=32, tp=4)).costs
     assert alone.restored == ()
     for row in rows(target(DENSE, tp=4)).values():
-        assert row.seconds == pytest.approx(row.measured_s * row.modelled_here_s / row.modelled_there_s)
+        assert row.seconds == pytest.approx(row.measured_s * row.ratio)
         if row.block == "attention+dense":
-            assert row.kind == "restored"
-            assert row.modelled_here_s < row.modelled_there_s
+            assert (row.kind, row.rule) == ("restored", "model")
+            assert 0.5 < row.ratio < 1.0
+
+
+def test_primus_restores_in_proportion_to_tensor_parallelism():
+    question = replace(asked(dense(8), 8, batch=32, tp=4), costs=Costs(rule="primus"))
+    found = rows(anchored(question, [DENSE]))
+    assert [row.ratio for (_, part), row in found.items() if part] == pytest.approx([0.5] * 8)
+    experts = replace(asked(moe(8), 8, batch=32, tp=2, ep=4), costs=Costs(rule="primus"))
+    assert 0.5 < rows(anchored(experts, [MOE]))["mla+moe", "forward"].ratio < 1.0
+    itself = anchored(replace(DENSE.question, costs=Costs(rule="primus")), [DENSE])
+    assert project(itself).step_time_s == pytest.approx(0.3, rel=1e-9)
 
 
 def test_what_was_not_measured_is_modelled():

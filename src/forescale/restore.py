@@ -94,7 +94,11 @@ def anchor_of(benches: Sequence[Bench], costs: Costs) -> Anchor:
     SpecError
         If a kind of block is none of the measured model's, or took less than its messages take by the models.
     """
-    found = Anchor(source="; ".join(each.source for each in benches), safety_margin=costs.safety_margin)
+    found = Anchor(
+        source="; ".join(each.source for each in benches),
+        rule=costs.rule,
+        safety_margin=costs.safety_margin,
+    )
     for bench in benches:
         own = _of_one(bench, costs)
         blocks = {name: {**found.blocks.get(name, {}), **passes} for name, passes in own.blocks.items()}
@@ -195,13 +199,17 @@ def _blocks(bench: Bench, plain: Wired, costs: Costs) -> dict[str, dict[Pass, Me
             wanted[_named(timing.kind, tuple(blocks), bench), PASSES[timing.part]] = timing.seconds
     _drop_sums(wanted)
     modelled = {
-        (name, each): number_of(blocks[name].compute(each)) for name, passes in wanted for each in passes
+        (name, each): {
+            own.operator.name: number_of(getattr(own, each)[0]) for own in blocks[name].operators.values()
+        }
+        for name, passes in wanted
+        for each in passes
     }
-    spent = {key: sum(modelled[key[0], each] for each in key[1]) for key in wanted}
+    spent = {key: sum(sum(modelled[key[0], each].values()) for each in key[1]) for key in wanted}
     wanted = {key: seconds for key, seconds in wanted.items() if spent[key]}
     factors = dict.fromkeys(wanted, 1.0)
     for _ in range(ROUNDS):
-        measured = _measured(factors, modelled, bench.source)
+        measured = _measured(factors, modelled, bench)
         there = _seconds(bench, replace(costs, anchor=Anchor(source=bench.source, blocks=measured)))
         away = {key: seconds - _of_passes(there[key[0]], key[1]) for key, seconds in wanted.items()}
         if all(abs(away[key]) <= CLOSE * seconds for key, seconds in wanted.items()):
@@ -222,14 +230,19 @@ def _drop_sums(wanted: dict[Key, float]) -> None:
 
 
 def _measured(
-    factors: Mapping[Key, float], modelled: Mapping[tuple[str, Pass], float], source: str
+    factors: Mapping[Key, float], modelled: Mapping[tuple[str, Pass], Mapping[str, float]], bench: Bench
 ) -> dict[str, dict[Pass, Measured]]:
     found: dict[str, dict[Pass, Measured]] = defaultdict(dict)
     for (name, passes), factor in factors.items():
         for each in passes:
-            seconds = modelled[name, each]
-            if seconds:
-                found[name][each] = Measured(measured_s=factor * seconds, modelled_s=seconds, source=source)
+            if seconds := sum(modelled[name, each].values()):
+                found[name][each] = Measured(
+                    measured_s=factor * seconds,
+                    modelled_s=seconds,
+                    source=bench.source,
+                    operators=modelled[name, each],
+                    tp=float(bench.question.layout.tp),
+                )
     return dict(found)
 
 

@@ -243,6 +243,9 @@ class BenchOptions:
         "Models alone, restored from a measurement, or both side by side; benchmark with --load-benchmark.",
         flag="--mode --memory-mode --profiling-mode",
     )
+    restore: Literal["model", "primus"] | None = _bench(
+        "Compute elsewhere: by the models of both (model), or in proportion to tensor parallelism (primus)."
+    )
     safety_margin: float | None = _bench(
         "Of what was measured of memory beyond formulas, on top of the upper bound; 0.05 by default.",
         "SHARE",
@@ -266,15 +269,15 @@ class BenchOptions:
         files = self.load_benchmark
         if files is None and self.mode in ("benchmark", "both") and not kernels:
             raise SpecError(f"--mode {self.mode} needs a measurement: give its file with --load-benchmark")
-        for name, given in (("--load-benchmark", files), ("--safety-margin", self.safety_margin)):
-            if given is not None and self.mode == "simulate":
-                raise SpecError(f"{name} goes with --mode benchmark or both; it is simulate")
-        if files is None and self.safety_margin is not None:
-            raise SpecError("--safety-margin goes with --load-benchmark: it is of what was measured")
-        return {
-            "benchmarks": None if files is None else [str(place_of(path).absolute()) for path in files],
-            "safety_margin": self.safety_margin,
-        }
+        about = {"restore": self.restore, "safety_margin": self.safety_margin}
+        if files is not None and self.mode == "simulate":
+            raise SpecError("--load-benchmark goes with --mode benchmark or both; it is simulate")
+        for name, given in about.items():
+            if files is None and given is not None:
+                option = name.replace("_", "-")
+                raise SpecError(f"--{option} goes with --load-benchmark: it is about what was measured")
+        paths = None if files is None else [str(place_of(path).absolute()) for path in files]
+        return {"benchmarks": paths, **about}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

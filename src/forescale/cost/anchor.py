@@ -10,6 +10,8 @@ from forescale.formula import Term, formula
 from forescale.numeric import Numeric
 
 Pass: TypeAlias = Literal["forward", "backward_input", "backward_weight"]
+Rule: TypeAlias = Literal["model", "primus"]
+"""How compute follows from what was measured: by the models of both, or in proportion to tensor parallelism."""
 
 
 MARGIN = 0.05
@@ -25,6 +27,14 @@ def restored_seconds(*, modelled: Numeric, measured_there: Numeric, modelled_the
     return modelled * (measured_there / modelled_there)
 
 
+@formula(
+    unit="s", source="Primus projection documentation, Tensor Parallelism: compute × benchmark_tp / target_tp"
+)
+def proportional_seconds(*, measured_there: Numeric, tp_there: Numeric, tp: Numeric) -> Numeric:
+    """Measured there × tp there / tp here."""
+    return measured_there * tp_there / tp
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """One piece of work on a device of the bench [s]."""
@@ -34,6 +44,10 @@ class Measured:
     modelled_s: float
     """What the models say of the same."""
     source: str
+    operators: Mapping[str, float] = field(default_factory=dict)
+    """The same of each operator of a block, by name."""
+    tp: float = 1.0
+    """Tensor-parallel degree of the bench."""
 
     @property
     def scale(self) -> float:
@@ -53,6 +67,11 @@ class Measured:
                 Term(self.modelled_s, name="modelled at the bench", unit="s"),
             )
         return restored_seconds(modelled=modelled, measured_there=there[0], modelled_there=there[1])
+
+    def proportional(self, operator: str, tp: Numeric) -> Numeric:
+        """Return an operator's share of what was measured, in proportion to tensor parallelism."""
+        share = self.scale * self.operators[operator]
+        return proportional_seconds(measured_there=share, tp_there=self.tp, tp=tp)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +124,8 @@ class Anchor:
     """Files that it was read from."""
     blocks: Mapping[str, Mapping[Pass, Measured]] = field(default_factory=dict)
     """By name of a block and pass."""
+    rule: Rule = "model"
+    """How the compute of blocks is restored."""
     update: Measured | None = None
     """Of the optimizer's update."""
     step: Measured | None = None

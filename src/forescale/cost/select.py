@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
-from forescale.cost.anchor import MARGIN, Anchor
+from forescale.cost.anchor import MARGIN, Anchor, Rule
 from forescale.cost.calibration import (
     Calibration,
     RunFactors,
@@ -158,6 +158,8 @@ class Costs:
     """The same of the anchor."""
     safety_margin: float = MARGIN
     """Of an anchor's residual, which the upper end of a peak has more."""
+    rule: Rule = "model"
+    """How an anchor restores compute."""
 
     def __post_init__(self) -> None:
         """Check that the model exists and has what it needs.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from annotated_types import Gt, Le
 
 from forescale.catalogue.clusters import device_names, hardware_device
-from forescale.cost.anchor import MARGIN
+from forescale.cost.anchor import MARGIN, Rule
 from forescale.cost.measured import Measurements
 from forescale.cost.select import Calibrations, ComputeKind, Costs, read_calibrations
 from forescale.cost.timings import MeasuredCollective, kind_of, read_collectives, read_kernels
@@ -53,6 +53,8 @@ class CostSection:
     the same."""
     safety_margin: Measure = MARGIN
     """Of what they have of memory beyond the formulas, which the upper end of a peak has more."""
+    restore: Rule = "model"
+    """How compute follows from theirs: by the models of both, or as Primus does, in proportion to tp."""
 
 
 def read_costs(values: object, cluster: Cluster, *, where: str, folder: Path | None) -> Costs:
@@ -91,6 +93,7 @@ def read_costs(values: object, cluster: Cluster, *, where: str, folder: Path | N
         measurement_files=files,
         benchmark_files=tuple(str(start / place_of(text)) for text in section.benchmarks),
         safety_margin=section.safety_margin,
+        rule=section.restore,
     )
 
 
@@ -102,6 +105,7 @@ def cost_values(costs: Costs) -> dict[str, Any]:
         "calibration": costs.calibration_file,
         "measurements": costs.measurement_files or None,
         "benchmarks": costs.benchmark_files or None,
+        "restore": None if costs.rule == "model" else costs.rule,
         "safety_margin": None if costs.safety_margin == MARGIN else costs.safety_margin,
     }
     return {name: value for name, value in section.items() if value is not None}

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any, Literal, TypeAlias
 
+from forescale.cost.anchor import Rule
 from forescale.cost.model import ProvenanceKind
 from forescale.question import Note
 from forescale.results import Picture, Result
@@ -142,10 +143,13 @@ class Restored:
     """forward, backward_input, backward_weight; "" of what has no passes."""
     measured_s: float
     """At the bench, messages taken off."""
-    modelled_there_s: float
-    modelled_here_s: float
+    modelled_s: float
+    """What the models say of the same, at the bench."""
+    ratio: float
+    """Of this work here to that at the bench, by the rule."""
+    rule: Rule
     seconds: float
-    """Here: measured × modelled here / modelled there."""
+    """Here: measured × ratio."""
     kind: ProvenanceKind
     """measured where it is the very work that was measured, else restored."""
     source: str

@@ -295,25 +295,40 @@ def price_operators(
     priced = PricedBlock(block=block, operators=operators, pricing=pricing)
     if not (measured := priced.measured):
         return priced
-    anchored = {name: _restored(own, measured) for name, own in operators.items()}
+    anchored = {name: _restored(own, measured, pricing) for name, own in operators.items()}
     return PricedBlock(block=block, operators=anchored, pricing=pricing)
 
 
-def _restored(own: PricedOperator, measured: Mapping[Pass, Measured]) -> PricedOperator:
+def _restored(own: PricedOperator, measured: Mapping[Pass, Measured], pricing: Pricing) -> PricedOperator:
     """Return an operator whose kernels take what was measured of its block; their launches are part of that."""
     changed: dict[str, Any] = {}
+    share: dict[Pass, Numeric] = {}
     for name, there in measured.items():
         compute, messages = getattr(own, name)
-        changed[name] = there.restored(compute), messages
+        seconds = _restored_compute(own.operator, compute, there, pricing)
+        changed[name] = seconds, messages
+        share[name] = seconds / compute if np.all(value_of(compute)) else 1.0
         launches = ("forward_kernels",) if name == "forward" else ("backward_kernels", "weight_kernels")
         changed |= dict.fromkeys(launches, 0.0)
     primitives = tuple(
-        (each, measured[name].restored(seconds))
-        if name in measured and not isinstance(each, Collective)
+        (each, seconds * share[name])
+        if name in share and not isinstance(each, Collective)
         else (each, seconds)
         for name, (each, seconds) in zip(own.passes, own.primitives, strict=True)
     )
     return replace(own, primitives=primitives, **changed)
+
+
+def _restored_compute(operator: Operator, modelled: Numeric, there: Measured, pricing: Pricing) -> Numeric:
+    """Return the seconds of an operator's kernels in one pass, by the rule of the anchor.
+
+    Routed experts are sharded by expert parallelism, and keep their share of a rank where that is reduced.
+    """
+    anchor = pricing.models.anchor
+    if anchor is None or anchor.rule == "model" or operator.name not in there.operators:
+        return there.restored(modelled)
+    tp = there.tp if operator.part == "moe" else pricing.groups["tp"].num_ranks
+    return there.proportional(operator.name, tp)
 
 
 def _price(operator: Operator, pricing: Pricing) -> PricedOperator:

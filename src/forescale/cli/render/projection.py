@@ -92,10 +92,10 @@ def restored_view(result: Projection) -> list[Table | str]:
     rows = () if result.costs is None else result.costs.restored
     if not rows:
         return []
-    found = table("<from measured work", "<", "at the bench", "× models' ratio", "here", "<")
+    title = {"model": "× models' ratio", "primus": "× tp's ratio"}[rows[0].rule]
+    found = table("<from measured work", "<", "at the bench", title, "here", "<")
     for row in rows:
-        ratio = row.seconds / row.measured_s
-        cells = (format_seconds(row.measured_s), f"{ratio:.4g}", format_seconds(row.seconds), row.kind)
+        cells = (format_seconds(row.measured_s), f"{row.ratio:.4g}", format_seconds(row.seconds), row.kind)
         found.add_row(row.block, words.pass_name(row.part), *cells)
     return ["", found]
 

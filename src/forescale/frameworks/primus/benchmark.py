@@ -13,7 +13,7 @@ from typing import Any
 from forescale.cost.measured import Measurements
 from forescale.cost.timings import BlockTiming, MeasuredCollective, Part
 from forescale.errors import SpecError, shown
-from forescale.limits import AMOUNT, DEVICES, within
+from forescale.limits import AMOUNT, DEVICES, whole_of, within
 from forescale.memory.anchored import LayerMeasurement, RankPeak
 from forescale.question import Question
 from forescale.restore import WHOLE, Bench
@@ -141,13 +141,13 @@ def _ranks(memory: Table) -> tuple[RankPeak, ...]:
 def _all_reduces(results: Table, metadata: Table) -> tuple[MeasuredCollective, ...]:
     """Return the timed all-reduces of tensor parallelism, in groups of neighbours."""
     sizes = results.table("_tp_allreduce_benchmark")
-    node = metadata.count("gpus_per_node") or max(DEVICES_PER_NODE, 1)
+    node = metadata.count("gpus_per_node") or DEVICES_PER_NODE
     rows = []
     for text in sizes.values:
         row = sizes.table(text)
         seconds, size = row.number("measured_median_ms", "measured_ms"), row.number("msg_size_bytes")
         if seconds is not None and size is not None:
-            ranks = int(within(text, DEVICES, sizes.where, whole=True))
+            ranks = int(within(whole_of(text), DEVICES, f"{sizes.where}, {text}", whole=True))
             near = min(ranks, node)
             rows.append(
                 MeasuredCollective(
