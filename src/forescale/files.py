@@ -49,6 +49,11 @@ def read_text(path: str | Path, *, hint: str = "", most: int = TEXT_BYTES) -> st
     ReaderError
         If there is no such file, or it is a folder, too large, or no UTF-8.
     """
+    return _decoded(read_bytes(path, hint=hint, most=most), path)
+
+
+def read_bytes(path: str | Path, *, hint: str = "", most: int = TEXT_BYTES) -> bytes:
+    """Return the content of `path`; it raises as `read_text` does."""
     try:
         with Path(path).open("rb") as file:
             content = file.read(most + 1)
@@ -60,7 +65,7 @@ def read_text(path: str | Path, *, hint: str = "", most: int = TEXT_BYTES) -> st
         raise ReaderError(repr(str(path)), "it is no name of a file") from error
     if len(content) > most:
         raise ReaderError(path, f"it is larger than the {most / 2**20:g} MiB that such a file may have")
-    return _decoded(content, path)
+    return content
 
 
 def _decoded(content: bytes, path: object) -> str:

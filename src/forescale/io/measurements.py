@@ -28,7 +28,9 @@ from forescale.spec import Cluster, Device
 if TYPE_CHECKING:
     from forescale.io.bench import BenchArtifact
 
-SUFFIXES = (".json", ".csv", ".txt", ".log", ".out")
+NODE = 8
+"""Neighbouring ranks of a trace that share a node, where nobody says."""
+SUFFIXES = (".json", ".json.gz", ".csv", ".txt", ".log", ".out")
 
 
 MHZ = 1e6
@@ -132,8 +134,9 @@ def read_measurements(
     Parameters
     ----------
     path
-        A bench artifact (.json), a kernel table (.csv, as the validation corpus has it, of which rows of
-        other hardware are left out) or what nccl-tests or rccl-tests printed (.txt, .log, .out).
+        A bench artifact (.json), a trace of torch.profiler (.json, .json.gz), a kernel table (.csv, as the validation
+        corpus has it, of which rows of other hardware are left out) or what nccl-tests or rccl-tests printed (.txt,
+        .log, .out).
     cluster
         Name of a cluster whose rows of a table are taken too.
     kind, num_ranks, ranks_per_node
@@ -146,9 +149,13 @@ def read_measurements(
     """
     file = Path(path)
     match file.suffix.lower():
-        case ".json":
+        case ".json" | ".gz":
             from forescale.io.bench import read_bench
+            from forescale.io.profile import is_profile, read_profile
 
+            if is_profile(file):
+                found = read_profile(file, devices_per_node=ranks_per_node or NODE)
+                return Measurements(source=file.name, kernels=found.kernels, collectives=found.collectives)
             return of_artifact(read_bench(file), file)
         case ".csv":
             return _of_table(file, device, cluster)

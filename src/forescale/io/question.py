@@ -216,8 +216,11 @@ def benches_of(question: Question) -> tuple[Bench, ...]:
 def _bench(file: Path, target: Question) -> Bench:
     from forescale.frameworks.primus.benchmark import is_primus_bench, primus_bench
     from forescale.io.bench import read_bench
+    from forescale.io.profile import is_profile
     from forescale.restore import Bench
 
+    if is_profile(file):
+        return _profiled(file, target)
     document = parse_mapping(read_text(file), file, parse_json)
     if is_primus_bench(document):
         return primus_bench(document, target, where=file.name)
@@ -231,6 +234,35 @@ def _bench(file: Path, target: Question) -> Bench:
         ranks=artifact.ranks,
         layers=artifact.layers,
         measurements=of_artifact(artifact, file) if artifact.kernels or artifact.collectives else None,
+    )
+
+
+def _profiled(file: Path, target: Question) -> Bench:
+    """Return what torch recorded of a run of the question itself."""
+    from forescale.cost.measured import Measurements
+    from forescale.cost.timings import BlockTiming, StepTiming
+    from forescale.io.profile import read_profile
+    from forescale.restore import WHOLE, Bench
+
+    if target.strategy is None:
+        raise SpecError(
+            f"{file.name} does not say of which layout it is, and a search has none; project the layout that was run"
+        )
+    found = read_profile(file, devices_per_node=target.cluster.devices_per_node)
+    update, step, device = found.update_s, found.step_s, target.cluster.device.name
+    count = target.workload.global_batch_size // (target.layout.dp * target.layout.micro_batch_size)
+    timed = found.kernels or found.collectives
+    return Bench(
+        question=target.simulated,
+        source=file.name,
+        blocks=() if update is None else (BlockTiming(kind=WHOLE, part="update", seconds=update),),
+        steps=() if step is None else (StepTiming(num_microbatches=count, seconds=step),),
+        ranks=found.ranks,
+        measurements=Measurements(
+            source=file.name, device=device, kernels=found.kernels, collectives=found.collectives
+        )
+        if timed
+        else None,
     )
 
 

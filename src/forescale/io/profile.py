@@ -1,0 +1,320 @@
+"""What torch itself records of a run, as measurements: its profiler's traces (Kineto) and snapshots of its allocator.
+
+A trace (`.json`, `.json.gz`, of `torch.profiler` with `record_shapes=True`) has products and attention by shape, NCCL's
+collectives, steps, the optimizer's update and the peak of the allocator. A snapshot (`.pickle`, `.pkl`, of
+`torch.cuda.memory._dump_snapshot`) has the peaks of what was allocated and reserved. Neither says of which layout it
+is: it is taken for the one that is asked about.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import pickle
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from statistics import median
+from typing import Any, TypeAlias
+
+from forescale.cost.timings import MeasuredCollective, kind_of
+from forescale.errors import ReaderError
+from forescale.files import parse_json, read_bytes
+from forescale.graph.ops import AttentionCore, Compute, Gemm
+from forescale.memory.anchored import RankPeak
+
+Event: TypeAlias = Mapping[str, Any]
+MOST_BYTES = 1 << 30
+MICRO = 1e-6
+TRACES, SNAPSHOTS = (".json", ".gz"), (".pickle", ".pkl")
+TYPES = {
+    "float": "fp32", "c10::half": "fp16", "c10::bfloat16": "bf16", "bfloat16": "bf16", "half": "fp16",
+    "c10::float8_e4m3fn": "fp8",
+}  # fmt: skip
+"""Our names of torch's types, in lower case."""
+WIDTHS = {"float": 4.0, "half": 2.0, "bfloat16": 2.0, "byte": 1.0, "double": 8.0, "long": 8.0, "int": 4.0}
+"""Bytes of an element, by the names that NCCL's events have, in lower case."""
+GATHERS = ("all_gather",)
+STEP, UPDATE = "ProfilerStep#", "Optimizer.step#"
+LATER_FLAG = ("efficient_attention", "cudnn_attention")
+"""Forward attention whose first flag is not whether it is causal, but the second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """What a run recorded of itself."""
+
+    kernels: tuple[tuple[Compute, float], ...] = ()
+    """Products and attention by shape, and the median of their seconds."""
+    collectives: tuple[MeasuredCollective, ...] = ()
+    """The fastest of equal messages: the others waited for a peer."""
+    step_s: float | None = None
+    """Median of whole steps."""
+    update_s: float | None = None
+    """Median of the optimizer's updates."""
+    ranks: tuple[RankPeak, ...] = ()
+
+
+def is_profile(path: str | Path) -> bool:
+    """Say whether a file is a snapshot, or a trace by what it begins with."""
+    file = Path(path)
+    if file.suffix in SNAPSHOTS or file.name.endswith(".json.gz"):
+        return True
+    return file.suffix == ".json" and '"traceEvents"' in _text(file)
+
+
+def read_profile(path: str | Path, *, devices_per_node: int) -> Profile:
+    """Return what a trace or a snapshot says.
+
+    Parameters
+    ----------
+    devices_per_node
+        Neighbouring ranks that share a node, which a trace does not say.
+
+    Raises
+    ------
+    ReaderError
+        If it cannot be read, is neither, or holds nothing of use.
+    """
+    file = Path(path)
+    if file.suffix in SNAPSHOTS:
+        return Profile(ranks=_peaks(_snapshot(file), file))
+    document = parse_json(_text(file), file, infinite=True)
+    events = document.get("traceEvents") if isinstance(document, Mapping) else None
+    if not isinstance(events, list):
+        raise ReaderError(file, "it is no trace of torch.profiler: it has no list traceEvents")
+    found = _trace([each for each in events if isinstance(each, Mapping)], devices_per_node)
+    if found == Profile():
+        raise ReaderError(
+            file, "nothing of it is a measurement; record with torch.profiler's record_shapes=True and step()"
+        )
+    return found
+
+
+def _text(file: Path) -> str:
+    content = read_bytes(file, most=MOST_BYTES)
+    try:
+        if file.suffix == ".gz":
+            with gzip.open(io.BytesIO(content)) as inside:
+                content = inside.read(MOST_BYTES + 1)
+        return content.decode("utf-8")
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise ReaderError(file, f"it is no whole trace ({error})") from error
+
+
+def _trace(events: Sequence[Event], devices_per_node: int) -> Profile:
+    peaks = [
+        (args.get("Total Allocated", 0), args.get("Total Reserved", 0))
+        for event in events
+        if event.get("name") == "[memory]" and (args := _args(event)).get("Device Type")
+    ]
+    allocated, reserved = (max((each[index] for each in peaks), default=0) for index in (0, 1))
+    peak = RankPeak(peak_allocated_bytes=allocated, peak_reserved_bytes=max(reserved, allocated))
+    return Profile(
+        kernels=_kernels(events),
+        collectives=_collectives(events, devices_per_node),
+        step_s=_annotated(events, STEP),
+        update_s=_annotated(events, UPDATE),
+        ranks=(peak,) if allocated else (),
+    )
+
+
+def _args(event: Event) -> Mapping[str, Any]:
+    args = event.get("args")
+    return args if isinstance(args, Mapping) else {}
+
+
+def _seconds(event: Event) -> float:
+    given = event.get("dur")
+    return given * MICRO if isinstance(given, int | float) and given > 0 else 0.0
+
+
+def _annotated(events: Sequence[Event], start: str) -> float | None:
+    """Return the median of what is annotated with a name; on the device where it is there as well."""
+    for category in ("gpu_user_annotation", "user_annotation"):
+        found = [
+            _seconds(event)
+            for event in events
+            if event.get("cat") == category and str(event.get("name")).startswith(start)
+        ]
+        if found:
+            return median(found)
+    return None
+
+
+def _kernels(events: Sequence[Event]) -> tuple[tuple[Compute, float], ...]:
+    """Return the shapes that were recorded; on a device what its kernels took, else what the call took."""
+    on_device: dict[Any, float] = defaultdict(float)
+    for event in events:
+        if event.get("cat") == "kernel":
+            on_device[_args(event).get("External id")] += _seconds(event)
+    timed: dict[Compute, list[float]] = defaultdict(list)
+    for event in events:
+        read = OPERATORS.get(str(event.get("name"))) if event.get("cat") == "cpu_op" else None
+        if read is None:
+            continue
+        op = _shaped(read, event)
+        seconds = on_device.get(_args(event).get("External id"), 0.0) if on_device else _seconds(event)
+        if op is not None and seconds:
+            timed[op].append(seconds)
+    return tuple((op, median(seconds)) for op, seconds in timed.items())
+
+
+def _shaped(read: Reader, event: Event) -> Compute | None:
+    """Return the operator of an event; None where its shapes were not recorded, or are no usual ones."""
+    args = _args(event)
+    dims, types = args.get("Input Dims"), args.get("Input type")
+    if not isinstance(dims, list) or not isinstance(types, list):
+        return None
+    dtype = next((TYPES[each.lower()] for each in types if str(each).lower() in TYPES), None)
+    try:
+        return None if dtype is None else read(str(event["name"]), dims, dtype, args)
+    except (IndexError, ValueError, TypeError):
+        return None
+
+
+def _product(name: str, dims: list[Any], dtype: str, args: Mapping[str, Any]) -> Compute:  # noqa: ARG001
+    """Return a product; addmm and baddbmm add it to their first input."""
+    one, other = dims[1:3] if "add" in name else dims[:2]
+    batch = float(one[0]) if len(one) == 3 else 1.0
+    (m, k), n = one[-2:], other[-1]
+    if min(m, n, k) <= 0:
+        raise ValueError
+    return Gemm(m=float(m), n=float(n), k=float(k), batch=batch, dtype=dtype)
+
+
+def _attention(name: str, dims: list[Any], dtype: str, args: Mapping[str, Any]) -> Compute:
+    """Return an attention core; the backward has the gradient of its result before queries, keys and values."""
+    backward = name.endswith("_backward")
+    query, key, value = dims[1:4] if backward else dims[:3]
+    batch, heads, length, width = map(float, query)
+    _, kv_heads, kv_len, _ = map(float, key)
+    flags = [each for each in args.get("Concrete Inputs", ()) if each in ("True", "False")]
+    later = not backward and any(kind in name for kind in LATER_FLAG)
+    causal = (flags[1 if later else 0] == "True") if len(flags) > later else True
+    everything = length * kv_len
+    return AttentionCore(
+        batch=batch,
+        heads=heads,
+        kv_heads=kv_heads,
+        q_len=length,
+        kv_len=kv_len,
+        pairs=everything / 2.0 if causal else everything,
+        qk_dim=width,
+        v_dim=float(value[-1]),
+        causal=causal,
+        backward=backward,
+        dtype=dtype,
+    )
+
+
+Reader: TypeAlias = Callable[[str, list[Any], str, Mapping[str, Any]], Compute]
+ATTENTION = ("flash_attention", "flash_attention_for_cpu", "efficient_attention", "cudnn_attention")
+OPERATORS: Mapping[str, Reader] = {
+    **dict.fromkeys(("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"), _product),
+    **{
+        f"aten::_scaled_dot_product_{kind}{end}": _attention
+        for kind in ATTENTION
+        for end in ("", "_backward")
+    },
+}
+"""Operators of torch that run kernels of their own, by name."""
+
+
+def _collectives(events: Sequence[Event], devices_per_node: int) -> tuple[MeasuredCollective, ...]:
+    fastest: dict[tuple[Any, ...], float] = {}
+    for event in events:
+        if event.get("cat") == "kernel" and (key := _message(_args(event), devices_per_node)):
+            fastest[key] = min(_seconds(event), fastest.get(key, float("inf")))
+    return tuple(
+        MeasuredCollective(kind=kind, num_bytes=size, num_ranks=ranks, ranks_per_node=near, seconds=seconds)
+        for (kind, size, ranks, near), seconds in fastest.items()
+        if seconds
+    )
+
+
+def _message(args: Mapping[str, Any], devices_per_node: int) -> tuple[Any, ...] | None:
+    """Return kind, bytes, ranks and ranks per node of a kernel of NCCL; None where it is none."""
+    name = str(args.get("Collective name", "")).lstrip("_").removesuffix("_base").removesuffix("v")
+    kind = kind_of(name)
+    elements = args.get("Out msg nelems" if kind in GATHERS else "In msg nelems")
+    width, ranks = WIDTHS.get(str(args.get("dtype", "")).lower()), args.get("Group size")
+    if kind is None or width is None or not (isinstance(elements, int) and isinstance(ranks, int)):
+        return None
+    if elements <= 0 or ranks < 2:
+        return None
+    return kind, elements * width, ranks, min(ranks, devices_per_node)
+
+
+class _Plain(pickle.Unpickler):
+    """Reads numbers, texts, lists and tables; anything that would call a function is refused."""
+
+    def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401 (a class)
+        msg = f"it would load {module}.{name}, and a snapshot holds plain values only"
+        raise pickle.UnpicklingError(msg)
+
+
+def _snapshot(file: Path) -> Event:
+    try:
+        content = _Plain(io.BytesIO(read_bytes(file, most=MOST_BYTES))).load()
+    except ReaderError:
+        raise
+    except Exception as error:  # a broken pickle raises anything
+        raise ReaderError(file, f"it is no snapshot that can be read: {error}") from error
+    if not isinstance(content, Mapping) or not isinstance(content.get("segments"), list):
+        raise ReaderError(file, "it is no snapshot of torch.cuda.memory: it has no list segments")
+    return content
+
+
+CHANGES: Mapping[str, tuple[int, int]] = {
+    "alloc": (1, 0),
+    "free_completed": (-1, 0),
+    "segment_alloc": (0, 1),
+    "segment_free": (0, -1),
+    "segment_map": (0, 1),
+    "segment_unmap": (0, -1),
+}
+"""Sign of an action's bytes in what is allocated, and in what is reserved."""
+
+
+def _peaks(content: Event, file: Path) -> tuple[RankPeak, ...]:
+    """Return the peaks of every device: what is held at the end, and the recorded changes before it."""
+    traces = content.get("device_traces") or []
+    devices = {segment.get("device", 0) for segment in content["segments"]} | set(range(len(traces)))
+    found = []
+    try:
+        for device in sorted(devices):
+            own = [segment for segment in content["segments"] if segment.get("device", 0) == device]
+            trace = traces[device] if device < len(traces) else []
+            ends = (sum(each["allocated_size"] for each in own), sum(each["total_size"] for each in own))
+            allocated, reserved = (
+                _highest(end, list(_changed(trace, which))) for which, end in enumerate(ends)
+            )
+            if reserved or allocated:
+                found.append(
+                    RankPeak(
+                        rank=device,
+                        peak_allocated_bytes=allocated,
+                        peak_reserved_bytes=max(reserved, allocated),
+                    )
+                )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ReaderError(file, f"it is no snapshot of torch.cuda.memory: {error!r}") from error
+    if not found:
+        raise ReaderError(file, "it has no memory: nothing was allocated when it was taken")
+    return tuple(found)
+
+
+def _changed(trace: Sequence[Event], which: int) -> Iterator[int]:
+    for event in trace:
+        sign = CHANGES.get(event["action"], (0, 0))[which]
+        if sign:
+            yield sign * event["size"]
+
+
+def _highest(end: int, changes: Sequence[int]) -> float:
+    """Return the most there was, from what there is after the changes."""
+    start = max(end - sum(changes), 0)
+    return float(max(accumulate(changes, initial=start)))
