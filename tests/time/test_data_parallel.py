@@ -216,7 +216,8 @@ def test_messages_of_whole_stages():
 
 
 def test_messages_of_blocks():
-    blocks = traffic(replace(SPREAD, reshard=2)).blocks
+    assert {each.gather for each in traffic(SPREAD).blocks.all()} == {0.0}  # below stage 3
+    blocks = traffic(replace(SPREAD, reshard=2, zero=3)).blocks
     layer, head = blocks.layers[1], blocks.head
     assert layer.gather == SHARDS + 1.5 * 2 * 2000 + COPIES + 1.5 * 2 * 24000
     assert layer.regather == 3 * 2 + 1.5 * 2 * 2000 + 5 * 2 + 1.5 * 2 * 24000  # of two neighbours

@@ -467,7 +467,7 @@ def test_a_device_s_parameters_and_where_seconds_come_from():
     dense = 4 * (2 * 512 + 512 * 16 * 64 + 512 * 512 + 512 * 16 + 3 * 512 * 256)
     assert result.params.per_device_max == dense + 512 + 6000 * 512 + 4 * 3 * 4 * 512 * 384
     assert result.costs.time_sources == pytest.approx(
-        {"measured": 0, "interpolated": 0, "fitted": 0, "roofline": 1}
+        {"measured": 0, "restored": 0, "interpolated": 0, "fitted": 0, "roofline": 1}
     )
 
 

@@ -206,16 +206,17 @@ def _with_files(
 
     Without `layout`, as for a search, only what is not searched counts, such as overlap and kernels.
     """
-    from forescale.frameworks.readers import is_bare_model
     from forescale.io.question import with_overrides
-    from forescale.io.reading import said
-    from forescale.io.validation import checked_model
 
     wanted = with_overrides(written, plan.sets or ())
     path = _model_file(wanted, folder)
     files = [each for each in (path, plan.config) if each is not None]
     if not files:
         return written, ()
+    from forescale.frameworks.readers import is_bare_model
+    from forescale.io.reading import said
+    from forescale.io.validation import checked_model
+
     options = _reading_options(wanted, folder, plan, layout=layout)
     readings = [
         _read(file, wanted, folder, options, bare=file == path and is_bare_model(file)) for file in files

@@ -66,6 +66,11 @@ class Degrees:
     micro_batch_size: Numeric
 
     @property
+    def keeps_parameters(self) -> bool:
+        """Whether it is known, of one layout, that each rank keeps whole parameters: below ZeRO stage 3."""
+        return isinstance(self.zero, float) and self.zero < 3.0
+
+    @property
     def dp(self) -> Numeric:
         """Data-parallel degree of everything but experts."""
         return self.dp_replicate * self.dp_shard

@@ -335,8 +335,8 @@ class Stages:
         )
 
     def picked(self, pick: Select) -> Stages:
-        """Return one stage of every candidate, (candidates,)."""
-        return mapped(self, pick)
+        """Return one stage of every candidate, (candidates,), without its moments."""
+        return mapped(replace(self, moments=()), pick)
 
     def take(self, candidates: NDArray[np.int64]) -> Stages:
         """Return the plans of some candidates."""
@@ -369,11 +369,14 @@ def _moment(plan: StagePlan, at: int) -> StagePlan:
     return replace(plan, moments=()) if not plan.moments else plan.moments[min(at, len(plan.moments) - 1)]
 
 
-def over_stages(stages: Stages, parts: Parts[T], of: Callable[[T], Numeric], *, num_mtp: int) -> Numeric:
-    """Return Σ layers × quantity on every stage, ends and multi-token prediction included."""
+def over_stages(
+    stages: Stages, parts: Parts[T], of: Callable[[T], Numeric], *, num_mtp: int, layers: bool = True
+) -> Numeric:
+    """Return Σ layers × quantity on every stage, ends and multi-token prediction included; `layers` may be left out."""
     result: Numeric = stages.first * of(parts.embedding) + stages.last * of(parts.head)
-    for count, part in zip(stages.counts, parts.layers, strict=True):
-        result = result + count * of(part)
+    if layers:
+        for count, part in zip(stages.counts, parts.layers, strict=True):
+            result = result + count * of(part)
     if parts.mtp is not None:
         result = result + stages.last * float(num_mtp) * of(parts.mtp)
     return result
@@ -409,9 +412,8 @@ class StageSums:
         stages, num_mtp = self.stages, self.model.num_mtp_layers
         if self.recompute.takes_all:
             return over_stages(stages, blocks, attrgetter("taken"), num_mtp=num_mtp)
-        ends = replace(stages, counts=tuple(0.0 * count for count in stages.counts))
         replayed = replayed_mtp(self.model, self.recompute)
-        result = over_stages(ends, blocks, attrgetter("taken"), num_mtp=replayed)
+        result = over_stages(stages, blocks, attrgetter("taken"), num_mtp=replayed, layers=False)
         if blocks.mtp is not None:
             result = result + stages.last * float(num_mtp - replayed) * blocks.mtp.left
         for kind, layer in enumerate(blocks.layers):
@@ -436,6 +438,7 @@ class Picker:
     def __init__(self, rows: Array) -> None:
         self._rows = rows
         self._columns = np.arange(len(rows))
+        self._alone = int(rows[0]) if len(rows) == 1 else None
 
     @classmethod
     def slowest(cls, stage_time: Numeric, stages: Stages) -> Picker:
@@ -447,6 +450,9 @@ class Picker:
         shape = np.shape(value_of(values))
         if len(shape) < 2:
             return values
+        if self._alone is not None and isinstance(values, np.ndarray):
+            alone: Array = values[self._alone]
+            return alone
         columns = 0 * self._columns if shape[1] == 1 else self._columns  # one may stand for all
         picked: Numeric = values[self._rows, columns]  # type: ignore[index]
         return picked

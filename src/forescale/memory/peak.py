@@ -321,7 +321,8 @@ def fragmentation_note(memory: MemorySummary, setting: Setting) -> tuple[Note, .
 
 def _of_stages(values: object, count: int) -> list[float]:
     """Return a quantity of one layout on each stage."""
-    return [float(value) for value in np.broadcast_to(np.asarray(value_of(values)), (count, 1))[:, 0]]
+    found: list[float] = np.asarray(value_of(values), dtype=np.float64).reshape(-1).tolist()
+    return found if len(found) == count else found * count
 
 
 def fit(*, point_bytes: float, upper_bytes: float, capacity_bytes: float) -> Verdict:

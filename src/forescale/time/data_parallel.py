@@ -36,6 +36,9 @@ class ShardTraffic:
     reduce: Numeric
 
 
+NO_TRAFFIC = ShardTraffic(gather=0.0, regather=0.0, reduce=0.0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataTraffic:
     """Seconds of data-parallel collectives; depends on the layout of parameters only, not on micro-batches.
@@ -77,6 +80,8 @@ def data_traffic(setting: Setting, sharded: Sharded, pricing: Pricing) -> DataTr
     again = both if isinstance(reshard, str) else functools.partial(_both_groups, _within(pricing, reshard))
 
     def block_traffic(block: Holding) -> ShardTraffic:
+        if sharded.degrees.keeps_parameters:
+            return NO_TRAFFIC
         parameters = block.dense + block.vocabulary
         weights = (parameters * GATHERED_BYTES, block.expert * GATHERED_BYTES)
         gather = both("all_gather", *weights)
@@ -191,8 +196,7 @@ def free_traffic(held: Parts[Holding]) -> DataTraffic:
     whole = dict.fromkeys(
         ("reduce_scatter", "all_reduce", "replicas", "all_gather", "ties", "statistics", "tensors"), 0.0
     )
-    blocks = held.map(lambda _: ShardTraffic(gather=0.0, regather=0.0, reduce=0.0))
-    return DataTraffic(**whole, blocks=blocks)
+    return DataTraffic(**whole, blocks=held.map(lambda _: NO_TRAFFIC))
 
 
 def exposed_once(

@@ -196,6 +196,9 @@ def _engine(setting: Setting, inputs: Inputs, sums: StageSums, busy: Numeric) ->
 def _sharded(setting: Setting, inputs: Inputs, sums: StageSums) -> Passes:
     """Return what a micro-batch's passes show of gathers and reductions at stage 3, on every stage of `sums`."""
     overlap, split = setting.choices.overlap, inputs.pipeline.split
+    if inputs.degrees.keeps_parameters:
+        nothing = 0.0 * sums.stages.first
+        return nothing, nothing, nothing
     whole = kept_whole(pp=inputs.degrees.pp, reshard=setting.choices.reshard)
     sharded = at_stage_3(zero=inputs.degrees.zero * (1.0 - whole), sharded=1.0, otherwise=0.0)
 
