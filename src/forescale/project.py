@@ -38,9 +38,11 @@ from forescale.spec.model import Model, MoeFfn
 from forescale.spec.strategy import Routing, Strategy
 from forescale.spec.workload import Workload
 from forescale.time.price import coverage, message_coverage, time_sources
+from forescale.time.step import straggler_share
 
 if TYPE_CHECKING:
     from forescale.memory.timeline import MemoryTimeline
+    from forescale.schedule.measured import MeasuredStep
 
 
 def project(
@@ -50,8 +52,11 @@ def project(
     workload: Workload | None = None,
     *,
     costs: Costs | None = None,
+    stages: MeasuredStep | None = None,
 ) -> Projection:
     """Project memory and step time of one layout by our own engine; it takes a question, or the parts of one.
+
+    Where `stages` were measured in a run of as many, they take what they took there.
 
     Raises
     ------
@@ -64,7 +69,7 @@ def project(
     asked = question_of(question, cluster, workload, strategy=strategy, costs=costs)
     if asked.preset != "default":
         raise SpecError(f"project is our own engine; presets.project_as answers as {asked.preset}")
-    result = _projection(wire(asked))
+    result = _projection(wire(asked), stages)
     return replace(result, notes=(*result.notes, *asked.notes)) if asked.notes else result
 
 
@@ -93,13 +98,35 @@ def memory_timeline(
     return build_timeline(result, schedule, loads, standing)
 
 
-def _projection(wired: Wired) -> Projection:
+def _projection(wired: Wired, stages: MeasuredStep | None = None) -> Projection:
     """Return the result value of one layout that is ready to be evaluated."""
     asked = wired.question
     evaluation = evaluate(wired.setting, wired.inputs)
+    if stages is not None:
+        evaluation = _as_run(evaluation, wired, stages)
     result = _summarised(wired, evaluation)
     _check_physics(result, clock_share=asked.costs.clock_share(asked.cluster.device))
     return _sourced(result, wired)
+
+
+def _as_run(evaluation: Evaluation, wired: Wired, stages: MeasuredStep) -> Evaluation:
+    """Return an evaluation whose stages take what those of a run took."""
+    from forescale.time.measured import measured_parts
+
+    parts, forward, backward = measured_parts(
+        {name: number_of(seconds) for name, seconds in evaluation.time_parts.items()},
+        wired.question.layout,
+        stages,
+        num_microbatches=round(number_of(evaluation.num_microbatches)),
+        behind=number_of(straggler_share(wired.setting.run, wired.question.cluster)),
+    )
+    return replace(
+        evaluation,
+        step_time=sum(parts.values()),
+        time_parts=parts,
+        stage_forward=forward[:, None],
+        stage_backward=backward[:, None],
+    )
 
 
 def _sourced(result: Projection, wired: Wired) -> Projection:

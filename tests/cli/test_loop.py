@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from pathlib import Path
 
 import pytest
 from tests.cli.questions import DENSE, LAYOUT, SEARCH
@@ -26,6 +27,7 @@ QUESTIONS = {
     "schedules": (*SEARCH, "--fix", "pp=4", "--allow", "schedule=zb-h1", "--fix", "recompute=full:2"),
     "a cluster of one's own": (*SEARCH, "--set", "cluster.device.hbm_bytes=64 GiB", "--set", "workload.optimizer=muon"),
     "offload": (*SEARCH, "--fix", "optimizer_offload=0.5", "--max-memory", "30GiB"),
+    "a bench": (*SEARCH, "--load-benchmark", Path(__file__).parents[2] / "examples" / "bench.json"),
     "placement": (*SEARCH, "--fix", "placement=tp=2,dp=4"),
 }  # fmt: skip
 

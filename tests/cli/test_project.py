@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -268,3 +269,85 @@ def test_parts_that_are_not_projected_are_said_first(forescale):
     assert notes[0]["topic"] == "left out"
     assert "neither its memory nor its time is counted" in notes[0]["text"]
     assert all("vision_config" not in note["text"] for note in notes[1:])
+
+
+BENCH = Path(__file__).parents[2] / "examples" / "bench.json"
+
+
+def test_what_was_measured_stands_beside_the_models(forescale):
+    given = ("project", *DENSE, *LAYOUT, "--load-benchmark", BENCH)
+    alone, body = (
+        document(forescale("project", *DENSE, *LAYOUT, "--json")),
+        document(forescale(*given, "--json")),
+    )
+    both = document(forescale(*given, "--mode", "both", "--json"))
+    assert both["simulated"]["step_time_s"] == alone["step_time_s"]
+    assert both["step_time_s"] == body["step_time_s"] != alone["step_time_s"]
+    assert {row["rule"] for row in body["costs"]["restored"]} == {"model"}
+    primus = document(forescale(*given, "--restore", "primus", "--json"))
+    assert {row["rule"] for row in primus["costs"]["restored"]} == {"primus"}
+    shown = forescale(*given, "--mode", "both").out
+    for text in (
+        "simulate  benchmark  difference",
+        "from measured work",
+        "calibrated (within 20 %)",
+    ):
+        assert text in shown
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (("--mode", "both"), "--mode both needs a measurement: give its file with --load-benchmark"),
+        (
+            ("--mode", "simulate", "--load-benchmark", BENCH),
+            "--load-benchmark goes with --mode benchmark or both",
+        ),
+        (("--restore", "primus"), "--restore goes with --load-benchmark: it is about what was measured"),
+        (("--cp", 2, "--load-benchmark", BENCH), "was measured with cp 1; the question has cp 2"),
+        (("--precision", "fp8", "--load-benchmark", BENCH), "was measured in bf16; the question is in fp8"),
+        (
+            ("--cluster", "a100-sxm-80gb", "--load-benchmark", BENCH),
+            "was measured on h100-sxm; the question is on a100",
+        ),
+        (("--load-benchmark", "none.json"), "none.json: there is no such file"),
+    ],
+)
+def test_measurements_that_do_not_fit_the_question(forescale, given, text):
+    ran = forescale("project", *DENSE, *given)
+    assert (ran.code, ran.out) == (2, "")
+    assert text in ran.err
+    assert len(ran.err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ('{"schema": "forescale.bench/2", "kernels": []}', "a newer Forescale wrote it"),
+        ('{"schema": "forescale.bench/1", "ranks": [', "it is not whole JSON"),
+        (
+            '{"schema_version": 9, "profiling_results": {}}',
+            "its schema_version is 9; this version reads 1 and 2",
+        ),
+    ],
+)
+def test_artifacts_that_cannot_be_read(forescale, tmp_path, content, text):
+    file = tmp_path / "bench.json"
+    file.write_text(content, encoding="utf-8")
+    ran = forescale("project", *DENSE, "--load-benchmark", file)
+    assert (ran.code, ran.out) == (2, "")
+    assert text in ran.err
+
+
+def test_stages_as_a_run_took_them(forescale, tmp_path):
+    data = Path(__file__).parents[1] / "data" / "schedules"
+    for file in data.glob("gpu8_layer64_gbs16__pp8__*.json"):
+        shutil.copy(file, tmp_path / file.name.removeprefix("gpu8_layer64_gbs16__pp8__"))
+    given = ("--cluster", "mi300x", "--devices", 8, "--seq-len", 4096, "--global-batch-size", 16)
+    ran = forescale("project", "llama-3.1-8b", *given, "--pp", 8, "--measured", tmp_path)
+    assert ran.code == 0, ran.err
+    assert "simulate  benchmark  difference" in ran.out
+    assert "note (measured): stages take what those of" in ran.out
+    wrong = forescale("project", "llama-3.1-8b", *given, "--pp", 4, "--measured", tmp_path)
+    assert (wrong.code, wrong.out) == (2, "")
+    assert "has 4 stages; the measured step has 8" in wrong.err

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from forescale.cli.console import console, print_json, say
 from forescale.cli.options import (
     ClusterOptions,
@@ -12,7 +16,12 @@ from forescale.cli.options import (
     PlanOptions,
     RunOptions,
     grouped,
+    option,
 )
+
+if TYPE_CHECKING:
+    from forescale.projection.result import Projection
+    from forescale.question import Question
 
 
 @grouped
@@ -24,14 +33,19 @@ def project_command(
     layout: LayoutOptions,
     plan: PlanOptions,
     cost: CostOptions,
+    measured: Path | None = option(
+        "Folder of a run of this layout (pp_rank_*.json): its stages take what they took, beside the models.",
+        "FOLDER",
+        panel="Measurement",
+    ),
     as_json: JsonFlag = False,
 ) -> None:
     """Project step time and memory of one layout."""
     from forescale.cli.inputs import answered, line_of, read_question
 
     question = read_question(model, plan, cluster, run, layout, cost)
-    result = answered(question)
-    simulated = answered(question.simulated) if cost.side_by_side else None
+    result = answered(question) if measured is None else _as_run(question, measured)
+    simulated = answered(question.simulated) if cost.side_by_side or measured is not None else None
     if as_json:
         from forescale.io.question import question_values
 
@@ -43,3 +57,20 @@ def project_command(
     console().print(projection_view(result) if simulated is None else sides_view(simulated, result))
     if result.memory.verdict == "OOM" and question.preset == "default":
         say(f"what would make it fit: forescale {line_of('fit', question, result, 'FILE.json')}")
+
+
+def _as_run(question: Question, folder: Path) -> Projection:
+    """Return the projection whose stages take what those of a run took."""
+    from forescale.cli.inputs import refuse_presets
+    from forescale.project import project
+    from forescale.question import Note
+    from forescale.schedule.traces import read_run
+
+    refuse_presets(question, "--measured")
+    step = read_run(folder).typical
+    result = project(question, stages=step)
+    text = (
+        f"stages take what those of {folder.name} took ({step.schedule.name}, {step.makespan_s:.4g} s); what comes "
+        "once a step is as projected"
+    )
+    return replace(result, notes=(*result.notes, Note(topic="measured", text=text)))

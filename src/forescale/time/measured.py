@@ -1,0 +1,61 @@
+"""A step whose stages take what those of a run took: its schedule simulated with measured passes and messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from forescale.memory.timeline import schedule_of
+from forescale.numeric import Array, Numeric
+from forescale.schedule.measured import MeasuredStep, stage_times_for
+from forescale.schedule.simulation import simulate
+from forescale.spec.strategy import Strategy
+from forescale.time.price import Seconds
+
+AROUND = ("pipeline_comm", "data_comm", "host_comm", "bubble", "optimizer", "overhead")
+"""Parts of a step that are no work of a stage."""
+MILLI = 1e-3
+
+
+def measured_parts(
+    parts: Mapping[str, float],
+    strategy: Strategy,
+    step: MeasuredStep,
+    *,
+    num_microbatches: int,
+    behind: float,
+) -> tuple[Seconds, Array, Array]:
+    """Return the parts of a step, and forward and backward of every pipeline rank, as a run took them [s].
+
+    Parts of the stages' own work keep their shares of it. What comes once a step stays as it is; what the host loses is
+    in the measured passes and between them, so that of overhead only the slowest device is left, which is `behind` the
+    mean by a share.
+
+    Raises
+    ------
+    ScheduleError
+        If the run has another number of stages than the layout.
+    """
+    schedule = schedule_of(strategy, num_microbatches)
+    times, links = stage_times_for(step, schedule)
+    simulated = simulate(schedule, times, sends=step.sends)
+    whole = MILLI * simulate(schedule, times, links, sends=step.sends).makespan
+    alone, work = MILLI * simulated.makespan, MILLI * float(np.max(simulated.timing.busy))
+    rank_of = schedule.placement.rank_of_stage[: schedule.num_stages]
+    forward, backward = (
+        _of_ranks(rank_of, each) for each in (times.forward, np.asarray(times.input_grad) + times.weight_grad)
+    )
+    own = {name: seconds for name, seconds in parts.items() if name not in AROUND}
+    spent = sum(own.values())
+    found: Seconds = {name: seconds / spent * work for name, seconds in own.items()}
+    found |= {name: parts[name] for name in ("data_comm", "host_comm", "optimizer") if name in parts}
+    found |= {"bubble": max(alone - work, 0.0), "pipeline_comm": max(whole - alone, 0.0)}
+    return found | {"overhead": behind * sum(found.values())}, forward, backward
+
+
+def _of_ranks(rank_of: Sequence[int], milliseconds: Numeric) -> Array:
+    """Return the seconds of every rank's stages."""
+    seconds = np.zeros(max(rank_of) + 1)
+    np.add.at(seconds, list(rank_of), MILLI * np.asarray(milliseconds))
+    return seconds

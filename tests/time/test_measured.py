@@ -1,0 +1,66 @@
+"""Stages as a run took them, in a step's own schedule: an MI300X run of eight stages that Primus published."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from forescale.catalogue.clusters import load_cluster
+from forescale.catalogue.models import load_model
+from forescale.errors import ScheduleError
+from forescale.project import project
+from forescale.question import Question
+from forescale.schedule.traces import read_run
+from forescale.spec import Strategy, Workload
+
+DATA = Path(__file__).parents[1] / "data" / "schedules"
+QUESTION = Question(
+    model=load_model("llama-3.1-8b"),
+    cluster=load_cluster("mi300x", 8),
+    workload=Workload(seq_len=4096, global_batch_size=16),
+    strategy=Strategy(pp=8),
+)
+AROUND = ("pipeline_comm", "data_comm", "host_comm", "bubble", "optimizer", "overhead")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    found = tmp_path_factory.mktemp("run")
+    for file in DATA.glob("gpu8_layer64_gbs16__pp8__*.json"):
+        shutil.copy(file, found / file.name.removeprefix("gpu8_layer64_gbs16__pp8__"))
+    return found
+
+
+@pytest.fixture(scope="module")
+def step(folder):
+    return read_run(folder).typical
+
+
+def test_a_step_is_the_schedule_with_measured_stages_and_what_comes_once(step):
+    alone, found = project(QUESTION), project(QUESTION, stages=step)
+    run = found.time_s["bubble"] + found.time_s["pipeline_comm"] + sum(
+        seconds for name, seconds in found.time_s.items() if name not in AROUND
+    )  # fmt: skip
+    assert run == pytest.approx(1e-3 * step.simulated().makespan, rel=1e-9)
+    assert run == pytest.approx(step.makespan_s, rel=0.03)
+    assert found.time_s["optimizer"] == alone.time_s["optimizer"]
+    assert found.step_time_s == pytest.approx(sum(found.time_s.values()))
+    assert found.mfu == pytest.approx(alone.mfu * alone.step_time_s / found.step_time_s)
+    assert found.memory == alone.memory
+
+
+def test_stages_take_what_they_took(step):
+    found = project(QUESTION, stages=step)
+    assert [stage.forward_s for stage in found.stage_times] == pytest.approx(1e-3 * step.times.forward)
+    more = replace(QUESTION, workload=Workload(seq_len=4096, global_batch_size=32))
+    assert project(more, stages=step).stage_times == found.stage_times
+    assert project(more, stages=step).step_time_s < 2.0 * found.step_time_s
+
+
+def test_a_run_of_other_stages_is_refused(step):
+    four = replace(QUESTION, strategy=Strategy(pp=4, dp_shard=2))
+    with pytest.raises(ScheduleError, match="1f1b has 4 stages; the measured step has 8"):
+        project(four, stages=step)
