@@ -61,7 +61,7 @@ class Command(TyperCommand):
             _section(formatter, name, records)
         if folded:
             rows = [
-                (name, ", ".join(names.split()[0].rstrip(",") for names, _ in records))
+                (name, ", ".join(each for names, _ in records for each in _flags(names)))
                 for name, records in folded.items()
             ]
             _section(formatter, f"More ({EVERYTHING} describes them)", rows)
@@ -123,6 +123,11 @@ def _plain(kind: Any, value: object) -> object:  # noqa: ANN401  (an annotation)
     if isinstance(value, str) and value:
         return Path(value) if kind is Path else whole_of(value) if kind is int else None
     return None
+
+
+def _flags(names: str) -> list[str]:
+    """Return how an option is written, without what stands for its value and without what turns it off."""
+    return [word.rstrip(",") for word in names.partition(" / ")[0].split() if word.startswith("-")]
 
 
 def _short(names: str, text: str) -> tuple[str, str]:

@@ -17,12 +17,12 @@ from forescale.errors import SpecError, shown
 from forescale.files import place_of
 from forescale.limits import PRICE, within
 from forescale.spec.strategy import Allocator, ContextKind, Dispatcher, RematPolicy, TensorKind
-from forescale.spec.workload import ComputeType, FrozenType, OptimizerName, StorageType
+from forescale.spec.workload import ComputeType, OptimizerName, StorageType
 
 F = TypeVar("F", bound=Callable[..., None])
 
 LAYOUT, RUN, MACHINE, OUTPUT = "Layout", "Run", "Cluster", "Output"
-COST, TYPES, GRID = Rare("Cost models"), Rare("Types, training"), Rare("Context and SUMMA")
+COST, TYPES, GRID = Rare("Cost models"), Rare("Data types"), Rare("Context and SUMMA")
 STAGES, REPLAY, EXPERTS = Rare("Stages"), Rare("Recompute"), Rare("Experts")
 RANKS, HOST = Rare("Ranks and overlap"), Rare("Memory")
 
@@ -187,7 +187,7 @@ def sequence_length(text: str) -> int:
 
 
 output_option = partial(option, panel=OUTPUT)
-_bench = partial(option, panel="Measurement")
+_bench = partial(option, panel=COST)
 _machine, _run, _layout = (partial(option, panel=panel) for panel in (MACHINE, RUN, LAYOUT))
 _cost, _types, _grid, _stages = (partial(option, panel=panel) for panel in (COST, TYPES, GRID, STAGES))
 _replay, _experts, _ranks, _host = (partial(option, panel=panel) for panel in (REPLAY, EXPERTS, RANKS, HOST))
@@ -323,14 +323,6 @@ class RunOptions:
     master_dtype: MasterType | None = _types("Type of the master copy.")
     moment_dtype: StorageType | None = _types("Type of the optimizer's moments.")
     activation_dtype: StorageType | None = _types("Type of activations.")
-    freeze: str | None = _types(
-        "Parts whose weights are not trained: embedding, attention, ffn, moe, norm, head.", "A,B"
-    )
-    lora_rank: int | None = _types("Rank of adapters, beside which all other weights are frozen.")
-    lora_targets: str | None = _types(
-        "Products with adapters, such as q_proj,v_proj; by default all of attention and feed-forward.", "A,B"
-    )
-    frozen_dtype: FrozenType | None = _types("Type of frozen weights; nf4_double is QLoRA's.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,7 +348,7 @@ class LayoutOptions:
     )
     sequence_pieces: int | None = _stages("Pieces of a sequence, for schedules that cut them (seq1f1b).")
     dp_replicate: int | None = _layout("Data parallel replicas; by default derived.")
-    dp_shard: int | None = _layout("Data parallel ranks that share states; by default derived.")
+    dp_shard: int | None = _layout("Ranks that share states; by default derived.")
     zero: int | None = _layout(
         "States sharded over dp: 1 optimizer, 2 also gradients, 3 also weights.", "0-3"
     )
@@ -365,7 +357,7 @@ class LayoutOptions:
         "default|always|never|N",
     )
     micro_batch_size: int | None = _layout("Sequences per micro-batch and data-parallel rank.")
-    recompute: Literal["none", "selective", "full"] | None = _layout("Activations computed again.")
+    recompute: Literal["none", "selective", "full"] | None = _layout("Recomputed activations.")
     recompute_modules: str | None = _replay("Modules under selective, such as core_attn,mlp.", "A,B")
     recompute_policy: RematPolicy | None = _replay("Named policy: what is kept, the rest is replayed.")
     recompute_layers: int | None = _replay("Under full, the first layers of each virtual stage.")
