@@ -1,0 +1,267 @@
+"""How well models measured small are restored: to more layers, more micro-batches, tensor and pipeline parallelism.
+
+    .venv/bin/python benchmarks/bench_restore.py [--seconds 20] [--only dense-tp2] [--itself]
+
+By hand, on a machine that does nothing else: one thread per rank, two ranks at most, about five minutes. What is
+measured is two layers on one rank, and messages between two; the ten configurations below are built only after each is
+predicted, to see what they really take. `--itself` restores each measured run to itself, with and without its step.
+docs/bench.md quotes what it prints.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from forescale.bench.huggingface import tensor_group
+from forescale.bench.kernels import messages_of
+from forescale.bench.measure import exchange, measure
+from forescale.bench.timing import Watch, repeated
+from forescale.bench.training import Training
+from forescale.bench.weighing import weighed
+from forescale.io.bench import BenchArtifact, build_bench, write_bench
+from forescale.io.question import build_question, question_values
+from forescale.project import project
+from forescale.question import Question
+from forescale.runtime import launch
+from forescale.spec import (
+    Cluster,
+    DenseFfn,
+    Device,
+    FullAttention,
+    LatentAttention,
+    Layer,
+    MatrixRates,
+    Model,
+    MoeFfn,
+    Precision,
+    Strategy,
+    Tier,
+    Workload,
+)
+from forescale.spec.strategy import Kernels
+
+CPU = torch.device("cpu")
+WIDTH = 384
+FULL = FullAttention(num_heads=8, num_kv_heads=4, head_dim=48)
+LATENT = LatentAttention(
+    num_heads=8, q_lora_rank=None, kv_lora_rank=96, qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=32
+)
+LAYERS = {
+    "dense": Layer(attention=FULL, ffn=DenseFfn(ffn_hidden_size=1024)),
+    "moe": Layer(attention=FULL, ffn=MoeFfn(num_experts=8, top_k=2, ffn_hidden_size=512)),
+    "mla": Layer(attention=LATENT, ffn=DenseFfn(ffn_hidden_size=1024)),
+}
+BASE = {"layers": 2, "microbatches": 2, "tp": 1, "pp": 1}
+HELD_OUT = {
+    "dense-layers": {"layers": 4},
+    "dense-microbatches": {"microbatches": 4},
+    "dense-tp2": {"tp": 2},
+    "dense-pp2": {"pp": 2},
+    "moe-layers": {"layers": 4},
+    "moe-microbatches": {"microbatches": 4},
+    "moe-pp2": {"pp": 2},
+    "mla-layers": {"layers": 4},
+    "mla-microbatches": {"microbatches": 4},
+    "mla-tp2": {"tp": 2},
+}
+"""Written down before anything was measured."""
+MEMORY, TIME = 0.02, 0.10
+"""What is to be reached: of every configuration, and in the median."""
+ITSELF, BY_PARTS = 0.01, 0.05
+"""Of a run restored to itself: with its step, and from blocks, messages and update alone."""
+
+
+def asked(kind: str, **changes: int) -> Question:
+    shape = {**BASE, **changes}
+    ranks = shape["tp"] * shape["pp"]
+    device = Device(
+        name="cpu-core", vendor="cpu", architecture="x86", matrix_flops=MatrixRates(fp32=1e11), vector_flops=5e10,
+        hbm_bytes=8e9, hbm_bandwidth=1e10, num_cores=1, clock_hz=2.5e9,
+    )  # fmt: skip
+    host = Tier(name="host", size=0, bandwidth=2e9, latency=5e-5)
+    return Question(
+        model=Model(name=kind, hidden_size=WIDTH, layers=(LAYERS[kind],) * shape["layers"], vocab_size=2048),
+        cluster=Cluster(name="this", device=device, num_devices=ranks, devices_per_node=2, tiers=(host,)),
+        workload=Workload(
+            seq_len=256,
+            global_batch_size=2 * shape["microbatches"],
+            precision=Precision(compute="fp32", parameters="fp32", master="none", activations="fp32"),
+        ),
+        strategy=Strategy(
+            tp=shape["tp"], pp=shape["pp"], sp=False, micro_batch_size=2,
+            kernels=Kernels(fused=False, cross_entropy="eager", regathers_inputs=False),
+        ),
+    )  # fmt: skip
+
+
+def bench(kind: str, seconds: float) -> BenchArtifact:
+    """Return what was measured on one rank of a kind, with the kernels and messages of its layouts on two."""
+    wide = asked(kind, tp=2) if kind != "moe" else asked(kind)
+    found = measure(wide, devices=1, seconds=seconds)
+    with tempfile.NamedTemporaryFile() as spool:
+        wanted = {*messages_of(wide, 2), *messages_of(asked(kind, pp=2), 2)}
+        exchange(sorted(wanted), 2, "cpu", seconds / 4, spool.name)
+        rows = [row for line in Path(spool.name).read_text().splitlines() for row in json.loads(line)["rows"]]
+    return replace(found, collectives=build_bench({"collectives": rows}, where="messages").collectives)
+
+
+def predicted(artifact: BenchArtifact, question: Question) -> tuple[float, float]:
+    """Return seconds and bytes of a question, restored from what was measured."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "bench.json"
+        write_bench(artifact, file)
+        values = {**question_values(question), "cost": {"benchmarks": [str(file)]}}
+        result = project(build_question(values, where="target"))
+    return result.step_time_s, result.memory.peak_bytes
+
+
+class Stage(Training):
+    """One of two pipeline stages under 1F1B, over send and receive."""
+
+    def __init__(self, question: Question) -> None:
+        whole = replace(question, strategy=replace(question.layout, pp=1))
+        super().__init__(whole, CPU)
+        self.rank, blocks = dist.get_rank(), self.blocks
+        blocks.learn(self.tokens)
+        half = len(blocks.layers) // 2
+        self.own = range(half) if self.rank == 0 else range(half, 2 * half)
+        kept = [blocks.layers[index] for index in self.own]
+        kept += [blocks.embedding] if self.rank == 0 else [blocks.norm, blocks.lm_head]
+        mine = {id(parameter) for module in kept for parameter in module.parameters()}
+        for parameter in blocks.parameters():
+            if id(parameter) not in mine:
+                parameter.data, parameter.grad = torch.empty(0), None
+                parameter.requires_grad_(False)
+        self.update = type(self.update)(blocks.parameters(), whole)
+
+    def forward(self) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.rank == 0:
+            x = y = self.blocks.embed(self.tokens)
+        else:
+            x = y = torch.empty(*self.tokens.shape, WIDTH)
+            dist.recv(x, 0)
+            x.requires_grad_()
+        for index in self.own:
+            y = self.blocks.run_layer(index, y)
+        if self.rank == 0:
+            dist.send(y.detach(), 1)
+            return x, y
+        return x, self.blocks.loss_of(y, self.tokens) / self.num_microbatches
+
+    def backward(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        if self.rank == 0:
+            gradient = torch.empty_like(y)
+            dist.recv(gradient, 1)
+            y.backward(gradient)
+        else:
+            y.backward()
+            dist.send(x.grad, 0)
+
+    def step(self, phase: Callable[[str], None] = lambda _: None) -> torch.Tensor:
+        phase("forward")
+        held = [self.forward() for _ in range(1 - self.rank)]
+        for _ in range(self.num_microbatches - len(held)):
+            held.append(self.forward())
+            self.backward(*held.pop(0))
+        while held:
+            self.backward(*held.pop(0))
+        phase("update")
+        self.finish()
+        phase("idle")
+        return torch.zeros(())
+
+
+def run(_rank: int, question: Question, seconds: float) -> tuple[float, float]:
+    """Return the seconds of a step and the most bytes of one rank, really run."""
+    make = (
+        partial(Stage, question)
+        if question.layout.pp > 1
+        else partial(Training, question, CPU, tensor_group(question))
+    )
+    training, _, peaks = weighed(make, CPU)
+    watch = Watch(CPU)
+    step = repeated(lambda: {"step": watch.seconds(training.step)}, budget_s=seconds)["step"]
+    return step["seconds"], peaks["allocated"]
+
+
+def really(question: Question, seconds: float) -> tuple[float, float]:
+    """Return the seconds of a step and the bytes of its fullest rank."""
+    found = launch(run, question.cluster.num_devices, question, seconds)
+    return max(time for time, _ in found), max(size for _, size in found)
+
+
+def held_out(artifacts: dict[str, BenchArtifact], names: list[str], seconds: float) -> bool:
+    errors = []
+    print(f"{'configuration':20}   predicted   measured    error    predicted   measured    error")
+    for name in names:
+        kind = name.split("-")[0]
+        question = asked(kind, **HELD_OUT[name])
+        seconds_said, bytes_said = predicted(artifacts[kind], question)
+        seconds_ran, bytes_ran = really(question, seconds)
+        off = seconds_said / seconds_ran - 1.0, bytes_said / bytes_ran - 1.0
+        errors.append(off)
+        print(
+            f"{name:20} {1e3 * seconds_said:7.1f} ms {1e3 * seconds_ran:7.1f} ms {off[0]:+8.1%}   "
+            f"{bytes_said / 2**20:6.1f} MiB {bytes_ran / 2**20:6.1f} MiB {off[1]:+8.2%}",
+            flush=True,
+        )
+    times, sizes = (sorted(abs(each[place]) for each in errors) for place in (0, 1))
+    middle = (times[(len(times) - 1) // 2] + times[len(times) // 2]) / 2.0
+    print(f"median error of time {middle:.1%} (to reach: {TIME:.0%}), ", end="")
+    print(f"largest of memory {sizes[-1]:.2%} (to reach: {MEMORY:.0%})")
+    return middle <= TIME and sizes[-1] <= MEMORY
+
+
+def itself(artifacts: dict[str, BenchArtifact]) -> bool:
+    good = True
+    for kind, artifact in artifacts.items():
+        ran = build_question(artifact.config, where=kind)
+        step = artifact.steps[0].seconds
+        whole, parts = (
+            predicted(each, ran)[0] / step - 1.0 for each in (artifact, replace(artifact, steps=()))
+        )
+        good = good and abs(whole) <= ITSELF and abs(parts) <= BY_PARTS
+        print(f"{kind:20} restored to itself {whole:+.2%} (to reach: {ITSELF:.0%}), ", end="")
+        print(f"without its step {parts:+.2%} ({BY_PARTS:.0%})")
+    return good
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=20.0, help="for repeating, of each of the three benches"
+    )
+    parser.add_argument("--only", choices=HELD_OUT, help="one configuration")
+    parser.add_argument("--itself", action="store_true", help="restore each run to itself, and no more")
+    parser.add_argument("--keep", type=Path, help="folder where the artifacts are kept")
+    given = parser.parse_args()
+    start = time.monotonic()
+    names = [given.only] if given.only else list(HELD_OUT)
+    artifacts = {}
+    for kind in dict.fromkeys(name.split("-")[0] for name in names):
+        artifacts[kind] = bench(kind, given.seconds)
+        print(f"measured {kind} after {time.monotonic() - start:.0f} s", flush=True)
+        if given.keep:
+            write_bench(artifacts[kind], given.keep / f"{kind}.json")
+    good = itself(artifacts)
+    if not given.itself:
+        good = held_out(artifacts, names, given.seconds / 3.0) and good
+    print(f"{time.monotonic() - start:.0f} s")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
