@@ -72,7 +72,10 @@ QUESTIONS = {
     "pipeline optimise": ("pipeline", "optimise", *PIPELINE, "--time-limit", 1),
     "pipeline partition": ("pipeline", "partition", *DENSE, "--pp", 2),
 }  # fmt: skip
-NEEDING_MORE = {"pipeline run": ("pipeline", "run", "--schedule", "1f1b", *PIPELINE)}
+NEEDING_MORE = {
+    "pipeline run": ("pipeline", "run", "--schedule", "1f1b", *PIPELINE),
+    "bench": ("bench", *DENSE, *LAYOUT),
+}
 """What needs an extra, and says which."""
 PROGRAM = """
 import json, sys

@@ -34,6 +34,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "compare": ("compare", "compare_command"),
     "explain": ("explain", "explain_command"),
     "report": ("report", "report_command"),
+    "bench": ("bench", "bench_command"),
     "validate": ("validate", "validate_command"),
     "calibrate": ("calibrate", "calibrate_command"),
     "catalogue": ("catalogue", "catalogue_app"),

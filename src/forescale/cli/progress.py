@@ -1,29 +1,30 @@
-"""A bar on the terminal for searches that take a while."""
+"""A bar on the terminal for what takes a while."""
 
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from forescale.cli.console import console
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
+    from forescale.bench.measure import Progress as Measured
     from forescale.search.solve import Progress
 
 PATIENCE_S = 1.0
 """Seconds without a bar."""
 
 
-class SearchBar:
-    """Told how far a search is, shows it on standard error: only on a terminal, and only once it takes a while."""
+class _OnTerminal:
+    """A bar on standard error: only on a terminal; taken away in the end."""
 
     def __init__(self) -> None:
         self._console = console(error=True, least=0)
         self._bar: Bar | None = None
 
-    def __enter__(self) -> SearchBar:
+    def __enter__(self) -> Self:
         """Start without a bar."""
         return self
 
@@ -34,26 +35,42 @@ class SearchBar:
         if self._bar is not None:
             self._bar.stop()
 
-    def __call__(self, progress: Progress) -> bool:
-        """Show how far the search is; it always goes on."""
-        if not self._console.is_terminal or progress.elapsed_s < PATIENCE_S:
-            return True
+    def _show(self, completed: float, total: float, state: str) -> None:
+        if not self._console.is_terminal:
+            return
         if self._bar is None:
             from rich.progress import BarColumn
             from rich.progress import Progress as Bar
 
-            self._bar = Bar(
-                "{task.percentage:3.0f} %",
-                BarColumn(),
-                "{task.fields[state]}",
-                console=self._console,
-                transient=True,
-            )
-            self._bar.add_task("search", total=progress.num_legal, state="")
+            columns = ("{task.percentage:3.0f} %", BarColumn(), "{task.fields[state]}")
+            self._bar = Bar(*columns, console=self._console, transient=True)
+            self._bar.add_task("work", total=total, state="")
             self._bar.start()
-        settled = progress.num_evaluated + progress.num_pruned
-        self._bar.update(self._bar.task_ids[0], completed=settled, state=state_of(progress))
+        self._bar.update(self._bar.task_ids[0], completed=completed, state=state)
+
+
+class SearchBar(_OnTerminal):
+    """Told how far a search is, shows it once it takes a while."""
+
+    def __call__(self, progress: Progress) -> bool:
+        """Show how far the search is; it always goes on."""
+        if progress.elapsed_s >= PATIENCE_S:
+            settled = progress.num_evaluated + progress.num_pruned
+            self._show(settled, progress.num_legal, state_of(progress))
         return True
+
+
+class BenchBar(_OnTerminal):
+    """Told what has been measured, shows it and how long the rest takes."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+
+    def __call__(self, measured: Measured) -> None:
+        """Show what was measured last."""
+        state = f"{measured.what} · {measured.left_s:.0f} s left"
+        self._show(self.seconds - measured.left_s, self.seconds, state)
 
 
 def state_of(progress: Progress) -> str:

@@ -124,9 +124,13 @@ def write_bench(artifact: BenchArtifact, path: str | Path) -> None:
         If nothing was measured.
     """
     _check(artifact, str(path))
-    sections = {"schema": SCHEMA, **{name: value for name, value in _plain(artifact).items() if value != {}}}
-    lines = (f" {json.dumps(name)}: {_section(value)}" for name, value in sections.items())
+    lines = (f" {json.dumps(name)}: {_section(value)}" for name, value in bench_values(artifact).items())
     write_text(Path(path), "{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def bench_values(artifact: BenchArtifact) -> dict[str, Any]:
+    """Return an artifact as plain values, as its file has them."""
+    return {"schema": SCHEMA, **{name: value for name, value in _plain(artifact).items() if value != {}}}
 
 
 def _section(value: object) -> str:

@@ -188,6 +188,12 @@ def _feed_forward(model: Model, kind: str) -> Iterator[tuple[str, Any]]:
         yield "intermediate_size", dense.ffn_hidden_size
         yield "mlp_bias", dense.bias or None
     if moe is None:
+        if dense is not None and _first(model, LatentAttention) is not None:
+            # Its architectures have experts, from some layer on: here from beyond the last.
+            yield "first_k_dense_replace", model.num_layers
+            yield COUNTS.get(kind, "num_experts"), 1
+            yield "num_experts_per_tok", 1
+            yield "moe_intermediate_size", dense.ffn_hidden_size
         return
     if kind in EXPERT_SIZED:
         yield "intermediate_size", moe.ffn_hidden_size

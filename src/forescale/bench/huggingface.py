@@ -1,0 +1,145 @@
+"""A model of transformers as blocks that can be run one by one: the user's own classes, one process per device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from forescale.bench.parallel import SplitCrossEntropy, split_embedding, split_head, split_layer
+from forescale.errors import ForescaleError, SpecError
+from forescale.frameworks.huggingface.writer import config_of
+from forescale.graph.layer import block_name
+from forescale.question import Question
+
+SEED = 1
+TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def check(question: Question) -> None:
+    """Raise unless these classes can run a layout.
+
+    Raises
+    ------
+    SpecError
+        With what they do not do.
+    """
+    model, _, layout, workload = question.parts
+    types = workload.precision
+    reasons = {
+        f"split sequences over cp {layout.cp}": layout.cp > 1,
+        f"spread experts over ep {layout.ep}": layout.ep > 1,
+        "split hidden states over tp: ask with --no-sp": layout.tp > 1 and layout.sp,
+        f"shard their states over dp {layout.dp}": layout.dp > 1,
+        f"recompute parts of a layer ({layout.recompute.granularity})": layout.recompute.granularity
+        not in ("none", "full"),
+        f"multiply in {types.compute}": types.compute not in (types.parameters, types.activations)
+        or types.parameters not in TYPES,
+        "predict several tokens": model.num_mtp_layers > 0,
+        "read patches": model.patches is not None,
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise SpecError(f"the classes of transformers do not {reason}")
+
+
+class Blocks(nn.Module):
+    """One rank's part of a causal language model.
+
+    Parameters
+    ----------
+    question
+        With one layout, which `check` lets pass.
+    group
+        Process group of tensor parallelism; None where there is one rank.
+    """
+
+    def __init__(self, question: Question, group: Any = None) -> None:  # noqa: ANN401 (a process group)
+        super().__init__()
+        check(question)
+        torch.manual_seed(SEED)
+        self.group, self.model = group, _built(question)
+        body = self.model.base_model
+        self.embedding, self.layers, self.norm = body.embed_tokens, body.layers, body.norm
+        self.lm_head = self.model.lm_head
+        self.kinds = tuple(block_name(layer) for layer in question.model.layers)
+        if question.layout.recompute.granularity == "full":
+            self.model.gradient_checkpointing_enable()
+        if group is not None:
+            for layer in self.layers:
+                split_layer(layer, group)
+            split_embedding(self.embedding, group)
+            split_head(self.lm_head, group)
+        self.train()
+        self._words: dict[int, dict[str, Any]] = {}
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Return hidden states of tokens."""
+        found: Tensor = self.embedding(tokens)
+        return found
+
+    def run_layer(self, index: int, x: Tensor) -> Tensor:
+        """Return what one layer makes of hidden states; `learn` must have seen a batch of this shape."""
+        given = self.layers[index](x, **self._words[index])
+        found: Tensor = given[0] if isinstance(given, tuple) else given
+        return found
+
+    def loss_of(self, x: Tensor, tokens: Tensor) -> Tensor:
+        """Return the mean loss of the last layer's hidden states: norm, output layer and cross entropy."""
+        scores = self.lm_head(self.norm(x))
+        if self.group is not None:
+            shifted = torch.nn.functional.pad(tokens, (0, 1), value=-1)[..., 1:].flatten()
+            return SplitCrossEntropy.apply(scores.flatten(0, 1), shifted, self.group)  # type: ignore[no-any-return, no-untyped-call]
+        found: Tensor = self.model.loss_function(
+            logits=scores, labels=tokens, vocab_size=scores.shape[-1], num_items_in_batch=None
+        )
+        return found
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return the mean loss of a micro-batch, (sequences, tokens)."""
+        return self.loss_of(
+            self.model.base_model(input_ids=tokens, use_cache=False).last_hidden_state, tokens
+        )
+
+    def learn(self, tokens: Tensor) -> None:
+        """Note what the model hands to each layer beside hidden states."""
+        hooks = [
+            layer.register_forward_pre_hook(
+                lambda _, __, words, at=index: self._words.__setitem__(at, words), with_kwargs=True
+            )
+            for index, layer in enumerate(self.layers)
+        ]
+        with torch.no_grad():
+            self.model.base_model(input_ids=tokens, use_cache=False)
+        for hook in hooks:
+            hook.remove()
+
+
+def _built(question: Question) -> Any:  # noqa: ANN401 (a model)
+    """Return the whole model on the CPU, with random weights."""
+    import transformers
+
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    words = config_of(question.model)
+    kind = words.pop("model_type")
+    types, layout = question.workload.precision, question.layout
+    words["max_position_embeddings"] = max(
+        words.get("max_position_embeddings") or 0, question.workload.seq_len
+    )
+    attention = "sdpa" if layout.flash_attention else "eager"
+    more = {"experts_implementation": "grouped_mm"} if question.model.is_moe else {}
+    try:
+        config = transformers.AutoConfig.for_model(kind, **words)
+        return transformers.AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+            config, attn_implementation=attention, dtype=TYPES[types.parameters], **more
+        )
+    except (ValueError, KeyError, TypeError, ImportError) as error:
+        msg = f"transformers {transformers.__version__} has no class for {question.model.name} ({kind}): {error}"
+        raise ForescaleError(msg) from error
+
+
+def tensor_group(question: Question) -> Any:  # noqa: ANN401 (a process group)
+    """Return the process group of tensor parallelism: all ranks, or None of one."""
+    return dist.group.WORLD if question.layout.tp > 1 else None

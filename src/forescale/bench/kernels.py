@@ -1,0 +1,211 @@
+"""The kernels of a plan, each run by itself: products, grouped products, attention, traffic-bound passes, messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, fields
+from functools import partial
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn import functional
+
+from forescale.bench.huggingface import TYPES
+from forescale.bench.timing import Watch, repeated
+from forescale.cost.measured import extents_of, family_of
+from forescale.graph.layout import Layout, split_strategy
+from forescale.graph.ops import AttentionCore, Collective, Compute, Elementwise, Gemm, GroupedGemm
+from forescale.graph.parts import build_blocks, message_bytes
+from forescale.io.bench import KERNEL_TIMINGS
+from forescale.question import Question
+
+WIDTH = 1024
+"""Columns of the matrices that traffic-bound passes run over."""
+PASSES = {"elementwise": 3, "norm": 2, "softmax": 2, "permute": 2, "embedding": 2, "loss": 2, "cast": 2}
+"""Reads and writes of one element by the kernel that stands for a family."""
+UPDATED_BYTES = 28.0
+"""Read and written per element of an AdamW update in fp32: weight, gradient and both moments."""
+
+
+def kernels_of(question: Question) -> list[Compute]:
+    """Return the distinct kernels of all blocks of a layout, longest first."""
+    distinct: dict[tuple[Any, ...], Compute] = {}
+    for primitive in _primitives(question):
+        if not isinstance(primitive, Collective):
+            distinct.setdefault((family_of(primitive), extents_of(primitive)[0]), primitive)
+    return sorted(distinct.values(), key=_work, reverse=True)
+
+
+def _primitives(question: Question) -> list[Any]:
+    degrees, choices = split_strategy(question.layout)
+    blocks = build_blocks(question.model, Layout.of(question.workload, degrees, choices))
+    return [each for block in blocks.all() for operator in block.operators for each in operator.primitives]
+
+
+def _work(op: Compute) -> float:
+    """Return what a kernel's share of a step goes by, roughly: FLOP, or 100 for each byte moved."""
+    return float(cast("float", 100.0 * op.bytes_moved if isinstance(op, Elementwise) else op.flops))
+
+
+def messages_of(question: Question, num_ranks: int) -> list[tuple[str, float]]:
+    """Return the distinct messages (kind, bytes) of a layout among `num_ranks` ranks at most."""
+    layout = question.layout
+    degrees: dict[str, int] = {"tp": layout.tp, "ep": layout.ep, "etp": layout.etp, "cp": layout.cp}
+    found = {
+        (each.kind, float(cast("float", each.num_bytes)))
+        for each in _primitives(question)
+        if isinstance(each, Collective) and 1 < degrees.get(each.axis, 0) <= num_ranks
+    }
+    if layout.pp > 1:
+        split = split_strategy(layout)
+        sent = message_bytes(question.model, Layout.of(question.workload, *split))
+        found.add(("p2p", float(cast("float", sent))))
+    return sorted(found)
+
+
+def kernel_row(op: Compute, found: dict[str, Any]) -> dict[str, Any]:
+    """Return the row of `kernels` for one timed operator."""
+    name = {Gemm: "gemm", GroupedGemm: "grouped_gemm", AttentionCore: "attention", Elementwise: "elementwise"}
+    kind = KERNEL_TIMINGS[name[type(op)]]
+    known = {each.name for each in fields(kind)}
+    values = {key: value for key, value in asdict(op).items() if key in known}
+    if isinstance(op, Elementwise):
+        values["bytes_moved"] = op.bytes_moved + op.transposed_bytes
+    return {"op": name[type(op)], **values, **found}
+
+
+def timed_kernel(op: Compute, watch: Watch, *, budget_s: float) -> dict[str, Any] | None:
+    """Return the spread of one kernel; None where this device has none of its type."""
+    run = runner(op, watch.device)
+    if run is None:
+        return None
+
+    def sample() -> dict[str, float]:
+        watch.flush()
+        return {"kernel": watch.seconds(run)}
+
+    return repeated(sample, budget_s=budget_s)["kernel"]
+
+
+def runner(op: Compute, device: torch.device) -> Callable[[], object] | None:
+    """Return what runs one kernel on data of its own; None of a type that torch has no plain kernel for."""
+    if not isinstance(op, Elementwise) and op.dtype not in TYPES:
+        return None
+    match op:
+        case Gemm():
+            return _gemm(op, device)
+        case GroupedGemm():
+            return _grouped(op, device)
+        case AttentionCore():
+            return _attention(op, device)
+        case Elementwise():
+            return _pass(op, device)
+
+
+def _data(device: torch.device, dtype: str, *shape: object) -> Tensor:
+    sizes = [max(1, round(float(cast("float", each)))) for each in shape]
+    return torch.randn(sizes, device=device, dtype=TYPES[dtype])
+
+
+def _gemm(op: Gemm, device: torch.device) -> Callable[[], object]:
+    left, right = _data(device, op.dtype, op.batch, op.m, op.k), _data(device, op.dtype, op.batch, op.k, op.n)
+    if not op.accumulate_bytes:
+        out = torch.bmm(left, right)
+        return partial(torch.bmm, left, right, out=out)
+    total = torch.zeros(left.shape[0], left.shape[1], right.shape[2], device=device)
+    return lambda: total.add_(torch.bmm(left, right))
+
+
+def _grouped(op: GroupedGemm, device: torch.device) -> Callable[[], object]:
+    groups = round(float(cast("float", op.groups)))
+    rows = _data(device, op.dtype, groups, op.m / groups, op.k)
+    if op.contract == "m":
+        others = _data(device, op.dtype, groups, op.m / groups, op.n)
+        return lambda: [a.T @ b for a, b in zip(rows, others, strict=True)]
+    weights = _data(device, op.dtype, groups, op.k, op.n)
+    return lambda: [a @ b for a, b in zip(rows, weights, strict=True)]
+
+
+def _attention(op: AttentionCore, device: torch.device) -> Callable[[], object]:
+    q = _data(device, op.dtype, op.batch, op.heads, op.q_len, op.qk_dim)
+    k = _data(device, op.dtype, op.batch, op.kv_heads, op.kv_len, op.qk_dim)
+    v = _data(device, op.dtype, op.batch, op.kv_heads, op.kv_len, op.v_dim)
+    grouped = q.shape[1] != k.shape[1]
+
+    def forward() -> Tensor:
+        return functional.scaled_dot_product_attention(q, k, v, is_causal=op.causal, enable_gqa=grouped)
+
+    if not op.backward:
+        return forward
+    for each in (q, k, v):
+        each.requires_grad_()
+    out = forward()
+    gradient = torch.ones_like(out)
+    return lambda: torch.autograd.grad(out, (q, k, v), gradient, retain_graph=True)
+
+
+def _pass(op: Elementwise, device: torch.device) -> Callable[[], object]:
+    launches = max(1, round(float(cast("float", op.kernels))))
+    num_bytes = float(cast("float", op.bytes_moved + op.transposed_bytes)) / launches
+    if op.family == "optimizer":
+        one = _update(num_bytes, device)
+    else:
+        rows = max(1, round(num_bytes / PASSES[op.family] / 4 / WIDTH))
+        x, y = (torch.randn(rows, WIDTH, device=device) for _ in range(2))
+        one = _of_family(op.family, x, y)
+    return lambda: [one() for _ in range(launches)]
+
+
+def _update(num_bytes: float, device: torch.device) -> Callable[[], object]:
+    weight = torch.nn.Parameter(torch.zeros(max(1, round(num_bytes / UPDATED_BYTES)), device=device))
+    weight.grad = torch.ones_like(weight)
+    return torch.optim.AdamW([weight]).step
+
+
+def _of_family(family: str, x: Tensor, y: Tensor) -> Callable[[], object]:
+    rows = torch.randint(0, x.shape[0], (x.shape[0],), device=x.device)
+    runs: dict[str, Callable[[], object]] = {
+        "elementwise": lambda: torch.add(x, y),
+        "norm": lambda: functional.rms_norm(x, (WIDTH,)),
+        "softmax": lambda: torch.softmax(x, -1),
+        "permute": x.T.contiguous,
+        "embedding": lambda: functional.embedding(rows, x),
+        "loss": lambda: torch.log_softmax(x, -1),
+        "cast": lambda: y.copy_(x),
+    }
+    return runs[family]
+
+
+def timed_message(kind: str, num_bytes: float, watch: Watch, *, budget_s: float) -> dict[str, Any]:
+    """Return the spread of one message among all ranks."""
+    run = _message(kind, num_bytes, watch.device)
+    return repeated(lambda: {"message": watch.seconds(run)}, budget_s=budget_s)["message"]
+
+
+def _message(kind: str, num_bytes: float, device: torch.device) -> Callable[[], object]:
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    part = max(1, round(num_bytes / 4 / ranks))
+    whole, own = torch.zeros(part * ranks, device=device), torch.zeros(part, device=device)
+    runs: dict[str, Callable[[], object]] = {
+        "all_reduce": lambda: dist.all_reduce(whole),
+        "all_gather": lambda: dist.all_gather_into_tensor(whole, own),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(own, whole),
+        "all_to_all": lambda: dist.all_to_all_single(torch.empty_like(whole), whole),
+        "broadcast": lambda: dist.broadcast(whole, 0),
+        "reduce": lambda: dist.reduce(whole, 0),
+        "p2p": lambda: _sent(whole, rank),
+    }
+    return runs[kind]
+
+
+def _sent(whole: Tensor, rank: int) -> None:
+    """Send from the first rank to the second, and a word back, so that the first knows when it is there."""
+    word = torch.zeros(1, device=whole.device)
+    if rank == 0:
+        dist.send(whole, 1)
+        dist.recv(word, 1)
+    elif rank == 1:
+        dist.recv(whole, 0)
+        dist.send(word, 0)

@@ -1,0 +1,280 @@
+"""`measure`: a question cut to the devices at hand, run on ranks of this machine, and everything timed and weighed.
+
+Ranks are processes of their own. The first writes each row to a file as soon as it has it, so that a bench that is
+interrupted keeps what it has, and the caller sees how far it is.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from forescale.bench.blocks import Part, apart_rows, kept_bytes, parts_of, turn_over, update_rows, whole_rows
+from forescale.bench.here import CPU, Here, find_here, state_of
+from forescale.bench.huggingface import check, tensor_group
+from forescale.bench.kernels import kernel_row, kernels_of, messages_of, timed_kernel, timed_message
+from forescale.bench.reduce import Reduced, reduce
+from forescale.bench.timing import Watch, repeated
+from forescale.bench.training import Training, check_optimizer
+from forescale.bench.weighing import weighed
+from forescale.errors import SpecError
+from forescale.io.bench import BenchArtifact, Conditions, build_bench
+from forescale.io.question import question_values
+from forescale.question import Question
+from forescale.runtime import launch
+from forescale.runtime.job import backend_for
+
+SHARES = {"steps": 0.25, "blocks": 0.35, "kernels": 0.3, "collectives": 0.1}
+"""Parts of the time that is to be spent."""
+POLL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a bench is."""
+
+    what: str
+    """What was measured last."""
+    left_s: float
+    """Of the time that is to be spent."""
+
+
+def measure(
+    question: Question,
+    *,
+    devices: int | None = None,
+    seconds: float = 60.0,
+    tell: Callable[[Progress], None] = lambda _: None,
+) -> BenchArtifact:
+    """Return what was measured of a question on this machine.
+
+    Parameters
+    ----------
+    devices
+        How many of the machine's devices; all of them by default.
+    seconds
+        To be spent on repeating; building the model comes on top.
+    tell
+        Called with each thing that has been measured.
+
+    Raises
+    ------
+    SpecError
+        If the question is about other devices, its cut does not fit, or nothing here can run it.
+    RunError
+        If a rank fails, ranks disagree or a loss is no number.
+    """
+    here = find_here()
+    here.check(question)
+    if devices is not None and devices > here.num_devices:
+        raise SpecError(f"{devices} devices were asked for; this machine has {here.num_devices}")
+    cut = reduce(question, devices or here.num_devices)
+    check(cut.question)
+    check_optimizer(cut.question)
+    before = state_of(here)
+    with tempfile.TemporaryDirectory() as folder:
+        spool = Path(folder) / "rows"
+        spool.touch()
+        interrupted = False
+        with _telling(spool, tell):
+            try:
+                _run(question, cut, here, devices or here.num_devices, seconds, str(spool))
+            except KeyboardInterrupt:
+                interrupted = True
+        rows = _rows(spool)
+    if interrupted and not rows:
+        raise KeyboardInterrupt
+    conditions = _conditions(question, cut, here, before.clock_mhz, interrupted=interrupted)
+    return _artifact(question, cut, rows, conditions)
+
+
+def _run(question: Question, cut: Reduced, here: Here, devices: int, seconds: float, spool: str) -> None:
+    ranks = cut.question.cluster.num_devices
+    launch(_work, ranks, cut.question, question, here.kind, seconds, spool, backend=backend_for(ranks))
+    wanted = {*messages_of(question, devices), *messages_of(cut.question, devices)}
+    exchange(sorted(wanted), devices, here.kind, SHARES["collectives"] * seconds, spool)
+
+
+def exchange(
+    wanted: Sequence[tuple[str, float]], devices: int, kind: str, seconds: float, spool: str
+) -> None:
+    """Time messages (kind and bytes) among devices of one kind into the file `spool`."""
+    if devices > 1 and wanted:
+        launch(_exchange, devices, wanted, kind, seconds, spool, backend=backend_for(devices))
+
+
+def _device(kind: str) -> torch.device:
+    if kind == CPU:
+        return torch.device(CPU)
+    device = torch.device("cuda", dist.get_node_local_rank(dist.get_rank()))
+    torch.cuda.set_device(device)
+    return device
+
+
+class Spool:
+    """Rows that the first rank writes as it finds them."""
+
+    def __init__(self, path: str, seconds: float) -> None:
+        self.path, self.end, self.seconds = Path(path), time.monotonic() + seconds, seconds
+
+    def put(self, key: str, rows: Sequence[Mapping[str, Any]], what: str) -> None:
+        """Append rows of one section of the artifact."""
+        if dist.get_rank():
+            return
+        line = {"key": key, "rows": list(rows), "what": what, "left": max(0.0, self.end - time.monotonic())}
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def _work(_rank: int, cut: Question, asked: Question, kind: str, seconds: float, path: str) -> None:
+    """Measure everything but messages on one rank."""
+    device, spool = _device(kind), Spool(path, seconds)
+    group, watch = tensor_group(cut), Watch(device)
+    training, phases, peaks = weighed(partial(Training, cut, device, group), device)
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, (phases, peaks))
+    spool.put("ranks", [_rank_row(rank, *each) for rank, each in enumerate(found)], "memory of a step")
+
+    step = _step(training, watch, SHARES["steps"] * seconds)
+    training.check(training.step())
+    spool.put("steps", [{"num_microbatches": training.num_microbatches, **step}], "step")
+
+    parts = list(parts_of(training))
+    for part in parts:
+        spool.put(
+            "layers",
+            [{"kind": part.kind, "activation_bytes": kept_bytes(part, training)}],
+            f"{part.kind} kept",
+        )
+    _blocks(parts, training, cut, watch, spool, SHARES["blocks"] * seconds)
+    del training, parts
+    _kernels(asked, cut, watch, spool, SHARES["kernels"] * seconds)
+
+
+def _step(training: Training, watch: Watch, budget_s: float) -> dict[str, Any]:
+    return repeated(lambda: {"step": watch.seconds(training.step)}, budget_s=budget_s)["step"]
+
+
+def _rank_row(rank: int, phases: Mapping[str, float], peaks: Mapping[str, float]) -> dict[str, Any]:
+    return {
+        "rank": rank,
+        **{f"peak_{name}_bytes": value for name, value in peaks.items()},
+        "phases": [{"phase": name, "peak_allocated_bytes": value} for name, value in phases.items()],
+    }
+
+
+def _blocks(
+    parts: Sequence[Part], training: Training, cut: Question, watch: Watch, spool: Spool, budget_s: float
+) -> None:
+    """Time all blocks; those whose gradients run apart are others from then on, so that comes second."""
+    each = budget_s / (2.5 * len(parts))
+    for part in parts:
+        spool.put("blocks", whole_rows(part, watch, budget_s=each), part.kind)
+    store = turn_over(training)
+    for part in parts:
+        if part.start.is_floating_point():
+            rows = apart_rows(part, watch, store, budget_s=each)
+            spool.put("blocks", rows, f"{part.kind}, gradients apart")
+    for part in parts:
+        spool.put("blocks", update_rows(part, watch, cut, budget_s=each / 2), f"{part.kind}, update")
+
+
+def _kernels(asked: Question, cut: Question, watch: Watch, spool: Spool, budget_s: float) -> None:
+    """Time the kernels of both plans: one is divided by the other where a block is restored."""
+    ops = kernels_of(cut)
+    ops += [op for op in kernels_of(asked) if op not in ops]
+    end = time.monotonic() + budget_s
+    for place, op in enumerate(ops):
+        share = max(0.0, end - time.monotonic()) / (len(ops) - place)
+        found = timed_kernel(op, watch, budget_s=share)
+        if found is not None:
+            row = kernel_row(op, found)
+            spool.put("kernels", [row], f"{row['op']} {place + 1} of {len(ops)}")
+
+
+def _exchange(_rank: int, wanted: Sequence[tuple[str, float]], kind: str, budget_s: float, path: str) -> None:
+    """Time messages on one rank."""
+    watch, spool, ranks = Watch(_device(kind)), Spool(path, budget_s), dist.get_world_size()
+    for name, num_bytes in wanted:
+        found = timed_message(name, num_bytes, watch, budget_s=budget_s / len(wanted))
+        pair = 2 if name == "p2p" else ranks
+        row = {"kind": name, "num_bytes": num_bytes, "num_ranks": pair, "ranks_per_node": pair, **found}
+        spool.put("collectives", [row], f"{name} of {num_bytes:,.0f} bytes")
+
+
+@contextmanager
+def _telling(spool: Path, tell: Callable[[Progress], None]) -> Iterator[None]:
+    """Tell of every new line of the spool meanwhile."""
+    over = threading.Event()
+
+    def watch() -> None:
+        told = 0
+        while not over.wait(POLL_S):
+            lines = spool.read_text(encoding="utf-8").splitlines()
+            for line in lines[told:]:
+                with suppress(json.JSONDecodeError):
+                    found = json.loads(line)
+                    tell(Progress(what=found["what"], left_s=found["left"]))
+            told = len(lines)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _rows(spool: Path) -> dict[str, list[Any]]:
+    """Return the rows of each section; a line that was cut off is left out."""
+    found: dict[str, list[Any]] = {}
+    for line in spool.read_text(encoding="utf-8").splitlines():
+        with suppress(json.JSONDecodeError):
+            entry = json.loads(line)
+            found.setdefault(entry["key"], []).extend(entry["rows"])
+    return found
+
+
+def _conditions(
+    question: Question, cut: Reduced, here: Here, clock_mhz: float | None, *, interrupted: bool
+) -> Conditions:
+    from datetime import date
+
+    import transformers
+
+    after, ranks = state_of(here), cut.question.cluster.num_devices
+    clocks = tuple(clock for clock in (clock_mhz, after.clock_mhz) if clock is not None)
+    return Conditions(
+        date=date.today().isoformat(),
+        device=question.cluster.device.name,
+        software=f"torch {torch.__version__}, transformers {transformers.__version__}",
+        num_devices=ranks,
+        backend=backend_for(ranks),
+        threads=1 if here.kind == CPU else None,
+        clocks_mhz=clocks,
+        power_cap_w=after.power_cap_w,
+        throttled=(after.throttled,) if after.throttled else (),
+        interrupted=interrupted,
+    )
+
+
+def _artifact(
+    question: Question, cut: Reduced, rows: Mapping[str, Any], conditions: Conditions
+) -> BenchArtifact:
+    """Return the rows as an artifact, checked as if they came from a file."""
+    values = json.loads(json.dumps(question_values(cut.question)))
+    found = build_bench({"config": values, **rows}, where="the bench")
+    asked = json.loads(json.dumps(question_values(question))) if cut.given_up else None
+    return replace(found, asked=asked, given_up=cut.given_up, conditions=conditions)

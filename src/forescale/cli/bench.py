@@ -1,0 +1,96 @@
+"""`forescale bench`: measure here what fits, to project there what does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from forescale.cli.console import console, print_json, say
+from forescale.cli.options import (
+    ClusterOptions,
+    JsonFlag,
+    LayoutOptions,
+    ModelArgument,
+    PlanOptions,
+    RunOptions,
+    bounded,
+    grouped,
+    option,
+)
+from forescale.errors import ForescaleError
+from forescale.limits import DEVICES, TIME
+from forescale.written import writable
+
+if TYPE_CHECKING:
+    from forescale.io.bench import BenchArtifact
+    from forescale.question import Question
+
+SECONDS = 60.0
+_measuring = "Bench"
+
+
+@grouped
+def bench_command(
+    *,
+    model: ModelArgument = None,
+    cluster: ClusterOptions,
+    run: RunOptions,
+    layout: LayoutOptions,
+    plan: PlanOptions,
+    devices_here: int | None = option(
+        "Devices of this machine to measure on; all of them by default.",
+        panel=_measuring,
+        flag="--devices-here --benchmark-gpus",
+        check=bounded(DEVICES),
+    ),
+    seconds: float = option(
+        "Time for repeating; models are built besides.",
+        "S",
+        panel=_measuring,
+        default=SECONDS,
+        check=bounded(TIME, whole=False),
+    ),
+    save: Path | None = option(
+        "Write what was measured, for --load-benchmark and --measurements.",
+        "FILE.json",
+        panel=_measuring,
+        flag="--save --save-benchmark",
+        check=writable,
+    ),
+    as_json: JsonFlag = False,
+) -> None:
+    """Measure on this machine what fits of a layout: its step, blocks, memory, kernels and messages.
+
+    The layout is cut to the devices at hand; what is given up is said and, with the file loaded, restored. Ctrl-C stops
+    it with what it has. Needs torch and transformers (the extra `bench`).
+    """
+    from forescale.cli.inputs import read_question
+
+    question = read_question(model, plan, cluster, run, layout)
+    found = _measured(question, devices_here, seconds)
+    if save is not None:
+        from forescale.io.bench import write_bench
+
+        write_bench(found, save)
+    if as_json:
+        from forescale.io.bench import bench_values
+
+        print_json(bench_values(found))
+        return
+    from forescale.cli.render.bench import bench_view
+
+    console().print(bench_view(found))
+    if save is not None:
+        say(f"wrote {save}")
+
+
+def _measured(question: Question, devices: int | None, seconds: float) -> BenchArtifact:
+    from forescale.cli.progress import BenchBar
+
+    try:
+        from forescale.bench.measure import measure
+    except ModuleNotFoundError as error:
+        message = "bench needs torch and transformers; install them with pip install 'forescale[bench]'"
+        raise ForescaleError(message) from error
+    with BenchBar(seconds) as bar:
+        return measure(question, devices=devices, seconds=seconds, tell=bar)

@@ -1,0 +1,69 @@
+"""What a bench measured, on one screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from forescale.cost.timings import Part
+from forescale.io.bench import BenchArtifact
+from forescale.units import counted, format_bytes, format_seconds
+
+PARTS: tuple[Part, ...] = ("forward", "backward", "input_gradient", "weight_gradient", "update")
+NOISY = 1.3
+"""p90 over the median of a step from which on the machine is said to be busy with something else."""
+
+
+def bench_view(found: BenchArtifact) -> Group:
+    """Return blocks with their times and what they keep, the step, its memory, and what is to be known."""
+    where = found.conditions
+    head = Text.assemble(
+        (where.device, "bold"),
+        f" · {counted(where.num_devices or 1, 'device')} · {where.software} · {where.date}",
+    )
+    return Group(head, *_cut(found), "", _blocks(found), "", *_lines(found))
+
+
+def _cut(found: BenchArtifact) -> Iterator[str]:
+    if found.given_up:
+        words = ", ".join(f"{each.dimension} {each.asked} → {each.measured}" for each in found.given_up)
+        yield f"cut to what fits here: {words}"
+
+
+def _blocks(found: BenchArtifact) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("block")
+    for title in (*(part.replace("_", " ") for part in PARTS), "kept"):
+        table.add_column(title, justify="right")
+    seconds = {(row.kind, row.part): row.seconds for row in found.blocks}
+    kept = {row.kind: row.activation_bytes for row in found.layers}
+    for kind in dict.fromkeys((*(row.kind for row in found.blocks), *kept)):
+        times = [seconds.get((kind, part)) for part in PARTS]
+        size = kept.get(kind)
+        table.add_row(
+            kind,
+            *("" if time is None else format_seconds(time) for time in times),
+            "" if size is None else format_bytes(size),
+        )
+    return table
+
+
+def _lines(found: BenchArtifact) -> Iterator[str]:
+    for step in found.steps:
+        yield f"step      {format_seconds(step.seconds)} of {counted(step.num_microbatches, 'micro-batch')}"
+        if step.p90_s is not None and step.p90_s > NOISY * step.seconds:
+            yield f"          one in ten takes {format_seconds(step.p90_s)} or more: something else runs here too"
+    if found.ranks:
+        fullest = max(found.ranks, key=lambda rank: rank.peak_allocated_bytes)
+        phases = ", ".join(
+            f"{each.phase} {format_bytes(each.peak_allocated_bytes)}" for each in fullest.phases
+        )
+        yield f"memory    {format_bytes(fullest.peak_reserved_bytes)} at most, of rank {fullest.rank} ({phases})"
+    yield f"besides   {counted(len(found.kernels), 'kernel')}, {counted(len(found.collectives), 'message')}"
+    if found.conditions.throttled:
+        yield f"the device's clock was held down: {', '.join(found.conditions.throttled)}"
+    if found.conditions.interrupted:
+        yield "interrupted: only what is shown was measured"

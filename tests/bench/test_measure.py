@@ -1,0 +1,104 @@
+"""Tiny models measured for real, on processes of this machine."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.bench.tiny import FULL, MOE, question
+
+from forescale.bench import measure as measuring
+from forescale.bench.measure import measure
+from forescale.catalogue.clusters import load_cluster
+from forescale.errors import SpecError
+from forescale.graph.counts import count_parameters
+from forescale.io.bench import GivenUp, read_bench, write_bench
+from forescale.io.question import build_question
+from forescale.memory.timeline import block_loads, total_bytes
+
+PARTS = {"forward", "backward", "input_gradient", "weight_gradient", "update"}
+
+
+def test_one_device_measures_every_part_of_a_cut_plan(tmp_path):
+    asked = question(layers=3)
+    told = []
+    found = measure(asked, devices=1, seconds=0.2, tell=told.append)
+    assert found.given_up == (GivenUp(dimension="layers", asked=3, measured=2),)
+    ran = build_question(found.config, where="config")
+    assert ran.model.num_layers == 2
+    (rank,) = found.ranks
+    parameters = count_parameters(ran.model).total
+    kept = {each.kind: each.activation_bytes for each in found.layers}
+    computed = {
+        each.name: total_bytes(each.kept) for each in block_loads(ran.model, ran.layout, ran.workload).all()
+    }
+    assert 1.0 <= kept["attention+dense"] / computed["attention+dense"] <= 1.4  # no parameters among it
+    idle = {each.phase: each.peak_allocated_bytes for each in rank.phases}["idle"]
+    assert idle == pytest.approx(16 * parameters, rel=0.05)
+    assert idle < rank.peak_allocated_bytes == rank.peak_reserved_bytes
+    assert {row.part for row in found.blocks if row.kind == "attention+dense"} == PARTS
+    assert (
+        {row.kind for row in found.blocks}
+        == {"attention+dense", "embedding", "head"}
+        == {row.kind for row in found.layers}
+    )
+    assert [step.num_microbatches for step in found.steps] == [2]
+    assert {type(row).__name__ for row in found.kernels} == {
+        "GemmTiming",
+        "AttentionTiming",
+        "ElementwiseTiming",
+    }
+    assert all(row.repeats >= 5 for row in (*found.blocks, *found.kernels, *found.steps))
+    assert found.conditions.threads == 1
+    assert "step" in {each.what for each in told} | {"step"}
+    write_bench(found, tmp_path / "bench.json")
+    assert read_bench(tmp_path / "bench.json") == found  # fmt: skip
+
+
+def test_two_devices_measure_shards_and_their_messages():
+    found = measure(question(FULL, MOE, tp=2), devices=2, seconds=0.2)
+    assert [rank.rank for rank in found.ranks] == [0, 1]
+    assert found.given_up == ()
+    assert found.asked is None
+    assert {row.num_ranks for row in found.collectives} == {2}
+    assert "all_reduce" in {row.kind for row in found.collectives}
+    assert "GroupedGemmTiming" in {type(row).__name__ for row in found.kernels}
+
+
+def test_what_is_known_when_it_is_interrupted_is_kept(monkeypatch):
+    def run(*given):
+        with Path(given[-1]).open("a", encoding="utf-8") as spool:
+            row = {"num_microbatches": 2, "seconds": 0.5}
+            spool.write(json.dumps({"key": "steps", "rows": [row], "what": "step", "left": 1.0}) + "\n")
+            spool.write('{"key": "blocks", "ro')
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(measuring, "_run", run)
+    found = measure(question(), devices=1, seconds=1.0)
+    assert found.conditions.interrupted
+    assert [step.seconds for step in found.steps] == [0.5]
+    assert found.blocks == ()
+
+
+def test_an_interrupt_before_anything_is_known_is_one(monkeypatch):
+    def run(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(measuring, "_run", run)
+    with pytest.raises(KeyboardInterrupt):
+        measure(question(), devices=1, seconds=1.0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "devices", "text"),
+    [
+        (replace(question(), cluster=load_cluster("h100-sxm", 1)), 1, 'vendor "cpu"'),
+        (question(), 10_000, "10000 devices were asked for; this machine has"),
+        (replace(question(), workload=replace(question().workload, optimizer="lion")), 1, "the question has lion"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_measured_here_is_said(asked, devices, text):
+    with pytest.raises(SpecError, match=text):
+        measure(asked, devices=devices, seconds=0.1)
