@@ -25,7 +25,6 @@ WRITE = {
     "picture.svg": ("pipeline", "draw", *PIPELINE, "--format", "svg", "--output"),
     "schedule.csv": ("pipeline", "optimise", *PIPELINE, "--time-limit", 0, "--output"),
     "own.json": ("calibrate", RUNS, "--device", "h100-sxm", "--output"),
-    "scores.md": ("validate", RUNS, "--markdown"),
     "scores.svg": ("validate", RUNS, "--chart"),
 }  # fmt: skip
 

@@ -55,7 +55,7 @@ QUESTIONS = {
     "compare": ("compare", "a.toml", "b.toml"),
     "explain": ("explain", DENSE[0], "mfu", *DENSE[1:]),
     "report": ("report", *SMALL, "--details", 1, "--worst", 1, "--output", "report.html"),
-    "validate": ("validate", DATA / "runs" / "excerpt.csv", "--markdown", "page.md"),
+    "validate": ("validate", DATA / "runs" / "excerpt.csv", "--chart", "chart.json"),
     "calibrate": ("calibrate", DATA / "runs" / "excerpt.csv", "--device", "h100-sxm", "--output", "runs.json"),
     "calibrate --kernels": ("calibrate", "--kernels", "kernels.json", "--device", "h100-sxm", "--output", "own.json"),
     "calibrate --collectives": (

@@ -38,11 +38,10 @@ def test_json_has_every_row(invoke):
     assert len(body["rows"]) == len(EXCERPT.read_text(encoding="utf-8").splitlines()) - 1
 
 
-def test_it_writes_the_page_and_the_chart(invoke, tmp_path):
-    page, chart = tmp_path / "accuracy.md", tmp_path / "chart.json"
-    result = invoke(EXCERPT, "--markdown", page, "--chart", chart, "--by", "source")
+def test_it_writes_the_chart(invoke, tmp_path):
+    chart = tmp_path / "chart.json"
+    result = invoke(EXCERPT, "--chart", chart, "--by", "source")
     assert result.exit_code == 0, result.output
-    assert page.read_text(encoding="utf-8").startswith("# Accuracy\n")
     assert json.loads(chart.read_text(encoding="utf-8"))["$schema"].endswith("v5.json")
 
 

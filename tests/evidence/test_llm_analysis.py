@@ -4,10 +4,10 @@ import sys
 from dataclasses import replace
 
 import pytest
+from scripts.accuracy import EFFICIENCY, llm_analysis_step
 
 from forescale.errors import ForescaleError
 from forescale.evidence.corpus import InexpressibleError
-from forescale.evidence.peers import EFFICIENCY, llm_analysis_step
 from forescale.graph.counts import model_flops
 
 

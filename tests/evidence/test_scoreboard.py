@@ -3,12 +3,13 @@ from __future__ import annotations
 import json
 
 import pytest
+from scripts.accuracy import markdown, table
 from tests.evidence.runs import own_columns_only
 
 from forescale.errors import InfeasibleError, UnknownNameError
 from forescale.evidence.case import Prediction
 from forescale.evidence.cases import express
-from forescale.evidence.report import document, markdown, table
+from forescale.evidence.report import document
 from forescale.evidence.scoreboard import DIMENSIONS, check_dimension, score
 
 
@@ -122,7 +123,7 @@ def test_the_document_of_a_corpus_in_which_nothing_works_is_json(row):
 
 def test_the_page_names_every_skipped_row_and_every_source(cases, projector):
     board = score(list(cases.values()), projector)
-    page = markdown(board, corpus="runs.csv", preset="default", command="forescale validate runs.csv")
+    page = markdown(board, corpus="runs.csv")
     for outcome in board.skipped:
         assert outcome.case.id in page
         assert outcome.skipped in page
@@ -135,7 +136,7 @@ def test_the_page_names_every_skipped_row_and_every_source(cases, projector):
 
 
 def test_the_page_of_an_empty_scoreboard(row):
-    page = markdown(score(express([row(dp=8)]), fixed(1.0)), corpus="a.csv", preset="default", command="c")
+    page = markdown(score(express([row(dp=8)]), fixed(1.0)), corpus="a.csv")
     assert "No row measured it." in page
     assert "The corpus has no sweep." in page
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,18 +24,9 @@ if TYPE_CHECKING:
     from forescale.evidence.scoreboard import Group, Scoreboard
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageOptions:
-    """Files beside what is printed."""
-
-    markdown: Path | None = output_option("Write all of it, with pictures beside.", "FILE", check=writable)
-    chart: Path | None = output_option("Draw it: .svg, else Vega-Lite.", "FILE", check=writable)
-
-
 @grouped
 def validate_command(
     *,
-    page: PageOptions,
     runs: Annotated[
         Path,
         typer.Argument(
@@ -48,18 +38,14 @@ def validate_command(
     preset: str = option("Named bundle of modelling choices.", "NAME", default="default"),
     cluster: str | None = option("Cluster they ran on, whatever the rows call their hardware.", "NAME|FILE"),
     by: str = option("Breakdown to print: hardware, source, scale, ...", "DIMENSION", default="headline"),
-    ask_peers: bool = option(
-        "Ask llm-analysis too (pip install --no-deps llm-analysis fire termcolor).",
-        flag="--peers",
-        default=False,
-    ),
+    chart: Path | None = output_option("Draw it: .svg, else Vega-Lite.", "FILE", check=writable),
     cost: CostOptions,
     as_json: JsonFlag = False,
 ) -> None:
     """Project every run of a corpus and compare with what was measured."""
     from forescale.evidence.case import projector_of
     from forescale.evidence.cases import load_cases
-    from forescale.evidence.peers import LLM_ANALYSIS, compare_peers, llm_analysis_step
+    from forescale.evidence.peers import compare_peers
     from forescale.evidence.report import document
     from forescale.evidence.scoreboard import check_dimension, score
     from forescale.io.named import cluster_of
@@ -70,8 +56,9 @@ def validate_command(
     costs = _costs(cost)
     place = None if cluster is None else cluster_of(cluster, 1)
     board = score(load_cases(runs, cluster=place), projector_of(preset, costs))
-    peers = compare_peers(board, {LLM_ANALYSIS: llm_analysis_step} if ask_peers else None)
-    _write_files(board, peers, runs, preset, markdown=page.markdown, chart=page.chart)
+    peers = compare_peers(board)
+    if chart is not None:
+        _draw(board, runs, chart)
     if as_json:
         print_json(document(board, peers))
     else:
@@ -99,55 +86,17 @@ def _costs(options: CostOptions) -> Costs:
     )
 
 
-def _write_files(
-    board: Scoreboard,
-    peers: Sequence[PeerGroup],
-    runs: Path,
-    preset: str,
-    *,
-    markdown: Path | None,
-    chart: Path | None,
-) -> None:
+def _draw(board: Scoreboard, runs: Path, chart: Path) -> None:
+    """Write the picture of step times."""
     from forescale.evidence.chart import time_chart
-    from forescale.evidence.peers import LLM_ANALYSIS
-    from forescale.evidence.report import markdown as page
     from forescale.report import lines
 
-    if markdown is not None:
-        asked = " --peers" if any(group.peer == LLM_ANALYSIS for group in peers) else ""
-        command = f"forescale validate {_shown(runs)}{asked} --markdown {_shown(markdown)}"
-        pictures = _draw(board, peers, markdown.with_suffix(""))
-        text = page(
-            board, corpus=_shown(runs), preset=preset, command=command, peers=peers, pictures=pictures
-        )
-        write_text(markdown, text)
-    if chart is not None:
-        drawing = time_chart(board)
-        if drawing is None:
-            raise SpecError(f"{runs} has no core row with a measured step time, so there is nothing to draw")
-        svg = chart.suffix == ".svg"
-        text = lines.to_svg(drawing) if svg else json.dumps(lines.to_vega_lite(drawing), indent=1)
-        write_text(chart, text + "\n")
-
-
-def _shown(path: Path) -> str:
-    """Return a path as it was given, unless it holds for this machine only."""
-    return path.name if path.is_absolute() else path.as_posix()
-
-
-def _draw(board: Scoreboard, peers: Sequence[PeerGroup], folder: Path) -> dict[str, str]:
-    """Write all pictures to `folder`; return where they lie, seen from beside it."""
-    from forescale.evidence.chart import PICTURES, peer_chart
-    from forescale.report import bars, lines
-
-    drawn = {name: lines.to_svg(chart) for name, make in PICTURES.items() if (chart := make(board))}
-    if (pairs := peer_chart(peers)) is not None:
-        drawn["peers"] = bars.to_svg(pairs)
-    if drawn:
-        folder.mkdir(exist_ok=True)
-    for name, svg in drawn.items():
-        write_text(folder / f"{name}.svg", svg + "\n")
-    return {name: f"{folder.name}/{name}.svg" for name in drawn}
+    drawing = time_chart(board)
+    if drawing is None:
+        raise SpecError(f"{runs} has no core row with a measured step time, so there is nothing to draw")
+    svg = chart.suffix == ".svg"
+    text = lines.to_svg(drawing) if svg else json.dumps(lines.to_vega_lite(drawing), indent=1)
+    write_text(chart, text + "\n")
 
 
 def _show(board: Scoreboard, by: str, peers: Sequence[PeerGroup]) -> None:
@@ -169,7 +118,7 @@ def _show(board: Scoreboard, by: str, peers: Sequence[PeerGroup]) -> None:
         screen.print(
             f"{group.peer}: median {theirs} on {counted(group.time.count, 'row')}, ours there {ours}"
         )
-    screen.print("Every row with --json; the whole scoreboard with --markdown FILE.")
+    screen.print("Every row with --json.")
 
 
 def _table(groups: list[Group], by: str) -> Table:

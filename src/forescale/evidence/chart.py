@@ -1,4 +1,4 @@
-"""Pictures of the scoreboard: projected over measured, for step time, peak memory and other tools."""
+"""Pictures of the scoreboard: projected over measured, for step time and peak memory."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from forescale.evidence.peers import PeerGroup
 from forescale.evidence.scoreboard import Label, Outcome, Scoreboard, headline_label
-from forescale.report.axes import SERIES, Axis, value_axis
-from forescale.report.bars import Bar, BarChart, Part
+from forescale.report.axes import Axis, value_axis
 from forescale.report.lines import Dot, Line, LineChart
 from forescale.units import GB
 
@@ -50,28 +48,6 @@ def memory_chart(board: Scoreboard) -> LineChart | None:
     )
     return _scatter(
         "Peak memory", "all rows; 1 is right, above it projected too large", "measured peak (GB)", found
-    )
-
-
-def peer_chart(peers: Sequence[PeerGroup]) -> BarChart | None:
-    """Return the median error of every other tool beside ours on the same rows; None without any."""
-    if not peers:
-        return None
-    bars = []
-    for group in peers:
-        rows = f"{group.time.count} rows"
-        theirs, ours = (100.0 * (each.median_abs or 0.0) for each in (group.time, group.our_time))
-        bars += [
-            Bar(label=group.peer.partition(",")[0], values=(theirs, 0.0), remark=rows),
-            Bar(label="Forescale", values=(0.0, ours), remark=rows),
-        ]
-    return BarChart(
-        title="Median error of the step time",
-        note="each pair on the rows that both answer, ours in-sample",
-        axis="tool",
-        unit="%",
-        parts=(Part(name="other tool", colour=SERIES[1]), Part(name="Forescale", colour=SERIES[0])),
-        bars=tuple(bars),
     )
 
 

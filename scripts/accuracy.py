@@ -1,0 +1,519 @@
+"""Write the scoreboard of a corpus of measured runs as a page, with pictures beside it.
+
+    .venv/bin/python scripts/accuracy.py data/published/runs.csv docs/accuracy.md
+
+It asks llm-analysis too where that is installed: pip install --no-deps llm-analysis fire termcolor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import math
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from forescale.cost.run_calibration import load_run_calibration
+from forescale.cost.select import Costs
+from forescale.errors import ForescaleError
+from forescale.escaping import markdown as safe
+from forescale.escaping import plain
+from forescale.evidence.case import Case, projector_of
+from forescale.evidence.cases import load_cases
+from forescale.evidence.chart import PICTURES
+from forescale.evidence.corpus import InexpressibleError
+from forescale.evidence.metrics import ErrorSummary
+from forescale.evidence.peers import PeerGroup, compare_peers
+from forescale.evidence.scoreboard import (
+    DIMENSIONS,
+    Group,
+    Outcome,
+    Scoreboard,
+    mean_regret,
+    mean_spearman,
+    score,
+)
+from forescale.report import bars, lines
+from forescale.report.axes import SERIES
+from forescale.report.bars import Bar, BarChart, Part
+from forescale.spec.cluster import Cluster
+from forescale.spec.model import DenseFfn, FullAttention, Model, MoeFfn
+from forescale.spec.strategy import Strategy
+from forescale.units import GB, TB
+from forescale.written import write_text
+
+
+def main(runs: str, page: str) -> None:
+    """Write the page of the runs in a table, and its pictures."""
+    board = score(load_cases(Path(runs)), projector_of("default", Costs()))
+    asked = {LLM_ANALYSIS: llm_analysis_step} if find_spec("llm_analysis") is not None else None
+    peers, target = compare_peers(board, asked), Path(page)
+    pictures = _drawn(board, peers, target.with_suffix(""))
+    write_text(target, markdown(board, corpus=_shown(Path(runs)), peers=peers, pictures=pictures))
+
+
+def _shown(path: Path) -> str:
+    """Return a path as it was given, unless it holds for this machine only."""
+    return path.name if path.is_absolute() else path.as_posix()
+
+
+def _drawn(board: Scoreboard, peers: Sequence[PeerGroup], folder: Path) -> dict[str, str]:
+    """Write all pictures to `folder`; return where they lie, seen from beside it."""
+    drawn = {name: lines.to_svg(chart) for name, make in PICTURES.items() if (chart := make(board))}
+    if (pairs := peer_chart(peers)) is not None:
+        drawn["peers"] = bars.to_svg(pairs)
+    if drawn:
+        folder.mkdir(exist_ok=True)
+    for name, svg in drawn.items():
+        write_text(folder / f"{name}.svg", svg + "\n")
+    return {name: f"{folder.name}/{name}.svg" for name in drawn}
+
+
+def peer_chart(peers: Sequence[PeerGroup]) -> BarChart | None:
+    """Return the median error of every other tool beside ours on the same rows; None without any."""
+    if not peers:
+        return None
+    bars = []
+    for group in peers:
+        rows = f"{group.time.count} rows"
+        theirs, ours = (100.0 * (each.median_abs or 0.0) for each in (group.time, group.our_time))
+        bars += [
+            Bar(label=group.peer.partition(",")[0], values=(theirs, 0.0), remark=rows),
+            Bar(label="Forescale", values=(0.0, ours), remark=rows),
+        ]
+    return BarChart(
+        title="Median error of the step time",
+        note="each pair on the rows that both answer, ours in-sample",
+        axis="tool",
+        unit="%",
+        parts=(Part(name="other tool", colour=SERIES[1]), Part(name="Forescale", colour=SERIES[0])),
+        bars=tuple(bars),
+    )
+
+
+_WORST = 15
+
+
+def markdown(
+    board: Scoreboard,
+    *,
+    corpus: str,
+    peers: Sequence[PeerGroup] = (),
+    pictures: Mapping[str, str] | None = None,
+) -> str:
+    """Return the accuracy page: step time, memory, choice of layout, groups, worst and skipped rows, notes.
+
+    Parameters
+    ----------
+    board
+        What was found.
+    corpus
+        Name of the file, for the opening line.
+    peers
+        Other tools on the same rows.
+    pictures
+        Where pictures lie, by name: step-time, memory, peers.
+    """
+    drawn = {name: f"![{name}]({path})\n\n" for name, path in (pictures or {}).items()}
+    sections = (
+        _opening(board, corpus),
+        _headline(board, drawn.get("step-time", "")),
+        _held_out(),
+        _memory(board, drawn.get("memory", "")),
+        _choice(board),
+        _peers(peers, drawn.get("peers", "")),
+        *(_breakdown(board, name) for name in DIMENSIONS),
+        _worst(board),
+        _skipped(board),
+        _assumptions(board),
+    )
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _opening(board: Scoreboard, corpus: str) -> str:
+    count, skipped = len(board.outcomes), len(board.skipped)
+    core = sum(outcome.case.core for outcome in board.outcomes)
+    return (
+        "# Accuracy\n\n"
+        f"`./scripts/accuracy` writes this page: {count} measured runs of `{_code(corpus)}`, projected by our own "
+        f"engine. {skipped} rows could not be projected; each is listed below with the reason. "
+        f"{core} rows are *core*: every field of their configuration is known. "
+        f"{_percent(board.core_skipped_share)} of them were skipped.\n\n"
+        "An error is projected / measured − 1, so above zero the projection is too slow or too large; the "
+        "bias is the mean of the signed errors. The *naive line* is one rate per device and compute type, "
+        "fitted to these very rows, times 1 + (pp − 1) / (m · vpp); its FLOPs count two per weight and "
+        "token, attention over the whole square, and full recompute."
+    )
+
+
+def _headline(board: Scoreboard, picture: str) -> str:
+    groups = [*board.headline(), board.total(core=True), board.total(core=False)]
+    return f"## Step time\n\n{picture}Core rows by vendor and width of the numbers.\n\n" + _time_table(groups)
+
+
+def _held_out() -> str:
+    """Return how the shipped losses of whole runs did on runs of which they had not seen something."""
+    calibration = load_run_calibration()
+    rows = [
+        [
+            novelty,
+            group,
+            str(spread.rows),
+            _percent(spread.median_abs),
+            _percent(spread.p90_abs),
+            _signed(spread.bias),
+            f"±{_percent(math.expm1(spread.p90))}",
+            _percent(spread.coverage),
+        ]
+        for novelty, groups in calibration.spreads.items()
+        for group, spread in groups.items()
+        if group in PRINTED or group.endswith(("/8", "/16"))
+    ]
+    title = ("new to the fit", "group", "rows", "median", "90th pct", "bias", "interval", "in interval")
+    return (
+        "### What the calibration has not seen\n\n"
+        "The losses of whole runs (clocks, launches, stragglers, software) that every projection uses are fitted "
+        f"to {calibration.source}, so on these rows the figures above are in-sample: nothing is new, a "
+        "*known source*. Every run is also predicted by fits that had not seen it: without its source, where other "
+        "releases of that document stay (*new release*); without all releases of its document (*new family*); the "
+        "same, asked as one asks who does not know the stack, with the usual framework and all its defaults (*new "
+        "stack*); without its generation of devices (*new device*). Errors are ln(measured / projected), every row "
+        "counted alike. The interval is what 8 rows in 10 of the group lie within, core rows counting most; it is "
+        "the range that a projection states: of the closest group and of what is new of the question (nothing "
+        "named of the framework: a new stack; `--framework`: a new family). The last column says how many rows "
+        "lie within the interval that all *other* families give.\n\n" + table(title, rows)
+    )
+
+
+PRINTED = ("all", "core", "dense", "moe")
+
+
+def _memory(board: Scoreboard, picture: str) -> str:
+    measures = _measures(board)
+    groups = [*board.by("source", core=False), board.total(core=True), board.total(core=False)]
+    rows = [
+        [group.name, measures.get(group.name, ""), *_cells(group.memory)]
+        for group in groups
+        if group.memory.count
+    ]
+    if not rows:
+        return ""
+    text = (
+        f"## Peak memory\n\n{picture}"
+        "All rows that measured it, by source. A projection is compared by the measure that "
+        "its source publishes: what the allocator handed out (*allocated*), what it held (*reserved*), or what "
+        "the device had in use (*device*; also where the source does not say, *unstated*).\n\n"
+    )
+    text += table(["source", "measure", *_MEMORY_TITLE], rows)
+    for dimension in ("architecture", "parallelism"):
+        found = [
+            [group.name, *_cells(group.memory)]
+            for group in board.by(dimension, core=False)
+            if group.memory.count
+        ]
+        text += f"\n\nThe same by {dimension}.\n\n" + table([dimension, *_MEMORY_TITLE], found)
+    return text
+
+
+_MEMORY_TITLE = ("rows", "median", "90th pct", "bias", "worst")
+
+
+def _measures(board: Scoreboard) -> dict[str, str]:
+    """Return, by source, the measures of the rows whose memory is compared."""
+    found: dict[str, dict[str, None]] = {}
+    for outcome in board.outcomes:
+        if outcome.memory_error is not None:
+            found.setdefault(outcome.case.source, {})[outcome.case.measured.peak_measure] = None
+    return {source: ", ".join(sorted(measures)) for source, measures in found.items()}
+
+
+def _choice(board: Scoreboard) -> str:
+    text = (
+        "## Choice of layout\n\n"
+        "A sweep is at least 3 layouts of one model shape, source, device, device count, sequence length "
+        "and compute type, compared by time per token. Spearman is the rank correlation of projected and "
+        "measured; the regret is how much slower the layout that the projection picks was measured than the "
+        "best one.\n\n"
+    )
+    if not board.sweeps:
+        return text + "The corpus has no sweep."
+    text += (
+        f"{len(board.sweeps)} sweeps: mean Spearman {_number(mean_spearman(board.sweeps))}, "
+        f"mean regret {_percent(mean_regret(board.sweeps))}.\n\n"
+    )
+    rows = [
+        [
+            *(sweep.source, sweep.model_name, sweep.hardware, str(sweep.num_devices), str(sweep.seq_len)),
+            *(sweep.compute, str(sweep.num_layouts), _number(sweep.spearman), _percent(sweep.regret)),
+            *(sweep.picked, sweep.best),
+        ]
+        for sweep in sorted(board.sweeps, key=lambda sweep: (sweep.source, sweep.cases))
+    ]
+    title = ["source", "model", "device", "devices", "sequence", "type", "layouts", "Spearman", "regret"]
+    return text + table([*title, "picked", "best"], rows)
+
+
+def _peers(peers: Sequence[PeerGroup], picture: str) -> str:
+    if not peers:
+        return ""
+    rows = [
+        [group.peer, what, *_cells(theirs), *_cells(ours)[1:4]]
+        for group in peers
+        for what, theirs, ours in (
+            ("step", group.time, group.our_time),
+            ("memory", group.memory, group.our_memory),
+        )
+        if theirs.count
+    ]
+    title = ("tool", "of", *_MEMORY_TITLE, "our median", "our 90th", "our bias")
+    return (
+        f"## Other tools\n\n{picture}"
+        "The rows that both answer; ours in-sample, as in the first table. SimuMax measured every kernel shape of "
+        "its rows on that very machine, Calculon was tuned with its rows. What is asked here has core rows only: "
+        "llm-analysis, at half of the peak rate (the share that its source calls usual; its default is all of it), "
+        "in 16 bits, without context parallelism.\n\n" + table(title, rows)
+    )
+
+
+def _breakdown(board: Scoreboard, dimension: str) -> str:
+    groups = board.by(dimension, core=False)
+    return f"## By {dimension}\n\nAll rows.\n\n" + _time_table(groups)
+
+
+def _worst(board: Scoreboard) -> str:
+    wrong = sorted(
+        (o for o in board.outcomes if o.case.core and o.error is not None), key=lambda o: -abs(o.error or 0.0)
+    )
+    rows = [
+        [o.case.id, o.case.model_name, o.case.hardware, _layout(o), _signed(o.error), _signed(o.naive_error)]
+        for o in wrong[:_WORST]
+    ]
+    title = ["row", "model", "hardware", "layout", "error", "naive"]
+    return f"## Worst core rows\n\n{table(title, rows)}" if rows else ""
+
+
+def _layout(outcome: Outcome) -> str:
+    strategy = outcome.case.question.layout
+    names = ("tp", "cp", "ep", "pp", "vpp", "dp")
+    degrees = [f"{name}{getattr(strategy, name)}" for name in names if getattr(strategy, name) > 1]
+    return " ".join([*degrees, f"zero{strategy.zero}", f"mbs{strategy.micro_batch_size}"])
+
+
+def _skipped(board: Scoreboard) -> str:
+    if not board.skipped:
+        return "## Rows not projected\n\nNone."
+    reasons: dict[str, list[str]] = {}
+    for outcome in board.skipped:
+        reasons.setdefault(outcome.skipped or "", []).append(_marked(outcome))
+    rows = [[str(len(ids)), reason, ", ".join(ids)] for reason, ids in reasons.items()]
+    rows.sort(key=lambda row: (-int(row[0]), row[1]))
+    return "## Rows not projected\n\nCore rows in bold.\n\n" + table(["rows", "reason", "ids"], rows, ready=1)
+
+
+def _marked(outcome: Outcome) -> str:
+    name = safe(outcome.case.id)
+    return f"**{name}**" if outcome.case.core else name
+
+
+def _assumptions(board: Scoreboard) -> str:
+    counts: Counter[str] = Counter()
+    core: Counter[str] = Counter()
+    for outcome in board.outcomes:
+        counts.update(set(outcome.case.notes))
+        core.update(set(outcome.case.notes) if outcome.case.core else ())
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    rows = [[str(count), str(core[note]), note] for note, count in ordered]
+    text = "## Assumptions\n\nWhat a row did not say, or says in other words than a layout can.\n\n"
+    return text + table(["rows", "of them core", "assumption"], rows) if rows else ""
+
+
+def _time_table(groups: Iterable[Group]) -> str:
+    rows = [
+        [
+            *(group.name, *_cells(group.time), _percent(group.coverage)),
+            *(_percent(group.naive.median_abs), _percent(group.naive.p90_abs)),
+        ]
+        for group in groups
+        if group.time.count
+    ]
+    title = [
+        "group",
+        "rows",
+        "median",
+        "90th pct",
+        "bias",
+        "worst",
+        "in interval",
+        "naive median",
+        "naive 90th",
+    ]
+    return table(title, rows) if rows else "No row measured it."
+
+
+def _cells(summary: ErrorSummary) -> list[str]:
+    return [
+        str(summary.count),
+        _percent(summary.median_abs),
+        _percent(summary.p90_abs),
+        _signed(summary.bias),
+        _signed(summary.worst),
+    ]
+
+
+def table(title: Sequence[str], rows: Sequence[Sequence[str]], *, ready: int = 0) -> str:
+    """Return a Markdown table; columns of which every cell starts like a number are aligned to the right.
+
+    Cells of the last `ready` columns are Markdown already.
+    """
+    numeric = [all(_is_number(row[column]) for row in rows) for column in range(len(title))]
+    own = len(title) - ready
+    cells = [[*map(safe, row[:own]), *row[own:]] for row in rows]
+    lines = [list(title), ["---:" if right else "---" for right in numeric], *cells]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _is_number(cell: str) -> bool:
+    return cell in {"", "–"} or cell.lstrip("+−-")[:1].isdigit()
+
+
+def _code(text: str) -> str:
+    """Return text that stays inside `such marks`."""
+    return plain(text).replace("`", "'")
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else _minus(f"{100.0 * value:.1f} %")
+
+
+def _signed(value: float | None) -> str:
+    return "–" if value is None else _minus(f"{100.0 * value:+.1f} %")
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else _minus(f"{value:.2f}")
+
+
+def _minus(text: str) -> str:
+    return text.replace("-", "−")
+
+
+LLM_ANALYSIS = "llm-analysis 0.2.2"
+EFFICIENCY = 0.5
+"""Share of the peak rate that it computes at: what its own source calls usual for training (constant.py); its
+default is the whole peak."""
+RECOMPUTE = {"none": 0, "selective": 1, "full": 2}
+
+
+def llm_analysis_step(case: Case) -> float:
+    """Return the seconds per step that llm-analysis says.
+
+    Raises
+    ------
+    InexpressibleError
+        If it has no words for the run.
+    ForescaleError
+        If it is not installed.
+    """
+    analysis, config = _modules()
+    model, cluster, strategy, workload = case.question.parts
+    peak = cluster.device.matrix_flops.bf16 or cluster.device.matrix_flops.fp16
+    if workload.precision.compute not in ("bf16", "fp16") or peak is None:
+        msg = "llm-analysis computes in 16 bits"
+        raise InexpressibleError(msg)
+    if (
+        cluster.device.vendor == "Google"
+        or strategy.recompute.granularity not in RECOMPUTE
+        or strategy.cp > 1
+    ):
+        msg = "llm-analysis has no TPUs, named policies or context parallelism"
+        raise InexpressibleError(msg)
+    device = _device(config, cluster, peak)
+    asked = analysis.LLMAnalysis(
+        _model(config, model, workload.seq_len),
+        device,
+        config.DtypeConfig(),
+        _parallelism(config, strategy),
+        flops_efficiency=EFFICIENCY,
+    )
+    gated = any(isinstance(kind.ffn, DenseFfn | MoeFfn) and kind.ffn.gated for kind in model.layer_kinds)
+    with contextlib.redirect_stdout(io.StringIO()):
+        summary = asked.training(
+            batch_size_per_gpu=strategy.micro_batch_size,
+            gradient_accumulation_steps=None,
+            global_batch_size=workload.global_batch_size,
+            seq_len=workload.seq_len,
+            activation_recomputation=analysis.ActivationRecomputation(
+                RECOMPUTE[strategy.recompute.granularity]
+            ),
+            ds_zero=analysis.DSZeRO(strategy.zero),
+            mlp_gated_linear_units=gated,
+            flash_attn=strategy.flash_attention,
+        )
+    return float(summary["latency_per_iter"])
+
+
+def _modules() -> tuple[Any, Any]:
+    try:
+        analysis, config = (import_module(f"llm_analysis.{name}") for name in ("analysis", "config"))
+    except ImportError as error:
+        msg = f"llm-analysis is not installed ({error}): pip install --no-deps llm-analysis fire termcolor"
+        raise ForescaleError(msg) from error
+    logging.getLogger("llm_analysis").setLevel(logging.CRITICAL)
+    config.logger.setLevel(logging.CRITICAL)
+    return analysis, config
+
+
+def _device(config: Any, cluster: Cluster, peak: float) -> Any:  # noqa: ANN401
+    inner, outer = cluster.tiers[0], cluster.tiers[-1]
+    return config.GPUConfig(
+        name=cluster.device.name,
+        mem_per_GPU_in_GB=1e6,  # whether it fits is not asked
+        hbm_bandwidth_in_GB_per_sec=cluster.device.hbm_bandwidth / GB,
+        intra_node_bandwidth_in_GB_per_sec=inner.bandwidth / GB,
+        intra_node_min_message_latency=inner.latency,
+        peak_fp16_TFLOPS=peak / TB,
+        inter_node_bandwidth_in_GB_per_sec=outer.bandwidth / GB,
+    )
+
+
+def _model(config: Any, model: Model, seq_len: int) -> Any:  # noqa: ANN401
+    """Return the model as it describes one: equal layers of softmax attention."""
+    kinds = model.layer_kinds
+    attention, ffn = kinds[-1].attention, kinds[-1].ffn
+    if len(kinds) > 1 or not isinstance(attention, FullAttention) or ffn is None:
+        msg = "llm-analysis describes equal layers of softmax attention"
+        raise InexpressibleError(msg)
+    moe = ffn if isinstance(ffn, MoeFfn) else None
+    return config.ModelConfig(
+        name=model.name,
+        num_layers=model.num_layers,
+        n_head=attention.num_heads,
+        hidden_dim=model.hidden_size,
+        vocab_size=model.vocab_size,
+        max_seq_len=seq_len,
+        num_key_value_heads=attention.num_kv_heads,
+        ffn_embed_dim=ffn.ffn_hidden_size,
+        expansion_ratio=ffn.ffn_hidden_size / model.hidden_size,
+        moe_num_experts=1 if moe is None else moe.num_experts,
+        moe_top_k=1 if moe is None else moe.top_k,
+    )
+
+
+def _parallelism(config: Any, strategy: Strategy) -> Any:  # noqa: ANN401
+    return config.ParallelismConfig(
+        tp_size=strategy.tp,
+        pp_size=strategy.pp,
+        dp_size=strategy.dp,
+        ep_size=strategy.ep,
+        sp_size=strategy.tp if strategy.sp else 1,
+    )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
