@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from forescale.api import ask
+from forescale.errors import SpecError
 from forescale.export import export
 
 
@@ -75,3 +76,10 @@ def test_variables_of_the_launch_are_said(to: str) -> None:
     for name, text in found.texts.items():
         if name.endswith(".sh"):
             assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
+
+
+def test_a_model_without_text_is_refused() -> None:
+    with pytest.raises(SpecError, match="gpt3-1t has no vocabulary"):
+        export(
+            ask("gpt3-1t", "h100-sxm", devices=64, seq_len=2048, global_batch_size=64, framework="megatron")
+        )

@@ -156,7 +156,10 @@ def completed(
 
 
 def _check(question: Question, framework: Framework) -> None:
-    """Refuse what a rule of the framework's limits does not let go together."""
+    """Refuse a model without text, and what a rule of the framework's limits does not let go together."""
+    if not question.model.vocab_size:
+        msg = f"{question.model.name} has no vocabulary; export writes the training of language models"
+        raise SpecError(msg)
     limits = framework.limits
     proposal = Proposal(
         model=question.model, cluster=question.cluster, workload=question.workload, degrees=question.layout

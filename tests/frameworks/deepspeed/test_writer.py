@@ -32,8 +32,8 @@ def test_plans_read_back_to_the_bit(seed: int) -> None:
     assert sum(not each.unsaid for each in written) >= 40
 
 
-def test_half_precision_reads_back_to_the_bit() -> None:
-    check_writer(without_pipeline(20, compute=("bf16", "fp16")))
+def test_wider_types_read_back_to_the_bit() -> None:
+    check_writer(without_pipeline(20, compute=("fp16", "fp32", "tf32")))
 
 
 def question(**layout):

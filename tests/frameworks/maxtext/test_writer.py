@@ -70,6 +70,12 @@ def test_batch_of_every_device():
     assert int(third["per_device_batch_size"] * 48) == 16
 
 
+def test_a_model_without_softmax_attention_is_refused():
+    asked = question(model="qwen3-next-80b-a3b", devices=8, global_batch_size=64, zero=3)
+    with pytest.raises(SpecError, match="has no softmax attention"):
+        export(replace(asked, model=replace(asked.model, layers=asked.model.layers[:1])))
+
+
 def test_policies():
     assert (
         keys_of(recompute={"granularity": "policy", "policy": "save_out_proj"})["remat_policy"]

@@ -55,6 +55,9 @@ class TrainerReader:
             )
         whole = {**dict.fromkeys(("train_batch_size", *OWN), "auto"), **content}
         inner = read_config(whole, place, options, values)
+        types = inner.workload_values["precision"]
+        if types["compute"] == "tf32" and "tf32" in settings and not settings.flag("tf32"):
+            types["compute"] = "fp32"
         kind: Literal["full", "none"] = "full" if settings.flag("gradient_checkpointing") else "none"
         recompute = Recompute(granularity=kind)
         told = {**inner.told, "recompute": {"granularity": kind}}

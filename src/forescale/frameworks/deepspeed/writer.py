@@ -69,6 +69,7 @@ def _arguments(question: Question) -> dict[str, Any]:
         "gradient_checkpointing": strategy.recompute.granularity == "full",
         "bf16": workload.precision.compute in ("bf16", "fp8", "mxfp8", "nvfp4"),
         "fp16": workload.precision.compute == "fp16",
+        **({"tf32": False} if workload.precision.compute == "fp32" else {}),
         "learning_rate": 3e-4,
     }
     if workload.tokens is not None:

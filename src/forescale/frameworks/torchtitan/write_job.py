@@ -113,8 +113,8 @@ def _registered(question: Question, flavor: tuple[str, str], converters: list[st
     """Return the line that takes a model from torchtitan's registry."""
     module, name = flavor
     words = [repr(name), *(f"{word}={value!r}" for word, value in _dispatcher(question).items())]
-    if question.model.num_mtp_layers and module == "deepseek_v3":
-        words.append(f"num_mtp_layers={question.model.num_mtp_layers}")
+    if (depth := _depth(question)) and module == "deepseek_v3":
+        words.append(f"num_mtp_layers={depth}")
     if converters:
         words.append(f"converters=[{', '.join(converters)}]")
     return [f"    model_spec = {module}.model_registry({', '.join(words)})"]
@@ -160,9 +160,14 @@ def _built(question: Question, own: Sized | None, converters: list[str]) -> list
     ]
 
 
+def _depth(question: Question) -> int:
+    """Return the layers of multi-token prediction, which 0.3 does not train with a pipeline."""
+    return question.model.num_mtp_layers if question.layout.pp == 1 else 0
+
+
 def _predicting(question: Question, dim: int) -> str:
     """Return the call that makes the layers of multi-token prediction, each like the last of the others."""
-    count = question.model.num_mtp_layers
+    count = _depth(question)
     words = f"dim={dim}, num_mtp_layers={count}"
     return f"deepseek_v3._build_mtp_layers(layers[-1], {words})" if count else "[]"
 
