@@ -88,6 +88,15 @@ def test_blocks_without_messages_take_exactly_what_they_took():
     assert stage.forward_s == pytest.approx(forward)
 
 
+def test_both_gradients_take_what_backward_took():
+    whole = BlockTiming(kind="attention+dense", part="backward", seconds=7e-3)
+    bench = replace(DENSE, question=asked(dense(2), 1), steps=(), blocks=(*timings("attention+dense"), whole))
+    found = rows(anchored(bench.question, [bench]))
+    inner, weight = (found["attention+dense", f"backward_{part}"].seconds for part in ("input", "weight"))
+    assert inner + weight == pytest.approx(7e-3)
+    assert inner / weight == pytest.approx(1.2 / 0.9)
+
+
 def test_a_whole_step_is_restored_to_itself():
     assert project(anchored(DENSE.question, [DENSE])).step_time_s == pytest.approx(0.3, rel=1e-9)
     more = replace(DENSE.question, workload=workload(global_batch_size=16))

@@ -164,6 +164,7 @@ def bench_memory(bench: Bench, costs: Costs) -> BenchMemory:
             allocated_bytes=measured.peak_allocated_bytes,
             reserved_bytes=measured.peak_reserved_bytes,
             analytical_bytes=there.allocated_bytes,
+            signed=costs.rule == "model",
         ),
     )
 
@@ -197,7 +198,7 @@ def _blocks(bench: Bench, plain: Wired, costs: Costs) -> dict[str, dict[Pass, Me
     for timing in bench.blocks:
         if timing.part != "update":
             wanted[_named(timing.kind, tuple(blocks), bench), PASSES[timing.part]] = timing.seconds
-    _drop_sums(wanted)
+    _share_out(wanted)
     modelled = {
         (name, each): {
             own.operator.name: number_of(getattr(own, each)[0]) for own in blocks[name].operators.values()
@@ -221,12 +222,14 @@ def _blocks(bench: Bench, plain: Wired, costs: Costs) -> dict[str, dict[Pass, Me
     return measured if wanted else {}
 
 
-def _drop_sums(wanted: dict[Key, float]) -> None:
-    """Leave out whole backward passes of blocks whose two gradients were timed apart."""
+def _share_out(wanted: dict[Key, float]) -> None:
+    """Give whole backward passes to their two gradients, in the shares that these took apart where they were timed."""
     both = PASSES["backward"]
-    for name in {name for name, passes in wanted if passes == both}:
-        if (name, both[:1]) in wanted and (name, both[1:]) in wanted:
-            del wanted[name, both]
+    for name in [name for name, passes in wanted if passes == both]:
+        halves = (name, both[:1]), (name, both[1:])
+        if all(half in wanted for half in halves):
+            whole = wanted.pop((name, both)) / sum(wanted[half] for half in halves)
+            wanted.update({half: whole * wanted[half] for half in halves})
 
 
 def _measured(

@@ -50,7 +50,16 @@ def test_help_names_the_comparison(forescale):
 def test_anchored_on_a_measurement(forescale, bench):
     simulated = document(forescale("memory", *DENSE, *LAYOUT, "--json"))
     body = document(
-        forescale("memory", *DENSE, *LAYOUT, "--mode", "both", "--load-benchmark", bench(), "--json")
+        forescale(
+            "memory",
+            *DENSE,
+            *LAYOUT,
+            "--mode",
+            "both",
+            "--load-benchmark",
+            bench(40 * GIB, 42 * GIB),
+            "--json",
+        )
     )
     assert body["simulated"] == {key: value for key, value in simulated.items() if key != "question"}
     anchored = body["anchored"]
@@ -60,7 +69,9 @@ def test_anchored_on_a_measurement(forescale, bench):
     residual = anchored["framework_overhead_bytes"] + anchored["live_tensor_excess_bytes"]
     assert anchored["point_bytes"] == pytest.approx(anchored["analytical_bytes"] + residual)
     assert anchored["upper_bytes"] == pytest.approx(anchored["analytical_bytes"] + 1.05 * residual)
-    ran = forescale("memory", *DENSE, *LAYOUT, "--load-benchmark", bench(), "--safety-margin", 0.5)
+    ran = forescale(
+        "memory", *DENSE, *LAYOUT, "--load-benchmark", bench(40 * GIB, 42 * GIB), "--safety-margin", 0.5
+    )
     for text in (
         "framework overhead",
         "2.00",

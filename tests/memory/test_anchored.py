@@ -78,6 +78,18 @@ def test_the_fullest_measured_rank_counts_and_is_compared_with_its_own_stage():
     assert memory.bench.analytical_at_bench_bytes == pytest.approx(last)
 
 
+def test_where_formulas_say_more_they_are_corrected_and_the_upper_end_is_theirs():
+    own = allocated()
+    result, memory = found(peak(own - GIB), target=BENCH)
+    assert memory.bench.residual.live_tensor_excess_bytes == pytest.approx(-GIB)
+    outside = memory.worst.outside_bytes
+    assert result.memory.peak_bytes == pytest.approx(own + GIB + outside)
+    assert result.memory.peak_high_bytes == pytest.approx(own + 1.05 * 2 * GIB + outside)
+    primus = replace(BENCH, costs=replace(BENCH.costs, rule="primus"))
+    _, clamped = found(peak(own - GIB), target=primus)
+    assert clamped.bench.residual.live_tensor_excess_bytes == 0.0
+
+
 def test_a_rank_of_a_stage_that_the_bench_does_not_have_is_refused():
     with pytest.raises(SpecError, match="rank 0 is of stage 1; with pp 1 they are 0 to 0"):
         found(peak(1.0, stage=1))

@@ -95,20 +95,31 @@ class Residual:
     framework_overhead_bytes: float
     """Reserved beyond allocated: pages of the allocator, fragmentation."""
     live_tensor_excess_bytes: float
-    """Allocated beyond what formulas say; zero where they say more."""
+    """Allocated beyond what formulas say; below zero where they say more, unless that counts as zero."""
 
     @classmethod
-    def of(cls, *, allocated_bytes: float, reserved_bytes: float, analytical_bytes: float) -> Residual:
-        """Split the measured peaks of an allocator into what formulas explain and the two terms that they do not."""
+    def of(
+        cls, *, allocated_bytes: float, reserved_bytes: float, analytical_bytes: float, signed: bool = False
+    ) -> Residual:
+        """Split the measured peaks of an allocator into what formulas explain and the two terms that they do not.
+
+        Where formulas say more than was allocated, that is an excess below zero if it is `signed`, else none.
+        """
+        excess = allocated_bytes - analytical_bytes
         return cls(
             framework_overhead_bytes=max(reserved_bytes - allocated_bytes, 0.0),
-            live_tensor_excess_bytes=max(allocated_bytes - analytical_bytes, 0.0),
+            live_tensor_excess_bytes=excess if signed else max(excess, 0.0),
         )
 
     @property
     def total_bytes(self) -> float:
         """Both together."""
         return self.framework_overhead_bytes + self.live_tensor_excess_bytes
+
+    def above(self, margin: float) -> float:
+        """Return by how much the upper end lies above the expected: nothing is taken off formulas, and the margin."""
+        held = self.framework_overhead_bytes + max(self.live_tensor_excess_bytes, 0.0)
+        return (1.0 + margin) * held - self.total_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

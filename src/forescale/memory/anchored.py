@@ -95,8 +95,8 @@ class Estimate:
 
     @property
     def upper_bytes(self) -> float:
-        """The same with the residual grown by the margin."""
-        return self.analytical_bytes + (1.0 + self.safety_margin) * self.residual.total_bytes
+        """The same with the residual grown by the margin, and nothing taken off what formulas say."""
+        return self.point_bytes + self.residual.above(self.safety_margin)
 
     @property
     def residual_share(self) -> float:

@@ -277,7 +277,7 @@ def _away(
     measured, only its margin is open.
     """
     if held.anchor is not None and held.residual is not None:
-        return held.anchor.safety_margin * held.residual.total_bytes if end == "high" else 0.0
+        return held.residual.above(held.anchor.safety_margin) if end == "high" else 0.0
 
     def off(bounds: Bounds) -> Numeric:
         return getattr(bounds, end) - bounds.expected  # type: ignore[no-any-return]

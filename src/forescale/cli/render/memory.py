@@ -30,7 +30,7 @@ def anchored_view(result: Projection, anchored: AnchoredMemory) -> Group:
     rows: list[tuple[str, float, str]] = [
         (f"formulas at rank {worst.stage} of the target", estimate.analytical_bytes, "all that formulas know"),
         ("framework overhead", residual.framework_overhead_bytes, "measured: reserved − allocated"),
-        ("live-tensor excess", residual.live_tensor_excess_bytes, "measured: allocated − formulas there, at least 0"),
+        ("live-tensor excess", residual.live_tensor_excess_bytes, "measured: allocated − formulas there"),
         ("point estimate", estimate.point_bytes, f"{words.percent(estimate.residual_share)} of it measured"),
         ("upper bound", estimate.upper_bytes, f"residual × {1.0 + estimate.safety_margin:g}"),
     ]  # fmt: skip
