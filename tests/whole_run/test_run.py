@@ -3,16 +3,19 @@ import math
 import pytest
 
 import forescale as fs
-from forescale.errors import SpecError
+from forescale.errors import ReaderError, SpecError, UnknownNameError
 from forescale.goodput.operations import (
     Checkpointing,
     Failures,
     Operations,
     checkpoint_bytes,
+    failures_of,
     load_failures,
     mean_time_to_failure,
 )
 from forescale.whole_run import Phase, Prices, project_run
+from forescale.whole_run.prices import published_prices, read_prices
+from forescale.whole_run.run import lost_with_a_replica
 
 DAY = 86400.0
 
@@ -122,3 +125,53 @@ def test_llama_405b_as_published():
     found = project_run(phases, operations(), draws=50)
     assert found.device_hours.expected == pytest.approx(30.84e6, rel=0.1)
     assert 0.90 < found.goodput < 0.95
+
+
+def test_elastic_runs_go_on_as_the_smaller_layout():
+    found = phase().projection
+    lost = lost_with_a_replica(found)
+    assert lost == pytest.approx(1 / found.strategy.dp, rel=0.5)
+    case, _ = phase().case(operations(elastic=True))
+    assert case.replica_share == lost
+    waits, goes_on = (
+        project_run([phase()], operations(spares=0, fatal=1.0, repair=30 * DAY, elastic=elastic), draws=20)
+        for elastic in (False, True)
+    )
+    assert goes_on.days.expected < waits.days.expected
+
+
+def test_published_prices_have_a_range_and_its_cause():
+    found = project_run([phase()], operations(), draws=100)
+    listed, source = published_prices().price("h100-sxm")
+    assert listed.low < listed.expected < listed.high
+    assert "2024" in source
+    assert found.money.expected == pytest.approx(listed.expected * found.device_hours.expected, rel=0.1)
+    assert next(iter(found.money_spread)) == "price"
+    assert found.sources["price"] == source
+    assert project_run([phase()], operations(), Prices(device_hour=2.0), draws=20).sources["price"] == "given"
+    assert published_prices().price("no-such-device") is None
+
+
+def test_ones_own_prices_lie_over_the_catalogues(tmp_path):
+    path = tmp_path / "prices.toml"
+    path.write_text(
+        '[[device_hour.h100-sxm]]\nvalue = 1.5\nsource = "contract"\ndate = "2026-11-01"\n'
+        '[carbon_kg_per_mwh.here]\nvalue = 10\nsource = "our meter"\ndate = "2026-11-01"\n'
+    )
+    listed = read_prices(path)
+    assert listed.price("h100-sxm")[0].expected == 1.5
+    assert listed.price("h200-sxm") == published_prices().price("h200-sxm")
+    found = project_run([phase()], operations(), Prices(carbon="here", listed=listed), draws=20)
+    assert found.money.expected == pytest.approx(1.5 * found.device_hours.expected)
+    assert found.tonnes_co2 == pytest.approx(found.mwh * 0.01)
+    with pytest.raises(UnknownNameError, match="france-2023"):
+        project_run([phase()], operations(), Prices(carbon="france-2032"), draws=20)
+    path.write_text('[[device_hour.h100-sxm]]\nvalue = -1\nsource = "x"\ndate = "2026-11-01"\n')
+    with pytest.raises(ReaderError, match="0 or more"):
+        read_prices(path)
+
+
+def test_the_rate_must_be_one():
+    with pytest.raises(SpecError, match="0 or more per node and day"):
+        failures_of("-1")
+    assert failures_of("0.8").total == pytest.approx(0.1)

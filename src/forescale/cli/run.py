@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from annotated_types import Interval
@@ -96,7 +97,17 @@ class PriceOptions:
         check=bounded(Interval(ge=1, le=10), whole=False),
         panel=SERVICE,
     )
-    carbon: str = option("us-2023, or kg of CO2 per MWh.", "NAME|KG", default="us-2023", panel=SERVICE)
+    carbon: str = option(
+        "Where the electricity is from, such as us-2023 or france-2023, or kg of CO2 per MWh.",
+        "NAME|KG",
+        default="us-2023",
+        panel=SERVICE,
+    )
+    prices: Path | None = option(
+        "Prices, PUE and intensities of one's own, over the catalogue's (JSON, TOML or YAML).",
+        "FILE",
+        panel=SERVICE,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,17 +225,9 @@ def _sets(text: str) -> list[str]:
 
 
 def _operations(told: OperationsOptions) -> Operations:
-    from forescale.goodput.operations import Checkpointing, Failures, Operations, load_failures
+    from forescale.goodput.operations import Checkpointing, Operations, failures_of
     from forescale.units import parse
 
-    rate = _number(told.failures)
-    if rate is None:
-        failures = load_failures(told.failures)
-    elif rate < 0:
-        msg = f"--failures must be 0 or more per node and day, or a name; got {told.failures}"
-        raise SpecError(msg)
-    else:
-        failures = Failures(name="given", source="given", per_device_day={"all": rate / NODE})
     bandwidth = None if told.storage_bandwidth is None else parse(told.storage_bandwidth, "byte/s")
     if bandwidth is not None and bandwidth <= 0:
         msg = f"--storage-bandwidth must be greater than 0, got {told.storage_bandwidth}"
@@ -235,19 +238,22 @@ def _operations(told: OperationsOptions) -> Operations:
         if (value := getattr(told, name)) is not None
     }
     saved = Checkpointing(mode=told.checkpoint, interval=told.interval or None, storage_bandwidth=bandwidth)
-    return Operations(failures=failures, checkpointing=saved, **kept)
-
-
-NODE = 8
-"""Devices of the nodes that published rates count."""
+    return Operations(failures=failures_of(told.failures), checkpointing=saved, **kept)
 
 
 def _prices(told: PriceOptions) -> Prices:
     from forescale.whole_run import Prices
+    from forescale.whole_run.prices import published_prices, read_prices
 
     carbon = _number(told.carbon)
+    if carbon is not None and carbon < 0.0:
+        msg = f"--carbon must be 0 or more, or the name of a place; got {told.carbon}"
+        raise SpecError(msg)
     return Prices(
-        device_hour=told.price, pue=told.pue, carbon=told.carbon if carbon is None else max(carbon, 0.0)
+        device_hour=told.price,
+        pue=told.pue,
+        carbon=told.carbon if carbon is None else carbon,
+        listed=published_prices() if told.prices is None else read_prices(told.prices),
     )
 
 

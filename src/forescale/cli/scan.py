@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from forescale.cli.help import Rare
 from forescale.cli.options import ClusterOptions, RunOptions, bounded, option
 from forescale.errors import SpecError, shown
 from forescale.limits import COUNT, DEVICES, PRICE, TIME, whole_of, within
@@ -13,10 +16,13 @@ from forescale.limits import COUNT, DEVICES, PRICE, TIME, whole_of, within
 if TYPE_CHECKING:
     from forescale.question import Question
     from forescale.search import ParetoResult, ScanResult, Target
+    from forescale.whole_run.plans import Plans
 
+RANGE = re.compile(r"(\d{1,9})-(\d{1,9}):(\d{1,9})")
 SCANNED = 1_000
 """Numbers of devices or batches that one command goes through."""
 _scan = partial(option, panel="Fronts, targets and batches")
+_planned = partial(option, panel=Rare("Whole run"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +32,7 @@ class ScanOptions:
     pareto: bool = _scan(
         "The layouts that no other beats in step time and peak memory (and devices).", default=False
     )
-    device_counts: str | None = _scan("The best layout on each number of devices.", "N,N")
+    device_counts: str | None = _scan("The best layout on each number of devices.", "N,N|A-B:STEP")
     target_days: float | None = _scan(
         "The fewest devices that train --tokens within DAYS.", "DAYS", check=bounded(TIME, whole=False)
     )
@@ -39,10 +45,25 @@ class ScanOptions:
         check=bounded(PRICE, whole=False),
     )
 
+    deadline: str | None = _planned(
+        "The cheapest run (devices, layout, checkpoints, spares) that ends within this, such as 90d.", "TIME"
+    )
+    budget: str | None = _planned(
+        "The soonest run that costs at most this, such as 10M; device-hours without a price.", "AMOUNT"
+    )
+    failures: str | None = _planned(
+        "Rates of failure: a name, or failures per node and day; llama-3 by default.", "NAME|RATE"
+    )
+
+    @property
+    def of_run(self) -> bool:
+        """Whether a whole run is planned."""
+        return self.deadline is not None or self.budget is not None
+
     @property
     def wanted(self) -> bool:
         """Whether anything but a ranking is asked."""
-        return self.pareto or self.has_target or self.device_counts is not None or self.batches is not None
+        return self.pareto or self.has_target or self.of_run or bool(self.device_counts or self.batches)
 
     @property
     def has_target(self) -> bool:
@@ -73,6 +94,12 @@ def complete_question(
 
 
 def _refuse_combinations(scan: ScanOptions) -> None:
+    if scan.of_run and (scan.pareto or scan.has_target or scan.batches is not None):
+        raise SpecError("--deadline and --budget go without --pareto, --batches and targets of ideal time")
+    if scan.failures is not None and not scan.of_run:
+        raise SpecError(
+            "--failures goes with --deadline or --budget; `forescale run` takes it for one layout"
+        )
     if scan.pareto and scan.has_target:
         raise SpecError("--pareto and a target are two questions; ask one at a time")
     if scan.batches is not None and (scan.pareto or scan.has_target or scan.device_counts is not None):
@@ -108,6 +135,41 @@ def scanned(question: Question, scan: ScanOptions) -> ScanResult:
     return fewest_devices(question, target, terms=terms)
 
 
+def planned(question: Question, scan: ScanOptions) -> Plans:
+    """Return the plan of a run within a deadline or a budget."""
+    from forescale.goodput.operations import Operations, failures_of
+    from forescale.projection.rates import SECONDS_PER_DAY
+    from forescale.search import Terms
+    from forescale.search.scan import device_ladder, with_between
+    from forescale.units import parse
+    from forescale.whole_run.plans import Limits, plan_run
+    from forescale.whole_run.prices import published_prices
+
+    cluster = question.cluster
+    node = cluster.devices_per_node
+    if scan.device_counts is None:
+        counts = [*with_between(device_ladder(cluster.num_devices, node=node), node=node)]
+    else:
+        counts = _counts("--device-counts", scan.device_counts)
+    limits = Limits(
+        deadline=_positive("--deadline", scan.deadline, lambda text: parse(text, "second") / SECONDS_PER_DAY),
+        budget=_positive("--budget", scan.budget, lambda text: parse(text, "token")),
+    )
+    operations = Operations(failures=failures_of(scan.failures or "llama-3"))
+    price = Terms(price_per_device_hour=scan.price_per_device_hour).price(cluster)
+    listed = published_prices().price(cluster.device.name)
+    if price is None and listed is not None:
+        price = listed[0].expected
+    return plan_run(question, counts, operations, limits, price=price)
+
+
+def _positive(name: str, text: str | None, read: Callable[[str], float]) -> float | None:
+    value = None if text is None else read(text)
+    if value is not None and not value > 0.0:
+        raise SpecError(f"{name} must be greater than 0, got {text}")
+    return value
+
+
 def _target(scan: ScanOptions) -> Target | None:
     """Return the target given, in SI units."""
     from forescale.search import Target
@@ -123,12 +185,17 @@ def _target(scan: ScanOptions) -> Target | None:
 
 
 def _counts(option: str, text: str) -> list[int]:
-    """Return a list of whole numbers, ascending and each once."""
-    parts = [whole_of(part) for part in text.split(",")]
+    """Return a list of whole numbers, ascending and each once; 256-8192:8 is a range by eights."""
+    spread = RANGE.fullmatch(text.replace(" ", ""))
+    parts: Sequence[int | None] = [whole_of(part) for part in text.split(",")]
+    if spread is not None:
+        first, last, step = (int(part) for part in spread.groups())
+        parts = range(first, last + 1, max(step, 1))[: SCANNED + 1]
     counts = sorted({part for part in parts if part})
     if None in parts or 0 in parts or len(counts) > SCANNED:
         raise SpecError(
-            f"{option} takes at most {SCANNED} whole numbers of 1 or more, such as 64,128,256; got {shown(text)}"
+            f"{option} takes at most {SCANNED} whole numbers of 1 or more, such as 64,128,256 or 256-8192:8; "
+            f"got {shown(text)}"
         )
     return [
         within(count, COUNT if option == "--batches" else DEVICES, option, whole=True) for count in counts

@@ -25,7 +25,7 @@ from forescale.cli.options import (
     option,
     output_option,
 )
-from forescale.cli.scan import ScanOptions, complete_question, front, scanned
+from forescale.cli.scan import ScanOptions, complete_question, front, planned, scanned
 from forescale.cli.space import SpaceOptions, framework_of, spaced
 from forescale.cli.study import (
     STUDY,
@@ -151,18 +151,9 @@ def search_command(
     refuse_study_options(study)
     refuse_presets(question, "search")
     _refuse_unused(scan, effort, answer, emission, question.objective)
-    question = spaced(question, choice, sized=scan.device_counts is None and not scan.has_target)
-    if scan.pareto:
-        from forescale.cli.render.search import pareto_view
-
-        whole = front(question, scan)
-        view = partial(pareto_view, most=goal.top)
-        _write(whole, view, as_json=as_json, files=files, question=question)
-    elif scan.wanted:
-        from forescale.cli.render.scan import scan_view
-
-        points = scanned(question, scan)
-        _write(points, scan_view, as_json=as_json, files=files, question=question)
+    question = spaced(question, choice, sized=not (scan.device_counts or scan.has_target or scan.of_run))
+    if scan.wanted:
+        _scanned(question, scan, goal.top, as_json=as_json, files=files)
     else:
         from forescale.search import Terms
 
@@ -172,6 +163,23 @@ def search_command(
         _answer(
             question, replace(result, price_per_device_hour=price), emission, as_json=as_json, files=files
         )
+
+
+def _scanned(question: Question, scan: ScanOptions, top: int, *, as_json: bool, files: FileOptions) -> None:
+    """Answer a question beyond one ranking: a front, a plan of the run, a scan."""
+    if scan.pareto:
+        from forescale.cli.render.search import pareto_view
+
+        view = partial(pareto_view, most=top)
+        _write(front(question, scan), view, as_json=as_json, files=files, question=question)
+    elif scan.of_run:
+        from forescale.cli.render.run import plans_view
+
+        _write(planned(question, scan), plans_view, as_json=as_json, files=files, question=question)
+    else:
+        from forescale.cli.render.scan import scan_view
+
+        _write(scanned(question, scan), scan_view, as_json=as_json, files=files, question=question)
 
 
 def _limited_by(emission: EmitOptions, choice: SpaceOptions) -> SpaceOptions:

@@ -55,7 +55,7 @@ def calendar(
         days=Interval(low=float(min(low, total)), expected=total, high=float(max(high, total))),
         parts_days=found,
         failures=operated.failures.name,
-        checkpoint_interval_s=case.interval,
+        checkpoint_interval_s=float(case.interval),
     )
 
 

@@ -53,7 +53,7 @@ class _Run:
 
     def __init__(self, case: Case, rng: np.random.Generator) -> None:
         self.case, self.rng = case, rng
-        self.work, self.mttf = float(case.work), float(case.mttf)
+        self.work, self.mttf, self.interval = float(case.work), float(case.mttf), float(case.interval)
         self.parts = dict.fromkeys(PARTS, 0.0)
         self.clock, self.done = 0.0, 0.0
         self.failures, self.planned = 0, 0
@@ -67,7 +67,7 @@ class _Run:
         case = self.case
         speed = float(case.speed(self._missing))
         events = {
-            "end": _until_done(case, self.work - self.done) / speed if speed else np.inf,
+            "end": self._until_done() / speed if speed else np.inf,
             "failure": self._drawn(self.mttf),
             "planned": self.stop,
             "repaired": self.away[0] - self.clock if speed < 1.0 else np.inf,
@@ -95,14 +95,14 @@ class _Run:
     def _train(self, event: str, seconds: float) -> None:
         """Count training and checkpoints up to an event; a failure goes back to the last whole checkpoint."""
         case = self.case
-        whole, rest = divmod(seconds, case.interval + case.blocking)
-        fresh = min(rest, case.interval)
-        gained = min(whole * case.interval + fresh, self.work - self.done)
-        self.parts[SAVE] += seconds - (whole * case.interval + fresh)
+        whole, rest = divmod(seconds, self.interval + case.blocking)
+        fresh = min(rest, self.interval)
+        gained = min(whole * self.interval + fresh, self.work - self.done)
+        self.parts[SAVE] += seconds - (whole * self.interval + fresh)
         if event == "end":
             gained = self.work - self.done
         if event == "failure":
-            unwritten = case.interval if whole and rest < case.written - case.blocking else 0.0
+            unwritten = self.interval if whole and rest < case.written - case.blocking else 0.0
             self.parts[WASTED] += fresh + unwritten
             gained = max(0.0, gained - fresh - unwritten)
         elif event != "end":
@@ -121,14 +121,14 @@ class _Run:
             self._spend(RECOVERY, min(free, case.restart))
             self._spend(RESTORE, min(max(free - case.restart, 0.0), case.reload))
 
+    def _until_done(self) -> float:
+        """Return the seconds that the rest takes without failures; none is saved at the end."""
+        left = self.work - self.done
+        return left + self.case.blocking * max(0, int(np.ceil(left / self.interval)) - 1)
+
     def _spend(self, part: str, seconds: float) -> None:
         self.parts[part] += seconds
         self.clock += seconds
 
     def _drawn(self, mean: float) -> float:
         return float(self.rng.exponential(mean)) if np.isfinite(mean) else np.inf
-
-
-def _until_done(case: Case, work: float) -> float:
-    """Return the seconds that so much work takes without failures; none is saved at the end."""
-    return work + case.blocking * max(0, int(np.ceil(work / case.interval)) - 1)

@@ -64,11 +64,11 @@ def slowest_share(*, spread: Numeric, num_devices: Numeric) -> Numeric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A run as events see it; seconds. `work` and `mttf` may be arrays of many runs."""
+    """A run as events see it; seconds. `work`, `interval` and `mttf` may be arrays of many runs."""
 
     work: Numeric
     """Training without any interruption, evaluation and stragglers counted."""
-    interval: float
+    interval: Numeric
     blocking: float
     written: float
     """From the start of a checkpoint until it can be gone back to."""
@@ -115,7 +115,7 @@ def expected(case: Case) -> dict[str, Numeric]:
         failures = count * np.expm1(period / mttf)
         away = failures * mttf * np.expm1((case.restart + case.reload) / mttf)
     whole = case.interval * (case.written - case.blocking) / period
-    found = dict.fromkeys(PARTS, np.zeros(np.shape(mttf)) * 1.0) | case.divided(case.work)
+    found: dict[str, Numeric] = {**dict.fromkeys(PARTS, 0.0), **case.divided(case.work)}
     found["unproductive_checkpoint_save_time"] = count * case.blocking
     found["wasted_progress_from_disruption"] = failures * (mttf + whole) - count * period
     both = case.restart + case.reload

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from importlib.resources import files
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 
 from forescale.errors import SpecError, UnknownNameError
+from forescale.files import packaged
 from forescale.formula import formula
 from forescale.goodput.expected import Case, daly_interval, slowest_share
 from forescale.numeric import Numeric
@@ -20,6 +18,8 @@ from forescale.projection.rates import SECONDS_PER_DAY, SECONDS_PER_HOUR
 from forescale.spec import Cluster
 from forescale.spec.workload import STORAGE_BYTES, Precision
 
+NODE = 8
+"""Devices of the nodes that published rates count."""
 Seconds: TypeAlias = Annotated[float, Ge(0), Le(1e7)]
 
 
@@ -116,7 +116,7 @@ def load_failures(name: str) -> Failures:
     UnknownNameError
         If there are none of that name.
     """
-    records = _records()["failures"]
+    records = packaged("operations")["failures"]
     if name not in records:
         kind = "failure rates"
         raise UnknownNameError(kind, name, list(records))
@@ -132,9 +132,27 @@ def load_failures(name: str) -> Failures:
     )
 
 
+def failures_of(text: str) -> Failures:
+    """Return published rates by their name, or a rate of one's own, per node of eight devices and day.
+
+    Raises
+    ------
+    SpecError
+        If the rate is negative or not finite, or there is no such name.
+    """
+    try:
+        rate = float(text)
+    except ValueError:
+        return load_failures(text)
+    if not 0.0 <= rate < np.inf:
+        msg = f"--failures must be 0 or more per node and day, or a name; got {text}"
+        raise SpecError(msg)
+    return Failures(name="given", source="given", per_device_day={"all": rate / NODE})
+
+
 def published(name: str, *keys: str) -> tuple[float, str]:
     """Return a published figure of operations and its source."""
-    record = _records()[name]
+    record = packaged("operations")[name]
     for key in keys:
         if key not in record:
             raise UnknownNameError(name, key, list(record))
@@ -233,8 +251,3 @@ def best_interval(saved: Saving, mttf: float) -> float:
 
 def _mean_time(devices: int, rate: float) -> float:
     return float(mean_time_to_failure(num_devices=devices, per_device_day=rate)) if rate else np.inf
-
-
-@cache
-def _records() -> dict[str, Any]:
-    return dict(json.loads((files("forescale.catalogue") / "operations.json").read_text("utf-8")))

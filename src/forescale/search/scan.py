@@ -242,7 +242,7 @@ def _point(question: Question, terms: Terms) -> Point:
     cluster, workload = question.cluster, question.workload
     point = Point(num_devices=cluster.num_devices, global_batch_size=workload.global_batch_size)
     limit = None if terms.target is None else terms.target.limit(workload)
-    if limit is not None and (fastest := _bound(question)) > limit:
+    if limit is not None and (fastest := least_step(question)) > limit:
         problem = f"a step takes at least {format_seconds(fastest)}, even at the devices' peak rate"
         return replace(point, problem=problem, meets_target=False)
     try:
@@ -268,7 +268,7 @@ def _point(question: Question, terms: Terms) -> Point:
     )
 
 
-def _bound(question: Question) -> float:
+def least_step(question: Question) -> float:
     """Return the shortest step that the devices' peak rate allows [s], in any scenario: no layout is faster."""
     share = question.space.base.routing.share
     run = question.workload

@@ -20,16 +20,20 @@ from forescale.goodput.expected import (
     kokolis_goodput,
     young_interval,
 )
-from forescale.goodput.operations import Operations, Saving, case_of, published
+from forescale.goodput.operations import Operations, Saving, case_of
 from forescale.numeric import Array, Numeric
+from forescale.project import project
 from forescale.projection.rates import SECONDS_PER_DAY, SECONDS_PER_HOUR
 from forescale.projection.result import Interval, Projection
 from forescale.results import Picture, Result
+from forescale.spec.cluster import Device
+from forescale.whole_run.prices import PriceList, published_prices
 
 SCHEMA = "forescale.run/1"
 DRAWS = 200
 """Runs that are drawn: the 10th and 90th percentiles of days move by less than 1 % with the seed."""
 MWH = 3.6e9
+HOURS = 24.0
 
 
 @formula(unit="J", source="definition; rated power bounds the devices' draw from above")
@@ -54,24 +58,66 @@ class Phase:
     def case(self, operations: Operations) -> tuple[Case, Saving]:
         """Return it as events see it, and what a checkpoint of it takes; raises as `case_of` does."""
         found = self.projection
-        return case_of(
+        case, saved = case_of(
             operations,
             parameters=found.params.total,
             precision=found.workload.precision,
             cluster=found.cluster,
             seconds=self.steps * found.step_time_s,
         )
+        if not operations.elastic:
+            return case, saved
+        nodes = found.cluster.num_devices // found.strategy.dp // found.cluster.devices_per_node
+        return replace(case, replica_nodes=max(1, nodes), replica_share=lost_with_a_replica(found)), saved
+
+
+def lost_with_a_replica(found: Projection) -> float:
+    """Return the share of the tokens per second that a layout with one data-parallel replica less lacks.
+
+    The batch shrinks with it. Without another replica everything is lost; where the smaller layout is not legal or its
+    experts do not divide, the loss is in proportion.
+    """
+    layout, dp = found.strategy, found.strategy.dp
+    if dp == 1:
+        return 1.0
+    name = "dp_replicate" if layout.dp_replicate > 1 else "dp_shard"
+    count: int = getattr(layout, name)
+    left = (count - 1) / count
+    fewer = replace(layout, **{name: count - 1})  # type: ignore[arg-type]
+    work = replace(found.workload, global_batch_size=round(found.workload.global_batch_size * left))
+    try:
+        smaller = project(found.model, found.cluster.sized(fewer.num_devices), fewer, work)
+        same = project(found.model, found.cluster, layout, found.workload)
+    except SpecError:
+        return 1.0 - left
+    return float(1.0 - left * same.step_time_s / smaller.step_time_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """What an hour and a kilowatt-hour cost."""
+    """What an hour and a kilowatt-hour cost; what is None is as the list says."""
 
     device_hour: float | None = None
-    """None is the catalogue's price of the device, where it has one."""
     pue: float | None = None
     carbon: str | float = "us-2023"
-    """kg of CO2 per MWh, or the name of a published intensity."""
+    """kg of CO2 per MWh, or the name of a place in the list."""
+    listed: PriceList = field(default_factory=published_prices)
+
+    def of(self, device: Device) -> tuple[Interval, str] | None:
+        """Return the price of a device and hour, with its source; None where nobody said."""
+        given = device.price_per_hour if self.device_hour is None else self.device_hour
+        if self.device_hour is None and not given:
+            return self.listed.price(device.name)
+        return Interval(low=given, expected=given, high=given), "given"
+
+    def energy(self) -> tuple[tuple[float, str], tuple[float, str]]:
+        """Return PUE and carbon intensity [kg of CO2 per MWh], each with its source."""
+        pue, carbon = self.listed.pue, self.carbon
+        ratio = (self.pue, "given") if self.pue is not None or pue is None else (pue.value, pue.source)
+        if not isinstance(carbon, str):
+            return (ratio[0] or 1.0, ratio[1]), (carbon, "given")
+        found = self.listed.carbon(carbon)
+        return (ratio[0] or 1.0, ratio[1]), (found.value, found.source)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -97,6 +143,8 @@ class RunProjection(Result):
     tonnes_co2: float
     spread: Mapping[str, float] = field(hash=False)
     """Shares of the variance of the days by what they come from, largest first."""
+    money_spread: Mapping[str, float] = field(hash=False)
+    """The same of the money; empty without a price."""
     sources: Mapping[str, str] = field(hash=False)
 
     @property
@@ -157,6 +205,7 @@ class RunProjection(Result):
             "mwh": self.mwh,
             "tonnes_co2": self.tonnes_co2,
             "spread": dict(self.spread),
+            "money_spread": dict(self.money_spread),
             "sources": dict(self.sources),
         }
 
@@ -180,24 +229,25 @@ def project_run(
         If there is no phase, or a checkpoint cannot be written between two failures.
     """
     if not phases:
-        msg = "a run has at least one phase"
-        raise SpecError(msg)
+        raise SpecError("a run has at least one phase")
     told = prices or Prices()
     cases = [each.case(operations) for each in phases]
     devices = np.array([each.projection.cluster.num_devices for each in phases], dtype=np.float64)
     drawn = _drawn(phases, [case for case, _ in cases], operations, draws, seed)
     days = drawn.wall / SECONDS_PER_DAY
-    hours = days @ devices * 24.0
-    last = int(np.argmax(days.mean(axis=0)))
-    (case, saved), cluster = cases[last], phases[last].projection.cluster
-    price = told.device_hour or cluster.device.price_per_hour or None
-    pue, pue_source = published("pue") if told.pue is None else (told.pue, "given")
-    carbon, carbon_source = _carbon(told)
+    hours = days @ devices * HOURS
+    longest = int(np.argmax(days.mean(axis=0)))
+    (case, saved), cluster = cases[longest], phases[longest].projection.cluster
+    price = told.of(cluster.device)
+    priced = {} if price is None else {"price": price[1]}
+    pue, carbon = told.energy()
     joules = energy(
-        power=cluster.device.power_w, num_devices=1, seconds=float(hours.mean()) * SECONDS_PER_HOUR, pue=pue
+        power=cluster.device.power_w,
+        num_devices=1,
+        seconds=float(hours.mean()) * SECONDS_PER_HOUR,
+        pue=pue[0],
     )
-    exposed = float((days.mean(axis=0) * devices).sum())
-    failures = operations.failures
+    exposed, failures = float((days.mean(axis=0) * devices).sum()), operations.failures
     return RunProjection(
         phases=tuple(phases),
         operations=operations,
@@ -208,20 +258,16 @@ def project_run(
         planned=failures.planned_per_device_day * exposed,
         mttf_s=float(case.mttf),
         checkpoint=saved,
-        interval_s=case.interval,
+        interval_s=float(case.interval),
         closed_forms=_closed_forms(case),
         device_hours=_interval(hours),
-        money=None if price is None else _interval(hours * price),
+        money=None if price is None else _interval(hours * drawn.prices(price[0])),
         mwh=float(joules) / MWH,
-        tonnes_co2=float(joules) / MWH * carbon / 1e3,
-        spread=drawn.spread,
-        sources={"failures": failures.source, "pue": pue_source, "carbon": carbon_source},
+        tonnes_co2=float(joules) / MWH * carbon[0] / 1e3,
+        spread=drawn.spread(days.sum(axis=1)),
+        money_spread={} if price is None else drawn.spread(hours * drawn.prices(price[0]), price[0]),
+        sources={"failures": failures.source, "pue": pue[1], "carbon": carbon[1], **priced},
     )
-
-
-def _carbon(prices: Prices) -> tuple[float, str]:
-    given = prices.carbon
-    return published("carbon_kg_per_mwh", given) if isinstance(given, str) else (given, "given")
 
 
 def _closed_forms(case: Case) -> dict[str, float]:
@@ -242,7 +288,30 @@ class _Drawn:
     wall: Array
     """Seconds by drawn run and phase."""
     parts: dict[str, float]
-    spread: dict[str, float]
+    steps: Array
+    """Seconds of training of each drawn run."""
+    rates: Array
+    """Rates of failure over the expected one."""
+    chances: Array
+    """Where in its range the price of each lies, 0 to 1."""
+
+    def prices(self, price: Interval) -> Array:
+        """Return the price of a device and hour of each drawn run, evenly over its range."""
+        return price.low + self.chances * (price.high - price.low)
+
+    def spread(self, values: Array, price: Interval | None = None) -> dict[str, float]:
+        """Return the shares of the variance that each uncertain input explains, and the rest, chance."""
+        if values.std() == 0.0:
+            return {}
+        told = {"step time": self.steps, "rate of failures": self.rates}
+        if price is not None:
+            told["price"] = self.prices(price)
+        found = {
+            name: float(np.corrcoef(each, values)[0, 1] ** 2) if each.std() else 0.0
+            for name, each in told.items()
+        }
+        found["when things fail"] = max(0.0, 1.0 - sum(found.values()))
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
 def _drawn(
@@ -269,19 +338,7 @@ def _drawn(
         name: float(np.mean([sum(each.parts[name] for each in run) for run in outcomes])) / SECONDS_PER_DAY
         for name in PARTS
     }
-    return _Drawn(wall, parts, _spread(wall.sum(axis=1), work.sum(axis=0), rates))
-
-
-def _spread(wall: Array, steps: Array, rates: Array) -> dict[str, float]:
-    """Return the shares of the variance that step times and rates of failure explain, and the rest, chance."""
-    if wall.std() == 0.0:
-        return {}
-    found = {
-        "step time": float(np.corrcoef(steps, wall)[0, 1] ** 2) if steps.std() else 0.0,
-        "rate of failures": float(np.corrcoef(rates, wall)[0, 1] ** 2) if rates.std() else 0.0,
-    }
-    found["when things fail"] = max(0.0, 1.0 - sum(found.values()))
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+    return _Drawn(wall, parts, work.sum(axis=0), rates, rng.random(draws))
 
 
 def _interval(values: Array) -> Interval:

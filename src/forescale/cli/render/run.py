@@ -9,11 +9,17 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from forescale.cli.render import words
+from forescale.cli.render.search import PLACEMENT, degrees_of, layout_cells
+from forescale.cli.render.tables import asked, table
 from forescale.goodput.expected import PARTS
 from forescale.projection.result import Interval
 from forescale.units import counted, format_count, format_seconds
 from forescale.whole_run import RunProjection
+from forescale.whole_run.plans import Plans
 
+VISIBLE = 0.005
+"""Share of a range that a cause has at least to be named."""
 CAUSES = 6
 """Causes of interruptions that are shown by name."""
 
@@ -26,6 +32,33 @@ def run_view(result: RunProjection) -> Group:
         f"failures as {result.operations.failures.name}",
     )  # fmt: skip
     return Group(head, "", _phases(result), "", _days(result), "", *_lines(result))
+
+
+def plans_view(result: Plans) -> Group:
+    """Return the plan asked for, marked on the front of days against cost."""
+    first = result.chosen.projection
+    head = asked(first.model, first.cluster, words.workload(first.workload), devices="")
+    degrees = degrees_of([each.projection.strategy for each in result.front])
+    cost = "device-hours" if result.price is None else "cost"
+    figures = ("devices", "+ spare nodes", "saved every", "step", "days", "8 in 10", "goodput", cost)
+    rows = table(*figures, *degrees, *PLACEMENT, "<variants", gap=1)
+    for each in result.front:
+        days = each.calendar.days
+        rows.add_row(
+            f"{'▶ ' if each is result.chosen else ''}{each.projection.cluster.num_devices:,}",
+            str(each.spares),
+            format_seconds(each.calendar.checkpoint_interval_s),
+            format_seconds(each.projection.step_time_s),
+            f"{each.days:,.1f}",
+            f"{days.low:,.1f}–{days.high:,.1f}",
+            words.percent(each.calendar.goodput),
+            format_count(each.cost),
+            *layout_cells(each.projection.strategy, degrees),
+            style="bold" if each is result.chosen else None,
+        )
+    said = f"{'the cheapest' if result.limits.deadline else 'the soonest'} of {counted(result.num_tried, 'number')} of "
+    said += "devices; the rows are the front: none is both sooner and cheaper than another"
+    return Group(head, "", rows, "", Text(said), Text(f"failures as {result.failures}", style="dim"))
 
 
 def _phases(result: RunProjection) -> Table:
@@ -78,7 +111,7 @@ def _lines(result: RunProjection) -> list[str]:
     named = ", ".join(f"{cause} {count:.0f}" for cause, count in causes[:CAUSES] if count >= 1.0)
     lines = [
         f"days           {_range(result.days, '{:,.1f}')}; {result.ideal_days:.1f} if nothing failed; "
-        f"goodput {result.goodput:.1%}",
+        f"goodput {result.goodput:.1%}{_causes(result.spread)}",
         f"interruptions  {sum(result.interruptions.values()):.0f} unexpected, one every "
         f"{format_seconds(result.mttf_s)} ({named}); {result.planned:.0f} planned",
         f"checkpoints    {saved.bytes / 1e12:.2f} TB every {format_seconds(result.interval_s)}; training stops for "
@@ -87,12 +120,9 @@ def _lines(result: RunProjection) -> list[str]:
         f"device-hours   {_range(result.device_hours, '{:,.0f}')}",
     ]
     if result.money is not None:
-        lines.append(f"money          {_range(result.money, '{:,.0f}')}")
+        lines.append(f"money          {_range(result.money, '{:,.0f}')}{_causes(result.money_spread)}")
     if result.mwh:
         lines.append(f"energy         {result.mwh:,.0f} MWh at rated power, {result.tonnes_co2:,.0f} t CO2")
-    if result.spread:
-        shares = ", ".join(f"{name} {share:.0%}" for name, share in result.spread.items())
-        lines.append(f"range          comes from {shares}")
     if result.closed_forms:
         forms = result.closed_forms
         lines.append(
@@ -100,6 +130,12 @@ def _lines(result: RunProjection) -> list[str]:
             f"(Young {format_seconds(forms['young_interval_s'])}); Kokolis {forms['kokolis_goodput']:.1%}"
         )
     return lines
+
+
+def _causes(spread: Mapping[str, float]) -> str:
+    """Return what a range comes from, the largest first."""
+    shares = [f"{name} {share:.0%}" for name, share in spread.items() if share >= VISIBLE]
+    return f"\n               its range comes from {', '.join(shares)}" if shares else ""
 
 
 def sites_view(document: Mapping[str, Any]) -> Group:

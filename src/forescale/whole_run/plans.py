@@ -1,0 +1,297 @@
+"""The search over a run: devices, layout, checkpoint interval and spares together, for a deadline or a budget.
+
+The calendar is proportional to the step, by a factor that devices, interval and spares decide: of each number of
+devices only the fastest layout matters, and only below the step from which some plan found before is both sooner and
+cheaper. The search of that layout starts from there, so most numbers of devices are settled by its first bounds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from forescale.errors import InfeasibleError, SpecError
+from forescale.goodput.calendar import calendar
+from forescale.goodput.expected import expected
+from forescale.goodput.operations import Operations, case_of
+from forescale.graph.counts import count_parameters
+from forescale.numeric import divisors
+from forescale.project import project
+from forescale.projection.rates import SECONDS_PER_DAY
+from forescale.projection.result import Calendar, Projection
+from forescale.question import Question
+from forescale.results import Result
+from forescale.search.scan import least_step
+from forescale.search.scenarios import fastest
+from forescale.search.solve import Watch
+
+SCHEMA = "forescale.plans/1"
+INTERVALS = np.exp2(np.arange(-8.0, 9.0) / 4.0)
+"""Checkpoint intervals tried, over Daly's."""
+WORTH = 1e-4
+"""Share of the run that a further spare saves at least; beyond none is tried."""
+MOST_SPARES = 1_000
+HOURS = 24.0
+ROUND = 1.0 + 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a run may take; both must hold."""
+
+    deadline: float | None = None
+    """Days on the calendar."""
+    budget: float | None = None
+    """In the currency of the price, or device-hours where there is none."""
+
+    def hold(self, days: float, cost: float) -> bool:
+        """Whether a run keeps them."""
+        return days <= (self.deadline or np.inf) and cost <= (self.budget or np.inf)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One way to run: so many devices and spares, checkpoints so often, and the fastest layout there."""
+
+    projection: Projection
+    spares: int
+    """Nodes beside those that train."""
+    calendar: Calendar
+    cost: float
+    """Of all devices, spares too; device-hours where there is no price."""
+
+    @property
+    def days(self) -> float:
+        """Expected days on the calendar."""
+        return self.calendar.days.expected
+
+    @property
+    def num_devices(self) -> int:
+        """Devices that are paid for."""
+        return self.projection.cluster.num_devices + self.spares * self.projection.cluster.devices_per_node
+
+    def row(self) -> dict[str, Any]:
+        """Return its figures."""
+        return {
+            "num_devices": self.projection.cluster.num_devices,
+            "spares": self.spares,
+            "checkpoint_interval_s": self.calendar.checkpoint_interval_s,
+            "step_time_s": self.projection.step_time_s,
+            "days": self.days,
+            "days_low": self.calendar.days.low,
+            "days_high": self.calendar.days.high,
+            "ideal_days": self.projection.training_days,
+            "goodput": self.calendar.goodput,
+            "device_hours": self.num_devices * self.days * HOURS,
+            "cost": self.cost,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Plans(Result):
+    """The plan asked for, and the front of days against cost within the limits, soonest first."""
+
+    chosen: Plan
+    """The cheapest that meets a deadline; else the soonest within the budget."""
+    front: tuple[Plan, ...]
+    limits: Limits
+    price: float | None
+    failures: str
+    num_tried: int
+    """Numbers of devices."""
+    elapsed_s: float = field(compare=False)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row per plan of the front, with its layout."""
+        return [{**each.projection.rows()[0], **each.row()} for each in self.front]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the `forescale.plans/1` document."""
+        return {
+            "schema": SCHEMA,
+            "limits": asdict(self.limits),
+            "price_per_device_hour": self.price,
+            "failures": self.failures,
+            "num_tried": self.num_tried,
+            "elapsed_s": self.elapsed_s,
+            "chosen": self.front.index(self.chosen),
+            "front": [{**each.row(), "best": each.projection.to_json()} for each in self.front],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Option:
+    """So many devices and spares, checkpoints at their best: what a second of step makes of the run."""
+
+    question: Question
+    operations: Operations
+    days: float
+    """Per second of step."""
+    cost: float
+    """Per second of step."""
+
+
+def plan_run(
+    question: Question,
+    device_counts: Sequence[int],
+    operations: Operations,
+    limits: Limits,
+    *,
+    price: float | None = None,
+    watch: Watch = lambda _: True,
+) -> Plans:
+    """Return the best plan of a run within limits, of all numbers of devices, layouts, intervals and spares.
+
+    Raises
+    ------
+    InfeasibleError
+        If no plan keeps the limits; the message says what the nearest one takes.
+    SpecError
+        If the tokens of the run are not known.
+    """
+    started = time.perf_counter()
+    if question.workload.tokens is None:
+        msg = "a plan of a run needs its tokens (--tokens 15T)"
+        raise SpecError(msg)
+    counts = sorted(set(device_counts), key=lambda count: (-len(divisors(count)), -count))
+    plans = _plans(question, counts, operations, limits, price, watch)
+    front = _front(plans)
+    if not front:
+        raise _nothing(question, counts, operations, limits, price, watch)
+    best = min(front, key=lambda each: each.cost) if limits.deadline else front[0]
+    return Plans(
+        chosen=best,
+        front=front,
+        limits=limits,
+        price=price,
+        failures=operations.failures.name,
+        num_tried=len(counts),
+        elapsed_s=time.perf_counter() - started,
+    )
+
+
+def _plans(
+    question: Question,
+    counts: Sequence[int],
+    operations: Operations,
+    limits: Limits,
+    price: float | None,
+    watch: Watch,
+) -> list[Plan]:
+    """Return plans within the limits, among them the front."""
+    found: list[Plan] = []
+    for count in counts:
+        sized = replace(question, cluster=question.cluster.sized(count))
+        options = list(_options(sized, operations, price))
+        cutoff = max((_cutoff(each, limits, found) for each in options), default=0.0)
+        if cutoff <= 0.0 or least_step(sized) > cutoff:
+            continue
+        try:
+            best = fastest(sized, watch=watch, cutoff=cutoff * ROUND)
+        except InfeasibleError:
+            continue
+        if best.question is None or best.strategy is None:
+            continue
+        projection = project(best.question.of(best.strategy))
+        for option in options:
+            step = projection.step_time_s
+            if limits.hold(option.days * step, option.cost * step):
+                found.append(_plan(option, projection))
+        found = list(_front(found))
+    return found
+
+
+def _options(question: Question, operations: Operations, price: float | None) -> Iterator[_Option]:
+    """Yield each number of spares worth trying, with the checkpoint interval that loses least."""
+    cluster, workload = question.cluster, question.workload
+    assert workload.tokens is not None
+    steps = workload.tokens / workload.tokens_per_step
+    before = np.inf
+    for spares in range(MOST_SPARES) if operations.spares is None else (operations.spares,):
+        told = replace(operations, spares=spares)
+        try:
+            case, saved = case_of(
+                told,
+                parameters=count_parameters(question.model).total,
+                precision=workload.precision,
+                cluster=cluster,
+                seconds=steps,
+            )
+        except SpecError:
+            return
+        intervals = np.maximum(case.interval * INTERVALS, max(saved.written, saved.blocking))
+        if operations.checkpointing.interval is not None:
+            intervals = np.array([operations.checkpointing.interval])
+        walls = np.asarray(sum(expected(replace(case, interval=intervals)).values()))
+        days = float(walls.min()) / SECONDS_PER_DAY
+        if not days < before * (1.0 - WORTH):
+            return
+        before = days
+        interval = float(intervals[int(np.argmin(walls))])
+        paid = cluster.num_devices + spares * cluster.devices_per_node
+        yield _Option(
+            question=question,
+            operations=replace(told, checkpointing=replace(told.checkpointing, interval=interval)),
+            days=days,
+            cost=days * HOURS * paid * (1.0 if price is None else price),
+        )
+
+
+def _cutoff(option: _Option, limits: Limits, found: Sequence[Plan]) -> float:
+    """Return the step [s] beyond which an option breaks the limits, or is later and dearer than some plan."""
+    most = min((limits.deadline or np.inf) / option.days, (limits.budget or np.inf) / option.cost)
+    beaten = [max(each.days / option.days, each.cost / option.cost) for each in found]
+    return min([most, *beaten])
+
+
+def _plan(option: _Option, projection: Projection) -> Plan:
+    model, cluster, workload = projection.model, projection.cluster, projection.workload
+    days = calendar(count_parameters(model).total, cluster, workload, projection.step_time, option.operations)
+    assert days is not None
+    assert option.operations.spares is not None
+    return Plan(
+        projection=projection,
+        spares=option.operations.spares,
+        calendar=days,
+        cost=option.cost * projection.step_time_s,
+    )
+
+
+def _front(plans: Sequence[Plan]) -> tuple[Plan, ...]:
+    """Return the plans that no other beats in both days and cost, soonest first."""
+    front: list[Plan] = []
+    for each in sorted(plans, key=lambda plan: (plan.days, plan.cost, plan.num_devices)):
+        if not front or each.cost < front[-1].cost:
+            front.append(each)
+    return tuple(front)
+
+
+def _nothing(
+    question: Question,
+    counts: Sequence[int],
+    operations: Operations,
+    limits: Limits,
+    price: float | None,
+    watch: Watch,
+) -> InfeasibleError:
+    """Return the error where nothing keeps the limits: what the nearest plan takes."""
+    unit = "device-hours" if price is None else "in all"
+    tried = f"none of the {len(counts)} numbers of devices tried"
+    for left, what in (
+        (replace(limits, budget=None), "budget"),
+        (replace(limits, deadline=None), "deadline"),
+    ):
+        if front := _front(_plans(question, counts, operations, left, price, watch)):
+            soonest, cheapest = front[0], front[-1]
+            if what == "budget":
+                text = f"costs at most {limits.budget:,.0f} {unit}: the cheapest costs {cheapest.cost:,.0f}"
+                text += f" on {cheapest.num_devices:,} devices in {cheapest.days:,.1f} days"
+            else:
+                text = f"ends within {limits.deadline:,.1f} days: the soonest takes {soonest.days:,.1f}"
+                text += f" on {soonest.num_devices:,} devices"
+            return InfeasibleError(f"{tried} {text}; give a {what} of that or more")
+    return InfeasibleError(f"{tried} has a layout that fits and a run that ends; try other devices")

@@ -1,0 +1,84 @@
+"""What an hour of a device, its energy and its carbon cost: published figures, and one's own over them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from forescale.errors import UnknownNameError
+from forescale.files import packaged
+from forescale.limits import Measure
+from forescale.projection.result import Interval
+from forescale.records import record
+from forescale.syntax import load_mapping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A number with where it is from."""
+
+    value: Measure
+    source: str
+    date: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceList:
+    """Prices and intensities by name."""
+
+    currency: str = "USD"
+    device_hour: Mapping[str, tuple[Figure, ...]] = field(default_factory=dict, hash=False)
+    """By device, each with what was paid somewhere; the middle is expected, the ends are its range."""
+    pue: Figure | None = None
+    carbon_kg_per_mwh: Mapping[str, Figure] = field(default_factory=dict, hash=False)
+
+    def over(self, other: PriceList) -> PriceList:
+        """Return these prices, and those of another list where these are silent."""
+        return PriceList(
+            currency=self.currency,
+            device_hour={**other.device_hour, **self.device_hour},
+            pue=self.pue or other.pue,
+            carbon_kg_per_mwh={**other.carbon_kg_per_mwh, **self.carbon_kg_per_mwh},
+        )
+
+    def price(self, device: str) -> tuple[Interval, str] | None:
+        """Return the price of a device and hour with its sources; None where nobody said."""
+        found = self.device_hour.get(device, ())
+        if not found:
+            return None
+        values = sorted(each.value for each in found)
+        middle = (values[0] + values[-1]) / 2.0
+        told = "; ".join(f"{each.source} ({each.date})" for each in found)
+        return Interval(low=values[0], expected=middle, high=values[-1]), told
+
+    def carbon(self, place: str) -> Figure:
+        """Return the intensity of a place's electricity [kg of CO2 per MWh].
+
+        Raises
+        ------
+        UnknownNameError
+            If it is not known.
+        """
+        if place not in self.carbon_kg_per_mwh:
+            kind = "carbon intensity"
+            raise UnknownNameError(kind, place, list(self.carbon_kg_per_mwh))
+        return self.carbon_kg_per_mwh[place]
+
+
+@cache
+def published_prices() -> PriceList:
+    """Return the catalogue's prices."""
+    return record(PriceList, packaged("prices"), "", "prices.json")
+
+
+def read_prices(path: Path) -> PriceList:
+    """Return the prices of a file (JSON, TOML or YAML) over the catalogue's.
+
+    Raises
+    ------
+    ReaderError
+        If the file is none, or a figure is unknown, negative or has no source.
+    """
+    return record(PriceList, load_mapping(path), "", path).over(published_prices())

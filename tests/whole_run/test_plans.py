@@ -1,0 +1,99 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from forescale.api import ask_search
+from forescale.errors import InfeasibleError, SpecError
+from forescale.goodput.expected import expected
+from forescale.goodput.operations import Failures, Operations, case_of, load_failures
+from forescale.search.pareto import score_all
+from forescale.whole_run.plans import INTERVALS, Limits, plan_run
+
+DAY = 86400.0
+COUNTS = (8, 16, 24, 32, 48, 64)
+OPERATIONS = Operations(failures=Failures(name="", source="", per_device_day={"all": 0.02}))
+PRICE = 2.5
+
+
+def asked(**more):
+    words = {"seq_len": 4096, "global_batch_size": 96, "tokens": 2e11, "cp": 1, "vpp": 1, **more}
+    return ask_search("llama-3.1-8b", "h100-sxm", devices=64, micro_batch_size=(1, 2), **words)
+
+
+def every_plan():
+    """(days, cost) of every layout x interval x spares on every number of devices."""
+    found = []
+    for count in COUNTS:
+        question = replace(asked(), cluster=asked().cluster.sized(count))
+        try:
+            scored = score_all(question)
+        except InfeasibleError:
+            continue
+        steps = np.where(scored.fits, scored.scores.step_time, np.inf).reshape(-1)
+        steps = steps[np.isfinite(steps)] * question.workload.tokens / question.workload.tokens_per_step
+        for spares in range(6):
+            case, saved = case_of(
+                replace(OPERATIONS, spares=spares), parameters=8030261248.0, precision=question.workload.precision,
+                cluster=question.cluster, seconds=1.0,
+            )  # fmt: skip
+            for share in INTERVALS:
+                interval = max(case.interval * share, saved.written)
+                days = sum(expected(replace(case, interval=interval)).values()) * steps / DAY
+                found += [(each, each * 24 * PRICE * (count + 8 * spares)) for each in days.tolist()]
+    return found
+
+
+@pytest.fixture(scope="module")
+def every():
+    return every_plan()
+
+
+@pytest.mark.parametrize("deadline", [8.0, 14.0, 40.0])
+def test_the_cheapest_within_a_deadline_is_that_of_everything(every, deadline):
+    found = plan_run(asked(), COUNTS, OPERATIONS, Limits(deadline=deadline), price=PRICE)
+    best = min(cost for days, cost in every if days <= deadline)
+    assert found.chosen.cost == pytest.approx(best, rel=1e-9)
+    assert found.chosen.days <= deadline
+
+
+@pytest.mark.parametrize("budget", [20_000.0, 26_000.0])
+def test_the_soonest_within_a_budget_is_that_of_everything(every, budget):
+    found = plan_run(asked(), COUNTS, OPERATIONS, Limits(budget=budget), price=PRICE)
+    best = min(days for days, cost in every if cost <= budget)
+    assert found.chosen.days == pytest.approx(best, rel=2e-4)
+    assert found.chosen.cost <= budget
+
+
+def test_nothing_beats_the_front(every):
+    found = plan_run(asked(), COUNTS, OPERATIONS, Limits(), price=PRICE)
+    for days, cost in every:
+        assert any(each.days <= days * 1.0002 and each.cost <= cost * 1.0002 for each in found.front)
+    days = [each.days for each in found.front]
+    costs = [each.cost for each in found.front]
+    assert days == sorted(days)
+    assert costs == sorted(costs, reverse=True)
+    assert found.to_dict()["front"][0]["days"] == days[0]
+    assert len(found.rows()) == len(days)
+
+
+@pytest.mark.parametrize(
+    ("limits", "sentence"),
+    [
+        (Limits(deadline=0.5), "the soonest takes .* give a deadline of that or more"),
+        (Limits(budget=10.0), "the cheapest costs .* give a budget of that or more"),
+    ],
+)
+def test_what_nothing_keeps(limits, sentence):
+    with pytest.raises(InfeasibleError, match=sentence):
+        plan_run(asked(), COUNTS, OPERATIONS, limits, price=PRICE)
+
+
+def test_a_plan_needs_tokens():
+    with pytest.raises(SpecError, match="needs its tokens"):
+        plan_run(asked(tokens=None), COUNTS, OPERATIONS, Limits(deadline=1.0))
+
+
+def test_without_a_price_device_hours_are_the_cost():
+    found = plan_run(asked(), (64,), Operations(failures=load_failures("llama-3")), Limits(deadline=30.0))
+    assert found.chosen.cost == pytest.approx(found.chosen.num_devices * found.chosen.days * 24)
