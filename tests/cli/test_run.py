@@ -66,7 +66,8 @@ def test_more_pieces_than_layers_are_refused(forescale):
         (("--tokens", "1T", "--interval", "1"), "longer than the 1 s between two"),
         (("--phase", "tokns=3T"), "unknown word of a phase 'tokns=3T'; did you mean tokens="),
         (("--tokens", "1T", "--storage-bandwidth", "0B/s"), "--storage-bandwidth must be greater than 0"),
-        (("--tokens", "1T", "--carbon", "eu"), "unknown carbon_kg_per_mwh 'eu'"),
+        (("--tokens", "1T", "--carbon", "eu"), "unknown carbon intensity 'eu'"),
+        (("--tokens", "1T", "--carbon", "-5"), "--carbon must be 0 or more"),
     ],
 )
 def test_what_cannot_be_is_one_sentence(forescale, more, sentence):
@@ -74,3 +75,36 @@ def test_what_cannot_be_is_one_sentence(forescale, more, sentence):
     assert (ran.code, ran.out) == (2, "")
     assert sentence in ran.err
     assert len(ran.err.splitlines()) == 1
+
+
+PLANNED = (
+    "search", "llama-3.1-8b", "--cluster", "h100-sxm", "--device-counts", "32-64:32", "--seq-len", "4096",
+    "--global-batch-size", "64", "--tokens", "100B", "--fix", "tp=2", "--fix", "cp=1", "--fix", "zero=1",
+)  # fmt: skip
+
+
+def test_a_run_is_planned_for_a_deadline(forescale):
+    ran = forescale(*PLANNED, "--deadline", "30d", "--json")
+    assert ran.code == 0, ran.err
+    document = json.loads(ran.out)
+    chosen = document["front"][document["chosen"]]
+    assert chosen["cost"] == min(each["cost"] for each in document["front"])
+    assert chosen["days"] <= 30.0
+    shown = forescale(*PLANNED, "--budget", "1M", "--price", "2")
+    assert "the soonest of 2 numbers of devices" in shown.out
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (("--deadline", "0d"), "--deadline must be greater than 0"),
+        (("--deadline", "1min"), "give a deadline of that or more"),
+        (("--budget", "1"), "give a budget of that or more"),
+        (("--budget", "1M", "--pareto"), "go without --pareto"),
+        (("--failures", "llama-3"), "--failures goes with --deadline or --budget"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_one_sentence(forescale, more, sentence):
+    ran = forescale(*PLANNED, *more)
+    assert ran.code != 0
+    assert sentence in " ".join(ran.err.split())

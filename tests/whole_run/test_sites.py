@@ -77,3 +77,16 @@ def test_less_is_sent_by_less_bits_more_rarely_and_later():
     assert order == sorted(order)
     assert order[0] < 0.02
     assert order[-1] > 0.9
+
+
+@pytest.mark.parametrize(
+    ("exchange", "utilisation"), [(103.0, 0.957), (382.0, 0.856), (469.0, 0.830)], ids=["usa", "two", "world"]
+)
+def test_another_papers_runs(exchange, utilisation):
+    """INTELLECT-1 (arXiv:2412.01152): 100 steps in 38 minutes, then 8-bit exchanges of 10 G parameters."""
+    outer = Outer(every=100, bits=8.0)
+    bandwidth = 8.0 * 1.02e10 / exchange
+    found = bandwidth_needed(outer, utilisation, parameters=1.02e10, num_layers=42, step_time=38 * 60 / 100)
+    assert abs(math.log10(found / bandwidth)) / STEP <= 2.0
+    told = {"parameters": 1.02e10, "num_layers": 42, "step_time": 38 * 60 / 100, "bandwidth": bandwidth}
+    assert compute_utilisation(outer, **told) == pytest.approx(utilisation, abs=0.01)
