@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import forescale.catalogue
-from forescale.catalogue.models import load_model, model_names, model_record, resolve_model_name
+from forescale.catalogue.models import load_model, model_names, resolve_model_name
 from forescale.errors import UnknownNameError
+from forescale.files import packaged
 from forescale.frameworks.huggingface import read_huggingface
 from forescale.graph.counts import count_parameters
 from forescale.spec import FullAttention, LatentAttention, LinearAttention, Model
@@ -84,13 +85,13 @@ def without_prediction(name: str) -> Model:
 
 class TestEntries:
     def test_there_are_many_of_many_architectures(self):
-        types = {dict(model_record(name)).get("huggingface", {}).get("model_type") for name in NAMES}
+        types = {packaged(f"models/{name}").get("huggingface", {}).get("model_type") for name in NAMES}
         assert len(NAMES) >= 130
         assert len(types) >= 30
 
     @pytest.mark.parametrize("name", NAMES)
     def test_every_entry_loads_and_names_its_source(self, name: str):
-        record = model_record(name)
+        record = packaged(f"models/{name}")
         assert set(record) in ({"source", "date", "huggingface"}, {"source", "date", "model"})
         assert len(record["source"]) > 20
         assert len(record["date"]) == len("2026-01-01")
@@ -101,7 +102,7 @@ class TestEntries:
 
     @pytest.mark.parametrize("name", NAMES)
     def test_entries_hold_only_what_describes_the_model(self, name: str):
-        record = model_record(name)
+        record = packaged(f"models/{name}")
         if "huggingface" in record:
             assert read_huggingface(record["huggingface"], name=name, where=name).ignored == ()
 

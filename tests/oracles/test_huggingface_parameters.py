@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from forescale.catalogue.models import load_model, model_names, model_record
+from forescale.catalogue.models import load_model, model_names
+from forescale.files import packaged
 from forescale.graph.counts import count_parameters
 from forescale.spec import FullAttention, LinearAttention, Model
 
@@ -37,7 +38,7 @@ LAYER = re.compile(r"\.(?:layers|h|blocks)\.(\d+)\.")
 NAMES = [
     name
     for name in model_names()
-    if model_record(name).get("huggingface", {}).get("model_type", "grok-1") not in OTHER
+    if packaged(f"models/{name}").get("huggingface", {}).get("model_type", "grok-1") not in OTHER
 ]
 
 
@@ -91,7 +92,7 @@ def our_attention(model: Model) -> list[str]:
 
 
 def test_the_oracle_covers_the_catalogue():
-    types = {model_record(name)["huggingface"]["model_type"] for name in NAMES}
+    types = {packaged(f"models/{name}")["huggingface"]["model_type"] for name in NAMES}
     assert len(NAMES) >= 100
     assert len(types) >= 25
 
@@ -99,14 +100,14 @@ def test_the_oracle_covers_the_catalogue():
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", NAMES)
 def test_parameters_equal_those_of_the_class_to_the_last_one(name: str):
-    assert our_parameters(load_model(name)) == class_parameters(model_record(name)["huggingface"])
+    assert our_parameters(load_model(name)) == class_parameters(packaged(f"models/{name}")["huggingface"])
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    "name", [name for name in NAMES if model_record(name)["huggingface"]["model_type"] in MIXED]
+    "name", [name for name in NAMES if packaged(f"models/{name}")["huggingface"]["model_type"] in MIXED]
 )
 def test_layers_see_as_far_as_those_of_the_class(name: str):
     near = {"sliding_attention": "window", "chunked_attention": "window"}
-    kinds = class_configuration(model_record(name)["huggingface"]).layer_types
+    kinds = class_configuration(packaged(f"models/{name}")["huggingface"]).layer_types
     assert our_attention(load_model(name)) == [near.get(kind, kind) for kind in kinds]

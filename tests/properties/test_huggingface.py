@@ -5,11 +5,16 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forescale.catalogue.models import model_names, model_record
+from forescale.catalogue.models import model_names
 from forescale.errors import ReaderError
+from forescale.files import packaged
 from forescale.frameworks.huggingface import read_huggingface
 
-CONFIGS = [record["huggingface"] for record in map(model_record, model_names()) if "huggingface" in record]
+CONFIGS = [
+    record["huggingface"]
+    for record in (packaged(f"models/{name}") for name in model_names())
+    if "huggingface" in record
+]
 VALUES = st.one_of(
     st.none(),
     st.booleans(),

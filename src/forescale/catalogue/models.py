@@ -43,11 +43,6 @@ def load_model(name: str) -> Model:
     return _load(resolve_model_name(name))
 
 
-def model_record(name: str) -> Mapping[str, Any]:
-    """Return the raw entry of model `name`: `source`, `date` and its figures as they were found."""
-    return MappingProxyType(_record(resolve_model_name(name)))
-
-
 def resolve_model_name(name: str) -> str:
     """Return the catalogue's own name of the model that `name` means; see `load_model`."""
     plain = name.strip().lower().rpartition("/")[2].replace("_", "-").replace(" ", "-")
