@@ -10,11 +10,12 @@ import pytest
 from tests.bench.tiny import FULL, MOE, question
 
 from forescale.bench import measure as measuring
-from forescale.bench.measure import measure
+from forescale.bench.kernels import kernel_row, kernels_of
+from forescale.bench.measure import check_projection, measure
 from forescale.catalogue.clusters import load_cluster
 from forescale.errors import SpecError
 from forescale.graph.counts import count_parameters
-from forescale.io.bench import GivenUp, read_bench, write_bench
+from forescale.io.bench import SCHEMA, GivenUp, build_bench, read_bench, write_bench
 from forescale.io.question import build_question
 from forescale.memory.timeline import block_loads, total_bytes
 
@@ -57,6 +58,14 @@ def test_one_device_measures_every_part_of_a_cut_plan(tmp_path):
     assert read_bench(tmp_path / "bench.json") == found  # fmt: skip
 
 
+def test_kernels_of_a_plan_are_distinct_and_do_something():
+    ops = kernels_of(question(FULL, MOE))
+    rows = [kernel_row(op, {"seconds": 1.0}) for op in ops]
+    assert len({json.dumps(row, sort_keys=True) for row in rows}) == len(rows)
+    build_bench({"schema": SCHEMA, "kernels": rows}, where="rows")
+    assert {row["op"] for row in rows} == {"gemm", "grouped_gemm", "attention", "elementwise"}
+
+
 def test_two_devices_measure_shards_and_their_messages():
     found = measure(question(FULL, MOE, tp=2), devices=2, seconds=0.2)
     assert [rank.rank for rank in found.ranks] == [0, 1]
@@ -65,6 +74,14 @@ def test_two_devices_measure_shards_and_their_messages():
     assert {row.num_ranks for row in found.collectives} == {2}
     assert "all_reduce" in {row.kind for row in found.collectives}
     assert "GroupedGemmTiming" in {type(row).__name__ for row in found.kernels}
+
+
+def test_a_check_runs_what_was_projected():
+    found = check_projection(question(layers=1, microbatches=1), seconds=0.1)
+    assert found.measured_s > 0.0
+    assert found.measured_bytes > 16 * count_parameters(question(layers=1).model).total
+    with pytest.raises(SpecError, match="a check runs layouts without stages"):
+        check_projection(question(pp=2))
 
 
 def test_what_is_known_when_it_is_interrupted_is_kept(monkeypatch):

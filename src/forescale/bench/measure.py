@@ -31,6 +31,7 @@ from forescale.bench.weighing import weighed
 from forescale.errors import SpecError
 from forescale.io.bench import BenchArtifact, Conditions, build_bench
 from forescale.io.question import question_values
+from forescale.project import project
 from forescale.question import Question
 from forescale.runtime import launch
 from forescale.runtime.job import backend_for
@@ -97,6 +98,54 @@ def measure(
         raise KeyboardInterrupt
     conditions = _conditions(question, cut, here, before.clock_mhz, interrupted=interrupted)
     return _artifact(question, cut, rows, conditions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """A step that was projected, and what it really takes."""
+
+    projected_s: float
+    measured_s: float
+    projected_bytes: float
+    measured_bytes: float
+    """Of the fullest rank."""
+
+
+def check_projection(question: Question, *, seconds: float = 30.0) -> Checked:
+    """Run a whole layout on this machine and set what it takes beside its projection, which its costs price.
+
+    Raises
+    ------
+    SpecError
+        If the question is about other devices, or its layout is not one that a bench runs uncut.
+    RunError
+        As `measure` does.
+    """
+    here = find_here()
+    here.check(question)
+    ranks, layout = question.layout.num_devices, question.layout
+    if layout.pp > 1 or ranks > here.num_devices:
+        raise SpecError(
+            f"a check runs layouts without stages on at most {here.num_devices} devices here; this one has pp "
+            f"{layout.pp} on {ranks}"
+        )
+    check(question)
+    check_optimizer(question)
+    result = project(question)
+    found = launch(_whole, ranks, question, here.kind, seconds, backend=backend_for(ranks))
+    return Checked(
+        projected_s=result.step_time_s,
+        measured_s=max(took for took, _ in found),
+        projected_bytes=result.memory.peak_bytes,
+        measured_bytes=max(size for _, size in found),
+    )
+
+
+def _whole(_rank: int, question: Question, kind: str, seconds: float) -> tuple[float, float]:
+    """Return the seconds of a step and the most bytes of one rank."""
+    device = _device(kind)
+    training, _, peaks = weighed(partial(Training, question, device, tensor_group(question)), device)
+    return _step(training, Watch(device), seconds)["seconds"], peaks["device"]
 
 
 def _run(question: Question, cut: Reduced, here: Here, devices: int, seconds: float, spool: str) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from forescale.cli.console import console, print_json, say
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from forescale.io.bench import BenchArtifact
     from forescale.question import Question
 
-SECONDS = 60.0
+SECONDS = 30.0
 _measuring = "Bench"
 
 
@@ -57,6 +59,11 @@ def bench_command(
         flag="--save --save-benchmark",
         check=writable,
     ),
+    check: Path | None = option(
+        "Run the whole layout instead, and say how far off its projection from this file is.",
+        "FILE.json",
+        panel=_measuring,
+    ),
     as_json: JsonFlag = False,
 ) -> None:
     """Measure on this machine what fits of a layout: its step, blocks, memory, kernels and messages.
@@ -67,6 +74,9 @@ def bench_command(
     from forescale.cli.inputs import read_question
 
     question = read_question(model, plan, cluster, run, layout)
+    if check is not None:
+        _check(question, check, seconds, as_json=as_json)
+        return
     found = _measured(question, devices_here, seconds)
     if save is not None:
         from forescale.io.bench import write_bench
@@ -84,13 +94,32 @@ def bench_command(
         say(f"wrote {save}")
 
 
+def _check(question: Question, file: Path, seconds: float, *, as_json: bool) -> None:
+    from forescale.io.question import build_question, question_values
+
+    priced = {**question_values(question), "cost": {"benchmarks": [str(file.absolute())]}}
+    found = _measuring_part().check_projection(build_question(priced, where=str(file)), seconds=seconds)
+    if as_json:
+        print_json({"schema": "forescale.bench_check/1", **asdict(found)})
+        return
+    from forescale.cli.render.bench import check_view
+
+    console().print(check_view(found))
+
+
 def _measured(question: Question, devices: int | None, seconds: float) -> BenchArtifact:
     from forescale.cli.progress import BenchBar
 
+    measuring = _measuring_part()
+    with BenchBar(seconds) as bar:
+        found: BenchArtifact = measuring.measure(question, devices=devices, seconds=seconds, tell=bar)
+    return found
+
+
+def _measuring_part() -> ModuleType:
     try:
-        from forescale.bench.measure import measure
+        from forescale.bench import measure
     except ModuleNotFoundError as error:
         message = "bench needs torch and transformers; install them with pip install 'forescale[bench]'"
         raise ForescaleError(message) from error
-    with BenchBar(seconds) as bar:
-        return measure(question, devices=devices, seconds=seconds, tell=bar)
+    return measure

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from rich.console import Group
 from rich.table import Table
@@ -11,6 +12,9 @@ from rich.text import Text
 from forescale.cost.timings import Part
 from forescale.io.bench import BenchArtifact
 from forescale.units import counted, format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from forescale.bench.measure import Checked
 
 PARTS: tuple[Part, ...] = ("forward", "backward", "input_gradient", "weight_gradient", "update")
 NOISY = 1.3
@@ -25,6 +29,19 @@ def bench_view(found: BenchArtifact) -> Group:
         f" · {counted(where.num_devices or 1, 'device')} · {where.software} · {where.date}",
     )
     return Group(head, *_cut(found), "", _blocks(found), "", *_lines(found))
+
+
+def check_view(found: Checked) -> Table:
+    """Return what was projected beside what it really took."""
+    table = Table(box=None, pad_edge=False)
+    for title in ("", "projected", "measured", "off by"):
+        table.add_column(title, justify="right")
+    for name, said, took, write in (
+        ("step", found.projected_s, found.measured_s, format_seconds),
+        ("memory", found.projected_bytes, found.measured_bytes, format_bytes),
+    ):
+        table.add_row(name, write(said), write(took), f"{said / took - 1.0:+.1%}")
+    return table
 
 
 def _cut(found: BenchArtifact) -> Iterator[str]:
