@@ -9,6 +9,7 @@ from typing import Any
 
 from forescale.export import Export, export
 from forescale.export.export import read_back
+from forescale.frameworks.readers import reader_of
 from forescale.frameworks.writers import writer_of
 from forescale.frameworks.writing import Files
 from forescale.project import project
@@ -48,6 +49,8 @@ def _checked(question: Question, unsaid: set[str]) -> Export:
     said = {each.word for each in result.unsaid}
     assert said <= unsaid, f"{said - unsaid} could not be said of {question.layout}"
     files = writer_of(question.framework).write(question)
+    main = result.texts[files.main]
+    assert reader_of(main, "") is reader_of(files.texts[files.main], ""), "its head makes it another format"
     stripped = replace(files, texts={name: _bare(files, name, text) for name, text in result.texts.items()})
     again = project(read_back(stripped, question))
     assert figures(again) == figures(result.read_back), "comments say nothing"

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from forescale.api import ask
+from forescale.catalogue.models import load_model, vocabulary_of
 from forescale.errors import SpecError
-from forescale.export import export
+from forescale.export import export, place
+from forescale.frameworks.readers import read_file
+from forescale.frameworks.reading import Options
 
 
 def test_words_that_only_count_together_are_listed_and_the_sum_is_not_claimed() -> None:
@@ -83,3 +87,21 @@ def test_a_model_without_text_is_refused() -> None:
         export(
             ask("gpt3-1t", "h100-sxm", devices=64, seq_len=2048, global_batch_size=64, framework="megatron")
         )
+
+
+@pytest.mark.parametrize(
+    "to", ["megatron", "bridge", "primus", "torchtitan@0.2", "torchtitan", "nanotron", "maxtext"]
+)
+def test_remarks_that_quote_commands_do_not_change_what_a_file_is(to: str, tmp_path: Path) -> None:
+    """The head holds a line with --micro-batch-size, which only Megatron-LM's files have otherwise."""
+    asked = ask(
+        "llama-3.1-8b", "h100-sxm", devices=16, seq_len=4096, global_batch_size=64, micro_batch_size=2, zero=3, tp=2,
+        framework=to,
+    )  # fmt: skip
+    found = export(asked)
+    assert "--micro-batch-size 2" in found.texts[found.main]
+    place(found, tmp_path / "out")
+    file = tmp_path / "out" if len(found.texts) == 1 else tmp_path / "out" / found.main
+    read = read_file(file, Options(num_devices=16, vocabulary_of=vocabulary_of, model_of=load_model))
+    assert read.strategy is not None
+    assert read.strategy.micro_batch_size == 2

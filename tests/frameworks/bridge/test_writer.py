@@ -24,7 +24,8 @@ def test_plans_read_back_to_the_bit() -> None:
 @pytest.mark.parametrize(
     ("line", "kind", "said"),
     [
-        ("cfg.model.num_layer = 4", UnknownKeyError, "did you mean num_layers"),
+        ("cfg.model.num_layer = 4", UnknownKeyError, "line 2, model; did you mean num_layers"),
+        ("cfg.mdel.num_layers = 4", UnknownKeyError, "unknown key 'mdel'"),
         ("cfg.model.num_layers = depth()", ReaderError, "depth() is no plain value"),
         ("cfg.model.num_layers = = 4", ReaderError, "it is no Python"),
     ],

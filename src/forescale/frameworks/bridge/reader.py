@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -21,6 +22,19 @@ from forescale.frameworks.reading import Options, Reading
 from forescale.frameworks.settings import Settings
 
 SECTIONS = ("model", "train", "ddp", "optimizer", "dataset", "dist", "checkpoint", "mixed_precision")
+OTHERS = (
+    "tokenizer",
+    "scheduler",
+    "logger",
+    "rng",
+    "comm_overlap",
+    "peft",
+    "profiling",
+    "validation",
+    "ft",
+    "straggler",
+)
+"""Sections of a ConfigContainer that are not read."""
 DEEP = 3
 """Names of an assignment: the container, a section, a field."""
 TYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "half": "fp16", "uint8": "fp8"}
@@ -84,25 +98,30 @@ def _settings(tree: ast.Module, path: Path, *, strict: bool) -> tuple[Settings, 
     opposite = {field: key for key, field in inverted.items()}
     values: dict[str, object] = {}
     spelling: dict[str, str] = {}
-    unknown: list[str] = []
+    unknown: dict[str, int] = {}
     for field, node in _assigned(tree):
         key = named.get(field) or opposite.get(field)
         if key is None:
-            if (bare := field.split(".")[1]) not in IGNORED:
-                unknown.append(bare)
+            if field.split(".")[1] not in IGNORED:
+                unknown.setdefault(field, node.lineno)
             continue
         value = _plain(node, f"{path}, line {node.lineno}, {field}")
         values[key] = not value if field in opposite else value
         spelling[key] = field
     if unknown and strict:
-        raise UnknownKeyError(unknown[0], str(path), [field.split(".")[1] for field in (*named, *opposite)])
+        field, line = next(iter(unknown.items()))
+        section, _, bare = field.partition(".")
+        if section not in SECTIONS:
+            raise UnknownKeyError(section, f"{path}, line {line}", SECTIONS)
+        near = [name.split(".")[1] for name in (*named, *opposite) if name.startswith(f"{section}.")]
+        raise UnknownKeyError(bare, f"{path}, line {line}, {section}", near)
     if not values:
         raise ReaderError(path, "it sets no field of a ConfigContainer (cfg.model.num_layers = 32)")
     if "num_query_groups" in values:
         values["group_query_attention"] = True
     if values.get("bf16") and "accumulate_allreduce_grads_in_fp32" in values:
         values["grad_reduce_in_bf16"] = not values["accumulate_allreduce_grads_in_fp32"]
-    return Settings(values, str(path), spelling), unknown
+    return Settings(values, str(path), spelling), [field.split(".")[1] for field in unknown]
 
 
 def _assigned(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
@@ -111,12 +130,17 @@ def _assigned(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
         if not isinstance(node, ast.Assign) or len(node.targets) != 1:
             continue
         names = ast.unparse(node.targets[0]).split(".")
-        if len(names) == DEEP and names[1] in SECTIONS:
+        if len(names) == DEEP and (names[1] in SECTIONS or _misspelt(names[1])):
             yield ".".join(names[1:]), node.value
         elif len(names) == DEEP - 1 and names[1] in SECTIONS and isinstance(node.value, ast.Call):
             for word in node.value.keywords:
                 if word.arg is not None:
                     yield f"{names[1]}.{word.arg}", word.value
+
+
+def _misspelt(section: str) -> bool:
+    """Whether a section is nearly one that is read, and none of the container's others."""
+    return section not in OTHERS and bool(get_close_matches(section, SECTIONS, 1, 0.75))
 
 
 def _plain(node: ast.expr, where: str) -> Any:  # noqa: ANN401 (any plain value)

@@ -22,7 +22,7 @@ from forescale.spec.strategy import Offload, Recompute, Strategy
 from forescale.syntax import key_lines, parse_mapping, parse_yaml_lenient
 
 MICRO: Final = "per_device_train_batch_size"
-_TRAINER = re.compile(rf"[\"']?{MICRO}[\"']?\s*:")
+_TRAINER = re.compile(rf"[\"']?(?:{MICRO}|output_dir)[\"']?\s*:")
 _LENGTHS: Final = ("block_size", "max_length", "max_seq_length")
 """What programs around the Trainer call the length of sequences."""
 

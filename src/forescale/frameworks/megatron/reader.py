@@ -31,6 +31,7 @@ OVER = {
 }
 """Words of a plan that stand for a setting of their own."""
 _HALLMARK = re.compile(r"--(?:num-layers|hidden-size|tensor-model-parallel-size|micro-batch-size)\b")
+_REMARK = re.compile(r"^\s*#.*$", re.MULTILINE)
 
 
 class MegatronReader:
@@ -40,8 +41,8 @@ class MegatronReader:
     title: Final = "Megatron-LM command line, launch script or table of flags"
 
     def recognises(self, text: str) -> bool:
-        """Whether `text` holds flags that only Megatron-LM has."""
-        return _HALLMARK.search(text) is not None
+        """Whether `text` holds flags that only Megatron-LM has, remarks apart: they may quote other commands."""
+        return _HALLMARK.search(_REMARK.sub("", text)) is not None
 
     def read(self, path: Path, options: Options) -> Reading:
         """Return what the file at `path` says."""

@@ -248,7 +248,9 @@ def _settings(values: Mapping[str, Any], path: Path, *, strict: bool) -> tuple[S
         else:
             unknown.append(str(name))
     if unknown and strict:
-        raise UnknownKeyError(unknown[0], str(path), [*_megatron_keys(), *_primus_keys()])
+        lines = {key.rpartition(".")[2]: line for key, line in keys_of_yaml(read_text(path))}
+        place = f"{path}, line {lines[unknown[0]]}" if unknown[0] in lines else str(path)
+        raise UnknownKeyError(unknown[0], place, [*_megatron_keys(), *_primus_keys()])
     return Settings(found, str(path), spelling), tuple(unknown)
 
 
