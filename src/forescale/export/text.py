@@ -136,7 +136,8 @@ def _reading(files: Files, question: Question) -> str:
         words += ["--framework", framework.label]
     for name in files.left:
         words += [f"--{name.replace('_', '-')}", str(getattr(question.workload, name))]
-    for name, value in files.launched.items():
+    launched = {} if framework.allocator == question.layout.allocator else files.launched
+    for name, value in launched.items():
         words += ["--set", f"strategy.{name}={value}"]
     return shlex.join(words)
 

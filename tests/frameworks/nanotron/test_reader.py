@@ -167,3 +167,10 @@ def test_what_is_not_expressed_comes_first(read):
 def test_what_is_wrong_is_said_with_its_line(read, changes, text):
     with pytest.raises(ForescaleError, match=text):
         read(changes)
+
+
+def test_a_misspelt_model_config_is_named(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text("parallelism: {}\nmodel:\n  model_confg: {}\ntokens: {}\n")
+    with pytest.raises(ForescaleError, match=r"'model_confg' in .*, line 3; did you mean model_config"):
+        NanotronReader().read(path, Options())

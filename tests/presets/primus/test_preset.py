@@ -63,6 +63,19 @@ def test_mixtral_summary(mixtral, preset, activations):
     assert result.memory.verdict == "OOM"
 
 
+def test_components_as_primus_prints_them(mixtral):
+    """Its documentation's component-wise results of rank 0."""
+    result = project_as(asked(mixtral, load_cluster("mi355x", 32), EXAMPLE, EXAMPLE_INPUT, preset="primus"))
+    (said,) = (note.text.split("; ") for note in result.notes if note.topic == "components")
+    printed = (
+        "embedding 0.617 B, 0.1875 GiB", "moe layer_norm 0.000 B, 0.1875 GiB", "moe self_attention 0.088 B, 0.6250 GiB",
+        "moe residual_add 0.000 B, 0.1875 GiB", "moe router 0.000 B, 0.1875 GiB", "moe mlp 0.302 B, 3.3750 GiB",
+        "final_layernorm 0.000 B, 0.1875 GiB", "output_layer 0.617 B, 3.0625 GiB",
+    )  # fmt: skip
+    assert set(printed) <= set(said)
+    assert any(text.startswith("moe_transformer_layer 0.390 B, 5.1250 GiB") for text in said)
+
+
 def test_component_rows_of_the_example(mixtral):
     s = PRIMUS.sizes(mixtral, EXAMPLE, EXAMPLE_INPUT)
     moe = layer_components(mixtral.layers[0], s)

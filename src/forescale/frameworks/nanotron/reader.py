@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -117,6 +118,11 @@ def _settings(
     config = (
         (content.get("model") or {}).get("model_config") if isinstance(content.get("model"), dict) else None
     )
+    given = content.get("model")
+    near = get_close_matches("model_config", map(str, given), 1) if isinstance(given, dict) else []
+    if near not in ([], ["model_config"]):
+        line = dict(where_of).get(f"model.{near[0]}")
+        raise UnknownKeyError(near[0], f"{path}, line {line}" if line else str(path), ["model_config"])
     if not isinstance(config, dict):
         raise ReaderError(path, "model.model_config must be a table that describes the model")
     family, table = family_of(config), known_keys()

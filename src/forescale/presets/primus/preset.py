@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from forescale.graph.counts import count_parameters
@@ -17,6 +18,7 @@ from forescale.presets.primus.components import (
     first_components,
     last_components,
     layer_component,
+    layer_components,
     primus_accumulation_saving,
     primus_interleaving_penalty,
     primus_total_activation,
@@ -25,9 +27,10 @@ from forescale.presets.primus.components import (
 from forescale.projection.result import Projection
 from forescale.question import Note, Question
 from forescale.spec.cluster import Cluster
-from forescale.spec.model import Layer, Model
+from forescale.spec.model import Layer, Model, MoeFfn
 from forescale.spec.strategy import Recompute, Strategy
 from forescale.spec.workload import Workload
+from forescale.units import GIB
 
 _OPTIMIZER_BYTES = {"muon": 6.0}
 _ADAM_BYTES = 10.0
@@ -163,12 +166,24 @@ class PrimusPreset:
     def _notes(self, model: Model, strategy: Strategy, s: Sizes) -> tuple[Note, ...]:
         counted = count_parameters(model).total
         text = _PARAMETERS.format(vocab=s.vocab, name=model.name, counted=counted)
-        found = [Note(topic="parameters", text=text), Note(topic="memory", text=_MEMORY)]
+        parts = Note(topic="components", text="; ".join(_listed(model, s)))
+        found = [parts, Note(topic="parameters", text=text), Note(topic="memory", text=_MEMORY)]
         if self.terms.penalty_without_interleaving:
             found.append(Note(topic="activations", text=_DOCUMENTED))
         if strategy.recompute.granularity == "selective":
             found.append(Note(topic="recompute", text=_SELECTIVE))
         return tuple(found)
+
+
+def _listed(model: Model, s: Sizes) -> Iterator[str]:
+    """Yield every component as Primus's component-wise output has it: parameters on a rank, bytes of a micro-batch."""
+    parts: dict[str, Component] = {**first_components(s)}
+    for layer in model.layer_kinds:
+        kind = "moe" if isinstance(layer.ffn, MoeFfn) else "dense"
+        parts[f"{kind}_transformer_layer"] = layer_component(layer, s)
+        parts |= {f"{kind} {name}": part for name, part in layer_components(layer, s).items()}
+    for name, part in {**parts, **last_components(s)}.items():
+        yield f"{name} {part.parameters / 1e9:.3f} B, {part.activation / GIB:.4f} GiB"
 
 
 def layer_activation(layer: Layer, s: Sizes, recompute: Recompute, position: int) -> float:
