@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from forescale.cost.select import Costs
 from forescale.cost.timings import BlockTiming, StepTiming
 from forescale.errors import SpecError
 from forescale.explain import explain
+from forescale.io.bench import read_bench
+from forescale.io.question import build_question
 from forescale.memory.anchored import LayerMeasurement, RankPeak
 from forescale.project import project
 from forescale.question import Question
@@ -231,3 +234,17 @@ def test_memory_and_its_upper_end_are_ranked_alike():
     assert best.memory.peak_high_bytes <= 20e9
     residual = best.memory.peak_high_bytes - best.memory.peak_bytes
     assert residual == pytest.approx(0.05 * question.costs.anchor.residual.total_bytes)
+
+
+def test_a_real_run_restored_to_itself():
+    file = Path(__file__).parent / "data" / "bench" / "cpu-dense.json"
+    artifact = read_bench(file)
+    question = build_question({**artifact.config, "cost": {"benchmarks": [str(file)]}}, where="test")
+    result = project(question)
+    (step,), (rank,) = artifact.steps, artifact.ranks
+    assert result.step_time_s == pytest.approx(step.seconds, rel=0.01)
+    assert result.memory.peak_bytes == pytest.approx(rank.peak_device_bytes, rel=0.01)
+    forward = next(row for row in artifact.blocks if (row.kind, row.part) == ("attention+dense", "forward"))
+    assert rows(question)["attention+dense", "forward"].seconds == pytest.approx(forward.seconds)
+    deeper = replace(question, model=replace(question.model, layers=question.model.layers * 2))
+    assert 1.5 < project(deeper).step_time_s / result.step_time_s < 2.0
