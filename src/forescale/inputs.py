@@ -106,7 +106,9 @@ def pricing_of(
     """Return what prices candidates whose ranks lie in one order; `run` replaces what the costs say of losses."""
     routed = question.model.moe if choices.dispatcher in SENT_ONCE else None
     return Pricing(
-        models=question.costs.models(question.cluster, choices.software, routed=routed, run=run),
+        models=question.costs.models(
+            question.cluster, choices.software, routed=routed, dispatcher=choices.dispatcher, run=run
+        ),
         groups=groups(
             degrees,
             order,
@@ -117,6 +119,7 @@ def pricing_of(
         ),
         graphs=choices.graphs,
         blocking=choices.kernels.blocking_launches,
+        deterministic=choices.kernels.deterministic,
     )
 
 

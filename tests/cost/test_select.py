@@ -86,6 +86,11 @@ def test_tokens_travel_once_where_the_dispatcher_sends_them_so():
     model = Costs().collective_model(cluster, routed=routed)
     assert isinstance(model, ExpertExchange)
     assert (model.top_k, model.num_groups, model.top_groups) == (8, 8, 4)
+    assert model.copy_rate == 0.0
+    assert Costs().collective_model(cluster, routed=routed, dispatcher="hybridep").copy_rate == 0.0
+    assert Costs().collective_model(cluster, routed=routed, dispatcher="deepep").copy_rate == 20 * 1.7e10
+    others = load_cluster("mi355x", 8)
+    assert Costs().collective_model(others, routed=routed, dispatcher="deepep").copy_rate == 0.0
 
 
 def test_fits_of_one_s_own_are_named_where_they_price():

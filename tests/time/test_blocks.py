@@ -93,6 +93,13 @@ def test_launches_of_every_pass():
     assert cost(priced(strategy=Strategy(graphs="full"), kernel_interval_s=0.002)).launches == 0.0
 
 
+def test_deterministic_algorithms_cost_the_host_more():
+    alone = cost(priced(kernel_interval_s=0.002))
+    strategy = Strategy(kernels=replace(Strategy().kernels, deterministic=True))
+    found = cost(priced(strategy=strategy, kernel_interval_s=0.002))
+    assert found.launches == pytest.approx(1.25 * alone.launches)
+
+
 def test_steps_beyond_the_first_are_launches_without_a_call():
     assert calls_of_steps(4.0, None) == 4.0
     assert calls_of_steps(4.0, 1.0) == 4.0

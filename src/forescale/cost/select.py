@@ -20,7 +20,7 @@ from forescale.cost.calibration import (
 )
 from forescale.cost.collectives.alpha_beta import AlphaBeta
 from forescale.cost.collectives.calibration import LinkCalibration, link_calibration_of
-from forescale.cost.collectives.expert_exchange import ExpertExchange
+from forescale.cost.collectives.expert_exchange import ExpertExchange, copy_rate
 from forescale.cost.measured import Measurements
 from forescale.cost.model import CollectiveModel, ComputeModel
 from forescale.cost.roofline import Roofline
@@ -243,18 +243,20 @@ class Costs:
         software: str | None,
         *,
         routed: MoeFfn | None = None,
+        dispatcher: str = "",
         run: RunFactors | None = None,
     ) -> CostModels:
         """Return the models of a cluster under one software stack, or under a `run` that loses something else.
 
-        `routed` is as in `collective_model`. Equal questions get the same models, with what these have worked out.
+        `routed` and `dispatcher` are as in `collective_model`. Equal questions get the same models, with what these
+        have worked out.
         """
         if run is None:
-            return _models_of(self, cluster, software, routed)
+            return _models_of(self, cluster, software, routed, dispatcher)
         return CostModels(
             run=run,
             compute=self.compute_model(cluster.device, run),
-            collectives=self.collective_model(cluster, routed=routed),
+            collectives=self.collective_model(cluster, routed=routed, dispatcher=dispatcher),
             anchor=self.anchor,
         )
 
@@ -269,25 +271,35 @@ class Costs:
         )
         return self.measurements.compute(model, run) if choice.measured and self.measurements else model
 
-    def collective_model(self, cluster: Cluster, *, routed: MoeFfn | None = None) -> CollectiveModel:
+    def collective_model(
+        self, cluster: Cluster, *, routed: MoeFfn | None = None, dispatcher: str = ""
+    ) -> CollectiveModel:
         """Return the model that prices collectives on `cluster`.
 
-        With `routed` experts tokens travel to them without duplicates; timed all-to-alls are then no measure.
+        With `routed` experts tokens travel to them without duplicates, by the kernels of `dispatcher`; timed
+        all-to-alls are then no measure.
         """
         base = AlphaBeta.of(cluster, own=self.links)
         model: CollectiveModel = base
         if routed is not None:
             groups = {"num_groups": routed.num_groups, "top_groups": routed.top_groups}
-            model = ExpertExchange(base=base, top_k=routed.top_k, **groups)
+            model = ExpertExchange(
+                base=base,
+                top_k=routed.top_k,
+                copy_rate=copy_rate(dispatcher, cluster.device.vendor),
+                **groups,
+            )
         if self.measurements is None:
             return model
         return self.measurements.messages(model, cluster, exchanges=routed is None)
 
 
 @lru_cache(maxsize=64)
-def _models_of(costs: Costs, cluster: Cluster, software: str | None, routed: MoeFfn | None) -> CostModels:
+def _models_of(
+    costs: Costs, cluster: Cluster, software: str | None, routed: MoeFfn | None, dispatcher: str
+) -> CostModels:
     run = costs.run_factors(cluster.device, software)
-    return costs.models(cluster, software, routed=routed, run=run)
+    return costs.models(cluster, software, routed=routed, dispatcher=dispatcher, run=run)
 
 
 def select(

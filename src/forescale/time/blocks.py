@@ -247,7 +247,13 @@ def _price_known(
     graphs: LaunchGraphs,
     blocking: bool,
 ) -> PricedModel:
-    pricing = Pricing(models=models, groups=dict(groups), graphs=graphs, blocking=blocking)
+    pricing = Pricing(
+        models=models,
+        groups=dict(groups),
+        graphs=graphs,
+        blocking=blocking,
+        deterministic=layout.choices.kernels.deterministic,
+    )
     return price_built(build_blocks(model, layout), layout.choices, pricing)
 
 

@@ -49,6 +49,8 @@ COMMUNICATION_PART = {
 PASSES: tuple[Pass, ...] = get_args(Pass)
 FURTHER_LAUNCH: float = packaged("calibrations/time/overlap")["further_launch"]
 """A kernel that one call launches beside its first, over the call."""
+DETERMINISTIC: float = packaged("calibrations/time/overlap")["deterministic"]
+"""Time of the host with deterministic algorithms, over that without."""
 
 
 @formula(unit="s", source="run calibration: rates that last in whole runs over those of collectives alone")
@@ -66,6 +68,7 @@ class Pricing:
     graphs: LaunchGraphs = "none"
     blocking: bool = False
     """The host waits for each kernel before it launches the next."""
+    deterministic: bool = False
     elsewhere: Mapping[MeshAxis, tuple[Group, ...]] = field(default_factory=dict)
     """Where else communicators may lie: a message then takes the least, for bounds."""
     _prices: dict[MeshAxis, tuple[Prices, ...]] = field(
@@ -83,7 +86,8 @@ class Pricing:
         """Return what launching one pass of an operator costs the host, in calls from the framework."""
         if self.graphs == "full" or (self.graphs == "partial" and operator.part != "moe"):
             return 0.0
-        return summed(calls_of(primitive, self.groups) for primitive in work)
+        calls = summed(calls_of(primitive, self.groups) for primitive in work)
+        return calls * DETERMINISTIC if self.deterministic else calls
 
     def prepare(self, ops: Iterable[Primitive]) -> None:
         """Price kernels together that differ in extents only, as a model prices many in the time of a few.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,13 +13,19 @@ from tests import toy
 
 from forescale.catalogue.clusters import load_cluster
 from forescale.cost.collectives.alpha_beta import AlphaBeta
-from forescale.cost.collectives.expert_exchange import ExpertExchange, distinct_blocks, reachable_blocks
+from forescale.cost.collectives.expert_exchange import (
+    ExpertExchange,
+    copy_rate,
+    distinct_blocks,
+    reachable_blocks,
+)
 from forescale.cost.mesh import Group
 from forescale.cost.timings import errors, read_collectives, stack
 from forescale.io.measurements import read_nccl_tests
 from forescale.spec import Tier
 
 DATA = Path(__file__).parents[2] / "data/collectives"
+PUBLISHED = Path(__file__).parents[3] / "data/published"
 SAMPLE = DATA / "nccl_tests_sample.csv"
 
 
@@ -106,6 +113,43 @@ def test_deep_ep_without_a_fit_of_its_own():
         )
         off.append(float(seconds) / (float(row["time_us"]) * 1e-6) - 1)
     assert np.median(np.abs(off)) < 0.1
+
+
+CLUSTERS = {
+    "B200": "b200",
+    "B300": "b300",
+    "GB200": "gb200-nvl72",
+    "GB300": "gb300-nvl72",
+    "H100 SXM": "h100-sxm",
+}
+
+
+@pytest.mark.parametrize("hardware", CLUSTERS)
+def test_deep_ep_copies_as_fast_as_its_sms(hardware):
+    """Within a node of Blackwell its 8, 20 or 24 SMs set the pace, not the links."""
+    off = []
+    with (PUBLISHED / "kernels.csv").open(newline="") as stream:
+        rows = [
+            row
+            for row in csv.DictReader(stream)
+            if row["id"].startswith("AICEP")
+            and (row["hardware"], row["nodes"]) == (hardware, "1")
+            and float(row["m"]) >= 4096
+        ]
+    for row in rows:
+        ranks = int(row["gpus_per_node"])
+        num_sms = int(re.search(r"(\d+) SMs", row["library"])[1])
+        model = ExpertExchange(
+            base=AlphaBeta.of(load_cluster(CLUSTERS[hardware], ranks)),
+            top_k=8,
+            copy_rate=copy_rate("deepep", "NVIDIA") * num_sms / 20,
+        )
+        width = 1 + 4 / 128 if "dispatch" in row["op"] else 2
+        num_bytes = 8.0 * float(row["m"]) * float(row["k"]) * width
+        seconds = model.seconds(kind="all_to_all", num_bytes=num_bytes, group=Group(size=float(ranks)))
+        off.append(float(seconds) / (float(row["time_us"]) * 1e-6) - 1)
+    assert len(off) > 15
+    assert np.median(np.abs(off)) < 0.13
 
 
 def test_deepseek_sends_a_token_to_at_most_4_nodes():

@@ -11,6 +11,7 @@ from forescale.cost.collectives.algorithms import Line, fixed_seconds
 from forescale.cost.collectives.alpha_beta import AlphaBeta, Lines
 from forescale.cost.mesh import Group
 from forescale.cost.model import Prices, Provenance
+from forescale.files import packaged
 from forescale.formula import formula
 from forescale.graph.ops import CollectiveKind
 from forescale.numeric import Numeric
@@ -40,6 +41,21 @@ def spread_seconds_per_byte(*, copies: Numeric, fan: Numeric, top_k: Numeric, ba
     return copies / top_k * (1.0 - 1.0 / fan) / bandwidth
 
 
+@formula(
+    unit="s/byte",
+    source="DeepEP, csrc/kernels: a few SMs copy every row that is sent, device by device and node by node",
+)
+def copied_seconds_per_byte(*, copies: Numeric, top_k: Numeric, rate: float) -> Numeric:
+    """copies/k/rate: of a token's k copies those that are sent, at what the kernel's SMs copy."""
+    return copies / top_k / rate
+
+
+def copy_rate(dispatcher: str, vendor: str) -> float:
+    """Return the byte/s that the kernels of a dispatcher copy on a vendor's devices; 0 is no limit that is known."""
+    known = packaged("calibrations/time/dispatchers").get(dispatcher)
+    return float(known["num_sms"] * known["sm_bandwidth"]) if known and known["vendor"] == vendor else 0.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertExchange:
     """All-to-all of tokens without duplicates; every other collective as in `base`."""
@@ -51,6 +67,8 @@ class ExpertExchange:
     """Groups of experts, laid over the ranks in order; 0 has none."""
     top_groups: int = 0
     """Groups that a token's experts may lie in; 0 is all of them."""
+    copy_rate: float = 0.0
+    """byte/s that the kernel's SMs copy; 0 is no limit."""
 
     def seconds(self, *, kind: CollectiveKind, num_bytes: Numeric, group: Group) -> Numeric:
         """Return the seconds of one collective."""
@@ -65,9 +83,10 @@ class ExpertExchange:
         return lambda kind: exchange(self, group).seconds if kind == "all_to_all" else others(kind)
 
     def exchange(self, group: Group) -> Lines:
-        """Return the price of dispatch and combine; the tiers work at the same time."""
+        """Return the price of dispatch and combine; tiers and the SMs that copy work at the same time."""
         route = self.base.route(group)
         beta: Numeric = 0.0
+        sent: Numeric = 0.0
         for leg in route.legs:
             blocks = route.num_ranks / leg.inner
             copies = distinct_blocks(num_blocks=blocks, top_k=self.top_k, limit=self._limit(blocks))
@@ -76,6 +95,11 @@ class ExpertExchange:
                 copies=copies, fan=leg.reach / leg.inner, top_k=self.top_k, bandwidth=rate
             )
             beta = np.maximum(beta, share)
+            sent = sent + copies * np.minimum(leg.reach / leg.inner - 1.0, 1.0)
+        if self.copy_rate:
+            beta = np.maximum(
+                beta, copied_seconds_per_byte(copies=sent, top_k=self.top_k, rate=self.copy_rate)
+            )
         fixed = fixed_seconds(launch=route.exchange_launch(), passes=1.0, latency=0.0)
         line = Line(label="expert_exchange", fixed=fixed, seconds_per_byte=beta)
         return Lines(num_ranks=route.num_ranks, lines=(line,))
