@@ -25,6 +25,7 @@ SWEPT = Interval(gt=0, le=100_000)
 """Points of a sweep."""
 TIME = Interval(gt=0, le=1e9)
 """Seconds or days that somebody waits."""
+PORTS = Interval(ge=0, le=65_535)
 PRICE = Interval(ge=0, le=1e9)
 SHOWN = Interval(gt=0, le=10_000)
 """Rows that are shown."""

@@ -39,6 +39,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "calibrate": ("calibrate", "calibrate_command"),
     "catalogue": ("catalogue", "catalogue_app"),
     "pipeline": ("pipeline", "app"),
+    "serve": ("serve", "serve_command"),
 }
 """Module and name of every command or group of commands, in the order of the help."""
 

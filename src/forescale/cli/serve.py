@@ -1,0 +1,31 @@
+"""`forescale serve`: the page, on this machine."""
+
+from __future__ import annotations
+
+from forescale.cli.console import say
+from forescale.cli.options import bounded, grouped, option
+from forescale.errors import SpecError
+from forescale.limits import PORTS
+
+PANEL = "Server"
+LOCAL = ("127.0.0.1", "localhost", "::1")
+
+
+@grouped
+def serve_command(
+    *,
+    port: int = option("Port; 0 takes a free one.", "PORT", panel=PANEL, default=8000, check=bounded(PORTS)),
+    host: str = option(
+        "Address to listen on; others than this machine's let anyone ask.", panel=PANEL, default=LOCAL[0]
+    ),
+) -> None:
+    """Serve a page: one form, and at once the projection, pictures, the best layouts, explanations and launch files."""
+    try:
+        from forescale.web.serving import serve
+    except ModuleNotFoundError as error:
+        if error.name not in ("fastapi", "uvicorn", "jinja2", "starlette"):
+            raise
+        raise SpecError(f"serve needs {error.name}; install it with: pip install 'forescale[web]'") from error
+    if host not in LOCAL:
+        say(f"anyone who reaches {host} may ask; nothing asks who they are", error=True)
+    serve(host, port, ready=lambda url: say(f"{url}  (Ctrl-C ends it)"))

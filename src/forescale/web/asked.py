@@ -1,0 +1,275 @@
+"""The question that an address holds: every field of the form is a parameter, so a link is the whole question."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, get_args
+from urllib.parse import urlencode
+
+from forescale.catalogue.clusters import cluster_names, load_cluster
+from forescale.catalogue.frameworks import framework_names, load_framework
+from forescale.catalogue.models import model_names
+from forescale.errors import ReaderError, SpecError, UnknownNameError
+from forescale.files import parse_json
+from forescale.frameworks.huggingface import read_huggingface
+from forescale.io.question import build_question, with_overrides
+from forescale.io.validation import checked_model
+from forescale.question import Question
+from forescale.schedule import families
+from forescale.spec.framework import replayed, searched
+from forescale.spec.space import Space
+from forescale.spec.strategy import ContextKind, Dispatcher
+from forescale.spec.workload import ComputeType
+from forescale.units import GIB
+
+Query = Sequence[tuple[str, str]]
+"""Names and values, as they stand in an address."""
+WHERE = "the page"
+LONGEST_VALUE = 50_000
+"""Characters of a pasted config.json."""
+MOST_FIELDS = 64
+MOST_LAYERS = 2_000
+"""Layers that are projected while somebody waits."""
+MOST_SETS = 32
+OWN = "own"
+"""What stands for the model where a config.json is pasted."""
+ROOTS = ("strategy", "workload", "precision")
+"""Tables of a plan that `set` may change; the others may name files."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """One input of the form."""
+
+    name: str
+    label: str
+    group: str
+    path: tuple[str, ...] = ()
+    """Where its value goes in a plan."""
+    choices: tuple[str, ...] = ()
+    usual: str = ""
+    """What stands there when the page opens."""
+    hint: str = ""
+    listed: bool = False
+    """Whether choices are suggestions of a text field."""
+
+
+def _choices(values: object) -> tuple[str, ...]:
+    return ("", *(str(each) for each in get_args(values)))
+
+
+FIELDS: tuple[Field, ...] = (
+    Field(name="model", label="Model", group="Run", path=("model",), choices=(OWN, *model_names()),
+          usual="llama-3.1-70b", hint=f"{OWN}: the config.json pasted below", listed=True),
+    Field(name="cluster", label="Cluster", group="Run", path=("cluster",), choices=cluster_names(),
+          usual="h100-sxm", listed=True),
+    Field(name="devices", label="Devices", group="Run", path=("devices",), usual="256"),
+    Field(name="seq_len", label="Tokens per sequence", group="Run", path=("workload", "seq_len"), usual="8192"),
+    Field(name="global_batch_size", label="Sequences per step", group="Run",
+          path=("workload", "global_batch_size"), usual="1024"),
+    Field(name="tokens", label="Tokens to train", group="Run", path=("workload", "tokens"), hint="for days"),
+    Field(name="framework", label="Framework", group="Run", path=("framework",), choices=("", *framework_names())),
+    Field(name="precision", label="Compute type", group="Run", path=("precision", "compute"),
+          choices=_choices(ComputeType)),
+    Field(name="tp", label="Tensor", group="Layout", path=("strategy", "tp"), usual="8"),
+    Field(name="cp", label="Context", group="Layout", path=("strategy", "cp")),
+    Field(name="pp", label="Pipeline", group="Layout", path=("strategy", "pp"), usual="4"),
+    Field(name="vpp", label="Chunks per stage", group="Layout", path=("strategy", "vpp")),
+    Field(name="ep", label="Expert", group="Layout", path=("strategy", "ep")),
+    Field(name="micro_batch_size", label="Micro-batch", group="Layout", path=("strategy", "micro_batch_size")),
+    Field(name="zero", label="ZeRO stage", group="Layout", path=("strategy", "zero"),
+          choices=("", "0", "1", "2", "3")),
+    Field(name="recompute", label="Recompute", group="Layout", path=("strategy", "recompute", "granularity"),
+          choices=("", "none", "selective", "full")),
+    Field(name="schedule", label="Schedule", group="Layout", path=("strategy", "schedule"),
+          choices=("", *(each.name for each in families()))),
+    Field(name="cp_kind", label="Context kind", group="Layout", path=("strategy", "cp_kind"),
+          choices=_choices(ContextKind)),
+    Field(name="dispatcher", label="Dispatcher", group="Layout", path=("strategy", "dispatcher"),
+          choices=_choices(Dispatcher)),
+    Field(name="hbm_gib", label="Memory per device [GiB]", group="What if", hint="as the device has"),
+    Field(name="network", label="Network between nodes ×", group="What if", hint="1"),
+)  # fmt: skip
+"""The form, in order. `set` (PATH=VALUE) may be given besides, any number of times, and `config`."""
+NAMES = (*(each.name for each in FIELDS), "set", "config")
+
+
+def opened() -> Query:
+    """Return the question with which the page opens."""
+    return [(each.name, each.usual) for each in FIELDS if each.usual]
+
+
+def told(query: Query) -> Query:
+    """Return what an address says, without empty fields, in the order of the form.
+
+    Raises
+    ------
+    SpecError
+        If there is too much of it, or a name that no field has.
+    """
+    if len(query) > 2 * MOST_FIELDS:
+        raise SpecError(f"{WHERE}: {len(query)} parameters are more than the {2 * MOST_FIELDS} that are read")
+    said = [(name, value.strip()) for name, value in query if value.strip()]
+    for name, value in said:
+        if name not in NAMES:
+            raise UnknownNameError("parameter", name[:80], NAMES)
+        if len(value) > LONGEST_VALUE:
+            raise SpecError(
+                f"{WHERE}: {name} has {len(value):,} characters; at most {LONGEST_VALUE:,} are read"
+            )
+    return sorted(said, key=lambda pair: NAMES.index(pair[0]))
+
+
+def address(query: Query) -> str:
+    """Return the part of a link after its question mark."""
+    return urlencode(list(told(query)))
+
+
+def changed(query: Query, **values: str) -> Query:
+    """Return the question with some fields changed; an empty value leaves a field out."""
+    return told([*((name, value) for name, value in query if name not in values), *values.items()])
+
+
+def question(query: Query) -> Question:
+    """Return the question of one layout that an address asks.
+
+    Raises
+    ------
+    ForescaleError
+        If anything is missing, unknown or impossible; a name is one of the catalogue, never a file.
+    """
+    values = _values(told(query))
+    values.setdefault("strategy", {})
+    asked = build_question(values, where=WHERE)
+    return _bounded(asked)
+
+
+def search_question(query: Query) -> Question:
+    """Return the question of the best layout: what an address says of the layout is left free."""
+    values = _values([(name, value) for name, value in told(query) if _group(name) != "Layout"])
+    asked = _bounded(build_question(values, where=WHERE))
+    space = Space() if asked.strategy is None else Space(base=asked.strategy)
+    if asked.framework is not None:
+        space = replayed(asked.framework, searched(asked.framework, space, limited=False), asked.model)
+    return replace(asked, strategy=None, space=space)
+
+
+def words_of(strategy: Mapping[str, Any]) -> dict[str, str]:
+    """Return the fields of the form that say a layout, as a document has it."""
+    found = {
+        each.name: strategy.get(each.path[-1])
+        for each in FIELDS
+        if each.group == "Layout" and each.name != "recompute"
+    }
+    found["recompute"] = strategy["recompute"]["granularity"]
+    sets = {
+        f"strategy.{name}={json.dumps(strategy[name])}"
+        for name in ("sp", "dp_replicate", "dp_shard", "axis_order")
+    }
+    sets |= {
+        f"strategy.recompute.{name}={json.dumps(value)}"
+        for name, value in strategy["recompute"].items()
+        if value and name != "granularity"
+    }
+    words = {name: "" if value is None else str(value) for name, value in found.items()}
+    return {**words, "set": "\n".join(sorted(sets))}
+
+
+def _group(name: str) -> str:
+    return next((each.group for each in FIELDS if each.name == name), "Layout" if name == "set" else "")
+
+
+def _values(said: Query) -> dict[str, Any]:
+    """Return what is said as the values of a plan."""
+    values: dict[str, Any] = {}
+    fields = {each.name: each for each in FIELDS}
+    one = dict(said)
+    for name, text in said:
+        field = fields.get(name)
+        if field is None or not field.path:
+            continue
+        place = values
+        for step in field.path[:-1]:
+            place = place.setdefault(step, {})
+        place[field.path[-1]] = _value(text)
+    values["model"] = _model(one)
+    values["cluster"] = _cluster(one)
+    if "framework" in one:
+        values["framework"] = load_framework(one["framework"])
+    sets = [line for name, text in said if name == "set" for line in text.splitlines() if line.strip()]
+    if len(sets) > MOST_SETS:
+        raise SpecError(f"{WHERE}: {len(sets)} changes are more than the {MOST_SETS} that are read")
+    for line in sets:
+        if line.partition(".")[0] not in ROOTS:
+            raise SpecError(
+                f"{WHERE}: {line[:80]!r} changes none of {', '.join(ROOTS)}, such as strategy.sp=false"
+            )
+    return with_overrides(values, sets)
+
+
+def _value(text: str) -> object:
+    """Return a whole number where it is one; 128k is read as the command line reads it."""
+    digits = text.replace("_", "").replace(",", "")
+    return int(digits) if digits.isdecimal() and len(digits) < 19 else text
+
+
+def _model(said: Mapping[str, str]) -> object:
+    name = _present(said, "model")
+    if name != OWN:
+        if name not in model_names():
+            raise UnknownNameError("model", name[:80], model_names())
+        return name
+    config = parse_json(said.get("config", ""), "the pasted config.json", infinite=True)
+    if not isinstance(config, dict):
+        raise ReaderError("the pasted config.json", "it holds no JSON object")
+    return checked_model(
+        read_huggingface(config, name="pasted", where="the pasted config.json").model, where=WHERE
+    )
+
+
+def _present(said: Mapping[str, str], name: str) -> str:
+    if name not in said:
+        raise SpecError(f"{WHERE}: {name} is missing")
+    return said[name]
+
+
+def _cluster(said: Mapping[str, str]) -> object:
+    name = _present(said, "cluster")
+    if name not in cluster_names():
+        raise UnknownNameError("cluster", name[:80], cluster_names())
+    changes = [each for each in ("hbm_gib", "network") if each in said]
+    if not changes:
+        return name
+    cluster = load_cluster(name, 1)
+    if "hbm_gib" in said:
+        hbm = _number(said["hbm_gib"], "hbm_gib", most=1e6) * GIB
+        cluster = replace(cluster, device=replace(cluster.device, hbm_bytes=hbm))
+    if "network" in said:
+        factor = _number(said["network"], "network", most=1e3)
+        tiers = [
+            tier if index == 0 else replace(tier, bandwidth=tier.bandwidth * factor)
+            for index, tier in enumerate(cluster.tiers)
+        ]
+        cluster = replace(cluster, tiers=tuple(tiers))
+    return replace(cluster, name=f"{name} ({', '.join(f'{each} {said[each]}' for each in changes)})")
+
+
+def _number(text: str, name: str, *, most: float) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.0 < value <= most:
+        raise SpecError(f"{WHERE}: {name} is a number above 0 and up to {most:g}; got {text[:40]!r}")
+    return value
+
+
+def _bounded(asked: Question) -> Question:
+    if asked.model.num_layers > MOST_LAYERS:
+        raise SpecError(
+            f"{WHERE}: {asked.model.num_layers:,} layers are more than the {MOST_LAYERS:,} that the page projects; "
+            "the command line has no such limit"
+        )
+    return asked

@@ -1,0 +1,130 @@
+"""The page in a real browser: filled in, read, explained, searched, saved, on a phone, in the dark, by its links."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+from playwright.sync_api import Page, sync_playwright
+
+CHROMIUM = next(
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))),
+    None,
+)
+AXE = Path(__file__).parents[1] / "data" / "axe.min.js"
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here; .ci/run installs it")
+QUERY = "model=llama-3.1-8b&cluster=h100-sxm&devices=16&seq_len=4096&global_batch_size=256&tp=2&pp=2"
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    command = [sys.executable, "-m", "forescale", "serve", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        yield server.stdout.readline().split()[0]
+        server.terminate()
+
+
+@pytest.fixture
+def page(url: str) -> Iterator[Page]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        opened = browser.new_page(viewport={"width": 1400, "height": 900})
+        problems: list[str] = []
+        opened.on("pageerror", lambda error: problems.append(str(error)))
+        opened.on("console", lambda said: problems.append(said.text) if said.type == "error" else None)
+        opened.goto(f"{url}?{QUERY}")
+        opened.wait_for_selector(".chart svg")
+        yield opened
+        browser.close()
+    assert problems == []
+
+
+def document(page: Page) -> dict:
+    link = page.get_attribute("text=as JSON", "href")
+    with urlopen(page.url.partition("?")[0].rstrip("/") + str(link)) as answer:
+        found: dict = json.load(answer)
+    return found
+
+
+def test_a_change_of_the_form_is_answered_and_kept_in_the_address(page: Page):
+    page.fill("#devices", "32")
+    page.press("#devices", "Tab")
+    page.wait_for_function("document.querySelector('#answer h2').textContent.includes('32 ×')")
+    assert "devices=32" in page.url
+    shown = page.get_attribute("#step data", "value")
+    assert float(str(shown)) == document(page)["step_time_s"]
+    page.goto(page.url)
+    assert page.get_attribute("#step data", "value") == shown
+
+
+def test_a_number_is_explained_by_a_click_and_by_the_keyboard(page: Page):
+    page.click("#mfu button")
+    page.wait_for_selector("text=Where mfu comes from")
+    page.focus("#memory button")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=Where memory.peak comes from")
+
+
+def test_a_bar_explains_its_part(page: Page):
+    page.click("[aria-roledescription=bar] >> nth=0")
+    page.wait_for_selector("text=/Where step_time\\.\\w+ comes from/")
+
+
+def test_the_best_layouts_are_searched_and_taken(page: Page):
+    page.click("#search")
+    page.wait_for_selector("#found table", timeout=120_000)
+    best = page.get_attribute("#found tbody tr:first-child data", "value")
+    page.click("#found tbody tr:first-child a")
+    page.wait_for_selector("#step data")
+    assert page.get_attribute("#step data", "value") == best
+
+
+def test_a_search_is_cancelled(page: Page):
+    page.fill("#devices", "512")
+    page.press("#devices", "Tab")
+    page.click("#search")
+    page.wait_for_selector("#progress")
+    page.click("#search")
+    page.wait_for_selector("text=Cancelled.")
+
+
+def test_a_launch_file_is_saved(page: Page, tmp_path: Path):
+    page.click("button:text-is('megatron-core')")
+    with page.expect_download() as saved:
+        page.click("#files a[download]")
+    saved.value.save_as(tmp_path / "run.sh")
+    assert "--tensor-model-parallel-size 2" in (tmp_path / "run.sh").read_text()
+
+
+def test_two_layouts_are_compared(page: Page):
+    page.click("#keep")
+    page.fill("#tp", "4")
+    page.press("#tp", "Tab")
+    page.wait_for_function("document.querySelector('.layout').textContent.includes('tp 4')")
+    page.click("#compare")
+    page.wait_for_selector("text=strategy.tp")
+
+
+def test_what_is_wrong_is_said(page: Page):
+    page.goto(page.url.replace("tp=2", "tp=3"))
+    assert "3" in str(page.text_content("[role=alert]"))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1400, 3840])
+def test_it_is_readable_and_accessible(page: Page, width: int, scheme: str):
+    page.set_viewport_size({"width": width, "height": 900})
+    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    page.wait_for_selector(".gantt svg")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.evaluate(AXE.read_text(encoding="utf-8"))
+    found = page.evaluate("axe.run()")
+    serious = [each["id"] for each in found["violations"] if each["impact"] in ("serious", "critical")]
+    assert serious == []

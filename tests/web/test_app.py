@@ -1,0 +1,168 @@
+"""The server by its addresses: pages, fragments, JSON equal to the commands', refusals, and waiting."""
+
+from __future__ import annotations
+
+import json
+import re
+from urllib.parse import parse_qsl, urlencode
+
+import pytest
+from fastapi.testclient import TestClient
+from tests.web.test_asked import SMALL
+
+from forescale.cli.app import run
+from forescale.web.answers import Answers
+from forescale.web.app import SECURITY, create_app
+from forescale.web.jobs import Searches
+
+QUERY = urlencode([*SMALL, ("tp", "2"), ("pp", "2"), ("tokens", "1000000000000")])
+FRAGMENT = {"hx-request": "true"}
+
+
+@pytest.fixture(scope="module")
+def client():
+    return TestClient(create_app())
+
+
+def page(client, path, query=QUERY, status=200):
+    answer = client.get(f"{path}{'&' if '?' in path else '?'}{query}", headers=FRAGMENT)
+    assert answer.status_code == status, answer.text
+    return answer.text
+
+
+def test_the_page_loads_nothing_from_elsewhere(client):
+    answer = client.get("/")
+    assert answer.status_code == 200
+    assert SECURITY.items() <= dict(answer.headers).items() | {(k, answer.headers[k]) for k in SECURITY}
+    assert not re.findall(r'(?:src|href)="(?:https?:)?//', answer.text)
+    for path in re.findall(r'(?:src|href)="(/static/[^"]+)"', answer.text):
+        assert client.get(path).status_code == 200
+
+
+def test_every_number_of_the_page_is_one_of_the_json(client):
+    document = json.loads(page(client, "/project.json"))
+    text = page(client, "/")
+    memory = document["memory"]
+    known = {
+        document["step_time_s"], document["tokens_per_s_per_device"], document["mfu"], memory["peak_bytes"],
+        document["params"]["total"], document["training_days"], *document["time_s"].values(),
+        *(value for stage in memory["stages"] for value in stage.values()),
+    }  # fmt: skip
+    shown = [float(value) for value in re.findall(r'<data value="([^"]+)"', text)]
+    assert len(shown) > 20
+    assert set(shown) <= {float(value) for value in known}
+
+
+def test_the_json_is_that_of_the_command(client, capsys):
+    line = re.search(r'<pre id="line"[^>]*>forescale ([^<]+)</pre>', page(client, "/"))[1]
+    assert run([*line.split(), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(page(client, "/project.json"))
+
+
+def test_a_link_holds_the_question(client):
+    answer = client.get(f"/?{QUERY}", headers=FRAGMENT)
+    kept = answer.headers["HX-Push-Url"].partition("?")[2]
+    assert sorted(parse_qsl(kept)) == sorted(parse_qsl(QUERY))
+
+
+def test_a_number_is_explained(client):
+    assert "Where step_time.ffn comes from" in page(client, "/explain?quantity=step_time.ffn")
+    tree = json.loads(page(client, "/explain.json?quantity=mfu"))["tree"]
+    assert tree["value"] == json.loads(page(client, "/project.json"))["mfu"]
+
+
+def test_launch_files_are_shown_and_saved(client):
+    text = page(client, "/launch?to=megatron-core")
+    link = re.search(r'href="(/launch[^"]+)" download', text)[1].replace("&amp;", "&")
+    saved = client.get(link)
+    assert "--tensor-model-parallel-size" in saved.text
+    assert saved.headers["content-disposition"].startswith("attachment")
+
+
+def test_what_would_fit_leads_to_questions(client):
+    query = urlencode([*SMALL[:2], ("devices", "4"), *SMALL[3:]])
+    assert "OOM" in page(client, "/", query)
+    link = re.search(r'href="/\?([^"]+)"', page(client, "/fit", query))[1].replace("&amp;", "&")
+    assert "FITS" in page(client, "/", link)
+
+
+def test_pictures_and_comparison(client):
+    drawn = page(client, "/pictures")
+    assert drawn.count("data-spec") == 3
+    assert "<svg" in drawn
+    kept = urlencode({"with": urlencode(SMALL)})
+    assert "strategy.tp" in page(client, f"/compare?{kept}")
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/explain", "/launch?to=megatron-core", "/fit", "/pictures", "/project.json"]
+)
+@pytest.mark.parametrize(
+    "query", ["model=%3Cscript%3Ealert(1)%3C/script%3E", "devices=1e9", "what=1", "model=own&config=%7B", "tp=" + "9" * 400]
+)  # fmt: skip
+def test_hostile_questions_are_one_escaped_sentence(client, path, query):
+    text = page(client, path, query, status=422)
+    assert path.endswith(".json") or "<script" not in text
+    assert "Traceback" not in text
+
+
+def test_an_unknown_target_or_quantity_is_named(client):
+    assert "nope" in page(client, "/launch?to=nope", status=422)
+    assert "nope" in page(client, "/explain?quantity=nope", status=422)
+    assert (
+        client.get(
+            "/launch", params={"to": "megatron-core", "file": "/etc/passwd", **dict(SMALL)}
+        ).text.count("root:")
+        == 0
+    )
+
+
+def test_too_long_an_address_is_refused(client):
+    assert client.get("/", params={"config": "x" * 60_001}).status_code == 414
+
+
+def test_files_of_the_server_are_not_served(client):
+    for path in ("/static/../app.py", "/static/%2e%2e/app.py", "/static/vendor/../../app.py"):
+        assert client.get(path).status_code == 404
+
+
+def test_more_than_is_worked_on_is_told_to_wait():
+    answers = Answers(at_once=1)
+    client = TestClient(create_app(answers, Searches(at_once=0)))
+    with answers.slot():
+        answer = client.get(f"/project.json?{QUERY}")
+    assert answer.status_code == 429
+    assert int(answer.headers["retry-after"]) > 0
+    assert client.get(f"/project.json?{QUERY}").status_code == 200
+    assert client.get(f"/search.json?{QUERY}").status_code == 429
+    assert "two searches run" in client.get(f"/search?{QUERY}").text
+
+
+def test_answers_are_remembered():
+    answers = Answers(remembered=1)
+    first = answers.project(SMALL)
+    assert answers.project(list(reversed(SMALL))) is first
+    answers.project([*SMALL, ("tp", "2")])
+    assert answers.project(SMALL) is not first
+
+
+def test_a_search_tells_how_far_it_is_and_what_is_best(client, capsys):
+    query = urlencode([*SMALL[:2], ("devices", "8"), *SMALL[3:]])
+    found = json.loads(page(client, "/search.json", query))
+    assert run(["search", "llama-3.1-8b", "--cluster", "h100-sxm", "--devices", "8", "--seq-len", "4096",
+                "--global-batch-size", "256", "--json"]) == 0  # fmt: skip
+    command = json.loads(capsys.readouterr().out)
+    assert [each["step_time_s"] for each in found["best"]] == [
+        each["step_time_s"] for each in command["best"]
+    ]
+    text = page(client, "/search", query)
+    assert "event: found" in text
+    link = re.search(r'href="/\?([^"]+)"', text)[1].replace("&amp;", "&")
+    assert json.loads(page(client, "/project.json", link))["step_time_s"] == found["best"][0]["step_time_s"]
+
+
+def test_a_search_that_cannot_be_asked_is_one_sentence(client):
+    assert "unknown model" in page(client, "/search", "model=nope&cluster=h100-sxm")
+    assert json.loads(page(client, "/search.json", "model=nope", status=422))["error"].startswith(
+        "unknown model"
+    )

@@ -1,0 +1,150 @@
+"""Addresses as questions: every field arrives, nothing names a file, what is too much is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from forescale.catalogue.models import load_model
+from forescale.errors import ForescaleError, SpecError, UnknownNameError
+from forescale.project import project
+from forescale.units import GIB
+from forescale.web.asked import (
+    FIELDS,
+    MOST_LAYERS,
+    OWN,
+    address,
+    changed,
+    opened,
+    question,
+    search_question,
+    told,
+    words_of,
+)
+
+SMALL = [
+    ("model", "llama-3.1-8b"),
+    ("cluster", "h100-sxm"),
+    ("devices", "16"),
+    ("seq_len", "4096"),
+    ("global_batch_size", "256"),
+]
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "vocab_size": 1000,
+}
+
+
+def test_the_page_opens_with_a_question_that_is_answered():
+    assert project(question(opened())).step_time_s > 0
+
+
+def test_every_field_arrives():
+    layout = [
+        ("tp", "2"),
+        ("pp", "2"),
+        ("vpp", "4"),
+        ("micro_batch_size", "2"),
+        ("zero", "1"),
+        ("recompute", "full"),
+    ]
+    asked = question(
+        [*SMALL, *layout, ("precision", "fp8"), ("tokens", "1_000_000"), ("framework", "torchtitan")]
+    )
+    strategy = asked.layout
+    assert (strategy.tp, strategy.pp, strategy.vpp, strategy.micro_batch_size, strategy.zero) == (
+        2,
+        2,
+        4,
+        2,
+        1,
+    )
+    assert strategy.recompute.granularity == "full"
+    assert asked.workload.precision.compute == "fp8"
+    assert asked.workload.tokens == 1e6
+    assert asked.framework is not None
+    assert asked.framework.name == "torchtitan"
+    assert strategy.num_devices == 16
+
+
+def test_an_address_is_the_question():
+    query = changed(SMALL, tp="4", set="strategy.sp=false\nstrategy.allocator='expandable_segments'")
+    assert ("tp", "4") in query
+    assert not question(query).layout.sp
+    assert address(query) == address(list(reversed(query)))
+    assert changed(query, tp="") == told([*SMALL, query[-1]])
+
+
+def test_what_a_device_has_is_changed():
+    asked = question([*SMALL, ("hbm_gib", "141"), ("network", "2")])
+    plain = question(SMALL)
+    assert asked.cluster.device.hbm_bytes == 141 * GIB
+    assert asked.cluster.tiers[0].bandwidth == plain.cluster.tiers[0].bandwidth
+    assert asked.cluster.tiers[-1].bandwidth == 2 * plain.cluster.tiers[-1].bandwidth
+
+
+def test_a_pasted_configuration_is_a_model():
+    asked = question([*SMALL[1:], ("model", OWN), ("config", json.dumps(LLAMA))])
+    assert asked.model.num_layers == 2
+
+
+def test_a_layout_that_was_found_is_asked_again():
+    first = project(question([*SMALL, ("tp", "2"), ("pp", "2"), ("zero", "1"), ("set", "strategy.sp=false")]))
+    again = project(question(changed(SMALL, **words_of(first.to_json()["strategy"]))))
+    assert again.to_json() == first.to_json()
+
+
+def test_a_search_leaves_the_layout_free():
+    asked = search_question([*SMALL, ("tp", "2"), ("framework", "torchtitan"), ("set", "strategy.pp=4")])
+    assert asked.strategy is None
+
+
+@pytest.mark.parametrize(
+    ("query", "sentence"),
+    [
+        ([("model", "/etc/passwd"), *SMALL[1:]], "unknown model"),
+        ([*SMALL[:1], ("cluster", "../cluster.toml"), *SMALL[2:]], "unknown cluster"),
+        ([*SMALL, ("framework", "/etc/passwd")], "unknown framework"),
+        ([*SMALL, ("set", "cost.measurements=/etc/passwd")], "changes none of"),
+        ([*SMALL, ("set", "hardware_config=/etc/passwd")], "changes none of"),
+        ([*SMALL, ("set", "model=/etc/passwd")], "changes none of"),
+        ([*SMALL, ("set", "\n".join(["strategy.tp=1"] * 33))], "33 changes"),
+        ([*SMALL, ("nodes", "1")], "unknown parameter"),
+        ([*SMALL[:2], ("devices", "1000000000"), *SMALL[3:]], "devices"),
+        ([*SMALL, ("hbm_gib", "-1")], "hbm_gib is a number above 0"),
+        ([*SMALL, ("network", "nan")], "network is a number above 0"),
+        ([*SMALL, ("tp", "3")], "3"),
+        ([*SMALL, ("tp", "two")], "tp"),
+        ([*SMALL[1:], ("model", OWN), ("config", "{")], "pasted config.json"),
+        ([*SMALL[1:], ("model", OWN), ("config", "[1]")], "no JSON object"),
+        ([*SMALL[1:], ("model", OWN), ("config", json.dumps({**LLAMA, "num_hidden_layers": MOST_LAYERS + 1}))], "layers"),
+        ([*SMALL[1:], ("model", OWN), ("config", " " * 70_000 + "x")], "characters|JSON"),
+        (SMALL * 30, "parameters are more"),
+        (SMALL[1:], "model is missing"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_asked_is_one_sentence(query, sentence):
+    with pytest.raises(ForescaleError, match=sentence) as raised:
+        question(query)
+    assert "\n" not in str(raised.value)
+
+
+def test_names_are_suggested():
+    with pytest.raises(UnknownNameError, match=r"llama-3\.1-70b"):
+        question([("model", "llama-3.1-70"), *SMALL[1:]])
+
+
+def test_the_form_names_fields_of_a_plan():
+    for field in FIELDS:
+        assert field.path or field.group == "What if"
+    assert load_model(dict(opened())["model"]).num_layers
+
+
+def test_too_long_values_are_refused():
+    with pytest.raises(SpecError, match="at most 50,000"):
+        told([("config", "x" * 50_001)])
