@@ -75,6 +75,7 @@ QUESTIONS = {
 NEEDING_MORE = {
     "pipeline run": ("pipeline", "run", "--schedule", "1f1b", *PIPELINE),
     "bench": ("bench", *DENSE, *LAYOUT),
+    "serve": ("serve", "--port", 0),
 }
 """What needs an extra, and says which."""
 PROGRAM = """
@@ -116,7 +117,7 @@ def isolated(site, program, *arguments, folder):
 
 
 @pytest.mark.parametrize(
-    "module", ["scipy", "torch", "pyarrow", "ray", "ortools", "hypothesis", "pytest", "sympy"]
+    "module", ["scipy", "torch", "pyarrow", "ray", "ortools", "hypothesis", "pytest", "sympy", "fastapi"]
 )
 def test_what_is_not_declared_cannot_be_imported(site, tmp_path, module):
     ran = isolated(site, f"import sys; sys.path[:0] = [sys.argv[1]]; import {module}", folder=tmp_path)

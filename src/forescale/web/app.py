@@ -114,9 +114,9 @@ class Pages:
         """Return the page, or of a change of the form its answer alone."""
         query = asked(request)
         if request.headers.get("hx-request"):
-            answer = self._html("answer.html", self._answer(told(query)))
-            answer.headers["HX-Push-Url"] = f"/?{address(query)}"
-            return answer
+            part = self._html("answer.html", self._answer(told(query)))
+            part.headers["HX-Push-Url"] = f"/?{address(query)}"
+            return part
         said = told(query) if query else told(opened())
         try:
             answer = self._answer(said)
