@@ -145,10 +145,7 @@ def _accelerated(settings: Settings, path: Path, options: Options, unknown: tupl
 def _sharded(settings: Settings, devices: int | None, unknown: tuple[str, ...]) -> Reading:
     """Return what FSDP's part says; degrees of parallelism_config must make up the processes."""
     zero, hybrid = _stage(settings)
-    degree = {
-        name: settings.size(f"{DEGREES}{name}_size", 1)
-        for name in ("tp", "cp", "sp", "dp_replicate", "dp_shard")
-    }
+    degree = _degrees(settings)
     total, given = prod(degree.values()), any(key in settings for key in PARALLEL)
     devices = devices or total
     if given and total != devices:
@@ -183,6 +180,22 @@ def _sharded(settings: Settings, devices: int | None, unknown: tuple[str, ...]) 
         unknown=unknown,
         notes=tuple(settings.notes),
     )
+
+
+def _degrees(settings: Settings) -> dict[str, int]:
+    """Return the degrees of parallelism_config, which refuses some together (parallelism_config.py)."""
+    names = ("tp", "cp", "sp", "dp_replicate", "dp_shard")
+    degree = {name: settings.size(f"{DEGREES}{name}_size", 1) for name in names}
+    if degree["cp"] > 1 < degree["sp"]:
+        settings.refuse(
+            f"parallelism_config has cp_size {degree['cp']} and sp_size {degree['sp']}; one of them must be 1"
+        )
+    if degree["tp"] * degree["cp"] > 1 and degree["dp_replicate"] > 1 == degree["dp_shard"]:
+        settings.refuse(
+            f"parallelism_config has tp_size {degree['tp']} and cp_size {degree['cp']} beside dp_replicate_size "
+            f"{degree['dp_replicate']} without shards; give dp_shard_size above 1"
+        )
+    return degree
 
 
 def _stage(settings: Settings) -> tuple[int, bool]:
