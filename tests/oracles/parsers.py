@@ -27,9 +27,10 @@ def fetched(name: str) -> Path:
 
 
 def asked_of(program: str, folder: Path, asked: list[Any], timeout: int = 200) -> list[dict[str, Any]]:
-    """What a parser's program beside this file, run by itself, answers to a list."""
+    """What a parser's program beside this file, run by itself, answers to a list; by the folder's own Python if it has one."""
+    own = folder / "bin" / "python"
     ran = subprocess.run(
-        [sys.executable, Path(__file__).parent / program, folder],
+        [own if own.exists() else sys.executable, Path(__file__).parent / program, folder],
         input=json.dumps(asked),
         capture_output=True,
         text=True,

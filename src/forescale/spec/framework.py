@@ -284,6 +284,14 @@ RULES: Mapping[str, Callable[[Asked], Any]] = MappingProxyType(
         ),
         "context ranks shard weights": lambda q: (_of(q, "cp") == 1) | (_of(q, "zero") == 3),
         "experts with tp or cp": lambda q: (_of(q, "ep") == 1) | (_of(q, "tp") == 1) | (_of(q, "cp") == 1),
+        "delayed scales take one pass": lambda q: (
+            (q.workload.precision.recipe != "delayed")
+            | (_of(q, "pp") > 1)
+            | (
+                _of(q, "dp_replicate") * _of(q, "dp_shard") * _of(q, "micro_batch_size")
+                == q.workload.global_batch_size
+            )
+        ),
         "equal stages": lambda q: np.remainder(q.model.num_layers, _of(q, "pp") * _of(q, "vpp")) == 0,
     }
 )
