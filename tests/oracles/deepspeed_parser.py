@@ -46,7 +46,9 @@ def _understood(module: Any, config: dict[str, Any], world: int, inner: int) -> 
     module.dist.get_world_size = lambda *_, **__: world
     module.dist.get_rank = lambda *_, **__: 0
     found = module.DeepSpeedConfig(config, mpu=Mpu())
-    zero = found.zero_config
+    zero, placed = found.zero_config, found.expert_parallel_config
+    if placed is not None and placed.enabled:
+        _check_experts(placed, found, world=world, tp=config.get("tensor_parallel", {}).get("autotp_size", 1))
     offload = zero.offload_optimizer
     return {
         "dp": found.world_size,
@@ -60,7 +62,20 @@ def _understood(module: Any, config: dict[str, Any], world: int, inner: int) -> 
         "gradients": str(found.grad_accum_dtype),
         "offload": None if offload is None else str(getattr(offload.device, "value", offload.device)),
         "tp": found.tensor_parallel_config.autotp_size,
+        "ep": placed.autoep_size if placed is not None and placed.enabled else 1,
     }
+
+
+def _check_experts(placed: Any, found: Any, *, world: int, tp: int) -> None:
+    from deepspeed.module_inject.auto_ep_config import validate_autoep_config
+
+    zero = found.zero_config
+    validate_autoep_config(
+        placed, world, 1, tp, found._param_dict.get("sequence_parallel_size", 1),
+        zero_stage=found.zero_optimization_stage,
+        zero_offload_optimizer=zero.offload_optimizer is not None,
+        zero_offload_param=zero.offload_param is not None,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ def meant(question: Question) -> dict[str, Any]:
         "gradients": workload.precision.gradients,
         "offload": "cpu" if strategy.offload.optimizer else None,
         "tp": strategy.tp if strategy.tp > 1 else 0,
+        "ep": strategy.ep,
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import islice
 
 import pytest
@@ -16,6 +17,7 @@ from forescale.errors import SpecError
 from forescale.export import export, under
 from forescale.question import question_of
 from forescale.spec import Strategy, Workload
+from forescale.spec.strategy import Offload
 
 NARROW = {"workload.precision.compute", "workload.precision.recipe"}
 """DeepSpeed has no narrow types."""
@@ -54,6 +56,17 @@ def test_the_folder_is_what_the_trainer_takes() -> None:
     assert config["train_batch_size"] == 64
     assert json.loads(found.texts["config.json"])["model_type"] == "llama"
     assert not found.unsaid
+
+
+def test_experts_over_tp_with_states_on_the_host_are_refused() -> None:
+    asked = replace(
+        question(zero=1, tp=2, ep=2, dp_shard=8, offload=Offload(optimizer=1.0)),
+        model=load_model("mixtral-8x7b"),
+    )
+    with pytest.raises(SpecError, match="states on the host do not go with experts"):
+        export(asked)
+    with pytest.raises(SpecError, match="experts with tp or cp"):
+        export(replace(asked, strategy=replace(asked.layout, cp=2, dp_shard=4, offload=Offload())))
 
 
 def test_a_pipeline_is_refused() -> None:

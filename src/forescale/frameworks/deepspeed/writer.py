@@ -30,6 +30,10 @@ class DeepSpeedWriter:
         if question.layout.pp > 1:
             msg = "deepspeed-zero: pipeline stages need a PipelineModule of one's own, which the Trainer does not build"
             raise SpecError(msg)
+        strategy = question.layout
+        if strategy.ep > 1 < strategy.tp and (strategy.offload.optimizer or strategy.offload.parameters):
+            msg = "deepspeed-zero: states on the host do not go with experts placed over tensor parallelism (AutoEP)"
+            raise SpecError(msg)
         texts = {
             ARGUMENTS: _arguments(question),
             CONFIG: _config(question),
