@@ -17,7 +17,7 @@ from forescale.errors import PhysicsError, SpecError
 from forescale.evaluate import Evaluation, evaluate
 from forescale.formula import number_of, value_of
 from forescale.goodput.calendar import calendar
-from forescale.graph.counts import count_parameters, model_flops
+from forescale.graph.counts import ModelFlops, count_parameters, count_trained, model_flops
 from forescale.graph.moe import possible_imbalance
 from forescale.inputs import Wired, wire
 from forescale.memory.peak import fragmentation_note, memory_summary
@@ -197,8 +197,7 @@ def _summarised(wired: Wired, evaluation: Evaluation) -> Projection:
     model, cluster, strategy, workload = question.parts
     spread = spread_of(question)
     step = number_of(evaluation.step_time)
-    share, packed = strategy.routing.share, workload.document_len
-    flops = model_flops(model, workload.seq_len, routed_share=share, document_len=packed)
+    flops = flops_of(model, strategy.routing, workload)
     per_step, per_step_full = (each * workload.global_batch_size for each in (flops.masked, flops.full))
     hardware, tokens = number_of(evaluation.flops) * strategy.num_devices, workload.tokens_per_step
     used = {"peak_rate": peak_rate(cluster, workload), "num_devices": cluster.num_devices, "step_time": step}
@@ -224,6 +223,7 @@ def _summarised(wired: Wired, evaluation: Evaluation) -> Projection:
         params=ParameterSummary(
             total=count_parameters(model).total,
             active=count_parameters(model).active,
+            trained=count_trained(model, workload.trainable),
             per_device_max=round(float(np.max(value_of(evaluation.parameters)))),
         ),
         time_s={part: number_of(evaluation.time_parts.get(part, 0.0)) for part in TIME_PARTS},
@@ -255,6 +255,17 @@ def _ideal_days(workload: Workload, step: float) -> float | None:
     if workload.tokens is None:
         return None
     return number_of(days(total_tokens=workload.tokens, tokens=workload.tokens_per_step, step_time=step))
+
+
+def flops_of(model: Model, routing: Routing, workload: Workload) -> ModelFlops:
+    """Return the FLOP of one sequence of a workload."""
+    return model_flops(
+        model,
+        workload.seq_len,
+        routed_share=routing.share,
+        document_len=workload.document_len,
+        trainable=workload.trainable,
+    )
 
 
 def _check_physics(result: Projection, *, clock_share: float) -> None:

@@ -49,11 +49,15 @@ def test_dummy_gradients_exist_where_a_layer_does_and_gradients_accumulate():
 
 def test_gathered_parameters_and_whole_gradients_over_several_shards():
     zero, shards = np.array([1.0, 2.0, 3.0, 3.0]), np.array([8.0, 8.0, 1.0, 8.0])
-    shared = {"parameters": 10.0, "reduced_bytes": 4.0, "shards": shards, "zero": zero}
+    shared = {"parameters": 10.0, "trained": 10.0, "reduced_bytes": 4.0, "shards": shards, "zero": zero}
     # two copies in bf16, a gradient in bf16 and its fp32 copy
     assert gathered_parameter_bytes(copies=2.0, **shared).tolist() == [0, 60, 0, 100]
     # weights in bf16; of fp32 gradients 7 in 8, as the shards are counted already
     assert whole_parameter_bytes(**shared).tolist() == [0, 35, 0, 55]
+    # a quarter trained
+    some = {**shared, "trained": 2.5}
+    assert gathered_parameter_bytes(copies=2.0, **some).tolist() == [0, 15, 0, 55]
+    assert whole_parameter_bytes(**some).tolist() == [0, 8.75, 0, 28.75]
 
 
 def test_resharding_by_default_depends_on_stages():
@@ -73,6 +77,7 @@ def test_what_the_gathering_stream_receives():
     assert gather_stream_bytes(parameters=10.0, shards=shards, zero=zero).tolist() == [0, 0, 20, 20]
     near = resharded_copy_bytes(parameters=12.0, ranks=4.0, shards=shards, zero=zero)
     assert near.tolist() == [0, 0, 12, 6]
-    shared = {"parameters": 10.0, "reduced_bytes": 4.0, "shards": np.array([2.0]), "zero": np.array([3.0])}
+    shared = {"parameters": 10.0, "trained": 10.0, "reduced_bytes": 4.0}
+    shared |= {"shards": np.array([2.0]), "zero": np.array([3.0])}
     assert gathered_parameter_bytes(copies=2.0, **shared).tolist() == [100]
     assert whole_parameter_bytes(**shared).tolist() == [40]

@@ -44,8 +44,8 @@ def test_a_dense_layer():
     assert found.dense == 2 * HIDDEN + attention + biases + 3 * HIDDEN * 23
     assert found.vectors == 2 * HIDDEN + biases
     assert found.narrow == attention + 3 * HIDDEN * 23
-    assert found.dense_weight == HIDDEN * 6 * 40  # queries, or the output; gate and up are apart
-    assert (found.expert, found.expert_weight, found.num_experts, found.expert_tensors) == (0, 0, 0, 0)
+    assert found.largest.dense == HIDDEN * 6 * 40  # queries, or the output; gate and up are apart
+    assert (found.expert, found.largest.expert, found.num_experts, found.expert_tensors) == (0, 0, 0, 0)
     assert (found.tensors, found.score_biases, found.vocabulary) == (2 + 3 + 3 + 1 + 2, 0, 0)
 
 
@@ -57,8 +57,8 @@ def test_a_layer_of_experts():
     assert found.expert == 4 * (each + 2 * 34 + HIDDEN)
     assert found.vectors == HIDDEN + 20
     assert found.narrow == shared + 4 * each
-    assert found.expert_weight == 4 * HIDDEN * 34
-    assert found.dense_weight == HIDDEN * 58
+    assert found.largest.expert == 4 * HIDDEN * 34
+    assert found.largest.dense == HIDDEN * 58
     assert (found.num_experts, found.expert_tensors, found.score_biases) == (20, 4, 20)
     assert found.tensors == 1 + 2 + 4 + 2
 

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 from tests.oracles import reference_blocks as reference  # noqa: E402
 
+from forescale.graph.counts import EVERYTHING, block_flops  # noqa: E402
 from forescale.graph.layer import head_block, layer_block  # noqa: E402
 from forescale.graph.layout import Layout, split_strategy  # noqa: E402
 from forescale.graph.recompute import keep  # noqa: E402
@@ -26,7 +27,7 @@ from forescale.spec import (  # noqa: E402
     Strategy,
 )
 from forescale.spec import Layer as LayerSpec  # noqa: E402
-from forescale.spec.workload import Precision  # noqa: E402
+from forescale.spec.workload import Precision, Trainable  # noqa: E402
 
 BATCH, SEQ_LEN, HIDDEN, VOCAB = 2, 128, 256, 1024
 FULL = FullAttention(num_heads=8, num_kv_heads=2, head_dim=32)
@@ -74,9 +75,15 @@ def saved_bytes(module: Any, run: Callable[[], Any]) -> int:
     return total
 
 
-def layout(strategy: Strategy | None = None) -> Layout:
+def layout(strategy: Strategy | None = None, trainable: Trainable = EVERYTHING) -> Layout:
     degrees, choices = split_strategy(strategy or Strategy(micro_batch_size=BATCH))
-    return Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(SEQ_LEN))
+    return Layout(
+        degrees=degrees,
+        choices=choices,
+        precision=Precision(),
+        seq_len=float(SEQ_LEN),
+        trainable=trainable,
+    )
 
 
 def model_of(layer: LayerSpec) -> Model:
@@ -122,6 +129,70 @@ def test_experts_padded_to_capacity(factor: float) -> None:
     padded = layout(Strategy(micro_batch_size=BATCH, routing=routing))
     expected = float(keep(layer_block(model_of(layer), layer, padded), Recompute()).num_bytes)
     assert expected == pytest.approx(measured, rel=TOLERANCE)
+
+
+class Adapted(torch.nn.Module):
+    """A frozen linear layer with an adapter of low rank, as PEFT's lora.Linear writes it."""
+
+    def __init__(self, base: Any, rank: int, dropout: float) -> None:
+        super().__init__()
+        self.base = base
+        self.down = torch.nn.Linear(base.in_features, rank, bias=False)
+        self.up = torch.nn.Linear(rank, base.out_features, bias=False)
+        self.dropout = torch.nn.Dropout(dropout) if dropout else torch.nn.Identity()
+
+    def forward(self, x: Any) -> Any:
+        return self.base(x) + self.up(self.down(self.dropout(x))) * 2.0
+
+
+FUSED = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
+TRAINED = {
+    "frozen": Trainable(frozen=("attention", "ffn", "norm")),
+    "feed-forward frozen": Trainable(frozen=("ffn",)),
+    "attention frozen": Trainable(frozen=("attention",)),
+    "adapters": Trainable(lora_rank=16, lora_targets=FUSED),
+    "adapters of attention": Trainable(lora_rank=16, lora_targets=("qkv_proj", "o_proj")),
+    "adapters that drop out": Trainable(lora_rank=16, lora_targets=FUSED, lora_dropout=True),
+}
+
+
+def as_trained(module: Any, trainable: Trainable) -> Any:
+    """Freeze parts of a reference layer, and put adapters beside its linear layers."""
+    parts = {"attention": module.attention, "ffn": module.ffn}
+    for name, part in parts.items():
+        part.requires_grad_(not trainable.freezes(name))
+    for name, each in module.named_children():
+        if name not in parts:
+            each.requires_grad_(not trainable.freezes("norm"))
+    places = {"qkv_proj": "attention.qkv", "o_proj": "attention.out"}
+    places |= {"gate_up_proj": "ffn.up", "down_proj": "ffn.down"}
+    for target in trainable.lora_targets if trainable.lora_rank else ():
+        part, _, name = places[target].partition(".")
+        base = getattr(parts[part], name)
+        setattr(parts[part], name, Adapted(base, trainable.lora_rank, 0.1 * trainable.lora_dropout))
+    return module.to(torch.bfloat16)
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_layer_that_is_frozen_or_adapted(name: str) -> None:
+    """Bytes that autograd keeps, and FLOP of both passes, where some weights are not trained."""
+    counter = pytest.importorskip("torch.utils.flop_counter")
+    from tests.oracles.test_flops import FLASH
+
+    trainable, x = TRAINED[name], hidden_states()
+    module = as_trained(reference.Layer(HIDDEN, attention(FULL), ffn(DENSE)), trainable)
+    angles = torch.outer(torch.arange(SEQ_LEN), torch.rand(FULL.head_dim // 2))
+    measured = saved_bytes(module, lambda: module(x, angles))
+    with counter.FlopCounterMode(display=False, custom_mapping=FLASH) as counted:
+        module(x, angles).float().sum().backward()
+    layer = LayerSpec(attention=FULL, ffn=DENSE)
+    block = layer_block(model_of(layer), layer, layout(trainable=trainable))
+    kept = keep(block, Recompute())
+    masks = sum(float(each.num_bytes) for each in kept.tensors if each.name.endswith(".mask"))
+    # The CPU's masks are of the input's type, those of a GPU's dropout are bytes.
+    assert float(kept.num_bytes) + masks == pytest.approx(measured, rel=TOLERANCE)
+    flops = block_flops(block, "full")
+    assert flops.forward + flops.backward == counted.get_total_flops()
 
 
 def test_head_keeps_an_fp32_softmax() -> None:

@@ -31,11 +31,16 @@ from forescale.spec import (
 from forescale.spec.constraints import Constraint
 from forescale.spec.space import ORDERS, Space, default_recompute, partial_recompute
 from forescale.spec.strategy import Kernels, Offload
+from forescale.spec.workload import Trainable
 
 WORK = workload(8192, 8)
 SHORT = workload(256, 16)
 FULL = Recompute(granularity="full")
 NARROW = Precision(compute="fp8", recipe="blockwise", parameters="fp8")
+QLORA = {
+    "trainable": Trainable(lora_rank=16, lora_dropout=True),
+    "precision": Precision(frozen="nf4_double"),
+}
 NO_OVERLAP = Overlap(**dict.fromkeys(Overlap.__dataclass_fields__, False))
 
 
@@ -242,6 +247,22 @@ CASES = {
         asked(experts(), cluster(8), replace(WORK, precision=NARROW), clock=SLOW),
         space(tp=(1, 2), cp=(1,), pp=(1, 2)),
     ),
+    "adapters": (
+        asked(latent(), cluster(8), replace(WORK, trainable=Trainable(lora_rank=16))),
+        space(cp=(1, 2), pp=(1, 2), sp=(True, False), zero=(0, 1, 2, 3)),
+    ),
+    "adapters of experts": (
+        asked(experts(num_mtp_layers=1), cluster(8), replace(WORK, **QLORA)),
+        space(tp=(1, 2), cp=(1,), pp=(1, 2), zero=(1, 3), recompute=(Recompute(), FULL)),
+    ),
+    "frozen but for the head": (
+        asked(
+            DENSE,
+            cluster(8),
+            replace(WORK, trainable=Trainable(frozen=("embedding", "attention", "ffn", "norm"))),
+        ),
+        space(**ALONE, pp=(1, 2), zero=(1, 3)),
+    ),
     "an engine that waits": (
         asked(uniform(4), swift(4), workload(256, 256)),
         space(**ALONE, kernels=Kernels(blocking_launches=True)),
@@ -327,6 +348,9 @@ FLOORS = {
     "modules of kept layers on the host": (0.868, 0.868, 0.960, 0.960, 0.989, 1.000, 1.000),
     "parameters on the host": (0.495, 0.495, 0.534, 0.534, 1.000, 1.000, 1.000),
     "narrow": (0.333, 0.880, 0.973, 0.973, 1.000, 1.000, 1.000),
+    "adapters": (0.834, 0.834, 0.999, 0.999, 1.000, 1.000, 1.000),
+    "adapters of experts": (0.135, 0.541, 0.998, 0.998, 0.553, 1.000, 1.000),
+    "frozen but for the head": (0.878, 0.878, 0.999, 0.999, 1.000, 1.000, 1.000),
     "an engine that waits": (0.902, 0.902, 0.987, 0.987, 1.000, 1.000, 1.000),
     "an engine that runs ahead": (0.488, 0.488, 0.911, 0.911, 1.000, 1.000, 1.000),
     "graphs": (0.431, 0.431, 0.879, 0.879, 1.000, 1.000, 1.000),

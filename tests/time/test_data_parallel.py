@@ -15,7 +15,7 @@ from forescale.graph.layout import split_strategy
 from forescale.graph.parts import Parts
 from forescale.graph.stages import StagePlan, stack_plans
 from forescale.memory.inputs import Setting
-from forescale.memory.parameters import Holding, Sharded
+from forescale.memory.parameters import Elements, Holding, Sharded
 from forescale.project import project
 from forescale.spec import MoeFfn, Strategy
 from forescale.spec.strategy import Kernels, Overlap
@@ -123,17 +123,31 @@ class Messages:
         return self.STARTS[op.axis] * self.groups[op.axis].num_ranks + self.EACH[op.kind] * op.num_bytes
 
 
+def holding(dense, expert=0.0, vocabulary=0.0, **more):
+    """Return the parameters of a block, all of them trained."""
+    trained = Elements(dense=dense, expert=expert, vocabulary=vocabulary)
+    return Holding(dense=dense, expert=expert, vocabulary=vocabulary, trained=trained, **more)
+
+
 LAYERS = (
-    Holding(dense=1000.0, expert=0.0, vectors=10.0, tensors=7.0),
-    Holding(
+    holding(dense=1000.0, expert=0.0, vectors=10.0, tensors=7.0),
+    holding(
         dense=2000.0, expert=24000.0, vectors=20.0, tensors=11.0, expert_tensors=2.0, num_experts=8.0, score_biases=9.0
     ),
 )  # fmt: skip
-PREDICTS = replace(LAYERS[1], dense=3000.0, vectors=30.0, tensors=13.0)
+PREDICTS = holding(
+    3000.0,
+    24000.0,
+    vectors=30.0,
+    tensors=13.0,
+    expert_tensors=2.0,
+    num_experts=8.0,
+    score_biases=9.0,
+)
 PARTS = Parts(
     layers=LAYERS,
-    embedding=Holding(dense=50000.0, expert=0.0, tensors=1.0),
-    head=Holding(dense=30.0, expert=0.0, vocabulary=49000.0, vectors=40.0, tensors=2.0),
+    embedding=holding(dense=50000.0, expert=0.0, tensors=1.0),
+    head=holding(dense=30.0, expert=0.0, vocabulary=49000.0, vectors=40.0, tensors=2.0),
     mtp=PREDICTS,
 )
 COUNTS = np.array([[2.0, 0.0], [1.0, 3.0]])

@@ -32,6 +32,7 @@ PRECISION_FIELDS = {
     "master_dtype": "master",
     "moment_dtype": "moments",
     "activation_dtype": "activations",
+    "frozen_dtype": "frozen",
 }
 """Field of `Precision` by option."""
 DEGREES = ("tp", "cp", "pp", "dp_replicate", "dp_shard")
@@ -101,6 +102,8 @@ def read_question(
     if cluster.hardware_config is not None:
         written["hardware_config"] = str(place_of(cluster.hardware_config).absolute())
     _section(written, "workload", _workload(run))
+    if any(value is not None for value in _trainable(run).values()) and isinstance(written["workload"], dict):
+        _section(written["workload"], "trainable", _trainable(run))
     _section(written, "precision", {name: getattr(run, option) for option, name in PRECISION_FIELDS.items()})
     if layout is not None:
         _section(written, "strategy", _strategy(layout))
@@ -355,6 +358,14 @@ RUN = ("seq_len", "global_batch_size", "tokens", "document_len", "optimizer")
 
 def _workload(run: RunOptions) -> dict[str, Any]:
     return {name: getattr(run, name) for name in RUN}
+
+
+def _trainable(run: RunOptions) -> dict[str, Any]:
+    return {
+        "frozen": _names(run.freeze),
+        "lora_rank": run.lora_rank,
+        "lora_targets": _names(run.lora_targets),
+    }
 
 
 def _strategy(layout: LayoutOptions) -> dict[str, Any]:

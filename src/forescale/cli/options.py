@@ -17,12 +17,12 @@ from forescale.errors import SpecError, shown
 from forescale.files import place_of
 from forescale.limits import PRICE, within
 from forescale.spec.strategy import Allocator, ContextKind, Dispatcher, RematPolicy, TensorKind
-from forescale.spec.workload import ComputeType, OptimizerName, StorageType
+from forescale.spec.workload import ComputeType, FrozenType, OptimizerName, StorageType
 
 F = TypeVar("F", bound=Callable[..., None])
 
 LAYOUT, RUN, MACHINE, OUTPUT = "Layout", "Run", "Cluster", "Output"
-COST, TYPES, GRID = Rare("Cost models"), Rare("Data types"), Rare("Context and SUMMA")
+COST, TYPES, GRID = Rare("Cost models"), Rare("Types, training"), Rare("Context and SUMMA")
 STAGES, REPLAY, EXPERTS = Rare("Stages"), Rare("Recompute"), Rare("Experts")
 RANKS, HOST = Rare("Ranks and overlap"), Rare("Memory")
 
@@ -323,6 +323,14 @@ class RunOptions:
     master_dtype: MasterType | None = _types("Type of the master copy.")
     moment_dtype: StorageType | None = _types("Type of the optimizer's moments.")
     activation_dtype: StorageType | None = _types("Type of activations.")
+    freeze: str | None = _types(
+        "Parts whose weights are not trained: embedding, attention, ffn, moe, norm, head.", "A,B"
+    )
+    lora_rank: int | None = _types("Rank of adapters, beside which all other weights are frozen.")
+    lora_targets: str | None = _types(
+        "Products with adapters, such as q_proj,v_proj; by default all of attention and feed-forward.", "A,B"
+    )
+    frozen_dtype: FrozenType | None = _types("Type of frozen weights; nf4_double is QLoRA's.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,11 +14,11 @@ from forescale.errors import SpecError, UnknownNameError
 from forescale.evaluate import Evaluation, evaluate
 from forescale.explain.tidy import tidy
 from forescale.formula import Term, TermNode, as_term, value_of
-from forescale.graph.counts import count_parameters, model_flops
+from forescale.graph.counts import count_parameters, count_trained
 from forescale.graph.stages import Picker
 from forescale.inputs import wire
 from forescale.memory.peak import MemoryParts
-from forescale.project import peak_rate
+from forescale.project import flops_of, peak_rate
 from forescale.projection.rates import days, tokens_per_device_second, utilisation
 from forescale.projection.result import TIME_PARTS
 from forescale.question import Question
@@ -29,7 +29,7 @@ MEMORY_PARTS = tuple(MemoryParts.__dataclass_fields__)
 SCALARS = (
     "step_time", "tokens_per_s_per_device", "training_days", "num_microbatches", "mfu", "mfu_full_attention",
     "hfu", "model_flops", "model_flops_full_attention", "hardware_flops", "params.total", "params.active",
-    "params.per_device_max", "memory.peak",
+    "params.trained", "params.per_device_max", "memory.peak",
 )  # fmt: skip
 
 
@@ -145,20 +145,18 @@ class Explainer:
         return as_term(Picker(rows)(values), name=part).renamed(part, unit="byte")
 
     def _model_flops(self, *, full: bool) -> Term:
-        share = self.question.layout.routing.share
         run = self.question.workload
-        flops = model_flops(
-            self.question.model, run.seq_len, routed_share=share, document_len=run.document_len
-        )
+        flops = flops_of(self.question.model, self.question.layout.routing, run)
         convention = (
             "every query-key pair counted" if full else "only the query-key pairs that the mask leaves"
         )
+        spared = "" if run.trainable.is_all else ", 2 × by frozen weights"
         one = Term(
             flops.full if full else flops.masked,
             name="FLOP of one sequence",
             unit="FLOP",
             source=PALM,
-            text=f"3 × those of the forward products; {convention}, nothing recomputed",
+            text=f"3 × those of the forward products{spared}; {convention}, nothing recomputed",
         )
         batch = Term(float(self.question.workload.global_batch_size), name="global_batch_size", unit="1")
         return as_term(one * batch).renamed("model_flops", unit="FLOP")
@@ -174,7 +172,9 @@ class Explainer:
             values = self.evaluation.parameters
             picked = Picker(np.argmax(value_of(values), axis=0))(values)
             return as_term(picked).renamed(part, unit="parameter")
-        counts = count_parameters(self.question.model)
-        return Term(
-            float(getattr(counts, part)), name=part, unit="parameter", source=self.question.model.source
-        )
+        model = self.question.model
+        if part == "trained":
+            count = float(count_trained(model, self.question.workload.trainable))
+            return Term(count, name=part, unit="parameter", source=model.source)
+        counts = count_parameters(model)
+        return Term(float(getattr(counts, part)), name=part, unit="parameter", source=model.source)

@@ -14,7 +14,9 @@ from forescale.graph.parts import build_blocks
 from forescale.numeric import Numeric, summed
 from forescale.spec.model import Model
 from forescale.spec.strategy import Strategy
-from forescale.spec.workload import Precision
+from forescale.spec.workload import Precision, Trainable
+
+EVERYTHING = Trainable()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +34,10 @@ class ParameterCount:
 
 
 def whole_blocks(
-    model: Model, seq_len: float = 1.0, document_len: float | None = None
+    model: Model,
+    seq_len: float = 1.0,
+    document_len: float | None = None,
+    trainable: Trainable = EVERYTHING,
 ) -> list[tuple[Block, int]]:
     """Return the blocks of a model that nothing splits, and how often it has each: layers by kind, ends, the rest."""
     degrees, choices = split_strategy(Strategy())
@@ -42,16 +47,17 @@ def whole_blocks(
         precision=Precision(),
         seq_len=seq_len,
         document_len=document_len,
+        trainable=trainable,
     )
     layers = (model.layers.count(kind) for kind in model.layer_kinds)
     return list(zip(build_blocks(model, layout).all(), (*layers, 1, 1, model.num_mtp_layers), strict=False))
 
 
-def own_parameters(model: Model) -> list[tuple[str, Parameter, int]]:
+def own_parameters(model: Model, trainable: Trainable = EVERYTHING) -> list[tuple[str, Parameter, int]]:
     """Return the parameters of a model by block, each with how often it has them; tied weights are the embedding's."""
     return [
         (block.name, parameter, times)
-        for block, times in whole_blocks(model)
+        for block, times in whole_blocks(model, trainable=trainable)
         for parameter in block.parameters
         if not (model.tied_embeddings and parameter.name == VOCABULARY_WEIGHT)
     ]
@@ -72,6 +78,15 @@ def count_parameters(model: Model) -> ParameterCount:
         expert=round(sum(each.elements * times for each, times in main if each.group == "expert")),
         embedding=round(sum(parameter.elements for parameter in ends if parameter.matrix)),
         mtp=round(sum(parameter.elements for parameter in mtp)) * model.num_mtp_layers,
+    )
+
+
+@lru_cache(maxsize=256)
+def count_trained(model: Model, trainable: Trainable) -> int:
+    """Return the parameters that are trained, adapters included; without multi-token prediction, as the total."""
+    own = own_parameters(model, trainable)
+    return round(
+        sum(each.elements * times for block, each, times in own if block != "mtp" and not each.frozen)
     )
 
 
@@ -120,20 +135,26 @@ def primitive_flops(primitive: Primitive, convention: Convention) -> Numeric:
 
 @lru_cache(maxsize=256)
 def model_flops(
-    model: Model, seq_len: int, *, routed_share: float = 1.0, document_len: float | None = None
+    model: Model,
+    seq_len: int,
+    *,
+    routed_share: float = 1.0,
+    document_len: float | None = None,
+    trainable: Trainable = EVERYTHING,
 ) -> ModelFlops:
     """Return the FLOP of one training sequence: 3 times those of the forward products (PaLM, appendix B).
 
-    `routed_share` of the tokens that choose an expert are not dropped; a sequence is documents of `document_len`, of
-    which attention sees one.
+    A product by a frozen weight has no second one in backward. `routed_share` of the tokens that choose an expert are
+    not dropped; a sequence is documents of `document_len`, of which attention sees one.
     """
-    blocks = whole_blocks(replace(model, vocab_multiple=1), float(seq_len), document_len)
+    blocks = whole_blocks(replace(model, vocab_multiple=1), float(seq_len), document_len, trainable)
     scale = 1.0 + BACKWARD_PER_FORWARD
     masked, full = (
         sum(times * _forward(block, convention, routed_share) for block, times in blocks)
         for convention in CONVENTIONS
     )
-    return ModelFlops(masked=float(masked) * scale, full=float(full) * scale)
+    spared = sum(times * _of_frozen(block, routed_share) for block, times in blocks)
+    return ModelFlops(masked=float(masked) * scale - spared, full=float(full) * scale - spared)
 
 
 def _forward(block: Block, convention: Convention, routed_share: float) -> Numeric:
@@ -144,3 +165,9 @@ def _forward(block: Block, convention: Convention, routed_share: float) -> Numer
         if isinstance(primitive, GroupedGemm)
     )
     return block_flops(block, convention).forward - summed(routed)
+
+
+def _of_frozen(block: Block, routed_share: float) -> float:
+    """Return the FLOP of a block's forward products by weights that are frozen."""
+    frozen = replace(block, operators=tuple(each for each in block.operators if each.frozen))
+    return float(_forward(frozen, "masked", routed_share))

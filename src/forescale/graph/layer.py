@@ -168,10 +168,10 @@ def _token_embedding(b: Builder, model: Model, *, ids: str, result: str) -> None
     b.operator(
         "embedding.lookup",
         forward=(Elementwise(bytes_moved=2.0 * moved, family="embedding"),),
-        backward_weight=(Elementwise(bytes_moved=5.0 * moved, family="embedding"),),
+        backward_weight=() if b.frozen else (Elementwise(bytes_moved=5.0 * moved, family="embedding"),),
         reads=(ids,),
         writes=(looked_up,),
-        saves=(ids,),
+        saves=() if b.frozen else (ids,),
     )
     if width != h:
         name = "embedding.project"

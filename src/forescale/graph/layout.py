@@ -25,7 +25,7 @@ from forescale.spec.strategy import (
     Strategy,
     TensorKind,
 )
-from forescale.spec.workload import STORAGE_BYTES, Precision, Workload, narrow_bytes
+from forescale.spec.workload import STORAGE_BYTES, Precision, Trainable, Workload, narrow_bytes
 
 Dim: TypeAlias = Literal[
     "residual",
@@ -177,6 +177,7 @@ class Layout:
     seq_len: Numeric
     document_len: float | None = None
     """Tokens of the documents that a sequence is packed with; None is one."""
+    trainable: Trainable = field(default_factory=Trainable)
     _splits: dict[Dim, Numeric] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Parts of the dimensions that were asked for."""
 
@@ -189,6 +190,7 @@ class Layout:
             precision=workload.precision,
             seq_len=float(workload.seq_len),
             document_len=None if workload.document_len is None else float(workload.document_len),
+            trainable=workload.trainable,
         )
 
     @property

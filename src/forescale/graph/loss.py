@@ -8,7 +8,7 @@ from types import MappingProxyType
 import numpy as np
 
 from forescale.formula import formula
-from forescale.graph.operator import Builder, Names
+from forescale.graph.operator import Builder, Names, Work
 from forescale.graph.ops import Collective, Elementwise, Gemm
 from forescale.numeric import Numeric
 from forescale.spec.strategy import CrossEntropy
@@ -106,21 +106,20 @@ def fused_linear_loss(b: Builder, *, source: str, rows: Numeric, k: float, n: Nu
     chunk = loss_chunk_tokens(tokens=rows, vocab=n, hidden=k)
     logits = b.tensor("head.logits_chunk", chunk * n, size)
     of_input = b.tensor("head.input_gradient", rows * k, size, differentiable=False)
-    of_weight = b.tensor("head.weight_gradient", n * k, size, differentiable=False)
-    products = (
-        Gemm(m=rows, n=n, k=k, dtype=dtype),
-        Gemm(m=rows, n=k, k=n, dtype=dtype),
-        Gemm(m=n, n=k, k=rows, dtype=dtype, accumulate_bytes=size),
-    )
+    of_weight: Names = ()
+    products: Work = (Gemm(m=rows, n=n, k=k, dtype=dtype), Gemm(m=rows, n=k, k=n, dtype=dtype))
+    if not b.frozen:
+        of_weight = (b.tensor("head.weight_gradient", n * k, size, differentiable=False),)
+        products = (*products, Gemm(m=n, n=k, k=rows, dtype=dtype, accumulate_bytes=size))
     moved = Elementwise(bytes_moved=LOSS_BYTES["fused_linear"][0] * rows * n, family="loss", kernels=6.0)
     scalars = Collective(kind="all_reduce", axis="tp", num_bytes=3.0 * rows * 4.0)
     b.operator(
         "head.fused_loss",
         forward=(*products, moved, scalars),
         backward_input=(Elementwise(bytes_moved=2.0 * size * rows * k, family="loss"),),
-        backward_weight=(Elementwise(bytes_moved=2.0 * size * n * k, family="loss"),),
+        backward_weight=tuple(Elementwise(bytes_moved=2.0 * size * n * k, family="loss") for _ in of_weight),
         reads=(source,),
-        saves=(of_input, of_weight),
+        saves=(of_input, *of_weight),
         temporaries=(logits,),
         gradient_in_saved=True,
     )

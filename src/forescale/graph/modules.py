@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from forescale.graph.adapters import adapters, parts_of
 from forescale.graph.layout import Extent, Layout
 from forescale.graph.operator import NARROWEST_GRADIENT_BYTES, Builder, Names, Work
 from forescale.graph.ops import Collective, Elementwise, Gemm, MeshAxis
@@ -130,8 +131,9 @@ def linear(
     own_gradient: bool = False,
     narrow: bool = True,
     matrices: int = 1,
+    adapted: bool = True,
 ) -> None:
-    """Append rows x inputs -> rows x outputs, with its weight and its three products.
+    """Append rows x inputs -> rows x outputs, with its weight, its three products, and its adapters if `adapted`.
 
     `padded` is the width of all outputs where it is more than theirs. `saved` is kept for the weight gradient, by
     default the source; kernels that do not gather it again keep the source, too. Not `narrow` are products that
@@ -156,6 +158,9 @@ def linear(
         own_gradient=own_gradient,
         narrow=narrow,
     )
+    if adapted:
+        parts = parts_of(b, name, result, outputs, matrices=matrices)
+        adapters(b, name, parts, source=source, saved=saved or source, rows=rows, inputs=inputs)
 
 
 def product(
@@ -175,9 +180,13 @@ def product(
 
     With `own_gradient` the weight gradient exists by itself for a moment, though it is accumulated elsewhere.
     A narrow product of a wide input, which others need as well, keeps a narrow copy of its own, unless there is one.
+    A frozen weight has no gradient, for which nothing is saved.
     """
     lay = b.layout
     dtype = lay.precision.compute if narrow else lay.wide_type
+    if b.frozen:
+        _frozen_product(b, name, source=source, results=results, rows=rows, k=k, n=n, dtype=dtype)
+        return
     if not lay.choices.kernels.regathers_inputs:
         saved = source
     size = lay.linear_input_bytes
@@ -211,6 +220,42 @@ def product(
         backward_temporaries=(*temporaries, *buffers),
         panels=passes.steps,
     )
+
+
+def _frozen_product(
+    b: Builder,
+    name: str,
+    *,
+    source: str,
+    results: tuple[str, ...],
+    rows: Numeric,
+    k: Numeric,
+    n: Numeric,
+    dtype: str,
+) -> None:
+    """Append a product by a frozen weight, and that of its input's gradient; a quantised one is made wide for each."""
+    passes = _passes(b.layout, rows=rows, k=k, n=n, dtype=dtype)
+    widened, wide = widening(b, name, k * n)
+    b.operator(
+        name,
+        forward=(*widened, *passes.forward),
+        backward_input=(*widened, *passes.backward_input),
+        reads=(source,),
+        writes=results,
+        temporaries=wide,
+        backward_temporaries=wide,
+        frozen=True,
+    )
+
+
+def widening(b: Builder, name: str, elements: Numeric, *, kernels: Numeric = 1.0) -> tuple[Work, Names]:
+    """Return the pass that makes a quantised weight wide, and the wide weight; nothing where it is wide already."""
+    stored = b.quantised_bytes
+    if stored is None:
+        return (), ()
+    moved = elements * (stored + b.layout.element_bytes)
+    wide = b.tensor(f"{name}.wide_weight", elements, differentiable=False)
+    return (Elementwise(bytes_moved=moved, family="cast", kernels=kernels),), (wide,)
 
 
 def _passes(layout: Layout, *, rows: Numeric, k: Numeric, n: Numeric, dtype: str) -> Passes:
@@ -253,7 +298,7 @@ def norm(
         saves = (
             b.tensor(f"{result}.fp32", tokens * width, 4.0),
             statistics,
-            b.tensor(f"{result}.normalised", tokens * width),
+            *(() if b.frozen else (b.tensor(f"{result}.normalised", tokens * width),)),
         )
     sums: Work = ()
     if b.layout.summa:  # each rank of tp has a part of every token, and of its sums in either direction
@@ -301,8 +346,9 @@ def gather_sequence(
     With sequence parallelism: all-gather forward, reduce-scatter of the input gradient backward, and the
     input gathered once more for the weight gradient (only the local part is kept), both behind the products
     of the linear layer it `feeds` unless kernels wait for them; inputs travel in 8 bits where the layer takes
-    them so. Kernels that keep the gathered input gather it once. Without: nothing forward, all-reduce of the
-    partial input gradient backward (Megatron-LM's f). Under SUMMA products take their input as it is.
+    them so. Kernels that keep the gathered input gather it once, as do frozen layers. Without: nothing forward,
+    all-reduce of the partial input gradient backward (Megatron-LM's f). Under SUMMA products take their input as
+    it is.
     """
     lay = b.layout
     if lay.summa:
@@ -333,7 +379,7 @@ def gather_sequence(
         name,
         forward=(gather,),
         backward_input=(Collective(kind="reduce_scatter", axis="tp", num_bytes=size),),
-        backward_weight=(gather,) if again else (),
+        backward_weight=(gather,) if again and not b.frozen else (),
         reads=(source,),
         writes=(gathered,),
         hidden_behind=behind,
@@ -382,9 +428,21 @@ def linear_out(
     """
     partial, tokens = partial_result(b, name, result, width), b.layout.tokens("sequence")
     outputs: Extent = ("hidden", width)
-    linear(b, name, source=source, result=partial, rows=tokens, inputs=inputs, outputs=outputs, bias=bias)
+    linear(
+        b,
+        name,
+        source=source,
+        result=partial,
+        rows=tokens,
+        inputs=inputs,
+        outputs=outputs,
+        bias=bias,
+        adapted=False,
+    )
     if not b.layout.summa:
         scatter_sequence(b, scatter, source=partial, result=result, width=width)
+    parts = parts_of(b, name, result, outputs, matrices=1)
+    adapters(b, name, parts, source=source, saved=source, rows=tokens, inputs=inputs, summed_up=True)
 
 
 def exchange(b: Builder, name: str, *, axis: MeshAxis, num_bytes: Numeric, source: str, result: str) -> None:

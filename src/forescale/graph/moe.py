@@ -8,9 +8,10 @@ from typing import Any, Literal
 import numpy as np
 
 from forescale.formula import formula
+from forescale.graph.adapters import expert_adapters, parts_of
 from forescale.graph.ffn import activation, kept_input, two_layers
 from forescale.graph.layout import Extent
-from forescale.graph.modules import FP8_ROW_BYTES, casts, elementwise, linear
+from forescale.graph.modules import FP8_ROW_BYTES, casts, elementwise, linear, widening
 from forescale.graph.operator import Builder
 from forescale.graph.ops import Collective, CollectiveKind, Elementwise, GroupedGemm
 from forescale.numeric import Numeric, larger, smaller
@@ -314,14 +315,23 @@ def _grouped(
     if spec.bias:
         b.parameter(f"{name}.bias", experts, outputs, **own)
     product = partial(GroupedGemm, groups=groups, m=rows, dtype=dtype, together=together)
+    of_weight = product(n=n, k=k, contract="m", accumulate_bytes=lay.accumulate_bytes)
+    widened, wide = widening(b, name, groups * k * n, kernels=calls)
     b.operator(
         name,
-        forward=(*casts(lay, rows * k, dtype, kernels=calls), product(n=n, k=k)),
-        backward_input=(*casts(lay, rows * n, dtype, kernels=calls), product(n=k, k=n)),
-        backward_weight=(product(n=n, k=k, contract="m", accumulate_bytes=lay.accumulate_bytes),),
+        forward=(*widened, *casts(lay, rows * k, dtype, kernels=calls), product(n=n, k=k)),
+        backward_input=(*widened, *casts(lay, rows * n, dtype, kernels=calls), product(n=k, k=n)),
+        backward_weight=() if b.frozen else (of_weight,),
         reads=(source,),
         writes=(result,),
-        saves=(source,),
+        saves=() if b.frozen else (source,),
+        temporaries=wide,
+        backward_temporaries=wide,
+        frozen=b.frozen,
+    )
+    parts = parts_of(b, name, result, outputs, matrices=fused)
+    expert_adapters(
+        b, name, parts, source=source, rows=rows, inputs=inputs, num_experts=float(spec.num_experts)
     )
 
 

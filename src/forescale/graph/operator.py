@@ -11,8 +11,10 @@ from forescale.graph.layout import Extent, Layout
 from forescale.graph.ops import Primitive
 from forescale.numeric import Numeric, summed
 from forescale.spec.strategy import Module
+from forescale.spec.workload import QUANTISED_BYTES
 
 Part: TypeAlias = Literal["attention", "ffn", "moe", "norm", "embedding", "head", "optimizer"]
+ENDS: tuple[Part, ...] = ("embedding", "head")
 ParameterGroup: TypeAlias = Literal["dense", "expert"]
 Names: TypeAlias = tuple[str, ...]
 Work: TypeAlias = tuple[Primitive, ...]
@@ -48,6 +50,8 @@ class Operator:
     """Backward hands the gradient of its result on as it is (an addition)."""
     overlaps_itself: bool = False
     """Its collectives run behind its own compute (ring attention)."""
+    frozen: bool = False
+    """Its weight is not trained: backward has one product for one of forward."""
     panels: Numeric | None = None
     """Steps of SUMMA: each pass is done so often, and a step's messages run beside the step before."""
     hidden_behind: str | None = None
@@ -103,6 +107,10 @@ class Parameter:
     """Whether its product runs in the compute type, however narrow, rather than in that of activations."""
     matrices: int = 1
     """How many weights it is where a framework does not fuse them: gate and up."""
+    frozen: bool = False
+    """Whether it is not trained."""
+    quantised: bool = False
+    """Whether it is frozen in less than 16 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,14 +163,30 @@ class Builder:
         """Append an operator to this block, in the current part and modules."""
         self.operators.append(Operator(name=name, part=self.part, modules=self.modules, **work))
 
+    @property
+    def frozen(self) -> bool:
+        """Whether the weights of the current part are not trained."""
+        return self.layout.trainable.freezes(self.part)
+
+    @property
+    def quantised_bytes(self) -> float | None:
+        """Bytes per element of the current part's matrices where they are frozen in less than 16 bits."""
+        if not self.frozen or self.part in ENDS:
+            return None
+        return QUANTISED_BYTES.get(self.layout.precision.frozen or "")
+
     def parameter(
         self,
         name: str,
         *dims: Extent,
         copies: Numeric = 1.0,
+        adapter: bool = False,
         **more: Any,  # noqa: ANN401 (fields of a parameter)
     ) -> None:
-        """Declare a weight by its logical dimensions; `copies` scales the local part (replicas, padding)."""
+        """Declare a weight by its logical dimensions; `copies` scales the local part (replicas, padding).
+
+        An `adapter` is trained whatever its part is.
+        """
         elements: float = 1.0
         local: Numeric = 1.0
         parts = self.layout.weight_split([dim for dim, _ in dims])
@@ -170,13 +194,16 @@ class Builder:
             elements *= size
             local = local * (size / split)
         shape = tuple(size for _, size in dims)
+        frozen, matrix = self.frozen and not adapter, len(dims) > 1
         self.parameters.append(
             Parameter(
                 name=name,
                 elements=elements,
                 local_elements=local * copies,
-                matrix=len(dims) > 1,
+                matrix=matrix,
                 shape=shape,
+                frozen=frozen,
+                quantised=frozen and matrix and self.quantised_bytes is not None,
                 **more,
             )
         )

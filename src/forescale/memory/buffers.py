@@ -10,7 +10,7 @@ from forescale.graph.layout import Choices, several, state_shards
 from forescale.graph.operator import NARROWEST_GRADIENT_BYTES
 from forescale.memory.inputs import Setting
 from forescale.memory.liveness import largest
-from forescale.memory.parameters import Sharded
+from forescale.memory.parameters import Elements, Sharded
 from forescale.numeric import Numeric, smaller, summed
 from forescale.spec.cluster import Device
 from forescale.spec.strategy import Kernels, Reshard
@@ -68,54 +68,75 @@ def _dummy_gradients(setting: Setting, sharded: Sharded) -> Numeric:
 
 def _gathered(setting: Setting, sharded: Sharded) -> Numeric:
     """Return the gathered parameters and unreduced gradients of the largest block, or weight, at stage 3."""
-    degrees, stages, held = sharded.degrees, sharded.stages, sharded.held
+    degrees, stages, precision = sharded.degrees, sharded.stages, setting.workload.precision
     buffers: Numeric = 0.0 * stages.first
-    groups: list[tuple[Numeric, float, Numeric, Numeric]]
     shards = state_shards(degrees, setting.choices.tp_kind)
-    reduced = STORAGE_BYTES[setting.workload.precision.gradients]
-    unreduced = reduced
-    if setting.choices.kernels.gathers_each_weight:
-        unreduced = 0.0  # reduced as the product made it
-        groups = [(1.0, 2.0, block.dense_weight, block.expert_weight) for block in held.layers]
-        groups.append((stages.last, 1.0, held.head.vocabulary, 0.0))
-    else:
-        groups = [(1.0, 2.0, block.dense, block.expert) for block in held.layers]
-        groups.append((stages.last, 1.0, held.head.dense + held.head.vocabulary, held.head.expert))
-    for present, copies, dense, expert in groups:
+    reduced = STORAGE_BYTES[precision.gradients]
+    each = setting.choices.kernels.gathers_each_weight
+    for present, copies, sent, trained in _groups(setting, sharded):
         both: Numeric = 0.0
-        for parameters, ranks in ((dense, shards), (expert, degrees.expert_shards)):
+        for weights, gradients, ranks in (
+            (sent.dense, trained.dense, shards),
+            (sent.expert, trained.expert, degrees.expert_shards),
+        ):
             both = both + gathered_parameter_bytes(
-                parameters=parameters,
+                parameters=weights,
+                trained=gradients,
                 copies=copies,
-                reduced_bytes=unreduced,
+                reduced_bytes=0.0 if each else reduced,  # each is reduced as the product made it
                 shards=ranks,
                 zero=degrees.zero,
             )
         buffers = largest(first=buffers, second=present * both)
     reshard, zero = setting.choices.reshard, degrees.zero
-    (dense, expert), expert_shards = (sharded.dense, sharded.expert), degrees.expert_shards
+    whole = sharded.sent(precision)
+    of_groups = (
+        (whole.dense, sharded.trained.dense, shards),
+        (whole.expert, sharded.trained.expert, degrees.expert_shards),
+    )
     if not isinstance(reshard, str):
         ranks = float(reshard)
-        copies_of_dense = resharded_copy_bytes(parameters=dense, ranks=ranks, shards=shards, zero=zero)
-        copies_of_expert = resharded_copy_bytes(
-            parameters=expert, ranks=ranks, shards=expert_shards, zero=zero
+        copied = (
+            resharded_copy_bytes(parameters=parameters, ranks=ranks, shards=own, zero=zero)
+            for parameters, _, own in of_groups
         )
-        return buffers + (copies_of_dense + copies_of_expert)
-    never = whole_parameter_bytes(
-        parameters=dense, reduced_bytes=reduced, shards=shards, zero=zero
-    ) + whole_parameter_bytes(parameters=expert, reduced_bytes=reduced, shards=expert_shards, zero=zero)
+        return buffers + summed(copied)
+    never = summed(
+        whole_parameter_bytes(
+            parameters=parameters, trained=trained, reduced_bytes=reduced, shards=own, zero=zero
+        )
+        for parameters, trained, own in of_groups
+    )
     return resharded_bytes(always=buffers, never=never, whole=kept_whole(pp=degrees.pp, reshard=reshard))
+
+
+def _groups(setting: Setting, sharded: Sharded) -> list[tuple[Numeric, float, Elements, Elements]]:
+    """Return what is gathered at once: where it is, in how many copies, its 16-bit numbers, and what has gradients."""
+    held, last, precision = sharded.held, sharded.stages.last, setting.workload.precision
+    if setting.choices.kernels.gathers_each_weight:
+        weights = [(1.0, 2.0, block.largest, block.largest_trained) for block in held.layers]
+        head = held.head.sent(precision).vocabulary, held.head.trained.vocabulary
+    else:
+        weights = [(1.0, 2.0, block.sent(precision), block.trained) for block in held.layers]
+        head = _with_vocabulary(held.head.sent(precision)), _with_vocabulary(held.head.trained)
+    sent, trained = (Elements(dense=elements, expert=0.0) for elements in head)
+    return [*weights, (last, 1.0, sent, trained)]
+
+
+def _with_vocabulary(elements: Elements) -> Numeric:
+    return elements.dense + elements.vocabulary
 
 
 def gathered_aside(setting: Setting, sharded: Sharded) -> Numeric:
     """Return what the largest group takes where it is received: a block, or what stands at the root of the model."""
     if not setting.choices.kernels.gathers_aside:
         return 0.0
-    held, stages, degrees = sharded.held, sharded.stages, sharded.degrees
-    head, shards = held.head, state_shards(degrees, setting.choices.tp_kind)
+    stages, degrees = sharded.stages, sharded.degrees
+    held = sharded.held.map(lambda block: block.sent(setting.workload.precision))
+    shards = state_shards(degrees, setting.choices.tp_kind)
     groups = [(block.dense, shards) for block in held.layers]
     groups += [(block.expert, degrees.expert_shards) for block in held.layers]
-    root = stages.first * held.embedding.dense + stages.last * (head.dense + head.vocabulary)
+    root = stages.first * held.embedding.dense + stages.last * _with_vocabulary(held.head)
     buffers: Numeric = 0.0 * stages.first
     for parameters, ranks in [*groups, (root, shards)]:
         own = gather_stream_bytes(parameters=parameters, shards=ranks, zero=degrees.zero)
@@ -149,12 +170,21 @@ def dummy_gradient_bytes(
     "its gradients in the compute type, copied to the type and order of the reduction",
 )
 def gathered_parameter_bytes(
-    *, parameters: Numeric, copies: float, reduced_bytes: float, shards: Numeric, zero: Numeric
+    *,
+    parameters: Numeric,
+    trained: Numeric,
+    copies: float,
+    reduced_bytes: float,
+    shards: Numeric,
+    zero: Numeric,
 ) -> Numeric:
-    """Parameters × (2·copies at stage 3, and 2 + bytes of the reduction from 2) with several shards, else 0."""
+    """Parameters × 2·copies at stage 3, and trained × (2 + bytes of the reduction) from 2, with several shards, else 0.
+
+    Parameters count as 16-bit numbers.
+    """
     gathered = np.where(np.asarray(zero) >= 3, 2.0 * copies, 0.0)
     needed = (np.asarray(zero) >= 2) & (np.asarray(shards) > 1)
-    return np.where(needed, parameters * (gathered + 2.0 + reduced_bytes), 0.0)
+    return np.where(needed, parameters * gathered + trained * (2.0 + reduced_bytes), 0.0)
 
 
 @formula(
@@ -163,15 +193,15 @@ def gathered_parameter_bytes(
     "backward (set_requires_gradient_sync, set_reshard_after_backward); gradients add up in the reduction's type",
 )
 def whole_parameter_bytes(
-    *, parameters: Numeric, reduced_bytes: float, shards: Numeric, zero: Numeric
+    *, parameters: Numeric, trained: Numeric, reduced_bytes: float, shards: Numeric, zero: Numeric
 ) -> Numeric:
-    """Parameters × (2 at stage 3, and bytes of accumulated gradients from 2) with several shards, else 0.
+    """Parameters × 2 at stage 3, and trained × bytes of accumulated gradients from 2, with several shards, else 0.
 
-    Of gradients what is beyond their shards, which come to be as the whole ones go.
+    Of gradients what is beyond their shards, which come to be as the whole ones go. Parameters count as 16-bit numbers.
     """
     gathered = np.where(np.asarray(zero) >= 3, 2.0, 0.0)
     needed = (np.asarray(zero) >= 2) & (np.asarray(shards) > 1)
-    return np.where(needed, parameters * (gathered + reduced_bytes * (1.0 - 1.0 / shards)), 0.0)
+    return np.where(needed, parameters * gathered + trained * (reduced_bytes * (1.0 - 1.0 / shards)), 0.0)
 
 
 @formula(

@@ -57,6 +57,8 @@ class StateBytes:
     weights: Numeric
     gradients: Numeric
     optimizer: Numeric
+    frozen: Numeric = 0.0
+    """Of the weights, those that are not trained."""
     update: Numeric = 0.0
     """Fp32 gradients that exist during the update alone."""
     narrow: Numeric = 0.0

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 import numpy as np
 
@@ -16,32 +17,71 @@ from forescale.graph.parts import Parts
 from forescale.graph.stages import Stages, over_stages
 from forescale.numeric import Numeric, larger, summed
 from forescale.spec.model import Model
+from forescale.spec.workload import QUANTISED_BYTES, Precision, frozen_bytes
 
 SCORE_BIAS = "moe.score_bias"
+GATHERED_BYTES = 2.0
+"""Parameters travel in 16 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
-    """Parameters of one block on one device (elements)."""
+class Elements:
+    """Parameters on one device (elements)."""
 
     dense: Numeric
     expert: Numeric
     vocabulary: Numeric = 0.0
-    """The head's matrix, not in `dense`: one copy with the embedding's where both stand on one stage."""
+    """Of a block, the head's matrix, not in `dense`: one copy with the embedding's where both stand on one stage."""
+
+
+NO_ELEMENTS = Elements(dense=0.0, expert=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights(Elements):
+    """Parameters on one device, and which of them are trained."""
+
+    trained: Elements
+    frozen: Elements | None = None
+    """Those that are not, in 16 bits or more; None is none."""
+    quantised: Elements | None = None
+    """Those that are not, in less."""
+
+    def not_trained(self, precision: Precision) -> tuple[tuple[Elements, float], ...]:
+        """Return the parameters that are frozen, each kind with its bytes per element."""
+        narrow = QUANTISED_BYTES.get(precision.frozen or "", 0.0)
+        kinds = (self.frozen, frozen_bytes(precision)), (self.quantised, narrow)
+        return tuple((elements, size) for elements, size in kinds if elements is not None)
+
+    def sent(self, precision: Precision) -> Elements:
+        """Return how many 16-bit numbers travel for the parameters: frozen ones are sent as they are kept."""
+        dense, expert, vocabulary = self.trained.dense, self.trained.expert, self.trained.vocabulary
+        for elements, size in self.not_trained(precision):
+            share = min(size / GATHERED_BYTES, 1.0)
+            dense = dense + share * elements.dense
+            expert = expert + share * elements.expert
+            vocabulary = vocabulary + share * elements.vocabulary
+        return Elements(dense=dense, expert=expert, vocabulary=vocabulary)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding(Weights):
+    """Parameters of one block on one device (elements)."""
+
     products: dict[str, Numeric] = field(default_factory=dict)
     """Elements of the weight of every product: fused weights together, of experts one."""
     vectors: Numeric = 0.0
     """Of `dense`, biases and weights of norms."""
     narrow: Numeric = 0.0
     """Of `dense` and `expert`, weights whose products run in the compute type however narrow."""
-    dense_weight: Numeric = 0.0
-    """The largest weight of `dense`."""
-    expert_weight: Numeric = 0.0
-    """The largest of `expert`: that of all of a device's experts."""
+    largest: Elements = NO_ELEMENTS
+    """The largest weight of each group: of experts that of all of a device's."""
+    largest_trained: Elements = NO_ELEMENTS
+    """The largest that is trained."""
     score_biases: float = 0.0
     """Selection biases of its router's experts."""
     tensors: float = 0.0
-    """Parameters that the framework holds apart."""
+    """Trained parameters that the framework holds apart."""
     expert_tensors: float = 0.0
     """Of `tensors`, those that every expert has."""
     num_experts: float = 0.0
@@ -54,32 +94,46 @@ def holdings(blocks: Parts[Block]) -> Parts[Holding]:
 
 
 def _holding(block: Block) -> Holding:
-    vocabulary = [parameter for parameter in block.parameters if parameter.name == VOCABULARY_WEIGHT]
     others = [parameter for parameter in block.parameters if parameter.name != VOCABULARY_WEIGHT]
-    experts = [parameter for parameter in others if parameter.group == "expert"]
+    whole, trained = _of(block.parameters), [each for each in block.parameters if not each.frozen]
+    experts = [parameter for parameter in trained if parameter.group == "expert"]
+    quantised = [each for each in block.parameters if each.quantised]
+    wide = [each for each in block.parameters if each.frozen and not each.quantised]
     return Holding(
-        dense=_elements(others, "dense"),
-        expert=_elements(others, "expert"),
-        vocabulary=_elements(vocabulary, "dense"),
+        dense=whole.dense,
+        expert=whole.expert,
+        vocabulary=whole.vocabulary,
+        trained=_of(trained) if len(trained) < len(block.parameters) else whole,
+        frozen=_of(wide) if wide else None,
+        quantised=_of(quantised) if quantised else None,
         products=product_elements(block),
         vectors=_elements([each for each in others if not each.matrix], "dense"),
         narrow=_narrow_elements(others),
-        dense_weight=_largest(others, "dense"),
-        expert_weight=_largest(others, "expert"),
+        largest=_largest(others),
+        largest_trained=_largest([each for each in others if not each.frozen]),
         score_biases=sum(each.elements for each in others if each.name == SCORE_BIAS),
-        tensors=float(len(block.parameters)),
+        tensors=float(len(trained)),
         expert_tensors=float(len(experts)),
         num_experts=max((each.shape[0] for each in experts), default=0.0),
     )
 
 
-def _largest(parameters: Sequence[Parameter], group: str) -> Numeric:
-    result: Numeric = 0.0
+def _of(parameters: Sequence[Parameter]) -> Elements:
+    vocabulary = [each for each in parameters if each.name == VOCABULARY_WEIGHT]
+    others = [each for each in parameters if each.name != VOCABULARY_WEIGHT]
+    return Elements(
+        dense=_elements(others, "dense"),
+        expert=_elements(others, "expert"),
+        vocabulary=_elements(vocabulary, "dense"),
+    )
+
+
+def _largest(parameters: Sequence[Parameter]) -> Elements:
+    found: dict[str, Numeric] = {"dense": 0.0, "expert": 0.0}
     for parameter in parameters:
-        if parameter.group == group:
-            elements = named(parameter.local_elements, parameter.name, unit="parameter")
-            result = larger(result, elements / float(parameter.matrices))
-    return result
+        elements = named(parameter.local_elements, parameter.name, unit="parameter")
+        found[parameter.group] = larger(found[parameter.group], elements / float(parameter.matrices))
+    return Elements(**found)
 
 
 def _narrow_elements(parameters: Sequence[Parameter]) -> Numeric:
@@ -124,25 +178,41 @@ def second_embedding(*, first: Numeric, last: Numeric) -> Numeric:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sharded:
-    """Parameters of every candidate, and the degrees by which they are sharded."""
+class Sharded(Weights):
+    """Parameters of every candidate, (stages, candidates), and the degrees by which they are sharded."""
 
     degrees: Degrees
     stages: Stages
     held: Parts[Holding]
     """Parameters of every block on one device."""
-    dense: Numeric
-    """(stages, candidates) elements of a stage's non-expert parameters on one device."""
-    expert: Numeric
 
     @classmethod
     def of(cls, model: Model, held: Parts[Holding], stages: Stages, degrees: Degrees) -> Sharded:
         """Return the parameters of every stage that holds what of a model."""
         tied, num_mtp = model.tied_embeddings, model.num_mtp_layers
-        head = stages.last * held.head.vocabulary * head_copies(pp=degrees.pp, tied=tied)
-        dense = over_stages(stages, held, lambda block: block.dense, num_mtp=num_mtp) + head
-        if num_mtp:
-            apart = second_embedding(first=stages.first, last=stages.last)
-            dense = dense + apart * named(held.embedding.dense, "embedding for mtp", unit="parameter")
-        expert = over_stages(stages, held, lambda block: block.expert, num_mtp=num_mtp)
-        return cls(degrees=degrees, stages=stages, held=held, dense=dense, expert=expert)
+
+        def over(of: Callable[[Holding], Elements | None]) -> Elements | None:
+            if not any(map(of, held.all())):
+                return None
+            elements = held.map(lambda block: of(block) or NO_ELEMENTS)
+            head = stages.last * elements.head.vocabulary * head_copies(pp=degrees.pp, tied=tied)
+            dense = over_stages(stages, elements, lambda block: block.dense, num_mtp=num_mtp) + head
+            if num_mtp:
+                apart = second_embedding(first=stages.first, last=stages.last)
+                dense = dense + apart * named(elements.embedding.dense, "embedding for mtp", unit="parameter")
+            expert = over_stages(stages, elements, lambda block: block.expert, num_mtp=num_mtp)
+            return Elements(dense=dense, expert=expert)
+
+        whole = over(lambda block: block) or NO_ELEMENTS
+        frozen, quantised = over(attrgetter("frozen")), over(attrgetter("quantised"))
+        trained = over(attrgetter("trained")) if frozen or quantised else whole
+        return cls(
+            degrees=degrees,
+            stages=stages,
+            held=held,
+            dense=whole.dense,
+            expert=whole.expert,
+            trained=trained or NO_ELEMENTS,
+            frozen=frozen,
+            quantised=quantised,
+        )

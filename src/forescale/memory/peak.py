@@ -144,6 +144,8 @@ class MemoryParts:
     activations: Numeric
     buffers: Numeric
     overhead: Numeric
+    frozen: Numeric = 0.0
+    """Of the weights, those that are not trained."""
     host: Numeric = 0.0
     """In the host's memory instead: no part of the peak."""
 
@@ -211,6 +213,7 @@ def _memory_parts(setting: Setting, inputs: Resident, sums: StageSums, count: Nu
         activations=activations,
         buffers=buffers,
         overhead=total(overhead, name="overhead", unit="byte"),
+        frozen=states.frozen,
         host=states.host + host,
     )
 

@@ -17,19 +17,17 @@ from forescale.graph.stages import over_stages
 from forescale.memory.buffers import gathered_aside, standing_buffers
 from forescale.memory.inputs import Setting, StateBytes
 from forescale.memory.liveness import largest
-from forescale.memory.parameters import Sharded
+from forescale.memory.parameters import GATHERED_BYTES, Elements, Sharded
 from forescale.numeric import Numeric
 from forescale.spec.cluster import Device
 from forescale.spec.model import Model
 from forescale.spec.strategy import Kernels, Offload
-from forescale.spec.workload import STORAGE_BYTES, OptimizerName, Precision, narrow_bytes
+from forescale.spec.workload import STORAGE_BYTES, OptimizerName, Precision, Trainable, narrow_bytes
 
 ZERO = "Rajbhandari et al. 2020, ZeRO, arXiv:1910.02054, section 5"
 ENGINE = (
     "Transformer Engine, pytorch/module/base.py quantize_weight and pytorch/csrc/quantizer.cpp create_tensor"
 )
-GATHERED_BYTES = 2.0
-"""Parameters travel in 16 bits."""
 ENDS = ("embedding.", "head.")
 
 
@@ -46,9 +44,10 @@ def state_bytes(setting: Setting, sharded: Sharded) -> StateBytes:
 
 def weights_and_updates(setting: Setting, sharded: Sharded) -> StateBytes:
     """Return weights, gradients and optimizer states, and what of them lies on the host."""
-    precision, offload = setting.workload.precision, setting.choices.offload
+    workload, offload = setting.workload, setting.choices.offload
+    precision, trained = workload.precision, sharded.trained
     beside = STORAGE_BYTES[precision.parameters] if setting.choices.kernels.keeps_product_gradients else 0.0
-    moments = moments_per_parameter(setting.model, setting.workload.optimizer)
+    moments = moments_per_parameter(setting.model, workload.optimizer, workload.trainable)
     weight, gradient = STORAGE_BYTES[precision.parameters], STORAGE_BYTES[precision.gradients]
     update = update_element_bytes(precision)
     dense_state = optimizer_element_bytes(precision, moments.dense)
@@ -56,13 +55,19 @@ def weights_and_updates(setting: Setting, sharded: Sharded) -> StateBytes:
     degrees, zero = sharded.degrees, sharded.degrees.zero
     shards = state_shards(degrees, setting.choices.tp_kind)
 
-    def over_shards(function: Callable[..., Numeric], size: float, other: float) -> Numeric:
-        return function(parameters=sharded.dense, element_bytes=size, shards=shards, zero=zero) + function(
-            parameters=sharded.expert, element_bytes=other, shards=degrees.expert_shards, zero=zero
+    def over_shards(
+        function: Callable[..., Numeric], size: float, other: float, elements: Elements = trained
+    ) -> Numeric:
+        return function(parameters=elements.dense, element_bytes=size, shards=shards, zero=zero) + function(
+            parameters=elements.expert, element_bytes=other, shards=degrees.expert_shards, zero=zero
         )
 
+    frozen: Numeric = 0.0
+    for elements, size in sharded.not_trained(precision):
+        frozen = frozen + over_shards(weight_bytes, size, size, elements)
     held = StateBytes(
-        weights=over_shards(weight_bytes, weight, weight),
+        weights=over_shards(weight_bytes, weight, weight) + frozen,
+        frozen=frozen,
         gradients=over_shards(partial(gradient_bytes, beside=beside), gradient, gradient),
         update=over_shards(update_bytes, update, update),
         optimizer=over_shards(optimizer_bytes, dense_state, expert_state),
@@ -71,25 +76,33 @@ def weights_and_updates(setting: Setting, sharded: Sharded) -> StateBytes:
         return held
     left = 0.0 if offload.master else optimizer_element_bytes(precision, 0.0)
     moved = over_shards(optimizer_bytes, dense_state - left, expert_state - left)
-    return on_host(held, offload, zero, moved, over_shards(optimizer_bytes, 1.0, 1.0))
+    updated = over_shards(optimizer_bytes, 1.0, 1.0)
+    sent = over_shards(optimizer_bytes, 1.0, 1.0, sharded.sent(precision)) if sharded.frozen else updated
+    return on_host(held, offload, zero, moved, updated, sent)
 
 
 def on_host(
-    held: StateBytes, offload: Offload, zero: Numeric, moved: Numeric, parameters: Numeric
+    held: StateBytes,
+    offload: Offload,
+    zero: Numeric,
+    moved: Numeric,
+    parameters: Numeric,
+    sent: Numeric,
 ) -> StateBytes:
-    """Return the states with those of `parameters` that are offloaded moved to the host."""
+    """Return the states with those of `parameters` that are offloaded on the host; `sent` are 16-bit numbers."""
     whole = at_stage_3(zero=zero, sharded=1.0, otherwise=0.0) if offload.parameters else 0.0
     share = largest(first=offload.optimizer, second=whole)
     updated = share * parameters
     beside = STORAGE_BYTES["fp32"] * (1.0 if offload.master else 2.0)
     return StateBytes(
         weights=held.weights * (1.0 - whole),
+        frozen=held.frozen * (1.0 - whole),
         gradients=held.gradients * (1.0 - whole),
         optimizer=held.optimizer - share * moved,
         update=held.update * (1.0 - share),
         host=share * moved + beside * updated + whole * held.weights,
         host_updated=updated,
-        host_weights=whole * parameters * GATHERED_BYTES,
+        host_weights=whole * sent * GATHERED_BYTES,
         host_gradients=whole * held.gradients,
     )
 
@@ -227,11 +240,12 @@ momentum: arXiv:1804.04235, section 3."""
 
 
 @cache
-def moments_per_parameter(model: Model, optimizer: OptimizerName) -> Moments:
-    """Return the moments that `optimizer` keeps per parameter of `model`."""
+def moments_per_parameter(model: Model, optimizer: OptimizerName, trainable: Trainable) -> Moments:
+    """Return the moments that `optimizer` keeps per parameter of `model` that is trained."""
+    trained = [(each, times) for _, each, times in own_parameters(model, trainable) if not each.frozen]
 
     def average(group: ParameterGroup) -> float:
-        ours = [(each, times) for _, each, times in own_parameters(model) if each.group == group]
+        ours = [(each, times) for each, times in trained if each.group == group]
         elements = sum(each.elements * times for each, times in ours)
         return sum(ELEMENTS[optimizer](each) * times for each, times in ours) / elements if ours else 0.0
 

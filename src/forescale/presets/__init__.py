@@ -82,5 +82,7 @@ def project_as(question: Question) -> Projection:
             f"preset {preset.name} knows recompute of all layers or a stage's first; use recompute.num_layers"
         )
         raise SpecError(msg)
+    if not workload.trainable.is_all:
+        raise SpecError(f"preset {preset.name} trains all of a model; leave trainable out")
     account = preset.project(question)
     return replace(account, notes=(*left_out(model), *account.notes, *question.notes))

@@ -143,6 +143,7 @@ def memory_projection(account: Account, question: Question, *, preset: str) -> P
         params=ParameterSummary(
             total=round(account.total_parameters),
             active=count_parameters(model).active,
+            trained=round(account.total_parameters),
             per_device_max=round(max(float(stage.parameters) for stage in account.stages)),
         ),
         time_s=dict.fromkeys(TIME_PARTS, 0.0),

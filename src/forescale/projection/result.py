@@ -67,10 +67,11 @@ class Calendar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterSummary:
-    """Elements: of the whole model, used by one token, on the fullest device."""
+    """Elements: of the whole model, used by one token, trained (adapters included), on the fullest device."""
 
     total: int
     active: int
+    trained: int
     per_device_max: int
 
 
@@ -92,6 +93,8 @@ class StageMemory:
     """Of the overhead, what the allocator holds beyond what it hands out."""
     communicators_bytes: float = 0.0
     """Of the overhead, buffers of communicators, outside the allocator."""
+    frozen_bytes: float = 0.0
+    """Of the weights, those that are not trained."""
     host_bytes: float = 0.0
     """In host memory, for one device of the stage: what was offloaded."""
 

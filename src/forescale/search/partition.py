@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from operator import attrgetter
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from forescale.formula import number_of
 from forescale.graph.stages import virtual_stages
 from forescale.inputs import Wired, wire
 from forescale.memory.inputs import Setting
-from forescale.memory.parameters import Holding, head_copies, second_embedding
+from forescale.memory.parameters import NO_ELEMENTS, Elements, Holding, head_copies, second_embedding
 from forescale.memory.states import weights_and_updates
 from forescale.numeric import Array, Numeric
 from forescale.project import project
@@ -160,7 +161,7 @@ def _layers(wired: Wired) -> list[Layer]:
     if now.mtp is not None and held.mtp is not None:
         last.append(present(now.mtp, held.mtp, float(model.num_mtp_layers)))
         apart = second_embedding(first=inputs.stages.first, last=inputs.stages.last)
-        again_embedded = float(np.max(apart)) * number_of(held.embedding.dense)
+        again_embedded = float(np.max(apart))
     embedding = layer([present(now.embedding, held.embedding)], "embedding")
     decoder = [kinds[model.layer_kinds.index(each)] for each in model.layers]
     return [embedding, *decoder, layer(last, "head", again_embedded)]
@@ -183,14 +184,22 @@ def _layer(present: Sequence[_Present], states: float, name: str, *, choosing: b
 
 
 def _states(setting: Setting, inputs: Inputs, present: Sequence[_Present], beside: float) -> float:
-    """Return the bytes of the states of some blocks, and of parameters beside them, on one device."""
+    """Return the bytes of the states of some blocks, and of `beside` more embeddings, on one device."""
     copies = number_of(head_copies(pp=inputs.degrees.pp, tied=setting.model.tied_embeddings))
-    dense = sum(
-        own.number * (number_of(own.holding.dense) + copies * number_of(own.holding.vocabulary))
-        for own in present
-    )
-    expert = sum(own.number * number_of(own.holding.expert) for own in present)
-    sharded = replace(inputs, dense=dense + beside, expert=expert)
+
+    def summed(of: Callable[[Holding], Elements | None]) -> Elements:
+        held = [(own.number, of(own.holding) or NO_ELEMENTS) for own in present]
+        if beside:
+            held.append((beside, of(inputs.held.embedding) or NO_ELEMENTS))
+        return Elements(
+            dense=sum(
+                number * (number_of(own.dense) + copies * number_of(own.vocabulary)) for number, own in held
+            ),
+            expert=sum(number * number_of(own.expert) for number, own in held),
+        )
+
+    trained, frozen, quantised = map(summed, map(attrgetter, ("trained", "frozen", "quantised")))
+    sharded = replace(inputs, trained=trained, frozen=frozen, quantised=quantised)
     return number_of(weights_and_updates(setting, sharded).total())
 
 

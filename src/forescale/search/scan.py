@@ -10,9 +10,8 @@ from typing import Any, Literal, TypeAlias
 
 from forescale.brief import Brief
 from forescale.errors import InfeasibleError, SpecError
-from forescale.graph.counts import model_flops
 from forescale.numeric import divisors
-from forescale.project import peak_rate
+from forescale.project import flops_of, peak_rate
 from forescale.projection.rates import SECONDS_PER_DAY, cost_per_token, energy_per_token
 from forescale.projection.result import Projection
 from forescale.question import Question
@@ -270,9 +269,7 @@ def _point(question: Question, terms: Terms) -> Point:
 
 def least_step(question: Question) -> float:
     """Return the shortest step that the devices' peak rate allows [s], in any scenario: no layout is faster."""
-    share = question.space.base.routing.share
-    run = question.workload
-    one = model_flops(question.model, run.seq_len, routed_share=share, document_len=run.document_len).masked
+    one = flops_of(question.model, question.space.base.routing, question.workload).masked
     flops = one * question.workload.global_batch_size
     rate = max(peak_rate(each.cluster, each.workload) for each in scenarios(question))
     return flops / (rate * question.costs.clock_share(question.cluster.device) * question.cluster.num_devices)

@@ -232,6 +232,14 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         applies=lambda q: getattr(q.degrees, "schedule", None) is None,
     ),
     Constraint(
+        name="tied matrices are frozen together",
+        holds=lambda q: len({q.workload.trainable.freezes(end) for end in ("embedding", "head")}) == 1,
+        message=lambda q: (
+            f"embedding and head of {q.model.name} share one matrix: freeze or train both, not one of them"
+        ),
+        applies=lambda q: q.model.tied_embeddings,
+    ),
+    Constraint(
         name="offloaded parameters under zero 3",
         holds=lambda q: q.degrees.zero == 3,
         message=lambda q: (
@@ -328,6 +336,11 @@ SUMMA: tuple[Constraint, ...] = (
         name="summa: models",
         holds=lambda q: summa_refusal(q.model) is None,
         message=lambda q: str(summa_refusal(q.model)),
+    ),
+    Constraint(
+        name="summa: what is trained",
+        holds=lambda q: q.workload.trainable.is_all,
+        message=lambda _: "tp_kind summa trains all weights: leave trainable out, or tp_kind 1d",
     ),
     Constraint(
         name="summa: sequence parallelism",

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from forescale.errors import SpecError
 from forescale.formula import formula
-from forescale.limits import Amount, Count
+from forescale.limits import Amount, Count, OptionalExtent
 from forescale.numeric import Numeric
 
 OptimizerName: TypeAlias = Literal["adamw", "adafactor", "lion", "muon", "sgd"]
 ComputeType: TypeAlias = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"]
 StorageType: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8"]
+FrozenType: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8", "int8", "nf4", "nf4_double"]
+FrozenPart: TypeAlias = Literal["embedding", "attention", "ffn", "moe", "norm", "head"]
+LoraTarget: TypeAlias = Literal[
+    "q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj", "gate_proj", "up_proj", "gate_up_proj", "down_proj"
+]
 
 STORAGE_BYTES: dict[str, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
 NARROW: tuple[ComputeType, ...] = ("fp8", "mxfp8", "nvfp4")
@@ -27,6 +32,29 @@ MATRIX_RATE: dict[str, str] = {
     "nvfp4": "fp4",
 }
 """Which of a device's matrix rates a compute type uses."""
+QUANTISED_BYTES: dict[str, float] = {
+    "fp8": 1.0,
+    "int8": 1.0,
+    "nf4": (4.0 + 32.0 / 64.0) / 8.0,
+    "nf4_double": (4.0 + 8.0 / 64.0 + 32.0 / (64.0 * 256.0)) / 8.0,
+}
+"""Bytes per element of frozen matrices that are kept narrower than 16 bits. NF4 has one fp32 constant per 64 elements;
+double quantisation keeps that in 8 bits, with one fp32 per 256 constants (Dettmers et al. 2023, arXiv:2305.14314,
+section 3). One scale per tensor or row is left out."""
+ALL_LINEAR: tuple[LoraTarget, ...] = (
+    "q_proj",
+    "k_proj",
+    "v_proj",
+    "o_proj",
+    "gate_proj",
+    "up_proj",
+    "down_proj",
+)
+FUSED: dict[LoraTarget, tuple[LoraTarget, ...]] = {
+    "qkv_proj": ("q_proj", "k_proj", "v_proj"),
+    "gate_up_proj": ("gate_proj", "up_proj"),
+}
+"""Targets that are one matrix where a framework fuses others, and then have one adapter."""
 
 
 @formula(unit="1", source="definition: global batch / (data parallel × micro-batch)")
@@ -49,6 +77,10 @@ class Precision:
     master: StorageType | Literal["none"] = "fp32"
     moments: StorageType = "fp32"
     activations: StorageType = "bf16"
+    frozen: FrozenType | None = None
+    """Type of weights that are not trained; None is that of `parameters`. What is narrower than 16 bits holds the
+    matrices of layers, which every product makes wide again; embedding, head, norms and biases stay in the type
+    of activations (QLoRA)."""
 
     def __post_init__(self) -> None:
         """Refuse block scales of one kind with products of another; wider types have no use for a recipe."""
@@ -57,6 +89,12 @@ class Precision:
             raise SpecError(msg)
         if self.compute == "mxfp8" and self.recipe not in ("none", "mxfp8"):
             msg = f"precision: mxfp8 has its own recipe, got {self.recipe}; leave recipe out, or give compute type fp8"
+            raise SpecError(msg)
+        if self.is_narrow and self.frozen in QUANTISED_BYTES:
+            msg = (
+                f"precision: frozen {self.frozen} is made wide before every product, which {self.compute} products do "
+                "not take; give compute bf16, or leave frozen out"
+            )
             raise SpecError(msg)
 
     @property
@@ -78,6 +116,68 @@ def narrow_bytes(precision: Precision) -> float:
     return 1.0 + (4.0 / 128.0 if precision.recipe == "blockwise" else 0.0)
 
 
+def frozen_bytes(precision: Precision) -> float:
+    """Return the bytes of an element of a weight that is frozen and not quantised."""
+    if precision.frozen is None:
+        return STORAGE_BYTES[precision.parameters]
+    return STORAGE_BYTES[precision.activations if precision.frozen in QUANTISED_BYTES else precision.frozen]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trainable:
+    """What of a model is trained: all of it, or what is not frozen, or adapters beside weights that are."""
+
+    frozen: tuple[FrozenPart, ...] = ()
+    """Parts that keep their weights: no gradients, no optimizer states, nothing saved for weight gradients."""
+    lora_rank: OptionalExtent = 0
+    """Rank of adapters (Hu et al. 2021, LoRA, arXiv:2106.09685), beside which all else is frozen; 0 has none."""
+    lora_targets: tuple[LoraTarget, ...] = ALL_LINEAR
+    """Products with an adapter, by Hugging Face's names; `qkv_proj` and `gate_up_proj` are one adapter for all
+    that a framework fuses (Megatron's linear_qkv and linear_fc1)."""
+    lora_experts: Literal["own", "shared", "none"] = "own"
+    """Whether each routed expert has its own adapters, a device's experts share one, or they have none."""
+    lora_dropout: bool = False
+    """Whether adapters drop out their inputs, and then keep a copy and a mask each."""
+    whole: tuple[FrozenPart, ...] = ()
+    """Parts that are trained whole beside adapters (PEFT's modules_to_save)."""
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself."""
+        if not self.lora_rank:
+            usual = Trainable.__dataclass_fields__
+            names = ("lora_targets", "lora_experts", "lora_dropout", "whole")
+            given = [name for name in names if getattr(self, name) != usual[name].default]
+            if given:
+                raise SpecError(
+                    f"trainable: {' and '.join(given)} say something of adapters; give lora_rank as well"
+                )
+        elif self.frozen:
+            raise SpecError(
+                "trainable: with lora_rank all parts are frozen but those of whole; leave frozen out"
+            )
+        if set(self.frozen) == set(get_args(FrozenPart)):
+            raise SpecError("trainable: every part is frozen; leave one out, or give lora_rank")
+        twice = [
+            f"{fused} and {part}"
+            for fused, parts in FUSED.items()
+            for part in parts
+            if {fused, part} <= set(self.lora_targets)
+        ]
+        if twice:
+            raise SpecError(
+                f"trainable: lora_targets has {twice[0]}, which are the same product; give one of them"
+            )
+
+    @property
+    def is_all(self) -> bool:
+        """Whether every weight is trained."""
+        return not (self.frozen or self.lora_rank)
+
+    def freezes(self, part: str) -> bool:
+        """Say whether the weights of a part are frozen."""
+        return part not in self.whole if self.lora_rank else part in self.frozen
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """One training step's input, and how many tokens the whole run sees."""
@@ -97,6 +197,18 @@ class Workload:
     document_len: Count | None = None
     """Tokens of the documents that are packed into a sequence, of which attention sees one at a time: their mean
     weighted by tokens, Σd²/Σd, which leaves as many pairs as they do. None is sequences of one document."""
+
+    trainable: Trainable = field(default_factory=Trainable)
+    """What is trained; all of the model unless it says otherwise."""
+
+    def __post_init__(self) -> None:
+        """Refuse a type of frozen weights where none are."""
+        if self.precision.frozen is not None and self.trainable.is_all:
+            msg = (
+                f"precision: frozen {self.precision.frozen} is the type of weights that are not trained, and all are; "
+                "give trainable.frozen or trainable.lora_rank (--freeze, --lora-rank)"
+            )
+            raise SpecError(msg)
 
     @property
     def tokens_per_step(self) -> float:

@@ -16,8 +16,8 @@ from forescale.graph.ops import Collective, CollectiveKind, MeshAxis
 from forescale.graph.parts import Parts
 from forescale.graph.stages import over_stages
 from forescale.memory.inputs import Setting
-from forescale.memory.parameters import Holding, Sharded
-from forescale.memory.states import GATHERED_BYTES, at_stage_3
+from forescale.memory.parameters import GATHERED_BYTES, Holding, Sharded
+from forescale.memory.states import at_stage_3
 from forescale.numeric import Numeric
 from forescale.spec.model import Model
 from forescale.spec.workload import STORAGE_BYTES
@@ -73,8 +73,9 @@ def from_stage_1(*, zero: Numeric, sharded: Numeric, otherwise: Numeric) -> Nume
 def data_traffic(setting: Setting, sharded: Sharded, pricing: Pricing) -> DataTraffic:
     """Price the data-parallel collectives of every stage and block."""
     choices, held = setting.choices, sharded.held
-    dense, expert = sharded.dense, sharded.expert
-    gradient = STORAGE_BYTES[setting.workload.precision.gradients]
+    dense, expert = sharded.trained.dense, sharded.trained.expert
+    precision = setting.workload.precision
+    gradient = STORAGE_BYTES[precision.gradients]
     both = functools.partial(_both_groups, pricing)
     reshard = choices.reshard
     again = both if isinstance(reshard, str) else functools.partial(_both_groups, _within(pricing, reshard))
@@ -82,13 +83,14 @@ def data_traffic(setting: Setting, sharded: Sharded, pricing: Pricing) -> DataTr
     def block_traffic(block: Holding) -> ShardTraffic:
         if sharded.degrees.keeps_parameters:
             return NO_TRAFFIC
-        parameters = block.dense + block.vocabulary
-        weights = (parameters * GATHERED_BYTES, block.expert * GATHERED_BYTES)
+        sent, trained = block.sent(precision), block.trained
+        weights = ((sent.dense + sent.vocabulary) * GATHERED_BYTES, sent.expert * GATHERED_BYTES)
+        gradients = ((trained.dense + trained.vocabulary) * gradient, trained.expert * gradient)
         gather = both("all_gather", *weights)
         return ShardTraffic(
             gather=gather,
             regather=gather if again is both else again("all_gather", *weights),
-            reduce=both("reduce_scatter", parameters * gradient, block.expert * gradient),
+            reduce=both("reduce_scatter", *gradients),
         )
 
     shard = dense * gradient / state_shards(sharded.degrees, choices.tp_kind)
@@ -138,7 +140,8 @@ def update_owners(*, ranks: Numeric, tensors: Numeric) -> Numeric:
 
 def _updated(setting: Setting, sharded: Sharded, pricing: Pricing) -> Numeric:
     """Return the seconds in which all ranks get the updated parameters: shares gathered, or one broadcast an owner."""
-    weights = (sharded.dense * GATHERED_BYTES, sharded.expert * GATHERED_BYTES)
+    trained = sharded.trained
+    weights = (trained.dense * GATHERED_BYTES, trained.expert * GATHERED_BYTES)
     if not setting.choices.kernels.broadcasts_updates:
         return _both_groups(pricing, "all_gather", *weights)
     tensors = _summed(setting, sharded, lambda block: block.tensors)
@@ -155,7 +158,7 @@ def _ties(model: Model, held: Parts[Holding], pricing: Pricing, element_bytes: f
     """Return the seconds in which two copies of the vocabulary matrix add up their gradients (Megatron-LM)."""
     if not (model.tied_embeddings or model.num_mtp_layers):
         return 0.0
-    size = held.head.vocabulary * element_bytes
+    size = held.head.trained.vocabulary * element_bytes
     return pricing.seconds(Collective(kind="all_reduce", axis="ends", num_bytes=size))
 
 

@@ -250,7 +250,7 @@ def _exposed_ends(setting: Setting, inputs: Inputs) -> Numeric:
     """Return what the first layer shows at both ends of a micro-batch: of a layer, or of its largest weight."""
     first, held = inputs.traffic.blocks.layers[0], inputs.held.layers[0]
     each = setting.choices.kernels.gathers_each_weight
-    share = largest_share(largest=held.dense_weight, parameters=held.dense) if each else 1.0
+    share = largest_share(largest=held.largest.dense, parameters=held.dense) if each else 1.0
     overlap = setting.choices.overlap
     return exposed_ends(
         gather=first.gather if overlap.param_gather else 0.0,
@@ -357,8 +357,8 @@ def _between_copies(setting: Setting, inputs: Inputs) -> Numeric:
     """Return the seconds to exchange reduced gradients with the rank that holds the same stages once more."""
     degrees = inputs.degrees
     element = STORAGE_BYTES[setting.workload.precision.gradients]
-    dense = inputs.dense / state_shards(degrees, setting.choices.tp_kind)
-    expert = inputs.expert / degrees.expert_shards
+    dense = inputs.trained.dense / state_shards(degrees, setting.choices.tp_kind)
+    expert = inputs.trained.expert / degrees.expert_shards
     return inputs.pricing.seconds(Collective(kind="p2p", axis="pp", num_bytes=(dense + expert) * element))
 
 

@@ -63,10 +63,15 @@ def host_waits(setting: Setting, inputs: Resident, pipeline: Pipeline, passes: P
     return before, behind, shown(out=gradients, back=0.0, cover=weight)
 
 
+def _moments(setting: Setting) -> float:
+    workload = setting.workload
+    return moments_per_parameter(setting.model, workload.optimizer, workload.trainable).dense
+
+
 def host_update(setting: Setting, states: StateBytes) -> tuple[Numeric, Numeric]:
     """Return seconds of the update on the host, and of its copies beside it, per stage."""
     precision, offload = setting.workload.precision, setting.choices.offload
-    moments = moments_per_parameter(setting.model, setting.workload.optimizer).dense
+    moments = _moments(setting)
     state = OPTIMIZER_PASSES * optimizer_element_bytes(precision, moments) + GRADIENT
     update = host_update_seconds(
         parameters=states.host_updated,
@@ -82,7 +87,7 @@ def host_update(setting: Setting, states: StateBytes) -> tuple[Numeric, Numeric]
 def device_update(setting: Setting, state: Numeric, pricing: Pricing) -> Numeric:
     """Return the seconds of the update: gradients read, master and moments read and written, weights written."""
     precision = setting.workload.precision
-    moments = moments_per_parameter(setting.model, setting.workload.optimizer).dense
+    moments = _moments(setting)
     per_state_byte = max(optimizer_element_bytes(precision, moments), 1.0)
     others = (STORAGE_BYTES[precision.gradients] + STORAGE_BYTES[precision.parameters]) / per_state_byte
     seconds = pricing.seconds(

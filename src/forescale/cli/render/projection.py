@@ -166,7 +166,8 @@ def _figures(result: Projection) -> Table:
 def _parameters(result: Projection) -> str:
     params = result.params
     active = f", {format_count(params.active)} active" if params.active != params.total else ""
-    return f"{format_count(params.total)}{active}"
+    trained = f", {format_count(params.trained)} trained" if not result.workload.trainable.is_all else ""
+    return f"{format_count(params.total)}{active}{trained}"
 
 
 def _verdict(memory: MemorySummary) -> Text:
@@ -186,7 +187,9 @@ def _memory_table(memory: MemorySummary, most: int = MAX_STAGES) -> Group:
         )
     hidden = len(memory.stages) - sum(len(group) for group in shown)
     more = f"{counted(hidden, 'more stage')}, each below the worst (all with --json)"
-    return Group(rows, *([Text(more, style="dim")] if hidden else []))
+    frozen = f"of the weights of stage {worst.stage}, {words.gib(worst.frozen_bytes)} GiB are frozen"
+    below = [(more, hidden), (frozen, worst.frozen_bytes)]
+    return Group(rows, *(Text(text, style="dim") for text, told in below if told))
 
 
 def _grouped(stages: tuple[StageMemory, ...], worst: StageMemory, most: int) -> list[list[StageMemory]]:

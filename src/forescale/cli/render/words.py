@@ -12,7 +12,7 @@ from forescale.projection.result import Calendar, Projection
 from forescale.question import Note
 from forescale.spec.model import Model
 from forescale.spec.strategy import ALL_LAYERS, DEFAULT_AXIS_ORDER, Recompute, Routing, Strategy
-from forescale.spec.workload import Precision, Workload
+from forescale.spec.workload import Precision, Trainable, Workload
 from forescale.units import GIB, counted, format_bytes, format_count, format_seconds
 
 _PREFIXES = (("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
@@ -157,7 +157,15 @@ def workload(given: Workload) -> str:
         f"global_batch_size {given.global_batch_size:,}",
         precision(given.precision),
     ]
-    return " · ".join([*words, given.optimizer])
+    return " · ".join([*words, given.optimizer, *_trained(given.trainable)])
+
+
+def _trained(given: Trainable) -> list[str]:
+    """Return what is trained where that is not all of the model."""
+    if given.lora_rank:
+        whole = f" and {', '.join(given.whole)}" if given.whole else ""
+        return [f"LoRA of rank {given.lora_rank}{whole}"]
+    return [f"{', '.join(given.frozen)} frozen"] if given.frozen else []
 
 
 def precision(given: Precision) -> str:
@@ -165,7 +173,7 @@ def precision(given: Precision) -> str:
     usual = Precision()
     changed = [
         f"{name} {getattr(given, name)}"
-        for name in ("parameters", "gradients", "master", "moments", "activations")
+        for name in ("parameters", "gradients", "master", "moments", "activations", "frozen")
         if getattr(given, name) != getattr(usual, name)
     ]
     recipe = [] if given.recipe == "none" else [given.recipe]

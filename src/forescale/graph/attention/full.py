@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from forescale.graph.adapters import adapters, qkv_parts
 from forescale.graph.attention.core import QKV, CoreShape, attention_core, rotary
 from forescale.graph.layout import Extent, head_split
 from forescale.graph.modules import elementwise, gather_sequence, linear_out, product
@@ -67,6 +68,9 @@ def _projections(
         made = (*made, b.tensor("attention.gate", b.tensors[QKV[0]].elements))
     n = query / lay.split("heads") + 2.0 * kv / lay.split("kv_heads") * copies
     product(b, "attention.qkv", source=gathered, results=made, rows=tokens, k=hidden, n=n, saved=source)
+    parts = qkv_parts(b, made, widths)
+    inputs: Extent = ("hidden", hidden)
+    adapters(b, "attention.qkv", parts, source=gathered, saved=source, rows=tokens, inputs=inputs)
     if normed:
         _query_key_norm(b, spec)
 

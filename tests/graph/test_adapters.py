@@ -1,0 +1,139 @@
+"""Adapters beside frozen products: how many parameters they have, and what is multiplied for them."""
+
+from __future__ import annotations
+
+import pytest
+from tests.small import dense, moe
+
+from forescale.catalogue.models import load_model
+from forescale.errors import SpecError
+from forescale.graph.counts import EVERYTHING, count_parameters, count_trained, model_flops
+from forescale.graph.layer import layer_block
+from forescale.graph.layout import Layout, split_strategy
+from forescale.graph.ops import Collective, Gemm, GroupedGemm
+from forescale.spec import Model, Strategy
+from forescale.spec.workload import Precision, Trainable
+
+QUERY_VALUE = ("q_proj", "v_proj")
+
+
+def lora(rank, **more):
+    return Trainable(lora_rank=rank, **more)
+
+
+@pytest.mark.parametrize(
+    ("model", "trainable", "published"),
+    [
+        # Hu et al. 2021, arXiv:2106.09685, table 4: LoRA on GPT-3 175B, 4.7M and 37.7M
+        ("gpt3-175b", lora(1, lora_targets=QUERY_VALUE), 4.7e6),
+        ("gpt3-175b", lora(8, lora_targets=QUERY_VALUE), 37.7e6),
+        # torchtune, docs/source/tutorials/lora_finetune.rst: rank 8 on q and v of Llama-2-7B
+        ("llama-2-7b", lora(8, lora_targets=QUERY_VALUE), 4_194_304),
+        # PEFT, all-linear of rank 16 on Llama-3.1-8B: 16 · Σ (inputs + outputs) of seven products in 32 layers
+        ("llama-3.1-8b", lora(16), 41_943_040),
+    ],
+)
+def test_published_numbers_of_trained_parameters(model, trainable, published):
+    found = count_trained(load_model(model), trainable)
+    assert found == pytest.approx(published, rel=0.01 if isinstance(published, float) else 0.0)
+
+
+def test_fused_targets_have_one_adapter():
+    model = load_model("llama-3.1-8b")
+    h, kv, ffn, rank = 4096, 1024, 14336, 32
+    fused = lora(rank, lora_targets=("qkv_proj", "o_proj", "gate_up_proj", "down_proj"))
+    each = (h + h + 2 * kv) + (h + h) + (h + 2 * ffn) + (ffn + h)
+    assert count_trained(model, fused) == 32 * rank * each
+
+
+def test_experts_have_their_own_adapters_or_share_one_or_have_none():
+    model = moe()
+    spec = model.moe
+    assert spec is not None
+    own, shared, none = (
+        count_trained(model, lora(4, lora_experts=kind)) for kind in ("own", "shared", "none")
+    )
+    one = 4 * (3 * (model.hidden_size + spec.ffn_hidden_size))
+    num_layers = sum(layer.ffn == spec for layer in model.layers)
+    assert own - none == num_layers * spec.num_experts * one
+    assert shared - none == num_layers * one
+
+
+def test_parts_trained_whole_beside_adapters():
+    model = dense()
+    ends = count_trained(model, lora(4, whole=("embedding", "head"))) - count_trained(model, lora(4))
+    assert ends == count_parameters(model).embedding + model.hidden_size  # the norm before the head
+
+
+def test_everything_is_trained_unless_frozen():
+    model = dense()
+    assert count_trained(model, EVERYTHING) == count_parameters(model).total
+    halves = (("embedding", "attention", "norm"), ("ffn", "moe", "head"))
+    assert (
+        sum(count_trained(model, Trainable(frozen=each)) for each in halves) == count_parameters(model).total
+    )
+
+
+def test_flops_of_frozen_weights_are_two_thirds():
+    """Megatron-Bridge, training/utils/flop_utils.py: 2/3 of the products by frozen weights, all of attention."""
+    model = load_model("llama-3.1-8b")
+    whole, some = (
+        model_flops(model, 1024, trainable=each)
+        for each in (EVERYTHING, Trainable(frozen=("attention", "ffn", "norm", "embedding")))
+    )
+    head = 6.0 * 1024 * model.hidden_size * model.vocab_size
+    assert some.full - head == pytest.approx(2 / 3 * (whole.full - head), rel=0.03)
+    assert whole.full - some.full == pytest.approx(
+        2.0 * 1024 * (count_parameters(model).total - count_parameters(model).embedding), rel=1e-3
+    )
+
+
+def block_of(model: Model, trainable: Trainable, **layout):
+    degrees, choices = split_strategy(Strategy(**layout))
+    lay = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=256.0, trainable=trainable)
+    return layer_block(model, model.layers[-1], lay)
+
+
+def test_adapters_send_what_megatron_bridge_sends():
+    """Down's rank is gathered, or its result summed; up's gradient is summed, and of row products up is gathered."""
+    block = block_of(dense(), lora(8, lora_targets=("q_proj", "down_proj")), tp=2)
+    sent = {
+        operator.name: [
+            [(each.kind, float(each.num_bytes)) for each in work if isinstance(each, Collective)]
+            for work in (operator.forward, operator.backward_input)
+        ]
+        for operator in block.operators
+        if "_proj" in operator.name or ".lora" in operator.name
+    }
+    low, whole = 256 * 8 * 2.0, 256 * dense().hidden_size * 2.0
+    assert sent == {
+        "attention.qkv.q_proj": [[("all_gather", low)], [("all_reduce", low)]],
+        "ffn.down.lora": [
+            [("all_reduce", low), ("all_gather", whole)],
+            [("all_gather", whole), ("all_reduce", low)],
+        ],
+    }
+
+
+def test_frozen_experts_multiply_twice_and_keep_nothing():
+    model = moe()
+    operators = {each.name: each for each in block_of(model, Trainable(frozen=("moe",))).operators}
+    for name in ("moe.up", "moe.down"):
+        assert operators[name].saves == ()
+        assert operators[name].backward_weight == ()
+        products = [each for each in operators[name].primitives if isinstance(each, Gemm | GroupedGemm)]
+        assert len(products) == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"lora_targets": QUERY_VALUE}, "lora_targets say something of adapters; give lora_rank"),
+        ({"lora_rank": 8, "frozen": ("head",)}, "leave frozen out"),
+        ({"lora_rank": 8, "lora_targets": ("qkv_proj", "q_proj")}, "qkv_proj and q_proj, which are the same"),
+        ({"frozen": ("embedding", "attention", "ffn", "moe", "norm", "head")}, "every part is frozen"),
+    ],
+)
+def test_contradictions_are_refused(given, said):
+    with pytest.raises(SpecError, match=said):
+        Trainable(**given)

@@ -1,0 +1,133 @@
+"""Memory where some weights are frozen: what was published, and what follows from the elements."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.small import cluster, dense, moe
+
+from forescale import project
+from forescale.errors import SpecError
+from forescale.spec import Precision, Strategy, Workload
+from forescale.spec.workload import QUANTISED_BYTES, Trainable
+from forescale.units import GIB
+
+LORA = {"lora_rank": 16}
+
+
+def asked(model, *, trainable, precision=None, seq_len=512, batch=1, **words):
+    return project(
+        model,
+        cluster="h100-sxm",
+        seq_len=seq_len,
+        global_batch_size=batch,
+        trainable=trainable,
+        precision={"frozen": "nf4_double", "master": "none", **(precision or {})},
+        **{"devices": 1, "micro_batch_size": 1, **words},
+    )
+
+
+def test_qlora_fits_65b_on_48_gb():
+    """Dettmers et al. 2023, arXiv:2305.14314, abstract: 65B on one 48 GB GPU, instead of more than 780 GB."""
+    paged = {"offload": {"optimizer": 1.0}, "recompute": {"granularity": "full"}}
+    found = asked("llama-65b", trainable={"lora_rank": 64}, precision={"gradients": "bf16"}, **paged)
+    assert found.memory.peak_bytes < 48e9
+    assert found.memory.stages[0].weights_bytes > 33e9
+    whole = asked("llama-65b", trainable={}, precision={"frozen": None, "parameters": "fp32"}, zero=0)
+    states = whole.memory.stages[0]
+    assert states.weights_bytes + states.gradients_bytes + states.optimizer_bytes > 780e9
+
+
+def test_double_quantisation_saves_three_gigabytes_of_65b():
+    """Section 3 of the same: 0.373 bits per parameter, about 3 GB for 65B."""
+    saved = 8.0 * (QUANTISED_BYTES["nf4"] - QUANTISED_BYTES["nf4_double"])
+    assert saved == pytest.approx(0.373, abs=5e-4)
+    single, double = (
+        asked("llama-65b", trainable={"lora_rank": 64}, precision={"frozen": kind}).memory.stages[0]
+        for kind in ("nf4", "nf4_double")
+    )
+    assert single.weights_bytes - double.weights_bytes == pytest.approx(3e9, rel=0.05)
+
+
+def test_lora_of_gpt3_holds_350_gb_of_weights_and_35_mb_of_adapters():
+    """Hu et al. 2021, arXiv:2106.09685, section 4.2: 1.2 TB become 350 GB, a checkpoint 35 MB at rank 4."""
+    trainable = {"lora_rank": 4, "lora_targets": ("q_proj", "v_proj")}
+    found = asked("gpt3-175b", trainable=trainable, precision={"frozen": "bf16"})
+    stage = found.memory.stages[0]
+    assert stage.frozen_bytes == pytest.approx(350e9, rel=0.01)
+    assert 2.0 * found.params.trained == pytest.approx(35 * 2**20, rel=0.05)
+    assert (stage.gradients_bytes + stage.optimizer_bytes) / stage.weights_bytes < 1e-3
+
+
+def test_qlora_of_405b_on_eight_devices():
+    """torchtune, README.md: QLoRA of Llama 3.1 405B takes 44.8 GB on each of 8 A100."""
+    found = asked(
+        "llama-3.1-405b",
+        trainable={"lora_rank": 16},
+        devices=8,
+        batch=8,
+        zero=3,
+        dp_shard=8,
+        recompute={"granularity": "full"},
+    )
+    assert found.memory.stages[0].weights_bytes == pytest.approx(405.9e9 * 0.516 / 8, rel=0.05)
+    assert found.memory.peak_bytes == pytest.approx(44.8e9, rel=0.15)
+
+
+def test_lora_of_8b_on_24_gb():
+    """torchtune, README.md: LoRA of Llama 3.1 8B takes 16.2 GiB on an RTX 4090, batch and sequences short."""
+    found = asked(
+        "llama-3.1-8b",
+        trainable={
+            "lora_rank": 8,
+            "lora_targets": ("q_proj", "v_proj", "o_proj", "gate_up_proj", "down_proj"),
+        },
+        precision={"frozen": "bf16", "gradients": "bf16"},
+        seq_len=128,
+        recompute={"granularity": "full"},
+    )
+    assert found.memory.stages[0].allocated_bytes / GIB == pytest.approx(16.2, rel=0.06)
+
+
+@pytest.mark.parametrize("model", [dense(), moe()])
+def test_states_follow_trained_elements(model):
+    """Weights are all there, gradients and optimizer states are those of trained elements."""
+    run = {"seq_len": 256, "global_batch_size": 8}
+    strategy = Strategy(dp_shard=8, ep=2 if model.is_moe else 1)
+
+    def stage(**more):
+        found = project(model, cluster(8), strategy, Workload(**run, **more))
+        return found.memory.stages[0], found.params
+
+    whole, _ = stage()
+    frozen, params = stage(trainable=Trainable(frozen=("embedding", "head", "norm")))
+    assert frozen.weights_bytes == whole.weights_bytes
+    ratio = frozen.gradients_bytes / whole.gradients_bytes
+    if not model.is_moe:  # experts are sharded over fewer ranks
+        assert ratio == frozen.optimizer_bytes / whole.optimizer_bytes
+    assert ratio < 1.0
+    assert params.trained < params.total
+    narrow, _ = stage(trainable=Trainable(lora_rank=8), precision=Precision(frozen="int8"))
+    assert narrow.frozen_bytes < 0.7 * whole.weights_bytes
+    assert narrow.gradients_bytes < 0.1 * whole.gradients_bytes
+
+
+def test_a_type_of_frozen_weights_needs_some():
+    with pytest.raises(SpecError, match="--freeze, --lora-rank"):
+        Workload(seq_len=1, global_batch_size=1, precision=Precision(frozen="nf4"))
+    with pytest.raises(SpecError, match="frozen nf4 is made wide before every product"):
+        Precision(compute="fp8", frozen="nf4")
+
+
+def test_tied_matrices_are_frozen_together():
+    model = replace(dense(), tied_embeddings=True)
+    with pytest.raises(SpecError, match="share one matrix: freeze or train both"):
+        asked(model, trainable={"frozen": ("head",)}, precision={"frozen": None})
+
+
+def test_summa_and_published_accounts_train_everything():
+    with pytest.raises(SpecError, match="tp_kind summa trains all weights"):
+        asked(dense(), trainable=LORA, devices=4, tp=2, cp=2, tp_kind="summa")
+    with pytest.raises(SpecError, match="preset playbook trains all of a model"):
+        asked("llama-3.1-8b", trainable=LORA, preset="playbook")
