@@ -85,7 +85,8 @@ def _check_recognition(reader: Reader, sample: Sample, others: Sequence[Reader])
 
 def _check_reading(reader: Reader, reading: Reading, sample: Sample) -> None:
     assert reading.format == reader.name
-    assert reading.model is not None or reading.strategy is not None, "a reading says something"
+    says = reading.model is not None or reading.strategy is not None or reading.workload_values
+    assert says, "a reading says something"
     assert reading.unknown == (), "nothing unknown passes a strict reading"
     for note in reading.notes:
         assert "\n" not in note and note, "a note is one sentence"

@@ -216,6 +216,12 @@ def recipe(cfg):
     with_key=lambda text, key: f"{text}    cfg.model.{key} = 1\n",
     options=Options(num_devices=8),
 )
+PEFT = Sample(
+    text=json.dumps({"peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": ["q_proj"]}),
+    suffix=".json",
+    with_key=lambda text, key: json.dumps({**json.loads(text), key: 1}),
+    keys=frozenset({"peft_type", "r", "lora_alpha", "target_modules"}),
+)
 SAMPLES = {
     "bridge": [BRIDGE],
     "accelerate": [ACCELERATE],
@@ -225,6 +231,7 @@ SAMPLES = {
     "maxtext": [MAXTEXT],
     "megatron": [MEGATRON],
     "nanotron": [NANOTRON],
+    "peft": [PEFT],
     "primus": [PRIMUS],
     "torchtitan": [TORCHTITAN],
     "torchtitan-toml": [TORCHTITAN_TOML],

@@ -12,6 +12,7 @@ from forescale.frameworks.deepspeed.accelerate import AccelerateReader
 from forescale.frameworks.deepspeed.reader import DeepSpeedReader
 from forescale.frameworks.deepspeed.trainer import TrainerReader
 from forescale.frameworks.huggingface import load_huggingface
+from forescale.frameworks.huggingface.adapter import AdapterReader
 from forescale.frameworks.maxtext.reader import MaxTextReader
 from forescale.frameworks.megatron import MegatronReader
 from forescale.frameworks.nanotron.reader import NanotronReader
@@ -48,6 +49,7 @@ READERS: tuple[Reader, ...] = (
     TorchtitanJobReader(),
     MaxTextReader(),
     BridgeReader(),
+    AdapterReader(),
 )
 """All readers; a new one is added here and must pass `check_reader` (tests/conformance)."""
 
@@ -67,10 +69,11 @@ def read_file(path: str | Path, options: Options | None = None) -> Reading:
 
 
 def is_bare_model(path: Path) -> bool:
-    """Return whether a path is a model alone: a folder, or JSON that is no arguments of a trainer."""
+    """Return whether a path is a model alone: a folder, or JSON that is no arguments of a trainer or adapters."""
     if path.suffix != ".json" or not path.is_file():
         return path.suffix == ".json" or path.is_dir()
-    return not TrainerReader().recognises(read_text(path))
+    text = read_text(path)
+    return not (TrainerReader().recognises(text) or AdapterReader().recognises(text))
 
 
 def reader_of(text: str, where: object) -> Reader:

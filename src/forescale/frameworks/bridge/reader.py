@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
@@ -17,9 +18,11 @@ from typing import Any, Final
 
 from forescale.errors import ReaderError, UnknownKeyError
 from forescale.files import read_text
+from forescale.frameworks.bridge.peft import read_peft
 from forescale.frameworks.megatron.reader import read_settings
 from forescale.frameworks.reading import Options, Reading
 from forescale.frameworks.settings import Settings
+from forescale.spec.workload import Trainable
 
 SECTIONS = ("model", "train", "ddp", "optimizer", "dataset", "dist", "checkpoint", "mixed_precision")
 OTHERS = (
@@ -34,7 +37,7 @@ OTHERS = (
     "ft",
     "straggler",
 )
-"""Sections of a ConfigContainer that are not read."""
+"""Sections of a ConfigContainer that say nothing of these settings; `read_peft` reads adapters."""
 DEEP = 3
 """Names of an assignment: the container, a section, a field."""
 TYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "half": "fp16", "uint8": "fp8"}
@@ -80,7 +83,7 @@ class BridgeReader:
         except (SyntaxError, ValueError, RecursionError) as error:
             raise ReaderError(path, f"it is no Python: {error}") from error
         settings, unknown = _settings(tree, path, strict=options.strict)
-        return read_settings(
+        reading = read_settings(
             settings,
             name=path.stem,
             num_devices=options.num_devices,
@@ -90,6 +93,11 @@ class BridgeReader:
             form=self.name,
             framework="megatron-bridge",
         )
+        adapters, workload = read_peft(tree, path, _plain), reading.workload
+        if adapters is None or workload is None:
+            return reading
+        trained = replace(workload, trainable=Trainable(**adapters))
+        return replace(reading, workload=trained, used=(*reading.used, "peft"))
 
 
 def _settings(tree: ast.Module, path: Path, *, strict: bool) -> tuple[Settings, list[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from forescale.errors import SpecError
+from forescale.frameworks.bridge.peft import peft_lines
 from forescale.frameworks.bridge.reader import fields
 from forescale.frameworks.megatron.laws import check_laws
 from forescale.frameworks.megatron.writer import STEPS, all_settings
@@ -64,7 +65,8 @@ class BridgeWriter:
         module, provider = (
             ("mla_provider", "MLAModelProvider") if latent else ("gpt_provider", "GPTModelProvider")
         )
-        text = HEAD.format(module=module, provider=provider)
+        imported, adapters = peft_lines(question.workload.trainable)
+        text = imported + HEAD.format(module=module, provider=provider)
         text += "".join(f"    cfg.{line}\n" for line in _lines(_known(settings)))
         text += f"    cfg.model.activation_func = torch.nn.functional.{'silu' if settings.get('swiglu') else 'gelu'}\n"
         dtype = DTYPES[question.workload.precision.activations]
@@ -78,7 +80,7 @@ class BridgeWriter:
         if question.workload.tokens is None:
             text += f"    cfg.train.train_iters = {STEPS}  # {PLACEHOLDER}\n"
         return Files(
-            texts={RECIPE: text + TAIL},
+            texts={RECIPE: text + adapters + TAIL},
             main=RECIPE,
             launch=f"{torchrun(question.cluster)} {RECIPE}",
             variables=allocator(question),

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 
 from forescale.errors import UnknownKeyError
 from forescale.files import parse_json, read_text
+from forescale.frameworks.adapters import lora_words, parts_of, targets_of
 from forescale.frameworks.deepspeed.reader import LEFT, read_config
 from forescale.frameworks.huggingface import load_huggingface
 from forescale.frameworks.reading import Options, Reading, words_of
@@ -67,7 +68,7 @@ class TrainerReader:
             model=_model(settings, options),
             strategy=inner.strategy and replace(inner.strategy, recompute=recompute),
             told=told,
-            workload_values={**inner.workload_values, **_workload(settings)},
+            workload_values=_joined(inner.workload_values, settings),
             used=(*settings.used(), *(f"deepspeed.{key}" for key in inner.used)),
             ignored=(*settings.unread(), *(f"deepspeed.{key}" for key in inner.ignored)),
             unknown=(*unknown, *inner.unknown),
@@ -119,7 +120,36 @@ def _model(settings: Settings, options: Options) -> Model | None:
 
 def _workload(settings: Settings) -> dict[str, Any]:
     length = next((key for key in _LENGTHS if key in settings), None)
-    return {} if length is None else {"seq_len": settings.size(length)}
+    found: dict[str, Any] = {} if length is None else {"seq_len": settings.size(length)}
+    if settings.flag("use_peft"):
+        found["trainable"] = _adapters(settings)
+    return found
+
+
+def _joined(values: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+    types = {**values.get("precision", {}), **_frozen_type(settings)}
+    return {**values, **({"precision": types} if types else {}), **_workload(settings)}
+
+
+def _adapters(settings: Settings) -> dict[str, Any]:
+    """Return the adapters that TRL's ModelConfig asks for; without targets those of PEFT for a Llama."""
+    dropout = settings.number("lora_dropout")
+    return lora_words(
+        settings.size("lora_r", 16),
+        targets_of(settings.words("lora_target_modules") or ("q_proj", "v_proj"), settings.refuse),
+        dropout=0.05 if dropout is None else dropout,
+        whole=parts_of(settings.words("lora_modules_to_save"), settings.refuse),
+    )
+
+
+def _frozen_type(settings: Settings) -> dict[str, str]:
+    """Return the type that TRL's ModelConfig loads weights in, where that is less than 16 bits."""
+    if settings.flag("load_in_8bit"):
+        return {"frozen": "int8"}
+    if not settings.flag("load_in_4bit"):
+        return {}
+    kind = settings.choice("bnb_4bit_quant_type", "nf4", {"nf4": "nf4", "fp4": "nf4"})
+    return {"frozen": f"{kind}_double" if settings.flag("use_bnb_nested_quant") else kind}
 
 
 def _with_fsdp(settings: Settings, options: Options, unknown: tuple[str, ...]) -> Reading:
@@ -148,11 +178,9 @@ def _with_fsdp(settings: Settings, options: Options, unknown: tuple[str, ...]) -
         framework="torch-fsdp",
         strategy=strategy,
         told=words_of(strategy, left=left),
-        workload_values={
-            "global_batch_size": micro * steps * devices,
-            "precision": {"compute": compute},
-            **_workload(settings),
-        },
+        workload_values=_joined(
+            {"global_batch_size": micro * steps * devices, "precision": {"compute": compute}}, settings
+        ),
         num_devices=options.num_devices,
         used=settings.used(),
         ignored=settings.unread(),

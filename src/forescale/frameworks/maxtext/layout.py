@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
@@ -9,9 +10,11 @@ from types import MappingProxyType
 from typing import Any, get_args
 
 from forescale.errors import shown
+from forescale.frameworks.adapters import lora_words, targets_of
 from forescale.frameworks.maxtext.keys import topologies
 from forescale.frameworks.reading import Options, words_of
 from forescale.frameworks.settings import Settings
+from forescale.limits import whole_of
 from forescale.spec.strategy import (
     ContextKind,
     KeptName,
@@ -26,6 +29,13 @@ from forescale.spec.strategy import (
 )
 from forescale.spec.workload import ComputeType, OptimizerName, StorageType
 from forescale.units import counted
+
+HALVES: Mapping[str, tuple[str, ...]] = {
+    "attention": ("query", "key", "value", "out"),
+    "mlp": ("wi_0", "wi_1", "wo"),
+}
+"""Products of a layer that adapters stand at, by what their modules are called."""
+QUANTISED = ("nf4", "int8", "fp8")
 
 LEFT = (
     "software", "kernels", "overlap", "flash_attention", "allocator", "graphs", "dispatcher", "stage_layers", "routing",
@@ -430,8 +440,43 @@ def read_workload(settings: Settings, mesh: Mesh) -> dict[str, Any]:
         "global_batch_size": batch,
         "tokens": float(run * batch * length) if run else None,
         "optimizer": named,
-        "precision": _types(settings),
+        "precision": {**_types(settings), **_frozen(settings)},
+        **({"trainable": words} if (words := _adapters(settings)) else {}),
     }
+
+
+def _lora(settings: Settings) -> Mapping[str, Any]:
+    table = settings.get("lora")
+    return table if isinstance(table, Mapping) and table.get("enable_lora") else {}
+
+
+def _adapters(settings: Settings) -> dict[str, Any]:
+    """Return adapters by the names in the expression for their modules: without any name all of its half, or all."""
+    table = _lora(settings)
+    if not table:
+        return {}
+    rank = whole_of(str(table.get("lora_rank")))
+    if not rank:
+        settings.refuse(f"lora.lora_rank must be 1 or more, got {shown(table.get('lora_rank'))}")
+    path = str(table.get("lora_module_path") or "")
+    words = set(re.findall(r"\w+", path))
+    names = [each for half in HALVES.values() for each in half if each in words]
+    for half, own in HALVES.items():
+        if half in path and not words & set(own):
+            names += own
+    return lora_words(
+        rank, targets_of(names or [each for own in HALVES.values() for each in own], settings.refuse)
+    )
+
+
+def _frozen(settings: Settings) -> dict[str, str]:
+    """Return the type of frozen weights."""
+    kind = _lora(settings).get("lora_weight_qtype")
+    if not kind:
+        return {}
+    if kind not in QUANTISED:
+        settings.refuse(f"lora.lora_weight_qtype is one of {', '.join(QUANTISED)}, got {shown(kind)}")
+    return {"frozen": str(kind)}
 
 
 def _types(settings: Settings) -> dict[str, Any]:

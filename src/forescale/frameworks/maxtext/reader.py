@@ -32,7 +32,6 @@ DEFAULT = "default"
 OVER: Mapping[str, str] = {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert"}
 """Axes that degrees of a plan go over, inside a slice."""
 NOT_EXPRESSED: Mapping[str, str] = {
-    "lora": "adapters of low rank: all weights are counted as trained",
     "use_dpo": "a second model that says which answer is better",
     "enable_diloco": "steps that slices take without each other",
     "custom_mesh_and_rule": "rules of its own for what is split over which axis",

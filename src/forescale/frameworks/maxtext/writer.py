@@ -7,11 +7,14 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from forescale.errors import SpecError
+from forescale.frameworks.adapters import PLACES
 from forescale.frameworks.maxtext.layout import (
     FULLY_SHARDED,
+    HALVES,
     NARROW,
     OFFLOADED,
     OPTIMIZERS,
+    QUANTISED,
     STORAGE,
     STRATEGIES,
 )
@@ -24,6 +27,7 @@ from forescale.spec.workload import Precision, Workload
 from forescale.syntax import dump_yaml
 
 RUN = "run.yml"
+TRAIN, SFT = "pre_train.train", "post_train.sft.train_sft"
 KINDS = {narrow: wide for wide, narrow in STORAGE.items()}
 CONTEXT = {kind: name for name, kind in STRATEGIES.items()}
 QUANTIZATION = {kind: name for name, kind in reversed(list(NARROW.items()))}
@@ -62,11 +66,12 @@ class MaxTextWriter:
             **_remat(strategy),
             **_types(workload),
             **_rest(strategy, workload),
+            **_adapters(workload),
         }
         return Files(
             texts={RUN: dump_yaml(values, REMARKS)},
             main=RUN,
-            launch=f"python3 -m maxtext.trainers.pre_train.train {RUN}",
+            launch=f"python3 -m maxtext.trainers.{SFT if workload.trainable.lora_rank else TRAIN} {RUN}",
         )
 
 
@@ -173,6 +178,24 @@ def _types(workload: Workload) -> dict[str, Any]:
         "weight_dtype": KINDS.get(weights, "float32"),
         **({"quantization": narrow} if narrow else {}),
     }
+
+
+def _adapters(workload: Workload) -> dict[str, Any]:
+    """Return the table of adapters, whose modules an expression names; frozen parts have no key."""
+    trainable, kind = workload.trainable, workload.precision.frozen
+    if not trainable.lora_rank:
+        return {}
+    wanted = {
+        half: [name for name in names if set(PLACES[name]) & set(trainable.lora_targets)]
+        for half, names in HALVES.items()
+    }
+    places = "|".join(f".*{half}/({'|'.join(names)})" for half, names in wanted.items() if names)
+    table = {
+        "enable_lora": True,
+        "lora_rank": trainable.lora_rank,
+        "lora_module_path": f"decoder/layers/({places})",
+    }
+    return {"lora": table | ({"lora_weight_qtype": kind} if kind in QUANTISED else {})}
 
 
 def _rest(strategy: Strategy, workload: Workload) -> Mapping[str, Any]:

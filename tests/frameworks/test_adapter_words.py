@@ -1,0 +1,138 @@
+"""Adapters as frameworks say them: read, written and read back; what cannot be expressed is refused in a sentence."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from forescale import export
+from forescale.catalogue.models import load_model
+from forescale.errors import ForescaleError, ReaderError
+from forescale.frameworks.readers import read_file
+from forescale.frameworks.reading import Options
+from forescale.spec import Workload
+from forescale.spec.workload import ALL_LINEAR, Trainable
+
+OPTIONS = Options(num_devices=8, model_of=load_model)
+FUSED = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
+RUN = {"cluster": "h100-sxm", "devices": 8, "seq_len": 2048, "global_batch_size": 8}
+
+
+def trained(reading) -> Trainable:
+    workload = reading.workload
+    return (
+        workload.trainable
+        if isinstance(workload, Workload)
+        else Trainable(**reading.workload_values["trainable"])
+    )
+
+
+@pytest.mark.parametrize("framework", ["bridge", "maxtext"])
+@pytest.mark.parametrize("targets", [ALL_LINEAR, ("q_proj", "v_proj"), ("o_proj", "down_proj")])
+def test_what_is_written_is_read_back(framework, targets, tmp_path):
+    found = export(
+        "llama-3.1-8b",
+        **RUN,
+        to=framework,
+        trainable={"lora_rank": 16, "lora_targets": targets, "lora_experts": "own"},
+    )
+    for name, text in found.texts.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    read = trained(read_file(tmp_path / next(iter(found.texts)), OPTIONS))
+    assert read.lora_rank == 16
+    assert set(read.lora_targets) == set(targets)
+
+
+def test_fused_adapters_of_bridge(tmp_path):
+    found = export("llama-3.1-8b", **RUN, to="bridge", trainable={"lora_rank": 8, "lora_targets": FUSED})
+    text = next(iter(found.texts.values()))
+    names = ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]
+    assert f"cfg.peft = LoRA(target_modules={names}, dim=8, share_expert_adapters=False)" in text
+    place = tmp_path / "recipe.py"
+    place.write_text(text, encoding="utf-8")
+    assert trained(read_file(place, OPTIONS)) == Trainable(lora_rank=8, lora_targets=FUSED)
+    bare = text.replace(f"target_modules={names}, dim=8, share_expert_adapters=False", "")
+    place.write_text(bare, encoding="utf-8")
+    usual = trained(read_file(place, OPTIONS))
+    assert usual == Trainable(lora_rank=32, lora_targets=FUSED, lora_experts="shared")
+    for wrong, said in (("DoRA()", "LoRA and CanonicalLoRA can"), ("LoRA(dimm=8)", "dimm")):
+        place.write_text(bare.replace("LoRA()", wrong), encoding="utf-8")
+        with pytest.raises(ForescaleError, match=said):
+            read_file(place, OPTIONS)
+
+
+ADAPTER = {
+    "peft_type": "LORA",
+    "base_model_name_or_path": "meta-llama/Llama-3.1-8B",
+    "r": 16,
+    "lora_dropout": 0.05,
+    "target_modules": ["q_proj", "v_proj"],
+    "modules_to_save": ["embed_tokens", "lm_head"],
+}
+
+
+def test_peft(tmp_path):
+    place = tmp_path / "adapter_config.json"
+    place.write_text(json.dumps(ADAPTER), encoding="utf-8")
+    found = read_file(place, OPTIONS)
+    assert found.model is not None
+    assert found.model.name == "llama-3.1-8b"
+    assert trained(found) == Trainable(
+        lora_rank=16, lora_targets=("q_proj", "v_proj"), lora_dropout=True, whole=("embedding", "head")
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"peft_type": "IA3"}, "peft_type IA3 cannot be expressed"),
+        ({"use_dora": True}, "use_dora"),
+        ({"rank_pattern": {"q_proj": 4}}, "rank_pattern"),
+        ({"target_modules": ["conv1"]}, "conv1.*known places"),
+        ({"modules_to_save": ["classifier"]}, "classifier.*trained whole"),
+    ],
+)
+def test_what_of_peft_is_not_expressed(changes, said, tmp_path):
+    place = tmp_path / "adapter_config.json"
+    place.write_text(json.dumps(ADAPTER | changes), encoding="utf-8")
+    with pytest.raises(ReaderError, match=said):
+        read_file(place, OPTIONS)
+
+
+TRL = """
+model_name_or_path: meta-llama/Llama-3.1-8B
+per_device_train_batch_size: 2
+max_length: 2048
+bf16: true
+fsdp: full_shard
+use_peft: true
+lora_r: 64
+lora_dropout: 0.0
+lora_target_modules: all-linear
+load_in_4bit: true
+use_bnb_nested_quant: true
+"""
+
+
+def test_trl(tmp_path):
+    place = tmp_path / "sft.yaml"
+    place.write_text(TRL, encoding="utf-8")
+    found = read_file(place, OPTIONS)
+    assert trained(found) == Trainable(lora_rank=64)
+    assert found.workload_values["precision"] == {"compute": "bf16", "frozen": "nf4_double"}
+
+
+def test_quantised_weights_of_maxtext(tmp_path):
+    trainable, precision = {"lora_rank": 8}, {"frozen": "nf4"}
+    found = export("llama-3.1-8b", **RUN, to="maxtext", trainable=trainable, precision=precision)
+    text = next(iter(found.texts.values()))
+    place = tmp_path / "run.yml"
+    place.write_text(text, encoding="utf-8")
+    values = read_file(place, OPTIONS).workload_values
+    assert values["precision"]["frozen"] == "nf4"
+    assert replace(Trainable(**values["trainable"]), lora_targets=ALL_LINEAR) == Trainable(lora_rank=8)
+    place.write_text(text.replace("nf4", "int2"), encoding="utf-8")
+    with pytest.raises(ReaderError, match="lora_weight_qtype is one of nf4, int8, fp8"):
+        read_file(place, OPTIONS)
