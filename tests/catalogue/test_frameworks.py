@@ -4,9 +4,11 @@ import pickle
 
 import pytest
 
+from forescale.api import ask
 from forescale.catalogue.frameworks import framework_names, load_framework, release_names
 from forescale.cost.run_calibration import load_run_calibration
 from forescale.errors import UnknownNameError
+from forescale.project import project
 from forescale.spec.strategy import Kernels
 
 EVERY = [f"{name}@{release}" for name in framework_names() for release in release_names(name)]
@@ -51,7 +53,28 @@ def test_limits_recompute_as_the_record_does():
     policies = load_framework("torchtitan").limits.values["recompute"]
     assert [policy.granularity for policy in policies] == ["none", "policy", "full"]
     assert policies[1].policy == "torch_per_op_compiled"
-    assert load_framework("primus").limits.values == load_framework("megatron").limits.values
+    own, base = (load_framework(name).limits.values for name in ("primus", "megatron"))
+    assert {**own, "schedule": (None,)} == base
+
+
+def test_what_deepseek_published_takes_as_long_and_fits():
+    """2,048 H800, PP 16, EP 64, ZeRO-1: 180K device hours a trillion tokens are 19.9 s a step (arXiv:2412.19437, table 1)."""
+    question = ask(
+        "deepseek-v3",
+        "h800-sxm",
+        devices=2048,
+        seq_len=4096,
+        global_batch_size=15360,
+        framework="deepseek",
+        pp=16,
+        ep=64,
+    )
+    found = project(question)
+    hours = 180e3 * question.workload.tokens_per_step / 1e12
+    assert found.step_time_s == pytest.approx(hours * 3600 / 2048, rel=0.1)
+    assert found.memory.peak_bytes < found.memory.capacity_bytes
+    layout = question.layout
+    assert (layout.schedule, layout.dispatcher, layout.routing.dispatch) == ("dualpipe", "deepep", "fp8")
 
 
 @pytest.mark.parametrize("label", EVERY)

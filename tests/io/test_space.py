@@ -31,12 +31,13 @@ def test_a_file_says_what_is_held_allowed_and_overlapped(tmp_path):
         pp = 2
         recompute = ["none", "full"]
         [allow]
-        schedule = "zbv"
+        schedule = "gpipe"
         """,
     )
     space, framework = read_space(path, MODEL)
     assert framework.name == "torchtitan"
-    assert (space.tp, space.pp, space.schedule) == ((2, 4), (2,), (None, "zbv"))
+    assert (space.tp, space.pp) == ((2, 4), (2,))
+    assert space.schedule == (None, "interleaved-zb", "zbv", "dualpipev", "gpipe")
     assert space.recompute == (Recompute(), Recompute(granularity="full"))
     assert space.base.overlap.tensor
     assert not space.base.overlap.param_gather

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.small import cluster, moe, workload
+from tests.small import cluster, dense, moe, workload
 
-from forescale.errors import SpecError
 from forescale.search import pareto_search, search
 from forescale.spec import Overlap, Precision, Recompute, Strategy
 from forescale.spec.space import Space
@@ -91,9 +90,23 @@ def test_what_the_question_has_already_counts_once():
     assert twice.best == once.best
 
 
-def test_a_front_takes_one_question():
-    with pytest.raises(SpecError, match="Pareto front takes one value each of precision"):
-        pareto_search(MODEL, DEVICES, WORK, space=WIDE)
+def test_a_front_of_several_questions_is_that_of_their_fronts():
+    together = pareto_search(MODEL, DEVICES, WORK, space=replace(SMALL, dispatcher=(None, "deepep")))
+    alone = [
+        pareto_search(MODEL, DEVICES, WORK, space=replace(SMALL, base=Strategy(dispatcher=dispatcher)))
+        for dispatcher in ("all_to_all", "deepep")
+    ]
+    points = [(one.step_time_s, one.memory.peak_bytes) for each in alone for one in each.front]
+    best = sorted({one for one in points if not any(a <= one and a != one for a in points if a[1] <= one[1])})
+    assert [(one.step_time_s, one.memory.peak_bytes) for one in together.front] == best
+    assert together.num_legal == sum(each.num_legal for each in alone)
+
+
+def test_a_model_without_experts_has_no_use_for_dispatchers():
+    space = replace(SMALL, dispatcher=(None, "deepep"))
+    assert search(dense(3), DEVICES, WORK, space=space).num_legal == (
+        search(dense(3), DEVICES, WORK, space=SMALL).num_legal
+    )
 
 
 def test_progress_is_that_of_all_scenarios():

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from tests import small
 
+from forescale.catalogue.frameworks import load_framework
 from forescale.errors import SpecError
 from forescale.spec import Strategy, Workload
 from forescale.spec.framework import Framework, Limits, Variant, check_choice, searched
@@ -137,3 +138,6 @@ def test_limits_become_a_space_and_refuse_other_values():
         searched(made(), Space(), limited=True)
     assert searched(made(), Space(), limited=False) == Space()
     assert searched(made(always_sp=True), Space(), limited=False).sp == (True,)
+    own = searched(load_framework("primus"), Space(), limited=False)
+    assert (own.schedule, own.dispatcher) == ((None, "zb-h1", "zbv"), (None, "deepep"))
+    assert own.tp_kind == Space().tp_kind

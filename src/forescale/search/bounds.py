@@ -277,24 +277,24 @@ class MemoryBounds:
 
     def __init__(self, question: Question, cells: Cells, tree: Tree, placement: RelaxedPlacement) -> None:
         self.question, self.cells, self.placement = question, cells, placement
-        self.branches = tree.branches
-        self.bounds = np.full(tree.nodes.shape, np.inf)
-        which, cell = np.nonzero(tree.nodes)
+        self.branches, self.nodes = tree.branches, tree.nodes
         variants = tuple(replace(each.first, recompute=NO_RECOMPUTE) for each in self.branches)
-        bare = replace(cells.whole, variants=variants)
-        least = LeastStates(question=question, cells=cells, chosen=np.arange(len(cells)))
-        for batch in batches(question, bare, which, cell, relaxed=placement, bounded=True):
-            pairs = batch.pairs
-            self.bounds[which[pairs], cell[pairs]] = self._of(batch, least(batch)) * MARGIN
+        self.bare = replace(cells.whole, variants=variants)
 
     def coarse(self) -> Array:
         """Return (branches, cells) bounds."""
-        return self.bounds
+        bounds = np.full(self.nodes.shape, np.inf)
+        bounds[self.nodes] = self.fine(*np.nonzero(self.nodes))
+        return bounds
 
     def fine(self, rows: Rows, cells: Rows) -> Array:
-        """Return the bounds of some (branch, cell) pairs: the same."""
-        found: Array = self.bounds[rows, cells]
-        return found
+        """Return the bounds of some (branch, cell) pairs."""
+        bounds = np.full(len(rows), np.inf)
+        least = LeastStates(question=self.question, cells=self.cells, chosen=np.arange(len(self.cells)))
+        found = batches(self.question, self.bare, rows, cells, relaxed=self.placement, bounded=True)
+        for batch in found:
+            bounds[batch.pairs] = self._of(batch, least(batch)) * MARGIN
+        return bounds
 
     def _of(self, batch: Batch, floor: Array) -> Array:
         """Return the bounds of a batch, whose states and standing buffers take `floor` (stages, pairs)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -22,6 +22,7 @@ from forescale.memory.peak import highest_peak
 from forescale.memory.states import weights_and_updates
 from forescale.numeric import Array, mapped, taking
 from forescale.question import Question
+from forescale.schedule import cuts_sequences, splits_backward
 from forescale.search.layouts import (
     Candidates,
     Columns,
@@ -37,14 +38,14 @@ from forescale.search.ranks import OrderedRanks, PlacedRanks, Ranks, RelaxedPlac
 from forescale.search.tree import branches_of
 from forescale.spec.model import Model
 from forescale.spec.strategy import Recompute, Strategy, TensorKind
-from forescale.time.blocks import BlockCosts, price_built
+from forescale.time.blocks import BlockCosts, PricedModel, price_built
 from forescale.time.data_parallel import DataTraffic, data_traffic
 from forescale.time.pipeline import Pipeline, Shape, floor_of, interleaved_stages, pipeline_of
 from forescale.time.step import Inputs
 
 T = TypeVar("T", bound=Hashable)
-SHAPE = ("pp", "vpp", "count")
-"""What the order of a named schedule depends on: ranks, chunks and micro-batches."""
+SHAPE = ("pp", "vpp", "count", "selection")
+"""What a named schedule depends on: ranks, chunks, micro-batches, and which layers are recomputed."""
 CHUNK = 16384
 """Candidates composed at once: small enough for the cache, large enough to hide Python's overhead."""
 ROWS_AT_ONCE = 2**17
@@ -67,6 +68,32 @@ class StagesOf:
         return self.plans.take(self.plan[rows])
 
 
+class PricedOnce:
+    """The blocks of pairs that share operators, whatever their schedule: each is built and priced once."""
+
+    def __init__(
+        self, question: Question, columns: Columns, choices: Choices, ranks: Ranks, rows: Rows
+    ) -> None:
+        self._question, self._choices, self._ranks = question, choices, ranks
+        self._columns = {name: values[rows] for name, values in columns.items()}
+
+    @cached_property
+    def where(self) -> Rows:
+        """Which of the distinct blocks each pair has."""
+        keys = self._ranks.keys(self._question.model)
+        return distinct({**self._columns, **keys}, (*OF_BLOCKS, *keys)).where
+
+    @cached_property
+    def model(self) -> PricedModel:
+        """The distinct blocks."""
+        first = first_rows(self.where)
+        degrees = as_degrees({name: values[first] for name, values in self._columns.items()})
+        blocks = blocks_of(self._question, degrees, self._choices)
+        return price_built(
+            blocks, self._choices, self._ranks.pricing(self._question, degrees, self._choices, first)
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """(variant, row) pairs that share operator list, schedule and the way their ranks are given."""
@@ -81,6 +108,9 @@ class Batch:
     """Which of `policies` each pair has."""
     choices: Choices
     ranks: Ranks
+    blocks: PricedOnce
+    at: Rows
+    """Where each pair stands in `blocks`."""
     stages: StagesOf
     pipeline: Pipeline = field(default_factory=Pipeline)
 
@@ -93,6 +123,7 @@ class Batch:
             variant=self.variant[some],
             policy=self.policy[some],
             ranks=self.ranks.take(some),
+            at=self.at[some],
             stages=StagesOf(self.stages.plans, self.stages.plan[some]),
         )
 
@@ -130,11 +161,16 @@ def batches(
 
 
 def _alike(variants: tuple[Variant, ...], *, placed: bool) -> list[list[int]]:
-    """Return variants that one batch may hold: with one operator list, schedule and way to place ranks."""
+    """Return variants whose blocks are alike: one operator list, kind of schedule and way to place ranks."""
     found: dict[object, list[int]] = {}
+    kinds = {
+        name: (cuts_sequences(name), splits_backward(name)) for name in {each.schedule for each in variants}
+    }
     for index, each in enumerate(variants):
         ranks: object = each.axis_order if each.placement is None else len(each.placement)
-        found.setdefault((*each.choices.values(), each.schedule, ranks if placed else None), []).append(index)
+        found.setdefault(
+            (*each.choices.values(), kinds[each.schedule], ranks if placed else None), []
+        ).append(index)
     return list(found.values())
 
 
@@ -144,49 +180,56 @@ class _Batches:
     def __init__(
         self, question: Question, candidates: Candidates, relaxed: RelaxedPlacement | None, *, bounded: bool
     ) -> None:
-        self.model, self.candidates = question.model, candidates
+        self.question, self.model, self.candidates = question, question.model, candidates
         self.relaxed, self.bounded = relaxed, bounded
         variants = candidates.variants
         self.common = split_strategy(candidates.base, domain=candidates.domain)[1]
         self.policies, self.policy = _ranked([uncounted(each.recompute) for each in variants])
         self.selections, self.selection = _ranked([each.recompute.selection for each in variants])
         self.placements, self.place = _ranked([each.placement for each in variants])
+        self.schedules, self.schedule = _ranked([each.schedule for each in variants])
 
     def of(self, pairs: Rows, variant: Rows, rows: Rows, stages: StagesOf, *, sp: bool) -> Iterator[Batch]:
-        """Yield pairs whose variants are alike in one batch, or in one per pipeline of a named schedule."""
-        first = self.candidates.variants[variant[0]]
+        """Yield pairs whose blocks are alike in one batch a schedule, or one per pipeline of a named one."""
+        first, ranks = self.candidates.variants[variant[0]], self._ranks(variant, rows)
         choices = replace(self.common, sp=sp, **first.choices, schedule=first.schedule)
-        batch = Batch(
+        whole = Batch(
             pairs=pairs,
             rows=rows,
             variant=variant,
             policies=self.policies,
             policy=self.policy[variant],
             choices=choices,
-            ranks=self._ranks(variant, rows),
+            ranks=ranks,
+            blocks=PricedOnce(self.question, self.candidates.columns, choices, ranks, rows),
+            at=np.arange(len(rows)),
             stages=stages,
         )
-        if first.schedule is None:
-            yield batch
-            return
-        selection = self.selection[variant]
-        for which in np.unique(selection).tolist():
-            yield from self._scheduled(batch.take(np.flatnonzero(selection == which)), self.selections[which])
+        for which in np.unique(self.schedule[variant]).tolist():
+            batch = whole.take(np.flatnonzero(self.schedule[variant] == which))
+            name = self.schedules[which]
+            if name is None:
+                yield batch
+            else:
+                yield from self._scheduled(replace(batch, choices=replace(choices, schedule=name)))
 
-    def _scheduled(self, batch: Batch, recompute: Recompute) -> Iterator[Batch]:
+    def _scheduled(self, batch: Batch) -> Iterator[Batch]:
         """Yield the batches of a named schedule: one per shape, or one under bounds of all shapes."""
         shapes = {name: self.candidates.columns[name][batch.rows] for name in ("pp", "vpp")}
         shapes["count"] = self.candidates.num_microbatches[batch.rows]
+        shapes["selection"] = self.selection[batch.variant]
         built = (shapes["pp"] == 1) if self.bounded else np.ones(len(batch.rows), dtype=bool)
         for chosen in (np.flatnonzero(built), np.flatnonzero(~built)):
             if len(chosen) == 0:
                 continue
             table = distinct({name: values[chosen] for name, values in shapes.items()}, SHAPE)
-            of_shape = tuple(zip(*(table.columns[name].tolist() for name in SHAPE), strict=True))
+            pp, vpp, count, selection = (table.columns[name].tolist() for name in SHAPE)
+            of_shape = tuple(zip(pp, vpp, count, strict=True))
+            recompute = [self.selections[which] for which in selection]
             if built[chosen[0]]:
                 for index, shape in enumerate(of_shape):
                     own = batch.take(chosen[table.where == index])
-                    yield self._built(own, shape, recompute)
+                    yield self._built(own, shape, recompute[index])
             else:
                 yield self._under_floor(batch.take(chosen), of_shape, table.where, recompute)
 
@@ -212,12 +255,12 @@ class _Batches:
         return replace(batch, stages=stages, pipeline=pipeline)
 
     def _under_floor(
-        self, batch: Batch, of_shape: Sequence[Shape], where: Rows, recompute: Recompute
+        self, batch: Batch, of_shape: Sequence[Shape], where: Rows, recompute: Sequence[Recompute]
     ) -> Batch:
         """Return a batch with bounds of its pipelines, of which none is built."""
         name, pieces = str(batch.choices.schedule), self.candidates.base.sequence_pieces
-        floor, stages = floor_of(self.model, name, of_shape, recompute=recompute, num_splits=pieces)
-        return replace(batch, stages=StagesOf(stages, where), pipeline=floor.take(where))
+        floor, stages, plan = floor_of(self.model, name, of_shape, recompute=recompute, num_splits=pieces)
+        return replace(batch, stages=StagesOf(stages, plan[where]), pipeline=floor.take(where))
 
     def stages(self, variant: Rows, rows: Rows) -> StagesOf:
         """Return the stage plans of pairs under 1F1B."""
@@ -421,14 +464,9 @@ class _Group:
         self.setting = setting_of(question, batch.choices)
         self.columns = {name: values[batch.rows] for name, values in candidates.columns.items()}
         self.floor = None if least is None else least(batch)
-        keys = batch.ranks.keys(question.model)
-        self.block_table = distinct({**self.columns, **keys}, (*OF_BLOCKS, *keys))
-        first = first_rows(self.block_table.where)
-        degrees = as_degrees({name: values[first] for name, values in self.columns.items()})
-        blocks = blocks_of(question, degrees, self.choices)
-        pricing = batch.ranks.pricing(question, degrees, self.choices, first)
-        self.priced = price_built(blocks, self.choices, pricing)
+        self.priced, self.where = batch.blocks.model, batch.blocks.where[batch.at]
         if self.floor is None:
+            keys = batch.ranks.keys(question.model)
             columns = {**self.columns, "plan": batch.stages.plan, **keys}
             self.traffic_table = distinct(columns, (*TRAFFIC_KEY, "plan", *keys))
             self.traffic = self._traffic()
@@ -444,7 +482,7 @@ class _Group:
     def inputs(self, setting: Setting, part: Rows, costs: BlockCosts) -> Inputs:
         """Return the priced numbers of some candidates of the group."""
         degrees = as_degrees({name: values[part] for name, values in self.columns.items()})
-        at_block = taking(self.block_table.where[part])
+        at_block = taking(self.where[part])
         held, costs = mapped(self.priced.held, at_block), mapped(costs, at_block)
         sharded = Sharded.of(self.question.model, held, self.batch.stages(part), degrees)
         pricing = self.batch.ranks.pricing(self.question, degrees, self.choices, part)

@@ -18,7 +18,7 @@ from forescale.question import Question, question_of
 from forescale.results import Result
 from forescale.search.evaluate import Scores, score
 from forescale.search.layouts import Candidates, Rows
-from forescale.search.scenarios import nothing_fits, nothing_legal, scenarios, single, smallest
+from forescale.search.scenarios import nothing_fits, nothing_legal, scenarios, smallest
 from forescale.search.tree import enumerate_cells, enumerate_layouts
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
@@ -80,12 +80,13 @@ def pareto_search(
         If no layout is legal, or none fits, at any size.
     """
     started = time.perf_counter()
-    question = single(question_of(question, cluster, workload, **parts), "a Pareto front")
+    question = question_of(question, cluster, workload, **parts)
     counts = tuple(sorted({question.cluster.num_devices} if device_counts is None else set(device_counts)))
     if not counts or counts[0] < 1:
         msg = f"numbers of devices must be whole numbers of 1 or more, got {list(counts)}"
         raise SpecError(msg)
-    found = [_scored_at(question, count, alone=len(counts) == 1) for count in counts]
+    asked = [(each, count) for each in scenarios(question) for count in counts]
+    found = [_scored_at(each, count, alone=len(asked) == 1) for each, count in asked]
     scored = [each for each in found if each is not None]
     points = [point for each in scored for point in each.front()]
     if not points:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from forescale.errors import InfeasibleError, SpecError
+from forescale.errors import InfeasibleError
 from forescale.numeric import Array
 from forescale.question import Question
 from forescale.search.checkpoint import Checkpoint
@@ -37,21 +37,6 @@ def scenarios(question: Question) -> tuple[Question, ...]:
     )
 
 
-def single(question: Question, what: str) -> Question:
-    """Return the one question of a search.
-
-    Raises
-    ------
-    SpecError
-        If there are several; `what` cannot hold them.
-    """
-    found = scenarios(question)
-    if len(found) > 1:
-        names = ", ".join(SCENARIO_NAMES)
-        raise SpecError(f"{what} takes one value each of {names}; the space has {len(found)} combinations")
-    return found[0]
-
-
 def _scenario(question: Question, chosen: Mapping[str, Any]) -> Question:
     """Return the question with one value of each choice; None is as the question says."""
     workload, base = question.workload, question.space.base
@@ -61,7 +46,7 @@ def _scenario(question: Question, chosen: Mapping[str, Any]) -> Question:
     if (kinds := chosen["overlap"]) is not None:
         more = replace(base.overlap, **dict.fromkeys(kinds, True)) if kinds else _nothing()
         base = replace(base, overlap=more)
-    if chosen["dispatcher"] is not None:
+    if chosen["dispatcher"] is not None and question.model.is_moe:
         base = replace(base, dispatcher=chosen["dispatcher"])
     shares = {"optimizer": chosen["optimizer_offload"], "activation_layers": chosen["activation_offload"]}
     held = {name: value for name, value in shares.items() if value is not None}
@@ -166,28 +151,26 @@ class Ranking:
     """Scenarios that are not settled yet, that under way included."""
 
     def search(self, questions: Sequence[Question], checkpoint: Path | None = None) -> None:
-        """Search scenarios, one after the other."""
+        """Search scenarios one after the other, the most promising first: what it finds prunes the others."""
         self.to_come = len(questions)
-        for each in questions:
-            self._add(each, checkpoint)
+        self.runs = [self._run(each, checkpoint, nth) for nth, each in enumerate(questions)]
+        for run in sorted(self.runs, key=lambda run: run.solver.progress().bound):
+            ranked = self._ranked()
+            worst = ranked[-1][0] if len(ranked) == self.goal.top else np.inf
+            run.solver.incumbent.learn(self._known(run.solver), cutoff=min(worst, self.cutoff))
+            run.go(self._told)
             self.to_come -= 1
             self._go_on()
 
-    def _add(self, question: Question, checkpoint: Path | None) -> None:
-        """Search one scenario."""
+    def _run(self, question: Question, checkpoint: Path | None, nth: int) -> Run:
+        """Return the search of one scenario, which has a checkpoint of its own."""
         cells = enumerate_cells(
             question.model, question.cluster, question.workload, question.space.whole(question.model)
         )
-        solver = Solver(question, cells, self.goal)
-        ranked = self._ranked()
-        worst = ranked[-1][0] if len(ranked) == self.goal.top else np.inf
-        solver.incumbent.learn(self._known(solver), cutoff=min(worst, self.cutoff))
-        if checkpoint is not None and self.runs:
-            checkpoint = checkpoint.with_name(f"{checkpoint.name}.{len(self.runs)}")
+        if checkpoint is not None and nth:
+            checkpoint = checkpoint.with_name(f"{checkpoint.name}.{nth}")
         kept = None if checkpoint is None else Checkpoint.of(checkpoint, question, self.goal)
-        run = Run(question=question, solver=solver, checkpoint=kept)
-        run.go(self._told)
-        self.runs.append(run)
+        return Run(question=question, solver=Solver(question, cells, self.goal), checkpoint=kept)
 
     def _known(self, solver: Solver) -> Array:
         """Return the shortest step under each relaxed limit of memory that `solver` or any other knows."""

@@ -394,16 +394,16 @@ class Solver:
         self._relaxed = relaxed_placement(cells.whole, question.cluster)
         self._sizes, nodes = self._tree.num_layouts(cells), self._tree.nodes
         self.num_legal = int((nodes @ self._sizes).sum())
+        self._memory = MemoryBounds(question, cells, self._tree, self._relaxed)
         bounds = (
-            WorkBounds(question, cells, self._tree.branches, self._relaxed)
-            if goal.by_time
-            else MemoryBounds(question, cells, self._tree, self._relaxed)
+            WorkBounds(question, cells, self._tree.branches, self._relaxed) if goal.by_time else self._memory
         )
         legal = np.flatnonzero(nodes)
+        coarse = bounds.coarse().reshape(-1)
         self._queue = NodeQueue(
             legal,
-            bounds.coarse().reshape(-1)[legal],
-            lambda some: bounds.fine(*np.divmod(some, len(cells))),
+            coarse[legal],
+            (lambda some: bounds.fine(*np.divmod(some, len(cells)))) if goal.by_time else coarse.__getitem__,
         )
         self._unplaced, self._placed = OpenNodes(), OpenNodes()
 
@@ -469,6 +469,8 @@ class Solver:
         nodes, beaten, bounds = self._queue.pop(self.incumbent.widest_cutoff)
         over = np.zeros(len(beaten), dtype=bool) if self.goal.by_time else ~self.goal.may_fit(bounds)
         self.counts.prune(self._sizes[beaten % len(self.cells)], over)
+        if self.goal.by_time and len(nodes):
+            nodes = self._that_may_fit(nodes)
         if len(nodes) == 0:
             return
         which, cell = np.divmod(nodes, len(self.cells))
@@ -477,6 +479,14 @@ class Solver:
         found = self._bounded(variant, cell[node], relaxed=True)
         self._unplaced = self._unplaced.joined(found)
         self._prune()
+
+    def _that_may_fit(self, nodes: Rows) -> Rows:
+        """Return the nodes whose least memory does not exceed what matters, and count the layouts of the others."""
+        least = self._memory.fine(*np.divmod(nodes, len(self.cells)))
+        keeps = self.incumbent.keeps(np.zeros(len(nodes)), least)
+        dropped = ~keeps
+        self.counts.prune(self._sizes[nodes[dropped] % len(self.cells)], ~self.goal.may_fit(least[dropped]))
+        return nodes[keeps]
 
     def _bounded(self, variant: Rows, cell: Rows, *, relaxed: bool) -> OpenNodes:
         """Return (variant, cell) pairs with their bounds, of all placements where they are relaxed."""

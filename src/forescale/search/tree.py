@@ -31,6 +31,8 @@ from forescale.spec.workload import Workload
 Mask = NDArray[np.bool_]
 SHARDING = ("dp_replicate", "dp_shard", "zero")
 """What a cell leaves open."""
+BRANCH_KEY = ("tp", "cp", "pp", "vpp", "sp", "dp_replicate", "dp_shard", "micro_batch_size")
+"""What operators and schedules may ask of degrees: no more than that of experts is left out."""
 _OWN = ("place", "step", "width", "listed", "flagged", "num_layouts")
 _COLUMNS = (*DEGREE_NAMES, "sp", *_OWN)
 
@@ -282,13 +284,14 @@ class Tree:
         first = [variants[index] for index in branches[0].variants[:, 0]]
         known = tuple(each.rank_order for each in first)
         policies = [variants[index] for index in branches[0].variants[0]]
+        branched, by_degrees = _rows(cells.whole, BRANCH_KEY)
         placed, by_place = _rows(cells.whole, ("tp", "cp", "pp"))
         shaped, by_shape = _rows(cells.whole, ("pp", "vpp"))
         return cls(
             branches=branches,
             branch_of=grid[0],
             policy_of=grid[1],
-            by_branch=np.stack([cells.whole.allows_branch(each.first) for each in branches]),
+            by_branch=np.stack([branched.allows_branch(each.first) for each in branches])[:, by_degrees],
             by_order=np.stack([placed.allows_order(each, known) for each in first])[:, by_place],
             by_policy=np.stack([shaped.allows_recompute(each) for each in policies])[:, by_shape],
         )

@@ -308,8 +308,14 @@ def _of(asked: Asked, name: str) -> Any:  # noqa: ANN401 (degrees of one layout,
     return np.asarray(getattr(asked.degrees, name))
 
 
+OWN = ("schedule", "dispatcher")
+"""Dimensions of a space whose values are what a framework has."""
+
+
 def searched(framework: Framework, space: Space, *, limited: bool) -> Space:
     """Return what a search may choose under a framework: all of `space`, or only what the framework can be told.
+
+    Schedules and dispatchers are its own either way.
 
     Raises
     ------
@@ -317,6 +323,8 @@ def searched(framework: Framework, space: Space, *, limited: bool) -> Space:
         If its limits are asked for and were not written down.
     """
     held: dict[str, Any] = {"sp": (True,)} if framework.always_sp else {}
+    if framework.limits is not None:
+        held |= {name: framework.limits.values[name] for name in OWN if name in framework.limits.values}
     if limited:
         limits = _limits(framework)
         rules = (rule_of(framework.name, name, told) for name, told in limits.rules.items())

@@ -374,31 +374,38 @@ def least_makespan(*, fill: Numeric, drain: Numeric, work: Numeric, urgent: Nume
 
 
 def floor_of(
-    model: Model, schedule: str, shapes: Sequence[Shape], *, recompute: Recompute, num_splits: int = 1
-) -> tuple[PipelineFloor, Stages]:
-    """Return the bounds of a named schedule in some shapes, and the layers of their ranks; one column per shape."""
+    model: Model,
+    schedule: str,
+    shapes: Sequence[Shape],
+    *,
+    recompute: Sequence[Recompute],
+    num_splits: int = 1,
+) -> tuple[PipelineFloor, Stages, NDArray[np.int64]]:
+    """Return the bounds of a named schedule in some shapes, each with what it recomputes, one column per shape.
+
+    Also the layers of ranks, one column per distinct plan, and which plan each shape has.
+    """
     kind = family(schedule)
-    plans: dict[tuple[int, int], tuple[StagePlan, StagePlan]] = {}
-    for pp, vpp, _ in shapes:
-        if (pp, vpp) not in plans:
-            plans[pp, vpp] = _plans(model, kind, pp, vpp, recompute)
-    of_shape = [plans[pp, vpp] for pp, vpp, _ in shapes]
-    ranks = stack_plans([plan for plan, _ in of_shape])
+    keys = [(pp, vpp, policy) for (pp, vpp, _), policy in zip(shapes, recompute, strict=True)]
+    known = {key: nth for nth, key in enumerate(dict.fromkeys(keys))}
+    plans = [_plans(model, kind, *key) for key in known]
+    ranks, before = (stack_plans(each) for each in zip(*plans, strict=True))
+    which = np.array([known[key] for key in keys], dtype=np.int64)
     degree, _, count = np.array(shapes, dtype=float).T
-    held = kind.held(RankShape(rank=ranks.index, pp=degree, num_microbatches=count))
+    held = kind.held(RankShape(rank=ranks.index[:, which], pp=degree, num_microbatches=count))
     first = kind.place(*shapes[0][:2]).rank_of_stage
     num_splits = num_splits if kind.splits_sequences else 1
     floor = PipelineFloor(
         in_flight=AtLeast(
-            held=np.broadcast_to(held, ranks.index.shape),
+            held=np.broadcast_to(held, (len(ranks.index), len(shapes))),
             num_splits=num_splits,
             copies=kind.parameter_copies,
         ),
         ends_apart=first[0] != first[-1],
-        before=stack_plans([before for _, before in of_shape]),
+        before=before.take(which),
         splits_backward=kind.splits_backward,
     )
-    return floor, ranks
+    return floor, ranks, which
 
 
 def _plans(
