@@ -197,3 +197,29 @@ def ratio_chart(rows: Sequence[Chart], *, title: str, x: str, y: str = RATIO) ->
         "data": {"values": list(rows)},
         "layer": [lines, limit],
     }
+
+
+def bar_chart(rows: Sequence[Chart], *, x: str, y: str, colour: str, stacked: bool) -> Chart:
+    """Return bars, standing where they are stacked, else lying side by side."""
+    of, over = (y, x) if stacked else (x, y)
+    order = list(dict.fromkeys(row[over] for row in rows))
+    place: Chart = {"field": over, "type": "ordinal", "sort": order, "title": over if stacked else None}
+    if stacked:
+        place["axis"] = {"labelAngle": 0}
+    else:
+        place["axis"] = {"labelLimit": 340}
+    colours = list(dict.fromkeys(row[colour] for row in rows))
+    encoding: Chart = {
+        "x" if stacked else "y": place,
+        "y" if stacked else "x": {"field": of, "type": "quantitative", "title": of},
+        "color": {"field": colour, "type": "nominal", "sort": colours, "title": None},
+    }
+    if not stacked and len(colours) > 1:
+        encoding["yOffset"] = {"field": colour, "type": "nominal", "sort": colours}
+    return {
+        "$schema": SCHEMA,
+        "width": WIDTH,
+        "data": {"values": [dict(row) for row in rows]},
+        "mark": "bar",
+        "encoding": encoding,
+    }

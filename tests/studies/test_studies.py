@@ -5,9 +5,12 @@ import sys
 from pathlib import Path
 
 import almodel
+import deepseek_v3
 import playbook
 import pytest
 import subramanian2024
+
+from forescale.project import project
 
 PAGES = Path(__file__).parents[2] / "docs" / "studies"
 
@@ -37,3 +40,18 @@ def test_figures_of_subramanian2024(number):
 def test_a_table_of_subramanian2024():
     rows = subramanian2024.scaling_table(subramanian2024.GPT, "1d", 8)
     assert rows in (PAGES / "subramanian2024" / "tables.md").read_text()
+
+
+def test_published_runs_are_projected_within_a_tenth(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["deepseek_v3.py", str(tmp_path)])
+    deepseek_v3.main()
+    assert {path.stem for path in tmp_path.glob("*.json")} == set(deepseek_v3.PICTURES)
+    question = deepseek_v3.published()
+    assert deepseek_v3.layer_ms(question) == pytest.approx(deepseek_v3.LAYER_MS, rel=0.1)
+    ours = deepseek_v3.kernels(question)
+    for name, seconds in deepseek_v3.deepep_seconds(question).items():
+        assert ours[f"{name}, forward"] == pytest.approx(1e3 * seconds, rel=0.1)
+    for devices, cp, seq_len, batch, rate, _ in deepseek_v3.LLAMA:
+        asked = deepseek_v3.llama(devices, cp, seq_len, batch)
+        found = project(asked).mfu * asked.cluster.device.matrix_flops.bf16
+        assert found == pytest.approx(rate, rel=0.11)
