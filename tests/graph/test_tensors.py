@@ -120,7 +120,8 @@ def test_dense_layer_with_everything_that_eager_kernels_keep():
     ffn, kernels = replace(FFN, bias=True), Kernels(dropout=True, fused=False)
     block = block_of(attention, ffn, flash_attention=False, kernels=kernels, tp=2)
     scores = {
-        f"attention.{name}": TOKENS * 6 * 462 for name in ("probabilities", "probability_mask", "dropped")
+        f"attention.{name}": TOKENS * 6 * 462
+        for name in ("probabilities", "softmax", "probability_mask", "dropped")
     }
     plain = {name: size for name, size in DENSE.items() if name != "attention.softmax_statistics"}
     norms = {
@@ -677,3 +678,16 @@ def test_experts_in_8_bits_narrow_rows_both_ways():
 )
 def test_attention_runs_in_the_type_of_wide_products(precision, dtype):
     assert toy.layout(Strategy(), 462.0, precision).core_type == dtype
+
+
+def test_a_softmax_that_is_not_fused_keeps_its_result_in_fp32_beside_the_copy_for_the_product():
+    """Hugging Face's eager_attention_forward: 6 bytes a score."""
+    pairs = 5 * HEADS * 462**2
+    eager = block_of(ATTENTION, None, flash_attention=False, kernels=Kernels(fused=False))
+    fused = block_of(ATTENTION, None, flash_attention=False)
+    sizes = [block.tensors["attention.probabilities"].num_bytes for block in (eager, fused)]
+    assert sizes == [2 * pairs, 2 * pairs]
+    assert eager.tensors["attention.softmax"].num_bytes == 4 * pairs
+    assert "attention.softmax" not in fused.tensors
+    core = next(operator for operator in eager.operators if operator.name == "attention.core")
+    assert "attention.softmax" in core.saves

@@ -160,7 +160,8 @@ def _core(
 def _kept_inside(b: Builder, shape: CoreShape, output: str) -> tuple[str, ...]:
     """Return what the core keeps beside its inputs: output, maybe narrow, and statistics, or probabilities.
 
-    Dropout on the probabilities keeps the mask and what the second product reads; flash redoes it from a seed.
+    Dropout on the probabilities keeps the mask and what the second product reads; flash redoes it from a seed. Not
+    fused, a softmax is made in fp32, which it keeps beside the copy that the product reads.
     """
     lay = b.layout
     tokens = lay.tokens("sequence") * shape.heads / lay.split("heads")
@@ -171,6 +172,8 @@ def _kept_inside(b: Builder, shape: CoreShape, output: str) -> tuple[str, ...]:
         return output, b.tensor("attention.softmax_statistics", tokens, STATISTICS_BYTES)
     pairs = tokens * lay.seq_len
     kept = [b.tensor("attention.probabilities", pairs)]
+    if not lay.choices.kernels.fused:
+        kept.append(b.tensor("attention.softmax", pairs, STATISTICS_BYTES))
     if lay.choices.kernels.dropout:
         kept += [b.tensor("attention.probability_mask", pairs, 1.0), b.tensor("attention.dropped", pairs)]
     return tuple(kept)
