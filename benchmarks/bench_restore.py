@@ -132,7 +132,7 @@ class Stage(Training):
     def __init__(self, question: Question) -> None:
         whole = replace(question, strategy=replace(question.layout, pp=1))
         super().__init__(whole, CPU)
-        self.rank, blocks = dist.get_rank(), self.blocks
+        self.rank, self.sent, blocks = dist.get_rank(), [], self.blocks
         blocks.learn(self.tokens)
         half = len(blocks.layers) // 2
         self.own = range(half) if self.rank == 0 else range(half, 2 * half)
@@ -145,6 +145,10 @@ class Stage(Training):
                 parameter.requires_grad_(False)
         self.update = type(self.update)(blocks.parameters(), whole)
 
+    def send(self, tensor: torch.Tensor, rank: int) -> None:
+        """Send without waiting: both ranks may have something for each other."""
+        self.sent.append((dist.isend(tensor, rank), tensor))
+
     def forward(self) -> tuple[torch.Tensor, torch.Tensor]:
         if self.rank == 0:
             x = y = self.blocks.embed(self.tokens)
@@ -155,7 +159,7 @@ class Stage(Training):
         for index in self.own:
             y = self.blocks.run_layer(index, y)
         if self.rank == 0:
-            dist.send(y.detach(), 1)
+            self.send(y.detach(), 1)
             return x, y
         return x, self.blocks.loss_of(y, self.tokens) / self.num_microbatches
 
@@ -166,7 +170,7 @@ class Stage(Training):
             y.backward(gradient)
         else:
             y.backward()
-            dist.send(x.grad, 0)
+            self.send(x.grad, 0)
 
     def step(self, phase: Callable[[str], None] = lambda _: None) -> torch.Tensor:
         phase("forward")
@@ -176,6 +180,9 @@ class Stage(Training):
             self.backward(*held.pop(0))
         while held:
             self.backward(*held.pop(0))
+        for work, _ in self.sent:
+            work.wait()
+        self.sent.clear()
         phase("update")
         self.finish()
         phase("idle")
