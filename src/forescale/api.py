@@ -3,7 +3,8 @@
 Keywords are the fields of `Strategy` (`tp=8`, `zero=1`), of `Workload` (`seq_len`, `global_batch_size`, `tokens`), of
 `Precision` in a table or by its compute type (`precision="fp8"`), of `Question` (`space`, `costs`, `max_memory`,
 `preset`, `objective`, `safe`), of the section `[cost]` of a plan (`compute`, `device_clock_mhz`, `calibration`,
-`measurements`), and `devices` or `nodes`. Nothing in the package itself imports this module.
+`measurements`, `benchmarks`, `restore`, `safety_margin`), and `devices` or `nodes`. Nothing in the package itself
+imports this module.
 """
 
 from __future__ import annotations
