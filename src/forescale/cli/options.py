@@ -24,7 +24,7 @@ F = TypeVar("F", bound=Callable[..., None])
 LAYOUT, RUN, MACHINE, OUTPUT = "Layout", "Run", "Cluster", "Output"
 COST, TYPES, GRID = Rare("Cost models"), Rare("Types, training"), Rare("Context and SUMMA")
 STAGES, REPLAY, EXPERTS = Rare("Stages"), Rare("Recompute"), Rare("Experts")
-RANKS, HOST = Rare("Ranks and overlap"), Rare("Memory")
+RANKS, HOST, FILES = Rare("Ranks and overlap"), Rare("Memory"), Rare("Files of frameworks")
 
 
 def option(
@@ -205,9 +205,12 @@ class PlanOptions:
         "Override one value, such as strategy.tp=4. Repeatable.", "A.B=C", flag="--set"
     )
     variables: list[str] | None = option(
-        "Value of a variable that the file leaves open, such as TP=8. Repeatable.", "NAME=VALUE", flag="--var"
+        "Value of a variable that the file leaves open, such as TP=8. Repeatable.",
+        "NAME=VALUE",
+        flag="--var",
+        panel=FILES,
     )
-    presets: list[Path] | None = option("Folder of presets that it names. Repeatable.", "DIR")
+    presets: list[Path] | None = option("Folder of presets that it names. Repeatable.", "DIR", panel=FILES)
     framework: str | None = option(
         "What trains: its kernels, types and overlap where nothing else is said.",
         "NAME[@RELEASE]",

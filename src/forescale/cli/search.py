@@ -54,12 +54,12 @@ class EffortOptions:
     """How long a search may take, and where it goes on."""
 
     time_limit: float | None = _search(
-        "Stop with the best so far, and say how far from the optimum it may be.",
+        "Stop then with the best, and say how far off it may be.",
         "SECONDS",
         check=bounded(TIME, whole=False),
     )
     checkpoint: Path | None = _search(
-        "Keep what is settled, and go on from it when asked the same again.", "FILE", check=writable
+        "Keep what is settled; the same question goes on.", "FILE", check=writable
     )
 
     def refuse(self, why: str) -> None:
