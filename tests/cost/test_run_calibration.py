@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 from tests.small import cluster
@@ -12,8 +13,8 @@ from tests.small import cluster
 from forescale.catalogue.clusters import load_cluster
 from forescale.cost.calibration import UNMEASURED, load_calibration
 from forescale.cost.run_calibration import (
-    NOVELTIES,
     DeviceFactors,
+    Novelty,
     RunCalibration,
     Seen,
     SharedFactors,
@@ -24,6 +25,7 @@ from forescale.cost.run_calibration import (
 from forescale.cost.select import read_calibrations
 from forescale.errors import ReaderError, UnknownNameError
 
+NOVELTIES = get_args(Novelty)
 H100 = cluster(8).device
 WIDE = Unseen(rows=9, median_abs=0.1, bias=0.0, p10=-0.2, p90=0.1, p90_abs=0.2, coverage=0.8)
 EXAMPLE = RunCalibration(

@@ -28,7 +28,6 @@ PASS_FAMILIES = ("elementwise", "norm")
 DEFAULT = "published"
 Novelty: TypeAlias = Literal["known source", "new release", "new family", "new stack", "new device"]
 """What the fit has not seen of a run: nothing, the release, who ran it, the software too, or the devices."""
-NOVELTIES: tuple[Novelty, ...] = ("known source", "new release", "new family", "new stack", "new device")
 NOTHING_KNOWN = Spread(rows=0, median_abs=0.2, bias=0.0, p10=-0.3, p90=0.3)
 
 
