@@ -68,7 +68,7 @@ BAD = {
     "front and target": (("search", *SEARCH, "--target-step-time", "9s", "--pareto"), "one at a time"),
     "batches and target": (("search", *SEARCH, "--target-step-time", "9s", "--batches", "64"), "one at a time"),
     "batches and batch": (("search", *SEARCH, "--batches", "64,128"), "give one of them"),
-    "batches that are no numbers": (("search", MODEL, *MACHINE, "--seq-len", 4096, "--batches", "64:128"), "such as 64,128,256; got '64:128'"),
+    "batches that are no numbers": (("search", MODEL, *MACHINE, "--seq-len", 4096, "--batches", "64:128"), "such as 64,128,256 or 256-8192:8; got '64:128'"),
     "counts beside devices": (("search", *SEARCH, "--device-counts", "8,16"), "leave out --devices"),
     "counts of nothing": (("search", MODEL, "--cluster", "h100-sxm", *RUN, "--device-counts", "0,8"), "--device-counts takes"),
     "price of a front": (("search", *SEARCH, "--pareto", "--price-per-device-hour", 2), "goes with a ranking, a target"),

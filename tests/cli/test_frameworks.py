@@ -81,6 +81,8 @@ def test_what_a_search_finds_is_what_the_framework_projects(forescale, option):
     names = ("tp", "pp", "vpp", "dp_replicate", "dp_shard", "zero")
     degrees = [part for name in names for part in (f"--{name.replace('_', '-')}", best["strategy"][name])]
     sp = "--sp" if best["strategy"]["sp"] else "--no-sp"
+    schedule = best["strategy"]["schedule"]
+    degrees += ["--schedule", schedule] if schedule else []
     again = projected(
         forescale, "--framework", "torchtitan@2025", *degrees, sp, "--recompute", "full",
         "--axis-order", ",".join(best["strategy"]["axis_order"]),
