@@ -47,6 +47,8 @@ class Bench:
     question: Question
     source: str
     """Its file, with date and software."""
+    is_assumed: bool = False
+    """Whether the file does not say which layout ran: then formulas that say more than its peak are not corrected."""
     blocks: tuple[BlockTiming, ...] = ()
     steps: tuple[StepTiming, ...] = ()
     ranks: tuple[RankPeak, ...] = ()
@@ -164,7 +166,7 @@ def bench_memory(bench: Bench, costs: Costs) -> BenchMemory:
             allocated_bytes=measured.peak_allocated_bytes,
             reserved_bytes=measured.peak_reserved_bytes,
             analytical_bytes=there.allocated_bytes,
-            signed=costs.rule == "model",
+            signed=costs.rule == "model" and not bench.is_assumed,
         ),
     )
 

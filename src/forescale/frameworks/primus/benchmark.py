@@ -96,6 +96,7 @@ def primus_bench(document: Mapping[str, Any], target: Question, *, where: str) -
     rows = _all_reduces(results, metadata)
     return Bench(
         question=_run(target, metadata, where),
+        is_assumed=version == 1,
         source=f"{where} (Primus, version {version})",
         blocks=blocks,
         ranks=ranks,
