@@ -9,7 +9,7 @@ from forescale.catalogue.frameworks import load_framework
 from forescale.errors import SpecError
 from forescale.search import search
 from forescale.search.tree import enumerate_layouts
-from forescale.spec import Recompute, Workload
+from forescale.spec import Recompute, Strategy, Workload
 from forescale.spec.framework import check_choice, searched
 from forescale.spec.space import Space
 
@@ -45,7 +45,8 @@ def test_every_layout_is_one_that_the_framework_knows(framework):
                 assert values == ("orders",)
                 assert strategy.placement is None
                 continue
-            assert getattr(strategy, dimension) in values
+            unchanged = (getattr(Strategy(), dimension),) if None in values else ()
+            assert getattr(strategy, dimension) in (*values, *unchanged)
 
 
 def test_megatron_and_deepspeed_keep_stages_2_and_3_without_pipeline():
