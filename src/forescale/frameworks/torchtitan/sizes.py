@@ -181,7 +181,10 @@ def sized(model: Model, release: str) -> Sized:
         except SpecError as error:
             msg = f"torchtitan has no model of such parts as {model.name}"
             raise SpecError(msg) from error
-        return Sized(builder=builders[config["model_type"]], config=config)
+        found = Sized(builder=builders[config["model_type"]], config=config)
+        if model.is_moe or found.builder.module != "deepseek_v3":
+            return found
+        raise SpecError(f"torchtitan builds latent attention with experts only; {model.name} has none")
     msg = f"torchtitan has no model of such parts as {model.name}: its norms or positions are others"
     raise SpecError(msg)
 
