@@ -10,7 +10,7 @@ from forescale.errors import InfeasibleError, SpecError
 from forescale.projection.rates import cost_per_token
 from forescale.question import Question
 from forescale.search import Target, Terms, fewest_devices, scan_batches, scan_devices, search
-from forescale.search.scan import _bound, device_ladder, with_between
+from forescale.search.scan import device_ladder, least_step, with_between
 from forescale.spec import DenseFfn, FullAttention, Layer, Strategy
 from forescale.spec.space import Space
 from forescale.spec.strategy import Routing
@@ -196,7 +196,7 @@ def test_no_target_that_a_layout_meets_at_a_higher_clock_is_refused_beforehand()
 def test_what_peak_rates_allow_is_that_of_the_fastest_scenario():
     def least(**changes):
         space = replace(SMALL, **changes)
-        return _bound(Question(model=moe(), cluster=cluster(8), workload=workload(), space=space))
+        return least_step(Question(model=moe(), cluster=cluster(8), workload=workload(), space=space))
 
     assert least(precision=(("fp8", "tensorwise"), None)) == pytest.approx(least() * 989 / 1979)
     assert 0.0 < least(base=Strategy(routing=Routing(capacity_factor=0.5))) < least()
