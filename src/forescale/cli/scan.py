@@ -164,7 +164,10 @@ def planned(question: Question, scan: ScanOptions) -> Plans:
 
 
 def _positive(name: str, text: str | None, read: Callable[[str], float]) -> float | None:
-    value = None if text is None else read(text)
+    try:
+        value = None if text is None else read(text)
+    except SpecError as error:
+        raise SpecError(f"{name}: {error}") from error
     if value is not None and not value > 0.0:
         raise SpecError(f"{name} must be greater than 0, got {text}")
     return value
