@@ -91,6 +91,7 @@ DOCUMENTS = {
     "sweep": ("sweep", str(GOLDEN / "sweep.toml"), "--jobs", "1", "--json"),
     "difference": ("compare", str(GOLDEN / "plan_a.toml"), str(GOLDEN / "plan_b.toml"), "--json"),
     "report": ("report", *DENSE, *HELD, "--top", "2", "--details", "1", "--worst", "1", "--json"),
+    "network": ("network", "--cluster", "h100-sxm", "--devices", "16", "--sizes", "1MiB", "--json"),
     "models": ("catalogue", "models", "--json"),
     "devices": ("catalogue", "devices", "--json"),
     "clusters": ("catalogue", "clusters", "--json"),
@@ -98,7 +99,7 @@ DOCUMENTS = {
 """Command that prints each document."""
 
 
-OPEN = frozenset({"kernels"})
+OPEN = frozenset({"kernels", "per_tier"})
 """Tables whose keys may grow: docs/json.md says where they are described."""
 
 

@@ -2,14 +2,13 @@ from __future__ import annotations
 
 import pytest
 
+from forescale.cost.collectives.algorithms import bus_bytes, passes
 from forescale.presets.almodel import measured_terms
-from forescale.presets.almodel.terms import almodel_message_time, bus_bytes, listed
+from forescale.presets.almodel.terms import almodel_message_time, listed
 
 
 def seconds(kind, gigabytes, ranks):
-    volume = bus_bytes(
-        num_bytes=gigabytes * 1e9, num_ranks=ranks, passes=2.0 if kind == "all_reduce" else 1.0
-    )
+    volume = bus_bytes(num_bytes=gigabytes * 1e9, num_ranks=ranks, passes=passes(kind))
     bandwidth = listed(measured_terms().rates[kind], float(ranks))
     return float(almodel_message_time(volume=volume, num_ranks=float(ranks), bandwidth=bandwidth))
 

@@ -62,6 +62,12 @@ def passes(kind: CollectiveKind) -> float:
     return 2.0 if kind == "all_reduce" else 1.0
 
 
+@formula(unit="byte", source="nccl-tests, doc/PERFORMANCE.md: factors from algorithm to bus bandwidth")
+def bus_bytes(*, num_bytes: Numeric, num_ranks: Numeric, passes: Numeric) -> Numeric:
+    """passes·(n - 1)/n·V: what each rank has to send and receive."""
+    return passes * (num_ranks - 1.0) / num_ranks * num_bytes
+
+
 @formula(unit="1", source=f"{THAKUR}, section 4: steps of a binomial tree")
 def doublings(*, count: Numeric) -> Numeric:
     """ceil(log2 count), exact for any count."""

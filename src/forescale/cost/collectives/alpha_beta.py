@@ -54,14 +54,25 @@ class Lines:
 
     def seconds(self, num_bytes: Numeric) -> Numeric:
         """Return the seconds of a message: the fastest way."""
-        choices = {
+        choices = self._choices(num_bytes)
+        least = _named_after_winner(fastest(**choices), choices)
+        return collective_seconds(seconds=least, num_bytes=num_bytes, num_ranks=self.num_ranks)
+
+    def way(self, num_bytes: float) -> str:
+        """Return the algorithm and wire protocol that is fastest for a message, of one group."""
+        return _winner(self._choices(num_bytes))
+
+    def _choices(self, num_bytes: Numeric) -> dict[str, Numeric]:
+        return {
             line.label: message_seconds(
                 num_bytes=num_bytes, fixed=line.fixed, seconds_per_byte=line.seconds_per_byte
             )
             for line in self.lines
         }
-        least = _named_after_winner(fastest(**choices), choices)
-        return collective_seconds(seconds=least, num_bytes=num_bytes, num_ranks=self.num_ranks)
+
+
+def _winner(choices: Mapping[str, Numeric]) -> str:
+    return min(choices, key=lambda label: float(np.max(value_of(choices[label]))))
 
 
 def _named_after_winner(least: Numeric, choices: Mapping[str, Numeric]) -> Numeric:
@@ -69,8 +80,8 @@ def _named_after_winner(least: Numeric, choices: Mapping[str, Numeric]) -> Numer
     term: Any = least
     if not isinstance(term, Term) or np.size(term.value) != 1:
         return least
-    winner = min(choices, key=lambda label: float(np.max(value_of(choices[label]))))
-    return cast("Numeric", term.renamed(term.name, text=f"{winner}, the fastest of {len(choices)} ways"))
+    text = f"{_winner(choices)}, the fastest of {len(choices)} ways"
+    return cast("Numeric", term.renamed(term.name, text=text))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

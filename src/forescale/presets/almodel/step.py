@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from forescale.cost.collectives.algorithms import bus_bytes, passes
 from forescale.cost.roofline import peak_rate
 from forescale.formula import formula
 from forescale.graph.counts import BACKWARD_PER_FORWARD, count_parameters, model_flops, primitive_flops
@@ -19,7 +20,7 @@ from forescale.graph.ops import CollectiveKind
 from forescale.graph.recompute import POLICIES, needed
 from forescale.numeric import Numeric
 from forescale.presets.almodel.memory import almodel_state_bytes, fsdp_of
-from forescale.presets.almodel.terms import ANALYSIS, Quirks, Terms, almodel_message_time, bus_bytes, listed
+from forescale.presets.almodel.terms import ANALYSIS, Quirks, Terms, almodel_message_time, listed
 from forescale.presets.preset import StageBytes
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import FullAttention, LatentAttention, Layer, Model, MoeFfn
@@ -248,8 +249,7 @@ class Clock:
 
     def _sent(self, kind: CollectiveKind, num_bytes: Numeric, ranks: Numeric) -> Message:
         """Return a collective of `num_bytes` in all over a group."""
-        passes = 2.0 if kind == "all_reduce" else 1.0
-        volume = bus_bytes(num_bytes=num_bytes, num_ranks=ranks, passes=passes)
+        volume = bus_bytes(num_bytes=num_bytes, num_ranks=ranks, passes=passes(kind))
         bandwidth = listed(self.terms.rates[kind], ranks)
         seconds = almodel_message_time(volume=volume * self._unit, num_ranks=ranks, bandwidth=bandwidth)
         return Message(volume=volume, seconds=seconds)

@@ -59,12 +59,6 @@ class Quirks:
         return cls(**{item.name: False for item in fields(cls)})
 
 
-@formula(unit="byte", source="nccl-tests, doc/PERFORMANCE.md: factors from algorithm to bus bandwidth")
-def bus_bytes(*, num_bytes: Numeric, num_ranks: Numeric, passes: Numeric) -> Numeric:
-    """passes·(n - 1)/n·V: what each rank has to send and receive."""
-    return passes * (num_ranks - 1.0) / num_ranks * num_bytes
-
-
 @formula(unit="s", source=f"{ANALYSIS}, communication tables: volume over measured bandwidth")
 def almodel_message_time(*, volume: Numeric, num_ranks: Numeric, bandwidth: Numeric) -> Numeric:
     """Volume over bandwidth, nothing for one rank."""

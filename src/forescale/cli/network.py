@@ -1,0 +1,126 @@
+"""`forescale network`: what the collectives of a cluster take, by size and ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+from forescale.cli.console import console, print_json
+from forescale.cli.options import COST, ClusterOptions, JsonFlag, bounded, grouped, option
+from forescale.errors import SpecError, UnknownNameError, shown
+from forescale.files import place_of
+from forescale.graph.ops import CollectiveKind
+from forescale.limits import AMOUNT, DEVICES, whole_of, within
+from forescale.spec.cluster import Cluster
+
+T = TypeVar("T")
+PANEL = "Collectives"
+WHERE = "the command line"
+MOST = 64
+"""Values of a list."""
+NODES = 16
+"""Of a cluster whose size nothing says."""
+
+
+@grouped
+def network_command(
+    *,
+    cluster: ClusterOptions,
+    collectives: str | None = option(
+        f"Which ones: {', '.join(get_args(CollectiveKind))}; the usual five by default.", "A,B", panel=PANEL
+    ),
+    ranks: str | None = option(
+        "Ranks of each group; by default those of a node and those of the cluster.", "N,N", panel=PANEL
+    ),
+    sizes: str | None = option(
+        "Sizes, such as 1MiB,64MiB; by default 4 KiB to 4 GiB.", "SIZE,SIZE", panel=PANEL
+    ),
+    stride: int = option(
+        "Devices from one rank of a group to the next, such as 8: one rank a node.",
+        "N",
+        default=1,
+        check=bounded(DEVICES),
+        panel=PANEL,
+    ),
+    calibration: Path | None = option("Your own fits, as `calibrate` wrote them.", "FILE.json", panel=COST),
+    measurements: list[Path] | None = option("Timed collectives to look up. Repeatable.", "FILE", panel=COST),
+    as_json: JsonFlag = False,
+) -> None:
+    """Price every collective of a cluster by size and ranks: time, bus bandwidth, algorithm."""
+    from forescale.cost.network import KINDS, SIZES, price_network
+    from forescale.io.measurements import read_costs
+
+    counts = _listed("--ranks", ranks, _count)
+    chosen = _cluster(cluster, counts, stride)
+    files = {"calibration": calibration, "measurements": measurements}
+    cost = {
+        name: [str(place_of(each)) for each in given] if isinstance(given, list) else str(place_of(given))
+        for name, given in files.items()
+        if given is not None
+    }
+    found = price_network(
+        chosen,
+        ranks=counts,
+        sizes=_listed("--sizes", sizes, _size) or SIZES,
+        kinds=_listed("--collectives", collectives, _kind) or KINDS,
+        stride=stride,
+        costs=read_costs(cost, chosen, where=WHERE, folder=None),
+    )
+    if as_json:
+        print_json(found.to_json())
+        return
+    from forescale.cli.render.network import network_view
+
+    console().print(network_view(found))
+
+
+def _cluster(given: ClusterOptions, counts: list[int], stride: int) -> Cluster:
+    """Return the cluster, on as many whole nodes as the groups need where nothing says its size."""
+    from dataclasses import replace
+
+    from forescale.io.named import cluster_given
+
+    if given.cluster is None:
+        raise SpecError("give the cluster with --cluster, a name of `forescale catalogue clusters` or a file")
+    if given.devices is not None and given.nodes is not None:
+        raise SpecError("--devices and --nodes say the same thing; give one of them")
+    config = given.hardware_config
+    found = cluster_given(given.cluster, WHERE, config=None if config is None else str(config))
+    each = found.devices_per_node
+    wanted = -(-max(counts) * stride // each) if counts else NODES
+    devices = given.devices or (given.nodes or wanted) * each
+    return replace(found, num_devices=within(devices, DEVICES, "the number of devices", whole=True))
+
+
+def _listed(name: str, text: str | None, read: Callable[[str, str], T]) -> list[T]:
+    parts = [] if text is None else [part.strip() for part in text.split(",") if part.strip()]
+    if text is not None and not 0 < len(parts) <= MOST:
+        raise SpecError(f"{name} takes 1 to {MOST} values with commas between; got {shown(text)}")
+    return [read(name, part) for part in parts]
+
+
+def _count(name: str, text: str) -> int:
+    count = whole_of(text)
+    if count is None:
+        raise SpecError(f"{name} takes whole numbers such as 8,64; got {shown(text)}")
+    return int(within(count, DEVICES, name, whole=True))
+
+
+def _size(name: str, text: str) -> float:
+    from forescale.units import parse
+
+    try:
+        return float(within(parse(text, "byte"), AMOUNT, "a size"))
+    except SpecError as error:
+        raise SpecError(f"{name}: {error}") from error
+
+
+def _kind(name: str, text: str) -> Any:  # noqa: ANN401 (a CollectiveKind)
+    from forescale.cost.timings import kind_of
+
+    kind = kind_of(text.replace("-", "_")) or text
+    if kind not in get_args(CollectiveKind):
+        what = f"collective in {name}"
+        raise UnknownNameError(what, text, get_args(CollectiveKind))
+    return kind

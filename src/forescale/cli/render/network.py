@@ -1,0 +1,67 @@
+"""Prices of collectives as tables, one per group, and which algorithm is taken from which size on."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from forescale.cli.render.tables import table
+from forescale.cost.network import CollectivePrice, NetworkPrices
+from forescale.units import GB, format_seconds
+
+UNITS = (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10), ("B", 1.0))
+
+
+def network_view(found: NetworkPrices) -> Group:
+    """Return for every group its times and bus bandwidths, and how they come about."""
+    cluster = found.cluster
+    head = Text.assemble(
+        (cluster.name, "bold"), f" · {cluster.num_devices:,} devices · time and bus bandwidth in GB/s"
+    )
+    parts: list[Text | Table] = [head]
+    for ranks, shares in found.shared.items():
+        tiers = ", ".join(
+            f"{share:.4g} a {tier.name}" for tier, share in zip(cluster.tiers[:-1], shares, strict=False)
+        )
+        parts += [
+            Text(),
+            Text(f"{ranks:,} ranks" + (f", {tiers}" if tiers else ""), style="bold"),
+            _table(found, ranks),
+        ]
+        parts += [Text(line, style="dim") for line in _ways(found, ranks)]
+    return Group(*parts)
+
+
+def size_word(num_bytes: float) -> str:
+    """Return a size in the largest unit that it reaches."""
+    name, scale = next((each for each in UNITS if num_bytes >= each[1]), UNITS[-1])
+    return f"{num_bytes / scale:.4g} {name}"
+
+
+def _table(found: NetworkPrices, ranks: int) -> Table:
+    kinds = list(dict.fromkeys(each.kind for each in found.prices))
+    rows = table("size", *(heading for kind in kinds for heading in (kind, "GB/s")))
+    for same in zip(*(found.of(kind, ranks) for kind in kinds), strict=True):
+        cells = (
+            cell for each in same for cell in (format_seconds(each.seconds), f"{each.bus_bandwidth / GB:.3g}")
+        )
+        rows.add_row(size_word(same[0].num_bytes), *cells)
+    return rows
+
+
+def _ways(found: NetworkPrices, ranks: int) -> list[str]:
+    """Return a line per list of algorithms, with the collectives that take it."""
+    kinds = dict.fromkeys(each.kind for each in found.prices)
+    lines: dict[str, list[str]] = {}
+    for kind in kinds:
+        lines.setdefault(_by_size(found.of(kind, ranks)), []).append(kind)
+    return [f"{', '.join(names)}: {text}" for text, names in lines.items() if [text] != names]
+
+
+def _by_size(prices: list[CollectivePrice]) -> str:
+    runs = [(way, [*each]) for way, each in groupby(prices, key=lambda price: price.way)]
+    first = runs[0][0]
+    return ", ".join([first, *(f"{way} from {size_word(each[0].num_bytes)}" for way, each in runs[1:])])

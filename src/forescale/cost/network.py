@@ -1,0 +1,158 @@
+"""Collectives of a cluster priced by size and ranks, with the figures that nccl-tests print."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from forescale.cost.collectives.algorithms import bus_bytes, passes
+from forescale.cost.collectives.alpha_beta import AlphaBeta
+from forescale.cost.measured import MeasuredMessages
+from forescale.cost.mesh import Group, ranks_per_tier
+from forescale.cost.select import Costs
+from forescale.errors import SpecError
+from forescale.graph.ops import CollectiveKind
+from forescale.results import Result
+from forescale.spec.cluster import Cluster
+from forescale.units import KIB
+
+SCHEMA = "forescale.network/1"
+KINDS: tuple[CollectiveKind, ...] = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p")
+"""What training sends most."""
+SIZES = tuple(KIB * 4.0**power for power in range(1, 12))
+"""4 KiB to 4 GiB."""
+WHOLE: tuple[CollectiveKind, ...] = ("broadcast", "reduce", "p2p")
+"""What moves the message itself over a link: its bus bandwidth is that of the algorithm."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectivePrice:
+    """One collective of one size in one group."""
+
+    kind: CollectiveKind
+    num_ranks: int
+    num_bytes: float
+    """As in `graph.ops.Collective`, which is what nccl-tests call the size."""
+    seconds: float
+    way: str
+    """The algorithm and wire protocol that is fastest, or "timed"."""
+
+    @property
+    def algorithm_bandwidth(self) -> float:
+        """byte/s of the message."""
+        return self.num_bytes / self.seconds
+
+    @property
+    def bus_bandwidth(self) -> float:
+        """byte/s that each rank sends and receives, which compares with the links' own whatever the collective."""
+        if self.kind in WHOLE:
+            return self.algorithm_bandwidth
+        ranks = float(self.num_ranks)
+        sent = bus_bytes(num_bytes=self.num_bytes, num_ranks=ranks, passes=passes(self.kind))
+        return float(sent) / self.seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class NetworkPrices(Result):
+    """Prices by collective, ranks and size, in this order."""
+
+    cluster: Cluster
+    stride: int
+    shared: dict[int, tuple[float, ...]]
+    """By ranks: how many of a group share each tier, innermost first."""
+    prices: tuple[CollectivePrice, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the `forescale.network/1` document."""
+        names = [tier.name for tier in self.cluster.tiers]
+        return {
+            "schema": SCHEMA,
+            "cluster": self.cluster.name,
+            "num_devices": self.cluster.num_devices,
+            "stride": self.stride,
+            "groups": [
+                {"num_ranks": ranks, "per_tier": dict(zip(names, shares, strict=True))}
+                for ranks, shares in self.shared.items()
+            ],
+            "prices": self.rows(),
+        }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row per price."""
+        return [
+            {
+                "kind": each.kind,
+                "num_ranks": each.num_ranks,
+                "num_bytes": each.num_bytes,
+                "seconds": each.seconds,
+                "algorithm_bandwidth": each.algorithm_bandwidth,
+                "bus_bandwidth": each.bus_bandwidth,
+                "way": each.way,
+            }
+            for each in self.prices
+        ]
+
+    def of(self, kind: CollectiveKind, num_ranks: int) -> list[CollectivePrice]:
+        """Return the prices of one collective in one group, by size."""
+        return [each for each in self.prices if (each.kind, each.num_ranks) == (kind, num_ranks)]
+
+
+def price_network(
+    cluster: Cluster,
+    *,
+    ranks: Sequence[int] = (),
+    sizes: Sequence[float] = SIZES,
+    kinds: Sequence[CollectiveKind] = KINDS,
+    stride: int = 1,
+    costs: Costs | None = None,
+) -> NetworkPrices:
+    """Return what collectives take in groups whose neighbours are `stride` devices apart.
+
+    Parameters
+    ----------
+    ranks
+        Ranks of each group; by default those of a node and those of the cluster.
+    sizes
+        Bytes: of the whole tensor for all-reduce, all-gather and reduce-scatter, of a rank's send buffer for
+        all-to-all, of the message for the others.
+
+    Raises
+    ------
+    SpecError
+        If a group has one rank, or more than the cluster has room for.
+    """
+    room = cluster.num_devices // stride
+    counts = tuple(dict.fromkeys(ranks or (max(cluster.devices_per_node // stride, 2), room)))
+    for count in counts:
+        if not 2 <= count <= room:
+            apart = f" that are {stride} devices apart" if stride > 1 else ""
+            msg = (
+                f"a group has 2 to {room:,} ranks{apart} on {cluster.num_devices:,} devices; "
+                f"got {count:,}; give more --devices or fewer --ranks"
+            )
+            raise SpecError(msg)
+    groups = {count: Group(size=float(count), stride=float(stride)) for count in counts}
+    base = costs or Costs()
+    model = base.collective_model(cluster)
+    lines = AlphaBeta.of(cluster, own=base.links)
+
+    def price(kind: CollectiveKind, count: int, num_bytes: float) -> CollectivePrice:
+        group = groups[count]
+        timed = isinstance(model, MeasuredMessages) and model.covers(
+            kind=kind, group=group, num_bytes=num_bytes
+        )
+        return CollectivePrice(
+            kind=kind,
+            num_ranks=count,
+            num_bytes=num_bytes,
+            seconds=float(model.seconds(kind=kind, num_bytes=num_bytes, group=group)),
+            way="timed" if timed else lines.lines(kind=kind, route=lines.route(group)).way(num_bytes),
+        )
+
+    return NetworkPrices(
+        cluster=cluster,
+        stride=stride,
+        shared={n: tuple(map(float, ranks_per_tier(group, cluster))) for n, group in groups.items()},
+        prices=tuple(price(kind, n, size) for kind in kinds for n in counts for size in sizes),
+    )

@@ -1,0 +1,48 @@
+"""`forescale network` shows what collectives take."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+ASKED = ("network", "--cluster", "h100-sxm")
+
+
+def test_a_table_per_group_and_the_algorithms_below(forescale):
+    ran = forescale(*ASKED, "--devices", 64)
+    assert ran.code == 0, ran.err
+    assert "8 ranks, 8 a nvlink" in ran.out
+    assert "64 ranks, 8 a nvlink" in ran.out
+    assert "all_gather, reduce_scatter: ring LL, ring LL128 from 4 MiB" in ran.out
+    assert len(ran.out.splitlines()) <= 35
+
+
+def test_the_document_has_what_the_table_shows(forescale):
+    ran = forescale(*ASKED, "--ranks", "16", "--sizes", "64MiB", "--collectives", "all-reduce", "--json")
+    document = json.loads(ran.out)
+    (price,) = document["prices"]
+    assert (document["num_devices"], price["kind"], price["num_bytes"]) == (16, "all_reduce", 2**26)
+    shown = forescale(*ASKED, "--ranks", "16", "--sizes", "64MiB", "--collectives", "allreduce").out
+    assert f"{1e6 * price['seconds']:.3f} µs" in shown
+    assert f"{price['bus_bandwidth'] / 1e9:.3g}" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--ranks", "8,x"), "--ranks takes whole numbers"),
+        (("--ranks", "1024", "--devices", 64), "a group has 2 to 64 ranks"),
+        (("--sizes", "3 parsecs"), "--sizes: '3 parsecs' is not a quantity in byte"),
+        (("--sizes", "0"), "greater than 0"),
+        (("--sizes", ","), "--sizes takes 1 to 64 values"),
+        (("--collectives", "gossip"), "unknown collective"),
+        (("--devices", 8, "--nodes", 1), "say the same thing"),
+        (("--ranks", "16777216", "--stride", "16777216"), "the number of devices"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(forescale, words, said):
+    ran = forescale(*ASKED, *words)
+    assert (ran.code, ran.out) == (2, "")
+    assert said in ran.err
+    assert forescale("network").err.startswith("error: give the cluster")

@@ -1,0 +1,81 @@
+"""Collectives by size and ranks are those that a step pays, with the figures of nccl-tests."""
+
+from __future__ import annotations
+
+import pytest
+
+from forescale.catalogue.clusters import load_cluster
+from forescale.cost.collectives.alpha_beta import AlphaBeta
+from forescale.cost.measured import Measurements
+from forescale.cost.mesh import Group
+from forescale.cost.network import KINDS, price_network
+from forescale.cost.select import Costs
+from forescale.cost.timings import MeasuredCollective
+from forescale.errors import SpecError
+
+H100 = load_cluster("h100-sxm", 64)
+MIB = 2.0**20
+
+
+def priced(kind, ranks, size=64 * MIB, **more):
+    (found,) = price_network(H100, ranks=[ranks], sizes=[size], kinds=[kind], **more).prices
+    return found
+
+
+@pytest.mark.parametrize("stride", [1, 8])
+def test_a_price_is_the_one_of_a_step(stride):
+    group = Group(size=8.0, stride=float(stride))
+    assert priced("all_reduce", 8, stride=stride).seconds == AlphaBeta.of(H100).seconds(
+        kind="all_reduce", num_bytes=64 * MIB, group=group
+    )
+
+
+FACTORS = {  # nccl-tests, doc/PERFORMANCE.md
+    "all_reduce": 2 * 7 / 8,
+    "all_gather": 7 / 8,
+    "reduce_scatter": 7 / 8,
+    "all_to_all": 7 / 8,
+    "broadcast": 1.0,
+    "reduce": 1.0,
+    "p2p": 1.0,
+}
+
+
+@pytest.mark.parametrize(("kind", "factor"), FACTORS.items())
+def test_bus_bandwidth_has_the_factors_of_nccl_tests(kind, factor):
+    found = priced(kind, 8)
+    assert found.algorithm_bandwidth == 64 * MIB / found.seconds
+    assert found.bus_bandwidth == pytest.approx(factor * found.algorithm_bandwidth, rel=1e-12)
+
+
+def test_ranks_side_by_side_share_all_ports_of_their_nodes():
+    near, far = priced("all_reduce", 8, 2.0**32), priced("all_reduce", 8, 2.0**32, stride=8)
+    whole = priced("all_reduce", 64, 2.0**32)
+    port = H100.tiers[-1].bandwidth
+    assert far.bus_bandwidth < port < whole.bus_bandwidth < near.bus_bandwidth
+
+
+def test_the_way_is_the_fastest_line():
+    small, large = priced("all_reduce", 64, 4096.0), priced("all_reduce", 64, 2.0**32)
+    assert (small.way, large.way) == ("tree LL", "ring Simple")
+
+
+def test_what_was_timed_is_looked_up_and_named():
+    row = MeasuredCollective(kind="all_gather", num_bytes=MIB, num_ranks=8, ranks_per_node=8, seconds=3e-5)
+    timed = Measurements(source="a table", collectives=(row,))
+    costs = Costs(measurements=timed)
+    found = priced("all_gather", 8, MIB, costs=costs)
+    assert (found.seconds, found.way) == (3e-5, "timed")
+    assert priced("all_reduce", 8, MIB, costs=costs).way != "timed"
+
+
+def test_usual_groups_are_a_node_and_the_cluster():
+    found = price_network(H100, sizes=[MIB])
+    assert list(found.shared.items()) == [(8, (8.0, 8.0)), (64, (8.0, 64.0))]
+    assert {row["kind"] for row in found.rows()} == set(KINDS)
+
+
+@pytest.mark.parametrize(("ranks", "stride"), [(1, 1), (65, 1), (16, 8)])
+def test_a_group_that_the_cluster_cannot_hold_is_refused(ranks, stride):
+    with pytest.raises(SpecError, match=r"a group has 2 to \d+ ranks"):
+        price_network(H100, ranks=[ranks], stride=stride)
