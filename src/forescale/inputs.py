@@ -6,6 +6,7 @@ layout, whose degrees are numbers, for arrays of candidates, and for the recorde
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,10 +14,11 @@ import numpy as np
 
 from forescale.cost.anchor import Anchor
 from forescale.cost.calibration import RunFactors
-from forescale.cost.mesh import AXES, Inside, Order, groups, order_of
+from forescale.cost.mesh import AXES, Group, Inside, Order, groups, order_of
 from forescale.formula import Term
 from forescale.graph.layer import block_name
 from forescale.graph.layout import Choices, Degrees, split_strategy
+from forescale.graph.ops import MeshAxis
 from forescale.graph.parts import ByPolicy, Parts
 from forescale.graph.stages import StagePlan, stack_plans
 from forescale.memory.in_flight import InFlight
@@ -104,19 +106,34 @@ def pricing_of(
     question: Question, degrees: Degrees, choices: Choices, order: Order, *, run: RunFactors | None = None
 ) -> Pricing:
     """Return what prices candidates whose ranks lie in one order; `run` replaces what the costs say of losses."""
+    return pricing_between(question, choices, communicators(degrees, choices, order), run=run)
+
+
+def communicators(degrees: Degrees, choices: Choices, order: Order) -> dict[MeshAxis, Group]:
+    """Return the communicator of every mesh axis of candidates whose ranks lie in one order."""
+    halves = CONTEXT_KINDS[choices.cp_kind].halves
+    inner = (
+        inner_ranks(cp=degrees.cp, tp=degrees.tp, wanted=choices.cp_inner, domain=choices.domain)
+        if halves
+        else None
+    )
+    return groups(degrees, order, choices.tp_kind, cp_inner=inner)
+
+
+def pricing_between(
+    question: Question,
+    choices: Choices,
+    communicators: Mapping[MeshAxis, Group],
+    *,
+    run: RunFactors | None = None,
+) -> Pricing:
+    """Return what prices candidates with these communicators."""
     routed = question.model.moe if choices.dispatcher in SENT_ONCE else None
     return Pricing(
         models=question.costs.models(
             question.cluster, choices.software, routed=routed, dispatcher=choices.dispatcher, run=run
         ),
-        groups=groups(
-            degrees,
-            order,
-            choices.tp_kind,
-            cp_inner=inner_ranks(cp=degrees.cp, tp=degrees.tp, wanted=choices.cp_inner, domain=choices.domain)
-            if CONTEXT_KINDS[choices.cp_kind].halves
-            else None,
-        ),
+        groups=communicators,
         graphs=choices.graphs,
         blocking=choices.kernels.blocking_launches,
         deterministic=choices.kernels.deterministic,

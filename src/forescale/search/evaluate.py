@@ -34,7 +34,7 @@ from forescale.search.layouts import (
     first_rows,
     uncrossed,
 )
-from forescale.search.ranks import OrderedRanks, PlacedRanks, Ranks, RelaxedPlacement, RelaxedRanks
+from forescale.search.ranks import GivenRanks, Ranks, RelaxedPlacement, RelaxedRanks
 from forescale.search.tree import branches_of
 from forescale.spec.model import Model
 from forescale.spec.strategy import Recompute, Strategy, TensorKind
@@ -150,7 +150,7 @@ def batches(
         return
     found = _Batches(question, candidates, relaxed, bounded=bounded)
     stages = found.stages(variant, row)
-    for indices in _alike(candidates.variants, placed=relaxed is None):
+    for indices in _alike(candidates.variants):
         of_list = np.zeros(len(candidates.variants), dtype=bool)
         of_list[indices] = True
         for sp in (True, False):
@@ -160,17 +160,14 @@ def batches(
                 yield from found.of(pairs, variant[pairs], row[pairs], own, sp=sp)
 
 
-def _alike(variants: tuple[Variant, ...], *, placed: bool) -> list[list[int]]:
-    """Return variants whose blocks are alike: one operator list, kind of schedule and way to place ranks."""
+def _alike(variants: tuple[Variant, ...]) -> list[list[int]]:
+    """Return variants whose blocks are alike: one operator list and kind of schedule."""
     found: dict[object, list[int]] = {}
     kinds = {
         name: (cuts_sequences(name), splits_backward(name)) for name in {each.schedule for each in variants}
     }
     for index, each in enumerate(variants):
-        ranks: object = each.axis_order if each.placement is None else len(each.placement)
-        found.setdefault(
-            (*each.choices.values(), kinds[each.schedule], ranks if placed else None), []
-        ).append(index)
+        found.setdefault((*each.choices.values(), kinds[each.schedule]), []).append(index)
     return list(found.values())
 
 
@@ -186,7 +183,7 @@ class _Batches:
         self.common = split_strategy(candidates.base, domain=candidates.domain)[1]
         self.policies, self.policy = _ranked([uncounted(each.recompute) for each in variants])
         self.selections, self.selection = _ranked([each.recompute.selection for each in variants])
-        self.placements, self.place = _ranked([each.placement for each in variants])
+        self.orders, self.order = _ranked([each.rank_order for each in variants])
         self.schedules, self.schedule = _ranked([each.schedule for each in variants])
 
     def of(self, pairs: Rows, variant: Rows, rows: Rows, stages: StagesOf, *, sp: bool) -> Iterator[Batch]:
@@ -271,11 +268,9 @@ class _Batches:
     def _ranks(self, variant: Rows, rows: Rows) -> Ranks:
         if self.relaxed is not None:
             return RelaxedRanks(placement=self.relaxed, rows=rows)
-        first = self.candidates.variants[variant[0]]
-        if first.placement is None:
-            return OrderedRanks(order=first.order, pp=self.candidates.columns["pp"][rows])
-        alike = [each or () for each in self.placements]
-        return PlacedRanks(placements=tuple(alike), place=self.place[variant], tiers=len(first.placement))
+        return GivenRanks(
+            orders=self.orders, which=self.order[variant], pp=self.candidates.columns["pp"][rows]
+        )
 
 
 def stages_of(

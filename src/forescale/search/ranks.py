@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from forescale.cost.mesh import AXES, Group, Inside, Order, groups, ranks_per_node, ranks_per_tier
 from forescale.graph.layout import Choices, Degrees
 from forescale.graph.ops import MeshAxis
-from forescale.inputs import pricing_of
-from forescale.numeric import Array, Numeric
+from forescale.inputs import communicators, pricing_between, pricing_of
+from forescale.numeric import Array, Numeric, mapped, taking
 from forescale.question import Question
-from forescale.search.layouts import Candidates, Columns, Rows, as_degrees, distinct, first_rows
+from forescale.search.layouts import Candidates, Columns, RankOrder, Rows, as_degrees, distinct, first_rows
 from forescale.spec.cluster import Cluster
 from forescale.spec.context import CONTEXT_KINDS
 from forescale.spec.model import Model
-from forescale.spec.strategy import Axis, Placement
+from forescale.spec.strategy import Axis
 from forescale.time.price import Pricing
 
 Mask = NDArray[np.bool_]
@@ -189,52 +189,69 @@ class Ranks(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OrderedRanks:
-    """Ranks in one order of axes."""
+class GivenRanks:
+    """Ranks where layouts say that they lie: in orders of axes, and at placements."""
 
-    order: Order
+    orders: tuple[RankOrder, ...]
+    which: Rows
+    """Which of `orders` each pair has."""
     pp: Rows
 
-    def take(self, some: Rows) -> OrderedRanks:
+    def take(self, some: Rows) -> GivenRanks:
         """Return the ranks of some pairs."""
-        return replace(self, pp=self.pp[some])
+        return replace(self, which=self.which[some], pp=self.pp[some])
 
     def keys(self, model: Model) -> Columns:
-        """Return pp where pipeline stages may stand between the ranks of an expert's group."""
-        return {"pp": self.pp} if model.is_moe and self.order[-1] != "pp" else {}
-
-    def pricing(self, question: Question, degrees: Degrees, choices: Choices, pairs: Rows) -> Pricing:  # noqa: ARG002
-        """Return the cost models under the order."""
-        return pricing_of(question, degrees, choices, self.order)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacedRanks:
-    """Ranks at placements of equally many tiers, each pair's its own."""
-
-    placements: tuple[Placement, ...]
-    place: Rows
-    """Which placement each pair has."""
-    tiers: int
-
-    def take(self, some: Rows) -> PlacedRanks:
-        """Return the ranks of some pairs."""
-        return replace(self, place=self.place[some])
-
-    def keys(self, model: Model) -> Columns:  # noqa: ARG002
-        """Return the placement."""
-        return {"place": self.place}
+        """Return the order, and pp where pipeline stages may stand between the ranks of an expert's group."""
+        keys = {"ranks": self.which}
+        if model.is_moe:
+            between = np.array([where is None and axes[-1] != "pp" for axes, where in self.orders])
+            keys["pp"] = np.where(between[self.which], self.pp, 1)
+        return keys
 
     def pricing(self, question: Question, degrees: Degrees, choices: Choices, pairs: Rows) -> Pricing:
-        """Return the cost models, ranks inside each tier an array."""
-        place = self.place[pairs]
-        inside = tuple(
-            Inside(**{axis: self._shares(tier, axis)[place] for axis in AXES}) for tier in range(self.tiers)
-        )
-        return pricing_of(question, degrees, choices, inside)
+        """Return the cost models, the communicators of each pair as its own order has them."""
+        alike = np.array(_alike(self.orders))[self.which[pairs]]
+        found = []
+        for kind in np.unique(alike).tolist():
+            rows = np.flatnonzero(alike == kind)
+            own = mapped(degrees, taking(rows))
+            found.append((rows, communicators(own, choices, self._order(self.which[pairs[rows]]))))
+        between = found[0][1] if len(found) == 1 else _side_by_side(found, len(pairs))
+        return pricing_between(question, choices, between)
 
-    def _shares(self, tier: int, axis: Axis) -> Array:
-        return np.array([float(getattr(each[tier], axis)) if each else 1.0 for each in self.placements])
+    def _order(self, which: Rows) -> Order:
+        """Return the order of pairs that are alike; at placements, the ranks inside each tier are arrays."""
+        axes, placement = self.orders[which[0]]
+        if placement is None:
+            return axes
+        tiers = range(len(placement))
+        return tuple(Inside(**{axis: self._inside(tier, axis)[which] for axis in AXES}) for tier in tiers)
+
+    def _inside(self, tier: int, axis: Axis) -> Array:
+        shares = [1 if placement is None else getattr(placement[tier], axis) for _, placement in self.orders]
+        return np.array(shares, dtype=float)
+
+
+def _alike(orders: Sequence[RankOrder]) -> list[int]:
+    """Return numbers that are equal for orders whose communicators have one form: one order, or as many tiers."""
+    kinds: dict[object, int] = {}
+    forms = [axes if placement is None else len(placement) for axes, placement in orders]
+    return [kinds.setdefault(form, len(kinds)) for form in forms]
+
+
+def _side_by_side(found: Sequence[tuple[Rows, Mapping[MeshAxis, Group]]], size: int) -> dict[MeshAxis, Group]:
+    """Return the communicators of all rows from those of some rows each."""
+    result: dict[MeshAxis, Group] = {}
+    for axis in found[0][1]:
+        parts = np.ones((max(len(own[axis].axes) for _, own in found), 2, size))
+        for rows, own in found:
+            for at, part in enumerate(own[axis].axes):
+                for each, values in enumerate(part):
+                    parts[at, each, rows] = values
+        (inner, stride), *outer = [(part[0], part[1]) for part in parts]
+        result[axis] = Group(size=inner, stride=stride, outer=tuple(outer))
+    return result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
