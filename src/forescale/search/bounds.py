@@ -31,7 +31,7 @@ from forescale.search.evaluate import (
     score_pairs,
     uncounted,
 )
-from forescale.search.layouts import Columns, Rows, as_degrees, distinct, first_rows
+from forescale.search.layouts import Columns, Rows, as_degrees, as_sequence_parallel, distinct, first_rows
 from forescale.search.ranks import RelaxedPlacement
 from forescale.search.tree import Branch, Cells, Tree
 from forescale.spec.strategy import Recompute
@@ -134,8 +134,9 @@ class WorkBounds:
         common = split_strategy(self.cells.whole.base, domain=self.cells.whole.domain)[1]
         columns = {name: values[cells] for name, values in self.cells.whole.columns.items()}
         seconds = np.empty(len(cells))
+        parallel = as_sequence_parallel(columns)
         for sp in (True, False):
-            pairs = np.flatnonzero(columns["sp"] == sp)
+            pairs = np.flatnonzero(parallel == sp)
             if len(pairs):
                 choices = replace(common, sp=sp, **each.first.choices)
                 chosen = {name: values[pairs] for name, values in columns.items()}

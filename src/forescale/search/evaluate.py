@@ -29,6 +29,7 @@ from forescale.search.layouts import (
     Rows,
     Variant,
     as_degrees,
+    as_sequence_parallel,
     candidates_of,
     distinct,
     first_rows,
@@ -150,11 +151,12 @@ def batches(
         return
     found = _Batches(question, candidates, relaxed, bounded=bounded)
     stages = found.stages(variant, row)
+    parallel = as_sequence_parallel(candidates.columns)
     for indices in _alike(candidates.variants):
         of_list = np.zeros(len(candidates.variants), dtype=bool)
         of_list[indices] = True
         for sp in (True, False):
-            pairs = np.flatnonzero(of_list[variant] & (candidates.columns["sp"][row] == sp))
+            pairs = np.flatnonzero(of_list[variant] & (parallel[row] == sp))
             if len(pairs):
                 own = StagesOf(stages.plans, stages.plan[pairs])
                 yield from found.of(pairs, variant[pairs], row[pairs], own, sp=sp)

@@ -463,6 +463,11 @@ def first_rows(where: Rows) -> Rows:
     return first
 
 
+def as_sequence_parallel(columns: Columns) -> NDArray[np.bool_]:
+    """Return rows whose operators are those under sequence parallelism, which changes nothing where tp is 1."""
+    return np.asarray(columns["sp"].astype(bool) | (columns["tp"] == 1))
+
+
 def as_degrees(columns: Columns) -> Degrees:
     """Return columns as degrees; a degree that is not among them is 1."""
     one = np.ones(len(next(iter(columns.values()))))
