@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import fields, is_dataclass
-from functools import reduce
+from functools import cache, reduce
 from operator import add
 from typing import Any, TypeAlias, TypeVar, cast
 
@@ -61,12 +61,18 @@ def _mapped(value: Any, of: Select, known: dict[int, Any]) -> Any:  # noqa: ANN4
         return tuple(_mapped(item, of, known) for item in value)
     if isinstance(value, dict):
         return {key: _mapped(item, of, known) for key, item in value.items()}
-    if not is_dataclass(value) or isinstance(value, type):
+    names = _field_names(type(value))
+    if not names:
         return value
     if id(value) not in known:
-        changed = {each.name: _mapped(getattr(value, each.name), of, known) for each in fields(value)}
-        known[id(value)] = type(value)(**changed)
+        known[id(value)] = type(value)(**{name: _mapped(getattr(value, name), of, known) for name in names})
     return known[id(value)]
+
+
+@cache
+def _field_names(kind: type) -> tuple[str, ...]:
+    """Return the fields of a dataclass; none of any other type."""
+    return tuple(each.name for each in fields(kind)) if is_dataclass(kind) else ()
 
 
 def taking(candidates: NDArray[np.int64]) -> Select:
@@ -75,7 +81,7 @@ def taking(candidates: NDArray[np.int64]) -> Select:
     def taken(values: Numeric) -> Numeric:
         if isinstance(values, float) or np.ndim(values) == 0 or np.shape(values)[-1] == 1:
             return values
-        return values[..., candidates]
+        return values.take(candidates, axis=-1)
 
     return taken
 
