@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import fields, is_dataclass
 from functools import cache, reduce
 from operator import add
@@ -61,16 +61,17 @@ def _mapped(value: Any, of: Select, known: dict[int, Any]) -> Any:  # noqa: ANN4
         return tuple(_mapped(item, of, known) for item in value)
     if isinstance(value, dict):
         return {key: _mapped(item, of, known) for key, item in value.items()}
-    names = _field_names(type(value))
+    kind: Any = type(value)
+    names = _field_names(kind)
     if not names:
         return value
     if id(value) not in known:
-        known[id(value)] = type(value)(**{name: _mapped(getattr(value, name), of, known) for name in names})
+        known[id(value)] = kind(**{name: _mapped(getattr(value, name), of, known) for name in names})
     return known[id(value)]
 
 
 @cache
-def _field_names(kind: type) -> tuple[str, ...]:
+def _field_names(kind: Hashable) -> tuple[str, ...]:
     """Return the fields of a dataclass; none of any other type."""
     return tuple(each.name for each in fields(kind)) if is_dataclass(kind) else ()
 

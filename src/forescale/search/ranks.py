@@ -222,7 +222,7 @@ class GivenRanks:
 
     def _order(self, which: Rows) -> Order:
         """Return the order of pairs that are alike; at placements, the ranks inside each tier are arrays."""
-        axes, placement = self.orders[which[0]]
+        axes, placement = self.orders[int(which[0])]
         if placement is None:
             return axes
         tiers = range(len(placement))
