@@ -1,16 +1,34 @@
-"""Write docs/api.md from the docstrings of what `import forescale` offers: `python scripts/api.py`."""
+"""Write the pages of the reference that follow from the code: `python scripts/api.py`.
+
+docs/api.md from the docstrings of what `import forescale` offers, docs/files.md from the fields of what files hold,
+docs/formats.md from the readers and writers there are.
+"""
 
 from __future__ import annotations
 
 import ast
 import inspect
 import textwrap
-from dataclasses import fields, is_dataclass
+from collections.abc import Iterator
+from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import forescale
+from forescale.catalogue.frameworks import load_framework, release_names
+from forescale.cli.options import LayoutOptions, RunOptions
+from forescale.frameworks.readers import READERS
+from forescale.frameworks.writers import WRITERS
+from forescale.io.measurements import CostSection
+from forescale.io.question import SECTIONS
+from forescale.io.space import FILE_KEYS
+from forescale.spec import Cluster, Model, Strategy, Workload
+from forescale.spec.space import NAMES, SCENARIO_NAMES, Space
+from forescale.spec.workload import Precision
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "api.md"
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+GENERATED = "This page is written by `python scripts/api.py`."
 INTRODUCTION = """# Python
 
 `import forescale as fs` loads nothing until a name is used. Every function takes a `Question`, or what makes one: names
@@ -19,7 +37,7 @@ notebook, `to_frame()` (pandas or polars) and `to_dict()`, the document that the
 ([json.md](json.md)). Importing a package such as `forescale.search` first leaves `fs.search` the function; its contents
 come with `from forescale.search import …`.
 
-This page is generated from the docstrings by `python scripts/api.py`.
+This page is written from the docstrings by `python scripts/api.py`.
 """
 FUNCTIONS = (
     "search",
@@ -45,8 +63,8 @@ FUNCTIONS = (
 """In the order in which they are wanted."""
 
 
-def page() -> str:
-    """Return the page."""
+def api() -> str:
+    """Return the page of what `import forescale` offers."""
     classes = [name for name in forescale.__all__ if inspect.isclass(getattr(forescale, name))]
     parts = [INTRODUCTION, "## Functions\n", *map(_function, FUNCTIONS), "## Values\n", *map(_value, classes)]
     return "\n".join(parts)
@@ -121,5 +139,186 @@ def _listed(lines: list[str]) -> list[str]:
     return found
 
 
+FILES = f"""# Files of a question
+
+TOML; the question itself may also stand in one of a framework's own files ([formats](formats.md)), and a cluster in JSON
+or YAML. Quantities may be written with units (`"80 GiB"`, `"450 GB/s"`, `"15T"`), bare numbers are SI units. Unknown keys
+are refused with the nearest there is. {GENERATED}
+
+## Plan files
+
+`--plan FILE`, or FILE in the place of MODEL: the whole question ([example](../examples/plan.toml)).
+"""
+PLAN = {
+    "model": "name of the catalogue, a `config.json`, a framework's file, or a table of [Model](#model), over `base` if it has one",
+    "cluster": "name of the catalogue, a cluster file, or a table of [Cluster](#cluster), over `base` if it has one",
+    "hardware_config": "Primus' hardware configuration (YAML), over node and network of the cluster",
+    "devices": "how many; or `nodes`",
+    "nodes": "how many, instead of `devices`",
+    "framework": "what trains, NAME or NAME@RELEASE: it fills in what the file leaves open",
+    "preset": "whose account of memory and time; `default` is ours",
+    "strategy": "table of [Strategy](#strategy): the layout; a search needs none",
+    "workload": "table of [Workload](#workload): lengths, batch, tokens",
+    "precision": "table of [Precision](#precision): types",
+    "cost": "table of [CostSection](#costsection): what prices kernels and messages",
+    "space": "table of [Space](#space): what a search may choose",
+    "objective": "what a search ranks by: step_time, peak_memory or cost",
+    "max_memory": 'bytes of a device that a search may fill, such as `"70 GiB"`',
+    "safe": "whether the upper estimate of memory must fit, too",
+}
+SPACES = """## Space files
+
+`--space FILE` of `search`, `advise` and `report` ([example](../examples/space.toml)).
+
+| key | meaning |
+|---|---|
+| `for` | a framework: only what it can be told |
+| `overlap` | communication beside compute, by names of [Overlap](#overlap) |
+| `[fix]` | dimensions with the values that they may have, instead of the usual ones |
+| `[allow]` | dimensions with values beside the usual ones |
+"""
+CLUSTERS = """## Cluster files
+
+`--cluster FILE`, in TOML, JSON or YAML: the fields of [Cluster](#cluster) without `num_devices`, over those of `base`, a
+name of the catalogue, if it has that key. `device` is a name or a table of [Device](#device).
+"""
+SWEEPS = """## Sweep files
+
+`forescale sweep FILE` takes a plan with grids, cases and pictures: [sweeps](sweeps.md).
+"""
+ROOTS = (Strategy, Workload, Precision, CostSection, Space, Model, Cluster)
+
+
+def files() -> str:
+    """Return the page of plan, space, cluster and sweep files."""
+    assert set(PLAN) == set(SECTIONS)
+    assert set(FILE_KEYS) == {"for", "fix", "allow", "overlap"}
+    plan = ["| key | meaning |", "|---|---|", *(f"| `{name}` | {PLAN[name]} |" for name in SECTIONS), ""]
+    names = ", ".join(f"`{name}`" for name in (*NAMES, *SCENARIO_NAMES))
+    spaces = [SPACES, f"Dimensions, whose values are words as of `--fix` and `--allow`: {names}.\n"]
+    tables = [_table(kind) for kind in _within(ROOTS)]
+    return "\n".join([FILES, *plan, *spaces, CLUSTERS, SWEEPS, "## Tables\n", *tables])
+
+
+def _within(kinds: tuple[type, ...]) -> list[type]:
+    """Return dataclasses with those that their fields hold, each once."""
+    found: list[type] = []
+    waiting = [*kinds]
+    while waiting:
+        kind = waiting.pop(0)
+        if kind in found or kind.__name__ == "Constraint":
+            continue
+        found.append(kind)
+        waiting[:0] = [part for hint in get_type_hints(kind).values() for part in _dataclasses(hint)]
+    return found
+
+
+def _dataclasses(hint: Any) -> Iterator[type]:  # noqa: ANN401 (an annotation)
+    if is_dataclass(hint):
+        yield hint  # type: ignore[misc]
+    for part in get_args(hint):
+        yield from _dataclasses(part)
+
+
+def _table(kind: type) -> str:
+    """Return the keys of a table: values, default, meaning."""
+    hints, described = get_type_hints(kind, include_extras=True), _field_docs(kind)
+    lines = [
+        f"### {kind.__name__}\n",
+        (inspect.getdoc(kind) or "").partition("\n\n")[0].replace("\n", " "),
+        "",
+    ]
+    lines += ["| key | values | default | meaning |", "|---|---|---|---|"]
+    for item in fields(kind):
+        if not item.init or item.name == "rules":
+            continue
+        told = " ".join((described.get(item.name) or _helped(item.name)).split()).replace("|", "\\|")
+        lines.append(f"| `{item.name}` | {_values(hints[item.name])} | {_default(item)} | {told} |")
+    return "\n".join(lines) + "\n"
+
+
+def _helped(name: str) -> str:
+    """Return what the option of that name says of itself."""
+    for options in (LayoutOptions, RunOptions):
+        for item in fields(options):
+            if item.name == name:
+                return str(item.metadata["said"]["help"])
+    return ""
+
+
+def _values(hint: Any) -> str:  # noqa: ANN401 (an annotation)
+    """Return in words what a key takes."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _values(parts[0])
+    if origin in (Union, UnionType):
+        return " or ".join(dict.fromkeys(_values(part) for part in parts if part is not NoneType))
+    if origin is Literal:
+        return ", ".join(f"`{part}`" for part in parts)
+    if origin is tuple:
+        return f"list of: {_values(parts[0])}" if parts[-1] is ... else "list"
+    if is_dataclass(hint):
+        name = getattr(hint, "__name__", "")
+        return f"table [{name}](#{name.lower()})"
+    words = {bool: "true or false", int: "whole number", float: "number", str: "text"}
+    return words.get(hint, "table")
+
+
+def _default(item: Field[Any]) -> str:
+    if item.default is MISSING and item.default_factory is MISSING:
+        return "needed"
+    if item.default is MISSING or item.default is None or is_dataclass(item.default):
+        return ""
+    value = item.default
+    if isinstance(value, tuple):
+        return ", ".join(f"`{part}`" for part in value if isinstance(part, str | int | float)) or ""
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+FORMATS = f"""# Formats read and written
+
+{GENERATED}
+
+## Read
+
+In the place of MODEL, as `model` of a plan, or beside MODEL with `--config`; the format is told by the content.
+[Frameworks](cli.md#frameworks) says what of each counts.
+"""
+WRITTEN = """## Written
+
+By `export --to NAME[@RELEASE]` and `search … --emit NAME`, read back to the bit; what a format cannot say stands in its
+head ([export](cli.md#export)).
+"""
+OTHERS = """## Other files
+
+| what | read | written |
+|---|---|---|
+| questions | [plan, cluster and space files](files.md), [documents](json.md) of `--json` | plan files (`fs.write_question`), documents |
+| measured runs | [tables](runs.md) (CSV) | [calibrations](json.md#forescalecalibrations1) |
+| kernels and messages | [bench artifacts](json.md#forescalebench1), traces of torch.profiler, kernel tables (CSV), output of nccl-tests and rccl-tests | bench artifacts |
+| memory | snapshots of PyTorch's allocator | [timelines](memory.md#over-one-step) for Perfetto and pytorch.org/memory_viz |
+| pipeline schedules | torch's CSV, Primus' dumps, folders of a run ([running a schedule](runtime.md)) | terminal, SVG, HTML, Perfetto, CSV ([schedules](schedules.md)) |
+| rankings, sweeps | | CSV, Parquet, Markdown, HTML, Vega-Lite ([sweeps](sweeps.md)) |
+"""
+
+
+def formats() -> str:
+    """Return the page of frameworks' files."""
+    read = ["| format | name |", "|---|---|", *(f"| {each.title} | `{each.name}` |" for each in READERS), ""]
+    written = ["| format | names, release lines |", "|---|---|"]
+    for writer in WRITERS:
+        lines = [f"`{name}`{_releases(name)}" for name in writer.frameworks]
+        written.append(f"| {writer.title} | {', '.join(lines)} |")
+    return "\n".join([FORMATS, *read, WRITTEN, *written, "", OTHERS])
+
+
+def _releases(name: str) -> str:
+    found = release_names(load_framework(name).name)
+    return f" ({', '.join(found)})" if len(found) > 1 else ""
+
+
+PAGES = {"api.md": api, "files.md": files, "formats.md": formats}
+
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    for name, written in PAGES.items():
+        (DOCS / name).write_text(written(), encoding="utf-8")

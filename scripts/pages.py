@@ -1,6 +1,6 @@
 """Run what the pages show, and write what it prints into them: `python scripts/pages.py`.
 
-README.md, docs/*.md and docs/studies/*.md are run from the top in one process, in a folder that only has the
+README.md and all pages of docs/ are run from the top in one process, in a folder that only has the
 examples. Run are
 
 - commands: lines that are indented or begin with `$`, and call forescale. What they print is compared where a page
@@ -38,11 +38,7 @@ CLOCK = re.compile(r"\bin \d+\.\d\d s\b")
 
 def pages() -> list[Path]:
     """Return every page whose blocks are run."""
-    return [
-        ROOT / "README.md",
-        *sorted((ROOT / "docs").glob("*.md")),
-        *sorted((ROOT / "docs/studies").glob("*.md")),
-    ]
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 @dataclass(slots=True)

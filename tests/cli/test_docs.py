@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from scripts import pages
+from scripts import api, book, pages
 from tests.golden.documents import DOCUMENTS, GOLDEN
 
 ROOT = Path(__file__).parents[2]
@@ -48,7 +48,7 @@ def test_every_key_is_described(name):
 
 
 def test_links_between_pages_lead_somewhere():
-    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
@@ -65,7 +65,35 @@ def test_pages_show_commands_that_exist():
     assert used <= set(frozen)
 
 
-@pytest.mark.parametrize("page", pages.pages(), ids=lambda page: page.name)
+@pytest.mark.parametrize("name", api.PAGES)
+def test_pages_written_from_the_code_are_up_to_date(name):
+    """Fails after a change of what they describe: `python scripts/api.py` writes them anew."""
+    assert (ROOT / "docs" / name).read_text(encoding="utf-8") == api.PAGES[name]()
+
+
+def test_every_page_is_in_the_book():
+    listed = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    docs = ROOT / "docs"
+    found = [page.relative_to(docs).as_posix() for page in docs.rglob("*.md")]
+    assert {name for name in found if f" {name}\n" not in listed and name.count("/") < 2} == set()
+
+
+def test_links_to_what_lies_beside_docs_lead_there_in_the_book():
+    assert (
+        book.relinked("[a](../examples/plan.toml) [b](json.md)", "cli.md")
+        == "[a](examples/plan.toml) [b](json.md)"
+    )
+    assert book.relinked("[a](../../examples/plan.toml)", "guides/fit.md") == "[a](../examples/plan.toml)"
+    assert book.relinked("[a](docs/cli.md)", "CONTRIBUTING.md") == "[a](cli.md)"
+    assert book.relinked("[a](../../docs/runs.md)", "data/published/README.md") == "[a](../../runs.md)"
+    assert Path("examples/plan.toml") in book.beside()
+
+
+def page_name(page):
+    return page.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("page", pages.pages(), ids=page_name)
 def test_what_a_page_shows_is_what_happens(page):
     """Fails after a change of what is printed: `python scripts/pages.py` writes it anew."""
     text = page.read_text(encoding="utf-8")

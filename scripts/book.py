@@ -1,0 +1,49 @@
+"""What mkdocs.yml adds to docs/: files of the repository that pages link to, under links that lead to them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).resolve().parent.parent
+BESIDE = ("CHANGELOG.md", "CONTRIBUTING.md", "data/published/README.md", "examples")
+"""What of the repository the book holds beside docs/."""
+
+
+def beside() -> list[Path]:
+    """Return these files, from the root of the repository."""
+    given = [ROOT / name for name in BESIDE]
+    found = [path for each in given for path in (each.iterdir() if each.is_dir() else [each])]
+    return sorted(path.relative_to(ROOT) for path in found if path.is_file())
+
+
+def relinked(text: str, page: str) -> str:
+    """Return the text of a page with links as they lead in the book, where docs/ is the root.
+
+    `page` is where it lies there: guides/fit.md, or CHANGELOG.md, which lies beside docs/ in the repository.
+    """
+    if page in BESIDE:
+        return re.sub(r"\]\(((?:\.\./)*)docs/", r"](\1", text)
+    up = "../" * page.count("/")
+    names = "|".join(re.escape(name) for name in BESIDE)
+    return re.sub(rf"\]\({re.escape(up)}\.\./(?={names})", f"]({up}", text)
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the files beside docs/."""
+    from mkdocs.structure.files import File
+
+    for path in beside():
+        files.append(File.generated(config, path.as_posix(), abs_src_path=str(ROOT / path)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
+    """Let links lead to them."""
+    return relinked(markdown, page.file.src_uri)
