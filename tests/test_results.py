@@ -60,6 +60,23 @@ def test_a_picture_has_every_part_to_scale(found):
     )
 
 
+def test_a_notebook_gets_page_and_chart_of_the_same_figures(found):
+    one = found["projection"]
+    bundle = one._repr_mimebundle_(include=None, exclude=None)
+    assert bundle["text/html"] == one._repr_html_()
+    step, stages = (chart["data"]["values"] for chart in bundle[results.VEGA_LITE]["vconcat"])
+    assert sum(row["value"] for row in step) == pytest.approx(one.step_time_s)
+    assert {row["bar"] for row in stages} == {"stage 0 [GiB]", "stage 1 [GiB]"}
+    json.dumps(bundle, allow_nan=False)
+
+
+def test_a_front_is_drawn_as_points_and_what_has_no_picture_is_not(found):
+    (chart,) = found["front"].to_vega_lite()["vconcat"]
+    drawn = [(row["peak_bytes"], row["step_time_s"]) for row in chart["data"]["values"]]
+    assert drawn == [(row["peak_bytes"], row["step_time_s"]) for row in found["front"].rows()]
+    assert set(found["explanation"]._repr_mimebundle_()) == {"text/plain", "text/html"}
+
+
 def test_a_table_shows_what_differs_and_counts_what_it_leaves_out(found):
     page = found["search"]._repr_html_()
     assert "<th>rank</th>" in page

@@ -16,9 +16,21 @@ Picture: TypeAlias = Mapping[str, Mapping[str, float]]
 """Bars by label, each with its parts by name."""
 FRAMES = ("pandas", "polars")
 """Libraries whose data frames are made, the first that is installed."""
+VEGA_LITE = "application/vnd.vegalite.v5+json"
 SHOWN = 20
 """Rows of a table in a notebook; the rest are counted."""
-COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#edc948", "#b07aa1", "#9c755f", "#bab0ac")
+COLOURS = (
+    "#4e79a7",
+    "#f28e2b",
+    "#59a14f",
+    "#e15759",
+    "#76b7b2",
+    "#edc948",
+    "#b07aa1",
+    "#9c755f",
+    "#bab0ac",
+    "#ff9da7",
+)
 
 
 class Result(Brief):
@@ -37,6 +49,20 @@ class Result(Brief):
     def pictures(self) -> Sequence[Picture]:
         """Return pictures, each the parts of some bars on one scale."""
         return ()
+
+    def scatter(self) -> tuple[str, str] | None:
+        """Return the columns of the rows that are drawn against each other as points: across and up."""
+        return None
+
+    def to_vega_lite(self) -> dict[str, Any] | None:
+        """Return the pictures as a Vega-Lite specification with their data inside, None where there are none."""
+        charts = [_bars(bars) for bars in self.pictures()]
+        if (columns := self.scatter()) is not None:
+            charts.append(_points(self.rows(), *columns))
+        if not charts:
+            return None
+        separate = {"resolve": {"scale": {"color": "independent"}}}
+        return {"$schema": "https://vega.github.io/schema/vega-lite/v5.json", "vconcat": charts, **separate}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON document as plain dictionaries, lists, text and numbers."""
@@ -58,6 +84,11 @@ class Result(Brief):
             )
         return import_module(name).DataFrame(self.rows())
 
+    def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
+        """Return what a notebook may show, by kind."""
+        bundle = {"text/plain": repr(self), "text/html": self._repr_html_(), VEGA_LITE: self.to_vega_lite()}
+        return {kind: shown for kind, shown in bundle.items() if shown is not None}
+
     def _repr_html_(self) -> str:
         rows = self.rows()
         columns = [name for name in (rows[0] if rows else ()) if len(rows) == 1 or _varies(rows, name)]
@@ -66,7 +97,7 @@ class Result(Brief):
         return f"{drawn}{_table(rows[:SHOWN], columns)}{more}"
 
 
-def _varies(rows: list[dict[str, Any]], name: str) -> bool:
+def _varies(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
     return any(row[name] != rows[0][name] for row in rows)
 
 
@@ -76,6 +107,45 @@ def _table(rows: list[dict[str, Any]], columns: list[str]) -> str:
         f"<tr>{''.join(f'<td>{xml(_shown(row[name]))}</td>' for name in columns)}</tr>" for row in rows
     )
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _bars(bars: Picture) -> dict[str, Any]:
+    """Return lying bars of coloured parts as a chart; labels such as "stage 0 [GiB]" keep their order."""
+    rows = [
+        {"bar": label, "part": name, "value": value}
+        for label, parts in bars.items()
+        for name, value in parts.items()
+        if value > 0
+    ]
+    names = list(dict.fromkeys(row["part"] for row in rows))
+    colours = {"domain": names, "range": [COLOURS[place % len(COLOURS)] for place in range(len(names))]}
+    return {
+        "data": {"values": rows},
+        "width": 480,
+        "mark": "bar",
+        "encoding": {
+            "y": {"field": "bar", "type": "nominal", "sort": list(bars), "title": None},
+            "x": {"field": "value", "type": "quantitative", "title": None},
+            "color": {"field": "part", "type": "nominal", "scale": colours, "title": None},
+            "tooltip": [{"field": "bar"}, {"field": "part"}, {"field": "value", "format": ".4~g"}],
+        },
+    }
+
+
+def _points(rows: Sequence[Mapping[str, Any]], x: str, y: str) -> dict[str, Any]:
+    """Return rows as points over two of their columns; the mouse shows what else differs between them."""
+    told = [name for name in (rows[0] if rows else ()) if name in (x, y) or _varies(rows, name)]
+    axis = {"type": "quantitative", "scale": {"zero": False}}
+    return {
+        "data": {"values": [{name: row[name] for name in told} for row in rows]},
+        "width": 480,
+        "mark": {"type": "point", "filled": True, "size": 60},
+        "encoding": {
+            "x": {"field": x, **axis},
+            "y": {"field": y, **axis},
+            "tooltip": [{"field": name} for name in told],
+        },
+    }
 
 
 def _picture(bars: Picture) -> str:

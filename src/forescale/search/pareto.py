@@ -44,6 +44,10 @@ class ParetoResult(Result):
             for place, one in enumerate(self.front, start=1)
         ]
 
+    def scatter(self) -> tuple[str, str]:
+        """Return memory and time of the front."""
+        return "peak_bytes", "step_time_s"
+
     def to_json(self) -> dict[str, Any]:
         """Return the `forescale.pareto/1` document."""
         return {

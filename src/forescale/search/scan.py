@@ -130,6 +130,10 @@ class ScanResult(Result):
         columns = dict.fromkeys(name for row in rows for name in row)
         return [{name: row.get(name) for name in columns} for row in rows]
 
+    def scatter(self) -> tuple[str, str]:
+        """Return the varied number and the step."""
+        return self.varied, "step_time_s"
+
     def to_json(self) -> dict[str, Any]:
         """Return the `forescale.scan/1` document."""
         target, chosen, cheapest = self.target, self.chosen, self.cheapest
