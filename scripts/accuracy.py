@@ -1,6 +1,6 @@
 """Write the scoreboard of a corpus of measured runs as a page, with pictures beside it.
 
-    .venv/bin/python scripts/accuracy.py data/published/runs.csv docs/accuracy.md
+    .venv/bin/python scripts/accuracy.py data/published/runs.csv data/published/megatron_ci.csv docs/accuracy.md
 
 It asks llm-analysis too where that is installed: pip install --no-deps llm-analysis fire termcolor.
 """
@@ -14,6 +14,7 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,7 +29,7 @@ from forescale.evidence.case import Case, projector_of
 from forescale.evidence.cases import load_cases
 from forescale.evidence.chart import PICTURES
 from forescale.evidence.corpus import InexpressibleError
-from forescale.evidence.metrics import ErrorSummary
+from forescale.evidence.metrics import ErrorSummary, coverage, summarise
 from forescale.evidence.peers import PeerGroup, compare_peers
 from forescale.evidence.scoreboard import (
     DIMENSIONS,
@@ -39,6 +40,7 @@ from forescale.evidence.scoreboard import (
     mean_spearman,
     score,
 )
+from forescale.files import packaged
 from forescale.report import bars, lines
 from forescale.report.axes import SERIES
 from forescale.report.bars import Bar, BarChart, Part
@@ -49,13 +51,35 @@ from forescale.units import GB, TB
 from forescale.written import write_text
 
 
-def main(runs: str, page: str) -> None:
-    """Write the page of the runs in a table, and its pictures."""
-    board = score(load_cases(Path(runs)), projector_of("default", Costs()))
+def main(runs: str, tests: str, page: str) -> None:
+    """Write the page of the runs in a table and of Megatron-LM's tests in another, and its pictures."""
+    projector, cases = projector_of("default", Costs()), load_cases(Path(runs))
+    board = score(cases, projector)
     asked = {LLM_ANALYSIS: llm_analysis_step} if find_spec("llm_analysis") is not None else None
     peers, target = compare_peers(board, asked), Path(page)
-    pictures = _drawn(board, peers, target.with_suffix(""))
-    write_text(target, markdown(board, corpus=_shown(Path(runs)), peers=peers, pictures=pictures))
+    text = markdown(
+        board,
+        corpus=_shown(Path(runs)),
+        peers=peers,
+        pictures=_drawn(board, peers, target.with_suffix("")),
+        by_name=score([by_name_alone(case) for case in cases], projector),
+        tests=score(load_cases(Path(tests)), projector),
+    )
+    write_text(target, text)
+
+
+OWN_WORDS = ("kernels", "overlap", "allocator", "software")
+"""What rows say of a stack, which naming its framework says as well."""
+
+
+def by_name_alone(case: Case) -> Case:
+    """Return the case as one asks who names the framework and says nothing more of its stack."""
+    if case.stated is None or case.model is None or case.cluster is None:
+        return case
+    words = {name: value for name, value in case.stated.strategy.items() if name not in OWN_WORDS}
+    stated = replace(case.stated, strategy=words)
+    strategy, workload = stated.trained(case.model, case.cluster)
+    return replace(case, stated=stated, strategy=strategy, workload=workload)
 
 
 def _shown(path: Path) -> str:
@@ -106,6 +130,8 @@ def markdown(
     corpus: str,
     peers: Sequence[PeerGroup] = (),
     pictures: Mapping[str, str] | None = None,
+    by_name: Scoreboard | None = None,
+    tests: Scoreboard | None = None,
 ) -> str:
     """Return the accuracy page: step time, memory, choice of layout, groups, worst and skipped rows, notes.
 
@@ -119,13 +145,20 @@ def markdown(
         Other tools on the same rows.
     pictures
         Where pictures lie, by name: step-time, memory, peers.
+    by_name
+        The same runs, of whose stack nothing but the name of their framework is said.
+    tests
+        Megatron-LM's own tests.
     """
     drawn = {name: f"![{name}]({path})\n\n" for name, path in (pictures or {}).items()}
     sections = (
         _opening(board, corpus),
         _headline(board, drawn.get("step-time", "")),
         _held_out(),
+        _named(board, by_name),
         _memory(board, drawn.get("memory", "")),
+        _doubtful(board),
+        _tests(tests),
         _choice(board),
         _peers(peers, drawn.get("peers", "")),
         *(_breakdown(board, name) for name in DIMENSIONS),
@@ -210,7 +243,7 @@ def _memory(board: Scoreboard, picture: str) -> str:
         "its source publishes: what the allocator handed out (*allocated*), what it held (*reserved*), or what "
         "the device had in use (*device*; also where the source does not say, *unstated*).\n\n"
     )
-    text += table(["source", "measure", *_MEMORY_TITLE], rows)
+    text += table(["source", "measure", *_MEMORY_TITLE], rows) + "\n\n" + _unseen_peaks()
     for dimension in ("architecture", "parallelism"):
         found = [
             [group.name, *_cells(group.memory)]
@@ -219,6 +252,117 @@ def _memory(board: Scoreboard, picture: str) -> str:
         ]
         text += f"\n\nThe same by {dimension}.\n\n" + table([dimension, *_MEMORY_TITLE], found)
     return text
+
+
+def _unseen_peaks() -> str:
+    """Return the intervals of peaks, and how they did on families that they had not seen."""
+    widths = packaged("calibrations/memory/spreads")["widths"]
+    rows = [
+        [
+            *(measure, str(width["rows"]), _percent(width["median_abs"]), _percent(width["p90_abs"])),
+            *(_signed(width["bias"]), f"±{_percent(math.expm1(width['p90']))}", _percent(width["coverage"])),
+        ]
+        for measure, width in widths.items()
+    ]
+    return (
+        "The interval that is stated of a peak is what 8 rows in 10 of its measure lie within. Errors are "
+        "ln(measured / projected); the last column says how many rows lie within the interval that all *other* "
+        "families give.\n\n"
+        + table(("measure", "rows", "median", "90th pct", "bias", "interval", "in interval"), rows)
+    )
+
+
+def _inside(outcomes: Iterable[Outcome]) -> str:
+    """Return the share of measured peaks that lie in their stated interval."""
+    found = [
+        (measured, said.peak_low_bytes, said.peak_high_bytes)
+        for measured, said in ((each.case.measured.peak_bytes, each.prediction) for each in outcomes)
+        if measured and said and said.peak_low_bytes and said.peak_high_bytes
+    ]
+    return _percent(coverage(*zip(*found, strict=True))) if found else "–"
+
+
+def _of(outcomes: Iterable[Outcome]) -> ErrorSummary:
+    """Return the errors of peaks."""
+    return summarise([each.memory_error for each in outcomes if each.memory_error is not None])
+
+
+def _named(board: Scoreboard, by_name: Scoreboard | None) -> str:
+    if by_name is None:
+        return ""
+    rows = []
+    for core in (True, False):
+        row, name = board.total(core=core), by_name.total(core=core)
+        kinds = ("step time", row.time, name.time), ("peak memory", row.memory, name.memory)
+        rows += [[row.name, what, *_cells(one)[:4], *_cells(other)[1:4]] for what, one, other in kinds]
+    title = ("rows", "of", "count", "median", "90th pct", "bias", "by name: median", "90th pct", "bias")
+    return (
+        "### By the name of the framework alone\n\n"
+        "Above, a row says what its source says of kernels, overlap and the allocator. Here `--framework NAME` says "
+        "all of that.\n\n" + table(title, rows)
+    )
+
+
+def _doubtful(board: Scoreboard) -> str:
+    """Return which runs are said not to fit, and whose memory does not follow from what they say."""
+    doubts: dict[str, list[Outcome]] = {}
+    for outcome in board.outcomes:
+        if outcome.case.doubt and outcome.skipped is None:
+            doubts.setdefault(outcome.case.doubt, []).append(outcome)
+    if not (doubts or board.refused):
+        return ""
+    rows = [
+        [
+            doubt,
+            str(len(found)),
+            *_cells(_of(found))[:4],
+            ", ".join(o.case.id for o in found if o.case.measured.peak_bytes),
+        ]
+        for doubt, found in doubts.items()
+    ]
+    refused = [
+        [o.case.id, o.case.model_name, o.case.hardware, _layout(o), o.case.doubt or "–"]
+        for o in board.refused
+    ]
+    certain = [o for o in board.outcomes if not o.case.doubt]
+    title = ("why", "rows", "with a peak", "median", "90th pct", "bias", "rows with a peak")
+    return (
+        "### Rows whose memory does not follow from what they say\n\n"
+        "They were marked before anything was projected, by what their source leaves out "
+        "(`evidence/tables/doubtful.json`), and are in all figures above. Without them: "
+        f"median {_percent(_of(certain).median_abs)}, 90th percentile {_percent(_of(certain).p90_abs)} of "
+        f"{_of(certain).count} rows.\n\n"
+        + table(title, rows)
+        + "\n\nEvery run of the corpus ran. These are said "
+        "not to fit:\n\n" + table(("row", "model", "hardware", "layout", "doubt"), refused)
+    )
+
+
+def _tests(tests: Scoreboard | None) -> str:
+    if tests is None:
+        return ""
+    rows = []
+    for dimension in ("architecture", "hardware", "parallelism"):
+        groups = tests.by(dimension, core=False)
+        rows += [
+            [f"{dimension}: {group.name}", *_cells(group.time), *_cells(group.memory)[1:]] for group in groups
+        ]
+    every = tests.total(core=False)
+    rows.append(["all rows", *_cells(every.time), *_cells(every.memory)[1:]])
+    title = ["group", *_MEMORY_TITLE, *(f"memory {name}" for name in _MEMORY_TITLE[1:])]
+    return (
+        "## Megatron-LM's own tests\n\n"
+        f"{len(tests.outcomes)} golden values of Megatron-LM's continuous integration "
+        "(`data/published/megatron_ci.csv`): models of 12 layers and hidden size 512 on up to two nodes, each with "
+        f"all its flags; {len(tests.skipped)} could not be projected. Nothing is fitted to them. Their step is the "
+        "host's time, much of it deterministic algorithms, so that their seconds say little of large runs; the peak is "
+        "what the allocator of the last rank handed out. "
+        f"{_percent(tests.total(core=False).coverage)} of the steps and {_inside(tests.outcomes)} of the peaks lie in "
+        "the stated intervals.\n\n"
+        + table(title, rows)
+        + "\n\n"
+        + _skipped(tests).replace("## Rows", "### Tests")
+    )
 
 
 _MEMORY_TITLE = ("rows", "median", "90th pct", "bias", "worst")

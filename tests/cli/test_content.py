@@ -12,6 +12,7 @@ import pytest
 from scripts.accuracy import main as scoreboard
 
 RUNS = Path(__file__).parents[1] / "data" / "runs" / "excerpt.csv"
+TESTS = RUNS.parents[1] / "megatron_ci" / "excerpt.csv"
 MODEL = "[/]<script>alert(1)</script>|`x`\x1b[31m\u202e\x00=1 :smile: [bold]b[/bold]\n](http://evil)"
 CLUSTER = "=cmd|'/C calc'!A0\x1b]0;t\x07<b>&"
 PLAN = f"""
@@ -127,7 +128,7 @@ def test_names_stay_names_on_the_page_of_measured_runs(tmp_path):
         writer = csv.DictWriter(file, fieldnames=list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
-    scoreboard(runs, page)
+    scoreboard(runs, TESTS, page)
     assert not STEERS.search(page.read_text(encoding="utf-8"))
     assert not re.search(r"(?<!\\)<script", page.read_text(encoding="utf-8"))
     for picture in (tmp_path / "page").iterdir():

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from scripts.accuracy import markdown, table
+from scripts.accuracy import by_name_alone, markdown, table
 from tests.evidence.runs import own_columns_only
 
 from forescale.errors import InfeasibleError, UnknownNameError
@@ -106,7 +106,7 @@ def test_the_document_has_every_row_and_is_json(cases, projector):
         *("id", "predicted_step_time_s", "measured_step_time_s", "error"),
         *("predicted_step_time_low_s", "predicted_step_time_high_s"),
         *("predicted_peak_bytes", "predicted_peak_low_bytes", "predicted_peak_high_bytes"),
-        *("measured_peak_bytes", "peak_measure", "memory_error", "skipped"),
+        *("measured_peak_bytes", "peak_measure", "memory_error", "skipped", "verdict", "doubt"),
     }
     assert all(
         (entry["skipped"] is None) == (entry["predicted_step_time_s"] is not None) for entry in body["rows"]
@@ -133,6 +133,31 @@ def test_the_page_names_every_skipped_row_and_every_source(cases, projector):
     assert "| SMX | allocated |" in page
     assert "The same by architecture." in page
     assert page.count("\n## ") == 14
+
+
+def test_a_run_that_is_said_not_to_fit_is_named_with_the_doubt_of_its_row(row):
+    known, unknown = row(id="T-1"), row(id="T-2", micro_batch="", recompute="")
+    board = score(express([known, unknown]), fixed(1.0, peak_bytes=9e9, verdict="OOM"))
+    first, second = board.outcomes
+    assert first.case.doubt == "" and "micro-batch" in second.case.doubt
+    assert document(board)["summary"]["num_refused"] == 2
+    assert document(board)["summary"]["num_refused_undoubted"] == 1
+    page = markdown(board, corpus="a.csv")
+    assert second.case.doubt in page
+    assert "| T-1 |" in page.partition("not to fit")[2]
+
+
+def test_the_page_of_tests_and_of_frameworks_named_alone(row):
+    board = score(express([row()]), fixed(1.0, peak_bytes=9e9))
+    page = markdown(board, corpus="a.csv", by_name=board, tests=board)
+    assert "By the name of the framework alone" in page
+    assert "1 golden values" in page and "### Tests not projected" in page
+
+
+def test_by_name_alone_a_row_says_nothing_of_its_stack(row):
+    [case] = express([row(notes="CUDA_LAUNCH_BLOCKING=1")])
+    assert case.strategy.kernels.blocking_launches
+    assert not by_name_alone(case).strategy.kernels.blocking_launches
 
 
 def test_the_page_of_an_empty_scoreboard(row):

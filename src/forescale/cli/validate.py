@@ -107,6 +107,11 @@ def _show(board: Scoreboard, by: str, peers: Sequence[PeerGroup]) -> None:
     screen.print(_table([*groups, board.total(core=True), board.total(core=False)], by))
     skipped = f"{len(board.skipped)} of {counted(len(board.outcomes), 'row')} skipped"
     screen.print(f"{skipped} ({_percent(board.core_skipped_share)} of the core rows)")
+    for outcome in board.refused:
+        screen.print(
+            f"{outcome.case.id} ran, and is said OOM; {outcome.case.doubt or 'its row is not doubtful'}",
+            markup=False,
+        )
     if board.sweeps:
         spearman, regret = mean_spearman(board.sweeps), mean_regret(board.sweeps)
         rank = "–" if spearman is None else f"{spearman:.2f}"

@@ -15,7 +15,7 @@ from forescale.evidence.published import StepSource
 from forescale.files import packaged
 from forescale.presets import project_as
 from forescale.project import spread_of
-from forescale.projection.result import MemorySummary
+from forescale.projection.result import MemorySummary, Verdict
 from forescale.question import Question
 from forescale.spec import Cluster, Model, Strategy, Workload
 
@@ -65,6 +65,8 @@ class Case:
     """What was assumed, approximated or taken from the catalogue."""
     remarks: str = ""
     """The row's own notes."""
+    doubt: str = ""
+    """Why what the row says does not determine its memory, known before it was projected; empty where it does."""
 
     @property
     def question(self) -> Question:
@@ -110,6 +112,8 @@ class Prediction:
     peak_low_bytes: float | None = None
     peak_high_bytes: float | None = None
     """The same of `peak_bytes`."""
+    verdict: Verdict | None = None
+    """Whether the run fits the device."""
 
 
 def projector_of(preset: str = "default", costs: Costs | None = None) -> Projector:
@@ -128,6 +132,7 @@ def projector_of(preset: str = "default", costs: Costs | None = None) -> Project
             high_s=spread.high(step),
             peak_low_bytes=low,
             peak_high_bytes=high,
+            verdict=result.memory.verdict,
         )
 
     return predict

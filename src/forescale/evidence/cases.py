@@ -18,7 +18,7 @@ from forescale.evidence.megatron_ci import COLUMNS as CI_COLUMNS
 from forescale.evidence.megatron_ci import ci_cases
 from forescale.evidence.model import model_of
 from forescale.evidence.published import published_step_time
-from forescale.evidence.tables import first_match
+from forescale.evidence.tables import doubt_of, first_match
 from forescale.files import Row, read_table
 from forescale.project import project
 from forescale.question import Question
@@ -70,6 +70,7 @@ def _case(row: Row, own: Cluster | None) -> Case:
         schedule=row.text("schedule"),
         core=row.text("core").lower() == "y",
         remarks=row.text("notes"),
+        doubt=doubt_of(row),
     )
     try:
         model = model_of(row, notes)

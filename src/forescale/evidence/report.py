@@ -41,6 +41,8 @@ def _row(outcome: Outcome) -> dict[str, Any]:
         "measured_peak_bytes": measured.peak_bytes,
         "peak_measure": measured.peak_measure,
         "memory_error": outcome.memory_error,
+        "verdict": prediction.verdict if prediction else None,
+        "doubt": outcome.case.doubt or None,
         "skipped": outcome.skipped,
     }
 
@@ -51,6 +53,8 @@ def _summary(board: Scoreboard) -> dict[str, Any]:
         "num_skipped": len(board.skipped),
         "num_core": sum(outcome.case.core for outcome in board.outcomes),
         "core_skipped_share": board.core_skipped_share,
+        "num_refused": len(board.refused),
+        "num_refused_undoubted": sum(not outcome.case.doubt for outcome in board.refused),
         "core": _group(board.total(core=True)),
         "all": _group(board.total(core=False)),
         "headline": [_group(group) for group in board.headline()],

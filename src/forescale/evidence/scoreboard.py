@@ -86,6 +86,11 @@ class Scoreboard(Brief):
         return tuple(outcome for outcome in self.outcomes if outcome.skipped is not None)
 
     @property
+    def refused(self) -> tuple[Outcome, ...]:
+        """The runs, all of which ran, that the projection says do not fit."""
+        return tuple(o for o in self.outcomes if o.prediction is not None and o.prediction.verdict == "OOM")
+
+    @property
     def core_skipped_share(self) -> float:
         """Share of the core rows that were skipped."""
         core = [outcome for outcome in self.outcomes if outcome.case.core]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
@@ -61,7 +61,26 @@ def all_matches(name: str, text: str) -> Mapping[str, Any]:
 def words_of(row: Row) -> dict[str, Any]:
     """Return what cells of a row say in the words of a plan, as `strategy` and `workload`; later entries win."""
     found: dict[str, Any] = {}
-    for entry in table("words"):
-        if all(re.search(pattern, row.text(column)) for column, pattern in entry["when"].items()):
-            found = over(found, {part: entry[part] for part in ("strategy", "workload") if part in entry})
+    for entry in _of_row("words", row):
+        said = {part: entry[part] for part in ("strategy", "workload") if part in entry}
+        found = over(found, _with_tuples(said))
     return found
+
+
+def _with_tuples(value: Any) -> Any:  # noqa: ANN401  (JSON)
+    """Return JSON with its lists as tuples, as a layout has them."""
+    if isinstance(value, dict):
+        return {name: _with_tuples(part) for name, part in value.items()}
+    return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
+
+
+def doubt_of(row: Row) -> str:
+    """Return why what a row says does not determine its memory; empty where it does."""
+    return next((str(entry["doubt"]) for entry in _of_row("doubtful", row)), "")
+
+
+def _of_row(name: str, row: Row) -> Iterator[Mapping[str, Any]]:
+    """Yield the entries of table `name` whose patterns are all found in the row's cells."""
+    for entry in table(name):
+        if all(re.search(pattern, row.text(column)) for column, pattern in entry["when"].items()):
+            yield entry
