@@ -41,13 +41,13 @@ from forescale.evidence.scoreboard import (
     score,
 )
 from forescale.files import packaged
-from forescale.report import bars, lines
-from forescale.report.axes import SERIES
-from forescale.report.bars import Bar, BarChart, Part
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import DenseFfn, FullAttention, Model, MoeFfn
 from forescale.spec.strategy import Strategy
 from forescale.units import GB, TB
+from forescale.view.bars import Bar, BarChart
+from forescale.view.files import write_chart
+from forescale.view.page import Chart
 from forescale.written import write_text
 
 
@@ -89,13 +89,13 @@ def _shown(path: Path) -> str:
 
 def _drawn(board: Scoreboard, peers: Sequence[PeerGroup], folder: Path) -> dict[str, str]:
     """Write all pictures to `folder`; return where they lie, seen from beside it."""
-    drawn = {name: lines.to_svg(chart) for name, make in PICTURES.items() if (chart := make(board))}
+    drawn: dict[str, Chart] = {name: chart for name, make in PICTURES.items() if (chart := make(board))}
     if (pairs := peer_chart(peers)) is not None:
-        drawn["peers"] = bars.to_svg(pairs)
+        drawn["peers"] = pairs
     if drawn:
         folder.mkdir(exist_ok=True)
-    for name, svg in drawn.items():
-        write_text(folder / f"{name}.svg", svg + "\n")
+    for name, picture in drawn.items():
+        write_chart(picture, folder / f"{name}.svg")
     return {name: f"{folder.name}/{name}.svg" for name in drawn}
 
 
@@ -105,18 +105,17 @@ def peer_chart(peers: Sequence[PeerGroup]) -> BarChart | None:
         return None
     bars = []
     for group in peers:
-        rows = f"{group.time.count} rows"
+        name, rows = group.peer.partition(",")[0], f"{group.time.count} rows"
         theirs, ours = (100.0 * (each.median_abs or 0.0) for each in (group.time, group.our_time))
         bars += [
-            Bar(label=group.peer.partition(",")[0], values=(theirs, 0.0), remark=rows),
-            Bar(label="Forescale", values=(0.0, ours), remark=rows),
+            Bar(label=name, values={"other tool": theirs}, remark=f"% on {rows}"),
+            Bar(label=f"ours beside {name}", values={"Forescale": ours}, remark="%"),
         ]
     return BarChart(
         title="Median error of the step time",
         note="each pair on the rows that both answer, ours in-sample",
-        axis="tool",
+        axis="",
         unit="%",
-        parts=(Part(name="other tool", colour=SERIES[1]), Part(name="Forescale", colour=SERIES[0])),
         bars=tuple(bars),
     )
 

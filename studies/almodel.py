@@ -27,9 +27,8 @@ from forescale.project import project
 from forescale.projection.result import Projection
 from forescale.report.almodel import almodel_report, policy_name
 from forescale.report.document import to_markdown
-from forescale.report.search import layout_name
 from forescale.search import search
-from forescale.spec import Cluster, Strategy, Workload
+from forescale.spec import Cluster, Strategy, Workload, phrases
 from forescale.spec.space import Space
 from forescale.units import GIB
 
@@ -107,7 +106,7 @@ def best_table() -> list[str]:
     rows = [
         (
             name,
-            layout_name(one),
+            phrases.layout(one.strategy),
             f"{one.step_time_s:.2f}",
             f"{100 * one.mfu_full_attention:.1f}",
             f"{compute(one):.2f}",

@@ -6,31 +6,20 @@ import json
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, TypeAlias
+from typing import Any
 
 from forescale.brief import Brief
 from forescale.errors import SpecError
 from forescale.escaping import xml
+from forescale.view.bars import Bar, BarChart
+from forescale.view.page import Chart
+from forescale.view.theme import SCHEMA, Spec, colour
 
-Picture: TypeAlias = Mapping[str, Mapping[str, float]]
-"""Bars by label, each with its parts by name."""
 FRAMES = ("pandas", "polars")
 """Libraries whose data frames are made, the first that is installed."""
 VEGA_LITE = "application/vnd.vegalite.v5+json"
 SHOWN = 20
 """Rows of a table in a notebook; the rest are counted."""
-COLOURS = (
-    "#4e79a7",
-    "#f28e2b",
-    "#59a14f",
-    "#e15759",
-    "#76b7b2",
-    "#edc948",
-    "#b07aa1",
-    "#9c755f",
-    "#bab0ac",
-    "#ff9da7",
-)
 
 
 class Result(Brief):
@@ -46,23 +35,19 @@ class Result(Brief):
         """Return the result as flat rows of the same columns: layouts, ranks, figures."""
         raise NotImplementedError
 
-    def pictures(self) -> Sequence[Picture]:
-        """Return pictures, each the parts of some bars on one scale."""
+    def pictures(self) -> Sequence[Chart]:
+        """Return charts of the result; the `spec` of each is its Vega-Lite specification."""
         return ()
 
-    def scatter(self) -> tuple[str, str] | None:
-        """Return the columns of the rows that are drawn against each other as points: across and up."""
-        return None
-
-    def to_vega_lite(self) -> dict[str, Any] | None:
-        """Return the pictures as a Vega-Lite specification with their data inside, None where there are none."""
-        charts = [_bars(bars) for bars in self.pictures()]
-        if (columns := self.scatter()) is not None:
-            charts.append(_points(self.rows(), *columns))
+    def to_vega_lite(self) -> Spec | None:
+        """Return all pictures as one Vega-Lite specification with their data inside, None where there are none."""
+        charts = [
+            {name: part for name, part in each.spec().items() if name != "$schema"}
+            for each in self.pictures()
+        ]
         if not charts:
             return None
-        separate = {"resolve": {"scale": {"color": "independent"}}}
-        return {"$schema": "https://vega.github.io/schema/vega-lite/v5.json", "vconcat": charts, **separate}
+        return {"$schema": SCHEMA, "vconcat": charts, "resolve": {"scale": {"color": "independent"}}}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON document as plain dictionaries, lists, text and numbers."""
@@ -93,11 +78,11 @@ class Result(Brief):
         rows = self.rows()
         columns = [name for name in (rows[0] if rows else ()) if len(rows) == 1 or _varies(rows, name)]
         more = f"<p>… {len(rows) - SHOWN} more</p>" if len(rows) > SHOWN else ""
-        drawn = "".join(_picture(bars) for bars in self.pictures())
+        drawn = "".join(_picture(each) for each in self.pictures() if isinstance(each, BarChart))
         return f"{drawn}{_table(rows[:SHOWN], columns)}{more}"
 
 
-def _varies(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
+def _varies(rows: list[dict[str, Any]], name: str) -> bool:
     return any(row[name] != rows[0][name] for row in rows)
 
 
@@ -109,67 +94,27 @@ def _table(rows: list[dict[str, Any]], columns: list[str]) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _bars(bars: Picture) -> dict[str, Any]:
-    """Return lying bars of coloured parts as a chart; labels such as "stage 0 [GiB]" keep their order."""
-    rows = [
-        {"bar": label, "part": name, "value": value}
-        for label, parts in bars.items()
-        for name, value in parts.items()
-        if value > 0
-    ]
-    names = list(dict.fromkeys(row["part"] for row in rows))
-    colours = {"domain": names, "range": [COLOURS[place % len(COLOURS)] for place in range(len(names))]}
-    return {
-        "data": {"values": rows},
-        "width": 480,
-        "mark": "bar",
-        "encoding": {
-            "y": {"field": "bar", "type": "nominal", "sort": list(bars), "title": None},
-            "x": {"field": "value", "type": "quantitative", "title": None},
-            "color": {"field": "part", "type": "nominal", "scale": colours, "title": None},
-            "tooltip": [{"field": "bar"}, {"field": "part"}, {"field": "value", "format": ".4~g"}],
-        },
-    }
-
-
-def _points(rows: Sequence[Mapping[str, Any]], x: str, y: str) -> dict[str, Any]:
-    """Return rows as points over two of their columns; the mouse shows what else differs between them."""
-    told = [name for name in (rows[0] if rows else ()) if name in (x, y) or _varies(rows, name)]
-    axis = {"type": "quantitative", "scale": {"zero": False}}
-    return {
-        "data": {"values": [{name: row[name] for name in told} for row in rows]},
-        "width": 480,
-        "mark": {"type": "point", "filled": True, "size": 60},
-        "encoding": {
-            "x": {"field": x, **axis},
-            "y": {"field": y, **axis},
-            "tooltip": [{"field": name} for name in told],
-        },
-    }
-
-
-def _picture(bars: Picture) -> str:
-    """Return one row of coloured parts per bar, all to one scale, and the legend."""
-    names = list(dict.fromkeys(name for parts in bars.values() for name, value in parts.items() if value > 0))
-    colours = {name: COLOURS[place % len(COLOURS)] for place, name in enumerate(names)}
-    longest = max(sum(parts.values()) for parts in bars.values()) or 1.0
+def _picture(chart: BarChart) -> str:
+    """Return one row of coloured parts per bar, all to one scale, and the legend; a notebook runs no script of ours."""
+    colours = {name: colour(name, place) for place, name in enumerate(chart.parts)}
+    longest = max(bar.total for bar in chart.bars) or 1.0
     lines = "".join(
-        f'<div style="display:flex;margin:2px 0"><span style="width:12em">{xml(label)}</span>'
-        f"{_bar(parts, colours, longest)}</div>"
-        for label, parts in bars.items()
+        f'<div style="display:flex;margin:2px 0"><span style="width:12em">{xml(bar.label)}</span>'
+        f"{_bar(bar, colours, longest)}</div>"
+        for bar in chart.bars
     )
     legend = "".join(
-        f'<span style="border-left:1em solid {colour};padding:0 .8em 0 .3em">{xml(name)}</span>'
-        for name, colour in colours.items()
+        f'<span style="border-left:1em solid {own};padding:0 .8em 0 .3em">{xml(name)}</span>'
+        for name, own in colours.items()
     )
-    return f"<div>{lines}</div><div>{legend}</div>"
+    return f"<div>{xml(chart.title)} [{xml(chart.unit)}]</div><div>{lines}</div><div>{legend}</div>"
 
 
-def _bar(parts: Mapping[str, float], colours: Mapping[str, str], longest: float) -> str:
+def _bar(bar: Bar, colours: Mapping[str, str], longest: float) -> str:
     return "".join(
         f'<span title="{xml(f"{name}: {value:.4g}")}" style="height:1.2em;width:{36 * value / longest:.2f}em;'
         f'background:{colours[name]}"></span>'
-        for name, value in parts.items()
+        for name, value in bar.values.items()
         if value > 0
     )
 

@@ -203,12 +203,12 @@ def test_pictures(forescale, tmp_path):
         assert ran.code == 0, ran.err
         assert f"wrote {tmp_path / name}" in ran.out
     assert ElementTree.fromstring((tmp_path / "bars.svg").read_text(encoding="utf-8")).tag.endswith("svg")
-    assert "vega-lite" in (tmp_path / "bars.html").read_text(encoding="utf-8")
+    assert "data-spec" in (tmp_path / "bars.html").read_text(encoding="utf-8")
     spec = json.loads((tmp_path / "bars.json").read_text(encoding="utf-8"))
     assert len(spec["data"]["values"]) == 18
     ran = forescale("memory", "compare", *DENSE, "--across", "tp", "--plot", tmp_path / "bars.pdf")
     assert ran.code == 2
-    assert "ends in .svg, .html or .json" in ran.err
+    assert "ends in .html, .json, .svg, .png" in ran.err
 
 
 def test_files_hold_the_first_of_many_microbatches(forescale, tmp_path):

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tests.cli.questions import DENSE, SEARCH
 
-from forescale.cli.render.words import replicas
 from forescale.spec import Strategy
+from forescale.spec.phrases import replicas
 
 SURE = (
     "--cluster",

@@ -66,7 +66,6 @@ def test_an_output_folder_has_table_pictures_and_page_and_is_gone_on_with(foresc
         "sweep.json",
     ]
     assert [item.name for item in sorted((out / "plots").iterdir())] == [
-        "01-mfu-over-nic_bandwidth.svg",
         "01-mfu-over-nic_bandwidth.vl.json",
     ]
     assert "4 known before" in forescale(*command).out

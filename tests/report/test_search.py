@@ -7,10 +7,11 @@ import pytest
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
 from forescale.report.document import Table
-from forescale.report.search import layout_name, search_report
+from forescale.report.search import search_report
 from forescale.search import search
 from forescale.search.pareto import score_all, slowest_of
 from forescale.spec import Workload
+from forescale.spec.phrases import layout
 from forescale.spec.space import Space
 
 SPACE = Space(micro_batch_size=(1,), zero=(1,), vpp=(1,), cp=(1, 2))
@@ -69,10 +70,10 @@ def test_details_and_summary(report, found):
     titles = [one.title for one in report.sections if one.level == 2]
     assert titles == [
         "Column legend",
-        *(f"#{i}: {layout_name(one)}" for i, one in enumerate(found.best[:2], 1)),
+        *(f"#{i}: {layout(one.strategy)}" for i, one in enumerate(found.best[:2], 1)),
     ]
     summary = next(one for one in report.sections if one.title == "Summary").contents[0]
-    assert summary.items[0] == f"Best layout: {layout_name(found.best[0])}"
+    assert summary.items[0] == f"Best layout: {layout(found.best[0].strategy)}"
     assert any(item.startswith("Step time range") for item in summary.items)
 
 

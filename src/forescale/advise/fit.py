@@ -16,11 +16,13 @@ from forescale.memory.peak import fit as verdict_of
 from forescale.project import project
 from forescale.projection.result import Projection, Verdict
 from forescale.question import Question
-from forescale.results import Picture, Result
+from forescale.results import Result
 from forescale.search.evaluate import score_layouts
 from forescale.search.pareto import pareto_front
 from forescale.spec.strategy import Strategy
 from forescale.units import GIB
+from forescale.view.bars import Bar, BarChart
+from forescale.view.page import Chart
 
 SCHEMA = "forescale.fit/1"
 MOST_OF_A_KIND = 6
@@ -105,10 +107,13 @@ class Fit(Result):
         """Return one row per fix."""
         return [{"rank": place, **each.row()} for place, each in enumerate(self.fixes, start=1)]
 
-    def pictures(self) -> Sequence[Picture]:
+    def pictures(self) -> Sequence[Chart]:
         """Return the parts of the step, now and under every fix."""
-        every = {"now [s]": self.now, **{f"{each.text} [s]": each.projection for each in self.fixes}}
-        return ({name: one.time_s for name, one in every.items()},)
+        every = (("now", self.now), *((each.text, each.projection) for each in self.fixes))
+        bars = tuple(Bar(label=name, values=one.time_s) for name, one in every)
+        return (
+            BarChart(title="Time of a step", note="now, and with each change", axis="", unit="s", bars=bars),
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the `forescale.fit/1` document."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
@@ -24,6 +23,7 @@ from forescale.cli.options import (
 from forescale.errors import SpecError
 from forescale.limits import whole_of
 from forescale.spec.strategy import RematPolicy
+from forescale.view.files import SUFFIXES
 from forescale.written import writable, write_text
 
 if TYPE_CHECKING:
@@ -162,7 +162,6 @@ USUAL = {
     "micro-batch-size": "1,2,4,8",
 }
 """Values where none are given."""
-SUFFIXES = (".svg", ".html", ".json")
 
 
 @memory_app.command("compare")
@@ -181,13 +180,13 @@ def compare_command(
     layout: LayoutOptions,
     plan: PlanOptions,
     plot: Path | None = output_option(
-        "Write stacked bars: .svg, .html, or .json (Vega-Lite).", "FILE", check=writable
+        "Write stacked bars: .html, .json (Vega-Lite), or .svg or .png.", "FILE", check=writable
     ),
     as_json: JsonFlag = False,
 ) -> None:
     """Compare one model's memory under several recompute policies, sequence lengths, ZeRO stages or degrees."""
     if plot is not None and plot.suffix not in SUFFIXES:
-        raise SpecError(f"--plot takes a file that ends in .svg, .html or .json; got {plot}")
+        raise SpecError(f"--plot takes a file that ends in {', '.join(SUFFIXES)}; got {plot}")
     wanted = [value.strip() for value in (values or USUAL[across]).split(",") if value.strip()]
     found = _compared(across, wanted, model, cluster, run, layout, plan)
     if plot is not None:
@@ -270,14 +269,10 @@ def _with_recompute(layout: LayoutOptions, value: str) -> LayoutOptions:
 
 
 def _write(found: MemoryComparison, path: Path) -> None:
-    from forescale.report.bars import to_svg, to_vega_lite
     from forescale.report.memory_compare import memory_bars, memory_page
+    from forescale.view.files import write_chart
 
-    match path.suffix:
-        case ".svg":
-            text = to_svg(memory_bars(found)) + "\n"
-        case ".html":
-            text = memory_page(found)
-        case _:
-            text = json.dumps(to_vega_lite(memory_bars(found)), indent=2) + "\n"
-    write_text(path, text)
+    if path.suffix == ".html":
+        write_text(path, memory_page(found))
+    else:
+        write_chart(memory_bars(found), path)

@@ -268,8 +268,9 @@ def _remedied(question: Question) -> Iterator[None]:
     except InfeasibleError as error:
         if [name for name, _ in error.rows] != ["memory"]:
             raise
-        from forescale.cli.render.words import degrees, gib
+        from forescale.cli.render.words import gib
         from forescale.search import remedies
+        from forescale.spec.phrases import degrees
 
         found = remedies(question)
         rows = [

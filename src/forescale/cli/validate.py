@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +11,7 @@ from forescale.cli.console import console, print_json
 from forescale.cli.options import CostOptions, JsonFlag, grouped, option, output_option
 from forescale.errors import SpecError
 from forescale.units import counted
-from forescale.written import writable, write_text
+from forescale.written import writable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +37,9 @@ def validate_command(
     preset: str = option("Named bundle of modelling choices.", "NAME", default="default"),
     cluster: str | None = option("Cluster they ran on, whatever the rows call their hardware.", "NAME|FILE"),
     by: str = option("Breakdown to print: hardware, source, scale, ...", "DIMENSION", default="headline"),
-    chart: Path | None = output_option("Draw it: .svg, else Vega-Lite.", "FILE", check=writable),
+    chart: Path | None = output_option(
+        "Draw it: .html, .json (Vega-Lite), .svg or .png.", "FILE", check=writable
+    ),
     cost: CostOptions,
     as_json: JsonFlag = False,
 ) -> None:
@@ -89,14 +90,12 @@ def _costs(options: CostOptions) -> Costs:
 def _draw(board: Scoreboard, runs: Path, chart: Path) -> None:
     """Write the picture of step times."""
     from forescale.evidence.chart import time_chart
-    from forescale.report import lines
+    from forescale.view.files import write_chart
 
     drawing = time_chart(board)
     if drawing is None:
         raise SpecError(f"{runs} has no core row with a measured step time, so there is nothing to draw")
-    svg = chart.suffix == ".svg"
-    text = lines.to_svg(drawing) if svg else json.dumps(lines.to_vega_lite(drawing), indent=1)
-    write_text(chart, text + "\n")
+    write_chart(drawing, chart)
 
 
 def _show(board: Scoreboard, by: str, peers: Sequence[PeerGroup]) -> None:

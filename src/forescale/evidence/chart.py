@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from forescale.evidence.scoreboard import Label, Outcome, Scoreboard, headline_label
-from forescale.report.axes import Axis, value_axis
-from forescale.report.lines import Dot, Line, LineChart
 from forescale.units import GB
+from forescale.view.axes import Axis, value_axis
+from forescale.view.lines import Dot, Line, LineChart
 
 BANDS = (0.8, 1.25)
 """Thin lines beside the one at 1."""
@@ -78,7 +78,7 @@ def _points(
 def _scatter(title: str, note: str, x_name: str, points: Sequence[_Point]) -> LineChart | None:
     if not points:
         return None
-    x = value_axis(x_name, [point.measured for point in points], log=True, say=lambda value: f"{value:g}")
+    x = value_axis(x_name, [point.measured for point in points], log=True)
     ratios = [point.ratio for point in points]
     low, high = min(*ratios, RATIOS[0]) / 1.05, max(*ratios, RATIOS[-1]) * 1.05
     named = tuple((value, f"{value:g}") for value in RATIOS)

@@ -26,7 +26,7 @@ from forescale.memory.liveness import BlockMoments, Moment, block_moments
 from forescale.memory.peak import pool_bytes
 from forescale.numeric import Array
 from forescale.projection.result import Projection
-from forescale.results import Picture, Result
+from forescale.results import Result
 from forescale.schedule import Kind, Simulation, StageTimes, build_schedule, simulate
 from forescale.schedule.actions import BACKWARD, unpack
 from forescale.schedule.family import Request
@@ -37,6 +37,11 @@ from forescale.spec.model import Model
 from forescale.spec.strategy import Recompute, Strategy
 from forescale.spec.workload import Workload
 from forescale.units import GIB
+from forescale.view.axes import value_axis
+from forescale.view.bars import Bar, BarChart
+from forescale.view.lines import Dot, Line, LineChart
+from forescale.view.page import Chart
+from forescale.view.theme import SERIES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,6 +210,8 @@ def _fullest(works: list[tuple[Sized, ...]], head: tuple[Sized, ...], last: bool
 
 
 SCHEMA = "forescale.memory_timeline/1"
+DRAWN = 400
+"""Points of a rank's memory that a picture has."""
 UPDATE = "update"
 """Name of the moment at which the optimizer runs."""
 STATES = ("weights", "gradients", "optimizer")
@@ -246,6 +253,15 @@ class PeakMoment:
     tensors: tuple[Sized, ...]
     """What lives there, largest first; the sizes add up to the allocated bytes."""
 
+    @property
+    def kinds(self) -> dict[str, float]:
+        """GiB by kind: the states, buffers and activations."""
+        sizes: dict[str, float] = {}
+        for each in self.tensors:
+            kind = {"states": each.name, "buffers": "buffers"}.get(each.owner, "activations")
+            sizes[kind] = sizes.get(kind, 0.0) + each.num_bytes / GIB
+        return sizes
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RankTimeline:
@@ -265,6 +281,13 @@ class RankTimeline:
         """(points,) bytes of everything."""
         everything: Array = self.activations + self.update + self.standing.states + self.standing.buffers
         return everything
+
+    def outline(self) -> tuple[Dot, ...]:
+        """Return GiB over seconds for a picture: of stretches of equally many points the largest."""
+        held, count = self.allocated / GIB, len(self.time_s)
+        starts = np.unique(np.linspace(0, count, min(count, DRAWN) + 1).astype(int)[:-1])
+        tops = np.maximum.reduceat(held, starts)
+        return tuple(Dot(x=float(x), y=float(y)) for x, y in zip(self.time_s[starts], tops, strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -296,13 +319,24 @@ class MemoryTimeline(Result):
         names = ("rank", "stage", "action", "time_s", "allocated_bytes", "in_flight")
         return [{name: getattr(rank.peak, name) for name in names} for rank in self.ranks]
 
-    def pictures(self) -> Sequence[Picture]:
-        """Return what lives on every rank where its memory peaks."""
+    def pictures(self) -> Sequence[Chart]:
+        """Return memory over the step, and what lives on every rank where it peaks."""
+        shown = self.ranks if len(self.ranks) <= len(SERIES) else (self.ranks[0], self.ranks[-1])
+        lines = tuple(
+            Line(name=f"rank {rank.rank}", dots=rank.outline(), colour=place, marked=False)
+            for place, rank in enumerate(shown)
+        )
+        heights = [dot.y for line in lines for dot in line.dots]
+        peaks = tuple(Bar(label=f"rank {rank.rank}", values=rank.peak.kinds) for rank in self.ranks)
         return (
-            {
-                f"rank {rank.rank} [GiB]": {each.name: each.num_bytes / GIB for each in rank.peak.tensors}
-                for rank in self.ranks
-            },
+            LineChart(
+                title="Memory over a step",
+                note=self.schedule.name,
+                x=value_axis("seconds", [0.0, self.step_time_s], log=False, zero=True),
+                y=value_axis("GiB", heights, log=False, zero=True),
+                lines=lines,
+            ),
+            BarChart(title="Memory where it peaks", note=self.schedule.name, axis="", unit="GiB", bars=peaks),
         )
 
     def to_json(self) -> dict[str, Any]:

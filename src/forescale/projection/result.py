@@ -9,12 +9,14 @@ from typing import Any, Literal, TypeAlias
 from forescale.cost.anchor import Rule
 from forescale.cost.model import ProvenanceKind
 from forescale.question import Note
-from forescale.results import Picture, Result
+from forescale.results import Result
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
 from forescale.units import GIB
+from forescale.view.bars import Bar, BarChart
+from forescale.view.page import Chart
 
 Verdict: TypeAlias = Literal["FITS", "AT RISK", "OOM"]
 SCHEMA = "forescale.projection/1"
@@ -37,6 +39,8 @@ TIME_PARTS = (
     "overhead",
 )
 """Parts of the step, in the order of reports; those that are absent are zero."""
+MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "buffers", "overhead")
+"""Parts of the memory of a stage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +101,11 @@ class StageMemory:
     """Of the weights, those that are not trained."""
     host_bytes: float = 0.0
     """In host memory, for one device of the stage: what was offloaded."""
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """GiB by part, which add up to the peak."""
+        return {part: getattr(self, f"{part}_bytes") / GIB for part in MEMORY_PARTS}
 
     @property
     def allocated_bytes(self) -> float:
@@ -249,16 +258,32 @@ class Projection(Result):
         }
         return [row]
 
-    def pictures(self) -> Sequence[Picture]:
-        """Return the parts of the step, and the memory of every stage."""
-        stages = {
-            f"stage {each.stage} [GiB]": {
-                part: getattr(each, f"{part}_bytes") / GIB
-                for part in ("weights", "gradients", "optimizer", "activations", "buffers", "overhead")
-            }
-            for each in self.memory.stages
-        }
-        return {"step [s]": self.time_s}, stages
+    def pictures(self) -> Sequence[Chart]:
+        """Return the parts of the step, the largest first, and the memory of every stage against the device's."""
+        parts = sorted(
+            ((part, value) for part, value in self.time_s.items() if value), key=lambda pair: -pair[1]
+        )
+        capacity = self.memory.capacity_bytes / GIB
+        return (
+            BarChart(
+                title="Time by part",
+                note=f"{self.step_time_s:.4g} s per step",
+                axis="",
+                unit="seconds per step",
+                bars=tuple(Bar(label=part, values={part: value}) for part, value in parts),
+                quantities="step_time.",
+                legend=False,
+            ),
+            BarChart(
+                title="Memory by stage",
+                note="of the fullest device of each",
+                axis="stage",
+                unit="GiB",
+                bars=tuple(Bar(label=str(each.stage), values=each.parts) for each in self.memory.stages),
+                limit=capacity,
+                limit_name=f"{capacity:.0f} GiB",
+            ),
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the `forescale.projection/1` document."""

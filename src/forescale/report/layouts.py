@@ -13,6 +13,7 @@ from forescale.report.document import (
     Column,
     Content,
     Paragraph,
+    Picture,
     Report,
     Section,
     legend,
@@ -31,6 +32,7 @@ from forescale.spec.model import (
 )
 from forescale.spec.workload import Workload
 from forescale.units import GB, GIB
+from forescale.view.page import Chart
 
 E = TypeVar("E")
 
@@ -42,6 +44,7 @@ class Ranking(Generic[E]):
     title: str
     entries: Sequence[E]
     lead: str = ""
+    charts: tuple[Chart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +98,7 @@ def layouts_report(found: Layouts[E]) -> Report:
 
 def _ranked(item: Ranking[E], columns: Sequence[Column[E]]) -> Section:
     lead: list[Content] = [Paragraph(item.lead)] if item.lead else []
-    return Section(item.title, (*lead, ranking(columns, item.entries)))
+    return Section(item.title, (*lead, *map(Picture, item.charts), ranking(columns, item.entries)))
 
 
 Rows = Sequence[tuple[str, str]]

@@ -5,21 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from forescale.escaping import script, xml
-from forescale.projection.result import Projection, StageMemory
-from forescale.report.bars import Bar, BarChart, Part, to_svg, to_vega_lite
+from forescale.escaping import xml
+from forescale.projection.result import MEMORY_PARTS, Projection, StageMemory
 from forescale.units import GIB
+from forescale.view.bars import Bar, BarChart
+from forescale.view.page import figure, page, table
 
 SCHEMA = "forescale.memory_compare/1"
-PARTS = {
-    "weights": "#4e79a7",
-    "gradients": "#f2a154",
-    "optimizer": "#6aa56e",
-    "activations": "#d9605b",
-    "buffers": "#a883b8",
-    "overhead": "#b5b0aa",
-}
-"""Parts of memory from the bottom of a bar upwards, and their colours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,13 +62,8 @@ def memory_bars(comparison: MemoryComparison) -> BarChart:
         note=f"fullest device of {first.cluster.num_devices:,} × {first.cluster.name}, preset {first.preset}",
         axis=comparison.across,
         unit="GiB",
-        parts=tuple(Part(name=name, colour=colour) for name, colour in PARTS.items()),
         bars=tuple(
-            Bar(
-                label=row.value,
-                values=tuple(getattr(row.fullest, f"{name}_bytes") / GIB for name in PARTS),
-                remark=row.projection.memory.verdict,
-            )
+            Bar(label=row.value, values=row.fullest.parts, remark=row.projection.memory.verdict)
             for row in comparison.rows
         ),
         limit=capacity,
@@ -85,26 +72,15 @@ def memory_bars(comparison: MemoryComparison) -> BarChart:
 
 
 def memory_page(comparison: MemoryComparison) -> str:
-    """Return one HTML page with picture, figures and the Vega-Lite specification; it loads nothing."""
+    """Return one page with picture and figures; it loads nothing."""
     chart = memory_bars(comparison)
-    heads = "".join(f"<th>{xml(name)}</th>" for name in (comparison.across, *PARTS, "peak", "verdict"))
-    lines = "".join(_line(bar) for bar in chart.bars)
-    spec = script(to_vega_lite(chart))
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f"<title>{xml(chart.title)}</title><style>"
-        "body{font:14px ui-sans-serif,Helvetica,Arial,sans-serif;color:#1b2430;margin:24px}"
-        "table{border-collapse:collapse;margin-top:16px}td,th{padding:4px 12px;text-align:right}"
-        "td:first-child,th:first-child{text-align:left}tr+tr td{border-top:1px solid #e3e6ea}svg{max-width:100%}"
-        f"</style></head><body>\n{to_svg(chart)}\n<table><tr>{heads}</tr>{lines}</table>"
-        f"<p>All figures in {xml(chart.unit)}.</p>\n"
-        f'<script type="application/json" id="vega-lite">{spec}</script>\n</body></html>\n'
+    rows = (
+        (bar.label, *(f"{value:.2f}" for value in (*bar.values.values(), bar.total)), bar.remark)
+        for bar in chart.bars
     )
-
-
-def _line(bar: Bar) -> str:
-    cells = [bar.label, *(f"{value:.2f}" for value in (*bar.values, bar.total)), bar.remark]
-    return "<tr>" + "".join(f"<td>{xml(cell)}</td>" for cell in cells) + "</tr>"
+    heads = (comparison.across, *MEMORY_PARTS, "peak", "verdict")
+    shown = table(f"{chart.title} [{chart.unit}]", heads, rows, words=(0, len(heads) - 1))
+    return page(chart.title, figure(chart), shown, f"<p>All figures in {xml(chart.unit)}.</p>")
 
 
 def _row(row: Row) -> dict[str, Any]:
@@ -112,7 +88,7 @@ def _row(row: Row) -> dict[str, Any]:
     return {
         "value": row.value,
         "stage": stage.stage,
-        **{f"{name}_bytes": getattr(stage, f"{name}_bytes") for name in (*PARTS, "peak")},
+        **{f"{name}_bytes": getattr(stage, f"{name}_bytes") for name in (*MEMORY_PARTS, "peak")},
         "verdict": projection.memory.verdict,
         "step_time_s": projection.step_time_s or None,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from forescale.projection.result import TIME_PARTS, Projection, StageMemory
-from forescale.report.document import Bullets, Column, Heading, Report, Section, Table, properties
+from forescale.report.document import Bullets, Column, Heading, Picture, Report, Section, Table, properties
 from forescale.report.layouts import (
     Layouts,
     P,
@@ -16,6 +16,7 @@ from forescale.report.layouts import (
     training_section,
 )
 from forescale.search.rank import SearchResult
+from forescale.spec import phrases
 from forescale.spec.strategy import DEFAULT_AXIS_ORDER, Recompute, Strategy
 from forescale.units import GIB, counted
 
@@ -58,33 +59,17 @@ def search_report(
                     entries=found.best,
                     lead=f"The best {len(found.best)} of {_fitting(found)} layouts that fit; {found.num_legal:,} are "
                     "legal. Memory in GiB on the fullest device, times in seconds per step.",
+                    charts=tuple(found.pictures()),
                 ),
             ),
             slowest=Ranking(title=f"Slowest {counted(len(slowest), 'layout')} that fit", entries=slowest),
-            name=layout_name,
+            name=lambda one: phrases.layout(one.strategy),
             details=_details,
             num_detailed=num_detailed,
             summary=_summary(found, slowest),
             notes=tuple(f"{note.topic}: {note.text}" for note in first.notes),
         )
     )
-
-
-def layout_name(one: Projection) -> str:
-    """Return a layout in one line: the degrees that are not one, batch, sharding and recompute."""
-    layout = one.strategy
-    degrees = [
-        f"{name}={getattr(layout, name)}"
-        for name in ("tp", "cp", "ep", "etp", "pp", "vpp", "dp_replicate", "dp_shard")
-        if getattr(layout, name) > 1
-    ]
-    rest = [
-        f"zero={layout.zero}",
-        f"micro_batch_size={layout.micro_batch_size}",
-        f"recompute={_recompute(layout.recompute)}",
-    ]
-    choices = _choices(layout)
-    return " ".join([*degrees, *rest]) + (f" ({choices})" if choices else "")
 
 
 def _fitting(found: SearchResult) -> str:
@@ -224,10 +209,11 @@ _RESULTS: tuple[Column[Projection], ...] = (
 
 
 def _details(one: Projection) -> tuple[Section, ...]:
+    time, memory = one.pictures()
     return (
-        Section("Memory on the fullest device", (_memory(one),), 3),
+        Section("Memory on the fullest device", (Picture(memory), _memory(one)), 3),
         Section("Batch and FLOPs", (_batch(one),), 3),
-        Section("Time by part", (_times(one),), 3),
+        Section("Time by part", (Picture(time), _times(one)), 3),
         Section("Performance", (_performance(one),), 3),
     )
 
@@ -305,7 +291,7 @@ def _summary(found: SearchResult, slowest: Sequence[Projection]) -> tuple[str, .
         for item in found.relaxations
     )
     return (
-        f"Best layout: {layout_name(best)}",
+        f"Best layout: {phrases.layout(best.strategy)}",
         f"Best step time: {best.step_time_s:.3f}s, MFU: {100 * best.mfu:.1f}%",
         *span,
         f"{counted(found.num_legal, 'legal layout')}; {_fitting(found)} fit",

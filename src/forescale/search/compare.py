@@ -13,7 +13,10 @@ from forescale.limits import within
 from forescale.memory.peak import PARTS
 from forescale.projection.result import SCHEMA as PROJECTION
 from forescale.projection.result import TIME_PARTS, Projection
-from forescale.results import Picture, Result
+from forescale.results import Result
+from forescale.units import GIB
+from forescale.view.bars import Bar, BarChart
+from forescale.view.page import Chart
 
 SCHEMA = "forescale.comparison/1"
 Document: TypeAlias = Mapping[str, Any]
@@ -109,14 +112,20 @@ class Comparison(Result):
         parts = (*self.figures, *self.time_parts, self.memory.peak, *self.memory.parts)
         return [each.to_json() for each in parts]
 
-    def pictures(self) -> Sequence[Picture]:
-        """Return the parts of both steps."""
-        return (
-            {
-                f"{name} [s]": {each.name: getattr(each, side) or 0.0 for each in self.time_parts}
-                for name, side in ((self.name_a, "a"), (self.name_b, "b"))
-            },
-        )
+    def pictures(self) -> Sequence[Chart]:
+        """Return the parts of both steps, and of both memories."""
+        memory = {
+            each.name: tuple(value / GIB for value in (each.a or 0.0, each.b or 0.0))
+            for each in self.memory.parts
+        }
+        steps = {each.name: (each.a or 0.0, each.b or 0.0) for each in self.time_parts}
+        return tuple(
+            BarChart(title=title, note="", axis="", unit=unit, bars=tuple(
+                Bar(label=name, values={part: pair[side] for part, pair in parts.items()})
+                for side, name in enumerate((self.name_a, self.name_b))
+            ))
+            for title, unit, parts in (("Time of a step", "s", steps), ("Memory of the fullest device", "GiB", memory))
+        )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
         """Return the `forescale.comparison/1` document."""

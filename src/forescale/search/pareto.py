@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from forescale.errors import InfeasibleError, SpecError
 from forescale.numeric import Array
 from forescale.project import project
+from forescale.projection.pictures import days_and_money, memory_and_time
 from forescale.projection.result import Projection
 from forescale.question import Question, question_of
 from forescale.results import Result
@@ -23,6 +24,7 @@ from forescale.search.tree import enumerate_cells, enumerate_layouts
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.workload import Workload
+from forescale.view.page import Chart
 
 SCHEMA = "forescale.pareto/1"
 
@@ -44,9 +46,10 @@ class ParetoResult(Result):
             for place, one in enumerate(self.front, start=1)
         ]
 
-    def scatter(self) -> tuple[str, str]:
-        """Return memory and time of the front."""
-        return "peak_bytes", "step_time_s"
+    def pictures(self) -> Sequence[Chart]:
+        """Return memory against step time, and days against money where tokens and a price are known."""
+        note = "layouts none of which is beaten"
+        return (memory_and_time(self.front, note=note), *days_and_money(self.front, note=note))
 
     def to_json(self) -> dict[str, Any]:
         """Return the `forescale.pareto/1` document."""

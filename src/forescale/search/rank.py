@@ -12,10 +12,11 @@ import numpy as np
 
 from forescale.errors import SpecError
 from forescale.project import project
+from forescale.projection.pictures import memory_and_time
 from forescale.projection.rates import cost_per_token
 from forescale.projection.result import Projection
 from forescale.question import Question, question_of
-from forescale.results import Picture, Result
+from forescale.results import Result
 from forescale.search.pareto import ParetoResult, pareto_search
 from forescale.search.relax import Relaxation, memory_limits, more_memory, relaxations
 from forescale.search.scenarios import Ranking, fastest, scenarios, timed
@@ -23,6 +24,8 @@ from forescale.search.solve import Goal, Watch
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.workload import Workload
+from forescale.view.bars import Bar, BarChart
+from forescale.view.page import Chart
 
 SCHEMA = "forescale.search/1"
 FIGURES = (
@@ -190,9 +193,13 @@ class SearchResult(Result):
         ranked = enumerate(zip(self.best, self.variants, strict=True), start=1)
         return [{"rank": place, "variants": count, **one.rows()[0]} for place, (one, count) in ranked]
 
-    def pictures(self) -> Sequence[Picture]:
-        """Return the parts of the step of every layout."""
-        return ({f"{place} [s]": one.time_s for place, one in enumerate(self.best, start=1)},)
+    def pictures(self) -> Sequence[Chart]:
+        """Return memory against step time, and the parts of the step of every layout."""
+        bars = tuple(Bar(label=f"{place}", values=one.time_s) for place, one in enumerate(self.best, start=1))
+        return (
+            memory_and_time(self.best, note="of the best layouts"),
+            BarChart(title="Time of a step", note="of the best layouts", axis="rank", unit="s", bars=bars),
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the `forescale.search/1` document."""

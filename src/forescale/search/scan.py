@@ -12,6 +12,7 @@ from forescale.brief import Brief
 from forescale.errors import InfeasibleError, SpecError
 from forescale.numeric import divisors
 from forescale.project import flops_of, peak_rate
+from forescale.projection.pictures import days_and_money
 from forescale.projection.rates import SECONDS_PER_DAY, cost_per_token, energy_per_token
 from forescale.projection.result import Projection
 from forescale.question import Question
@@ -21,6 +22,8 @@ from forescale.search.scenarios import scenarios
 from forescale.spec.cluster import Cluster
 from forescale.spec.workload import Workload
 from forescale.units import format_seconds
+from forescale.view.bars import Bar, BarChart
+from forescale.view.page import Chart
 
 SCHEMA = "forescale.scan/1"
 Varied: TypeAlias = Literal["num_devices", "global_batch_size"]
@@ -130,9 +133,16 @@ class ScanResult(Result):
         columns = dict.fromkeys(name for row in rows for name in row)
         return [{name: row.get(name) for name in columns} for row in rows]
 
-    def scatter(self) -> tuple[str, str]:
-        """Return the varied number and the step."""
-        return self.varied, "step_time_s"
+    def pictures(self) -> Sequence[Chart]:
+        """Return the parts of the best step of every point, and days against money where they are known."""
+        best = [point.best for point in self.points if point.best is not None]
+        named = [(f"{getattr(point, self.varied):,}", point.best) for point in self.points if point.best]
+        bars = tuple(Bar(label=name, values=one.time_s) for name, one in named)
+        axis = self.varied.replace("num_", "").replace("_", " ")
+        return (
+            BarChart(title="Time of a step", note="the best layout of each", axis=axis, unit="s", bars=bars),
+            *days_and_money(best, note="the best layout of each", price=self.price_per_device_hour),
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the `forescale.scan/1` document."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,16 +12,17 @@ from typing import Any, TypeAlias
 
 from forescale.errors import SpecError
 from forescale.escaping import xml
-from forescale.report import bars, heat, lines
-from forescale.report.axes import Axis, data_axis, round_step, value_axis, word_axis
-from forescale.report.bars import Bar, BarChart, Part
-from forescale.report.heat import Cell, HeatMap
-from forescale.report.lines import Dot, Line, LineChart
 from forescale.sweep.columns import COMMUNICATION, VARIED, Row
 from forescale.sweep.definition import Plot, Sweep, varies
 from forescale.sweep.parameters import CASE, DEVICES, NODES, SCALING, Factor
 from forescale.sweep.result import METRICS, SweepResult
 from forescale.units import GIB, counted, format_count
+from forescale.view.axes import Axis, data_axis, round_step, value_axis, word_axis
+from forescale.view.bars import Bar, BarChart
+from forescale.view.files import written
+from forescale.view.heat import Cell, HeatMap
+from forescale.view.lines import Dot, Line, LineChart
+from forescale.view.page import Chart, figure, page, table
 from forescale.written import write_text, writing
 
 Unit: TypeAlias = str
@@ -121,19 +121,18 @@ def _said_seconds(value: float) -> str:
     return f"{value:g} s"
 
 
-Chart: TypeAlias = LineChart | HeatMap | BarChart
-PARTS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
+PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "attention": ("#4e79a7", ("attention",)),
-        "feed-forward": ("#6aa56e", ("ffn", "moe")),
-        "other layers": ("#a3c49b", ("norm", "embedding", "head")),
-        "recompute": ("#a883b8", ("recompute",)),
-        "communication": ("#d9605b", COMMUNICATION),
-        "bubble": ("#f2a154", ("bubble",)),
-        "optimizer and rest": ("#b5b0aa", ("optimizer", "overhead")),
+        "attention": ("attention",),
+        "feed-forward": ("ffn", "moe"),
+        "other layers": ("norm", "embedding", "head"),
+        "recompute": ("recompute",),
+        "communication": COMMUNICATION,
+        "bubble": ("bubble",),
+        "optimizer and rest": ("optimizer", "overhead"),
     }
 )
-"""Parts of a step from the bottom of a bar upwards: colour, and what each sums up."""
+"""Parts of a step from the start of a bar on, and what each sums up."""
 LEVELS = 5
 """Iso-lines drawn at most."""
 MOST_CELLS = 40
@@ -148,14 +147,12 @@ LOG_FROM = 4.0
 """An axis is logarithmic where its ends are at least this factor apart."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Picture:
-    """One chart, ready to be written."""
+    """One chart, and the start of its file's name."""
 
     name: str
-    """The start of its files' names."""
-    svg: str
-    vega_lite: dict[str, Any]
+    chart: Chart
 
 
 def draw(result: SweepResult, plots: Sequence[Plot]) -> tuple[Picture, ...]:
@@ -169,8 +166,7 @@ def draw(result: SweepResult, plots: Sequence[Plot]) -> tuple[Picture, ...]:
     found: list[Picture] = []
     for plot in plots:
         for name, chart in _CHARTS[plot.kind](result, plot):
-            place = f"{len(found) + 1:02d}-{name}"
-            found.append(_picture(place, chart))
+            found.append(Picture(f"{len(found) + 1:02d}-{name}", chart))
     return tuple(found)
 
 
@@ -205,14 +201,6 @@ def _apart(result: SweepResult, *taken: str) -> str | None:
     words = [SCALING, CASE, *(axis.name for axis in axes.grid if axis.parameter.kind == "text")]
     known = [name for name in words if name in axes.names and name not in taken]
     return next((name for name in known if 1 < len(set(result.column(name))) <= MOST_LINES), None)
-
-
-def _picture(name: str, chart: Chart) -> Picture:
-    if isinstance(chart, LineChart):
-        return Picture(name=name, svg=lines.to_svg(chart), vega_lite=lines.to_vega_lite(chart))
-    if isinstance(chart, BarChart):
-        return Picture(name=name, svg=bars.to_svg(chart), vega_lite=bars.to_vega_lite(chart))
-    return Picture(name=name, svg=heat.to_svg(chart), vega_lite=heat.to_vega_lite(chart))
 
 
 def _scaling(result: SweepResult, plot: Plot) -> list[tuple[str, LineChart]]:
@@ -297,17 +285,15 @@ def _bars(result: SweepResult, plot: Plot) -> list[tuple[str, BarChart]]:
     if not best or len(best) > MOST_CELLS:
         return []
     scale, name = (1.0, "s") if max(row["step_time_s"] for _, row in best) >= 1.0 else (1e-3, "ms")
-    used = {part: own for part, (_, own) in PARTS.items() if any(_seconds(row, own) for _, row in best)}
     chart = BarChart(
         title=plot.title or f"{result.sweep.name}: the step by {title(plot.x)}",
         note=_note(result, plot.x, None, result.metric),
         axis=title(plot.x),
         unit=name,
-        parts=tuple(Part(name=part, colour=PARTS[part][0]) for part in used),
         bars=tuple(
             Bar(
                 label=label,
-                values=tuple(_seconds(row, own) / scale for own in used.values()),
+                values={part: _seconds(row, own) / scale for part, own in PARTS.items()},
                 remark=f"MFU {row['mfu']:.1%}",
             )
             for label, row in best
@@ -442,14 +428,6 @@ _CHARTS: Mapping[str, Callable[[SweepResult, Plot], Sequence[tuple[str, Chart]]]
 )
 
 
-_STYLE = """
-body { font-family: ui-sans-serif, Helvetica, Arial, sans-serif; color: #1b2430; margin: 2rem; max-width: 72rem }
-h1 { font-size: 1.4rem } h2 { font-size: 1.05rem; margin-top: 2rem } figure { margin: 1.2rem 0 }
-svg { max-width: 100%; height: auto } table { border-collapse: collapse; font-size: 0.85rem }
-td { white-space: nowrap }
-td, th { padding: 0.2rem 0.7rem; text-align: right; border-bottom: 1px solid #e3e6ea }
-th:first-child, td:first-child { text-align: left } p { color: #5b6675 }
-"""
 _SHOWN = (
     "step_time_s",
     "tokens_per_s_per_device",
@@ -479,43 +457,34 @@ def write_pictures(result: SweepResult, pictures: Sequence[Picture], folder: Pat
     with writing(place):
         place.mkdir(parents=True, exist_ok=True)
     for picture in pictures:
-        vega = json.dumps(picture.vega_lite, indent=1, ensure_ascii=False) + "\n"
-        for suffix, text in ((".svg", picture.svg + "\n"), (".vl.json", vega)):
-            file = place / f"{picture.name}{suffix}"
-            write_text(file, text)
-            files.append(file)
-    page = folder / "report.html"
-    write_text(page, to_html(result, pictures))
-    return (*files, page)
+        files.append(place / f"{picture.name}.vl.json")
+        write_text(files[-1], written(picture.chart))
+    report = folder / "report.html"
+    write_text(report, to_html(result, pictures))
+    return (*files, report)
 
 
 def to_html(result: SweepResult, pictures: Sequence[Picture]) -> str:
     """Return a page with the pictures and, for everything varied, the best point of every value."""
     counts = ", ".join(f"{count:,} {status}" for status, count in result.counts.items() if count)
-    parts = [
-        "<!doctype html>",
-        f'<html lang="en"><meta charset="utf-8"><title>{xml(result.sweep.name)}</title>',
-        f"<style>{_STYLE}</style>",
-        f"<h1>{xml(result.sweep.name)}</h1>",
+    sampled = {item.name for item in result.sweep.axes.ranges}  # samples would be a row each
+    return page(
+        result.sweep.name,
         f"<p>{counted(len(result.rows), 'point')}: {counts}. Best by {xml(title(result.metric))}.</p>",
-        *(f"<figure>{picture.svg}</figure>" for picture in pictures),
-        *(_best_table(result, name) for name in result.sweep.axes.names),
-    ]
-    return "\n".join([*parts, "</html>", ""])
+        *(figure(picture.chart) for picture in pictures),
+        *(_best_table(result, name) for name in result.sweep.axes.names if name not in sampled),
+    )
 
 
 def _best_table(result: SweepResult, axis: str) -> str:
-    """Return the best point of every value; samples would be a row each, so they have none."""
-    if any(item.name == axis for item in result.sweep.axes.ranges):
-        return ""
-    head = "".join(f"<th>{xml(title(name))}</th>" for name in (axis, *_SHOWN, *_DEGREES))
+    """Return the best point of every value."""
+    columns = (*_SHOWN, *_DEGREES)
     rows = []
     for value, best in result.best_by(axis):
-        said = f"<td>{xml(say(value, unit_of(result.sweep, axis)))}</td>"
-        if best is None:
-            said += f'<td colspan="{len(_SHOWN) + len(_DEGREES)}" style="text-align:left">no layout</td>'
-        else:
-            shown = (say(best[name], unit_of(result.sweep, name)) for name in (*_SHOWN, *_DEGREES))
-            said += "".join(f"<td>{xml(cell)}</td>" for cell in shown)
-        rows.append(f"<tr>{said}</tr>")
-    return f"<h2>Best by {xml(title(axis))}</h2><table><tr>{head}</tr>{''.join(rows)}</table>"
+        none = ["no layout", *[""] * (len(columns) - 1)]
+        shown = none if best is None else [say(best[name], unit_of(result.sweep, name)) for name in columns]
+        rows.append([say(value, unit_of(result.sweep, axis)), *shown])
+    name = f"Best by {title(axis)}"
+    return (
+        f"<h2>{xml(name)}</h2>{table(name, [title(each) for each in (axis, *columns)], rows, crowded=True)}"
+    )

@@ -25,9 +25,12 @@ from jinja2 import Environment, FileSystemLoader, select_autoescape
 from forescale.errors import ForescaleError
 from forescale.frameworks.writers import WRITERS
 from forescale.projection.result import TIME_PARTS, Projection
-from forescale.search import compare
+from forescale.search import SearchResult, compare
+from forescale.spec import phrases
 from forescale.units import GIB, format_bytes, format_count, format_seconds
 from forescale.version import __version__
+from forescale.view.page import FOLDER, figure
+from forescale.view.theme import CONFIG
 from forescale.web import charts
 from forescale.web.answers import Answers, BusyError
 from forescale.web.asked import FIELDS, Query, address, changed, opened, told, words_of
@@ -58,6 +61,7 @@ def create_app(answers: Answers | None = None, searches: Searches | None = None)
     """Return the application."""
     app = FastAPI(title="Forescale", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
     pages = Pages(answers or Answers(), searches or Searches())
+    app.mount("/view", StaticFiles(directory=FOLDER), name="view")
     app.mount("/static", StaticFiles(directory=HERE / "static"), name="static")
     app.middleware("http")(_guarded)
     app.get("/")(pages.form)
@@ -107,7 +111,7 @@ class Pages:
             "gib": lambda value: f"{value / GIB:.1f}",
             "plain": lambda value: "" if value is None else f"{value:.5g}",
             "percent": lambda value: f"{100.0 * value:.1f} %",
-            "short": charts.short,
+            "layout": phrases.layout,
         }
 
     def form(self, request: Request) -> Response:
@@ -123,7 +127,8 @@ class Pages:
         except ForescaleError as error:
             answer = {"error": str(error), "query": said}
         return self._html(
-            "page.html", {**answer, "fields": FIELDS, "said": dict(said), "version": __version__}
+            "page.html",
+            {**answer, "fields": FIELDS, "said": dict(said), "version": __version__, "config": CONFIG},
         )
 
     def pictures(self, request: Request) -> Response:
@@ -131,7 +136,8 @@ class Pages:
         query = asked(request)
         with self.answers.slot():
             points, drawn = self.answers.curves(query), self.answers.schedule(query)
-        curves = [(words, charts.curves(points, what)) for what, words in WHAT_IF]
+        drawn_curves = (charts.curve(points, what, words) for what, words in WHAT_IF)
+        curves = [figure(each) for each in drawn_curves if each is not None]
         return self._html("pictures.html", {"curves": curves, "drawn": drawn})
 
     def compare(self, request: Request) -> Response:
@@ -183,7 +189,7 @@ class Pages:
         """Return what `forescale search --json` prints, after the whole search."""
         async for news in self.searches.run(told(asked(request))):
             if "found" in news:
-                return JSONResponse(news["found"])
+                return JSONResponse(news["found"].to_json())
             if "error" in news:
                 return JSONResponse({"error": news["error"]}, status_code=422)
         return JSONResponse({"error": "the search was stopped"}, status_code=422)
@@ -225,9 +231,9 @@ class Pages:
                 "found", self._text("error.html", {"error": "two searches run; ask again when one is done"})
             )
 
-    def _found(self, query: Query, document: dict[str, Any]) -> dict[str, Any]:
-        rows = [{**each, "address": self._layout(query, each)} for each in document["best"]]
-        return {"found": document, "rows": rows, "chart": charts.layouts(document["best"])}
+    def _found(self, query: Query, found: SearchResult) -> dict[str, Any]:
+        rows = [(one, self._layout(query, one.to_json())) for one in found.best]
+        return {"found": found, "rows": rows, "chart": "".join(map(figure, found.pictures()))}
 
     def _layout(self, query: Query, document: dict[str, Any]) -> str:
         """Return the address of the same question with the layout of a document."""
@@ -244,10 +250,7 @@ class Pages:
                 "address": address(query),
                 "line": self.answers.line(query),
                 "frameworks": TARGETS,
-                "charts": {
-                    "time": charts.time_parts(found),
-                    "memory": charts.memory_stages(found),
-                },
+                "charts": [figure(chart) for chart in found.pictures()],
             }
 
     def _html(self, name: str, values: dict[str, Any], *, status_code: int = 200) -> HTMLResponse:

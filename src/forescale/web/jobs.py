@@ -33,7 +33,7 @@ class Searches:
         self._free, self._limit = at_once, time_limit_s
 
     async def run(self, query: Query) -> AsyncIterator[dict[str, Any]]:
-        """Yield `{"progress": …}` again and again, then `{"found": document}` or `{"error": sentence}`.
+        """Yield `{"progress": …}` again and again, then `{"found": result}` or `{"error": sentence}`.
 
         Leaving the loop ends the search.
 
@@ -96,6 +96,6 @@ def _work(query: Query, limit: float, there: Connection) -> None:
 
     try:
         found = search(search_question(query), top=TOP, time_limit=limit, watch=watch)
-        there.send({"found": found.to_json()})
+        there.send({"found": found})
     except ForescaleError as error:
         there.send({"error": str(error)})

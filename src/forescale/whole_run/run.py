@@ -25,8 +25,10 @@ from forescale.numeric import Array, Numeric
 from forescale.project import project
 from forescale.projection.rates import SECONDS_PER_DAY, SECONDS_PER_HOUR
 from forescale.projection.result import Interval, Projection
-from forescale.results import Picture, Result
+from forescale.results import Result
 from forescale.spec.cluster import Device
+from forescale.view.bars import Bar, BarChart
+from forescale.view.page import Chart
 from forescale.whole_run.prices import PriceList, published_prices
 
 SCHEMA = "forescale.run/1"
@@ -174,9 +176,10 @@ class RunProjection(Result):
             for each in self.phases
         ]
 
-    def pictures(self) -> Sequence[Picture]:
+    def pictures(self) -> Sequence[Chart]:
         """Return where the days go."""
-        return ({"days": dict(self.parts_days)},)
+        bars = (Bar(label="run", values=self.parts_days),)
+        return (BarChart(title="Where the days go", note="", axis="", unit="days", bars=bars),)
 
     def to_json(self) -> dict[str, Any]:
         """Return the `forescale.run/1` document."""

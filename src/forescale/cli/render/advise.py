@@ -12,6 +12,7 @@ from forescale.advise import Advice, Fact, Step, Trial
 from forescale.cli.render import words
 from forescale.cli.render.tables import asked
 from forescale.question import Note
+from forescale.spec import phrases
 from forescale.units import format_count, format_seconds
 
 SHOWN = 6
@@ -80,7 +81,7 @@ def _outcome(result: Advice) -> list[Text]:
     lines = [
         Text.assemble(
             ("advice  ", "bold"),
-            words.layout(one.strategy),
+            phrases.layout(one.strategy),
             f": {format_seconds(one.step_time_s)} per step, MFU {words.percent(one.mfu)}, "
             f"{words.gib(one.memory.peak_bytes)} GiB",
         )
@@ -105,7 +106,7 @@ def _outcome(result: Advice) -> list[Text]:
         Text.assemble(
             ("the exact search does not agree: ", "yellow"),
             f"the advised step is {words.percent(result.excess)} longer than its best, "
-            f"{format_seconds(result.best.step_time_s)} with {words.layout(result.best.strategy)}",
+            f"{format_seconds(result.best.step_time_s)} with {phrases.layout(result.best.strategy)}",
         )
     )
     lines.append(Text(f"  {' · '.join(changes)}", style="dim"))

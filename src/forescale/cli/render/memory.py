@@ -12,8 +12,8 @@ from forescale.cli.render.projection import STATE_COLUMNS, VERDICT_STYLE, header
 from forescale.cli.render.tables import table
 from forescale.memory.anchored import AnchoredMemory
 from forescale.memory.timeline import UPDATE, MemoryTimeline, PeakMoment, RankTimeline
-from forescale.projection.result import Projection
-from forescale.report.memory_compare import PARTS, MemoryComparison
+from forescale.projection.result import MEMORY_PARTS, Projection
+from forescale.report.memory_compare import MemoryComparison
 from forescale.units import GIB, counted, format_seconds
 
 LEVELS = "▁▂▃▄▅▆▇█"
@@ -188,13 +188,13 @@ def comparison_view(found: MemoryComparison) -> Group:
         f" on {first.cluster.num_devices:,} × {first.cluster.name}, GiB on the fullest device by {found.across}",
         f" · preset {first.preset}",
     )
-    rows = table(f"<{found.across}", *(STATE_COLUMNS[name] for name in PARTS), "peak", "", "step")
+    rows = table(f"<{found.across}", *(STATE_COLUMNS[name] for name in MEMORY_PARTS), "peak", "", "step")
     for row in found.rows:
         stage, verdict = row.fullest, row.projection.memory.verdict
         time = row.projection.step_time_s
         rows.add_row(
             row.value,
-            *(words.gib(getattr(stage, f"{name}_bytes")) for name in PARTS),
+            *(words.gib(getattr(stage, f"{name}_bytes")) for name in MEMORY_PARTS),
             words.gib(stage.peak_bytes),
             Text(verdict, style=VERDICT_STYLE[verdict]),
             format_seconds(time) if time else "–",

@@ -9,6 +9,7 @@ from rich.text import Text
 from forescale.cli.render import words
 from forescale.cli.render.tables import asked, table
 from forescale.projection.result import MemorySummary, Projection, StageMemory
+from forescale.spec import phrases
 from forescale.units import GIB, counted, format_count, format_seconds
 
 MAX_PARTS = 9
@@ -118,7 +119,7 @@ def header(result: Projection) -> list[Text]:
     return [
         asked(result.model, result.cluster, f"{words.workload(result.workload)} · preset {result.preset}"),
         Text(
-            f"{words.layout(result.strategy)} · {counted(result.num_microbatches, 'micro-batch')} per step",
+            f"{phrases.layout(result.strategy)} · {counted(result.num_microbatches, 'micro-batch')} per step",
             style="cyan",
         ),
         *words.left_out(result.model),

@@ -12,6 +12,7 @@ from forescale.cli.render import words
 from forescale.cli.render.tables import asked, table
 from forescale.projection.result import Projection
 from forescale.search import ParetoResult, Relaxation, SearchResult
+from forescale.spec import phrases
 from forescale.spec.strategy import Strategy
 from forescale.units import counted, format_count, format_seconds
 
@@ -103,10 +104,10 @@ def layout_cells(layout: Strategy, degrees: Sequence[str], folded: int = 0) -> l
     """Return a layout's cells under `degrees`, `PLACEMENT` and variants, of which so many more are `folded`."""
     return [
         *(str(getattr(layout, name)) for name in degrees),
-        words.replicas(layout),
+        phrases.replicas(layout),
         str(layout.zero),
         str(layout.micro_batch_size),
-        ", ".join(filter(None, [words.variants(layout), f"+{folded:,} more" if folded else ""])) or "–",
+        ", ".join(filter(None, [phrases.variants(layout), f"+{folded:,} more" if folded else ""])) or "–",
     ]
 
 
@@ -123,7 +124,7 @@ def _gains(result: SearchResult) -> list[RenderableType]:
     gaining = [item for item in result.relaxations if item.gain >= VISIBLE]
     rows = table("<relaxed", "<to", "step", "gain", "<by")
     for item in gaining:
-        layout = "" if item.strategy is None else words.degrees(item.strategy)
+        layout = "" if item.strategy is None else phrases.degrees(item.strategy)
         rows.add_row(
             item.constraint, item.change, format_seconds(item.step_time_s), words.percent(item.gain), layout
         )

@@ -1,26 +1,5 @@
 "use strict";
-// Draws the charts, follows a search as it goes, asks again when the server was busy.
-
-const dark = window.matchMedia("(prefers-color-scheme: dark)");
-const labels = () => ({
-  axis: { labelColor: dark.matches ? "#e6e9ef" : "#1c2330", titleColor: dark.matches ? "#e6e9ef" : "#1c2330", gridColor: dark.matches ? "#3a4250" : "#dde1e8", labelFontSize: 12, titleFontSize: 12 },
-  legend: { labelColor: dark.matches ? "#e6e9ef" : "#1c2330", titleColor: dark.matches ? "#e6e9ef" : "#1c2330", orient: "bottom", columns: 3, labelFontSize: 12 },
-  rule: { color: dark.matches ? "#ff8a80" : "#b3261e" },
-  view: { stroke: null },
-  range: { category: ["#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#edc948", "#b07aa1", "#9c755f"] },
-});
-
-function draw(inside) {
-  for (const place of inside.querySelectorAll(".chart[data-spec]")) {
-    const spec = JSON.parse(place.dataset.spec);
-    vegaEmbed(place, spec, { actions: false, renderer: "svg", config: labels() }).then((drawn) => {
-      drawn.view.addEventListener("click", (_, item) => {
-        const quantity = item && item.datum && item.datum.quantity;
-        if (quantity) htmx.ajax("GET", "/explain?quantity=" + encodeURIComponent(quantity) + "&" + words(), "#explanation");
-      });
-    });
-  }
-}
+// Follows a search as it goes, asks again when the server was busy.
 
 function words() {
   const said = new URLSearchParams();
@@ -63,7 +42,6 @@ document.addEventListener("click", (event) => {
 });
 
 document.addEventListener("DOMContentLoaded", () => {
-  draw(document);
   comparable();
   document.getElementById("search").addEventListener("click", search);
   document.body.addEventListener("htmx:afterSwap", (event) => { draw(event.target); comparable(); });
@@ -71,5 +49,5 @@ document.addEventListener("DOMContentLoaded", () => {
     const asked = event.detail;
     if (asked.xhr.status === 429) setTimeout(() => htmx.ajax("GET", asked.pathInfo.finalRequestPath, "#" + asked.target.id), 1000 * (asked.xhr.getResponseHeader("Retry-After") || 1));
   });
-  dark.addEventListener("change", () => draw(document));
+  document.addEventListener("quantity", (event) => htmx.ajax("GET", "/explain?quantity=" + encodeURIComponent(event.detail) + "&" + words(), "#explanation"));
 });

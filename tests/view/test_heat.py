@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forescale.report.heat import contour
+from forescale.view.heat import contour
 
 
 def test_a_plane_has_a_straight_line():

@@ -6,9 +6,8 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from forescale.escaping import xml
+from forescale.view.theme import Spec
 
 _ROUND = (1.0, 2.0, 5.0)
 _MARGIN = 0.04
@@ -26,13 +25,7 @@ class Axis:
     log: bool
     ticks: tuple[tuple[float, str], ...]
 
-    def share(self, value: float) -> float:
-        """Return where `value` stands: 0 at the low end, 1 at the high one."""
-        if self.log:
-            return math.log(value / self.low) / math.log(self.high / self.low)
-        return (value - self.low) / (self.high - self.low)
-
-    def vega(self) -> dict[str, Any]:
+    def vega(self) -> Spec:
         """Return scale, ticks and title as Vega-Lite has them."""
         names = json.dumps([label for _, label in self.ticks], ensure_ascii=False)
         kind = {"type": "log"} if self.log else {"type": "linear", "zero": False}
@@ -48,7 +41,12 @@ class Axis:
 
 
 def value_axis(
-    name: str, values: Sequence[float], *, log: bool, say: Callable[[float], str], zero: bool = False
+    name: str,
+    values: Sequence[float],
+    *,
+    log: bool,
+    say: Callable[[float], str] = "{:g}".format,
+    zero: bool = False,
 ) -> Axis:
     """Return an axis that holds `values`, with round numbers named."""
     low, high = min(values), max(values)
@@ -107,35 +105,8 @@ def _named(values: Sequence[float], say: Callable[[float], str]) -> tuple[tuple[
     return tuple((value, say(value)) for value in exact)
 
 
-INK, FAINT, GRID = "#1b2430", "#5b6675", "#e3e6ea"
-CHARACTER = 6.6
-"""Width of a character at 12 pixels, about."""
-SERIES = ("#4e79a7", "#d9605b", "#6aa56e", "#f2a154", "#a883b8", "#3f9aa3", "#8c6d46", "#c55a91")
-"""Colours of lines, in order."""
-
-
-def opening(width: float, height: float, title: str, note: str) -> list[str]:
-    """Return the start of a document: its size, a white ground, title and note."""
-    return [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" '
-        f'viewBox="0 0 {width:g} {height:g}" font-family="ui-sans-serif, Helvetica, Arial, sans-serif">',
-        f'<rect width="{width:g}" height="{height:g}" fill="#ffffff"/>',
-        text(14.0, 22.0, title, size=15),
-        text(14.0, 40.0, note, size=11, colour=FAINT),
-    ]
-
-
 def round_step(top: float, most: int) -> float:
     """Return a round distance of at most `most` grid lines up to `top`: 1, 2 or 5 times a power of ten."""
     rough = max(top, 1e-12) / most
     power = 10.0 ** math.floor(math.log10(rough))
     return power * next(factor for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= rough)
-
-
-def text(x: float, y: float, words: str, *, size: float, anchor: str = "start", colour: str = INK) -> str:
-    """Return words that stay legible on any ground."""
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:g}" text-anchor="{anchor}" fill="{colour}" '
-        f'stroke="#ffffff" stroke-width="3" paint-order="stroke">'
-        f"{xml(words)}</text>"
-    )

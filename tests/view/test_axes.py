@@ -2,18 +2,18 @@ from __future__ import annotations
 
 import pytest
 
-from forescale.report.axes import data_axis, value_axis, word_axis
+from forescale.view.axes import data_axis, value_axis, word_axis
 
 
 def plain(value):
     return f"{value:g}"
 
 
-def test_ends_of_an_axis_stand_at_its_ends_and_the_middle_between():
-    line = value_axis("y", [0.0, 7.0], log=False, say=plain, zero=True)
-    assert (line.share(line.low), line.share(line.high)) == (0.0, 1.0)
-    log = data_axis("x", [1.0, 10.0, 100.0], log=True, say=plain)
-    assert log.share(10.0) == pytest.approx(0.5)
+def test_an_axis_names_its_values_in_the_specification():
+    log = data_axis("x", [1.0, 10.0, 100.0], log=True, say=plain).vega()
+    assert log["scale"]["type"] == "log"
+    assert log["axis"]["values"] == [1.0, 10.0, 100.0]
+    assert log["axis"]["labelExpr"].startswith('["1", "10", "100"]')
 
 
 def test_round_numbers_are_named():
@@ -43,4 +43,4 @@ def test_one_value_alone_has_room_around_it(log):
 
 def test_words_stand_side_by_side():
     axis = word_axis("case", ["a", "b"])
-    assert [axis.share(place) for place, _ in axis.ticks] == [0.25, 0.75]
+    assert (axis.low, axis.high, axis.ticks) == (-0.5, 1.5, ((0.0, "a"), (1.0, "b")))

@@ -1,0 +1,108 @@
+"""The components of every page: figures, tables, sections, and the page that holds its style, script and library."""
+
+from __future__ import annotations
+
+import gzip
+from base64 import b64encode
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from forescale.escaping import script, xml
+from forescale.view.bars import BarChart
+from forescale.view.heat import HeatMap
+from forescale.view.lines import LineChart
+from forescale.view.theme import CONFIG
+
+Chart: TypeAlias = BarChart | LineChart | HeatMap
+FOLDER = Path(__file__).parent / "static"
+LIBRARY = ("vega.min.js", "vega-lite.min.js")
+"""What draws charts, in the order in which it is loaded."""
+
+
+def figure(chart: Chart, *, table: str = "") -> str:
+    """Return a chart under its title; `table` holds its numbers for who cannot see it."""
+    words = xml(f"{chart.title}. {chart.note}")
+    below = f"<details><summary>Table</summary>{table}</details>" if table else ""
+    return (
+        f"<figure><figcaption>{xml(chart.title)} <small>{xml(chart.note)}</small></figcaption>"
+        f'<div class="chart" role="img" aria-label="{words}" data-spec="{xml(script(chart.spec()))}"></div>'
+        f"{below}</figure>"
+    )
+
+
+def drawing(svg: str, title: str, note: str = "") -> str:
+    """Return a picture that is drawn already; one that is wide scrolls by itself."""
+    return (
+        f'<figure class="whole"><figcaption>{xml(title)} <small>{xml(note)}</small></figcaption>'
+        f"{wide(svg, title, kind='drawing')}</figure>"
+    )
+
+
+def wide(inner: str, name: str, *, kind: str = "") -> str:
+    """Return what may be wider than the page, in a region of its own that the keyboard can move."""
+    words = f"wide {kind}".rstrip()
+    return f'<div class="{words}" tabindex="0" role="region" aria-label="{xml(name)}">{inner}</div>'
+
+
+def table(
+    name: str,
+    headings: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    words: Iterable[int] = (0,),
+    crowded: bool = False,
+) -> str:
+    """Return rows of text under headings.
+
+    Parameters
+    ----------
+    words
+        Columns that hold words, which stand at the left; numbers stand at the right.
+    crowded
+        Whether it is set smaller, and never wraps.
+    """
+    left = set(words)
+    kinds = ["" if place in left else ' class="number"' for place in range(len(headings))]
+    head = "".join(
+        f'<th scope="col"{kind}>{xml(each)}</th>' for kind, each in zip(kinds, headings, strict=True)
+    )
+    body = "\n".join(
+        f"<tr>{''.join(f'<td{kind}>{xml(cell)}</td>' for kind, cell in zip(kinds, row, strict=True))}</tr>"
+        for row in rows
+    )
+    size = ' class="crowded"' if crowded else ""
+    return wide(f"<table{size}><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table>", name)
+
+
+def bullets(items: Iterable[str]) -> str:
+    """Return a list."""
+    return f"<ul>{''.join(f'<li>{xml(item)}</li>' for item in items)}</ul>"
+
+
+def page(title: str, *parts: str) -> str:
+    """Return one page of these parts, which loads nothing; where it has charts it holds what draws them."""
+    body = "\n".join(parts)
+    scripts = _scripts() if "data-spec=" in body else ""
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{xml(title)}</title><style>{text('style.css')}</style></head>\n"
+        f'<body class="report"><main><h1>{xml(title)}</h1>\n{body}\n</main>{scripts}</body></html>\n'
+    )
+
+
+def text(name: str) -> str:
+    """Return a file that pages hold or load."""
+    return (FOLDER / name).read_text(encoding="utf-8")
+
+
+def _scripts() -> str:
+    """Return the library, packed to a third of its size, and what unpacks it and draws."""
+    packed = gzip.compress("\n".join(text(f"vendor/{name}") for name in LIBRARY).encode(), mtime=0)
+    return (
+        "<noscript><p>The charts need scripts; the tables hold the same numbers.</p></noscript>\n"
+        f'<script type="application/json" id="config">{script(CONFIG)}</script>\n'
+        f'<script type="text/plain" id="library">{b64encode(packed).decode()}</script>\n'
+        f"<script>{text('draw.js')}</script>"
+    )

@@ -1,0 +1,65 @@
+"use strict";
+// Draws the charts of a page; a page that is one file holds the library packed, and unpacks it first.
+
+const config = JSON.parse(document.getElementById("config").textContent);
+const tip = document.createElement("div");
+tip.id = "tip";
+tip.hidden = true;
+
+function hint(handler, event, item, value) {
+  tip.hidden = value === null || value === undefined || value === "";
+  if (tip.hidden) return;
+  tip.textContent = typeof value === "object" ? Object.entries(value).map(([name, each]) => `${name}: ${each}`).join("\n") : value;
+  tip.style.left = Math.max(4, Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8)) + "px";
+  tip.style.top = event.clientY + 14 + "px";
+}
+
+async function drawChart(place) {
+  const spec = JSON.parse(place.dataset.spec);
+  place.removeAttribute("data-spec");
+  const wide = { ...spec, width: "container", autosize: { type: "fit-x", contains: "padding" } };
+  delete wide.title;  // the page says it
+  const view = new vega.View(vega.parse(vegaLite.compile(wide, { config, logger: vega.logger(vega.Error) }).spec), { renderer: "svg", container: place, hover: true });
+  view.tooltip(hint);
+  view.addEventListener("click", (_, item) => {
+    const quantity = item && item.datum && item.datum.quantity;
+    if (quantity) place.dispatchEvent(new CustomEvent("quantity", { detail: quantity, bubbles: true }));
+  });
+  await view.runAsync();
+  saving(place, spec);
+}
+
+// A button that saves the chart as it is, with its title.
+function saving(place, spec) {
+  const button = document.createElement("button");
+  button.type = "button"; button.className = "save"; button.textContent = "Save as SVG";
+  button.addEventListener("click", async () => {
+    const whole = new vega.View(vega.parse(vegaLite.compile(spec, { config: { ...config, background: "white" } }).spec));
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([await whole.toSVG()], { type: "image/svg+xml" }));
+    link.download = (spec.title.text || "chart").replace(/[^\w.-]+/g, "-") + ".svg";
+    link.click();
+    URL.revokeObjectURL(link.href);
+  });
+  place.after(button);
+}
+
+function draw(inside) {
+  for (const place of inside.querySelectorAll(".chart[data-spec]")) drawChart(place);
+}
+
+async function unpack(library) {
+  const bytes = Uint8Array.from(atob(library.textContent), (each) => each.charCodeAt(0));
+  const script = document.createElement("script");
+  script.textContent = await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+  document.head.append(script);
+}
+
+async function begin() {
+  document.body.append(tip);
+  const library = document.getElementById("library");
+  if (library) await unpack(library);
+  draw(document);
+}
+
+if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", begin); else begin();
