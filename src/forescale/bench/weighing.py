@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch._C._profiler import _EventType
 from torch.profiler import ProfilerActivity, profile
 
 from forescale.bench.training import Training
@@ -64,7 +65,7 @@ def _of_host(make: Callable[[], Training]) -> tuple[Training, dict[str, float], 
         training.step(lambda phase: marks.append((time.time_ns(), phase)))
     peaks: dict[str, float] = dict.fromkeys(PHASES, 0.0)
     held, at = 0, -1
-    for moment, size in sorted(_changes(ran), key=lambda change: change[0]):
+    for moment, size in _changes(ran, since=marks[0][0]):
         while at + 1 < len(marks) and marks[at + 1][0] <= moment:
             at += 1
             phase = marks[at][1]
@@ -77,11 +78,31 @@ def _of_host(make: Callable[[], Training]) -> tuple[Training, dict[str, float], 
     return training, peaks, dict.fromkeys(("allocated", "reserved", "device"), most)
 
 
-def _changes(ran: Any) -> Iterator[tuple[int, int]]:  # noqa: ANN401 (a profile)
-    """Yield when how many bytes were handed out (or taken back, below 0)."""
-    for event in ran.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            yield event.start_ns(), event.nbytes()
+def _changes(ran: Any, *, since: int) -> Iterator[tuple[int, int]]:  # noqa: ANN401 (a profile)
+    """Yield when how many bytes were handed out (or taken back, below 0), in order.
+
+    The profiler does not see what another thread gives back, as gloo's does with a message that it was the last to
+    hold. Such bytes live for a moment only and do not count: those whose address is handed out again, and those of the
+    weighed step, from `since` on, that seem to be left over.
+    """
+    changes = sorted(_allocations(ran.profiler.kineto_results.experimental_event_tree()))
+    held: dict[int, int] = {}
+    unseen = set()
+    for place, (_, size, address) in enumerate(changes):
+        before = held.pop(address, None)
+        if size > 0:
+            held[address] = place
+            unseen |= {before} - {None}
+    unseen |= {place for place in held.values() if changes[place][0] >= since}
+    yield from (change[:2] for place, change in enumerate(changes) if place not in unseen)
+
+
+def _allocations(events: Iterable[Any]) -> Iterator[tuple[int, int, int]]:
+    """Yield time, bytes and address of each allocation among events and those inside them."""
+    for event in events:
+        if event.tag == _EventType.Allocation:
+            yield event.start_time_ns, event.extra_fields.alloc_size, event.extra_fields.ptr
+        yield from _allocations(event.children)
 
 
 @contextmanager
