@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from forescale.bench.huggingface import tensor_group
+from forescale.bench.huggingface import as_run, tensor_group
 from forescale.bench.kernels import messages_of
 from forescale.bench.measure import exchange, measure
 from forescale.bench.timing import Watch, repeated
@@ -49,7 +49,6 @@ from forescale.spec import (
     Tier,
     Workload,
 )
-from forescale.spec.strategy import Kernels
 
 CPU = torch.device("cpu")
 WIDTH = 384
@@ -90,7 +89,7 @@ def asked(kind: str, **changes: int) -> Question:
         hbm_bytes=8e9, hbm_bandwidth=1e10, num_cores=1, clock_hz=2.5e9,
     )  # fmt: skip
     host = Tier(name="host", size=0, bandwidth=2e9, latency=5e-5)
-    return Question(
+    asking = Question(
         model=Model(name=kind, hidden_size=WIDTH, layers=(LAYERS[kind],) * shape["layers"], vocab_size=2048),
         cluster=Cluster(name="this", device=device, num_devices=ranks, devices_per_node=2, tiers=(host,)),
         workload=Workload(
@@ -100,9 +99,9 @@ def asked(kind: str, **changes: int) -> Question:
         ),
         strategy=Strategy(
             tp=shape["tp"], pp=shape["pp"], sp=False, micro_batch_size=2,
-            kernels=Kernels(fused=False, cross_entropy="eager", regathers_inputs=False),
         ),
     )  # fmt: skip
+    return as_run(asking)
 
 
 def bench(kind: str, seconds: float) -> BenchArtifact:

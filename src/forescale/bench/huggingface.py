@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.tensor.parallel import loss_parallel
 
-from forescale.bench.parallel import SplitCrossEntropy, split_embedding, split_head, split_layer
+from forescale.bench.parallel import split_embedding, split_head, split_layer, split_loss
+from forescale.catalogue.frameworks import load_framework
 from forescale.errors import ForescaleError, SpecError
 from forescale.frameworks.huggingface.writer import config_of
 from forescale.graph.layer import block_name
 from forescale.question import Question
 
 SEED = 1
+FRAMEWORK = "transformers"
+IGNORED = -100
+"""Target of a token that has no next one (PyTorch's cross_entropy)."""
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -45,6 +51,13 @@ def check(question: Question) -> None:
             raise SpecError(f"the classes of transformers do not {reason}")
 
 
+def as_run(question: Question) -> Question:
+    """Return a question with the kernels that these classes train with, whatever it asks for."""
+    usual = load_framework(FRAMEWORK).kernels
+    kernels = replace(usual, cross_entropy="loss_parallel", grouped_experts=question.model.is_moe)
+    return replace(question, strategy=replace(question.layout, kernels=kernels))
+
+
 class Blocks(nn.Module):
     """One rank's part of a causal language model.
 
@@ -72,6 +85,8 @@ class Blocks(nn.Module):
                 split_layer(layer, group)
             split_embedding(self.embedding, group)
             split_head(self.lm_head, group)
+            self._loss = loss_parallel()
+            self._loss.__enter__()
         self.train()
         self._words: dict[int, dict[str, Any]] = {}
 
@@ -90,8 +105,8 @@ class Blocks(nn.Module):
         """Return the mean loss of the last layer's hidden states: norm, output layer and cross entropy."""
         scores = self.lm_head(self.norm(x))
         if self.group is not None:
-            shifted = torch.nn.functional.pad(tokens, (0, 1), value=-1)[..., 1:].flatten()
-            return SplitCrossEntropy.apply(scores.flatten(0, 1), shifted, self.group)  # type: ignore[no-any-return, no-untyped-call]
+            shifted = torch.nn.functional.pad(tokens, (0, 1), value=IGNORED)[..., 1:].flatten()
+            return split_loss(scores.flatten(0, 1), shifted, self.group)
         found: Tensor = self.model.loss_function(
             logits=scores, labels=tokens, vocab_size=scores.shape[-1], num_items_in_batch=None
         )

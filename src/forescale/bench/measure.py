@@ -22,7 +22,7 @@ import torch.distributed as dist
 
 from forescale.bench.blocks import Part, apart_rows, kept_bytes, parts_of, turn_over, update_rows, whole_rows
 from forescale.bench.here import CPU, Here, find_here, state_of
-from forescale.bench.huggingface import check, tensor_group
+from forescale.bench.huggingface import as_run, check, tensor_group
 from forescale.bench.kernels import kernel_row, kernels_of, messages_of, timed_kernel, timed_message
 from forescale.bench.reduce import Reduced, reduce
 from forescale.bench.timing import Watch, repeated
@@ -81,6 +81,7 @@ def measure(
     if devices is not None and devices > here.num_devices:
         raise SpecError(f"{devices} devices were asked for; this machine has {here.num_devices}")
     cut = reduce(question, devices or here.num_devices)
+    cut = replace(cut, question=as_run(cut.question))
     check(cut.question)
     check_optimizer(cut.question)
     before = state_of(here)
@@ -114,6 +115,8 @@ class Checked:
 def check_projection(question: Question, *, seconds: float = 30.0) -> Checked:
     """Run a whole layout on this machine and set what it takes beside its projection, which its costs price.
 
+    Kernels are those of the classes that run.
+
     Raises
     ------
     SpecError
@@ -131,7 +134,7 @@ def check_projection(question: Question, *, seconds: float = 30.0) -> Checked:
         )
     check(question)
     check_optimizer(question)
-    result = project(question)
+    result = project(as_run(question))
     found = launch(_whole, ranks, question, here.kind, seconds, backend=backend_for(ranks))
     return Checked(
         projected_s=result.step_time_s,
@@ -325,5 +328,5 @@ def _artifact(
     """Return the rows as an artifact, checked as if they came from a file."""
     values = json.loads(json.dumps(question_values(cut.question)))
     found = build_bench({"config": values, **rows}, where="the bench")
-    asked = json.loads(json.dumps(question_values(question))) if cut.given_up else None
+    asked = json.loads(json.dumps(question_values(question))) if cut.question != question else None
     return replace(found, asked=asked, given_up=cut.given_up, conditions=conditions)

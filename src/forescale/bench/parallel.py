@@ -12,6 +12,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Shard
 from torch.nn import functional
 
 COLUMNS = ("q_proj", "k_proj", "v_proj", "q_b_proj", "kv_b_proj", "gate_proj", "up_proj")
@@ -133,33 +135,15 @@ def split_head(head: nn.Linear, group: Any) -> None:  # noqa: ANN401
     head.register_forward_pre_hook(lambda _, given: (_enter(given[0], group),))
 
 
-class SplitCrossEntropy(torch.autograd.Function):
-    """The mean cross entropy of scores that are split over the vocabulary; each rank keeps its log-probabilities."""
+def split_loss(scores: Tensor, targets: Tensor, group: Any) -> Tensor:  # noqa: ANN401
+    """Return the mean cross entropy of scores (rows, own vocabulary), by PyTorch's parallel loss.
 
-    @staticmethod
-    def forward(ctx: Any, scores: Tensor, targets: Tensor, group: Any) -> Tensor:  # noqa: ANN401
-        """Return the mean over rows; scores (rows, own vocabulary), targets (rows,); negative ones do not count."""
-        top = scores.amax(-1)
-        dist.all_reduce(top, dist.ReduceOp.MAX, group=group)
-        total = torch.logsumexp(scores - top[:, None], -1).exp_()
-        dist.all_reduce(total, group=group)
-        kept = scores - (top + total.log_())[:, None]
-        own = targets - dist.get_rank(group) * scores.shape[-1]
-        here = (own >= 0) & (own < scores.shape[-1])
-        own = own.masked_fill(~here, 0)
-        counted = targets >= 0
-        loss = (kept.gather(-1, own[:, None])[:, 0] * here).sum().neg_() / counted.sum()
-        dist.all_reduce(loss, group=group)
-        ctx.save_for_backward(kept, own, here, counted)
-        return loss
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # noqa: ANN401
-        """Return probabilities less one at the targets."""
-        kept, own, here, counted = ctx.saved_tensors
-        found = kept.exp()
-        found.scatter_add_(-1, own[:, None], -here[:, None].to(found.dtype))
-        return found.mul_(counted[:, None] * (grad / counted.sum())), None, None
+    Forward and backward run under `torch.distributed.tensor.parallel.loss_parallel`.
+    """
+    mesh = DeviceMesh.from_group(group, scores.device.type)
+    whole = DTensor.from_local(scores, mesh, [Shard(-1)], run_check=False)
+    found: DTensor = functional.cross_entropy(whole, targets)  # type: ignore[assignment]
+    return found.to_local()
 
 
 def sum_partial(module: nn.Module, group: Any) -> None:  # noqa: ANN401

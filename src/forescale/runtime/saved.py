@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 
 class _Slot:
@@ -18,11 +19,16 @@ class _Slot:
         self.tensor, self.device = tensor, tensor.device
 
 
+def _storage(tensor: Tensor) -> torch.UntypedStorage:
+    """Return where a tensor lies; of one that is split over ranks where this rank's part does."""
+    return (tensor._local_tensor if isinstance(tensor, DTensor) else tensor).untyped_storage()  # noqa: SLF001
+
+
 class Saved:
     """Tensors that one forward of one stage saved; parameters are not among them."""
 
     def __init__(self, parameters: Iterable[Tensor]) -> None:
-        self._own = {each.untyped_storage().data_ptr() for each in parameters}
+        self._own = {_storage(each).data_ptr() for each in parameters}
         self._slots: list[_Slot] = []
         self._away = False
 
@@ -31,8 +37,8 @@ class Saved:
         """Bytes on the device, each storage once."""
         if self._away:
             return 0
-        storages = {slot.tensor.untyped_storage().data_ptr(): slot.tensor for slot in self._slots}
-        return sum(each.untyped_storage().nbytes() for each in storages.values())
+        storages = [_storage(slot.tensor) for slot in self._slots]
+        return sum({each.data_ptr(): each.nbytes() for each in storages}.values())
 
     def noting(self) -> AbstractContextManager[None]:
         """Note what is saved meanwhile."""
@@ -52,7 +58,7 @@ class Saved:
         self._away = to_host
 
     def _pack(self, tensor: Tensor) -> _Slot | Tensor:
-        if tensor.untyped_storage().data_ptr() in self._own:
+        if _storage(tensor).data_ptr() in self._own:
             return tensor
         slot = _Slot(tensor)
         self._slots.append(slot)
