@@ -197,9 +197,7 @@ def product(
         saved = own
     temporaries: Names = () if saved == source else (source,)
     if own_gradient or not lay.choices.kernels.accumulate_in_product:
-        size = max(STORAGE_BYTES[lay.precision.parameters], NARROWEST_GRADIENT_BYTES)
-        held = k * n / lay.degrees.cp if lay.summa else k * n
-        temporaries += (b.tensor(f"{name}.weight_gradient", held, size, differentiable=False),)
+        temporaries += made_gradient(b, name, k * n / lay.degrees.cp if lay.summa else k * n)
     if lay.summa:
         sent = lay.sent_input_bytes if narrow else lay.element_bytes
         passes = panel_passes(lay, rows=rows, k=k, n=n, dtype=dtype, sent_bytes=sent)
@@ -220,6 +218,12 @@ def product(
         backward_temporaries=(*temporaries, *buffers),
         panels=passes.steps,
     )
+
+
+def made_gradient(b: Builder, name: str, elements: Numeric) -> Names:
+    """Return the weight gradient that a product makes before it is added up."""
+    size = max(STORAGE_BYTES[b.layout.precision.parameters], NARROWEST_GRADIENT_BYTES)
+    return (b.tensor(f"{name}.weight_gradient", elements, size, differentiable=False),)
 
 
 def _frozen_product(

@@ -11,8 +11,8 @@ from forescale.formula import formula
 from forescale.graph.adapters import expert_adapters, parts_of
 from forescale.graph.ffn import activation, kept_input, two_layers
 from forescale.graph.layout import Extent
-from forescale.graph.modules import FP8_ROW_BYTES, casts, elementwise, linear, widening
-from forescale.graph.operator import Builder
+from forescale.graph.modules import FP8_ROW_BYTES, casts, elementwise, linear, made_gradient, widening
+from forescale.graph.operator import Builder, Names
 from forescale.graph.ops import Collective, CollectiveKind, Elementwise, GroupedGemm
 from forescale.numeric import Numeric, larger, smaller
 from forescale.spec.model import Model, MoeFfn
@@ -317,6 +317,11 @@ def _grouped(
     product = partial(GroupedGemm, groups=groups, m=rows, dtype=dtype, together=together)
     of_weight = product(n=n, k=k, contract="m", accumulate_bytes=lay.accumulate_bytes)
     widened, wide = widening(b, name, groups * k * n, kernels=calls)
+    made: Names = ()
+    if not (
+        b.frozen or lay.choices.kernels.accumulate_in_product
+    ):  # of all experts together, or of one after the other
+        made = made_gradient(b, name, k * n * (groups if lay.choices.kernels.grouped_experts else 1.0))
     b.operator(
         name,
         forward=(*widened, *casts(lay, rows * k, dtype, kernels=calls), product(n=n, k=k)),
@@ -326,7 +331,7 @@ def _grouped(
         writes=(result,),
         saves=() if b.frozen else (source,),
         temporaries=wide,
-        backward_temporaries=wide,
+        backward_temporaries=(*wide, *made),
         frozen=b.frozen,
     )
     parts = parts_of(b, name, result, outputs, matrices=fused)
