@@ -7,19 +7,28 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from tests.bench.tiny import FULL, MOE, question
+from torch._C._profiler import _EventType
 
 from forescale.bench import measure as measuring
+from forescale.bench.blocks import timed_step
+from forescale.bench.huggingface import tensor_group
 from forescale.bench.kernels import kernel_row, kernels_of
 from forescale.bench.measure import check_projection, measure
+from forescale.bench.timing import Watch
+from forescale.bench.training import Training
+from forescale.bench.weighing import _changes
 from forescale.catalogue.clusters import load_cluster
 from forescale.errors import SpecError
 from forescale.graph.counts import count_parameters
 from forescale.io.bench import SCHEMA, GivenUp, build_bench, read_bench, write_bench
 from forescale.io.question import build_question
 from forescale.memory.timeline import block_loads, total_bytes
+from forescale.runtime import launch
+from forescale.spec.strategy import Recompute
 
-PARTS = {"forward", "backward", "input_gradient", "weight_gradient", "update"}
+PARTS = {"forward", "backward", "input_gradient", "weight_gradient"}
 
 
 def test_one_device_measures_every_part_of_a_cut_plan(tmp_path):
@@ -40,12 +49,10 @@ def test_one_device_measures_every_part_of_a_cut_plan(tmp_path):
     assert idle == pytest.approx(16 * parameters, rel=0.05)
     assert idle < rank.peak_allocated_bytes == rank.peak_reserved_bytes
     assert {row.part for row in found.blocks if row.kind == "attention+dense"} == PARTS
-    assert (
-        {row.kind for row in found.blocks}
-        == {"attention+dense", "embedding", "head"}
-        == {row.kind for row in found.layers}
-    )
-    assert [step.num_microbatches for step in found.steps] == [2]
+    assert {row.kind for row in found.layers} == {"attention+dense", "embedding", "head"}
+    assert {row.kind for row in found.blocks} == {"attention+dense", "embedding", "head", "model"}
+    (step,) = found.steps
+    assert step.num_microbatches == 2
     assert {type(row).__name__ for row in found.kernels} == {
         "GemmTiming",
         "AttentionTiming",
@@ -56,6 +63,57 @@ def test_one_device_measures_every_part_of_a_cut_plan(tmp_path):
     assert "step" in {each.what for each in told} | {"step"}
     write_bench(found, tmp_path / "bench.json")
     assert read_bench(tmp_path / "bench.json") == found  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"recompute": Recompute(granularity="full")}, {"tp": 2}],
+    ids=["plain", "replayed", "split"],
+)
+def test_blocks_of_a_step_are_all_of_it(changes):
+    asked = question(microbatches=3, **changes)
+    for sample in launch(_sampled, asked.layout.num_devices, asked):
+        times = {"attention+dense": 6, "embedding": 3, "head": 3, "model": 1}
+        assert {kind for kind, _ in sample} == {*times, "step"}
+        parts = sum(seconds * times[kind] for (kind, _), seconds in sample.items() if kind != "step")
+        assert parts == pytest.approx(sample["step", ""], rel=1e-9)
+        assert min(sample.values()) > 0.0
+
+
+def _sampled(_rank, asked):
+    training = Training(asked, torch.device("cpu"), tensor_group(asked))
+    return timed_step(training, Watch(torch.device("cpu")))
+
+
+def test_what_another_thread_gives_back_unseen_does_not_count():
+    class Event:
+        tag, children = _EventType.Allocation, ()
+
+        def __init__(self, moment, size, address):
+            self.start_time_ns, self.extra_fields = moment, self
+            self.alloc_size, self.ptr = size, address
+
+    class Ran:
+        def __init__(self, *events):
+            self.profiler = self.kineto_results = self
+            self.events = events
+
+        def experimental_event_tree(self):
+            return self.events
+
+    own, again = (
+        [Event(1, 64, 7), Event(9, 16, 8), Event(13, -16, 8)],
+        [Event(4, 32, 9), Event(6, 32, 9), Event(7, -32, 9)],
+    )
+    marks = [(3, "forward"), (8, "backward"), (12, "update")]
+    assert [size for _, size, _ in _changes(Ran(*own, *again, Event(10, 128, 5)), marks)] == [
+        64,
+        32,
+        -32,
+        16,
+        -16,
+    ]
+    assert [phase for *_, phase in _changes(Ran(*own), marks)] == ["idle", "backward", "update"]
 
 
 def test_kernels_of_a_plan_are_distinct_and_do_something():
@@ -70,7 +128,10 @@ def test_two_devices_measure_shards_and_their_messages():
     found = measure(question(FULL, MOE, tp=2), devices=2, seconds=0.2)
     assert [rank.rank for rank in found.ranks] == [0, 1]
     assert found.given_up == ()
-    assert found.asked is None
+    assert (found.asked is None, found.config["strategy"]["kernels"]["cross_entropy"]) == (
+        False,
+        "loss_parallel",
+    )
     assert {row.num_ranks for row in found.collectives} == {2}
     assert "all_reduce" in {row.kind for row in found.collectives}
     assert "GroupedGemmTiming" in {type(row).__name__ for row in found.kernels}

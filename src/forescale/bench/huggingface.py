@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -117,6 +119,26 @@ class Blocks(nn.Module):
         return self.loss_of(
             self.model.base_model(input_ids=tokens, use_cache=False).last_hidden_state, tokens
         )
+
+    @contextmanager
+    def passing(self, note: Callable[[tuple[str, str]], None]) -> Iterator[None]:
+        """Tell of every block that ends meanwhile because hidden states, or their gradients, pass on to the next."""
+        kinds = ("embedding", *self.kinds, "head")
+
+        def passed(place: int, x: Tensor) -> None:
+            if torch._C._current_graph_task_id() < 0:  # noqa: SLF001  (no replay inside backward)
+                note((kinds[place], "forward"))
+                x.register_hook(lambda _: note((kinds[place + 1], "backward")))  # type: ignore[no-untyped-call]
+
+        hooks = [
+            module.register_forward_pre_hook(lambda _, given, at=place: passed(at, given[0]))
+            for place, module in enumerate((*self.layers, self.norm))
+        ]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
 
     def learn(self, tokens: Tensor) -> None:
         """Note what the model hands to each layer beside hidden states."""

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from forescale.bench.blocks import Part, apart_rows, kept_bytes, parts_of, turn_over, update_rows, whole_rows
+from forescale.bench.blocks import STEP, Lap, gradients_apart, kept_bytes, parts_of, timed_step
 from forescale.bench.here import CPU, Here, find_here, state_of
 from forescale.bench.huggingface import as_run, check, tensor_group
 from forescale.bench.kernels import kernel_row, kernels_of, messages_of, timed_kernel, timed_message
@@ -36,7 +36,7 @@ from forescale.question import Question
 from forescale.runtime import launch
 from forescale.runtime.job import backend_for
 
-SHARES = {"steps": 0.25, "blocks": 0.35, "kernels": 0.3, "collectives": 0.1}
+SHARES = {"steps": 0.45, "apart": 0.15, "kernels": 0.3, "collectives": 0.1}
 """Parts of the time that is to be spent."""
 POLL_S = 0.2
 
@@ -194,13 +194,14 @@ def _work(_rank: int, cut: Question, asked: Question, kind: str, seconds: float,
     device, spool = _device(kind), Spool(path, seconds)
     group, watch = tensor_group(cut), Watch(device)
     training, phases, peaks = weighed(partial(Training, cut, device, group), device)
-    found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, (phases, peaks))
-    spool.put("ranks", [_rank_row(rank, *each) for rank, each in enumerate(found)], "memory of a step")
+    ranks: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(ranks, (phases, peaks))
+    spool.put("ranks", [_rank_row(rank, *each) for rank, each in enumerate(ranks)], "memory of a step")
 
-    step = _step(training, watch, SHARES["steps"] * seconds)
+    found = repeated(partial(timed_step, training, watch), budget_s=SHARES["steps"] * seconds)
     training.check(training.step())
-    spool.put("steps", [{"num_microbatches": training.num_microbatches, **step}], "step")
+    spool.put("steps", [{"num_microbatches": training.num_microbatches, **found.pop(STEP)}], "step")
+    spool.put("blocks", _block_rows(found), "blocks of a step")
 
     parts = list(parts_of(training))
     for part in parts:
@@ -209,7 +210,8 @@ def _work(_rank: int, cut: Question, asked: Question, kind: str, seconds: float,
             [{"kind": part.kind, "activation_bytes": kept_bytes(part, training)}],
             f"{part.kind} kept",
         )
-    _blocks(parts, training, cut, watch, spool, SHARES["blocks"] * seconds)
+    apart = repeated(gradients_apart(training, parts, watch), budget_s=SHARES["apart"] * seconds)
+    spool.put("blocks", _block_rows(apart), "gradients apart")
     del training, parts
     _kernels(asked, cut, watch, spool, SHARES["kernels"] * seconds)
 
@@ -226,20 +228,8 @@ def _rank_row(rank: int, phases: Mapping[str, float], peaks: Mapping[str, float]
     }
 
 
-def _blocks(
-    parts: Sequence[Part], training: Training, cut: Question, watch: Watch, spool: Spool, budget_s: float
-) -> None:
-    """Time all blocks; those whose gradients run apart are others from then on, so that comes second."""
-    each = budget_s / (2.5 * len(parts))
-    for part in parts:
-        spool.put("blocks", whole_rows(part, watch, budget_s=each), part.kind)
-    store = turn_over(training)
-    for part in parts:
-        if part.start.is_floating_point():
-            rows = apart_rows(part, watch, store, budget_s=each)
-            spool.put("blocks", rows, f"{part.kind}, gradients apart")
-    for part in parts:
-        spool.put("blocks", update_rows(part, watch, cut, budget_s=each / 2), f"{part.kind}, update")
+def _block_rows(found: Mapping[Lap, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [{"kind": kind, "part": part, **each} for (kind, part), each in found.items()]
 
 
 def _kernels(asked: Question, cut: Question, watch: Watch, spool: Spool, budget_s: float) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
-Sample: TypeAlias = Callable[[], Mapping[str, float]]
+Part = TypeVar("Part", bound=Hashable)
+Sample: TypeAlias = Callable[[], Mapping[Part, float]]
 """Runs once and returns the seconds of each of its parts."""
 WARM_UP = 2
 FEWEST, MOST = 5, 200
@@ -32,17 +33,29 @@ class Watch:
 
     def seconds(self, run: Callable[[], object]) -> float:
         """Return how long `run` takes."""
-        if not self._by_device:
-            start = time.perf_counter()
-            run()
-            return time.perf_counter() - start
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        torch.cuda.synchronize()
-        begin.record()
+        self.wait()
+        begin = self.mark()
         run()
-        end.record()
-        torch.cuda.synchronize()
-        return 1e-3 * float(begin.elapsed_time(end))
+        end = self.mark()
+        self.wait()
+        return self.between(begin, end)
+
+    def wait(self) -> None:
+        """Wait until the device has done all it was given."""
+        if self._by_device:
+            torch.cuda.synchronize()
+
+    def mark(self) -> Any:  # noqa: ANN401 (a number, or an event)
+        """Return the moment at which the device is done with what it was given so far."""
+        if not self._by_device:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+    def between(self, begin: Any, end: Any) -> float:  # noqa: ANN401
+        """Return the seconds between two moments that are over."""
+        return 1e-3 * float(begin.elapsed_time(end)) if self._by_device else float(end - begin)
 
     def flush(self) -> None:
         """Leave nothing of the last sample in the device's cache; a CPU's holds what it held, as in a run."""
@@ -50,14 +63,14 @@ class Watch:
             self._flushed.zero_()
 
 
-def repeated(sample: Sample, *, budget_s: float) -> dict[str, dict[str, Any]]:
+def repeated(sample: Sample[Part], *, budget_s: float) -> dict[Part, dict[str, Any]]:
     """Return the spread of every part of a sample (`Timed`): median, p10, p90 and repeats.
 
     All ranks take as many samples: the first says when it is enough.
     """
     for _ in range(WARM_UP):
         sample()
-    taken: list[Mapping[str, float]] = []
+    taken: list[Mapping[Part, float]] = []
     end = time.perf_counter() + budget_s
     while True:
         if dist.is_initialized() and dist.get_world_size() > 1:
@@ -74,15 +87,13 @@ def spread(seconds: Iterable[float]) -> dict[str, Any]:
     return {"seconds": middle, "p10_s": low, "p90_s": high, "repeats": len(list(seconds))}
 
 
-def _steady(taken: list[Mapping[str, float]]) -> bool:
-    """Say whether the medians of all parts stand still; 10 samples say too little."""
+def _steady(taken: list[Mapping[Part, float]]) -> bool:
+    """Say whether the medians of all parts stand still beside the largest; 10 samples say too little."""
     if len(taken) < 2 * FEWEST:
         return False
-    for part in taken[0]:
-        low, middle, high = np.percentile([each[part] for each in taken], (25, 50, 75))
-        if (high - low) / np.sqrt(len(taken)) > STEADY * middle:
-            return False
-    return True
+    seconds = [[each[part] for each in taken] for part in taken[0]]
+    low, middle, high = np.percentile(seconds, (25, 50, 75), axis=1)
+    return bool(((high - low) / np.sqrt(len(taken)) <= STEADY * middle.max()).all())
 
 
 def _agreed(enough: bool) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -59,42 +60,50 @@ def _of_device(make: Callable[[], Training]) -> tuple[Training, dict[str, float]
 def _of_host(make: Callable[[], Training]) -> tuple[Training, dict[str, float], dict[str, float]]:
     """Weigh on a CPU: the profiler is told of every allocation, if it runs from before the model is made."""
     marks: list[tuple[int, str]] = []
+
+    def begin(phase: str) -> None:
+        marks.append((time.time_ns(), phase))
+
     with _quiet(), profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as ran:
         training = make()
-        training.check(training.step())
-        training.step(lambda phase: marks.append((time.time_ns(), phase)))
+        training.check(training.step(begin))
+        weighed_from = time.time_ns()
+        training.step(begin)
     peaks: dict[str, float] = dict.fromkeys(PHASES, 0.0)
-    held, at = 0, -1
-    for moment, size in _changes(ran, since=marks[0][0]):
-        while at + 1 < len(marks) and marks[at + 1][0] <= moment:
-            at += 1
-            phase = marks[at][1]
-            peaks[phase] = max(peaks[phase], float(held))
+    held = 0
+    for moment, size, phase in _changes(ran, marks):
+        if moment >= weighed_from:
+            peaks[phase] = max(peaks[phase], float(held), float(held + size))
         held += size
-        if at >= 0:
-            peaks[marks[at][1]] = max(peaks[marks[at][1]], float(held))
     peaks["idle"] = float(held)
     most = max(peaks.values())
     return training, peaks, dict.fromkeys(("allocated", "reserved", "device"), most)
 
 
-def _changes(ran: Any, *, since: int) -> Iterator[tuple[int, int]]:  # noqa: ANN401 (a profile)
-    """Yield when how many bytes were handed out (or taken back, below 0), in order.
+def _changes(ran: Any, marks: list[tuple[int, str]]) -> Iterator[tuple[int, int, str]]:  # noqa: ANN401 (a profile)
+    """Yield when how many bytes were handed out (or taken back, below 0), and in which phase, in order.
 
     The profiler does not see what another thread gives back, as gloo's does with a message that it was the last to
-    hold. Such bytes live for a moment only and do not count: those whose address is handed out again, and those of the
-    weighed step, from `since` on, that seem to be left over.
+    hold. Such bytes live for a moment only and do not count: those whose address is handed out again, and those of
+    forward and backward that seem to be left over.
     """
-    changes = sorted(_allocations(ran.profiler.kineto_results.experimental_event_tree()))
+    begins = [moment for moment, _ in marks]
+    names = ["idle", *(phase for _, phase in marks)]
+    changes = [
+        (moment, size, names[bisect(begins, moment)], address)
+        for moment, size, address in sorted(
+            _allocations(ran.profiler.kineto_results.experimental_event_tree())
+        )
+    ]
     held: dict[int, int] = {}
     unseen = set()
-    for place, (_, size, address) in enumerate(changes):
+    for place, (_, size, _, address) in enumerate(changes):
         before = held.pop(address, None)
         if size > 0:
             held[address] = place
             unseen |= {before} - {None}
-    unseen |= {place for place in held.values() if changes[place][0] >= since}
-    yield from (change[:2] for place, change in enumerate(changes) if place not in unseen)
+    unseen |= {place for place in held.values() if changes[place][2] in ("forward", "backward")}
+    yield from (change[:3] for place, change in enumerate(changes) if place not in unseen)
 
 
 def _allocations(events: Iterable[Any]) -> Iterator[tuple[int, int, int]]:

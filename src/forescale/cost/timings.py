@@ -80,17 +80,13 @@ class Timed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockTiming(Timed):
-    """One part of the work of one block on one device, for one micro-batch; an update, for one step.
-
-    Of a chain of equal blocks `seconds` is what each further one takes.
-    """
+    """One part of the work of one block on one device, for one micro-batch; an update, for one step."""
 
     kind: str
-    """A kind of layer such as "attention+dense", or embedding, or head (final norm, output layer and loss)."""
+    """A kind of layer such as "attention+dense", or embedding, or head (final norm, output layer and loss); of an
+    update model, where it is of all of them."""
     part: Part
     """backward is both gradients together, as autograd runs them; input_gradient and weight_gradient run apart."""
-    alone_s: Duration | None = None
-    """One block by itself, where a chain was timed too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
