@@ -121,3 +121,16 @@ def test_one_kernel_adds_the_biases_of_all_experts():
 
 def test_experts_without_biases_add_none():
     assert "moe.bias" not in {each.name for each in block().operators}
+
+
+def test_products_that_do_not_accumulate_make_the_gradients_of_all_experts_or_of_one():
+    def made(**kernels: object) -> float:
+        one = block(Precision(compute="bf16"), **kernels)
+        names = operator(one, "moe.down").backward_temporaries
+        return sum(one.tensors[name].num_bytes for name in names)
+
+    ffn = small.MOE_LAYER.ffn
+    matrix = 2.0 * ffn.ffn_hidden_size * small.moe().hidden_size
+    assert made() == 0.0
+    assert made(accumulate_in_product=False) == ffn.num_experts * matrix
+    assert made(accumulate_in_product=False, grouped_experts=False) == matrix
