@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +21,10 @@ from forescale.goodput.calendar import calendar
 from forescale.graph.counts import ModelFlops, count_parameters, count_trained, model_flops
 from forescale.graph.moe import possible_imbalance
 from forescale.inputs import Wired, wire
+from forescale.memory.parameters import NO_ELEMENTS, Elements, Holding
 from forescale.memory.peak import fragmentation_note, memory_summary
+from forescale.memory.states import weights_and_updates
+from forescale.numeric import Numeric, summed
 from forescale.projection.rates import days, tokens_per_device_second, utilisation
 from forescale.projection.result import (
     TIME_PARTS,
@@ -30,6 +34,7 @@ from forescale.projection.result import (
     Projection,
     Restored,
     StageTime,
+    TowerSummary,
     left_out,
 )
 from forescale.question import Note, Question, question_of
@@ -37,6 +42,7 @@ from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model, MoeFfn
 from forescale.spec.strategy import Routing, Strategy
 from forescale.spec.workload import Workload
+from forescale.time.blocks import BlockSeconds
 from forescale.time.price import coverage, message_coverage, time_sources
 from forescale.time.step import straggler_share
 
@@ -220,17 +226,13 @@ def _summarised(wired: Wired, evaluation: Evaluation) -> Projection:
         model_flops_per_step=per_step,
         model_flops_full_attention_per_step=per_step_full,
         hardware_flops_per_step=hardware,
-        params=ParameterSummary(
-            total=count_parameters(model).total,
-            active=count_parameters(model).active,
-            trained=count_trained(model, workload.trainable),
-            per_device_max=round(float(np.max(value_of(evaluation.parameters)))),
-        ),
+        params=_parameters(model, workload, evaluation),
         time_s={part: number_of(evaluation.time_parts.get(part, 0.0)) for part in TIME_PARTS},
         stage_times=_stage_times(evaluation),
         memory=memory,
         training_days=_ideal_days(workload, step),
         calendar=calendar(count_parameters(model).total, cluster, workload, interval),
+        vision=_tower(wired, per_step),
         notes=(*_notes(model, strategy, workload), *fragmentation_note(memory, wired.setting)),
     )
 
@@ -257,6 +259,45 @@ def _ideal_days(workload: Workload, step: float) -> float | None:
     return number_of(days(total_tokens=workload.tokens, tokens=workload.tokens_per_step, step_time=step))
 
 
+def _parameters(model: Model, workload: Workload, evaluation: Evaluation) -> ParameterSummary:
+    counts = count_parameters(model)
+    return ParameterSummary(
+        total=counts.total,
+        active=counts.active,
+        trained=count_trained(model, workload.trainable),
+        per_device_max=round(float(np.max(value_of(evaluation.parameters)))),
+    )
+
+
+def _tower(wired: Wired, flops_per_step: float) -> TowerSummary | None:
+    """Return a vision tower's share, if there is one; `flops_per_step` are those of the whole model."""
+    question, inputs, held = wired.question, wired.inputs, wired.inputs.held.vision
+    model, workload, images = question.model, question.workload, question.workload.images
+    if (vision := model.vision) is None:
+        return None
+    text = flops_of(model.text, question.layout.routing, workload)
+
+    def of_seconds(get: Callable[[BlockSeconds], Numeric]) -> float:
+        return sum(times * number_of(get(each.taken)) for times, each in inputs.seconds.vision)
+
+    def together(get: Callable[[Holding], Elements | None]) -> Elements:
+        kinds = [(float(times), get(each) or NO_ELEMENTS) for times, each in held]
+        return Elements(dense=summed(times * each.dense for times, each in kinds), expert=0.0)
+
+    trained, frozen, quantised = map(together, map(attrgetter, ("trained", "frozen", "quantised")))
+    alone = replace(inputs, trained=trained, frozen=frozen, quantised=quantised)
+    return TowerSummary(
+        parameters=count_parameters(model).vision,
+        patches=images.count * vision.patches(images),
+        image_tokens=images.count * vision.tokens(images),
+        model_flops_per_step=flops_per_step - text.masked * workload.global_batch_size,
+        forward_s=of_seconds(attrgetter("forward")),
+        backward_s=of_seconds(attrgetter("backward")),
+        states_bytes=number_of(weights_and_updates(wired.setting, alone).total()),
+        activations_bytes=sum(times * number_of(own.taken.kept) for times, own in inputs.blocks.vision),
+    )
+
+
 def flops_of(model: Model, routing: Routing, workload: Workload) -> ModelFlops:
     """Return the FLOP of one sequence of a workload."""
     return model_flops(
@@ -265,6 +306,7 @@ def flops_of(model: Model, routing: Routing, workload: Workload) -> ModelFlops:
         routed_share=routing.share,
         document_len=workload.document_len,
         trainable=workload.trainable,
+        images=workload.images,
     )
 
 

@@ -57,6 +57,11 @@ class Question(Brief):
     notes: tuple[Note, ...] = field(default=(), compare=False, repr=False)
     """What is to be known of the files that it was read from; projections say it last."""
 
+    def __post_init__(self) -> None:
+        """Leave a vision tower out where no sequence has an image."""
+        if not self.workload.images.count:
+            object.__setattr__(self, "model", self.model.text)
+
     @property
     def layout(self) -> Strategy:
         """The one layout that is asked about.

@@ -29,6 +29,9 @@ PUBLISHED = {
     "falcon-40b": 41.3,
     "gemma-2-27b": 27.2,
     "gemma-2-9b": 9.24,
+    "gemma-3-12b": 12.188,  # vision encoder, embedding, non-embedding: technical report, arXiv:2503.19786, Table 1
+    "gemma-3-27b": 27.433,
+    "gemma-3-4b": 4.301,
     "glm-4.5": 353.0,
     "gpt-oss-120b": 116.8,
     "gpt-oss-20b": 20.9,
@@ -42,9 +45,10 @@ PUBLISHED = {
     "llama-3.1-405b": 405.9,
     "llama-3.1-70b": 70.55,
     "llama-3.2-1b": 1.236,
-    "llama-4-maverick": 400.7,
-    "llama-4-scout": 107.8,
+    "llama-4-maverick": 401.6,
+    "llama-4-scout": 108.6,
     "llama-65b": 65.3,
+    "llava-1.5-7b": 7.06,
     "minimax-text-01": 456.0,
     "mistral-7b": 7.242,
     "mistral-large": 122.6,
@@ -61,9 +65,12 @@ PUBLISHED = {
     "pythia-12b": 11.846,
     "qwen2-57b-a14b": 57.4,
     "qwen2.5-72b": 72.7,
+    "qwen2.5-vl-7b": 8.29,
     "qwen3-235b-a22b": 235.1,
     "qwen3-30b-a3b": 30.5,
     "qwen3-next-80b-a3b": 79.7,
+    "qwen3-vl-30b-a3b": 31.1,
+    "qwen3-vl-8b": 8.77,
 }
 ACTIVE = {
     # Parameters used by one token in billions, embeddings included.

@@ -24,9 +24,10 @@ OTHER = {"grok-1", "internlm", "mpt"}
 """Not in transformers, or not the same model there: its MPT has neither biases nor learned positions."""
 MIXED = {
     "gemma2",
+    "gemma3",
     "gemma3_text",
     "gpt_oss",
-    "llama4_text",
+    "llama4",
     "minimax_text_01",
     "olmo3",
     "qwen3_5_moe_text",
@@ -35,6 +36,7 @@ MIXED = {
 }
 """Architectures whose layers differ in how far they see."""
 LAYER = re.compile(r"\.(?:layers|h|blocks)\.(\d+)\.")
+TOWER = re.compile(r"vision_tower|vision_model|visual")
 NAMES = [
     name
     for name in model_names()
@@ -61,13 +63,18 @@ def class_parameters(config: Mapping[str, Any]) -> tuple[int, list[int]]:
     Selection biases of routers are buffers there; they are saved with the weights, and we count them.
     """
     built = class_configuration(config)
+    classes = (
+        transformers.AutoModelForImageTextToText
+        if "vision_config" in config
+        else transformers.AutoModelForCausalLM
+    )
     with torch.device("meta"):
-        model = transformers.AutoModelForCausalLM.from_config(built)
+        model = classes.from_config(built)
     biases = [item for item in model.named_buffers() if item[0].endswith("e_score_correction_bias")]
     weights = [(name, tensor.numel()) for name, tensor in (*model.named_parameters(), *biases)]
     layers: Counter[int] = Counter()
     for name, size in weights:
-        if (found := LAYER.search(name)) is not None:
+        if (found := LAYER.search(name)) is not None and not TOWER.search(name):
             layers[int(found[1])] += size
     return sum(size for _, size in weights), [layers[i] for i in range(len(layers))]
 
@@ -109,5 +116,5 @@ def test_parameters_equal_those_of_the_class_to_the_last_one(name: str):
 )
 def test_layers_see_as_far_as_those_of_the_class(name: str):
     near = {"sliding_attention": "window", "chunked_attention": "window"}
-    kinds = class_configuration(packaged(f"models/{name}")["huggingface"]).layer_types
+    kinds = class_configuration(packaged(f"models/{name}")["huggingface"]).get_text_config().layer_types
     assert our_attention(load_model(name)) == [near.get(kind, kind) for kind in kinds]

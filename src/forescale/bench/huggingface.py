@@ -47,6 +47,7 @@ def check(question: Question) -> None:
         or types.parameters not in TYPES,
         "predict several tokens": model.num_mtp_layers > 0,
         "read patches": model.patches is not None,
+        "run a vision tower here: leave it out with --images 0": model.vision is not None,
     }
     for reason, holds in reasons.items():
         if holds:

@@ -102,8 +102,9 @@ def read_question(
     if cluster.hardware_config is not None:
         written["hardware_config"] = str(place_of(cluster.hardware_config).absolute())
     _section(written, "workload", _workload(run))
-    if any(value is not None for value in _trainable(run).values()) and isinstance(written["workload"], dict):
-        _section(written["workload"], "trainable", _trainable(run))
+    for name, given in (("trainable", _trainable(run)), ("images", _images(run))):
+        if any(value is not None for value in given.values()) and isinstance(written["workload"], dict):
+            _section(written["workload"], name, given)
     _section(written, "precision", {name: getattr(run, option) for option, name in PRECISION_FIELDS.items()})
     if layout is not None:
         _section(written, "strategy", _strategy(layout))
@@ -366,6 +367,10 @@ def _trainable(run: RunOptions) -> dict[str, Any]:
         "lora_rank": run.lora_rank,
         "lora_targets": _names(run.lora_targets),
     }
+
+
+def _images(run: RunOptions) -> dict[str, Any]:
+    return {"count": run.images, "size": run.image_size}
 
 
 def _strategy(layout: LayoutOptions) -> dict[str, Any]:

@@ -315,6 +315,8 @@ class RunOptions:
     seq_len: int | None = _run("Tokens per sequence, such as 128k.", parse=sequence_length)
     global_batch_size: int | None = _run("Sequences per optimizer step.")
     document_len: int | None = _run("Tokens of documents packed into a sequence.", "N")
+    images: int | None = _run("Images per sequence of a model with a vision tower; 0 leaves it out.", "N")
+    image_size: int | None = _run("Pixels along each side of an image.", "N")
     tokens: str | None = _run("Tokens of the whole run, such as 15T.", "COUNT")
     optimizer: OptimizerName | None = _run("Optimizer.")
     precision: ComputeType | None = _run("Type of the linear layers' products.")
@@ -327,7 +329,8 @@ class RunOptions:
     moment_dtype: StorageType | None = _types("Type of the optimizer's moments.")
     activation_dtype: StorageType | None = _types("Type of activations.")
     freeze: str | None = _types(
-        "Parts whose weights are not trained: embedding, attention, ffn, moe, norm, head.", "A,B"
+        "Parts whose weights are not trained: embedding, attention, ffn, moe, norm, head, vision, projector.",
+        "A,B",
     )
     lora_rank: int | None = _types("Rank of adapters, beside which all other weights are frozen.")
     lora_targets: str | None = _types(

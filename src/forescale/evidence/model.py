@@ -71,7 +71,7 @@ def _from_template(row: Row, template: Model, traits: Mapping[str, Any], notes: 
     layers = tuple(_merged(layer, row) for layer in leading[:num_layers])
     layers += (layers[-1],) * (num_layers - len(layers))
     model = replace(
-        template,
+        template.text,
         layers=layers,
         hidden_size=row.integer("hidden") or template.hidden_size,
         vocab_size=row.integer("vocab") or template.vocab_size,

@@ -160,6 +160,12 @@ def _check(question: Question, framework: Framework) -> None:
     if not question.model.vocab_size:
         msg = f"{question.model.name} has no vocabulary; export writes the training of language models"
         raise SpecError(msg)
+    if question.model.vision is not None:
+        msg = (
+            f"the words of {framework.name} that are written know no vision tower as {question.model.name} has one; "
+            "images 0 writes the training of the text alone (--images 0)"
+        )
+        raise SpecError(msg)
     limits = framework.limits
     proposal = Proposal(
         model=question.model, cluster=question.cluster, workload=question.workload, degrees=question.layout

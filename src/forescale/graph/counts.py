@@ -12,11 +12,14 @@ from forescale.graph.operator import Block, Parameter
 from forescale.graph.ops import AttentionCore, Collective, Elementwise, GroupedGemm, Primitive
 from forescale.graph.parts import build_blocks
 from forescale.numeric import Numeric, summed
-from forescale.spec.model import Model
+from forescale.spec.model import Images, Model
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Precision, Trainable
 
 EVERYTHING = Trainable()
+ONE_IMAGE = Images()
+TOWER = ("vision", "projector")
+"""How the names of a tower's blocks begin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,12 +28,14 @@ class ParameterCount:
 
     total: int
     active: int
-    """Used by one token: routed experts count top_k / num_experts of their elements."""
+    """Used by one token of text: routed experts count top_k / num_experts of their elements, a tower none."""
     expert: int
     embedding: int
-    """Token, position and patch embeddings, and the head where it is not tied."""
+    """Token, position and patch embeddings of the language model, and the head where it is not tied."""
     mtp: int
     """Multi-token-prediction layers, beside `total`."""
+    vision: int
+    """Of `total`, a vision tower and its projector."""
 
 
 def whole_blocks(
@@ -38,6 +43,7 @@ def whole_blocks(
     seq_len: float = 1.0,
     document_len: float | None = None,
     trainable: Trainable = EVERYTHING,
+    images: Images = ONE_IMAGE,
 ) -> list[tuple[Block, int]]:
     """Return the blocks of a model that nothing splits, and how often it has each: layers by kind, ends, the rest."""
     degrees, choices = split_strategy(Strategy())
@@ -48,9 +54,12 @@ def whole_blocks(
         seq_len=seq_len,
         document_len=document_len,
         trainable=trainable,
+        images=images,
     )
+    parts = build_blocks(model, layout)
     layers = (model.layers.count(kind) for kind in model.layer_kinds)
-    return list(zip(build_blocks(model, layout).all(), (*layers, 1, 1, model.num_mtp_layers), strict=False))
+    mtp = () if parts.mtp is None else (model.num_mtp_layers,)
+    return list(zip(parts.all(), (*layers, 1, 1, *mtp, *(times for times, _ in parts.vision)), strict=True))
 
 
 def own_parameters(model: Model, trainable: Trainable = EVERYTHING) -> list[tuple[str, Parameter, int]]:
@@ -73,11 +82,16 @@ def count_parameters(model: Model) -> ParameterCount:
     return ParameterCount(
         total=round(sum(parameter.elements * times for parameter, times in main)),
         active=round(
-            sum(parameter.elements * parameter.active_fraction * times for parameter, times in main)
+            sum(
+                each.elements * each.active_fraction * times
+                for block, each, times in own
+                if block != "mtp" and not block.startswith(TOWER)
+            )
         ),
         expert=round(sum(each.elements * times for each, times in main if each.group == "expert")),
         embedding=round(sum(parameter.elements for parameter in ends if parameter.matrix)),
         mtp=round(sum(parameter.elements for parameter in mtp)) * model.num_mtp_layers,
+        vision=round(sum(each.elements * times for block, each, times in own if block.startswith(TOWER))),
     )
 
 
@@ -141,20 +155,21 @@ def model_flops(
     routed_share: float = 1.0,
     document_len: float | None = None,
     trainable: Trainable = EVERYTHING,
+    images: Images = ONE_IMAGE,
 ) -> ModelFlops:
     """Return the FLOP of one training sequence: 3 times those of the forward products (PaLM, appendix B).
 
-    A product by a frozen weight has no second one in backward. `routed_share` of the tokens that choose an expert are
-    not dropped; a sequence is documents of `document_len`, of which attention sees one.
+    A product by a frozen weight has no second one in backward, and one by pixels none for them. `routed_share` of the
+    tokens that choose an expert are not dropped; of the documents of `document_len` of a sequence attention sees one.
     """
-    blocks = whole_blocks(replace(model, vocab_multiple=1), float(seq_len), document_len, trainable)
+    blocks = whole_blocks(replace(model, vocab_multiple=1), float(seq_len), document_len, trainable, images)
     scale = 1.0 + BACKWARD_PER_FORWARD
     masked, full = (
-        sum(times * _forward(block, convention, routed_share) for block, times in blocks)
+        float(sum(times * _forward(block, convention, routed_share) for block, times in blocks)) * scale
+        - sum(times * _spared(block, convention, routed_share) for block, times in blocks)
         for convention in CONVENTIONS
     )
-    spared = sum(times * _of_frozen(block, routed_share) for block, times in blocks)
-    return ModelFlops(masked=float(masked) * scale - spared, full=float(full) * scale - spared)
+    return ModelFlops(masked=masked, full=full)
 
 
 def _forward(block: Block, convention: Convention, routed_share: float) -> Numeric:
@@ -167,7 +182,11 @@ def _forward(block: Block, convention: Convention, routed_share: float) -> Numer
     return block_flops(block, convention).forward - summed(routed)
 
 
-def _of_frozen(block: Block, routed_share: float) -> float:
-    """Return the FLOP of a block's forward products by weights that are frozen."""
-    frozen = replace(block, operators=tuple(each for each in block.operators if each.frozen))
-    return float(_forward(frozen, "masked", routed_share))
+def _spared(block: Block, convention: Convention, routed_share: float) -> float:
+    """Return the FLOP that backward does not have: of frozen weights, of pixels, of what lies below all gradients."""
+    one = [each for each in block.operators if each.frozen or not each.backward_input]
+    two = [each for each in one if not (each.backward_input or each.backward_weight)]
+    return sum(
+        float(_forward(replace(block, operators=tuple(some)), convention, routed_share))
+        for some in (one, two)
+    )

@@ -125,8 +125,11 @@ def embedding_block(model: Model, layout: Layout) -> Block:
     h = float(model.hidden_size)
     ids = b.tensor("token_ids", tokens, 8.0, differentiable=False)
     result = b.tensor("embedding.result", local * h)
-    if model.patches is not None:
-        elements = float(model.patches.patch_elements)
+    if (patches := model.patches) is not None:
+        elements = float(patches.patch_elements)
+        if patches.class_token:
+            b.parameter("embedding.class_token", ("hidden", h))
+            tokens = tokens - layout.degrees.micro_batch_size
         patch = b.tensor("patches", tokens * elements / layout.split("hidden"), differentiable=False)
         whole: Extent = ("rank", elements)
         linear(
@@ -137,7 +140,7 @@ def embedding_block(model: Model, layout: Layout) -> Block:
             rows=tokens,
             inputs=whole,
             outputs=("hidden", h),
-            bias=True,
+            bias=patches.bias,
         )
     elif model.vocab_size:
         _token_embedding(b, model, ids=ids, result=result)

@@ -11,6 +11,7 @@ import numpy as np
 from forescale.formula import formula
 from forescale.numeric import Numeric, smaller
 from forescale.spec.context import CONTEXT_KINDS, ContextParallel, inner_ranks
+from forescale.spec.model import Images
 from forescale.spec.strategy import (
     Allocator,
     ContextKind,
@@ -178,6 +179,8 @@ class Layout:
     document_len: float | None = None
     """Tokens of the documents that a sequence is packed with; None is one."""
     trainable: Trainable = field(default_factory=Trainable)
+    images: Images = field(default_factory=Images)
+    """What a vision tower is given with each sequence."""
     _splits: dict[Dim, Numeric] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Parts of the dimensions that were asked for."""
 
@@ -191,6 +194,7 @@ class Layout:
             seq_len=float(workload.seq_len),
             document_len=None if workload.document_len is None else float(workload.document_len),
             trainable=workload.trainable,
+            images=workload.images,
         )
 
     @property

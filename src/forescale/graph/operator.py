@@ -13,7 +13,7 @@ from forescale.numeric import Numeric, summed
 from forescale.spec.strategy import Module
 from forescale.spec.workload import QUANTISED_BYTES
 
-Part: TypeAlias = Literal["attention", "ffn", "moe", "norm", "embedding", "head", "optimizer"]
+Part: TypeAlias = Literal["attention", "ffn", "moe", "norm", "embedding", "head", "vision", "optimizer"]
 ENDS: tuple[Part, ...] = ("embedding", "head")
 ParameterGroup: TypeAlias = Literal["dense", "expert"]
 Names: TypeAlias = tuple[str, ...]

@@ -1,4 +1,4 @@
-"""The blocks of a model: decoder layers by kind, both ends, multi-token prediction; one thing for each."""
+"""The blocks of a model, one thing for each: decoder layers by kind, both ends, multi-token prediction, a tower."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Generic, TypeVar
 from forescale.graph.layer import embedding_block, head_block, layer_block, mtp_block
 from forescale.graph.layout import Layout
 from forescale.graph.operator import Block
+from forescale.graph.vision import vision_blocks
 from forescale.numeric import Numeric
-from forescale.spec.model import Model
+from forescale.spec.model import Model, Vision
 
 T = TypeVar("T")
 
@@ -23,12 +24,15 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts(Generic[T]):
-    """One thing per block of a model: decoder layers by kind, both ends, multi-token prediction."""
+    """One thing per block of a model: decoder layers by kind, both ends, multi-token prediction, a vision tower."""
 
     layers: tuple[T, ...]
     embedding: T
     head: T
     mtp: T | None
+    vision: tuple[tuple[int, T], ...] = ()
+    """Of a vision tower, which stands on the first stage: its patch embedding, its layers by kind, and its projector,
+    each with how often it occurs."""
 
     def map(self, of: Callable[[T], U]) -> Parts[U]:
         """Return `of` applied to every block."""
@@ -37,6 +41,7 @@ class Parts(Generic[T]):
             embedding=of(self.embedding),
             head=of(self.head),
             mtp=None if self.mtp is None else of(self.mtp),
+            vision=tuple((times, of(item)) for times, item in self.vision),
         )
 
     def zipped(self, other: Parts[U], of: Callable[[T, U], V]) -> Parts[V]:
@@ -46,11 +51,29 @@ class Parts(Generic[T]):
             embedding=of(self.embedding, other.embedding),
             head=of(self.head, other.head),
             mtp=None if self.mtp is None or other.mtp is None else of(self.mtp, other.mtp),
+            vision=tuple(
+                (times, of(item, beside))
+                for (times, item), (_, beside) in zip(self.vision, other.vision, strict=True)
+            ),
         )
 
     def all(self) -> tuple[T, ...]:
         """Return the things of all blocks, layers first."""
-        return (*self.layers, self.embedding, self.head, *(() if self.mtp is None else (self.mtp,)))
+        mtp = () if self.mtp is None else (self.mtp,)
+        return (*self.layers, self.embedding, self.head, *mtp, *(item for _, item in self.vision))
+
+    @property
+    def vision_layers(self) -> tuple[T, ...]:
+        """The things of a tower's layers, without its ends."""
+        return tuple(item for _, item in self.vision[1:-1])
+
+    def map_vision(self, layer: Callable[[T], U], end: Callable[[T], U]) -> tuple[tuple[int, U], ...]:
+        """Return `layer` of a tower's layers and `end` of its ends, each with how often it occurs."""
+        ends = (0, len(self.vision) - 1)
+        return tuple(
+            (times, end(item) if place in ends else layer(item))
+            for place, (times, item) in enumerate(self.vision)
+        )
 
 
 def build_blocks(model: Model, layout: Layout) -> Parts[Block]:
@@ -63,7 +86,14 @@ def build_blocks(model: Model, layout: Layout) -> Parts[Block]:
         embedding=embedding_block(model, layout),
         head=head,
         mtp=None if last is None else mtp_block(model, layout, layer=last, head=head),
+        vision=_tower(model.vision, layout) if model.vision else (),
     )
+
+
+def _tower(vision: Vision, layout: Layout) -> tuple[tuple[int, Block], ...]:
+    encoder = vision.encoder
+    times = (1, *(encoder.layers.count(kind) for kind in encoder.layer_kinds), 1)
+    return tuple(zip(times, vision_blocks(vision, layout), strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -111,7 +111,7 @@ def keep(block: Block, recompute: Recompute) -> Kept:
     named results, and replays what the rest is made of.
     """
     everything = _saved(block.operators)
-    if recompute.granularity == "none":
+    if recompute.granularity == "none" or not everything:  # nothing to keep: no backward comes here
         return _kept(block, everything, everything, ())
     if recompute.granularity == "full" and recompute.stops_early:
         return _by_shares(block, everything, {})
@@ -122,15 +122,15 @@ def keep(block: Block, recompute: Recompute) -> Kept:
     wanted = frozenset(recompute.modules)
     replayed = tuple(operator for operator in block.operators if wanted.intersection(operator.modules))
     others = tuple(operator for operator in block.operators if not wanted.intersection(operator.modules))
-    fed = _fed(replayed)
+    read = fed(replayed)
     discarded = {
         name
         for operator in replayed
         if wanted & OUTPUT_DISCARDED & set(operator.modules)
         for name in operator.writes
-    } - set(fed)
+    } - set(read)
     discarded |= {tensor.name for tensor in block.tensors.values() if tensor.copy_of in discarded}
-    kept = tuple(dict.fromkeys(name for name in (*_saved(others), *fed) if name not in discarded))
+    kept = tuple(dict.fromkeys(name for name in (*_saved(others), *read) if name not in discarded))
     return _kept(block, everything, kept, _groups(replayed, wanted))
 
 
@@ -194,14 +194,14 @@ def _groups(replayed: tuple[Operator, ...], wanted: frozenset[str]) -> tuple[tup
     return tuple(tuple(group) for group in groups.values())
 
 
-def _fed(replayed: tuple[Operator, ...]) -> tuple[str, ...]:
-    """Return the tensors that the replayed operators read before any of them wrote it."""
+def fed(operators: tuple[Operator, ...]) -> tuple[str, ...]:
+    """Return the tensors that operators read before any of them wrote it."""
     made: set[str] = set()
-    fed: dict[str, None] = {}
-    for operator in replayed:
-        fed.update(dict.fromkeys(name for name in operator.reads if name not in made))
+    read: dict[str, None] = {}
+    for operator in operators:
+        read.update(dict.fromkeys(name for name in operator.reads if name not in made))
         made.update(operator.writes)
-    return tuple(fed)
+    return tuple(read)
 
 
 def _saved(operators: tuple[Operator, ...]) -> tuple[str, ...]:

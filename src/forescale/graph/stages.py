@@ -379,6 +379,8 @@ def over_stages(
             result = result + count * of(part)
     if parts.mtp is not None:
         result = result + stages.last * float(num_mtp) * of(parts.mtp)
+    for times, part in parts.vision:
+        result = result + stages.first * float(times) * of(part)
     return result
 
 

@@ -10,7 +10,7 @@ from forescale.graph.layout import Choices, several, state_shards
 from forescale.graph.operator import NARROWEST_GRADIENT_BYTES
 from forescale.memory.inputs import Setting
 from forescale.memory.liveness import largest
-from forescale.memory.parameters import Elements, Sharded
+from forescale.memory.parameters import Elements, Holding, Sharded
 from forescale.numeric import Numeric, smaller, summed
 from forescale.spec.cluster import Device
 from forescale.spec.strategy import Kernels, Reshard
@@ -49,14 +49,19 @@ def _dummy_gradients(setting: Setting, sharded: Sharded) -> Numeric:
     """Return the cached dummy gradients of the distinct weight shapes on each stage."""
     users: dict[str, tuple[int, ...]] = {}
     elements: dict[str, Numeric] = {}
+    counts = [*sharded.stages.counts, sharded.stages.first]
     for kind, block in enumerate(sharded.held.layers):
         for name, size in block.products.items():
             users[name] = (*users.get(name, ()), kind)
             elements.setdefault(name, size)
+    for block in sharded.held.vision_layers:
+        for name, size in block.products.items():
+            users[f"vision.{name}"] = (len(sharded.held.layers),)
+            elements[f"vision.{name}"] = size
     result: Numeric = 0.0 * sharded.stages.first
     for kinds in dict.fromkeys(users.values()):
         shapes = {name: elements[name] for name, using in users.items() if using == kinds}
-        layers = summed(sharded.stages.counts[kind] for kind in kinds)
+        layers = summed(counts[kind] for kind in kinds)
         result = result + dummy_gradient_bytes(
             elements=total(shapes, name="weights of distinct shape", unit="parameter"),
             element_bytes=max(STORAGE_BYTES[setting.workload.precision.parameters], NARROWEST_GRADIENT_BYTES),
@@ -113,11 +118,13 @@ def _gathered(setting: Setting, sharded: Sharded) -> Numeric:
 def _groups(setting: Setting, sharded: Sharded) -> list[tuple[Numeric, float, Elements, Elements]]:
     """Return what is gathered at once: where it is, in how many copies, its 16-bit numbers, and what has gradients."""
     held, last, precision = sharded.held, sharded.stages.last, setting.workload.precision
+    units: list[tuple[Numeric, Holding]] = [(1.0, block) for block in held.layers]
+    units += [(sharded.stages.first, block) for block in held.vision_layers]
     if setting.choices.kernels.gathers_each_weight:
-        weights = [(1.0, 2.0, block.largest, block.largest_trained) for block in held.layers]
+        weights = [(present, 2.0, block.largest, block.largest_trained) for present, block in units]
         head = held.head.sent(precision).vocabulary, held.head.trained.vocabulary
     else:
-        weights = [(1.0, 2.0, block.sent(precision), block.trained) for block in held.layers]
+        weights = [(present, 2.0, block.sent(precision), block.trained) for present, block in units]
         head = _with_vocabulary(held.head.sent(precision)), _with_vocabulary(held.head.trained)
     sent, trained = (Elements(dense=elements, expert=0.0) for elements in head)
     return [*weights, (last, 1.0, sent, trained)]
@@ -136,7 +143,9 @@ def gathered_aside(setting: Setting, sharded: Sharded) -> Numeric:
     shards = state_shards(degrees, setting.choices.tp_kind)
     groups = [(block.dense, shards) for block in held.layers]
     groups += [(block.expert, degrees.expert_shards) for block in held.layers]
-    root = stages.first * held.embedding.dense + stages.last * _with_vocabulary(held.head)
+    groups += [(stages.first * block.dense, shards) for block in held.vision_layers]
+    ends = [held.embedding.dense, *(block.dense for _, block in (*held.vision[:1], *held.vision[-1:]))]
+    root = stages.first * summed(ends) + stages.last * _with_vocabulary(held.head)
     buffers: Numeric = 0.0 * stages.first
     for parameters, ranks in [*groups, (root, shards)]:
         own = gather_stream_bytes(parameters=parameters, shards=ranks, zero=degrees.zero)

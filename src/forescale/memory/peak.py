@@ -89,6 +89,8 @@ def _working_set(setting: Setting, inputs: Resident) -> Numeric:
         if not policy.takes_all:
             others = any_of(count=stages.counts[kind] - stages.replayed[kind])
             working = largest(first=working, second=others * _at_work(block.left, 0.0))
+    for _, own in inputs.blocks.vision:
+        working = largest(first=working, second=stages.first * _at_work(own.taken, 0.0))
     return working
 
 

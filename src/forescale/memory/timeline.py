@@ -99,6 +99,10 @@ def block_loads(model: Model, strategy: Strategy, workload: Workload) -> Parts[B
         embedding=_block_load("embedding", blocks.embedding, NO_RECOMPUTE),
         head=_block_load("head", blocks.head, NO_RECOMPUTE),
         mtp=None if blocks.mtp is None else _block_load("mtp", blocks.mtp, strategy.recompute),
+        vision=blocks.map_vision(
+            lambda block: _block_load(block.name, block, strategy.recompute.of_towers),
+            lambda block: _block_load(block.name, block, NO_RECOMPUTE),
+        ),
     )
 
 
@@ -127,10 +131,11 @@ def stage_loads(
         kept = _together((tensor, inputs) for block, inputs, _ in present for tensor in block.kept)
         works = [block for block, _, count in present if count]
         if stage % placement.num_stages == 0:
-            kept += blocks.embedding.kept
-        last = (stage + 1) % placement.num_stages == 0
-        kept += of_mtp if last else []
-        if not last and strategy.kernels.keeps_stage_outputs:
+            kept += [*blocks.embedding.kept, *_kept_of_tower(blocks)]
+            works += [block for _, block in blocks.vision]
+        if last := (stage + 1) % placement.num_stages == 0:
+            kept += of_mtp
+        elif strategy.kernels.keeps_stage_outputs:
             kept.append(message)
         loads.append(
             StageLoad(
@@ -177,6 +182,10 @@ def _kept_of_mtp(
     count = replayed_mtp(model, policy)
     left = float(model.num_mtp_layers - count)
     return [*_times(blocks.mtp.kept, float(count)), *_times(plain.mtp.kept, left)]
+
+
+def _kept_of_tower(blocks: Parts[BlockLoad]) -> list[Sized]:
+    return _together((tensor, float(times)) for times, block in blocks.vision for tensor in block.kept)
 
 
 def _times(tensors: Iterable[Sized], count: float) -> list[Sized]:

@@ -84,5 +84,7 @@ def project_as(question: Question) -> Projection:
         raise SpecError(msg)
     if not workload.trainable.is_all:
         raise SpecError(f"preset {preset.name} trains all of a model; leave trainable out")
+    if question.model.vision is not None:
+        raise SpecError(f"preset {preset.name} knows no vision towers: images 0 leaves it out (--images 0)")
     account = preset.project(question)
     return replace(account, notes=(*left_out(model), *account.notes, *question.notes))

@@ -27,6 +27,7 @@ TIME_PARTS = (
     "norm",
     "embedding",
     "head",
+    "vision",
     "recompute",
     "tensor_comm",
     "context_comm",
@@ -77,6 +78,26 @@ class ParameterSummary:
     active: int
     trained: int
     per_device_max: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TowerSummary:
+    """A vision tower's share, its projector included; memory and seconds on one device of the first stage."""
+
+    parameters: int
+    """Of the whole tower."""
+    patches: int
+    """Patches of each sequence that it sees."""
+    image_tokens: int
+    """Tokens of each sequence that its results are."""
+    model_flops_per_step: float
+    forward_s: float
+    """Of one micro-batch, as is the backward."""
+    backward_s: float
+    states_bytes: float
+    """Its weights, gradients and optimizer states."""
+    activations_bytes: float
+    """What it keeps of one micro-batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,6 +238,8 @@ class Projection(Result):
     calendar: Calendar | None = None
     """None where tokens are not known, or so much fails that the run does not end."""
     notes: tuple[Note, ...] = field(default=())
+    vision: TowerSummary | None = None
+    """None of models without one, and where it is left out."""
     costs: CostSummary | None = None
     """None under other presets, which price by their own account."""
 

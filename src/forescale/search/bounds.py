@@ -344,11 +344,12 @@ def least_bytes(
     ]
     return Parts(
         layers=tuple(_of_all(_least(each)) for each in layers),
-        embedding=_of_all(block_bytes(blocks.embedding, keep(blocks.embedding, NO_RECOMPUTE))),
-        head=_of_all(block_bytes(blocks.head, keep(blocks.head, NO_RECOMPUTE))),
+        embedding=_of_any(blocks.embedding, ()),
+        head=_of_any(blocks.head, ()),
         mtp=None
         if blocks.mtp is None
         else _of_all(_least([_on_layer((blocks.mtp,), 0, each, choices) for each in policies])),
+        vision=blocks.map_vision(lambda block: _of_any(block, policies), lambda block: _of_any(block, ())),
     )
 
 
@@ -385,6 +386,12 @@ def _least(found: Sequence[BlockBytes]) -> BlockBytes:
         backward=kept + working,
         captured=(captured[0], captured[1]) if captured else None,
     )
+
+
+def _of_any(block: Block, policies: Sequence[Recompute]) -> ByPolicy[BlockBytes]:
+    """Return the least of a block that nothing offloads, and under none of `policies` what it keeps as it is."""
+    plain = dict.fromkeys(each.of_towers for each in policies) or (NO_RECOMPUTE,)
+    return _of_all(_least([block_bytes(block, keep(block, each)) for each in plain]))
 
 
 def _of_all(cost: BlockBytes) -> ByPolicy[BlockBytes]:

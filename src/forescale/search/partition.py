@@ -162,7 +162,9 @@ def _layers(wired: Wired) -> list[Layer]:
         last.append(present(now.mtp, held.mtp, float(model.num_mtp_layers)))
         apart = second_embedding(first=inputs.stages.first, last=inputs.stages.last)
         again_embedded = float(np.max(apart))
-    embedding = layer([present(now.embedding, held.embedding)], "embedding")
+    tower = zip(now.vision, held.vision, strict=True)
+    first = [present(own, holding, float(times)) for (times, own), (_, holding) in tower]
+    embedding = layer([present(now.embedding, held.embedding), *first], "embedding")
     decoder = [kinds[model.layer_kinds.index(each)] for each in model.layers]
     return [embedding, *decoder, layer(last, "head", again_embedded)]
 

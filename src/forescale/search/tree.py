@@ -26,6 +26,7 @@ from forescale.spec.cluster import Cluster
 from forescale.spec.constraints import Proposal, inner_widths, legal
 from forescale.spec.model import Model
 from forescale.spec.space import DEGREE_NAMES, Space
+from forescale.spec.strategy import Kernels
 from forescale.spec.workload import Workload
 
 Mask = NDArray[np.bool_]
@@ -174,7 +175,7 @@ class _Block:
             names = {"expert": ("ep", "etp"), "shard": SHARDING}.get(name, (name,))
             for column, each in zip(names, np.atleast_2d(values.T), strict=True):
                 columns[column] = each.reshape(along)
-        return _Degrees(columns, any_schedule=space.schedule != (None,))
+        return _Degrees(columns, space.base.kernels, any_schedule=space.schedule != (None,))
 
     def add_to(self, found: _Found) -> None:
         """Add the cells of the block; their shardings share flags where these depend on the experts alone."""
@@ -243,7 +244,8 @@ def _sequence_parallel(space: Space, model: Model, tp: int) -> list[int]:
 class _Degrees:
     """Columns seen as attributes, for the constraints; rules of one schedule do not bind where any may run."""
 
-    def __init__(self, columns: Columns, *, any_schedule: bool) -> None:
+    def __init__(self, columns: Columns, kernels: Kernels, *, any_schedule: bool) -> None:
+        self.kernels = kernels
         self.schedule = "any" if any_schedule else None
         self.__dict__.update(columns)
 

@@ -16,7 +16,7 @@ from forescale.spec.cluster import Cluster
 from forescale.spec.context import CONTEXT_KINDS, ContextParallel, halves_evenly, inner_ranks
 from forescale.spec.model import FullAttention, Model, MoeFfn
 from forescale.spec.strategy import ContextKind, Share, Strategy
-from forescale.spec.workload import Workload, num_microbatches
+from forescale.spec.workload import FROZEN_PARTS, FrozenPart, Workload, num_microbatches
 from forescale.units import counted
 
 Mask: TypeAlias = NDArray[np.bool_]
@@ -240,6 +240,27 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         applies=lambda q: q.model.tied_embeddings,
     ),
     Constraint(
+        name="something is trained",
+        holds=lambda q: any(not q.workload.trainable.freezes(part) for part in _parts(q.model)),
+        message=lambda q: f"every part of {q.model.name} is frozen; leave one out, or give lora_rank",
+        applies=lambda q: not q.workload.trainable.lora_rank,
+    ),
+    Constraint(
+        name="images",
+        holds=lambda q: not _images(q),
+        message=lambda q: _images(q),  # noqa: PLW0108
+        applies=lambda q: q.model.vision is not None,
+    ),
+    Constraint(
+        name="vision tower over tp",
+        holds=lambda q: _all([_divides(q.degrees.tp, width) for width in _tower_widths(q.model)]),
+        message=lambda q: (
+            f"tp {q.degrees.tp} does not divide the heads and feed-forward sizes {_tower_widths(q.model)} of the "
+            f"vision tower of {q.model.name}, which tp cuts (kernels.cuts_vision)"
+        ),
+        applies=lambda q: q.model.vision is not None and q.degrees.kernels.cuts_vision,
+    ),
+    Constraint(
         name="offloaded parameters under zero 3",
         holds=lambda q: q.degrees.zero == 3,
         message=lambda q: (
@@ -254,6 +275,42 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         applies=lambda q: bool(_placement(q)),
     ),
 )
+
+
+def _parts(model: Model) -> tuple[FrozenPart, ...]:
+    """Return the parts of a model that can be frozen."""
+    absent: set[FrozenPart] = set() if model.vision else {"vision", "projector"}
+    if model.is_moe:
+        return tuple(part for part in FROZEN_PARTS if part not in absent)
+    return tuple(part for part in FROZEN_PARTS if part not in {*absent, "moe"})
+
+
+def _images(q: Proposal) -> str:
+    """Return what is wrong with the images of a sequence; nothing if all is well."""
+    vision, images = q.model.vision, q.workload.images
+    assert vision is not None
+    size, side = images.size or vision.image_size, vision.patch_size * vision.merge
+    if not size:
+        return (
+            f"{q.model.name} takes images of any size: give images.size (--image-size), such as {16 * side}"
+        )
+    if size % side:
+        nearest = max(round(size / side), 1) * side
+        return f"images.size {size} is no multiple of the {side} pixels of one token of {q.model.name}: try {nearest}"
+    each, room = vision.tokens(images), q.workload.seq_len
+    if images.count * each > room:
+        given = f"{counted(images.count, 'image')} of {counted(each, 'token')}"
+        return f"{given} are more than the {room} of a sequence; give fewer, or a longer sequence"
+    return ""
+
+
+def _tower_widths(model: Model) -> tuple[int, ...]:
+    """Return what tp must divide of a vision tower that it cuts."""
+    if model.vision is None:
+        return ()
+    split = model.vision.projector[:-1][::2]
+    heads = (heads for pair in _heads(model.vision.encoder) for heads in pair)
+    return tuple(dict.fromkeys((*heads, *_ffn_widths(model.vision.encoder), *split)))
 
 
 def _placement(q: Proposal) -> tuple[Share, ...]:
@@ -321,6 +378,7 @@ def summa_refusal(model: Model) -> str | None:
         "experts": model.is_moe,
         "latent or linear attention": others,
         "multi-token prediction": model.num_mtp_layers > 0,
+        "a vision tower": model.vision is not None,
         "embeddings narrower than the hidden size": bool(
             model.embedding_size and model.embedding_size != model.hidden_size
         ),

@@ -6,7 +6,7 @@ Every field is a fact about the architecture, never about its layout on devices.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, TypeAlias
 
@@ -176,8 +176,58 @@ class Patches:
     """Input of a vision transformer: image patches instead of tokens."""
 
     patch_elements: Extent
-    """Values per patch (height x width x channels)."""
+    """Values per patch (height x width x channels, and frames that are one patch together)."""
     num_classes: OptionalExtent = 0
+    bias: bool = True
+    class_token: bool = False
+    """A learned token before the patches (CLIP, Llama 4)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Images:
+    """What a vision tower is given with each sequence."""
+
+    count: OptionalExtent = 1
+    """Images per sequence, or tiles of them where a model cuts images into tiles; 0 trains on text alone."""
+    size: Extent | None = None
+    """Pixels along each side; None is the size that the tower was made for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vision:
+    """A vision transformer whose results, projected to the hidden size, stand in the sequence in place of tokens."""
+
+    encoder: Model
+    """The transformer: patches in, no vocabulary. Each image is a sequence of its own."""
+    patch_size: Extent
+    """Pixels along each side of a patch."""
+    image_size: OptionalExtent = 0
+    """Pixels along each side of the images that it was made for; 0 takes any, and has no usual size."""
+    merge: Extent = 1
+    """Patches along each side that become one token of the text's sequence."""
+    pools: bool = False
+    """Merged patches are averaged (Gemma 3); False puts them side by side."""
+    projector: tuple[Extent, ...]
+    """Outputs of the projector's linear layers, activations between them; the last is the text's hidden size."""
+    projector_bias: bool = False
+    projector_norm: NormKind | None = None
+    """Norm of the projector's input, over the tower's hidden size."""
+    num_deepstack: OptionalExtent = 0
+    """Layers of the tower whose results have projectors of their own, with norms over merged patches (Qwen3-VL)."""
+
+    @property
+    def width(self) -> int:
+        """Width of the projector's input."""
+        return self.encoder.hidden_size * (1 if self.pools else self.merge**2)
+
+    def patches(self, images: Images) -> int:
+        """Return the patches of one image; of one token where nothing says how large images are."""
+        size = images.size or self.image_size or self.patch_size * self.merge
+        return (size // self.patch_size) ** 2
+
+    def tokens(self, images: Images) -> int:
+        """Return the tokens that one image is in the text's sequence."""
+        return self.patches(images) // self.merge**2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,6 +256,8 @@ class Model:
     num_mtp_layers: OptionalExtent = 0
     """Multi-token-prediction layers, each like the last decoder layer."""
     patches: Patches | None = None
+    vision: Vision | None = None
+    """A tower before the language model, whose tokens count within the sequence."""
     max_seq_len: OptionalExtent = 0
     """Longest sequence the model was made for; 0 is unknown. A ceiling to note, not a limit."""
     source: str = ""
@@ -224,6 +276,11 @@ class Model:
     def num_layers(self) -> int:
         """Number of decoder layers, without multi-token prediction."""
         return len(self.layers)
+
+    @cached_property
+    def text(self) -> Model:
+        """The model without its vision tower."""
+        return self if self.vision is None else replace(self, vision=None)
 
     @cached_property
     def layer_kinds(self) -> tuple[Layer, ...]:

@@ -86,6 +86,11 @@ class Recompute:
             raise SpecError(msg)
 
     @property
+    def of_towers(self) -> Recompute:
+        """What is recomputed of a vision tower's layers: as of all the decoder's, or nothing."""
+        return self if self.takes_all else Recompute()
+
+    @property
     def takes_all(self) -> bool:
         """Whether every layer is recomputed in the same way."""
         return self.num_layers is None and not self.layer_ids and self.unit == 1
@@ -196,6 +201,9 @@ class Kernels:
     pads_vocabulary: bool = True
     """Embedding and head are padded to a multiple of the model's `vocab_multiple` times tp (Megatron-LM); False only to
     equal parts over tp."""
+    cuts_vision: bool = False
+    """Tensor parallelism cuts a vision tower as it cuts the language model (Megatron-LM); False gives every rank all of
+    it (Megatron-Bridge, which takes towers from transformers)."""
     deterministic: bool = False
     """Deterministic algorithms, for which the matrix library is given a larger workspace."""
     blocking_launches: bool = False

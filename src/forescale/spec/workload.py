@@ -9,12 +9,14 @@ from forescale.errors import SpecError
 from forescale.formula import formula
 from forescale.limits import Amount, Count, OptionalExtent
 from forescale.numeric import Numeric
+from forescale.spec.model import Images
 
 OptimizerName: TypeAlias = Literal["adamw", "adafactor", "lion", "muon", "sgd"]
 ComputeType: TypeAlias = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"]
 StorageType: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8"]
 FrozenType: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8", "int8", "nf4", "nf4_double"]
-FrozenPart: TypeAlias = Literal["embedding", "attention", "ffn", "moe", "norm", "head"]
+FrozenPart: TypeAlias = Literal["embedding", "attention", "ffn", "moe", "norm", "head", "vision", "projector"]
+FROZEN_PARTS: tuple[FrozenPart, ...] = get_args(FrozenPart)
 LoraTarget: TypeAlias = Literal[
     "q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj", "gate_proj", "up_proj", "gate_up_proj", "down_proj"
 ]
@@ -155,8 +157,6 @@ class Trainable:
             raise SpecError(
                 "trainable: with lora_rank all parts are frozen but those of whole; leave frozen out"
             )
-        if set(self.frozen) == set(get_args(FrozenPart)):
-            raise SpecError("trainable: every part is frozen; leave one out, or give lora_rank")
         twice = [
             f"{fused} and {part}"
             for fused, parts in FUSED.items()
@@ -200,6 +200,9 @@ class Workload:
 
     trainable: Trainable = field(default_factory=Trainable)
     """What is trained; all of the model unless it says otherwise."""
+
+    images: Images = field(default_factory=Images)
+    """Images of each sequence, for models with a vision tower; their tokens are part of `seq_len`."""
 
     def __post_init__(self) -> None:
         """Refuse a type of frozen weights where none are."""

@@ -178,7 +178,10 @@ class PricedModel:
     _costs: dict[Recompute, BlockCosts] = field(default_factory=dict, init=False, repr=False)
 
     def under(self, recompute: Recompute) -> BlockCosts:
-        """Apply a recompute policy to priced blocks; the ends are never recomputed, and nothing of them offloaded."""
+        """Apply a recompute policy to priced blocks; the ends are never recomputed, and nothing of them offloaded.
+
+        A vision tower is recomputed where all decoder layers are, and not offloaded.
+        """
         if recompute not in self._costs:
             self._costs[recompute] = self._under(recompute)
         return self._costs[recompute]
@@ -196,6 +199,10 @@ class PricedModel:
             embedding=costs(priced.embedding, NO_RECOMPUTE, end=True),
             head=costs(priced.head, NO_RECOMPUTE, end=True),
             mtp=None if priced.mtp is None else costs(priced.mtp, recompute),
+            vision=priced.map_vision(
+                lambda block: costs(block, recompute.of_towers, end=True),
+                lambda block: costs(block, NO_RECOMPUTE, end=True),
+            ),
         )
         return BlockCosts(
             seconds=both.map(lambda each: each.map(lambda cost: cost[0])),

@@ -10,6 +10,7 @@ from forescale.frameworks.huggingface import load_huggingface, read_huggingface,
 from forescale.frameworks.huggingface.reader import left_out, towers
 from forescale.graph.counts import count_parameters
 from forescale.spec import DenseFfn, FullAttention, LatentAttention, LinearAttention, Model, MoeFfn
+from forescale.spec.model import Images
 
 DATA = Path(__file__).parents[2] / "data" / "huggingface"
 BASE: dict[str, Any] = {
@@ -99,14 +100,16 @@ class TestFiles:
         assert {"architectures", "torch_dtype", "rope_theta", "use_cache"} <= set(ignored)
         assert not {"hidden_size", "mlp_bias", "num_key_value_heads", "tie_word_embeddings"} & set(ignored)
 
-    def test_text_part_of_a_multimodal_model(self):
+    def test_both_parts_of_a_multimodal_model(self):
         read_model = load_huggingface(DATA / "multimodal")
         assert read_model.model.hidden_size == 256
         assert read_model.model.tied_embeddings
         assert windows(read_model.model) == [128] * 5 + [None] + [128] * 2
         assert "text_config.rope_parameters" in read_model.ignored
         assert "vision_config" not in read_model.ignored
-        assert read_model.model.left_out.startswith("vision_config (about ")
+        vision = read_model.model.vision
+        assert (vision.encoder.num_layers, vision.tokens(Images()), vision.projector) == (2, 16, (256,))
+        assert not read_model.model.left_out
 
     def test_missing_file_says_what_to_give(self):
         with pytest.raises(ReaderError, match=r"nowhere.*no such file; give a config\.json or a folder"):

@@ -150,6 +150,7 @@ def _figures(result: Projection) -> Table:
         ("model FLOPs", f"{words.prefixed(result.model_flops_per_step, 'FLOP')}/step, causal"),
         ("parameters", _parameters(result)),
         ("fullest device", f"{format_count(result.params.per_device_max)} parameters"),
+        *_tower(result),
         ("memory", _verdict(memory)),
         ("  range", f"{low:.1f} to {high:.1f} GiB"),
     ]
@@ -166,9 +167,18 @@ def _figures(result: Projection) -> Table:
 
 def _parameters(result: Projection) -> str:
     params = result.params
-    active = f", {format_count(params.active)} active" if params.active != params.total else ""
+    active = f", {format_count(params.active)} active" if result.model.is_moe else ""
     trained = f", {format_count(params.trained)} trained" if not result.workload.trainable.is_all else ""
     return f"{format_count(params.total)}{active}{trained}"
+
+
+def _tower(result: Projection) -> list[tuple[str, str]]:
+    """Return the row of a vision tower, if there is one."""
+    if (tower := result.vision) is None:
+        return []
+    share = words.percent(tower.model_flops_per_step / result.model_flops_per_step)
+    said = f"{format_count(tower.parameters)}, {share} of FLOPs, {tower.image_tokens:,} tokens"
+    return [("vision tower", said)]
 
 
 def _verdict(memory: MemorySummary) -> Text:

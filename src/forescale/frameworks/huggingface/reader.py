@@ -18,6 +18,7 @@ from forescale.frameworks.huggingface.dense import DENSE
 from forescale.frameworks.huggingface.hybrid import HYBRID
 from forescale.frameworks.huggingface.keys import Keys
 from forescale.frameworks.huggingface.moe import MOE
+from forescale.frameworks.huggingface.vision import vision_of
 from forescale.graph.counts import count_parameters
 from forescale.spec.model import DenseFfn, FullAttention, Layer, Model, Patches
 from forescale.units import format_count
@@ -67,7 +68,8 @@ def read_huggingface(config: Mapping[str, Any], *, name: str, where: str) -> Rea
     Parameters
     ----------
     config
-        The parsed file. Of a multimodal model the part under `text_config` is read.
+        The parsed file. Of a multimodal model the part under `text_config` is read, and the vision towers
+        that are known.
     name
         Name of the resulting model.
     where
@@ -83,6 +85,7 @@ def read_huggingface(config: Mapping[str, Any], *, name: str, where: str) -> Rea
     family = _family(keys)
     try:
         model = family(keys)
+        model = replace(model, vision=vision_of(outer, model))
         beside = towers(outer.unread_parts())
         model = replace(model, name=name, source=where, left_out=left_out(beside, model) if beside else "")
     except SpecError as error:

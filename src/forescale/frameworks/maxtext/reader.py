@@ -229,4 +229,4 @@ def _model(settings: Settings, path: Path, options: Options, own: Mapping[str, A
     built = read_model(settings, name if own else path.stem)
     known = presets().get(name, {}).get("catalogue")
     twin = options.model_of(known) if known and options.model_of is not None else None
-    return twin if twin is not None and same(twin, built) else built
+    return twin.text if twin is not None and same(twin, built) else built

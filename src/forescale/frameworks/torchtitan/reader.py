@@ -192,7 +192,7 @@ def _named(settings: Settings, options: Options, means: str | None) -> Model:
         return load_huggingface(folder).model
     if options.model_of is None:
         settings.refuse(f"the model {named} is only named; it is read where a catalogue of models is given")
-    return options.model_of(named)
+    return options.model_of(named).text
 
 
 def _read_optimizer(settings: Settings, workload: dict[str, Any]) -> None:

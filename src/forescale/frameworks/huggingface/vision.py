@@ -1,0 +1,257 @@
+"""Vision towers of multimodal configurations: one function each, with the defaults of its class in transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import isqrt
+from types import MappingProxyType
+from typing import Any
+
+from forescale.errors import ReaderError
+from forescale.frameworks.huggingface.keys import HEADS, Keys
+from forescale.limits import LAYERS, within
+from forescale.spec.model import DenseFfn, FullAttention, Layer, Model, NormKind, Patches, Vision
+
+PART = "vision_config"
+
+
+def vision_of(keys: Keys, text: Model) -> Vision | None:
+    """Return the tower of a configuration whose language model is `text`; None where it has none that is known."""
+    kind, inner = keys.get("model_type"), keys.child(PART) if keys.get("model_type") in TOWERS else None
+    if inner is None:
+        return None
+    inner.get("model_type")
+    return TOWERS[kind](inner, keys, text)
+
+
+def encoder(
+    keys: Keys,
+    *,
+    width: int,
+    depth: int,
+    heads: int,
+    ffn: DenseFfn,
+    patch: int,
+    norm: NormKind = "layer",
+    frames: int = 1,
+    windows: Callable[[int], int | None] = lambda _: None,
+    rotary: bool = False,
+    patch_bias: bool = True,
+    class_token: bool = False,
+    **fields: Any,  # noqa: ANN401 (of the model)
+) -> Model:
+    """Return a vision transformer with biases on all of attention; `windows` says what patches each layer sees."""
+    if width % heads:
+        raise ReaderError(keys.where, f"hidden size {width} does not divide over {heads} heads")
+    within(depth, LAYERS, f"{keys.where}: the number of layers")
+
+    def layer(window: int | None) -> Layer:
+        attention = FullAttention(
+            num_heads=heads,
+            num_kv_heads=heads,
+            head_dim=width // heads,
+            causal=False,
+            window=window,
+            qkv_bias=True,
+            output_bias=True,
+            rotary=rotary,
+        )
+        return Layer(attention=attention, ffn=ffn)
+
+    kinds = {window: layer(window) for window in map(windows, range(depth))}
+    elements = patch**2 * keys.size("num_channels", "in_channels", "in_chans", default=3) * frames
+    return Model(
+        name="vision",
+        hidden_size=width,
+        layers=tuple(kinds[windows(place)] for place in range(depth)),
+        norm=norm,
+        patches=Patches(patch_elements=elements, bias=patch_bias, class_token=class_token),
+        **fields,
+    )
+
+
+def clip_or_siglip(keys: Keys) -> tuple[Model, int, int]:
+    """Return CLIP's or SigLIP's transformer, the side of a patch and that of an image."""
+    clip = keys.get("model_type") == "clip_vision_model"
+    patch = keys.size("patch_size", default=32 if clip else 16)
+    image = keys.size("image_size", default=224)
+    if not clip and keys.flag("vision_use_head", default=False):
+        keys.refuse("vision_use_head", "a pooling head of a tower")
+    tower = encoder(
+        keys,
+        width=keys.size("hidden_size", default=768),
+        depth=keys.size("num_hidden_layers", default=12),
+        heads=keys.size(*HEADS, default=12),
+        ffn=DenseFfn(ffn_hidden_size=keys.size("intermediate_size", default=3072), gated=False, bias=True),
+        patch=patch,
+        patch_bias=not clip,
+        class_token=clip,
+        learned_positions=(image // patch) ** 2 + clip,
+        embedding_norm=clip,
+    )
+    return tower, patch, image
+
+
+def gemma3(keys: Keys, outer: Keys, text: Model) -> Vision:
+    """Gemma 3: SigLIP, whose patches are averaged to `mm_tokens_per_image`."""
+    tower, patch, image = clip_or_siglip(keys)
+    tokens = outer.size("mm_tokens_per_image", default=256)
+    return Vision(
+        encoder=tower,
+        patch_size=patch,
+        image_size=image,
+        merge=max(image // patch // isqrt(tokens), 1),
+        pools=True,
+        projector=(text.hidden_size,),
+        projector_norm="rms",
+    )
+
+
+def llava(keys: Keys, outer: Keys, text: Model) -> Vision:
+    """LLaVA 1.5: CLIP and two linear layers; the class token does not go to the text."""
+    if isinstance(outer.get("vision_feature_layer"), list):
+        outer.refuse("vision_feature_layer", "several layers of a tower side by side")
+    outer.get("vision_feature_select_strategy", "image_seq_length", "projector_hidden_act")
+    tower, patch, image = clip_or_siglip(keys)
+    return Vision(
+        encoder=tower,
+        patch_size=patch,
+        image_size=image,
+        projector=(text.hidden_size, text.hidden_size),
+        projector_bias=outer.flag("multimodal_projector_bias", default=True),
+    )
+
+
+def llama4(keys: Keys, outer: Keys, text: Model) -> Vision:
+    """Llama 4: patches shuffled into fewer tokens, an adapter of two layers, and the projector; images are tiles."""
+    del outer
+    patch, image = keys.size("patch_size", default=14), keys.size("image_size", default=448)
+    ratio = keys.get("pixel_shuffle_ratio") or 0.5
+    merge = round(1.0 / ratio) if isinstance(ratio, int | float) and 0.0 < ratio <= 1.0 else 0
+    if not merge:
+        raise ReaderError(keys.where, f"the key 'pixel_shuffle_ratio' must lie in (0, 1]; got {ratio!r}")
+    inner = keys.size("intermediate_size", default=5632)
+    width, adapter = keys.size("hidden_size", default=768), keys.size("projector_output_dim", default=4096)
+    if width * merge**2 != inner:
+        problem = f"intermediate_size {inner} is not hidden_size {width} of {merge**2} patches, which the adapter takes"
+        raise ReaderError(keys.where, problem)
+    if keys.size("vision_output_dim", default=adapter) != adapter:
+        raise ReaderError(keys.where, "vision_output_dim is not the projector_output_dim that it stands for")
+    tower = encoder(
+        keys,
+        width=width,
+        depth=keys.size("num_hidden_layers", default=34),
+        heads=keys.size(*HEADS, default=16),
+        ffn=DenseFfn(ffn_hidden_size=inner, gated=False, bias=True),
+        patch=patch,
+        rotary=True,
+        patch_bias=False,
+        class_token=True,
+        learned_positions=(image // patch) ** 2 + 1,
+        embedding_norm=True,
+    )
+    keys.get("multi_modal_projector_bias")
+    return Vision(
+        encoder=tower,
+        patch_size=patch,
+        image_size=image,
+        merge=merge,
+        projector=(keys.size("projector_input_dim", default=4096), adapter, text.hidden_size),
+    )
+
+
+def qwen2_vl(keys: Keys, outer: Keys, text: Model) -> Vision:
+    """Qwen2-VL: images of any size."""
+    del outer
+    width = keys.size("embed_dim", default=1280)
+    ffn = DenseFfn(ffn_hidden_size=width * keys.size("mlp_ratio", default=4), gated=False, bias=True)
+    return _qwen(keys, text, width=width, ffn=ffn, norm="layer")
+
+
+def qwen2_5_vl(keys: Keys, outer: Keys, text: Model) -> Vision:
+    """Qwen2.5-VL: RMS norms, gated feed-forwards, and windows of patches on all but some layers."""
+    del outer
+    whole = keys.items("fullatt_block_indexes") or (7, 15, 23, 31)
+    side = keys.size("window_size", default=112) // keys.size("patch_size", default=14)
+    ffn = DenseFfn(ffn_hidden_size=keys.size("intermediate_size", default=3420), bias=True)
+    width = keys.size("hidden_size", default=3584)
+
+    def window(layer: int) -> int | None:
+        return None if layer in whole else side**2
+
+    return _qwen(keys, text, width=width, ffn=ffn, norm="rms", windows=window)
+
+
+def qwen3_vl(keys: Keys, outer: Keys, text: Model) -> Vision:
+    """Qwen3-VL: learned positions, stretched to any size; layers whose results go to the text's own layers."""
+    del outer
+    positions = keys.size("num_position_embeddings", default=2304)
+    deepstack = keys.items("deepstack_visual_indexes")
+    ffn = DenseFfn(ffn_hidden_size=keys.size("intermediate_size", default=4304), gated=False, bias=True)
+    return _qwen(
+        keys,
+        text,
+        width=keys.size("hidden_size", default=1152),
+        ffn=ffn,
+        norm="layer",
+        patch=16,
+        bias=True,
+        positions=positions,
+        num_deepstack=3 if deepstack is None else len(deepstack),
+    )
+
+
+def _qwen(
+    keys: Keys,
+    text: Model,
+    *,
+    width: int,
+    ffn: DenseFfn,
+    norm: NormKind,
+    windows: Callable[[int], int | None] = lambda _: None,
+    patch: int = 14,
+    bias: bool = False,
+    positions: int = 0,
+    num_deepstack: int = 0,
+) -> Vision:
+    """Return a tower of the Qwen family, whose last norm is that of the merger."""
+    patch, merge = keys.size("patch_size", default=patch), keys.size("spatial_merge_size", default=2)
+    tower = encoder(
+        keys,
+        width=width,
+        depth=keys.size("depth", default=27 if positions else 32),
+        heads=keys.size("num_heads", default=16),
+        ffn=ffn,
+        patch=patch,
+        norm=norm,
+        frames=keys.size("temporal_patch_size", default=2),
+        windows=windows,
+        rotary=True,
+        patch_bias=bias,
+        learned_positions=positions,
+        final_norm=False,
+    )
+    return Vision(
+        encoder=tower,
+        patch_size=patch,
+        image_size=isqrt(positions) * patch,
+        merge=merge,
+        projector=(width * merge**2, keys.size("out_hidden_size", default=text.hidden_size)),
+        projector_bias=True,
+        projector_norm=norm,
+        num_deepstack=num_deepstack,
+    )
+
+
+TOWERS: Mapping[str, Callable[[Keys, Keys, Model], Vision]] = MappingProxyType(
+    {
+        "gemma3": gemma3,
+        "llama4": llama4,
+        "llava": llava,
+        "qwen2_5_vl": qwen2_5_vl,
+        "qwen2_vl": qwen2_vl,
+        "qwen3_vl": qwen3_vl,
+        "qwen3_vl_moe": qwen3_vl,
+    }
+)
+"""Towers by the `model_type` of the whole."""

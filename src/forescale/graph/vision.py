@@ -1,0 +1,194 @@
+"""Blocks of a vision tower: its transformer, made as a language model's is, and the projector behind it.
+
+Every image is a sequence of its own, so a micro-batch has as many of these as images. All of it stands on the first
+stage; context-parallel ranks each run the whole tower, and sequence parallelism leaves it alone (Megatron-LM,
+examples/multimodal/model.py: "Vision model and projection do not use SP/CP yet").
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+from forescale.graph.ffn import activation
+from forescale.graph.layer import block_name, embedding_block, layer_block
+from forescale.graph.layout import Extent, Layout
+from forescale.graph.modules import elementwise, gather_sequence, linear, norm, scatter_sequence
+from forescale.graph.operator import Block, Builder, Work
+from forescale.graph.ops import Collective
+from forescale.graph.recompute import fed
+from forescale.numeric import Numeric, summed
+from forescale.spec.model import Vision
+from forescale.spec.workload import FrozenPart, Trainable
+
+NOTHING = Trainable()
+EVERYTHING = Trainable(frozen=("embedding", "attention", "ffn", "moe", "norm", "head"))
+"""What is frozen in the layout of a tower, or of a projector."""
+
+
+def vision_blocks(vision: Vision, layout: Layout) -> tuple[Block, ...]:
+    """Return the patch embedding, the layers by kind, and the projector."""
+    encoder, own = vision.encoder, _layout(vision, layout, "vision")
+    start = replace(embedding_block(encoder, own), name="vision embedding")
+    layers = (
+        replace(layer_block(encoder, kind, own), name=f"vision {block_name(kind)}")
+        for kind in encoder.layer_kinds
+    )
+    found: list[Block] = []
+    trained = False
+    for block in (start, *layers, _projector(vision, layout)):
+        needed, trained = _with_gradients(block, of_input=trained)
+        found.append(needed if layout.choices.kernels.cuts_vision else _alone(needed))
+    return tuple(found)
+
+
+def _alone(block: Block) -> Block:
+    """Leave out messages between ranks that each have the whole tower."""
+
+    def computed(work: Work) -> Work:
+        return tuple(each for each in work if not isinstance(each, Collective))
+
+    return replace(
+        block,
+        operators=tuple(
+            replace(
+                operator,
+                forward=computed(operator.forward),
+                backward_input=computed(operator.backward_input),
+                backward_weight=computed(operator.backward_weight),
+            )
+            for operator in block.operators
+        ),
+    )
+
+
+def _layout(vision: Vision, layout: Layout, part: FrozenPart) -> Layout:
+    """Return the layout of images, which only tp may cut."""
+    degrees, images = layout.degrees, layout.images
+    patches = vision.encoder.patches
+    return replace(
+        layout,
+        degrees=replace(
+            degrees,
+            tp=degrees.tp if layout.choices.kernels.cuts_vision else 1.0,
+            cp=1.0,
+            ep=1.0,
+            etp=1.0,
+            micro_batch_size=degrees.micro_batch_size * float(images.count),
+        ),
+        choices=replace(layout.choices, sp=False, tp_kind="1d", cp_kind="all_gather"),
+        seq_len=float(vision.patches(images) + (patches is not None and patches.class_token)),
+        document_len=None,
+        trainable=EVERYTHING if layout.trainable.freezes(part) else NOTHING,
+    )
+
+
+def _with_gradients(block: Block, *, of_input: bool) -> tuple[Block, bool]:
+    """Leave out of backward what no trained weight needs; return whether the block's result has a gradient.
+
+    Autograd keeps nothing for what has no trained weight in it or before it, and makes no gradient of pixels.
+    """
+    gradients = set(fed(block.operators)) if of_input else set()
+    trained = {parameter.name.rpartition(".")[0] for parameter in block.parameters if not parameter.frozen}
+    operators = []
+    for operator in block.operators:
+        passes_on = not gradients.isdisjoint(operator.reads)
+        is_norm = operator.name in trained and not operator.backward_weight  # whose one pass makes both
+        own = is_norm or bool(operator.backward_weight)
+        if passes_on or own:
+            gradients.update(operator.writes)
+        operators.append(
+            replace(
+                operator,
+                part="vision",
+                backward_input=operator.backward_input if passes_on or is_norm else (),
+                saves=operator.saves if passes_on or own else (),
+                backward_temporaries=operator.backward_temporaries if passes_on or own else (),
+            )
+        )
+    return replace(block, operators=tuple(operators)), not gradients.isdisjoint(operators[-1].writes)
+
+
+def _projector(vision: Vision, layout: Layout) -> Block:
+    """Return the tower's last norm, its projectors, and the writing of their results into the sequence."""
+    encoder, own = vision.encoder, _layout(vision, layout, "vision")
+    b, h = Builder(layout=own, part="head"), float(encoder.hidden_size)
+    source = b.tensor("vision.stream", own.tokens() * h)
+    if encoder.final_norm:
+        norm(
+            b,
+            "vision.norm",
+            source=source,
+            result="vision.result",
+            tokens=own.tokens(),
+            width=h,
+            kind=encoder.norm,
+            narrow=False,
+        )
+        source = "vision.result"
+    b.layout = replace(_layout(vision, layout, "projector"), seq_len=float(vision.tokens(layout.images)))
+    patches = float(vision.merge**2) * b.layout.tokens()
+    results = [_projected(b, vision, "projector", source, rows=patches, width=h)]
+    for level in range(vision.num_deepstack):
+        name, wide = f"projector.deepstack_{level}", float(vision.width)
+        source = b.tensor(f"{name}.input", b.layout.tokens() * wide)
+        results.append(_projected(b, vision, name, source, rows=b.layout.tokens(), width=wide))
+    tokens = b.tensor("vision.tokens", summed(b.tensors[result].elements for result in results))
+    moved = 3.0 * b.bytes_of(tokens)
+    reads = tuple(results)
+    elementwise(b, "vision.insert", reads=reads, writes=(tokens,), forward_bytes=moved, backward_bytes=moved)
+    return b.block("projector", "vision.stream")
+
+
+def _projected(b: Builder, vision: Vision, name: str, source: str, *, rows: Numeric, width: float) -> str:
+    """Append one projector: patches merged, a norm of `rows` of `width`, linear layers with activations between."""
+    tokens = b.layout.tokens()
+    if vision.pools:
+        pooled, rows = b.tensor(f"{name}.pooled", tokens * width), tokens
+        moved = b.bytes_of(source, pooled)
+        reads = (source,)
+        elementwise(
+            b, f"{name}.pool", reads=reads, writes=(pooled,), forward_bytes=moved, backward_bytes=moved
+        )
+        source = pooled
+    if (kind := vision.projector_norm) is not None:
+        result = f"{name}.normed"
+        norm(
+            b, f"{name}.norm", source=source, result=result, tokens=rows, width=width, kind=kind, narrow=False
+        )
+        source = result
+    widths = (vision.width, *vision.projector)
+    for place, (inner, outer) in enumerate(pairwise(widths)):
+        last = place + 2 == len(widths)
+        source = _linear(
+            b, f"{name}.{place}", vision, source, (inner, outer), split_after=place % 2 == 1, last=last
+        )
+    return source
+
+
+def _linear(
+    b: Builder,
+    name: str,
+    vision: Vision,
+    source: str,
+    sizes: tuple[int, int],
+    *,
+    split_after: bool,
+    last: bool,
+) -> str:
+    """Append one linear layer; of two in a row tp cuts the outputs of the first and the inputs of the second."""
+    lay, tokens = b.layout, b.layout.tokens()
+    inputs: Extent = ("ffn" if split_after else "hidden", float(sizes[0]))
+    outputs: Extent = ("hidden" if split_after or last else "ffn", float(sizes[1]))
+    if outputs[0] == "ffn":
+        source = gather_sequence(b, f"{name}.gather", source=source, width=inputs[1], feeds=name)
+    result = b.tensor(f"{name}.result", tokens * outputs[1] / lay.split(outputs[0]))
+    bias = vision.projector_bias
+    linear(b, name, source=source, result=result, rows=tokens, inputs=inputs, outputs=outputs, bias=bias)
+    if split_after:
+        scatter_sequence(b, f"{name}.scatter", source=result, result=result, width=outputs[1])
+    if last:
+        return result
+    activated = b.tensor(f"{name}.activated", b.tensors[result].elements)
+    activation(b, f"{name}.activation", result, activated, gated=False)
+    return activated

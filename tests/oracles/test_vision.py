@@ -1,0 +1,240 @@
+"""Vision towers against the classes of transformers: parameters, FLOP by torch's counter, bytes that autograd keeps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+counter = pytest.importorskip("torch.utils.flop_counter")
+
+from tests.oracles.test_flops import FLASH  # noqa: E402
+from tests.oracles.test_saved_tensors import saved_bytes  # noqa: E402
+
+from forescale.frameworks.huggingface.reader import read_huggingface  # noqa: E402
+from forescale.frameworks.huggingface.vision import TOWERS  # noqa: E402
+from forescale.graph.counts import TOWER, block_flops, count_parameters, whole_blocks  # noqa: E402
+from forescale.graph.layout import Layout, split_strategy  # noqa: E402
+from forescale.graph.parts import build_blocks  # noqa: E402
+from forescale.graph.recompute import keep  # noqa: E402
+from forescale.spec import Kernels, Model, Recompute, Strategy  # noqa: E402
+from forescale.spec.model import Images  # noqa: E402
+from forescale.spec.workload import FrozenPart, Precision, Trainable  # noqa: E402
+
+TEXT = {
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "vocab_size": 512,
+}
+QWEN = {"depth": 3, "num_heads": 2, "in_channels": 3, "spatial_merge_size": 2, "temporal_patch_size": 2}
+CLIP = {"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 3, "num_attention_heads": 2}
+QWEN3 = {
+    "hidden_size": 64,
+    "intermediate_size": 160,
+    "patch_size": 16,
+    "out_hidden_size": 128,
+    "num_position_embeddings": 64,
+    "deepstack_visual_indexes": [0, 1],
+    **QWEN,
+}
+LLAMA4 = {
+    "image_size": 112,
+    "patch_size": 14,
+    "pixel_shuffle_ratio": 0.5,
+    "projector_input_dim": 80,
+    "projector_output_dim": 80,
+    "vision_output_dim": 80,
+}
+TOWERS_OF: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "gemma3": (
+        {"model_type": "gemma3_text", **TEXT},
+        {
+            "model_type": "siglip_vision_model",
+            "image_size": 112,
+            "patch_size": 14,
+            "vision_use_head": False,
+            **CLIP,
+        },
+        {"mm_tokens_per_image": 16},
+    ),
+    "llama4": (
+        {
+            "model_type": "llama4_text",
+            "num_local_experts": 2,
+            "num_experts_per_tok": 1,
+            "intermediate_size_mlp": 256,
+            **TEXT,
+        },
+        {"model_type": "llama4_vision_model", **CLIP, **LLAMA4, "intermediate_size": 256},
+        {},
+    ),
+    "llava": (
+        {"model_type": "llama", **TEXT},
+        {"model_type": "clip_vision_model", "image_size": 112, "patch_size": 14, **CLIP},
+        {},
+    ),
+    "qwen2_vl": (
+        {"model_type": "qwen2_vl_text", **TEXT},
+        {"embed_dim": 64, "hidden_size": 128, "mlp_ratio": 3, "patch_size": 14, **QWEN},
+        {},
+    ),
+    "qwen2_5_vl": (
+        {"model_type": "qwen2_5_vl_text", **TEXT},
+        {
+            "hidden_size": 64,
+            "intermediate_size": 172,
+            "out_hidden_size": 128,
+            "patch_size": 14,
+            "window_size": 56,
+            "fullatt_block_indexes": [1],
+            **QWEN,
+        },
+        {},
+    ),
+    "qwen3_vl": ({"model_type": "qwen3_vl_text", **TEXT}, QWEN3, {}),
+    "qwen3_vl_moe": (
+        {
+            "model_type": "qwen3_vl_moe_text",
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 96,
+            **TEXT,
+        },
+        QWEN3,
+        {},
+    ),
+}
+BATCH = 2
+RUN = ("gemma3", "llama4", "llava", "qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+
+
+def configuration(kind: str) -> dict[str, Any]:
+    text, vision, others = TOWERS_OF[kind]
+    return {"model_type": kind, "text_config": text, "vision_config": vision, **others}
+
+
+def ours(kind: str) -> Model:
+    return read_huggingface(configuration(kind), name=kind, where="test").model
+
+
+def classes(kind: str, **options: Any) -> Any:
+    keys = {key: value for key, value in configuration(kind).items() if key != "model_type"}
+    config = transformers.AutoConfig.for_model(kind, **keys)
+    return transformers.AutoModelForImageTextToText.from_config(config, **options)
+
+
+def test_every_tower_is_tried():
+    assert set(TOWERS_OF) == set(TOWERS)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", TOWERS_OF)
+def test_parameters_equal_those_of_the_class(kind: str):
+    with torch.device("meta"):
+        model = classes(kind)
+    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    text = sum(size for name, size in sizes.items() if "language_model" in name or "lm_head" in name)
+    counts = count_parameters(ours(kind))
+    assert (counts.total, counts.vision) == (sum(sizes.values()), sum(sizes.values()) - text)
+
+
+def seen(kind: str) -> Images:
+    return Images(count=BATCH, size=8 * TOWERS_OF[kind][1]["patch_size"])
+
+
+def pixels(kind: str, images: int) -> dict[str, Any]:
+    """Return the input of so many images of 8 x 8 patches."""
+    vision = TOWERS_OF[kind][1]
+    if not kind.startswith("qwen"):
+        return {"pixel_values": torch.randn(images, 3, 112, 112, dtype=torch.bfloat16)}
+    side = 8
+    elements = 3 * 2 * vision["patch_size"] ** 2
+    return {
+        "pixel_values": torch.randn(images * side**2, elements, dtype=torch.bfloat16),
+        "image_grid_thw": torch.tensor([[1, side, side]] * images),
+    }
+
+
+def flat(parts: Any) -> list[Any]:
+    """Return the tensors of lists in lists."""
+    if not isinstance(parts, list | tuple):
+        return [parts]
+    return [each for part in parts for each in flat(part)]
+
+
+def features(model: Any, kind: str, given: dict[str, Any]) -> Any:
+    """Return what the tower and its projectors make of images, all of it."""
+    more = (
+        {} if kind.startswith("qwen") or kind == "gemma3" else {"vision_feature_select_strategy": "default"}
+    )
+    if kind == "llava":
+        more["vision_feature_layer"] = -1  # of the usual -2 the last layer has no backward
+    found = getattr(model, "model", model).get_image_features(**given, **more, return_dict=True)
+    if kind == "llama4":  # its projector follows
+        return model.multi_modal_projector(found.last_hidden_state)
+    parts = flat([found.pooler_output, getattr(found, "deepstack_features", None) or ()])
+    return torch.cat([part.reshape(-1, part.shape[-1]) for part in parts])
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", RUN)
+def test_flops_equal_those_that_torch_counts(kind: str):
+    torch.manual_seed(0)
+    model = classes(kind, attn_implementation="sdpa", dtype=torch.bfloat16)
+    passes = [counter.FlopCounterMode(display=False, custom_mapping=FLASH) for _ in range(2)]
+    with passes[0]:
+        found = features(model, kind, pixels(kind, BATCH))
+    with passes[1]:
+        found.float().sum().backward()
+    blocks = whole_blocks(ours(kind), images=seen(kind))
+    flops = [(block_flops(block, "masked"), times) for block, times in blocks if block.name.startswith(TOWER)]
+    assert sum(times * each.forward for each, times in flops) == passes[0].get_total_flops()
+    assert sum(times * each.backward for each, times in flops) == passes[1].get_total_flops()
+
+
+def beside(kind: str) -> float:
+    """Return the bytes of CLIP's activation in two steps, of products of q, k and v in one storage, and of tables."""
+    encoder = ours(kind).vision.encoder
+    tokens, layer = BATCH * 64, encoder.layers[0]
+    quick = layer.ffn.ffn_hidden_size if kind in ("llava", "qwen2_vl") else 0
+    whole = 2 * encoder.hidden_size if kind.startswith("qwen") else 0
+    tables = 2 * 4 * tokens * layer.attention.head_dim if kind.startswith("qwen") else 0
+    return 2.0 * encoder.num_layers * tokens * (quick + whole) + tables
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", RUN)
+@pytest.mark.parametrize("frozen", [(), ("vision", "projector")])
+def test_bytes_are_those_that_autograd_keeps(kind: str, frozen: tuple[FrozenPart, ...]):
+    """Of PyTorch's own modules, with what transformers' classes keep beside: see `beside`."""
+    torch.manual_seed(0)
+    model = classes(kind, attn_implementation="sdpa", dtype=torch.bfloat16)
+    for name, parameter in model.named_parameters():
+        projects = any(part in name for part in ("projector", "merger", "vision_adapter"))
+        parameter.requires_grad = ("projector" if projects else "vision") not in frozen
+    given = pixels(kind, BATCH)
+    if frozen == ("vision", "projector"):
+        assert not features(model, kind, given).requires_grad
+    strategy = Strategy(kernels=Kernels(fused=kind != "qwen2_5_vl"))  # whose norms are RMS, in single steps
+    degrees, choices = split_strategy(strategy)
+    layout = Layout(
+        degrees=degrees,
+        choices=choices,
+        precision=Precision(),
+        seq_len=64.0,
+        trainable=Trainable(frozen=frozen),
+        images=seen(kind),
+    )
+    blocks = build_blocks(ours(kind), layout).vision
+    ours_kept = sum(times * float(keep(block, Recompute()).num_bytes) for times, block in blocks)
+    if frozen == ("vision", "projector"):
+        assert ours_kept == 0
+        return
+    theirs = saved_bytes(model, lambda: features(model, kind, given))
+    assert ours_kept + beside(kind) == pytest.approx(theirs, rel=0.04)
