@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, NoReturn, overload
 
 from forescale.errors import ReaderError, shown
@@ -173,6 +173,18 @@ class Settings:
         """Return the key as the configuration writes it, and on which line, for a message."""
         line = self._lines.get(key)
         return self._spelling.get(key, key) + (f" (line {line})" if line else "")
+
+    def ask(self, keys: Iterable[str]) -> None:
+        """Refuse keys that are variables which nothing sets, all at once."""
+        values = {key: value for key in keys if isinstance(value := self._values.get(key), str)}
+        unset = [key for key, value in values.items() if is_unset(value)]
+        if len(unset) > 1:
+            given = " ".join(
+                f"--var {name}=VALUE" for name in dict.fromkeys(values[key][2:-1] for key in unset)
+            )
+            self.refuse(
+                f"nothing sets the variables of {', '.join(map(self.spell, unset))}; give them with {given}"
+            )
 
     def note(self, text: str) -> None:
         """Keep a remark for the reader of the result."""

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from forescale.catalogue.models import load_model, vocabulary_of
-from forescale.errors import ReaderError
+from forescale.errors import ReaderError, UnknownKeyError
 from forescale.frameworks.megatron import MegatronReader, read_arguments
+from forescale.frameworks.readers import read_file
 from forescale.frameworks.reading import Options
 from forescale.spec import (
     DenseFfn,
@@ -570,6 +571,92 @@ def test_a_table_of_flags_in_yaml(tmp_path):
     file.write_text("MODEL_ARGS: [1]\n")
     with pytest.raises(ReaderError, match="must hold a table of flags"):
         MegatronReader().read(file, Options())
+
+
+NESTED = """\
+language_model:
+  num_layers: 2
+  hidden_size: 64
+  num_attention_heads: 4
+  num_query_groups: 2
+  num_moe_experts: null
+  activation_func: swiglu
+  add_bias_linear: False
+  _cpu_offloading_context: null
+model_parallel:
+  tensor_model_parallel_size: 2
+  bf16: True
+micro_batch_size: 1
+seq_length: 16
+vocab_size: 100
+"""
+
+
+def test_its_yaml_is_what_the_flags_say(tmp_path):
+    file = tmp_path / "gpt.yaml"
+    file.write_text(NESTED)
+    found = read_file(file, Options(num_devices=4))
+    layer = found.model.layers[0]
+    assert (layer.attention.num_kv_heads, layer.attention.qkv_bias, layer.ffn.gated) == (2, False, True)
+    assert (found.strategy.tp, found.strategy.dp, found.workload.precision.activations) == (2, 2, "bf16")
+    assert "_cpu_offloading_context" in found.ignored
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right", "line"),
+    [
+        ("hiden_size", "hidden_size", 3),
+        ("langage_model", "language_model", 1),
+        ("model_paralel", "model_parallel", 10),
+    ],
+)
+def test_a_misspelt_key_of_its_yaml_has_its_line(tmp_path, wrong, right, line):
+    file = tmp_path / "gpt.yaml"
+    file.write_text(NESTED.replace(f"{right}:", f"{wrong}:"))
+    with pytest.raises(
+        UnknownKeyError, match=rf"unknown key '{wrong}' in .*, line {line}; did you mean {right} "
+    ):
+        read_file(file)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [("swiglu", "relu", "activation_func must be one of swiglu, squaredrelu, gelu, got 'relu'"),
+     ("model_parallel:\n  tensor", "model_parallel: 3\ntensor", "model_parallel must be a table, got 3")],
+)  # fmt: skip
+def test_what_its_yaml_may_not_hold(tmp_path, old, new, problem):
+    file = tmp_path / "gpt.yaml"
+    file.write_text(NESTED.replace(old, new).replace("\n  bf16", "\nbf16"))
+    with pytest.raises(ReaderError, match=problem):
+        read_file(file)
+
+
+def test_flags_on_lines_of_their_own_are_one_list():
+    assert (
+        read_arguments("# one a line\n" + BASE.replace(" --", "\n--"), options=Options()).model.num_layers
+        == 4
+    )
+
+
+def test_variables_that_nothing_sets_are_asked_for_at_once():
+    text = "--num-layers $NL --hidden-size $HS --num-attention-heads 4"
+    with pytest.raises(ReaderError, match="of --num-layers, --hidden-size; .* --var NL=VALUE --var HS=VALUE"):
+        read_arguments(text)
+
+
+def test_a_script_without_a_model_says_so():
+    with pytest.raises(
+        ReaderError, match="describes no model: --num-layers, --hidden-size, --num-attention-heads"
+    ):
+        read_arguments("--decoder-first-pipeline-num-layers 3 --bf16")
+
+
+def test_a_model_of_a_provider_is_not_the_flags():
+    refused("--model-provider llava_vlm takes its model from Python", "--model-provider llava_vlm")
+
+
+def test_devices_that_are_asked_for_hold_experts_too():
+    refused("give --devices 32, or other degrees", MOE + f"{PP}4 --expert-model-parallel-size 8", 6)
 
 
 @pytest.mark.parametrize("case", json.loads(CASES.read_text())["cases"], ids=lambda case: case["name"])

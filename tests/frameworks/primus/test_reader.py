@@ -114,7 +114,9 @@ def test_placeholders_take_the_callers_value_and_never_the_environments(reposito
 
 def test_a_placeholder_without_default(repository):
     path = experiment(repository, "${TP:2}", "${TP}")
-    with pytest.raises(ReaderError, match=r"the placeholder \$\{TP\} has no default; give a value for TP"):
+    with pytest.raises(
+        ReaderError, match=r"the placeholder \$\{TP\} has no default; give it with --var TP=VALUE"
+    ):
         read(path)
     assert read(path, variables={"TP": "2"}).strategy.tp == 2
 

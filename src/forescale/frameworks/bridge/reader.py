@@ -86,8 +86,6 @@ class BridgeReader:
         reading = read_settings(
             settings,
             name=path.stem,
-            num_devices=options.num_devices,
-            layout=options.layout,
             options=options,
             unknown=unknown,
             form=self.name,

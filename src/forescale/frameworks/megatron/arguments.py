@@ -35,10 +35,28 @@ class CommandLine:
 
 
 @cache
+def _data() -> Mapping[str, Any]:
+    text = (files("forescale.frameworks.megatron") / "flags.json").read_text(encoding="utf-8")
+    return MappingProxyType(json.loads(text))
+
+
+@cache
 def known_flags() -> Mapping[str, tuple[str, str]]:
     """Return Megatron-LM's flags: the key each sets, and what it takes (a value, or sets true or false)."""
-    data = json.loads((files("forescale.frameworks.megatron") / "flags.json").read_text(encoding="utf-8"))
-    return MappingProxyType({flag: (key, kind) for flag, (key, kind) in data["flags"].items()})
+    return MappingProxyType({flag: (key, kind) for flag, (key, kind) in _data()["flags"].items()})
+
+
+@cache
+def known_keys() -> frozenset[str]:
+    """Return the keys that flags set."""
+    return frozenset(key for key, _ in known_flags().values())
+
+
+@cache
+def yaml_keys() -> Mapping[str, str]:
+    """Return what --yaml-cfg takes: each key that it has, with the key of a flag that means the same, or itself."""
+    own = {name: key or name for name, key in _data()["yaml"].items()}
+    return MappingProxyType({key: key for key in known_keys()} | own)
 
 
 def flag_of(key: str) -> tuple[str, str] | None:
@@ -50,8 +68,7 @@ def flag_of(key: str) -> tuple[str, str] | None:
 @cache
 def _program_flags() -> frozenset[str]:
     """Return flags that programs of Megatron-LM's repository add to its own."""
-    data = json.loads((files("forescale.frameworks.megatron") / "flags.json").read_text(encoding="utf-8"))
-    return frozenset(data["programs"])
+    return frozenset(_data()["programs"])
 
 
 @cache
@@ -113,20 +130,20 @@ class _Run:
 def _chosen(text: str, variables: Mapping[str, str], where: str, beside: Callable[[str], str | None]) -> _Run:
     """Return, of the programs that a script starts, the one with the most of Megatron's flags.
 
-    A script that starts none, as those that only set variables for another, has the flags of its variables.
+    A script that starts none, as those that only set variables for another, has the flags of its variables. Flags on
+    lines of their own are one list.
     """
     script = follow(text, variables, where, beside)
-    runs = [_run_of(words) for words in script.commands if _starts_program(words)]
+    bare = [word for words in script.commands if words[0].startswith("--") for word in words]
+    runs = [
+        _run_of(words) for words in (*script.commands, bare) if _program(words) is not None or words is bare
+    ]
     held = [word for words in script.variables.values() for word in words]
     flags = [word for value in held if re.search(r"(?:^|\s)--[A-Za-z]", value) for word in _parted(value)]
     run = max((*runs, _run_of([])), key=_known)
     run = run if _known(run) > 1 or not _known(_run_of(flags)) else _run_of(flags)
     told = (" ".join(words) for name, words in script.variables.items() if name in ALLOCATOR)
     return replace(run, allocator=next(told, None))
-
-
-def _starts_program(words: Sequence[str]) -> bool:
-    return words[0].startswith("--") or _program(words) is not None
 
 
 def _known(run: _Run) -> int:

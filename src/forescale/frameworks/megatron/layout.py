@@ -84,9 +84,9 @@ def read_strategy(settings: Settings, *, num_layers: int, num_devices: int | Non
         etp = 1
         if ep > 1:
             settings.refuse(f"{settings.spell('expert_model_parallel_size')} {ep} needs experts; it has none")
+    split = read_split(settings, num_layers=num_layers, pp=pp)
     dp = _data_parallel(settings, num_devices, tp * cp, pp, ep * etp)
     zero, replicate = _sharding(settings, dp, pp, ep)
-    split = read_split(settings, num_layers=num_layers, pp=pp)
     for key, what in NOT_EXPRESSED.items():
         if settings.get(key) not in (None, False, "false", 0, "0", "", []):
             settings.note(f"not expressed: {settings.spell(key)} ({what})")
@@ -129,7 +129,7 @@ def _routed(settings: Settings, tp: int) -> bool:
     routed = bool(settings.count("num_experts"))
     if routed and tp > 1 and not settings.flag("sequence_parallel"):
         settings.refuse(
-            f"experts under tensor parallelism need {settings.spell('sequence_parallel')}; tp is {tp}"
+            f"experts under tensor parallelism need {settings.spell('sequence_parallel')} (here --sp); tp is {tp}"
         )
     return routed
 
@@ -224,16 +224,13 @@ def _data_parallel(settings: Settings, num_devices: int | None, inner: int, pp: 
     if num_devices is None:
         replicas = settings.degree("num_distributed_optimizer_instances")
         return lcm(lcm(inner, expert) // inner, replicas)
-    if num_devices % (inner * pp):
-        settings.refuse(
-            f"the number of devices, {num_devices}, is no multiple of tp x cp x pp = {inner * pp}; "
-            f"give --devices {-(-num_devices // (inner * pp)) * inner * pp}, or other degrees"
-        )
-    if num_devices % (expert * pp):
-        settings.refuse(
-            f"the number of devices, {num_devices}, is no multiple of ep x etp x pp = {expert * pp}; "
-            f"give --devices {-(-num_devices // (expert * pp)) * expert * pp}, or other degrees"
-        )
+    least = lcm(inner, expert) * pp
+    for degrees, size in (("tp x cp", inner * pp), ("ep x etp", expert * pp)):
+        if num_devices % size:
+            settings.refuse(
+                f"the number of devices, {num_devices}, is no multiple of {degrees} x pp = {size}; "
+                f"give --devices {-(-num_devices // least) * least}, or other degrees"
+            )
     return num_devices // (inner * pp)
 
 

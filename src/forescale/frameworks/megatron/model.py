@@ -41,6 +41,8 @@ UNSUPPORTED = {
     "mtp_use_repeated_layer": "one multi-token-prediction layer used many times",
 }
 """Settings that change the architecture in ways that a `Model` cannot say."""
+PROVIDERS = (None, "gpt", "mamba", "hybrid")
+"""Values of --model-provider whose model is what the flags say."""
 LINEAR_VARIANTS = frozenset({"gated_delta_net", "gdn"})
 
 
@@ -94,6 +96,14 @@ def _refuse_unsupported(settings: Settings) -> None:
         value = settings.get(key)
         if value not in (None, False, "false", 0, "0", [], ""):
             settings.refuse(f"{settings.spell(key)} asks for {what}, which cannot be expressed")
+    if (provider := settings.get("model_provider")) not in PROVIDERS:
+        settings.refuse(
+            f"{settings.spell('model_provider')} {provider} takes its model from Python beside the script, "
+            "which is not read"
+        )
+    needed = ("num_layers", "hidden_size", "num_attention_heads")
+    if not any(key in settings for key in (*needed, *KEYS)):
+        settings.refuse(f"it describes no model: {', '.join(map(settings.spell, needed))} are not in it")
     encoder, decoder = settings.count("encoder_num_layers"), settings.count("decoder_num_layers")
     if encoder and decoder:
         settings.refuse("it has an encoder and a decoder, which cannot be expressed")

@@ -7,20 +7,21 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from forescale.errors import ForescaleError, ReaderError, UnknownKeyError
+from forescale.errors import ForescaleError, ReaderError, UnknownKeyError, shown
 from forescale.files import parse_json, read_text
-from forescale.frameworks.megatron.arguments import ALLOCATOR, parse_arguments
+from forescale.frameworks.megatron.arguments import ALLOCATOR, parse_arguments, yaml_keys
 from forescale.frameworks.megatron.layout import KERNELS, read_strategy
 from forescale.frameworks.megatron.model import read_model
 from forescale.frameworks.megatron.run import read_workload
 from forescale.frameworks.reading import Options, Reading, words_of
 from forescale.frameworks.settings import Settings
-from forescale.syntax import parse_yaml
+from forescale.syntax import keys_of_yaml, parse_mapping, parse_yaml
 
 ARGUMENTS = "MODEL_ARGS"
 """Key under which Megatron-LM's own test cases keep their table of flags."""
 OVER = {
     "tp": "tensor_model_parallel_size",
+    "sp": "sequence_parallel",
     "cp": "context_parallel_size",
     "pp": "pipeline_model_parallel_size",
     "ep": "expert_model_parallel_size",
@@ -30,23 +31,34 @@ OVER = {
     "seq_len": "seq_length",
 }
 """Words of a plan that stand for a setting of their own."""
-_HALLMARK = re.compile(r"--(?:num-layers|hidden-size|tensor-model-parallel-size|micro-batch-size)\b")
+SIZES = (*OVER.values(), "num_layers", "hidden_size", "num_attention_heads")
+"""Keys that a projection needs or goes by: those that are variables are asked for all at once."""
+_HALLMARK = re.compile(
+    r"--(?:num-layers|hidden-size|tensor-model-parallel-size|micro-batch-size|decoder-first-pipeline-num-layers)\b"
+)
+_SECTIONS = ("language_model", "model_parallel")
+"""Tables of --yaml-cfg; its other keys stand beside them."""
+_NESTED = re.compile(rf"^(?:{'|'.join(_SECTIONS)}):", re.MULTILINE)
 _REMARK = re.compile(r"^\s*#.*$", re.MULTILINE)
 
 
 class MegatronReader:
-    """Launch scripts and argument lists of Megatron-LM, and tables of its flags in JSON or YAML."""
+    """Launch scripts and argument lists of Megatron-LM, its --yaml-cfg, and tables of its flags in JSON or YAML."""
 
     name: Final = "megatron"
-    title: Final = "Megatron-LM command line, launch script or table of flags"
+    title: Final = "Megatron-LM command line, launch script, --yaml-cfg or table of flags"
 
     def recognises(self, text: str) -> bool:
         """Whether `text` holds flags that only Megatron-LM has, remarks apart: they may quote other commands."""
-        return _HALLMARK.search(_REMARK.sub("", text)) is not None
+        plain = _REMARK.sub("", text)
+        return _HALLMARK.search(plain) is not None or _NESTED.search(plain) is not None
 
     def read(self, path: Path, options: Options) -> Reading:
         """Return what the file at `path` says."""
         text = read_text(path)
+        if path.suffix in (".yaml", ".yml") and _NESTED.search(text):
+            settings, unknown = _nested(text, path, strict=options.strict)
+            return read_settings(settings, name=path.stem, options=options, unknown=unknown)
         table = _table(text, path) if path.suffix in (".json", ".yaml", ".yml") else None
 
         def beside(name: str) -> str | None:
@@ -98,12 +110,10 @@ def read_arguments(
     )
     if "img_h" in line.settings:
         line.settings.refuse("--img-h asks for a vision tower, which cannot be expressed")
-    num_devices = told.num_devices or line.num_devices
     return read_settings(
         line.settings,
         name=name,
-        num_devices=num_devices,
-        layout=told.layout,
+        num_devices=told.num_devices or line.num_devices,
         options=told,
         unknown=line.unknown,
     )
@@ -113,21 +123,21 @@ def read_settings(
     settings: Settings,
     *,
     name: str,
-    num_devices: int | None,
-    layout: bool = True,
-    options: Options | None = None,
+    options: Options,
+    num_devices: int | None = None,
     unknown: Sequence[str] = (),
     form: str = "megatron",
     framework: str = "megatron-core",
     schedule: str | None = None,
 ) -> Reading:
-    """Return what Megatron's settings say, wherever they were written."""
-    told = options or Options()
+    """Return what Megatron's settings say, wherever they were written; `num_devices` where the caller does not say."""
+    num_devices, layout = num_devices or options.num_devices, options.layout
     for word, key in OVER.items():
-        if told.over.get(word) is not None:
-            settings.lay(key, told.over[word])
+        if options.over.get(word) is not None:
+            settings.lay(key, options.over[word])
+    settings.ask(SIZES)
     try:
-        model = read_model(settings, name=name, options=told)
+        model = read_model(settings, name=name, options=options)
         devices = num_devices if layout else None
         strategy = read_strategy(settings, num_layers=model.num_layers, num_devices=devices)
         if num_devices is None and layout:
@@ -157,6 +167,34 @@ def read_settings(
         unknown=tuple(unknown),
         notes=tuple(settings.notes),
     )
+
+
+def _nested(text: str, path: Path, *, strict: bool) -> tuple[Settings, tuple[str, ...]]:
+    """Return the settings of --yaml-cfg by the keys that flags set, and the keys that Megatron-LM does not have."""
+    content = parse_mapping(text, path, parse_yaml)
+    inside = {section: content.pop(section, None) or {} for section in _SECTIONS}
+    for section, table in inside.items():
+        if not isinstance(table, dict):
+            raise ReaderError(path, f"{section} must be a table, got {shown(table)}")
+    values = {key: value for table in (*inside.values(), content) for key, value in table.items()}
+    lines = {key.rpartition(".")[2]: line for key, line in keys_of_yaml(text)}
+    unknown = tuple(str(key) for key in values if key not in yaml_keys())
+    if unknown and strict:
+        raise UnknownKeyError(unknown[0], f"{path}, line {lines[unknown[0]]}", (*yaml_keys(), *_SECTIONS))
+    own = {yaml_keys()[key]: key for key in values if key in yaml_keys()}
+    found = {key: values[name] for key, name in own.items()}
+    activation = str(values.get("activation_func") or "gelu")
+    if activation not in _ACTIVATIONS:
+        raise ReaderError(
+            path, f"activation_func must be one of {', '.join(_ACTIVATIONS)}, got {activation!r}"
+        )
+    found |= {key: activation == name for name, key in _ACTIVATIONS.items() if key}
+    found["group_query_attention"] = values.get("num_query_groups") is not None
+    return Settings(found, str(path), own, {key: lines[name] for key, name in own.items()}), unknown
+
+
+_ACTIVATIONS = {"swiglu": "swiglu", "squaredrelu": "squared_relu", "gelu": ""}
+"""What activation_func of --yaml-cfg means by flag (yaml_arguments.py)."""
 
 
 def _table(text: str, path: Path) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from typing import Any, Final
 from forescale.errors import ReaderError, UnknownKeyError
 from forescale.files import read_text
 from forescale.frameworks.maxtext.reader import Given, read_given
-from forescale.frameworks.megatron.arguments import known_flags
+from forescale.frameworks.megatron.arguments import known_flags, known_keys
 from forescale.frameworks.megatron.model import read_model
 from forescale.frameworks.megatron.reader import read_settings
 from forescale.frameworks.reading import Options, Reading
@@ -77,8 +77,6 @@ class PrimusReader:
         reading = read_settings(
             settings,
             name=_name(module, path),
-            num_devices=options.num_devices,
-            layout=options.layout,
             options=options,
             unknown=unknown,
             form=self.name,
@@ -163,7 +161,7 @@ def _preset(name: str, folder: str, path: Path, options: Options) -> dict[str, A
         return dict(base)
     problem = (
         f"its preset {name!r} is neither beside it nor in a primus/configs/{folder} above it; "
-        "say where presets are"
+        "say where with --presets FOLDER"
     )
     raise ReaderError(path, problem)
 
@@ -214,7 +212,9 @@ def _without_placeholders(value: Any, variables: Mapping[str, str], path: Path) 
         if name in variables:
             return str(variables[name])
         if default is None:
-            raise ReaderError(path, f"the placeholder {match[0]} has no default; give a value for {name}")
+            raise ReaderError(
+                path, f"the placeholder {match[0]} has no default; give it with --var {name}=VALUE"
+            )
         return default
 
     replaced = _PLACEHOLDER.sub(found, value)
@@ -227,11 +227,6 @@ def _primus_keys() -> frozenset[str]:
     return frozenset(data["keys"])
 
 
-@cache
-def _megatron_keys() -> frozenset[str]:
-    return frozenset(key for key, _ in known_flags().values())
-
-
 def _settings(values: Mapping[str, Any], path: Path, *, strict: bool) -> tuple[Settings, tuple[str, ...]]:
     """Return the settings by Megatron's keys; a key spelled like a flag (no_x) is turned into its key."""
     found: dict[str, object] = {}
@@ -239,7 +234,7 @@ def _settings(values: Mapping[str, Any], path: Path, *, strict: bool) -> tuple[S
     unknown = []
     for name, value in values.items():
         flag = known_flags().get("--" + str(name).replace("_", "-"))
-        if name in _megatron_keys() or name in _primus_keys():
+        if name in known_keys() or name in _primus_keys():
             found[name] = value
         elif flag is not None:
             key, kind = flag
@@ -250,7 +245,7 @@ def _settings(values: Mapping[str, Any], path: Path, *, strict: bool) -> tuple[S
     if unknown and strict:
         lines = {key.rpartition(".")[2]: line for key, line in keys_of_yaml(read_text(path))}
         place = f"{path}, line {lines[unknown[0]]}" if unknown[0] in lines else str(path)
-        raise UnknownKeyError(unknown[0], place, [*_megatron_keys(), *_primus_keys()])
+        raise UnknownKeyError(unknown[0], place, [*known_keys(), *_primus_keys()])
     return Settings(found, str(path), spelling), tuple(unknown)
 
 
