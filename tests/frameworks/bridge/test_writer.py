@@ -26,6 +26,18 @@ def test_plans_read_back_to_the_bit() -> None:
     [
         ("cfg.model.num_layer = 4", UnknownKeyError, "line 2, model; did you mean num_layers"),
         ("cfg.mdel.num_layers = 4", UnknownKeyError, "unknown key 'mdel'"),
+        ("cfg.checkpoit.ckpt_format = 'torch'", UnknownKeyError, "line 2; did you mean checkpoint"),
+        ("cfg.optimizr = OptimizerConfig()", UnknownKeyError, "line 2; did you mean optimizer"),
+        (
+            "plan.ddp.overlap_grad_reduce = True; plan.modle.bf16 = 1",
+            UnknownKeyError,
+            "line 2; did you mean model",
+        ),
+        (
+            "cfg.comm_overlap = CommOverlapConfig(tp_comm_overlp=True)",
+            UnknownKeyError,
+            "did you mean tp_comm_overlap",
+        ),
         ("cfg.model.num_layers = depth()", ReaderError, "depth() is no plain value"),
         ("cfg.model.num_layers = = 4", ReaderError, "it is no Python"),
     ],
@@ -36,3 +48,17 @@ def test_refusals(tmp_path: Path, line: str, kind: type[Exception], said: str) -
     with pytest.raises(kind, match=r"recipe\.py") as refused:
         BridgeReader().read(path, Options())
     assert said in str(refused.value)
+
+
+def test_what_overlaps_goes_over_the_other_sections(tmp_path: Path) -> None:
+    sizes = ("num_layers=2, hidden_size=64, num_attention_heads=4, vocab_size=100, num_layers_in_first_pipeline_stage=None, "
+             "tensor_model_parallel_size=2, sequence_parallel=True, tp_comm_overlap=False")  # fmt: skip
+    overlap = "tp_comm_overlap=True, overlap_grad_reduce=None, bucket_size=3"
+    path = tmp_path / "recipe.py"
+    path.write_text(
+        f"import megatron.bridge\ncfg.model = GPTModelProvider({sizes})\ncfg.train.micro_batch_size = 1\n"
+        f"cfg.dataset.seq_length = 16\ncfg.ddp.overlap_grad_reduce = True\ncfg.comm_overlap = CommOverlapConfig({overlap})\n"
+    )
+    layout = BridgeReader().read(path, Options(num_devices=4)).strategy
+    assert layout is not None
+    assert (layout.overlap.tensor, layout.overlap.grad_reduce) == (True, True)

@@ -640,7 +640,9 @@ def test_flags_on_lines_of_their_own_are_one_list():
 
 def test_variables_that_nothing_sets_are_asked_for_at_once():
     text = "--num-layers $NL --hidden-size $HS --num-attention-heads 4"
-    with pytest.raises(ReaderError, match="of --num-layers, --hidden-size; .* --var NL=VALUE --var HS=VALUE"):
+    with pytest.raises(
+        ReaderError, match=r"of --num-layers, --hidden-size; .* --var NL=VALUE --var HS=VALUE"
+    ):
         read_arguments(text)
 
 

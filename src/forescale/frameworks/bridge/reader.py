@@ -10,10 +10,10 @@ import ast
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from forescale.errors import ReaderError, UnknownKeyError
@@ -24,46 +24,48 @@ from forescale.frameworks.reading import Options, Reading
 from forescale.frameworks.settings import Settings
 from forescale.spec.workload import Trainable
 
-SECTIONS = ("model", "train", "ddp", "optimizer", "dataset", "dist", "checkpoint", "mixed_precision")
-OTHERS = (
-    "tokenizer",
-    "scheduler",
-    "logger",
-    "rng",
+SECTIONS = (
+    "model",
+    "train",
+    "ddp",
+    "optimizer",
+    "dataset",
+    "dist",
+    "checkpoint",
+    "mixed_precision",
     "comm_overlap",
-    "peft",
-    "profiling",
-    "validation",
-    "ft",
-    "straggler",
 )
-"""Sections of a ConfigContainer that say nothing of these settings; `read_peft` reads adapters."""
+OTHERS = (
+    "tokenizer", "scheduler", "logger", "rng", "peft", "profiling", "validation", "ft", "straggler", "nvrx_straggler",
+    "env_vars", "rerun_state_machine", "optimizer_config_override_provider", "tensor_inspect", "inprocess_restart",
+)  # fmt: skip
+"""The container's other sections, which say nothing of these settings; `read_peft` reads adapters."""
 DEEP = 3
 """Names of an assignment: the container, a section, a field."""
 TYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "half": "fp16", "uint8": "fp8"}
 IGNORED = frozenset(
-    {
-        *("activation_func", "should_pad_vocab", "seq_length", "cpu_offloading", "layernorm_epsilon"),
-        *(
-            "params_dtype",
-            "pipeline_dtype",
-            "autocast_dtype",
-            "autocast_enabled",
-            "random_seed",
-            "data_path",
-            "split",
-        ),
-        *("dataloader_type", "save", "load", "save_interval", "rotary_base", "lr", "min_lr", "weight_decay"),
-    }
-)
+    (
+        "activation_func", "should_pad_vocab", "seq_length", "cpu_offloading", "layernorm_epsilon", "params_dtype",
+        "pipeline_dtype", "autocast_dtype", "autocast_enabled", "random_seed", "data_path", "split", "dataloader_type",
+        "save", "load", "save_interval", "rotary_base", "lr", "min_lr", "weight_decay", "tp_comm_overlap_cfg",
+        "tp_comm_bootstrap_backend", "batch_p2p_comm", "overlap_param_gather_with_optimizer_step", "align_param_gather",
+        "bucket_size", "wgrad_deferral_limit", "data_parallel_size",
+    )
+)  # fmt: skip
 """Fields of these sections that say nothing more of memory or time."""
+OVERLAP = "comm_overlap"
+"""The section whose fields go over those of the others, where they are given."""
 
 
 @cache
+def _data() -> Mapping[str, Any]:
+    text = (files("forescale.frameworks.bridge") / "keys.json").read_text(encoding="utf-8")
+    return MappingProxyType(json.loads(text))
+
+
 def fields() -> tuple[Mapping[str, str], Mapping[str, str]]:
     """Return the field that sets each of Megatron's keys, and those that say the opposite."""
-    data = json.loads((files("forescale.frameworks.bridge") / "keys.json").read_text(encoding="utf-8"))
-    return data["keys"], data["inverted"]
+    return _data()["keys"], _data()["inverted"]
 
 
 class BridgeReader:
@@ -101,6 +103,7 @@ class BridgeReader:
 def _settings(tree: ast.Module, path: Path, *, strict: bool) -> tuple[Settings, list[str]]:
     keys, inverted = fields()
     named = {field: key for key, field in keys.items()}
+    named |= {f"{OVERLAP}.{key}": key for key in _data()[OVERLAP]}
     opposite = {field: key for key, field in inverted.items()}
     values: dict[str, object] = {}
     spelling: dict[str, str] = {}
@@ -112,13 +115,15 @@ def _settings(tree: ast.Module, path: Path, *, strict: bool) -> tuple[Settings, 
                 unknown.setdefault(field, node.lineno)
             continue
         value = _plain(node, f"{path}, line {node.lineno}, {field}")
+        if value is None and field.startswith(OVERLAP):
+            continue
         values[key] = not value if field in opposite else value
         spelling[key] = field
     if unknown and strict:
         field, line = next(iter(unknown.items()))
         section, _, bare = field.partition(".")
         if section not in SECTIONS:
-            raise UnknownKeyError(section, f"{path}, line {line}", SECTIONS)
+            raise UnknownKeyError(section, f"{path}, line {line}", (*SECTIONS, *OTHERS))
         near = [name.split(".")[1] for name in (*named, *opposite) if name.startswith(f"{section}.")]
         raise UnknownKeyError(bare, f"{path}, line {line}, {section}", near)
     if not values:
@@ -131,22 +136,25 @@ def _settings(tree: ast.Module, path: Path, *, strict: bool) -> tuple[Settings, 
 
 
 def _assigned(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
-    """Yield fields with what they are set to, in the order of the file."""
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Assign) or len(node.targets) != 1:
+    """Yield fields with what they are set to; those of sections that no container has too, which may have no name."""
+    found = [
+        (ast.unparse(node.targets[0]).split("."), node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and len(node.targets) == 1
+    ]
+    known = (*SECTIONS, *OTHERS)
+    containers = {names[0] for names, _ in found if len(names) > 1 and names[1] in known} - {"self"} | {"cfg"}
+    for names, value in found:
+        if names[0] not in containers or not 1 < len(names) <= DEEP or names[1] in OTHERS:
             continue
-        names = ast.unparse(node.targets[0]).split(".")
-        if len(names) == DEEP and (names[1] in SECTIONS or _misspelt(names[1])):
-            yield ".".join(names[1:]), node.value
-        elif len(names) == DEEP - 1 and names[1] in SECTIONS and isinstance(node.value, ast.Call):
-            for word in node.value.keywords:
-                if word.arg is not None:
-                    yield f"{names[1]}.{word.arg}", word.value
-
-
-def _misspelt(section: str) -> bool:
-    """Whether a section is nearly one that is read, and none of the container's others."""
-    return section not in OTHERS and bool(get_close_matches(section, SECTIONS, 1, 0.75))
+        if len(names) == DEEP:
+            yield ".".join(names[1:]), value
+        elif isinstance(value, ast.Call) and value.keywords:
+            yield from (
+                (f"{names[1]}.{word.arg}", word.value) for word in value.keywords if word.arg is not None
+            )
+        elif names[1] not in SECTIONS:
+            yield f"{names[1]}.", value
 
 
 def _plain(node: ast.expr, where: str) -> Any:  # noqa: ANN401 (any plain value)
