@@ -29,8 +29,8 @@ def trained(reading) -> Trainable:
     )
 
 
-@pytest.mark.parametrize("framework", ["bridge", "maxtext"])
-@pytest.mark.parametrize("targets", [ALL_LINEAR, ("q_proj", "v_proj"), ("o_proj", "down_proj")])
+@pytest.mark.parametrize("framework", ["bridge", "maxtext", "torchtitan"])
+@pytest.mark.parametrize("targets", [ALL_LINEAR, ("q_proj", "k_proj", "v_proj"), ("o_proj", "down_proj")])
 def test_what_is_written_is_read_back(framework, targets, tmp_path):
     found = export(
         "llama-3.1-8b",

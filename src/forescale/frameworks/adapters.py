@@ -46,14 +46,18 @@ WHOLE: Mapping[str, str] = {"embed_tokens": "embedding", "lm_head": "head", "wte
 """Parts by the modules that PEFT trains whole."""
 
 
-def targets_of(names: Iterable[object], refuse: Callable[[str], NoReturn]) -> tuple[LoraTarget, ...]:
+def targets_of(
+    names: Iterable[object],
+    refuse: Callable[[str], NoReturn],
+    places: Mapping[str, tuple[LoraTarget, ...]] = PLACES,
+) -> tuple[LoraTarget, ...]:
     """Return the products that are meant; `refuse` is told of a name that is none."""
     found: dict[LoraTarget, None] = {}
     for name in names:
         last = str(name).rpartition(".")[2]
-        if last not in PLACES:
-            refuse(f"adapters at {shown(name)} are not counted; known places are {', '.join(PLACES)}")
-        found.update(dict.fromkeys(PLACES[last]))
+        if last not in places:
+            refuse(f"adapters at {shown(name)} are not counted; known places are {', '.join(places)}")
+        found.update(dict.fromkeys(places[last]))
     return tuple(found)
 
 

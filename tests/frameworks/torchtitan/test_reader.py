@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from forescale.catalogue.models import load_model
-from forescale.errors import ForescaleError
+from forescale.errors import ForescaleError, ReaderError, UnknownKeyError
 from forescale.frameworks.reading import Options
 from forescale.frameworks.torchtitan.reader import TorchtitanJobReader, TorchtitanTomlReader
 from forescale.frameworks.torchtitan.stages import dealt
 from forescale.graph.counts import count_parameters
+from forescale.spec.workload import ALL_LINEAR, Trainable
 
 DATA = Path(__file__).parents[2] / "data" / "torchtitan"
 TOML = sorted(path for path in DATA.glob("*.toml") if "flux" not in path.name)
@@ -344,3 +345,27 @@ def test_keys_of_ones_own_come_first_among_the_notes(toml):
     found = toml(8, job={"custom_config_module": "mine"}, extra={"rank": 8})
     assert found.notes[0].startswith("not expressed") or "extra.rank" in found.notes[0]
     assert any("extra.rank (line" in note for note in found.notes)
+
+
+LORA = JOB.replace('registry("8B"', 'registry("8B", converters=[LoRAConverter.Config({})]').replace("{more}", "").replace(
+    "({training})", "(num_tokens_per_microbatch_per_dp_rank=8192, max_context_length=8192)").replace("({parallelism})", "()")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "rank", "targets"),
+    [("", 8, ALL_LINEAR), ("rank=16, alpha=1.0, target_modules=['wkv', 'w2']", 16, ("k_proj", "v_proj", "down_proj")),
+     ("target_modules=['wqkv', 'lm_head']", 8, ("qkv_proj",))],
+)  # fmt: skip
+def test_adapters(job, words, rank, targets):
+    found = job(8, text=LORA.format(words))
+    assert Trainable(**found.workload_values["trainable"]) == Trainable(lora_rank=rank, lora_targets=targets)
+    assert any("adapters at lm_head" in note for note in found.notes) is ("wkv'" not in words)
+
+
+def test_adapters_that_cannot_be(job):
+    with pytest.raises(
+        UnknownKeyError, match=r"unknown key 'rnk' in .*, line 9, LoRAConverter.Config; did you mean rank"
+    ):
+        job(8, text=LORA.format("rnk=4"))
+    with pytest.raises(ReaderError, match="adapters at 'w9' are not counted; known places are wq_a"):
+        job(8, text=LORA.format("target_modules=['w9']"))

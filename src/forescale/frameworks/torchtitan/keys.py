@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from forescale.errors import ReaderError, UnknownKeyError
 from forescale.frameworks.settings import Settings
+from forescale.frameworks.torchtitan.adapters import CONVERTER, RANK
 from forescale.frameworks.torchtitan.job import Call, Opaque
 
 PARTS: Final = ("training", "parallelism", "compile", "debug")
@@ -107,15 +108,20 @@ class _Fields:
 
     def take_all(self, part: str, call: Call) -> None:
         """Keep the fields of a configuration, under the name of its part."""
-        known = keys()["python"].get(call.name)
         for name, value in call.fields.items():
+            if self.has(call, name):
+                self.take(f"{part}.{name}" if part else name, value, call.lines.get(name, call.line))
+
+    def has(self, call: Call, name: str) -> bool:
+        """Return whether a class has a field; classes that are not known have any."""
+        known = keys()["python"].get(call.name)
+        if known is None or name in known:
+            return True
+        if self.strict:
             line = call.lines.get(name, call.line)
-            if known is None or name in known:
-                self.take(f"{part}.{name}" if part else name, value, line)
-            elif self.strict:
-                raise UnknownKeyError(name, f"{self.path}, line {line}, {call.name}", known)
-            else:
-                self.unknown.append(name)
+            raise UnknownKeyError(name, f"{self.path}, line {line}, {call.name}", known)
+        self.unknown.append(name)
+        return False
 
     def take_recompute(self) -> None:
         """Keep the class of activation checkpointing as its mode."""
@@ -151,11 +157,13 @@ class _Fields:
     def take_converters(self, converters: list[Call], line: int) -> None:
         """Keep which converters change the model, and what of them changes a step."""
         for converter in converters:
-            for name, key in CONVERTER_KEYS.items():
-                if converter.fields.get(name) is not None:
-                    self.take(key, converter.fields[name], converter.lines.get(name, line))
-            if "LoRA" in converter.name:
-                self.take("model.lora", converter.name, converter.line)
+            kept = CONVERTER_KEYS
+            if converter.name.startswith(CONVERTER):
+                kept = LORA_KEYS
+                converter.fields.setdefault("rank", RANK)
+            for name, value in converter.fields.items():
+                if self.has(converter, name) and name in kept and value is not None:
+                    self.take(kept[name], value, converter.lines.get(name, line))
         if converters:
             self.take("model.converters", [converter.name for converter in converters], line)
 
@@ -179,3 +187,4 @@ CONVERTER_KEYS: Final = {
     "fqns": "model.fqns",
 }
 """Fields of converters by the key they are kept under."""
+LORA_KEYS: Final = {"rank": "lora.rank", "target_modules": "lora.target_modules"}

@@ -13,6 +13,7 @@ from forescale.files import read_text
 from forescale.frameworks.huggingface import load_huggingface, read_huggingface
 from forescale.frameworks.reading import Options, Reading
 from forescale.frameworks.settings import Settings
+from forescale.frameworks.torchtitan.adapters import read_adapters
 from forescale.frameworks.torchtitan.job import Call, read_flavor, read_job
 from forescale.frameworks.torchtitan.keys import check_language, flavors, job_settings, keys
 from forescale.frameworks.torchtitan.layout import read_layout
@@ -124,6 +125,8 @@ def _reading(
             f"the number of devices is not stated; it is read for the fewest, {found.strategy.num_devices}"
         )
     _read_optimizer(settings, found.workload)
+    if adapters := read_adapters(settings, model):
+        found.workload["trainable"] = adapters
     notes = [*_not_expressed(settings), *settings.notes]
     release = "0.3" if python else "0.2"
     return Reading(

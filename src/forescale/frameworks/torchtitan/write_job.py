@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from forescale.frameworks.torchtitan.adapters import converter
 from forescale.frameworks.torchtitan.sizes import SCORES, Sized
 from forescale.frameworks.torchtitan.write_layout import compile_words, parallelism, recompute_words, training
 from forescale.frameworks.writing import PLACEHOLDER
@@ -13,6 +14,7 @@ from forescale.question import Question
 
 JOB: Final = "plan.py"
 IMPORTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "torchtitan.components.lora": ("LoRAConverter",),
     "torchtitan.components.loss": ("ChunkedLossWrapper", "CrossEntropyLoss"),
     "torchtitan.components.optimizer": ("default_adamw",),
     "torchtitan.components.quantization": (
@@ -94,13 +96,14 @@ def _call(name: str, words: Mapping[str, Any]) -> str:
 
 
 def _converters(question: Question, *, compiled: bool) -> list[str]:
-    """Return the converters that make linear layers, and experts, compute in narrow types."""
+    """Return the converters that make linear layers, and experts, compute in narrow types, and then add adapters."""
     compute = question.workload.precision.compute
     linear, grouped = CONVERTERS.get(compute, ("", ""))
     wants = question.model.is_moe and question.layout.kernels.narrow_experts
     inside = f"model_compile_enabled={compiled}"
     found = [f"{linear}.Config({NARROWED.get(compute, '')}{inside})"] if linear else []
-    return [*found, *[f"{grouped}.Config({inside})"] * bool(grouped and wants)]
+    found += [f"{grouped}.Config({inside})"] * bool(grouped and wants)
+    return found + converter(question.workload.trainable, question.model)
 
 
 def _dispatcher(question: Question) -> dict[str, str]:
@@ -155,7 +158,7 @@ def _built(question: Question, own: Sized | None, converters: list[str]) -> list
         f"    model = {own.builder.model}.Config(",
         *(f"        {name}={value}," for name, value in fields.items()),
         "    )",
-        *(f"    model = {converter}.build().convert(model)" for converter in converters),
+        *(f"    model = {each}.build().convert(model)" for each in converters),
         f'    model_spec = dataclasses.replace({module}.model_registry("debugmodel"), flavor="plan", model=model)',
     ]
 
