@@ -43,11 +43,15 @@ def read_adapters(settings: Settings, model: Model) -> dict[str, Any]:
         return {}
     named = settings.words("lora.target_modules")
     every = settings.get("lora.target_modules") is None
-    for name in sorted(BESIDE if every else BESIDE & set(named)):
+    beside = BESIDE if model.is_moe else BESIDE - {"gate"}
+    for name in sorted(beside if every else beside & set(named)):
         settings.note(f"not expressed: adapters at {name}")
     targets = targets_of([name for name in named if name not in BESIDE], settings.refuse, {**LATENT, **FUSED})
-    experts = {"experts": "none"} if model.is_moe else {}
-    return lora_words(settings.size("lora.rank"), ALL_LINEAR if every else targets, **experts)
+    return lora_words(
+        settings.size("lora.rank"),
+        ALL_LINEAR if every else targets,
+        experts="none" if model.is_moe else "own",
+    )
 
 
 def converter(trainable: Trainable, model: Model) -> list[str]:
