@@ -337,8 +337,11 @@ def test_optimizer_spellings(row, text, optimizer):
     assert build(row(optimizer=text))[1].optimizer == optimizer
 
 
-def test_adapters_are_a_reason(row):
-    with pytest.raises(InexpressibleError, match="LoRA"):
+def test_adapters_are_those_of_their_source(row):
+    nemo = "NeMo performance summary, NeMo 24.07 container"
+    trained = build(row(source=nemo, notes="LoRA fine-tune, packed sequences"))[1].trainable
+    assert (trained.lora_rank, trained.lora_targets) == (32, ("qkv_proj",))
+    with pytest.raises(InexpressibleError, match="rank and products of its LoRA adapters are not given"):
         build(row(notes="LoRA fine-tune, packed sequences"))
 
 

@@ -66,7 +66,8 @@ def stated_of(row: Row, model: Model, notes: Notes) -> Stated:
     InexpressibleError
         If the degrees do not make up the devices, or the batch cannot be split.
     """
-    _refuse_adapters(row)
+    said = words_of(row)
+    _check_adapters(row, said["workload"])
     name = framework_name(source_text(row), row.text("notes"))
     framework = load_framework(name)
     degrees = _degrees(row, notes)
@@ -95,7 +96,6 @@ def stated_of(row: Row, model: Model, notes: Notes) -> Stated:
         "precision": precision,
     }
     given = {name: value for name, value in strategy.items() if value is not None}
-    said = words_of(row)
     return Stated(
         framework=name,
         assumed=not names_framework(source_text(row)),
@@ -113,9 +113,11 @@ def _dispatcher(row: Row, ep: int, framework: Framework, notes: Notes) -> Dispat
     return told
 
 
-def _refuse_adapters(row: Row) -> None:
-    if re.search(r"\bQ?LoRA\b", f"{row.text('model')} {row.text('notes')} {row.text('optimizer')}"):
-        msg = "LoRA fine-tuning trains adapters only, which a workload cannot say"
+def _check_adapters(row: Row, workload: Mapping[str, Any]) -> None:
+    """Refuse a row with adapters of which nothing says rank and products."""
+    named = f"{row.text('model')} {row.text('notes')} {row.text('optimizer')}"
+    if re.search(r"\bQ?LoRA\b", named) and "trainable" not in workload:
+        msg = "rank and products of its LoRA adapters are not given"
         raise InexpressibleError(msg)
 
 

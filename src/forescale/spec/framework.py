@@ -373,12 +373,14 @@ def told_of(spec: Any, usual: Any) -> dict[str, Any]:  # noqa: ANN401 (any speci
 
 
 def laid_over(spec: S, words: Words) -> S:
-    """Return `spec` with the fields that `words` name; tables go into the dataclasses inside."""
-    changed = {
-        name: laid_over(getattr(spec, name), value) if isinstance(value, Mapping) else value
-        for name, value in words.items()
-    }
-    return replace(spec, **changed)  # type: ignore[type-var]
+    """Return `spec` with the fields that `words` name; tables go into the dataclasses inside, lists become tuples."""
+
+    def laid(name: str, value: object) -> object:
+        if isinstance(value, Mapping):
+            return laid_over(getattr(spec, name), value)
+        return tuple(value) if isinstance(value, list) else value
+
+    return replace(spec, **{name: laid(name, value) for name, value in words.items()})  # type: ignore[type-var]
 
 
 @cache
