@@ -289,6 +289,23 @@ def test_an_unknown_format_lists_the_known_ones():
         reader_of("hello", "notes.txt")
 
 
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("data:\n  train_batch_size: 8\nactor_rollout_ref:\n  model:\n    path: x\n", "verl"),
+        ("python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo\n", "verl"),
+        ("ray job submit -- python3 -m openrlhf.cli.train_ppo_ray --micro_train_batch_size 8\n", "OpenRLHF"),
+        ("grpo:\n  num_prompts_per_step: 32\npolicy:\n  model_name: x\n", "NeMo RL"),
+        ("python3 train.py --rollout-num-gpus 8 --num-layers 4 --hidden-size 64\n", "slime"),
+    ],
+)
+def test_reinforcement_learning_is_out_of_scope(text, name):
+    with pytest.raises(
+        ReaderError, match=f"reinforcement learning with {name}, whose steps .*: out of scope; give MODEL"
+    ):
+        reader_of(text, "run.yaml")
+
+
 def test_a_hugging_face_model_has_no_layout(tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**LLAMA, "bos_token_id": 1}))

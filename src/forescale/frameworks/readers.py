@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -76,8 +78,24 @@ def is_bare_model(path: Path) -> bool:
     return not (TrainerReader().recognises(text) or AdapterReader().recognises(text))
 
 
+LEARNERS: Mapping[str, re.Pattern[str]] = {
+    "verl": re.compile(r"^\s*actor_rollout_ref[.:]|\bverl\.trainer\.", re.MULTILINE),
+    "OpenRLHF": re.compile(r"\bopenrlhf\.(?:cli|trainer)\b"),
+    "NeMo RL": re.compile(r"^grpo:[^\0]*^policy:|^policy:[^\0]*^grpo:|\bnemo_rl\.", re.MULTILINE),
+    "slime": re.compile(r"--rollout-num-gpus\b|--actor-num-gpus-per-node\b"),
+}
+"""What configurations of reinforcement learning hold, by framework."""
+
+
 def reader_of(text: str, where: object) -> Reader:
     """Return the reader that recognises `text`."""
+    for name, hallmark in LEARNERS.items():
+        if hallmark.search(text):
+            problem = (
+                f"it is of reinforcement learning with {name}, whose steps train and sample in turn: "
+                "out of scope; give MODEL and the layout of its training step alone"
+            )
+            raise ReaderError(where, problem)
     for reader in READERS:
         if reader.recognises(text):
             return reader

@@ -211,11 +211,44 @@ def test_schedules(repository, more, schedule):
     assert read(experiment(repository, "lr: 1.0e-5", more)).schedule == schedule
 
 
+TURBO = (
+    "enable_primus_turbo: true\n      use_turbo_attention: true\n      offload: true\n      offload_ops: attn"
+)
+
+
+def test_offload_is_of_attention_under_v_schedules(repository):
+    v_half = PIPE + "\n      pp_algorithm: v-half" + TWO_CHUNKS + "\n      "
+    moved = read(experiment(repository, "lr: 1.0e-5", v_half + TURBO))
+    assert moved.strategy.offload.modules == ("core_attn",)
+    still = read(
+        experiment(repository, "lr: 1.0e-5", v_half + TURBO.replace("use_turbo_attention: true", "lr: 1"))
+    )
+    assert still.strategy.offload.modules == ()
+    assert "offload moves nothing: it takes attn of offload_ops, under use_turbo_attention" in still.notes
+    with pytest.raises(
+        ReaderError, match="offload goes with zbv-formatted, v-half and v-min only; pp_algorithm is 1f1b"
+    ):
+        read(experiment(repository, "lr: 1.0e-5", f"{PIPE}\n      pp_algorithm: 1f1b\n      {TURBO}"))
+
+
+@pytest.mark.parametrize(("algorithm", "noted"), [("zero-bubble-heuristic", True), ("zero-bubble", False)])
+def test_what_the_heuristic_orders_by_is_noted_where_it_runs(repository, algorithm, noted):
+    found = read(
+        experiment(repository, "lr: 1.0e-5", f"{PIPE}\n      pp_algorithm: {algorithm}\n      pp_cost_f: 900")
+    )
+    assert ("not expressed: pp_cost_f (what its heuristic orders work by)" in found.notes) is noted
+
+
 @pytest.mark.parametrize(
     ("old", "new", "error", "text"),
     [
         ("framework: megatron", "framework: nemo", ReaderError, r"it has 0 \(nemo\)"),
-        ("exp_name", "expname", UnknownKeyError, "unknown key 'expname' in .*; did you mean exp_name"),
+        (
+            "exp_name",
+            "expname",
+            UnknownKeyError,
+            r"unknown key 'expname' in .*, line \d+; did you mean exp_name",
+        ),
         (
             "overrides",
             "override",
@@ -345,6 +378,78 @@ def test_modules_of_other_backends_are_in_their_own_keys(tmp_path):
             )
         )
     with pytest.raises(
-        ReaderError, match=r"it must have one module of megatron, torchtitan, maxtext; it has 0"
+        ReaderError,
+        match=r"it must have one module of megatron, torchtitan, maxtext, megatron_bridge; it has 0",
     ):
         read(MAXTEXT.replace("framework: maxtext", "framework: nemo_automodel"))
+
+
+BRIDGE = """
+modules:
+  post_trainer:
+    framework: megatron_bridge
+    overrides:
+      recipe: llama.llama3
+      flavor: llama31_70b_finetune_config
+      hf_path: meta-llama/Meta-Llama-3.1-70B
+      tensor_model_parallel_size: 8
+      peft: lora
+      peft_dim: 16
+      global_batch_size: 128
+      micro_batch_size: 1
+      seq_length: 2048
+      precision_config: bf16_mixed
+"""
+
+
+def bridge(tmp_path, old="", new=""):
+    path = tmp_path / "run.yaml"
+    path.write_text(BRIDGE.replace(old, new) if old else BRIDGE)
+    return PrimusReader().read(path, Options(num_devices=16, model_of=load_model))
+
+
+def test_a_recipe_of_megatron_bridge_has_a_model_of_hugging_faces(tmp_path):
+    found = bridge(tmp_path)
+    assert (found.format, found.framework, found.model.name) == ("primus", "megatron-bridge", "llama-3.1-70b")
+    assert (found.strategy.tp, found.strategy.dp, found.strategy.zero) == (8, 2, 1)
+    adapters = found.workload.trainable
+    assert (adapters.lora_rank, adapters.lora_targets) == (
+        16,
+        ("qkv_proj", "o_proj", "gate_up_proj", "down_proj"),
+    )
+    assert any("llama31_70b_finetune_config sets beside the file is Python" in note for note in found.notes)
+    assert bridge(tmp_path, "peft: lora", "peft: none").workload.trainable.is_all
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "error", "text"),
+    [
+        (
+            "hf_path: meta-llama/Meta-Llama-3.1-70B",
+            "seed: 1",
+            ReaderError,
+            "made by the recipe llama.llama3 of Mega",
+        ),
+        (
+            "peft: lora",
+            "peft: dora",
+            ReaderError,
+            r"peft \(line 10\) dora cannot be expressed; lora and none can",
+        ),
+        (
+            "peft_dim",
+            "peft_dmi",
+            UnknownKeyError,
+            "unknown key 'peft_dmi' in .*, line 11; did you mean peft_dim",
+        ),
+        (
+            "bf16_mixed",
+            "fp7",
+            ReaderError,
+            r"precision_config \(line 15\) must be one of bf16_mixed, fp16_mixed",
+        ),
+    ],
+)
+def test_bad_recipes(tmp_path, old, new, error, text):
+    with pytest.raises(error, match=text):
+        bridge(tmp_path, old, new)

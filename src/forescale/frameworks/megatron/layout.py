@@ -65,7 +65,6 @@ NOT_EXPRESSED = {
     "rampup_batch_size": "a growing batch",
     "step_batch_size_schedule": "a growing batch",
     "hybrid_context_parallel": "context parallel that changes with the sequence",
-    "offload": "activations in host memory",
     "defer_embedding_wgrad_compute": "logits kept for a later gradient of the head",
 }
 """Settings that change memory or time and that a Strategy cannot say: each becomes a note."""

@@ -15,6 +15,7 @@ from forescale.frameworks.megatron.model import read_model
 from forescale.frameworks.megatron.run import read_workload
 from forescale.frameworks.reading import Options, Reading, words_of
 from forescale.frameworks.settings import Settings
+from forescale.spec.model import Model
 from forescale.syntax import keys_of_yaml, parse_mapping, parse_yaml
 
 ARGUMENTS = "MODEL_ARGS"
@@ -124,20 +125,24 @@ def read_settings(
     *,
     name: str,
     options: Options,
+    model: Model | None = None,
     num_devices: int | None = None,
     unknown: Sequence[str] = (),
     form: str = "megatron",
     framework: str = "megatron-core",
     schedule: str | None = None,
 ) -> Reading:
-    """Return what Megatron's settings say, wherever they were written; `num_devices` where the caller does not say."""
+    """Return what Megatron's settings say, wherever they were written.
+
+    `model` stands where they do not describe it, `num_devices` where the caller does not say.
+    """
     num_devices, layout = num_devices or options.num_devices, options.layout
     for word, key in OVER.items():
         if options.over.get(word) is not None:
             settings.lay(key, options.over[word])
     settings.ask(SIZES)
     try:
-        model = read_model(settings, name=name, options=options)
+        model = model or read_model(settings, name=name, options=options)
         devices = num_devices if layout else None
         strategy = read_strategy(settings, num_layers=model.num_layers, num_devices=devices)
         if num_devices is None and layout:

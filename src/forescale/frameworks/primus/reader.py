@@ -23,6 +23,7 @@ from forescale.frameworks.maxtext.reader import Given, read_given
 from forescale.frameworks.megatron.arguments import known_flags, known_keys
 from forescale.frameworks.megatron.model import read_model
 from forescale.frameworks.megatron.reader import read_settings
+from forescale.frameworks.primus.bridge import BRIDGE, read_bridge
 from forescale.frameworks.reading import Options, Reading
 from forescale.frameworks.settings import Settings
 from forescale.frameworks.torchtitan.reader import read_tables
@@ -35,7 +36,7 @@ _PLACEHOLDER = re.compile(r"\$\{([^:{}]+)(?::([^}]*))?\}")
 _MODULES_LINE = re.compile(r"^modules:", re.MULTILINE)
 _FLAT_LINE = re.compile(r"^(?:num_layers\s*:|hidden_size\s*:|extends\s*:|bases\s*:)", re.MULTILINE)
 MEGATRON = "megatron"
-BACKENDS = (MEGATRON, "torchtitan", "maxtext")
+BACKENDS = (MEGATRON, "torchtitan", "maxtext", BRIDGE)
 """Frameworks of modules that can be read."""
 PRIVATE = ("trainable", "sink_level", "file_sink_level", "stderr_sink_level", "mock_data")
 """Keys of modules that are Primus's own and change no figure."""
@@ -55,7 +56,7 @@ class PrimusReader:
     """Experiments of Primus, and model presets for its Megatron backend."""
 
     name: Final = "primus"
-    title: Final = "Primus experiment or model preset in YAML (Megatron, torchtitan or MaxText)"
+    title: Final = "Primus experiment or model preset in YAML (Megatron, Bridge, torchtitan or MaxText)"
 
     def recognises(self, text: str) -> bool:
         """Whether `text` is YAML with Primus's modules, or with Megatron's keys or extends at the top."""
@@ -68,7 +69,8 @@ class PrimusReader:
             return _read_preset(content, path, options)
         for key in content:
             if key not in _TOP:
-                raise UnknownKeyError(str(key), str(path), _TOP)
+                line = dict(keys_of_yaml(read_text(path))).get(str(key))
+                raise UnknownKeyError(str(key), f"{path}, line {line}" if line else str(path), _TOP)
         module = _module(content["modules"], path)
         if (backend := str(module["framework"])) != MEGATRON:
             return _read_backend(backend, _merged(module, path, options), path, options)
@@ -88,15 +90,17 @@ class PrimusReader:
 
 
 def _read_backend(backend: str, merged: Mapping[str, Any], path: Path, options: Options) -> Reading:
-    """Return what a module of torchtitan or MaxText says, whose keys are these frameworks' own."""
+    """Return what a module of torchtitan, MaxText or Megatron-Bridge says, whose keys are these frameworks' own."""
     words = {key: value for key, value in merged.items() if key not in PRIVATE}
     turbo = words.pop("primus_turbo", None)
     if isinstance(training := words.get("training"), Mapping):
         words["training"] = {key: value for key, value in training.items() if key not in PRIVATE}
-    lines = dict(keys_of_yaml(read_text(path)))
+    at = re.compile(r"^modules\.\w+\.overrides\.")
+    lines = {at.sub("", key): line for key, line in keys_of_yaml(read_text(path))}
+    if backend == BRIDGE:
+        return read_bridge(words, lines, _primus_keys(), path, options)
     if backend == "torchtitan":
-        at = re.compile(r"^modules\.\w+\.overrides\.")
-        found = read_tables(words, {at.sub("", key): line for key, line in lines.items()}, path, options)
+        found = read_tables(words, lines, path, options)
     else:
         found = read_given(Given(words), path, options)
     own = "not expressed: primus_turbo (Primus's own kernels of attention and products)"
@@ -252,12 +256,40 @@ def _settings(values: Mapping[str, Any], path: Path, *, strict: bool) -> tuple[S
 def _schedule(settings: Settings) -> str | None:
     """Return the pipeline schedule that Primus is told to run, by our name."""
     if settings.flag("patch_primus_pipeline"):
-        return settings.choice("pp_algorithm", "1f1b-interleaved", SCHEDULES)
+        algorithm = str(settings.get("pp_algorithm") or "1f1b-interleaved")
+        schedule = settings.choice("pp_algorithm", "1f1b-interleaved", SCHEDULES)
+        _read_offload(settings, algorithm, schedule)
+        for key in ORDERS:
+            if algorithm == "zero-bubble-heuristic" and settings.get(key) is not None:
+                settings.note(f"not expressed: {settings.spell(key)} (what its heuristic orders work by)")
+        return schedule
     if settings.flag("patch_zero_bubble") and settings.flag("enable_zero_bubble"):
         if settings.flag("zero_bubble_v_schedule"):
             return settings.choice("zero_bubble_v_schedule_mem_setup", "half", V_SCHEDULES)
         return "zb-1p"
     return None
+
+
+def _read_offload(settings: Settings, algorithm: str, schedule: str) -> None:
+    """Say Primus's offload as Megatron's of single modules: attention of Primus-Turbo's kernels, under V schedules."""
+    if not settings.flag("offload"):
+        return
+    if schedule not in V_SCHEDULES.values():
+        settings.refuse(
+            f"{settings.spell('offload')} goes with zbv-formatted, v-half and v-min only; pp_algorithm is {algorithm}"
+        )
+    turbo = settings.flag("enable_primus_turbo") and settings.flag("use_turbo_attention")
+    if turbo and any("attn" in name for name in settings.words("offload_ops")):
+        settings.lay("fine_grained_activation_offloading", value=True)
+        settings.lay("offload_modules", ["core_attn"])
+    else:
+        settings.note(
+            f"{settings.spell('offload')} moves nothing: it takes attn of offload_ops, under use_turbo_attention"
+        )
+
+
+ORDERS = ("pp_max_mem", "pp_cost_f", "pp_cost_b", "pp_cost_w")
+"""What the heuristic of zero bubbles is given; stages are ordered here by their own times, without a limit."""
 
 
 def _check_chunks(reading: Reading, path: Path) -> None:
