@@ -25,6 +25,7 @@ from forescale.presets.playbook.formulas import (
     playbook_zero_bytes,
 )
 from forescale.presets.playbook.preset import bytes_per_parameter, zero_states
+from forescale.project import project
 from forescale.spec import Precision, Recompute, Strategy, Workload
 
 MIXED = Precision(gradients="bf16")
@@ -153,3 +154,24 @@ def test_ratios_take_the_tier_that_holds_the_group():
     assert ratios["tensor_comm"] == pytest.approx(3 * peak / (24 * 4096 * fast))
     assert ratios["context_comm"] == pytest.approx(2 * peak * 2048 / (4 * 8192 * 4096 * fast))
     assert ratios["data_comm"] == pytest.approx(7 * peak / (2 * 8192 * 8 * slow))
+
+
+def test_groups_of_whole_nodes_take_all_ports():
+    """The engine hides the gradients of one sequence of 8,192 tokens per device on 512 H100."""
+    model, workload = load_model("llama-3.1-8b"), Workload(seq_len=8192, global_batch_size=512)
+    cluster = load_cluster("h100-sxm", 512)
+    ports = cluster.devices_per_node * cluster.tiers[-1].bandwidth / 2.0
+    (ratio,) = playbook_ratios(model, cluster, Strategy(dp_shard=512), workload, num_layers=32)
+    peak = cluster.device.matrix_flops.bf16
+    assert ratio.value == pytest.approx(511 / 512 * peak / (2 * 8192 * ports))
+    assert ratio.value < 1.0
+    own = project(asked(model, cluster, Strategy(dp_shard=512), workload))
+    assert own.time_s["data_comm"] < 0.1 * own.step_time_s
+
+
+def test_gathers_of_stage_3_over_whole_nodes_hide():
+    """The engine prices stage 3 of Llama-2-13B on 32 H100 among its fastest layouts."""
+    workload = Workload(seq_len=4096, global_batch_size=128)
+    model, cluster = load_model("llama-2-13b"), load_cluster("h100-sxm", 32)
+    (ratio,) = playbook_ratios(model, cluster, Strategy(dp_shard=32, zero=3), workload, num_layers=40)
+    assert (ratio.name, ratio.value < 1.0) == ("ZeRO-3 gather to forward", True)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from forescale.cost.collectives.alpha_beta import AlphaBeta
+from forescale.cost.mesh import Group, groups, order_of
 from forescale.formula import formula
+from forescale.graph.layout import split_strategy
 from forescale.numeric import Numeric
 from forescale.presets.preset import microbatches_of
 from forescale.spec.cluster import Cluster
@@ -14,6 +17,8 @@ from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
 
 PLAYBOOK = "Ultra-Scale Playbook (Hugging Face, 2025)"
+BF16 = 2.0
+"""Bytes of an element."""
 _RATIOS = f"{PLAYBOOK}, Formulas for compute / comms"
 _STATES = f"{PLAYBOOK}, Weights/grads/optimizer states memory"
 _ZERO = f"{PLAYBOOK}, ZeRO, Memory usage revisited"
@@ -121,9 +126,10 @@ class Ratio:
 def playbook_ratios(
     model: Model, cluster: Cluster, strategy: Strategy, workload: Workload, *, num_layers: int
 ) -> tuple[Ratio, ...]:
-    """Return the ratios of a layout, `num_layers` on a stage; bandwidth in bf16 elements per second.
+    """Return the ratios of a layout, `num_layers` on a stage; bandwidth in bf16 elements per second and rank.
 
-    Each group is given the bandwidth of the innermost tier that holds it whole, at the default axis order.
+    Collectives take the links of all ranks of a group that share a tier, so that groups of whole nodes use all ports
+    of these; a message from one rank to the next takes those of one.
     """
     peak = cluster.device.matrix_flops.bf16 or cluster.device.matrix_flops.fp16
     if peak is None:
@@ -136,12 +142,11 @@ def _compared(
     model: Model, cluster: Cluster, strategy: Strategy, workload: Workload, num_layers: int, peak: float
 ) -> Iterator[tuple[str, str, Numeric]]:
     hidden = float(model.hidden_size)
-    tokens = float(strategy.micro_batch_size * workload.seq_len)
-    stage = strategy.tp * strategy.cp * strategy.dp
+    placed = groups(split_strategy(strategy)[0], order_of(strategy))
     if strategy.dp > 1:
-        yield _of_data(cluster, strategy, workload, tokens, stage, peak)
+        yield _of_data(strategy, workload, peak, ring_bandwidth(cluster, placed["dp"]))
     if strategy.tp > 1:
-        fast = _bandwidth(cluster, strategy.tp)
+        fast = ring_bandwidth(cluster, placed["tp"])
         ratio = playbook_tp_ratio(tp=float(strategy.tp), peak=peak, hidden_size=hidden, bandwidth=fast)
         yield "tensor_comm", "gather to feed-forward", ratio
     width = _kv_width(model)
@@ -152,11 +157,11 @@ def _compared(
             hidden_size=hidden,
             kv_width=width,
             seq_len=float(workload.seq_len),
-            bandwidth=_bandwidth(cluster, strategy.tp * strategy.cp),
+            bandwidth=_port_bandwidth(cluster, strategy.tp * strategy.cp),
         )
         yield "context_comm", "keys and values to a step of the ring", ratio
     if strategy.pp > 1:
-        slow = _bandwidth(cluster, stage * strategy.pp)
+        slow = _port_bandwidth(cluster, strategy.num_devices)
         ratio = playbook_pp_ratio(num_layers=float(num_layers), peak=peak, hidden_size=hidden, bandwidth=slow)
         yield "pipeline_comm", "send to the next stage's forward", ratio
         share = playbook_bubble_ratio(
@@ -168,10 +173,11 @@ def _compared(
 
 
 def _of_data(
-    cluster: Cluster, strategy: Strategy, workload: Workload, tokens: float, stage: int, peak: float
+    strategy: Strategy, workload: Workload, peak: float, bandwidth: float
 ) -> tuple[str, str, Numeric]:
     """Compare what data parallelism sends with the pass it hides behind."""
-    data = {"dp": float(strategy.dp), "peak": peak, "bandwidth": _bandwidth(cluster, stage)}
+    data = {"dp": float(strategy.dp), "peak": peak, "bandwidth": bandwidth}
+    tokens = float(strategy.micro_batch_size * workload.seq_len)
     if strategy.zero == 3:
         return (
             "data_comm",
@@ -182,10 +188,16 @@ def _of_data(
     return "data_comm", "gradient all-reduce to backward", playbook_ddp_ratio(tokens=whole, **data)
 
 
-def _bandwidth(cluster: Cluster, span: int) -> float:
-    """Return bf16 elements per second of the innermost tier that holds `span` devices."""
+def ring_bandwidth(cluster: Cluster, group: Group) -> float:
+    """Return bf16 elements per second and rank that rings of a group carry: those of the tier that is slowest for them."""
+    legs = AlphaBeta.of(cluster).route(group).legs
+    return float(1.0 / max(leg.load / leg.bandwidth for leg in legs)) / BF16
+
+
+def _port_bandwidth(cluster: Cluster, span: int) -> float:
+    """Return bf16 elements per second of one device in the innermost tier that holds `span` devices."""
     tier = next((tier for tier in cluster.tiers if not tier.size or tier.size >= span), cluster.tiers[-1])
-    return tier.bandwidth / 2.0
+    return tier.bandwidth / BF16
 
 
 def _kv_width(model: Model) -> float | None:
