@@ -189,7 +189,7 @@ def _of_data(
 
 
 def ring_bandwidth(cluster: Cluster, group: Group) -> float:
-    """Return bf16 elements per second and rank that rings of a group carry: those of the tier that is slowest for them."""
+    """Return bf16 elements per second and rank that rings of a group carry, on the tier that is slowest for them."""
     legs = AlphaBeta.of(cluster).route(group).legs
     return float(1.0 / max(leg.load / leg.bandwidth for leg in legs)) / BF16
 
