@@ -1,22 +1,59 @@
-"""Charts of studies as Vega-Lite specifications."""
+"""Charts of studies as Vega-Lite specifications: one style, legible where a page is 400 pixels wide."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from forescale.presets.subramanian2024 import Ranked
+from forescale.view.theme import CONFIG, SCHEMA
+from forescale.view.theme import colour as part_colour
 
-SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
-DEGREES = ("dp", "tp1", "tp2", "pp", "num_microbatches")
-PARTS = ("compute", "memory", "tensor", "data", "pipeline", "bubble")
-WIDTH = 480
+DEGREES = {
+    "dp": "#59a14f",
+    "tp1": "#e15759",
+    "tp2": "#ff9d9a",
+    "pp": "#f28e2b",
+    "num_microbatches": "#9c755f",
+}
+PARTS = {
+    "compute": "#4e79a7",
+    "memory": "#a0cbe8",
+    "tensor": "#e15759",
+    "data": "#59a14f",
+    "pipeline": "#f28e2b",
+    "bubble": "#bab0ac",
+}
+"""Colours: an axis of parallelism and what it sends have the same one."""
+WIDTH = 320
 RATIO = "communication / compute"
+EQUAL: dict[str, Any] = {"log": True, "limit": 1.0, "limit_name": "as long as what hides it"}
+"""Of ratios: logarithmic, with a line where both times are equal."""
 FLOOR = 0.5
 """Where bars of degrees start on their logarithmic axis."""
 Chart = dict[str, Any]
+
+
+def write(folder: Path, name: str, chart: Chart, *, title: str, told: str = "") -> None:
+    """Write a chart in the common style as NAME.json, and as NAME.svg where vl-convert-python is installed.
+
+    `told` says what it shows to who cannot see it; by default its title does.
+    """
+    config = {**CONFIG, "background": "white", "title": {**CONFIG["title"], "fontSize": 13}}
+    head = {"$schema": SCHEMA, "title": wrap(title, 52), "description": told or title, "config": config}
+    whole = {**head, **chart}
+    text = json.dumps(whole, indent=1, ensure_ascii=False)
+    (folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+    try:
+        import vl_convert
+    except ImportError:
+        return
+    (folder / f"{name}.svg").write_text(str(vl_convert.vegalite_to_svg(text)), encoding="utf-8")
 
 
 def layout_chart(shown: Mapping[str, Ranked], *, axis: str, log_time: bool = False) -> Chart:
@@ -28,9 +65,9 @@ def layout_chart(shown: Mapping[str, Ranked], *, axis: str, log_time: bool = Fal
         for name in DEGREES
     ]
     shares = [
-        {"label": label, "part": name, "share": seconds / one.step_time_s}
+        {"label": label, "part": name, "share": seconds / one.step_time_s, "order": place}
         for label, one in shown.items()
-        for name, seconds in asdict(one.time_s).items()
+        for place, (name, seconds) in enumerate(asdict(one.time_s).items())
     ]
     dots = [
         {"label": label, "GB": one.memory_bytes.total / 1e9, "step (s)": one.step_time_s}
@@ -50,7 +87,7 @@ def layout_chart(shown: Mapping[str, Ranked], *, axis: str, log_time: bool = Fal
                 "title": "degree",
             },
             "y2": {"datum": FLOOR},
-            "color": {"field": "degree", "type": "nominal", "sort": list(DEGREES), "title": None},
+            "color": _coloured("degree", DEGREES),
         },
     }
     below = {
@@ -65,12 +102,19 @@ def layout_chart(shown: Mapping[str, Ranked], *, axis: str, log_time: bool = Fal
                 "title": "share of the step",
                 "scale": {"domain": [0, 1]},
             },
-            "color": {"field": "part", "type": "nominal", "sort": list(PARTS), "title": None},
+            "color": _coloured("part", PARTS),
+            "order": {"field": "order"},
         },
     }
     scale = {"type": "log"} if log_time else {"zero": True}
     panels = [_dotted(above, dots, x, "GB", {"zero": True}), _dotted(below, dots, x, "step (s)", scale)]
-    return {"$schema": SCHEMA, "vconcat": panels, "resolve": {"scale": {"color": "independent"}}}
+    return {"vconcat": panels, "resolve": {"scale": {"color": "independent"}}}
+
+
+def _coloured(field: str, colours: Mapping[str, str]) -> Chart:
+    """Return what colours the values of a field, which have a meaning in all charts."""
+    scale = {"domain": list(colours), "range": list(colours.values())}
+    return {"field": field, "type": "nominal", "scale": scale, "title": None}
 
 
 def _dotted(bars: Chart, dots: Sequence[Chart], x: Chart, field: str, scale: Chart) -> Chart:
@@ -119,7 +163,6 @@ def _plot(
     ticks = sorted({row[x] for row in rows})
     generations = list(dict.fromkeys(row[colour] for row in rows))
     return {
-        "$schema": SCHEMA,
         "width": WIDTH,
         "height": 300,
         "data": {"values": list(rows)},
@@ -129,12 +172,41 @@ def _plot(
                 "field": x,
                 "type": "quantitative",
                 "scale": {"type": "log", "base": 2},
-                "axis": {"values": ticks},
+                "axis": {"values": ticks, "labelOverlap": False, "labelFlush": False, "labelFontSize": 11},
             },
             "y": {"field": y, "type": "quantitative", "scale": scale},
             "color": {"field": colour, "type": "nominal", "sort": generations, "title": None},
             **more,
         },
+    }
+
+
+def measured_chart(rows: Sequence[Chart], *, x: str, y: str, colour: str, of: str) -> Chart:
+    """Return points of what was measured, and lines of what models say, on two logarithmic axes."""
+    place = {
+        "x": {"field": x, "type": "quantitative", "scale": {"type": "log"}, "axis": {"format": "~g"}},
+        "y": {"field": y, "type": "quantitative", "scale": {"type": "log"}, "axis": {"format": "~g"}},
+        "color": {"field": colour, "type": "nominal", "title": None},
+    }
+    models = list(dict.fromkeys(row[of] for row in rows if row[of] != "measured"))
+    stroke = {"symbolType": "stroke", "symbolFillColor": "transparent", "symbolSize": 400}
+    dash = {"field": of, "type": "nominal", "sort": models, "title": None, "legend": stroke}
+    return {
+        "width": WIDTH,
+        "height": 260,
+        "data": {"values": list(rows)},
+        "layer": [
+            {
+                "transform": [{"filter": f"datum['{of}'] != 'measured'"}],
+                "mark": "line",
+                "encoding": {**place, "strokeDash": dash},
+            },
+            {
+                "transform": [{"filter": f"datum['{of}'] == 'measured'"}],
+                "mark": {"type": "point", "filled": True, "size": 40},
+                "encoding": {**place, "shape": {"field": of, "type": "nominal", "title": None}},
+            },
+        ],
     }
 
 
@@ -156,7 +228,6 @@ def map_chart(rows: Sequence[Chart], *, x: str, y: str, value: str) -> Chart:
     dark = math.sqrt(min(values) * max(values))
     ink = {"value": "black", "condition": {"test": f"datum['{value}'] > {dark!r}", "value": "white"}}
     return {
-        "$schema": SCHEMA,
         "width": WIDTH,
         "height": 260,
         "data": {"values": list(rows)},
@@ -167,9 +238,18 @@ def map_chart(rows: Sequence[Chart], *, x: str, y: str, value: str) -> Chart:
     }
 
 
-def ratio_chart(rows: Sequence[Chart], *, title: str, x: str, y: str = RATIO) -> Chart:
-    """Return ratios over degrees on logarithmic axes, with the line where both times are equal."""
+def degree_chart(
+    rows: Sequence[Chart],
+    *,
+    x: str,
+    y: str,
+    log: bool = False,
+    limit: float | None = None,
+    limit_name: str = "",
+) -> Chart:
+    """Return values over degrees, lines by name, with a dashed line at a limit."""
     order = list(dict.fromkeys(row["line"] for row in rows))
+    y_scale = {"type": "log"} if log else {"zero": True}
     lines = {
         "mark": {"type": "line", "point": True},
         "encoding": {
@@ -177,25 +257,85 @@ def ratio_chart(rows: Sequence[Chart], *, title: str, x: str, y: str = RATIO) ->
                 "field": "degree",
                 "type": "quantitative",
                 "scale": {"type": "log", "base": 2},
-                "axis": {"values": sorted({row["degree"] for row in rows})},
+                "axis": {"values": sorted({row["degree"] for row in rows}), "format": "~s"},
                 "title": x,
             },
-            "y": {"field": "ratio", "type": "quantitative", "scale": {"type": "log"}, "title": y},
+            "y": {"field": "value", "type": "quantitative", "scale": y_scale, "title": y},
             "color": {"field": "line", "type": "nominal", "sort": order, "title": None},
         },
     }
-    limit = {
-        "data": {"values": [{"one": 1}]},
-        "mark": {"type": "rule", "strokeDash": [4, 4]},
-        "encoding": {"y": {"field": "one", "type": "quantitative", "title": y}},
+    layers = [lines] if limit is None else [lines, _limit(limit, limit_name, y)]
+    return {"width": WIDTH, "height": 240, "data": {"values": list(rows)}, "layer": layers}
+
+
+def stack_chart(
+    rows: Sequence[Chart], *, x: str, y: str, colours: Mapping[str, str], limit: float, limit_name: str
+) -> Chart:
+    """Return standing bars of parts, which are given from the bottom up, with a dashed line at a limit."""
+    order = list(dict.fromkeys(row["bar"] for row in rows))
+    values = [{**row, "order": list(colours).index(row["part"])} for row in rows]
+    place = {"field": "bar", "type": "ordinal", "sort": order, "title": x, "axis": {"labelAngle": 0}}
+    bars = {
+        "mark": "bar",
+        "encoding": {
+            "x": place,
+            "y": {"field": "value", "type": "quantitative", "title": y},
+            "color": _coloured("part", colours),
+            "order": {"field": "order"},
+        },
     }
+    layers = [bars, _limit(limit, limit_name, y)]
+    return {"width": WIDTH, "height": 240, "data": {"values": values}, "layer": layers}
+
+
+def _limit(value: float, name: str, y: str) -> Chart:
+    """Return a dashed line across a chart, and its name."""
+    named = {"type": "text", "align": "left", "x": 4, "dy": -6, "fontSize": 12}
     return {
-        "$schema": SCHEMA,
-        "title": title,
-        "width": WIDTH,
-        "height": 260,
+        "data": {"values": [{"limit": value, "name": name}]},
+        "encoding": {"y": {"field": "limit", "type": "quantitative", "title": y}},
+        "layer": [
+            {"mark": {"type": "rule", "strokeDash": [4, 4]}},
+            {
+                "mark": {**named, "stroke": "white", "strokeWidth": 4},
+                "encoding": {"text": {"field": "name"}},
+            },
+            {"mark": named, "encoding": {"text": {"field": "name"}}},
+        ],
+    }
+
+
+def cell_chart(rows: Sequence[Chart], *, x: str, y: str, value: str, top: float) -> Chart:
+    """Return a map with a value and two lines of words in every cell; all such maps share one scale up to `top`."""
+    across = list(dict.fromkeys(row[x] for row in rows))
+    down = list(dict.fromkeys(row[y] for row in rows))
+    places = {
+        "x": {"field": x, "type": "ordinal", "sort": across, "axis": {"labelAngle": 0}},
+        "y": {"field": y, "type": "ordinal", "sort": down},
+    }
+    colour = {
+        "field": value,
+        "type": "quantitative",
+        "scale": {"scheme": "blues", "domain": [0, top]},
+        "legend": None,
+    }
+    ink = {"value": "black", "condition": {"test": f"datum['{value}'] > {0.6 * top}", "value": "white"}}
+    words = [
+        {
+            "mark": {"type": "text", "dy": dy, "fontSize": size, "fontWeight": weight},
+            "encoding": {**places, "text": {"field": field, "type": "nominal"}, "color": ink},
+        }
+        for field, dy, size, weight in (
+            ("label", -13, 12, "bold"),
+            ("layout", 1, 11, "normal"),
+            ("more", 14, 11, "normal"),
+        )
+    ]
+    return {
+        "width": 340,
+        "height": 44 * len(down),
         "data": {"values": list(rows)},
-        "layer": [lines, limit],
+        "layer": [{"mark": "rect", "encoding": {**places, "color": colour}}, *words],
     }
 
 
@@ -212,12 +352,11 @@ def bar_chart(rows: Sequence[Chart], *, x: str, y: str, colour: str, stacked: bo
     encoding: Chart = {
         "x" if stacked else "y": place,
         "y" if stacked else "x": {"field": of, "type": "quantitative", "title": of},
-        "color": {"field": colour, "type": "nominal", "sort": colours, "title": None},
+        "color": _coloured(colour, {name: part_colour(name, at) for at, name in enumerate(colours)}),
     }
     if not stacked and len(colours) > 1:
         encoding["yOffset"] = {"field": colour, "type": "nominal", "sort": colours}
     return {
-        "$schema": SCHEMA,
         "width": WIDTH,
         "data": {"values": [dict(row) for row in rows]},
         "mark": "bar",

@@ -7,13 +7,11 @@ vl-convert-python is installed, and `tables.md`. `--search` looks for better lay
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from charts import bar_chart
-from subramanian2024 import drawn
+from charts import bar_chart, write
 
 from forescale.api import ask, ask_search
 from forescale.graph.ops import AttentionCore, Collective, Gemm, GroupedGemm, Primitive
@@ -137,6 +135,11 @@ def step_rows() -> Iterator[Row]:
         yield {"part": part, "seconds": seconds, "run": "projected"}
 
 
+TITLES = {
+    "memory": "DeepSeek-V3: memory by pipeline rank",
+    "kernels": "DeepSeek-V3: kernels of a layer, published and projected",
+    "step": "Where a step goes",
+}
 PICTURES: dict[str, tuple[Callable[[], Iterator[Row]], dict[str, Any]]] = {
     "memory": (memory_rows, {"x": "rank", "y": "GiB", "colour": "part", "stacked": True}),
     "kernels": (kernel_rows, {"x": "ms", "y": "kernels", "colour": "of", "stacked": False}),
@@ -224,11 +227,7 @@ def main() -> None:
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
     for name, (rows, axes) in PICTURES.items():
-        text = json.dumps(bar_chart(list(rows()), **axes), indent=1, ensure_ascii=False)
-        (asked.folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
-        picture = drawn(text)
-        if picture is not None:
-            (asked.folder / f"{name}.svg").write_text(picture, encoding="utf-8")
+        write(asked.folder, name, bar_chart(list(rows()), **axes), title=TITLES[name])
     parts = [
         "# Two published runs",
         "Written by `studies/deepseek_v3.py`.",

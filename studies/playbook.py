@@ -1,23 +1,28 @@
 """Pictures and tables of the study of the Ultra-Scale Playbook (Hugging Face, 2025).
 
 `python studies/playbook.py FOLDER` writes one Vega-Lite specification per picture, the picture as SVG where
-vl-convert-python is installed, and `tables.md`, in a minute or so.
+vl-convert-python is installed, and `tables.md`, in two minutes or so.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Callable, Iterator
+import csv
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from charts import RATIO, ratio_chart
-from subramanian2024 import drawn
+from charts import EQUAL, RATIO, Chart, cell_chart, degree_chart, stack_chart, write
 
 from forescale.advise import Advice, advise
+from forescale.api import ask, ask_search
 from forescale.catalogue.clusters import load_cluster
+from forescale.catalogue.frameworks import load_framework
 from forescale.catalogue.models import load_model
+from forescale.cost.mesh import Group
+from forescale.memory.peak import PARTS
 from forescale.presets.playbook.formulas import (
     playbook_bubble_ratio,
     playbook_cp_ratio,
@@ -25,16 +30,23 @@ from forescale.presets.playbook.formulas import (
     playbook_fsdp_ratio,
     playbook_pp_ratio,
     playbook_tp_ratio,
+    ring_bandwidth,
 )
-from forescale.spec import Workload
-from forescale.spec.model import FullAttention
-from forescale.units import format_seconds
+from forescale.project import project
+from forescale.projection.result import Projection
+from forescale.search import search
+from forescale.spec import Model, Workload
+from forescale.spec.framework import searched
+from forescale.spec.model import DenseFfn, FullAttention, Layer
+from forescale.units import GIB, format_seconds
+from forescale.view.theme import colour
 
 Row = dict[str, Any]
 CLUSTER = load_cluster("h100-sxm", 1024)
 PEAK = CLUSTER.device.matrix_flops.bf16 or 0.0
-NETWORKS = {tier.name: tier.bandwidth / 2.0 for tier in (CLUSTER.tiers[0], CLUSTER.tiers[-1])}
-"""bf16 elements per second and device."""
+NODE = CLUSTER.devices_per_node
+PORT = CLUSTER.tiers[-1].bandwidth / 2.0
+"""bf16 elements per second of one device between nodes."""
 MODELS = ("llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b")
 DEGREES = tuple(2**power for power in range(1, 11))
 LENGTHS = (8192, 32768, 131072)
@@ -52,26 +64,29 @@ CASES = (
 
 
 def data_rows(ratio: Callable[..., Any], *, all_replicas: bool) -> Iterator[Row]:
-    """Yield a ratio of data parallelism at one sequence of 8192 tokens per device, over both networks."""
-    for network, bandwidth in NETWORKS.items():
+    """Yield a ratio of data parallelism at one sequence of 8192 tokens per device, by how ranks fill the nodes."""
+    for line, stride in (("all ranks of a node", 1), (f"one rank a node (tp {NODE})", NODE)):
         for dp in DEGREES:
+            if dp * stride > CLUSTER.num_devices:
+                continue
             tokens = 8192.0 * (dp if all_replicas else 1)
+            bandwidth = ring_bandwidth(CLUSTER, Group(size=float(dp), stride=float(stride)))
             value = ratio(dp=float(dp), peak=PEAK, tokens=tokens, bandwidth=bandwidth)
-            yield {"degree": dp, "ratio": float(value), "line": network}
+            yield {"degree": dp, "value": float(value), "line": line}
 
 
 def tensor_rows() -> Iterator[Row]:
-    """Yield the ratio of tensor parallelism by model, over both networks."""
+    """Yield the ratio of tensor parallelism by model; beyond a node its ranks share the ports of all nodes."""
     for name in MODELS:
-        for network, bandwidth in NETWORKS.items():
-            for tp in DEGREES[:5]:
-                hidden = float(load_model(name).hidden_size)
-                value = playbook_tp_ratio(tp=float(tp), peak=PEAK, hidden_size=hidden, bandwidth=bandwidth)
-                yield {"degree": tp, "ratio": float(value), "line": f"{name}, {network}"}
+        for tp in DEGREES[:5]:
+            hidden = float(load_model(name).hidden_size)
+            bandwidth = ring_bandwidth(CLUSTER, Group(size=float(tp)))
+            value = playbook_tp_ratio(tp=float(tp), peak=PEAK, hidden_size=hidden, bandwidth=bandwidth)
+            yield {"degree": tp, "value": float(value), "line": name}
 
 
 def stage_rows() -> Iterator[Row]:
-    """Yield the ratio of a send between stages by model, over the outer network."""
+    """Yield the ratio of a send between stages by model, over one port."""
     for name in MODELS:
         model = load_model(name)
         for pp in DEGREES[:5]:
@@ -79,9 +94,9 @@ def stage_rows() -> Iterator[Row]:
                 num_layers=model.num_layers / pp,
                 peak=PEAK,
                 hidden_size=float(model.hidden_size),
-                bandwidth=NETWORKS[CLUSTER.tiers[-1].name],
+                bandwidth=PORT,
             )
-            yield {"degree": pp, "ratio": float(value), "line": name}
+            yield {"degree": pp, "value": float(value), "line": name}
 
 
 def bubble_rows() -> Iterator[Row]:
@@ -89,11 +104,11 @@ def bubble_rows() -> Iterator[Row]:
     for vpp in (1, 2, 4, 8):
         for pp in DEGREES[:5]:
             value = playbook_bubble_ratio(pp=float(pp), vpp=float(vpp), num_microbatches=32.0)
-            yield {"degree": pp, "ratio": float(value), "line": "1 chunk" if vpp == 1 else f"{vpp} chunks"}
+            yield {"degree": pp, "value": float(value), "line": "1 chunk" if vpp == 1 else f"{vpp} chunks"}
 
 
 def context_rows() -> Iterator[Row]:
-    """Yield the ratio of a ring step of Llama-3.1-70B by length, over the outer network."""
+    """Yield the ratio of a ring step of Llama-3.1-70B by length, over one port."""
     model = load_model("llama-3.1-70b")
     attention = model.layers[0].attention
     assert isinstance(attention, FullAttention)
@@ -105,36 +120,254 @@ def context_rows() -> Iterator[Row]:
                 hidden_size=float(model.hidden_size),
                 kv_width=2.0 * attention.num_kv_heads * attention.head_dim,
                 seq_len=float(seq_len),
-                bandwidth=NETWORKS[CLUSTER.tiers[-1].name],
+                bandwidth=PORT,
             )
-            yield {"degree": cp, "ratio": float(value), "line": f"{seq_len:,} tokens"}
+            yield {"degree": cp, "value": float(value), "line": f"{seq_len:,} tokens"}
 
 
-BUBBLE = "bubble / ideal time"
-PICTURES: dict[str, tuple[str, str, str, Callable[[], Iterator[Row]]]] = {
+COLOURS = {part: colour(part, 0) for part in PARTS}
+HBM: Row = {
+    "limit": CLUSTER.device.hbm_bytes / GIB,
+    "limit_name": f"{CLUSTER.device.hbm_bytes / GIB:.0f} GiB of an H100",
+}
+
+
+def memory_rows(bars: Mapping[str, Row], asked: Row) -> Iterator[Row]:
+    """Yield the parts of memory of the fullest device, by what differs."""
+    for bar, more in bars.items():
+        stage = max(
+            project(ask(cluster="h100-sxm", **{**asked, **more})).memory.stages, key=lambda s: s.peak_bytes
+        )
+        for part in PARTS:
+            yield {"bar": bar, "part": part, "value": getattr(stage, f"{part}_bytes") / GIB}
+
+
+def memory_chart() -> Chart:
+    """Return memory by length of sequence."""
+    bars = {f"{length // 1024}k": {"seq_len": length} for length in (1024, 2048, 4096, 8192, 16384)}
+    rows = [*memory_rows(bars, {"model": "llama-3.1-8b", "devices": 8, "global_batch_size": 64})]
+    return stack_chart(rows, x="tokens of a sequence", y="GiB", colours=COLOURS, **HBM)
+
+
+def recompute_chart() -> Chart:
+    """Return memory by what is recomputed."""
+    chosen = {
+        "none": {},
+        "norms": {"granularity": "selective", "modules": ["layernorm"]},
+        "norms, FFN": {"granularity": "selective", "modules": ["layernorm", "mlp"]},
+        "all layers": {"granularity": "full"},
+    }
+    bars = {name: {"recompute": how} if how else {} for name, how in chosen.items()}
+    asked = {"model": "llama-3.1-8b", "devices": 8, "seq_len": 16384, "global_batch_size": 64, "zero": 2}
+    rows = [*memory_rows(bars, asked)]
+    return stack_chart(rows, x="what is recomputed", y="GiB", colours=COLOURS, **HBM)
+
+
+def rate_rows(over: str, lines: Mapping[str, Mapping[str, Any]], degrees: Sequence[int]) -> Iterator[Row]:
+    """Yield MFU over one degree, a line per question."""
+    for line, asked in lines.items():
+        for degree in degrees:
+            found = project(ask(cluster="h100-sxm", **{**asked, over: degree}))
+            yield {"degree": degree, "value": 100.0 * found.mfu, "line": line}
+
+
+def activation_rows(
+    over: str, lines: Mapping[str, Mapping[str, Any]], degrees: Sequence[int], part: str = "activations"
+) -> Iterator[Row]:
+    """Yield memory of the fullest device over one degree, a line per question."""
+    for line, asked in lines.items():
+        for degree in degrees:
+            stages = project(ask(cluster="h100-sxm", **{**asked, over: degree})).memory.stages
+            value = max(getattr(stage, f"{part}_bytes") for stage in stages) / GIB
+            yield {"degree": degree, "value": value, "line": line}
+
+
+def tp_chart() -> Chart:
+    """Return MFU by tensor parallelism."""
+    lines = {
+        name: {"model": name, "devices": 64, "seq_len": 8192, "global_batch_size": 64} for name in MODELS[:2]
+    }
+    return degree_chart([*rate_rows("tp", lines, (1, 2, 4, 8, 16, 32))], x="tensor parallel", y="MFU, %")
+
+
+def sp_chart() -> Chart:
+    """Return activations by tensor parallelism, with and without sequence parallelism."""
+    asked = {"model": "llama-3.1-70b", "devices": 64, "seq_len": 8192, "global_batch_size": 64}
+    lines = {"tp alone": {**asked, "sp": False}, "tp and sp": {**asked, "sp": True}}
+    rows = activation_rows("tp", lines, (2, 4, 8, 16))
+    return degree_chart([*rows], x="tensor parallel", y="GiB of activations")
+
+
+def cp_chart() -> Chart:
+    """Return memory by context parallelism, for several lengths."""
+    lines = {
+        f"{length // 1024}k tokens": {
+            "model": "llama-3.1-8b",
+            "devices": 64,
+            "seq_len": length,
+            "global_batch_size": 64,
+            "zero": 3,
+        }
+        for length in (8192, 32768, 131072)
+    }
+    rows = activation_rows("cp", lines, (1, 2, 4, 8, 16), "peak")
+    return degree_chart([*rows], x="context parallel", y="GiB", log=True, **HBM)
+
+
+def pp_chart() -> Chart:
+    """Return MFU by pipeline stages, for few and many micro-batches."""
+    lines = {
+        f"{count} micro-batches": {
+            "model": "llama-3.1-70b",
+            "seq_len": 8192,
+            "global_batch_size": count,
+            "zero": 0,
+        }
+        for count in (8, 32, 128)
+    }
+    rows = [
+        row
+        for degree in (1, 2, 4, 8, 16)
+        for row in rate_rows(
+            "pp", {name: {**asked, "devices": degree} for name, asked in lines.items()}, [degree]
+        )
+    ]
+    return degree_chart(rows, x="pipeline stages", y="MFU, %")
+
+
+WIDTHS = {"1.34": (16, 2048, 8192, 32), "3.57": (28, 3072, 8192, 32), "8.86": (32, 4096, 14336, 32)}
+WIDTHS |= {"80.0": (80, 8192, 28672, 64)}
+"""Layers, hidden and feed-forward size, heads of the models of nanotron's benchmark, by billions of parameters."""
+
+
+def benchmark_model(size: str) -> Model:
+    """Return a model of the benchmark: Llama's layers, all heads keyed, a vocabulary of 131,072."""
+    layers, hidden, ffn, heads = WIDTHS[size]
+    attention = FullAttention(num_heads=heads, num_kv_heads=heads, head_dim=hidden // heads)
+    layer = Layer(attention=attention, ffn=DenseFfn(ffn_hidden_size=ffn))
+    return Model(name=f"{size}B", hidden_size=hidden, layers=(layer,) * layers, vocab_size=131072)
+
+
+@cache
+def measured_cells() -> tuple[Row, ...]:
+    """Return the 26 best configurations by size and nodes that nanotron's authors measured, from large to small.
+
+    huggingface/nanotron at 2411b02, docs/benchmark_summary.svg: MFU, reserved memory and configuration of every cell;
+    sequences of 4,096 tokens, 256 a step.
+    """
+    with (Path(__file__).parent / "nanotron.csv").open(encoding="utf-8") as file:
+        return tuple(csv.DictReader(file))
+
+
+RUN: Row = {"cluster": "h100-sxm", "seq_len": 4096, "global_batch_size": 256, "framework": "nanotron"}
+
+
+def same_layout(cell: Row) -> float:
+    """Return the projected MFU of what was measured, in percent."""
+    degrees = {
+        "tp": int(cell["tp"]),
+        "pp": int(cell["pp"]),
+        "dp_shard": int(cell["dp"]),
+        "zero": int(cell["zero"]),
+    }
+    size = {"devices": 8 * int(cell["nodes"]), "micro_batch_size": int(cell["micro_batch"])}
+    found = project(ask(benchmark_model(cell["model_b"]), **{**RUN, **degrees, **size}))
+    return 100.0 * found.mfu_full_attention
+
+
+def best_layout(cell: Row) -> Projection:
+    """Return the best layout that a search finds for a cell, among those that nanotron runs."""
+    asked = ask_search(benchmark_model(cell["model_b"]), devices=8 * int(cell["nodes"]), **RUN)
+    space = searched(load_framework("nanotron"), replace(asked.space, cp=(1,)), limited=True)
+    return search(replace(asked, space=space), top=1).best[0]
+
+
+def cell_row(cell: Row, mfu: float, plan: Mapping[str, Any]) -> Row:
+    """Return a cell with its layout in words."""
+    return {
+        "nodes": cell["nodes"],
+        "billions of parameters": cell["model_b"],
+        "MFU": mfu,
+        "label": f"{mfu:.0f} %",
+        "layout": f"dp {plan['dp']} tp {plan['tp']} pp {plan['pp']}",
+        "more": f"mbs {plan['micro_batch']} zero {plan['zero']}",
+    }
+
+
+def measured_chart() -> Chart:
+    """Return the measured map."""
+    rows = [cell_row(cell, float(cell["mfu_pct"]), cell) for cell in measured_cells()]
+    return cell_chart(rows, x="billions of parameters", y="nodes", value="MFU", top=60.0)
+
+
+def swept_chart() -> Chart:
+    """Return the same map by our own searches."""
+    rows = []
+    for cell in measured_cells():
+        found = best_layout(cell)
+        plan = found.strategy
+        words = {
+            "dp": plan.dp,
+            "tp": plan.tp,
+            "pp": plan.pp,
+            "micro_batch": plan.micro_batch_size,
+            "zero": plan.zero,
+        }
+        rows.append(cell_row(cell, 100.0 * found.mfu_full_attention, words))
+    return cell_chart(rows, x="billions of parameters", y="nodes", value="MFU", top=60.0)
+
+
+def benchmark_table() -> str:
+    """Return every cell: what was measured, what is projected of that layout."""
+    lines = ["| billions | nodes | layout measured | MFU | projected | off by |", "|--:|--:|---|--:|--:|--:|"]
+    for cell in measured_cells():
+        ours, theirs = same_layout(cell), float(cell["mfu_pct"])
+        names = {"dp": "dp", "tp": "tp", "pp": "pp", "micro_batch": "micro-batch", "zero": "zero"}
+        words = ", ".join(f"{name} {cell[key]}" for key, name in names.items())
+        lines.append(
+            f"| {cell['model_b']} | {cell['nodes']} | {words} | {theirs:.1f} % | {ours:.1f} % "
+            f"| {ours / theirs - 1.0:+.0%} |"
+        )
+    return "\n".join(lines)
+
+
+def ratios(rows: Callable[[], Iterator[Row]], x: str, y: str = RATIO) -> Callable[[], Chart]:
+    """Return what draws ratios over a degree."""
+    return lambda: degree_chart([*rows()], x=x, y=y, **EQUAL)
+
+
+PICTURES: dict[str, tuple[str, Callable[[], Chart]]] = {
+    "memory": ("Memory by sequence length: Llama-3.1-8B on 8 H100, ZeRO 1", memory_chart),
+    "recompute": (
+        "Memory by what is recomputed: Llama-3.1-8B, 8 H100, 16,384 tokens, ZeRO 2",
+        recompute_chart,
+    ),
+    "tp": ("MFU by tensor parallelism on 64 H100: it falls where tp leaves the node of 8", tp_chart),
+    "sp": ("Activations of Llama-3.1-70B at 8,192 tokens, with and without sequence parallelism", sp_chart),
+    "cp": ("Memory by context parallelism: Llama-3.1-8B on 64 H100, ZeRO 3", cp_chart),
+    "pp": ("MFU by pipeline stages, Llama-3.1-70B: few micro-batches leave a long bubble", pp_chart),
     "data": (
         "Gradient all-reduce to backward",
-        "data parallel",
-        RATIO,
-        lambda: data_rows(playbook_ddp_ratio, all_replicas=False),
+        ratios(lambda: data_rows(playbook_ddp_ratio, all_replicas=False), "data parallel"),
     ),
     "zero-3": (
         "ZeRO-3 gather to forward",
-        "data parallel",
-        RATIO,
-        lambda: data_rows(playbook_fsdp_ratio, all_replicas=True),
+        ratios(lambda: data_rows(playbook_fsdp_ratio, all_replicas=True), "data parallel"),
     ),
-    "tensor": ("Tensor-parallel gather to feed-forward", "tensor parallel", RATIO, tensor_rows),
-    "pipeline": ("Send to the next stage's forward", "pipeline stages", RATIO, stage_rows),
+    "tensor": ("Tensor-parallel gather to feed-forward", ratios(tensor_rows, "tensor parallel")),
+    "pipeline": ("Send to the next stage's forward", ratios(stage_rows, "pipeline stages")),
     "context": (
         "Keys and values to a step of the ring, Llama-3.1-70B",
-        "context parallel",
-        RATIO,
-        context_rows,
+        ratios(context_rows, "context parallel"),
     ),
-    "bubble": ("Bubble to ideal time, 32 micro-batches", "pipeline stages", BUBBLE, bubble_rows),
+    "bubble": (
+        "Bubble to ideal time, 32 micro-batches",
+        lambda: degree_chart([*bubble_rows()], x="pipeline stages", y="bubble / ideal time", log=True),
+    ),
+    "measured": ("Measured by nanotron's authors: MFU of the best configuration on H100", measured_chart),
+    "swept": ("By search, among what nanotron runs: MFU of the best layout on H100", swept_chart),
 }
-"""Title, both axes and rows by file."""
+"""Title and chart by file."""
 
 
 def advice_of(model: str, devices: int, seq_len: int, batch: int) -> Advice:
@@ -169,17 +402,12 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="where pictures and tables go")
     folder = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
-    for name, (title, x, y, rows) in PICTURES.items():
-        chart = ratio_chart(list(rows()), title=title, x=x, y=y)
-        text = json.dumps(chart, indent=1, ensure_ascii=False)
-        (folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
-        picture = drawn(text)
-        if picture is not None:
-            (folder / f"{name}.svg").write_text(picture, encoding="utf-8")
-    page = (
-        f"# Advice and exact search on H100 nodes\n\nWritten by `studies/playbook.py`.\n\n{advice_table()}\n"
-    )
-    (folder / "tables.md").write_text(page, encoding="utf-8")
+    for name, (title, chart) in PICTURES.items():
+        write(folder, name, chart(), title=title)
+    parts = ["# Tables of the study of the playbook", "Written by `studies/playbook.py`."]
+    parts += ["## The measured benchmark, layout by layout", benchmark_table()]
+    parts += ["## Advice and exact search on H100 nodes", advice_table()]
+    (folder / "tables.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

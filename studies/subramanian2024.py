@@ -7,21 +7,25 @@ vl-convert-python is installed, and `tables.md`. Everything is searched anew, in
 from __future__ import annotations
 
 import argparse
-import json
+import csv
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from charts import layout_chart, line_chart, map_chart, point_chart
+from charts import layout_chart, line_chart, map_chart, measured_chart, point_chart, write
 
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
+from forescale.cost.mesh import Group
+from forescale.cost.select import Costs
 from forescale.errors import InfeasibleError
 from forescale.presets.subramanian2024 import Quirks, Ranked, TensorParallel, search_subramanian2024
+from forescale.presets.subramanian2024.machine import machine_of
+from forescale.project import project
 from forescale.search import search
-from forescale.spec import Cluster, Workload
+from forescale.spec import Cluster, Precision, Strategy, Workload
 from forescale.spec.space import Space
 
 BATCH = 4096
@@ -90,8 +94,12 @@ def layouts(
     found = [held(model, kind, boundless(given), fixed) for fixed in choices]
     shown = [one for one in found if one is not None]
     limit = given.device.hbm_bytes
-    labels = [chr(ord("A") + index) + ("" if total(one) <= limit else "*") for index, one in enumerate(shown)]
-    return layout_chart(dict(zip(labels, shown, strict=True)), axis="configuration (* does not fit)")
+    fitting = [one for one in shown if total(one) <= limit]
+    winner = min(fitting, key=lambda one: one.step_time_s, default=None)
+    marks = ["★" if one is winner else "" if one in fitting else "*" for one in shown]
+    labels = [f"{chr(ord('A') + index)}{mark}" for index, mark in enumerate(marks)]
+    axis = "configuration (★ fastest that fits, * does not fit)"
+    return layout_chart(dict(zip(labels, shown, strict=True)), axis=axis)
 
 
 def scaling(model: str, kind: TensorParallel, domain: int) -> Row:
@@ -145,26 +153,108 @@ MEMORIES = ((80.0, 1.555), (141.0, 4.8), (192.0, 8.0), (288.0, 12.0), (384.0, 16
 CAPACITIES, BANDWIDTHS = (80.0, 141.0, 192.0, 288.0, 384.0, 768.0), (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 
 
-def rate_map(model: str, kind: TensorParallel) -> Row:
+Days = Callable[[Cluster], float | None]
+
+
+def published_days(model: str, kind: TensorParallel) -> Days:
+    """Return what gives the days of a whole training on a cluster, as the paper's model has them."""
+
+    def of(given: Cluster) -> float | None:
+        one = best(model, kind, given)
+        return None if one is None else days(model, one)
+
+    return of
+
+
+def own_days(model: str) -> Days:
+    """Return the same by Forescale's own engine, over all of its layouts."""
+
+    def of(given: Cluster) -> float | None:
+        try:
+            one = search(load_model(model), given, work(model), top=1).best[0]
+        except InfeasibleError:
+            return None
+        return SAMPLES[model] / BATCH * one.step_time_s / 86400.0
+
+    return of
+
+
+def work(model: str, batch: int = BATCH) -> Workload:
+    """Return the batch that a model is trained on."""
+    return Workload(seq_len=load_model(model).max_seq_len, global_batch_size=batch)
+
+
+def rate_map(of: Days) -> Row:
     """Return the chart of days over the FLOP rate and the memory, both as they come."""
     rows = [
-        {"memory": f"{capacity:g} GB, {bandwidth:g} TB/s", "TFLOP/s": rate[0], "days": days(model, one)}
+        {
+            "memory": f"{capacity:g} GB, {bandwidth:g} TB/s",
+            "TFLOP/s": rate[0],
+            "days": of(changed(rate, capacity, bandwidth)),
+        }
         for rate in RATES
         for capacity, bandwidth in MEMORIES
-        if (one := best(model, kind, changed(rate, capacity, bandwidth))) is not None
     ]
     return map_chart(rows, x="memory", y="TFLOP/s", value="days")
 
 
-def memory_map(model: str, kind: TensorParallel) -> Row:
+def memory_map(of: Days) -> Row:
     """Return the chart of days over the memory's capacity and bandwidth."""
     rows = [
-        {"GB": capacity, "TB/s": bandwidth, "days": days(model, one)}
+        {"GB": capacity, "TB/s": bandwidth, "days": of(changed(RATES[2], capacity, bandwidth))}
         for capacity in CAPACITIES
         for bandwidth in BANDWIDTHS
-        if (one := best(model, kind, changed(RATES[2], capacity, bandwidth))) is not None
     ]
     return map_chart(rows, x="TB/s", y="GB", value="days")
+
+
+MEASURED = Path(__file__).parents[1] / "data" / "published" / "kernels.csv"
+NEAR = (2, 4)
+"""Ranks in a node of the paper's Figure A1."""
+
+
+def gather_chart() -> Row:
+    """Return the time of an all-gather among 32 A100 by size: as measured, by the paper's formula, by our engine."""
+    given, size = load_cluster("perlmutter", 32 * 4 // NEAR[0]), 32
+    with MEASURED.open(encoding="utf-8") as file:
+        timed = [
+            row
+            for row in csv.DictReader(file)
+            if row["id"].startswith("PERLM") and row["op"] == "allgather" and row["n_gpus"] == str(size)
+        ]
+    paper, own = machine_of(given), Costs().collective_model(given)
+    rows: list[Row] = []
+    for near in NEAR:
+        group = Group(size=float(near), outer=((float(size // near), float(given.devices_per_node)),))
+        sizes = sorted({float(row["msg_bytes"]) for row in timed if row["gpus_per_node"] == str(near)})
+        for volume in sizes:
+            seconds = {
+                "the paper's formula": float(
+                    paper.collective(
+                        kind="all_gather",
+                        num_bytes=volume,
+                        num_ranks=float(size),
+                        near=float(near),
+                        quirks=MEANT,
+                    )
+                ),
+                "Forescale": float(own.seconds(kind="all_gather", num_bytes=volume, group=group)),
+            }
+            rows += [
+                {"MB": volume / 1e6, "ms": 1e3 * s, "of": of, "ranks": f"{near} a node"}
+                for of, s in seconds.items()
+            ]
+        rows += [
+            {
+                "MB": float(row["msg_bytes"]) / 1e6,
+                "ms": float(row["time_us"]) / 1e3,
+                "of": "measured",
+                "ranks": f"{near} a node",
+            }
+            for row in timed
+            if row["gpus_per_node"] == str(near)
+        ]
+    return measured_chart(rows, x="MB", y="ms", colour="ranks", of="of")
 
 
 def grid(whole: int) -> list[tuple[int, int]]:
@@ -206,6 +296,7 @@ FIGURES: dict[str, Figure] = {
     "4b": Figure(caption="ViT, 2D, best on B200, NVS 8", chart=lambda: scaling(VIT, "2d", 8)),
     "5a": Figure(caption="GPT3-1T, 1D: days for 1 T tokens", chart=lambda: training(GPT, "1d")),
     "5b": Figure(caption="ViT, 2D: days for 40 years of ERA5, 80 times", chart=lambda: training(VIT, "2d")),
+    "A1": Figure(caption="All-gather among 32 A100 of Perlmutter, 2 and 4 ranks a node", chart=gather_chart),
     "A2a": Figure(caption="As 3b with 2D", chart=lambda: layouts("2d", cluster("b200", 64, LARGE), SQUARES)),
     "A2b": Figure(
         caption="ViT, 2D, 16,384 B200, NVS 64: tp 16 with pp 1, then with pp 16",
@@ -215,15 +306,20 @@ FIGURES: dict[str, Figure] = {
     "A3b": Figure(caption="GPT3-1T, SUMMA, best on B200, NVS 64", chart=lambda: scaling(GPT, "summa", 64)),
     "A4a": Figure(caption="GPT3-1T: SUMMA over 1D", chart=lambda: speedups("summa")),
     "A4b": Figure(caption="GPT3-1T: 2D over 1D", chart=lambda: speedups("2d")),
-    "A5a": Figure(
-        caption="GPT3-1T, 1D, 8,192 devices, NVS 8: FLOP rate and memory", chart=lambda: rate_map(GPT, "1d")
-    ),
-    "A5b": Figure(caption="ViT, 2D, likewise", chart=lambda: rate_map(VIT, "2d")),
-    "A6a": Figure(
-        caption="GPT3-1T, 1D, 8,192 devices, NVS 8: capacity and bandwidth",
-        chart=lambda: memory_map(GPT, "1d"),
-    ),
-    "A6b": Figure(caption="ViT, 2D, likewise", chart=lambda: memory_map(VIT, "2d")),
+    **{
+        f"{number}{letter}{suffix}": Figure(
+            caption=f"{what}, 8,192 devices, NVS 8: days over {over}{by}", chart=partial(chart, of)
+        )
+        for number, over, chart in (
+            ("A5", "FLOP rate and memory", rate_map),
+            ("A6", "capacity and bandwidth", memory_map),
+        )
+        for letter, what, model, kind in (("a", "GPT3-1T, 1D", GPT, "1d"), ("b", "ViT, 2D", VIT, "2d"))
+        for suffix, by, of in (
+            ("", "", published_days(model, cast("TensorParallel", kind))),
+            ("-own", ", by Forescale's own engine", own_days(model)),
+        )
+    },
 }
 
 
@@ -302,11 +398,9 @@ def engine_table() -> str:
         "|---|--:|---|---|--:|--:|--:|--:|--:|",
     ]
     for name, kind in ((GPT, "1d"), (VIT, "2d")):
-        model = load_model(name)
-        work = Workload(seq_len=model.max_seq_len, global_batch_size=BATCH)
         for n in (256, 2048, LARGE):
             given = cluster("b200", 8, n)
-            one = search(model, given, work, top=1).best[0]
+            one = search(load_model(name), given, work(name), top=1).best[0]
             published = best(name, kind, given)
             ratio = f"{one.step_time_s / published.step_time_s:.2f}" if published else "–"
             plan = one.strategy
@@ -327,6 +421,44 @@ def engine_table() -> str:
     return "\n".join(lines)
 
 
+VALIDATED = {"tp1": 4, "pp": 16, "micro_batch_size": 1}
+"""What the paper ran on Perlmutter (section IV): GPT3-175B on 512 A100 in nodes of 4, 8 replicas, a batch of 1,024."""
+
+
+def validation_table() -> str:
+    """Return the step of the configuration that the paper measured, and the best of both models, in Markdown."""
+    model, given = load_model("gpt3-175b"), load_cluster("a100-nvs4", 512)
+    asked = work("gpt3-175b", 1024)
+    paper = {
+        name: search_subramanian2024(
+            model, given, tensor_parallel="1d", global_batch_size=1024, top=1, fixed=fixed
+        ).best[0]
+        for name, fixed in {"as measured": VALIDATED, "its best": {}}.items()
+    }
+    layout = Strategy(tp=4, pp=16, dp_shard=8, zero=1)
+    run = project(
+        model, given, layout, replace(asked, precision=Precision(compute="fp16", parameters="fp16"))
+    )
+    own = search(model, given, asked, top=1).best[0]
+    lines = ["| who | configuration | step (s) | GB |", "|---|---|--:|--:|"]
+    for name, one in paper.items():
+        at = one.configuration
+        words = f"tp {at.tp1}, pp {at.pp}, dp {at.dp}, micro-batch {at.micro_batch_size}"
+        lines.append(
+            f"| the paper's model, {name} | {words} | {one.step_time_s:.1f} | {total(one) / 1e9:.0f} |"
+        )
+    for name, found in {"as measured": run, "its best": own}.items():
+        plan = found.strategy
+        words = (
+            f"tp {plan.tp}, pp {plan.pp}, vpp {plan.vpp}, dp {plan.dp}, micro-batch {plan.micro_batch_size}"
+        )
+        lines.append(
+            f"| Forescale's own engine, {name} | {words} | {found.step_time_s:.1f} "
+            f"| {found.memory.peak_bytes / 1e9:.0f} |"
+        )
+    return "\n".join(lines)
+
+
 SUMMA = Space(tp_kind=("summa",), summa_panels=(1, 2, 4, 8, 16))
 GRIDS = replace(SUMMA, cp=(2, 4, 8, 16))
 CASES = [("b200", 64, GPT, n) for n in (256, 1024, 4096, LARGE)]
@@ -341,9 +473,8 @@ def summa_table() -> str:
     ]
     for device, domain, name, n in CASES:
         model, given = load_model(name), cluster(device, domain, n)
-        work = Workload(seq_len=model.max_seq_len, global_batch_size=BATCH)
         free, line, grids = (
-            search(model, given, work, space=space, top=1).best[0] for space in (Space(), SUMMA, GRIDS)
+            search(model, given, work(name), space=space, top=1).best[0] for space in (Space(), SUMMA, GRIDS)
         )
         lines.append(
             f"| {name} | {n:,} {device.upper()}, NVS {domain} | {free.step_time_s:.2f} | {line.step_time_s:.2f} "
@@ -368,6 +499,7 @@ def tables() -> str:
         parts += [f"## Days of training: {model}, {kind}", training_table(model, kind)]
     parts += ["## Quirks left out, one at a time", quirk_table()]
     parts += ["## All quirks left out: gpt3-1t, summa, NVS 64", scaling_table(GPT, "summa", 64, MEANT)]
+    parts += ["## The paper's validation: GPT3-175B on 512 A100, NVS 4", validation_table()]
     parts += ["## Forescale's own engine: B200, NVS 8", engine_table()]
     parts += ["## SUMMA with Forescale's own engine", summa_table()]
     return "\n\n".join(parts) + "\n"
@@ -380,22 +512,8 @@ def main() -> None:
     folder = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
     for number, figure in FIGURES.items():
-        chart = {**figure.chart(), "title": f"Figure {number}. {figure.caption}"}
-        text = json.dumps(chart, indent=1, ensure_ascii=False)
-        (folder / f"figure-{number}.json").write_text(text + "\n", encoding="utf-8")
-        picture = drawn(text)
-        if picture is not None:
-            (folder / f"figure-{number}.svg").write_text(picture, encoding="utf-8")
+        write(folder, f"figure-{number}", figure.chart(), title=f"Figure {number}. {figure.caption}")
     (folder / "tables.md").write_text(tables(), encoding="utf-8")
-
-
-def drawn(specification: str) -> str | None:
-    """Return a Vega-Lite chart as SVG, or None without vl-convert-python."""
-    try:
-        import vl_convert
-    except ImportError:
-        return None
-    return str(vl_convert.vegalite_to_svg(specification))
 
 
 if __name__ == "__main__":
