@@ -104,7 +104,7 @@ def search(
     return SearchResult(
         best=best,
         variants=tuple(count - 1 for *_, count in ranked),
-        surest=_surest(question, goal, best, watch) if surest and goal.by_time else None,
+        surest=_surest(question, ranking, best, watch) if surest and goal.by_time else None,
         objective=question.objective,
         num_legal=sum(each.num_legal for each in solvers),
         num_feasible=sum(each.incumbent.num_feasible for each in solvers),
@@ -119,13 +119,15 @@ def search(
     )
 
 
-def _surest(question: Question, goal: Goal, best: Sequence[Projection], watch: Watch) -> Projection | None:
+def _surest(
+    question: Question, ranking: Ranking, best: Sequence[Projection], watch: Watch
+) -> Projection | None:
     """Return the fastest layout that fits for sure: the first of the best that does, unless what they fold may."""
     sure = next((each for each in best if each.memory.verdict == "FITS"), None)
-    if sure is not None and (sure is best[0] or not goal.folds):
+    if sure is not None and (sure is best[0] or not ranking.goal.folds):
         return sure
     cutoff = np.inf if sure is None else sure.step_time_s
-    found = fastest(replace(question, safe=True), watch=watch, cutoff=cutoff)
+    found = fastest(replace(question, safe=True), watch=watch, cutoff=cutoff, like=ranking)
     if found.question is None or found.strategy is None:
         return sure
     return project(found.question.of(found.strategy))

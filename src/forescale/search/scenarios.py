@@ -98,10 +98,15 @@ class Fastest:
     strategy: Strategy | None = None
 
 
-def fastest(question: Question, *, watch: Watch, cutoff: float = np.inf) -> Fastest:
-    """Return the fastest layout that fits and is no slower than `cutoff` [s]."""
+def fastest(
+    question: Question, *, watch: Watch, cutoff: float = np.inf, like: Ranking | None = None
+) -> Fastest:
+    """Return the fastest layout that fits and is no slower than `cutoff` [s].
+
+    `like` is a ranking by time of the same question, but for what counts as fitting: its first bounds hold here too.
+    """
     goal = Goal(objective="step_time", top=1, memory_limit=question.memory_limit)
-    ranking = Ranking(goal=goal, watch=watch, cutoff=cutoff)
+    ranking = Ranking(goal=goal, watch=watch, cutoff=cutoff, like=() if like is None else tuple(like.solvers))
     ranking.search(scenarios(question))
     if not (found := ranking.best()):
         return Fastest(done=ranking.done)
@@ -147,6 +152,8 @@ class Ranking:
     """What is worse than this, in the objective, does not matter."""
     started: float = field(default_factory=time.perf_counter)
     runs: list[Run] = field(default_factory=list)
+    like: tuple[Solver, ...] = ()
+    """Searches of the same scenarios whose first bounds hold for these as well."""
     to_come: int = 0
     """Scenarios that are not settled yet, that under way included."""
 
@@ -154,16 +161,22 @@ class Ranking:
         """Search scenarios one after the other, the most promising first: what it finds prunes the others."""
         self.to_come = len(questions)
         self.runs = [self._run(each, checkpoint, nth) for nth, each in enumerate(questions)]
+        if self.cutoff == np.inf:
+            for run in self.runs:
+                run.solver.sample(self._told)
         for run in sorted(self.runs, key=lambda run: run.solver.progress().bound):
             ranked = self._ranked()
             worst = ranked[-1][0] if len(ranked) == self.goal.top else np.inf
-            run.solver.incumbent.learn(self._known(run.solver), cutoff=min(worst, self.cutoff))
+            sampled = min(each.incumbent.cutoff for each in self.solvers)
+            run.solver.incumbent.learn(self._known(run.solver), cutoff=min(worst, sampled, self.cutoff))
             run.go(self._told)
             self.to_come -= 1
             self._go_on()
 
     def _run(self, question: Question, checkpoint: Path | None, nth: int) -> Run:
         """Return the search of one scenario, which has a checkpoint of its own."""
+        if self.like:
+            return Run(question=question, solver=self.like[nth].again(question, self.goal), checkpoint=None)
         cells = enumerate_cells(
             question.model, question.cluster, question.workload, question.space.whole(question.model)
         )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -36,8 +37,12 @@ REFINED_AT_ONCE = 65536
 """Nodes whose work is bounded more closely at once."""
 FIRST_LAYOUTS, LAYOUTS_AT_ONCE = 8192, 65536
 """Layouts evaluated at once: few of the most promising first, to prune others by, then twice as many each time."""
-SIMULATED_FIRST, SIMULATED_AT_ONCE = 128, 512
+SIMULATED_FIRST, SIMULATED_AT_ONCE = 512, 4096
 """The same where schedules are simulated: each shape of a pipeline is built and timed by itself."""
+SAMPLED_FROM = 65536
+"""Nodes from which on a search starts with a sample of its cells."""
+SAMPLED = ("tp", "cp", "pp", "ep")
+"""What makes cells differ in kind."""
 State: TypeAlias = Mapping[str, NDArray[Any]]
 """What a search has settled, as named arrays: a checkpoint holds them."""
 
@@ -253,6 +258,10 @@ class NodeQueue:
         self._cursor, self._at_once = 0, FIRST_NODES
         self._refined, self._refined_bounds = nodes[:0], bounds[:0]
 
+    def afresh(self) -> NodeQueue:
+        """Return the queue as it was before anything was taken out."""
+        return NodeQueue(self._nodes, self._bounds, self._refine)
+
     def __len__(self) -> int:
         """Return how many are left."""
         return len(self._nodes) - self._cursor + len(self._refined)
@@ -385,27 +394,50 @@ class Solver:
     """
 
     def __init__(self, question: Question, cells: Cells, goal: Goal) -> None:
-        self.question, self.cells, self.goal = question, cells, goal
-        self.incumbent, self.counts = Incumbent(goal=goal, variants=cells.whole.variants), Counts()
-        self.smallest: Solver | None = None
-        self.infeasible = False
-        self._started = time.perf_counter()
+        self.cells = cells
         self._tree = Tree.of(cells)
         self._relaxed = relaxed_placement(cells.whole, question.cluster)
         self._sizes, nodes = self._tree.num_layouts(cells), self._tree.nodes
         self.num_legal = int((nodes @ self._sizes).sum())
-        self._memory = MemoryBounds(question, cells, self._tree, self._relaxed)
         bounds = (
-            WorkBounds(question, cells, self._tree.branches, self._relaxed) if goal.by_time else self._memory
+            WorkBounds(question, cells, self._tree.branches, self._relaxed)
+            if goal.by_time
+            else MemoryBounds(question, cells, self._tree, self._relaxed)
         )
-        legal = np.flatnonzero(nodes)
-        coarse = bounds.coarse().reshape(-1)
-        self._queue = NodeQueue(
-            legal,
-            coarse[legal],
-            (lambda some: bounds.fine(*np.divmod(some, len(cells)))) if goal.by_time else coarse.__getitem__,
+        coarse = bounds.coarse()
+        self._least = np.min(coarse, axis=0, where=nodes, initial=np.inf)
+        legal, coarse = np.flatnonzero(nodes), coarse.reshape(-1)
+        refine = (
+            (lambda some: bounds.fine(*np.divmod(some, len(cells)))) if goal.by_time else coarse.__getitem__
         )
-        self._unplaced, self._placed = OpenNodes(), OpenNodes()
+        self.begin(question, goal, NodeQueue(legal, coarse[legal], refine))
+
+    def begin(self, question: Question, goal: Goal, queue: NodeQueue) -> None:
+        """Begin with no layout settled."""
+        self.question, self.goal = question, goal
+        self.incumbent, self.counts = Incumbent(goal=goal, variants=self.cells.whole.variants), Counts()
+        self.smallest: Solver | None = None
+        self.infeasible = False
+        self._started = time.perf_counter()
+        self._memory = MemoryBounds(question, self.cells, self._tree, self._relaxed)
+        self._queue, self._unplaced, self._placed = queue, OpenNodes(), OpenNodes()
+
+    def again(self, question: Question, goal: Goal) -> Solver:
+        """Return a search of the same layouts by time where memory counts otherwise: its first bounds hold as well."""
+        other = copy(self)
+        other.begin(question, goal, self._queue.afresh())
+        return other
+
+    def sample(self, watch: Watch) -> None:
+        """Learn a first cutoff from the most promising cell of each kind: without one, many are bounded in vain."""
+        if not self.goal.by_time or len(self._queue) < SAMPLED_FROM:
+            return
+        order = np.argsort(self._least, kind="stable")
+        kinds = np.stack([self.cells.whole.columns[name][order] for name in SAMPLED], axis=1)
+        chosen = order[np.unique(kinds, axis=0, return_index=True)[1]]
+        found = Solver(self.question, self.cells.some(np.sort(chosen)), self.goal)
+        found.run(lambda _: watch(self.progress()))
+        self.incumbent.learn(found.incumbent.fastest, found.incumbent.cutoff)
 
     def run(self, watch: Watch | None = None) -> Progress:
         """Settle every layout, or all until `watch` says no or nothing fits; return how far it came."""

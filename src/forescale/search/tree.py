@@ -68,6 +68,11 @@ class Cells:
         columns = {name: values[cells] for name, values in self.whole.columns.items()}
         return replace(self.whole, columns=columns)
 
+    def some(self, cells: Rows) -> Cells:
+        """Return some cells with the ways to shard each."""
+        own = {name: getattr(self, name)[cells] for name in _OWN}
+        return replace(self, whole=self.take(cells), **own)
+
     def expand(self, cells: Rows) -> tuple[Candidates, Rows, Rows]:
         """Return the layouts of some cells: their rows, which of `cells` each belongs to, and their places."""
         width = self.width[cells]
