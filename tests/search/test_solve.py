@@ -10,8 +10,9 @@ from forescale.errors import InfeasibleError, SpecError
 from forescale.question import Question
 from forescale.search import search, solve
 from forescale.search.evaluate import score
+from forescale.search.incumbent import Goal, Incumbent
 from forescale.search.relax import memory_limits
-from forescale.search.solve import Goal, Incumbent, NodeQueue, OpenNodes, Progress, Solver
+from forescale.search.solve import NodeQueue, OpenNodes, Progress, Solver
 from forescale.search.tree import enumerate_cells, enumerate_layouts
 from forescale.spec.space import Space
 from forescale.units import format_bytes
@@ -258,3 +259,29 @@ def test_every_layout_is_evaluated_or_counted_for_its_reason(objective):
     assert run.counts.evaluated + run.counts.beaten >= np.count_nonzero(fits)
     best = (scores.step_time if objective == "step_time" else scores.peak)[fits].min()
     assert last.best == last.bound == best
+
+
+@pytest.mark.parametrize("safe", [False, True])
+def test_a_search_that_starts_with_a_sample_finds_the_same(monkeypatch, safe):
+    question = Question(model=moe(4), cluster=cluster(16), workload=WORK, safe=safe)
+    plain = search(question).to_json()
+    monkeypatch.setattr(solve, "SAMPLED_FROM", 0)
+    sampled = search(question).to_json()
+    assert sampled["best"] == plain["best"]
+    assert sampled["surest"] == plain["surest"]
+    assert sampled["num_evaluated"] <= plain["num_evaluated"]
+
+
+def test_a_search_begun_again_settles_the_same_layouts_for_another_question():
+    question = Question(model=dense(4), cluster=cluster(8), workload=WORK)
+    cells = enumerate_cells(question.model, question.cluster, WORK, Space())
+    goal = Goal(objective="step_time", top=3, memory_limit=question.memory_limit)
+    first = Solver(question, cells, goal)
+    first.run()
+    safe = replace(question, safe=True)
+    again, new = first.again(safe, goal), Solver(safe, cells, goal)
+    again.run()
+    new.run()
+    assert again.done
+    assert np.array_equal(again.incumbent.value, new.incumbent.value)
+    assert again.counts == new.counts

@@ -19,8 +19,8 @@ One search, from question to proof:
    evaluates a layout, so a bound holds by construction, up to a margin of 1e-9 for rounding.
 5. *Branch and bound.* `solve.Solver` takes the most promising nodes first. It bounds them, branches them,
    evaluates the layouts behind the best and keeps these as the **incumbent**. Its last value (of
-   different shapes, where variants are folded) is the **cutoff**;
-   nodes whose bound is beyond it are **pruned** and their layouts counted, unless they may still be the fastest
+   different shapes, where variants are folded) is the **cutoff**, which a large search learns from a sample of
+   its cells first; nodes whose bound is beyond it are **pruned** and their layouts counted, unless they may still be the fastest
    within a relaxed limit of memory.
 6. *Proof.* The search ends when no node is left. Every legal layout was then evaluated, proven over memory, or
    proven no better than the best: the three counts add up to `num_legal`, and the gap is 0. A search that is

@@ -15,7 +15,8 @@ import numpy as np
 
 from forescale.errors import SpecError
 from forescale.question import Question
-from forescale.search.solve import Goal, Solver
+from forescale.search.incumbent import Goal
+from forescale.search.solve import Solver
 from forescale.version import __version__
 from forescale.written import replacing
 

@@ -17,10 +17,11 @@ from forescale.projection.rates import cost_per_token
 from forescale.projection.result import Projection
 from forescale.question import Question, question_of
 from forescale.results import Result
+from forescale.search.incumbent import Goal
 from forescale.search.pareto import ParetoResult, pareto_search
 from forescale.search.relax import Relaxation, memory_limits, more_memory, relaxations
 from forescale.search.scenarios import Ranking, fastest, scenarios, timed
-from forescale.search.solve import Goal, Watch
+from forescale.search.solve import Watch
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.workload import Workload

@@ -15,7 +15,8 @@ from forescale.errors import InfeasibleError
 from forescale.numeric import Array
 from forescale.question import Question
 from forescale.search.checkpoint import Checkpoint
-from forescale.search.solve import SMALLEST, Goal, Progress, Solver, Watch
+from forescale.search.incumbent import SMALLEST, Goal
+from forescale.search.solve import Progress, Solver, Watch
 from forescale.search.tree import Cells, enumerate_cells
 from forescale.spec.space import SCENARIO_NAMES
 from forescale.spec.strategy import Overlap, Strategy
