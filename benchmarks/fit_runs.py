@@ -255,8 +255,9 @@ def _unseen(errors: Array, covered: Array, width: float) -> Unseen:
 def parameters_of(base: RunCalibration, table: dict[str, Any]) -> tuple[Parameter, ...]:
     """Return the parameters of a table of priors: {section: {entry: {field: [prior, spread, low, high]}}}.
 
-    An entry "*" stands for all entries of that section which are not named. Entries that `same` lists share the
-    numbers of another entry, but for those that they name themselves.
+    A fifth element names the entry whose number the prior is a multiple of. An entry "*" stands for all entries of
+    that section which are not named. Entries that `same` lists share the numbers of another entry, but for those
+    that they name themselves.
     """
     found = [_parameter(f"shared.{name}", numbers) for name, numbers in table["shared"].items()]
     for section in ("devices", "software"):
@@ -274,9 +275,13 @@ def parameters_of(base: RunCalibration, table: dict[str, Any]) -> tuple[Paramete
     return tuple(found)
 
 
-def _parameter(path: str, numbers: Sequence[float], shared_by: tuple[str, ...] = ()) -> Parameter:
-    prior, spread, low, high = numbers
-    return Parameter(path=path, prior=prior, spread=spread, low=low, high=high, shared_by=shared_by)
+def _parameter(path: str, numbers: Sequence[Any], shared_by: tuple[str, ...] = ()) -> Parameter:
+    prior, spread, low, high, *others = numbers
+    section, *_, field = path.split(".")
+    like = f"{section}.{others[0]}.{field}" if others else ""
+    return Parameter(
+        path=path, prior=prior, spread=spread, low=low, high=high, shared_by=shared_by, like=like
+    )
 
 
 if __name__ == "__main__":

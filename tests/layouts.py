@@ -244,7 +244,7 @@ def _choices(pick: Pick, strategy: Strategy, model: Model) -> Strategy:
         dispatcher=pick(("all_to_all", "all_to_all", "deepep", "hybridep")) if model.is_moe else "all_to_all",
         reshard=pick(("default", "default", "always", "never", 2)),
         flash_attention=pick((True, True, True, False)),
-        graphs=pick(("none", "none", "none", "partial", "full")),
+        graphs=pick(("none", "none", "router" if model.is_moe else "none", "partial", "full")),
         allocator=pick(("segments", "expandable_segments")),
         axis_order=pick((("tp", "cp", "dp", "pp"), ("tp", "cp", "pp", "dp"), ("dp", "tp", "pp", "cp"))),
         software=pick((None, None, None, "megatron-deepspeed", "torch-compile", "xla")),

@@ -55,6 +55,20 @@ def test_factors_multiply_generation_and_software():
     assert run.rate("dispatch") == pytest.approx(0.8 * 0.5)
 
 
+def test_power_and_host_are_the_device_s():
+    """Wide products sustain more on boards that may draw more; slow hosts take longer for each launch."""
+    own = DeviceFactors(wide=0.6, narrow=0.7, power_w=1000.0, power_exponent=0.75)
+    slow = {"slow": SoftwareFactors(kernel_interval_s=1e-4)}
+    known = replace(EXAMPLE, devices={H100.architecture: own}, software=slow)
+    hot = replace(H100, power_w=1200.0, host_pace=1.5)
+    base, more = (known.factors(each, "slow") for each in (replace(H100, power_w=1000.0), hot))
+    assert base.rate("bf16") == pytest.approx(0.6)
+    assert more.rate("bf16") == pytest.approx(0.6 * 1.2**0.75)
+    assert more.rate("fp8") == base.rate("fp8")
+    assert more.kernel_interval_s == pytest.approx(1.5e-4)
+    assert known.factors(replace(H100, power_w=0.0), "slow").rate("bf16") == pytest.approx(0.6)
+
+
 def test_a_device_goes_before_its_generation_and_others_are_generic():
     own = replace(EXAMPLE, devices={**EXAMPLE.devices, H100.name: DeviceFactors(wide=0.9)})
     assert own.factors(H100, "fast").rate("bf16") == pytest.approx(0.9)

@@ -19,6 +19,7 @@ from forescale.evidence.fit import (
     spread_of,
 )
 from forescale.evidence.runs import (
+    Parameter,
     measured_of,
     predict,
     weights_of,
@@ -55,6 +56,18 @@ def test_no_factor_leaves_its_bounds():
     runs = [run(layout, factor=0.1) for layout in LAYOUTS]
     found = fit(runs, BASE, PARAMETERS, scale=0.01, rounds=8)
     assert found.calibration.devices[ARCHITECTURE].wide == pytest.approx(1.0)
+
+
+def test_what_is_learnt_of_one_number_says_what_another_is():
+    """A generation without runs follows the one that its prior is stated by; one that stands alone keeps its own."""
+    runs = [run(layout, calibration=slower(0.5)) for layout in LAYOUTS]
+    unseen = Parameter(path="devices.blackwell-ultra.wide", prior=1.1, spread=0.1, low=0.3, high=1.2)
+    alone, follower = (
+        fit(runs, BASE, (*PARAMETERS, replace(unseen, like=like)), scale=0.01).calibration.devices
+        for like in ("", WIDE)
+    )
+    assert alone["blackwell-ultra"].wide == pytest.approx(1.1, rel=0.01)
+    assert follower["blackwell-ultra"].wide == pytest.approx(1.1 * follower[ARCHITECTURE].wide, rel=0.01)
 
 
 def test_large_sources_do_not_outweigh_small_ones():

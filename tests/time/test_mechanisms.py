@@ -221,6 +221,6 @@ def test_a_call_that_launches_many_kernels_costs_less_than_as_many_calls():
     block = layer_block(moe(), moe().layers[-1], layout)
     operators = {operator.name: operator for operator in block.operators}
     calls = {name: float(pricing.kernels(own, own.forward)) for name, own in operators.items()}
-    assert calls["moe.up"] == pytest.approx(1.0 + 0.15 * (2 - 1))  # two experts on a device
+    assert calls["moe.up"] == pytest.approx(1.0 + 0.05 * (2 - 1))  # two experts on a device
     assert calls["attention.norm"] == 1.0
     assert calls["attention.gather_query"] == 0.0  # nothing to gather without tensor parallelism

@@ -216,6 +216,8 @@ class RunFactors:
     """Older attention kernels than the calibration's current ones; ignored where those were not measured."""
     contention: Numeric = 0.0
     """Share of the time of hidden communication by which it slows the compute that hides it."""
+    interleaving: Numeric = 1.0
+    """What the next grows by where exchanges of experts run beside another micro-batch's compute."""
     kernel_interval_s: Numeric = 0.0
     """Seconds from one launch to the next: the host sets the pace of kernels shorter than this."""
     step_overhead_s: Numeric = 0.0

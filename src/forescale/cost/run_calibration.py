@@ -50,6 +50,9 @@ class SharedFactors:
     """Rate of expert products, over that of balanced ones."""
     contention: Measure = 0.0
     """Share of the time of hidden communication by which it slows the compute that hides it."""
+    interleaving: Factor = 1.0
+    """Time of the host per launch where exchanges of experts run beside another micro-batch's compute, over that where
+    they do not: each layer is then several nodes with streams and events of their own."""
     straggler: Measure = 0.0
     """Relative standard deviation of one device's step."""
     slice_straggler: Measure = 0.0
@@ -67,6 +70,16 @@ class DeviceFactors:
     narrowest: Factor = 1.0
     """Products of 4-bit numbers."""
     attention: Factor = 1.0
+    power_w: Measure = 0.0
+    """Board power at which wide products sustain `wide`, others more or less; 0 is unknown and scales nothing."""
+    power_exponent: Factor = 0.75
+    """Sustained rate over power: near the lowest voltage clocks follow power itself, above it about its third root."""
+
+    def powered(self, device: Device) -> float:
+        """Return the rate that `device` sustains over that of a board of `power_w`."""
+        if not (self.power_w and device.power_w):
+            return 1.0
+        return float((device.power_w / self.power_w) ** self.power_exponent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +160,7 @@ class RunCalibration:
         own = own or self.devices.get("generic", DeviceFactors())
         return RunFactors(
             sustained={
-                **dict.fromkeys(WIDE_TYPES, own.wide * stack.product),
+                **dict.fromkeys(WIDE_TYPES, own.wide * own.powered(device) * stack.product),
                 **dict.fromkeys(NARROW_TYPES, own.narrow * stack.product),
                 "nvfp4": own.narrowest * stack.product,
                 **dict.fromkeys(PASS_FAMILIES, 1.0 / stack.passes),
@@ -159,7 +172,8 @@ class RunCalibration:
             },
             attention_kernel=stack.attention_kernel,
             contention=shared.contention,
-            kernel_interval_s=stack.kernel_interval_s,
+            interleaving=shared.interleaving,
+            kernel_interval_s=stack.kernel_interval_s * device.host_pace,
             microbatch_overhead_s=stack.microbatch_overhead_s,
             step_overhead_s=stack.step_overhead_s,
             straggler=shared.straggler,

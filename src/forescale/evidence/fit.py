@@ -108,16 +108,23 @@ def best_step(
         np.log([getattr(item, end) for item in parameters]) - linear.logs for end in ("low", "high")
     )
     errors = linear.predicted - measured
-    away = (np.log(priors) - linear.logs) / spreads
+    held = np.diag(1.0 / spreads) @ (np.eye(len(parameters)) - _leaders(parameters))
+    away = np.log(priors) / spreads - held @ linear.logs
     step = np.zeros(len(parameters))
     for _ in range(REWEIGHTINGS):
         left = (errors + linear.jacobian @ step) / scale
         # Weights of the soft-l1 loss 2(√(1 + x²) − 1).
         strength = np.sqrt(weights / np.sqrt(1.0 + left * left)) / scale
-        matrix = np.concatenate([linear.jacobian * strength[:, None], np.diag(1.0 / spreads)])
+        matrix = np.concatenate([linear.jacobian * strength[:, None], held])
         target = np.concatenate([-errors * strength, away])
         step = bounded_least_squares(matrix, target, lows, highs)
     return step
+
+
+def _leaders(parameters: Sequence[Parameter]) -> Array:
+    """Return (parameters, parameters): 1 where the prior of one is stated as a multiple of another."""
+    paths = [item.path for item in parameters]
+    return np.array([[float(item.like == path) for path in paths] for item in parameters])
 
 
 DIGITS = 4

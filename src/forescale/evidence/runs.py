@@ -182,6 +182,8 @@ class Parameter:
     high: float
     shared_by: tuple[str, ...] = ()
     """Paths that take the same value."""
+    like: str = ""
+    """Path of another parameter that `prior` is a multiple of: what is learnt of that says what this is."""
 
 
 def logs_of(calibration: RunCalibration, parameters: Sequence[Parameter]) -> Array:

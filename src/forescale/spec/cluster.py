@@ -49,6 +49,8 @@ class Device:
     l2_bytes: Measure = 0.0
     host_bandwidth: Rate = 32e9
     """byte/s per direction between device and host memory."""
+    host_pace: Rate = 1.0
+    """Time that the host of its usual node takes for a launch, over that of a DGX H100's."""
     power_w: Measure = 0.0
     price_per_hour: Measure = 0.0
     source: str = ""

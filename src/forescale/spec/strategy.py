@@ -35,7 +35,7 @@ OffloadName: TypeAlias = Literal[
     "decoder_layer_input", "query_proj", "key_proj", "value_proj", "context", "out_proj", "mlpwi", "mlpwo",
 ]  # fmt: skip
 Reshard: TypeAlias = Literal["always", "never", "default"] | Annotated[int, Ge(2), Le(2**24)]
-LaunchGraphs: TypeAlias = Literal["none", "partial", "full"]
+LaunchGraphs: TypeAlias = Literal["none", "router", "partial", "full"]
 Allocator: TypeAlias = Literal["segments", "expandable_segments"]
 Dispatcher: TypeAlias = Literal["all_to_all", "deepep", "hybridep"]
 SENT_ONCE: tuple[Dispatcher, ...] = ("deepep", "hybridep")
@@ -380,7 +380,8 @@ class Strategy:
     """Software stack whose fitted losses apply: a key of the run calibration's `software`. None is what the device
     is usually trained with: XLA on TPUs and Trainium, Megatron-Core elsewhere."""
     graphs: LaunchGraphs = "none"
-    """Launches captured in graphs, which cost the host nothing: all of them, or all but those of experts."""
+    """Launches captured in graphs, which cost the host nothing: all of them, all but those of routed experts (partial),
+    or those of the router and shared experts only."""
     dispatcher: Dispatcher = "all_to_all"
     """How tokens travel to experts: every copy (all_to_all), or once to each device and node (deepep, or hybridep with
     its larger buffers)."""

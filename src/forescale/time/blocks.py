@@ -101,7 +101,7 @@ def block_seconds(
     for seconds, kernels in ((forward, forward_kernels), (backward, backward_kernels)):
         hide_experts(seconds, priced, overlap, backward=seconds is backward)
         apart = (weight, weight_kernels) if split and seconds is backward else None
-        _add_gaps(seconds, kernels, priced, apart)
+        _add_gaps(seconds, kernels, priced, apart, interleaved=overlap.expert)
     name = priced.block.name
     forward, backward = _titled(forward, f"{name} forward"), _titled(backward, f"{name} backward")
     return BlockSeconds(
@@ -132,10 +132,16 @@ def _causal(priced: PricedBlock, replayed: tuple[Operator, ...]) -> tuple[Numeri
 
 
 def _add_gaps(
-    into: Seconds, kernels: Numeric, priced: PricedBlock, apart: tuple[Seconds, Numeric] | None
+    into: Seconds,
+    kernels: Numeric,
+    priced: PricedBlock,
+    apart: tuple[Seconds, Numeric] | None,
+    *,
+    interleaved: bool,
 ) -> None:
     """Add the time that the device waits for the host, of weight gradients that run `apart` by themselves."""
-    interval = priced.pricing.models.run.kernel_interval_s
+    run = priced.pricing.models.run
+    interval = run.kernel_interval_s * run.interleaving if interleaved else run.kernel_interval_s
     if isinstance(interval, float) and interval == 0.0:
         return
     busy, gap = (

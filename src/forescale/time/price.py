@@ -19,12 +19,14 @@ from forescale.cost.select import CostModels
 from forescale.files import packaged
 from forescale.formula import Term, formula, number_of, value_of
 from forescale.graph.layout import several
+from forescale.graph.moe import ROUTING
 from forescale.graph.operator import Block, Operator, Work
 from forescale.graph.ops import (
     Collective,
     CollectiveKind,
     Compute,
     Elementwise,
+    GroupedGemm,
     MeshAxis,
     Primitive,
     flags_of,
@@ -49,6 +51,8 @@ COMMUNICATION_PART = {
 PASSES: tuple[Pass, ...] = get_args(Pass)
 FURTHER_LAUNCH: float = packaged("calibrations/time/overlap")["further_launch"]
 """A kernel that one call launches beside its first, over the call."""
+LOOPED_LAUNCH: float = packaged("calibrations/time/overlap")["looped_launch"]
+"""The same of products and casts that a compiled loop launches expert by expert."""
 DETERMINISTIC: float = packaged("calibrations/time/overlap")["deterministic"]
 """Time of the host with deterministic algorithms, over that without."""
 
@@ -84,7 +88,8 @@ class Pricing:
 
     def kernels(self, operator: Operator, work: Work) -> Numeric:
         """Return what launching one pass of an operator costs the host, in calls from the framework."""
-        if self.graphs == "full" or (self.graphs == "partial" and operator.part != "moe"):
+        routes = self.graphs != "none" and (operator.name in ROUTING or "shared_experts" in operator.modules)
+        if self.graphs == "full" or routes or (self.graphs == "partial" and operator.part != "moe"):
             return 0.0
         calls = summed(calls_of(primitive, self.groups) for primitive in work)
         return calls * DETERMINISTIC if self.deterministic else calls
@@ -204,7 +209,9 @@ def calls_of(primitive: Primitive, groups: Mapping[MeshAxis, Group]) -> Numeric:
 
     A message within one rank and a step that moves nothing are not launched.
     """
-    calls = 1.0 + FURTHER_LAUNCH * (getattr(primitive, "kernels", 1.0) - 1.0)
+    looped = isinstance(primitive, GroupedGemm) or getattr(primitive, "family", None) == "cast"
+    further = LOOPED_LAUNCH if looped else FURTHER_LAUNCH
+    calls = 1.0 + further * (getattr(primitive, "kernels", 1.0) - 1.0)
     if isinstance(primitive, Collective):
         return calls * several(degree=groups[primitive.axis].num_ranks)
     return calls * smaller(primitive.bytes_moved, 1.0) if isinstance(primitive, Elementwise) else calls

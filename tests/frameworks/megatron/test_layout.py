@@ -28,7 +28,10 @@ PADDED = MOE + "--moe-expert-capacity-factor 1 --moe-pad-expert-input-to-capacit
             MOE + "--cuda-graph-impl transformer_engine --cuda-graph-modules attn moe_router moe_preprocess",
             "partial",
         ),
-        (MOE + "--cuda-graph-impl transformer_engine --cuda-graph-modules moe_router moe_preprocess", "none"),
+        (
+            MOE + "--cuda-graph-impl transformer_engine --cuda-graph-modules moe_router moe_preprocess",
+            "router",
+        ),
         (MOE + "--cuda-graph-impl local", "partial"),
         (PADDED + "--cuda-graph-impl transformer_engine", "full"),
         (PADDED + "--cuda-graph-impl transformer_engine --cuda-graph-scope attn moe", "full"),

@@ -455,7 +455,9 @@ def launch_graphs(implementation: str, scope: Collection[str], *, padded: bool =
     layers = not set(scope) - {"full"}
     if "moe" in scope or (layers and padded):
         return "full"
-    return "partial" if layers or "attn" in scope else "none"
+    if layers or "attn" in scope:
+        return "partial"
+    return "router" if "moe_router" in scope else "none"
 
 
 def read_graphs(settings: Settings) -> LaunchGraphs:

@@ -53,7 +53,7 @@ def layout_settings(question: Question) -> Settings:
         **_offload(strategy.offload),
         **(_experts(strategy) if moe else {}),
         **_kernels(strategy),
-        **_graphs(strategy),
+        **_graphs(strategy, moe=moe),
     }
 
 
@@ -236,12 +236,13 @@ def _kernels(strategy: Strategy) -> Settings:
     }
 
 
-def _graphs(strategy: Strategy) -> Settings:
+def _graphs(strategy: Strategy, *, moe: bool) -> Settings:
     if strategy.graphs == "full":
         return {"cuda_graph_impl": "full_iteration", "check_for_nan_in_loss_and_grad": False}
-    if strategy.graphs == "partial":
-        return {"cuda_graph_impl": "transformer_engine", "cuda_graph_modules": ["attn"]}
-    return {}
+    modules = ["attn"] if strategy.graphs == "partial" else []
+    if moe and strategy.graphs != "none":
+        modules += ["moe_router", "moe_preprocess"]
+    return {"cuda_graph_impl": "transformer_engine", "cuda_graph_modules": modules} if modules else {}
 
 
 def _precision(workload: Workload, strategy: Strategy) -> Settings:
