@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from forescale.question import Question, question_of
@@ -15,10 +16,12 @@ from forescale.spec import (
     MatrixRates,
     Model,
     MoeFfn,
+    Patches,
     Strategy,
     Tier,
     Workload,
 )
+from forescale.spec.model import Vision
 
 DENSE_LAYER = Layer(
     attention=FullAttention(num_heads=16, num_kv_heads=4, head_dim=64), ffn=DenseFfn(ffn_hidden_size=4096)
@@ -44,6 +47,26 @@ def moe(num_layers: int = 8) -> Model:
         vocab_size=32000,
         num_mtp_layers=1,
     )
+
+
+TOWER_LAYER = Layer(
+    attention=FullAttention(num_heads=8, num_kv_heads=8, head_dim=64, causal=False),
+    ffn=DenseFfn(ffn_hidden_size=2048, gated=False),
+)
+
+
+def sees(num_layers: int = 8) -> Model:
+    """Return the dense model with a tower of 5 layers before it: 1,024 patches an image, 256 tokens."""
+    encoder = Model(
+        name="vision",
+        hidden_size=512,
+        layers=(TOWER_LAYER,) * 5,
+        norm="layer",
+        learned_positions=1024,
+        patches=Patches(patch_elements=588),
+    )
+    tower = Vision(encoder=encoder, patch_size=14, image_size=448, merge=2, projector=(2048, 1024))
+    return replace(dense(num_layers), name="small-seeing", vision=tower)
 
 
 def device(hbm_gb: float = 80.0) -> Device:

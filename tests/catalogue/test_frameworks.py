@@ -37,7 +37,7 @@ def test_a_release_goes_over_what_it_starts_from():
     eager = load_framework("torchtitan@2024-eager")
     assert (eager.software, eager.microbatches_per_stage) == ("torch-eager", 1)
     assert load_framework("nemo@24.07").master == "bf16"
-    assert load_framework("megatron-core").kernels == Kernels()
+    assert load_framework("megatron-core").kernels == Kernels(cuts_vision=True)
 
 
 def test_names_are_found_by_alias_and_near_ones_are_suggested():

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from tests.bounded import every_bound
-from tests.small import MLA, MOE_LAYER, cluster, dense, moe, workload
+from tests.small import MLA, MOE_LAYER, cluster, dense, moe, sees, workload
 
 from forescale.catalogue.frameworks import load_framework
 from forescale.errors import InfeasibleError, SpecError
@@ -31,6 +31,7 @@ MODELS = {f"{make.__name__}-{layers}": make(layers) for make in (dense, moe) for
 LATENT = Layer(attention=MLA, ffn=DenseFfn(ffn_hidden_size=2048))
 MODELS["latent-4"] = replace(dense(4), layers=(LATENT,) * 4, tied_embeddings=True)
 ROUTED = Layer(attention=MLA, ffn=replace(MOE_LAYER.ffn, score_bias=True))
+MODELS["seeing-3"] = sees(3)
 MODELS["biased-4"] = replace(moe(4), layers=(ROUTED,) * 4, num_mtp_layers=0)
 
 PRECISIONS = (Precision(), Precision(), Precision(compute="fp8", recipe="blockwise", parameters="fp8"))

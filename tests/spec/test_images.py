@@ -1,0 +1,77 @@
+"""What a model with a vision tower may be asked: images that fit, tp that cuts its tower, something that is trained."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.small import cluster, dense, sees, workload
+
+from forescale.errors import SpecError
+from forescale.project import project
+from forescale.question import Question
+from forescale.spec import Kernels, Strategy
+from forescale.spec.model import Images
+from forescale.spec.workload import Trainable
+
+MODEL, MACHINE = sees(), cluster(8)
+LAYOUT = Strategy(tp=2, dp_shard=4)
+TEXT = ("embedding", "attention", "ffn", "norm", "head")
+
+
+def asked(images=None, **fields):
+    return replace(workload(), images=images or Images(), **fields)
+
+
+@pytest.mark.parametrize(
+    ("images", "said"),
+    [
+        (Images(size=450), r"images\.size 450 is no multiple of the 28 pixels of one token.*: try 448"),
+        (Images(count=1000), "1,000 images of 256 tokens are more than the"),
+    ],
+)
+def test_images_that_do_not_fit_are_refused(images, said):
+    with pytest.raises(SpecError, match=said):
+        project(MODEL, MACHINE, LAYOUT, asked(images))
+
+
+def test_a_tower_without_a_usual_size_asks_for_one():
+    model = replace(MODEL, vision=replace(MODEL.vision, image_size=0))
+    with pytest.raises(
+        SpecError, match=r"images of any size: give images\.size \(--image-size\), such as 448"
+    ):
+        project(model, MACHINE, LAYOUT, asked())
+    assert project(model, MACHINE, LAYOUT, asked(Images(size=448))).vision.image_tokens == 256
+
+
+def test_tp_divides_a_tower_that_it_cuts():
+    odd = replace(MODEL, vision=replace(MODEL.vision, projector=(2047, 1024)))
+    assert project(odd, MACHINE, LAYOUT, asked()).vision is not None
+    with pytest.raises(SpecError, match=r"tp 2 does not divide .*2047.* of the vision tower"):
+        project(odd, MACHINE, replace(LAYOUT, kernels=Kernels(cuts_vision=True)), asked())
+
+
+def test_without_images_there_is_no_tower():
+    question = Question(model=MODEL, cluster=MACHINE, workload=asked(Images(count=0)), strategy=LAYOUT)
+    alone = project(replace(dense(), name=MODEL.name), MACHINE, LAYOUT, asked(Images(count=0)))
+    assert question.model.vision is None
+    assert project(question) == alone
+
+
+def test_something_is_trained():
+    projector = asked(trainable=Trainable(frozen=(*TEXT, "vision")))
+    assert project(MODEL, MACHINE, LAYOUT, projector).params.trained == 2048 * (2048 + 1024)
+    for model, frozen in ((MODEL, (*TEXT, "vision", "projector")), (dense(), TEXT)):
+        with pytest.raises(SpecError, match=r"every part of .* is frozen; leave one out"):
+            project(model, MACHINE, LAYOUT, asked(trainable=Trainable(frozen=frozen)))
+
+
+def test_a_tower_stands_on_the_first_stage_alone():
+    layout = Strategy(pp=2, dp_shard=4)
+    both, text = (project(model, MACHINE, layout, asked()) for model in (MODEL, dense()))
+    assert both.memory.stages[1] == text.memory.stages[1]
+    assert both.stage_times[1] == text.stage_times[1]
+    assert both.stage_times[0].forward_s - text.stage_times[0].forward_s == pytest.approx(
+        both.vision.forward_s
+    )
+    assert both.time_s["vision"] > 0 == text.time_s["vision"]
