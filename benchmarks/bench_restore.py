@@ -2,9 +2,10 @@
 
     .venv/bin/python benchmarks/bench_restore.py [--seconds 20] [--only dense-tp2] [--itself]
 
-By hand, on a machine that does nothing else: one thread per rank, two ranks at most, about five minutes. What is
-measured is two layers on one rank, and messages between two; the ten configurations below are built only after each is
-predicted, to see what they really take. `--itself` restores each measured run to itself, with and without its step.
+By hand, on a machine that does nothing else: one thread per rank, two ranks at most, about eight minutes. What is
+measured is two layers on one rank, alone and with the other device at work on the same, and messages between two; the
+ten configurations below are built only after each is predicted, to see what they really take. `--itself` restores each
+measured run to itself, with and without its step.
 docs/bench.md quotes what it prints.
 """
 
@@ -104,10 +105,12 @@ def asked(kind: str, **changes: int) -> Question:
     return as_run(asking)
 
 
-def bench(kind: str, seconds: float) -> BenchArtifact:
-    """Return what was measured on one rank of a kind, with the kernels and messages of its layouts on two."""
-    wide = asked(kind, tp=2) if kind != "moe" else asked(kind)
-    found = measure(wide, devices=1, seconds=seconds)
+def bench(kind: str, ranks: int, seconds: float) -> BenchArtifact:
+    """Return what was measured on one of `ranks` busy devices of a kind, with kernels and messages of two."""
+    wide = asked(kind, tp=ranks) if kind != "moe" else asked(kind)
+    found = measure(wide, devices=1, busy=ranks, seconds=seconds)
+    if ranks == 1:
+        return found
     with tempfile.NamedTemporaryFile() as spool:
         wanted = {*messages_of(wide, 2), *messages_of(asked(kind, pp=2), 2)}
         exchange(sorted(wanted), 2, "cpu", seconds / 4, spool.name)
@@ -207,13 +210,13 @@ def really(question: Question, seconds: float) -> tuple[float, float]:
     return max(time for time, _ in found), max(size for _, size in found)
 
 
-def held_out(artifacts: dict[str, BenchArtifact], names: list[str], seconds: float) -> bool:
+def held_out(artifacts: dict[tuple[str, int], BenchArtifact], names: list[str], seconds: float) -> bool:
     errors = []
     print(f"{'configuration':20}   predicted   measured    error    predicted   measured    error")
     for name in names:
         kind = name.split("-")[0]
         question = asked(kind, **HELD_OUT[name])
-        seconds_said, bytes_said = predicted(artifacts[kind], question)
+        seconds_said, bytes_said = predicted(artifacts[kind, question.cluster.num_devices], question)
         seconds_ran, bytes_ran = really(question, seconds)
         off = seconds_said / seconds_ran - 1.0, bytes_said / bytes_ran - 1.0
         errors.append(off)
@@ -229,16 +232,19 @@ def held_out(artifacts: dict[str, BenchArtifact], names: list[str], seconds: flo
     return middle <= TIME and sizes[-1] <= MEMORY
 
 
-def itself(artifacts: dict[str, BenchArtifact]) -> bool:
+def itself(artifacts: dict[tuple[str, int], BenchArtifact]) -> bool:
     good = True
-    for kind, artifact in artifacts.items():
+    for (kind, ranks), artifact in artifacts.items():
         ran = build_question(artifact.config, where=kind)
         step = artifact.steps[0].seconds
         whole, parts = (
             predicted(each, ran)[0] / step - 1.0 for each in (artifact, replace(artifact, steps=()))
         )
         good = good and abs(whole) <= ITSELF and abs(parts) <= BY_PARTS
-        print(f"{kind:20} restored to itself {whole:+.2%} (to reach: {ITSELF:.0%}), ", end="")
+        print(
+            f"{kind + ', ' + str(ranks) + ' busy':20} restored to itself {whole:+.2%} (to reach: {ITSELF:.0%}), ",
+            end="",
+        )
         print(f"without its step {parts:+.2%} ({BY_PARTS:.0%})")
     return good
 
@@ -257,11 +263,12 @@ def main() -> int:
     start = time.monotonic()
     names = [given.only] if given.only else list(HELD_OUT)
     artifacts = {}
-    for kind in dict.fromkeys(name.split("-")[0] for name in names):
-        artifacts[kind] = bench(kind, given.seconds)
-        print(f"measured {kind} after {time.monotonic() - start:.0f} s", flush=True)
+    wanted = ((name.split("-")[0], asked("dense", **HELD_OUT[name]).cluster.num_devices) for name in names)
+    for kind, ranks in dict.fromkeys(wanted):
+        artifacts[kind, ranks] = bench(kind, ranks, given.seconds)
+        print(f"measured {kind} with {ranks} busy after {time.monotonic() - start:.0f} s", flush=True)
         if given.keep:
-            write_bench(artifacts[kind], given.keep / f"{kind}.json")
+            write_bench(artifacts[kind, ranks], given.keep / f"{kind}-{ranks}.json")
     good = itself(artifacts)
     if not given.itself:
         good = held_out(artifacts, names, given.seconds / 3.0) and good

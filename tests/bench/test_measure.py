@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,21 +16,24 @@ import torch
 from tests.bench.tiny import FULL, MOE, question
 from torch._C._profiler import _EventType
 
+from forescale.bench import here
 from forescale.bench import measure as measuring
 from forescale.bench.blocks import timed_step
-from forescale.bench.huggingface import tensor_group
+from forescale.bench.huggingface import check, tensor_group
 from forescale.bench.kernels import kernel_row, kernels_of
-from forescale.bench.measure import check_projection, measure
+from forescale.bench.measure import Spool, check_projection, measure
 from forescale.bench.timing import Watch
 from forescale.bench.training import Training
 from forescale.bench.weighing import _changes
 from forescale.catalogue.clusters import load_cluster
-from forescale.errors import SpecError
+from forescale.catalogue.models import load_model
+from forescale.cli.app import run
+from forescale.errors import ForescaleError, SpecError
 from forescale.graph.counts import count_parameters
 from forescale.io.bench import SCHEMA, GivenUp, build_bench, read_bench, write_bench
 from forescale.io.question import build_question
 from forescale.memory.timeline import block_loads, total_bytes
-from forescale.runtime import launch
+from forescale.runtime import RunError, launch
 from forescale.spec.strategy import Recompute
 
 PARTS = {"forward", "backward", "input_gradient", "weight_gradient"}
@@ -158,6 +166,71 @@ def test_what_is_known_when_it_is_interrupted_is_kept(monkeypatch):
     assert found.conditions.interrupted
     assert [step.seconds for step in found.steps] == [0.5]
     assert found.blocks == ()
+
+
+def _waiting(_rank, _cut, _asked, _kind, seconds, path):
+    """Find a step, press Ctrl-C in the terminal of all, and never end."""
+    Spool(path, seconds).put("steps", [{"num_microbatches": 2, "seconds": 0.5}], "step")
+    os.killpg(os.getpgrp(), signal.SIGINT)
+    threading.Event().wait()
+
+
+def interrupted(file):
+    """Run the command whose ranks wait for ever, as a process of its own."""
+    measuring._work = _waiting
+    sys.exit(run(["bench", "--plan", "examples/bench.toml", "--devices-here", "1", "--save", file]))
+
+
+def test_ctrl_c_ends_the_command_with_a_whole_file(tmp_path):
+    code = f"from tests.bench.test_measure import interrupted; interrupted({str(tmp_path / 'bench.json')!r})"
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parents[2], start_new_session=True, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    assert "interrupted: only what is shown was measured" in ran.stdout
+    assert "Traceback" not in ran.stdout + ran.stderr
+    found = read_bench(tmp_path / "bench.json")
+    assert found.conditions.interrupted
+    assert [step.seconds for step in found.steps] == [0.5]
+    assert [file.name for file in tmp_path.iterdir()] == ["bench.json"]
+
+
+def _losses(rank, *losses):
+    training = Training(question(tp=2), torch.device("cpu"), tensor_group(question(tp=2)))
+    training.check(torch.tensor(losses[rank]))
+
+
+@pytest.mark.parametrize(
+    ("losses", "text"),
+    [
+        ((4.0, 5.0), "ranks of one model disagree: their losses are 4, 5"),
+        ((float("nan"),) * 2, "the loss is nan"),
+    ],
+)
+def test_a_run_that_says_nothing_is_refused(losses, text):
+    with pytest.raises(RunError, match=text):
+        launch(_losses, 2, *losses)
+
+
+@pytest.mark.parametrize(
+    ("model", "text"),
+    [("grok-1", r"has no class for grok-1 \(grok-1\)"), ("gpt3-1t", "no architecture that can be named")],
+)
+def test_a_model_without_a_class_is_named(model, text):
+    with pytest.raises(ForescaleError, match=text):
+        check(replace(question(), model=load_model(model)))
+
+
+def test_clocks_that_were_held_down_are_noted(monkeypatch):
+    def driver(*_, **__):
+        return subprocess.CompletedProcess([], 0, stdout="1200, 350.00, 0x0000000000000005")
+
+    monkeypatch.setattr(here.shutil, "which", lambda _: "nvidia-smi")
+    monkeypatch.setattr(here.subprocess, "run", driver)
+    found = here.state_of(here.Here(kind="cuda", name="H100", num_devices=1))
+    assert found == here.State(clock_mhz=1200.0, power_cap_w=350.0, throttled="reasons 0x4")
+    assert here.state_of(here.Here(kind="cpu", name="x86", num_devices=1)) == here.State()
 
 
 def test_an_interrupt_before_anything_is_known_is_one(monkeypatch):

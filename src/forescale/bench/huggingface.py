@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import transformers
 from torch import Tensor, nn
 from torch.distributed.tensor.parallel import loss_parallel
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from forescale.bench.parallel import split_embedding, split_head, split_layer, split_loss
 from forescale.catalogue.frameworks import load_framework
@@ -52,6 +54,9 @@ def check(question: Question) -> None:
     for reason, holds in reasons.items():
         if holds:
             raise SpecError(f"the classes of transformers do not {reason}")
+    kind = config_of(model)["model_type"]
+    if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        raise SpecError(f"transformers {transformers.__version__} has no class for {model.name} ({kind})")
 
 
 def as_run(question: Question) -> Question:
@@ -157,8 +162,6 @@ class Blocks(nn.Module):
 
 def _built(question: Question) -> Any:  # noqa: ANN401 (a model)
     """Return the whole model on the CPU, with random weights."""
-    import transformers
-
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     words = config_of(question.model)
     kind = words.pop("model_type")
@@ -179,5 +182,9 @@ def _built(question: Question) -> Any:  # noqa: ANN401 (a model)
 
 
 def tensor_group(question: Question) -> Any:  # noqa: ANN401 (a process group)
-    """Return the process group of tensor parallelism: all ranks, or None of one."""
-    return dist.group.WORLD if question.layout.tp > 1 else None
+    """Return this rank's process group of tensor parallelism, its neighbours, or None of one rank."""
+    tp = question.layout.tp
+    if tp == 1:
+        return None
+    groups = [dist.new_group(range(first, first + tp)) for first in range(0, dist.get_world_size(), tp)]
+    return groups[dist.get_rank() // tp]

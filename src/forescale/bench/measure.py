@@ -55,6 +55,7 @@ def measure(
     question: Question,
     *,
     devices: int | None = None,
+    busy: int | None = None,
     seconds: float = 60.0,
     tell: Callable[[Progress], None] = lambda _: None,
 ) -> BenchArtifact:
@@ -64,6 +65,9 @@ def measure(
     ----------
     devices
         How many of the machine's devices; all of them by default.
+    busy
+        Devices at work meanwhile, with copies of what is measured: neighbours share memory and power. By default as
+        many of `devices` as the question has.
     seconds
         To be spent on repeating; building the model comes on top.
     tell
@@ -78,10 +82,13 @@ def measure(
     """
     here = find_here()
     here.check(question)
-    if devices is not None and devices > here.num_devices:
-        raise SpecError(f"{devices} devices were asked for; this machine has {here.num_devices}")
-    cut = reduce(question, devices or here.num_devices)
+    devices = devices or here.num_devices
+    busy = busy or min(devices, question.cluster.num_devices)
+    if max(devices, busy) > here.num_devices:
+        raise SpecError(f"{max(devices, busy)} devices were asked for; this machine has {here.num_devices}")
+    cut = reduce(question, devices)
     cut = replace(cut, question=as_run(cut.question))
+    copies = max(1, busy // cut.question.cluster.num_devices)
     check(cut.question)
     check_optimizer(cut.question)
     before = state_of(here)
@@ -91,13 +98,14 @@ def measure(
         interrupted = False
         with _telling(spool, tell):
             try:
-                _run(question, cut, here, devices or here.num_devices, seconds, str(spool))
+                _run(question, cut, copies, here, devices, seconds, str(spool))
             except KeyboardInterrupt:
                 interrupted = True
         rows = _rows(spool)
     if interrupted and not rows:
         raise KeyboardInterrupt
-    conditions = _conditions(question, cut, here, before.clock_mhz, interrupted=interrupted)
+    conditions = _conditions(question, cut, here, before.clock_mhz)
+    conditions = replace(conditions, num_copies=copies, interrupted=interrupted)
     return _artifact(question, cut, rows, conditions)
 
 
@@ -151,8 +159,10 @@ def _whole(_rank: int, question: Question, kind: str, seconds: float) -> tuple[f
     return _step(training, Watch(device), seconds)["seconds"], peaks["device"]
 
 
-def _run(question: Question, cut: Reduced, here: Here, devices: int, seconds: float, spool: str) -> None:
-    ranks = cut.question.cluster.num_devices
+def _run(
+    question: Question, cut: Reduced, copies: int, here: Here, devices: int, seconds: float, spool: str
+) -> None:
+    ranks = copies * cut.question.cluster.num_devices
     launch(_work, ranks, cut.question, question, here.kind, seconds, spool, backend=backend_for(ranks))
     wanted = {*messages_of(question, devices), *messages_of(cut.question, devices)}
     exchange(sorted(wanted), devices, here.kind, SHARES["collectives"] * seconds, spool)
@@ -194,14 +204,15 @@ def _work(_rank: int, cut: Question, asked: Question, kind: str, seconds: float,
     device, spool = _device(kind), Spool(path, seconds)
     group, watch = tensor_group(cut), Watch(device)
     training, phases, peaks = weighed(partial(Training, cut, device, group), device)
-    ranks: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(ranks, (phases, peaks))
-    spool.put("ranks", [_rank_row(rank, *each) for rank, each in enumerate(ranks)], "memory of a step")
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, (phases, peaks))
+    own = found[: cut.cluster.num_devices]
+    spool.put("ranks", [_rank_row(rank, *each) for rank, each in enumerate(own)], "memory of a step")
 
-    found = repeated(partial(timed_step, training, watch), budget_s=SHARES["steps"] * seconds)
+    laps = repeated(partial(timed_step, training, watch), budget_s=SHARES["steps"] * seconds)
     training.check(training.step())
-    spool.put("steps", [{"num_microbatches": training.num_microbatches, **found.pop(STEP)}], "step")
-    spool.put("blocks", _block_rows(found), "blocks of a step")
+    spool.put("steps", [{"num_microbatches": training.num_microbatches, **laps.pop(STEP)}], "step")
+    spool.put("blocks", _block_rows(laps), "blocks of a step")
 
     parts = list(parts_of(training))
     for part in parts:
@@ -289,9 +300,7 @@ def _rows(spool: Path) -> dict[str, list[Any]]:
     return found
 
 
-def _conditions(
-    question: Question, cut: Reduced, here: Here, clock_mhz: float | None, *, interrupted: bool
-) -> Conditions:
+def _conditions(question: Question, cut: Reduced, here: Here, clock_mhz: float | None) -> Conditions:
     from datetime import date
 
     import transformers
@@ -308,7 +317,6 @@ def _conditions(
         clocks_mhz=clocks,
         power_cap_w=after.power_cap_w,
         throttled=(after.throttled,) if after.throttled else (),
-        interrupted=interrupted,
     )
 
 

@@ -6,6 +6,7 @@ sum forward and one backward (Shoeybi et al. 2019, arXiv:1909.08053, section 3).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -135,13 +136,15 @@ def split_head(head: nn.Linear, group: Any) -> None:  # noqa: ANN401
     head.register_forward_pre_hook(lambda _, given: (_enter(given[0], group),))
 
 
+_mesh = functools.cache(DeviceMesh.from_group)
+
+
 def split_loss(scores: Tensor, targets: Tensor, group: Any) -> Tensor:  # noqa: ANN401
     """Return the mean cross entropy of scores (rows, own vocabulary), by PyTorch's parallel loss.
 
     Forward and backward run under `torch.distributed.tensor.parallel.loss_parallel`.
     """
-    mesh = DeviceMesh.from_group(group, scores.device.type)
-    whole = DTensor.from_local(scores, mesh, [Shard(-1)], run_check=False)
+    whole = DTensor.from_local(scores, _mesh(group, scores.device.type), [Shard(-1)], run_check=False)
     found: DTensor = functional.cross_entropy(whole, targets)  # type: ignore[assignment]
     return found.to_local()
 

@@ -58,6 +58,8 @@ class Conditions:
     software: str = ""
     num_devices: Devices | None = None
     """Devices that it was measured on: ranks of the run, each with one."""
+    num_copies: Devices = 1
+    """Runs at the same time, the first of which was measured: neighbours share memory and power."""
     backend: str = ""
     """Of torch.distributed: nccl, gloo."""
     threads: Devices | None = None

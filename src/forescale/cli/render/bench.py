@@ -24,9 +24,10 @@ NOISY = 1.3
 def bench_view(found: BenchArtifact) -> Group:
     """Return blocks with their times and what they keep, the step, its memory, and what is to be known."""
     where = found.conditions
+    side = f", {where.num_copies} at a time" if where.num_copies > 1 else ""
     head = Text.assemble(
         (where.device, "bold"),
-        f" · {counted(where.num_devices or 1, 'device')} · {where.software} · {where.date}",
+        f" · {counted(where.num_devices or 1, 'device')}{side} · {where.software} · {where.date}",
     )
     return Group(head, *_cut(found), "", _blocks(found), "", *_lines(found))
 
