@@ -13,12 +13,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+import transformers
 
 from forescale.bench.blocks import STEP, Lap, gradients_apart, kept_bytes, parts_of, timed_step
 from forescale.bench.here import CPU, Here, find_here, state_of
@@ -301,10 +303,6 @@ def _rows(spool: Path) -> dict[str, list[Any]]:
 
 
 def _conditions(question: Question, cut: Reduced, here: Here, clock_mhz: float | None) -> Conditions:
-    from datetime import date
-
-    import transformers
-
     after, ranks = state_of(here), cut.question.cluster.num_devices
     clocks = tuple(clock for clock in (clock_mhz, after.clock_mhz) if clock is not None)
     return Conditions(
