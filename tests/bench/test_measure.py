@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.bench.tiny import FULL, MOE, question
+from tests.bench.tiny import CPU, FULL, MOE, question
 from torch._C._profiler import _EventType
 
 from forescale.bench import here
@@ -21,7 +21,8 @@ from forescale.bench import measure as measuring
 from forescale.bench.blocks import timed_step
 from forescale.bench.huggingface import check, tensor_group
 from forescale.bench.kernels import kernel_row, kernels_of
-from forescale.bench.measure import Spool, check_projection, measure
+from forescale.bench.measure import Spool, check_projection, measure, measure_suite
+from forescale.bench.suite import COLLECTIVES, LONGEST_S, suite_kernels, suite_messages
 from forescale.bench.timing import Watch
 from forescale.bench.training import Training
 from forescale.bench.weighing import _changes
@@ -30,6 +31,7 @@ from forescale.catalogue.models import load_model
 from forescale.cli.app import run
 from forescale.errors import ForescaleError, SpecError
 from forescale.graph.counts import count_parameters
+from forescale.graph.ops import Elementwise
 from forescale.io.bench import SCHEMA, GivenUp, build_bench, read_bench, write_bench
 from forescale.io.question import build_question
 from forescale.memory.timeline import block_loads, total_bytes
@@ -253,3 +255,28 @@ def test_an_interrupt_before_anything_is_known_is_one(monkeypatch):
 def test_what_cannot_be_measured_here_is_said(asked, devices, text):
     with pytest.raises(SpecError, match=text):
         measure(asked, devices=devices, seconds=0.1)
+
+
+def test_a_suite_is_what_a_device_is_calibrated_with(tmp_path):
+    small = replace(
+        CPU, matrix_flops=replace(CPU.matrix_flops, fp32=2.5e10), hbm_bytes=3e6, hbm_bandwidth=1e6
+    )
+    asked = question()
+    asked = replace(asked, cluster=replace(asked.cluster, device=small))
+    found = measure_suite(asked, devices=2, seconds=0.2)
+    assert {row.op for row in found.kernels} == {"gemm", "grouped_gemm", "attention", "elementwise"}
+    assert {row.dtype for row in found.kernels if row.op != "elementwise"} == {"fp32"}
+    assert {row.kind for row in found.collectives} == set(COLLECTIVES)
+    assert {row.num_ranks for row in found.collectives} == {2}
+    assert (found.config, found.steps, found.blocks) == (None, (), ())
+    write_bench(found, tmp_path / "suite.json")
+    assert read_bench(tmp_path / "suite.json") == found
+
+
+def test_a_suite_holds_what_a_device_does_in_a_moment():
+    device = load_cluster("h100-sxm", 8).device
+    ops = suite_kernels(device, "bf16")
+    assert len(ops) == len({json.dumps(kernel_row(op, {}), sort_keys=True) for op in ops}) > 50
+    longest = LONGEST_S * device.matrix_flops.bf16
+    assert max(op.flops for op in ops if not isinstance(op, Elementwise)) <= longest
+    assert max(num_bytes for _, num_bytes in suite_messages(device)) <= device.hbm_bytes / 64

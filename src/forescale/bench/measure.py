@@ -27,10 +27,12 @@ from forescale.bench.here import CPU, Here, find_here, state_of
 from forescale.bench.huggingface import as_run, check, tensor_group
 from forescale.bench.kernels import kernel_row, kernels_of, messages_of, timed_kernel, timed_message
 from forescale.bench.reduce import Reduced, reduce
+from forescale.bench.suite import suite_kernels, suite_messages
 from forescale.bench.timing import Watch, repeated
 from forescale.bench.training import Training, check_optimizer
 from forescale.bench.weighing import weighed
 from forescale.errors import SpecError
+from forescale.graph.ops import Compute
 from forescale.io.bench import BenchArtifact, Conditions, build_bench
 from forescale.io.question import question_values
 from forescale.project import project
@@ -40,6 +42,8 @@ from forescale.runtime.job import backend_for
 
 SHARES = {"steps": 0.45, "apart": 0.15, "kernels": 0.3, "collectives": 0.1}
 """Parts of the time that is to be spent."""
+SUITE_SHARE = 0.7
+"""Of a device's suite for kernels; the rest is for messages."""
 POLL_S = 0.2
 
 
@@ -94,21 +98,59 @@ def measure(
     check(cut.question)
     check_optimizer(cut.question)
     before = state_of(here)
+    rows, interrupted = _spooled(partial(_run, question, cut, copies, here, devices, seconds), tell)
+    conditions = _conditions(question, cut.question.cluster.num_devices, here, before.clock_mhz)
+    conditions = replace(conditions, num_copies=copies, interrupted=interrupted)
+    return _artifact(question, cut, rows, conditions)
+
+
+def measure_suite(
+    question: Question,
+    *,
+    devices: int | None = None,
+    seconds: float = 60.0,
+    tell: Callable[[Progress], None] = lambda _: None,
+) -> BenchArtifact:
+    """Return kernels of every family by extent, in the type of a question, and messages by size among the devices here.
+
+    That is what `calibrate` fits a device and its network to. Parameters and errors are those of `measure`.
+    """
+    here = find_here()
+    here.check(question)
+    devices = devices or here.num_devices
+    if devices > here.num_devices:
+        raise SpecError(f"{devices} devices were asked for; this machine has {here.num_devices}")
+    before, device = state_of(here), question.cluster.device
+    kernels = suite_kernels(device, question.workload.precision.compute)
+
+    def run(spool: str) -> None:
+        part = SUITE_SHARE * seconds if devices > 1 else seconds
+        launch(_time_kernels, 1, kernels, here.kind, part, spool, backend=backend_for(1))
+        exchange(suite_messages(device), devices, here.kind, seconds - part, spool)
+
+    rows, interrupted = _spooled(run, tell)
+    conditions = _conditions(question, devices, here, before.clock_mhz)
+    found = build_bench(rows, where="the suite")
+    return replace(found, conditions=replace(conditions, interrupted=interrupted))
+
+
+def _spooled(
+    run: Callable[[str], None], tell: Callable[[Progress], None]
+) -> tuple[dict[str, list[Any]], bool]:
+    """Return the rows that `run` wrote to the file it is given, and whether it was interrupted after the first."""
     with tempfile.TemporaryDirectory() as folder:
         spool = Path(folder) / "rows"
         spool.touch()
         interrupted = False
         with _telling(spool, tell):
             try:
-                _run(question, cut, copies, here, devices, seconds, str(spool))
+                run(str(spool))
             except KeyboardInterrupt:
                 interrupted = True
         rows = _rows(spool)
     if interrupted and not rows:
         raise KeyboardInterrupt
-    conditions = _conditions(question, cut, here, before.clock_mhz)
-    conditions = replace(conditions, num_copies=copies, interrupted=interrupted)
-    return _artifact(question, cut, rows, conditions)
+    return rows, interrupted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +268,15 @@ def _work(_rank: int, cut: Question, asked: Question, kind: str, seconds: float,
     apart = repeated(gradients_apart(training, parts, watch), budget_s=SHARES["apart"] * seconds)
     spool.put("blocks", _block_rows(apart), "gradients apart")
     del training, parts
-    _kernels(asked, cut, watch, spool, SHARES["kernels"] * seconds)
+    ops = kernels_of(cut)
+    ops += [
+        op for op in kernels_of(asked) if op not in ops
+    ]  # one is divided by the other where a block is restored
+    _kernels(ops, watch, spool, SHARES["kernels"] * seconds)
+
+
+def _time_kernels(_rank: int, ops: Sequence[Compute], kind: str, seconds: float, path: str) -> None:
+    _kernels(ops, Watch(_device(kind)), Spool(path, seconds), seconds)
 
 
 def _step(training: Training, watch: Watch, budget_s: float) -> dict[str, Any]:
@@ -245,10 +295,8 @@ def _block_rows(found: Mapping[Lap, Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{"kind": kind, "part": part, **each} for (kind, part), each in found.items()]
 
 
-def _kernels(asked: Question, cut: Question, watch: Watch, spool: Spool, budget_s: float) -> None:
-    """Time the kernels of both plans: one is divided by the other where a block is restored."""
-    ops = kernels_of(cut)
-    ops += [op for op in kernels_of(asked) if op not in ops]
+def _kernels(ops: Sequence[Compute], watch: Watch, spool: Spool, budget_s: float) -> None:
+    """Time kernels, each with an equal share of what time is left."""
     end = time.monotonic() + budget_s
     for place, op in enumerate(ops):
         share = max(0.0, end - time.monotonic()) / (len(ops) - place)
@@ -302,8 +350,8 @@ def _rows(spool: Path) -> dict[str, list[Any]]:
     return found
 
 
-def _conditions(question: Question, cut: Reduced, here: Here, clock_mhz: float | None) -> Conditions:
-    after, ranks = state_of(here), cut.question.cluster.num_devices
+def _conditions(question: Question, ranks: int, here: Here, clock_mhz: float | None) -> Conditions:
+    after = state_of(here)
     clocks = tuple(clock for clock in (clock_mhz, after.clock_mhz) if clock is not None)
     return Conditions(
         date=date.today().isoformat(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from forescale.cli.console import console, print_json, say
 from forescale.cli.options import (
@@ -59,6 +59,10 @@ def bench_command(
         flag="--save --save-benchmark",
         check=writable,
     ),
+    suite: Literal["device"] | None = option(
+        "Time kernels of every family by extent and messages by size instead of a layout's, for calibrate.",
+        panel=_measuring,
+    ),
     check: Path | None = option(
         "Run the whole layout instead, and say how far off its projection from this file is.",
         "FILE.json",
@@ -77,7 +81,7 @@ def bench_command(
     if check is not None:
         _check(question, check, seconds, as_json=as_json)
         return
-    found = _measured(question, devices_here, seconds)
+    found = _measured(question, devices_here, seconds, suite=suite is not None)
     if save is not None:
         from forescale.io.bench import write_bench
 
@@ -107,12 +111,13 @@ def _check(question: Question, file: Path, seconds: float, *, as_json: bool) -> 
     console().print(check_view(found))
 
 
-def _measured(question: Question, devices: int | None, seconds: float) -> BenchArtifact:
+def _measured(question: Question, devices: int | None, seconds: float, *, suite: bool) -> BenchArtifact:
     from forescale.cli.progress import BenchBar
 
     measuring = _measuring_part()
+    measure = measuring.measure_suite if suite else measuring.measure
     with BenchBar(seconds) as bar:
-        found: BenchArtifact = measuring.measure(question, devices=devices, seconds=seconds, tell=bar)
+        found: BenchArtifact = measure(question, devices=devices, seconds=seconds, tell=bar)
     return found
 
 

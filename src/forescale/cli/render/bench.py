@@ -29,7 +29,8 @@ def bench_view(found: BenchArtifact) -> Group:
         (where.device, "bold"),
         f" · {counted(where.num_devices or 1, 'device')}{side} · {where.software} · {where.date}",
     )
-    return Group(head, *_cut(found), "", _blocks(found), "", *_lines(found))
+    blocks = ("", _blocks(found)) if found.blocks else ()
+    return Group(head, *_cut(found), *blocks, "", *_lines(found))
 
 
 def check_view(found: Checked) -> Table:
