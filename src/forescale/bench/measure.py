@@ -10,6 +10,7 @@ import json
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -308,6 +309,7 @@ def _kernels(ops: Sequence[Compute], watch: Watch, spool: Spool, budget_s: float
 
 def _exchange(_rank: int, wanted: Sequence[tuple[str, float]], kind: str, budget_s: float, path: str) -> None:
     """Time messages on one rank."""
+    warnings.simplefilter("ignore", FutureWarning)  # of names that torch before 2.13 has no others for
     watch, spool, ranks = Watch(_device(kind)), Spool(path, budget_s), dist.get_world_size()
     for name, num_bytes in wanted:
         found = timed_message(name, num_bytes, watch, budget_s=budget_s / len(wanted))
