@@ -60,7 +60,7 @@ def bench_command(
         check=writable,
     ),
     suite: Literal["device"] | None = option(
-        "Time kernels of every family by extent and messages by size instead of a layout's, for calibrate.",
+        "What is measured instead, for calibrate.",
         panel=_measuring,
     ),
     check: Path | None = option(
