@@ -46,3 +46,13 @@ def test_what_cannot_be_is_one_sentence(forescale, words, said):
     assert (ran.code, ran.out) == (2, "")
     assert said in ran.err
     assert forescale("network").err.startswith("error: give the cluster")
+
+
+def test_a_page_has_the_curves_and_their_numbers(forescale, tmp_path):
+    page = tmp_path / "network.html"
+    ran = forescale(*ASKED, "--devices", 16, "--sizes", "1MiB,64MiB", "--html", page)
+    assert ran.code == 0, ran.err
+    text = page.read_text(encoding="utf-8")
+    assert text.count("data-spec=") == 4
+    assert "Bus bandwidth among 16 ranks" in text
+    assert "ring LL128" in text

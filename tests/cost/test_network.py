@@ -79,3 +79,14 @@ def test_usual_groups_are_a_node_and_the_cluster():
 def test_a_group_that_the_cluster_cannot_hold_is_refused(ranks, stride):
     with pytest.raises(SpecError, match=r"a group has 2 to \d+ ranks"):
         price_network(H100, ranks=[ranks], stride=stride)
+
+
+def test_collectives_that_take_as_long_are_one_line():
+    time, bandwidth = price_network(H100, ranks=[64]).pictures()
+    assert [line.name for line in time.lines] == [
+        "all_reduce",
+        "all_gather, reduce_scatter",
+        "all_to_all",
+        "p2p",
+    ]
+    assert [label for _, label in bandwidth.y.ticks] == ["0.1", "1", "10", "100"]

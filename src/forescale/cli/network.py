@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from forescale.cli.console import console, print_json
-from forescale.cli.options import COST, ClusterOptions, JsonFlag, bounded, grouped, option
+from forescale.cli.options import COST, ClusterOptions, JsonFlag, bounded, grouped, option, output_option
 from forescale.errors import SpecError, UnknownNameError, shown
 from forescale.files import place_of
 from forescale.graph.ops import CollectiveKind
 from forescale.limits import AMOUNT, DEVICES, whole_of, within
 from forescale.spec.cluster import Cluster
+from forescale.written import writable, write_text
 
 T = TypeVar("T")
 PANEL = "Collectives"
@@ -45,6 +46,7 @@ def network_command(
     ),
     calibration: Path | None = option("Your own fits, as `calibrate` wrote them.", "FILE.json", panel=COST),
     measurements: list[Path] | None = option("Timed collectives to look up. Repeatable.", "FILE", panel=COST),
+    html: Path | None = output_option("Write a page with the curves.", "FILE.html", check=writable),
     as_json: JsonFlag = False,
 ) -> None:
     """Price every collective of a cluster by size and ranks: time, bus bandwidth, algorithm."""
@@ -67,6 +69,10 @@ def network_command(
         stride=stride,
         costs=read_costs(cost, chosen, where=WHERE, folder=None),
     )
+    if html is not None:
+        from forescale.cli.render.network import network_page
+
+        write_text(html, network_page(found))
     if as_json:
         print_json(found.to_json())
         return

@@ -15,7 +15,9 @@ from forescale.errors import SpecError
 from forescale.graph.ops import CollectiveKind
 from forescale.results import Result
 from forescale.spec.cluster import Cluster
-from forescale.units import KIB
+from forescale.units import GB, KIB, MIB
+from forescale.view.axes import value_axis
+from forescale.view.lines import Dot, Line, LineChart
 
 SCHEMA = "forescale.network/1"
 KINDS: tuple[CollectiveKind, ...] = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p")
@@ -92,6 +94,40 @@ class NetworkPrices(Result):
             }
             for each in self.prices
         ]
+
+    def pictures(self) -> list[LineChart]:
+        """Return time and bus bandwidth over size of every collective, for each group."""
+        return [self._chart(ranks, name) for ranks in self.shared for name in ("time", "bus bandwidth")]
+
+    def _chart(self, ranks: int, name: str) -> LineChart:
+        """Return the time [ms], or the bus bandwidth [GB/s], of all collectives of one group."""
+        drawn: dict[tuple[Dot, ...], list[str]] = {}
+        for kind in dict.fromkeys(each.kind for each in self.prices):
+            dots = tuple(
+                Dot(
+                    x=each.num_bytes / MIB,
+                    y=1e3 * each.seconds if name == "time" else each.bus_bandwidth / GB,
+                    remark=each.way,
+                )
+                for each in self.of(kind, ranks)
+            )
+            drawn.setdefault(dots, []).append(kind)
+        lines = tuple(
+            Line(name=", ".join(kinds), colour=place, dots=dots)
+            for place, (dots, kinds) in enumerate(drawn.items())
+        )
+        every = [dot for line in lines for dot in line.dots]
+        return LineChart(
+            title=f"{name.capitalize()} among {ranks:,} ranks",
+            note=f"{self.cluster.num_devices:,} × {self.cluster.name}, {self._apart}",
+            x=value_axis("MiB", [dot.x for dot in every], log=True),
+            y=value_axis("ms" if name == "time" else "GB/s", [dot.y for dot in every], log=True),
+            lines=lines,
+        )
+
+    @property
+    def _apart(self) -> str:
+        return "ranks side by side" if self.stride == 1 else f"{self.stride} devices from rank to rank"
 
     def of(self, kind: CollectiveKind, num_ranks: int) -> list[CollectivePrice]:
         """Return the prices of one collective in one group, by size."""

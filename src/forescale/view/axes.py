@@ -93,7 +93,7 @@ def _decades(low: float, high: float) -> list[float]:
     found = [digit * 10.0**power for power in range(first, last + 1) for digit in _ROUND]
     inside = [value for value in found if low <= value <= high]
     if len(inside) > MOST_TICKS:
-        inside = [value for value in inside if f"{value:e}".startswith("1.0")]
+        return [value for value in inside if f"{value:e}".startswith("1.0")]
     if len(inside) < 4:
         step = round_step(high - low, MOST_TICKS - 3)
         inside = [step * index for index in range(math.ceil(low / step), math.floor(high / step) + 1)]
