@@ -9,6 +9,7 @@ from tests.small import asked, cluster, dense, moe, workload
 from forescale.errors import SpecError, UnknownNameError
 from forescale.explain import Explainer, explain, quantity_names
 from forescale.explain.tidy import operation_of
+from forescale.presets import load_preset, project_as
 from forescale.project import project
 from forescale.projection.result import TIME_PARTS
 from forescale.spec import Recompute, Strategy
@@ -144,3 +145,38 @@ def test_a_collective_says_what_whole_runs_reach_of_its_rate():
     ]
     assert found
     assert all(node.unit == "s" and "whole runs" in node.text for node in found)
+
+
+ACCOUNTS = {"primus": {}, "korthikanti2022": {}, "playbook": {}, "almodel": {"zero": 3}}
+
+
+@pytest.mark.parametrize(("preset", "words"), ACCOUNTS.items())
+def test_under_a_preset_it_is_the_account_s_number(preset, words):
+    plain = asked(dense(), cluster(16), Strategy(dp_shard=16, **words), workload())
+    question = replace(plain, preset=preset)
+    told = project_as(question)
+    peak = explain(question, "memory.peak")
+    assert peak.value == told.memory.peak_bytes
+    assert math.fsum(part.value for _, part in peak.inputs) == pytest.approx(peak.value)
+    assert peak.source == load_preset(preset).source
+    assert explain(question, "params.total").value == told.params.total
+    if not told.step_time.expected:
+        with pytest.raises(UnknownNameError, match=f"quantity of preset {preset} 'step_time'"):
+            explain(question, "step_time")
+
+
+def test_a_step_of_an_account_is_its_parts():
+    question = replace(
+        asked(dense(), cluster(16), Strategy(dp_shard=16, zero=3), workload()), preset="almodel"
+    )
+    told = project_as(question)
+    mfu = explain(question, "mfu")
+    step = dict(mfu.inputs)["step_time"]
+    assert (mfu.value, step.value) == (told.mfu, told.step_time.expected)
+    assert {name: part.value for name, part in step.inputs} == pytest.approx(
+        {name: value for name, value in told.time_s.items() if value > 1e-12}
+    )
+    with pytest.raises(SpecError, match="a stage goes with memory"):
+        explain(question, "mfu", stage=0)
+    with pytest.raises(SpecError, match="stage 3 is none of the pipeline's 1 stage, 0 to 0"):
+        explain(question, "memory.peak", stage=3)

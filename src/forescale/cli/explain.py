@@ -64,14 +64,13 @@ def explain_command(
     as_json: JsonFlag = False,
 ) -> None:
     """Show how a number comes about: formula, inputs, units and source."""
-    from forescale.cli.inputs import read_question, refuse_presets
+    from forescale.cli.inputs import read_question
     from forescale.explain import explain
 
     if len(words) > 2:
         raise SpecError(f"explain takes a model and one quantity; got {' '.join(words)}")
     model, quantity = (words[0] if len(words) == 2 else None), words[-1]
     question = read_question(model, plan, cluster, run, layout, cost)
-    refuse_presets(question, "explain")
     node = explain(question, quantity, stage=tree.stage)
     if as_json:
         print_json(node.to_json() if tree.depth is None else node.to_json(depth=tree.depth))

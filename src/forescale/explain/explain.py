@@ -12,6 +12,7 @@ import numpy as np
 
 from forescale.errors import SpecError, UnknownNameError
 from forescale.evaluate import Evaluation, evaluate
+from forescale.explain.account import explain_account
 from forescale.explain.tidy import tidy
 from forescale.formula import Term, TermNode, as_term, value_of
 from forescale.graph.counts import count_parameters, count_trained
@@ -55,7 +56,11 @@ def explain(question: Question, quantity: str, *, stage: int | None = None) -> T
         If there is no such quantity; it names the nearest ones.
     SpecError
         If the layout is illegal, has no such stage, or the quantity needs what the workload does not say.
+
+    Under a preset it is the published account's number, made of the parts that it states.
     """
+    if question.preset != "default":
+        return explain_account(question, quantity, stage)
     return Explainer.of(question).node(quantity, stage=stage)
 
 
