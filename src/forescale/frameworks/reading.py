@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from forescale.errors import UnknownKeyError
 from forescale.spec import Model, Strategy, Workload
 from forescale.spec.framework import Words
 
@@ -40,6 +44,25 @@ class Reading:
     """Keys that the framework does not have; empty unless `Options.strict` is off."""
     notes: tuple[str, ...] = ()
     """How something was understood, or what could not be expressed, one sentence each."""
+
+
+@cache
+def packaged(framework: str, name: str = "keys") -> Any:  # noqa: ANN401  (JSON)
+    """Return the facts that lie in a framework's folder as `name`.json; whoever reads them leaves them as they are."""
+    return json.loads(
+        (files("forescale.frameworks") / framework / f"{name}.json").read_text(encoding="utf-8")
+    )
+
+
+def unknown_of(
+    given: Iterable[object], known: Collection[str], path: Path, lines: Mapping[str, int], *, strict: bool
+) -> tuple[str, ...]:
+    """Return the keys that a framework does not have; the first of them is refused, with its line, if `strict`."""
+    unknown = tuple(str(key) for key in given if key not in known)
+    if unknown and strict:
+        line = lines.get(unknown[0])
+        raise UnknownKeyError(unknown[0], f"{path}, line {line}" if line else str(path), known)
+    return unknown
 
 
 def words_of(strategy: Strategy, *, left: Collection[str] = (), **tables: Collection[str]) -> dict[str, Any]:

@@ -7,20 +7,16 @@ Nothing is imported or run. What counts are assignments `cfg.SECTION.FIELD = val
 from __future__ import annotations
 
 import ast
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 from forescale.errors import ReaderError, UnknownKeyError
 from forescale.files import read_text
 from forescale.frameworks.bridge.peft import read_peft
 from forescale.frameworks.megatron.reader import read_settings
-from forescale.frameworks.reading import Options, Reading
+from forescale.frameworks.reading import Options, Reading, packaged
 from forescale.frameworks.settings import Settings
 from forescale.spec.workload import Trainable
 
@@ -57,15 +53,9 @@ OVERLAP = "comm_overlap"
 """The section whose fields go over those of the others, where they are given."""
 
 
-@cache
-def _data() -> Mapping[str, Any]:
-    text = (files("forescale.frameworks.bridge") / "keys.json").read_text(encoding="utf-8")
-    return MappingProxyType(json.loads(text))
-
-
 def fields() -> tuple[Mapping[str, str], Mapping[str, str]]:
     """Return the field that sets each of Megatron's keys, and those that say the opposite."""
-    return _data()["keys"], _data()["inverted"]
+    return packaged("bridge")["keys"], packaged("bridge")["inverted"]
 
 
 class BridgeReader:
@@ -103,7 +93,7 @@ class BridgeReader:
 def _settings(tree: ast.Module, path: Path, *, strict: bool) -> tuple[Settings, list[str]]:
     keys, inverted = fields()
     named = {field: key for key, field in keys.items()}
-    named |= {f"{OVERLAP}.{key}": key for key in _data()[OVERLAP]}
+    named |= {f"{OVERLAP}.{key}": key for key in packaged("bridge")[OVERLAP]}
     opposite = {field: key for key, field in inverted.items()}
     values: dict[str, object] = {}
     spelling: dict[str, str] = {}

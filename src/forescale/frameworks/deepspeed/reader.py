@@ -5,17 +5,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, get_args
 
 from forescale.errors import ReaderError, SpecError, UnknownKeyError, shown
 from forescale.files import parse_json, read_text
-from forescale.frameworks.reading import Options, Reading, words_of
+from forescale.frameworks.reading import Options, Reading, packaged, words_of
 from forescale.limits import COUNT, within
 from forescale.spec.strategy import Kernels, Offload, Overlap, Strategy
 from forescale.spec.workload import OptimizerName
@@ -40,11 +37,6 @@ TYPES = {
 OPTIMIZERS: Mapping[str, OptimizerName] = MappingProxyType(
     {"adam": "adamw", "fusedadam": "adamw", "deepspeedcpuadam": "adamw", "muon": "muon", "lion": "lion"}
 )
-
-
-@cache
-def _table() -> Any:  # noqa: ANN401  (JSON)
-    return json.loads((files("forescale.frameworks.deepspeed") / "keys.json").read_text("utf-8"))
 
 
 class DeepSpeedReader:
@@ -89,7 +81,7 @@ class _Config:
     def __init__(
         self, content: Mapping[str, Any], path: Path, outer: Mapping[str, Any], *, strict: bool
     ) -> None:
-        self.path, self.outer, table = path, outer, _table()
+        self.path, self.outer, table = path, outer, packaged("deepspeed")
         known = {*table["read"], *table["not_expressed"], *table["ignored"]}
         tops = tuple(dict.fromkeys(key.split(".")[0] for key in known))
         self.unknown = [key for key in content if key not in tops]

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from forescale.errors import UnknownKeyError
 from forescale.files import parse_json, read_text
 from forescale.frameworks.adapters import lora_words, parts_of, targets_of
 from forescale.frameworks.deepspeed.reader import LEFT, read_config
 from forescale.frameworks.huggingface import load_huggingface
-from forescale.frameworks.reading import Options, Reading, words_of
+from forescale.frameworks.reading import Options, Reading, packaged, unknown_of, words_of
 from forescale.frameworks.settings import Settings
 from forescale.spec.model import Model
 from forescale.spec.strategy import Offload, Recompute, Strategy
@@ -82,18 +78,9 @@ OWN: Final = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 def _settings(path: Path, options: Options) -> tuple[Settings, tuple[str, ...]]:
     text = read_text(path)
     content = parse_mapping(text, path, parse_yaml_lenient)
-    lines, known = key_lines(text), _known()
-    unknown = tuple(key for key in content if key not in known)
-    if unknown and options.strict:
-        line = lines.get(unknown[0])
-        raise UnknownKeyError(unknown[0], f"{path}, line {line}" if line else str(path), known)
+    lines, known = key_lines(text), packaged("deepspeed", "trainer")["keys"]
+    unknown = unknown_of(content, known, path, lines, strict=options.strict)
     return Settings({key: content[key] for key in content if key in known}, str(path), lines=lines), unknown
-
-
-@cache
-def _known() -> tuple[str, ...]:
-    text = (files("forescale.frameworks.deepspeed") / "trainer.json").read_text("utf-8")
-    return tuple(json.loads(text)["keys"])
 
 
 def _filled(settings: Settings) -> dict[str, Any]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from forescale.errors import UnknownKeyError
 from forescale.files import parse_json, read_text
 from forescale.frameworks.adapters import lora_words, parts_of, targets_of
-from forescale.frameworks.reading import Options, Reading
+from forescale.frameworks.reading import Options, Reading, unknown_of
 from forescale.frameworks.settings import Settings
 from forescale.syntax import key_lines, parse_mapping
 
@@ -48,10 +47,7 @@ class AdapterReader:
         """Return what is trained, and of which model."""
         text = read_text(path)
         content = parse_mapping(text, path, parse_json)
-        unknown = tuple(key for key in content if key not in KEYS)
-        if unknown and options.strict:
-            line = key_lines(text).get(unknown[0])
-            raise UnknownKeyError(unknown[0], f"{path}, line {line}" if line else str(path), KEYS)
+        unknown = unknown_of(content, KEYS, path, key_lines(text), strict=options.strict)
         settings = Settings({key: content[key] for key in content if key in KEYS}, str(path))
         if (kind := settings.get("peft_type")) != "LORA":
             settings.refuse(f"peft_type {kind} cannot be expressed; LORA can")

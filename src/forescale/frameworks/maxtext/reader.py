@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from forescale.errors import ForescaleError, ReaderError, UnknownKeyError, UnknownNameError, shown
+from forescale.errors import ForescaleError, ReaderError, UnknownNameError, shown
 from forescale.files import read_text
 from forescale.frameworks.maxtext.command import HALLMARK, parse_command
 from forescale.frameworks.maxtext.keys import base_values, known_keys, presets
 from forescale.frameworks.maxtext.layout import read_mesh, read_strategy, read_workload, told
 from forescale.frameworks.maxtext.model import read_model, same
-from forescale.frameworks.reading import Options, Reading
+from forescale.frameworks.reading import Options, Reading, unknown_of
 from forescale.frameworks.settings import Settings
 from forescale.spec.model import Model
 from forescale.syntax import keys_of_yaml, parse_mapping, parse_yaml_lenient
@@ -175,11 +175,7 @@ def _unknown(
 ) -> tuple[str, ...]:
     """Return the keys that MaxText does not have; those of a table such as lora count as `lora.NAME`."""
     known = {*known_keys(), BASE_CONFIG}
-    unknown = tuple(key for key in _names(values) if key not in known)
-    if unknown and strict:
-        place = f"{path}, line {lines[unknown[0]]}" if unknown[0] in lines else str(path)
-        raise UnknownKeyError(unknown[0], place, known)
-    return unknown
+    return unknown_of(_names(values), known, path, lines, strict=strict)
 
 
 def _names(values: Mapping[str, Any]) -> Iterator[str]:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache
-from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from forescale.errors import ReaderError, UnknownKeyError
+from forescale.frameworks.reading import packaged
 from forescale.frameworks.settings import MISSING, Settings
 from forescale.frameworks.shell import follow, is_unset
 from forescale.limits import whole_of
@@ -35,15 +34,11 @@ class CommandLine:
 
 
 @cache
-def _data() -> Mapping[str, Any]:
-    text = (files("forescale.frameworks.megatron") / "flags.json").read_text(encoding="utf-8")
-    return MappingProxyType(json.loads(text))
-
-
-@cache
 def known_flags() -> Mapping[str, tuple[str, str]]:
     """Return Megatron-LM's flags: the key each sets, and what it takes (a value, or sets true or false)."""
-    return MappingProxyType({flag: (key, kind) for flag, (key, kind) in _data()["flags"].items()})
+    return MappingProxyType(
+        {flag: (key, kind) for flag, (key, kind) in packaged("megatron", "flags")["flags"].items()}
+    )
 
 
 @cache
@@ -55,7 +50,7 @@ def known_keys() -> frozenset[str]:
 @cache
 def yaml_keys() -> Mapping[str, str]:
     """Return what --yaml-cfg takes: each key that it has, with the key of a flag that means the same, or itself."""
-    own = {name: key or name for name, key in _data()["yaml"].items()}
+    own = {name: key or name for name, key in packaged("megatron", "flags")["yaml"].items()}
     return MappingProxyType({key: key for key in known_keys()} | own)
 
 
@@ -68,7 +63,7 @@ def flag_of(key: str) -> tuple[str, str] | None:
 @cache
 def _program_flags() -> frozenset[str]:
     """Return flags that programs of Megatron-LM's repository add to its own."""
-    return frozenset(_data()["programs"])
+    return frozenset(packaged("megatron", "flags")["programs"])
 
 
 @cache

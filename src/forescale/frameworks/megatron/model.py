@@ -6,13 +6,11 @@ Defaults and rules are those of Megatron-LM's `arguments.py`, `transformer_confi
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 
-from forescale.frameworks.reading import Options
+from forescale.frameworks.reading import Options, packaged
 from forescale.frameworks.settings import Settings
 from forescale.limits import whole_of
 from forescale.spec.model import (
@@ -260,10 +258,8 @@ def _learned_positions(settings: Settings) -> int:
 
 @cache
 def _tokenizers() -> dict[str, int]:
-    data = json.loads(
-        (files("forescale.frameworks.megatron") / "tokenizers.json").read_text(encoding="utf-8")
-    )
-    return {name.lower(): size for name, size in data["vocab_size"].items()}
+    sizes = packaged("megatron", "tokenizers")["vocab_size"]
+    return {name.lower(): size for name, size in sizes.items()}
 
 
 def _vocabulary(settings: Settings, options: Options) -> int:

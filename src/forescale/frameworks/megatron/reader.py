@@ -13,7 +13,7 @@ from forescale.frameworks.megatron.arguments import ALLOCATOR, parse_arguments, 
 from forescale.frameworks.megatron.layout import KERNELS, read_strategy
 from forescale.frameworks.megatron.model import read_model
 from forescale.frameworks.megatron.run import read_workload
-from forescale.frameworks.reading import Options, Reading, words_of
+from forescale.frameworks.reading import Options, Reading, unknown_of, words_of
 from forescale.frameworks.settings import Settings
 from forescale.spec.model import Model
 from forescale.syntax import keys_of_yaml, parse_mapping, parse_yaml
@@ -183,9 +183,7 @@ def _nested(text: str, path: Path, *, strict: bool) -> tuple[Settings, tuple[str
             raise ReaderError(path, f"{section} must be a table, got {shown(table)}")
     values = {key: value for table in (*inside.values(), content) for key, value in table.items()}
     lines = {key.rpartition(".")[2]: line for key, line in keys_of_yaml(text)}
-    unknown = tuple(str(key) for key in values if key not in yaml_keys())
-    if unknown and strict:
-        raise UnknownKeyError(unknown[0], f"{path}, line {lines[unknown[0]]}", (*yaml_keys(), *_SECTIONS))
+    unknown = unknown_of(values, (*yaml_keys(), *_SECTIONS), path, lines, strict=strict)
     own = {yaml_keys()[key]: key for key in values if key in yaml_keys()}
     found = {key: values[name] for key, name in own.items()}
     activation = str(values.get("activation_func") or "gelu")

@@ -5,12 +5,10 @@ Keys are checked as nanotron does: those of its dataclasses and no others, but f
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
@@ -18,7 +16,7 @@ from typing import Any, Final, TypeAlias
 from forescale.errors import ForescaleError, ReaderError, UnknownKeyError, shown
 from forescale.files import read_text
 from forescale.frameworks.nanotron.model import CONFIG, family_of, read_model
-from forescale.frameworks.reading import Options, Reading, words_of
+from forescale.frameworks.reading import Options, Reading, packaged, words_of
 from forescale.frameworks.settings import Settings
 from forescale.spec.strategy import ContextKind, Kernels, Recompute, Strategy
 from forescale.spec.workload import OptimizerName, StorageType
@@ -64,8 +62,7 @@ NOT_EXPRESSED: Mapping[str, str] = MappingProxyType(
 @cache
 def known_keys() -> Keys:
     """Return nanotron's keys as data: what each takes, those of model configurations, and those of earlier releases."""
-    text = (files("forescale.frameworks.nanotron") / "keys.json").read_text(encoding="utf-8")
-    return MappingProxyType(json.loads(text))
+    return MappingProxyType(packaged("nanotron"))
 
 
 class NanotronReader:

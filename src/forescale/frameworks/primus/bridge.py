@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from forescale.errors import ReaderError, UnknownKeyError
+from forescale.errors import ReaderError
 from forescale.frameworks.adapters import PLACES, lora_words
 from forescale.frameworks.bridge.peft import RANK, USUAL
 from forescale.frameworks.megatron.arguments import known_keys
 from forescale.frameworks.megatron.reader import read_settings
-from forescale.frameworks.reading import Options, Reading
+from forescale.frameworks.reading import Options, Reading, unknown_of
 from forescale.frameworks.settings import Settings
 from forescale.spec.model import MoeFfn
 from forescale.spec.workload import Trainable
@@ -40,10 +40,7 @@ def read_bridge(
         If the recipe alone knows the model.
     """
     known = known_keys() | OWN | primus
-    unknown = tuple(key for key in words if key not in known)
-    if unknown and options.strict:
-        place = f"{path}, line {lines[unknown[0]]}" if unknown[0] in lines else str(path)
-        raise UnknownKeyError(unknown[0], place, known)
+    unknown = unknown_of(words, known, path, lines, strict=options.strict)
     settings = Settings({key: value for key, value in words.items() if key in known}, str(path), lines=lines)
     named = settings.get("hf_path")
     if not named or options.model_of is None:

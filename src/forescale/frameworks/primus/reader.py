@@ -8,12 +8,10 @@ the environment.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +22,7 @@ from forescale.frameworks.megatron.arguments import known_flags, known_keys
 from forescale.frameworks.megatron.model import read_model
 from forescale.frameworks.megatron.reader import read_settings
 from forescale.frameworks.primus.bridge import BRIDGE, read_bridge
-from forescale.frameworks.reading import Options, Reading
+from forescale.frameworks.reading import Options, Reading, packaged
 from forescale.frameworks.settings import Settings
 from forescale.frameworks.torchtitan.reader import read_tables
 from forescale.syntax import deep_merge, keys_of_yaml, parse_mapping, parse_yaml_lenient
@@ -173,7 +171,7 @@ def _preset(name: str, folder: str, path: Path, options: Options) -> dict[str, A
 @cache
 def _base_presets() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
     """Return the presets that all others start from, by folder and name: they need not be there."""
-    data = json.loads((files("forescale.frameworks.primus") / "presets.json").read_text(encoding="utf-8"))
+    data = packaged("primus", "presets")
     return {folder: data[folder] for folder in ("models", "modules")}
 
 
@@ -227,8 +225,7 @@ def _without_placeholders(value: Any, variables: Mapping[str, str], path: Path) 
 
 @cache
 def _primus_keys() -> frozenset[str]:
-    data = json.loads((files("forescale.frameworks.primus") / "keys.json").read_text(encoding="utf-8"))
-    return frozenset(data["keys"])
+    return frozenset(packaged("primus")["keys"])
 
 
 def _settings(values: Mapping[str, Any], path: Path, *, strict: bool) -> tuple[Settings, tuple[str, ...]]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
 from forescale.errors import ReaderError, UnknownKeyError
+from forescale.frameworks.reading import packaged
 from forescale.frameworks.settings import Settings
 from forescale.frameworks.torchtitan.adapters import CONVERTER, RANK
 from forescale.frameworks.torchtitan.job import Call, Opaque
@@ -35,10 +33,9 @@ RL: Final = "Controller.Config"
 """What a configuration of torchtitan's reinforcement learning is."""
 
 
-@cache
 def keys() -> Any:  # noqa: ANN401 (JSON)
     """Return what torchtitan's files may hold."""
-    return json.loads((files("forescale.frameworks.torchtitan") / "keys.json").read_text("utf-8"))
+    return packaged("torchtitan")
 
 
 def check_language(name: object, where: str, line: int) -> None:
@@ -55,10 +52,9 @@ def check_language(name: object, where: str, line: int) -> None:
         )
 
 
-@cache
 def flavors() -> Any:  # noqa: ANN401 (JSON)
     """Return what torchtitan's names of models mean."""
-    return json.loads((files("forescale.frameworks.torchtitan") / "models.json").read_text("utf-8"))
+    return packaged("torchtitan", "models")
 
 
 def job_settings(job: Call, path: Path, *, strict: bool) -> tuple[Settings, tuple[str, ...], Call | None]:
