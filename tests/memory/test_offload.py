@@ -37,9 +37,14 @@ def test_share_of_layers_ends_at_all_of_them():
     assert offloaded_share(num_layers=20.0, layers_on_stage=layers).tolist() == [1.0, 1.0, 0.5]
 
 
-def test_two_layers_are_in_transit():
-    found = in_transit_bytes(offloaded=40.0, num_layers=4.0, layers_on_stage=8.0)
-    assert found == 20.0
+def test_two_layers_are_in_transit_where_all_are_offloaded():
+    assert in_transit_bytes(offloaded=40.0, num_layers=8.0, layers_on_stage=4.0) == 20.0
+    assert in_transit_bytes(offloaded=40.0, num_layers=4.0, layers_on_stage=4.0) == 20.0
+    assert in_transit_bytes(offloaded=40.0, num_layers=1.0, layers_on_stage=1.0) == 40.0
+
+
+def test_one_layer_is_in_transit_where_some_stay():
+    assert in_transit_bytes(offloaded=40.0, num_layers=4.0, layers_on_stage=8.0) == 10.0
     assert in_transit_bytes(offloaded=40.0, num_layers=1.0, layers_on_stage=8.0) == 40.0
 
 

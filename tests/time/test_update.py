@@ -205,13 +205,13 @@ def test_copies_of_ranks_with_several_stages(schedule, vpp, layers):
     assert result.time_s["host_comm"] == pytest.approx(4 * 2 * layers * KEPT / LINK)
 
 
-def test_some_layers_leave_and_two_are_in_transit():
-    """Two of three: a third stays; both of the others are on the device while they are at work."""
+def test_some_layers_leave_and_one_or_two_are_in_transit():
+    """Two of three: a third stays, and one is on its way; of three of three one is at work beside."""
     all_of_them, some, none = (
         offloaded(Strategy(pp=2), Offload(activation_layers=layers)).memory.stages[0] for layers in (3, 2, 0)
     )
     assert some.host_bytes == pytest.approx(2 * 2 * KEPT)
-    assert none.activations_bytes - some.activations_bytes == pytest.approx((2 * 2 - 2) * KEPT)
+    assert none.activations_bytes - some.activations_bytes == pytest.approx((2 * 2 - 1) * KEPT)
     assert none.activations_bytes - all_of_them.activations_bytes == pytest.approx((2 * 3 - 2) * KEPT)
 
 

@@ -89,9 +89,11 @@ def offloaded_share(*, num_layers: float, layers_on_stage: Numeric) -> Numeric:
 
 @formula(unit="byte", source=TE)
 def in_transit_bytes(*, offloaded: Numeric, num_layers: float, layers_on_stage: Numeric) -> Numeric:
-    """Two of the offloaded layers: one on its way, one at work."""
-    layers = np.minimum(num_layers, np.maximum(layers_on_stage, 1.0))
-    return offloaded * np.minimum(1.0, 2.0 / np.maximum(layers, 1.0))
+    """One of the offloaded layers on its way, and one at work where all are offloaded: else one that stays is."""
+    on_stage = np.maximum(layers_on_stage, 1.0)
+    layers = np.minimum(num_layers, on_stage)
+    count = np.where(np.asarray(num_layers) >= on_stage, 2.0, 1.0)
+    return offloaded * np.minimum(1.0, count / np.maximum(layers, 1.0))
 
 
 @formula(unit="byte", source=TE)
