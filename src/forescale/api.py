@@ -25,11 +25,13 @@ from forescale.formula import TermNode
 from forescale.io.measurements import CostSection
 from forescale.io.named import cluster_of, model_of
 from forescale.io.question import build_question
+from forescale.io.space import held_space
 from forescale.memory.timeline import MemoryTimeline
 from forescale.presets import project_as
 from forescale.project import memory_timeline
 from forescale.projection.result import Projection
 from forescale.question import Question, question_of
+from forescale.records import same
 from forescale.search import Comparison, SearchResult
 from forescale.search import compare as compared
 from forescale.search import search as searched
@@ -110,10 +112,22 @@ def ask_search(
         space = replace(space, base=asked.strategy)
     if asked.framework is not None:
         space = replayed(asked.framework, framework_space(asked.framework, space, limited=False), asked.model)
-    several: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list | tuple) else (value,) for name, value in held.items()
+    several = {
+        name: tuple(each) if isinstance(each, list | tuple) else (each,) for name, each in held.items()
     }
-    return replace(asked, **{**limits, "strategy": None, "space": replace(space, **several)})
+    words = {name: list(map(_word, each)) for name, each in several.items() if all(map(_is_word, each))}
+    values: dict[str, Any] = {name: each for name, each in several.items() if name not in words}
+    space = replace(space, **values)
+    space = held_space(same(space, WHERE, "space"), words, asked.model, where=f"{WHERE}:")
+    return replace(asked, **{**limits, "strategy": None, "space": space})
+
+
+def _is_word(value: object) -> bool:
+    return isinstance(value, str | int)
+
+
+def _word(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def project(

@@ -7,7 +7,18 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from types import MappingProxyType, NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeAlias,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from annotated_types import Ge, Gt, Interval, Le
 
@@ -46,6 +57,22 @@ def record(kind: type[T], content: object, key: str, where: object) -> T:
     if walk.problems:
         raise ReaderError(where, str(walk.problems[0]))
     return built  # type: ignore[no-any-return]
+
+
+def same(value: T, where: str, key: str) -> T:
+    """Return a dataclass as it is if its fields hold what they are annotated with.
+
+    Raises
+    ------
+    SpecError
+        If one does not; the message says which, and what it may hold.
+    """
+    walk, kind = Walk(where), cast("Hint", type(value))
+    for name, hint in _hints(kind).items():
+        walk.visit(hint, getattr(value, name), (key, name))
+    if walk.problems:
+        raise SpecError(f"{where}: {walk.problems[0]}")
+    return value
 
 
 class Walk:

@@ -9,7 +9,16 @@ from typing import Any, Literal, TypeAlias
 from forescale.errors import UnknownKeyError
 from forescale.spec.constraints import Constraint
 from forescale.spec.model import LatentAttention, Model
-from forescale.spec.strategy import Axis, ContextKind, Dispatcher, Placement, Recompute, Strategy, TensorKind
+from forescale.spec.strategy import (
+    Axis,
+    ContextKind,
+    Dispatcher,
+    Placement,
+    Recompute,
+    Strategy,
+    TensorKind,
+    check_order,
+)
 
 PlacementChoice: TypeAlias = Placement | Literal["orders", "all"]
 """A placement, those of the axis orders of a space, or every one there is."""
@@ -76,6 +85,11 @@ class Space:
     """What a layout must keep to beyond being legal, such as the limits of a framework."""
     waived: tuple[str, ...] = ()
     """Names of constraints that do not bind: layouts are priced as if such shares were whole."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no order of all axes."""
+        for order in self.axis_order:
+            check_order(order)
 
     def whole(self, model: Model) -> Space:
         """Return the space with every placement and number of recomputed layers that it leaves open.

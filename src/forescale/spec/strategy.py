@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, TypeAlias
 
@@ -321,6 +322,13 @@ Placement: TypeAlias = tuple[Share, ...]
 """Shares of the network's tiers from the innermost out; the ranks that none of them names go on in the usual order."""
 
 
+def check_order(order: Iterable[object]) -> None:
+    """Raise if it is no order of all axes."""
+    if sorted(given := list(map(str, order))) != sorted(DEFAULT_AXIS_ORDER):
+        named = ",".join(given) or "none"
+        raise SpecError(f"axis_order names each of {', '.join(DEFAULT_AXIS_ORDER)} once; got {named}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
     """One layout. Data parallel degree is dp_replicate x dp_shard; ep x etp fold over tp x cp x dp."""
@@ -393,10 +401,7 @@ class Strategy:
 
     def __post_init__(self) -> None:
         """Refuse an order that is no order of all axes."""
-        if sorted(self.axis_order) != sorted(DEFAULT_AXIS_ORDER):
-            given = ",".join(map(str, self.axis_order))
-            msg = f"axis_order names each of {', '.join(DEFAULT_AXIS_ORDER)} once; got {given or 'none'}"
-            raise SpecError(msg)
+        check_order(self.axis_order)
 
     @property
     def rank_order(self) -> str:
