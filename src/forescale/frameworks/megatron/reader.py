@@ -110,7 +110,10 @@ def read_arguments(
         arguments, where=where, variables=told.variables, strict=told.strict, beside=beside
     )
     if "img_h" in line.settings:
-        line.settings.refuse("--img-h asks for a vision tower, which cannot be expressed")
+        line.settings.refuse(
+            "--img-h asks for a vision tower, whose sizes stand in the program and in no flag; give the model as a "
+            "Hugging Face config.json, and the layout as flags"
+        )
     return read_settings(
         line.settings,
         name=name,
