@@ -103,6 +103,20 @@ def test_a_launch_file_is_saved(page: Page, tmp_path: Path):
     assert "--tensor-model-parallel-size 2" in (tmp_path / "run.sh").read_text()
 
 
+def test_a_framework_file_fills_the_form(page: Page, tmp_path: Path):
+    page.click("button:text-is('megatron-core')")
+    with page.expect_download() as saved:
+        page.click("#files a[download]")
+    saved.value.save_as(tmp_path / "run.sh")
+    page.fill("#tp", "1")
+    page.press("#tp", "Tab")
+    page.wait_for_function("!document.querySelector('.layout').textContent.includes('tp 2')")
+    page.set_input_files("#file", tmp_path / "run.sh")
+    page.wait_for_selector("text=run.sh: read as megatron")
+    page.wait_for_function("document.querySelector('.layout').textContent.includes('tp 2')")
+    assert page.input_value("#pp") == "2"
+
+
 def test_two_layouts_are_compared(page: Page):
     page.click("#keep")
     page.fill("#tp", "4")
@@ -122,7 +136,7 @@ def test_what_is_wrong_is_said(page: Page):
 def test_it_is_readable_and_accessible(page: Page, width: int, scheme: str):
     page.set_viewport_size({"width": width, "height": 900})
     page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-    page.wait_for_selector(".gantt svg")
+    page.wait_for_selector(".drawing svg")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.evaluate(AXE.read_text(encoding="utf-8"))
     found = page.evaluate("axe.run()")

@@ -11,9 +11,8 @@ from fastapi.testclient import TestClient
 from tests.web.test_asked import SMALL
 
 from forescale.cli.app import run
-from forescale.web.answers import Answers
 from forescale.web.app import SECURITY, create_app
-from forescale.web.jobs import Searches
+from forescale.web.workers import Workers
 
 QUERY = urlencode([*SMALL, ("tp", "2"), ("pp", "2"), ("tokens", "1000000000000")])
 FRAGMENT = {"hx-request": "true"}
@@ -127,23 +126,47 @@ def test_files_of_the_server_are_not_served(client):
 
 
 def test_more_than_is_worked_on_is_told_to_wait():
-    answers = Answers(at_once=1)
-    client = TestClient(create_app(answers, Searches(at_once=0)))
-    with answers.slot():
-        answer = client.get(f"/project.json?{QUERY}")
-    assert answer.status_code == 429
-    assert int(answer.headers["retry-after"]) > 0
-    assert client.get(f"/project.json?{QUERY}").status_code == 200
-    assert client.get(f"/search.json?{QUERY}").status_code == 429
-    assert "two searches run" in client.get(f"/search?{QUERY}").text
+    none = Workers(processes=1, most=0, time_limit_s=1.0)
+    client = TestClient(create_app(none, none))
+    for path in ("/project.json", "/search.json", "/fit"):
+        answer = client.get(f"{path}?{QUERY}")
+        assert answer.status_code == 429
+        assert int(answer.headers["retry-after"]) > 0
+    assert "ask again" in client.get(f"/search?{QUERY}").text
 
 
-def test_answers_are_remembered():
-    answers = Answers(remembered=1)
-    first = answers.project(SMALL)
-    assert answers.project(list(reversed(SMALL))) is first
-    answers.project([*SMALL, ("tp", "2")])
-    assert answers.project(SMALL) is not first
+@pytest.mark.parametrize(
+    "path",
+    ["/", "/fit", "/pictures", "/explain", "/launch?to=megatron-core", "/project.json", "/search.json"],
+)
+def test_whatever_takes_longer_than_its_limit_is_ended(path):
+    hasty = Workers(processes=1, most=4, time_limit_s=0.0)
+    client = TestClient(create_app(hasty, hasty))
+    assert "takes longer than the 0 s" in page(client, path, status=422)
+    assert "takes longer" in client.get(f"/search?{QUERY}").text
+
+
+def test_answers_are_remembered(client):
+    query = urlencode([*SMALL, ("tp", "4")])
+    first = page(client, "/project.json", query)
+    patient = TestClient(client.app)
+    assert page(patient, "/project.json", urlencode([("tp", "4"), *SMALL])) == first
+
+
+def test_a_framework_file_fills_the_form(client):
+    query = f"{QUERY}&framework=megatron-core"
+    script = page(client, "/launch?to=megatron-core&file=run.sh", query)
+    found = client.post("/read?name=run.sh&devices=16", content=script).json()
+    fields = {**found["fields"], "cluster": "h100-sxm", "devices": "16"}
+    filled = urlencode({name: value for name, value in fields.items() if value})
+    again, first = (json.loads(page(client, "/project.json", each)) for each in (filled, query))
+    assert again["step_time_s"] == first["step_time_s"]
+
+
+def test_a_file_that_is_none_is_refused(client):
+    assert client.post("/read?name=a", content=b"\xff\xfe\x00").status_code == 422
+    assert client.post("/read?name=a", content=b"x" * 2_000_000).status_code == 413
+    assert "not known" in client.post("/read?name=a.txt", content="hello").json()["error"]
 
 
 def test_a_search_tells_how_far_it_is_and_what_is_best(client, capsys):

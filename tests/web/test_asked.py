@@ -113,7 +113,7 @@ def test_a_search_leaves_the_layout_free():
         ([*SMALL, ("set", "cost.measurements=/etc/passwd")], "changes none of"),
         ([*SMALL, ("set", "hardware_config=/etc/passwd")], "changes none of"),
         ([*SMALL, ("set", "model=/etc/passwd")], "changes none of"),
-        ([*SMALL, ("set", "\n".join(["strategy.tp=1"] * 33))], "33 changes"),
+        ([*SMALL, ("set", "\n".join(["strategy.tp=1"] * 65))], "65 changes"),
         ([*SMALL, ("nodes", "1")], "unknown parameter"),
         ([*SMALL[:2], ("devices", "1000000000"), *SMALL[3:]], "devices"),
         ([*SMALL, ("hbm_gib", "-1")], "hbm_gib is a number above 0"),

@@ -21,6 +21,9 @@ def serve_command(
 ) -> None:
     """Serve a page: one form, and at once the projection, pictures, the best layouts, explanations and launch files."""
     try:
+        from forescale.web.workers import begin
+
+        begin()
         from forescale.web.serving import serve
     except ModuleNotFoundError as error:
         if error.name not in ("fastapi", "uvicorn", "jinja2", "starlette"):

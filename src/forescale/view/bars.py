@@ -111,11 +111,24 @@ class BarChart:
             return []
         place = {"x": {"datum": self.limit}}
         once: Spec = {"values": [{}]}
-        words = {"type": "text", "align": "right", "baseline": "bottom", "dy": -2, "color": LIMIT}
+        words = {
+            "type": "text",
+            "aria": False,
+            "align": "right",
+            "baseline": "bottom",
+            "dy": -2,
+            "color": LIMIT,
+        }
         return [
             {
                 "data": once,
-                "mark": {"type": "rule", "color": LIMIT, "strokeDash": [6, 4], "strokeWidth": 2},
+                "mark": {
+                    "type": "rule",
+                    "aria": False,
+                    "color": LIMIT,
+                    "strokeDash": [6, 4],
+                    "strokeWidth": 2,
+                },
                 "encoding": place,
             },
             {

@@ -102,7 +102,7 @@ def _scripts() -> str:
     packed = gzip.compress("\n".join(text(f"vendor/{name}") for name in LIBRARY).encode(), mtime=0)
     return (
         "<noscript><p>The charts need scripts; the tables hold the same numbers.</p></noscript>\n"
-        f'<script type="application/json" id="config">{script(CONFIG)}</script>\n'
+        f'<script type="application/json" id="chart-config">{script(CONFIG)}</script>\n'
         f'<script type="text/plain" id="library">{b64encode(packed).decode()}</script>\n'
         f"<script>{text('draw.js')}</script>"
     )

@@ -32,7 +32,7 @@ LONGEST_VALUE = 50_000
 MOST_FIELDS = 64
 MOST_LAYERS = 2_000
 """Layers that are projected while somebody waits."""
-MOST_SETS = 32
+MOST_SETS = 64
 OWN = "own"
 """What stands for the model where a config.json is pasted."""
 ROOTS = ("strategy", "workload", "precision")
@@ -70,7 +70,8 @@ FIELDS: tuple[Field, ...] = (
     Field(name="global_batch_size", label="Sequences per step", group="Run",
           path=("workload", "global_batch_size"), usual="1024"),
     Field(name="tokens", label="Tokens to train", group="Run", path=("workload", "tokens"), hint="for days"),
-    Field(name="framework", label="Framework", group="Run", path=("framework",), choices=("", *framework_names())),
+    Field(name="framework", label="Framework", group="Run", path=("framework",), choices=framework_names(),
+          hint="none in particular", listed=True),
     Field(name="precision", label="Compute type", group="Run", path=("precision", "compute"),
           choices=_choices(ComputeType)),
     Field(name="tp", label="Tensor", group="Layout", path=("strategy", "tp"), usual="8"),
@@ -221,12 +222,21 @@ def _model(said: Mapping[str, str]) -> object:
         if name not in model_names():
             raise UnknownNameError("model", name[:80], model_names())
         return name
-    config = parse_json(said.get("config", ""), "the pasted config.json", infinite=True)
+    return _own_model(said.get("config", ""))
+
+
+def _own_model(text: str) -> object:
+    """Return the model of a pasted text: a config.json, or all fields of a model as a plan has them."""
+    where = "the pasted config.json"
+    config = parse_json(text, where, infinite=True)
     if not isinstance(config, dict):
-        raise ReaderError("the pasted config.json", "it holds no JSON object")
-    return checked_model(
-        read_huggingface(config, name="pasted", where="the pasted config.json").model, where=WHERE
-    )
+        raise ReaderError(where, "it holds no JSON object")
+    if "layers" not in config or "model_type" in config:
+        read = read_huggingface(config, name=str(config.pop("name", "pasted")), where=where)
+        return checked_model(read.model, where=WHERE)
+    if "base" in config:  # of a plan, where it may be a file
+        raise ReaderError(where, "it says base; it needs all fields of the model")
+    return config
 
 
 def _present(said: Mapping[str, str], name: str) -> str:

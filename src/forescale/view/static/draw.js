@@ -1,7 +1,7 @@
 "use strict";
 // Draws the charts of a page; a page that is one file holds the library packed, and unpacks it first.
 
-const config = JSON.parse(document.getElementById("config").textContent);
+const config = JSON.parse(document.getElementById("chart-config").textContent);
 const tip = document.createElement("div");
 tip.id = "tip";
 tip.hidden = true;
@@ -19,6 +19,7 @@ async function drawChart(place) {
   place.removeAttribute("data-spec");
   const wide = { ...spec, width: "container", autosize: { type: "fit-x", contains: "padding" } };
   delete wide.title;  // the page says it
+  wide.description = place.getAttribute("aria-label");
   const view = new vega.View(vega.parse(vegaLite.compile(wide, { config, logger: vega.logger(vega.Error) }).spec), { renderer: "svg", container: place, hover: true });
   view.tooltip(hint);
   view.addEventListener("click", (_, item) => {

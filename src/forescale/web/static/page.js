@@ -7,6 +7,23 @@ function words() {
   return said.toString();
 }
 
+// A framework's file fills the form with what it says; what it leaves open stays.
+async function read(file) {
+  const place = document.getElementById("read");
+  const note = (name, text) => { const line = document.createElement(name); line.textContent = text; place.append(line); return line; };
+  place.textContent = "";
+  if (file.size > 1048576) { note("p", "The file is larger than 1 MiB.").className = "error"; return; }
+  const answer = await fetch("/read?" + new URLSearchParams({ name: file.name, devices: document.getElementById("devices").value }), { method: "POST", body: await file.text() });
+  const found = await answer.json();
+  if (!answer.ok) { note("p", found.error).className = "error"; return; }
+  note("p", `${file.name}: read as ${found.format}.`);
+  for (const each of found.notes) note("p", each);
+  for (const field of document.querySelectorAll("#question fieldset:nth-of-type(2) :is(input, select)")) if (found.fields.set !== undefined) field.value = "";
+  for (const [name, value] of Object.entries(found.fields)) document.getElementById(name).value = value;
+  if (found.fields.set || found.fields.config) document.getElementById("more").open = true;
+  htmx.trigger("#question", "submit");
+}
+
 let running = null;
 function search() {
   const found = document.getElementById("found");
@@ -44,6 +61,10 @@ document.addEventListener("click", (event) => {
 document.addEventListener("DOMContentLoaded", () => {
   comparable();
   document.getElementById("search").addEventListener("click", search);
+  document.getElementById("file").addEventListener("change", (event) => {
+    event.stopPropagation();
+    if (event.target.files.length) read(event.target.files[0]);
+  });
   document.body.addEventListener("htmx:afterSwap", (event) => { draw(event.target); comparable(); });
   document.body.addEventListener("htmx:responseError", (event) => {
     const asked = event.detail;

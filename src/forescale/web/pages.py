@@ -1,0 +1,256 @@
+"""What a worker answers, as text: pages and their parts, and documents. Each gets how to tell news, and a question."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from jinja2 import Environment, FileSystemLoader, select_autoescape
+
+from forescale.advise import fit as fitted
+from forescale.errors import ForescaleError, UnknownNameError
+from forescale.explain import explain as explained
+from forescale.export import export
+from forescale.frameworks.writers import WRITERS
+from forescale.io.line import project_line
+from forescale.io.question import question_values
+from forescale.project import memory_timeline
+from forescale.project import project as projected
+from forescale.projection.result import TIME_PARTS, Projection
+from forescale.schedule.draw import to_svg
+from forescale.search import compare as compared
+from forescale.search import search as searched
+from forescale.search.solve import Progress
+from forescale.spec import phrases
+from forescale.units import GIB, format_bytes, format_count, format_seconds
+from forescale.version import __version__
+from forescale.view.page import drawing, figure
+from forescale.view.theme import CONFIG
+from forescale.web import charts
+from forescale.web.asked import (
+    FIELDS,
+    Query,
+    address,
+    changed,
+    opened,
+    question,
+    search_question,
+    told,
+    words_of,
+)
+from forescale.web.placement import placement
+from forescale.web.upload import uploaded
+
+Tell: TypeAlias = Callable[[object], None]
+TARGETS = tuple(name for writer in WRITERS for name in writer.frameworks)
+WHAT_IF = (
+    ("devices", "more devices"),
+    ("batch", "a larger batch"),
+    ("network", "a faster network between nodes"),
+)
+FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
+"""What a curve multiplies its quantity by."""
+DEPTH = 4
+"""Levels of an explanation that are unfolded."""
+TOP = 10
+MOST_DRAWN = 2_000
+"""Passes of a schedule that are drawn."""
+TEMPLATES = Environment(
+    loader=FileSystemLoader(Path(__file__).parent / "templates"), autoescape=select_autoescape(default=True)
+)
+TEMPLATES.filters |= {
+    "bytes": format_bytes,
+    "count": format_count,
+    "seconds": format_seconds,
+    "gib": lambda value: f"{value / GIB:.1f}",
+    "plain": lambda value: "" if value is None else f"{value:.5g}",
+    "percent": lambda value: f"{100.0 * value:.1f} %",
+    "layout": phrases.layout,
+}
+
+
+def filled(name: str, **values: object) -> str:
+    """Return a template with its values."""
+    return TEMPLATES.get_template(name).render(**values)
+
+
+@lru_cache(maxsize=64)
+def _projected(link: tuple[tuple[str, str], ...]) -> Projection:
+    return projected(question(link))
+
+
+def _projection(query: Query) -> Projection:
+    return _projected(tuple(told(query)))
+
+
+def form(tell: Tell, query: Query) -> str:
+    """Return the whole page; a question that cannot be asked stands in the form with what is wrong."""
+    said = told(query) if query else told(opened())
+    try:
+        answer = _answer(said)
+    except ForescaleError as error:
+        answer = {"error": str(error), "query": said}
+    del tell
+    return filled("page.html", **answer, fields=FIELDS, said=dict(said), version=__version__, config=CONFIG)
+
+
+def answer(tell: Tell, query: Query) -> str:
+    """Return the answer alone, after a change of the form."""
+    del tell
+    return filled("answer.html", **_answer(told(query)))
+
+
+def document(tell: Tell, query: Query) -> str:
+    """Return what `forescale project --json` prints."""
+    del tell
+    found, asked = _projection(query), question(query)
+    return json.dumps({**found.to_json(), "question": question_values(asked)})
+
+
+def pictures(tell: Tell, query: Query) -> str:
+    """Return what takes longer to draw: what if, where ranks lie, and one step of the pipeline."""
+    del tell
+    points = list(_varied(query))
+    curves = (charts.curve(points, what, words) for what, words in WHAT_IF)
+    asked = question(query)
+    drawn = [drawing(placement(asked.layout, asked.cluster), "Where ranks lie", _tiers(query))]
+    drawn += [drawing(svg, "One step of the pipeline")] if (svg := _schedule(query)) else []
+    return filled("pictures.html", curves=[figure(each) for each in curves if each], drawn=drawn)
+
+
+def compare(tell: Tell, query: Query, kept: Query) -> str:
+    """Return how the question differs from the one that was kept."""
+    del tell
+    found = compared(_projection(kept), _projection(query), name_a="kept", name_b="now")
+    return filled("compare.html", found=found.to_json(), charts=[figure(each) for each in found.pictures()])
+
+
+def explain(tell: Tell, query: Query, quantity: str) -> str:
+    """Return the tree of one number."""
+    del tell
+    tree = explained(question(query), quantity).to_json(depth=DEPTH)["tree"]
+    return filled("explain.html", node=tree, quantity=quantity)
+
+
+def explain_document(tell: Tell, query: Query, quantity: str) -> str:
+    """Return what `forescale explain --json` prints."""
+    del tell
+    return json.dumps(explained(question(query), quantity).to_json())
+
+
+def launch(tell: Tell, query: Query, to: str) -> str:
+    """Return the layout as a framework's files, to read."""
+    del tell
+    return filled("launch.html", found=export(question(query), to), to=to, address=address(query))
+
+
+def launch_file(tell: Tell, query: Query, to: str, file: str) -> str:
+    """Return one of a framework's files."""
+    del tell
+    texts = export(question(query), to).texts
+    if file not in texts:
+        raise UnknownNameError("file", file[:80], tuple(texts))
+    return texts[file]
+
+
+def fit(tell: Tell, query: Query) -> str:
+    """Return what would make the layout fit."""
+    del tell
+    found = fitted(question(query), pairs=False)
+    rows = [
+        {**fix.row(), "verdict": fix.verdict, "address": _layout(query, fix.projection)}
+        for fix in found.fixes[:TOP]
+    ]
+    return filled("fit.html", rows=rows)
+
+
+def read(tell: Tell, name: str, text: str, devices: int | None = None) -> str:
+    """Return what a framework's file asks, as fields of the form, with what is to be known of it."""
+    del tell
+    return json.dumps(uploaded(name, text, devices))
+
+
+def search(tell: Tell, query: Query, limit: float) -> str:
+    """Return the best layouts."""
+    found = searched(search_question(query), top=TOP, time_limit=limit, watch=_watched(tell))
+    rows = [(one, _layout(query, one)) for one in found.best]
+    return filled("search.html", found=found, rows=rows, charts=[figure(each) for each in found.pictures()])
+
+
+def search_document(tell: Tell, query: Query, limit: float) -> str:
+    """Return what `forescale search --json` prints."""
+    return json.dumps(
+        searched(search_question(query), top=TOP, time_limit=limit, watch=_watched(tell)).to_json()
+    )
+
+
+def _watched(tell: Tell) -> Callable[[Progress], bool]:
+    def watch(progress: Progress) -> bool:
+        names = ("num_legal", "num_evaluated", "num_pruned", "gap", "elapsed_s")
+        tell({name: getattr(progress, name) for name in names})
+        return True
+
+    return watch
+
+
+def _answer(query: Query) -> dict[str, Any]:
+    found = _projection(query)
+    parts = [(name, found.time_s[name]) for name in TIME_PARTS if found.time_s[name]]
+    nameless = any(name in ("config", "hbm_gib", "network") for name, _ in query)
+    return {
+        "found": found,
+        "document": found.to_json(),
+        "parts": sorted(parts, key=lambda part: -part[1]),
+        "query": query,
+        "address": address(query),
+        "line": None if nameless else f"forescale project {project_line(question(query))}",
+        "frameworks": TARGETS,
+        "charts": [figure(chart) for chart in found.pictures()],
+    }
+
+
+def _layout(query: Query, one: Projection) -> str:
+    """Return the address of the same question with another layout."""
+    return address(changed(query, **words_of(one.to_json()["strategy"])))
+
+
+def _tiers(query: Query) -> str:
+    tiers = question(query).cluster.tiers
+    return "; ".join(f"{tier.name}: {tier.bandwidth / 1e9:,.0f} GB/s" for tier in tiers)
+
+
+def _schedule(query: Query) -> str | None:
+    """Return the step of the pipeline as SVG; None where there is none, or too much to draw."""
+    found = _projection(query)
+    passes = 3 * found.strategy.pp * found.strategy.vpp * found.num_microbatches
+    if found.strategy.pp == 1 or passes > MOST_DRAWN:
+        return None
+    return to_svg(memory_timeline(question(query)).simulation.timeline)
+
+
+def _varied(query: Query) -> Iterator[dict[str, Any]]:
+    """Return tokens per second and device, and memory, as devices, batch and network change."""
+    asked = question(query)
+    batch, devices = asked.workload.global_batch_size, asked.cluster.num_devices
+    network = float(dict(told(query)).get("network", "1"))
+    kinds: dict[str, Callable[[float], dict[str, str]]] = {
+        "devices": lambda factor: {"devices": str(round(devices * factor))},
+        "batch": lambda factor: {"global_batch_size": str(round(batch * factor))},
+        "network": lambda factor: {"network": f"{network * factor:g}"},
+    }
+    for kind, change in kinds.items():
+        for factor in FACTORS:
+            try:
+                found = projected(question(changed(query, **change(factor))))
+            except ForescaleError:  # a layout that this many do not make has no point
+                continue
+            yield {
+                "what": kind,
+                "factor": factor,
+                "step_time_s": found.step_time_s,
+                "tokens_per_s_per_device": found.tokens_per_s_per_device,
+                "peak_bytes": found.memory.peak_bytes,
+            }

@@ -1,0 +1,100 @@
+"""Where ranks lie: for each axis the ranks that rank 0 talks to, node by node, and the tiers that this crosses."""
+
+from __future__ import annotations
+
+from forescale.cost.mesh import Group, groups, order_of, ranks_per_tier
+from forescale.escaping import xml
+from forescale.graph.layout import split_strategy
+from forescale.graph.ops import MeshAxis
+from forescale.spec.cluster import Cluster
+from forescale.spec.strategy import Strategy
+from forescale.units import counted
+from forescale.view.theme import SERIES
+
+SHOWN = 64
+"""Devices that are drawn, if a node has no more."""
+SIDE, GAP, ROW = 15, 9, 46
+"""Sides of a device, between nodes, and between rows."""
+MEANINGS: dict[MeshAxis, str] = {
+    "tp": "tensor parallel",
+    "cp": "context parallel",
+    "ep": "expert parallel",
+    "dp": "data parallel",
+    "pp": "pipeline parallel",
+}
+
+
+def placement(strategy: Strategy, cluster: Cluster) -> str:
+    """Return an SVG document: a row of devices for each axis of more than one rank."""
+    degrees, choices = split_strategy(strategy, domain=cluster.domain)
+    meshes = groups(degrees, order_of(strategy), choices.tp_kind)
+    node = cluster.devices_per_node
+    count = min(cluster.num_devices, max(node, SHOWN))
+    axes = [(name, meshes[name]) for name in MEANINGS if meshes[name].num_ranks > 1]
+    left = [place * SIDE + place // node * GAP for place in range(count)]
+    width = max(left[-1] + SIDE + 2, 460)
+    rows = [
+        *(_nodes(left, node)),
+        *(part for row, (name, group) in enumerate(axes) for part in _axis(name, group, cluster, left, row)),
+    ]
+    more = cluster.num_devices - count
+    tail = f"{counted(more, 'further device')} not drawn" if more else "all devices"
+    height = 22 + ROW * len(axes) + 18
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+            f'viewBox="0 0 {width} {height}" font-family="system-ui, sans-serif" font-size="12" fill="currentColor">',
+            *rows,
+            f'<text x="0" y="{height - 4}">{xml(tail)}</text>',
+            "</svg>",
+        ]
+    )
+
+
+def _nodes(left: list[int], node: int) -> list[str]:
+    wide = node * SIDE
+    return [
+        f'<text x="{left[first]}" y="12">{"node " if wide > 60 else ""}{first // node}</text>'
+        for first in range(0, len(left), node)
+        if wide > 14
+    ]
+
+
+def _axis(name: MeshAxis, group: Group, cluster: Cluster, left: list[int], row: int) -> list[str]:
+    """Return one axis: what it is, and the devices, those of rank 0's communicator filled."""
+    members, top = set(_members(group)), 22 + ROW * row
+    colour = SERIES[list(MEANINGS).index(name)]
+    seen = len([each for each in members if each < len(left)])
+    rest = f", {len(members) - seen} not drawn" if len(members) > seen else ""
+    words = f"{name} {len(members)}, {MEANINGS[name]}: {_crossed(group, cluster)}{rest}"
+    found = [f'<text x="0" y="{top + 12}">{xml(words)}</text>']
+    for rank, x in enumerate(left):
+        inside = rank in members
+        paint = f'fill="{colour}"' if inside else 'fill="currentColor" fill-opacity="0.12"'
+        found.append(
+            f'<rect x="{x}" y="{top + 18}" width="{SIDE - 2}" height="{SIDE - 2}" rx="2" {paint}>'
+            f"<title>device {rank}{' talks to device 0 over ' + name if inside and rank else ''}</title></rect>"
+        )
+    return found
+
+
+def _members(group: Group) -> list[int]:
+    """Return the devices of the communicator in which rank 0 is."""
+    members = [0]
+    for size, stride in group.axes:
+        members = [
+            base + index * round(float(stride)) for index in range(round(float(size))) for base in members
+        ]
+    return members
+
+
+def _crossed(group: Group, cluster: Cluster) -> str:
+    """Return how many ranks share each tier, up to the one that holds them all."""
+    said = []
+    for tier, ranks in zip(cluster.tiers, ranks_per_tier(group, cluster), strict=True):
+        whole = float(ranks) >= float(group.num_ranks)
+        if whole or float(ranks) > 1.0:
+            said.append(f"{'all' if whole else f'{float(ranks):g}'} within {tier.name}")
+        if whole:
+            break
+    return ", ".join(said)

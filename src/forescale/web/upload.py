@@ -1,0 +1,108 @@
+"""A framework's file as fields of the form: read as the command line does, in a folder of its own."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from forescale.catalogue.models import load_model, vocabulary_of
+from forescale.errors import ForescaleError, SpecError
+from forescale.frameworks.huggingface import read_huggingface
+from forescale.frameworks.huggingface.writer import config_of, same_model
+from forescale.frameworks.readers import read_file
+from forescale.frameworks.reading import Options
+from forescale.io.named import named_model
+from forescale.io.reading import said
+from forescale.spec.model import Model
+from forescale.web.asked import FIELDS, LONGEST_VALUE, OWN, ROOTS
+
+MOST_CHARACTERS = 256 * 1024
+"""Of a file."""
+NAMED = 8
+"""Keys without effect that are named."""
+
+
+def uploaded(name: str, text: str, devices: int | None = None) -> dict[str, Any]:
+    """Return the fields that a file fills, and notes on how it was understood.
+
+    The file stands alone: what it names beside itself is not there. `devices` are those of a file that says none.
+
+    Raises
+    ------
+    ForescaleError
+        If no reader knows it, or it cannot be understood; messages name it as it was called.
+    """
+    if len(text) > MOST_CHARACTERS:
+        raise SpecError(
+            f"{name}: {len(text):,} characters are more than the {MOST_CHARACTERS:,} that are read"
+        )
+    plain = re.sub(r"[^\w.-]", "_", Path(name).name)[-80:].lstrip(".") or "file"
+    told = Options(vocabulary_of=vocabulary_of, model_of=load_model)
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / plain
+        file.write_text(text, encoding="utf-8", newline="")
+        try:
+            reading = read_file(file, told)
+            open_ended = reading.num_devices is None
+            if open_ended and devices is not None:
+                reading = read_file(file, replace(told, num_devices=devices))
+        except ForescaleError as error:
+            raise SpecError(str(error).replace(f"{folder}/", "").replace(folder, plain)) from None
+    notes = list(reading.notes)
+    if reading.ignored:
+        more = ", …" if len(reading.ignored) > NAMED else ""
+        notes.append(f"without effect here: {', '.join(reading.ignored[:NAMED])}{more}")
+    values = said(reading, layout=True, sized=open_ended)
+    fields = dict(_fields(values))
+    if reading.model is not None:
+        fields |= _model(reading.model)
+    return {
+        "format": reading.format,
+        "fields": fields,
+        "notes": [each.replace(f"{folder}/", "") for each in notes],
+    }
+
+
+def _fields(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Return what a plan says as fields of the form; what has none is a line of `set`."""
+    names = {each.path: each.name for each in FIELDS if each.path}
+    sets = []
+    flat = dict(_flat(values, ()))
+    if precision := {path: value for path, value in flat.items() if path[:2] == ("workload", "precision")}:
+        flat = {path: value for path, value in flat.items() if path not in precision}
+        flat |= {path[1:]: value for path, value in precision.items()}
+    for path, value in flat.items():
+        if path in names:
+            yield names[path], str(value)
+        elif path[0] in ROOTS:
+            sets.append(f"{'.'.join(path)}={json.dumps(value)}")
+    yield "set", "\n".join(sets)
+
+
+def _flat(values: Mapping[str, Any], above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, (*above, name))
+        elif value is not None:
+            yield (*above, name), value
+
+
+def _model(model: Model) -> dict[str, str]:
+    """Return a model by its name, or as the config.json of one that is the same, or field by field."""
+    name = named_model(model)
+    if name is not None:
+        return {"model": name, "config": ""}
+    try:
+        config: Mapping[str, Any] = config_of(model)
+        same = same_model(read_huggingface(config, name=model.name, where="config").model, model)
+    except ForescaleError:
+        same = False
+    text = json.dumps({"name": model.name, **config} if same else asdict(model))
+    if len(text) > LONGEST_VALUE:
+        raise SpecError(f"the model {model.name} takes more than the {LONGEST_VALUE:,} characters of a link")
+    return {"model": OWN, "config": text}

@@ -1,0 +1,180 @@
+"""Processes that answer the page's questions: so many at once, each in a time limit, with no file but our own in reach.
+
+What takes longer than its limit is ended with its process, and so is what nobody waits for any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import sys
+import sysconfig
+import tempfile
+from collections.abc import AsyncIterator
+from functools import partial
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from forescale.errors import ForescaleError
+
+Work: TypeAlias = str
+"""Name of a function in `pages`, which only the workers load."""
+_CONTEXT = multiprocessing.get_context("forkserver")
+NICE = 10
+"""How far processes stand back whose questions take long."""
+
+
+def begin() -> None:
+    """Let what workers need be loaded, beside whatever else happens; more than once does no more."""
+    _CONTEXT.set_forkserver_preload(["forescale.web.pages"])
+    forkserver.ensure_running()
+
+
+class BusyError(Exception):
+    """More is asked than is worked on at once."""
+
+
+class Workers:
+    """Some processes, and who waits for them.
+
+    Parameters
+    ----------
+    processes
+        Questions that are worked on at once.
+    most
+        Questions that are worked on or wait.
+    time_limit_s
+        Seconds that one may take.
+    patient
+        Whether these processes let all others go first.
+    """
+
+    def __init__(self, *, processes: int, most: int, time_limit_s: float, patient: bool = False) -> None:
+        self._most, self._limit, self._patient = most, time_limit_s, patient
+        self._asked = 0
+        self._free = asyncio.Semaphore(processes)
+        self._idle: list[_Worker] = []
+        begin()
+
+    async def ask(self, work: Work, *question: object) -> Any:  # noqa: ANN401 (what the work answers)
+        """Return what `work` answers to a question; it raises as `news` does."""
+        found = [each async for _, each in self.news(work, *question)]
+        return found[-1]
+
+    async def news(self, work: Work, *question: object) -> AsyncIterator[tuple[str, Any]]:
+        """Yield ("news", …) as the work tells it, then ("found", answer). Leaving the loop ends the work.
+
+        Raises
+        ------
+        BusyError
+            If as many are asked as may.
+        ForescaleError
+            If the question cannot be answered, or not within the limit.
+        """
+        if self._asked >= self._most:
+            raise BusyError
+        self._asked += 1
+        try:
+            async with self._free:
+                worker = self._idle.pop() if self._idle else _Worker(NICE if self._patient else 0)
+                try:
+                    async for kind, found in worker.answers(work, question, self._limit):
+                        yield kind, found
+                finally:
+                    if worker.idle:
+                        self._idle.append(worker)
+                    else:
+                        worker.end()
+        finally:
+            self._asked -= 1
+
+    def close(self) -> None:
+        """End all processes."""
+        for worker in self._idle:
+            worker.end()
+
+
+class _Worker:
+    """One process, which answers one question after the other."""
+
+    def __init__(self, nice: int) -> None:
+        self.idle = True
+        self._pipe, there = _CONTEXT.Pipe()
+        self._process = _CONTEXT.Process(target=_serve, args=(there, nice), daemon=True)
+        self._process.start()
+        there.close()
+
+    async def answers(
+        self, work: Work, question: tuple[object, ...], limit: float
+    ) -> AsyncIterator[tuple[str, Any]]:
+        self.idle = False
+        try:
+            self._pipe.send((work, question))
+            async with asyncio.timeout(limit):
+                while not self.idle:
+                    await self._readable()
+                    kind, found = self._pipe.recv()
+                    self.idle = kind != "news"
+                    if kind == "refused":
+                        raise found
+                    yield kind, found
+        except TimeoutError:
+            raise ForescaleError(f"this takes longer than the {limit:g} s that the page gives it") from None
+        except (EOFError, OSError):
+            raise ForescaleError("this needed more than there is, and ended without an answer") from None
+
+    async def _readable(self) -> None:
+        """Wait until there is something to receive."""
+        loop = asyncio.get_running_loop()
+        ready = asyncio.Event()
+        loop.add_reader(self._pipe.fileno(), ready.set)
+        try:
+            await ready.wait()
+        finally:
+            loop.remove_reader(self._pipe.fileno())
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.join()
+        self._pipe.close()
+
+
+def _serve(there: Connection, nice: int) -> None:
+    """Answer questions until nobody asks any more."""
+    from forescale.web import pages
+
+    os.nice(nice)
+    with tempfile.TemporaryDirectory(prefix="forescale-") as folder:
+        tempfile.tempdir = folder
+        sys.addaudithook(partial(_guard, _within(folder)))
+        while True:
+            try:
+                work, question = there.recv()
+            except EOFError:
+                return
+            try:
+                there.send(
+                    ("found", getattr(pages, work)(lambda news: there.send(("news", news)), *question))
+                )
+            except ForescaleError as error:
+                there.send(("refused", ForescaleError(str(error))))
+
+
+def _within(folder: str) -> tuple[str, ...]:
+    """Return the folders in which a worker may open files: its own, and where programs lie."""
+    libraries = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    places = [Path(folder), Path(__file__).parents[1], *map(Path, libraries)]
+    return tuple(f"{place.resolve()}{os.sep}" for place in places)
+
+
+def _guard(within: tuple[str, ...], event: str, arguments: tuple[Any, ...]) -> None:
+    """Refuse what a worker never needs: files elsewhere, programs, connections."""
+    if event in ("open", "os.listdir", "os.scandir") and isinstance(arguments[0], str | bytes | None):
+        name = os.path.realpath(os.fsdecode(arguments[0] or "."))
+        if not f"{name}{os.sep}".startswith(within):
+            raise FileNotFoundError(2, "No such file or directory")
+    elif event in ("os.exec", "os.system", "os.posix_spawn", "subprocess.Popen", "socket.connect"):
+        raise PermissionError(13, "Permission denied")

@@ -1,0 +1,122 @@
+"""Workers: answers, news, limits, ends; and that no file but our own is in reach."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.web.test_asked import SMALL
+
+from forescale.errors import ForescaleError
+from forescale.web.workers import BusyError, Workers
+
+
+def asked(work, *question, **limits):
+    workers = Workers(**{"processes": 1, "most": 4, "time_limit_s": 60.0, **limits})
+
+    async def ask():
+        try:
+            return await workers.ask(work, *question)
+        finally:
+            workers.close()
+
+    return asyncio.run(ask())
+
+
+def test_a_question_is_answered_and_a_wrong_one_refused():
+    assert "forescale.projection/1" in asked("document", SMALL)
+    with pytest.raises(ForescaleError, match="unknown model"):
+        asked("document", [("model", "nope"), *SMALL[1:]])
+
+
+def test_what_fails_in_a_way_nobody_meant_ends_one_process_only():
+    workers = Workers(processes=1, most=4, time_limit_s=60.0)
+
+    async def both():
+        with pytest.raises(ForescaleError, match="ended without an answer"):
+            await workers.ask("no_such_work")
+        found = await workers.ask("document", SMALL)
+        workers.close()
+        return found
+
+    assert "forescale.projection/1" in asyncio.run(both())
+
+
+def test_more_than_may_wait_are_told():
+    with pytest.raises(BusyError):
+        asked("document", SMALL, most=0)
+
+
+def test_all_who_wait_are_answered():
+    workers = Workers(processes=2, most=20, time_limit_s=60.0)
+
+    async def all_of_them():
+        found = await asyncio.gather(*(workers.ask("document", SMALL) for _ in range(20)))
+        workers.close()
+        return found
+
+    assert len(set(asyncio.run(all_of_them()))) == 1
+
+
+def test_a_search_that_nobody_waits_for_is_ended():
+    workers = Workers(processes=1, most=1, time_limit_s=60.0)
+
+    async def leave():
+        news = workers.news("search", [*SMALL[:2], ("devices", "512"), *SMALL[3:]], 60.0)
+        kind, _ = await anext(news)
+        await news.aclose()
+        found = await workers.ask("document", SMALL)
+        workers.close()
+        return kind, found
+
+    kind, found = asyncio.run(leave())
+    assert kind == "news"
+    assert "forescale.projection/1" in found
+
+
+SCRIPT = """
+source {file}
+torchrun pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 128 \\
+  --max-position-embeddings 128 --micro-batch-size 1 --global-batch-size 8 --vocab-size $SECRET
+"""
+HOSTILE = {
+    "run.sh": SCRIPT,
+    "a.yaml": "base_config: {file}\nmodel_name: llama3-8b\nper_device_batch_size: 1\nici_fsdp_parallelism: 8\n",
+    "p.yaml": "modules:\n  pre_trainer:\n    framework: megatron\n    config: {file}\n    model: {file}\n",
+    "acc.yaml": "compute_environment: LOCAL_MACHINE\ndistributed_type: DEEPSPEED\ndeepspeed_config:\n"
+    "  deepspeed_config_file: {file}\n",
+    "adapter_config.json": '{{"peft_type": "LORA", "r": 8, "base_model_name_or_path": "{file}"}}',
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("path", ["absolute", "relative"])
+def test_no_file_of_the_server_is_read(tmp_path, name, path):
+    secret = tmp_path / "secret.yaml"
+    secret.write_text("SECRET=64123\nvocab_size: 64123\n", encoding="utf-8")
+    file = str(secret) if path == "absolute" else "../" * 12 + str(secret).lstrip("/")
+    try:
+        found = asked("read", name, HOSTILE[name].format(file=file))
+    except ForescaleError as error:
+        found = str(error)
+    assert "64123" not in found
+
+
+def test_a_bomb_is_refused_soon():
+    levels = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
+    with pytest.raises(ForescaleError):
+        asked("read", "bomb.yaml", f"a0: &a0 [x]\n{levels}modules: *a11\n", time_limit_s=30.0)
+
+
+def test_the_guard_holds_for_everything_a_worker_opens():
+    from forescale.web.workers import _guard, _within
+
+    within = _within("/tmp/forescale-x")
+    _guard(within, "open", ("/tmp/forescale-x/run.sh", "r", 0))
+    _guard(within, "open", (str(Path(__file__).parents[2] / "src/forescale/version.py"), "r", 0))
+    for name in ("/etc/passwd", "/tmp/forescale-x/../other", b"/proc/self/environ"):
+        with pytest.raises(FileNotFoundError):
+            _guard(within, "open", (name, "r", 0))
+    with pytest.raises(PermissionError):
+        _guard(within, "subprocess.Popen", ("ls", [], None, None))
