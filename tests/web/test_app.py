@@ -127,7 +127,7 @@ def test_files_of_the_server_are_not_served(client):
 
 def test_more_than_is_worked_on_is_told_to_wait():
     none = Workers(processes=1, most=0, time_limit_s=1.0)
-    client = TestClient(create_app(none, none))
+    client = TestClient(create_app(none, none, none))
     for path in ("/project.json", "/search.json", "/fit"):
         answer = client.get(f"{path}?{QUERY}")
         assert answer.status_code == 429
@@ -141,7 +141,7 @@ def test_more_than_is_worked_on_is_told_to_wait():
 )
 def test_whatever_takes_longer_than_its_limit_is_ended(path):
     hasty = Workers(processes=1, most=4, time_limit_s=0.0)
-    client = TestClient(create_app(hasty, hasty))
+    client = TestClient(create_app(hasty, hasty, hasty))
     assert "takes longer than the 0 s" in page(client, path, status=422)
     assert "takes longer" in client.get(f"/search?{QUERY}").text
 

@@ -44,10 +44,19 @@ SECURITY = {
 """The charts' library compiles its expressions, hence unsafe-eval; nothing comes from elsewhere."""
 
 
-def create_app(quick: Workers | None = None, long: Workers | None = None) -> FastAPI:
-    """Return the application; `quick` answers what is read at once, `long` searches and what would fit."""
+def create_app(
+    quick: Workers | None = None, drawn: Workers | None = None, long: Workers | None = None
+) -> FastAPI:
+    """Return the application.
+
+    Parameters
+    ----------
+    quick, drawn, long
+        What projects; what draws, explains and exports, which stands back; what searches, and finds what would fit.
+    """
     served = Pages(
         quick or Workers(processes=2, most=48, time_limit_s=QUICK_S),
+        drawn or Workers(processes=2, most=48, time_limit_s=QUICK_S, patient=True),
         long or Workers(processes=2, most=2, time_limit_s=LONG_S + GRACE_S, patient=True),
     )
 
@@ -115,14 +124,14 @@ def _said(request: Request, name: str, usual: str = "") -> str:
 class Pages:
     """What each address answers."""
 
-    def __init__(self, quick: Workers, long: Workers) -> None:
-        self._quick, self._long = quick, long
+    def __init__(self, quick: Workers, drawn: Workers, long: Workers) -> None:
+        self._quick, self._drawn, self._long = quick, drawn, long
         self._kept: OrderedDict[tuple[object, ...], str] = OrderedDict()
 
     def close(self) -> None:
         """End all workers."""
-        self._quick.close()
-        self._long.close()
+        for workers in (self._quick, self._drawn, self._long):
+            workers.close()
 
     async def _once(self, work: Work, query: Query, *more: object, workers: Workers | None = None) -> str:
         """Return the answer to a question, which is remembered."""
@@ -145,24 +154,26 @@ class Pages:
 
     async def pictures(self, request: Request) -> Response:
         """Return what takes longer to draw."""
-        return HTMLResponse(await self._once("pictures", asked(request)))
+        return HTMLResponse(await self._once("pictures", asked(request), workers=self._drawn))
 
     async def compare(self, request: Request) -> Response:
         """Return how the question differs from the one that was kept, whose address is the parameter `with`."""
         kept = parse_qsl(_said(request, "with"))
-        return HTMLResponse(await self._once("compare", asked(request, "with"), kept))
+        return HTMLResponse(await self._once("compare", asked(request, "with"), kept, workers=self._drawn))
 
     async def explain(self, request: Request) -> Response:
         """Return the tree of one number."""
         quantity = _said(request, "quantity", "step_time")
-        return HTMLResponse(await self._once("explain", asked(request, "quantity"), quantity))
+        return HTMLResponse(
+            await self._once("explain", asked(request, "quantity"), quantity, workers=self._drawn)
+        )
 
     async def launch(self, request: Request) -> Response:
         """Return the layout as a framework's files, to read or to save."""
         to, file, query = _said(request, "to"), _said(request, "file"), asked(request, "to", "file")
         if not file:
-            return HTMLResponse(await self._once("launch", query, to))
-        text = await self._once("launch_file", query, to, file)
+            return HTMLResponse(await self._once("launch", query, to, workers=self._drawn))
+        text = await self._once("launch_file", query, to, file, workers=self._drawn)
         name = file.rpartition("/")[2].replace('"', "")
         return PlainTextResponse(text, headers={"Content-Disposition": f'attachment; filename="{name}"'})
 
@@ -177,7 +188,9 @@ class Pages:
     async def explain_json(self, request: Request) -> Response:
         """Return what `forescale explain --json` prints."""
         quantity = _said(request, "quantity", "step_time")
-        return _json(await self._once("explain_document", asked(request, "quantity"), quantity))
+        return _json(
+            await self._once("explain_document", asked(request, "quantity"), quantity, workers=self._drawn)
+        )
 
     async def search_json(self, request: Request) -> Response:
         """Return what `forescale search --json` prints, after the whole search."""
@@ -196,7 +209,7 @@ class Pages:
             return JSONResponse({"error": "the file is no text"}, status_code=422)
         devices = _said(request, "devices")
         known = int(devices) if devices.isdecimal() and len(devices) < 9 else None
-        return _json(await self._quick.ask("read", _said(request, "name", "file")[:200], text, known))
+        return _json(await self._drawn.ask("read", _said(request, "name", "file")[:200], text, known))
 
     async def search(self, request: Request) -> Response:
         """Stream how far the search is, and the best layouts at its end."""
