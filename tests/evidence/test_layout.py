@@ -455,11 +455,14 @@ def test_dispatcher_is_told_or_advised(row, source, remarks, ep, expected):
 
 
 def test_advice_depends_on_the_board(row):
-    cells = {"source": BRIDGE, "notes": UNMATCHED, "num_experts": 8, "topk": 2, "ep": 8, "dp": 8}
+    cells = {"source": BRIDGE, "notes": UNMATCHED, "model": "Qwen3-30B-A3B", "ep": 8, "dp": 8}
     found = [
-        build(row(hardware=name, **cells, n_gpus=8, tp=1, pp=1, cp=1))[0].dispatcher
+        build(row(hardware=name, **cells, n_gpus=8, tp=1, pp=1, cp=1))
         for name in ("GB200", "GB300", "B200", "H100 SXM")
     ]
+    assert [layout.graphs for layout, *_ in found] == ["partial", "partial", "none", "none"]
+    assert all("graphs not given: those that the framework advises assumed" in notes for *_, notes in found)
+    found = [layout.dispatcher for layout, *_ in found]
     assert found == ["hybridep", "hybridep", "deepep", "deepep"]
 
 

@@ -85,7 +85,7 @@ def stated_of(row: Row, model: Model, notes: Notes) -> Stated:
         "micro_batch_size": micro,
         "recompute": saved.recompute,
         "stage_layers": None if framework.stage_layers(model, pp) else stage_layers(model, pp, vpp),
-        "graphs": _graphs(row),
+        "graphs": _graphs(row, degrees["ep"], framework, notes),
         "offload": saved.offload,
         "dispatcher": _dispatcher(row, degrees["ep"], framework, notes),
     }
@@ -248,11 +248,14 @@ def stage_layers(model: Model, pp: int, vpp: int) -> tuple[int, ...] | None:
     return tuple(counts) if all(sum(counts[rank::pp]) for rank in range(pp)) else None
 
 
-def _graphs(row: Row) -> LaunchGraphs:
-    """Return which launches the remarks say are captured."""
+def _graphs(row: Row, ep: int, framework: Framework, notes: Notes) -> LaunchGraphs | None:
+    """Return which launches the remarks say are captured; where they do not, frameworks that advise are noted."""
     told = re.search(
         r"cuda graph impl=(\S+) scope=(\[[^]]*\]|\w+)|TE CUDA graphs([\w+ ]*)", row.text("notes")
     )
+    if told is None and ep > 1 and framework.expert_graphs:
+        notes.append("graphs not given: those that the framework advises assumed")
+        return None
     if told is None:
         return "none"
     return launch_graphs(told[1] or "transformer_engine", re.findall(r"\w+", told[2] or told[3]))

@@ -119,6 +119,8 @@ class Framework:
     """Type in which tokens travel to experts under 8- and 4-bit compute."""
     allocator: Allocator = "segments"
     graphs: LaunchGraphs = "none"
+    expert_graphs: Mapping[str, LaunchGraphs] = field(default_factory=dict, hash=False)
+    """The same of models with experts, by the start of the device's name, over `graphs`."""
     limits: Limits | None = None
     """What it can be told; None where nobody wrote it down."""
 
@@ -157,8 +159,10 @@ class Framework:
             "schedule": self.schedule if _count(strategy, "pp") > 1 else None,
             "flash_attention": self.flash_attention,
             "allocator": self.allocator,
-            "graphs": self.graphs,
-            "dispatcher": self.dispatcher_on(cluster, _count(strategy, "ep")),
+            "graphs": _on(self.expert_graphs, cluster, self.graphs) if model.is_moe else self.graphs,
+            "dispatcher": _on(self.dispatchers, cluster, self.dispatcher)
+            if _count(strategy, "ep") > 1
+            else self.dispatcher,
             "routing": {"dispatch": self.dispatch if types["compute"] in NARROW else "activations"},
             "sp": _count(strategy, "tp") > 1 if self.always_sp else None,
             "stage_layers": self.stage_layers(model, _count(strategy, "pp")),
@@ -186,13 +190,6 @@ class Framework:
         if self.accumulation and pp == 1:
             return self.accumulation
         return self.microbatches_per_stage and self.microbatches_per_stage * pp
-
-    def dispatcher_on(self, cluster: Cluster, ep: int) -> Dispatcher:
-        """Return how tokens travel to experts over `ep` of the devices of `cluster`."""
-        for start, dispatcher in self.dispatchers.items():
-            if ep > 1 and cluster.device.name.startswith(start):
-                return dispatcher
-        return self.dispatcher
 
     def _software(self, cluster: Cluster) -> str:
         on_tpu = cluster.device.architecture.startswith("tpu")
@@ -296,6 +293,12 @@ RULES: Mapping[str, Callable[[Asked], Any]] = MappingProxyType(
     }
 )
 """What the limits of a framework may ask of degrees, by name."""
+
+
+def _on(by_device: Mapping[str, S], cluster: Cluster, usual: S) -> S:
+    """Return what is said of the first start of the device's name, else what is usual."""
+    name = cluster.device.name
+    return next((value for start, value in by_device.items() if name.startswith(start)), usual)
 
 
 def _kv_heads(model: Model) -> int:
