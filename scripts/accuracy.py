@@ -327,7 +327,7 @@ def _doubtful(board: Scoreboard) -> str:
     title = ("why", "rows", "with a peak", "median", "90th pct", "bias", "rows with a peak")
     return (
         "### Rows whose memory does not follow from what they say\n\n"
-        "They were marked before anything was projected, by what their source leaves out "
+        "They are marked by what their source leaves out, a list made with their projections at hand "
         "(`evidence/tables/doubtful.json`), and are in all figures above. Without them: "
         f"median {_percent(_of(certain).median_abs)}, 90th percentile {_percent(_of(certain).p90_abs)} of "
         f"{_of(certain).count} rows.\n\n"

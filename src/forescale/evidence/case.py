@@ -66,7 +66,7 @@ class Case:
     remarks: str = ""
     """The row's own notes."""
     doubt: str = ""
-    """Why what the row says does not determine its memory, known before it was projected; empty where it does."""
+    """Why what the row says does not determine its memory; empty where it does."""
 
     @property
     def question(self) -> Question:
