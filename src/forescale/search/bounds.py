@@ -29,13 +29,14 @@ from forescale.search.evaluate import (
     batches,
     blocks_of,
     score_pairs,
+    stages_of,
     uncounted,
 )
 from forescale.search.layouts import Columns, Rows, as_degrees, as_sequence_parallel, distinct, first_rows
 from forescale.search.ranks import RelaxedPlacement
 from forescale.search.tree import Branch, Cells, Tree
 from forescale.spec.strategy import Recompute
-from forescale.time.blocks import BlockSeconds, block_seconds
+from forescale.time.blocks import block_seconds
 from forescale.time.pipeline import engine_time
 from forescale.time.price import PricedBlock, Pricing, price_operators
 from forescale.time.step import straggler_share
@@ -53,23 +54,17 @@ EXPERT_PARTS = ("moe", "expert_comm")
 
 
 @formula(
-    unit="s",
-    source="every micro-batch passes the slowest stage, which is no faster than the mean; the others are crossed once",
+    unit="s", source="every micro-batch passes the slowest stage; the others are crossed once, chunk by chunk"
 )
 def least_step_seconds(
-    *,
-    model_seconds: Numeric,
-    global_batch_size: float,
-    ranks: Numeric,
-    micro_batch_size: Numeric,
-    crossed: Numeric,
+    *, slowest_seconds: Numeric, model_seconds: Numeric, num_microbatches: Numeric, vpp: Numeric
 ) -> Numeric:
-    """B/(dp·p·b)·model + crossed·model; `ranks` is dp·p, `crossed` (1 − 1/p)/v where a closed form holds."""
-    return (global_batch_size / (ranks * micro_batch_size) + crossed) * model_seconds
+    """m·slowest + (model − slowest)/v."""
+    return num_microbatches * slowest_seconds + (model_seconds - slowest_seconds) / vpp
 
 
 class WorkBounds:
-    """Seconds that no layout of a cell is faster than: its work, spread evenly over stages that nothing delays.
+    """Seconds that no layout of a cell is faster than: its work, on stages that nothing delays.
 
     Messages lie where they take least; recompute, messages between stages and data-parallel traffic only add to it.
     """
@@ -82,46 +77,68 @@ class WorkBounds:
         columns = {**cells.whole.columns, **keys}
         table = distinct(columns, (*DENSE_KEY, *keys))
         self.where, first = table.where, first_rows(table.where)
-        known: dict[tuple[object, ...], Array] = {}
-        for each in branches:
-            kind = tuple(each.first.choices.values())
+        known: dict[tuple[object, ...], Parts[Array]] = {}
+        kinds = [tuple(each.first.choices.values()) for each in branches if len(cells)]
+        for kind, each in zip(kinds, branches, strict=False):
             if kind not in known:
                 known[kind] = self._over(each, first, self._dense)
-        self.work = np.stack([known[tuple(each.first.choices.values())] for each in branches])
+        self.dense = [known[kind] for kind in kinds]
 
     def coarse(self) -> Array:
-        """Return (branches, cells) bounds, without experts where there are any."""
-        every = np.arange(len(self.cells))
-        return np.stack(
-            [self._step(row, every, self.work[row, self.where]) for row in range(len(self.branches))]
-        )
+        """Return (branches, cells) bounds, without experts where there are any, stages as even as can be."""
+        every, pp = np.arange(len(self.cells)), self.cells.whole.columns["pp"]
+        model = [self._of_model(dense)[self.where] for dense in self.dense]
+        found = [self._step(row, every, work, work / pp) for row, work in enumerate(model)]
+        return np.array(found).reshape(len(self.branches), len(every))
 
     def fine(self, rows: Rows, cells: Rows) -> Array:
-        """Return the bounds of some (branch, cell) pairs, experts and all."""
+        """Return the bounds of some (branch, cell) pairs, experts and all, at the pace of the slowest stage."""
         bounds = np.empty(len(rows))
         for row in np.unique(rows).tolist():
             pairs = np.flatnonzero(rows == row)
-            work = self.work[row, self.where[cells[pairs]]]
+            some = cells[pairs]
+            blocks = self.dense[row].map(_at(self.where[some]))
             if self.question.model.is_moe:
-                work = work + self._over(self.branches[row], cells[pairs], self._experts)
-            bounds[pairs] = self._step(row, cells[pairs], work)
+                blocks = blocks.zipped(self._over(self.branches[row], some, self._experts), np.add)
+            bounds[pairs] = self._step(row, some, self._of_model(blocks), self._slowest(row, some, blocks))
         return bounds
 
-    def _step(self, row: int, cells: Rows, work: Array) -> Array:
-        """Return the seconds of a step from those of one micro-batch through all layers and back."""
-        columns = {name: self.cells.whole.columns[name][cells] for name in ("tp", "cp", "pp", "vpp")}
-        pp, vpp = columns["pp"].astype(float), columns["vpp"].astype(float)
+    def _of_model(self, blocks: Parts[Array]) -> Array:
+        """Return the seconds of all layers and both ends."""
+        model = self.question.model
+        whole = stack_plans([plan_stages(model, pp=1)])
+        seconds: Array = np.asarray(over_stages(whole, blocks, _own, num_mtp=model.num_mtp_layers))[0]
+        return seconds
+
+    def _slowest(self, row: int, cells: Rows, blocks: Parts[Array]) -> Array:
+        """Return the seconds of the slowest stage; of the mean one where a named schedule says what stands on each."""
+        columns = {name: self.cells.whole.columns[name][cells] for name in ("pp", "vpp")}
+        if self.branches[row].first.schedule is not None:
+            return self._of_model(blocks) / columns["pp"]
+        model = self.question.model
+        stages = stages_of(model, columns)(np.arange(len(cells)))
+        seconds = np.asarray(over_stages(stages, blocks, _own, num_mtp=model.num_mtp_layers))
+        return np.asarray(np.max(np.where(stages.multiplicity > 0, seconds, 0.0), axis=0))
+
+    def _step(self, row: int, cells: Rows, model: Array, slowest: Array) -> Array:
+        """Return the seconds of a step from those of one micro-batch, through the model and its slowest stage."""
+        columns = {
+            name: self.cells.whole.columns[name][cells].astype(float)
+            for name in ("tp", "cp", "pp", "vpp", "micro_batch_size")
+        }
+        pp, vpp = columns["pp"], columns["vpp"]
         closed = self.branches[row].first.schedule is None
         kernels = self.cells.whole.base.kernels
         if closed and (kernels.blocking_launches or not kernels.runs_ahead):
             engine = engine_time(overhead=self.question.run.microbatch_overhead_s, vpp=vpp)
-            work = work + pp * engine
+            model, slowest = model + pp * engine, slowest + engine
+        dp = self.question.cluster.num_devices / (columns["tp"] * columns["cp"] * pp)
         seconds = least_step_seconds(
-            model_seconds=work,
-            global_batch_size=float(self.question.workload.global_batch_size),
-            ranks=self.question.cluster.num_devices / (columns["tp"] * columns["cp"]),
-            micro_batch_size=self.cells.whole.columns["micro_batch_size"][cells].astype(float),
-            crossed=(1.0 - 1.0 / pp) / vpp if closed else 0.0,
+            slowest_seconds=slowest,
+            model_seconds=model if closed else slowest,
+            num_microbatches=float(self.question.workload.global_batch_size)
+            / (dp * columns["micro_batch_size"]),
+            vpp=vpp,
         )
         if (anchor := self.question.costs.anchor) is not None:
             seconds = anchor.of_step(seconds)
@@ -129,27 +146,30 @@ class WorkBounds:
             seconds * (1.0 + straggler_share(self.question.run, self.question.cluster)) * MARGIN
         )
 
-    def _over(self, each: Branch, cells: Rows, of: Callable[[Rows, Columns, Choices], Array]) -> Array:
-        """Return seconds of one micro-batch for some cells under a list, which `of` gives by choices."""
+    def _over(
+        self, each: Branch, cells: Rows, of: Callable[[Rows, Columns, Choices], Parts[Array]]
+    ) -> Parts[Array]:
+        """Return seconds of the blocks of some cells under a list, which `of` gives by choices."""
         common = split_strategy(self.cells.whole.base, domain=self.cells.whole.domain)[1]
         columns = {name: values[cells] for name, values in self.cells.whole.columns.items()}
-        seconds = np.empty(len(cells))
         parallel = as_sequence_parallel(columns)
+        order, found = [], []
         for sp in (True, False):
             pairs = np.flatnonzero(parallel == sp)
             if len(pairs):
                 choices = replace(common, sp=sp, **each.first.choices)
                 chosen = {name: values[pairs] for name, values in columns.items()}
-                seconds[pairs] = of(cells[pairs], chosen, choices)
-        return seconds
+                order.append(pairs)
+                found.append(of(cells[pairs], chosen, choices))
+        return reduce(_joined, found).map(_at(np.argsort(np.concatenate(order))))
 
-    def _dense(self, cells: Rows, columns: Columns, choices: Choices) -> Array:
+    def _dense(self, cells: Rows, columns: Columns, choices: Choices) -> Parts[Array]:
         """Return the seconds of everything but experts, or of all where there are none."""
         without = (*EXPERT_PARTS, "overhead") if self.question.model.is_moe else ()
         names = ("tp", "cp", "micro_batch_size")
         return self._priced({name: columns[name] for name in names}, cells, choices, without=without)
 
-    def _experts(self, cells: Rows, columns: Columns, choices: Choices) -> Array:
+    def _experts(self, cells: Rows, columns: Columns, choices: Choices) -> Parts[Array]:
         """Return the seconds of experts, and of sending tokens to them and back."""
         keys = self.placement.experts.keys(cells)
         table = distinct({**columns, **keys}, (*OF_BLOCKS, *keys))
@@ -162,7 +182,7 @@ class WorkBounds:
             within=EXPERT_PARTS,
             operators=own,
         )
-        return found[table.where]
+        return found.map(_at(table.where))
 
     def _priced(
         self,
@@ -173,21 +193,41 @@ class WorkBounds:
         within: tuple[str, ...] | None = None,
         without: tuple[str, ...] = (),
         operators: Callable[[Operator], bool] | None = None,
-    ) -> Array:
-        """Return the seconds of one micro-batch through all layers and back, nothing recomputed, by parts."""
+    ) -> Parts[Array]:
+        """Return the seconds of one micro-batch through each block and back, nothing recomputed, of some parts."""
         question, found = self.question, []
         for start in range(0, len(cells), KEYS_AT_ONCE):
             some = slice(start, start + KEYS_AT_ONCE)
             degrees = as_degrees({name: values[some] for name, values in columns.items()})
             placement = self.placement.dense if within is None else self.placement.experts
             pricing = placement.pricing(question, degrees, choices, cells[some])
-            priced = blocks_of(question, degrees, choices).map(_only(operators, pricing))
-            parts = _summed(question, priced, choices, degrees)
-            named = [each for name, each in parts.items() if name not in without]
-            if within is not None:
-                named = [each for name, each in parts.items() if name in within]
-            found.append(np.asarray(sum(named)) + 0.0 * np.asarray(degrees.tp))
-        return np.concatenate(found)
+
+            def seconds(block: Block, degrees: Degrees = degrees, pricing: Pricing = pricing) -> Array:
+                priced = _only(operators, pricing)(block)
+                own = block_seconds(priced, (), overlap=choices.overlapped)
+                named = [
+                    value
+                    for parts in (own.forward_parts, own.backward_parts)
+                    for name, value in parts.items()
+                    if name not in without and (within is None or name in within)
+                ]
+                return np.asarray(sum(named)) + 0.0 * np.asarray(degrees.tp)
+
+            found.append(blocks_of(question, degrees, choices).map(seconds))
+        return reduce(_joined, found)
+
+
+def _own(seconds: Array) -> Numeric:
+    return seconds
+
+
+def _at(rows: Rows) -> Callable[[Array], Array]:
+    return lambda values: values[rows]
+
+
+def _joined(blocks: Parts[Array], more: Parts[Array]) -> Parts[Array]:
+    """Return the numbers of both, one after the other."""
+    return blocks.zipped(more, lambda one, other: np.concatenate([one, other]))
 
 
 def _only(operators: Callable[[Operator], bool] | None, pricing: Pricing) -> Callable[[Block], PricedBlock]:
@@ -203,25 +243,6 @@ def _only(operators: Callable[[Operator], bool] | None, pricing: Pricing) -> Cal
 def _of_experts(operator: Operator) -> bool:
     sent = (each.axis for each in operator.primitives if isinstance(each, Collective))
     return operator.part == "moe" or any(axis in ("ep", "etp") for axis in sent)
-
-
-def _summed(
-    question: Question, priced: Parts[PricedBlock], choices: Choices, degrees: Degrees
-) -> dict[str, Array]:
-    """Return the seconds of all layers on one stage, by part."""
-    seconds = priced.map(lambda block: block_seconds(block, (), overlap=choices.overlapped))
-    whole = stack_plans([plan_stages(question.model, pp=1)])
-    found: dict[str, Array] = {}
-    for name in dict.fromkeys(
-        part for block in seconds.all() for part in (*block.forward_parts, *block.backward_parts)
-    ):
-        summed = over_stages(whole, seconds, _of_part(name), num_mtp=question.model.num_mtp_layers)
-        found[name] = np.asarray(summed)[0] + 0.0 * np.asarray(degrees.tp)
-    return found
-
-
-def _of_part(name: str) -> Callable[[BlockSeconds], Numeric]:
-    return lambda seconds: seconds.forward_parts.get(name, 0.0) + seconds.backward_parts.get(name, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

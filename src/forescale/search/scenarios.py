@@ -178,8 +178,9 @@ class Ranking:
         """Return the search of one scenario, which has a checkpoint of its own."""
         if self.like:
             return Run(question=question, solver=self.like[nth].again(question, self.goal), checkpoint=None)
+        model, space = question.model, question.space.whole(question.model)
         cells = enumerate_cells(
-            question.model, question.cluster, question.workload, question.space.whole(question.model)
+            model, question.cluster, question.workload, space, counted=self.cutoff == np.inf
         )
         if checkpoint is not None and nth:
             checkpoint = checkpoint.with_name(f"{checkpoint.name}.{nth}")

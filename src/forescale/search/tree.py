@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -87,10 +87,17 @@ class Cells:
         return replace(self.whole, columns=columns), owner, place
 
 
-def enumerate_cells(model: Model, cluster: Cluster, workload: Workload, space: Space) -> Cells:
-    """Return all legal layouts of `space` by cells, and how many rows of degrees each constraint refused."""
-    found = _Found()
-    for tp, cp, pp in _outer(model, cluster, space):
+def enumerate_cells(
+    model: Model, cluster: Cluster, workload: Workload, space: Space, *, counted: bool = True
+) -> Cells:
+    """Return all legal layouts of `space` by cells, and how many rows of degrees each constraint refused.
+
+    What is refused for its tp, cp or pp alone is quicker left out where nobody asks how many they are: not `counted`.
+    """
+    found, outer = _Found(), [*_outer(model, cluster, space)]
+    if not counted:
+        outer = _possible(model, cluster, workload, outer, space.waived)
+    for tp, cp, pp in outer:
         _Block(model, cluster, workload, space, tp, cp, pp).add_to(found)
     return found.cells(model, cluster, workload, space)
 
@@ -110,6 +117,24 @@ def _outer(model: Model, cluster: Cluster, space: Space) -> Iterator[tuple[int, 
             for pp in options(space.pp, divisors(total // (tp * cp))):
                 if pp <= model.num_layers:
                     yield tp, cp, pp
+
+
+def _possible(
+    model: Model,
+    cluster: Cluster,
+    workload: Workload,
+    outer: Sequence[tuple[int, int, int]],
+    waived: Sequence[str],
+) -> list[tuple[int, int, int]]:
+    """Return the choices of tp, cp and pp that are legal with all else at what any constraint refuses least."""
+    tp, cp, pp = np.array(outer, dtype=np.int64).reshape(-1, 3).T
+    least: dict[str, Rows | int] = dict.fromkeys(DEGREE_NAMES, 1)
+    columns = {**least, "zero": 3, "sp": 0, "tp": tp, "cp": cp, "pp": pp}
+    columns["dp_shard"] = cluster.num_devices // (tp * cp * pp)
+    degrees = _Degrees({name: np.asarray(each) for name, each in columns.items()}, any_schedule=True)
+    question = Proposal(model=model, cluster=cluster, workload=workload, degrees=degrees)
+    mask, _ = legal(question, tp.shape, waived=waived)
+    return [each for each, fits in zip(outer, mask.tolist(), strict=True) if fits]
 
 
 class _Found:
