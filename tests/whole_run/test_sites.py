@@ -4,6 +4,7 @@ import csv
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from forescale.whole_run.sites import Outer, bandwidth_needed, compute_utilisation
@@ -19,6 +20,9 @@ METHODS = {
 }
 STEP = 4.0 / 49.0
 """Of the table's grid, in powers of ten."""
+GRID = np.logspace(-1.0, 3.0, 50)
+PRINTED = [round(round(each, 2), 1) for each in GRID.tolist()]
+"""As the table prints its grid: 0.954 as 0.9 and 2.947 as 3.0, so rounded to two digits first."""
 
 
 def outer_of(row):
@@ -29,26 +33,25 @@ def outer_of(row):
 
 
 def grid_steps(row):
-    """Grid steps from the bandwidth published to the first of the grid that reaches the utilisation."""
+    """Steps of the grid from the bandwidth published to the last that does not reach the utilisation."""
     found = bandwidth_needed(
         outer_of(row), float(row["utilisation_pct"]) / 100, parameters=float(row["parameters"]),
         num_layers=int(row["layers"]), step_time=float(row["step_s"]),
     )  # fmt: skip
-    printed = round((math.log10(float(row["bandwidth_gbit_per_s"])) + 1) / STEP)
-    return (math.log10(found / 1e9) + 1) / STEP - printed
+    last = int(np.searchsorted(GRID, found / 1e9)) - 1
+    steps = [last - at for at, value in enumerate(PRINTED) if value == float(row["bandwidth_gbit_per_s"])]
+    return min(steps, key=abs)
 
 
 @pytest.mark.parametrize(
     "row", ROWS, ids=lambda row: f"{row['model']}-{row['method']}-{row['utilisation_pct']}"
 )
 def test_published_bandwidths(row):
-    # The table prints the last bandwidth of its grid that does not reach: what is needed lies within the step above.
-    assert -1.0 <= grid_steps(row) <= 1.15
+    assert abs(grid_steps(row)) <= 1
 
 
-def test_the_median_is_half_a_step_above():
-    found = sorted(map(grid_steps, ROWS))
-    assert 0.3 < found[len(found) // 2] < 0.7
+def test_most_rows_are_the_printed_bandwidth():
+    assert sum(grid_steps(row) == 0 for row in ROWS) >= 44
 
 
 SMALL = {"parameters": 1e9, "num_layers": 24, "step_time": 0.1}
@@ -83,7 +86,10 @@ def test_less_is_sent_by_less_bits_more_rarely_and_later():
     ("exchange", "utilisation"), [(103.0, 0.957), (382.0, 0.856), (469.0, 0.830)], ids=["usa", "two", "world"]
 )
 def test_another_papers_runs(exchange, utilisation):
-    """INTELLECT-1 (arXiv:2412.01152): 100 steps in 38 minutes, then 8-bit exchanges of 10 G parameters."""
+    """INTELLECT-1 (arXiv:2412.01152): 100 steps in 38 minutes, then 8-bit exchanges of 10 G parameters.
+
+    Its abstract and its release page say 83 to 96 %; exchanges and steps are cited from memory of its tables.
+    """
     outer = Outer(every=100, bits=8.0)
     bandwidth = 8.0 * 1.02e10 / exchange
     found = bandwidth_needed(outer, utilisation, parameters=1.02e10, num_layers=42, step_time=38 * 60 / 100)
