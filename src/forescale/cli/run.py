@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from annotated_types import Interval
 
 from forescale.cli.console import console, print_json
 from forescale.cli.help import Rare
+from forescale.cli.operations import OperationsOptions
 from forescale.cli.options import (
     ClusterOptions,
     CostOptions,
@@ -25,59 +26,20 @@ from forescale.cli.options import (
 from forescale.errors import SpecError, UnknownNameError
 
 if TYPE_CHECKING:
-    from forescale.goodput.operations import Operations
     from forescale.whole_run import Phase, Prices
 
-PANEL, SERVICE = "Operations", Rare("Nodes and money")
+SERVICE = Rare("Money and dice")
 BETWEEN = "Between sites"
-SECONDS = Interval(ge=0, le=1e7)
-SHARE = Interval(ge=0, le=1)
 SEED = Interval(ge=0, le=2**32 - 1)
 
 
-def _seconds(help_text: str, panel: str = PANEL) -> float | None:
-    found: float | None = option(help_text, "SECONDS", check=bounded(SECONDS, whole=False), panel=panel)
-    return found
-
-
-def _share(help_text: str) -> float | None:
-    found: float | None = option(help_text, "SHARE", check=bounded(SHARE, whole=False), panel=SERVICE)
-    return found
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OperationsOptions:
-    """How the run is operated."""
+class PhaseOptions:
+    """What is trained one after another, and the dice."""
 
     phases: list[str] | None = option(
-        "A phase, such as 'tokens=2.8T seq_len=8192 cp=16'. Repeatable.",
-        "WORDS",
-        flag="--phase",
-        panel=PANEL,
+        "A phase, such as 'tokens=2.8T seq_len=8192 cp=16'. Repeatable.", "WORDS", flag="--phase"
     )
-    failures: str = option(
-        "Published rates of failure (llama-3, meta-rsc-1, meta-rsc-2), or failures per node and day.",
-        "NAME|RATE",
-        default="llama-3",
-        panel=PANEL,
-    )
-    checkpoint: Literal["sync", "async", "peer"] = option(
-        "How states are saved.", default="async", panel=PANEL
-    )
-    interval: float | None = _seconds("Between checkpoints; the best by default.", SERVICE)
-    storage_bandwidth: str | None = option("Of all devices together, such as 2TB/s.", "RATE", panel=SERVICE)
-    restart: float | None = _seconds("From a failure until all processes run again.")
-    spares: int | None = option(
-        "Nodes that wait to replace failed ones; always enough by default.",
-        "N",
-        check=bounded(Interval(ge=0, le=2**20)),
-        panel=SERVICE,
-    )
-    repair: float | None = _seconds("Until a failed node is back.", SERVICE)
-    fatal: float | None = _share("Of the failures, those that take a node out of service.")
-    elastic: bool | None = option("Go on with fewer replicas where no spare is left.", panel=SERVICE)
-    evaluation: float | None = _share("Of the time, for evaluation, warm-up and compilation.")
-    stragglers: float | None = _share("Spread of the devices' speeds over their mean.")
     seed: int = option("Of the runs that are drawn.", "N", check=bounded(SEED), default=0, panel=SERVICE)
 
 
@@ -130,6 +92,7 @@ def run_command(
     cluster: ClusterOptions,
     run: RunOptions,
     layout: LayoutOptions,
+    told: PhaseOptions,
     operated: OperationsOptions,
     prices: PriceOptions,
     plan: PlanOptions,
@@ -141,14 +104,14 @@ def run_command(
     from forescale.whole_run import Phase, project_run
 
     phases: list[Phase] = []
-    for at, text in enumerate(operated.phases or [""], 1):
-        told = replace(plan, sets=[*(plan.sets or ()), *_sets(text)])
-        found = answered(read_question(model, told, cluster, run, layout, cost))
+    for at, text in enumerate(told.phases or [""], 1):
+        words = replace(plan, sets=[*(plan.sets or ()), *_sets(text)])
+        found = answered(read_question(model, words, cluster, run, layout, cost))
         if found.workload.tokens is None:
             msg = f"phase {at}: its tokens must be given (--tokens 15T, or --phase 'tokens=15T …')"
             raise SpecError(msg)
         phases.append(Phase(name=str(at), projection=found, tokens=found.workload.tokens))
-    result = project_run(phases, _operations(operated), _prices(prices), seed=operated.seed)
+    result = project_run(phases, operated.read(), _prices(prices), seed=told.seed)
     if as_json:
         print_json(result.to_json())
         return
@@ -222,23 +185,6 @@ def _sets(text: str) -> list[str]:
             raise UnknownNameError(kind, word, [f"{each}=" for each in homes])
         found.append(f"{home}.{name}={value}")
     return found
-
-
-def _operations(told: OperationsOptions) -> Operations:
-    from forescale.goodput.operations import Checkpointing, Operations, failures_of
-    from forescale.units import parse
-
-    bandwidth = None if told.storage_bandwidth is None else parse(told.storage_bandwidth, "byte/s")
-    if bandwidth is not None and bandwidth <= 0:
-        msg = f"--storage-bandwidth must be greater than 0, got {told.storage_bandwidth}"
-        raise SpecError(msg)
-    kept = {
-        name: value
-        for name in ("restart", "spares", "repair", "fatal", "elastic", "evaluation", "stragglers")
-        if (value := getattr(told, name)) is not None
-    }
-    saved = Checkpointing(mode=told.checkpoint, interval=told.interval or None, storage_bandwidth=bandwidth)
-    return Operations(failures=failures_of(told.failures), checkpointing=saved, **kept)
 
 
 def _prices(told: PriceOptions) -> Prices:

@@ -14,6 +14,7 @@ from forescale.errors import SpecError, shown
 from forescale.limits import COUNT, DEVICES, PRICE, TIME, whole_of, within
 
 if TYPE_CHECKING:
+    from forescale.goodput.operations import Operations
     from forescale.question import Question
     from forescale.search import ParetoResult, ScanResult, Target
     from forescale.whole_run.plans import Plans
@@ -34,9 +35,9 @@ class ScanOptions:
     )
     device_counts: str | None = _scan("The best layout on each number of devices.", "N,N|A-B:STEP")
     target_days: float | None = _scan(
-        "The fewest devices that train --tokens within DAYS.", "DAYS", check=bounded(TIME, whole=False)
+        "The fewest devices for --tokens within DAYS.", "DAYS", check=bounded(TIME, whole=False)
     )
-    target_step_time: str | None = _scan("The fewest devices with a step of at most this.", "TIME")
+    target_step_time: str | None = _scan("The fewest devices with a step this short.", "TIME")
     batches: str | None = _scan("The best layout at each global batch size.", "N,N")
     price_per_device_hour: float | None = _scan(
         "Price for cost, in any currency.",
@@ -50,9 +51,6 @@ class ScanOptions:
     )
     budget: str | None = _planned(
         "The soonest run that costs at most this, such as 10M; device-hours without a price.", "AMOUNT"
-    )
-    failures: str | None = _planned(
-        "Rates of failure: a name, or failures per node and day; llama-3 by default.", "NAME|RATE"
     )
 
     @property
@@ -96,10 +94,6 @@ def complete_question(
 def _refuse_combinations(scan: ScanOptions) -> None:
     if scan.of_run and (scan.pareto or scan.has_target or scan.batches is not None):
         raise SpecError("--deadline and --budget go without --pareto, --batches and targets of ideal time")
-    if scan.failures is not None and not scan.of_run:
-        raise SpecError(
-            "--failures goes with --deadline or --budget; `forescale run` takes it for one layout"
-        )
     if scan.pareto and scan.has_target:
         raise SpecError("--pareto and a target are two questions; ask one at a time")
     if scan.batches is not None and (scan.pareto or scan.has_target or scan.device_counts is not None):
@@ -135,9 +129,8 @@ def scanned(question: Question, scan: ScanOptions) -> ScanResult:
     return fewest_devices(question, target, terms=terms)
 
 
-def planned(question: Question, scan: ScanOptions) -> Plans:
+def planned(question: Question, scan: ScanOptions, operations: Operations) -> Plans:
     """Return the plan of a run within a deadline or a budget."""
-    from forescale.goodput.operations import Operations, failures_of
     from forescale.projection.rates import SECONDS_PER_DAY
     from forescale.search import Terms
     from forescale.search.scan import device_ladder, with_between
@@ -155,7 +148,6 @@ def planned(question: Question, scan: ScanOptions) -> Plans:
         deadline=_positive("--deadline", scan.deadline, lambda text: parse(text, "second") / SECONDS_PER_DAY),
         budget=_positive("--budget", scan.budget, lambda text: parse(text, "token")),
     )
-    operations = Operations(failures=failures_of(scan.failures or "llama-3"))
     price = Terms(price_per_device_hour=scan.price_per_device_hour).price(cluster)
     listed = published_prices().price(cluster.device.name)
     if price is None and listed is not None:

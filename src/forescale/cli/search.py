@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from forescale.cli.console import console, print_json, say
 from forescale.cli.emit import EmitOptions, emitted, put
+from forescale.cli.operations import OperationsOptions
 from forescale.cli.options import (
     ClusterOptions,
     CostOptions,
@@ -54,7 +55,7 @@ class EffortOptions:
     """How long a search may take, and where it goes on."""
 
     time_limit: float | None = _search(
-        "Stop then with the best, and say how far off it may be.",
+        "Stop then; say how far off the best may be.",
         "SECONDS",
         check=bounded(TIME, whole=False),
     )
@@ -126,6 +127,7 @@ def search_command(
     effort: EffortOptions,
     choice: SpaceOptions,
     scan: ScanOptions,
+    operated: OperationsOptions,
     cost: CostOptions,
     plan: PlanOptions,
     study: StudyOptions,
@@ -137,6 +139,8 @@ def search_command(
 
     choice = _limited_by(emission, choice)
     cluster, run = complete_question(scan, cluster, run)
+    if not scan.of_run:
+        operated.refuse("goes with --deadline or --budget; `forescale run` takes it for one layout")
     run = with_own_length(model, plan, run)
     question = read_question(model, plan, cluster, run, cost=cost, framework=framework_of(choice))
     question = _limited(question, goal, safe=answer.safe)
@@ -153,7 +157,7 @@ def search_command(
     _refuse_unused(scan, effort, answer, emission, question.objective)
     question = spaced(question, choice, sized=not (scan.device_counts or scan.has_target or scan.of_run))
     if scan.wanted:
-        _scanned(question, scan, goal.top, as_json=as_json, files=files)
+        _scanned(question, scan, operated, goal.top, as_json=as_json, files=files)
     else:
         from forescale.search import Terms
 
@@ -165,7 +169,15 @@ def search_command(
         )
 
 
-def _scanned(question: Question, scan: ScanOptions, top: int, *, as_json: bool, files: FileOptions) -> None:
+def _scanned(
+    question: Question,
+    scan: ScanOptions,
+    operated: OperationsOptions,
+    top: int,
+    *,
+    as_json: bool,
+    files: FileOptions,
+) -> None:
     """Answer a question beyond one ranking: a front, a plan of the run, a scan."""
     if scan.pareto:
         from forescale.cli.render.search import pareto_view
@@ -175,7 +187,8 @@ def _scanned(question: Question, scan: ScanOptions, top: int, *, as_json: bool, 
     elif scan.of_run:
         from forescale.cli.render.run import plans_view
 
-        _write(planned(question, scan), plans_view, as_json=as_json, files=files, question=question)
+        plans = planned(question, scan, operated.read())
+        _write(plans, plans_view, as_json=as_json, files=files, question=question)
     else:
         from forescale.cli.render.scan import scan_view
 

@@ -186,7 +186,10 @@ def _plans(
     found: list[Plan] = []
     for count in counts:
         sized = replace(question, cluster=question.cluster.sized(count))
-        options = list(_options(sized, operations, price))
+        try:
+            options = list(_options(sized, operations, price))
+        except SpecError:
+            continue
         cutoff = max((_cutoff(each, limits, found) for each in options), default=0.0)
         if cutoff <= 0.0 or least_step(sized) > cutoff:
             continue
@@ -206,23 +209,26 @@ def _plans(
 
 
 def _options(question: Question, operations: Operations, price: float | None) -> Iterator[_Option]:
-    """Yield each number of spares worth trying, with the checkpoint interval that loses least."""
+    """Yield each number of spares worth trying, with the checkpoint interval that loses least.
+
+    Raises
+    ------
+    SpecError
+        If no work is ever saved.
+    """
     cluster, workload = question.cluster, question.workload
     assert workload.tokens is not None
     steps = workload.tokens / workload.tokens_per_step
     before = np.inf
     for spares in range(MOST_SPARES) if operations.spares is None else (operations.spares,):
         told = replace(operations, spares=spares)
-        try:
-            case, saved = case_of(
-                told,
-                parameters=count_parameters(question.model).total,
-                precision=workload.precision,
-                cluster=cluster,
-                seconds=steps,
-            )
-        except SpecError:
-            return
+        case, saved = case_of(
+            told,
+            parameters=count_parameters(question.model).total,
+            precision=workload.precision,
+            cluster=cluster,
+            seconds=steps,
+        )
         intervals = np.maximum(case.interval * INTERVALS, max(saved.written, saved.blocking))
         if operations.checkpointing.interval is not None:
             intervals = np.array([operations.checkpointing.interval])
@@ -294,4 +300,12 @@ def _nothing(
                 text = f"ends within {limits.deadline:,.1f} days: the soonest takes {soonest.days:,.1f}"
                 text += f" on {soonest.num_devices:,} devices"
             return InfeasibleError(f"{tried} {text}; give a {what} of that or more")
+    for count in sorted(counts):
+        sized = replace(question, cluster=question.cluster.sized(count))
+        try:
+            found = list(_options(sized, operations, price))
+        except SpecError as error:
+            return InfeasibleError(f"{tried} ends: on {count:,}, {error}")
+        if found:
+            break
     return InfeasibleError(f"{tried} has a layout that fits and a run that ends; try other devices")
