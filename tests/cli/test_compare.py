@@ -81,3 +81,41 @@ def test_a_projection_has_one_layout(forescale, tmp_path):
     ran = forescale("compare", path, f"{path}#2")
     assert ran.code == 2
     assert "no layout #2" in ran.err
+
+
+def _plan(folder, cluster, **more):
+    path = folder / f"{cluster}.toml"
+    words = {"seq_len": 4096, "global_batch_size": 64, "tokens": '"100B"', **more}
+    lines = [f"{name} = {value}" for name, value in words.items() if value is not None]
+    path.write_text(
+        f'model = "llama-3.1-8b"\ncluster = "{cluster}"\ndevices = 16\n[workload]\n' + "\n".join(lines)
+    )
+    return str(path)
+
+
+def test_clusters_for_the_same_money(forescale, tmp_path):
+    plans = [_plan(tmp_path, cluster) for cluster in ("h100-sxm", "gb200-nvl72")]
+    document = json.loads(forescale("compare", *plans, "--equal-budget", "20K", "--json").out)
+    one, other = document["runs"]
+    assert max(one["cost"], other["cost"]) <= document["budget"] == 20_000.0
+    assert (one["cluster"], other["cluster"]) == ("h100-sxm", "gb200-nvl72")
+    shown = forescale("compare", *plans, "--equal-budget", "20K").out
+    assert f"ends in {other['days'] / one['days']:.0%} of the days of" in shown
+    little = " ".join(forescale("compare", *plans, "--equal-budget", "10").out.split())
+    assert little.count("give a budget of that or more") == 2
+
+
+def test_the_same_money_needs_prices_tokens_and_plans(forescale, tmp_path):
+    priced, unpriced = _plan(tmp_path, "h100-sxm"), _plan(tmp_path, "gaudi2")
+    for names, sentence in (
+        ((priced, unpriced), "no price of an hour of gaudi2 is known; give price_per_hour of the device"),
+        ((priced, "best.json"), "--equal-budget takes two plans (.toml)"),
+        ((_plan(tmp_path, "h200-sxm", tokens=None), priced), "a plan of a run needs its tokens"),
+    ):
+        ran = forescale("compare", *names, "--equal-budget", "20K")
+        assert (ran.code, ran.out) == (2, "")
+        assert sentence in ran.err
+    assert (
+        "--equal-budget must be greater than 0"
+        in forescale("compare", priced, priced, "--equal-budget", "-1").err
+    )

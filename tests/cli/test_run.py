@@ -29,7 +29,9 @@ def test_a_run_in_phases(forescale):
 
 
 def test_the_story_on_one_screen(forescale):
-    ran = forescale("run", *RUN, "--tokens", "1T", "--checkpoint-mode", "sync", "--storage-bandwidth", "1GB/s")
+    ran = forescale(
+        "run", *RUN, "--tokens", "1T", "--checkpoint-mode", "sync", "--storage-bandwidth", "1GB/s"
+    )
     assert ran.code == 0
     for word in (
         "where the days go",
@@ -104,7 +106,10 @@ def test_a_run_is_planned_for_a_deadline(forescale):
         (("--failures", "llama-3"), "--failures goes with --deadline or --budget"),
         (("--spares", "2"), "--spares goes with --deadline or --budget"),
         (("--deadline", "30d", "--interval", "0"), "--interval must be greater than 0"),
-        (("--deadline", "30d", "--interval", "0.01"), "longer than the 0.01 s between two; give an interval of"),
+        (
+            ("--deadline", "30d", "--interval", "0.01"),
+            "longer than the 0.01 s between two; give an interval of",
+        ),
         (("--deadline", "30d", "--failures", "1e6"), "no work is ever saved"),
         (("--deadline", "30d", "--storage-bandwidth", "0B/s"), "--storage-bandwidth must be greater than 0"),
         (("--deadline", "30d", "--price", "-1"), "0 or more"),

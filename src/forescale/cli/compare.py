@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,11 +18,13 @@ from forescale.cli.options import (
     RunOptions,
     grouped,
 )
+from forescale.cli.scan import amount
 from forescale.errors import ReaderError
 from forescale.io.document import numbered, read_layout
 
 if TYPE_CHECKING:
     from forescale.projection.result import Projection
+    from forescale.question import Question
 
 KINDS = "a plan (.toml), or what project or search printed with --json (.json, FILE#2 is the second layout)"
 
@@ -31,12 +34,23 @@ def compare_command(
     *,
     a: Annotated[str, typer.Argument(metavar="A", help=f"What it is compared with: {KINDS}.")],
     b: Annotated[str, typer.Argument(metavar="B", help="What is compared: the same kinds.")],
+    equal_budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="AMOUNT",
+            help="Of two plans: the soonest run that each cluster gets for this money, such as 10M.",
+        ),
+    ] = None,
     cost: CostOptions,
     as_json: JsonFlag = False,
 ) -> None:
     """Compare two plans or projections: time, memory and layout, term by term."""
     from forescale.search.compare import compare
 
+    budget = amount("--equal-budget", equal_budget)
+    if budget is not None:
+        _at_equal_budget({name: _question(name, cost) for name in (a, b)}, budget, as_json=as_json)
+        return
     result = compare(_projection(a, cost), _projection(b, cost), name_a=a, name_b=b)
     if as_json:
         print_json(result.to_json())
@@ -69,7 +83,34 @@ def _checked(document: Any, path: Path) -> dict[str, Any]:  # noqa: ANN401 (JSON
 
 
 def _projected(path: Path, cost: CostOptions) -> Projection:
-    from forescale.cli.inputs import answered, read_question
+    from forescale.cli.inputs import answered
+
+    return answered(_asked(path, cost))
+
+
+def _asked(path: Path, cost: CostOptions) -> Question:
+    from forescale.cli.inputs import read_question
 
     options = (PlanOptions(plan=path), ClusterOptions(), RunOptions(), LayoutOptions())
-    return answered(read_question(None, *options, cost))
+    return read_question(None, *options, cost)
+
+
+def _question(text: str, cost: CostOptions) -> Question:
+    path, place = numbered(text)
+    if path.suffix.lower() != ".toml" or place is not None:
+        raise ReaderError(text, "--equal-budget takes two plans (.toml): layouts are searched")
+    return _asked(path, cost)
+
+
+def _at_equal_budget(questions: Mapping[str, Question], budget: float, *, as_json: bool) -> None:
+    from forescale.goodput.calendar import USUAL
+    from forescale.goodput.operations import Operations, load_failures
+    from forescale.whole_run.plans import at_equal_budget
+
+    result = at_equal_budget(questions, budget, Operations(failures=load_failures(USUAL)))
+    if as_json:
+        print_json(result.to_json())
+        return
+    from forescale.cli.render.run import equal_budget_view
+
+    console().print(equal_budget_view(result))

@@ -28,7 +28,9 @@ class OperationsOptions:
         "Published rates of failure (llama-3, the default, meta-rsc-1, meta-rsc-2), or failures per node and day.",
         "NAME|RATE",
     )
-    checkpoint_mode: Literal["sync", "async", "peer"] | None = _operated("How states are saved; async by default.")
+    checkpoint_mode: Literal["sync", "async", "peer"] | None = _operated(
+        "How states are saved; async by default."
+    )
     interval: float | None = _operated(
         "Between checkpoints; the best by default.",
         "SECONDS",

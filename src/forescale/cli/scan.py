@@ -132,27 +132,23 @@ def scanned(question: Question, scan: ScanOptions) -> ScanResult:
 def planned(question: Question, scan: ScanOptions, operations: Operations) -> Plans:
     """Return the plan of a run within a deadline or a budget."""
     from forescale.projection.rates import SECONDS_PER_DAY
-    from forescale.search import Terms
-    from forescale.search.scan import device_ladder, with_between
     from forescale.units import parse
-    from forescale.whole_run.plans import Limits, plan_run
-    from forescale.whole_run.prices import published_prices
+    from forescale.whole_run.plans import Limits, hourly_price, plan_run, usual_counts
 
-    cluster = question.cluster
-    node = cluster.devices_per_node
-    if scan.device_counts is None:
-        counts = [*with_between(device_ladder(cluster.num_devices, node=node), node=node)]
-    else:
-        counts = _counts("--device-counts", scan.device_counts)
+    named, price = scan.device_counts, hourly_price(question.cluster, scan.price_per_device_hour)
+    counts = usual_counts(question.cluster) if named is None else _counts("--device-counts", named)
     limits = Limits(
         deadline=_positive("--deadline", scan.deadline, lambda text: parse(text, "second") / SECONDS_PER_DAY),
-        budget=_positive("--budget", scan.budget, lambda text: parse(text, "token")),
+        budget=amount("--budget", scan.budget),
     )
-    price = Terms(price_per_device_hour=scan.price_per_device_hour).price(cluster)
-    listed = published_prices().price(cluster.device.name)
-    if price is None and listed is not None:
-        price = listed[0].expected
     return plan_run(question, counts, operations, limits, price=price)
+
+
+def amount(name: str, text: str | None) -> float | None:
+    """Return an amount of money such as 10M, which must be greater than 0."""
+    from forescale.units import parse
+
+    return _positive(name, text, lambda text: parse(text, "money"))
 
 
 def _positive(name: str, text: str | None, read: Callable[[str], float]) -> float | None:

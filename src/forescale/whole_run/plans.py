@@ -8,7 +8,7 @@ cheaper. The search of that layout starts from there, so most numbers of devices
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -25,9 +25,12 @@ from forescale.projection.rates import SECONDS_PER_DAY
 from forescale.projection.result import Calendar, Projection
 from forescale.question import Question
 from forescale.results import Result
-from forescale.search.scan import least_step
+from forescale.search.scan import Terms, device_ladder, least_step, with_between
 from forescale.search.scenarios import fastest
 from forescale.search.solve import Watch
+from forescale.spec import Cluster
+from forescale.units import counted
+from forescale.whole_run.prices import published_prices
 
 SCHEMA = "forescale.plans/1"
 INTERVALS = np.exp2(np.arange(-8.0, 9.0) / 4.0)
@@ -123,6 +126,28 @@ class Plans(Result):
         }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class EqualBudget(Result):
+    """What each of some questions gets for the same money: its soonest run."""
+
+    budget: float
+    found: Mapping[str, Plan | str]
+    """By name; where nothing is so cheap, why."""
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row per question; of one without a plan its problem alone."""
+        return [
+            {"name": name, "problem": plan}
+            if isinstance(plan, str)
+            else {"name": name, "cluster": plan.projection.cluster.name, **plan.row()}
+            for name, plan in self.found.items()
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the `forescale.equal-budget/1` document."""
+        return {"schema": "forescale.equal-budget/1", "budget": self.budget, "runs": self.rows()}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Option:
     """So many devices and spares, checkpoints at their best: what a second of step makes of the run."""
@@ -172,6 +197,42 @@ def plan_run(
         num_tried=len(counts),
         elapsed_s=time.perf_counter() - started,
     )
+
+
+def at_equal_budget(questions: Mapping[str, Question], budget: float, operations: Operations) -> EqualBudget:
+    """Return the soonest run that each question gets for a budget, on up to as many devices as its cluster has.
+
+    Raises
+    ------
+    SpecError
+        If the price of a device or the tokens of a run are not known.
+    """
+    found: dict[str, Plan | str] = {}
+    for name, question in questions.items():
+        price = hourly_price(question.cluster)
+        if price is None:
+            device = question.cluster.device.name
+            msg = f"{name}: no price of an hour of {device} is known; give price_per_hour of the device in its cluster"
+            raise SpecError(msg)
+        counts, limits = usual_counts(question.cluster), Limits(budget=budget)
+        try:
+            found[name] = plan_run(question, counts, operations, limits, price=price).chosen
+        except InfeasibleError as error:
+            found[name] = str(error)
+    return EqualBudget(budget=budget, found=found)
+
+
+def usual_counts(cluster: Cluster) -> tuple[int, ...]:
+    """Return the numbers of devices that are tried where none are named: all sizes up to the cluster's."""
+    node = cluster.devices_per_node
+    return with_between(device_ladder(cluster.num_devices, node=node), node=node)
+
+
+def hourly_price(cluster: Cluster, given: float | None = None) -> float | None:
+    """Return the price of a device and hour: as given, the cluster's own, or the middle of the published ones."""
+    price = Terms(price_per_device_hour=given).price(cluster)
+    listed = published_prices().price(cluster.device.name)
+    return listed[0].expected if price is None and listed is not None else price
 
 
 def _plans(
@@ -295,10 +356,10 @@ def _nothing(
             soonest, cheapest = front[0], front[-1]
             if what == "budget":
                 text = f"costs at most {limits.budget:,.0f} {unit}: the cheapest costs {cheapest.cost:,.0f}"
-                text += f" on {cheapest.num_devices:,} devices in {cheapest.days:,.1f} days"
+                text += f" on {counted(cheapest.num_devices, 'device')} in {cheapest.days:,.1f} days"
             else:
                 text = f"ends within {limits.deadline:,.1f} days: the soonest takes {soonest.days:,.1f}"
-                text += f" on {soonest.num_devices:,} devices"
+                text += f" on {counted(soonest.num_devices, 'device')}"
             return InfeasibleError(f"{tried} {text}; give a {what} of that or more")
     for count in sorted(counts):
         sized = replace(question, cluster=question.cluster.sized(count))

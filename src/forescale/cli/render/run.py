@@ -16,7 +16,7 @@ from forescale.goodput.expected import PARTS
 from forescale.projection.result import Interval
 from forescale.units import counted, format_count, format_seconds
 from forescale.whole_run import RunProjection
-from forescale.whole_run.plans import Plans
+from forescale.whole_run.plans import EqualBudget, Plan, Plans
 
 VISIBLE = 0.005
 """Share of a range that a cause has at least to be named."""
@@ -59,6 +59,37 @@ def plans_view(result: Plans) -> Group:
     said = f"{'the cheapest' if result.limits.deadline else 'the soonest'} of {counted(result.num_tried, 'number')} of "
     said += "devices; the rows are the front: none is both sooner and cheaper than another"
     return Group(head, "", rows, "", Text(said), Text(f"failures as {result.failures}", style="dim"))
+
+
+def equal_budget_view(result: EqualBudget) -> Group:
+    """Return what each question gets for the money, and which is soonest."""
+    rows = table(
+        "<plan", "<cluster", "devices", "+ spare nodes", "step", "days", "8 in 10", "goodput", "cost", gap=1
+    )
+    plans = {name: plan for name, plan in result.found.items() if isinstance(plan, Plan)}
+    for name, plan in plans.items():
+        days, found = plan.calendar.days, plan.projection
+        rows.add_row(
+            name,
+            found.cluster.name,
+            f"{found.cluster.num_devices:,}",
+            str(plan.spares),
+            format_seconds(found.step_time_s),
+            f"{plan.days:,.1f}",
+            f"{days.low:,.1f}–{days.high:,.1f}",
+            words.percent(plan.calendar.goodput),
+            format_count(plan.cost),
+        )
+    problems = [
+        Text(f"{name}: {why}", style="yellow") for name, why in result.found.items() if isinstance(why, str)
+    ]
+    said = [*problems, Text(f"the soonest run of each for at most {format_count(result.budget)}")]
+    if len(plans) > 1:
+        soonest, *_, latest = sorted(plans, key=lambda name: plans[name].days)
+        said.append(
+            Text(f"{soonest} ends in {plans[soonest].days / plans[latest].days:.0%} of the days of {latest}")
+        )
+    return Group(*((rows, "") if plans else ()), *said)
 
 
 def _phases(result: RunProjection) -> Table:
