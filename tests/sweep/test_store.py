@@ -12,7 +12,7 @@ import pytest
 from tests.sweep.questions import TEXT, grid
 
 from forescale.errors import ForescaleError
-from forescale.sweep import Local, read_sweep, run, store
+from forescale.sweep import Local, Ray, read_sweep, run, store
 
 HERE = Local(jobs=1)
 MANY = (
@@ -70,11 +70,18 @@ def test_an_interrupt_ends_workers_and_says_how_to_go_on(tmp_path):
     assert err == f"interrupted; the points known so far are in {folder}: the same command goes on\n"
 
 
-def test_a_killed_sweep_goes_on_to_the_same_parquet(tmp_path):
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("workers", ["local", "ray"])
+def test_a_killed_sweep_goes_on_to_the_same_parquet(tmp_path, workers):
     """The process is killed with SIGKILL in the middle of its work; nothing is lost or asked again."""
     file, folder, whole = tmp_path / "sweep.toml", tmp_path / "killed", tmp_path / "whole"
     file.write_text(MANY, encoding="utf-8")
     command = [sys.executable, "-m", "forescale", "sweep", str(file), "--jobs", "2", "--output", str(folder)]
+    two = Local(jobs=2)
+    if workers == "ray":
+        pytest.importorskip("ray")
+        command += ["--executor", "ray", "--ray-address", "local"]
+        two = Ray(address="local", jobs=2)
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
         deadline = time.monotonic() + 120.0
@@ -96,10 +103,10 @@ def test_a_killed_sweep_goes_on_to_the_same_parquet(tmp_path):
     assert not (folder / "results.parquet").exists()
 
     asked = read_sweep(file)
-    resumed = run(asked, executor=HERE, output=folder)
+    resumed = run(asked, executor=two, output=folder)
     assert resumed.num_resumed == len(kept)
     assert kept_in(folder)[: len(kept)] == kept
-    run(asked, executor=Local(jobs=2), output=whole)
+    run(asked, executor=HERE, output=whole)
     assert (folder / "results.parquet").read_bytes() == (whole / "results.parquet").read_bytes()
 
 

@@ -96,7 +96,7 @@ def enumerate_cells(
     """
     found, outer = _Found(), [*_outer(model, cluster, space)]
     if not counted:
-        outer = _possible(model, cluster, workload, outer, space.waived)
+        outer = _possible(model, cluster, workload, outer, space)
     for tp, cp, pp in outer:
         _Block(model, cluster, workload, space, tp, cp, pp).add_to(found)
     return found.cells(model, cluster, workload, space)
@@ -124,16 +124,17 @@ def _possible(
     cluster: Cluster,
     workload: Workload,
     outer: Sequence[tuple[int, int, int]],
-    waived: Sequence[str],
+    space: Space,
 ) -> list[tuple[int, int, int]]:
     """Return the choices of tp, cp and pp that are legal with all else at what any constraint refuses least."""
     tp, cp, pp = np.array(outer, dtype=np.int64).reshape(-1, 3).T
     least: dict[str, Rows | int] = dict.fromkeys(DEGREE_NAMES, 1)
     columns = {**least, "zero": 3, "sp": 0, "tp": tp, "cp": cp, "pp": pp}
     columns["dp_shard"] = cluster.num_devices // (tp * cp * pp)
-    degrees = _Degrees({name: np.asarray(each) for name, each in columns.items()}, any_schedule=True)
+    arrays = {name: np.asarray(each) for name, each in columns.items()}
+    degrees = _Degrees(arrays, space.base.kernels, any_schedule=True)
     question = Proposal(model=model, cluster=cluster, workload=workload, degrees=degrees)
-    mask, _ = legal(question, tp.shape, waived=waived)
+    mask, _ = legal(question, tp.shape, waived=space.waived)
     return [each for each, fits in zip(outer, mask.tolist(), strict=True) if fits]
 
 
