@@ -99,7 +99,7 @@ def test_clusters_for_the_same_money(forescale, tmp_path):
     one, other = document["runs"]
     assert max(one["cost"], other["cost"]) <= document["budget"] == 20_000.0
     assert (one["cluster"], other["cluster"]) == ("h100-sxm", "gb200-nvl72")
-    shown = forescale("compare", *plans, "--equal-budget", "20K").out
+    shown = " ".join(forescale("compare", *plans, "--equal-budget", "20K").out.split())
     assert f"ends in {other['days'] / one['days']:.0%} of the days of" in shown
     little = " ".join(forescale("compare", *plans, "--equal-budget", "10").out.split())
     assert little.count("give a budget of that or more") == 2

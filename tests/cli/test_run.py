@@ -49,7 +49,7 @@ def test_sites(forescale):
     found = json.loads(forescale(*told, "--bandwidth", "1Gbit/s", "--json").out)
     needed = list(found["bandwidth_bit_per_s"].values())
     assert needed == sorted(needed)
-    assert 0 < found["utilisation"] < 1
+    assert 0 < found["utilisation"] <= 1
     assert "is not projected" in forescale(*told).out
 
 

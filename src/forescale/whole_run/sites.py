@@ -101,7 +101,7 @@ def compute_utilisation(
         for layer, time in arriving.pop(step, ()):
             ready[layer] = max(ready[layer], time)
     half = count // 2
-    return (count - 1 - half) * step_time / (starts[-1] - starts[half])
+    return min(1.0, (count - 1 - half) * step_time / (starts[-1] - starts[half]))
 
 
 def _sent(outer: Outer, layer: int, step: int) -> bool:
