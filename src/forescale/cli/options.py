@@ -198,9 +198,7 @@ class PlanOptions:
     """A file instead of flags, and single values over both."""
 
     plan: Path | None = option("Plan file (TOML); flags override it.", "FILE")
-    config: Path | None = option(
-        "A framework's own file of layout and batch, beside MODEL (DeepSpeed's JSON).", "FILE"
-    )
+    config: Path | None = option("A framework's own file, such as DeepSpeed's JSON.", "FILE")
     sets: list[str] | None = option(
         "Override one value, such as strategy.tp=4. Repeatable.", "A.B=C", flag="--set"
     )
@@ -228,9 +226,7 @@ class ClusterOptions:
     """What it runs on."""
 
     cluster: str | None = _machine("Catalogue name or a file.", "NAME|FILE", complete=complete_clusters)
-    hardware_config: Path | None = _machine(
-        "Its node and network, as Primus writes them, over those of --cluster.", "FILE.yaml"
-    )
+    hardware_config: Path | None = _machine("Primus's node and network, over --cluster's.", "FILE.yaml")
     devices: int | None = _machine("Devices.")
     nodes: int | None = _machine("Nodes, instead of devices.", flag="--nodes --target-nodes")
 
@@ -315,7 +311,7 @@ class RunOptions:
     seq_len: int | None = _run("Tokens per sequence, such as 128k.", parse=sequence_length)
     global_batch_size: int | None = _run("Sequences per optimizer step.")
     document_len: int | None = _run("Tokens of documents packed into a sequence.", "N")
-    images: int | None = _run("Images per sequence of a model with a vision tower; 0 leaves it out.", "N")
+    images: int | None = _run("Images per sequence; 0 leaves a vision tower out.", "N")
     image_size: int | None = _run("Pixels along each side of an image.", "N")
     tokens: str | None = _run("Tokens of the whole run, such as 15T.", "COUNT")
     optimizer: OptimizerName | None = _run("Optimizer.")

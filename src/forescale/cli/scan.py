@@ -30,9 +30,7 @@ _planned = partial(option, panel=Rare("Whole run"))
 class ScanOptions:
     """What is asked instead of one ranking."""
 
-    pareto: bool = _scan(
-        "The layouts that no other beats in step time and peak memory (and devices).", default=False
-    )
+    pareto: bool = _scan("Layouts none beats in time and peak memory.", default=False)
     device_counts: str | None = _scan("The best layout on each number of devices.", "N,N|A-B:STEP")
     target_days: float | None = _scan(
         "The fewest devices for --tokens within DAYS.", "DAYS", check=bounded(TIME, whole=False)
