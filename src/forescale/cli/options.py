@@ -198,7 +198,7 @@ class PlanOptions:
     """A file instead of flags, and single values over both."""
 
     plan: Path | None = option("Plan file (TOML); flags override it.", "FILE")
-    config: Path | None = option("A framework's own file, such as DeepSpeed's JSON.", "FILE")
+    config: Path | None = option("A framework's own file, such as DeepSpeed's.", "FILE")
     sets: list[str] | None = option(
         "Override one value, such as strategy.tp=4. Repeatable.", "A.B=C", flag="--set"
     )
