@@ -60,7 +60,15 @@ BAD = {
     "missing corpus": (("validate", "nowhere.csv"), "nowhere.csv"),
     "unknown preset": (("project", *DENSE, *LAYOUT, "--preset", "primos"), "did you mean primus"),
     "unknown preset of a search": (("search", *SEARCH, "--preset", "primos"), "did you mean primus"),
-    "search under a published account": (("search", *SEARCH, "--preset", "primus"), "preset default only"),
+    "search under a published account": (
+        ("search", *SEARCH, "--preset", "primus"),
+        "search works under the presets default and subramanian2024 only; project takes primus",
+    ),
+    "more memory than there is": (("search", *SEARCH, "--max-memory", "200GiB"), "has 79.65 GiB, got 200GiB"),
+    "tokens of a published search": (
+        ("search", *SEARCH, "--preset", "subramanian2024", "--tensor-parallel", "1d", "--tokens", "1T"),
+        "--tokens does not go with it",
+    ),
     "target of no time": (("search", *SEARCH, "--target-days", 0), "--target-days must be greater than 0"),
     "target without tokens": (("search", *SEARCH, "--target-days", 9), "--tokens"),
     "target in another unit": (("search", *SEARCH, "--target-step-time", "9GiB"), "not a quantity in second"),

@@ -38,6 +38,7 @@ from forescale.cli.study import (
 from forescale.errors import InfeasibleError, SpecError
 from forescale.limits import SHOWN, TIME
 from forescale.results import Result
+from forescale.units import format_bytes
 from forescale.written import writable
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ def search_command(
         _write(found, study_view, as_json=as_json, files=files)
         return
     refuse_study_options(study)
-    refuse_presets(question, "search")
+    refuse_presets(question, "search", works_under=f"the presets default and {STUDY}")
     _refuse_unused(scan, effort, answer, emission, question.objective)
     question = spaced(question, choice, sized=not (scan.device_counts or scan.has_target or scan.of_run))
     if scan.wanted:
@@ -228,6 +229,10 @@ def _limited(question: Question, goal: GoalOptions, *, safe: bool) -> Question:
         "safe": safe or None,
     }
     given: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
+    device, most = question.cluster.device, flags["max_memory"]
+    if isinstance(most, float) and most > device.hbm_bytes:
+        has = f"{device.name} has {format_bytes(device.hbm_bytes)}"
+        raise SpecError(f"--max-memory limits what a device has; {has}, got {goal.max_memory}")
     return replace(question, **given)
 
 

@@ -64,6 +64,8 @@ def search_study(
         raise SpecError(
             f"--preset {STUDY} ranks by step_time, as published; got --objective {question.objective}"
         )
+    if question.workload.tokens is not None:
+        raise SpecError(f"--preset {STUDY} ranks steps, not runs: --tokens does not go with it")
     device = replace(question.cluster.device, hbm_bytes=question.memory_limit)
     return search_subramanian2024(
         question.model,
