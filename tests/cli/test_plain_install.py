@@ -64,6 +64,7 @@ QUESTIONS = {
         *("--cluster", "h100-sxm", "--output", "links.json"),
     ),
     "catalogue": ("catalogue", "models"),
+    "network": ("network", "--cluster", "h100-sxm", "--devices", 16),
     "pipeline list": ("pipeline", "list"),
     "pipeline simulate": ("pipeline", "simulate", "--schedule", "1f1b", *PIPELINE),
     "pipeline compare": ("pipeline", "compare", *PIPELINE),

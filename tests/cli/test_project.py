@@ -260,15 +260,18 @@ def test_padding_without_a_capacity_is_refused(forescale):
     assert "routing.capacity_factor" in ran.err
 
 
-def test_parts_that_are_not_projected_are_said_first(forescale):
-    multimodal = Path(__file__).parents[1] / "data" / "huggingface" / "multimodal"
+def test_parts_that_are_not_projected_are_said_first(forescale, tmp_path):
+    config = Path(__file__).parents[1] / "data" / "huggingface" / "multimodal" / "config.json"
+    whole = json.loads(config.read_text(encoding="utf-8"))
+    multimodal = tmp_path / "config.json"
+    multimodal.write_text(json.dumps({**whole, "audio_config": whole["vision_config"]}), encoding="utf-8")
     for command in (("project", multimodal), ("memory", multimodal), ("explain", multimodal, "mfu")):
         head = forescale(*command, *DENSE[1:]).out.splitlines()[:4]
-        assert any(line.startswith("left out: vision_config (about ") for line in head), command
+        assert any(line.startswith("left out: audio_config (about ") for line in head), command
     notes = document(forescale("project", multimodal, *DENSE[1:], "--json"))["notes"]
     assert notes[0]["topic"] == "left out"
     assert "neither its memory nor its time is counted" in notes[0]["text"]
-    assert all("vision_config" not in note["text"] for note in notes[1:])
+    assert all("audio_config" not in note["text"] for note in notes[1:])
 
 
 BENCH = Path(__file__).parents[2] / "examples" / "bench.json"
