@@ -36,7 +36,7 @@ REFINED_AT_ONCE = 65536
 """Nodes whose work is bounded more closely at once."""
 FIRST_LAYOUTS, LAYOUTS_AT_ONCE = 8192, 65536
 """Layouts evaluated at once: few of the most promising first, to prune others by, then twice as many each time."""
-SIMULATED_FIRST, SIMULATED_AT_ONCE = 512, 4096
+SIMULATED_FIRST, SIMULATED_AT_ONCE = 128, 4096
 """The same where schedules are simulated: each shape of a pipeline is built and timed by itself."""
 SAMPLED_FROM = 65536
 """Nodes from which on a search starts with a sample of its cells."""
