@@ -28,6 +28,12 @@ def test_a_run_in_phases(forescale):
     assert forescale("run", *RUN, "--tp", 1, *phases, "--price", 2, "--json").out == ran.out
 
 
+def test_a_run_that_hardly_anything_interrupts_names_no_cause(forescale):
+    ran = forescale("run", *RUN, "--tp", 1, "--tokens", "1B")
+    assert "0 unexpected, one every" in ran.out
+    assert "()" not in ran.out
+
+
 def test_the_story_on_one_screen(forescale):
     ran = forescale(
         "run", *RUN, "--tokens", "1T", "--checkpoint-mode", "sync", "--storage-bandwidth", "1GB/s"

@@ -144,7 +144,7 @@ def _lines(result: RunProjection) -> list[str]:
         f"days           {_range(result.days, '{:,.1f}')}; {result.ideal_days:.1f} if nothing failed; "
         f"goodput {result.goodput:.1%}{_causes(result.spread)}",
         f"interruptions  {sum(result.interruptions.values()):.0f} unexpected, one every "
-        f"{format_seconds(result.mttf_s)} ({named}); {result.planned:.0f} planned",
+        f"{format_seconds(result.mttf_s)}{f' ({named})' if named else ''}; {result.planned:.0f} planned",
         f"checkpoints    {saved.bytes / 1e12:.2f} TB every {format_seconds(result.interval_s)}; training stops for "
         f"{format_seconds(saved.blocking)}, whole after {format_seconds(saved.written)}, read in "
         f"{format_seconds(saved.reload)}",
