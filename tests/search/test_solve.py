@@ -263,7 +263,8 @@ def test_every_layout_is_evaluated_or_counted_for_its_reason(objective):
 
 @pytest.mark.parametrize("safe", [False, True])
 def test_a_search_that_starts_with_a_sample_finds_the_same(monkeypatch, safe):
-    question = Question(model=moe(4), cluster=cluster(16), workload=WORK, safe=safe)
+    space = Space(schedule=(None, "zb-h1"), tp=(1, 2))
+    question = Question(model=moe(4), cluster=cluster(16), workload=WORK, safe=safe, space=space)
     plain = search(question).to_json()
     monkeypatch.setattr(solve, "SAMPLED_FROM", 0)
     sampled = search(question).to_json()

@@ -39,7 +39,7 @@ FIRST_LAYOUTS, LAYOUTS_AT_ONCE = 8192, 65536
 SIMULATED_FIRST, SIMULATED_AT_ONCE = 128, 4096
 """The same where schedules are simulated: each shape of a pipeline is built and timed by itself."""
 SAMPLED_FROM = 65536
-"""Nodes from which on a search starts with a sample of its cells."""
+"""Nodes from which on a search that simulates schedules starts with a sample of its cells."""
 SAMPLED = ("tp", "cp", "pp", "ep")
 """What makes cells differ in kind."""
 
@@ -250,7 +250,7 @@ class Solver:
 
     def sample(self, watch: Watch) -> None:
         """Learn a first cutoff from the most promising cell of each kind: without one, many are bounded in vain."""
-        if not self.goal.by_time or len(self._queue) < SAMPLED_FROM:
+        if not (self.goal.by_time and self._simulates) or len(self._queue) < SAMPLED_FROM:
             return
         order = np.argsort(self._least, kind="stable")
         kinds = np.stack([self.cells.whole.columns[name][order] for name in SAMPLED], axis=1)
@@ -375,9 +375,14 @@ class Solver:
     @property
     def _at_once(self) -> tuple[int, int]:
         """How many layouts are evaluated first, and at most at once."""
-        if any(each.first.schedule is not None for each in self._tree.branches):
+        if self._simulates:
             return SIMULATED_FIRST, SIMULATED_AT_ONCE
         return FIRST_LAYOUTS, LAYOUTS_AT_ONCE
+
+    @property
+    def _simulates(self) -> bool:
+        """Whether schedules are simulated, of which few are evaluated at first."""
+        return any(each.first.schedule is not None for each in self._tree.branches)
 
     def _branch_by_placement(self, most: int, *, fitting: bool) -> None:
         """Bound the placements of the most promising nodes, each by itself."""
