@@ -75,3 +75,9 @@ def test_a_tower_stands_on_the_first_stage_alone():
         both.vision.forward_s
     )
     assert both.time_s["vision"] > 0 == text.time_s["vision"]
+
+
+@pytest.mark.parametrize("images", [Images(count=2), Images(size=448)])
+def test_a_text_model_sees_no_images(images):
+    with pytest.raises(SpecError, match=r"has no vision tower to see images; leave images out"):
+        project(dense(), MACHINE, LAYOUT, asked(images))

@@ -252,6 +252,12 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         applies=lambda q: q.model.vision is not None,
     ),
     Constraint(
+        name="images of a text model",
+        holds=lambda q: q.workload.images.count <= 1 and q.workload.images.size is None,
+        message=lambda q: f"{q.model.name} has no vision tower to see images; leave images out (--images)",
+        applies=lambda q: q.model.vision is None,
+    ),
+    Constraint(
         name="vision tower over tp",
         holds=lambda q: _all([_divides(q.degrees.tp, width) for width in _tower_widths(q.model)]),
         message=lambda q: (
