@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from forescale.projection.rates import SECONDS_PER_DAY, SECONDS_PER_HOUR
 from forescale.projection.result import Projection
 from forescale.spec.phrases import layout
 from forescale.units import GIB, format_seconds
@@ -29,9 +28,9 @@ def days_and_money(
     points = []
     for one in found:
         hourly = one.cluster.device.price_per_hour if price is None else price
-        if one.training_days is not None and hourly:
-            hours = one.training_days * SECONDS_PER_DAY / SECONDS_PER_HOUR
-            points.append((one, one.training_days, hours * one.cluster.num_devices * hourly))
+        money = one.run_cost(hourly or None)
+        if one.training_days is not None and money is not None:
+            points.append((one, one.training_days, money))
     if not points:
         return ()
     return (_scatter("Days and money", note, ("days", "money"), points),)

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 from forescale.cost.anchor import Rule
 from forescale.cost.model import ProvenanceKind
+from forescale.projection.rates import cost_per_token
 from forescale.question import Note
 from forescale.results import Result
 from forescale.spec.cluster import Cluster
@@ -265,6 +266,18 @@ class Projection(Result):
     def dominant_cost(self) -> str:
         """The largest part of the step."""
         return max(self.time_s, key=self.time_s.__getitem__)
+
+    def run_cost(self, price_per_device_hour: float | None) -> float | None:
+        """Return what the devices cost for the whole run; None where its tokens, or the price, are not known."""
+        if price_per_device_hour is None or self.workload.tokens is None:
+            return None
+        per_token = cost_per_token(
+            price_per_device_hour=price_per_device_hour,
+            num_devices=self.cluster.num_devices,
+            step_time=self.step_time_s,
+            tokens=self.workload.tokens_per_step,
+        )
+        return float(per_token) * self.workload.tokens
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row: the layout and then what was projected; the same columns for every projection."""

@@ -13,7 +13,6 @@ import numpy as np
 from forescale.errors import SpecError
 from forescale.project import project
 from forescale.projection.pictures import memory_and_time
-from forescale.projection.rates import cost_per_token
 from forescale.projection.result import Projection
 from forescale.question import Question, question_of
 from forescale.results import Result
@@ -176,16 +175,7 @@ class SearchResult(Result):
 
     def run_cost(self, one: Projection) -> float | None:
         """Return what the devices of a layout cost for the whole run; None where tokens or price are not known."""
-        price, tokens = self.price_per_device_hour, one.workload.tokens
-        if price is None or tokens is None:
-            return None
-        per_token = cost_per_token(
-            price_per_device_hour=price,
-            num_devices=one.cluster.num_devices,
-            step_time=one.step_time_s,
-            tokens=one.workload.tokens_per_step,
-        )
-        return float(per_token) * tokens
+        return one.run_cost(self.price_per_device_hour)
 
     def pareto(self) -> ParetoResult:
         """Return the Pareto front of the same question over step time and peak memory: all layouts are scored."""

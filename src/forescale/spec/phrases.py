@@ -8,9 +8,8 @@ from forescale.units import counted
 
 def layout(strategy: Strategy) -> str:
     """Return a layout in few words, degrees of 1 left out."""
-    degrees = ("tp", "cp", "ep", "etp", "pp", "vpp")
-    words = [f"{name} {getattr(strategy, name)}" for name in degrees if getattr(strategy, name) > 1]
-    words += [
+    words = [
+        *_cut(strategy),
         f"dp {replicas(strategy)}",
         f"zero {strategy.zero}",
         f"micro_batch_size {strategy.micro_batch_size}",
@@ -20,9 +19,13 @@ def layout(strategy: Strategy) -> str:
 
 def degrees(strategy: Strategy) -> str:
     """Return how a model is cut and what else is not the usual choice, without data parallelism."""
+    return ", ".join(filter(None, [" ".join(_cut(strategy)), variants(strategy)])) or "data parallelism alone"
+
+
+def _cut(strategy: Strategy) -> list[str]:
+    """Return the degrees by which the model is cut, those of 1 left out."""
     names = ("tp", "cp", "ep", "etp", "pp", "vpp")
-    found = [f"{name} {getattr(strategy, name)}" for name in names if getattr(strategy, name) > 1]
-    return ", ".join(filter(None, [" ".join(found), variants(strategy)])) or "data parallelism alone"
+    return [f"{name} {getattr(strategy, name)}" for name in names if getattr(strategy, name) > 1]
 
 
 def replicas(strategy: Strategy) -> str:
