@@ -15,7 +15,7 @@ from forescale.cost.select import Costs
 from forescale.cost.timings import BlockTiming, StepTiming
 from forescale.errors import SpecError
 from forescale.explain import explain
-from forescale.io.bench import read_bench
+from forescale.io.bench import merged, read_bench, write_bench
 from forescale.io.question import build_question
 from forescale.memory.anchored import LayerMeasurement, RankPeak
 from forescale.project import project
@@ -248,3 +248,27 @@ def test_a_real_run_restored_to_itself():
     assert rows(question)["attention+dense", "forward"].seconds == pytest.approx(forward.seconds)
     deeper = replace(question, model=replace(question.model, layers=question.model.layers * 2))
     assert 1.5 < project(deeper).step_time_s / result.step_time_s < 2.0
+
+
+def test_several_files_of_one_run_are_read_as_the_one_they_merge_into(tmp_path):
+    artifact = read_bench(Path(__file__).parent / "data" / "bench" / "cpu-dense.json")
+    slow = replace(
+        artifact, blocks=tuple(replace(row, seconds=1.4 * row.seconds, p90_s=None) for row in artifact.blocks)
+    )
+    names = [str(tmp_path / name) for name in ("fast.json", "slow.json", "both.json")]
+    for name, each in zip(names, (artifact, slow, merged({"fast": artifact, "slow": slow})), strict=True):
+        write_bench(each, name)
+    config = {**artifact.config, "strategy": {**artifact.config["strategy"], "micro_batch_size": 1}}
+    several, one, alone = (
+        project(build_question({**config, "cost": {"benchmarks": files}}, where="test"))
+        for files in (names[:2], names[2:], names[:1])
+    )
+    assert several.step_time_s == one.step_time_s
+    assert several.memory == one.memory
+    assert rows_of(several)["attention+dense", "forward"] == pytest.approx(
+        1.2 * rows_of(alone)["attention+dense", "forward"]
+    )
+
+
+def rows_of(result):
+    return {(row.block, row.part): row.seconds for row in result.costs.restored}

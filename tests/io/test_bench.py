@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -16,6 +17,7 @@ from forescale.io.bench import (
     GemmTiming,
     GivenUp,
     GroupedGemmTiming,
+    merged,
     read_bench,
     write_bench,
 )
@@ -164,3 +166,53 @@ def test_nothing_measured_is_not_written(tmp_path):
 def test_blocks_and_steps_need_their_run(tmp_path):
     with pytest.raises(SpecError, match="blocks and steps need config"):
         write_bench(BenchArtifact(blocks=WHOLE.blocks, steps=WHOLE.steps), tmp_path / "bench.json")
+
+
+def test_equal_rows_of_several_files_become_one_and_others_stay():
+    slow = replace(WHOLE.steps[0], seconds=0.5, p90_s=0.6, repeats=7)
+    other = replace(
+        WHOLE,
+        conditions=Conditions(
+            device="h100-sxm", date="2026-09-01", num_devices=4, clocks_mhz=(1980.0, 1700.0)
+        ),
+        ranks=(replace(WHOLE.ranks[0], peak_reserved_bytes=5e10),),
+        layers=(LayerMeasurement(kind="attention+dense", activation_bytes=2.5e9),),
+        steps=(slow, replace(slow, num_microbatches=8)),
+        kernels=(replace(WHOLE.kernels[0], m=4.0),),
+    )
+    found = merged({"a.json": WHOLE, "b.json": other})
+    assert found.steps == (
+        StepTiming(num_microbatches=4, seconds=0.4, p10_s=0.3, p90_s=0.6, repeats=12),
+        replace(slow, num_microbatches=8),
+    )
+    assert found.kernels == (*WHOLE.kernels, *other.kernels)
+    assert found.blocks[0].seconds == 2e-3
+    assert found.blocks[0].repeats == 128
+    assert found.ranks == other.ranks
+    assert found.layers == (LayerMeasurement(kind="attention+dense", activation_bytes=2e9),)
+    assert found.conditions.clocks_mhz == (1980.0, 1755.0, 1700.0)
+    assert (found.conditions.date, found.conditions.num_devices) == ("2026-09-01", 8)
+    assert (found.config, found.given_up) == (CONFIG, WHOLE.given_up)
+
+
+def test_timed_kernels_go_with_a_run_of_their_device():
+    suite = BenchArtifact(kernels=WHOLE.kernels[1:], conditions=Conditions(device="h100-sxm"))
+    found = merged({"suite.json": suite, "run.json": replace(WHOLE, kernels=WHOLE.kernels[:1])})
+    assert found.config == CONFIG
+    assert set(found.kernels) == set(WHOLE.kernels)
+
+
+@pytest.mark.parametrize(
+    ("other", "what"),
+    [
+        (replace(WHOLE, config=CONFIG | {"model": "llama-3.1-70b"}), "model"),
+        (replace(WHOLE, config=CONFIG | {"precision": {"compute": "fp8"}}), "precision"),
+        (replace(WHOLE, config=CONFIG | {"strategy": {"tp": 4}}), "strategy"),
+        (replace(WHOLE, conditions=Conditions(device="b200")), "device"),
+    ],
+)
+def test_files_that_contradict_each_other_are_kept_apart(other, what):
+    with pytest.raises(
+        SpecError, match=f"a.json and b.json differ in their {what}, and a file holds one run"
+    ):
+        merged({"a.json": WHOLE, "b.json": other})

@@ -40,7 +40,7 @@ def bench_command(
     layout: LayoutOptions,
     plan: PlanOptions,
     devices_here: int | None = option(
-        "Devices of this machine to measure on; all of them by default.",
+        "Devices of this machine; all of them by default.",
         panel=_measuring,
         flag="--devices-here --benchmark-gpus",
         check=bounded(DEVICES),
@@ -53,7 +53,7 @@ def bench_command(
         check=bounded(TIME, whole=False),
     ),
     save: Path | None = option(
-        "Write what was measured, for --load-benchmark and --measurements.",
+        "Write it, for --load-benchmark, --measurements.",
         "FILE.json",
         panel=_measuring,
         flag="--save --save-benchmark",
@@ -64,7 +64,12 @@ def bench_command(
         panel=_measuring,
     ),
     check: Path | None = option(
-        "Run the whole layout instead, and say how far off its projection from this file is.",
+        "Run all of it: how far off is its projection?",
+        "FILE.json",
+        panel=_measuring,
+    ),
+    merge: list[Path] | None = option(
+        "Put files into one, --save. Repeatable.",
         "FILE.json",
         panel=_measuring,
     ),
@@ -77,11 +82,20 @@ def bench_command(
     """
     from forescale.cli.inputs import read_question
 
+    if merge is not None:
+        from forescale.io.bench import merged, read_bench
+
+        _give(merged({str(file): read_bench(file) for file in merge}), save, as_json=as_json)
+        return
     question = read_question(model, plan, cluster, run, layout)
     if check is not None:
         _check(question, check, seconds, as_json=as_json)
         return
-    found = _measured(question, devices_here, seconds, suite=suite is not None)
+    _give(_measured(question, devices_here, seconds, suite=suite is not None), save, as_json=as_json)
+
+
+def _give(found: BenchArtifact, save: Path | None, *, as_json: bool) -> None:
+    """Write, and print, what was measured."""
     if save is not None:
         from forescale.io.bench import write_bench
 

@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from statistics import median
+from typing import Annotated, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from annotated_types import Ge, Interval, Le
@@ -76,6 +77,27 @@ class Timed:
                 f"the median, {self.seconds:g} s, lies between p10_s and p90_s; they are {low:g} and {high:g}"
             )
             raise SpecError(msg)
+
+
+T = TypeVar("T", bound=Timed)
+
+
+def pooled(rows: Iterable[T]) -> tuple[T, ...]:
+    """Return one row for rows of the same work: the median of their medians, the widest of their spreads."""
+    alike: dict[T, list[T]] = defaultdict(list)
+    for row in rows:
+        alike[replace(row, seconds=1.0, p10_s=None, p90_s=None, repeats=None)].append(row)
+    return tuple(each[0] if len(each) == 1 else _together(each) for each in alike.values())
+
+
+def _together(rows: Sequence[T]) -> T:
+    return replace(
+        rows[0],
+        seconds=median(row.seconds for row in rows),
+        p10_s=min(row.p10_s or row.seconds for row in rows),
+        p90_s=max(row.p90_s or row.seconds for row in rows),
+        repeats=sum(row.repeats or 1 for row in rows),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,14 +28,17 @@ Every timed row has the median as `seconds`, and may have `p10_s`, `p90_s` and `
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from itertools import chain
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Any, Literal, TypeAlias
 
 from annotated_types import Ge, Gt, Le
 
-from forescale.cost.timings import BlockTiming, MeasuredCollective, StepTiming, Timed
+from forescale.cost.timings import BlockTiming, MeasuredCollective, StepTiming, Timed, pooled
 from forescale.errors import ReaderError, SpecError, UnknownKeyError
 from forescale.files import parse_json, read_text
 from forescale.graph.ops import AttentionCore, CollectiveKind, Elementwise, Gemm, GroupedGemm
@@ -47,6 +50,8 @@ from forescale.written import write_text
 
 FAMILY = "forescale.bench/"
 SCHEMA = f"{FAMILY}1"
+RUN = ("model", "cluster", "devices", "strategy", "workload", "precision")
+"""Sections of `config` that say what ran."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +120,68 @@ def read_bench(path: str | Path) -> BenchArtifact:
     document = parse_mapping(read_text(file), file, parse_json)
     _check_schema(document.get("schema"), file)
     return build_bench(document, where=str(file))
+
+
+def merged(artifacts: Mapping[str, BenchArtifact]) -> BenchArtifact:
+    """Return artifacts, by the names of their files, as one; loading it is loading them all.
+
+    Equal rows become one (`pooled`). Of a rank the highest peak counts, of what a layer keeps the median.
+
+    Raises
+    ------
+    SpecError
+        If two of them contradict each other: in what ran, or on which device.
+    """
+    given = tuple(artifacts.values())
+    _check_alike(artifacts)
+    of_run = next((each for each in given if each.config is not None), given[0])
+    peaks = sorted(_rows_of(given, "ranks"), key=lambda rank: rank.peak_reserved_bytes)
+    kept: dict[str, list[float]] = defaultdict(list)
+    for layer in _rows_of(given, "layers"):
+        kept[layer.kind] += [] if layer.activation_bytes is None else [layer.activation_bytes]
+    timed: dict[str, Any] = {
+        key: pooled(_rows_of(given, key)) for key in ("blocks", "steps", "kernels", "collectives")
+    }
+    return replace(
+        of_run,
+        conditions=_together([each.conditions for each in given]),
+        ranks=tuple({(rank.rank, rank.stage): rank for rank in peaks}.values()),
+        layers=tuple(
+            LayerMeasurement(kind=kind, activation_bytes=median(sizes) if sizes else None)
+            for kind, sizes in kept.items()
+        ),
+        **timed,
+    )
+
+
+def _rows_of(artifacts: Iterable[BenchArtifact], key: str) -> list[Any]:
+    return [row for each in artifacts for row in getattr(each, key)]
+
+
+def _check_alike(artifacts: Mapping[str, BenchArtifact]) -> None:
+    """Refuse runs that differ, and files of different devices; timed kernels go with any run of their device."""
+    first: dict[str, tuple[str, object]] = {}
+    for name, artifact in artifacts.items():
+        run = artifact.config or {}
+        said = {key: run.get(key) for key in RUN} if run else {}
+        for key, value in {"device": artifact.conditions.device, **said}.items():
+            other, known = first.setdefault(key, (name, value)) if value != "" else (name, value)
+            if value != known:
+                raise SpecError(
+                    f"{other} and {name} differ in their {key}, and a file holds one run: keep them apart, load both"
+                )
+
+
+def _together(several: Sequence[Conditions]) -> Conditions:
+    """Return the conditions of several files as one: all words, the largest numbers."""
+    found: dict[str, Any] = {}
+    for each in fields(Conditions):
+        values = [value for one in several if (value := getattr(one, each.name)) != each.default]
+        if values and isinstance(values[0], tuple):
+            found[each.name] = tuple(dict.fromkeys(chain.from_iterable(values)))
+        elif values:
+            found[each.name] = "; ".join(dict.fromkeys(values)) if isinstance(values[0], str) else max(values)
+    return Conditions(**found)
 
 
 def write_bench(artifact: BenchArtifact, path: str | Path) -> None:

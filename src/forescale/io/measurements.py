@@ -51,8 +51,8 @@ class CostSection:
     measurements: tuple[str, ...] = ()
     """Files of timed kernels and collectives: bench artifacts, kernel tables, output of nccl-tests."""
     benchmarks: tuple[str, ...] = ()
-    """Bench artifacts that time and memory are restored from, block by block; the last counts where several measured
-    the same."""
+    """Bench artifacts that time and memory are restored from, block by block; of several runs that measured
+    the same the last counts."""
     safety_margin: Measure = MARGIN
     """Of what they have of memory beyond the formulas, which the upper end of a peak has more."""
     restore: Rule = "model"

@@ -210,25 +210,46 @@ def benches_of(question: Question) -> tuple[Bench, ...]:
     SpecError
         If it is of another model, device or type.
     """
-    return tuple(_bench(Path(name), question) for name in question.costs.benchmark_files)
+    from forescale.io.bench import BenchArtifact
+
+    found = {file: _measured(file, question) for file in map(Path, question.costs.benchmark_files)}
+    own = {file: each for file, each in found.items() if isinstance(each, BenchArtifact)}
+    benches = []
+    for file, each in found.items():
+        if not isinstance(each, BenchArtifact):
+            benches.append(each)
+            continue
+        same_run = {path: other for path, other in own.items() if other.config == each.config}
+        if file == [*same_run][-1]:
+            benches.append(_bench(same_run, question))
+    return tuple(benches)
 
 
-def _bench(file: Path, target: Question) -> Bench:
+def _measured(file: Path, target: Question) -> Bench | BenchArtifact:
+    """Return what one file has: an artifact of ours, or a run that another tool measured."""
     from forescale.frameworks.primus.benchmark import is_primus_bench, primus_bench
     from forescale.io.bench import read_bench
     from forescale.io.profile import is_profile
-    from forescale.restore import Bench
 
     if is_profile(file):
         return _profiled(file, target)
     document = parse_mapping(read_text(file), file, parse_json)
     if is_primus_bench(document):
         return primus_bench(document, target, where=file.name)
-    artifact = read_bench(file)
+    return read_bench(file)
+
+
+def _bench(files: Mapping[Path, BenchArtifact], target: Question) -> Bench:
+    """Return one run that was measured in several files."""
+    from forescale.io.bench import merged
+    from forescale.restore import Bench
+
+    file, names = next(iter(files)), ", ".join(each.name for each in files)
+    artifact = merged({str(each): found for each, found in files.items()})
     told = [text for text in (artifact.conditions.software, artifact.conditions.date) if text]
     return Bench(
-        question=measured_question(artifact, target, where=file.name, folder=file.parent),
-        source=f"{file.name} ({', '.join(told)})" if told else file.name,
+        question=measured_question(artifact, target, where=names, folder=file.parent),
+        source=f"{names} ({', '.join(told)})" if told else names,
         blocks=artifact.blocks,
         steps=artifact.steps,
         ranks=artifact.ranks,

@@ -1,0 +1,43 @@
+"""`forescale bench` where it measures nothing: files merged."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from forescale.cli.app import run
+from forescale.io.bench import merged, read_bench, write_bench
+
+ARTIFACT = Path(__file__).parents[1] / "data" / "bench" / "cpu-dense.json"
+
+
+@pytest.fixture
+def files(tmp_path):
+    artifact = read_bench(ARTIFACT)
+    found = {"a": artifact, "b": replace(artifact, kernels=artifact.kernels[:1], steps=())}
+    for name, each in found.items():
+        write_bench(each, tmp_path / f"{name}.json")
+    return [str(tmp_path / f"{name}.json") for name in found]
+
+
+def test_several_files_are_merged_into_one(files, tmp_path, capsys):
+    target = tmp_path / "both.json"
+    assert run(["bench", "--merge", files[0], "--merge", files[1], "--save", str(target)]) == 0
+    assert f"wrote {target}" in capsys.readouterr().out.replace("\n", "")
+    assert read_bench(target) == merged({name: read_bench(name) for name in files})
+
+
+def test_files_that_contradict_each_other_are_not_merged(files, tmp_path, capsys):
+    other = replace(read_bench(files[1]), config={**read_bench(files[1]).config, "devices": 2})
+    write_bench(other, files[1])
+    assert run(["bench", "--merge", files[0], "--merge", files[1], "--save", str(tmp_path / "c.json")]) != 0
+    assert "differ in their devices" in capsys.readouterr().err
+    assert not (tmp_path / "c.json").exists()
+
+
+def test_what_was_merged_can_be_printed_as_json(files, capsys):
+    assert run(["bench", "--merge", files[0], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["schema"] == "forescale.bench/1"
