@@ -1,16 +1,11 @@
 from __future__ import annotations
 
-import json
-import re
-from html import unescape
-
 import pytest
 
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
 from forescale.project import project
-from forescale.projection.result import MEMORY_PARTS
-from forescale.report.memory_compare import MemoryComparison, Row, memory_bars, memory_page
+from forescale.report.memory_compare import MemoryComparison, Row, memory_bars
 from forescale.spec import Strategy, Workload
 
 GIB = 2.0**30
@@ -45,11 +40,3 @@ def test_the_document_adds_up(comparison):
         parts = ("weights", "gradients", "optimizer", "activations", "buffers", "overhead")
         assert sum(row[f"{part}_bytes"] for part in parts) == pytest.approx(row["peak_bytes"])
     assert body["refused"] == [{"value": "3", "reason": "no"}]
-
-
-def test_the_page_needs_nothing_else(comparison):
-    page = memory_page(comparison)
-    assert not re.search(r"""(src|href)=["']""", page)
-    spec = json.loads(unescape(re.search(r'data-spec="([^"]+)"', page)[1]))
-    assert {row["part"] for row in spec["data"]["values"]} == set(MEMORY_PARTS)
-    assert f"{comparison.rows[0].projection.memory.peak_bytes / GIB:.2f}" in page

@@ -99,7 +99,9 @@ def run(arguments: list[str] | None = None) -> int:
 
 def _run(given: Sequence[str]) -> int:
     try:
-        code = application(_needed(given))(given, prog_name="forescale", standalone_mode=False)
+        code = application(_needed(given))(
+            given, prog_name="forescale", standalone_mode=False, obj=tuple(given)
+        )
     except _UsageError as error:
         return _usage(error)
     except ForescaleError as error:

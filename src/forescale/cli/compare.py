@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -12,8 +12,10 @@ from forescale.cli.console import console, print_json
 from forescale.cli.options import (
     ClusterOptions,
     CostOptions,
+    HtmlFile,
     JsonFlag,
     LayoutOptions,
+    PageFile,
     PlanOptions,
     RunOptions,
     grouped,
@@ -21,11 +23,15 @@ from forescale.cli.options import (
 from forescale.cli.scan import amount
 from forescale.errors import ReaderError
 from forescale.io.document import numbered, read_layout
+from forescale.results import Result
 
 if TYPE_CHECKING:
+    from rich.console import Group
+
     from forescale.projection.result import Projection
     from forescale.question import Question
 
+R = TypeVar("R", bound=Result)
 KINDS = "a plan (.toml), or what project or search printed with --json (.json, FILE#2 is the second layout)"
 
 
@@ -42,6 +48,7 @@ def compare_command(
         ),
     ] = None,
     cost: CostOptions,
+    html: HtmlFile = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Compare two plans or projections: time, memory and layout, term by term."""
@@ -49,15 +56,24 @@ def compare_command(
 
     budget = amount("--equal-budget", equal_budget)
     if budget is not None:
-        _at_equal_budget({name: _question(name, cost) for name in (a, b)}, budget, as_json=as_json)
+        questions = {name: _question(name, cost) for name in (a, b)}
+        _at_equal_budget(questions, budget, as_json=as_json, html=html)
         return
     result = compare(_projection(a, cost), _projection(b, cost), name_a=a, name_b=b)
+    from forescale.cli.render.compare import comparison_view
+
+    _show(result, comparison_view, as_json=as_json, html=html)
+
+
+def _show(result: R, view: Callable[[R], Group], *, as_json: bool, html: PageFile | None) -> None:
+    if html is not None:
+        from forescale.cli.render.page import write_page
+
+        write_page(html, view(result), result.pictures())
     if as_json:
         print_json(result.to_json())
         return
-    from forescale.cli.render.compare import comparison_view
-
-    console().print(comparison_view(result))
+    console().print(view(result))
 
 
 def _projection(text: str, cost: CostOptions) -> Projection | dict[str, Any]:
@@ -102,15 +118,13 @@ def _question(text: str, cost: CostOptions) -> Question:
     return _asked(path, cost)
 
 
-def _at_equal_budget(questions: Mapping[str, Question], budget: float, *, as_json: bool) -> None:
+def _at_equal_budget(
+    questions: Mapping[str, Question], budget: float, *, as_json: bool, html: PageFile | None
+) -> None:
+    from forescale.cli.render.run import equal_budget_view
     from forescale.goodput.calendar import USUAL
     from forescale.goodput.operations import Operations, load_failures
     from forescale.whole_run.plans import at_equal_budget
 
     result = at_equal_budget(questions, budget, Operations(failures=load_failures(USUAL)))
-    if as_json:
-        print_json(result.to_json())
-        return
-    from forescale.cli.render.run import equal_budget_view
-
-    console().print(equal_budget_view(result))
+    _show(result, equal_budget_view, as_json=as_json, html=html)

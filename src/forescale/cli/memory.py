@@ -11,6 +11,7 @@ from forescale.cli.help import Commands, Group
 from forescale.cli.options import (
     BenchOptions,
     ClusterOptions,
+    HtmlFile,
     JsonFlag,
     LayoutOptions,
     ModelArgument,
@@ -24,9 +25,11 @@ from forescale.errors import SpecError
 from forescale.limits import whole_of
 from forescale.spec.strategy import RematPolicy
 from forescale.view.files import SUFFIXES
-from forescale.written import writable, write_text
+from forescale.written import writable
 
 if TYPE_CHECKING:
+    from rich.console import Group as View
+
     from forescale.memory.anchored import AnchoredMemory
     from forescale.memory.timeline import MemoryTimeline
     from forescale.projection.result import Projection
@@ -80,6 +83,7 @@ def memory_command(
     plan: PlanOptions,
     bench: BenchOptions,
     over_time: TimelineOptions,
+    html: HtmlFile = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Project the memory of one layout, stage by stage."""
@@ -90,6 +94,12 @@ def memory_command(
     anchored = _anchored(question, result) if question.costs.benchmark_files else None
     alone = answered(question.simulated) if bench.side_by_side else None
     timeline = _timeline(question.simulated, over_time) if over_time.wanted else None
+    shown = timeline if over_time.timeline else None
+    if html is not None:
+        from forescale.cli.render.page import write_page
+
+        pictures = (*result.pictures()[1:], *(() if shown is None else shown.pictures()))
+        write_page(html, _view(result, anchored, alone, shown), pictures)
     if as_json:
         from forescale.io.question import question_values
 
@@ -100,24 +110,30 @@ def memory_command(
         }
         print_json({**result.to_json(), **more, "question": question_values(question)})
         return
-    if anchored is not None:
-        from forescale.cli.render.memory import anchored_view, deltas_view
-
-        view = anchored_view(result, anchored) if alone is None else deltas_view(alone, anchored)
-        console().print(view)
-    _show(result, timeline if over_time.timeline else None, alone=anchored is None)
+    console().print(_view(result, anchored, alone, shown, width=console().width))
     if over_time.export is not None:
         say(f"wrote {over_time.export}")
 
 
-def _show(result: Projection, timeline: MemoryTimeline | None, *, alone: bool) -> None:
-    from forescale.cli.render.memory import timeline_view
+def _view(
+    result: Projection,
+    anchored: AnchoredMemory | None,
+    alone: Projection | None,
+    timeline: MemoryTimeline | None,
+    width: int | None = None,
+) -> View:
+    """Return what is known of memory; without a width no curve is drawn in letters."""
+    from rich.console import Group as View
+
+    from forescale.cli.render.memory import anchored_view, deltas_view, timeline_view
     from forescale.cli.render.projection import memory_view
 
+    views = []
+    if anchored is not None:
+        views.append(anchored_view(result, anchored) if alone is None else deltas_view(alone, anchored))
     if timeline is not None:
-        console().print(timeline_view(result, timeline, width=console().width))
-    elif alone:
-        console().print(memory_view(result))
+        views.append(timeline_view(result, timeline, width=width))
+    return View(*(views or [memory_view(result)]))
 
 
 def _anchored(question: Question, result: Projection) -> AnchoredMemory:
@@ -182,20 +198,26 @@ def compare_command(
     plot: Path | None = output_option(
         "Write stacked bars: .html, .json (Vega-Lite), or .svg or .png.", "FILE", check=writable
     ),
+    html: HtmlFile = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Compare one model's memory under several recompute policies, sequence lengths, ZeRO stages or degrees."""
+    from forescale.cli.render.memory import comparison_view
+    from forescale.cli.render.page import write_page
+    from forescale.report.memory_compare import memory_bars
+    from forescale.view.files import write_chart
+
     if plot is not None and plot.suffix not in SUFFIXES:
         raise SpecError(f"--plot takes a file that ends in {', '.join(SUFFIXES)}; got {plot}")
     wanted = [value.strip() for value in (values or USUAL[across]).split(",") if value.strip()]
     found = _compared(across, wanted, model, cluster, run, layout, plan)
     if plot is not None:
-        _write(found, plot)
+        write_chart(memory_bars(found), plot)
+    if html is not None:
+        write_page(html, comparison_view(found), [memory_bars(found)])
     if as_json:
         print_json(found.to_json())
         return
-    from forescale.cli.render.memory import comparison_view
-
     console().print(comparison_view(found))
     if plot is not None:
         say(f"wrote {plot}")
@@ -266,13 +288,3 @@ def _with_recompute(layout: LayoutOptions, value: str) -> LayoutOptions:
     if value in get_args(RematPolicy):
         return replace(bare, recompute_policy=cast("RematPolicy", value))
     return replace(bare, recompute="selective", recompute_modules=value.replace("+", ","))
-
-
-def _write(found: MemoryComparison, path: Path) -> None:
-    from forescale.report.memory_compare import memory_bars, memory_page
-    from forescale.view.files import write_chart
-
-    if path.suffix == ".html":
-        write_text(path, memory_page(found))
-    else:
-        write_chart(memory_bars(found), path)

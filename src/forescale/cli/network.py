@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from forescale.cli.console import console, print_json
-from forescale.cli.options import COST, ClusterOptions, JsonFlag, bounded, grouped, option, output_option
+from forescale.cli.options import COST, ClusterOptions, HtmlFile, JsonFlag, bounded, grouped, option
 from forescale.errors import SpecError, UnknownNameError, shown
 from forescale.files import place_of
 from forescale.graph.ops import CollectiveKind
 from forescale.limits import AMOUNT, DEVICES, whole_of, within
 from forescale.spec.cluster import Cluster
-from forescale.written import writable, write_text
 
 T = TypeVar("T")
 PANEL = "Collectives"
@@ -46,7 +45,7 @@ def network_command(
     ),
     calibration: Path | None = option("Your own fits, as `calibrate` wrote them.", "FILE.json", panel=COST),
     measurements: list[Path] | None = option("Timed collectives to look up. Repeatable.", "FILE", panel=COST),
-    html: Path | None = output_option("Write a page with the curves.", "FILE.html", check=writable),
+    html: HtmlFile = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Price every collective of a cluster by size and ranks: time, bus bandwidth, algorithm."""
@@ -69,15 +68,14 @@ def network_command(
         stride=stride,
         costs=read_costs(cost, chosen, where=WHERE, folder=None),
     )
-    if html is not None:
-        from forescale.cli.render.network import network_page
+    from forescale.cli.render.network import network_view
+    from forescale.cli.render.page import write_page
 
-        write_text(html, network_page(found))
+    if html is not None:
+        write_page(html, network_view(found), found.pictures())
     if as_json:
         print_json(found.to_json())
         return
-    from forescale.cli.render.network import network_view
-
     console().print(network_view(found))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import shlex
 from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from functools import partial, wraps
@@ -18,6 +19,7 @@ from forescale.files import place_of
 from forescale.limits import PRICE, within
 from forescale.spec.strategy import Allocator, ContextKind, Dispatcher, RematPolicy, TensorKind
 from forescale.spec.workload import ComputeType, FrozenType, OptimizerName, StorageType
+from forescale.written import writable
 
 F = TypeVar("F", bound=Callable[..., None])
 
@@ -152,6 +154,41 @@ ModelArgument: TypeAlias = Annotated[
 MasterType: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8", "none"]
 JsonFlag: TypeAlias = Annotated[
     bool, typer.Option("--json", help="Print JSON instead of tables.", rich_help_panel=OUTPUT)
+]
+
+
+@dataclass(frozen=True, slots=True)
+class PageFile:
+    """Where a command writes a page of what it shows, and the command."""
+
+    path: Path
+    command: str = ""
+
+
+def _asked_so(context: typer.Context, file: PageFile | None) -> PageFile | None:
+    """Return where a page goes, if it can be written there, with the command that writes none."""
+    if file is None:
+        return None
+    writable(file.path)
+    words = [str(word) for word in context.obj or ()]
+    for place, word in enumerate(words):
+        if word == "--html":
+            words = words[:place] + words[place + 2 :]
+        elif word.startswith("--html="):
+            words = words[:place] + words[place + 1 :]
+    return PageFile(file.path, shlex.join(["forescale", *words]))
+
+
+HtmlFile: TypeAlias = Annotated[
+    PageFile | None,
+    typer.Option(
+        "--html",
+        metavar="FILE.html",
+        help="Write a page with pictures and tables.",
+        parser=lambda text: PageFile(Path(text)),
+        callback=_asked_so,
+        rich_help_panel=OUTPUT,
+    ),
 ]
 
 

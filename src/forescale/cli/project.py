@@ -10,6 +10,7 @@ from forescale.cli.console import console, print_json, say
 from forescale.cli.options import (
     ClusterOptions,
     CostOptions,
+    HtmlFile,
     JsonFlag,
     LayoutOptions,
     ModelArgument,
@@ -20,6 +21,8 @@ from forescale.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from rich.console import Group
+
     from forescale.projection.result import Projection
     from forescale.question import Question
 
@@ -38,6 +41,7 @@ def project_command(
         "FOLDER",
         panel="Measurement",
     ),
+    html: HtmlFile = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Project step time and memory of one layout."""
@@ -46,17 +50,29 @@ def project_command(
     question = read_question(model, plan, cluster, run, layout, cost)
     result = answered(question) if measured is None else _as_run(question, measured)
     simulated = answered(question.simulated) if cost.side_by_side or measured is not None else None
+    if html is not None:
+        from forescale.cli.render.page import write_page
+        from forescale.report.drawn import drawings
+
+        pictures = () if not result.step_time_s else result.pictures()
+        drawn = drawings(question) if question.preset == "default" else ()
+        write_page(html, _view(simulated, result), pictures, drawn)
     if as_json:
         from forescale.io.question import question_values
 
         more = {} if simulated is None else {"simulated": simulated.to_json()}
         print_json({**result.to_json(), **more, "question": question_values(question)})
         return
-    from forescale.cli.render.projection import projection_view, sides_view
-
-    console().print(projection_view(result) if simulated is None else sides_view(simulated, result))
+    console().print(_view(simulated, result))
     if result.memory.verdict == "OOM" and question.preset == "default":
         say(f"what would make it fit: forescale {line_of('fit', question, result, 'FILE.json')}")
+
+
+def _view(simulated: Projection | None, result: Projection) -> Group:
+    """Return the projection, beside that of the models alone where both are asked."""
+    from forescale.cli.render.projection import projection_view, sides_view
+
+    return projection_view(result) if simulated is None else sides_view(simulated, result)
 
 
 def _as_run(question: Question, folder: Path) -> Projection:

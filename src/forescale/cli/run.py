@@ -14,6 +14,7 @@ from forescale.cli.operations import OperationsOptions
 from forescale.cli.options import (
     ClusterOptions,
     CostOptions,
+    HtmlFile,
     JsonFlag,
     LayoutOptions,
     ModelArgument,
@@ -97,6 +98,7 @@ def run_command(
     prices: PriceOptions,
     plan: PlanOptions,
     cost: CostOptions,
+    html: HtmlFile = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Project a whole run: days on the calendar, failures, money, energy."""
@@ -112,11 +114,14 @@ def run_command(
             raise SpecError(msg)
         phases.append(Phase(name=str(at), projection=found, tokens=found.workload.tokens))
     result = project_run(phases, operated.read(), _prices(prices), seed=told.seed)
+    from forescale.cli.render.page import write_page
+    from forescale.cli.render.run import run_view
+
+    if html is not None:
+        write_page(html, run_view(result), result.pictures())
     if as_json:
         print_json(result.to_json())
         return
-    from forescale.cli.render.run import run_view
-
     console().print(run_view(result))
 
 

@@ -16,6 +16,7 @@ from forescale.cli.operations import OperationsOptions
 from forescale.cli.options import (
     ClusterOptions,
     CostOptions,
+    HtmlFile,
     JsonFlag,
     ModelArgument,
     PlanOptions,
@@ -110,10 +111,11 @@ class GoalOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileOptions:
-    """Tables of the layouts shown."""
+    """Tables of the layouts shown, and a page of all that is."""
 
     csv: Path | None = output_option("Write the layouts shown.", "FILE", check=writable)
     parquet: Path | None = output_option("Write the layouts shown.", "FILE", check=parquet_writable)
+    html: HtmlFile = None
 
 
 @grouped
@@ -317,6 +319,10 @@ def _write(
         write_csv(result.rows(), files.csv)
     if files.parquet is not None:
         write_parquet(result.rows(), files.parquet)
+    if files.html is not None:
+        from forescale.cli.render.page import write_page
+
+        write_page(files.html, view(result), result.pictures())
     if as_json:
         from forescale.io.question import question_values
 

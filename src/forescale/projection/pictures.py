@@ -11,13 +11,15 @@ from forescale.view.axes import value_axis
 from forescale.view.lines import Dot, Line, LineChart
 
 
-def memory_and_time(found: Sequence[Projection], *, note: str) -> LineChart:
-    """Return the memory of the fullest device against the step time."""
-    return _scatter(
+def memory_and_time(found: Sequence[Projection], *, note: str, chosen: Projection | None = None) -> LineChart:
+    """Return the memory of the fullest device against the step time, with one that is `chosen` marked."""
+    several = found if chosen is None else (*found, chosen)
+    return scatter(
         "Memory and step time",
         note,
         ("GiB on the fullest device", "seconds per step"),
-        [(one, one.memory.peak_bytes / GIB, one.step_time_s) for one in found],
+        [(one, one.memory.peak_bytes / GIB, one.step_time_s) for one in several],
+        chosen,
     )
 
 
@@ -33,18 +35,28 @@ def days_and_money(
             points.append((one, one.training_days, money))
     if not points:
         return ()
-    return (_scatter("Days and money", note, ("days", "money"), points),)
+    return (scatter("Days and money", note, ("days", "money"), points),)
 
 
-def _scatter(
-    title: str, note: str, axes: tuple[str, str], points: Sequence[tuple[Projection, float, float]]
+def scatter(
+    title: str,
+    note: str,
+    axes: tuple[str, str],
+    points: Sequence[tuple[Projection, float, float]],
+    chosen: Projection | None = None,
 ) -> LineChart:
-    dots = tuple(Dot(x=x, y=y, remark=_remark(one)) for one, x, y in points)
+    """Return each projection as a point, with the one that is `chosen` marked."""
     x, y = (
-        value_axis(name, [getattr(dot, side) for dot in dots], log=False, say="{:,.6g}".format)
-        for name, side in zip(axes, "xy", strict=True)
+        value_axis(name, values, log=False, say="{:,.6g}".format)
+        for name, values in zip(axes, ([x for _, x, _ in points], [y for *_, y in points]), strict=True)
     )
-    return LineChart(title=title, note=note, x=x, y=y, lines=(Line(name="layouts", dots=dots, joined=False),))
+    sides = {"layouts": [point for point in points if point[0] is not chosen]}
+    sides |= {} if chosen is None else {"this one": [point for point in points if point[0] is chosen]}
+    lines = (
+        Line(name=name, joined=False, colour=colour, dots=tuple(Dot(x=x, y=y, remark=_remark(one)) for one, x, y in of))
+        for colour, (name, of) in enumerate(sides.items())
+    )  # fmt: skip
+    return LineChart(title=title, note=note, x=x, y=y, lines=tuple(lines))
 
 
 def _remark(one: Projection) -> str:

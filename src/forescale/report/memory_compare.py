@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from forescale.escaping import xml
 from forescale.projection.result import MEMORY_PARTS, Projection, StageMemory
 from forescale.units import GIB
 from forescale.view.bars import Bar, BarChart
-from forescale.view.page import figure, page, table
 
 SCHEMA = "forescale.memory_compare/1"
 
@@ -69,18 +67,6 @@ def memory_bars(comparison: MemoryComparison) -> BarChart:
         limit=capacity,
         limit_name=f"{first.cluster.device.name}: {capacity:.0f} GiB",
     )
-
-
-def memory_page(comparison: MemoryComparison) -> str:
-    """Return one page with picture and figures; it loads nothing."""
-    chart = memory_bars(comparison)
-    rows = (
-        (bar.label, *(f"{value:.2f}" for value in (*bar.values.values(), bar.total)), bar.remark)
-        for bar in chart.bars
-    )
-    heads = (comparison.across, *MEMORY_PARTS, "peak", "verdict")
-    shown = table(f"{chart.title} [{chart.unit}]", heads, rows, words=(0, len(heads) - 1))
-    return page(chart.title, figure(chart), shown, f"<p>All figures in {xml(chart.unit)}.</p>")
 
 
 def _row(row: Row) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from forescale.view.theme import LIMIT, Spec, colour, specification
 
 _MANY = 24
 """Bars from which on they are thin."""
-_CHARACTER = 0.021
+_CHARACTER = 0.026
 """Share of the axis that a character beside a bar takes, about."""
 
 

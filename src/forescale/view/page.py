@@ -39,6 +39,11 @@ def drawing(svg: str, title: str, note: str = "") -> str:
     )
 
 
+def gallery(figures: Iterable[str]) -> str:
+    """Return figures beside each other where there is room."""
+    return f'<div class="pictures">{"".join(figures)}</div>'
+
+
 def wide(inner: str, name: str, *, kind: str = "") -> str:
     """Return what may be wider than the page, in a region of its own that the keyboard can move."""
     words = f"wide {kind}".rstrip()
@@ -53,7 +58,7 @@ def table(
     words: Iterable[int] = (0,),
     crowded: bool = False,
 ) -> str:
-    """Return rows of text under headings.
+    """Return rows of text under headings, which may be none.
 
     Parameters
     ----------
@@ -62,17 +67,19 @@ def table(
     crowded
         Whether it is set smaller, and never wraps.
     """
-    left = set(words)
-    kinds = ["" if place in left else ' class="number"' for place in range(len(headings))]
+    left, lines = set(words), list(rows)
+    columns = max(map(len, [headings, *lines]))
+    kinds = ["" if place in left else ' class="number"' for place in range(columns)]
     head = "".join(
-        f'<th scope="col"{kind}>{xml(each)}</th>' for kind, each in zip(kinds, headings, strict=True)
+        f'<th scope="col"{kind}>{xml(each)}</th>' for kind, each in zip(kinds, headings, strict=False)
     )
+    top = f"<thead><tr>{head}</tr></thead>" if head else ""
     body = "\n".join(
         f"<tr>{''.join(f'<td{kind}>{xml(cell)}</td>' for kind, cell in zip(kinds, row, strict=True))}</tr>"
-        for row in rows
+        for row in lines
     )
     size = ' class="crowded"' if crowded else ""
-    return wide(f"<table{size}><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table>", name)
+    return wide(f"<table{size}>{top}<tbody>\n{body}\n</tbody></table>", name)
 
 
 def bullets(items: Iterable[str]) -> str:

@@ -39,7 +39,7 @@ CONFIG: Spec = {
     },
     "legend": {
         "labelColor": "currentColor", "titleColor": "currentColor", "labelFontSize": 12, "titleFontSize": 12,
-        "orient": "bottom", "columns": 3, "labelLimit": 220, "gradientLength": 160,
+        "orient": "bottom", "columns": 3, "labelLimit": 280, "gradientLength": 160,
     },
     "title": {"color": "currentColor", "subtitleColor": "currentColor", "anchor": "start", "fontSize": 15},
     "text": {"color": "currentColor", "fontSize": 12},

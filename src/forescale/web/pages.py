@@ -17,17 +17,16 @@ from forescale.export import export
 from forescale.frameworks.writers import WRITERS
 from forescale.io.line import project_line
 from forescale.io.question import question_values
-from forescale.project import memory_timeline
 from forescale.project import project as projected
 from forescale.projection.result import TIME_PARTS, Projection
-from forescale.schedule.draw import to_svg
+from forescale.report.drawn import drawings
 from forescale.search import compare as compared
 from forescale.search import search as searched
 from forescale.search.solve import Progress
 from forescale.spec import phrases
 from forescale.units import GIB, format_bytes, format_count, format_seconds
 from forescale.version import __version__
-from forescale.view.page import drawing, figure
+from forescale.view.page import figure
 from forescale.view.theme import CONFIG
 from forescale.web import charts
 from forescale.web.asked import (
@@ -41,7 +40,6 @@ from forescale.web.asked import (
     told,
     words_of,
 )
-from forescale.web.placement import placement
 from forescale.web.upload import uploaded
 
 Tell: TypeAlias = Callable[[object], None]
@@ -56,8 +54,6 @@ FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 DEPTH = 4
 """Levels of an explanation that are unfolded."""
 TOP = 10
-MOST_DRAWN = 2_000
-"""Passes of a schedule that are drawn."""
 TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "templates"), autoescape=select_autoescape(default=True)
 )
@@ -115,10 +111,8 @@ def pictures(tell: Tell, query: Query) -> str:
     del tell
     points = list(_varied(query))
     curves = (charts.curve(points, what, words) for what, words in WHAT_IF)
-    asked = question(query)
-    drawn = [drawing(placement(asked.layout, asked.cluster), "Where ranks lie", _tiers(query))]
-    drawn += [drawing(svg, "One step of the pipeline")] if (svg := _schedule(query)) else []
-    return filled("pictures.html", curves=[figure(each) for each in curves if each], drawn=drawn)
+    shown = [figure(each) for each in curves if each]
+    return filled("pictures.html", curves=shown, drawn=drawings(question(query)))
 
 
 def compare(tell: Tell, query: Query, kept: Query) -> str:
@@ -215,20 +209,6 @@ def _answer(query: Query) -> dict[str, Any]:
 def _layout(query: Query, one: Projection) -> str:
     """Return the address of the same question with another layout."""
     return address(changed(query, **words_of(one.to_json()["strategy"])))
-
-
-def _tiers(query: Query) -> str:
-    tiers = question(query).cluster.tiers
-    return "; ".join(f"{tier.name}: {tier.bandwidth / 1e9:,.0f} GB/s" for tier in tiers)
-
-
-def _schedule(query: Query) -> str | None:
-    """Return the step of the pipeline as SVG; None where there is none, or too much to draw."""
-    found = _projection(query)
-    passes = 3 * found.strategy.pp * found.strategy.vpp * found.num_microbatches
-    if found.strategy.pp == 1 or passes > MOST_DRAWN:
-        return None
-    return to_svg(memory_timeline(question(query)).simulation.timeline)
 
 
 def _varied(query: Query) -> Iterator[dict[str, Any]]:

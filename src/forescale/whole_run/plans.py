@@ -21,6 +21,7 @@ from forescale.goodput.operations import Operations, case_of
 from forescale.graph.counts import count_parameters
 from forescale.numeric import divisors
 from forescale.project import project
+from forescale.projection.pictures import scatter
 from forescale.projection.rates import SECONDS_PER_DAY
 from forescale.projection.result import Calendar, Projection
 from forescale.question import Question
@@ -30,6 +31,7 @@ from forescale.search.scenarios import fastest
 from forescale.search.solve import Watch
 from forescale.spec import Cluster
 from forescale.units import counted
+from forescale.view.page import Chart
 from forescale.whole_run.prices import published_prices
 
 SCHEMA = "forescale.plans/1"
@@ -111,6 +113,13 @@ class Plans(Result):
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per plan of the front, with its layout."""
         return [{**each.projection.rows()[0], **each.row()} for each in self.front]
+
+    def pictures(self) -> Sequence[Chart]:
+        """Return days against what they cost, with the plan asked for marked."""
+        points = [(each.projection, each.days, each.cost) for each in self.front]
+        cost = "device-hours" if self.price is None else "money"
+        note = "plans none of which is both sooner and cheaper"
+        return (scatter("Days and cost", note, ("days", cost), points, self.chosen.projection),)
 
     def to_json(self) -> dict[str, Any]:
         """Return the `forescale.plans/1` document."""

@@ -104,15 +104,15 @@ def _verdict(anchored: AnchoredMemory) -> Text:
     return Text.assemble((estimate.verdict, VERDICT_STYLE[estimate.verdict]), text)
 
 
-def timeline_view(result: Projection, timeline: MemoryTimeline, *, width: int) -> Group:
-    """Return every rank's memory over one step as a curve, and what lives at the highest peak."""
+def timeline_view(result: Projection, timeline: MemoryTimeline, *, width: int | None) -> Group:
+    """Return every rank's memory over one step as a curve, and what lives at the highest peak; no width, no curve."""
     peak, shown = timeline.peak, _shown(timeline)
-    columns = max(20, width - LABEL)
+    columns = max(20, (width or 0) - LABEL)
     low, high = min(float(rank.allocated.min()) for rank in timeline.ranks), peak.allocated_bytes
     lines = [
         Text.assemble(
             f"rank {rank.rank:<4}",
-            (curve(rank, timeline.step_time_s, columns, low, high), "cyan"),
+            (curve(rank, timeline.step_time_s, columns, low, high) if width else "", "cyan"),
             _peak_of(rank.peak),
         )
         for rank in shown
@@ -122,7 +122,8 @@ def timeline_view(result: Projection, timeline: MemoryTimeline, *, width: int) -
     schedule = timeline.schedule
     title = Text(
         f"{schedule.name}, {counted(schedule.num_microbatches, 'micro-batch')}, "
-        f"{format_seconds(timeline.step_time_s)}; allocated, blocks from {_gib(low)} to {_gib(high)} GiB"
+        f"{format_seconds(timeline.step_time_s)}; allocated{', blocks' if width else ''} from {_gib(low)} to "
+        f"{_gib(high)} GiB"
     )
     return Group(*header(result), "", title, *lines, *more, "", _named(peak, result), _tensors(peak))
 

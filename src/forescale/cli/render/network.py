@@ -11,8 +11,6 @@ from rich.text import Text
 from forescale.cli.render.tables import table
 from forescale.cost.network import CollectivePrice, NetworkPrices
 from forescale.units import GB, format_seconds
-from forescale.view.page import figure, page
-from forescale.view.page import table as table_of
 
 UNITS = (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10), ("B", 1.0))
 
@@ -35,25 +33,6 @@ def network_view(found: NetworkPrices) -> Group:
         ]
         parts += [Text(line, style="dim") for line in _ways(found, ranks)]
     return Group(*parts)
-
-
-def network_page(found: NetworkPrices) -> str:
-    """Return a page with the curves of every group and their numbers."""
-    headings = ("collective", "ranks", "size", "time", "bus bandwidth", "algorithm")
-    rows = [
-        (
-            each.kind,
-            f"{each.num_ranks:,}",
-            size_word(each.num_bytes),
-            format_seconds(each.seconds),
-            f"{each.bus_bandwidth / GB:.3g} GB/s",
-            each.way,
-        )
-        for each in found.prices
-    ]
-    drawn = (figure(chart) for chart in found.pictures())
-    numbers = table_of("Collectives", headings, rows, words=(0, 5))
-    return page(f"Collectives of {found.cluster.num_devices:,} × {found.cluster.name}", *drawn, numbers)
 
 
 def size_word(num_bytes: float) -> str:

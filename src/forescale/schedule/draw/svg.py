@@ -21,8 +21,9 @@ def to_svg(*timelines: Timeline, width: float = 1100.0, memory: bool = True) -> 
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{top:g}" '
-            f'viewBox="0 0 {width:g} {top:g}" font-family="ui-sans-serif, Helvetica, Arial, sans-serif">',
-            f'<rect width="{width:g}" height="{top:g}" fill="#ffffff"/>',
+            f'viewBox="0 0 {width:g} {top:g}" '
+            'font-family="ui-sans-serif, Helvetica, Arial, sans-serif" fill="currentColor">',
+            f'<rect class="paper" width="{width:g}" height="{top:g}" fill="#ffffff"/>',
             *body,
             "</svg>",
         ]
@@ -35,8 +36,8 @@ def _step(timeline: Timeline, top: float, scale: float, *, memory: bool) -> tupl
     pitch = _ROW + strip + _GAP
     height = _TOP + pitch * timeline.num_ranks + 26.0
     parts = [
-        f'<text x="{_LEFT:g}" y="{top + 16:g}" font-size="13" fill="#1b2430">{xml(timeline.title)}</text>',
-        f'<text x="{_LEFT:g}" y="{top + 32:g}" font-size="11" fill="#5b6675">{xml(timeline.note)}</text>',
+        f'<text x="{_LEFT:g}" y="{top + 16:g}" font-size="13">{xml(timeline.title)}</text>',
+        f'<text x="{_LEFT:g}" y="{top + 32:g}" font-size="11" opacity="0.8">{xml(timeline.note)}</text>',
     ]
     for rank in range(timeline.num_ranks):
         parts += _row(timeline, rank, top + _TOP + pitch * rank, scale, strip)
@@ -46,10 +47,9 @@ def _step(timeline: Timeline, top: float, scale: float, *, memory: bool) -> tupl
 def _row(timeline: Timeline, rank: int, top: float, scale: float, strip: float) -> list[str]:
     span = timeline.makespan * scale
     parts = [
-        f'<text x="{_LEFT - 8:g}" y="{top + 15:g}" font-size="11" text-anchor="end" fill="#1b2430">'
-        f"rank {rank}</text>",
-        f'<rect x="{_LEFT:g}" y="{top:g}" width="{span:.2f}" height="{_ROW:g}" fill="#eef0f3"/>',
-        f'<text x="{_LEFT + span + 6:.2f}" y="{top + 15:g}" font-size="10" fill="#5b6675">'
+        f'<text x="{_LEFT - 8:g}" y="{top + 15:g}" font-size="11" text-anchor="end">rank {rank}</text>',
+        f'<rect x="{_LEFT:g}" y="{top:g}" width="{span:.2f}" height="{_ROW:g}" fill-opacity="0.08"/>',
+        f'<text x="{_LEFT + span + 6:.2f}" y="{top + 15:g}" font-size="10" opacity="0.8">'
         f"{timeline.bubble(rank):.1%}</text>",
     ]
     for bar in timeline.bars:
@@ -108,12 +108,12 @@ def _legend(timeline: Timeline, y: float) -> list[str]:
     for kind, name in names.items():
         if kind in used:
             parts.append(f'<rect x="{x:g}" y="{y - 9:g}" width="10" height="10" fill="{FILL[kind][0]}"/>')
-            parts.append(f'<text x="{x + 14:g}" y="{y:g}" font-size="11" fill="#1b2430">{name}</text>')
+            parts.append(f'<text x="{x + 14:g}" y="{y:g}" font-size="11">{name}</text>')
             x += 26 + 6.4 * len(name)
     more = "later chunks are lighter; right: idle share"
     if timeline.shades:
         more += "; red: lost against the simulation"
     if any(timeline.memory):
         more += "; strips: memory held"
-    parts.append(f'<text x="{x:g}" y="{y:g}" font-size="11" fill="#5b6675">{more}</text>')
+    parts.append(f'<text x="{x:g}" y="{y:g}" font-size="11" opacity="0.8">{more}</text>')
     return parts

@@ -20,7 +20,8 @@ async function drawChart(place) {
   const wide = { ...spec, width: "container", autosize: { type: "fit-x", contains: "padding" } };
   delete wide.title;  // the page says it
   wide.description = place.getAttribute("aria-label");
-  const view = new vega.View(vega.parse(vegaLite.compile(wide, { config, logger: vega.logger(vega.Error) }).spec), { renderer: "svg", container: place, hover: true });
+  const narrow = place.clientWidth < 400 ? { ...config, legend: { ...config.legend, columns: 2, labelLimit: place.clientWidth / 2 - 40 } } : config;
+  const view = new vega.View(vega.parse(vegaLite.compile(wide, { config: narrow, logger: vega.logger(vega.Error) }).spec), { renderer: "svg", container: place, hover: true });
   view.tooltip(hint);
   view.addEventListener("click", (_, item) => {
     const quantity = item && item.datum && item.datum.quantity;

@@ -1,4 +1,4 @@
-"""Where ranks lie: for each axis the ranks that rank 0 talks to, node by node, and the tiers that this crosses."""
+"""What a page draws of a layout beside its charts: where ranks lie, and one step of the pipeline."""
 
 from __future__ import annotations
 
@@ -6,11 +6,17 @@ from forescale.cost.mesh import Group, groups, order_of, ranks_per_tier
 from forescale.escaping import xml
 from forescale.graph.layout import split_strategy
 from forescale.graph.ops import MeshAxis
+from forescale.project import memory_timeline
+from forescale.question import Question
+from forescale.schedule.draw import to_svg
 from forescale.spec.cluster import Cluster
 from forescale.spec.strategy import Strategy
 from forescale.units import counted
+from forescale.view.page import drawing
 from forescale.view.theme import SERIES
 
+MOST_PASSES = 2_000
+"""Passes of a schedule that are drawn."""
 SHOWN = 64
 """Devices that are drawn, if a node has no more."""
 SIDE, GAP, ROW = 15, 9, 46
@@ -24,8 +30,20 @@ MEANINGS: dict[MeshAxis, str] = {
 }
 
 
+def drawings(question: Question) -> list[str]:
+    """Return figures of one layout: its placement, and its pipeline if it has one that is not too much to draw."""
+    tiers = "; ".join(f"{tier.name}: {tier.bandwidth / 1e9:,.0f} GB/s" for tier in question.cluster.tiers)
+    found = [drawing(placement(question.layout, question.cluster), "Where ranks lie", tiers)]
+    layout, workload = question.layout, question.workload
+    passes = 3 * layout.pp * layout.vpp * workload.global_batch_size // (layout.dp * layout.micro_batch_size)
+    if layout.pp > 1 and passes <= MOST_PASSES:
+        step = memory_timeline(question).simulation.timeline
+        found.append(drawing(to_svg(step), "One step of the pipeline"))
+    return found
+
+
 def placement(strategy: Strategy, cluster: Cluster) -> str:
-    """Return an SVG document: a row of devices for each axis of more than one rank."""
+    """Return an SVG document: for each axis of more than one rank the devices that device 0 talks to, node by node."""
     degrees, choices = split_strategy(strategy, domain=cluster.domain)
     meshes = groups(degrees, order_of(strategy), choices.tp_kind)
     node = cluster.devices_per_node

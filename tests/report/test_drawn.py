@@ -4,8 +4,8 @@ import re
 from xml.etree import ElementTree
 
 from forescale.catalogue.clusters import load_cluster
+from forescale.report.drawn import placement
 from forescale.spec import Strategy
-from forescale.web.placement import placement
 
 SVG = "{http://www.w3.org/2000/svg}"
 
