@@ -24,7 +24,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from forescale.bench.huggingface import as_run, tensor_group
+from forescale.bench.groups import groups_of
+from forescale.bench.huggingface import as_run
 from forescale.bench.kernels import messages_of
 from forescale.bench.measure import exchange, measure
 from forescale.bench.timing import Watch, repeated
@@ -186,7 +187,7 @@ class Stage(Training):
             work.wait()
         self.sent.clear()
         phase("update")
-        self.finish()
+        self.update()
         phase("idle")
         return torch.zeros(())
 
@@ -196,7 +197,7 @@ def run(_rank: int, question: Question, seconds: float) -> tuple[float, float]:
     make = (
         partial(Stage, question)
         if question.layout.pp > 1
-        else partial(Training, question, CPU, tensor_group(question))
+        else partial(Training, question, CPU, groups_of(question))
     )
     training, _, peaks = weighed(make, CPU)
     watch = Watch(CPU)

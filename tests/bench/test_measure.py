@@ -19,7 +19,8 @@ from torch._C._profiler import _EventType
 from forescale.bench import here
 from forescale.bench import measure as measuring
 from forescale.bench.blocks import timed_step
-from forescale.bench.huggingface import check, tensor_group
+from forescale.bench.groups import groups_of
+from forescale.bench.huggingface import check
 from forescale.bench.kernels import kernel_row, kernels_of
 from forescale.bench.measure import Spool, check_projection, measure, measure_suite
 from forescale.bench.suite import COLLECTIVES, LONGEST_S, suite_kernels, suite_messages
@@ -91,7 +92,7 @@ def test_blocks_of_a_step_are_all_of_it(changes):
 
 
 def _sampled(_rank, asked):
-    training = Training(asked, torch.device("cpu"), tensor_group(asked))
+    training = Training(asked, torch.device("cpu"), groups_of(asked))
     return timed_step(training, Watch(torch.device("cpu")))
 
 
@@ -199,7 +200,7 @@ def test_ctrl_c_ends_the_command_with_a_whole_file(tmp_path):
 
 
 def _losses(rank, *losses):
-    training = Training(question(tp=2), torch.device("cpu"), tensor_group(question(tp=2)))
+    training = Training(question(tp=2), torch.device("cpu"), groups_of(question(tp=2)))
     training.check(torch.tensor(losses[rank]))
 
 

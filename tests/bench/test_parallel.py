@@ -1,4 +1,4 @@
-"""Layers split over two processes give the loss and the gradients of one."""
+"""Layers, experts, sequences and batches split over processes give the loss and the gradients of one."""
 
 from __future__ import annotations
 
@@ -9,58 +9,127 @@ import torch
 import torch.distributed as dist
 from tests.bench.tiny import DENSE, FULL, LATENT, MOE, question
 
+from forescale.bench.groups import Groups, groups_of
 from forescale.bench.huggingface import Blocks
-from forescale.bench.parallel import sum_partial
+from forescale.bench.training import Training
 from forescale.errors import SpecError
 from forescale.runtime import launch
 
+CPU = torch.device("cpu")
+STRAIGHT = replace(LATENT, q_lora_rank=None)
+NORMED, BIASED = replace(FULL, qk_norm="head"), replace(FULL, qkv_bias=True, output_bias=True)
+SP, SP_MOE = {"tp": 2, "sp": True}, {"tp": 2, "sp": True, "etp": 1}
 
-def gradients(asked, group):
-    blocks = Blocks(asked, group)  # grouped products know no float64
-    tokens = torch.arange(32).view(2, 16) % 64
-    loss = blocks(tokens)
+
+def gradients(asked, groups):
+    """Return loss, whole reduced gradients, and weights after a step, which grouped products know in no float64."""
+    training = Training(asked, CPU, groups)
+    loss = training.blocks(training.tokens) / training.share
     loss.backward()
-    if group is not None:
-        sum_partial(blocks, group)
-    return float(loss.detach()), {name: each.grad for name, each in blocks.named_parameters()}
+    training.update.reduce()
+    found = {name: each.grad.clone() for name, each in training.blocks.named_parameters()}
+    for bucket in training.update.buckets:
+        if bucket.shard is not None:
+            parts = list(bucket.flat.chunk(dist.get_world_size(bucket.group)))
+            dist.all_gather(parts, parts[bucket.shard], group=bucket.group)
+            found |= {name: each.grad for name, each in training.blocks.named_parameters()}
+    loss = loss.detach()
+    if groups.dp_cp is not None:
+        dist.all_reduce(loss, group=groups.dp_cp)
+    found = {name: each.clone() for name, each in found.items()}
+    for bucket in training.update.buckets:
+        bucket.flat.zero_()
+    training.step()
+    return float(loss), found, dict(training.blocks.named_parameters())
 
 
-def compare(rank, pairs):
-    """Return the largest difference of losses and gradients over some pairs of a whole and a split question."""
-    return max(_difference(rank, whole, cut) for whole, cut in pairs)
+def compare(_rank, pairs):
+    """Return the largest difference of losses, gradients and weights over pairs of a whole and a split question."""
+    return [_difference(whole, cut) for whole, cut in pairs]
 
 
-def _difference(rank, whole, cut):
-    one, single = gradients(whole, None)
-    other, split = gradients(cut, dist.group.WORLD)
+def _difference(whole, cut):
+    one, single, before = gradients(whole, Groups())
+    groups = groups_of(cut)
+    other, split, after = gradients(cut, groups)
     worst = abs(one - other)
     for name, part in split.items():
-        mine = single[name]
-        for dim in range(part.ndim):
-            if mine.shape[dim] != part.shape[dim]:
-                packed = "gate_up_proj" in name
-                halves = [half.chunk(2, dim)[rank] for half in (mine.chunk(2, dim) if packed else [mine])]
-                mine = torch.cat(halves, dim)
-        worst = max(worst, float((mine - part).abs().max()))
+        apart = groups.ep if "experts" in name and groups.ep is not None else groups.tp
+        plain = name.replace(".after", ".bias")
+        mine = _part(single[plain], part, apart, packed="gate_up_proj" in name)
+        same = _part(before[plain].detach(), part, apart, packed="gate_up_proj" in name)
+        away = ((mine - part).abs().flatten(), (same - after[name]).abs().flatten(), torch.zeros(1))
+        worst = max(worst, float(torch.cat(away).max().detach()))
     return worst
 
 
-def test_two_ranks_find_the_gradients_of_one():
-    straight = replace(LATENT, q_lora_rank=None)
-    kinds = ((FULL, DENSE), (LATENT, DENSE), (straight, DENSE), (FULL, MOE))
-    pairs = [(question(*kind), question(*kind, tp=2)) for kind in kinds]
-    assert max(launch(compare, 2, pairs)) < 1e-6
+def _part(mine, part, group, *, packed):
+    for dim in range(part.ndim):
+        if mine.shape[dim] != part.shape[dim]:
+            ranks, rank = dist.get_world_size(group), dist.get_rank(group)
+            halves = mine.chunk(2, dim) if packed and dim == 1 else [mine]
+            mine = torch.cat([half.chunk(ranks, dim)[rank] for half in halves], dim)
+    return mine
+
+
+def pair(attention, ffn, **layout):
+    cut = question(attention, ffn, microbatches=1, **layout)
+    cut = replace(cut, workload=replace(cut.workload, optimizer="sgd"))
+    sequences = cut.workload.global_batch_size
+    whole = question(attention, ffn, microbatches=1, micro_batch_size=sequences)
+    return replace(whole, workload=cut.workload), cut
 
 
 @pytest.mark.parametrize(
-    ("changes", "text"),
+    ("ranks", "cuts"),
     [
-        ({"sp": True, "tp": 2}, "ask with --no-sp"),
-        ({"cp": 2}, "split sequences over cp 2"),
-        ({"dp_shard": 2}, "shard their states over dp 2"),
+        pytest.param(2, [(kind, DENSE, {"tp": 2}) for kind in (FULL, LATENT, STRAIGHT, NORMED, BIASED)], id="tp"),
+        pytest.param(2, [(FULL, MOE, {"tp": 2})], id="tp of experts"),
+        pytest.param(2, [(kind, DENSE, SP) for kind in (FULL, NORMED, BIASED)], id="sp"),
+        pytest.param(2, [(FULL, MOE, SP_MOE), (FULL, MOE, {**SP_MOE, "ep": 2})], id="sp of experts"),
+        pytest.param(
+            2,
+            [(kind, DENSE, {"cp": 2, "micro_batch_size": 2}) for kind in (FULL, LATENT)]
+            + [(FULL, DENSE, {"cp": 2, "zero": 0, "cp_balanced": False})],
+            id="cp",
+        ),
+        pytest.param(2, [(FULL, DENSE, {"dp_shard": 2, "zero": zero}) for zero in (0, 1)], id="dp"),
+        pytest.param(
+            2, [(FULL, MOE, {"dp_shard": 2, "ep": 2}), (LATENT, MOE, {"cp": 2, "ep": 2})], id="ep"
+        ),
+        pytest.param(
+            4,
+            [
+                (FULL, DENSE, {**SP, "dp_shard": 2}),
+                (FULL, DENSE, {**SP, "cp": 2}),
+                (FULL, MOE, {**SP_MOE, "ep": 4, "dp_shard": 2}),
+                (FULL, MOE, {"ep": 2, "dp_shard": 4, "zero": 0}),
+            ],
+            id="together",
+        ),
+    ],
+)  # fmt: skip
+def test_ranks_find_the_gradients_of_one(ranks, cuts):
+    pairs = [pair(attention, ffn, **layout) for attention, ffn, layout in cuts]
+    for found in launch(compare, ranks, pairs):
+        assert max(found) < 1e-6, found
+
+
+@pytest.mark.parametrize(
+    ("attention", "ffn", "changes", "text"),
+    [
+        (LATENT, DENSE, SP, "plain fused attention: ask with --no-sp"),
+        (replace(FULL, window=8), DENSE, SP, "ask with --no-sp"),
+        (FULL, DENSE, {"tp": 4, "sp": False}, "copy key/value heads over tp 4"),
+        (FULL, MOE, {**SP, "etp": 2}, "split experts over etp 2 of tp 2 with sp"),
+        (FULL, MOE, {"tp": 2, "sp": False, "etp": 2, "ep": 2, "dp_shard": 2}, "ask with sp"),
+        (FULL, DENSE, {"cp": 2, "cp_kind": "ring"}, "as ring: ask with --cp-kind all_gather"),
+        (replace(FULL, window=8), DENSE, {"cp": 2}, "split sequences over cp 2"),
+        (FULL, DENSE, {"dp_shard": 2, "zero": 3}, "zero 3"),
+        (FULL, DENSE, {"dp_shard": 2, "dp_replicate": 2}, "dp_replicate 2"),
     ],
 )
-def test_what_the_classes_do_not_do_is_said(changes, text):
-    asked = question(FULL, DENSE)
+def test_what_the_classes_do_not_do_is_said(attention, ffn, changes, text):
+    asked = question(attention, ffn)
     with pytest.raises(SpecError, match=text):
         Blocks(replace(asked, strategy=replace(asked.layout, **changes)))

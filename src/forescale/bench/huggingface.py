@@ -8,18 +8,32 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import transformers
 from torch import Tensor, nn
 from torch.distributed.tensor.parallel import loss_parallel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from forescale.bench.parallel import split_embedding, split_head, split_layer, split_loss
+from forescale.bench.groups import Groups
+from forescale.bench.parallel import (
+    CONTEXT,
+    EXPERT,
+    Context,
+    Split,
+    attend_in_context,
+    mark_partial,
+    split_embedding,
+    split_head,
+    split_layer,
+    split_loss,
+    spread_experts,
+)
 from forescale.catalogue.frameworks import load_framework
 from forescale.errors import ForescaleError, SpecError
 from forescale.frameworks.huggingface.writer import config_of
 from forescale.graph.layer import block_name
 from forescale.question import Question
+from forescale.spec.model import FullAttention, LatentAttention, Layer, Model
+from forescale.spec.strategy import Overlap
 
 SEED = 1
 FRAMEWORK = "transformers"
@@ -38,11 +52,29 @@ def check(question: Question) -> None:
     """
     model, _, layout, workload = question.parts
     types = workload.precision
+    split, data = layout.tp > 1, layout.dp * layout.cp > 1
+    plain = layout.flash_attention and all(map(_sees_all, model.layers))
+    latent = any(isinstance(layer.attention, LatentAttention) for layer in model.layers)
     reasons = {
-        f"split sequences over cp {layout.cp}": layout.cp > 1,
-        f"spread experts over ep {layout.ep}": layout.ep > 1,
-        "split hidden states over tp: ask with --no-sp": layout.tp > 1 and layout.sp,
-        f"shard their states over dp {layout.dp}": layout.dp > 1,
+        "split hidden states over tp but for plain fused attention: ask with --no-sp": split
+        and layout.sp
+        and (latent or not plain),
+        f"copy key/value heads over tp {layout.tp}": any(heads[1] % layout.tp for heads in _heads(model)),
+        f"split experts over etp {layout.etp} of tp {layout.tp}{' with sp' * layout.sp}": model.is_moe
+        and layout.etp != (1 if layout.sp else layout.tp),
+        f"spread experts over ep {layout.ep} of whole hidden states: ask with sp": split
+        and layout.ep > 1
+        and not layout.sp,
+        f"pass keys and values on as {layout.cp_kind}: ask with --cp-kind all_gather": layout.cp > 1
+        and layout.cp_kind != "all_gather",
+        f"split sequences over cp {layout.cp} but for fused attention to all before": layout.cp > 1
+        and not plain,
+        f"shard gradients or parameters (zero {layout.zero}): ask with --zero 1": data and layout.zero > 1,
+        f"shard states within replicas (dp_replicate {layout.dp_replicate})": layout.zero == 1
+        and 1 < layout.dp_replicate < layout.dp * layout.cp,
+        f"shard states of {workload.optimizer}: ask with --zero 0": data
+        and layout.zero == 1
+        and workload.optimizer == "adafactor",
         f"recompute parts of a layer ({layout.recompute.granularity})": layout.recompute.granularity
         not in ("none", "full"),
         f"multiply in {types.compute}": types.compute not in (types.parameters, types.activations)
@@ -59,11 +91,24 @@ def check(question: Question) -> None:
         raise SpecError(f"transformers {transformers.__version__} has no class for {model.name} ({kind})")
 
 
+def _heads(model: Model) -> list[tuple[int, int]]:
+    return [layer.attention.heads for layer in model.layer_kinds if layer.attention]
+
+
+def _sees_all(layer: Layer) -> bool:
+    """Whether a token sees all before it, and nothing else."""
+    kind = layer.attention
+    if isinstance(kind, FullAttention):
+        return kind.causal and kind.window is None and not kind.sinks
+    return isinstance(kind, LatentAttention)
+
+
 def as_run(question: Question) -> Question:
-    """Return a question with the kernels that these classes train with, whatever it asks for."""
+    """Return a question with the kernels that these classes train with, whatever it asks for; nothing overlaps."""
     usual = load_framework(FRAMEWORK).kernels
     kernels = replace(usual, cross_entropy="loss_parallel", grouped_experts=question.model.is_moe)
-    return replace(question, strategy=replace(question.layout, kernels=kernels))
+    overlap = Overlap(grad_reduce=False, param_gather=False, pipeline=question.layout.overlap.pipeline)
+    return replace(question, strategy=replace(question.layout, kernels=kernels, overlap=overlap))
 
 
 class Blocks(nn.Module):
@@ -73,34 +118,54 @@ class Blocks(nn.Module):
     ----------
     question
         With one layout, which `check` lets pass.
-    group
-        Process group of tensor parallelism; None where there is one rank.
+    groups
+        Process groups of this rank; none where there is one rank.
     """
 
-    def __init__(self, question: Question, group: Any = None) -> None:  # noqa: ANN401 (a process group)
+    def __init__(self, question: Question, groups: Groups = Groups()) -> None:  # noqa: B008 (frozen)
         super().__init__()
         check(question)
         torch.manual_seed(SEED)
-        self.group, self.model = group, _built(question)
+        layout = question.layout
+        self.group, self.model = groups.tp, _built(question)
+        self.context = Context(groups.cp, layout.cp_balanced)
         body = self.model.base_model
         self.embedding, self.layers, self.norm = body.embed_tokens, body.layers, body.norm
         self.lm_head = self.model.lm_head
         self.kinds = tuple(block_name(layer) for layer in question.model.layers)
-        if question.layout.recompute.granularity == "full":
+        if layout.recompute.granularity == "full":
             self.model.gradient_checkpointing_enable()
-        if group is not None:
-            for layer in self.layers:
-                split_layer(layer, group)
-            split_embedding(self.embedding, group)
-            split_head(self.lm_head, group)
-            self._loss = loss_parallel()
-            self._loss.__enter__()
+        self._spread(groups)
+        if groups.tp is not None:
+            self._split(Split(groups.tp, layout.sp))
         self.train()
         self._words: dict[int, dict[str, Any]] = {}
 
+    def _spread(self, groups: Groups) -> None:
+        """Mark experts, and spread them and sequences over their ranks."""
+        for module in self.layers.modules():
+            experts = getattr(module, "experts", None)
+            for parameter in () if experts is None else experts.parameters():
+                setattr(parameter, EXPERT, True)
+            if experts is not None and groups.ep is not None:
+                spread_experts(experts, groups.ep)
+            if hasattr(module, "is_causal"):
+                setattr(module, CONTEXT, self.context)
+
+    def _split(self, split: Split) -> None:
+        """Split layers over tensor-parallel ranks, and both ends over the vocabulary."""
+        for layer in self.layers:
+            split_layer(layer, split)
+        split_embedding(self.embedding, split)
+        split_head(self.lm_head, split)
+        if split.sp:
+            mark_partial(self.norm.parameters())
+        self._loss = loss_parallel()
+        self._loss.__enter__()
+
     def embed(self, tokens: Tensor) -> Tensor:
         """Return hidden states of tokens."""
-        found: Tensor = self.embedding(tokens)
+        found: Tensor = self.embedding(self.context.own(tokens))
         return found
 
     def run_layer(self, index: int, x: Tensor) -> Tensor:
@@ -110,21 +175,36 @@ class Blocks(nn.Module):
         return found
 
     def loss_of(self, x: Tensor, tokens: Tensor) -> Tensor:
-        """Return the mean loss of the last layer's hidden states: norm, output layer and cross entropy."""
+        """Return the loss of the last layer's hidden states: norm, output layer and cross entropy.
+
+        It is this rank's part of the mean over the micro-batch, which the parts of context-parallel ranks add up to.
+        """
         scores = self.lm_head(self.norm(x))
+        shifted = self.context.own(
+            torch.nn.functional.pad(tokens, (0, 1), value=IGNORED)[..., 1:].contiguous()
+        )
+        count = tokens.shape[0] * (tokens.shape[1] - 1)
         if self.group is not None:
-            shifted = torch.nn.functional.pad(tokens, (0, 1), value=IGNORED)[..., 1:].flatten()
-            return split_loss(scores.flatten(0, 1), shifted, self.group)
+            return split_loss(scores.flatten(0, 1), shifted.flatten(), self.group) / count
         found: Tensor = self.model.loss_function(
-            logits=scores, labels=tokens, vocab_size=scores.shape[-1], num_items_in_batch=None
+            logits=scores,
+            labels=None,
+            shift_labels=shifted,
+            vocab_size=scores.shape[-1],
+            num_items_in_batch=count,
         )
         return found
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return the mean loss of a micro-batch, (sequences, tokens)."""
-        return self.loss_of(
-            self.model.base_model(input_ids=tokens, use_cache=False).last_hidden_state, tokens
-        )
+        """Return this rank's part of the mean loss of a micro-batch, (sequences, tokens)."""
+        return self.loss_of(self._hidden(tokens), tokens)
+
+    def _hidden(self, tokens: Tensor) -> Tensor:
+        places = self.context.own(torch.arange(tokens.shape[1], device=tokens.device))
+        found: Tensor = self.model.base_model(
+            input_ids=self.context.own(tokens), position_ids=places[None], use_cache=False
+        ).last_hidden_state
+        return found
 
     @contextmanager
     def passing(self, note: Callable[[tuple[str, str]], None]) -> Iterator[None]:
@@ -155,7 +235,7 @@ class Blocks(nn.Module):
             for index, layer in enumerate(self.layers)
         ]
         with torch.no_grad():
-            self.model.base_model(input_ids=tokens, use_cache=False)
+            self._hidden(tokens)
         for hook in hooks:
             hook.remove()
 
@@ -170,6 +250,9 @@ def _built(question: Question) -> Any:  # noqa: ANN401 (a model)
         words.get("max_position_embeddings") or 0, question.workload.seq_len
     )
     attention = "sdpa" if layout.flash_attention else "eager"
+    if layout.cp > 1:
+        attention = CONTEXT
+        transformers.AttentionInterface.register(CONTEXT, attend_in_context)
     more = {"experts_implementation": "grouped_mm"} if question.model.is_moe else {}
     try:
         config = transformers.AutoConfig.for_model(kind, **words)
@@ -179,12 +262,3 @@ def _built(question: Question) -> Any:  # noqa: ANN401 (a model)
     except (ValueError, KeyError, TypeError, ImportError) as error:
         msg = f"transformers {transformers.__version__} has no class for {question.model.name} ({kind}): {error}"
         raise ForescaleError(msg) from error
-
-
-def tensor_group(question: Question) -> Any:  # noqa: ANN401 (a process group)
-    """Return this rank's process group of tensor parallelism, its neighbours, or None of one rank."""
-    tp = question.layout.tp
-    if tp == 1:
-        return None
-    groups = [dist.new_group(range(first, first + tp)) for first in range(0, dist.get_world_size(), tp)]
-    return groups[dist.get_rank() // tp]

@@ -24,8 +24,9 @@ import torch.distributed as dist
 import transformers
 
 from forescale.bench.blocks import STEP, Lap, gradients_apart, kept_bytes, parts_of, timed_step
+from forescale.bench.groups import groups_of
 from forescale.bench.here import CPU, Here, find_here, state_of
-from forescale.bench.huggingface import as_run, check, tensor_group
+from forescale.bench.huggingface import as_run, check
 from forescale.bench.kernels import kernel_row, kernels_of, messages_of, timed_kernel, timed_message
 from forescale.bench.reduce import Reduced, reduce
 from forescale.bench.suite import suite_kernels, suite_messages
@@ -200,7 +201,7 @@ def check_projection(question: Question, *, seconds: float = 30.0) -> Checked:
 def _whole(_rank: int, question: Question, kind: str, seconds: float) -> tuple[float, float]:
     """Return the seconds of a step and the most bytes of one rank."""
     device = _device(kind)
-    training, _, peaks = weighed(partial(Training, question, device, tensor_group(question)), device)
+    training, _, peaks = weighed(partial(Training, question, device, groups_of(question)), device)
     return _step(training, Watch(device), seconds)["seconds"], peaks["device"]
 
 
@@ -247,8 +248,8 @@ class Spool:
 def _work(_rank: int, cut: Question, asked: Question, kind: str, seconds: float, path: str) -> None:
     """Measure everything but messages on one rank."""
     device, spool = _device(kind), Spool(path, seconds)
-    group, watch = tensor_group(cut), Watch(device)
-    training, phases, peaks = weighed(partial(Training, cut, device, group), device)
+    groups, watch = groups_of(cut), Watch(device)
+    training, phases, peaks = weighed(partial(Training, cut, device, groups), device)
     found: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(found, (phases, peaks))
     own = found[: cut.cluster.num_devices]

@@ -1,13 +1,17 @@
-"""Decoder layers split over a tensor-parallel group of processes, and both ends over the vocabulary.
+"""Decoder layers split over tensor-, expert- and context-parallel groups of processes, and both ends.
 
 Weights are cut by columns before a block's nonlinear part and by rows after it, so that each half of a layer sends one
-sum forward and one backward (Shoeybi et al. 2019, arXiv:1909.08053, section 3). Hidden states between blocks are whole.
+sum forward and one backward (Shoeybi et al. 2019, arXiv:1909.08053, section 3). Hidden states between blocks are whole,
+or cut along the sequence: then they are gathered before a half and scattered after it (Korthikanti et al. 2022,
+arXiv:2205.05198, section 4.2.2). Tokens travel to their experts and back. Of a cut sequence each rank has its own
+queries, and gathers all keys and values (Llama 3, arXiv:2407.21783, section 3.3.2).
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,141 +20,239 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.nn import functional
+from torch.nn.attention.bias import causal_lower_right
+
+from forescale.bench.groups import Group, enter, exchange, exchanged, gather, leave, scatter
 
 COLUMNS = ("q_proj", "k_proj", "v_proj", "q_b_proj", "kv_b_proj", "gate_proj", "up_proj")
 ROWS = ("o_proj", "down_proj")
 LATENT = "kv_a_proj_with_mqa"
 """Projection to the latent that all heads read: its result is whole on every rank."""
+HEAD_NORMS = ("q_norm", "k_norm", "kv_a_layernorm")
+"""Norms of what each rank has its own heads of."""
 PARTIAL = "_forescale_partial"
 """Marks parameters between whole and split tensors: each rank has a part of their gradients."""
+EXPERT = "_forescale_expert"
+"""Marks parameters of experts, of which other ranks have copies than of the rest."""
 
 
-class _Enter(torch.autograd.Function):
-    """Whole tensors into a split region: forward nothing, backward a sum."""
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A tensor-parallel group, and whether hidden states between blocks are cut along the sequence."""
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:  # noqa: ANN401
-        ctx.group = group
-        return x.view_as(x)
+    group: Group
+    sp: bool
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # noqa: ANN401
-        grad = grad.contiguous()
-        dist.all_reduce(grad, group=ctx.group)
-        return grad, None
+    def enter(self, x: Tensor) -> Tensor:
+        """Return hidden states as products need them: all tokens."""
+        return gather(x, x.ndim - 2, self.group) if self.sp else enter(x, self.group)
 
-
-class _Leave(torch.autograd.Function):
-    """Out of a split region: forward a sum, backward nothing."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:  # noqa: ANN401, ARG004
-        x = x.contiguous()
-        dist.all_reduce(x, group=group)
-        return x
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # noqa: ANN401, ARG004
-        return grad, None
+    def leave(self, x: Tensor) -> Tensor:
+        """Return what products made as it is between blocks."""
+        return scatter(x, x.ndim - 2, self.group) if self.sp else leave(x, self.group)
 
 
-def _enter(x: Tensor, group: Any) -> Tensor:  # noqa: ANN401
-    return _Enter.apply(x, group)  # type: ignore[no-any-return, no-untyped-call]
+def split_layer(layer: nn.Module, split: Split) -> None:
+    """Cut the weights of a decoder layer in place, and let it exchange what the cut needs.
 
-
-def _leave(x: Tensor, group: Any) -> Tensor:  # noqa: ANN401
-    return _Leave.apply(x, group)  # type: ignore[no-any-return, no-untyped-call]
-
-
-def split_layer(layer: nn.Module, group: Any) -> None:  # noqa: ANN401 (a process group)
-    """Cut the weights of a decoder layer in place, and let it exchange what the cut needs."""
+    Along the sequence, experts are not cut: each rank has its own tokens for them.
+    """
+    whole = set(layer.parameters())
     for parent in list(layer.modules()):
         children = dict(parent.named_children())
         columns = [name for name in COLUMNS if isinstance(children.get(name), nn.Linear)]
         for name in columns:
-            _cut(children[name], group, dim=0)
+            _cut(children[name], split.group, dim=0)
         for name in ROWS:
             if isinstance(children.get(name), nn.Linear):
-                _cut(children[name], group, dim=1)
-                children[name].register_forward_hook(lambda _, __, y: _leave(y, group))
-        if LATENT in children:
-            children[LATENT].register_forward_hook(lambda _, __, y: _enter(y, group))
-            queries = children["q_b_proj" if "q_b_proj" in columns else "q_proj"]
-            queries.register_forward_pre_hook(lambda _, given: (_enter(given[0], group), *given[1:]))
-            for parameter in children["kv_a_layernorm"].parameters():
+                _cut_rows(children[name], split)
+        for name in HEAD_NORMS:
+            for parameter in children[name].parameters() if name in children else ():
                 setattr(parameter, PARTIAL, True)
+        if LATENT in children:
+            children[LATENT].register_forward_hook(lambda _, __, y: split.enter(y))
+            queries = children["q_b_proj" if "q_b_proj" in columns else "q_proj"]
+            queries.register_forward_pre_hook(lambda _, given: (split.enter(given[0]), *given[1:]))
         elif columns:
             parent.register_forward_pre_hook(
-                lambda _, args, words: _entered(args, words, group), with_kwargs=True
+                lambda _, args, words: _entered(args, words, split), with_kwargs=True
             )
-        if "experts" in children and hasattr(children["experts"], "gate_up_proj"):
-            _split_experts(children["experts"], group)
+        if "experts" in children and not split.sp:
+            _split_experts(children["experts"], split.group)
+    if split.sp:
+        mark_partial(each for each in layer.parameters() if each in whole and not hasattr(each, EXPERT))
 
 
-def _entered(args: Sequence[Any], words: dict[str, Any], group: Any) -> tuple[Sequence[Any], dict[str, Any]]:  # noqa: ANN401
+def mark_partial(parameters: Any) -> None:  # noqa: ANN401 (an iterable of parameters)
+    """Note that each rank of tp has a part of these gradients."""
+    for parameter in parameters:
+        setattr(parameter, PARTIAL, True)
+
+
+def _entered(
+    args: Sequence[Any], words: dict[str, Any], split: Split
+) -> tuple[Sequence[Any], dict[str, Any]]:
     """Return a module's arguments with its hidden states entering the split region."""
     if args:
-        return (_enter(args[0], group), *args[1:]), words
-    return args, {**words, "hidden_states": _enter(words["hidden_states"], group)}
+        return (split.enter(args[0]), *args[1:]), words
+    return args, {**words, "hidden_states": split.enter(words["hidden_states"])}
 
 
-def _cut(layer: Any, group: Any, *, dim: int) -> None:  # noqa: ANN401
+def _cut(layer: Any, group: Group, *, dim: int) -> None:  # noqa: ANN401
     layer.weight = _part(layer.weight, group, dim)
     if dim == 0 and getattr(layer, "bias", None) is not None:
         layer.bias = _part(layer.bias, group, 0)
 
 
-def _part(weight: Tensor, group: Any, dim: int) -> nn.Parameter:  # noqa: ANN401
+def _cut_rows(layer: Any, split: Split) -> None:  # noqa: ANN401
+    """Cut a layer whose results are added up over ranks; its bias comes after the sum."""
+    _cut(layer, split.group, dim=1)
+    bias, layer.bias = layer.bias, None
+    layer.register_parameter("after", bias)
+    layer.register_forward_hook(
+        lambda _, __, y: split.leave(y) if bias is None else split.leave(y) + layer.after
+    )
+
+
+def _part(weight: Tensor, group: Group, dim: int) -> nn.Parameter:
     part = weight.detach().chunk(dist.get_world_size(group), dim)[dist.get_rank(group)]
-    return nn.Parameter(part.clone(), requires_grad=weight.requires_grad)
+    found = nn.Parameter(part.clone(), requires_grad=weight.requires_grad)
+    if hasattr(weight, EXPERT):
+        setattr(found, EXPERT, True)
+    return found
 
 
-def _split_experts(experts: Any, group: Any) -> None:  # noqa: ANN401
+def _split_experts(experts: Any, group: Group) -> None:  # noqa: ANN401
     """Cut every expert's width; gate and up lie behind each other in one matrix."""
     halves = experts.gate_up_proj.detach().chunk(2, 1)
     experts.gate_up_proj = nn.Parameter(torch.cat([_part(half, group, 1) for half in halves], 1).detach())
+    setattr(experts.gate_up_proj, EXPERT, True)
     experts.down_proj = _part(experts.down_proj, group, 2)
     experts.register_forward_pre_hook(
-        lambda _, given: (_enter(given[0], group), given[1], _enter(given[2], group))
+        lambda _, given: (enter(given[0], group), given[1], enter(given[2], group))
     )
-    experts.register_forward_hook(lambda _, __, y: _leave(y, group))
+    experts.register_forward_hook(lambda _, __, y: leave(y, group))
 
 
-def split_embedding(embedding: nn.Embedding, group: Any) -> None:  # noqa: ANN401
+def spread_experts(experts: Any, group: Group) -> None:  # noqa: ANN401
+    """Give each rank some of the experts whole; tokens travel to them and their results back."""
+    for name, parameter in list(experts.named_parameters(recurse=False)):
+        setattr(experts, name, _part(parameter, group, 0))
+    experts.num_experts //= dist.get_world_size(group)
+    experts.forward = functools.partial(_dispatched, experts.forward, group, experts.num_experts)
+
+
+def _dispatched(
+    run: Callable[..., Tensor], group: Group, num_local: int, x: Tensor, chosen: Tensor, weights: Tensor
+) -> Tensor:
+    """Return what experts everywhere make of tokens.
+
+    Parameters
+    ----------
+    x, chosen, weights
+        Tokens (tokens, hidden size); of each the experts, and their weights, (tokens, k).
+    """
+    ranks, top_k = dist.get_world_size(group), chosen.shape[-1]
+    order = chosen.flatten().argsort(stable=True)
+    counts = torch.bincount(chosen.flatten(), minlength=ranks * num_local).view(ranks, num_local)
+    theirs = exchanged(counts, [1] * ranks, [1] * ranks, group)
+    send, receive = counts.sum(1).tolist(), theirs.sum(1).tolist()
+    rows = exchange(x[order // top_k], receive, send, group)
+    own = torch.arange(num_local, device=x.device).repeat(ranks).repeat_interleave(theirs.flatten())[:, None]
+    results = exchange(run(rows, own, weights.new_ones(own.shape)), send, receive, group)
+    return (results[order.argsort()].view(*chosen.shape, -1) * weights[..., None]).sum(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """A rank's part of each sequence among those of its context-parallel group."""
+
+    group: Group
+    balanced: bool
+    """Whether it is a part from the front and one from the back, so that all see as many keys."""
+
+    def own(self, x: Tensor) -> Tensor:
+        """Return this rank's part of whole sequences, (..., tokens)."""
+        if self.group is None:
+            return x
+        return torch.cat([x[..., first:end] for first, end in self._runs(x.shape[-1], self.rank)], -1)
+
+    @property
+    def rank(self) -> int:
+        """Place of this rank in its group."""
+        return dist.get_rank(self.group)
+
+    def _runs(self, length: int, rank: int) -> list[tuple[int, int]]:
+        """Return first token, and the one after the last, of each run that a rank has."""
+        ranks = dist.get_world_size(self.group)
+        parts = (rank, 2 * ranks - 1 - rank) if self.balanced else (rank,)
+        size = length // (ranks * len(parts))
+        return [(part * size, (part + 1) * size) for part in parts]
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
+        """Return what own queries find among all keys before them; shapes (batch, heads, tokens, head size)."""
+        ranks = dist.get_world_size(self.group)
+        length = ranks * query.shape[2]
+        placed = [place for rank in range(ranks) for run in self._runs(length, rank) for place in range(*run)]
+        order = torch.tensor(placed, device=query.device).argsort()
+        key, value = (gather(each, 2, self.group)[:, :, order] for each in (key, value))
+        runs = self._runs(length, self.rank)
+        found = [
+            functional.scaled_dot_product_attention(
+                part, key[:, :, :end], value[:, :, :end], attn_mask=causal_lower_right(end - first, end),
+                scale=scaling, enable_gqa=key.shape[1] != query.shape[1],
+            )
+            for part, (first, end) in zip(query.chunk(len(runs), 2), runs, strict=True)
+        ]  # fmt: skip
+        return torch.cat(found, 2)
+
+
+CONTEXT = "_forescale_context"
+"""Name of the attention that `attend_in_context` is, and of what a module has for it."""
+
+
+def attend_in_context(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    _mask: None,
+    scaling: float | None = None,
+    **_: object,
+) -> tuple[Tensor, None]:
+    """Run attention as transformers calls it: returns (batch, tokens, heads, head size)."""
+    context: Context = getattr(module, CONTEXT)
+    return context.attend(query, key, value, scaling).transpose(1, 2).contiguous(), None
+
+
+def split_embedding(embedding: nn.Embedding, split: Split) -> None:
     """Give each rank its rows of the table."""
-    embedding.weight = _part(embedding.weight, group, 0)
-    first = dist.get_rank(group) * embedding.weight.shape[0]
+    embedding.weight = _part(embedding.weight, split.group, 0)
+    first = dist.get_rank(split.group) * embedding.weight.shape[0]
 
     def look_up(tokens: Tensor) -> Tensor:
         own = tokens - first
         outside = (own < 0) | (own >= embedding.weight.shape[0])
         found = functional.embedding(own.masked_fill(outside, 0), embedding.weight)
-        return _leave(found.masked_fill(outside[..., None], 0.0), group)
+        return split.leave(found.masked_fill(outside[..., None], 0.0))
 
     embedding.forward = look_up  # type: ignore[method-assign, assignment]
 
 
-def split_head(head: nn.Linear, group: Any) -> None:  # noqa: ANN401
+def split_head(head: nn.Linear, split: Split) -> None:
     """Give each rank its columns of the scores."""
-    _cut(head, group, dim=0)
-    head.register_forward_pre_hook(lambda _, given: (_enter(given[0], group),))
+    _cut(head, split.group, dim=0)
+    head.register_forward_pre_hook(lambda _, given: (split.enter(given[0]),))
 
 
 _mesh = functools.cache(DeviceMesh.from_group)
 
 
-def split_loss(scores: Tensor, targets: Tensor, group: Any) -> Tensor:  # noqa: ANN401
-    """Return the mean cross entropy of scores (rows, own vocabulary), by PyTorch's parallel loss.
+def split_loss(scores: Tensor, targets: Tensor, group: Group) -> Tensor:
+    """Return the sum of the cross entropies of scores (rows, own vocabulary), by PyTorch's parallel loss.
 
     Forward and backward run under `torch.distributed.tensor.parallel.loss_parallel`.
     """
     whole = DTensor.from_local(scores, _mesh(group, scores.device.type), [Shard(-1)], run_check=False)
-    found: DTensor = functional.cross_entropy(whole, targets)  # type: ignore[assignment]
+    found: DTensor = functional.cross_entropy(whole, targets, reduction="sum")  # type: ignore[assignment]
     return found.to_local()
-
-
-def sum_partial(module: nn.Module, group: Any) -> None:  # noqa: ANN401
-    """Add up over ranks the gradients of which each has a part; once a step."""
-    for parameter in module.parameters():
-        if getattr(parameter, PARTIAL, False) and parameter.grad is not None:
-            dist.all_reduce(parameter.grad, group=group)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -10,8 +11,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from forescale.bench.groups import Group, Groups, summed
 from forescale.bench.huggingface import Blocks
-from forescale.bench.parallel import sum_partial
+from forescale.bench.parallel import EXPERT, PARTIAL
 from forescale.errors import SpecError
 from forescale.question import Question
 from forescale.runtime import RunError
@@ -33,33 +35,103 @@ def check_optimizer(question: Question) -> None:
         raise SpecError(f"a bench updates with {', '.join(OPTIMIZERS)}; the question has {name}")
 
 
-class Update:
-    """The optimizer of some parameters, in the types that a workload has for states.
+class Bucket:
+    """Parameters that the same ranks have copies of, with gradients that lie behind each other.
 
-    Gradients stay from step to step, as buffers; where they are wider than parameters, they are added up apart.
+    They stay from step to step; where they are wider than parameters, they are added up apart. `updated` are what
+    this rank's optimizer updates, with their `gradients`: the parameters themselves, or its part of all of them.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], question: Question) -> None:
-        types, name = question.workload.precision, question.workload.optimizer
-        self.parameters = [each for each in parameters if each.requires_grad]
-        self.masters = _masters(self.parameters, types)
-        for parameter in self.parameters:
-            parameter.grad = torch.zeros_like(parameter)
-            if types.gradients == "fp32" and parameter.dtype != torch.float32:
-                setattr(parameter, MAIN, torch.zeros_like(parameter, dtype=torch.float32))
+    def __init__(
+        self, parameters: list[nn.Parameter], types: Precision, group: Group, *, shards: bool
+    ) -> None:
+        self.group, first = group, parameters[0]
+        wide = types.gradients == "fp32" and first.dtype != torch.float32
+        ranks = 1 if group is None else dist.get_world_size(group)
+        size = -(-sum(each.numel() for each in parameters) // ranks) * ranks
+        self.flat = torch.zeros(size, dtype=torch.float32 if wide else first.dtype, device=first.device)
+        self.updated, self.gradients = parameters, _views(self.flat, parameters)
+        for parameter, gradient in zip(parameters, self.gradients, strict=True):
+            setattr(parameter, MAIN if wide else "grad", gradient)
+            if wide:
                 parameter.register_post_accumulate_grad_hook(_to_main)  # type: ignore[no-untyped-call]
-        self.optimizer = OPTIMIZERS[name](self.masters or self.parameters, lr=RATE)
+        self.weights = self.shard = None
+        if group is not None and shards:
+            self.shard = dist.get_rank(group)
+            self.weights = torch.zeros(size, dtype=first.dtype, device=first.device)
+            for parameter, view in zip(parameters, _views(self.weights, parameters), strict=True):
+                view.copy_(parameter.data)
+                parameter.data = view
+            self.updated = [nn.Parameter(self.weights.chunk(ranks)[self.shard])]
+            self.gradients = [self.flat.chunk(ranks)[self.shard]]
+            self.updated[0].grad = None if wide else self.gradients[0]
+
+    def reduce(self) -> None:
+        """Add gradients up over ranks."""
+        if self.shard is not None:
+            parts = list(self.flat.chunk(dist.get_world_size(self.group)))
+            dist.reduce_scatter(parts[self.shard], parts, group=self.group)
+        elif self.group is not None:
+            summed(self.flat, self.group)
+
+    def share(self) -> None:
+        """Give other ranks what this one has updated, and set gradients to zero."""
+        if self.weights is not None and self.shard is not None:
+            parts = list(self.weights.chunk(dist.get_world_size(self.group)))
+            dist.all_gather(parts, parts[self.shard], group=self.group)
+        self.flat.zero_()
+
+
+def _views(flat: Tensor, parameters: list[nn.Parameter]) -> list[Tensor]:
+    """Return one tensor as pieces of the shapes of parameters."""
+    sizes = [each.numel() for each in parameters]
+    pieces = flat[: sum(sizes)].split(sizes)  # type: ignore[no-untyped-call]
+    return [piece.view_as(each) for piece, each in zip(pieces, parameters, strict=True)]
+
+
+class Update:
+    """The optimizer of some parameters, in the types that a workload has for states."""
+
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        question: Question,
+        groups: Groups = Groups(),  # noqa: B008
+    ) -> None:
+        types, name = question.workload.precision, question.workload.optimizer
+        trained = [each for each in parameters if each.requires_grad]
+        alike: dict[tuple[bool, torch.dtype], list[nn.Parameter]] = defaultdict(list)
+        for parameter in trained:
+            alike[hasattr(parameter, EXPERT), parameter.dtype].append(parameter)
+        self.buckets = [
+            Bucket(each, types, groups.expert_dp if expert else groups.dp_cp, shards=question.layout.zero > 0)
+            for (expert, _), each in alike.items()
+        ]
+        self.tp = groups.tp
+        self.partial = [each for each in trained if hasattr(each, PARTIAL)]
+        self.updated = [each for bucket in self.buckets for each in bucket.updated]
+        self.gradients = [each for bucket in self.buckets for each in bucket.gradients]
+        self.masters = _masters(self.updated, types)
+        self.optimizer = OPTIMIZERS[name](self.masters or self.updated, lr=RATE)
+
+    def reduce(self) -> None:
+        """Add up over ranks the gradients of which each has a part."""
+        for parameter in self.partial:
+            summed(_gradient(parameter), self.tp)
+        for bucket in self.buckets:
+            bucket.reduce()
 
     def __call__(self) -> None:
-        """Update, and set gradients to zero."""
-        for parameter, master in zip(self.parameters, self.masters, strict=False):
-            master.grad = _gradient(parameter).float()
+        """Reduce gradients, update, and set gradients to zero."""
+        self.reduce()
+        for master, gradient in zip(self.masters, self.gradients, strict=False):
+            master.grad = gradient.float()
         self.optimizer.step()
-        for parameter, master in zip(self.parameters, self.masters, strict=False):
-            parameter.data.copy_(master)
+        for updated, master in zip(self.updated, self.masters, strict=False):
+            updated.data.copy_(master)
             master.grad = None
-        for parameter in self.parameters:
-            _gradient(parameter).zero_()
+        for bucket in self.buckets:
+            bucket.share()
 
 
 def _masters(parameters: list[nn.Parameter], types: Precision) -> list[nn.Parameter]:
@@ -85,33 +157,30 @@ def _to_main(parameter: Tensor) -> None:
 class Training:
     """One rank's model under training."""
 
-    def __init__(self, question: Question, device: torch.device, group: Any = None) -> None:  # noqa: ANN401
+    def __init__(self, question: Question, device: torch.device, groups: Groups = Groups()) -> None:  # noqa: B008
         layout, workload = question.layout, question.workload
-        self.blocks = Blocks(question, group).to(device)
-        self.update = Update(self.blocks.parameters(), question)
+        self.blocks = Blocks(question, groups).to(device)
+        self.update = Update(self.blocks.parameters(), question, groups)
         self.num_microbatches = workload.global_batch_size // (layout.dp * layout.micro_batch_size)
+        self.share = self.num_microbatches * layout.dp
         made = torch.Generator().manual_seed(2)
-        shape = (layout.micro_batch_size, workload.seq_len)
-        self.tokens = torch.randint(0, question.model.vocab_size, shape, generator=made).to(device)
+        shape = (layout.dp * layout.micro_batch_size, workload.seq_len)
+        tokens = torch.randint(0, question.model.vocab_size, shape, generator=made)
+        replica = dist.get_rank(groups.dp_cp) // layout.cp if groups.dp_cp is not None else 0
+        self.tokens = tokens.chunk(layout.dp)[replica].to(device)
 
     def step(self, phase: Callable[[str], None] = lambda _: None) -> Tensor:
-        """Run one step and return the last micro-batch's loss; `phase` is told what begins."""
+        """Run one step and return this rank's part of the last micro-batch's loss; `phase` is told what begins."""
         loss = torch.zeros(())
         for _ in range(self.num_microbatches):
             phase("forward")
-            loss = self.blocks(self.tokens) / self.num_microbatches
+            loss = self.blocks(self.tokens) / self.share
             phase("backward")
             loss.backward()
         phase("update")
-        self.finish()
+        self.update()
         phase("idle")
         return loss.detach()
-
-    def finish(self) -> None:
-        """Update once all micro-batches are through."""
-        if self.blocks.group is not None:
-            sum_partial(self.blocks, self.blocks.group)
-        self.update()
 
     def check(self, loss: Tensor) -> None:
         """Raise if a loss is no number, or ranks that hold shards of one model disagree about it.
