@@ -127,9 +127,9 @@ def embedding_block(model: Model, layout: Layout) -> Block:
     result = b.tensor("embedding.result", local * h)
     if (patches := model.patches) is not None:
         elements = float(patches.patch_elements)
-        if patches.class_token:
-            b.parameter("embedding.class_token", ("hidden", h))
-            tokens = tokens - layout.degrees.micro_batch_size
+        if patches.class_tokens:
+            b.parameter("embedding.class_tokens", ("rank", float(patches.class_tokens)), ("hidden", h))
+            tokens = tokens - layout.degrees.micro_batch_size * float(patches.class_tokens)
         patch = b.tensor("patches", tokens * elements / layout.split("hidden"), differentiable=False)
         whole: Extent = ("rank", elements)
         linear(

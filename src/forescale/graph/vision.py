@@ -77,7 +77,7 @@ def _layout(vision: Vision, layout: Layout, part: FrozenPart) -> Layout:
             micro_batch_size=degrees.micro_batch_size * float(images.count),
         ),
         choices=replace(layout.choices, sp=False, tp_kind="1d", cp_kind="all_gather"),
-        seq_len=float(vision.patches(images) + (patches is not None and patches.class_token)),
+        seq_len=float(vision.patches(images) + (0 if patches is None else patches.class_tokens)),
         document_len=None,
         trainable=EVERYTHING if layout.trainable.freezes(part) else NOTHING,
     )

@@ -179,8 +179,8 @@ class Patches:
     """Values per patch (height x width x channels, and frames that are one patch together)."""
     num_classes: OptionalExtent = 0
     bias: bool = True
-    class_token: bool = False
-    """A learned token before the patches (CLIP, Llama 4)."""
+    class_tokens: OptionalExtent = 0
+    """Learned tokens before the patches (one of CLIP and Llama 4, eight of RADIO)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

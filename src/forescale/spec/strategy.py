@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal, TypeAlias
 
 from annotated_types import Ge, Le
@@ -70,6 +70,9 @@ class Recompute:
     layer_ids: tuple[OptionalExtent, ...] = ()
     """Layers that are recomputed, by their number in the model from 0 on, multi-token prediction after the
     decoder's (Primus); none listed leaves it to `num_layers`."""
+    towers: bool | None = None
+    """Whether all layers of a vision tower are recomputed in the same way (Megatron-LM's --recompute-vision); None does
+    as the decoder's where all of those are."""
     unit: Extent = 1
     """Consecutive layers under `full` that are replayed together, of which only the first input is kept
     (Megatron-LM's uniform)."""
@@ -88,8 +91,9 @@ class Recompute:
 
     @property
     def of_towers(self) -> Recompute:
-        """What is recomputed of a vision tower's layers: as of all the decoder's, or nothing."""
-        return self if self.takes_all else Recompute()
+        """What is recomputed of a vision tower's layers."""
+        told = self.takes_all if self.towers is None else self.towers
+        return replace(self, num_layers=None, layer_ids=(), unit=1) if told else Recompute()
 
     @property
     def takes_all(self) -> bool:

@@ -177,7 +177,7 @@ def test_vocabulary_from_the_tokenizer():
         (MOE + "--moe-layer-freq 0", "--moe-layer-freq must be 1 or more, got 0"),
         (MOE + "--moe-router-topk 9", "9 experts per token are more than the 8 experts there are"),
         ("--hybrid-layer-pattern M*M*M", "--num-layers 4 is not the 5 of the pattern"),
-        ("--img-h 336", "--img-h asks for a vision tower"),
+        ("--img-h 336 --language-model-type llama", "--language-model-type must be one of llama3_8b"),
         ("--encoder-num-layers 4 --decoder-num-layers 4", "it has an encoder and a decoder"),
         ("--experimental-attention-variant dsa", "the attention variant 'dsa' cannot be expressed"),
         ("--experimental-attention-variant gdn", "--linear-attention-freq must be given"),
@@ -654,7 +654,7 @@ def test_a_script_without_a_model_says_so():
 
 
 def test_a_model_of_a_provider_is_not_the_flags():
-    refused("--model-provider llava_vlm takes its model from Python", "--model-provider llava_vlm")
+    refused("--model-provider nemotron-moe-vlm takes its model", "--model-provider nemotron-moe-vlm")
 
 
 def test_devices_that_are_asked_for_hold_experts_too():

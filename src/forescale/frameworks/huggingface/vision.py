@@ -37,7 +37,7 @@ def encoder(
     windows: Callable[[int], int | None] = lambda _: None,
     rotary: bool = False,
     patch_bias: bool = True,
-    class_token: bool = False,
+    class_tokens: int = 0,
     **fields: Any,  # noqa: ANN401 (of the model)
 ) -> Model:
     """Return a vision transformer with biases on all of attention; `windows` says what patches each layer sees."""
@@ -65,7 +65,7 @@ def encoder(
         hidden_size=width,
         layers=tuple(kinds[windows(place)] for place in range(depth)),
         norm=norm,
-        patches=Patches(patch_elements=elements, bias=patch_bias, class_token=class_token),
+        patches=Patches(patch_elements=elements, bias=patch_bias, class_tokens=class_tokens),
         **fields,
     )
 
@@ -85,7 +85,7 @@ def clip_or_siglip(keys: Keys) -> tuple[Model, int, int]:
         ffn=DenseFfn(ffn_hidden_size=keys.size("intermediate_size", default=3072), gated=False, bias=True),
         patch=patch,
         patch_bias=not clip,
-        class_token=clip,
+        class_tokens=int(clip),
         learned_positions=(image // patch) ** 2 + clip,
         embedding_norm=clip,
     )
@@ -146,7 +146,7 @@ def llama4(keys: Keys, outer: Keys, text: Model) -> Vision:
         patch=patch,
         rotary=True,
         patch_bias=False,
-        class_token=True,
+        class_tokens=1,
         learned_positions=(image // patch) ** 2 + 1,
         embedding_norm=True,
     )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from math import lcm, prod
 from typing import Literal, get_args
 
 from forescale.frameworks.megatron.arguments import ALLOCATOR
 from forescale.frameworks.megatron.pipeline import read_split
+from forescale.frameworks.megatron.vision import has_tower
 from forescale.frameworks.settings import Settings
 from forescale.limits import whole_of
 from forescale.spec.strategy import (
@@ -86,6 +88,7 @@ def read_strategy(settings: Settings, *, num_layers: int, num_devices: int | Non
     split = read_split(settings, num_layers=num_layers, pp=pp)
     dp = _data_parallel(settings, num_devices, tp * cp, pp, ep * etp)
     zero, replicate = _sharding(settings, dp, pp, ep)
+    towers = settings.flag("recompute_vision") if has_tower(settings) else None
     for key, what in NOT_EXPRESSED.items():
         if settings.get(key) not in (None, False, "false", 0, "0", "", []):
             settings.note(f"not expressed: {settings.spell(key)} ({what})")
@@ -103,7 +106,7 @@ def read_strategy(settings: Settings, *, num_layers: int, num_devices: int | Non
         dp_shard=dp // replicate,
         zero=zero,
         micro_batch_size=settings.size("micro_batch_size"),
-        recompute=_recompute(settings),
+        recompute=replace(_recompute(settings), towers=towers),
         offload=_offload(settings),
         stage_layers=split.stage_layers,
         axis_order=_axis_order(settings),
@@ -380,7 +383,16 @@ def _overlap(settings: Settings, *, tp: int, vpp: int) -> Overlap:
     )
 
 
+FLASH_WIDTH = 8
+"""Heads must be a multiple as wide for the fused kernels of attention (Transformer Engine, get_attention_backend)."""
+
+
 def _flash(settings: Settings) -> bool:
+    heads = settings.count("num_attention_heads", 1)
+    width = settings.count("kv_channels") or settings.count("hidden_size", 0) // max(heads, 1)
+    if width % FLASH_WIDTH and not settings.flag("multi_latent_attention"):
+        settings.note(f"heads {width} wide are no multiple of {FLASH_WIDTH}: attention is not fused")
+        return False
     backend = str(settings.get("attention_backend") or "auto").rpartition(".")[2]
     local = settings.get("transformer_impl") == "local" and not settings.flag("use_flash_attn")
     return backend not in ("unfused", "local") and not (local and backend == "auto")

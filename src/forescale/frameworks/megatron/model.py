@@ -7,9 +7,11 @@ Defaults and rules are those of Megatron-LM's `arguments.py`, `transformer_confi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+from forescale.frameworks.megatron.vision import read_tower
 from forescale.frameworks.reading import Options, packaged
 from forescale.frameworks.settings import Settings
 from forescale.limits import whole_of
@@ -33,8 +35,6 @@ UNSUPPORTED = {
     "lfm_layer_types": "layers of short convolutions",
     "retro_add_retriever": "a retriever",
     "export_kd_teacher_load": "a teacher model beside the student",
-    "dataloader_seq_length": "a vision tower",
-    "disable_vision_class_token": "a vision tower",
     "enable_hyper_connections": "hyper-connections",
     "mtp_use_repeated_layer": "one multi-token-prediction layer used many times",
 }
@@ -50,7 +50,7 @@ def read_model(settings: Settings, *, name: str, options: Options | None = None)
     hidden = settings.size("hidden_size")
     layers = _layers(settings, hidden)
     padded = settings.count("padded_vocab_size")
-    return Model(
+    text = Model(
         name=name,
         hidden_size=hidden,
         layers=layers,
@@ -63,6 +63,7 @@ def read_model(settings: Settings, *, name: str, options: Options | None = None)
         max_seq_len=settings.count("max_position_embeddings", 0),
         source=settings.where,
     )
+    return replace(text, vision=read_tower(settings, text))
 
 
 def _layers(settings: Settings, hidden: int) -> tuple[Layer, ...]:

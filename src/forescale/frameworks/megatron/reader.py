@@ -13,6 +13,7 @@ from forescale.frameworks.megatron.arguments import ALLOCATOR, parse_arguments, 
 from forescale.frameworks.megatron.layout import KERNELS, read_strategy
 from forescale.frameworks.megatron.model import read_model
 from forescale.frameworks.megatron.run import read_workload
+from forescale.frameworks.megatron.vision import lay_program
 from forescale.frameworks.reading import Options, Reading, unknown_of, words_of
 from forescale.frameworks.settings import Settings
 from forescale.spec.model import Model
@@ -109,11 +110,7 @@ def read_arguments(
     line = parse_arguments(
         arguments, where=where, variables=told.variables, strict=told.strict, beside=beside
     )
-    if "img_h" in line.settings:
-        line.settings.refuse(
-            "--img-h asks for a vision tower, whose sizes stand in the program and in no flag; give the model as a "
-            "Hugging Face config.json, and the layout as flags"
-        )
+    lay_program(line.settings)
     return read_settings(
         line.settings,
         name=name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
+from forescale.frameworks.megatron.vision import read_images, read_trainable
 from forescale.frameworks.settings import Settings
 from forescale.frameworks.shell import is_unset
 from forescale.spec.strategy import Strategy
@@ -53,6 +54,8 @@ def read_workload(settings: Settings, strategy: Strategy) -> Workload:
         tokens=_tokens(settings, seq_len, batch),
         optimizer=OPTIMIZERS[optimizer],
         precision=read_precision(settings),
+        trainable=read_trainable(settings),
+        images=read_images(settings),
     )
 
 
