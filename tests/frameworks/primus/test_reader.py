@@ -126,6 +126,11 @@ def test_null_is_not_given(repository):
     assert found.strategy.etp == 2
 
 
+def test_image_sizes_of_presets_make_no_tower(repository):
+    found = read(experiment(repository, "lr: 1.0e-5", "img_h: 224\n      img_w: 224\n      patch_dim: 16"))
+    assert found.model.vision is None
+
+
 def test_presets_beside_the_file_or_where_the_caller_says(tmp_path, repository):
     alone = tmp_path / "alone"
     alone.mkdir()

@@ -88,7 +88,6 @@ def read_strategy(settings: Settings, *, num_layers: int, num_devices: int | Non
     split = read_split(settings, num_layers=num_layers, pp=pp)
     dp = _data_parallel(settings, num_devices, tp * cp, pp, ep * etp)
     zero, replicate = _sharding(settings, dp, pp, ep)
-    towers = settings.flag("recompute_vision") if has_tower(settings) else None
     for key, what in NOT_EXPRESSED.items():
         if settings.get(key) not in (None, False, "false", 0, "0", "", []):
             settings.note(f"not expressed: {settings.spell(key)} ({what})")
@@ -106,7 +105,7 @@ def read_strategy(settings: Settings, *, num_layers: int, num_devices: int | Non
         dp_shard=dp // replicate,
         zero=zero,
         micro_batch_size=settings.size("micro_batch_size"),
-        recompute=replace(_recompute(settings), towers=towers),
+        recompute=_recompute(settings),
         offload=_offload(settings),
         stage_layers=split.stage_layers,
         axis_order=_axis_order(settings),
@@ -313,6 +312,12 @@ def _inner_context(settings: Settings, cp: int) -> int | None:
 
 
 def _recompute(settings: Settings) -> Recompute:
+    """Return what is recomputed, of a tower only where the program is told so."""
+    towers = settings.flag("recompute_vision") if has_tower(settings) else None
+    return replace(_recompute_of_text(settings), towers=towers)
+
+
+def _recompute_of_text(settings: Settings) -> Recompute:
     granularity = settings.get("recompute_granularity")
     if granularity is None and (
         settings.flag("recompute_activations") or settings.flag("moe_layer_recompute")
