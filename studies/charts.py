@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
+from forescale.errors import SpecError
 from forescale.presets.subramanian2024 import Ranked
+from forescale.view.files import picture
 from forescale.view.theme import CONFIG, SCHEMA
 from forescale.view.theme import colour as part_colour
 
@@ -36,24 +39,21 @@ EQUAL: dict[str, Any] = {"log": True, "limit": 1.0, "limit_name": "as long as wh
 """Of ratios: logarithmic, with a line where both times are equal."""
 FLOOR = 0.5
 """Where bars of degrees start on their logarithmic axis."""
+STYLE = {**CONFIG, "background": "white", "title": {**CONFIG["title"], "fontSize": 13}}
 Chart = dict[str, Any]
 
 
 def write(folder: Path, name: str, chart: Chart, *, title: str, told: str = "") -> None:
-    """Write a chart in the common style as NAME.json, and as NAME.svg where vl-convert-python is installed.
+    """Write a chart in the common style as NAME.json, and as NAME.svg where forescale[pictures] is installed.
 
     `told` says what it shows to who cannot see it; by default its title does.
     """
-    config = {**CONFIG, "background": "white", "title": {**CONFIG["title"], "fontSize": 13}}
-    head = {"$schema": SCHEMA, "title": wrap(title, 52), "description": told or title, "config": config}
-    whole = {**head, **chart}
+    head = {"$schema": SCHEMA, "title": wrap(title, 52), "description": told or title}
+    whole = {**head, "config": STYLE, **chart}
     text = json.dumps(whole, indent=1, ensure_ascii=False)
     (folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
-    try:
-        import vl_convert
-    except ImportError:
-        return
-    (folder / f"{name}.svg").write_text(str(vl_convert.vegalite_to_svg(text)), encoding="utf-8")
+    with suppress(SpecError):
+        (folder / f"{name}.svg").write_bytes(picture(whole, ".svg"))
 
 
 def layout_chart(shown: Mapping[str, Ranked], *, axis: str, log_time: bool = False) -> Chart:
@@ -73,7 +73,8 @@ def layout_chart(shown: Mapping[str, Ranked], *, axis: str, log_time: bool = Fal
         {"label": label, "GB": one.memory_bytes.total / 1e9, "step (s)": one.step_time_s}
         for label, one in shown.items()
     ]
-    x = {"field": "label", "type": "ordinal", "sort": order, "title": axis, "axis": {"labelAngle": 0}}
+    words = {"labelAngle": 0, "labelExpr": "split(datum.label, ' ')"}
+    x = {"field": "label", "type": "ordinal", "sort": order, "title": axis, "axis": words}
     above = {
         "data": {"values": degrees},
         "mark": "bar",
@@ -186,10 +187,10 @@ def measured_chart(rows: Sequence[Chart], *, x: str, y: str, colour: str, of: st
     place = {
         "x": {"field": x, "type": "quantitative", "scale": {"type": "log"}, "axis": {"format": "~g"}},
         "y": {"field": y, "type": "quantitative", "scale": {"type": "log"}, "axis": {"format": "~g"}},
-        "color": {"field": colour, "type": "nominal", "title": None},
+        "color": {"field": colour, "type": "nominal", "title": None, "legend": {"columns": 1}},
     }
     models = list(dict.fromkeys(row[of] for row in rows if row[of] != "measured"))
-    stroke = {"symbolType": "stroke", "symbolFillColor": "transparent", "symbolSize": 400}
+    stroke = {"symbolType": "stroke", "symbolFillColor": "transparent", "symbolSize": 400, "columns": 1}
     dash = {"field": of, "type": "nominal", "sort": models, "title": None, "legend": stroke}
     return {
         "width": WIDTH,
@@ -257,7 +258,11 @@ def degree_chart(
                 "field": "degree",
                 "type": "quantitative",
                 "scale": {"type": "log", "base": 2},
-                "axis": {"values": sorted({row["degree"] for row in rows}), "format": "~s"},
+                "axis": {
+                    "values": sorted({row["degree"] for row in rows}),
+                    "format": ",d",
+                    "labelFlush": False,
+                },
                 "title": x,
             },
             "y": {"field": "value", "type": "quantitative", "scale": y_scale, "title": y},

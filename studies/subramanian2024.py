@@ -96,9 +96,9 @@ def layouts(
     limit = given.device.hbm_bytes
     fitting = [one for one in shown if total(one) <= limit]
     winner = min(fitting, key=lambda one: one.step_time_s, default=None)
-    marks = ["★" if one is winner else "" if one in fitting else "*" for one in shown]
+    marks = [" best" if one is winner else "" if one in fitting else " over" for one in shown]
     labels = [f"{chr(ord('A') + index)}{mark}" for index, mark in enumerate(marks)]
-    axis = "configuration (★ fastest that fits, * does not fit)"
+    axis = "configuration (best: fastest that fits; over: does not fit)"
     return layout_chart(dict(zip(labels, shown, strict=True)), axis=axis)
 
 

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import builtins
 import json
+import re
+from base64 import b64decode
+from io import BytesIO
 from xml.etree import ElementTree
 
 import pytest
@@ -46,3 +49,16 @@ def test_a_picture_without_its_renderer_names_the_extra_and_leaves_no_file(tmp_p
     with pytest.raises(SpecError, match=r"forescale\[pictures\]"):
         write_chart(CHART, tmp_path / "a.svg")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_picture_carries_the_glyphs_of_all_its_text(tmp_path):
+    fonts = pytest.importorskip("fontTools.ttLib")
+    pytest.importorskip("font_source_sans_pro")
+    write_chart(CHART, tmp_path / "a.svg")
+    content = (tmp_path / "a.svg").read_text(encoding="utf-8")
+    words = "".join(text for text in ElementTree.fromstring(content).itertext() if "@font-face" not in text)
+    carried = re.findall(r"font-weight:(\w+);src:url\(data:font/woff;base64,([^)]+)\)", content)
+    assert [weight for weight, _ in carried] == ["normal", "bold"]
+    for _, face in carried:
+        known = fonts.TTFont(BytesIO(b64decode(face))).getBestCmap()
+        assert {ord(letter) for letter in words if not letter.isspace()} <= known.keys()
