@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,14 +10,9 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page
+from tests.browser.conftest import Opened, serious
 
-CHROMIUM = next(
-    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))),
-    None,
-)
-AXE = Path(__file__).parents[1] / "data" / "axe.min.js"
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here; .ci/run installs it")
 QUERY = "model=llama-3.1-8b&cluster=h100-sxm&devices=16&seq_len=4096&global_batch_size=256&tp=2&pp=2"
 
 
@@ -32,18 +26,10 @@ def url() -> Iterator[str]:
 
 
 @pytest.fixture
-def page(url: str) -> Iterator[Page]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        opened = browser.new_page(viewport={"width": 1400, "height": 900})
-        problems: list[str] = []
-        opened.on("pageerror", lambda error: problems.append(str(error)))
-        opened.on("console", lambda said: problems.append(said.text) if said.type == "error" else None)
-        opened.goto(f"{url}?{QUERY}")
-        opened.wait_for_selector(".chart svg")
-        yield opened
-        browser.close()
-    assert problems == []
+def page(url: str, opened: Opened) -> Page:
+    found = opened(f"{url}?{QUERY}")
+    found.wait_for_selector(".chart svg")
+    return found
 
 
 def document(page: Page) -> dict:
@@ -138,7 +124,4 @@ def test_it_is_readable_and_accessible(page: Page, width: int, scheme: str):
     page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
     page.wait_for_selector(".drawing svg")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    page.evaluate(AXE.read_text(encoding="utf-8"))
-    found = page.evaluate("axe.run()")
-    serious = [each["id"] for each in found["violations"] if each["impact"] in ("serious", "critical")]
-    assert serious == []
+    assert serious(page) == []

@@ -49,9 +49,12 @@ def test_html_is_self_contained():
     page = to_html([simulated("zbv").timeline, simulated("1f1b").timeline], title="Two <b>schedules</b>")
     assert "http://" not in page
     assert "https://" not in page
-    data = json.loads(re.search(r'<script id="data" type="application/json">(.*?)</script>', page, re.S)[1])
-    assert [len(panel["bars"]) for panel in data["panels"]] == [4 * 8 * 6, 4 * 8 * 2]
-    assert data["title"] == "Two <b>schedules</b>"
+    data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)[1])
+    assert [len(panel["bars"]) for panel in data] == [4 * 8 * 6, 4 * 8 * 2]
+    assert "<h1>Two &lt;b&gt;schedules&lt;/b&gt;</h1>" in page
+    assert page.count("<canvas tabindex") == 2
+    assert "weight gradient" in page
+    assert "offload" not in page
 
 
 def test_perfetto_has_slices_flows_and_counters():

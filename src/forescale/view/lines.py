@@ -80,7 +80,8 @@ class LineChart:
                 "encoding": places,
             },
         ]
-        return specification(self.title, self.note, width=520, height=self.height, layer=layers)
+        drawn = [layer for layer in layers if layer["data"]["values"]]
+        return specification(self.title, self.note, width=520, height=self.height, layer=drawn)
 
 
 def _rows(lines: list[Line]) -> Spec:

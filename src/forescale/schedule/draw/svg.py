@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from forescale.escaping import xml
 from forescale.schedule.actions import Kind
-from forescale.schedule.draw.timeline import FILL, LOST, Bar, Timeline, fill, ink
+from forescale.schedule.draw.timeline import FILL, KINDS, LOST, Bar, Timeline, fill, ink
 
 _LEFT, _TOP, _ROW, _STRIP, _GAP = 64.0, 44.0, 22.0, 8.0, 5.0
 _RIGHT = 52.0
@@ -22,7 +22,7 @@ def to_svg(*timelines: Timeline, width: float = 1100.0, memory: bool = True) -> 
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{top:g}" '
             f'viewBox="0 0 {width:g} {top:g}" '
-            'font-family="ui-sans-serif, Helvetica, Arial, sans-serif" fill="currentColor">',
+            'font-family="ui-sans-serif, Helvetica, Arial, sans-serif" color="#1b2430" fill="currentColor">',
             f'<rect class="paper" width="{width:g}" height="{top:g}" fill="#ffffff"/>',
             *body,
             "</svg>",
@@ -99,13 +99,9 @@ def _memory(timeline: Timeline, rank: int, top: float, scale: float, strip: floa
 
 
 def _legend(timeline: Timeline, y: float) -> list[str]:
-    names = {
-        Kind.F: "forward", Kind.B: "backward", Kind.I: "input gradient", Kind.W: "weight gradient",
-        Kind.OFFLOAD: "offload / reload",
-    }  # fmt: skip
     used = {bar.kind for bar in timeline.bars}
     parts, x = [], _LEFT
-    for kind, name in names.items():
+    for kind, name in KINDS.items():
         if kind in used:
             parts.append(f'<rect x="{x:g}" y="{y - 9:g}" width="10" height="10" fill="{FILL[kind][0]}"/>')
             parts.append(f'<text x="{x + 14:g}" y="{y:g}" font-size="11">{name}</text>')

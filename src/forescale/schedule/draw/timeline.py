@@ -16,6 +16,14 @@ FILL: dict[Kind, tuple[str, str]] = {
     Kind.RELOAD: ("#b7791f", "#efd39a"),
 }
 """First chunk (white text), later chunks (dark text)."""
+KINDS: dict[Kind, str] = {
+    Kind.F: "forward",
+    Kind.B: "backward",
+    Kind.I: "input gradient",
+    Kind.W: "weight gradient",
+    Kind.OFFLOAD: "offload, reload",
+}
+"""What their colours are called."""
 ANSI: dict[Kind, int] = {Kind.F: 4, Kind.B: 2, Kind.I: 6, Kind.W: 5, Kind.OFFLOAD: 3, Kind.RELOAD: 3}
 
 

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, sync_playwright
+
+AXE = Path(__file__).parents[1] / "data" / "axe.min.js"
+Opened = Callable[..., Page]
+
+
+@pytest.fixture
+def opened() -> Iterator[Opened]:
+    """Open pages in a browser that must not complain about any of them."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    chromium = next((found for name in names if (found := shutil.which(name))), None)
+    if chromium is None:
+        pytest.skip("no Chromium here; .ci/run installs it")
+    problems: list[str] = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+
+        def call(url: str, *, width: int = 1400, scheme: str = "light") -> Page:
+            page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
+            page.on("pageerror", lambda error: problems.append(str(error)))
+            page.on("console", lambda said: problems.append(said.text) if said.type == "error" else None)
+            page.goto(url)
+            return page
+
+        yield call
+        browser.close()
+    assert problems == []
+
+
+def serious(page: Page) -> list[str]:
+    """Return what axe-core finds that keeps people out."""
+    page.evaluate(AXE.read_text(encoding="utf-8"))
+    found = page.evaluate("axe.run()")
+    return [
+        f"{each['id']}: {each['nodes'][0]['html'][:200]}"
+        for each in found["violations"]
+        if each["impact"] in ("serious", "critical")
+    ]
