@@ -49,6 +49,8 @@ class Bench:
     """Its file, with date and software."""
     is_assumed: bool = False
     """Whether the file does not say which layout ran: then formulas that say more than its peak are not corrected."""
+    is_tracked: bool = False
+    """Whether memory was counted on fake tensors, where there is no allocator."""
     blocks: tuple[BlockTiming, ...] = ()
     steps: tuple[StepTiming, ...] = ()
     ranks: tuple[RankPeak, ...] = ()
@@ -99,6 +101,7 @@ def anchor_of(benches: Sequence[Bench], costs: Costs) -> Anchor:
     found = Anchor(
         source="; ".join(each.source for each in benches),
         rule=costs.rule,
+        timed=any(each.blocks or each.steps for each in benches),
         safety_margin=costs.safety_margin,
     )
     for bench in benches:
@@ -167,6 +170,7 @@ def bench_memory(bench: Bench, costs: Costs) -> BenchMemory:
             reserved_bytes=measured.peak_reserved_bytes,
             analytical_bytes=there.allocated_bytes,
             signed=costs.rule == "model" and not bench.is_assumed,
+            tracked=bench.is_tracked,
         ),
     )
 

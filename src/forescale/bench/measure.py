@@ -103,7 +103,7 @@ def measure(
     rows, interrupted = _spooled(partial(_run, question, cut, copies, here, devices, seconds), tell)
     conditions = _conditions(question, cut.question.cluster.num_devices, here, before.clock_mhz)
     conditions = replace(conditions, num_copies=copies, interrupted=interrupted)
-    return _artifact(question, cut, rows, conditions)
+    return artifact_of(question, cut, rows, conditions)
 
 
 def measure_suite(
@@ -253,7 +253,7 @@ def _work(_rank: int, cut: Question, asked: Question, kind: str, seconds: float,
     found: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(found, (phases, peaks))
     own = found[: cut.cluster.num_devices]
-    spool.put("ranks", [_rank_row(rank, *each) for rank, each in enumerate(own)], "memory of a step")
+    spool.put("ranks", [rank_row(rank, *each) for rank, each in enumerate(own)], "memory of a step")
 
     laps = repeated(partial(timed_step, training, watch), budget_s=SHARES["steps"] * seconds)
     training.check(training.step())
@@ -285,7 +285,8 @@ def _step(training: Training, watch: Watch, budget_s: float) -> dict[str, Any]:
     return repeated(lambda: {"step": watch.seconds(training.step)}, budget_s=budget_s)["step"]
 
 
-def _rank_row(rank: int, phases: Mapping[str, float], peaks: Mapping[str, float]) -> dict[str, Any]:
+def rank_row(rank: int, phases: Mapping[str, float], peaks: Mapping[str, float]) -> dict[str, Any]:
+    """Return the row of `ranks` for one rank's peaks, by phase and of the whole step."""
     return {
         "rank": rank,
         **{f"peak_{name}_bytes": value for name, value in peaks.items()},
@@ -353,14 +354,21 @@ def _rows(spool: Path) -> dict[str, list[Any]]:
     return found
 
 
-def _conditions(question: Question, ranks: int, here: Here, clock_mhz: float | None) -> Conditions:
-    after = state_of(here)
-    clocks = tuple(clock for clock in (clock_mhz, after.clock_mhz) if clock is not None)
+def conditions_of(question: Question, ranks: int) -> Conditions:
+    """Return when, with what and for which device something is found."""
     return Conditions(
         date=date.today().isoformat(),
         device=question.cluster.device.name,
         software=f"torch {torch.__version__}, transformers {transformers.__version__}",
         num_devices=ranks,
+    )
+
+
+def _conditions(question: Question, ranks: int, here: Here, clock_mhz: float | None) -> Conditions:
+    after = state_of(here)
+    clocks = tuple(clock for clock in (clock_mhz, after.clock_mhz) if clock is not None)
+    return replace(
+        conditions_of(question, ranks),
         backend=backend_for(ranks),
         threads=1 if here.kind == CPU else None,
         clocks_mhz=clocks,
@@ -369,7 +377,7 @@ def _conditions(question: Question, ranks: int, here: Here, clock_mhz: float | N
     )
 
 
-def _artifact(
+def artifact_of(
     question: Question, cut: Reduced, rows: Mapping[str, Any], conditions: Conditions
 ) -> BenchArtifact:
     """Return the rows as an artifact, checked as if they came from a file."""

@@ -245,7 +245,7 @@ def split_head(head: nn.Linear, split: Split) -> None:
     head.register_forward_pre_hook(lambda _, given: (split.enter(given[0]),))
 
 
-_mesh = functools.cache(DeviceMesh.from_group)
+mesh_of = functools.cache(DeviceMesh.from_group)
 
 
 def split_loss(scores: Tensor, targets: Tensor, group: Group) -> Tensor:
@@ -253,6 +253,6 @@ def split_loss(scores: Tensor, targets: Tensor, group: Group) -> Tensor:
 
     Forward and backward run under `torch.distributed.tensor.parallel.loss_parallel`.
     """
-    whole = DTensor.from_local(scores, _mesh(group, scores.device.type), [Shard(-1)], run_check=False)
+    whole = DTensor.from_local(scores, mesh_of(group, scores.device.type), [Shard(-1)], run_check=False)
     found: DTensor = functional.cross_entropy(whole, targets, reduction="sum")  # type: ignore[assignment]
     return found.to_local()

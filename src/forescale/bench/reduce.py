@@ -39,12 +39,13 @@ class Reduced:
         return tuple(f"{each.dimension} {each.asked} -> {each.measured}" for each in self.given_up)
 
 
-def reduce(question: Question, devices: int) -> Reduced:
+def reduce(question: Question, devices: int, *, held: bool = True) -> Reduced:
     """Return the part of a question that `devices` can run, and what was given up.
 
     Pipeline stages go first, since a schedule is simulated; then expert parallelism, with as many experts on a device
     as before; then tensor parallelism, to the largest degree that fits. Context parallelism, micro-batch, types and
-    recompute stay. Replicas are as many as experts are spread over; of each kind of layer two stay.
+    recompute stay. Replicas are as many as experts are spread over; of each kind of layer two stay. What is `held` must
+    fit into memory.
 
     Raises
     ------
@@ -65,7 +66,8 @@ def reduce(question: Question, devices: int) -> Reduced:
         workload=replace(workload, global_batch_size=batch),
     )
     check(*left.parts)
-    _check_memory(left)
+    if held:
+        _check_memory(left)
     return Reduced(question=left, given_up=_given_up(question, left))
 
 

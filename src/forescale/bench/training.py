@@ -159,7 +159,8 @@ class Training:
 
     def __init__(self, question: Question, device: torch.device, groups: Groups = Groups()) -> None:  # noqa: B008
         layout, workload = question.layout, question.workload
-        self.blocks = Blocks(question, groups).to(device)
+        with device:
+            self.blocks = Blocks(question, groups)
         self.update = Update(self.blocks.parameters(), question, groups)
         self.num_microbatches = workload.global_batch_size // (layout.dp * layout.micro_batch_size)
         self.share = self.num_microbatches * layout.dp

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from forescale.cli.console import console, print_json, say
 from forescale.cli.options import (
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from forescale.io.bench import BenchArtifact
     from forescale.question import Question
 
+Suite: TypeAlias = Literal["device", "memory"]
 SECONDS = 30.0
 _measuring = "Bench"
 
@@ -53,14 +54,14 @@ def bench_command(
         check=bounded(TIME, whole=False),
     ),
     save: Path | None = option(
-        "Write it, for --load-benchmark, --measurements.",
+        "What was measured.",
         "FILE.json",
         panel=_measuring,
         flag="--save --save-benchmark",
         check=writable,
     ),
-    suite: Literal["device"] | None = option(
-        "What is measured instead, for calibrate.",
+    suite: Suite | None = option(
+        "Calibrate a device, or memory without a device.",
         panel=_measuring,
     ),
     check: Path | None = option(
@@ -91,7 +92,7 @@ def bench_command(
     if check is not None:
         _check(question, check, seconds, as_json=as_json)
         return
-    _give(_measured(question, devices_here, seconds, suite=suite is not None), save, as_json=as_json)
+    _give(_measured(question, devices_here, seconds, suite), save, as_json=as_json)
 
 
 def _give(found: BenchArtifact, save: Path | None, *, as_json: bool) -> None:
@@ -125,10 +126,14 @@ def _check(question: Question, file: Path, seconds: float, *, as_json: bool) -> 
     console().print(check_view(found))
 
 
-def _measured(question: Question, devices: int | None, seconds: float, *, suite: bool) -> BenchArtifact:
+def _measured(question: Question, devices: int | None, seconds: float, suite: Suite | None) -> BenchArtifact:
     from forescale.cli.progress import BenchBar
 
     measuring = _measuring_part()
+    if suite == "memory":
+        from forescale.bench.tracking import track_memory
+
+        return track_memory(question, devices=devices)
     measure = measuring.measure_suite if suite else measuring.measure
     with BenchBar(seconds) as bar:
         found: BenchArtifact = measure(question, devices=devices, seconds=seconds, tell=bar)

@@ -96,10 +96,18 @@ class Residual:
     """Reserved beyond allocated: pages of the allocator, fragmentation."""
     live_tensor_excess_bytes: float
     """Allocated beyond what formulas say; below zero where they say more, unless that counts as zero."""
+    tracked: bool = False
+    """Whether it was counted without an allocator: what one reserves beyond is then left to the formulas."""
 
     @classmethod
     def of(
-        cls, *, allocated_bytes: float, reserved_bytes: float, analytical_bytes: float, signed: bool = False
+        cls,
+        *,
+        allocated_bytes: float,
+        reserved_bytes: float,
+        analytical_bytes: float,
+        signed: bool = False,
+        tracked: bool = False,
     ) -> Residual:
         """Split the measured peaks of an allocator into what formulas explain and the two terms that they do not.
 
@@ -109,6 +117,7 @@ class Residual:
         return cls(
             framework_overhead_bytes=max(reserved_bytes - allocated_bytes, 0.0),
             live_tensor_excess_bytes=excess if signed else max(excess, 0.0),
+            tracked=tracked,
         )
 
     @property
@@ -137,6 +146,8 @@ class Anchor:
     """By name of a block and pass."""
     rule: Rule = "model"
     """How the compute of blocks is restored."""
+    timed: bool = True
+    """Whether it tells times; else a step loses what published runs lose."""
     update: Measured | None = None
     """Of the optimizer's update."""
     step: Measured | None = None

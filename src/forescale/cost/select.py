@@ -201,7 +201,9 @@ class Costs:
         What the host loses in a step is part of what was measured where blocks were.
         """
         run = self.runs.factors(device, software)
-        return run if self.anchor is None else replace(run, microbatch_overhead_s=0.0, step_overhead_s=0.0)
+        if self.anchor is None or not self.anchor.timed:
+            return run
+        return replace(run, microbatch_overhead_s=0.0, step_overhead_s=0.0)
 
     def clock_share(self, device: Device) -> float:
         """Return the clock that is predicted for over that of the device."""

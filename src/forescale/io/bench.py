@@ -52,6 +52,7 @@ FAMILY = "forescale.bench/"
 SCHEMA = f"{FAMILY}1"
 RUN = ("model", "cluster", "devices", "strategy", "workload", "precision")
 """Sections of `config` that say what ran."""
+TRACKED = ("measured", "tracked")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +75,8 @@ class Conditions:
     power_cap_w: Amount | None = None
     throttled: tuple[str, ...] = ()
     """Why the device's clock was held down meanwhile, by its driver."""
+    tracked: bool = False
+    """Whether memory was counted on fake tensors, not measured."""
     interrupted: bool = False
     """Whether it was stopped before everything was measured."""
 
@@ -122,6 +125,11 @@ def read_bench(path: str | Path) -> BenchArtifact:
     return build_bench(document, where=str(file))
 
 
+def is_same_run(one: BenchArtifact, other: BenchArtifact) -> bool:
+    """Say whether two artifacts are of one run, and both measured or both tracked."""
+    return one.config == other.config and one.conditions.tracked == other.conditions.tracked
+
+
 def merged(artifacts: Mapping[str, BenchArtifact]) -> BenchArtifact:
     """Return artifacts, by the names of their files, as one; loading it is loading them all.
 
@@ -164,7 +172,8 @@ def _check_alike(artifacts: Mapping[str, BenchArtifact]) -> None:
     for name, artifact in artifacts.items():
         run = artifact.config or {}
         said = {key: run.get(key) for key in RUN} if run else {}
-        for key, value in {"device": artifact.conditions.device, **said}.items():
+        said |= {"device": artifact.conditions.device, "way to memory": TRACKED[artifact.conditions.tracked]}
+        for key, value in said.items():
             other, known = first.setdefault(key, (name, value)) if value != "" else (name, value)
             if value != known:
                 raise SpecError(

@@ -210,7 +210,7 @@ def benches_of(question: Question) -> tuple[Bench, ...]:
     SpecError
         If it is of another model, device or type.
     """
-    from forescale.io.bench import BenchArtifact
+    from forescale.io.bench import BenchArtifact, is_same_run
 
     found = {file: _measured(file, question) for file in map(Path, question.costs.benchmark_files)}
     own = {file: each for file, each in found.items() if isinstance(each, BenchArtifact)}
@@ -219,7 +219,7 @@ def benches_of(question: Question) -> tuple[Bench, ...]:
         if not isinstance(each, BenchArtifact):
             benches.append(each)
             continue
-        same_run = {path: other for path, other in own.items() if other.config == each.config}
+        same_run = {path: other for path, other in own.items() if is_same_run(other, each)}
         if file == [*same_run][-1]:
             benches.append(_bench(same_run, question))
     return tuple(benches)
@@ -246,10 +246,13 @@ def _bench(files: Mapping[Path, BenchArtifact], target: Question) -> Bench:
 
     file, names = next(iter(files)), ", ".join(each.name for each in files)
     artifact = merged({str(each): found for each, found in files.items()})
-    told = [text for text in (artifact.conditions.software, artifact.conditions.date) if text]
+    where = artifact.conditions
+    tracked = "tracked on fake tensors" if where.tracked else ""
+    told = [text for text in (where.software, where.date, tracked) if text]
     return Bench(
         question=measured_question(artifact, target, where=names, folder=file.parent),
         source=f"{names} ({', '.join(told)})" if told else names,
+        is_tracked=where.tracked,
         blocks=artifact.blocks,
         steps=artifact.steps,
         ranks=artifact.ranks,

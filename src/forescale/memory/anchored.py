@@ -6,7 +6,7 @@ layout is computed at the target; the gap between measurement and formulas at th
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from forescale.brief import Brief
@@ -14,7 +14,7 @@ from forescale.cost.anchor import Correction, Residual
 from forescale.errors import SpecError
 from forescale.limits import Amount, OptionalExtent
 from forescale.memory.peak import fit
-from forescale.projection.result import Projection, Verdict
+from forescale.projection.result import Projection, StageMemory, Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +87,8 @@ class Estimate:
     residual: Residual
     safety_margin: float
     capacity_bytes: float
+    above_bytes: float | None = None
+    """By how much the upper end lies above the expected, where it is not the margin of what was measured."""
 
     @property
     def point_bytes(self) -> float:
@@ -96,7 +98,8 @@ class Estimate:
     @property
     def upper_bytes(self) -> float:
         """The same with the residual grown by the margin, and nothing taken off what formulas say."""
-        return self.point_bytes + self.residual.above(self.safety_margin)
+        above = self.residual.above(self.safety_margin) if self.above_bytes is None else self.above_bytes
+        return self.point_bytes + above
 
     @property
     def residual_share(self) -> float:
@@ -155,7 +158,7 @@ class AnchoredMemory(Brief):
             "measured": asdict(bench.measured),
             "analytical_at_bench_bytes": bench.analytical_at_bench_bytes,
             "corrections": [{**asdict(each), "factor": each.factor} for each in bench.corrections],
-            **asdict(bench.residual),
+            **asdict(estimate.residual),
             **{name: getattr(estimate, name) for name in own},
             "stage": self.worst.stage,
             "stages": [
@@ -174,20 +177,24 @@ class AnchoredMemory(Brief):
 
 def anchored_memory(target: Projection, bench: BenchMemory, *, safety_margin: float) -> AnchoredMemory:
     """Return the decomposition of a target that was projected from what `bench` measured."""
-    return AnchoredMemory(
-        bench=bench,
-        stages=tuple(
-            AnchoredStage(
-                stage=stage.stage,
-                activations_bytes=stage.activations_bytes,
-                outside_bytes=stage.overhead_bytes - bench.residual.total_bytes,
-                estimate=Estimate(
-                    analytical_bytes=stage.peak_bytes - bench.residual.total_bytes,
-                    residual=bench.residual,
-                    safety_margin=safety_margin,
-                    capacity_bytes=target.memory.capacity_bytes,
-                ),
-            )
-            for stage in target.memory.stages
-        ),
-    )
+    memory, tracked = target.memory, bench.residual.tracked
+    above = memory.peak_high_bytes - memory.peak_bytes if tracked else None
+
+    def of_stage(stage: StageMemory) -> AnchoredStage:
+        residual, beyond = bench.residual, stage.fragmentation_bytes - bench.residual.live_tensor_excess_bytes
+        if tracked:
+            residual = replace(residual, framework_overhead_bytes=beyond)
+        return AnchoredStage(
+            stage=stage.stage,
+            activations_bytes=stage.activations_bytes,
+            outside_bytes=stage.overhead_bytes - residual.total_bytes,
+            estimate=Estimate(
+                analytical_bytes=stage.peak_bytes - residual.total_bytes,
+                residual=residual,
+                safety_margin=safety_margin,
+                capacity_bytes=memory.capacity_bytes,
+                above_bytes=above,
+            ),
+        )
+
+    return AnchoredMemory(bench=bench, stages=tuple(map(of_stage, memory.stages)))

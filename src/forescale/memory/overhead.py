@@ -39,8 +39,13 @@ class Overhead:
 
     @property
     def residual(self) -> Residual | None:
-        """What was measured beyond the formulas."""
+        """What was measured, or tracked, beyond the formulas."""
         return None if self.anchor is None else self.anchor.residual
+
+    @property
+    def measured(self) -> Residual | None:
+        """The same where an allocator was measured, whose gap between allocated and reserved is then known."""
+        return None if self.residual is None or self.residual.tracked else self.residual
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -202,12 +202,14 @@ def _memory_parts(setting: Setting, inputs: Resident, sums: StageSums, count: Nu
         "gradients of the update that find no room": lost,
         "memory of the gathering stream": states.aside,
     }
-    if (residual := held.residual) is not None:
+    if (measured := held.measured) is not None:
         overhead = {
             "outside the allocator": inputs.outside.expected,
-            "reserved beyond allocated, measured": residual.framework_overhead_bytes,
-            "allocated beyond formulas, measured": residual.live_tensor_excess_bytes,
+            "reserved beyond allocated, measured": measured.framework_overhead_bytes,
+            "allocated beyond formulas, measured": measured.live_tensor_excess_bytes,
         }
+    elif held.residual is not None:
+        overhead["allocated beyond formulas, tracked"] = held.residual.live_tensor_excess_bytes
     return MemoryParts(
         weights=weights,
         gradients=states.gradients,
@@ -281,8 +283,8 @@ def _away(
     Before it gives up, the allocator returns what it holds unused: low is what it cannot return. Where the residual was
     measured, only its margin is open.
     """
-    if held.anchor is not None and held.residual is not None:
-        return held.residual.above(held.anchor.safety_margin) if end == "high" else 0.0
+    if held.anchor is not None and held.measured is not None:
+        return held.measured.above(held.anchor.safety_margin) if end == "high" else 0.0
 
     def off(bounds: Bounds) -> Numeric:
         return getattr(bounds, end) - bounds.expected  # type: ignore[no-any-return]
@@ -306,7 +308,7 @@ def highest_peak(footprint: Footprint, held: Overhead, stages: Stages) -> Numeri
 
 def fragmentation_note(memory: MemorySummary, setting: Setting) -> tuple[Note, ...]:
     """Say so where segments that grow would make a layout fit for sure; a measured gap is what it is."""
-    if setting.overhead.residual is not None:
+    if setting.overhead.measured is not None:
         return ()
     device, varied = setting.cluster.device, setting.workload.varied_lengths
     now, then = (

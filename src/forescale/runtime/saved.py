@@ -24,11 +24,17 @@ def _storage(tensor: Tensor) -> torch.UntypedStorage:
     return (tensor._local_tensor if isinstance(tensor, DTensor) else tensor).untyped_storage()  # noqa: SLF001
 
 
+def _key(tensor: Tensor) -> int:
+    """Return what tensors that lie in one place have in common, those without bytes too."""
+    found: int = _storage(tensor)._cdata  # noqa: SLF001
+    return found
+
+
 class Saved:
     """Tensors that one forward of one stage saved; parameters are not among them."""
 
     def __init__(self, parameters: Iterable[Tensor]) -> None:
-        self._own = {_storage(each).data_ptr() for each in parameters}
+        self._own = {_key(each) for each in parameters}
         self._slots: list[_Slot] = []
         self._away = False
 
@@ -37,8 +43,7 @@ class Saved:
         """Bytes on the device, each storage once."""
         if self._away:
             return 0
-        storages = [_storage(slot.tensor) for slot in self._slots]
-        return sum({each.data_ptr(): each.nbytes() for each in storages}.values())
+        return sum({_key(slot.tensor): _storage(slot.tensor).nbytes() for slot in self._slots}.values())
 
     def noting(self) -> AbstractContextManager[None]:
         """Note what is saved meanwhile."""
@@ -58,7 +63,7 @@ class Saved:
         self._away = to_host
 
     def _pack(self, tensor: Tensor) -> _Slot | Tensor:
-        if _storage(tensor).data_ptr() in self._own:
+        if _key(tensor) in self._own:
             return tensor
         slot = _Slot(tensor)
         self._slots.append(slot)

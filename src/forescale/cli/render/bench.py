@@ -25,11 +25,12 @@ def bench_view(found: BenchArtifact) -> Group:
     """Return blocks with their times and what they keep, the step, its memory, and what is to be known."""
     where = found.conditions
     side = f", {where.num_copies} at a time" if where.num_copies > 1 else ""
+    side += ", memory tracked on fake tensors: nothing was measured" if where.tracked else ""
     head = Text.assemble(
         (where.device, "bold"),
         f" · {counted(where.num_devices or 1, 'device')}{side} · {where.software} · {where.date}",
     )
-    blocks = ("", _blocks(found)) if found.blocks else ()
+    blocks = ("", _blocks(found)) if found.blocks or found.layers else ()
     return Group(head, *_cut(found), *blocks, "", *_lines(found))
 
 
@@ -81,7 +82,8 @@ def _lines(found: BenchArtifact) -> Iterator[str]:
             f"{each.phase} {format_bytes(each.peak_allocated_bytes)}" for each in fullest.phases
         )
         yield f"memory    {format_bytes(fullest.peak_reserved_bytes)} at most, of rank {fullest.rank} ({phases})"
-    yield f"besides   {counted(len(found.kernels), 'kernel')}, {counted(len(found.collectives), 'message')}"
+    if found.kernels or found.collectives:
+        yield f"besides   {counted(len(found.kernels), 'kernel')}, {counted(len(found.collectives), 'message')}"
     if found.conditions.throttled:
         yield f"the device's clock was held down: {', '.join(found.conditions.throttled)}"
     if found.conditions.interrupted:

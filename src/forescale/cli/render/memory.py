@@ -25,31 +25,24 @@ LABEL = 40
 
 def anchored_view(result: Projection, anchored: AnchoredMemory) -> Group:
     """Return the decomposition, both estimates and the verdict."""
-    worst, bench = anchored.worst, anchored.bench
-    estimate, residual, measured = worst.estimate, bench.residual, bench.measured
-    rows: list[tuple[str, float, str]] = [
-        (f"formulas at rank {worst.stage} of the target", estimate.analytical_bytes, "all that formulas know"),
-        ("framework overhead", residual.framework_overhead_bytes, "measured: reserved − allocated"),
-        ("live-tensor excess", residual.live_tensor_excess_bytes, "measured: allocated − formulas there"),
-        ("point estimate", estimate.point_bytes, f"{words.percent(estimate.residual_share)} of it measured"),
-        ("upper bound", estimate.upper_bytes, f"residual × {1.0 + estimate.safety_margin:g}"),
-    ]  # fmt: skip
+    bench, measured = anchored.bench, anchored.bench.measured
     shown = table("<GiB", "", "<")
-    for name, value, remark in rows:
+    for name, value, remark in _decomposition(anchored):
         shown.add_row(
             name, _gib(value), remark, style="bold" if name in ("point estimate", "upper bound") else None
         )
+    way = "tracked" if bench.residual.tracked else "measured"
     corrections = [
         Text(
-            f"activations of {each.kind}: measured {words.bytes_of(each.measured_bytes)} a layer, "
+            f"activations of {each.kind}: {way} {words.bytes_of(each.measured_bytes)} a layer, "
             f"× {each.factor:.3f} of the formulas"
         )
         for each in bench.corrections
     ]
+    reserved = "" if bench.residual.tracked else f", {_gib(measured.peak_reserved_bytes)} reserved"
     there = Text(
-        f"measured on rank {measured.rank} (stage {measured.stage}): {_gib(measured.peak_allocated_bytes)} GiB "
-        f"allocated, {_gib(measured.peak_reserved_bytes)} reserved; formulas say "
-        f"{_gib(bench.analytical_at_bench_bytes)} allocated"
+        f"{way} on rank {measured.rank} (stage {measured.stage}): {_gib(measured.peak_allocated_bytes)} GiB "
+        f"allocated{reserved}; formulas say {_gib(bench.analytical_at_bench_bytes)} allocated"
     )
     return Group(
         *header(result),
@@ -62,6 +55,32 @@ def anchored_view(result: Projection, anchored: AnchoredMemory) -> Group:
         _verdict(anchored),
         *words.notes(result.notes),
     )
+
+
+def _decomposition(anchored: AnchoredMemory) -> list[tuple[str, float, str]]:
+    """Return name, bytes and remark of everything that the fullest rank's estimate is made of."""
+    estimate = anchored.worst.estimate
+    residual, share = estimate.residual, words.percent(estimate.residual_share)
+    remarks = (
+        "measured: reserved − allocated",
+        "measured: allocated − formulas there",
+        f"{share} of it measured",
+        f"residual × {1.0 + estimate.safety_margin:g}",
+    )
+    if residual.tracked:
+        remarks = (
+            "formulas: what allocators reserve beyond",
+            "tracked: allocated − formulas there",
+            "",
+            "of the formulas",
+        )
+    return [
+        (f"formulas at rank {anchored.worst.stage} of the target", estimate.analytical_bytes, "all that formulas know"),
+        ("framework overhead", residual.framework_overhead_bytes, remarks[0]),
+        ("live-tensor excess", residual.live_tensor_excess_bytes, remarks[1]),
+        ("point estimate", estimate.point_bytes, remarks[2]),
+        ("upper bound", estimate.upper_bytes, remarks[3]),
+    ]  # fmt: skip
 
 
 def deltas_view(result: Projection, anchored: AnchoredMemory) -> Group:
@@ -78,7 +97,7 @@ def deltas_view(result: Projection, anchored: AnchoredMemory) -> Group:
 
 def _both(result: Projection, anchored: AnchoredMemory) -> list[tuple[str, float, float]]:
     """Return name, simulated and anchored bytes of every part of the fullest anchored rank."""
-    worst, residual = anchored.worst, anchored.bench.residual
+    worst, residual = anchored.worst, anchored.worst.estimate.residual
     stage = result.memory.stages[worst.stage]
     alike = [
         (name, getattr(stage, f"{name}_bytes"), getattr(stage, f"{name}_bytes"))

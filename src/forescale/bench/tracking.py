@@ -1,0 +1,144 @@
+"""Memory without a device: a step on fake tensors, which have shapes and no bytes, with every allocation counted."""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from forescale.bench.blocks import kept_bytes, parts_of
+from forescale.bench.groups import groups_of
+from forescale.bench.here import CPU
+from forescale.bench.huggingface import as_run, check
+from forescale.bench.measure import artifact_of, conditions_of, rank_row
+from forescale.bench.parallel import mesh_of
+from forescale.bench.reduce import reduce
+from forescale.bench.training import Training, check_optimizer
+from forescale.bench.weighing import PHASES
+from forescale.io.bench import BenchArtifact
+from forescale.question import Question
+
+
+def track_memory(question: Question, *, devices: int | None = None) -> BenchArtifact:
+    """Return what the cut of a question allocates over a step, by phase, and what its blocks keep.
+
+    Nothing is measured, so any device and any size will do: an allocator's own pages and what lies outside it are not
+    known. Other ranks are not there; messages have their sizes and do nothing.
+
+    Parameters
+    ----------
+    devices
+        What the question is cut to; by default what tensor and context parallelism need.
+
+    Raises
+    ------
+    SpecError
+        If the classes at hand cannot run the cut.
+    """
+    layout = question.layout
+    cut = reduce(question, devices or layout.tp * layout.cp, held=False)
+    cut = replace(cut, question=as_run(cut.question))
+    check(cut.question)
+    check_optimizer(cut.question)
+    ranks = cut.question.cluster.num_devices
+    with _alone_of(ranks), _unread():
+        groups = groups_of(cut.question)
+        if groups.tp is not None:
+            mesh_of(groups.tp, CPU)  # reads which ranks it has
+        make = partial(Training, cut.question, torch.device(CPU), groups)
+        phases, layers = _counted(make)
+    peaks = dict.fromkeys(("allocated", "reserved"), max(phases.values()))
+    rows = {"ranks": [rank_row(0, phases, peaks)], "layers": layers}
+    conditions = replace(conditions_of(question, ranks), tracked=True)
+    return artifact_of(question, cut, rows, conditions)
+
+
+def _counted(make: Callable[[], Training]) -> tuple[dict[str, float], list[dict[str, Any]]]:
+    """Return the peak of each phase of a step, and what every kind of block keeps."""
+    with FakeTensorMode(allow_non_fake_inputs=True), Allocations() as made:
+        training, phases = made.of_step(make)
+        layers = [
+            {"kind": part.kind, "activation_bytes": kept_bytes(part, training)} for part in parts_of(training)
+        ]
+    return phases, layers
+
+
+class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the bytes of every storage that operators make, from then until nothing holds it."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.held, self.phase = 0, "idle"
+        self.peaks = dict.fromkeys(PHASES, 0.0)
+        self._sizes: dict[int, int] = {}
+
+    def of_step(self, make: Callable[[], Training]) -> tuple[Training, dict[str, float]]:
+        """Return what `make` makes, and the peak of each phase of its second step."""
+        training = make()
+        training.step(self._begin)
+        self.peaks = dict.fromkeys(PHASES, 0.0)
+        training.step(self._begin)
+        self.peaks["idle"] = float(self.held)
+        return training, dict(self.peaks)
+
+    def _begin(self, phase: str) -> None:
+        self.phase = phase
+
+    def _drop(self, storage: int) -> None:
+        self.held -= self._sizes.pop(storage)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
+        """Run an operator and note what it made."""
+        made = func(*args, **(kwargs or {}))
+        for each in tree_leaves(made):
+            if isinstance(each, Tensor):
+                self._note(each.untyped_storage())
+        return made
+
+    def _note(self, storage: torch.UntypedStorage) -> None:
+        address = storage._cdata  # noqa: SLF001 (fake tensors have no other)
+        if address not in self._sizes:
+            self._sizes[address] = storage.nbytes()
+            self.held += storage.nbytes()
+            self.peaks[self.phase] = max(self.peaks[self.phase], float(self.held))
+            weakref.finalize(storage, self._drop, address)
+
+
+@contextmanager
+def _alone_of(ranks: int) -> Iterator[None]:
+    """Be the first of so many ranks, whose messages go nowhere."""
+    dist.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+@contextmanager
+def _unread() -> Iterator[None]:
+    """Keep transformers from looking into tensors: sequences are not packed, and grouped products take any type."""
+
+    def one_type(_: Tensor, weight: Tensor, __: Tensor) -> bool:
+        return weight.dtype == torch.bfloat16
+
+    with (
+        warnings.catch_warnings(
+            action="ignore", category=FutureWarning
+        ),  # of names that others replace in time
+        patch("transformers.masking_utils.find_packed_sequence_indices", lambda _: None),
+        patch("transformers.integrations.moe._can_use_grouped_mm", one_type),
+    ):
+        yield

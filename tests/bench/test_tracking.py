@@ -1,0 +1,82 @@
+"""Memory counted on fake tensors is what a real step of the same allocates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from tests.bench.tiny import DENSE, FULL, LATENT, MOE, question
+
+from forescale.bench.groups import groups_of
+from forescale.bench.tracking import track_memory
+from forescale.bench.training import Training
+from forescale.bench.weighing import weighed
+from forescale.catalogue.clusters import load_cluster
+from forescale.catalogue.models import load_model
+from forescale.io.bench import read_bench, write_bench
+from forescale.io.question import build_question, question_values
+from forescale.project import project
+from forescale.question import Question
+from forescale.runtime import launch
+from forescale.spec import Strategy, Workload
+from forescale.spec.strategy import Recompute
+
+CPU = torch.device("cpu")
+WITHIN = 0.02
+
+
+def phases_of(_rank, asked):
+    return weighed(partial(Training, asked, CPU, groups_of(asked)), CPU)[1]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        question(FULL, DENSE),
+        question(LATENT, DENSE),
+        question(FULL, MOE),
+        question(FULL, DENSE, tp=2),
+    ],
+    ids=["dense", "mla", "moe", "tp2"],
+)
+def test_what_is_tracked_is_what_is_measured(asked):
+    (rank,) = track_memory(asked).ranks
+    real = launch(phases_of, asked.layout.num_devices, asked)[0]
+    assert {each.phase: each.peak_allocated_bytes for each in rank.phases} == pytest.approx(real, rel=WITHIN)
+
+
+def test_replayed_layers_keep_less():
+    kept = [
+        {each.kind: each.activation_bytes for each in track_memory(asked).layers}["attention+dense"]
+        for asked in (question(), question(recompute=Recompute(granularity="full")))
+    ]
+    assert kept[1] < kept[0] / 4
+
+
+def test_a_model_that_no_memory_here_holds_restores_a_target(tmp_path):
+    asked = Question(
+        model=load_model("llama-3.1-70b"),
+        cluster=load_cluster("h100-sxm", 64),
+        workload=Workload(seq_len=4096, global_batch_size=64),
+        strategy=Strategy(tp=8, pp=4, sp=False, dp_shard=2),
+    )
+    found = track_memory(asked)
+    assert found.conditions.tracked
+    assert {each.dimension for each in found.given_up} == {"pp", "dp", "layers", "sequences"}
+    file = tmp_path / "tracked.json"
+    write_bench(found, file)
+    assert read_bench(file) == found
+    values = {**question_values(asked), "cost": {"benchmarks": [str(file)]}}
+    restored, alone = project(build_question(values, where="test")), project(asked)
+    assert restored.memory.peak_bytes == pytest.approx(alone.memory.peak_bytes, rel=0.05)
+    assert restored.memory.peak_bytes != alone.memory.peak_bytes
+    assert restored.step_time_s == alone.step_time_s
+    ran = build_question({**found.config, "cost": {"benchmarks": [str(file)]}}, where="test")
+    (stage,) = project(ran).memory.stages
+    there = replace(ran, costs=replace(ran.costs, anchor=None))
+    fragments = project(there).memory.stages[0].fragmentation_bytes
+    assert stage.allocated_bytes + stage.fragmentation_bytes - fragments == pytest.approx(
+        found.ranks[0].peak_allocated_bytes, rel=1e-3
+    )
