@@ -209,6 +209,7 @@ def load(stage, *, kept, forward, backward, between=0.0):
         stage=stage,
         rank=stage,
         kept=sized("kept", kept),
+        awaited=sized("awaited", 0.4 * kept),
         forward=sized("forward", forward),
         backward=sized("backward", backward),
         between=sized("loss", between),
@@ -277,16 +278,17 @@ def test_an_update_that_needs_more_than_activations_is_the_peak():
 
 
 def test_a_split_backward_lets_go_with_its_weight_gradients():
-    """ZB-H1: input gradients free losses, weight gradients what was kept; each takes half of a backward."""
+    """ZB-H1: input gradients free losses and what weight gradients do not need; each takes half of a backward."""
     result, timeline = by_hand("zb-h1")
     last = timeline.ranks[1]
     # F0 I0 F1 I1 W0 W1
-    assert last.activations.tolist() == [0, 220, 207, 240, 200, 420, 407, 440, 400, 400, 200, 200, 0, 0, 0]
+    assert last.activations.tolist() == [0, 220, 207, 240, 80, 300, 287, 320, 160, 160, 80, 80, 0, 0, 0]
     (f0, _), (f1, b1) = ((each.forward_s, each.backward_s) for each in result.stage_times)
     begins = last.time_s[1:-2:2].tolist()
     assert begins[:2] == pytest.approx([f0, f0 + f1])
     assert begins[4] - begins[3] == pytest.approx(b1 / 2)
-    assert last.peak.allocated_bytes == 440 + 15
+    assert last.peak.allocated_bytes == 320 + 15
+    assert {tensor.name: tensor.num_bytes for tensor in last.peak.tensors}["awaited"] == 80
 
 
 def test_outputs_that_stages_keep_live_beside_what_they_saved():

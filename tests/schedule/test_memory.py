@@ -72,5 +72,17 @@ def test_live_passes_are_those_of_the_schedule_whatever_chunks_keep(vpp, rounds)
     for saved in sizes:
         expected = peak_memory(schedule, ActivationSizes(saved=saved))
         np.testing.assert_allclose((live * saved[of_rank]).sum(axis=2).max(axis=0), expected)
-        named = (live_passes(schedule) * saved[of_rank]).sum(axis=2).max(axis=0)
+        (whole, waiting), _ = live_passes(schedule)
+        assert not waiting.any()
+        named = (whole * saved[of_rank]).sum(axis=2).max(axis=0)
         np.testing.assert_allclose(named, expected)
+
+
+def test_what_waits_for_weight_gradients_holds_its_part():
+    schedule = family("zb-h1").build(Request(pp=4, num_microbatches=8))
+    (whole, waiting), _ = live_passes(schedule)
+    for part in (0.0, 0.4, 1.0):
+        held = (whole + part * waiting).sum(axis=2).max(axis=0)
+        np.testing.assert_allclose(held, peak_memory(schedule, ActivationSizes(saved=1.0, weight_part=part)))
+    assert (whole + waiting).sum(axis=2).max(axis=0).tolist() == [4, 4, 4, 4]
+    assert whole.sum(axis=2).max(axis=0).tolist() == [4, 3, 2, 1]

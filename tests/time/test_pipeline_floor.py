@@ -34,7 +34,7 @@ def test_no_schedule_holds_less_than_its_family_says(family):
     for request, schedule in built(family):
         ranks = np.arange(request.pp, dtype=float)
         least = family.held(RankShape(rank=ranks, pp=request.pp, num_microbatches=request.num_microbatches))
-        assert (least <= peak_activations(schedule)).all(), request
+        assert (least <= peak_activations(schedule, weight_part=0.0)).all(), request
         found += 1
     assert found
 

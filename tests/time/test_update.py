@@ -180,7 +180,7 @@ def offloaded(layout, offload, count=4):
         (None, 1, (2, 1)),
         ("1f1b", 1, (2, 1)),
         ("gpipe", 1, (4, 4)),
-        ("zb-h1", 1, (2, 2)),  # its last weight gradients wait
+        ("zb-h1", 1, (2, 1)),  # what weight gradients wait with is on the device
     ],
 )
 def test_copies_under_schedules(schedule, vpp, in_flight):

@@ -10,6 +10,7 @@ from typing import cast
 from forescale.errors import SpecError
 from forescale.formula import total
 from forescale.graph.operator import Block, Operator, Tensor
+from forescale.graph.ops import Gemm, GroupedGemm
 from forescale.numeric import Numeric
 from forescale.spec.strategy import KeptName, OffloadName, Recompute, RematPolicy
 
@@ -132,6 +133,20 @@ def keep(block: Block, recompute: Recompute) -> Kept:
     discarded |= {tensor.name for tensor in block.tensors.values() if tensor.copy_of in discarded}
     kept = tuple(dict.fromkeys(name for name in (*_saved(others), *read) if name not in discarded))
     return _kept(block, everything, kept, _groups(replayed, wanted))
+
+
+def awaited(block: Block) -> tuple[tuple[str, Numeric], ...]:
+    """Return what weight gradients that are passes of their own wait with, by name [byte].
+
+    Inputs of products with trained weights, and gradients of their results; all else goes with the input gradient (Qi
+    et al. 2023, arXiv:2401.10241, section 2.1: 32 of 34 + 5as/h bytes).
+    """
+    waiting: dict[str, Numeric] = {}
+    for operator in block.operators:
+        if any(isinstance(each, Gemm | GroupedGemm) for each in operator.backward_weight):
+            waiting |= {name: block.tensors[name].num_bytes for name in operator.saves}
+            waiting |= {f"∂{name}": block.tensors[name].gradient_bytes for name in operator.writes}
+    return tuple(waiting.items())
 
 
 def _by_shares(block: Block, everything: tuple[str, ...], listed: Mapping[str, float]) -> Kept:

@@ -48,6 +48,10 @@ class StagePlan:
     moments: tuple[StagePlan, ...] = ()
     """Layers × passes of theirs in flight, at the moments at which a rank may hold most; none where all of a
     rank's layers are in flight equally often."""
+    waiting: tuple[StagePlan, ...] = ()
+    """At each of them, layers × passes of theirs that wait for their weight gradients; none where none ever wait."""
+    at_work: tuple[Array, ...] = ()
+    """At each of them, (stages, 3) 1 where a forward runs, a backward, one of the last stage; as many as wait."""
     of_chunks: Array | None = None
     """(stages, ...) the same numbers chunk by chunk, by which ranks with `moments` are told apart."""
 
@@ -69,7 +73,11 @@ class StagePlan:
         some: dict[str, Any] = {
             name: values[keep] for name, values in arrays.items() if isinstance(values, np.ndarray)
         }
-        return StagePlan(**some, moments=tuple(each.taken(keep) for each in self.moments))
+        moments, waiting = (
+            tuple(each.taken(keep) for each in plans) for plans in (self.moments, self.waiting)
+        )
+        at_work = tuple(each[keep] for each in self.at_work)
+        return StagePlan(**some, moments=moments, waiting=waiting, at_work=at_work)
 
 
 def layers_per_stage(num_layers: int, pp: int, vpp: int = 1) -> Chunks:
@@ -148,7 +156,13 @@ def stages_of_ranks(rank_of_stage: Sequence[int], num_replicas: int = 1) -> NDAr
 
 
 def with_moments(
-    plan: StagePlan, chunks: StagePlan, stage_of: NDArray[np.int64], live: Array, *, apart: int = 0
+    plan: StagePlan,
+    chunks: StagePlan,
+    stage_of: NDArray[np.int64],
+    live: Array,
+    at_work: Array | None = None,
+    *,
+    apart: int = 0,
 ) -> StagePlan:
     """Return a plan of ranks with what they hold when they may hold most, whatever a layer keeps.
 
@@ -161,19 +175,33 @@ def with_moments(
     stage_of
         (ranks, chunks) which of them each rank has.
     live
-        (moments, ranks, chunks) passes in flight.
+        (1 or 2, moments, ranks, chunks) passes in flight, and those that wait for weight gradients, if any do.
+    at_work
+        (moments, ranks, 3) whether a forward, a backward, one of the last stage is at work, where some wait.
     apart
         How many of the moments stay the first, as they are.
     """
     of_kind = np.column_stack([chunks.heads, chunks.counts - chunks.replayed, chunks.first, chunks.last])
-    held = np.einsum("mrc,rcd->mrd", live[apart:], of_kind[stage_of])
-    order = greatest(held) + apart
+    held = [np.einsum("mrc,rcd->mrd", each[apart:], of_kind[stage_of]) for each in live]
+    working = [] if at_work is None else [at_work]
+    order = greatest(np.concatenate([*held, *working], axis=2)) + apart
     ranks = np.arange(len(stage_of))
-    found = [*live[:apart], *(live[moment, ranks] for moment in order)]
+    told_apart = [chunks.rows[stage_of].reshape(len(ranks), -1)]
+    if at_work is not None:
+        told_apart += [np.moveaxis(each, 1, 0).reshape(len(ranks), -1) for each in held]
+    moments, *late = (
+        tuple(
+            _weighted(chunks, stage_of, passes)
+            for passes in (*each[:apart], *(each[moment, ranks] for moment in order))
+        )
+        for each in live
+    )
     return replace(
         plan,
-        moments=tuple(_weighted(chunks, stage_of, each) for each in found),
-        of_chunks=chunks.rows[stage_of].reshape(len(ranks), -1),
+        moments=moments,
+        waiting=late[0] if late else (),
+        at_work=() if at_work is None else tuple(at_work[moment, ranks] for moment in order),
+        of_chunks=np.concatenate(told_apart, axis=1),
     )
 
 
@@ -316,6 +344,10 @@ class Stages:
     """Of those, layers whose input is kept."""
     moments: tuple[Stages, ...] = ()
     """As in `StagePlan`, of as many moments as any candidate has; of those that have none, their layers."""
+    waiting: tuple[Stages, ...] = ()
+    """As many, where passes of any candidate wait; none otherwise."""
+    at_work: tuple[tuple[Array, ...], ...] = ()
+    """As many as wait: whether a forward runs, a backward, one of the last stage."""
 
     @property
     def num_layers(self) -> Array:
@@ -336,7 +368,7 @@ class Stages:
 
     def picked(self, pick: Select) -> Stages:
         """Return one stage of every candidate, (candidates,), without its moments."""
-        return mapped(replace(self, moments=()), pick)
+        return mapped(replace(self, moments=(), waiting=(), at_work=()), pick)
 
     def take(self, candidates: NDArray[np.int64]) -> Stages:
         """Return the plans of some candidates."""
@@ -361,12 +393,34 @@ def stack_plans(plans: Sequence[StagePlan]) -> Stages:
         fields[name] = tuple(stack(lambda plan, n=name, k=kind: getattr(plan, n)[:, k]) for kind in kinds)  # type: ignore[misc]
     most = max(len(plan.moments) for plan in plans)
     moments = tuple(stack_plans([_moment(plan, at) for plan in plans]) for at in range(most))
-    return Stages(**fields, moments=moments)
+    if not any(plan.waiting for plan in plans):
+        return Stages(**fields, moments=moments)
+    waiting = tuple(stack_plans([_waiting(plan, at) for plan in plans]) for at in range(most))
+    at_work = tuple(
+        tuple(stack(lambda plan, m=at, k=which: _at_work(plan, m)[:, k]) for which in range(3))  # type: ignore[misc]
+        for at in range(most)
+    )
+    return Stages(**fields, moments=moments, waiting=waiting, at_work=at_work)
 
 
 def _moment(plan: StagePlan, at: int) -> StagePlan:
     """Return a moment, the last again where there are fewer, or the plan where there are none."""
-    return replace(plan, moments=()) if not plan.moments else plan.moments[min(at, len(plan.moments) - 1)]
+    if not plan.moments:
+        return replace(plan, moments=(), waiting=(), at_work=())
+    return plan.moments[min(at, len(plan.moments) - 1)]
+
+
+def _waiting(plan: StagePlan, at: int) -> StagePlan:
+    """Return what waits at a moment: nothing where nothing ever does."""
+    if plan.waiting:
+        return plan.waiting[min(at, len(plan.waiting) - 1)]
+    none = {name: 0.0 * getattr(plan, name) for name in SUMMED}
+    return replace(plan, **none, moments=())
+
+
+def _at_work(plan: StagePlan, at: int) -> Array:
+    """Return whether passes run at a moment: they do where none ever wait."""
+    return plan.at_work[min(at, len(plan.at_work) - 1)] if plan.at_work else np.ones((len(plan.index), 3))
 
 
 def over_stages(

@@ -17,6 +17,8 @@ from forescale.schedule.memory import in_flight_microbatches
 
 OfStages = Callable[[Stages], Numeric]
 """Sums what one micro-batch keeps over the layers of stages."""
+Work = tuple[Numeric, Numeric]
+"""Working sets of forward and backward [byte]."""
 
 
 @formula(unit="1", source="Narayanan et al. 2021, arXiv:2104.04473, section 2.2")
@@ -43,6 +45,21 @@ def held_bytes(*, plain: Numeric, few: Numeric, many: Numeric, vpp: Numeric, rou
     return np.where(np.asarray(vpp) > 1, np.where(np.asarray(rounds) > 1, many, few), plain)
 
 
+@formula(
+    unit="byte",
+    source="Qi et al. 2023, arXiv:2401.10241, section 2.1: M_B of passes in flight, M_W of those that wait for W",
+)
+def held_until(*, whole: Numeric, waiting: Numeric) -> Numeric:
+    """Held by passes from forward to input gradient + held by others until their weight gradients."""
+    return whole + waiting
+
+
+@formula(unit="byte", source="order of the schedule: what runs at a moment")
+def idle_bytes(*, at_work: Numeric, most_at_work: Numeric) -> Numeric:
+    """Of the largest working set, what is not in use at a moment."""
+    return most_at_work - at_work
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class InFlight:
     """What ranks hold at once under (interleaved) 1F1B, in closed form."""
@@ -60,8 +77,20 @@ class InFlight:
         """Return the most of `count` micro-batches that each stage holds at once, of a device's full share."""
         return in_flight(stage=stages.index, pp=degrees.pp, vpp=degrees.vpp, num_microbatches=count)
 
-    def most(self, degrees: Degrees, stages: Stages, count: Numeric, of: OfStages) -> tuple[Numeric, Numeric]:
-        """Return the most bytes that they hold on each stage, ever and while the last micro-batch has a loss."""
+    def most(
+        self,
+        degrees: Degrees,
+        stages: Stages,
+        count: Numeric,
+        of: OfStages,
+        waiting: OfStages | None = None,  # noqa: ARG002
+        work: Work = (0.0, 0.0),  # noqa: ARG002
+    ) -> tuple[Numeric, Numeric]:
+        """Return the most bytes that they hold on each stage, ever and while the last micro-batch has a loss.
+
+        `of` says what passes hold that are between forward and backward, `waiting` what those do that wait for weight
+        gradients, `work` what a forward and a backward need beyond that, the larger of which is not in the result.
+        """
         plain = saved_bytes(per_microbatch=of(stages), microbatches=self.shares(degrees, stages, count))
         if not stages.moments:
             return plain, plain
@@ -82,8 +111,18 @@ class Counted(InFlight):
         """Return the counted micro-batches."""
         return named(self.held, "in flight, from the schedule", unit="1")
 
-    def most(self, degrees: Degrees, stages: Stages, count: Numeric, of: OfStages) -> tuple[Numeric, Numeric]:
+    def most(
+        self,
+        degrees: Degrees,
+        stages: Stages,
+        count: Numeric,
+        of: OfStages,
+        waiting: OfStages | None = None,
+        work: Work = (0.0, 0.0),
+    ) -> tuple[Numeric, Numeric]:
         """Return the bytes of the fullest moment."""
+        if stages.waiting and waiting is not None:
+            return self._split(stages, of, waiting, work)
         if stages.moments:
             most = _most(map(of, stages.moments))
         else:
@@ -91,13 +130,34 @@ class Counted(InFlight):
             most = saved_bytes(per_microbatch=of(stages), microbatches=shares)
         return most, most
 
+    def _split(self, stages: Stages, of: OfStages, waiting: OfStages, work: Work) -> tuple[Numeric, Numeric]:
+        """Return the same where some passes wait, at the moments that have a loss those alone."""
+        most: Numeric = 0.0 * stages.first
+        beside_loss = most
+        moments = zip(stages.moments, stages.waiting, stages.at_work, strict=True)
+        for whole, late, (forward, backward, loss) in moments:
+            held = held_until(whole=of(whole), waiting=waiting(late))
+            here = largest(first=forward * work[0], second=backward * work[1])
+            idle = idle_bytes(at_work=here, most_at_work=largest(first=work[0], second=work[1]))
+            most = largest(first=most, second=held - idle)
+            beside_loss = largest(first=beside_loss, second=loss * held)
+        return most, beside_loss
+
 
 class AtLeast(Counted):
     """What ranks hold at once at least, whatever the order."""
 
     __slots__ = ()
 
-    def most(self, degrees: Degrees, stages: Stages, count: Numeric, of: OfStages) -> tuple[Numeric, Numeric]:
+    def most(
+        self,
+        degrees: Degrees,
+        stages: Stages,
+        count: Numeric,
+        of: OfStages,
+        waiting: OfStages | None = None,  # noqa: ARG002
+        work: Work = (0.0, 0.0),  # noqa: ARG002
+    ) -> tuple[Numeric, Numeric]:
         """Return the bytes that no order goes below: of the chunks that a rank holds at least."""
         least = stages.moments[0] if stages.moments else stages
         shares = self.shares(degrees, stages, count)

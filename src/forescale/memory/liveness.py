@@ -11,7 +11,7 @@ import numpy as np
 
 from forescale.formula import Term, as_term, formula, named, total, value_of
 from forescale.graph.operator import Block, Operator
-from forescale.graph.recompute import Kept, offloaded_bytes
+from forescale.graph.recompute import Kept, awaited, offloaded_bytes
 from forescale.numeric import Numeric, larger, smaller
 from forescale.spec.strategy import OffloadName
 
@@ -246,6 +246,8 @@ class BlockBytes:
     """Kept from forward to backward."""
     offloaded: Numeric = 0.0
     """Of these, what modules that are offloaded saved."""
+    awaited: Numeric = 0.0
+    """Kept from the input gradient to the weight gradient, where they are passes of their own."""
     captured: tuple[Numeric, Numeric] | None = None
     """Working sets beyond what is kept, of launches in graphs and of others, where graphs capture some."""
     forward: Numeric
@@ -260,22 +262,30 @@ class BlockBytes:
             self,
             kept=self.kept + more,
             offloaded=factor * self.offloaded,
+            awaited=factor * self.awaited,
             forward=self.forward + more,
             backward=self.backward + more,
         )
 
 
 def block_bytes(
-    block: Block, kept: Kept, *, offloaded: tuple[OffloadName, ...] = (), captured: bool = False
+    block: Block,
+    kept: Kept,
+    *,
+    offloaded: tuple[OffloadName, ...] = (),
+    captured: bool = False,
+    split: bool = False,
 ) -> BlockBytes:
     """Return the bytes of a block under a recompute policy, with some modules `offloaded`.
 
-    `captured` asks for the working sets of what graphs capture and of experts apart.
+    `captured` asks for the working sets of what graphs capture and of experts apart, `split` for what waits for
+    weight gradients.
     """
     moments = block_moments(block, kept)
     return BlockBytes(
         kept=kept.num_bytes,
         offloaded=offloaded_bytes(block, kept, offloaded),
+        awaited=total(dict(awaited(block)), name="awaited_bytes", unit="byte") if split else 0.0,
         captured=_pools(block, kept, moments) if captured else None,
         forward=moments.forward_bytes,
         backward=moments.backward_bytes,

@@ -44,13 +44,18 @@ def activation_bytes(
     def moved(on: Stages) -> Numeric:
         return offloaded_bytes(setting, inputs, on)
 
+    def awaited(on: Stages) -> Numeric:
+        """Return what one micro-batch keeps for weight gradients."""
+        return sums.on(on, copies=in_flight.copies).total(inputs.blocks, lambda block: block.awaited)
+
     most = (lambda on: kept(on) - moved(on)) if offloads else kept
-    saved, beside_loss = in_flight.most(degrees, stages, count, most)
     part = 1.0 / in_flight.num_splits
+    forward, backward = (part * each for each in _working_sets(setting, inputs))
+    saved, beside_loss = in_flight.most(degrees, stages, count, most, awaited, (forward, backward))
     loss = stages.last * largest(first=head.forward, second=head.backward)
     other = stages.last * in_flight.other_losses * head.kept
     activations: Numeric = largest(
-        first=_with_losses(saved, inputs) + part * _working_set(setting, inputs),
+        first=_with_losses(saved, inputs) + largest(first=forward, second=backward),
         second=beside_loss + part * loss + other,
     )
     host: Numeric = 0.0
@@ -78,25 +83,23 @@ def _with_losses(saved: Numeric, inputs: Resident) -> Numeric:
     return most
 
 
-def _working_set(setting: Setting, inputs: Resident) -> Numeric:
-    """Return what the fullest block of each stage needs at work beyond what it keeps, forward or backward."""
+def _working_sets(setting: Setting, inputs: Resident) -> tuple[Numeric, Numeric]:
+    """Return what the fullest block of each stage needs in its forward and its backward beyond what it keeps."""
     stages, policy = inputs.stages, setting.choices.recompute
-    working: Numeric = 0.0 * stages.first
+    present: list[tuple[Numeric, BlockBytes, Numeric]] = []
     for kind, block in enumerate(inputs.blocks.layers):
         unit = float(policy.unit - 1) * block.left.kept  # a unit's other layers, replayed with it
-        extra = _at_work(block.taken, unit)
-        working = largest(first=working, second=any_of(count=stages.replayed[kind]) * extra)
+        present.append((any_of(count=stages.replayed[kind]), block.taken, unit))
         if not policy.takes_all:
             others = any_of(count=stages.counts[kind] - stages.replayed[kind])
-            working = largest(first=working, second=others * _at_work(block.left, 0.0))
-    for _, own in inputs.blocks.vision:
-        working = largest(first=working, second=stages.first * _at_work(own.taken, 0.0))
-    return working
-
-
-def _at_work(block: BlockBytes, replayed_beside: Numeric) -> Numeric:
-    """Return what a block needs beyond what it keeps in the fuller of its passes."""
-    return largest(first=block.forward - block.kept, second=block.backward - block.kept + replayed_beside)
+            present.append((others, block.left, 0.0))
+    present += [(stages.first, tower.taken, 0.0) for _, tower in inputs.blocks.vision]
+    forward: Numeric = 0.0 * stages.first
+    backward = forward
+    for here, own, beside in present:
+        forward = largest(first=forward, second=here * (own.forward - own.kept))
+        backward = largest(first=backward, second=here * (own.backward - own.kept + beside))
+    return forward, backward
 
 
 @formula(

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from forescale.errors import SpecError
 from forescale.formula import number_of
@@ -19,7 +20,7 @@ from forescale.graph.layer import block_name
 from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.operator import Block
 from forescale.graph.parts import Parts, build_blocks, message_bytes
-from forescale.graph.recompute import NO_RECOMPUTE, keep
+from forescale.graph.recompute import NO_RECOMPUTE, awaited, keep
 from forescale.graph.stages import replayed_mtp, virtual_stages
 from forescale.memory.inputs import Resident, Setting
 from forescale.memory.liveness import BlockMoments, Moment, block_moments
@@ -61,6 +62,8 @@ class BlockLoad:
     name: str
     kept: tuple[Sized, ...]
     """From its forward until its backward."""
+    awaited: tuple[Sized, ...]
+    """From its input gradient until its weight gradient, where they are passes of their own."""
     forward: tuple[Sized, ...]
     """Everything of the block at the fullest moment of its forward, kept tensors included."""
     backward: tuple[Sized, ...]
@@ -74,6 +77,8 @@ class StageLoad:
     rank: int
     kept: tuple[Sized, ...]
     """From its forward until its backward."""
+    awaited: tuple[Sized, ...]
+    """From its input gradient until its weight gradient, where they are passes of their own."""
     forward: tuple[Sized, ...]
     """Beyond everything kept, at the fullest moment of its forward."""
     backward: tuple[Sized, ...]
@@ -119,9 +124,6 @@ def stage_loads(
         np.tile(rows, (placement.num_replicas, 1)).tolist()
         for rows in (plan.replayed, plan.heads, plan.counts - plan.replayed)
     )
-    of_mtp = _kept_of_mtp(model, strategy.recompute, blocks, plain)
-    sent = message_bytes(model, Layout.of(workload, *split_strategy(strategy)))
-    message = Sized(owner="pipeline", name="stage output", num_bytes=float(sent))
     loads = []
     for stage, rank in enumerate(rank_of_stage):
         present = (
@@ -129,27 +131,35 @@ def stage_loads(
             *zip(plain.layers, others[stage], others[stage], strict=True),
         )
         kept = _together((tensor, inputs) for block, inputs, _ in present for tensor in block.kept)
+        late = _together((tensor, count) for block, _, count in present for tensor in block.awaited)
         works = [block for block, _, count in present if count]
         if stage % placement.num_stages == 0:
-            kept += [*blocks.embedding.kept, *_kept_of_tower(blocks)]
+            tower = ((tensor, float(times)) for times, block in blocks.vision for tensor in block.kept)
+            kept += [*blocks.embedding.kept, *_together(tower)]
             works += [block for _, block in blocks.vision]
-        if last := (stage + 1) % placement.num_stages == 0:
-            kept += of_mtp
+        head = [blocks.head] if (stage + 1) % placement.num_stages == 0 else []
+        if head:
+            kept += _kept_of_mtp(model, strategy.recompute, blocks, plain)
+            late += _awaited_at_the_end(model, blocks)
         elif strategy.kernels.keeps_stage_outputs:
-            kept.append(message)
+            kept.append(_stage_output(model, strategy, workload))
         loads.append(
             StageLoad(
                 stage=stage,
                 rank=rank,
                 kept=tuple(kept),
-                forward=_fullest([_beyond(each.forward, each) for each in works], blocks.head.forward, last),
-                backward=_fullest(
-                    [_beyond(each.backward, each) for each in works], blocks.head.backward, last
-                ),
-                between=blocks.head.kept if last else (),
+                awaited=tuple(late),
+                forward=_fullest("forward", works, head),
+                backward=_fullest("backward", works, head),
+                between=blocks.head.kept if head else (),
             )
         )
     return tuple(loads)
+
+
+def _stage_output(model: Model, strategy: Strategy, workload: Workload) -> Sized:
+    sent = message_bytes(model, Layout.of(workload, *split_strategy(strategy)))
+    return Sized(owner="pipeline", name="stage output", num_bytes=float(sent))
 
 
 def _block_load(name: str, block: Block, policy: Recompute) -> BlockLoad:
@@ -158,6 +168,7 @@ def _block_load(name: str, block: Block, policy: Recompute) -> BlockLoad:
     return BlockLoad(
         name=name,
         kept=_sized(name, [(tensor.name, tensor.num_bytes) for tensor in kept.tensors]),
+        awaited=_sized(name, awaited(block)),
         forward=_fullest_moment(name, moments.forward),
         backward=_fullest_moment(name, moments.backward),
     )
@@ -184,8 +195,10 @@ def _kept_of_mtp(
     return [*_times(blocks.mtp.kept, float(count)), *_times(plain.mtp.kept, left)]
 
 
-def _kept_of_tower(blocks: Parts[BlockLoad]) -> list[Sized]:
-    return _together((tensor, float(times)) for times, block in blocks.vision for tensor in block.kept)
+def _awaited_at_the_end(model: Model, blocks: Parts[BlockLoad]) -> list[Sized]:
+    """Return what the weight gradients of the head and of multi-token prediction wait with."""
+    of_mtp = () if blocks.mtp is None else blocks.mtp.awaited
+    return [*blocks.head.awaited, *_times(of_mtp, float(model.num_mtp_layers))]
 
 
 def _times(tensors: Iterable[Sized], count: float) -> list[Sized]:
@@ -213,9 +226,10 @@ def _beyond(moment: tuple[Sized, ...], block: BlockLoad) -> tuple[Sized, ...]:
     return tuple(tensor for tensor in (*rest, *freed) if tensor.num_bytes)
 
 
-def _fullest(works: list[tuple[Sized, ...]], head: tuple[Sized, ...], last: bool) -> tuple[Sized, ...]:
-    """Return the largest working set: one block is replayed, or one head runs, at a time."""
-    return max([*works, *([head] if last else []), ()], key=total_bytes)
+def _fullest(name: str, works: Sequence[BlockLoad], head: Sequence[BlockLoad]) -> tuple[Sized, ...]:
+    """Return the largest working set of a pass: one block is replayed, or one head runs, at a time."""
+    alone = [getattr(each, name) for each in head]
+    return max([*(_beyond(getattr(each, name), each) for each in works), *alone, ()], key=total_bytes)
 
 
 SCHEMA = "forescale.memory_timeline/1"
@@ -444,8 +458,11 @@ def _simulated(result: Projection, schedule: Schedule, loads: Sequence[StageLoad
         for name in ("forward_s", "backward_s")
     )
     times = StageTimes(forward=forward, input_grad=backward / 2.0, weight_grad=backward / 2.0)
-    saved = [total_bytes(load.kept) for load in loads[: schedule.num_stages]]
-    sizes = ActivationSizes(saved=np.array(saved))
+    saved, left = (
+        np.array([total_bytes(getattr(load, name)) for load in loads[: schedule.num_stages]])
+        for name in ("kept", "awaited")
+    )
+    sizes = ActivationSizes(saved=saved, weight_part=left / np.maximum(saved, 1.0))
     return simulate(schedule, times, sizes=sizes)
 
 
@@ -470,17 +487,22 @@ class _Curves:
         others = np.where(forward, between - step, between)
         self.after: Array = saved + between
         at_work = np.where(forward, saved + work["forward"][stage], np.maximum(before, saved))
-        self.during: Array = np.where(backward, before + work["backward"][stage], at_work) + others
+        in_backward = before + work["backward"][stage]
+        self.at_end = backward & (saved > in_backward)
+        """Whether a backward is at its fullest when it ends: with what its weight gradient waits with."""
+        self.during: Array = np.where(backward, np.maximum(in_backward, saved), at_work) + others
 
-    def live(self, action: int) -> list[int]:
-        """Return, per stage, the passes of its rank whose activations are held while an action runs."""
+    def live(self, action: int) -> tuple[list[int], list[int]]:
+        """Return, per stage, the passes of its rank that hold all while an action runs, and those that wait for W."""
         low = int(self.flat.bounds[int(self.flat.rank[action])])
-        made = np.isin(self.flat.kind[low : action + 1], (Kind.F, Kind.RELOAD))
-        gone = np.isin(self.flat.kind[low:action], (Kind.B, Kind.W, Kind.OFFLOAD))
-        stages = len(self.loads)
-        born = np.bincount(self.flat.stage[low : action + 1][made], minlength=stages)
-        dead = np.bincount(self.flat.stage[low:action][gone], minlength=stages)
-        return (born - dead).tolist()  # type: ignore[no-any-return]
+
+        def count(end: int, *kinds: Kind) -> NDArray[np.int64]:
+            found = self.flat.stage[low:end][np.isin(self.flat.kind[low:end], kinds)]
+            return np.bincount(found, minlength=len(self.loads))
+
+        end = action + int(self.at_end[action])
+        whole = count(action + 1, Kind.F, Kind.RELOAD) - count(end, Kind.B, Kind.I, Kind.OFFLOAD)
+        return whole.tolist(), (count(end, Kind.I) - count(action, Kind.W)).tolist()
 
     def waiting(self, action: int) -> int:
         """Return the other passes of the last stage that are between forward and backward."""
@@ -521,14 +543,15 @@ def _rank(curves: _Curves, rank: int, standing: Standing, update_s: float) -> Ra
 
 def _peak_of_action(curves: _Curves, action: int, standing: Standing) -> PeakMoment:
     flat, loads = curves.flat, curves.loads
-    live, stage = curves.live(action), int(flat.stage[action])
+    (live, waiting), stage = curves.live(action), int(flat.stage[action])
     kind = int(flat.kind[action])
     work: tuple[Sized, ...] = ()
     if kind == Kind.F:
         work = loads[stage].forward
-    elif kind in BACKWARD:
+    elif kind in BACKWARD and not curves.at_end[action]:
         work = loads[stage].backward
     tensors = [(tensor, count) for load, count in zip(loads, live, strict=True) for tensor in load.kept]
+    tensors += [(each, count) for load, count in zip(loads, waiting, strict=True) for each in load.awaited]
     tensors += [(tensor, 1) for tensor in work]
     tensors += [(tensor, curves.waiting(action)) for tensor in loads[-1].between]
     tensors += [(tensor, 1) for tensor in _states(standing, standing.buffers)]
@@ -538,7 +561,7 @@ def _peak_of_action(curves: _Curves, action: int, standing: Standing) -> PeakMom
         action=str(unpack(int(flat.code[action]))),
         time_s=float(curves.simulation.start[action]),
         allocated_bytes=float(curves.during[action]) + standing.states + standing.buffers,
-        in_flight=sum(live),
+        in_flight=sum(live) + sum(waiting),
         tensors=_largest_first(tensors),
     )
 

@@ -80,7 +80,7 @@ def filled(of: RankShape) -> Numeric:
 
 
 def one_per_rank(of: RankShape) -> Numeric:
-    """As many as there are ranks: what waits for weight gradients evens them out."""
+    """As many as there are ranks: both directions together."""
     return np.minimum(of.num_microbatches, of.pp)
 
 

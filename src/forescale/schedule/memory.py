@@ -77,22 +77,43 @@ def peak_memory(schedule: Schedule, sizes: ActivationSizes | None = None) -> Arr
     return np.array([highest.max(initial=0.0) for highest in by_rank])
 
 
-def live_passes(schedule: Schedule) -> Array:
-    """Return (moments, ranks, chunks) passes whose activations ranks hold, at moments that differ.
+def live_passes(schedule: Schedule) -> tuple[Array, Array]:
+    """Return what ranks hold at moments that differ: passes, and whether one is at work beside them.
 
-    Chunks are a rank's stages in ascending order. Ranks with fewer moments repeat the first. All is kept until W.
+    Returns
+    -------
+    passes
+        (2, moments, ranks, chunks) first those that are held whole, from F to B or I, then those that wait between I
+        and W. Chunks are a rank's stages in ascending order. Ranks with fewer moments repeat the first.
+    at_work
+        (moments, ranks, 3) 1 where a forward runs, where a backward or an input gradient does, and where it is one of
+        the last stage; none of them at the end of an input gradient.
     """
     flat = flatten(schedule.orders)
-    step = flat.are(Kind.F, Kind.RELOAD) * 1.0 - flat.are(Kind.B, Kind.W, Kind.OFFLOAD)
+    whole = flat.are(Kind.F, Kind.RELOAD) * 1.0 - flat.are(Kind.B, Kind.I, Kind.OFFLOAD)
+    waiting = flat.are(Kind.I) * 1.0 - flat.are(Kind.W)
+    forward, backward, splits = flat.are(Kind.F), flat.are(Kind.B, Kind.I), flat.are(Kind.I)
+    last = (flat.stage + 1) % schedule.placement.num_stages == 0
     found = []
     for low, high in pairwise(flat.bounds.tolist()):
-        stages = np.unique(flat.stage[low:high])
-        held = np.cumsum((flat.stage[low:high, None] == stages) * step[low:high, None], axis=0)
-        distinct = np.unique(held[step[low:high] > 0], axis=0)[::-1]
+        here = slice(low, high)
+        own = flat.stage[here, None] == np.unique(flat.stage[here])
+        after = np.concatenate(
+            [np.cumsum(own * step[here, None], axis=0) for step in (whole, waiting)], axis=1
+        )
+        then = np.append(np.arange(low + 1, high), low)  # before what comes next is after what came before
+        backs = np.append(backward[low + 1 : high], False)
+        of_last = (forward & last)[here] | (backs & last[then])
+        states = np.column_stack([after, forward[here], backs, of_last])
+        ended = np.column_stack([after, np.zeros((high - low, 3))])[splits[here]]
+        states = np.concatenate([states, ended])
+        distinct = np.unique(states, axis=0)[::-1]
         found.append(distinct[greatest(distinct[:, None])[:, 0]])
     most = max(map(len, found))
-    live = [np.concatenate([each, np.repeat(each[:1], most - len(each), axis=0)]) for each in found]
-    return np.stack(live, axis=1) / schedule.num_splits
+    every = [np.concatenate([each, np.repeat(each[:1], most - len(each), axis=0)]) for each in found]
+    live = np.stack(every, axis=1)
+    passes = np.stack(np.split(live[..., :-3], 2, axis=2)) / schedule.num_splits
+    return passes, live[..., -3:]
 
 
 def losses_beside(schedule: Schedule) -> tuple[tuple[tuple[float, float], ...], float]:

@@ -224,16 +224,21 @@ class PricedModel:
         key, choices = (id(block), policy), self.choices
         if key not in self._known:
             kept: Kept = keep(block.block, policy)
+            split = splits_backward(choices.schedule)
             seconds = block_seconds(
                 block,
                 kept.replayed,
                 overlap=choices.overlapped,
                 by_place=cuts_sequences(choices.schedule),
-                split=splits_backward(choices.schedule),
+                split=split,
             )
             offloaded, captured = choices.offload.modules, choices.graphs == "partial"
             held = block_bytes(
-                block.block, kept, offloaded=() if end else offloaded, captured=captured and not end
+                block.block,
+                kept,
+                offloaded=() if end else offloaded,
+                captured=captured and not end,
+                split=split,
             )
             self._known[key] = seconds, held
         return self._known[key]

@@ -191,8 +191,11 @@ def pipeline_of(
     stages = virtual_stages(model, of_stage, stage_layers=stage_layers, recompute=recompute)
     ranks = plan_placed(stages, placement.rank_of_stage, placement.num_replicas)
     stage_of = stages_of_ranks(placement.rank_of_stage, placement.num_replicas)
-    if stage_of.shape[1] > 1:  # of a rank's copies a sum over its layers is the mean
-        ranks = with_moments(ranks, stages, stage_of, live_passes(built) * placement.num_replicas)
+    if stage_of.shape[1] > 1 or kind.splits_backward:  # of a rank's copies a sum over its layers is the mean
+        live, at_work = live_passes(built)
+        waits = bool(live[1].any())
+        live = placement.num_replicas * live[: 1 + waits]
+        ranks = with_moments(ranks, stages, stage_of, live, at_work if waits else None)
     first, *_, last = placement.rank_of_stage
     beside, others = losses_beside(built)
     return Simulated(
@@ -277,7 +280,7 @@ def interleaved_stages(
         return plan
     ranks = tuple(range(pp)) * vpp
     chunks = virtual_stages(model, ranks, stage_layers=stage_layers, recompute=recompute.selection)
-    return with_moments(plan, chunks, stages_of_ranks(ranks), live_chunks(pp, vpp), apart=1)
+    return with_moments(plan, chunks, stages_of_ranks(ranks), live_chunks(pp, vpp)[None], apart=1)
 
 
 @formula(
@@ -423,7 +426,7 @@ def _plans(
     one_path = placement.num_replicas == 1 and not kind.splits_sequences
     starts = [of_stage.index(_last_alike(ranks, int(rank))) if one_path else 0 for rank in whole.index]
     summed: dict[str, Any] = {name: _sums(getattr(chunks, name), starts) for name in SUMMED}
-    return whole, replace(whole, **summed, moments=())
+    return whole, replace(whole, **summed, moments=(), waiting=(), at_work=())
 
 
 def _last_alike(ranks: StagePlan, rank: int) -> int:

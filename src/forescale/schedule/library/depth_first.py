@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from forescale.schedule.family import Family, Orders, Request, filled, one_per_rank
+from forescale.schedule.family import Family, Orders, Request, filled
 from forescale.schedule.library.emit import depth_first
 
 INTERLEAVED = "Narayanan et al. 2021, arXiv:2104.04473"
@@ -98,7 +98,7 @@ ZB_H1 = Family(
     peak="min(m, p)",
     source=ZERO_BUBBLE,
     orders=_orders(ahead=1, delay=1),
-    held=one_per_rank,
+    held=filled,
     splits_backward=True,
 )
 """Section 2.1; for tw <= tb."""
@@ -110,7 +110,7 @@ ZB_H2 = Family(
     peak="min(m, 2p-1)",
     source=ZERO_BUBBLE,
     orders=_orders(ahead=2, delay=2),
-    held=one_per_rank,
+    held=filled,
     splits_backward=True,
 )
 """Section 2.2: no bubble in any rank's own span; m >= 2p - 1 fill it."""
@@ -124,7 +124,7 @@ INTERLEAVED_ZB = Family(
     peak="p",
     source=f"{ZERO_BUBBLE}; torch.distributed.pipelining",
     orders=_orders(ahead=1, delay=1),
-    held=one_per_rank,
+    held=filled,
     refusal=_short_group,
     splits_backward=True,
 )

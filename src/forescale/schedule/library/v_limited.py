@@ -361,7 +361,7 @@ def _family(name: str, limit: Callable[[Numeric], Numeric], **words: Any) -> Fam
         return ""
 
     def held(of: RankShape) -> Numeric:
-        return np.minimum(of.num_microbatches, limit(of.pp) // 2)
+        return np.minimum(of.num_microbatches / 2.0, limit(of.pp) // 2)
 
     return Family(
         name=name,

@@ -19,7 +19,7 @@ import numpy as np
 
 from forescale.errors import ScheduleError
 from forescale.schedule.actions import Kind, Order
-from forescale.schedule.family import Family, Orders, Request, one_per_rank
+from forescale.schedule.family import Family, Orders, Request, filled
 from forescale.schedule.library.emit import passes
 from forescale.schedule.library.timed import never_worse
 from forescale.schedule.model import loop
@@ -279,7 +279,7 @@ def _family(name: str, factor: int, alias: tuple[str, ...]) -> Family:
         peak=f"{'p' if factor == 1 else '2p'}, or the limit given",
         source="Qi et al. 2023, arXiv:2401.10241",
         orders=never_worse(orders, loop),
-        held=one_per_rank,
+        held=filled,
         refusal=refusal,
         splits_backward=True,
     )
