@@ -72,6 +72,20 @@ def test_the_best_layouts_are_searched_and_taken(page: Page):
     assert page.get_attribute("#step data", "value") == best
 
 
+def test_a_slider_fills_its_field_by_the_keyboard(page: Page):
+    page.focus("[data-for=devices]")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function("document.querySelector('#answer h2').textContent.includes('32 ×')")
+    assert page.input_value("#devices") == "32"
+
+
+def test_a_point_of_the_front_leads_to_its_layout(page: Page):
+    page.click("#search")
+    page.click("#front [aria-roledescription=point] >> nth=0", timeout=120_000)
+    page.wait_for_url("**&zero=*")
+    page.wait_for_selector("#step data")
+
+
 def test_a_search_is_cancelled(page: Page):
     page.fill("#devices", "512")
     page.press("#devices", "Tab")

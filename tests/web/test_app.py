@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from html import unescape
 from urllib.parse import parse_qsl, urlencode
 
 import pytest
@@ -189,3 +190,35 @@ def test_a_search_that_cannot_be_asked_is_one_sentence(client):
     assert json.loads(page(client, "/search.json", "model=nope", status=422))["error"].startswith(
         "unknown model"
     )
+
+
+def test_the_front_has_the_layout_asked_and_leads_to_the_others(client):
+    text = page(client, "/front", f"{QUERY}&price=2")
+    memory, money = (json.loads(unescape(each)) for each in re.findall(r'data-spec="([^"]+)"', text))
+    points = [row for layer in memory["layer"] for row in layer["data"]["values"]]
+    assert [row["line"] for row in points].count("this one") == 1
+    assert money["layer"][0]["data"]["values"][0]["y"] > 0
+    step = json.loads(page(client, "/project.json", points[0]["link"].removeprefix("/?")))["step_time_s"]
+    assert step == points[0]["y"]
+    assert len(re.findall("<tr>", text)) == len(points)
+
+
+def test_a_front_of_a_layout_that_cannot_be_has_only_others(client):
+    text = page(client, "/front", QUERY.replace("tp=2", "tp=3"))
+    assert "this one" not in text
+
+
+def test_money_is_days_times_price(client):
+    text, dear = (page(client, "/", f"{QUERY}&price={price}") for price in (2, 4))
+    cost, double = (float(re.search(r'id="cost"><data value="([^"]+)"', each)[1]) for each in (text, dear))
+    assert double == 2.0 * cost
+    assert cost == pytest.approx(16 * 24 * 2 * json.loads(page(client, "/project.json"))["training_days"])
+    assert "on the calendar" in text
+    assert "price is a number" in page(client, "/", f"{QUERY}&price=free", status=422)
+
+
+def test_images_are_asked_of_models_that_see(client):
+    asked = QUERY.replace("llama-3.1-8b", "qwen2.5-vl-7b") + "&image_size=448"
+    few, many = (json.loads(page(client, "/project.json", f"{asked}&images={count}")) for count in (1, 4))
+    assert many["vision"]["patches"] == 4 * few["vision"]["patches"]
+    assert "no vision tower" in page(client, "/", f"{QUERY}&images=2", status=422)

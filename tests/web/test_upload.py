@@ -8,7 +8,7 @@ from tests.web.test_asked import LLAMA, SMALL
 from forescale.errors import ForescaleError
 from forescale.export import export
 from forescale.project import project
-from forescale.web.asked import OWN, question
+from forescale.web.asked import FIELDS, OWN, question
 from forescale.web.upload import uploaded
 
 LAYOUT = [("tp", "2"), ("pp", "2"), ("zero", "1")]
@@ -19,7 +19,7 @@ def test_what_was_exported_is_read_back(framework):
     asked = question([*SMALL, *LAYOUT, ("framework", framework)])
     texts = export(asked, framework).texts
     name = next(iter(texts))
-    found = uploaded(name, texts[name], 16)
+    found = uploaded(name, texts[name], dict(SMALL))
     fields = {name: value for name, value in found["fields"].items() if value}
     again = question(list({**dict(SMALL[:3]), **fields}.items()))
     assert (again.layout.tp, again.layout.pp) == (2, 2)
@@ -27,10 +27,23 @@ def test_what_was_exported_is_read_back(framework):
     assert project(again).step_time_s == pytest.approx(project(asked).step_time_s, rel=0.05)
 
 
+@pytest.mark.parametrize("framework", ["megatron-core", "primus", "torchtitan", "nanotron", "maxtext"])
+def test_only_words_that_change_something_fill_the_form(framework):
+    asked = question([*SMALL, ("tp", "2"), ("framework", framework)])
+    texts = export(asked, framework).texts
+    name = next(iter(texts))
+    fields = uploaded(name, texts[name], dict(SMALL))["fields"]
+    assert fields["tp"] == "2"
+    assert fields["pp"] == ""
+    assert len(fields["set"].splitlines()) <= 3
+    allowed = {each.name: each.choices for each in FIELDS if each.choices and not each.listed}
+    assert all(fields[name] in choices for name, choices in allowed.items() if name in fields)
+
+
 def test_a_model_of_ones_own_is_kept_whole():
     import json
 
-    found = uploaded("config.json", json.dumps(LLAMA))
+    found = uploaded("config.json", json.dumps(LLAMA), dict(SMALL))
     assert found["fields"]["model"] == OWN
     asked = question([*SMALL[1:], ("model", OWN), ("config", found["fields"]["config"])])
     assert asked.model.num_layers == 2
@@ -38,6 +51,6 @@ def test_a_model_of_ones_own_is_kept_whole():
 
 def test_a_message_names_the_file_as_it_was_called():
     with pytest.raises(ForescaleError, match=r"^run\.txt: its format is not known"):
-        uploaded("../../run.txt", "hello")
+        uploaded("../../run.txt", "hello", {})
     with pytest.raises(ForescaleError, match="characters are more"):
-        uploaded("a", "x" * 300_000)
+        uploaded("a", "x" * 300_000, {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 from pathlib import Path
 
 import pytest
@@ -30,11 +31,13 @@ def test_a_question_is_answered_and_a_wrong_one_refused():
         asked("document", [("model", "nope"), *SMALL[1:]])
 
 
-def test_what_fails_in_a_way_nobody_meant_ends_one_process_only():
+def test_a_mistake_of_the_program_is_called_one():
     workers = Workers(processes=1, most=4, time_limit_s=60.0)
 
     async def both():
-        with pytest.raises(ForescaleError, match="ended without an answer"):
+        with pytest.raises(
+            ForescaleError, match=r"mistake of the program.*AttributeError in workers\.py, line"
+        ):
             await workers.ask("no_such_work")
         found = await workers.ask("document", SMALL)
         workers.close()
@@ -120,3 +123,21 @@ def test_the_guard_holds_for_everything_a_worker_opens():
             _guard(within, "open", (name, "r", 0))
     with pytest.raises(PermissionError):
         _guard(within, "subprocess.Popen", ("ls", [], None, None))
+
+
+def test_a_process_that_dies_is_said_to_have_ended():
+    before = set(multiprocessing.active_children())
+
+    async def ask():
+        workers = Workers(processes=1, most=4, time_limit_s=60.0)
+        asking = asyncio.create_task(workers.ask("search_document", SMALL, 30.0))
+        while not (found := set(multiprocessing.active_children()) - before):
+            await asyncio.sleep(0.01)
+        found.pop().kill()
+        try:
+            await asking
+        finally:
+            workers.close()
+
+    with pytest.raises(ForescaleError, match="ended without an answer"):
+        asyncio.run(ask())

@@ -59,6 +59,8 @@ def project_line(question: Question, *, model: str | None = None) -> str:
             words += [f"--{option}", _named(value, question.cluster.name)]
     for option in ("seq_len", "global_batch_size"):
         words += [_flag(option), str(workload.pop(option))]
+    if "tokens" in workload:
+        words += ["--tokens", f"{workload.pop('tokens'):.15g}"]
     for option in OPTIONS:
         if option in strategy:
             words += [_flag(option), str(strategy.pop(option))]

@@ -12,7 +12,7 @@ import numpy as np
 
 from forescale.errors import SpecError
 from forescale.project import project
-from forescale.projection.pictures import memory_and_time
+from forescale.projection.pictures import days_and_money, memory_and_time
 from forescale.projection.result import Projection
 from forescale.question import Question, question_of
 from forescale.results import Result
@@ -187,11 +187,12 @@ class SearchResult(Result):
         return [{"rank": place, "variants": count, **one.rows()[0]} for place, (one, count) in ranked]
 
     def pictures(self) -> Sequence[Chart]:
-        """Return memory against step time, and the parts of the step of every layout."""
+        """Return memory against step time, the parts of every step, and days against money where they are known."""
         bars = tuple(Bar(label=f"{place}", values=one.time_s) for place, one in enumerate(self.best, start=1))
         return (
             memory_and_time(self.best, note="of the best layouts"),
             BarChart(title="Time of a step", note="of the best layouts", axis="rank", unit="s", bars=bars),
+            *days_and_money(self.best, note="of the best layouts", price=self.price_per_device_hour),
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -15,6 +15,8 @@ class Dot:
     x: float
     y: float
     remark: str = ""
+    link: str = ""
+    """Where a click on it leads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +74,7 @@ class LineChart:
             {
                 "data": _rows([line for line in solid if line.marked]),
                 "mark": {"type": "point", "filled": True, "size": 46, "opacity": 1},
-                "encoding": {**places, "tooltip": [{"field": "line"}, {"field": "remark"}]},
+                "encoding": {**places, **_links(solid), "tooltip": [{"field": "line"}, {"field": "remark"}]},
             },
             {
                 "data": _rows([line for line in solid if not line.marked]),
@@ -84,9 +86,19 @@ class LineChart:
         return specification(self.title, self.note, width=520, height=self.height, layer=drawn)
 
 
+def _links(lines: list[Line]) -> Spec:
+    return {"href": {"field": "link"}} if any(dot.link for line in lines for dot in line.dots) else {}
+
+
 def _rows(lines: list[Line]) -> Spec:
     values = [
-        {"line": line.name, "x": dot.x, "y": dot.y, "remark": dot.remark}
+        {
+            "line": line.name,
+            "x": dot.x,
+            "y": dot.y,
+            "remark": dot.remark,
+            **({"link": dot.link} if dot.link else {}),
+        }
         for line in lines
         for dot in line.dots
     ]

@@ -76,7 +76,7 @@ def create_app(
     app.mount("/view", StaticFiles(directory=FOLDER), name="view")
     app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"), name="static")
     app.middleware("http")(_guarded)
-    for path in ("/", "/pictures", "/compare", "/explain", "/launch", "/fit", "/search"):
+    for path in ("/", "/pictures", "/compare", "/explain", "/launch", "/fit", "/search", "/front"):
         app.get(path)(getattr(served, path[1:] or "form"))
     for name in ("project", "explain", "search"):
         app.get(f"/{name}.json")(getattr(served, f"{name}_json"))
@@ -181,6 +181,10 @@ class Pages:
         """Return what would make the layout fit."""
         return HTMLResponse(await self._once("fit", asked(request), workers=self._long))
 
+    async def front(self, request: Request) -> Response:
+        """Return the front of step time and memory."""
+        return HTMLResponse(await self._once("front", asked(request), workers=self._long))
+
     async def project_json(self, request: Request) -> Response:
         """Return what `forescale project --json` prints."""
         return _json(await self._once("document", asked(request)))
@@ -207,9 +211,8 @@ class Pages:
             text = body.decode()
         except UnicodeDecodeError:
             return JSONResponse({"error": "the file is no text"}, status_code=422)
-        devices = _said(request, "devices")
-        known = int(devices) if devices.isdecimal() and len(devices) < 9 else None
-        return _json(await self._drawn.ask("read", _said(request, "name", "file")[:200], text, known))
+        name = _said(request, "name", "file")[:200]
+        return _json(await self._drawn.ask("read", asked(request, "name"), name, text))
 
     async def search(self, request: Request) -> Response:
         """Stream how far the search is, and the best layouts at its end."""

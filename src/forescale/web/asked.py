@@ -54,6 +54,8 @@ class Field:
     hint: str = ""
     listed: bool = False
     """Whether choices are suggestions of a text field."""
+    slider: tuple[float, float, float] | None = None
+    """Least and greatest power of two of a slider beside it, and its step."""
 
 
 def _choices(values: object) -> tuple[str, ...]:
@@ -65,15 +67,21 @@ FIELDS: tuple[Field, ...] = (
           usual="llama-3.1-70b", hint=f"{OWN}: the config.json pasted below", listed=True),
     Field(name="cluster", label="Cluster", group="Run", path=("cluster",), choices=cluster_names(),
           usual="h100-sxm", listed=True),
-    Field(name="devices", label="Devices", group="Run", path=("devices",), usual="256"),
+    Field(name="devices", label="Devices", group="Run", path=("devices",), usual="256",
+          slider=(3, 14, 1)),
     Field(name="seq_len", label="Tokens per sequence", group="Run", path=("workload", "seq_len"), usual="8192"),
     Field(name="global_batch_size", label="Sequences per step", group="Run",
-          path=("workload", "global_batch_size"), usual="1024"),
+          path=("workload", "global_batch_size"), usual="1024", slider=(3, 14, 1)),
     Field(name="tokens", label="Tokens to train", group="Run", path=("workload", "tokens"), hint="for days"),
+    Field(name="price", label="Price of a device-hour", group="Run", hint="for money"),
     Field(name="framework", label="Framework", group="Run", path=("framework",), choices=framework_names(),
           hint="none in particular", listed=True),
     Field(name="precision", label="Compute type", group="Run", path=("precision", "compute"),
           choices=_choices(ComputeType)),
+    Field(name="images", label="Images per sequence", group="Run", path=("workload", "images", "count"),
+          hint="as the model has"),
+    Field(name="image_size", label="Pixels of a side", group="Run", path=("workload", "images", "size"),
+          hint="as the model has"),
     Field(name="tp", label="Tensor", group="Layout", path=("strategy", "tp"), usual="8"),
     Field(name="cp", label="Context", group="Layout", path=("strategy", "cp")),
     Field(name="pp", label="Pipeline", group="Layout", path=("strategy", "pp"), usual="4"),
@@ -83,15 +91,16 @@ FIELDS: tuple[Field, ...] = (
     Field(name="zero", label="ZeRO stage", group="Layout", path=("strategy", "zero"),
           choices=("", "0", "1", "2", "3")),
     Field(name="recompute", label="Recompute", group="Layout", path=("strategy", "recompute", "granularity"),
-          choices=("", "none", "selective", "full")),
+          choices=("", "none", "selective", "full", "policy")),
     Field(name="schedule", label="Schedule", group="Layout", path=("strategy", "schedule"),
           choices=("", *(each.name for each in families()))),
     Field(name="cp_kind", label="Context kind", group="Layout", path=("strategy", "cp_kind"),
           choices=_choices(ContextKind)),
     Field(name="dispatcher", label="Dispatcher", group="Layout", path=("strategy", "dispatcher"),
           choices=_choices(Dispatcher)),
-    Field(name="hbm_gib", label="Memory per device [GiB]", group="What if", hint="as the device has"),
-    Field(name="network", label="Network between nodes ×", group="What if", hint="1"),
+    Field(name="hbm_gib", label="Memory per device [GiB]", group="What if", hint="its own", slider=(4, 9, 0.25)),
+    Field(name="network", label="Network between nodes ×", group="What if", hint="1",
+          slider=(-3, 3, 0.5)),
 )  # fmt: skip
 """The form, in order. `set` (PATH=VALUE) may be given besides, any number of times, and `config`."""
 NAMES = (*(each.name for each in FIELDS), "set", "config")
@@ -145,6 +154,12 @@ def question(query: Query) -> Question:
     values.setdefault("strategy", {})
     asked = build_question(values, where=WHERE)
     return _bounded(asked)
+
+
+def price_of(query: Query) -> float | None:
+    """Return the price of a device and hour that an address says, if it says one."""
+    text = dict(told(query)).get("price")
+    return None if text is None else _number(text, "price", most=1e6)
 
 
 def search_question(query: Query) -> Question:

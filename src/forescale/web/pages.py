@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -18,9 +19,11 @@ from forescale.frameworks.writers import WRITERS
 from forescale.io.line import project_line
 from forescale.io.question import question_values
 from forescale.project import project as projected
+from forescale.projection.pictures import days_and_money, memory_and_time
 from forescale.projection.result import TIME_PARTS, Projection
 from forescale.report.drawn import drawings
 from forescale.search import compare as compared
+from forescale.search import pareto_search
 from forescale.search import search as searched
 from forescale.search.solve import Progress
 from forescale.spec import phrases
@@ -35,6 +38,7 @@ from forescale.web.asked import (
     address,
     changed,
     opened,
+    price_of,
     question,
     search_question,
     told,
@@ -161,17 +165,43 @@ def fit(tell: Tell, query: Query) -> str:
     return filled("fit.html", rows=rows)
 
 
-def read(tell: Tell, name: str, text: str, devices: int | None = None) -> str:
+def read(tell: Tell, query: Query, name: str, text: str) -> str:
     """Return what a framework's file asks, as fields of the form, with what is to be known of it."""
     del tell
-    return json.dumps(uploaded(name, text, devices))
+    return json.dumps(uploaded(name, text, dict(told(query))))
 
 
 def search(tell: Tell, query: Query, limit: float) -> str:
     """Return the best layouts."""
     found = searched(search_question(query), top=TOP, time_limit=limit, watch=_watched(tell))
-    rows = [(one, _layout(query, one)) for one in found.best]
-    return filled("search.html", found=found, rows=rows, charts=[figure(each) for each in found.pictures()])
+    found = replace(found, price_per_device_hour=price_of(query))
+    shown = [figure(each) for each in found.pictures()]
+    return filled(
+        "search.html", found=found, address=address(query), charts=shown, **_ranked(query, found.best)
+    )
+
+
+def front(tell: Tell, query: Query) -> str:
+    """Return the layouts none of which is beaten in step time and memory, beside that of the question."""
+    del tell
+    found = pareto_search(search_question(query))
+    try:
+        chosen = _projection(query)
+    except ForescaleError:  # it cannot be laid out so
+        chosen = None
+    note = "none of them is beaten in both; a click takes one"
+    charts = [
+        memory_and_time(found.front, note=note, chosen=chosen, link=lambda one: f"/?{_layout(query, one)}"),
+        *days_and_money(found.front, note=note, price=price_of(query)),
+    ]
+    shown = [figure(each) for each in charts]
+    return filled("front.html", found=found, charts=shown, **_ranked(query, found.front))
+
+
+def _ranked(query: Query, found: Sequence[Projection]) -> dict[str, Any]:
+    """Return the rows of a table of layouts: each with its address, and what it costs where that is known."""
+    price = price_of(query)
+    return {"rows": [(one, _layout(query, one), one.run_cost(price)) for one in found]}
 
 
 def search_document(tell: Tell, query: Query, limit: float) -> str:
@@ -199,6 +229,7 @@ def _answer(query: Query) -> dict[str, Any]:
         "document": found.to_json(),
         "parts": sorted(parts, key=lambda part: -part[1]),
         "query": query,
+        "cost": found.run_cost(price_of(query)),
         "address": address(query),
         "line": None if nameless else f"forescale project {project_line(question(query))}",
         "frameworks": TARGETS,

@@ -10,27 +10,33 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from forescale.catalogue.models import load_model, vocabulary_of
+from forescale.catalogue.clusters import cluster_names
+from forescale.catalogue.models import load_model, model_names, vocabulary_of
 from forescale.errors import ForescaleError, SpecError
 from forescale.frameworks.huggingface import read_huggingface
 from forescale.frameworks.huggingface.writer import config_of, same_model
 from forescale.frameworks.readers import read_file
 from forescale.frameworks.reading import Options
+from forescale.io.line import told_words
 from forescale.io.named import named_model
+from forescale.io.question import build_question
 from forescale.io.reading import said
 from forescale.spec.model import Model
 from forescale.web.asked import FIELDS, LONGEST_VALUE, OWN, ROOTS
 
 MOST_CHARACTERS = 256 * 1024
 """Of a file."""
+SIZES = ("seq_len", "global_batch_size")
+"""Fields of the form that stay as they are where a file does not say them."""
 NAMED = 8
 """Keys without effect that are named."""
 
 
-def uploaded(name: str, text: str, devices: int | None = None) -> dict[str, Any]:
+def uploaded(name: str, text: str, form: Mapping[str, str]) -> dict[str, Any]:
     """Return the fields that a file fills, and notes on how it was understood.
 
-    The file stands alone: what it names beside itself is not there. `devices` are those of a file that says none.
+    The file stands alone: what it names beside itself is not there. What it does not say, such as the cluster, is as
+    in the `form`; words that change nothing there are left out.
 
     Raises
     ------
@@ -49,8 +55,9 @@ def uploaded(name: str, text: str, devices: int | None = None) -> dict[str, Any]
         try:
             reading = read_file(file, told)
             open_ended = reading.num_devices is None
-            if open_ended and devices is not None:
-                reading = read_file(file, replace(told, num_devices=devices))
+            devices = form.get("devices", "")
+            if open_ended and devices.isdecimal() and len(devices) < 9:
+                reading = read_file(file, replace(told, num_devices=int(devices)))
         except ForescaleError as error:
             raise SpecError(str(error).replace(f"{folder}/", "").replace(folder, plain)) from None
     notes = list(reading.notes)
@@ -58,7 +65,7 @@ def uploaded(name: str, text: str, devices: int | None = None) -> dict[str, Any]
         more = ", …" if len(reading.ignored) > NAMED else ""
         notes.append(f"without effect here: {', '.join(reading.ignored[:NAMED])}{more}")
     values = said(reading, layout=True, sized=open_ended)
-    fields = dict(_fields(values))
+    fields = dict(_fields(_needed(values, reading.model, form)))
     if reading.model is not None:
         fields |= _model(reading.model)
     return {
@@ -68,9 +75,34 @@ def uploaded(name: str, text: str, devices: int | None = None) -> dict[str, Any]
     }
 
 
+def _needed(values: dict[str, Any], model: Model | None, form: Mapping[str, str]) -> dict[str, Any]:
+    """Return the words of a file that change anything beside the form; all, where they ask nothing yet."""
+    named = model is None and form.get("model") in model_names()
+    if form.get("cluster") not in cluster_names() or not (model or named):
+        return values
+    sizes = {name: int(form[name]) for name in SIZES if form.get(name, "").isdecimal()}
+    asked = {
+        "devices": int(form["devices"]) if form.get("devices", "").isdecimal() else None,
+        "strategy": {},
+        **values,
+        "cluster": form["cluster"],
+        "model": form["model"] if model is None else model,
+        "workload": {**sizes, **values.get("workload", {})},
+    }
+    try:
+        sections = told_words(build_question(asked, where="the file"))
+    except ForescaleError:
+        return values
+    said = {*values, *(("precision",) if "workload" in values else ())}
+    return {**values, **{name: sections.get(name, {}) for name in ROOTS if name in said}}
+
+
 def _fields(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Return what a plan says as fields of the form; what has none is a line of `set`."""
     names = {each.path: each.name for each in FIELDS if each.path}
+    for path, name in names.items():
+        if path[0] in ROOTS and path[0] in values and path[-1] not in SIZES:
+            yield name, ""
     sets = []
     flat = dict(_flat(values, ()))
     if precision := {path: value for path, value in flat.items() if path[:2] == ("workload", "precision")}:
@@ -78,7 +110,8 @@ def _fields(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         flat |= {path[1:]: value for path, value in precision.items()}
     for path, value in flat.items():
         if path in names:
-            yield names[path], str(value)
+            whole = isinstance(value, float) and value.is_integer()
+            yield names[path], str(int(value)) if whole else str(value)
         elif path[0] in ROOTS:
             sets.append(f"{'.'.join(path)}={json.dumps(value)}")
     yield "set", "\n".join(sets)

@@ -11,6 +11,7 @@ import os
 import sys
 import sysconfig
 import tempfile
+import traceback
 from collections.abc import AsyncIterator
 from functools import partial
 from multiprocessing import forkserver
@@ -124,7 +125,9 @@ class _Worker:
         except TimeoutError:
             raise ForescaleError(f"this takes longer than the {limit:g} s that the page gives it") from None
         except (EOFError, OSError):
-            raise ForescaleError("this needed more than there is, and ended without an answer") from None
+            raise ForescaleError(
+                "the process that worked on this ended without an answer; it may have needed more memory than there is"
+            ) from None
 
     async def _readable(self) -> None:
         """Wait until there is something to receive."""
@@ -161,6 +164,17 @@ def _serve(there: Connection, nice: int) -> None:
                 )
             except ForescaleError as error:
                 there.send(("refused", ForescaleError(str(error))))
+            except MemoryError:
+                there.send(("refused", ForescaleError("this needs more memory than there is")))
+            except Exception as error:  # a mistake of ours must not end in silence
+                there.send(("refused", ForescaleError(_mistake(error))))
+
+
+def _mistake(error: Exception) -> str:
+    """Return what is to be reported of an error that no question should meet."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{Path(place.filename).name}, line {place.lineno}"
+    return f"this is a mistake of the program, not of the question: {type(error).__name__} in {where}; please report it"
 
 
 def _within(folder: str) -> tuple[str, ...]:
