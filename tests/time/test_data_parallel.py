@@ -17,7 +17,7 @@ from forescale.graph.stages import StagePlan, stack_plans
 from forescale.memory.inputs import Setting
 from forescale.memory.parameters import Elements, Holding, Sharded
 from forescale.project import project
-from forescale.spec import MoeFfn, Strategy
+from forescale.spec import MoeFfn, Precision, Strategy
 from forescale.spec.strategy import Kernels, Overlap
 from forescale.time.data_parallel import (
     DataTraffic,
@@ -166,13 +166,13 @@ DENSE = (2 * 1000 + 50000, 1000 + 3 * 2000 + 30 + 49000 + 2 * 3000 + 50000)
 EXPERT = (0, 3 * 24000 + 2 * 24000)
 
 
-def traffic(strategy=SPREAD, *, tied=False, **kernels):
+def traffic(strategy=SPREAD, *, tied=False, compute="bf16", **kernels):
     degrees, choices = split_strategy(replace(strategy, kernels=Kernels(**kernels)))
     pricing = Messages(groups(degrees, strategy.axis_order))
     setting = Setting(
         model=predicting(tied=tied),
         cluster=cluster(16),
-        workload=workload(),
+        workload=replace(workload(), precision=Precision(compute=compute)),
         choices=choices,
         run=RunFactors(),
     )
@@ -219,8 +219,9 @@ def test_parameters_of_stages():
 
 
 def test_messages_of_whole_stages():
-    """Gradients in 4 bytes, weights in 2; replicas sum the shards of 6 x cp 3 ranks."""
+    """Gradients in 4 bytes, weights in 2, in fp32 in 4; replicas sum the shards of 6 x cp 3 ranks."""
     found = traffic()
+    assert columns(traffic(compute="fp32").all_gather) == both(1.5, size=4.0)
     assert columns(found.reduce_scatter) == both(1.0)
     assert columns(found.all_reduce) == both(2.0)
     assert columns(found.all_gather) == both(1.5, size=2.0)

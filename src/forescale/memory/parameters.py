@@ -20,8 +20,11 @@ from forescale.spec.model import Model
 from forescale.spec.workload import QUANTISED_BYTES, Precision, frozen_bytes
 
 SCORE_BIAS = "moe.score_bias"
-GATHERED_BYTES = 2.0
-"""Parameters travel in 16 bits."""
+
+
+def gathered_bytes(precision: Precision) -> float:
+    """Return bytes of a parameter that travels: 16 bits, but 32 where products take them so."""
+    return 4.0 if precision.compute in ("fp32", "tf32") else 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +57,10 @@ class Weights(Elements):
         return tuple((elements, size) for elements, size in kinds if elements is not None)
 
     def sent(self, precision: Precision) -> Elements:
-        """Return how many 16-bit numbers travel for the parameters: frozen ones are sent as they are kept."""
+        """Return how many numbers travel for the parameters: frozen ones are sent as they are kept."""
         dense, expert, vocabulary = self.trained.dense, self.trained.expert, self.trained.vocabulary
         for elements, size in self.not_trained(precision):
-            share = min(size / GATHERED_BYTES, 1.0)
+            share = min(size / gathered_bytes(precision), 1.0)
             dense = dense + share * elements.dense
             expert = expert + share * elements.expert
             vocabulary = vocabulary + share * elements.vocabulary

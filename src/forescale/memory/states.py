@@ -17,7 +17,7 @@ from forescale.graph.stages import over_stages
 from forescale.memory.buffers import gathered_aside, standing_buffers
 from forescale.memory.inputs import Setting, StateBytes
 from forescale.memory.liveness import largest
-from forescale.memory.parameters import GATHERED_BYTES, Elements, Sharded
+from forescale.memory.parameters import Elements, Sharded, gathered_bytes
 from forescale.numeric import Numeric
 from forescale.spec.cluster import Device
 from forescale.spec.model import Model
@@ -78,7 +78,7 @@ def weights_and_updates(setting: Setting, sharded: Sharded) -> StateBytes:
     moved = over_shards(optimizer_bytes, dense_state - left, expert_state - left)
     updated = over_shards(optimizer_bytes, 1.0, 1.0)
     sent = over_shards(optimizer_bytes, 1.0, 1.0, sharded.sent(precision)) if sharded.frozen else updated
-    return on_host(held, offload, zero, moved, updated, sent)
+    return on_host(held, offload, zero, moved, updated, sent * gathered_bytes(precision))
 
 
 def on_host(
@@ -89,7 +89,7 @@ def on_host(
     parameters: Numeric,
     sent: Numeric,
 ) -> StateBytes:
-    """Return the states with those of `parameters` that are offloaded on the host; `sent` are 16-bit numbers."""
+    """Return the states with those of `parameters` that are offloaded on the host; `sent` are bytes on their way."""
     whole = at_stage_3(zero=zero, sharded=1.0, otherwise=0.0) if offload.parameters else 0.0
     share = largest(first=offload.optimizer, second=whole)
     updated = share * parameters
@@ -102,7 +102,7 @@ def on_host(
         update=held.update * (1.0 - share),
         host=share * moved + beside * updated + whole * held.weights,
         host_updated=updated,
-        host_weights=whole * sent * GATHERED_BYTES,
+        host_weights=whole * sent,
         host_gradients=whole * held.gradients,
     )
 

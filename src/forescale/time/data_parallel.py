@@ -16,7 +16,7 @@ from forescale.graph.ops import Collective, CollectiveKind, MeshAxis
 from forescale.graph.parts import Parts
 from forescale.graph.stages import over_stages
 from forescale.memory.inputs import Setting
-from forescale.memory.parameters import GATHERED_BYTES, Holding, Sharded
+from forescale.memory.parameters import Holding, Sharded, gathered_bytes
 from forescale.memory.states import at_stage_3
 from forescale.numeric import Numeric
 from forescale.spec.model import Model
@@ -75,7 +75,7 @@ def data_traffic(setting: Setting, sharded: Sharded, pricing: Pricing) -> DataTr
     choices, held = setting.choices, sharded.held
     dense, expert = sharded.trained.dense, sharded.trained.expert
     precision = setting.workload.precision
-    gradient = STORAGE_BYTES[precision.gradients]
+    gradient, weight = STORAGE_BYTES[precision.gradients], gathered_bytes(precision)
     both = functools.partial(_both_groups, pricing)
     reshard = choices.reshard
     again = both if isinstance(reshard, str) else functools.partial(_both_groups, _within(pricing, reshard))
@@ -84,7 +84,7 @@ def data_traffic(setting: Setting, sharded: Sharded, pricing: Pricing) -> DataTr
         if sharded.degrees.keeps_parameters:
             return NO_TRAFFIC
         sent, trained = block.sent(precision), block.trained
-        weights = ((sent.dense + sent.vocabulary) * GATHERED_BYTES, sent.expert * GATHERED_BYTES)
+        weights = ((sent.dense + sent.vocabulary) * weight, sent.expert * weight)
         gradients = ((trained.dense + trained.vocabulary) * gradient, trained.expert * gradient)
         gather = both("all_gather", *weights)
         return ShardTraffic(
@@ -141,7 +141,8 @@ def update_owners(*, ranks: Numeric, tensors: Numeric) -> Numeric:
 def _updated(setting: Setting, sharded: Sharded, pricing: Pricing) -> Numeric:
     """Return the seconds in which all ranks get the updated parameters: shares gathered, or one broadcast an owner."""
     trained = sharded.trained
-    weights = (trained.dense * GATHERED_BYTES, trained.expert * GATHERED_BYTES)
+    weight = gathered_bytes(setting.workload.precision)
+    weights = (trained.dense * weight, trained.expert * weight)
     if not setting.choices.kernels.broadcasts_updates:
         return _both_groups(pricing, "all_gather", *weights)
     tensors = _summed(setting, sharded, lambda block: block.tensors)
