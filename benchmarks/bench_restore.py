@@ -4,7 +4,8 @@
 
 By hand, on a machine that does nothing else: one thread per rank, two ranks at most, about eight minutes. What is
 measured is two layers on one rank, alone and with the other device at work on the same, and messages between two; the
-ten configurations below are built only after each is predicted, to see what they really take. `--itself` restores each
+configurations below are built only after each is predicted, to see what they really take. Those further to the ten of
+the bar are measured as a bench of each is, cut to one device (context parallelism to two). `--itself` restores each
 measured run to itself, with and without its step.
 docs/bench.md quotes what it prints.
 """
@@ -63,7 +64,7 @@ LAYERS = {
     "moe": Layer(attention=FULL, ffn=MoeFfn(num_experts=8, top_k=2, ffn_hidden_size=512)),
     "mla": Layer(attention=LATENT, ffn=DenseFfn(ffn_hidden_size=1024)),
 }
-BASE = {"layers": 2, "microbatches": 2, "tp": 1, "pp": 1}
+BASE = {"layers": 2, "microbatches": 2, "tp": 1, "sp": 0, "cp": 1, "ep": 1, "dp": 1, "pp": 1}
 HELD_OUT = {
     "dense-layers": {"layers": 4},
     "dense-microbatches": {"microbatches": 4},
@@ -77,6 +78,14 @@ HELD_OUT = {
     "mla-tp2": {"tp": 2},
 }
 """Written down before anything was measured."""
+FURTHER = {
+    "dense-sp2": {"tp": 2, "sp": 1},
+    "dense-cp2": {"cp": 2, "layers": 4},
+    "dense-dp2": {"dp": 2},
+    "moe-ep2": {"ep": 2, "dp": 2},
+}
+"""As much; context parallelism is never cut, and layers are."""
+ALL = HELD_OUT | FURTHER
 MEMORY, TIME = 0.02, 0.10
 """What is to be reached: of every configuration, and in the median."""
 ITSELF, BY_PARTS = 0.01, 0.05
@@ -85,7 +94,7 @@ ITSELF, BY_PARTS = 0.01, 0.05
 
 def asked(kind: str, **changes: int) -> Question:
     shape = {**BASE, **changes}
-    ranks = shape["tp"] * shape["pp"]
+    ranks = shape["tp"] * shape["cp"] * shape["dp"] * shape["pp"]
     device = Device(
         name="cpu-core", vendor="cpu", architecture="x86", matrix_flops=MatrixRates(fp32=1e11), vector_flops=5e10,
         hbm_bytes=8e9, hbm_bandwidth=1e10, num_cores=1, clock_hz=2.5e9,
@@ -96,24 +105,35 @@ def asked(kind: str, **changes: int) -> Question:
         cluster=Cluster(name="this", device=device, num_devices=ranks, devices_per_node=2, tiers=(host,)),
         workload=Workload(
             seq_len=256,
-            global_batch_size=2 * shape["microbatches"],
+            global_batch_size=2 * shape["microbatches"] * shape["dp"],
             precision=Precision(compute="fp32", parameters="fp32", master="none", activations="fp32"),
         ),
         strategy=Strategy(
-            tp=shape["tp"], pp=shape["pp"], sp=False, micro_batch_size=2,
+            tp=shape["tp"], sp=bool(shape["sp"]), cp=shape["cp"], ep=shape["ep"], dp_shard=shape["dp"],
+            pp=shape["pp"], micro_batch_size=2,
         ),
     )  # fmt: skip
     return as_run(asking)
 
 
-def bench(kind: str, ranks: int, seconds: float) -> BenchArtifact:
+def source(name: str) -> tuple[str, int]:
+    """Return what a configuration is restored from: a kind, or itself, and how many devices are busy."""
+    kind = name.split("-", maxsplit=1)[0]
+    ranks = asked(kind, **ALL[name]).cluster.num_devices
+    return (kind, ranks) if name in HELD_OUT else (name, ranks)
+
+
+def bench(name: str, ranks: int, seconds: float) -> BenchArtifact:
     """Return what was measured on one of `ranks` busy devices of a kind, with kernels and messages of two."""
+    kind, further = name.split("-", maxsplit=1)[0], FURTHER.get(name, {})
     wide = asked(kind, tp=ranks) if kind != "moe" else asked(kind)
-    found = measure(wide, devices=1, busy=ranks, seconds=seconds)
+    if further:
+        wide = asked(kind, **further)
+    found = measure(wide, devices=wide.layout.cp, busy=ranks, seconds=seconds)
     if ranks == 1:
         return found
     with tempfile.NamedTemporaryFile() as spool:
-        wanted = {*messages_of(wide, 2), *messages_of(asked(kind, pp=2), 2)}
+        wanted = {*messages_of(wide, 2), *(() if further else messages_of(asked(kind, pp=2), 2))}
         exchange(sorted(wanted), 2, "cpu", seconds / 4, spool.name)
         rows = [row for line in Path(spool.name).read_text().splitlines() for row in json.loads(line)["rows"]]
     return replace(found, collectives=build_bench({"collectives": rows}, where="messages").collectives)
@@ -215,9 +235,8 @@ def held_out(artifacts: dict[tuple[str, int], BenchArtifact], names: list[str], 
     errors = []
     print(f"{'configuration':20}   predicted   measured    error    predicted   measured    error")
     for name in names:
-        kind = name.split("-")[0]
-        question = asked(kind, **HELD_OUT[name])
-        seconds_said, bytes_said = predicted(artifacts[kind, question.cluster.num_devices], question)
+        question = asked(name.split("-")[0], **ALL[name])
+        seconds_said, bytes_said = predicted(artifacts[source(name)], question)
         seconds_ran, bytes_ran = really(question, seconds)
         off = seconds_said / seconds_ran - 1.0, bytes_said / bytes_ran - 1.0
         errors.append(off)
@@ -254,18 +273,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--seconds", type=float, default=20.0, help="for repeating, of each of the three benches"
-    )
-    parser.add_argument("--only", choices=HELD_OUT, help="one configuration")
+    parser.add_argument("--seconds", type=float, default=20.0, help="for repeating, of each bench")
+    parser.add_argument("--only", choices=ALL, nargs="+", help="some configurations")
     parser.add_argument("--itself", action="store_true", help="restore each run to itself, and no more")
     parser.add_argument("--keep", type=Path, help="folder where the artifacts are kept")
     given = parser.parse_args()
     start = time.monotonic()
-    names = [given.only] if given.only else list(HELD_OUT)
+    names = given.only or list(ALL)
     artifacts = {}
-    wanted = ((name.split("-")[0], asked("dense", **HELD_OUT[name]).cluster.num_devices) for name in names)
-    for kind, ranks in dict.fromkeys(wanted):
+    for kind, ranks in dict.fromkeys(map(source, names)):
         artifacts[kind, ranks] = bench(kind, ranks, given.seconds)
         print(f"measured {kind} with {ranks} busy after {time.monotonic() - start:.0f} s", flush=True)
         if given.keep:

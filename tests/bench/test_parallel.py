@@ -14,6 +14,7 @@ from forescale.bench.huggingface import Blocks
 from forescale.bench.training import Training
 from forescale.errors import SpecError
 from forescale.runtime import launch
+from forescale.spec.strategy import Routing
 
 CPU = torch.device("cpu")
 STRAIGHT = replace(LATENT, q_lora_rank=None)
@@ -76,7 +77,7 @@ def pair(attention, ffn, **layout):
     cut = question(attention, ffn, microbatches=1, **layout)
     cut = replace(cut, workload=replace(cut.workload, optimizer="sgd"))
     sequences = cut.workload.global_batch_size
-    whole = question(attention, ffn, microbatches=1, micro_batch_size=sequences)
+    whole = question(attention, ffn, microbatches=1, micro_batch_size=sequences, routing=cut.layout.routing)
     return replace(whole, workload=cut.workload), cut
 
 
@@ -95,7 +96,13 @@ def pair(attention, ffn, **layout):
         ),
         pytest.param(2, [(FULL, DENSE, {"dp_shard": 2, "zero": zero}) for zero in (0, 1)], id="dp"),
         pytest.param(
-            2, [(FULL, MOE, {"dp_shard": 2, "ep": 2}), (LATENT, MOE, {"cp": 2, "ep": 2})], id="ep"
+            2,
+            [
+                (FULL, MOE, {"dp_shard": 2, "ep": 2}),
+                (FULL, MOE, {"dp_shard": 2, "ep": 2, "routing": Routing(imbalance=1.5)}),
+                (LATENT, MOE, {"cp": 2, "ep": 2}),
+            ],
+            id="ep",
         ),
         pytest.param(
             4,

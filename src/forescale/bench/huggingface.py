@@ -20,6 +20,7 @@ from forescale.bench.parallel import (
     Context,
     Split,
     attend_in_context,
+    balance_experts,
     mark_partial,
     split_embedding,
     split_head,
@@ -135,18 +136,20 @@ class Blocks(nn.Module):
         self.kinds = tuple(block_name(layer) for layer in question.model.layers)
         if layout.recompute.granularity == "full":
             self.model.gradient_checkpointing_enable()
-        self._spread(groups)
+        self._spread(groups, even=layout.routing.imbalance == 1.0)
         if groups.tp is not None:
             self._split(Split(groups.tp, layout.sp))
         self.train()
         self._words: dict[int, dict[str, Any]] = {}
 
-    def _spread(self, groups: Groups) -> None:
-        """Mark experts, and spread them and sequences over their ranks."""
+    def _spread(self, groups: Groups, *, even: bool) -> None:
+        """Mark experts, give all as many tokens if `even`, and spread them and sequences over their ranks."""
         for module in self.layers.modules():
             experts = getattr(module, "experts", None)
             for parameter in () if experts is None else experts.parameters():
                 setattr(parameter, EXPERT, True)
+            if experts is not None and even:
+                balance_experts(experts)
             if experts is not None and groups.ep is not None:
                 spread_experts(experts, groups.ep)
             if hasattr(module, "is_causal"):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, fields
 from functools import partial
 from typing import Any, cast
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -16,10 +17,21 @@ from forescale.bench.huggingface import TYPES
 from forescale.bench.timing import Watch, repeated
 from forescale.cost.measured import extents_of, family_of
 from forescale.graph.layout import Layout, split_strategy
-from forescale.graph.ops import AttentionCore, Collective, Compute, Elementwise, Gemm, GroupedGemm
+from forescale.graph.ops import (
+    AttentionCore,
+    Collective,
+    CollectiveKind,
+    Compute,
+    Elementwise,
+    Gemm,
+    GroupedGemm,
+)
 from forescale.graph.parts import build_blocks, message_bytes
+from forescale.inputs import wire
 from forescale.io.bench import KERNEL_TIMINGS
+from forescale.memory.parameters import gathered_bytes
 from forescale.question import Question
+from forescale.spec.workload import STORAGE_BYTES
 
 WIDTH = 1024
 """Columns of the matrices that traffic-bound passes run over."""
@@ -62,7 +74,20 @@ def messages_of(question: Question, num_ranks: int) -> list[tuple[str, float]]:
         split = split_strategy(layout)
         sent = message_bytes(question.model, Layout.of(question.workload, *split))
         found.add(("p2p", float(cast("float", sent))))
+    found |= {(kind, size) for kind, size, ranks in _of_weights(question) if 1 < ranks <= num_ranks and size}
     return sorted(found)
+
+
+def _of_weights(question: Question) -> Iterator[tuple[CollectiveKind, float, int]]:
+    """Yield kind, bytes and ranks of the messages in which copies of weights add up gradients, below stage 3."""
+    layout, precision, held = question.layout, question.workload.precision, wire(question).inputs.trained
+    gradient, weight = STORAGE_BYTES[precision.gradients], gathered_bytes(precision)
+    kinds: dict[CollectiveKind, float] = {"reduce_scatter": gradient, "all_gather": weight}
+    if not layout.zero:
+        kinds = {"all_reduce": gradient}
+    for elements, ranks in ((held.dense, layout.dp * layout.cp), (held.expert, layout.expert_dp)):
+        for kind, size in kinds.items():
+            yield from ((kind, size * each, ranks) for each in np.unique(elements).tolist())
 
 
 def kernel_row(op: Compute, found: dict[str, Any]) -> dict[str, Any]:

@@ -134,6 +134,17 @@ def _split_experts(experts: Any, group: Group) -> None:  # noqa: ANN401
     experts.register_forward_hook(lambda _, __, y: leave(y, group))
 
 
+def balance_experts(experts: Any) -> None:  # noqa: ANN401
+    """Let experts have tokens in turn, whatever a router that has learnt nothing chooses; its weights stay."""
+    number = experts.num_experts
+
+    def in_turn(chosen: Tensor) -> Tensor:
+        places = torch.arange(chosen.numel(), device=chosen.device)
+        return places.remainder(number).view_as(chosen)
+
+    experts.register_forward_pre_hook(lambda _, given: (given[0], in_turn(given[1]), *given[2:]))
+
+
 def spread_experts(experts: Any, group: Group) -> None:  # noqa: ANN401
     """Give each rank some of the experts whole; tokens travel to them and their results back."""
     for name, parameter in list(experts.named_parameters(recurse=False)):
