@@ -20,8 +20,8 @@ from forescale.bench import here
 from forescale.bench import measure as measuring
 from forescale.bench.blocks import timed_step
 from forescale.bench.groups import groups_of
-from forescale.bench.huggingface import check
-from forescale.bench.kernels import kernel_row, kernels_of
+from forescale.bench.huggingface import as_run, check
+from forescale.bench.kernels import kernel_row, kernels_of, messages_of, runner
 from forescale.bench.measure import Spool, check_projection, measure, measure_suite
 from forescale.bench.suite import COLLECTIVES, LONGEST_S, suite_kernels, suite_messages
 from forescale.bench.timing import Watch
@@ -32,7 +32,7 @@ from forescale.catalogue.models import load_model
 from forescale.cli.app import run
 from forescale.errors import ForescaleError, SpecError
 from forescale.graph.counts import count_parameters
-from forescale.graph.ops import Elementwise
+from forescale.graph.ops import Elementwise, Gemm
 from forescale.io.bench import SCHEMA, GivenUp, build_bench, read_bench, write_bench
 from forescale.io.question import build_question
 from forescale.memory.timeline import block_loads, total_bytes
@@ -127,12 +127,31 @@ def test_what_another_thread_gives_back_unseen_does_not_count():
     assert [phase for *_, phase in _changes(Ran(*own), marks)] == ["idle", "backward", "update"]
 
 
+def test_messages_of_a_plan_are_those_of_its_weights_too():
+    asked = as_run(question(FULL, MOE, dp_shard=2, ep=2))
+    parameters = count_parameters(asked.model)
+    found = messages_of(asked, 2)
+    assert [size for kind, size in found if kind == "reduce_scatter"] == [
+        4.0 * (parameters.total - 2 * 4 * 3 * 32 * 16)  # those of experts are no two ranks'
+    ]
+    assert {kind for kind, _ in found} == {"all_to_all", "reduce_scatter", "all_gather"}
+    assert {kind for kind, _ in messages_of(question(dp_shard=2, zero=0), 2)} == {"all_reduce"}
+    assert messages_of(question(dp_shard=4), 2) == []
+
+
 def test_kernels_of_a_plan_are_distinct_and_do_something():
     ops = kernels_of(question(FULL, MOE))
     rows = [kernel_row(op, {"seconds": 1.0}) for op in ops]
     assert len({json.dumps(row, sort_keys=True) for row in rows}) == len(rows)
     build_bench({"schema": SCHEMA, "kernels": rows}, where="rows")
     assert {row["op"] for row in rows} == {"gemm", "grouped_gemm", "attention", "elementwise"}
+
+
+@pytest.mark.parametrize("accumulate", [0.0, 8.0])
+def test_products_in_eight_bits_are_run(accumulate):
+    op = Gemm(m=32.0, n=48.0, k=64.0, dtype="fp8", accumulate_bytes=accumulate)
+    found = runner(op, torch.device("cpu"))()
+    assert (found.shape, found.dtype) == ((32, 48), torch.float32 if accumulate else torch.bfloat16)
 
 
 def test_two_devices_measure_shards_and_their_messages():

@@ -107,7 +107,12 @@ def _sees_all(layer: Layer) -> bool:
 def as_run(question: Question) -> Question:
     """Return a question with the kernels that these classes train with, whatever it asks for; nothing overlaps."""
     usual = load_framework(FRAMEWORK).kernels
-    kernels = replace(usual, cross_entropy="loss_parallel", grouped_experts=question.model.is_moe)
+    kernels = replace(
+        usual,
+        cross_entropy="loss_parallel",
+        grouped_experts=question.model.is_moe,
+        pads_vocabulary=False,
+    )
     overlap = Overlap(grad_reduce=False, param_gather=False, pipeline=question.layout.overlap.pipeline)
     return replace(question, strategy=replace(question.layout, kernels=kernels, overlap=overlap))
 

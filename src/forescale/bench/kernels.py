@@ -116,6 +116,8 @@ def timed_kernel(op: Compute, watch: Watch, *, budget_s: float) -> dict[str, Any
 
 def runner(op: Compute, device: torch.device) -> Callable[[], object] | None:
     """Return what runs one kernel on data of its own; None of a type that torch has no plain kernel for."""
+    if isinstance(op, Gemm) and op.dtype == "fp8":
+        return _narrow(op, device)
     if not isinstance(op, Elementwise) and op.dtype not in TYPES:
         return None
     match op:
@@ -141,6 +143,19 @@ def _gemm(op: Gemm, device: torch.device) -> Callable[[], object]:
         return partial(torch.bmm, left, right, out=out)
     total = torch.zeros(left.shape[0], left.shape[1], right.shape[2], device=device)
     return lambda: total.add_(torch.bmm(left, right))
+
+
+def _narrow(op: Gemm, device: torch.device) -> Callable[[], object] | None:
+    """Return a product in 8 bits with one scale per tensor; None of extents or a device that torch has none for."""
+    left, right = _data(device, "bf16", op.m, op.k), _data(device, "bf16", op.n, op.k)
+    one = torch.ones((), device=device)
+    narrow = (each.to(torch.float8_e4m3fn) for each in (left, right))
+    multiply = partial(torch._scaled_mm, next(narrow), next(narrow).T, one, one, out_dtype=left.dtype)  # noqa: SLF001
+    try:
+        total = torch.zeros_like(multiply(), dtype=torch.float32)
+    except (RuntimeError, ValueError):
+        return None
+    return (lambda: total.add_(multiply())) if op.accumulate_bytes else multiply
 
 
 def _grouped(op: GroupedGemm, device: torch.device) -> Callable[[], object]:
