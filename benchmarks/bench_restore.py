@@ -206,8 +206,7 @@ class Stage(Training):
         for work, _ in self.sent:
             work.wait()
         self.sent.clear()
-        phase("update")
-        self.update()
+        self.update(phase)
         phase("idle")
         return torch.zeros(())
 

@@ -19,14 +19,16 @@ from forescale.runtime.gradients import WeightGradients, split
 from forescale.runtime.saved import Saved
 
 Lap: TypeAlias = tuple[str, str]
-"""Kind of a block and part of its work, as a row of `blocks` has them."""
+"""Kind of a block and part of its work, as a row of `blocks` has them; what is reduced and shared is none."""
 STEP: Lap = ("step", "")
 EMBEDDING, HEAD, MODEL = "embedding", "head", "model"
 ENDED: dict[str, Lap] = {
     "forward": (EMBEDDING, "backward"),
     "backward": (HEAD, "forward"),
-    "update": (EMBEDDING, "backward"),
-    "idle": (MODEL, "update"),
+    "reduce": (EMBEDDING, "backward"),
+    "update": (MODEL, "reduce"),
+    "share": (MODEL, "update"),
+    "idle": (MODEL, "share"),
 }
 """What has ended where a phase of a step begins."""
 

@@ -295,7 +295,10 @@ def rank_row(rank: int, phases: Mapping[str, float], peaks: Mapping[str, float])
 
 
 def _block_rows(found: Mapping[Lap, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    return [{"kind": kind, "part": part, **each} for (kind, part), each in found.items()]
+    messages = ("reduce", "share")
+    return [
+        {"kind": kind, "part": part, **each} for (kind, part), each in found.items() if part not in messages
+    ]
 
 
 def _kernels(ops: Sequence[Compute], watch: Watch, spool: Spool, budget_s: float) -> None:

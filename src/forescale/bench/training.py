@@ -75,11 +75,10 @@ class Bucket:
             summed(self.flat, self.group)
 
     def share(self) -> None:
-        """Give other ranks what this one has updated, and set gradients to zero."""
+        """Give other ranks what this one has updated."""
         if self.weights is not None and self.shard is not None:
             parts = list(self.weights.chunk(dist.get_world_size(self.group)))
             dist.all_gather(parts, parts[self.shard], group=self.group)
-        self.flat.zero_()
 
 
 def _views(flat: Tensor, parameters: list[nn.Parameter]) -> list[Tensor]:
@@ -121,15 +120,20 @@ class Update:
         for bucket in self.buckets:
             bucket.reduce()
 
-    def __call__(self) -> None:
-        """Reduce gradients, update, and set gradients to zero."""
+    def __call__(self, phase: Callable[[str], None] = lambda _: None) -> None:
+        """Reduce gradients, update, set gradients to zero, and share what was updated; `phase` is told what begins."""
+        phase("reduce")
         self.reduce()
+        phase("update")
         for master, gradient in zip(self.masters, self.gradients, strict=False):
             master.grad = gradient.float()
         self.optimizer.step()
         for updated, master in zip(self.updated, self.masters, strict=False):
             updated.data.copy_(master)
             master.grad = None
+        for bucket in self.buckets:
+            bucket.flat.zero_()
+        phase("share")
         for bucket in self.buckets:
             bucket.share()
 
@@ -178,8 +182,7 @@ class Training:
             loss = self.blocks(self.tokens) / self.share
             phase("backward")
             loss.backward()
-        phase("update")
-        self.update()
+        self.update(phase)
         phase("idle")
         return loss.detach()
 

@@ -17,6 +17,8 @@ from torch.profiler import ProfilerActivity, profile
 from forescale.bench.training import Training
 
 PHASES = ("idle", "forward", "backward", "update")
+MESSAGES = {"reduce": "backward", "share": "update"}
+"""What is sent after backward and after the update counts as part of them."""
 STEPS = 2
 """The first makes the optimizer's states, the second is weighed."""
 
@@ -43,7 +45,7 @@ def _of_device(make: Callable[[], Training]) -> tuple[Training, dict[str, float]
         torch.cuda.synchronize()
         peaks[running[0]] = max(peaks[running[0]], float(torch.cuda.max_memory_allocated()))
         torch.cuda.reset_peak_memory_stats()
-        running[0] = phase
+        running[0] = MESSAGES.get(phase, phase)
 
     torch.cuda.reset_peak_memory_stats()
     training.step(begin)
@@ -71,7 +73,8 @@ def _of_host(make: Callable[[], Training]) -> tuple[Training, dict[str, float], 
         training.step(begin)
     peaks: dict[str, float] = dict.fromkeys(PHASES, 0.0)
     held = 0
-    for moment, size, phase in _changes(ran, marks):
+    for moment, size, running in _changes(ran, marks):
+        phase = MESSAGES.get(running, running)
         if moment >= weighed_from:
             peaks[phase] = max(peaks[phase], float(held), float(held + size))
         held += size
@@ -85,7 +88,7 @@ def _changes(ran: Any, marks: list[tuple[int, str]]) -> Iterator[tuple[int, int,
 
     The profiler does not see what another thread gives back, as gloo's does with a message that it was the last to
     hold. Such bytes live for a moment only and do not count: those whose address is handed out again, and those of
-    forward and backward that seem to be left over.
+    all but the update itself that seem to be left over.
     """
     begins = [moment for moment, _ in marks]
     names = ["idle", *(phase for _, phase in marks)]
@@ -102,7 +105,7 @@ def _changes(ran: Any, marks: list[tuple[int, str]]) -> Iterator[tuple[int, int,
         if size > 0:
             held[address] = place
             unseen |= {before} - {None}
-    unseen |= {place for place in held.values() if changes[place][2] in ("forward", "backward")}
+    unseen |= {place for place in held.values() if changes[place][2] not in ("idle", "update")}
     yield from (change[:3] for place, change in enumerate(changes) if place not in unseen)
 
 
