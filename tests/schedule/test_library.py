@@ -23,7 +23,7 @@ def test_names_are_unique():
         ("V_HALF", "v-half"), ("ScheduleZBVZeroBubble", "zbv"), ("ScheduleDualPipeV", "dualpipev"),
         ("ScheduleLoopedBFS", "looped-bfs"), ("ScheduleGPipe", "gpipe"), ("Schedule1F1B", "1f1b"),
         ("ScheduleInterleaved1F1B", "interleaved-1f1b"), ("ScheduleInterleavedZeroBubble", "interleaved-zb"),
-        ("zero-bubble-heuristic", "zb-1p"),
+        ("zero-bubble-heuristic", "zb-unlimited"),
     ],
 )  # fmt: skip
 def test_names_of_others_are_known(alias, name):

@@ -198,6 +198,7 @@ def test_grouped_products_of_experts(repository, key, expected):
 
 ZERO_BUBBLE = "patch_zero_bubble: true\n      enable_zero_bubble: true"
 PIPE = "patch_primus_pipeline: true"
+HEURISTIC = PIPE + "\n      pp_algorithm: zero-bubble-heuristic"
 
 
 @pytest.mark.parametrize(
@@ -205,11 +206,14 @@ PIPE = "patch_primus_pipeline: true"
     [
         (PIPE + "\n      pp_algorithm: zbv-formatted" + TWO_CHUNKS, "zbv"),
         (PIPE + "\n      pp_algorithm: v-half" + TWO_CHUNKS, "v-half"),
-        (PIPE + "\n      pp_algorithm: zero-bubble-heuristic", "zb-1p"),
+        (HEURISTIC, "zb-unlimited"),
+        (HEURISTIC + "\n      pp_max_mem: 1", "zb-1p"),
+        (HEURISTIC + "\n      pp_max_mem: 2", "zb-2p"),
         (PIPE, "interleaved-1f1b"),
         ("pp_algorithm: v-min", None),
         (ZERO_BUBBLE + "\n      zero_bubble_v_schedule: true" + TWO_CHUNKS, "v-half"),
         (ZERO_BUBBLE, "zb-1p"),
+        (ZERO_BUBBLE + "\n      zero_bubble_max_pending_backward: 2", "zb-2p"),
     ],
 )
 def test_schedules(repository, more, schedule):
@@ -241,7 +245,14 @@ def test_what_the_heuristic_orders_by_is_noted_where_it_runs(repository, algorit
     found = read(
         experiment(repository, "lr: 1.0e-5", f"{PIPE}\n      pp_algorithm: {algorithm}\n      pp_cost_f: 900")
     )
-    assert ("not expressed: pp_cost_f (what its heuristic orders work by)" in found.notes) is noted
+    told = "not expressed: pp_cost_f (passes are ordered as if all took as long)"
+    assert (told in found.notes) is noted
+
+
+def test_other_limits_of_the_heuristic_are_the_next_that_has_a_schedule(repository):
+    found = read(experiment(repository, "lr: 1.0e-5", HEURISTIC + "\n      pp_max_mem: 5"))
+    assert found.schedule == "zb-2p"
+    assert "pp_max_mem 5 is taken as 2 micro-batches a rank" in found.notes
 
 
 @pytest.mark.parametrize(
@@ -458,3 +469,22 @@ def test_a_recipe_of_megatron_bridge_has_a_model_of_hugging_faces(tmp_path):
 def test_bad_recipes(tmp_path, old, new, error, text):
     with pytest.raises(error, match=text):
         bridge(tmp_path, old, new)
+
+
+def test_tables_of_the_container_beside_modules_go_over_the_recipe(tmp_path):
+    path = tmp_path / "bridge.yaml"
+    path.write_text(
+        BRIDGE + "peft:\n  dim: 4\n  alpha: 32\nmodel:\n  moe_router_force_load_balancing: true\n"
+    )
+    found = PrimusReader().read(path, Options(model_of=load_model))
+    assert found.workload.trainable.lora_rank == 4
+    path.write_text(BRIDGE + "peft: lora\n")
+    with pytest.raises(ReaderError, match="peft must be a table, got 'lora'"):
+        PrimusReader().read(path, Options(model_of=load_model))
+
+
+def test_a_flavor_of_torchtitan_may_have_fewer_layers(tmp_path):
+    path = tmp_path / "titan.yaml"
+    words = "model:\n        name: llama3\n        flavor: 8B\n        n_layers: 4\n"
+    path.write_text(f"modules:\n  pre_trainer:\n    framework: torchtitan\n    overrides:\n      {words}")
+    assert PrimusReader().read(path, Options(model_of=load_model)).model.num_layers == 4

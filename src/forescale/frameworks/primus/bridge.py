@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from forescale.errors import ReaderError
+from forescale.errors import ReaderError, shown
 from forescale.frameworks.adapters import PLACES, lora_words
 from forescale.frameworks.bridge.peft import RANK, USUAL
 from forescale.frameworks.megatron.arguments import known_keys
@@ -26,6 +26,8 @@ OWN: Final = frozenset((
     "valid_data_path", "train_data_path", "test_data_path",
 ))  # fmt: skip
 """Keys of recipes and of Primus's own that Megatron-LM does not have (primus/backends/megatron_bridge @fd1eeabb)."""
+CONTAINER: Final = ("model", "peft")
+"""Tables of a ConfigContainer that may stand beside modules: they go over what a recipe makes."""
 PRECISIONS: Final = {"bf16_mixed": "bf16", "fp16_mixed": "fp16"}
 
 
@@ -45,7 +47,8 @@ def read_bridge(
     named = settings.get("hf_path")
     if not named or options.model_of is None:
         problem = (
-            f"its model is made by the recipe {settings.get('recipe')} of Megatron-Bridge, which is not read"
+            f"its model is made by the recipe {settings.get('recipe')} of Megatron-Bridge, which is not read; "
+            "name a model of Hugging Face's as hf_path"
         )
         raise ReaderError(path, problem)
     model = options.model_of(str(named))
@@ -65,6 +68,15 @@ def read_bridge(
         framework="megatron-bridge",
     )
     return _adapted(found, settings)
+
+
+def container_words(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Return what tables beside modules say of the model and of the adapters' rank."""
+    tables = {name: content.get(name) or {} for name in CONTAINER}
+    for name, table in tables.items():
+        if not isinstance(table, Mapping):
+            raise ReaderError(path, f"{name} must be a table, got {shown(table)}")
+    return {**tables["model"], **({"peft_dim": tables["peft"]["dim"]} if "dim" in tables["peft"] else {})}
 
 
 def _adapted(found: Reading, settings: Settings) -> Reading:

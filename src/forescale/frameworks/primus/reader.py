@@ -21,8 +21,8 @@ from forescale.frameworks.maxtext.reader import Given, read_given
 from forescale.frameworks.megatron.arguments import known_flags, known_keys
 from forescale.frameworks.megatron.model import read_model
 from forescale.frameworks.megatron.reader import read_settings
-from forescale.frameworks.primus.bridge import BRIDGE, read_bridge
-from forescale.frameworks.reading import Options, Reading, packaged
+from forescale.frameworks.primus.bridge import BRIDGE, CONTAINER, container_words, read_bridge
+from forescale.frameworks.reading import Options, Reading, packaged, unknown_of
 from forescale.frameworks.settings import Settings
 from forescale.frameworks.torchtitan.reader import read_tables
 from forescale.syntax import deep_merge, keys_of_yaml, parse_mapping, parse_yaml_lenient
@@ -38,11 +38,13 @@ BACKENDS = (MEGATRON, "torchtitan", "maxtext", BRIDGE)
 """Frameworks of modules that can be read."""
 PRIVATE = ("trainable", "sink_level", "file_sink_level", "stderr_sink_level", "mock_data")
 """Keys of modules that are Primus's own and change no figure."""
+FLAVOR_FIELDS = ("model.n_layers",)
+"""What Primus lets a file change of torchtitan's flavors (backends/torchtitan/patches/model_override_patches.py)."""
 SCHEDULES: Mapping[str, str] = {
     "1f1b": "1f1b",
     "1f1b-interleaved": "interleaved-1f1b",
     "zero-bubble": "zb-h1",
-    "zero-bubble-heuristic": "zb-1p",
+    "zero-bubble-heuristic": "zb-unlimited",
     "zbv-formatted": "zbv",
     "v-half": "v-half",
     "v-min": "v-min",
@@ -65,13 +67,12 @@ class PrimusReader:
         content = _resolved(path, options.variables, ())
         if "modules" not in content:
             return _read_preset(content, path, options)
-        for key in content:
-            if key not in _TOP:
-                line = dict(keys_of_yaml(read_text(path))).get(str(key))
-                raise UnknownKeyError(str(key), f"{path}, line {line}" if line else str(path), _TOP)
+        beside = CONTAINER if BRIDGE in str(content["modules"]) else ()
+        unknown_of(content, (*_TOP, *beside), path, dict(keys_of_yaml(read_text(path))), strict=True)
         module = _module(content["modules"], path)
         if (backend := str(module["framework"])) != MEGATRON:
-            return _read_backend(backend, _merged(module, path, options), path, options)
+            words = _merged(module, path, options) | container_words(content, path)
+            return _read_backend(backend, words, path, options)
         settings, unknown = _settings(_merged(module, path, options), path, strict=options.strict)
         schedule = _schedule(settings)
         reading = read_settings(
@@ -98,7 +99,7 @@ def _read_backend(backend: str, merged: Mapping[str, Any], path: Path, options: 
     if backend == BRIDGE:
         return read_bridge(words, lines, _primus_keys(), path, options)
     if backend == "torchtitan":
-        found = read_tables(words, lines, path, options)
+        found = read_tables(words, lines, path, options, more=FLAVOR_FIELDS)
     else:
         found = read_given(Given(words), path, options)
     own = "not expressed: primus_turbo (Primus's own kernels of attention and products)"
@@ -257,15 +258,31 @@ def _schedule(settings: Settings) -> str | None:
         algorithm = str(settings.get("pp_algorithm") or "1f1b-interleaved")
         schedule = settings.choice("pp_algorithm", "1f1b-interleaved", SCHEDULES)
         _read_offload(settings, algorithm, schedule)
-        for key in ORDERS:
-            if algorithm == "zero-bubble-heuristic" and settings.get(key) is not None:
-                settings.note(f"not expressed: {settings.spell(key)} (what its heuristic orders work by)")
-        return schedule
+        return _heuristic(settings) if algorithm == "zero-bubble-heuristic" else schedule
     if settings.flag("patch_zero_bubble") and settings.flag("enable_zero_bubble"):
         if settings.flag("zero_bubble_v_schedule"):
             return settings.choice("zero_bubble_v_schedule_mem_setup", "half", V_SCHEDULES)
-        return "zb-1p"
+        pending = "zero_bubble_max_pending_backward"
+        return "zb-1p" if settings.get(pending) in (None, "auto") else _within(settings, pending)
     return None
+
+
+def _heuristic(settings: Settings) -> str:
+    """Return the heuristic of zero bubbles under its limit of micro-batches; costs only order its passes."""
+    given = [settings.spell(key) for key in COSTS if settings.get(key) is not None]
+    if given:
+        settings.note(f"not expressed: {', '.join(given)} (passes are ordered as if all took as long)")
+    return "zb-unlimited" if settings.get("pp_max_mem") is None else _within(settings, "pp_max_mem")
+
+
+def _within(settings: Settings, key: str) -> str:
+    """Return the schedule that holds the most micro-batches within a limit of p, 2p or more."""
+    pp, limit = settings.degree("pipeline_model_parallel_size"), settings.size(key)
+    if limit not in (pp, 2 * pp):
+        settings.note(
+            f"{settings.spell(key)} {limit} is taken as {pp if limit < 2 * pp else 2 * pp} micro-batches a rank"
+        )
+    return "zb-1p" if limit < 2 * pp else "zb-2p"
 
 
 def _read_offload(settings: Settings, algorithm: str, schedule: str) -> None:
@@ -286,8 +303,8 @@ def _read_offload(settings: Settings, algorithm: str, schedule: str) -> None:
         )
 
 
-ORDERS = ("pp_max_mem", "pp_cost_f", "pp_cost_b", "pp_cost_w")
-"""What the heuristic of zero bubbles is given; stages are ordered here by their own times, without a limit."""
+COSTS = ("pp_cost_f", "pp_cost_b", "pp_cost_w")
+"""What the heuristic of zero bubbles orders passes by; Primus's defaults are equal, as ours are."""
 
 
 def _check_chunks(reading: Reading, path: Path) -> None:
@@ -299,7 +316,16 @@ def _check_chunks(reading: Reading, path: Path) -> None:
         raise ReaderError(path, problem)
 
 
-CHUNKS: Mapping[str, int] = {"1f1b": 1, "zb-h1": 1, "zb-1p": 1, "zbv": 2, "v-half": 2, "v-min": 2}
+CHUNKS: Mapping[str, int] = {
+    "1f1b": 1,
+    "zb-h1": 1,
+    "zb-1p": 1,
+    "zb-2p": 1,
+    "zb-unlimited": 1,
+    "zbv": 2,
+    "v-half": 2,
+    "v-min": 2,
+}
 """Virtual stages per rank of the schedules that fix them."""
 V_SCHEDULES: Mapping[str, str] = {"half": "v-half", "min": "v-min", "zb": "zbv"}
 

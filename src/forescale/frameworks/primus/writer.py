@@ -14,6 +14,8 @@ from forescale.question import Question
 from forescale.spec.strategy import Recompute, Strategy
 
 EXPERIMENT = "experiment.yaml"
+LIMITED: Final = {"zb-1p": 1, "zb-2p": 2}
+"""Schedules that are the heuristic of zero bubbles under a limit (pp_max_mem) of so many times pp."""
 HEAD = """\
 work_group: ${PRIMUS_TEAM:amd}
 user_name: ${PRIMUS_USER:root}
@@ -84,6 +86,12 @@ def primus_settings(question: Question) -> dict[str, Settings]:
 def _schedule(strategy: Strategy) -> Settings:
     """Return the schedule that Primus' pipeline runs; interleaved 1F1B is Megatron-LM's own."""
     names = {ours: theirs for theirs, ours in SCHEDULES.items()}
+    if strategy.pp > 1 and strategy.schedule in LIMITED:
+        heuristic = {
+            "pp_algorithm": names["zb-unlimited"],
+            "pp_max_mem": LIMITED[strategy.schedule] * strategy.pp,
+        }
+        return {"patch_primus_pipeline": True, **heuristic}
     if strategy.pp == 1 or strategy.schedule is None or strategy.schedule not in names:
         return {}
     return {"patch_primus_pipeline": True, "pp_algorithm": names[strategy.schedule]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -48,11 +48,18 @@ class TorchtitanTomlReader:
 
 
 def read_tables(
-    content: Mapping[str, Any], lines: Mapping[str, int], path: Path, options: Options
+    content: Mapping[str, Any],
+    lines: Mapping[str, int],
+    path: Path,
+    options: Options,
+    more: Sequence[str] = (),
 ) -> Reading:
-    """Return what the sections of a job of 0.2 say, in whatever form they were written; `lines` by dotted key."""
+    """Return what the sections of a job of 0.2 say, in whatever form they were written; `lines` by dotted key.
+
+    `more` are keys that whoever starts torchtitan takes beside its own.
+    """
     given = dict(_flat(content, ""))
-    known = [f"{section}.{key}" for section, names in keys()["toml"].items() for key in names]
+    known = [*(f"{section}.{key}" for section, names in keys()["toml"].items() for key in names), *more]
     unknown = [key for key in given if key not in known]
     settings = Settings({key: given[key] for key in given if key in known}, str(path), lines=lines)
     if "model.name" not in given and "model.flavor" not in given:
@@ -181,7 +188,8 @@ def _model(settings: Settings, options: Options) -> Model:
         model = read_huggingface(means, name=f"{own}-{flavor}", where=f"torchtitan {own} {flavor}").model
     else:
         model = _named(settings, options, means and means[0])
-    return replace(model, num_mtp_layers=settings.count("model.num_mtp_layers", 0))
+    layers = model.layers[: settings.size("model.n_layers", model.num_layers)]
+    return replace(model, layers=layers, num_mtp_layers=settings.count("model.num_mtp_layers", 0))
 
 
 def _named(settings: Settings, options: Options, means: str | None) -> Model:

@@ -28,6 +28,7 @@ FAMILIES: tuple[Family, ...] = (
     depth_first.ZB_H2,
     zb_auto.ZB_1P,
     zb_auto.ZB_2P,
+    zb_auto.ZB_UNLIMITED,
     depth_first.INTERLEAVED_ZB,
     zbv.FAMILY,
     v_limited.V_HALF,

@@ -1,4 +1,4 @@
-"""ZB-1P and ZB-2P: the automatic zero-bubble heuristic, best of eight settings under a memory limit.
+"""ZB-1P, ZB-2P and the same without a limit: the automatic zero-bubble heuristic, best of eight settings.
 
 Durations are simulated while the order is built: warm-up forwards as memory allows until the first backward
 arrives, then per micro-batch one optional forward and one backward, with weight gradients put where a rank
@@ -8,6 +8,9 @@ arXiv:2401.10241, section 3.1 and appendix; its code gives the settings.
 
 Time is counted in whole ticks, so that a round which leaves all ranks as the one before did is known to come
 back: the rounds until the first rank runs out of forwards are then copied.
+
+Without a limit a rank puts weight gradients off as long as it has anything else to do, and holds all micro-batches:
+zero-bubble-heuristic of AMD's Primus where pp_max_mem says nothing.
 """
 
 from __future__ import annotations
@@ -261,10 +264,10 @@ def orders_within(request: Request, limit: float) -> Orders:
     return best[1]
 
 
-def _family(name: str, factor: int, alias: tuple[str, ...]) -> Family:
+def _family(name: str, factor: int | None, usual: str, alias: tuple[str, ...]) -> Family:
     def orders(request: Request) -> Orders:
-        limit = request.memory_limit if request.memory_limit is not None else factor * request.pp
-        return orders_within(request, limit)
+        own = request.num_microbatches if factor is None else factor * request.pp
+        return orders_within(request, own if request.memory_limit is None else request.memory_limit)
 
     def refusal(request: Request) -> str:
         if request.memory_limit is not None and request.memory_limit < 1:
@@ -274,9 +277,9 @@ def _family(name: str, factor: int, alias: tuple[str, ...]) -> Family:
     return Family(
         name=name,
         aliases=alias,
-        title=f"{name.upper()} (automatic, memory limit {'p' if factor == 1 else '2p'})",
+        title=f"{name.upper()} (automatic, memory limit {usual})",
         idle="simulate",
-        peak=f"{'p' if factor == 1 else '2p'}, or the limit given",
+        peak=f"{usual}, or the limit given",
         source="Qi et al. 2023, arXiv:2401.10241",
         orders=never_worse(orders, loop),
         held=filled,
@@ -285,5 +288,6 @@ def _family(name: str, factor: int, alias: tuple[str, ...]) -> Family:
     )
 
 
-ZB_1P = _family("zb-1p", 1, ("zb1p", "zerobubble-heuristic", "zero-bubble-heuristic"))
-ZB_2P = _family("zb-2p", 2, ("zb2p",))
+ZB_1P = _family("zb-1p", 1, "p", ("zb1p",))
+ZB_2P = _family("zb-2p", 2, "2p", ("zb2p",))
+ZB_UNLIMITED = _family("zb-unlimited", None, "m", ("zerobubble-heuristic", "zero-bubble-heuristic"))
